@@ -13,15 +13,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// rollbackTime is the default of RollbackTime.
 const rollbackTime = time.Minute
 
-// Add attaches a container: it calls every plugin in order, each with the previous one's
-// result, and caches the last result. When a plugin or the cache fails, every plugin gets a
-// DEL, also those that were not called (SPEC.md, "Attachment"). No DEL is called when
-// NoRollback is set or a result of this attachment was cached before: a working attachment
-// may exist then, and the caller's DEL decides. See FileDecides for a list whose file was
-// removed or changed since it was read.
+// Add attaches a container. It calls every plugin in order, passes each one the result of the
+// plugin before, and caches the last result. If a plugin fails, or the result cannot be
+// cached, Add calls DEL on every plugin of the list, as SPEC.md ("Attachment") demands; this
+// includes plugins whose ADD did not run. Add calls no DEL if NoRollback is set, or if the
+// cache already held a result of this attachment: a working attachment may exist, and the
+// caller decides when to run DEL. FileDecides says what happens when the file of the list was
+// changed or removed after it was read.
 func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Result, error) {
 	if err := a.validate(list); err != nil {
 		return nil, err
@@ -51,7 +51,8 @@ func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Res
 	return nil, err
 }
 
-// addAll returns the last good result even when a plugin failed.
+// addAll calls ADD on the plugins in order. If one fails, it returns the last good result with
+// the error.
 func (rt *Runtime) addAll(ctx context.Context, list *List, a *Attachment) (*spec.Result, error) {
 	result := a.Prev
 	for i := range list.Plugins {
@@ -87,8 +88,8 @@ func (rt *Runtime) rollback(ctx context.Context, list *List, a *Attachment, resu
 	return rt.delAll(ctx, list, a, result, true)
 }
 
-// delAll calls DEL on every plugin in reverse order, goes on after errors (docs/adr/0010),
-// and joins the errors.
+// delAll calls DEL on every plugin in reverse order. It continues after an error
+// (docs/adr/0010) and joins the errors.
 func (rt *Runtime) delAll(ctx context.Context, list *List, a *Attachment, result *spec.Result, rollback bool) error {
 	r := &request{list: list, capabilities: a.Capabilities}
 	if result != nil && spec.AtLeast(list.CNIVersion, "0.4.0") {
@@ -108,10 +109,10 @@ func (rt *Runtime) delAll(ctx context.Context, list *List, a *Attachment, result
 	return errors.Join(errs...)
 }
 
-// Del detaches a container. Every plugin runs, in reverse order; only when all succeeded is
-// the cached result deleted, so that a DEL can be repeated until it works. A cached result
-// that cannot be read is passed to Warn. Args and Capabilities that the caller leaves empty
-// are those of the ADD.
+// Del detaches a container. It calls every plugin in reverse order. It deletes the cached
+// result only if all plugins succeed, so a DEL can be repeated until it works. If the cached
+// result cannot be read, Del passes the error to Warn. If the caller leaves Args or
+// Capabilities empty, Del uses the values of the ADD.
 func (rt *Runtime) Del(ctx context.Context, list *List, a Attachment) error {
 	if err := a.validate(list); err != nil {
 		return err
@@ -124,9 +125,9 @@ func (rt *Runtime) Del(ctx context.Context, list *List, a Attachment) error {
 	return rt.del(ctx, list, &a)
 }
 
-// Alone runs fn while no other operation of this runtime works on a container, nor a GC of
-// the network. detach is Del with the locks held. entered is false when Alone could not get
-// the locks.
+// Alone runs fn while no other operation of this runtime works on the container and no GC runs
+// on the network. It passes detach to fn: fn calls it to run Del without taking the locks
+// again. entered is false if Alone could not get the locks.
 func (rt *Runtime) Alone(ctx context.Context, network, containerID string, fn func(detach func(context.Context, *List, Attachment) error) error) (entered bool, err error) {
 	if err := spec.ValidateNetworkName(network); err != nil {
 		return false, err
@@ -147,7 +148,7 @@ func (rt *Runtime) Alone(ctx context.Context, network, containerID string, fn fu
 	})
 }
 
-// del is Del without locks.
+// del is Del for callers that hold the locks.
 func (rt *Runtime) del(ctx context.Context, list *List, a *Attachment) error {
 	cached, err := rt.read(list.Name, a)
 	if err != nil {
@@ -164,8 +165,8 @@ func (rt *Runtime) del(ctx context.Context, list *List, a *Attachment) error {
 	return rt.forget(list.Name, a)
 }
 
-// DelCached detaches with the configuration of the ADD, for a network whose configuration
-// is gone or was replaced. Without a cached configuration it returns an error that wraps
+// DelCached detaches with the cached configuration of the ADD. It serves networks whose
+// configuration was removed or replaced. If no configuration is cached, its error wraps
 // ErrNotCached.
 func (rt *Runtime) DelCached(ctx context.Context, network string, a Attachment) error {
 	if err := a.validate(&List{Name: network}); err != nil {

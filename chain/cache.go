@@ -23,17 +23,17 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// cacheKind marks libcni's format.
+// cacheKind is the value of "kind" that libcni writes into its cache files.
 const cacheKind = "cniCacheV1"
 
-// ErrNotCached reports that no result of an attachment is cached.
+// ErrNotCached means that the cache has no configuration of the attachment.
 var ErrNotCached = errors.New("no cached configuration")
 
-// ErrBrokenCache is wrapped when a cached result exists and cannot be used: a power loss
-// cut the write short, or the file is another attachment's.
+// ErrBrokenCache means that a cache file exists but cannot be used. Either a power loss cut
+// the write short, or the file belongs to another attachment.
 var ErrBrokenCache = errors.New("broken cached result")
 
-// cacheFile is libcni's JSON.
+// cacheFile is the JSON of a cache file, in libcni's format.
 type cacheFile struct {
 	Kind         string          `json:"kind"`
 	ContainerID  string          `json:"containerId"`
@@ -50,12 +50,13 @@ type cacheFile struct {
 type Cached struct {
 	Attachment
 	Network string
-	Config  []byte       // the list of the ADD; empty in results of old runtimes
+	Config  []byte       // configuration of the list at the ADD; empty if an old runtime wrote the file
 	Result  *spec.Result // nil when it cannot be read
-	Since   time.Time    // of the ADD
+	Since   time.Time    // time of the ADD
 }
 
-// Pod is "namespace/name" of the Kubernetes pod that the ADD was for, or empty.
+// Pod returns "namespace/name" of the Kubernetes pod that the ADD served. It returns "" if the
+// ADD served no pod.
 func (c *Cached) Pod() string {
 	var args []spec.Arg
 	for _, a := range c.Args {
@@ -68,9 +69,9 @@ func (c *Cached) key() spec.Attachment {
 	return spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
-// fill sets the fields of a that the caller of DEL or CHECK left empty. An empty map counts
-// as nil: a CHECK without a published port would not see that the port is dead, and a
-// foreign portmap would leak a port that its DEL does not name.
+// fill sets the fields of a that the caller of DEL or CHECK left empty. It treats an empty map
+// like nil. Otherwise a CHECK without port mappings would not notice a broken port, and the
+// DEL of a portmap of another project would leave the port in place.
 func (c *Cached) fill(a *Attachment) {
 	if len(a.Args) == 0 {
 		a.Args = c.Args
@@ -80,7 +81,7 @@ func (c *Cached) fill(a *Attachment) {
 	}
 }
 
-// list is the configuration of the ADD, or def when it cannot be read.
+// list returns the configuration of the ADD, or def if that configuration cannot be read.
 func (c *Cached) list(def *List) *List {
 	l, err := ParseList(c.Config)
 	if err != nil || l.Name != c.Network || len(l.Plugins) == 0 {
@@ -89,8 +90,9 @@ func (c *Cached) list(def *List) *List {
 	return l
 }
 
-// cacheName is libcni's file name. It is ambiguous, since all three parts may contain '-',
-// so the content decides.
+// cacheName returns the file name that libcni uses. Two attachments can have the same file
+// name, because each of the three parts may contain '-'. So the reader compares the content
+// too.
 func cacheName(network string, a *Attachment) string {
 	return network + "-" + a.ContainerID + "-" + a.IfName
 }
@@ -104,7 +106,7 @@ func fileNameFits(name string) error {
 	return nil
 }
 
-// guard refuses a directory of results that other users can write to.
+// guard returns an error if other users can write to the directory of results.
 func (rt *Runtime) guard() error {
 	if err := durable.CheckDir(or(rt.CacheDir, DefaultCacheDir), "results"); err != nil {
 		return fmt.Errorf("cached results: %w", err)
@@ -112,9 +114,9 @@ func (rt *Runtime) guard() error {
 	return nil
 }
 
-// write caches a result: complete or not at all, readable by root alone. It does not sync
-// to disk: after a power loss the container is gone too, and every verb accepts a torn file
-// (docs/adr/0005).
+// write caches a result in a file that only root can read. The file is either complete or
+// absent. write does not sync to disk: a power loss ends the container too, and every verb
+// accepts a torn file (docs/adr/0005).
 func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 	c := cacheFile{
 		Kind: cacheKind, ContainerID: a.ContainerID, Config: list.Bytes, IfName: a.IfName, Network: list.Name,
@@ -136,9 +138,9 @@ func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 	return replace(filepath.Join(rt.results(), cacheName(list.Name, a)), data)
 }
 
-// replace writes a file through a temporary one. The container's lock makes the temporary
-// file ours; after a kill the next try, or DEL, deletes it. A GC of another network may
-// delete it as a leftover.
+// replace writes path through a temporary file. The container's lock keeps other operations
+// away from the temporary file. If the process is killed, the next try or the DEL deletes the
+// temporary file; a GC of another network may delete it too.
 func replace(path string, data []byte) (err error) {
 	for range 3 {
 		if err = replaceOnce(path, data); !errors.Is(err, fs.ErrNotExist) {
@@ -165,8 +167,9 @@ func replaceOnce(path string, data []byte) error {
 	return nil
 }
 
-// temporary is beside the directory of the results, so that it is never read as one, and
-// short whatever the names are.
+// temporary returns the path of the temporary file for path. The file lies one directory above
+// the results, so it is never read as a result. Its name is short even if the names of network
+// and container are long.
 func temporary(path string) string {
 	sum := sha256.Sum256([]byte(filepath.Base(path)))
 	return filepath.Join(filepath.Dir(filepath.Dir(path)), temporaryPrefix+hex.EncodeToString(sum[:8]))
@@ -174,7 +177,8 @@ func temporary(path string) string {
 
 const temporaryPrefix = ".result-"
 
-// sweepTemporary deletes the files of killed ADDs: a newer file is being written.
+// sweepTemporary deletes temporary files that killed ADDs left behind. It keeps files written
+// after before, because an ADD may still be writing them.
 func (rt *Runtime) sweepTemporary(before time.Time) error {
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(rt.results()), temporaryPrefix+"*"))
 	if err != nil {
@@ -189,7 +193,7 @@ func (rt *Runtime) sweepTemporary(before time.Time) error {
 	return errors.Join(errs...)
 }
 
-// read returns the cached state of an attachment, nil when there is none.
+// read returns the cached state of an attachment, or nil if the cache has none.
 func (rt *Runtime) read(network string, a *Attachment) (*Cached, error) {
 	if err := rt.guard(); err != nil {
 		return nil, err
@@ -237,7 +241,7 @@ func readFile(path string) (*Cached, error) {
 	return c, nil
 }
 
-// decode reads libcni's format and the bare result of libcni before 0.8.
+// decode reads a cache file: libcni's format, or the bare result that libcni wrote before 0.8.
 func decode(data []byte) (*Cached, error) {
 	if len(data) == 0 {
 		return nil, errors.New("the file is empty")
@@ -265,8 +269,8 @@ func decode(data []byte) (*Cached, error) {
 	return c, nil
 }
 
-// forget deletes the cached state of an attachment, even when it is broken, but not a file
-// that belongs to another attachment.
+// forget deletes the cache file of an attachment, even a broken one. It keeps a file that
+// belongs to another attachment.
 func (rt *Runtime) forget(network string, a *Attachment) error {
 	if err := rt.guard(); err != nil {
 		return err
@@ -283,7 +287,7 @@ func (rt *Runtime) forget(network string, a *Attachment) error {
 	return remove(path)
 }
 
-// remove deletes a file; a missing one is no error.
+// remove deletes a file. It accepts that the file is missing.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("delete cached result: %w", err)
@@ -291,7 +295,7 @@ func remove(path string) error {
 	return nil
 }
 
-// Cached returns the cached state of an attachment, nil when there is none.
+// Cached returns the cached state of an attachment, or nil if the cache has none.
 func (rt *Runtime) Cached(network string, a Attachment) (*Cached, error) {
 	if err := a.validate(&List{Name: network}); err != nil {
 		return nil, err
@@ -299,8 +303,9 @@ func (rt *Runtime) Cached(network string, a Attachment) (*Cached, error) {
 	return rt.read(network, &a)
 }
 
-// Attachments lists the cached attachments of one container or of all (""), sorted by file
-// name. Errors of files that cannot be read are joined and returned beside the others.
+// Attachments lists the cached attachments of one container, or of all containers if
+// containerID is "". It sorts them by file name. If some files cannot be read, it returns the
+// readable attachments together with the joined errors.
 func (rt *Runtime) Attachments(containerID string) (list []Cached, err error) {
 	if err := rt.guard(); err != nil {
 		return nil, err
@@ -326,11 +331,11 @@ func (rt *Runtime) Attachments(containerID string) (list []Cached, err error) {
 	return list, errors.Join(errs...)
 }
 
-// sweepAge is how old a broken file must be before GC deletes it: libcni does
-// not write atomically, so a young one may be half written.
+// sweepAge is the age from which GC deletes a broken cache file. A younger file may be half
+// written, because libcni does not write atomically.
 const sweepAge = time.Minute
 
-// sweep deletes the broken files of a network whose attachments are not valid. Their
+// sweep deletes the broken cache files of a network, except those of valid attachments. Their
 // content is lost already.
 func (rt *Runtime) sweep(k *Keep) error {
 	entries, err := os.ReadDir(rt.results())

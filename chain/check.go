@@ -11,12 +11,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// ErrCheckNotSupported is wrapped by Check for a version before 0.4.0.
+// ErrCheckNotSupported is what Check returns, wrapped, for a list of a version before 0.4.0.
 var ErrCheckNotSupported = errors.New("does not support the CHECK command")
 
-// Check calls CHECK of every plugin: is the attachment still as ADD made it
-// (docs/adr/0037)? A single error is returned unchanged, with its code; several are joined.
-// With disableCheck it returns nil.
+// Check calls CHECK on every plugin to find out whether the attachment is still as ADD made it
+// (docs/adr/0037). If one plugin fails, Check returns its error unchanged, with its code; it
+// joins several errors. If the list sets disableCheck, Check returns nil.
 func (rt *Runtime) Check(ctx context.Context, list *List, a Attachment) error {
 	if err := checkable(list, a); err != nil || list.DisableCheck {
 		return err
@@ -29,9 +29,9 @@ func (rt *Runtime) Check(ctx context.Context, list *List, a Attachment) error {
 	return rt.checkEach(ctx, list, a, func(ctx context.Context, _ string, check func(context.Context) error) error { return check(ctx) })
 }
 
-// Inspect is Check without the container's lock and without regard to disableCheck. It is
-// for callers that must not write, and that check again before they report an error. Each
-// plugin has AskTime to answer.
+// Inspect works like Check, but takes no lock and ignores disableCheck. It serves callers that
+// must not write; they check again before they report an error. Each plugin has AskTime to
+// answer.
 func (rt *Runtime) Inspect(ctx context.Context, list *List, a Attachment) error {
 	if err := checkable(list, a); err != nil {
 		return err
@@ -68,8 +68,8 @@ func (rt *Runtime) checkEach(ctx context.Context, list *List, a Attachment, ask 
 	return spec.Join(errs...)
 }
 
-// checkRequest carries the whole result of the ADD. Without a cached one the plugins are
-// still called, and report that it is missing.
+// checkRequest builds the CHECK request with the complete result of the ADD. If no result is
+// cached, the plugins are still called and report that prevResult is missing.
 func (rt *Runtime) checkRequest(list *List, a *Attachment) (*request, error) {
 	cached, err := rt.read(list.Name, a)
 	if err != nil {
@@ -88,9 +88,9 @@ func (rt *Runtime) checkRequest(list *List, a *Attachment) (*request, error) {
 	return r, nil
 }
 
-// Status calls STATUS of every plugin: would an ADD work now? A single error is returned
-// unchanged, with its code; several are joined. Versions before 1.1.0 have no such verb and
-// count as ready.
+// Status calls STATUS on every plugin to find out whether an ADD would work now. If one plugin
+// fails, Status returns its error unchanged, with its code; it joins several errors. A list of
+// a version before 1.1.0, which has no STATUS, counts as ready.
 func (rt *Runtime) Status(ctx context.Context, list *List) error {
 	if !spec.AtLeast(list.CNIVersion, "1.1.0") {
 		return nil
@@ -106,11 +106,12 @@ func (rt *Runtime) Status(ctx context.Context, list *List) error {
 	return spec.Join(errs...)
 }
 
-// errSilent marks a plugin that does not answer, unlike one that answers with an error.
+// errSilent means that a plugin did not answer at all. A plugin that answers with an error is
+// another case.
 var errSilent = errors.New("did not answer")
 
-// ask gives a plugin AskTime to answer, so that a hanging plugin does not keep others from
-// being asked.
+// ask gives a plugin AskTime to answer. So a plugin that hangs does not stop the questions to
+// the other plugins.
 func (rt *Runtime) ask(ctx context.Context, pluginType string, verb spec.Verb, question func(context.Context) error) error {
 	if rt.AskTime <= 0 {
 		return question(ctx)
@@ -124,10 +125,10 @@ func (rt *Runtime) ask(ctx context.Context, pluginType string, verb spec.Verb, q
 	return err
 }
 
-// VersionInfo asks a plugin for the versions that it supports. A plugin that answers with
-// an error object does not know VERSION and supports 0.1.0 (SPEC.md 0.2.0).
+// VersionInfo asks a plugin which versions it supports. If the plugin answers with an error
+// object, it does not know the verb VERSION; then it supports 0.1.0 (SPEC.md 0.2.0).
 func (rt *Runtime) VersionInfo(ctx context.Context, pluginType string) (*spec.VersionInfo, error) {
-	call := rt.call(ctx, spec.Version, &Attachment{NetNS: "dummy", IfName: "dummy"}) // old plugins require them
+	call := rt.call(ctx, spec.Version, &Attachment{NetNS: "dummy", IfName: "dummy"}) // old plugins demand both fields
 	call.Config = []byte(fmt.Sprintf(`{"cniVersion":%q}`, spec.Current))
 	var out []byte
 	err := rt.ask(ctx, pluginType, spec.Version, func(ctx context.Context) (err error) {
@@ -147,7 +148,7 @@ func (rt *Runtime) VersionInfo(ctx context.Context, pluginType string) (*spec.Ve
 	return spec.ParseVersions(out)
 }
 
-// Validate checks that every plugin of a list exists and supports the list's version, and
+// Validate checks that every plugin of a list exists and supports the list's version. It
 // returns the capabilities that the list declares, sorted. The error names all faults.
 func (rt *Runtime) Validate(ctx context.Context, list *List) (capabilities []string, err error) {
 	var errs []error

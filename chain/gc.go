@@ -18,28 +18,28 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Keep lists the valid attachments of a network. GC removes the others: with an empty
-// Valid, all.
+// Keep lists the valid attachments of a network. GC removes every other attachment of the
+// network; if Valid is empty, it removes all.
 type Keep struct {
 	List  *List
 	Valid []spec.Attachment
 
-	// Now, if set, is called for more valid attachments once no ADD and no DEL of this
-	// runtime runs on the network: an earlier list would miss attachments made since.
+	// Now, if set, returns further valid attachments. GC calls it once no ADD and no DEL of this
+	// runtime runs on the network, so that attachments made after Valid was listed are not missed.
 	Now func(context.Context) ([]spec.Attachment, error)
-	// Alive, if set, is called again for each attachment to be detached, while ADDs of it
-	// are kept out, also those of other runtimes.
+	// Alive, if set, is asked again just before GC detaches an attachment. At that moment no
+	// runtime can run an ADD of this attachment.
 	Alive func(*Cached) bool
 
-	listed time.Time // GC keeps newer attachments, which the list cannot have
+	listed time.Time // time of the list; GC keeps attachments made later
 }
 
-// GC removes what is left of attachments that are no longer valid, for one or several
-// networks in turn. For each cached attachment of a network that is not valid it calls DEL,
-// with the configuration of its ADD; then every plugin gets a GC with the list of the valid
-// ones (since 1.1.0). No ADD or DEL of the network runs meanwhile. Attachments that other
-// runtimes make meanwhile are kept. GC goes on after errors and joins them. It skips
-// networks with disableGC.
+// GC removes what is left of attachments that are no longer valid. It works on the networks one
+// after the other. For each cached attachment that is not valid it calls DEL with the
+// configuration of its ADD. Then it calls GC on every plugin with the list of valid attachments
+// (since 1.1.0). During this time no ADD or DEL of this runtime runs on the network, and GC
+// keeps attachments that other runtimes make. GC continues after errors and joins them. It skips
+// networks that set disableGC.
 func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
 	errs := []error{rt.sweepTemporary(clock.Listing(ctx))}
 	for _, k := range networks {
@@ -63,24 +63,24 @@ func (rt *Runtime) gc(ctx context.Context, k *Keep) error {
 	if k.Now != nil {
 		more, err := k.Now(ctx)
 		if err != nil {
-			return err // without the list no attachment is known to be dead
+			return err // without the list, GC cannot tell which attachments are dead
 		}
 		k.Valid = append(slices.Clone(k.Valid), more...)
 	}
 	cached, err := rt.Attachments("")
 	if err != nil {
-		rt.warn(err) // collect the others
+		rt.warn(err) // continue with the others
 	}
 	return errors.Join(rt.delStale(ctx, k, cached), rt.gcPlugins(ctx, k), rt.sweep(k))
 }
 
-// delTime is the default of DelTime; a plugin's GC has gcShare times as long.
+// delTime is the default of DelTime. A plugin's GC gets gcShare times DelTime.
 const (
 	delTime = 30 * time.Second
 	gcShare = 20
 )
 
-// patient calls plugins with the time limits of a GC.
+// patient is an Invoker that applies the time limits of a GC.
 type patient struct {
 	invoke.Invoker
 	del time.Duration
@@ -95,7 +95,7 @@ func (p *patient) Invoke(ctx context.Context, pluginType string, call *spec.Call
 	return invoke.Within(ctx, limit, p.Invoker, pluginType, call)
 }
 
-// delStale detaches the cached attachments of one network that are not valid.
+// delStale detaches the cached attachments of a network that are not valid.
 func (rt *Runtime) delStale(ctx context.Context, k *Keep, cached []Cached) error {
 	valid := make(map[spec.Attachment]bool, len(k.Valid))
 	for _, a := range k.Valid {
@@ -114,8 +114,9 @@ func (rt *Runtime) delStale(ctx context.Context, k *Keep, cached []Cached) error
 	return errors.Join(errs...)
 }
 
-// delOne keeps out a CHECK of the same container, and ADDs of other runtimes; our own ADDs
-// and DELs are out already. Then it looks again.
+// delOne detaches one attachment. It first locks the container against CHECK and claims the
+// attachment against ADDs of other runtimes; the network's lock already stops our own ADDs and
+// DELs. Then it checks again whether the attachment is dead.
 func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 	unlock, err := rt.lockContainer(ctx, c.ContainerID)
 	if err != nil {
@@ -130,13 +131,13 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 		return err
 	}
 	defer release()
-	records.Close() // the plugins of the DEL take the locks of the records, and pass over our claim
+	records.Close() // the DEL's plugins take the locks of the records themselves; our claim does not stop them
 	a := c.Attachment
 	return rt.del(ctx, c.list(k.List), &a)
 }
 
-// reasonToKeep returns why an attachment is kept: it was made, or made again, since the list was
-// begun. It returns "" when it is not kept.
+// reasonToKeep returns why GC keeps an attachment, for example because an ADD made it after the
+// list of valid attachments. It returns "" if GC may remove the attachment.
 func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []record.CurrentRecord) string {
 	const newer = "it is newer than the list of valid attachments"
 	for _, s := range now {
@@ -160,7 +161,7 @@ func (rt *Runtime) gcPlugins(ctx context.Context, k *Keep) error {
 	if !spec.AtLeast(k.List.CNIVersion, "1.1.0") {
 		return nil
 	}
-	valid := append([]spec.Attachment{}, k.Valid...) // never null
+	valid := append([]spec.Attachment{}, k.Valid...) // encodes as [], never as null
 	r := &request{list: k.List, valid: &valid, listed: k.listed}
 	var errs []error
 	for i := range k.List.Plugins {

@@ -15,27 +15,27 @@ import (
 // List is a network configuration: a named list of plugins.
 type List struct {
 	Name                   string
-	CNIVersion             string // highest version that both sides support; may be empty (0.1.0)
+	CNIVersion             string // highest version that the list and this library support; may be empty (0.1.0)
 	DisableCheck           bool
 	DisableGC              bool
 	LoadOnlyInlinedPlugins bool
 	Plugins                []Plugin
 
-	Bytes []byte // the whole configuration as JSON, also what other files added
-	File  string // where it was read from; empty for ParseList
+	Bytes []byte // the whole configuration as JSON, including plugins from other files
+	File  string // path of the file; empty after ParseList
 
-	source []byte // what File held, without what other files added
+	source []byte // content of File, without plugins from other files
 }
 
 // Plugin is one member of a list.
 type Plugin struct {
 	Type         string
-	Name         string          // from the object; error messages use it
-	Capabilities map[string]bool // that the plugin declares
-	Raw          json.RawMessage // the object
+	Name         string          // plugin name in the object, for error messages
+	Capabilities map[string]bool // capabilities that the plugin declares
+	Raw          json.RawMessage // the plugin's JSON object
 }
 
-// String describes the plugin in the words of libcni's messages.
+// String describes the plugin as libcni's messages do.
 func (p *Plugin) String() string {
 	if p.Name == "" {
 		return fmt.Sprintf("type=%q", p.Type)
@@ -43,13 +43,13 @@ func (p *Plugin) String() string {
 	return fmt.Sprintf("type=%q name=%q", p.Type, p.Name)
 }
 
-// listError is an error of a list with libcni's first words.
+// listError returns an error that starts with the same words as libcni's errors about a list.
 func listError(format string, args ...any) error {
 	return spec.Invalid("error parsing configuration list: "+format, args...)
 }
 
-// ParseList reads the JSON of a .conflist. It accepts a list without plugins: other files
-// may add some (LoadFile).
+// ParseList reads the JSON of a .conflist. It accepts a list without plugins, because LoadFile
+// may add plugins from other files.
 func ParseList(data []byte) (*List, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -75,8 +75,8 @@ func (l *List) parseName(raw map[string]json.RawMessage) error {
 	return spec.ValidateNetworkName(l.Name)
 }
 
-// parseFlags reads the switches, which may be booleans or strings (in 0.4.0 the text of the
-// specification had disableCheck as a string).
+// parseFlags reads the switches of a list. Each may be a boolean or a string, because the text
+// of specification 0.4.0 defined disableCheck as a string.
 func (l *List) parseFlags(raw map[string]json.RawMessage) (err error) {
 	if l.DisableCheck, err = parseFlag(raw, "disableCheck"); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (l *List) parsePlugins(raw map[string]json.RawMessage) error {
 	return nil
 }
 
-// ParsePlugin reads one plugin object.
+// ParsePlugin reads the JSON object of one plugin.
 func ParsePlugin(data []byte) (*Plugin, error) {
 	var head struct {
 		Type         string          `json:"type"`
@@ -152,8 +152,8 @@ func ParsePlugin(data []byte) (*Plugin, error) {
 	return &Plugin{Type: head.Type, Name: head.Name, Capabilities: head.Capabilities, Raw: data}, nil
 }
 
-// ParseSingle reads the JSON of a .conf or .json file, the format before lists,
-// and returns the list with that one plugin.
+// ParseSingle reads the JSON of a .conf or .json file, which holds a single plugin. It returns
+// a list with that plugin.
 func ParseSingle(data []byte) (*List, error) {
 	var raw json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -178,8 +178,8 @@ func ParseSingle(data []byte) (*List, error) {
 	return ParseList(list)
 }
 
-// inline rewrites Bytes so that a cached copy of the configuration needs no
-// other file.
+// inline puts the plugins of all files into Bytes, so that a cached copy of the configuration
+// needs no other file.
 func (l *List) inline() error {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(l.Bytes, &raw); err != nil {
@@ -196,17 +196,17 @@ func (l *List) inline() error {
 	return errors.Join(errs[:]...)
 }
 
-// jsonType names the type of a value as libcni's messages do: the Go type that
-// encoding/json would choose.
+// jsonType names the Go type that encoding/json would choose for a value. libcni's messages
+// contain these names.
 func jsonType(data json.RawMessage) string {
 	var value any
-	_ = json.Unmarshal(data, &value) // part of a document that was decoded
+	_ = json.Unmarshal(data, &value) // cannot fail: data is part of a decoded document
 	return fmt.Sprintf("%T", value)
 }
 
-// parseVersion negotiates: it chooses the highest version that the configuration lists
-// (cniVersion and cniVersions) and this library supports (SPEC.md 1.1.0). If there is none,
-// it keeps cniVersion, and the plugins refuse it.
+// parseVersion chooses the version of the list: the highest one that both the configuration
+// (cniVersion and cniVersions) and this library support (SPEC.md 1.1.0). If there is none, it
+// keeps cniVersion, and the plugins refuse it.
 func (l *List) parseVersion(raw map[string]json.RawMessage) error {
 	if data, ok := raw["cniVersion"]; ok {
 		if json.Unmarshal(data, &l.CNIVersion) != nil || string(data) == "null" {
@@ -250,7 +250,7 @@ func parseVersions(data json.RawMessage) ([]string, error) {
 	return versions, nil
 }
 
-// highest returns the newest version that is not newer than ours.
+// highest returns the newest of the offered versions that this library supports.
 func highest(offered []string) (best string) {
 	for _, v := range offered {
 		if spec.Compare(v, spec.Current) <= 0 && (best == "" || spec.Compare(v, best) > 0) {

@@ -18,21 +18,21 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// NotFoundError reports that no file of a directory holds a network of a name.
+// NotFoundError means that no file of the directory defines the network.
 type NotFoundError struct{ Dir, Name string }
 
 func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("no net configuration with name %q in %s", e.Name, e.Dir)
 }
 
-// NoConfigsFoundError reports that a directory holds no configuration at all.
+// NoConfigsFoundError means that the directory holds no configuration at all.
 type NoConfigsFoundError struct{ Dir string }
 
 func (e *NoConfigsFoundError) Error() string {
 	return "no net configurations found in " + e.Dir
 }
 
-// FileError names a broken configuration file, with the reason.
+// FileError is the error of a broken configuration file.
 type FileError struct {
 	File string
 	Err  error
@@ -40,20 +40,20 @@ type FileError struct {
 
 func (e *FileError) Error() string {
 	var at *syntaxError
-	if errors.As(e.Err, &at) { // it names the file
+	if errors.As(e.Err, &at) { // the syntax error names the file already
 		return at.Error()
 	}
 	return fmt.Sprintf("read %s: %v", e.File, e.Err)
 }
 
-// syntaxError is a file that is not valid JSON, with line and column.
+// syntaxError means that a file is not valid JSON. Its text has line and column.
 type syntaxError struct{ cause *spec.Error }
 
 func (e *syntaxError) Error() string { return e.cause.Msg }
 
 func (e *syntaxError) Unwrap() error { return e.cause }
 
-// located returns the place of a file's syntax error.
+// located adds file, line and column to a JSON syntax error.
 func located(file string, data []byte, err error) error {
 	if text, ok := jsonat.Syntax(data, err); ok {
 		return &syntaxError{spec.Errorf(spec.CodeDecoding, "%s:%s", file, text)}
@@ -64,15 +64,15 @@ func located(file string, data []byte, err error) error {
 // Unwrap returns the cause.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Dir is the content of a configuration directory.
+// Dir holds what LoadDir read from a configuration directory.
 type Dir struct {
 	Path   string
-	Lists  []*List      // in their order of precedence: .conflist, then .conf and .json, by name
-	Broken []*FileError // files that cannot be read; they do not affect the others
+	Lists  []*List      // in order of precedence: .conflist before .conf and .json, then by file name
+	Broken []*FileError // files that cannot be read; the other files work without them
 }
 
-// LoadDir reads every configuration of a directory. A directory that does not
-// exist is empty.
+// LoadDir reads every configuration of a directory. It treats a missing directory like an
+// empty one.
 func LoadDir(dir string) (*Dir, error) {
 	d := &Dir{Path: dir}
 	lists, err := files(dir, ".conflist")
@@ -94,9 +94,9 @@ func LoadDir(dir string) (*Dir, error) {
 	return d, nil
 }
 
-// Find returns the first list of a name. A broken file that names this network is the
-// error, since a later file must not take its place. With a NotFoundError, Find also
-// reports broken files whose name cannot be read.
+// Find returns the first list with the given name. If a broken file that comes earlier has
+// this name, Find returns its error, because a later file must not take its place. A
+// NotFoundError comes with the errors of broken files whose network name cannot be read.
 func (d *Dir) Find(name string) (*List, error) {
 	for _, l := range d.Lists {
 		if l.Name == name && !d.shadowed(l) {
@@ -118,7 +118,7 @@ func (d *Dir) Find(name string) (*List, error) {
 	return nil, errors.Join(errs...)
 }
 
-// shadowed reports whether a broken file of the same network precedes l.
+// shadowed reports whether a broken file of the same network comes before l.
 func (d *Dir) shadowed(l *List) bool {
 	return slices.ContainsFunc(d.Broken, func(b *FileError) bool {
 		before := rank(b.File) < rank(l.File) || rank(b.File) == rank(l.File) && b.File < l.File
@@ -126,7 +126,7 @@ func (d *Dir) shadowed(l *List) bool {
 	})
 }
 
-// rank orders the formats: lists come before single plugins.
+// rank orders files by format: lists before single plugins.
 func rank(file string) int {
 	if filepath.Ext(file) == ".conflist" {
 		return 0
@@ -134,7 +134,7 @@ func rank(file string) int {
 	return 1
 }
 
-// nameOf reads only the name of a network from a broken file.
+// nameOf reads the network's name from a broken file.
 func nameOf(file string) string {
 	var head struct {
 		Name string `json:"name"`
@@ -143,13 +143,13 @@ func nameOf(file string) string {
 	if err != nil {
 		return ""
 	}
-	_ = json.Unmarshal(data, &head) // a wrong type elsewhere leaves the name readable
+	_ = json.Unmarshal(data, &head) // the name is readable even if another field has the wrong type
 	return head.Name
 }
 
-// LoadFile reads one configuration: a list (.conflist) with the plugins that
-// other files add to it, or a single plugin (any other name). Each is a regular
-// file, or a symbolic link to one, of 1 MiB at most.
+// LoadFile reads one configuration. A .conflist is a list, to which other files may add
+// plugins; any other file is a single plugin. The file must be a regular file, or a symbolic
+// link to one, of at most 1 MiB.
 func LoadFile(file string) (*List, error) {
 	data, err := durable.ReadConf(file)
 	if err != nil {
@@ -158,7 +158,8 @@ func LoadFile(file string) (*List, error) {
 	return ParseFile(file, data)
 }
 
-// ParseFile is LoadFile of data that was read from file already, such as a pipe.
+// ParseFile works like LoadFile on data that the caller has already read from file, for
+// example from a pipe.
 func ParseFile(file string, data []byte) (*List, error) {
 	if rank(file) > 0 {
 		l, err := ParseSingle(data)
@@ -176,15 +177,15 @@ func ParseFile(file string, data []byte) (*List, error) {
 	return l, l.aggregate(filepath.Dir(file))
 }
 
-// stands refuses a list whose file was removed or replaced since it was read, if the file
-// decides: nothing would know how to remove what an ADD makes of it, or it would mix with
-// what the new file makes.
+// stands refuses a list if FileDecides is set and the list's file was removed or changed after
+// it was read. If the file was removed, nothing could later remove what an ADD makes. If it
+// was changed, old and new configuration would mix.
 func (rt *Runtime) stands(l *List) error {
 	if l.source == nil || !rt.FileDecides {
 		return nil
 	}
 	if st, err := os.Stat(l.File); err == nil && !st.Mode().IsRegular() {
-		return nil // a pipe, which is empty by now
+		return nil // a pipe: reading it again would find it empty
 	}
 	now, err := durable.ReadConf(l.File)
 	switch {
@@ -198,7 +199,7 @@ func (rt *Runtime) stands(l *List) error {
 	return nil
 }
 
-// aggregate appends the plugins of <dir>/<network name>/*.conf, by file name.
+// aggregate appends the plugins of <dir>/<network name>/*.conf in the order of the file names.
 func (l *List) aggregate(dir string) error {
 	if !l.LoadOnlyInlinedPlugins {
 		if err := l.addFiles(filepath.Join(dir, l.Name)); err != nil {
@@ -233,8 +234,8 @@ func (l *List) addFiles(dir string) error {
 	return l.inline()
 }
 
-// files lists the files of dir with one of the extensions, sorted. A directory
-// that is not there has none.
+// files lists the files in dir that have one of the extensions, sorted. It treats a missing
+// directory like an empty one.
 func files(dir string, extensions ...string) (out []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -18,35 +18,35 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Locks are files under RunDir/locks, held by flock(2), so they end with the process that
-// took them. Each network has its own, so that a hanging plugin blocks one network only.
-// The order is always: gate, operations, container.
+// The locks are files under RunDir/locks. A process holds them with flock(2), so they end with
+// the process. Each network has its own locks, so a plugin that hangs blocks only one network.
+// Every process takes them in the order gate, operations, container.
 //
 //	NETWORK.gate.lock        held by a waiting GC, so that new ADDs cannot starve it
 //	NETWORK.operations.lock  shared by ADD and DEL, exclusive for GC and Exclusive
-//	ID.container.lock        one operation a container at a time; removed by the last one
+//	ID.container.lock        one operation at a time per container; the last holder removes the file
 const (
 	gateLock       = ".gate.lock"
 	operationsLock = ".operations.lock"
 	containerLock  = ".container.lock"
 )
 
-// The first and the longest interval between two tries to get a lock: a blocking flock
-// could not be cancelled.
+// A process that waits for a lock tries again after lockStep, later after up to lockStepMax.
+// It does not use a blocking flock, because that cannot be cancelled.
 const (
 	lockStep    = time.Millisecond
 	lockStepMax = 20 * time.Millisecond
 )
 
-// lockTime is the default of LockTime. gateTime is how much of it a GC blocks new ADDs and
-// DELs while it waits for one that does not end.
+// lockTime is the default of LockTime. A GC that waits for a running ADD or DEL blocks new
+// ones for at most gateTime.
 const (
 	lockTime = time.Minute
 	gateTime = 10 * time.Second
 )
 
-// lockAttachment is for ADD and DEL: no GC of the network runs, and no other operation on
-// the container.
+// lockAttachment takes the locks for ADD and DEL. They exclude a GC of the network and every
+// other operation on the container.
 func (rt *Runtime) lockAttachment(ctx context.Context, network, containerID string) (unlock func(), err error) {
 	gate, err := rt.lock(ctx, lockName(network, gateLock), syscall.LOCK_SH, 0)
 	if err != nil {
@@ -65,7 +65,7 @@ func (rt *Runtime) lockAttachment(ctx context.Context, network, containerID stri
 	return func() { container(); operations() }, nil
 }
 
-// lockNetwork is for GC: no ADD and no DEL in the network.
+// lockNetwork takes the lock for GC. It excludes every ADD and DEL in the network.
 func (rt *Runtime) lockNetwork(ctx context.Context, network string) (unlock func(), err error) {
 	gate, err := rt.lock(ctx, lockName(network, gateLock), syscall.LOCK_EX, 0)
 	if err != nil {
@@ -79,9 +79,9 @@ func (rt *Runtime) lockNetwork(ctx context.Context, network string) (unlock func
 	return func() { operations(); gate() }, nil
 }
 
-// Exclusive runs fn while no ADD, DEL or GC of this runtime works in a network: for callers
-// that remove or change the network itself. With FileDecides an ADD that waited checks the
-// network's file again.
+// Exclusive runs fn while no ADD, DEL or GC of this runtime works in the network. It serves
+// callers that remove or change the network itself. With FileDecides, an ADD that waited for
+// Exclusive checks the network's file again.
 func (rt *Runtime) Exclusive(ctx context.Context, network string, fn func() error) error {
 	if err := spec.ValidateNetworkName(network); err != nil {
 		return err
@@ -94,13 +94,13 @@ func (rt *Runtime) Exclusive(ctx context.Context, network string, fn func() erro
 	return fn()
 }
 
-// lockName is a file name made of a validated name, cut to the length that a file name may
-// have: two long names may share a lock.
+// lockName builds a file name from a validated name. It cuts the name so that the file system
+// accepts it; therefore two long names may share a lock.
 func lockName(name, suffix string) string { return name[:min(len(name), 200)] + suffix }
 
-// lockContainer removes its file when it is done, while it holds the lock. Another process
-// that waits for the removed file notices (sameFile) and starts over. containerID is a
-// validated name.
+// lockContainer locks a container. When the holder is done, it removes the lock file before it
+// releases the lock. A process that waits on the removed file notices this (sameFile) and
+// starts again. containerID must be a validated name.
 func (rt *Runtime) lockContainer(ctx context.Context, containerID string) (unlock func(), err error) {
 	name := lockName(containerID, containerLock)
 	release, err := rt.lock(ctx, name, syscall.LOCK_EX, 0)
@@ -113,8 +113,9 @@ func (rt *Runtime) lockContainer(ctx context.Context, containerID string) (unloc
 	}, nil
 }
 
-// lock takes one lock, trying until ctx ends or the time is over: LockTime, or most if that
-// is less and not zero. Its error names the process that holds the lock.
+// lock takes one lock. It tries until ctx ends or the time limit is over. The limit is
+// LockTime, or most if most is shorter and not zero. If it fails, the error names the process
+// that holds the lock.
 func (rt *Runtime) lock(ctx context.Context, name string, how int, most time.Duration) (release func(), err error) {
 	limit := cmp.Or(rt.LockTime, lockTime)
 	if most > 0 {
@@ -129,7 +130,7 @@ func (rt *Runtime) lock(ctx context.Context, name string, how int, most time.Dur
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		if f != nil {
-			return func() { _ = f.Close() }, nil // closing unlocks
+			return func() { _ = f.Close() }, nil // closing the file releases the lock
 		}
 		select {
 		case <-ctx.Done():
@@ -140,7 +141,7 @@ func (rt *Runtime) lock(ctx context.Context, name string, how int, most time.Dur
 	}
 }
 
-// tryLock returns nil without an error when another process holds the lock.
+// tryLock returns nil and no error if another process holds the lock.
 func tryLock(path string, how int) (*os.File, error) {
 	f, err := openLock(path)
 	if err != nil {
@@ -156,7 +157,7 @@ func tryLock(path string, how int) (*os.File, error) {
 	return nil, errors.Join(err, f.Close())
 }
 
-// openLock makes the directory only when it is missing.
+// openLock opens a lock file. It tries to make the directory only after opening failed.
 func openLock(path string) (*os.File, error) {
 	const flags = os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 	runDir, locks := filepath.Split(filepath.Dir(path))

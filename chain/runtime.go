@@ -33,68 +33,67 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The defaults of a Runtime's directories.
+// Default directories of a Runtime.
 const (
 	DefaultConfDir  = "/etc/cni/net.d"
-	DefaultCacheDir = "/var/lib/cni" // libcni's; results are in results/
+	DefaultCacheDir = "/var/lib/cni" // libcni's directory; the results are in its subdirectory results
 	DefaultRunDir   = "/run/patchbay"
 )
 
-// Runtime runs the plugins of networks. Only Path is required. It holds no
-// state and may be used by several goroutines.
+// Runtime runs the plugins of networks. Only Path is required. A Runtime holds no state, so
+// several goroutines may use it.
 type Runtime struct {
 	Path     []string       // directories of plugins, passed on as CNI_PATH
-	ConfDir  string         // configurations
-	CacheDir string         // results
-	RunDir   string         // locks
-	Invoker  invoke.Invoker // how plugins are called; nil means by exec
+	ConfDir  string         // directory of network configurations
+	CacheDir string         // parent directory of the cached results
+	RunDir   string         // parent directory of the locks
+	Invoker  invoke.Invoker // calls the plugins; nil executes them as programs
 
-	// FileDecides is for a caller that reads the file of a network for each ADD: Add
-	// refuses a list whose file was removed or changed since it was read with code 11, so
-	// that changes made in Exclusive are final. Without it the caller owns the list: Add
-	// uses it as it was read, whatever happens to the file.
+	// FileDecides serves callers that read the network's file for each ADD. Add then refuses, with
+	// code 11, a list whose file was removed or changed after it was read. So no ADD undoes a
+	// change that was made in Exclusive. Without FileDecides, Add uses the list as it was read,
+	// whatever happens to the file.
 	FileDecides bool
-	// NoRollback leaves the cleanup of a failed ADD to the caller's DEL.
+	// NoRollback stops Add from calling DEL after a failed ADD; the caller runs DEL.
 	NoRollback bool
-	// RollbackTime limits the rollback of a failed ADD, which goes on when the caller's
-	// context has ended; default a minute.
+	// RollbackTime limits the rollback of a failed ADD, which continues after the caller's context
+	// has ended. Default: one minute.
 	RollbackTime time.Duration
-	// LockTime is how long an operation waits for another one on the same container, or for
-	// a GC on the same network; default a minute. A GC gives up after ten seconds at most,
-	// since new operations wait for it.
+	// LockTime is how long an operation waits for another operation on the same container, or for a
+	// GC on the same network. Default: one minute. A GC stops waiting after at most ten seconds,
+	// because new operations wait for it.
 	LockTime time.Duration
-	// AskTime is how long a plugin may take to answer STATUS, VERSION or Inspect; with zero
-	// only the context limits it.
+	// AskTime is how long a plugin may take to answer STATUS, VERSION or Inspect. If it is zero,
+	// only the context limits the time.
 	AskTime time.Duration
-	// DelTime is how long a plugin may take for a DEL of a GC; default half a minute. The
-	// plugin's GC, which may remove many, has twenty times as long.
+	// DelTime is how long a plugin may take for each DEL that GC calls. Default: 30 seconds. The
+	// plugin's GC, which may remove many attachments, gets twenty times as long.
 	DelTime time.Duration
-	// Event, if set, is called after every call of a plugin. The calls of one operation
-	// come one after the other.
+	// Event, if set, is called after each call of a plugin. Events of one operation never overlap.
 	Event func(Event)
-	// Warn, if set, receives errors that do not fail the operation: a broken configuration
-	// of another network, a cached result that cannot be read.
+	// Warn, if set, receives errors that do not fail the operation, such as a broken configuration
+	// of another network or a cached result that cannot be read.
 	Warn func(error)
 }
 
 // Attachment is one interface of a container on a network.
 type Attachment struct {
 	ContainerID string
-	NetNS       string // path of the namespace; may be empty for DEL
+	NetNS       string // path of the container's namespace; may be empty for DEL
 	IfName      string
 	Args        [][2]string // CNI_ARGS, in this order
-	// Capabilities are the values that the runtime has for capabilities. A plugin gets
-	// those that it declares.
+	// Capabilities holds the runtime's value for each capability. A plugin gets only the
+	// capabilities that it declares.
 	Capabilities map[string]any
-	// Prev is the previous result for the first plugin of an ADD, for a list that is the
-	// rest of a chain whose first part ran elsewhere; a failed ADD is rolled back with it.
-	// It is not cached, but the result built on it is: CHECK and DEL use that. First part
-	// and rest have one key, so each needs a CacheDir of its own.
+	// Prev is the previous result for the first plugin of an ADD. It serves a list that continues a
+	// chain whose first part ran elsewhere. The rollback of a failed ADD uses it too. It is not
+	// cached. CHECK and DEL use the cached result of the ADD, which was built on it. Both parts of
+	// the chain have the same cache key, so each needs its own CacheDir.
 	Prev *spec.Result
 }
 
-// Load reads the configuration of a network from ConfDir. It passes broken files of other
-// networks to Warn.
+// Load reads the configuration of a network from ConfDir. It reports broken files of other
+// networks through Warn.
 func (rt *Runtime) Load(name string) (*List, error) {
 	d, err := LoadDir(rt.confDir())
 	if err != nil {
@@ -136,7 +135,7 @@ func (rt *Runtime) invoker() invoke.Invoker {
 	return rt.Invoker
 }
 
-// validate refuses names that could not be stored, before any work.
+// validate refuses names that cannot be stored, before any other work.
 func (a *Attachment) validate(list *List) error {
 	if err := spec.ValidateContainerID(a.ContainerID); err != nil {
 		return err
@@ -150,8 +149,8 @@ func (a *Attachment) validate(list *List) error {
 	return fileNameFits(cacheName(list.Name, a))
 }
 
-// call is the envelope for one plugin without its configuration. a is empty for verbs
-// without a container.
+// call builds the environment of a plugin call. The configuration is added later. a is empty for
+// verbs that concern no container.
 func (rt *Runtime) call(ctx context.Context, verb spec.Verb, a *Attachment) *spec.Call {
 	t := trace(ctx)
 	return &spec.Call{
@@ -161,7 +160,8 @@ func (rt *Runtime) call(ctx context.Context, verb spec.Verb, a *Attachment) *spe
 	}
 }
 
-// override reads libcni's extension, which a plugin run by exec would inherit.
+// override reads CNI_NETNS_OVERRIDE, libcni's extension. A plugin that runs as a program
+// inherits it from the environment.
 func override(s string) bool { return s == "1" || strings.EqualFold(s, "true") }
 
 func joinArgs(args [][2]string) string {
@@ -172,7 +172,7 @@ func joinArgs(args [][2]string) string {
 	return strings.Join(pairs, ";")
 }
 
-// run calls one plugin and then Event.
+// run calls one plugin, then Event.
 func (rt *Runtime) run(ctx context.Context, p *Plugin, r *request, call *spec.Call, rollback bool) (out []byte, err error) {
 	e := Event{
 		Network: r.list.Name, ContainerID: call.ContainerID, IfName: call.IfName,
@@ -188,14 +188,14 @@ func (rt *Runtime) run(ctx context.Context, p *Plugin, r *request, call *spec.Ca
 	return out, err
 }
 
-// Event describes one finished call of a plugin, for logs and traces.
+// Event describes one finished call of a plugin. It serves logs and traces.
 type Event struct {
 	Network     string
 	ContainerID string // empty for GC, STATUS and VERSION
 	IfName      string
-	Plugin      string // its type
+	Plugin      string // type of the plugin
 	Verb        spec.Verb
-	Rollback    bool // a DEL that rolls back a failed ADD
+	Rollback    bool // a DEL after a failed ADD
 	Start       time.Time
 	Duration    time.Duration
 	Output      int // bytes of standard output
@@ -210,20 +210,21 @@ func (e *Event) Outcome() string {
 	return "ok"
 }
 
-// Code is the CNI code of Err, 0 without one.
+// Code returns the CNI code of Err, or 0 if Err is nil.
 func (e *Event) Code() spec.Code { return spec.ErrorCode(e.Err) }
 
-// Trace is W3C trace context, passed to the plugins unchanged (cni#1173).
+// Trace is a W3C trace context. The plugins get it unchanged (cni#1173).
 type Trace struct{ Parent, State, Baggage string }
 
 type traceKey struct{}
 
-// WithTrace returns a context whose plugin calls carry t.
+// WithTrace returns a context that makes every plugin call carry t.
 func WithTrace(ctx context.Context, t Trace) context.Context {
 	return context.WithValue(ctx, traceKey{}, t)
 }
 
-// trace is the context's, else that of the process's environment.
+// trace returns the trace context of ctx. If ctx has none, it returns the one in the process's
+// environment.
 func trace(ctx context.Context) Trace {
 	if t, ok := ctx.Value(traceKey{}).(Trace); ok {
 		return t
@@ -231,19 +232,19 @@ func trace(ctx context.Context) Trace {
 	return Trace{os.Getenv("TRACEPARENT"), os.Getenv("TRACESTATE"), os.Getenv("BAGGAGE")}
 }
 
-// request derives a plugin's standard input from its object in the list (SPEC.md, "Deriving
-// request configuration"): the list's name and version, the keys that the runtime sets, and
-// its share of the capabilities. Keys that only the runtime may set are removed, in any
-// letter case, because plugins match keys in any case.
+// request builds the standard input of each plugin from its object in the list (SPEC.md,
+// "Deriving request configuration"). It adds the list's name and version, the keys that the
+// runtime sets, and the capabilities that the plugin declares. It removes keys that only the
+// runtime may set, in upper and lower case, because plugins ignore the case of keys.
 type request struct {
 	list         *List
 	capabilities map[string]any // nil outside ADD, DEL and CHECK
 	prevResult   json.RawMessage
-	valid        *[]spec.Attachment // GC
-	listed       time.Time          // GC: when that list was begun
+	valid        *[]spec.Attachment // GC only
+	listed       time.Time          // GC only: time of the list
 }
 
-// config returns the request for one plugin.
+// config returns the standard input for one plugin.
 func (r *request) config(p *Plugin) ([]byte, error) {
 	var conf map[string]json.RawMessage
 	if err := json.Unmarshal(p.Raw, &conf); err != nil {
@@ -258,7 +259,7 @@ func (r *request) config(p *Plugin) ([]byte, error) {
 	}
 	if r.valid != nil {
 		set["cni.dev/valid-attachments"] = *r.valid
-		set["cni.dev/attachments"] = *r.valid // the name in the 1.1.0 text (cni#1101)
+		set["cni.dev/attachments"] = *r.valid // the key's name in the text of 1.1.0 (cni#1101)
 		set[clock.ListedKey] = r.listed
 	}
 	strip(conf, set)
@@ -272,8 +273,7 @@ func (r *request) config(p *Plugin) ([]byte, error) {
 	return json.Marshal(conf)
 }
 
-// share is the intersection of the capabilities that the plugin declares and the caller
-// gives.
+// share returns the capabilities that the plugin declares and the caller gives.
 func (r *request) share(p *Plugin) map[string]any {
 	out := map[string]any{}
 	for name, on := range p.Capabilities {
@@ -284,8 +284,7 @@ func (r *request) share(p *Plugin) map[string]any {
 	return out
 }
 
-// strip removes the keys that must not come from the file, and those that set
-// replaces.
+// strip removes the keys that must not come from the file, and the keys that are in set.
 func strip(conf map[string]json.RawMessage, set map[string]any) {
 	for key := range conf {
 		lower := strings.ToLower(key)

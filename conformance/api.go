@@ -10,14 +10,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// World is what a script has, for tests that call a plugin from Go: two attachments in
-// namespaces of their own, of which Call uses the first.
+// World gives Go tests what a script has: two attachments, each in its own namespace. Call
+// uses the first one.
 type World struct{ w *world }
 
-// World makes the attachments at the newest version.
+// World makes the attachments. It uses the newest version of the specification.
 func (s Suite) World(t *testing.T) *World { return &World{newWorld(t, &s, spec.Current)} }
 
-// Call calls the plugin like a script's line "cni VERB".
+// Call calls the plugin, as "cni VERB" does in a script.
 func (w *World) Call(ctx context.Context, verb spec.Verb) ([]byte, error) {
 	return w.w.run(ctx, w.w.places["first"], &request{verb: verb})
 }
@@ -25,8 +25,8 @@ func (w *World) Call(ctx context.Context, verb spec.Verb) ([]byte, error) {
 // Attachment returns the first attachment.
 func (w *World) Attachment() *Attachment { return &w.w.places["first"].Attachment }
 
-// Left lists what is on the node that was not there at the start, one line for each object,
-// like the command "clean".
+// Left lists the objects that are on the node now and were not there at the start, one per
+// line. The script command "clean" prints the same list.
 func (w *World) Left() string {
 	w.w.t.Helper()
 	left, err := w.w.settle()
@@ -39,5 +39,5 @@ func (w *World) Left() string {
 	return left.String()
 }
 
-// Close deletes the namespaces. The end of the test does too.
+// Close deletes the namespaces. If a test does not call it, the end of the test deletes them.
 func (w *World) Close() { w.w.close() }

@@ -20,12 +20,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// callTime bounds one call of a plugin.
+// callTime limits each call of a plugin.
 const callTime = 30 * time.Second
 
 func theWorld(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
 
-// condition answers [since:V], [kind:K], [stateless], [unchecked] and [again].
+// condition evaluates the conditions [since:V], [kind:K], [stateless], [unchecked] and
+// [again].
 func (s *Suite) condition(cond, version string) (bool, error) {
 	if v, ok := strings.CutPrefix(cond, "since:"); ok {
 		return spec.AtLeast(version, v), nil
@@ -67,20 +68,20 @@ func cmdCNI(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// verdict is the suite's own error, not the plugin's: the answer violates the
-// specification, or the request could not be built.
+// verdict is an error that the suite found: the plugin's answer violates the specification, or
+// the request could not be built. It is not an error that the plugin reported.
 type verdict struct{ err error }
 
 func (v *verdict) Error() string { return v.err.Error() }
 
-// runFor is run with a bounded time.
+// runFor works like run, with the time limit callTime.
 func (w *world) runFor(p *place, r *request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
 	return w.run(ctx, p, r)
 }
 
-// run calls the plugin and keeps the result of an ADD.
+// run calls the plugin and stores the result of an ADD in p.
 func (w *world) run(ctx context.Context, p *place, r *request) ([]byte, error) {
 	call, err := w.call(p, r)
 	if err != nil {
@@ -96,8 +97,9 @@ func (w *world) run(ctx context.Context, p *place, r *request) ([]byte, error) {
 	return out, nil
 }
 
-// judge checks standard output against the specification: a result of the requested version
-// after ADD, some output after VERSION, none after the others.
+// judge checks the plugin's standard output against the specification. ADD must print a result
+// of the requested version, VERSION must print something, and the other verbs must print
+// nothing.
 func (w *world) judge(p *place, r *request, out []byte) error {
 	switch r.verb {
 	case spec.Version:
@@ -126,7 +128,7 @@ func (w *world) judge(p *place, r *request, out []byte) error {
 	return err
 }
 
-// cmdError compares the last error object with a code and a text.
+// cmdError compares the plugin's last error with the expected code and text.
 func cmdError(ts *testscript.TestScript, neg bool, args []string) {
 	w := theWorld(ts)
 	if neg || len(args) == 0 || len(args) > 2 {
@@ -171,7 +173,7 @@ func cmdBreak(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// breakPrev changes the gateways in the previous result.
+// breakPrev changes the gateways in the attachment's previous result.
 func breakPrev(p *place) {
 	for i, ip := range p.Result.IPs {
 		if ip.Gateway.IsValid() {
@@ -180,7 +182,7 @@ func breakPrev(p *place) {
 	}
 }
 
-// cmdNetNS deletes a namespace without a DEL.
+// cmdNetNS deletes the namespace of an attachment without a DEL.
 func cmdNetNS(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 || args[0] != "delete" {
 		ts.Fatalf("usage: netns delete [attachment]")
@@ -191,7 +193,7 @@ func cmdNetNS(ts *testscript.TestScript, neg bool, args []string) {
 	p.gone = true
 }
 
-// cmdClean checks that nothing is left.
+// cmdClean checks that the plugin left nothing behind.
 func cmdClean(ts *testscript.TestScript, neg bool, args []string) {
 	left, err := theWorld(ts).settle()
 	ts.Check(err)
@@ -200,7 +202,8 @@ func cmdClean(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cmdStands proves that clean can see an attachment.
+// cmdStands checks that the node has more objects than at the start. It proves that cmdClean
+// can see what an attachment makes.
 func cmdStands(ts *testscript.TestScript, neg bool, args []string) {
 	left, err := theWorld(ts).left()
 	ts.Check(err)

@@ -1,13 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance describes how every CNI plugin must behave, as data: one short script
-// for each rule in contract/, and one description for each plugin in subjects/. Run tests
-// the executables of a directory against them, whatever language they are written in;
-// plugin/plugintest tests a plugin.Plugin against the same scripts, in process and by exec.
+// Package conformance describes as data how every CNI plugin must behave. contract/ has a
+// short script for each rule, and subjects/ has a description of each plugin. Run tests the
+// executables of a directory against these scripts; the executables may be written in any
+// language. plugin/plugintest tests a plugin.Plugin against the same scripts, in process and
+// as a program.
 //
-// A script is a txtar file in the language of
-// github.com/rogpeppe/go-internal/testscript, with these commands:
+// A script is a txtar file in the language of github.com/rogpeppe/go-internal/testscript, with
+// these commands:
 //
 //	cni VERB [key=value...]   call the plugin; "!" expects an error object.
 //	    version=V   cniVersion (default: the version the suite runs at)
@@ -28,8 +29,8 @@
 //	clean                     the node is as it was at the start
 //	stands                    the node has more than at the start
 //
-// The conditions are [since:V] (the suite runs at V or newer), [kind:K], and
-// [stateless], [unchecked], [again] (see Subject).
+// The conditions are [since:V] (the suite runs at V or newer), [kind:K], and [stateless],
+// [unchecked], [again] (see Subject).
 package conformance
 
 import "embed"

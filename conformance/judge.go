@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// cmdResult compares the first attachment's result with the specification.
+// cmdResult checks that the first attachment's result follows the specification.
 func cmdResult(ts *testscript.TestScript, neg bool, args []string) {
 	w := theWorld(ts)
 	p, err := w.place("")
@@ -30,12 +30,13 @@ func cmdResult(ts *testscript.TestScript, neg bool, args []string) {
 		return
 	}
 	if !spec.AtLeast(w.version, "0.3.0") {
-		return // has no interfaces to look at
+		return // the result has no interfaces to check
 	}
 	ts.Check(inside(p.NetNS, func() error { return interfaceResult(p) }))
 }
 
-// ipamResult: "interfaces" and "ips[].interface" are absent (SPEC.md section 4).
+// ipamResult checks that an IPAM result has no "interfaces" and no "ips[].interface" (SPEC.md
+// section 4).
 func ipamResult(r *spec.Result) error {
 	if len(r.Interfaces) > 0 {
 		return fmt.Errorf("an IPAM result has no interfaces: %v", r.Interfaces)
@@ -51,7 +52,7 @@ func ipamResult(r *spec.Result) error {
 	return nil
 }
 
-// interfaceResult compares the result with its namespace.
+// interfaceResult compares an interface plugin's result with what is in the namespace.
 func interfaceResult(p *place) error {
 	found := false
 	for _, i := range p.Result.Interfaces {
@@ -82,7 +83,7 @@ func asKernel(i spec.Interface) error {
 	if err != nil {
 		return fmt.Errorf("interface %s of the result: %w", i.Name, err)
 	}
-	const none = "00:00:00:00:00:00" // lo's
+	const none = "00:00:00:00:00:00" // MAC address of lo
 	if mac := or(link.Attrs().HardwareAddr.String(), none); i.Mac != "" && !strings.EqualFold(mac, i.Mac) {
 		return fmt.Errorf("interface %s: the result has mac %s, the kernel %s", i.Name, i.Mac, mac)
 	}
@@ -99,7 +100,7 @@ func or(s, def string) string {
 	return s
 }
 
-// hasAddress finds an address of the container on its interface.
+// hasAddress checks that the result's interface has the address ip.
 func hasAddress(r *spec.Result, ip spec.IPConfig) error {
 	if ip.Interface == nil || r.Interfaces[*ip.Interface].Sandbox == "" {
 		return nil
@@ -123,7 +124,7 @@ func hasAddress(r *spec.Result, ip spec.IPConfig) error {
 	return fmt.Errorf("address %s of the result is not on %s", ip.Address, name)
 }
 
-// refused expects the plugin to refuse one configuration before any work.
+// refused checks that the plugin refuses one configuration before it does any work.
 func (s Suite) refused(t *testing.T, r Refusal) {
 	s.Subject.Conf = merge(s.Subject.Conf, r.Conf)
 	w := newWorld(t, &s, spec.Current)

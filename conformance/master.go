@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// need skips a subject that this kernel does not support.
+// need skips the test if this kernel does not support the subject.
 func (s *Subject) need(t *testing.T) {
 	t.Helper()
 	if s.Needs != "" {
@@ -21,8 +21,8 @@ func (s *Subject) need(t *testing.T) {
 	}
 }
 
-// master makes the host's interface that the subject needs, up, with carrier and without
-// any address. The end of the test deletes it.
+// master makes the host interface that the subject needs. The interface is up, has carrier and
+// has no address. The end of the test deletes it.
 func (s *Subject) master(t *testing.T) {
 	t.Helper()
 	if s.Master == "" {
@@ -43,7 +43,7 @@ func (s *Subject) master(t *testing.T) {
 		}
 	})
 	for _, name := range []string{s.Master, peer} {
-		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "disable_ipv6"), []byte("1"), 0) // if there is IPv6
+		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "disable_ipv6"), []byte("1"), 0) // fails if the kernel has no IPv6
 		l, err := netlink.LinkByName(name)
 		if err == nil {
 			err = netlink.LinkSetUp(l)

@@ -16,10 +16,10 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// stateIn reads links, addresses, routes and rules inside a namespace.
+// stateIn reads the links, addresses, routes and rules inside a namespace.
 func stateIn(path string) (s leak.State, err error) {
 	err = inside(path, func() error {
-		s, err = leak.Take("/nonexistent") // files are counted once, on the host
+		s, err = leak.Take("/nonexistent") // no such directory: the files of the host are counted elsewhere
 		return err
 	})
 	return s, err
@@ -34,8 +34,9 @@ func inside(path string, fn func() error) error {
 	return ns.Do(fn)
 }
 
-// veth makes a pair from the host into the attachment's namespace and returns the result of
-// an interface plugin for it. The number keeps the addresses of several attachments apart.
+// veth makes a veth pair between the host and the attachment's namespace. It returns the
+// result that an interface plugin would print for this pair. number gives each attachment
+// different addresses.
 func veth(t *testing.T, a *Attachment, p *Prev, number int) *spec.Result {
 	t.Helper()
 	host := a.ContainerID[:12]
@@ -50,7 +51,7 @@ func veth(t *testing.T, a *Attachment, p *Prev, number int) *spec.Result {
 	if err := netlink.LinkAdd(link); err != nil {
 		t.Fatalf("make veth %s: %v", host, err)
 	}
-	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // gone with the namespace already, or not
+	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // fails if the namespace was deleted first
 	if err := netlink.LinkSetUp(link); err != nil {
 		t.Fatalf("set %s up: %v", host, err)
 	}
@@ -64,8 +65,8 @@ func veth(t *testing.T, a *Attachment, p *Prev, number int) *spec.Result {
 	return r
 }
 
-// device makes a device on the host, whose other end is up. A device that an earlier script
-// left in a namespace is deleted with that, which takes some time.
+// device makes a device on the host. Its other end is up. If an earlier script left the device
+// in a namespace, the kernel needs some time to delete it with that namespace.
 func device(t *testing.T, name string) {
 	t.Helper()
 	if _, err := netlink.LinkByName(name); err == nil {
@@ -73,7 +74,7 @@ func device(t *testing.T, name string) {
 	}
 	other := name + "p"
 	if old, err := netlink.LinkByName(other); err == nil {
-		_ = netlink.LinkDel(old) // or just gone
+		_ = netlink.LinkDel(old) // fails if the kernel just deleted it
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -81,7 +82,7 @@ func device(t *testing.T, name string) {
 	if err := netlink.LinkAdd(link); err != nil {
 		t.Fatalf("make device %s: %v", name, err)
 	}
-	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // gone with a namespace already, or not
+	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // fails if a namespace was deleted first
 	peer, err := netlink.LinkByName(other)
 	if err == nil {
 		err = netlink.LinkSetUp(peer)
@@ -91,7 +92,8 @@ func device(t *testing.T, name string) {
 	}
 }
 
-// configure runs in the namespace: addresses, default routes, link up.
+// configure runs in the container's namespace. It adds addresses and default routes and sets
+// the link up.
 func configure(r *spec.Result, a *Attachment, p *Prev, number int) error {
 	link, err := netlink.LinkByName(a.IfName)
 	if err != nil {
@@ -122,7 +124,7 @@ func configure(r *spec.Result, a *Attachment, p *Prev, number int) error {
 	return nil
 }
 
-// damage does what Subject.Break names.
+// damage damages an attachment in the way that Subject.Break names.
 func damage(how string, a *Attachment) error {
 	return inside(a.NetNS, func() error {
 		link, err := netlink.LinkByName(a.IfName)

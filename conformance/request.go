@@ -34,7 +34,7 @@ func parseRequest(args []string) (*request, error) {
 	return r, nil
 }
 
-// get returns an option, or def when the line does not give it.
+// get returns the value of an option, or def if the line does not set it.
 func (r *request) get(key, def string) string {
 	if v, ok := r.opts[key]; ok {
 		return v
@@ -42,7 +42,7 @@ func (r *request) get(key, def string) string {
 	return def
 }
 
-// call builds the envelope for an attachment.
+// call builds the environment of a call for an attachment.
 func (w *world) call(p *place, r *request) (*spec.Call, error) {
 	c := &spec.Call{Verb: r.verb, Path: w.suite.Path}
 	if r.verb == spec.Add || r.verb == spec.Del || r.verb == spec.Check {
@@ -57,14 +57,14 @@ func (w *world) call(p *place, r *request) (*spec.Call, error) {
 	case "gone":
 		c.NetNS = p.NetNS + "-gone"
 	case "host":
-		c.NetNS = "/proc/thread-self/ns/net" // the main thread may have ended in another one
+		c.NetNS = "/proc/thread-self/ns/net" // not /proc/self: the main thread may have ended in another namespace
 	}
 	var err error
 	c.Config, err = w.config(p, r)
 	return c, err
 }
 
-// config builds standard input.
+// config builds the standard input of a call.
 func (w *world) config(p *place, r *request) ([]byte, error) {
 	if r.get("conf", "") == "garbage" {
 		return []byte(`{"cniVersion": "1.1.0", "name`), nil
@@ -90,7 +90,7 @@ func (w *world) config(p *place, r *request) ([]byte, error) {
 	return json.Marshal(conf)
 }
 
-// reduce changes ADD's configuration in the way that kind names.
+// reduce changes the configuration of the ADD as kind says.
 func reduce(conf Object, keep []string, kind string) {
 	var ipam struct {
 		Type string `json:"type"`
@@ -110,8 +110,8 @@ func reduce(conf Object, keep []string, kind string) {
 	}
 }
 
-// previous sets prevResult: for ADD the result before the plugin, for CHECK and DEL the
-// whole result, in the configuration's version.
+// previous sets prevResult in the configuration's version. ADD gets the result of the plugin
+// before; CHECK and DEL get the result of the ADD.
 func (w *world) previous(conf Object, p *place, r *request) error {
 	prev := p.prev
 	if r.verb == spec.Check || r.verb == spec.Del {
@@ -129,7 +129,7 @@ func (w *world) previous(conf Object, p *place, r *request) error {
 	return nil
 }
 
-// attachments encodes the list of a GC.
+// attachments encodes the list of valid attachments for a GC.
 func (w *world) attachments(names string) (json.RawMessage, error) {
 	list := []spec.Attachment{}
 	for _, name := range strings.Split(names, ",") {
@@ -147,6 +147,6 @@ func (w *world) attachments(names string) (json.RawMessage, error) {
 
 func text(s string) json.RawMessage {
 	var b bytes.Buffer
-	_ = json.NewEncoder(&b).Encode(s) // a string always encodes
+	_ = json.NewEncoder(&b).Encode(s) // cannot fail for a string
 	return bytes.TrimSpace(b.Bytes())
 }

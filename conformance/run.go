@@ -18,11 +18,11 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// Main is the TestMain of a package that calls Run: the tests get a network, a
-// /run and a /var/lib of their own.
+// Main is the TestMain of a package that calls Run. It gives the tests their own network, /run
+// and /var/lib.
 func Main(m *testing.M) { nettest.Main(m) }
 
-// Run tests the plugins of dir against the contract. dir is their CNI_PATH.
+// Run tests the plugins in dir against the contract. dir is also their CNI_PATH.
 func Run(t *testing.T, dir string, list ...Subject) {
 	for _, s := range list {
 		t.Run(s.title(), func(t *testing.T) {
@@ -31,35 +31,35 @@ func Run(t *testing.T, dir string, list ...Subject) {
 	}
 }
 
-// Suite is the contract for one plugin over one transport.
+// Suite tests one plugin over one transport.
 type Suite struct {
 	Subject Subject
 	Invoker invoke.Invoker
 	Path    []string // CNI_PATH
 
-	// Prepare, if set, replaces Subject.Prev: it prepares the namespace at netns (and the
-	// host) and returns the result before the plugin, or nil. It is called once for each
+	// Prepare, if set, replaces Subject.Prev. It prepares the attachment's namespace and the
+	// host, and returns the result of the plugin before, or nil. The suite calls it once for each
 	// attachment.
 	Prepare func(t *testing.T, a *Attachment) *spec.Result
 	// Break, if set, replaces Subject.Break.
 	Break func(t *testing.T, a *Attachment)
-	// BreakError is text that CHECK's error after the damage must contain.
+	// BreakError is a text that the error of CHECK must contain after the damage.
 	BreakError string
 
-	// Scripts holds the rules; nil means Contract().
+	// Scripts holds the scripts to run; nil means Contract().
 	Scripts fs.FS
 }
 
-// Attachment is one of a script's two attachments.
+// Attachment is one of the two attachments of a script.
 type Attachment struct {
 	ContainerID string
-	NetNS       string // path
+	NetNS       string // path of the namespace
 	IfName      string
-	Result      *spec.Result // of the last ADD; nil before
+	Result      *spec.Result // result of the last ADD; nil before it
 }
 
-// Run runs every script at the newest version, and the scripts of versions at each version
-// that the subject supports.
+// Run runs every script at the newest version. It also runs the scripts about versions at each
+// version that the subject supports.
 func (s Suite) Run(t *testing.T) {
 	s.Subject.need(t)
 	dir := t.TempDir()
@@ -83,11 +83,11 @@ func (s Suite) scripts() fs.FS {
 	return s.Scripts
 }
 
-// at runs scripts at one version of the specification.
+// at runs the scripts at one version of the specification.
 func (s Suite) at(t *testing.T, version string, files []string) {
 	testscript.RunT(shim{t}, testscript.Params{
 		Files:       files,
-		WorkdirRoot: t.TempDir(), // testscript's own is left behind when -run skips a script
+		WorkdirRoot: t.TempDir(), // testscript's default directory stays behind when -run skips a script
 		Setup:       func(env *testscript.Env) error { return s.setup(env, version) },
 		Condition:   func(cond string) (bool, error) { return s.condition(cond, version) },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -97,7 +97,7 @@ func (s Suite) at(t *testing.T, version string, files []string) {
 	})
 }
 
-// setup gives a script two attachments of its own.
+// setup gives a script two new attachments.
 func (s Suite) setup(env *testscript.Env, version string) error {
 	t, ok := env.T().(shim)
 	if !ok {
@@ -107,8 +107,7 @@ func (s Suite) setup(env *testscript.Env, version string) error {
 	return nil
 }
 
-// unpack writes the scripts to dir, from which testscript reads them, and returns their
-// paths.
+// unpack writes the scripts to dir, because testscript reads files, and returns their paths.
 func unpack(dir string, fsys fs.FS) ([]string, error) {
 	names, err := fs.Glob(fsys, "*.txtar")
 	if err != nil {
@@ -137,8 +136,8 @@ func (s *Subject) title() string {
 	return s.Name
 }
 
-// shim makes a *testing.T a testscript.T whose scripts run one after the
-// other: they share the host's namespace, in which leaks are counted.
+// shim makes a *testing.T usable as a testscript.T. It runs scripts one after the other,
+// because they share the host's namespace, where the suite counts leaks.
 type shim struct{ *testing.T }
 
 func (t shim) Run(name string, f func(testscript.T)) {
@@ -147,7 +146,7 @@ func (t shim) Run(name string, f func(testscript.T)) {
 func (t shim) Parallel()     {}
 func (t shim) Verbose() bool { return testing.Verbose() }
 
-// testLog sends a plugin's standard error to the test's log.
+// testLog writes a plugin's standard error to the test's log.
 type testLog struct{ t *testing.T }
 
 func (l testLog) Write(p []byte) (int, error) {

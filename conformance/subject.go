@@ -13,15 +13,15 @@ import (
 	"strings"
 )
 
-// Subject describes a plugin under test for the suite.
+// Subject describes the plugin that the suite tests.
 type Subject struct {
 	Type string `json:"type"`           // name of the executable
 	Kind string `json:"kind"`           // interface, chained or ipam
-	Name string `json:"name,omitempty"` // distinguishes several subjects of one plugin
+	Name string `json:"name,omitempty"` // tells several subjects of one plugin apart
 
-	// Conf is the plugin's configuration without name and cniVersion. Second is
-	// merged over it for the second attachment, where both cannot be equal (a
-	// host port, say).
+	// Conf is the plugin's configuration without name and cniVersion. For the second attachment,
+	// the keys of Second replace those of Conf, because some values must differ (such as a host
+	// port).
 	Conf   Object `json:"conf,omitempty"`
 	Second Object `json:"second,omitempty"`
 
@@ -29,60 +29,60 @@ type Subject struct {
 	IfName     string `json:"ifname,omitempty"`     // default eth0
 	MinVersion string `json:"minVersion,omitempty"` // oldest version that it supports; default 0.1.0
 
-	// Prev is what the container has before a chained plugin is called: a veth pair with
-	// these addresses, which the suite makes itself.
+	// Prev describes what the suite prepares for a chained plugin: a veth pair in the container
+	// with these addresses.
 	Prev *Prev `json:"prev,omitempty"`
 
-	// Needs is a kind of link, as in ip(8), that the kernel must support.
+	// Needs is a kind of link, as ip(8) names it, that the kernel must support.
 	Needs string `json:"needs,omitempty"`
-	// Master is an Ethernet interface of the host that Conf names: the suite
-	// makes it.
+	// Master is the host's Ethernet interface that Conf names. The suite makes it.
 	Master string `json:"master,omitempty"`
 
-	// Devices are names of devices that exist on the host before every script: one end of a
-	// veth pair each.
+	// Devices are names of host devices that Conf uses. Before every script the suite makes each
+	// one, as one end of a veth pair.
 	Devices []string `json:"devices,omitempty"`
 
-	// Again means that a second ADD for the same attachment succeeds with the same result.
-	// Otherwise it must fail and leave the first unchanged.
+	// Again means that a second ADD of the same attachment succeeds with the same result. If it
+	// is false, the second ADD must fail and leave the first attachment unchanged.
 	Again bool `json:"again,omitempty"`
 
-	// Break is how the suite damages an attachment: "link" deletes the container's
-	// interface, "down" sets it down, "address" removes its addresses, "del" calls DEL,
-	// "prev" changes the gateways in the previous result. The default is link for an
-	// interface plugin, else del.
+	// Break says how the suite damages an attachment: "link" deletes the container's interface,
+	// "down" sets it down, "address" removes its addresses, "del" calls DEL, and "prev" changes
+	// the gateways in the previous result. The default is "link" for an interface plugin and
+	// "del" for others.
 	Break string `json:"break,omitempty"`
 
-	// Keep lists keys of Conf that name what to call, like ipam.type, and so remain in
-	// "conf=bare" and "conf=wrong".
+	// Keep lists the keys of Conf that choose which program is called, such as ipam.type.
+	// "conf=bare" and "conf=wrong" leave these keys unchanged.
 	Keep []string `json:"keep,omitempty"`
 
-	// Leaves lists what DEL may leave on the host because it is deleted with the interface,
-	// as prefixes of lines that "clean" prints.
+	// Leaves lists what DEL may leave on the host because the kernel deletes it with the
+	// interface. Each entry is the beginning of a line that "clean" prints.
 	Leaves []string `json:"leaves,omitempty"`
 
-	// Stateless means that nothing exists between ADD and DEL.
+	// Stateless means that an ADD leaves nothing on the node.
 	Stateless bool `json:"stateless,omitempty"`
-	// Unchecked means that CHECK cannot see the damage.
+	// Unchecked means that CHECK cannot notice the damage.
 	Unchecked bool `json:"unchecked,omitempty"`
-	// L2 means that the results have no addresses, so that versions before
-	// 0.3.0 cannot express them.
+	// L2 means that the results have no addresses. Versions before 0.3.0 cannot express such
+	// results.
 	L2 bool `json:"l2,omitempty"`
 
-	// Refused lists configurations that ADD must refuse before any work.
+	// Refused lists configurations that ADD must refuse before it does any work.
 	Refused []Refusal `json:"refused,omitempty"`
 }
 
 // Object is a JSON object.
 type Object = map[string]json.RawMessage
 
-// Prev is the previous result for a chained plugin.
+// Prev describes the previous result for a chained plugin.
 type Prev struct {
 	Addresses []netip.Prefix `json:"addresses"`
 	Gateways  []netip.Addr   `json:"gateways,omitempty"`
 }
 
-// Refusal is one configuration that must not be accepted.
+// Refusal is a configuration that the plugin must refuse, and the error that the suite
+// expects.
 type Refusal struct {
 	About string `json:"about"`
 	Conf  Object `json:"conf,omitempty"` // merged over Subject.Conf; null removes a key
@@ -94,13 +94,14 @@ type Refusal struct {
 // Contract returns the scripts.
 func Contract() fs.FS { return sub(contract, "contract") }
 
-// Subjects returns the descriptions of the plugins we know, one JSON file for each plugin.
+// Subjects returns the descriptions of the plugins that this package knows. Each is a JSON
+// file.
 func Subjects() fs.FS { return sub(subjects, "subjects") }
 
 func sub(f fs.FS, dir string) fs.FS {
 	s, err := fs.Sub(f, dir)
 	if err != nil {
-		panic(err) // a constant, valid path
+		panic(err) // cannot fail: the path is constant and valid
 	}
 	return s
 }
@@ -122,7 +123,7 @@ func Load(fsys fs.FS) ([]Subject, error) {
 	return out, nil
 }
 
-// Named returns one of Subjects by the name of its file.
+// Named returns the description in subjects/NAME.json.
 func Named(name string) (*Subject, error) { return load(Subjects(), name+".json") }
 
 func load(fsys fs.FS, name string) (*Subject, error) {
@@ -140,12 +141,12 @@ func load(fsys fs.FS, name string) (*Subject, error) {
 	return s, nil
 }
 
-// leaves reports whether a line of "clean" may be left.
+// leaves reports whether DEL may leave the object on this line of "clean".
 func (s *Subject) leaves(line string) bool {
 	return slices.ContainsFunc(s.Leaves, func(start string) bool { return strings.HasPrefix(line, start) })
 }
 
-// ifName returns the interface the attachments get.
+// ifName returns the name of the container's interface.
 func (s *Subject) ifName() string {
 	if s.IfName == "" {
 		return "eth0"
@@ -153,7 +154,7 @@ func (s *Subject) ifName() string {
 	return s.IfName
 }
 
-// breaking returns the way an attachment is damaged.
+// breaking returns how the suite damages an attachment.
 func (s *Subject) breaking() string {
 	switch {
 	case s.Break != "":
@@ -174,7 +175,7 @@ func (s *Subject) minVersion() string {
 	return "0.1.0"
 }
 
-// merge returns base with the keys of over; a null removes a key.
+// merge returns base with the keys of over added. A null in over removes the key.
 func merge(base, over Object) Object {
 	out := Object{}
 	for k, v := range base {

@@ -16,32 +16,32 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// Network is the name of the network the scripts attach to.
+// Network is the name of the network that the scripts use.
 const Network = "conformance"
 
 type worldKey struct{}
 
-// world is the state of one script: two attachments in new namespaces.
+// world is the state of one script. It has two attachments, each in a new namespace.
 type world struct {
 	t       *testing.T
 	suite   *Suite
 	version string
 	places  map[string]*place
-	before  leak.State  // host and files, when the script began
-	err     *spec.Error // of the last call that failed
-	broken  bool        // the script ran break
+	before  leak.State  // state of host and files when the script began
+	err     *spec.Error // error of the last call, if it failed
+	broken  bool        // the script used the command break
 }
 
-// place is an attachment with what exists before the plugin.
+// place is an attachment and what existed before the plugin ran.
 type place struct {
 	Attachment
 	prev   *spec.Result
 	second bool
 	gone   bool       // the namespace was deleted
-	inside leak.State // the namespace before the plugin
+	inside leak.State // state of the namespace before the plugin ran
 }
 
-// newWorld makes the namespaces. What Prepare makes counts as existing at the start.
+// newWorld makes the namespaces. What Prepare makes belongs to the state at the start.
 func newWorld(t *testing.T, s *Suite, version string) *world {
 	s.Subject.need(t)
 	s.Subject.master(t)
@@ -75,7 +75,7 @@ func (w *world) prepare(p *place, number int) {
 	}
 }
 
-// place returns the attachment a command names, the first by default.
+// place returns the attachment that a command names. The default is the first.
 func (w *world) place(name string) (*place, error) {
 	if name == "" {
 		name = "first"
@@ -87,12 +87,13 @@ func (w *world) place(name string) (*place, error) {
 	return p, nil
 }
 
-// settleTime is how long the kernel may take to finish its work after a call, such as
-// deleting a namespace and its devices: long, because many may end at once.
+// settleTime is how long the suite waits after a call until the kernel has finished, for
+// example deleted a namespace with its devices. It is long because many namespaces may end at
+// the same time.
 var settleTime = 30 * time.Second
 
-// settle calls left until only files are left, which do not disappear by themselves, or the
-// time is over.
+// settle calls left again until nothing but files is left, or until the time is over. It does
+// not wait for files, because they do not disappear by themselves.
 func (w *world) settle() (leak.State, error) {
 	for end := time.Now().Add(settleTime); ; time.Sleep(10 * time.Millisecond) {
 		left, err := w.left()
@@ -102,8 +103,8 @@ func (w *world) settle() (leak.State, error) {
 	}
 }
 
-// close deletes the namespaces; nettest does so at the end of a test, which is late for a
-// test that makes many.
+// close deletes the namespaces. nettest does this only at the end of the test, which is late
+// for a test that makes many worlds.
 func (w *world) close() {
 	for _, p := range w.places {
 		if err := netns.Delete(p.NetNS); err != nil {
@@ -112,8 +113,8 @@ func (w *world) close() {
 	}
 }
 
-// left lists what the host and the namespaces have beyond the start, except what remains
-// with the network by design.
+// left lists what the host and the namespaces have now and did not have at the start. It omits
+// what remains with the network by design.
 func (w *world) left() (leak.State, error) {
 	now, err := leak.Take()
 	if err != nil {
@@ -135,8 +136,8 @@ func (w *world) left() (leak.State, error) {
 	return out, nil
 }
 
-// kernels reports that the kernel made an object by itself: the addresses of a loopback
-// interface that was up once, the rule for all VRFs.
+// kernels reports whether the kernel made the object by itself: the addresses of a loopback
+// interface that was up once, or the rule for all VRFs.
 func kernels(line string) bool {
 	return line == "address device lo 127.0.0.1/8" || line == "address device lo ::1/128" ||
 		strings.HasPrefix(line, "rule ip rule 1000: from all to all table 0")

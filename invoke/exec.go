@@ -18,22 +18,22 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Exec starts plugins as programs. The zero value works: standard error of a
-// plugin that succeeds goes to this process's standard error.
+// Exec starts plugins as programs. Its zero value is ready to use. If a plugin succeeds, Exec
+// copies the plugin's standard error to Stderr.
 type Exec struct {
 	Stderr io.Writer // nil means os.Stderr
-	Env    []string  // K=V added to the environment of every plugin
+	Env    []string  // K=V entries added to each plugin's environment
 }
 
-// busyTries is how often a program that is being replaced ("text file busy")
-// is started again, busyWait apart.
+// If a program is being replaced ("text file busy"), Exec tries to start it busyTries times
+// and waits busyWait between two tries.
 const (
 	busyTries = 6
 	busyWait  = 200 * time.Millisecond
 )
 
-// Invoke finds the program in call.Path and runs it to its end. Cancelling ctx
-// kills it with everything it started (its process group).
+// Invoke finds the program in call.Path and runs it to its end. If ctx is cancelled, Invoke
+// kills the program and all processes that it started (its process group).
 func (e *Exec) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
 	path, err := Find(pluginType, call.Path)
 	if err != nil {
@@ -42,7 +42,7 @@ func (e *Exec) Invoke(ctx context.Context, pluginType string, call *spec.Call) (
 	return e.Run(ctx, path, call)
 }
 
-// Run is Invoke for a program whose path is known.
+// Run works like Invoke for a program whose path is known.
 func (e *Exec) Run(ctx context.Context, path string, call *spec.Call) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	for try := 1; ; try++ {
@@ -51,9 +51,9 @@ func (e *Exec) Run(ctx context.Context, path string, call *spec.Call) ([]byte, e
 		cmd := e.command(ctx, path, call)
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		err := cmd.Run()
-		if err == nil || errors.Is(err, exec.ErrWaitDelay) { // it succeeded, and a child of it holds the pipes open
+		if err == nil || errors.Is(err, exec.ErrWaitDelay) { // ErrWaitDelay: it succeeded, but a child holds its pipes open
 			if stderr.Len() > 0 {
-				_, _ = e.stderr().Write(stderr.Bytes()) // the plugin succeeded, even if the log cannot be written
+				_, _ = e.stderr().Write(stderr.Bytes()) // the plugin succeeded, even if this write fails
 			}
 			return stdout.Bytes(), nil
 		}
@@ -68,14 +68,14 @@ func (e *Exec) Run(ctx context.Context, path string, call *spec.Call) ([]byte, e
 	}
 }
 
-// command builds a fresh Cmd: one that failed to start cannot be started again.
+// command builds a new Cmd, because a Cmd that failed to start cannot be started again.
 func (e *Exec) command(ctx context.Context, path string, call *spec.Call) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env = environ(os.Environ(), e.Env, call.Environ())
 	cmd.Stdin = bytes.NewReader(call.Config)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // a grandchild may hold the pipes open
+	cmd.WaitDelay = time.Second // a child of the plugin may hold the pipes open
 	return cmd
 }
 
@@ -86,7 +86,7 @@ func (e *Exec) stderr() io.Writer {
 	return e.Stderr
 }
 
-// environ merges lists of K=V; later ones win.
+// environ merges lists of K=V. If a key is set twice, the later value wins.
 func environ(lists ...[]string) []string {
 	index := map[string]int{}
 	var out []string
@@ -104,8 +104,9 @@ func environ(lists ...[]string) []string {
 	return out
 }
 
-// failure reads the error object of a failed plugin, and names the program when its output
-// is none. The texts are libcni's; runtimes and people search for them.
+// failure returns the error object that a failed plugin printed. If the plugin printed none,
+// the error names the program. The texts are libcni's, because runtimes and people search for
+// them.
 func failure(ctx context.Context, path string, err error, stdout, stderr []byte) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("call %s: %w", path, ctx.Err())
@@ -125,7 +126,7 @@ func failure(ctx context.Context, path string, err error, stdout, stderr []byte)
 	return fmt.Errorf("netplugin failed but error parsing its diagnostic message %q: %w (%s)", clip(stdout), err, path)
 }
 
-// clip limits what a misbehaving plugin can put into an error.
+// clip shortens output, so that a faulty plugin cannot make an error arbitrarily long.
 func clip(b []byte) []byte {
 	const most = 4096
 	return b[:min(len(b), most)]

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package invoke calls one plugin. Invoker is the interface; Exec, here, starts the program
-// found in CNI_PATH, and plugin.Builtin calls a Go function in this process. A test checks
-// that both return the same bytes.
+// Package invoke calls one plugin. Invoker is the interface. Exec in this package starts the
+// program that it finds in CNI_PATH; plugin.Builtin calls a Go function in this process. A
+// test checks that both return the same bytes.
 package invoke
 
 import (
@@ -18,17 +18,17 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Invoker calls the plugin of a type and returns its standard output. An error that the
-// plugin reported is a *spec.Error with its code.
+// Invoker calls the plugin with the given type and returns its standard output. If the plugin
+// reports an error, it is a *spec.Error with the plugin's code.
 type Invoker interface {
 	Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error)
 }
 
-// ErrNotFound is wrapped when no directory of the path holds the plugin.
+// ErrNotFound means that no directory of the path holds the plugin.
 var ErrNotFound = errors.New("plugin not found")
 
-// Find returns the first regular file named pluginType in dirs. Like libcni it ignores the
-// execute bit and follows links.
+// Find returns the first regular file named pluginType in dirs. Like libcni, it ignores the
+// execute bit and follows symbolic links.
 func Find(pluginType string, dirs []string) (string, error) {
 	if err := spec.ValidatePluginType(pluginType); err != nil {
 		return "", err
@@ -45,15 +45,15 @@ func Find(pluginType string, dirs []string) (string, error) {
 	return "", notFound(fmt.Sprintf("failed to find plugin %q in path [%s]", pluginType, strings.Join(dirs, " ")))
 }
 
-// notFoundError keeps libcni's text, which runtimes grep, and is ErrNotFound.
+// notFoundError has libcni's text, because runtimes search for it, and matches ErrNotFound.
 type notFoundError struct{ msg string }
 
 func notFound(msg string) error          { return &notFoundError{msg} }
 func (e *notFoundError) Error() string   { return e.msg }
 func (e *notFoundError) Is(t error) bool { return t == ErrNotFound }
 
-// Within calls a plugin and ends the call after limit, which the error then says: a plugin
-// that hangs must not keep a GC from the others.
+// Within calls a plugin and ends the call after limit. Its error names the limit. So a plugin
+// that hangs does not stop a GC from calling the other plugins.
 func Within(ctx context.Context, limit time.Duration, in Invoker, pluginType string, call *spec.Call) ([]byte, error) {
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

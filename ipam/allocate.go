@@ -11,35 +11,36 @@ import (
 	"strings"
 )
 
-// ErrExhausted is wrapped by Allocate and Status when a set has no free address
-// and none that can be reclaimed.
+// ErrExhausted means that a set has no free address and no address that can be reclaimed.
+// Allocate and Status wrap it.
 var ErrExhausted = errors.New("no IP addresses available in range set")
 
-// Request asks for one address from each set.
+// Request asks for one address from each range set.
 type Request struct {
 	Owner     Holder
 	Sets      []RangeSet   // canonical
-	Requested []netip.Addr // requested addresses; all of them or none
+	Requested []netip.Addr // addresses that the caller asks for; Allocate gives all of them or fails
 
-	// Gone reports that the attachment of a reservation provably does not exist any more. Nil
-	// means that nothing is known. It decides two cases. A reservation of an earlier boot
-	// is reclaimed when its set is full (or its address is requested). And a repeated ADD
-	// of an owner that is gone gets the address that the owner still holds (nerdctl#3355)
-	// instead of "duplicate allocation is not allowed".
+	// Gone reports whether the attachment of a reservation provably no longer exists. If Gone is
+	// nil, every attachment counts as existing. Allocate asks in two cases. First, a reservation
+	// of an earlier boot blocks an address: its set is full, or the address is requested. If the
+	// attachment is gone, Allocate reclaims the address. Second, the owner of an ADD already has
+	// an address. If its attachment is gone, the owner gets the same address again (nerdctl#3355)
+	// instead of the error "duplicate allocation is not allowed".
 	Gone func(Reservation) bool
 
-	// Dry finds the addresses without taking them.
+	// Dry finds addresses without reserving them.
 	Dry bool
 }
 
-// Grant is an address with its prefix length, and the gateway of its range.
+// Grant is an address with its prefix length and the gateway of its range.
 type Grant struct {
 	Address netip.Prefix
 	Gateway netip.Addr
 }
 
-// Allocate takes one address from each set, in order, round robin from the last one given
-// out. On an error it releases what it took.
+// Allocate takes one address from each set, in the order of the sets. In each set it starts
+// after the address that it gave out last. If it fails, it releases what it took.
 func Allocate(tx *Tx, req *Request) ([]Grant, error) {
 	a := &allocation{tx: tx, Request: req, wanted: unique(req.Requested)}
 	leases, err := a.all()
@@ -55,7 +56,7 @@ func Allocate(tx *Tx, req *Request) ([]Grant, error) {
 type allocation struct {
 	*Request
 	tx     *Tx
-	wanted []netip.Addr // not allocated yet
+	wanted []netip.Addr // requested addresses that are not allocated yet
 	taken  []Reservation
 }
 
@@ -106,7 +107,7 @@ func (a *allocation) one(i int, set RangeSet) (netip.Addr, error) {
 	return a.next(i, set)
 }
 
-// takeWanted removes and returns the first requested address that is in set.
+// takeWanted removes the first requested address that is in set from the list and returns it.
 func (a *allocation) takeWanted(set RangeSet) (netip.Addr, bool) {
 	for i, w := range a.wanted {
 		if set.Contains(w) {
@@ -144,7 +145,7 @@ func (a *allocation) requested(i int, set RangeSet, want netip.Addr) (netip.Addr
 	return want, err
 }
 
-// repeated answers an ADD of an owner that already has an address of this set.
+// repeated handles an owner that already has an address of this set.
 func (a *allocation) repeated(set RangeSet) (held netip.Addr, ok bool, err error) {
 	all, err := a.tx.Held(a.Owner)
 	if err != nil {
@@ -164,8 +165,8 @@ func (a *allocation) repeated(set RangeSet) (held netip.Addr, ok bool, err error
 
 func (a *allocation) gone(r Reservation) bool { return a.Gone != nil && a.Gone(r) }
 
-// next takes the next free address: at first by the hints, then after a refresh of the
-// hints, then after reclaiming reservations of an earlier boot.
+// next takes the next free address. It first trusts the hints, then refreshes them, and at
+// last reclaims reservations of an earlier boot.
 func (a *allocation) next(i int, set RangeSet) (netip.Addr, error) {
 	addr, ok, err := a.search(i, set)
 	if ok || err != nil {
@@ -261,12 +262,13 @@ func (a *allocation) renew(r Reservation) error {
 	return a.tx.Renew(r)
 }
 
-// span is a run of addresses to search, without its gateway.
+// span is a run of addresses to search. The search skips its gateway.
 type span struct{ first, last, gateway netip.Addr }
 
-// spans lists the addresses of a set in the order of the search: from the address after
-// cursor to the end of its range, the other ranges, and the rest of the first. A cursor
-// outside the set (its index moved) starts at the beginning.
+// spans lists the addresses of a set in the order of the search. The search starts after
+// cursor, goes to the end of that range, through the other ranges, and ends with the rest of
+// the first. If the cursor is outside the set (because the set changed its position in the
+// configuration), the search starts at the beginning.
 func spans(set RangeSet, cursor netip.Addr) []span {
 	at := set.Find(cursor)
 	if at < 0 {
@@ -289,8 +291,9 @@ func spans(set RangeSet, cursor netip.Addr) []span {
 	return append(out, rest)
 }
 
-// Release releases those addresses of an owner that match accepts, in any range; nil accepts
-// all. To hold none is no error. It goes on after an error and returns what it released.
+// Release releases the addresses of an owner that match accepts, in any range. If match is
+// nil, it releases all of them. An owner without an address is no error. Release continues
+// after an error and returns the reservations that it released.
 func Release(tx *Tx, o Holder, match func(Reservation) bool) ([]Reservation, error) {
 	held, err := tx.Held(o)
 	if match != nil {
@@ -311,9 +314,9 @@ func releaseAll(tx *Tx, all []Reservation, err error) ([]Reservation, error) {
 	return done, err
 }
 
-// Stale sweeps, and lists the owners for which keep returns false (GC). A file that names no
-// owner is no reservation of a container: operators block addresses that way. keep gets an
-// empty IfName for files without one.
+// Stale sweeps the store and returns the owners for which keep returns false. GC uses it. It
+// ignores files that name no owner, because operators block addresses with such files. For
+// files without an interface name, keep gets an empty IfName.
 func Stale(tx *Tx, keep func(Holder) bool) (map[Holder]bool, error) {
 	if err := tx.Sweep(); err != nil {
 		return nil, err
@@ -328,9 +331,9 @@ func Stale(tx *Tx, keep func(Holder) bool) (map[Holder]bool, error) {
 	return owners, err
 }
 
-// Status reports whether an ADD would get an address from every set, including addresses that
-// it would reclaim. It costs as much as the ADD's search and takes nothing. The error wraps
-// ErrExhausted.
+// Status reports whether an ADD would get an address from every set; addresses that the ADD
+// would reclaim count. Status costs as much as the search of the ADD and reserves nothing. Its
+// error wraps ErrExhausted.
 func Status(tx *Tx, sets []RangeSet, gone func(Reservation) bool) error {
 	a := &allocation{tx: tx, Request: &Request{Sets: sets, Gone: gone, Dry: true}}
 	for i, set := range sets {

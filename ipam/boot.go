@@ -18,14 +18,15 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
-// Boot identifies the current boot of the node. The zero value knows nothing and counts no
-// reservation as one of an earlier boot.
+// Boot identifies the current boot of the node. With the zero value, no reservation counts as
+// one of an earlier boot.
 type Boot struct {
 	ID    string    // the kernel's random boot id
-	Since time.Time // no file of this boot has an older mtime; zero when not known
+	Since time.Time // no file written in this boot has an older mtime; zero if not known
 }
 
-// ReadBoot reads the boot id, the uptime and the age of procfs at proc ("/proc").
+// ReadBoot reads the boot id, the uptime and the age of procfs. proc is the path of procfs
+// ("/proc").
 func ReadBoot(proc string) (Boot, error) {
 	id, err := clock.BootID(proc)
 	if err != nil {
@@ -42,19 +43,19 @@ func ReadBoot(proc string) (Boot, error) {
 	return Boot{ID: id, Since: since(time.Now().Add(-up), time.Unix(st.Mtim.Unix()))}, nil
 }
 
-// How far the two estimates of the boot time may differ, and what is subtracted when they
-// differ more: a clock that is set once, to correct the time zone say, may have been set
-// back before.
+// bootMargin is how far the two estimates of the boot time may differ. If they differ more,
+// since subtracts setMargin: an operator may have set the clock back before, for example to
+// correct the time zone.
 const (
 	bootMargin = time.Minute
 	setMargin  = 24 * time.Hour
 )
 
-// since is a time that no file of this boot is older than. Today's clock and the uptime
-// give the boot time only if the clock was not set meanwhile: a node without a battery
-// clock boots in 1970, and a paused virtual machine resumes years later. Files written
-// before then look older than the boot. Procfs was mounted early in this boot and has the
-// clock's time of that moment.
+// since returns a time such that every file written in this boot is newer. Uptime and current
+// clock give the boot time only if the clock was not set since then. But a node without a
+// battery clock boots in 1970, and a paused virtual machine resumes years later; files written
+// before the clock was set would look older than the boot. So since uses a second source:
+// procfs was mounted early in this boot and has the clock's time of that moment.
 func since(byUptime, mounted time.Time) time.Time {
 	earlier, apart := byUptime, mounted.Sub(byUptime)
 	if apart < 0 {
@@ -76,8 +77,8 @@ func readUptime(proc string) (time.Duration, error) {
 	return time.Duration(seconds * float64(time.Second)), err
 }
 
-// readSmall reads a file of one line, without registering it with the poller as os.File
-// does.
+// readSmall reads a file of one line. It does not register the file with the poller, as
+// os.File would.
 func readSmall(path string) ([]byte, error) {
 	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY, 0)
 	if err != nil {
@@ -92,7 +93,8 @@ func readSmall(path string) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// mark is the boot id in the index's form; 0 is "not known".
+// mark returns a hash of the boot id, which the index stores. 0 means that the boot is not
+// known.
 func (b Boot) mark() uint64 {
 	if b.ID == "" {
 		return 0
@@ -101,8 +103,8 @@ func (b Boot) mark() uint64 {
 	return binary.LittleEndian.Uint64(sum[:]) | 1
 }
 
-// before reports whether a reservation is of an earlier boot: by the boot that made it, or,
-// when only a scan found it, by the time of its file.
+// before reports whether a reservation was made in an earlier boot. It compares the boot that
+// made the reservation. If only a scan found the file, it compares the file's time.
 func (b Boot) before(mark uint64, since time.Time) bool {
 	if b.ID == "" {
 		return false

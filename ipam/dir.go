@@ -24,19 +24,19 @@ import (
 const (
 	lockName     = "lock"
 	cursorPrefix = "last_reserved_ip."
-	tempPrefix   = ".patchbay-" // only where the file system lacks O_TMPFILE
-	maxContent   = 4096         // bytes of a file that we read; ours have under 300
+	tempPrefix   = ".patchbay-" // only on file systems without O_TMPFILE
+	maxContent   = 4096         // bytes that we read of a file; ours have under 300
 )
 
-// dir is a network's state directory, held open. Every name is resolved
-// relative to the descriptor and no symbolic link below dataDir is followed.
+// dir is the open state directory of a network. Every name is resolved relative to its
+// descriptor, and symbolic links below dataDir are not followed.
 type dir struct {
 	fd   int
 	path string
 }
 
-// openDir opens dataDir/network, and creates it when create is set. The error wraps
-// fs.ErrNotExist when it does not exist.
+// openDir opens dataDir/network. If create is set, it makes a missing directory. Otherwise the
+// error for a missing directory wraps fs.ErrNotExist.
 func openDir(dataDir, network string, create bool) (*dir, error) {
 	if err := checkName(network); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func checkName(network string) error {
 	return nil
 }
 
-// openat is openat(2), repeated after an interrupt, with close-on-exec.
+// openat is openat(2) with close-on-exec. It repeats an interrupted call.
 func openat(at int, name string, flags int, perm uint32) (int, error) {
 	for {
 		fd, err := unix.Openat(at, name, flags|unix.O_CLOEXEC, perm)
@@ -82,14 +82,13 @@ func openat(at int, name string, flags int, perm uint32) (int, error) {
 	}
 }
 
-// closeFD closes a descriptor whose data, if any, was checked when it was
-// written.
+// closeFD closes a descriptor. It ignores the error, because every write was checked already.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
 func (d *dir) close() { closeFD(d.fd) }
 
-// realPath is the path of the directory in the kernel's form, so that two paths to one
-// directory share an index.
+// realPath returns the kernel's path of the directory, so that two paths to one directory
+// share an index.
 func (d *dir) realPath() string {
 	if p, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(d.fd)); err == nil {
 		return p
@@ -102,15 +101,15 @@ func (d *dir) pathError(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: filepath.Join(d.path, name), Err: err}
 }
 
-// file is the file found under a name.
+// file is what read found under a name.
 type file struct {
 	data  []byte
-	since time.Time // mtime: when it was written
-	plain bool      // a regular file of a sane size; else data is empty
+	since time.Time // mtime of the file
+	plain bool      // a regular file of at most maxContent bytes; otherwise data is empty
 }
 
-// read reads a file. A symbolic link, a pipe or a directory is found but not
-// plain. The error wraps fs.ErrNotExist when there is nothing.
+// read reads a file. For a symbolic link, a pipe or a directory it returns a file that is not
+// plain. If the name does not exist, the error wraps fs.ErrNotExist.
 func (d *dir) read(name string) (file, error) {
 	fd, err := openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
@@ -135,16 +134,16 @@ func (d *dir) read(name string) (file, error) {
 	return file{data: buf[:n], since: time.Unix(st.Mtim.Unix()), plain: true}, nil
 }
 
-// errTorn is what Warn gets for a file without content.
+// errTorn is the warning about a file without content.
 var errTorn = errors.New("empty or torn file of a crash, its address counts as free")
 
-// torn reports whether f is the remainder of a crash: empty, blank, or blocks of zeros that
-// were allocated and never written. Such a file counts as free.
+// torn reports whether f is a file that a crash left incomplete. Such a file is empty, blank,
+// or full of zeros that were allocated and never written. Its address counts as free.
 func (f *file) torn() bool {
 	return f.plain && (bytes.IndexByte(f.data, 0) >= 0 || len(bytes.TrimSpace(f.data)) == 0)
 }
 
-// names lists the directory.
+// names returns the names of all files in the directory.
 func (d *dir) names() ([]string, error) {
 	fd, err := openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -159,8 +158,8 @@ func (d *dir) names() ([]string, error) {
 	return names, nil
 }
 
-// link creates a file with its content in one step: the file is complete or does not exist.
-// It returns the file's mtime. The error wraps fs.ErrExist when the name is taken.
+// link creates a file with its content in one step, so the file is never incomplete. It
+// returns the file's mtime. If the name exists, the error wraps fs.ErrExist.
 func (d *dir) link(name string, content []byte) (int64, error) {
 	fd, err := openat(d.fd, ".", unix.O_TMPFILE|unix.O_WRONLY, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOENT) {
@@ -174,8 +173,8 @@ func (d *dir) link(name string, content []byte) (int64, error) {
 	if err != nil {
 		return 0, d.pathError("write", name, err)
 	}
-	// Linking the descriptor itself needs CAP_DAC_READ_SEARCH before Linux 6.10; linking
-	// through /proc needs /proc.
+	// Linux before 6.10 needs CAP_DAC_READ_SEARCH to link a descriptor directly. Linking through
+	// /proc needs a mounted /proc.
 	err = unix.Linkat(fd, "", d.fd, name, unix.AT_EMPTY_PATH)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) {
 		err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), d.fd, name, unix.AT_SYMLINK_FOLLOW)
@@ -186,8 +185,8 @@ func (d *dir) link(name string, content []byte) (int64, error) {
 	return since, nil
 }
 
-// linkNamed is link for file systems without unnamed files. A crash leaves a
-// file with tempPrefix, which the next scan removes.
+// linkNamed does the work of link on file systems without unnamed files. A crash may leave a
+// file whose name starts with tempPrefix; the next scan removes it.
 func (d *dir) linkNamed(name string, content []byte) (int64, error) {
 	temp := tempPrefix + strconv.FormatUint(rand.Uint64(), 36)
 	fd, err := openat(d.fd, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
@@ -205,7 +204,7 @@ func (d *dir) linkNamed(name string, content []byte) (int64, error) {
 	return since, errors.Join(err, d.unlink(temp))
 }
 
-// writeAll writes a whole file and returns its mtime.
+// writeAll writes content to fd and returns the file's mtime.
 func writeAll(fd int, content []byte) (since int64, err error) {
 	n, err := unix.Write(fd, content)
 	if err != nil {
@@ -219,7 +218,7 @@ func writeAll(fd int, content []byte) (since int64, err error) {
 	return st.Mtim.Nano(), err
 }
 
-// unlink removes a file. A missing one is no error.
+// unlink removes a file. It accepts that the file is missing.
 func (d *dir) unlink(name string) error {
 	err := unix.Unlinkat(d.fd, name, 0)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -228,9 +227,9 @@ func (d *dir) unlink(name string) error {
 	return nil
 }
 
-// overwrite replaces the content of a small file, in place. A crash in between leaves a
-// text that is no address or not the newest, which is good enough for hints only. (The
-// reference truncates first, which makes ext4 flush.)
+// overwrite replaces the content of a small file in place. A crash during the write may leave
+// an old address or no address at all. That is acceptable, because the file is only a hint.
+// (The reference truncates the file first, which makes ext4 flush.)
 func (d *dir) overwrite(name string, content []byte) error {
 	fd, err := openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -259,7 +258,8 @@ func (d *dir) touch(name string) error {
 	return nil
 }
 
-// version changes whenever a process adds or removes a file.
+// version identifies a state of the directory. It changes whenever a process adds or removes a
+// file.
 type version struct{ dev, ino, mtime, ctime uint64 }
 
 func (d *dir) version() (version, error) {
@@ -270,8 +270,8 @@ func (d *dir) version() (version, error) {
 	return version{uint64(st.Dev), st.Ino, uint64(st.Mtim.Nano()), uint64(st.Ctim.Nano())}, nil
 }
 
-// stamp sets the directory's mtime ten seconds into the past, so that any later change
-// moves it, even in the same clock tick. See the package comment.
+// stamp sets the directory's mtime ten seconds into the past. So any later change gives it
+// another mtime, even within the same clock tick. The package comment explains why.
 func (d *dir) stamp() error {
 	past := unix.NsecToTimespec(time.Now().Add(-10 * time.Second).UnixNano())
 	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, past}
@@ -281,9 +281,9 @@ func (d *dir) stamp() error {
 	return nil
 }
 
-// lock takes the flock(2) that the reference takes, on the file "lock", and returns its
-// descriptor; closing it unlocks. With shared set the file is not created and readers do
-// not wait for each other; fd is -1 when there is no file.
+// lock takes the flock(2) on the file "lock", as the reference does. It returns the file's
+// descriptor; closing the descriptor unlocks. If shared is set, lock does not create the file,
+// and readers do not wait for each other; fd is -1 if the file does not exist.
 func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
 	ctx, cancel := durable.WithLockLimit(ctx)
 	defer cancel()
@@ -299,8 +299,8 @@ func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
 		if err = take(ctx, fd, how); err != nil {
 			return -1, fmt.Errorf("lock %s: %w", d.path, err)
 		}
-		// Another process may have removed the file while we waited, and a later caller
-		// created it again.
+		// While we waited, another process may have removed the file and a third may have created it
+		// again.
 		if d.sameFile(fd, lockName) {
 			return fd, nil
 		}
@@ -334,8 +334,8 @@ func (d *dir) sameFile(fd int, name string) bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// take locks fd, or closes it and returns an error. A wait cannot be interrupted: when ctx
-// ends first a goroutine remains that unlocks as soon as it gets the lock.
+// take locks fd. If it fails, it closes fd and returns an error. A blocking flock cannot be
+// interrupted: if ctx ends first, a goroutine remains and unlocks as soon as it gets the lock.
 func take(ctx context.Context, fd, how int) error {
 	err := unix.Flock(fd, how|unix.LOCK_NB)
 	if !errors.Is(err, unix.EWOULDBLOCK) {

@@ -13,11 +13,11 @@ import (
 
 const separator = "\r\n"
 
-// content is the content of an address's file.
+// content returns the text of an address file for this owner.
 func (o Holder) content() string { return o.ID + separator + o.IfName }
 
-// ownerOf reads the content of a file, also with the line ends that scripts write. The zero
-// Owner is one that we cannot name.
+// ownerOf reads the owner from the text of an address file. It accepts the line ends that scripts write. It returns the zero Holder if the
+// file names no owner.
 func ownerOf(content string) Holder {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(content), "\n")
 	o := Holder{strings.TrimSpace(id), ifName}
@@ -31,9 +31,8 @@ func ownerOf(content string) Holder {
 	return o
 }
 
-// Tx is a transaction on a FileStore: a lock, and an index that fits the directory. Each of
-// its methods is atomic: a process that dies between two of them leaves a valid store. dir is
-// nil when the directory does not exist.
+// Tx is a transaction on a FileStore. It holds the lock and an index that matches the directory. Each method is atomic: a process that dies
+// between two calls leaves a valid store. dir is nil if the directory does not exist.
 type Tx struct {
 	store  *FileStore
 	mode   Mode
@@ -41,16 +40,16 @@ type Tx struct {
 	lockFD int
 
 	index   *index
-	indexFD int  // -1 when the index is in memory only
-	changed bool // we changed the directory
-	suspect bool // the index was found wrong, or is not to be trusted next time
+	indexFD int  // -1 if the index is only in memory
+	changed bool // this transaction changed the directory
+	suspect bool // the index was wrong, or must not be trusted next time
 
-	// What the last scan of this transaction found; nil without one.
+	// owners is what the last scan of this transaction found; nil before the first scan.
 	owners map[netip.Addr]Holder
 	torn   []string
 }
 
-// Close records the state of the directory that the index fits, and unlocks.
+// Close records the current state of the directory in the index, then unlocks.
 func (t *Tx) Close() {
 	t.commitIndex()
 	if t.indexFD >= 0 {
@@ -68,8 +67,8 @@ func (t *Tx) reservation(e entry, o Holder) Reservation {
 	return Reservation{Addr: e.addr, Owner: o, EarlierBoot: t.store.Boot.before(e.boot, e.time()), Since: e.time()}
 }
 
-// Held returns the addresses of an owner, in any order. It looks for the owner's files, and when there are none for those of an older version,
-// which hold the id alone.
+// Held returns the addresses of an owner, in any order. It first looks for files that name the owner completely. If there are none, it looks
+// for files of an older host-local, which hold only the container id.
 func (t *Tx) Held(o Holder) ([]Reservation, error) {
 	held, err := t.heldBy(o.content(), o)
 	if err == nil && len(held) == 0 {
@@ -97,7 +96,7 @@ func (t *Tx) heldBy(content string, o Holder) ([]Reservation, error) {
 	return t.verified(found, o)
 }
 
-// verified checks each hit against its file.
+// verified checks each index entry against its file.
 func (t *Tx) verified(found []entry, o Holder) ([]Reservation, error) {
 	var held []Reservation
 	for _, e := range found {
@@ -113,8 +112,7 @@ func (t *Tx) verified(found []entry, o Holder) ([]Reservation, error) {
 	return held, nil
 }
 
-// entryOf is the index entry for a file. Anything but a regular file has no owner and never
-// matches one.
+// entryOf returns the index entry for a file. If f is not a regular file, the entry has no owner.
 func entryOf(a netip.Addr, f file) entry {
 	if !f.plain {
 		return entry{key: keyOf("\x00" + a.String()), addr: a}
@@ -122,7 +120,7 @@ func entryOf(a netip.Addr, f file) entry {
 	return entry{key: keyOf(strings.TrimSpace(string(f.data))), addr: a, since: f.since.UnixNano()}
 }
 
-// Holder returns the owner of an address; ok is false when it has none.
+// Holder returns the reservation of an address. ok is false if the address has no owner.
 func (t *Tx) Holder(a netip.Addr) (r Reservation, ok bool, err error) {
 	if t.dir == nil {
 		return Reservation{}, false, nil
@@ -137,7 +135,7 @@ func (t *Tx) Holder(a netip.Addr) (r Reservation, ok bool, err error) {
 	return t.reservation(t.known(entryOf(a, f)), ownerOf(string(f.data))), true, nil
 }
 
-// known adds to e the fields that only the index has.
+// known adds to e the fields that only the index stores.
 func (t *Tx) known(e entry) entry {
 	same, err := t.index.find(e.key)
 	for _, o := range same {
@@ -148,8 +146,7 @@ func (t *Tx) known(e entry) entry {
 	return e
 }
 
-// Free returns the first address from first to last, both included, that is not known to be
-// taken. It is a hint; Claim decides.
+// Free returns the first address from first to last, both included, that the index shows as free. The answer is a hint; only Claim decides.
 func (t *Tx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
 	a, ok, err := t.index.free(first, last)
 	if err == nil {
@@ -161,8 +158,8 @@ func (t *Tx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
 	return t.index.free(first, last)
 }
 
-// Claim takes an address, or returns false when another owner has it: then Free does not
-// offer it again. It links a complete file into the directory. A torn file counts as free.
+// Claim reserves an address by linking a complete file into the directory. It returns false if another owner has the address; Free then no
+// longer offers it. A torn file counts as free.
 func (t *Tx) Claim(o Holder, a netip.Addr) (bool, error) {
 	if err := o.Validate(); err != nil {
 		return false, err
@@ -172,7 +169,7 @@ func (t *Tx) Claim(o Holder, a netip.Addr) (bool, error) {
 	since, err := t.dir.link(name, []byte(content))
 	if errors.Is(err, fs.ErrExist) {
 		if f, err := t.dir.read(name); err == nil && !f.torn() {
-			// The index had it free, unless the caller requested this address.
+			// The index showed this address as free, or the caller requested the address.
 			t.suspect = true
 			t.insert(entryOf(a, f))
 			return false, nil
@@ -194,8 +191,8 @@ func (t *Tx) removeTorn(name string) error {
 	return t.dir.unlink(name)
 }
 
-// Sweep scans the directory and removes what crashed processes left without an owner: torn
-// files. Every scan removes files of linkNamed.
+// Sweep scans the directory and removes torn files, which crashed processes left without an owner. Every scan also removes the temporary files
+// of linkNamed.
 func (t *Tx) Sweep() error {
 	if t.dir == nil {
 		return nil
@@ -212,7 +209,7 @@ func (t *Tx) Sweep() error {
 	return nil
 }
 
-// Renew marks a reservation as made now, in this boot, by its file's time and in the index.
+// Renew marks a reservation as made now and in this boot. It updates the file's time and the index.
 func (t *Tx) Renew(r Reservation) error {
 	name := r.Addr.String()
 	if err := t.dir.touch(name); err != nil {
@@ -257,9 +254,8 @@ func (t *Tx) Release(r Reservation) error {
 	return nil
 }
 
-// Cursor returns the last address that was given out from a set, or the zero address. It
-// reads last_reserved_ip.N, in which the reference leaves an address. After a crash
-// the file may hold no address: then the search starts at the beginning.
+// Cursor returns the address that was last given out from a set, or the zero address. It reads it from last_reserved_ip.N, which the reference
+// writes too. After a crash the file may hold no address; then the search starts at the beginning.
 func (t *Tx) Cursor(set int) netip.Addr {
 	if t.dir == nil {
 		return netip.Addr{}
@@ -272,14 +268,14 @@ func (t *Tx) Cursor(set int) netip.Addr {
 	return a
 }
 
-// SetCursor stores the last address that was given out from a set.
+// SetCursor stores the address that was last given out from a set.
 func (t *Tx) SetCursor(set int, a netip.Addr) error {
 	return t.dir.overwrite(cursorName(set), []byte(a.String()))
 }
 
 func cursorName(set int) string { return cursorPrefix + strconv.Itoa(set) }
 
-// List returns the reservations, all or only those of an earlier boot.
+// List returns the reservations. If earlierBoot is set, it returns only those of an earlier boot.
 func (t *Tx) List(earlierBoot bool) ([]Reservation, error) {
 	var want func(*entry) bool
 	if earlierBoot {
@@ -308,9 +304,8 @@ func (t *Tx) owner(a netip.Addr) (Holder, error) {
 	return ownerOf(string(f.data)), err
 }
 
-// Refresh drops hints that may be out of date and reports whether there were any: it scans
-// the directory, unless only scans have shaped the index. Callers use it before they report a
-// pool as full.
+// Refresh scans the directory to correct hints that may be out of date. It returns false, without a scan, if the index comes from scans alone.
+// Callers use Refresh before they report a pool as full.
 func (t *Tx) Refresh() (bool, error) {
 	if t.dir == nil || t.index.head.exact == 1 && !t.changed && !t.suspect {
 		return false, nil

@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// The index is one file: a header, a table of chunks (bitmap.go) and a table of entries,
-// both open hash tables whose size is a power of two. Numbers are little endian. indexMagic
-// names the schema: an index of another one is built anew.
+// The index is one file with a header, a table of chunks (bitmap.go) and a table of entries.
+// Both tables are open hash tables, and their size is a power of two. Numbers are little
+// endian. indexMagic names the schema; an index with another schema is built again.
 //
 //	header  magic, 12 numbers of 8 bytes (the last a checksum), padding to 128 bytes
 //	chunk   base[16] used[8] bitmap[128] padding[8]
@@ -35,8 +35,8 @@ var (
 	errNoRoom  = errors.New("index has no room") // build a larger one
 )
 
-// key is the hash of a file's content without surrounding white space, which is what the
-// reference compares.
+// key is the hash of a file's content without surrounding white space. The reference compares
+// the same content.
 type key [16]byte
 
 func keyOf(content string) key {
@@ -48,22 +48,22 @@ func keyOf(content string) key {
 type entry struct {
 	key   key
 	addr  netip.Addr
-	boot  uint64 // mark of the boot that made it; 0 when a scan found it
+	boot  uint64 // Boot.mark of the boot that made the reservation; 0 if a scan found it
 	since int64  // mtime of the file, ns
 }
 
 func (e *entry) time() time.Time { return time.Unix(0, e.since) }
 
-// header describes an index and the directory it was made from.
+// header describes the index and the state of the directory that it matches.
 type header struct {
-	clean   uint64 // 1 unless a change is under way or failed
-	exact   uint64 // 1 when only scans shaped it (see Tx.Refresh)
+	clean   uint64 // 1 unless a change is unfinished or failed
+	exact   uint64 // 1 if only scans built the index (see Tx.Refresh)
 	dir     version
-	boot    uint64 // mark of the boot that wrote it: an index of before a power loss is not trusted
-	entries uint64 // in use
-	chunks  uint64 // in use
-	eslots  uint64 // room
-	cslots  uint64 // room
+	boot    uint64 // Boot.mark of the boot that wrote the index; an index of an earlier boot is not trusted
+	entries uint64 // entries in use
+	chunks  uint64 // chunks in use
+	eslots  uint64 // slots for entries
+	cslots  uint64 // slots for chunks
 }
 
 func (h *header) fields() [11]*uint64 {
@@ -110,7 +110,7 @@ func (h *header) check(size int64) error {
 	return nil
 }
 
-// checksum is FNV-1a.
+// checksum returns the FNV-1a hash of b.
 func checksum(b []byte) uint64 {
 	h := uint64(14695981039346656037)
 	for _, c := range b {
@@ -119,7 +119,7 @@ func checksum(b []byte) uint64 {
 	return h
 }
 
-// pages is the storage of an index: a file or memory.
+// pages stores an index, in a file or in memory.
 type pages interface {
 	io.ReaderAt
 	io.WriterAt
@@ -131,8 +131,8 @@ func (m memory) ReadAt(p []byte, off int64) (int, error) { return copy(p, m[off:
 
 func (m memory) WriteAt(p []byte, off int64) (int, error) { return copy(m[off:], p), nil }
 
-// index answers which addresses an owner holds and which are free. The number of reads and
-// writes does not depend on how many there are.
+// index tells which addresses an owner holds and which are free. The number of reads and
+// writes per question does not grow with the number of addresses.
 type index struct {
 	pages pages
 	head  header
@@ -150,7 +150,7 @@ func readIndex(p pages, size int64) (*index, error) {
 	return x, x.head.check(size)
 }
 
-// buildIndex makes an index in memory, with room for half as many entries again.
+// buildIndex makes an index in memory. It has room for 50% more entries.
 func buildIndex(entries []entry) *index {
 	bases := map[number]bool{}
 	for i := range entries {
@@ -160,14 +160,14 @@ func buildIndex(entries []entry) *index {
 	x.pages = make(memory, x.head.size())
 	for _, e := range entries {
 		if err := x.insert(e); err != nil {
-			panic(err) // memory does not fail, and there is room
+			panic(err) // cannot fail: memory does not fail, and there is room
 		}
 	}
 	return x
 }
 
-// slotsFor is the power of two that is at least twice n. A table grows when it is three
-// quarters full.
+// slotsFor returns a power of two that is at least twice n. A table grows when three quarters
+// of its slots are in use.
 func slotsFor(n int) uint64 {
 	slots := uint64(minSlots)
 	for slots < 2*uint64(n) {
@@ -220,8 +220,8 @@ func (x *index) putEntry(i uint64, e entry, used bool) error {
 
 func (x *index) home(k key) uint64 { return binary.LittleEndian.Uint64(k[:]) & (x.head.eslots - 1) }
 
-// probe calls fn for the slots from k's home to the first unused one, included,
-// until fn returns stop.
+// probe calls fn for the slots from the home of k up to and including the first unused one. It
+// stops early if fn returns stop.
 func (x *index) probe(k key, fn func(i uint64, e entry, used bool) (stop bool)) error {
 	for n, i := uint64(0), x.home(k); n < x.head.eslots; n, i = n+1, (i+1)&(x.head.eslots-1) {
 		e, used, err := x.entry(i)
@@ -235,7 +235,7 @@ func (x *index) probe(k key, fn func(i uint64, e entry, used bool) (stop bool)) 
 	return errCorrupt
 }
 
-// find returns the entries of a key.
+// find returns the entries with the key k.
 func (x *index) find(k key) (found []entry, err error) {
 	err = x.probe(k, func(_ uint64, e entry, used bool) bool {
 		if used && e.key == k {
@@ -246,7 +246,7 @@ func (x *index) find(k key) (found []entry, err error) {
 	return found, err
 }
 
-// insert adds e or replaces the entry of the same key and address.
+// insert adds e. It replaces an entry with the same key and address.
 func (x *index) insert(e entry) error {
 	if 4*x.head.entries >= 3*x.head.eslots || 4*x.head.chunks >= 3*x.head.cslots {
 		return errNoRoom
@@ -265,7 +265,7 @@ func (x *index) insert(e entry) error {
 	return errors.Join(x.putEntry(at, e, true), x.mark(e.addr, true))
 }
 
-// remove deletes the entry of a key and an address and closes the gap, so that
+// remove deletes the entry with this key and address. It closes the gap in the hash table, so
 // probing needs no tombstones.
 func (x *index) remove(k key, a netip.Addr) error {
 	gap, found := uint64(0), false
@@ -293,7 +293,7 @@ func (x *index) closeGap(gap uint64) error {
 		if !used {
 			return x.putEntry(gap, entry{}, false)
 		}
-		// An entry may move up to the gap unless its home lies behind it.
+		// Move the entry into the gap, unless its home slot lies after the gap.
 		if (i-x.home(e.key))&mask >= (i-gap)&mask {
 			if err := x.putEntry(gap, e, true); err != nil {
 				return err
@@ -304,7 +304,8 @@ func (x *index) closeGap(gap uint64) error {
 	return errCorrupt
 }
 
-// all returns the entries that want accepts, by address; nil accepts all.
+// all returns the entries that want accepts, sorted by address. If want is nil, it returns all
+// entries.
 func (x *index) all(want func(*entry) bool) ([]entry, error) {
 	b := make([]byte, x.head.eslots*entrySize)
 	if _, err := x.pages.ReadAt(b, x.entryOffset(0)); err != nil {
@@ -345,7 +346,7 @@ func (x *index) chunk(base number) (*chunk, error) {
 	return nil, errCorrupt
 }
 
-// mark marks an address as taken or free.
+// mark sets or clears the bit of an address.
 func (x *index) mark(a netip.Addr, taken bool) error {
 	n := numberOf(a)
 	c, err := x.chunk(n.base())
@@ -363,8 +364,7 @@ func (x *index) mark(a netip.Addr, taken bool) error {
 	return err
 }
 
-// free returns the first address from first to last, both included, that is
-// not marked.
+// free returns the first address from first to last, both included, whose bit is clear.
 func (x *index) free(first, last netip.Addr) (netip.Addr, bool, error) {
 	from, to := numberOf(first), numberOf(last)
 	if last.Less(first) {

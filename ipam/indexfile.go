@@ -18,11 +18,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// errStale means that an index is sound and describes another state of the
-// directory.
+// errStale means that an index is intact but describes another state of the directory.
 var errStale = errors.New("index is out of date")
 
-// loadIndex opens the index, or builds it when it does not fit the directory.
+// loadIndex opens the index. If the index does not match the directory, it builds a new one.
 func (t *Tx) loadIndex() error {
 	if t.openIndex() == nil {
 		return nil
@@ -30,8 +29,8 @@ func (t *Tx) loadIndex() error {
 	return t.rebuildIndex()
 }
 
-// openIndex opens the index file. On errStale it still returns the index: a new one copies
-// from it what only an index knows.
+// openIndex opens the index file. With errStale it still returns the index, because
+// rebuildIndex copies from it what the files do not hold.
 func (t *Tx) openIndex() error {
 	if t.store.IndexDir == "" {
 		return fs.ErrNotExist
@@ -60,7 +59,7 @@ func (t *Tx) openIndex() error {
 	return nil
 }
 
-// sizeOf is the size of a regular file, or -1.
+// sizeOf returns the size of a regular file, or -1 for anything else.
 func sizeOf(fd int) int64 {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -69,8 +68,8 @@ func sizeOf(fd int) int64 {
 	return st.Size
 }
 
-// descriptor is an index in a file. (An os.File would register with the poller first, which
-// costs a plugin process more than all it reads.)
+// descriptor stores an index in a file. (An os.File would first register with the poller,
+// which costs a plugin process more time than all its reads.)
 type descriptor int
 
 func (d descriptor) ReadAt(p []byte, off int64) (int, error) {
@@ -89,8 +88,8 @@ func (d descriptor) WriteAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// rebuildIndex builds the index from the files. It scans again when the directory changes
-// meanwhile, and at last uses the index for this transaction only.
+// rebuildIndex builds the index from the files. If the directory changes during the scan, it
+// scans again. If that keeps happening, it uses the index for this transaction only.
 func (t *Tx) rebuildIndex() error {
 	if t.dir == nil {
 		t.index = buildIndex(nil)
@@ -116,13 +115,13 @@ func (t *Tx) rebuildIndex() error {
 	return nil
 }
 
-// scan is the result of reading the directory.
+// scan holds what was read from the directory.
 type scan struct {
 	entries []entry
 	owners  map[netip.Addr]Holder
 	torn    []string
 	dir     version
-	still   bool // the directory did not change meanwhile, as far as can be known
+	still   bool // the directory did not visibly change during the scan
 }
 
 func (t *Tx) scan() (*scan, error) {
@@ -146,11 +145,11 @@ func (t *Tx) scan() (*scan, error) {
 	return s, err
 }
 
-// scanFile adds a file to s if its name is an address, in the spelling that we and the
-// reference write.
+// scanFile adds a file to s if its name is an address, written as we and the reference write
+// it.
 func (t *Tx) scanFile(s *scan, name string) error {
 	if strings.HasPrefix(name, tempPrefix) && t.mode != ReadOnly {
-		return t.dir.unlink(name) // of a process that died: we hold the lock
+		return t.dir.unlink(name) // left by a process that died; we hold the lock
 	}
 	a, err := netip.ParseAddr(name)
 	if err != nil || a.String() != name || a.Is4In6() || a.Zone() != "" {
@@ -176,8 +175,8 @@ func (t *Tx) scanFile(s *scan, name string) error {
 	return nil
 }
 
-// keep makes x the index of this transaction and of the next ones: in its file if there may
-// be one, else in memory.
+// keep makes x the index of this transaction. It also writes x to a file for later
+// transactions, if an index file is allowed.
 func (t *Tx) keep(x *index) {
 	if t.indexFD >= 0 {
 		closeFD(t.indexFD)
@@ -192,8 +191,8 @@ func (t *Tx) keep(x *index) {
 	}
 }
 
-// writeIndex writes an index from memory to a file, atomically for readers, and returns the
-// descriptor.
+// writeIndex writes an index from memory to a file and returns the descriptor. Readers see
+// either the old file or the complete new one.
 func writeIndex(path string, x *index) (int, error) {
 	if err := x.writeHeader(); err != nil {
 		return -1, err
@@ -218,11 +217,12 @@ func writeIndex(path string, x *index) (int, error) {
 	return fd, nil
 }
 
-// removeTemps removes the files of processes that were killed while they wrote this index.
+// removeTemps removes temporary files of processes that were killed while they wrote this
+// index.
 func removeTemps(path string) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
-		return // no directory yet
+		return // the directory does not exist yet
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), filepath.Base(path)+".") && strings.HasSuffix(e.Name(), "~") {
@@ -231,14 +231,14 @@ func removeTemps(path string) {
 	}
 }
 
-// checkIndexDir refuses a directory of indexes that other users can write to, and such a
-// run directory above it.
+// checkIndexDir returns an error if other users can write to the directory of indexes or to
+// its parent run directory.
 func checkIndexDir(path string) error {
 	run, dir := filepath.Split(filepath.Dir(path))
 	return durable.CheckDir(filepath.Clean(run), dir)
 }
 
-// createIn creates a file, and its directory when that is missing.
+// createIn creates a file. It makes the directory if it is missing.
 func createIn(path string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	fd, err := openat(unix.AT_FDCWD, path, flags, 0o600)
@@ -251,7 +251,7 @@ func createIn(path string) (int, error) {
 	return openat(unix.AT_FDCWD, path, flags, 0o600)
 }
 
-// beginChange marks the index as unfinished before the first change.
+// beginChange marks the index as dirty before the first change.
 func (t *Tx) beginChange() {
 	if t.changed {
 		return
@@ -263,9 +263,9 @@ func (t *Tx) beginChange() {
 	}
 }
 
-// commitIndex records the state of the directory that the index fits now. With the last
-// reservation it deletes the index: we leave nothing on a node without attachments, and an
-// empty directory is read faster than an index.
+// commitIndex records in the index the directory's current state. If no reservation is left,
+// it deletes the index: a node without attachments should keep nothing of ours, and reading an
+// empty directory is faster than reading an index.
 func (t *Tx) commitIndex() {
 	if t.indexFD < 0 || t.mode == ReadOnly {
 		return
@@ -289,7 +289,7 @@ func (t *Tx) commitIndex() {
 	}
 }
 
-// dropIndex removes an index that cannot be written: a wrong one must not remain.
+// dropIndex removes an index that cannot be written, because a wrong index must not remain.
 func (t *Tx) dropIndex() {
 	t.suspect = true
 	path := t.store.indexPath(t.dir)
@@ -297,8 +297,8 @@ func (t *Tx) dropIndex() {
 	removeTemps(path)
 }
 
-// insert adds an entry and makes room for it. If that fails the index is not used again;
-// the files are right.
+// insert adds an entry and makes room if necessary. If that fails, the index is not used
+// again; the files are still right.
 func (t *Tx) insert(e entry) {
 	err := t.index.insert(e)
 	if errors.Is(err, errNoRoom) {
@@ -319,6 +319,6 @@ func (t *Tx) growIndex() error {
 	}
 	x := buildIndex(entries)
 	x.head.dir, x.head.boot = t.index.head.dir, t.index.head.boot
-	t.keep(x) // not clean: a change is under way
+	t.keep(x) // stays marked as dirty: a change is not finished
 	return nil
 }

@@ -10,17 +10,18 @@ import (
 	"strings"
 )
 
-// Range is a run of addresses within a subnet, both ends included. The zero
-// value of Start, End and Gateway asks for the default.
+// Range is a run of addresses in a subnet, both ends included. A field with the zero value
+// gets its default.
 type Range struct {
 	Subnet  netip.Prefix
-	Start   netip.Addr // default: the first address after the network's
+	Start   netip.Addr // default: the first address after the network address
 	End     netip.Addr // default: the last one; for IPv4 the one before broadcast
-	Gateway netip.Addr // default: the first address after the network's; never given out
+	Gateway netip.Addr // default: the first address after the network address; never given out
 }
 
-// ParseRange reads the four texts of a configuration. Empty ones are absent.
-// The errors are those of the reference's decoder (package net).
+// ParseRange reads the four fields of a range in the configuration. An empty text means that
+// the field is absent. The errors are the texts of package net, which the reference's decoder
+// uses.
 func ParseRange(subnet, start, end, gateway string) (r Range, err error) {
 	if r.Subnet, err = parsePrefix(subnet); err != nil {
 		return r, err
@@ -46,8 +47,8 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// ParseAddr reads an address as package net does: no zone, IPv4 in IPv6 is
-// IPv4. The empty text is the zero address.
+// ParseAddr reads an address as package net does: it accepts no zone and turns an IPv4-mapped
+// IPv6 address into IPv4. For an empty text it returns the zero address.
 func ParseAddr(s string) (netip.Addr, error) {
 	if s == "" {
 		return netip.Addr{}, nil
@@ -59,8 +60,8 @@ func ParseAddr(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// Canonicalize checks r and fills in what is missing, with the reference's
-// defaults and texts.
+// Canonicalize checks r and sets missing fields to the reference's defaults. Its errors have
+// the reference's texts.
 func (r *Range) Canonicalize() error {
 	if err := r.checkSubnet(); err != nil {
 		return err
@@ -79,8 +80,8 @@ func (r *Range) Canonicalize() error {
 	} else if !r.Contains(r.End) {
 		return fmt.Errorf("RangeEnd %s not in network %s", r.End, r.Subnet)
 	}
-	// The reference accepts a start behind the default end and then gives out addresses
-	// without end.
+	// The reference accepts a start after the default end. It then gives out addresses beyond the
+	// subnet.
 	if r.Start.Compare(r.End) > 0 {
 		return fmt.Errorf("RangeStart %s not in network %s", r.Start, r.Subnet)
 	}
@@ -103,7 +104,8 @@ func (r *Range) checkSubnet() error {
 	return nil
 }
 
-// lastAddr is the last address of p, for IPv4 the one before broadcast.
+// lastAddr returns the last address of p. For IPv4 it returns the one before the broadcast
+// address.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := range b {
@@ -121,7 +123,7 @@ func maskByte(bits, i int) byte {
 	return byte(0xff << (8 - n))
 }
 
-// Contains reports whether a is in r. Ends that are not set yet do not limit.
+// Contains reports whether a is in r. An end that is not set yet does not limit the range.
 func (r *Range) Contains(a netip.Addr) bool {
 	if !r.Subnet.Contains(a) {
 		return false
@@ -134,7 +136,7 @@ func (r *Range) Contains(a netip.Addr) bool {
 
 func sameFamily(a, b netip.Addr) bool { return a.Is4() == b.Is4() }
 
-// Overlaps reports whether r and o share an address. Both are canonical.
+// Overlaps reports whether r and o share an address. Both must be canonical.
 func (r *Range) Overlaps(o *Range) bool {
 	return r.Contains(o.Start) || r.Contains(o.End) || o.Contains(r.Start) || o.Contains(r.End)
 }
@@ -142,10 +144,10 @@ func (r *Range) Overlaps(o *Range) bool {
 // String returns "start-end".
 func (r *Range) String() string { return r.Start.String() + "-" + r.End.String() }
 
-// RangeSet is the ranges that one address is taken from.
+// RangeSet is a set of ranges; one address is taken from the whole set.
 type RangeSet []Range
 
-// Canonicalize checks every range of s and that they fit together.
+// Canonicalize checks every range of s, and that the ranges do not contradict each other.
 func (s RangeSet) Canonicalize() error {
 	if len(s) == 0 {
 		return errors.New("empty range set")
@@ -168,7 +170,7 @@ func (s RangeSet) Canonicalize() error {
 	return nil
 }
 
-// First returns the first address of a canonical set that is no gateway.
+// First returns the first address of a canonical set that is not a gateway.
 func (s RangeSet) First() (a netip.Addr, ok bool) {
 	for i := range s {
 		a := s[i].Start
@@ -216,11 +218,10 @@ func (s RangeSet) String() string {
 	return strings.Join(out, ",")
 }
 
-// ErrNoRanges is returned for a configuration without a single set.
+// ErrNoRanges means that the configuration has no range set.
 var ErrNoRanges = errors.New("no IP ranges specified")
 
-// Canonicalize checks the sets of a configuration: each by itself, then for
-// overlaps between them.
+// Canonicalize checks each range set, then that no two sets overlap.
 func Canonicalize(sets []RangeSet) error {
 	if len(sets) == 0 {
 		return ErrNoRanges
@@ -240,7 +241,7 @@ func Canonicalize(sets []RangeSet) error {
 	return nil
 }
 
-// Families counts the sets of each family.
+// Families counts the IPv4 sets and the IPv6 sets.
 func Families(sets []RangeSet) (v4, v6 int) {
 	for _, s := range sets {
 		if s[0].Start.Is4() {

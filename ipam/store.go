@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Holder is the attachment that holds an address within a network. IfName is empty for files
-// of a host-local before 0.7, which hold the id alone.
+// Holder is the attachment that owns an address within a network. IfName is empty if a
+// host-local before 0.7 wrote the file, which then holds only the container id.
 type Holder struct{ ID, IfName string }
 
-// Validate refuses an owner that a file could not represent: a line break separates the two
-// fields.
+// Validate refuses an owner with a line break, because a line break separates the two fields
+// in a file.
 func (o Holder) Validate() error {
 	if o.ID == "" || o.IfName == "" {
 		return errors.New("container id or interface name is empty")
@@ -40,37 +40,37 @@ type Reservation struct {
 	Addr  netip.Addr
 	Owner Holder
 
-	// EarlierBoot means that it was made before the node last booted, so that
-	// its namespace cannot exist any more.
+	// EarlierBoot means that the reservation was made before the last boot of the node. Its
+	// namespace cannot exist any more.
 	EarlierBoot bool
 
-	// Since is the time of the reservation, as far as the store knows.
+	// Since is the time of the reservation, if the store knows it.
 	Since time.Time
 }
 
-// Mode is what a transaction may do.
+// Mode says what a transaction may change.
 type Mode int
 
 // The modes.
 const (
-	Write    Mode = iota // create what is missing (ADD)
-	Existing             // work on what exists (DEL, CHECK, GC, STATUS)
-	ReadOnly             // change nothing at all (explain)
+	Write    Mode = iota // create a missing directory (ADD)
+	Existing             // change only an existing directory (DEL, CHECK, GC, STATUS)
+	ReadOnly             // change nothing (explain)
 )
 
 // FileStore keeps the reservations of one network in the layout of the
 // reference's host-local.
 type FileStore struct {
-	DataDir string // the directory of all networks; Begin(Write) creates it
-	Network string // its name, one path element
+	DataDir string // parent directory of all networks; Begin(Write) creates it
+	Network string // name of the network, a single path element
 
-	// IndexDir holds the indexes, one file for each network, readable by root alone. If it
-	// is empty or not writable, each transaction builds the index in memory.
+	// IndexDir is the directory of the index files, one for each network. Only root can read it.
+	// If IndexDir is empty or not writable, each transaction builds the index in memory.
 	IndexDir string
 
 	Boot Boot
 
-	// Warn, if set, gets reports of repaired damage.
+	// Warn, if set, receives reports about damage that was repaired.
 	Warn func(error)
 }
 
@@ -80,11 +80,11 @@ func (s *FileStore) warn(err error) {
 	}
 }
 
-// Begin starts a transaction and keeps other processes out until Close. It waits for them as
-// long as ctx allows. With Existing and ReadOnly a missing directory is an empty store, and is
-// not created.
+// Begin starts a transaction and excludes other processes until Close. It waits for them as
+// long as ctx allows. With Existing or ReadOnly, Begin treats a missing directory like an
+// empty store and does not create it.
 func (s *FileStore) Begin(ctx context.Context, m Mode) (tx *Tx, err error) {
-	for range 10 { // for the case that the directory is removed while we open it
+	for range 10 { // try again if the directory was removed while we opened it
 		if tx, err = s.begin(ctx, m); !errors.Is(err, unix.ESTALE) {
 			break
 		}
@@ -113,7 +113,8 @@ func (s *FileStore) begin(ctx context.Context, m Mode) (*Tx, error) {
 	return tx, nil
 }
 
-// indexPath names the index of a directory by a hash of its real path.
+// indexPath returns the path of the index of a directory. Its name is a hash of the
+// directory's real path.
 func (s *FileStore) indexPath(d *dir) string {
 	sum := sha256.Sum256([]byte(d.realPath()))
 	return filepath.Join(s.IndexDir, hex.EncodeToString(sum[:16])+".idx")

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockTime is how long Create waits at most for another process that makes the directory a
-// mount point.
+// lockTime is how long Create waits for another process that is making the directory a mount
+// point.
 var lockTime = 30 * time.Second
 
-// Create makes a network namespace and binds it at path, like `ip netns add`: it makes and
-// shares the directory, and the namespace lives until Delete.
+// Create makes a network namespace and binds it at path, like `ip netns add`. It makes the
+// directory of path and shares it between mount namespaces. The namespace lives until Delete.
 func Create(path string) error {
 	if err := shareDir(filepath.Dir(path)); err != nil {
 		return err
@@ -37,8 +37,8 @@ func Create(path string) error {
 	return nil
 }
 
-// Delete unbinds and removes path. The namespace ends with its last process or descriptor.
-// A missing path is no error.
+// Delete unmounts and removes path. The namespace ends when its last process or descriptor
+// does. Delete accepts a missing path.
 func Delete(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -50,7 +50,8 @@ func Delete(path string) error {
 	return nil
 }
 
-// bindNew runs on a thread that ends afterwards.
+// bindNew runs on a thread that ends afterwards, because it moves the thread into the new
+// namespace.
 func bindNew(path string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("unshare: %w", err)
@@ -58,8 +59,8 @@ func bindNew(path string) error {
 	return unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, "")
 }
 
-// shareDir makes dir a shared mount point, so that processes with mount namespaces of their
-// own see namespaces bound in it.
+// shareDir makes dir a shared mount point, so that processes in other mount namespaces see the
+// network namespaces bound in it.
 func shareDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make namespace directory: %w", err)
@@ -76,9 +77,9 @@ func shareDir(dir string) error {
 
 func share(dir string) error { return unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
 
-// bindDir makes dir a mount point, and shares it. Two calls at once would stack two mounts,
-// each with half of the namespaces: it locks the directory, as `ip netns add` does, and
-// looks again.
+// bindDir makes dir a shared mount point. Without a lock, two calls at once could mount twice,
+// and each mount would show half of the namespaces. So bindDir locks the directory, as `ip
+// netns add` does, and then checks again.
 func bindDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -97,7 +98,8 @@ func bindDir(dir string) error {
 	return share(dir)
 }
 
-// lock waits for the lock of a directory. Its holder makes one mount under it.
+// lock waits for the lock of a directory. Another holder keeps the lock only while it makes
+// one mount.
 func lock(fd int) error {
 	ask := time.NewTicker(time.Millisecond)
 	defer ask.Stop()
@@ -118,7 +120,7 @@ func lock(fd int) error {
 	}
 }
 
-// onThread runs fn on a thread of its own and ends that thread.
+// onThread runs fn on a new thread, which ends afterwards.
 func onThread(fn func() error) error {
 	done := make(chan error)
 	GoOnThread(func() { done <- fn() })

@@ -3,10 +3,10 @@
 
 // Package netns opens, makes and names network namespaces.
 //
-// A namespace is used through a socket opened in it (internal/nl). Only what the kernel
-// ties to a thread, sysctls and the making of a namespace, goes through Do or a Worker: a
-// goroutine locked to a thread that ends with it. Only Visit, for the making of a socket,
-// switches a thread back.
+// Other packages work in a namespace through a socket that was opened in it (internal/nl). Two
+// things belong to a thread in the kernel: sysctls and the making of a namespace. Do and
+// Worker run them on a goroutine that is locked to a thread; the thread ends with the
+// goroutine. Only Visit, which makes a socket, moves a thread to a namespace and back.
 package netns
 
 import (
@@ -19,17 +19,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotNS is wrapped by Open when the path is no namespace.
+// ErrNotNS means that a path is not a network namespace. Open wraps it.
 var ErrNotNS = errors.New("not a network namespace")
 
 // NS is an open network namespace.
 type NS struct {
 	path string
-	fd   int // not an os.File: the poller, which refuses namespaces, would start for it
+	fd   int // not an os.File, because that would start the poller, which refuses namespaces
 }
 
-// Open opens the namespace bound at path, such as /run/netns/x or /proc/42/ns/net. For a
-// missing path errors.Is(err, fs.ErrNotExist) is true.
+// Open opens the namespace bound at path, such as /run/netns/x or /proc/42/ns/net. If the path
+// is missing, the error wraps fs.ErrNotExist.
 func Open(path string) (*NS, error) {
 	fd, err := openFile(path)
 	if err != nil {
@@ -46,7 +46,7 @@ func Open(path string) (*NS, error) {
 	return n, nil
 }
 
-// Is reports whether path is a namespace, without opening it.
+// Is reports whether path is a network namespace. It does not open the path.
 func Is(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && isNS(&st)
@@ -61,27 +61,27 @@ const current = "/proc/thread-self/ns/net"
 // Current opens the namespace of the calling thread.
 func Current() (*NS, error) { return Open(current) }
 
-// Gone reports whether err means that a namespace does not exist any more: its
-// path is missing or no longer a namespace (a leftover bind point).
+// Gone reports whether err means that a namespace no longer exists. Either its path is
+// missing, or the path is no longer a namespace (an empty file that a mount left behind).
 func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotNS) }
 
-// Path returns Open's argument.
+// Path returns the path that Open got.
 func (n *NS) Path() string { return n.path }
 
-// Fd returns the descriptor of the namespace, valid until Close.
+// Fd returns the descriptor of the namespace. It is valid until Close.
 func (n *NS) Fd() int { return n.fd }
 
-// Close closes the descriptor of the namespace, once.
+// Close closes the descriptor. A second call does nothing.
 func (n *NS) Close() error {
 	fd := n.fd
-	n.fd = -1 // the number may be another file's soon
+	n.fd = -1 // the kernel may soon use the number for another file
 	if err := unix.Close(fd); err != nil {
 		return fmt.Errorf("close namespace %s: %w", n.path, err)
 	}
 	return nil
 }
 
-// ID identifies a namespace on this node as long as it exists.
+// ID identifies a namespace on this node while the namespace exists.
 type ID struct{ Dev, Ino uint64 }
 
 // ID returns the identity of n.
@@ -93,8 +93,8 @@ func (n *NS) ID() (ID, error) {
 	return ID{uint64(st.Dev), st.Ino}, nil //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
-// Cookie is a number that no other namespace gets until the next boot (SO_NETNS_COOKIE,
-// Linux >= 5.14), while the kernel reuses inode numbers.
+// Cookie returns a number that no other namespace gets until the next boot (SO_NETNS_COOKIE,
+// Linux >= 5.14). Inode numbers are not unique, because the kernel uses them again.
 func (n *NS) Cookie() (cookie uint64, err error) {
 	err = n.Visit(func() error {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -111,7 +111,7 @@ func (n *NS) Cookie() (cookie uint64, err error) {
 	return cookie, nil
 }
 
-// IsCurrent reports whether n is the namespace this process started in.
+// IsCurrent reports whether n is the namespace in which this process started.
 func (n *NS) IsCurrent() (bool, error) {
 	own, err := Current()
 	if err != nil {
@@ -126,12 +126,12 @@ func (n *NS) IsCurrent() (bool, error) {
 	return a == b, err
 }
 
-// IsOwn reports whether the namespace bound at path is the calling thread's. The two are
-// compared without opening them, a sixth of the time of Open and IsCurrent. For what is no
-// namespace the error is Open's.
+// IsOwn reports whether the namespace bound at path is the namespace of the calling thread. It
+// does not open them, so it takes a sixth of the time of Open and IsCurrent. If path is not a
+// namespace, it returns the error of Open.
 func IsOwn(path string) (bool, error) {
 	var at, own unix.Stat_t
-	if unix.Stat(path, &at) == nil && unix.Stat(current, &own) == nil && at.Dev == own.Dev { // both nsfs
+	if unix.Stat(path, &at) == nil && unix.Stat(current, &own) == nil && at.Dev == own.Dev { // same device: both are in nsfs
 		return at.Ino == own.Ino, nil
 	}
 	n, err := Open(path)
@@ -142,15 +142,15 @@ func IsOwn(path string) (bool, error) {
 	return n.IsCurrent()
 }
 
-// Do runs fn on a thread inside n and ends that thread.
+// Do runs fn on a thread inside n. The thread ends afterwards.
 func (n *NS) Do(fn func() error) error {
 	w := n.NewWorker()
 	defer w.Close()
 	return w.Do(fn)
 }
 
-// Visit runs fn, which must not panic, on a thread that enters n and returns: cheaper than
-// Do, for one short call. A thread that cannot return ends.
+// Visit moves a thread into n, runs fn and moves the thread back. For one short call this is
+// cheaper than Do. fn must not panic. If the thread cannot return, it ends.
 func (n *NS) Visit(fn func() error) error {
 	own, err := Current()
 	if err != nil {
@@ -166,8 +166,8 @@ func visit(there, back int, fn func() error) error {
 	return <-done
 }
 
-// thereAndBack leaves its goroutine locked to a thread that cannot return; the thread ends
-// with the goroutine.
+// thereAndBack keeps its goroutine locked to the thread if the thread cannot return. Then the
+// thread ends with the goroutine.
 func thereAndBack(there, back int, fn func() error) error {
 	runtime.LockOSThread()
 	if err := unix.Setns(there, unix.CLONE_NEWNET); err != nil {
@@ -182,7 +182,7 @@ func thereAndBack(there, back int, fn func() error) error {
 	return err
 }
 
-// Worker is one thread inside a namespace that runs functions in turn.
+// Worker is a thread inside a namespace. It runs functions one after the other.
 type Worker struct {
 	calls chan call
 	once  sync.Once
@@ -193,21 +193,21 @@ type call struct {
 	done chan error
 }
 
-// NewWorker starts a thread inside n. It is never the first of the process: then other
-// programs would see the whole process in n (/proc/PID/ns).
+// NewWorker starts a thread inside n. It never uses the first thread of the process, because
+// /proc/PID/ns would then show other programs that the whole process is in n.
 func (n *NS) NewWorker() *Worker {
 	w := &Worker{calls: make(chan call)}
 	GoOnThread(func() { w.run(n.Fd(), n.path) })
 	return w
 }
 
-// GoOnThread starts fn on a thread of its own, which ends with it and may be left in any
-// namespace. It is not the process's first one, which represents the whole process in
-// /proc/PID/ns and /proc/net.
+// GoOnThread runs fn on a new thread, which ends with fn. So fn may leave the thread in any
+// namespace. GoOnThread never uses the first thread of the process, because /proc/PID/ns and
+// /proc/net show that thread's namespace for the whole process.
 func GoOnThread(fn func()) { go notFirst(fn) }
 
 func notFirst(fn func()) {
-	runtime.LockOSThread() // never unlocked where fn runs
+	runtime.LockOSThread() // stays locked on the thread that runs fn
 	if unix.Gettid() != unix.Getpid() {
 		fn()
 		return
@@ -218,7 +218,7 @@ func notFirst(fn func()) {
 		close(taken)
 		fn()
 	}()
-	<-taken // until then this goroutine has the first thread
+	<-taken // this goroutine keeps the first thread busy until then
 	runtime.UnlockOSThread()
 }
 
@@ -236,8 +236,8 @@ func (w *Worker) run(fd int, path string) {
 	}
 }
 
-// Do runs fn on the worker's thread and returns its error, or the error of
-// entering the namespace.
+// Do runs fn on the worker's thread and returns its error. If the worker could not enter the
+// namespace, Do returns that error.
 func (w *Worker) Do(fn func() error) error {
 	c := call{fn, make(chan error, 1)}
 	w.calls <- c
@@ -247,8 +247,9 @@ func (w *Worker) Do(fn func() error) error {
 // Close ends the thread.
 func (w *Worker) Close() { w.once.Do(func() { close(w.calls) }) }
 
-// openFile is os.Open without registering the file with the poller, which refuses such
-// files: five system calls less. It waits for nothing: the path may be a FIFO or a device.
+// openFile works like os.Open, but does not register the file with the poller, which refuses
+// namespaces. This saves five system calls. It never blocks, even if the path is a FIFO or a
+// device.
 func openFile(path string) (int, error) {
 	for {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)

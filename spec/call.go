@@ -21,9 +21,9 @@ const (
 	Version Verb = "VERSION"
 )
 
-// Call is one invocation of a plugin: the content of the environment and of standard input.
-// Runtimes write it with Environ, plugins read it with ParseEnviron, and an in-process call
-// passes it directly.
+// Call is one call of a plugin. It holds the environment and the standard input. Runtimes
+// write the environment with Environ, and plugins read it with ParseEnviron; a call within the
+// process passes the Call itself.
 type Call struct {
 	Verb        Verb
 	ContainerID string
@@ -32,18 +32,19 @@ type Call struct {
 	Args        string   // CNI_ARGS, "K=V;K=V"
 	Path        []string // directories of CNI_PATH
 
-	// NetNSOverride allows a CNI_NETNS that is the plugin's own namespace (libcni's
-	// CNI_NETNS_OVERRIDE).
+	// NetNSOverride allows CNI_NETNS to be the namespace of the plugin itself (CNI_NETNS_OVERRIDE
+	// in libcni).
 	NetNSOverride bool
 
-	// W3C trace context, passed on unchanged (cni#1173).
+	// TraceParent, TraceState and Baggage are a W3C trace context. They are passed on unchanged
+	// (cni#1173).
 	TraceParent, TraceState, Baggage string
 
 	Config []byte // standard input
 }
 
-// Environ returns the CNI variables of c as K=V. It sets every variable, also empty ones,
-// so that none of the caller's own environment is inherited.
+// Environ returns the CNI variables of c as K=V. It sets empty variables too, so that the
+// plugin inherits none of them from the caller's environment.
 func (c *Call) Environ() []string {
 	env := []string{
 		"CNI_COMMAND=" + string(c.Verb),
@@ -66,9 +67,9 @@ func (c *Call) Environ() []string {
 	return env
 }
 
-// ParseEnviron reads a call from an environment and refuses what the verb does not allow: a
-// missing variable, a malformed id or interface name. It leaves Config empty. The texts are
-// skel's.
+// ParseEnviron reads a call from an environment. It returns an error if a variable that the
+// verb needs is missing, or if an id or interface name is malformed. It leaves Config empty.
+// The error texts are skel's.
 func ParseEnviron(getenv func(string) string) (*Call, error) {
 	c := &Call{
 		Verb:        Verb(getenv("CNI_COMMAND")),
@@ -90,7 +91,7 @@ func ParseEnviron(getenv func(string) string) (*Call, error) {
 	return c, c.Validate()
 }
 
-// Validate refuses a call without a variable that its verb needs.
+// Validate returns an error if a variable that the verb needs is missing.
 func (c *Call) Validate() error {
 	switch c.Verb {
 	case Add, Del, Check, GC, Status, Version:
@@ -129,12 +130,12 @@ func (c *Call) missing() (names []string) {
 	return names
 }
 
-// Arg is one pair of CNI_ARGS.
+// Arg is one "K=V" pair of CNI_ARGS.
 type Arg struct{ Key, Value string }
 
-// ParseArgs splits CNI_ARGS. Like the reference it refuses a pair without exactly one '='.
-// No key is unknown: a plugin ignores keys that it does not know, so IgnoreUnknown is not
-// needed (pain 33).
+// ParseArgs splits CNI_ARGS. Like the reference, it refuses a pair that does not have exactly
+// one '='. It accepts every key, because plugins ignore keys that they do not know; so
+// IgnoreUnknown is not needed (pain 33).
 func ParseArgs(s string) ([]Arg, error) {
 	if s == "" {
 		return nil, nil
@@ -150,8 +151,8 @@ func ParseArgs(s string) ([]Arg, error) {
 	return args, nil
 }
 
-// Pod returns "namespace/name" of the Kubernetes pod that a runtime's CNI_ARGS name
-// (K8S_POD_NAMESPACE, K8S_POD_NAME); empty without one, and for what no pod is called.
+// Pod returns "namespace/name" of the Kubernetes pod that CNI_ARGS names (K8S_POD_NAMESPACE,
+// K8S_POD_NAME). It returns "" if they name none, or if a value is not a valid name.
 func Pod(args []Arg) string {
 	namespace, _ := LookupArg(args, "K8S_POD_NAMESPACE")
 	name, _ := LookupArg(args, "K8S_POD_NAME")
@@ -161,13 +162,13 @@ func Pod(args []Arg) string {
 	return namespace + "/" + name
 }
 
-// isDNSName reports whether Kubernetes could have an object of this name (RFC 1123).
+// isDNSName reports whether s is a valid name of a Kubernetes object (RFC 1123).
 func isDNSName(s string) bool {
 	const others = "abcdefghijklmnopqrstuvwxyz0123456789.-"
 	return s != "" && len(s) <= 253 && strings.Trim(s, others) == "" && strings.Trim(s, ".-") == s
 }
 
-// LookupArg returns the last value of key in CNI_ARGS, matched exactly.
+// LookupArg returns the last value of key in CNI_ARGS. The case of the key matters.
 func LookupArg(args []Arg, key string) (value string, ok bool) {
 	for _, a := range args {
 		if a.Key == key {

@@ -5,29 +5,30 @@ package spec
 
 import "encoding/json"
 
-// Conf is the part of a plugin's configuration that the protocol defines. The keys match in
-// any case, as in encoding/json; unknown keys are ignored.
+// Conf is the part of a plugin's configuration that the protocol defines. The case of keys
+// does not matter, as in encoding/json. Unknown keys are ignored.
 type Conf struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
 	Type       string `json:"type"`
 
-	// PrevResult is the raw result of the plugin before (ADD) or of the whole
-	// chain (CHECK, DEL).
+	// PrevResult is the raw previous result. An ADD gets the result of the plugin before; CHECK
+	// and DEL get the result of the whole chain.
 	PrevResult json.RawMessage `json:"prevResult"`
 
 	IPAM struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// ValidAttachments is the list of attachments that a GC keeps. The tag 1.1.0 called the
-	// key cni.dev/attachments, main renamed it; both are written and read.
+	// ValidAttachments lists the attachments that a GC must keep. The text of 1.1.0 calls the key
+	// cni.dev/attachments; the main branch of the specification renamed it. We write and read
+	// both keys.
 	ValidAttachments attachments `json:"cni.dev/valid-attachments"`
 	OldAttachments   attachments `json:"cni.dev/attachments"`
 }
 
-// attachments is a list that may be absent. null is an empty list: libcni writes it for a
-// runtime that has no container left.
+// attachments is a list that may be absent. null counts as an empty list, because libcni
+// writes null for a runtime that has no container left.
 type attachments struct {
 	list  []Attachment
 	named bool
@@ -39,7 +40,7 @@ func (a *attachments) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, &a.list)
 }
 
-// ParseConf decodes the head of a plugin configuration.
+// ParseConf decodes the protocol's part of a plugin configuration.
 func ParseConf(data []byte) (*Conf, error) {
 	c := new(Conf)
 	if err := json.Unmarshal(data, c); err != nil {
@@ -51,8 +52,8 @@ func ParseConf(data []byte) (*Conf, error) {
 	return c, nil
 }
 
-// Valid returns the attachments that a GC must keep. ok is false when the request has no
-// list, which does not allow removing everything.
+// Valid returns the attachments that a GC must keep. ok is false if the request has no list;
+// then the GC must not remove everything.
 func (c *Conf) Valid() (valid []Attachment, ok bool) {
 	if c.ValidAttachments.named {
 		return c.ValidAttachments.list, true
@@ -60,8 +61,8 @@ func (c *Conf) Valid() (valid []Attachment, ok bool) {
 	return c.OldAttachments.list, c.OldAttachments.named
 }
 
-// WithPrevResult returns a plugin configuration with prevResult set to prev in the
-// configuration's version; nil leaves the configuration unchanged.
+// WithPrevResult returns config with prevResult set to prev, converted to the configuration's
+// version. If prev is nil, it returns config unchanged.
 func WithPrevResult(config []byte, prev *Result) ([]byte, error) {
 	if prev == nil {
 		return config, nil

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 )
 
-// ParseResult reads a result. version is used when the result has none (libcni tolerates
-// that, cni#895); the JSON null is an empty result.
+// ParseResult reads a result. If the result has no cniVersion, ParseResult uses version, as
+// libcni does (cni#895). A JSON null is an empty result.
 func ParseResult(data []byte, version string) (*Result, error) {
 	var head struct {
 		CNIVersion string `json:"cniVersion"`
@@ -45,9 +45,9 @@ func valid(r *Result) (*Result, error) {
 	return r, nil
 }
 
-// usable refuses results that no plugin could use and that crash the reference: missing
-// addresses and destinations. An interface index out of range is passed on, as in the
-// reference: Of is nil for it.
+// usable returns an error if an address or a route's destination is missing, because no plugin
+// could use the result and the reference crashes on it. It accepts an interface index out of
+// range, as the reference does; Of then returns nil.
 func (r *Result) usable() error {
 	for i, ip := range r.IPs {
 		if !ip.Address.IsValid() {
@@ -62,8 +62,8 @@ func (r *Result) usable() error {
 	return nil
 }
 
-// Validate is for plugins that make a result: it refuses what ParseResult does, and
-// interface indices out of range.
+// Validate checks a result that a plugin is about to return. It refuses what ParseResult
+// refuses, and interface indices out of range.
 func (r *Result) Validate() error {
 	for i, ip := range r.IPs {
 		if ip.Interface != nil && r.Of(ip) == nil {
@@ -73,8 +73,8 @@ func (r *Result) Validate() error {
 	return r.usable()
 }
 
-// Of is the interface that an address is on; nil when it has none, or an index out of
-// range.
+// Of returns the interface of an address. It returns nil if the address has no interface
+// index, or one out of range.
 func (r *Result) Of(ip IPConfig) *Interface {
 	if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) {
 		return &r.Interfaces[*i]
@@ -82,9 +82,9 @@ func (r *Result) Of(ip IPConfig) *Interface {
 	return nil
 }
 
-// Encode writes r in a version, indented by four spaces and without a final newline, as the
-// reference does. Versions before 0.3.0 hold one address for each family and refuse a
-// result without any.
+// Encode writes r in the given version. Like the reference, it indents by four spaces and
+// writes no final newline. Versions before 0.3.0 hold one address per family; for them Encode
+// refuses a result without addresses.
 func (r *Result) Encode(version string) ([]byte, error) {
 	if version == "" {
 		version = Legacy
@@ -103,7 +103,7 @@ func (r *Result) Encode(version string) ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// As returns a value that marshals to r in a version's shape.
+// As returns a value that encoding/json encodes in the form of the given version.
 func (r *Result) As(version string) (any, error) {
 	switch {
 	case !Supported(version):
@@ -118,8 +118,8 @@ func (r *Result) As(version string) (any, error) {
 	return &c, nil
 }
 
-// result040 is the shape of 0.3.0 to 0.4.0: ips have their family, an empty dns is printed,
-// interfaces have only name, mac and sandbox.
+// result040 is a result of the versions 0.3.0 to 0.4.0. An address has its family, an empty
+// dns is printed, and an interface has only name, mac and sandbox.
 type result040 struct {
 	CNIVersion string         `json:"cniVersion"`
 	Interfaces []interface040 `json:"interfaces,omitempty"`
@@ -157,7 +157,7 @@ func family(p netip.Prefix) string {
 	return "6"
 }
 
-// resultLegacy is the shape of 0.1.0 and 0.2.0.
+// resultLegacy is a result of the versions 0.1.0 and 0.2.0.
 type resultLegacy struct {
 	CNIVersion string    `json:"cniVersion,omitempty"`
 	IP4        *ipLegacy `json:"ip4,omitempty"`
@@ -171,7 +171,7 @@ type ipLegacy struct {
 	Routes  []routeLegacy `json:"routes,omitempty"`
 }
 
-// routeLegacy is a Route without later fields.
+// routeLegacy is a Route without the fields that later versions added.
 type routeLegacy struct {
 	Dst netip.Prefix `json:"dst"`
 	GW  netip.Addr   `json:"gw,omitzero"`

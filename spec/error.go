@@ -10,11 +10,11 @@ import (
 	"slices"
 )
 
-// Code is an error code of the specification (SPEC.md, "Error"). Codes of 100
-// and more belong to the plugin.
+// Code is an error code of the specification (SPEC.md, "Error"). Plugins define the codes from
+// 100 on.
 type Code uint
 
-// The codes of the specification and the two that its library adds.
+// These are the codes of the specification and two codes of its Go library.
 const (
 	CodeUnknown             Code = 0
 	CodeIncompatibleVersion Code = 1
@@ -24,15 +24,15 @@ const (
 	CodeIO                  Code = 5
 	CodeDecoding            Code = 6
 	CodeInvalidConfig       Code = 7
-	CodeInvalidNetNS        Code = 8 // libcni's, not in the specification's table
+	CodeInvalidNetNS        Code = 8 // from libcni; the specification's table does not have it
 	CodeTryAgain            Code = 11
 	CodeNotAvailable        Code = 50
 	CodeLimited             Code = 51 // not available, and existing containers have limited connectivity
 	CodeInternal            Code = 999
 )
 
-// Error is the error object a plugin prints. It wraps the Go error it was made
-// from, so errors.Is still works in process.
+// Error is the error object that a plugin prints. It wraps the original Go error, so errors.Is
+// works within the process.
 type Error struct {
 	CNIVersion string `json:"cniVersion,omitempty"`
 	Code       Code   `json:"code"`
@@ -42,7 +42,7 @@ type Error struct {
 	cause error
 }
 
-// Error returns msg and details as libcni does: "msg; details".
+// Error returns "msg; details", as libcni does.
 func (e *Error) Error() string {
 	if e.Details == "" {
 		return e.Msg
@@ -53,25 +53,24 @@ func (e *Error) Error() string {
 // Unwrap returns the error that Errorf wrapped with %w, or nil.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Errorf makes an Error with a code. The format may use %w.
+// Errorf returns an Error with a code. The format may use %w.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Msg: err.Error(), cause: err}
 }
 
-// Invalid returns the error of a configuration that a plugin refuses.
+// Invalid returns the error with which a plugin refuses a configuration.
 func Invalid(format string, args ...any) *Error { return Errorf(CodeInvalidConfig, format, args...) }
 
-// WithDetails returns e with details set: the operation, the object, and what to do about
-// it.
+// WithDetails returns e with details. They say what failed, on which object, and what to do.
 func (e *Error) WithDetails(format string, args ...any) *Error {
 	c := *e
 	c.Details = fmt.Sprintf(format, args...)
 	return &c
 }
 
-// AsError returns the wire form of any error. An Error anywhere in the chain provides code
-// and details; the message is the outermost text, so that no context is lost. Any other
+// AsError returns the error object for any error. If err wraps an Error, the object gets its
+// code and details; the message is the whole text of err, so no context is lost. Any other
 // error gets CodeInternal.
 func AsError(err error) *Error {
 	var e *Error
@@ -85,7 +84,8 @@ func AsError(err error) *Error {
 	return out
 }
 
-// Join is errors.Join, but returns a single error unchanged, with its code and details.
+// Join works like errors.Join, but returns a single error unchanged, with its code and
+// details.
 func Join(errs ...error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 1 {
@@ -94,7 +94,7 @@ func Join(errs ...error) error {
 	return errors.Join(errs...)
 }
 
-// ErrorCode returns the code of err: 0 for nil, CodeInternal for an error
+// ErrorCode returns the code of err. It returns 0 for nil, and CodeInternal for an error
 // without a code.
 func ErrorCode(err error) Code {
 	if err == nil {
@@ -103,8 +103,8 @@ func ErrorCode(err error) Code {
 	return AsError(err).Code
 }
 
-// ParseError reads an error object from a plugin's standard output. ok is
-// false when data is no error object.
+// ParseError reads an error object from the standard output of a plugin. ok is false if data
+// is not an error object.
 func ParseError(data []byte) (e *Error, ok bool) {
 	e = new(Error)
 	if err := json.Unmarshal(data, e); err != nil || (e.Code == 0 && e.Msg == "") {

@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// IfNameMax is the longest interface name that Linux accepts (IFNAMSIZ less the NUL).
+// IfNameMax is the length of the longest interface name that Linux accepts: IFNAMSIZ without
+// the terminating NUL.
 const IfNameMax = 15
 
-// ValidateContainerID refuses what the specification refuses: an id starts alphanumeric and
-// goes on with alphanumerics, '_', '.' and '-'.
+// ValidateContainerID checks an id by the rule of the specification: it starts with a letter
+// or digit; letters, digits, '_', '.' and '-' may follow.
 func ValidateContainerID(id string) error {
 	if id == "" {
 		return Errorf(CodeUnknownContainer, "missing containerID")
@@ -24,7 +25,7 @@ func ValidateContainerID(id string) error {
 	return tooLong(CodeInvalidEnvironment, "containerID", id)
 }
 
-// ValidateNetworkName is the same rule for the name of a network.
+// ValidateNetworkName checks the name of a network by the same rule as a container id.
 func ValidateNetworkName(name string) error {
 	if name == "" {
 		return Errorf(CodeInvalidConfig, "missing network name")
@@ -36,8 +37,8 @@ func ValidateNetworkName(name string) error {
 	return tooLong(CodeInvalidConfig, "network name", name)
 }
 
-// A state file is named after network, container and interface: longer names
-// could not be stored (NAME_MAX is 255).
+// tooLong refuses a name that is too long for a file name (NAME_MAX is 255), because state
+// files are named after network, container and interface.
 func tooLong(code Code, what, s string) error {
 	if len(s) > 200 {
 		return Errorf(code, "%s is too long", what).WithDetails("%d bytes, at most 200", len(s))
@@ -45,7 +46,8 @@ func tooLong(code Code, what, s string) error {
 	return nil
 }
 
-// ValidateIfName refuses what the kernel's dev_valid_name refuses, and ':'.
+// ValidateIfName refuses the names that the kernel's dev_valid_name refuses, and names with
+// ':'.
 func ValidateIfName(name string) error {
 	switch {
 	case name == "":
@@ -65,8 +67,8 @@ func ValidateIfName(name string) error {
 	return nil
 }
 
-// ValidatePluginType refuses a plugin type that could name a file outside the
-// search path.
+// ValidatePluginType refuses a type that names a file outside CNI_PATH, for example one with a
+// slash.
 func ValidatePluginType(t string) error {
 	switch {
 	case t == "":

@@ -1,13 +1,13 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spec holds the Container Network Interface as data: the wire types
-// of every version from 0.1.0 to 1.1.0, the rules for names and versions, the
-// error object and the call envelope (environment and standard input).
+// Package spec defines the data of the Container Network Interface: the wire types of every
+// version from 0.1.0 to 1.1.0, the rules for names and versions, the error object, and a
+// plugin call with its environment and standard input.
 //
-// There is one Go type for a result, in the newest shape; ParseResult and
-// Result.Encode convert at the edge. Nothing here touches a file, a process or
-// the network.
+// One Go type, Result, serves all versions. It has the fields of the newest one; ParseResult
+// and Result.Encode convert from and to other versions. This package touches no file, process
+// or network.
 package spec
 
 import (
@@ -15,8 +15,8 @@ import (
 	"net/netip"
 )
 
-// Result is what an ADD returns, in the shape of version 1.1.0. An IPAM result
-// has no interfaces and no interface indices.
+// Result is what an ADD returns, with the fields of version 1.1.0. An IPAM result has no
+// interfaces and no interface indices.
 type Result struct {
 	CNIVersion string      `json:"cniVersion,omitempty"`
 	Interfaces []Interface `json:"interfaces,omitempty"`
@@ -25,8 +25,8 @@ type Result struct {
 	DNS        DNS         `json:"dns,omitzero"`
 }
 
-// Interface is one interface an attachment made or adjusted. Sandbox is the
-// path of the container's namespace and empty for the host's.
+// Interface is an interface that a plugin made or changed. Sandbox is the path of the
+// container's namespace; it is empty for an interface of the host.
 type Interface struct {
 	Name       string `json:"name"`
 	Mac        string `json:"mac,omitempty"`
@@ -36,7 +36,7 @@ type Interface struct {
 	PciID      string `json:"pciID,omitempty"`      // since 1.1.0
 }
 
-// IPConfig is one address with its prefix length; host bits are kept.
+// IPConfig is an address with its prefix length. The host bits of the address are kept.
 // Interface is an index into Result.Interfaces.
 type IPConfig struct {
 	Interface *int         `json:"interface,omitempty"`
@@ -44,9 +44,9 @@ type IPConfig struct {
 	Gateway   netip.Addr   `json:"gateway,omitzero"`
 }
 
-// Route is one route of the container. Without GW the first gateway of the family is used.
-// MTU, AdvMSS (bytes), Priority (metric), Table and Scope exist since 1.1.0; scope is 0
-// global, 253 link, 254 host.
+// Route is a route of the container. If GW is not set, the plugin uses the first gateway of
+// the same family. MTU, AdvMSS (bytes), Priority (metric), Table and Scope exist since 1.1.0.
+// Scope is 0 for global, 253 for link, 254 for host.
 type Route struct {
 	Dst      netip.Prefix `json:"dst"`
 	GW       netip.Addr   `json:"gw,omitzero"`
@@ -57,7 +57,7 @@ type Route struct {
 	Scope    *int         `json:"scope,omitempty"`
 }
 
-// DNS is the configuration for a container's resolver.
+// DNS configures the container's resolver.
 type DNS struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Domain      string   `json:"domain,omitempty"`
@@ -70,11 +70,11 @@ func (d DNS) IsZero() bool {
 	return len(d.Nameservers) == 0 && d.Domain == "" && len(d.Search) == 0 && len(d.Options) == 0
 }
 
-// Clone returns a copy that shares nothing with r.
+// Clone returns a deep copy of r.
 func (r *Result) Clone() *Result {
 	data, err := json.Marshal(r)
 	if err != nil {
-		panic("spec: clone result: " + err.Error()) // plain data always marshals
+		panic("spec: clone result: " + err.Error()) // cannot fail: r is plain data
 	}
 	out := new(Result)
 	if err := json.Unmarshal(data, out); err != nil {

@@ -14,12 +14,12 @@ import (
 // Current is the newest version of the specification that this library supports.
 const Current = "1.1.0"
 
-// Legacy is the version of a configuration without cniVersion (as in libcni and skel; the
-// documentation's 0.2.0 was never implemented).
+// Legacy is the version of a configuration without cniVersion, as in libcni and skel. (The
+// documentation says 0.2.0, but no program implemented that.)
 const Legacy = "0.1.0"
 
-// Versions lists every supported version, oldest first. It is a function
-// because a package variable would be work before main.
+// Versions lists every supported version, oldest first. It is a function, because a package
+// variable would cost time before main.
 func Versions() []string {
 	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 }
@@ -45,8 +45,8 @@ func Supported(v string) bool {
 	return false
 }
 
-// Compare orders two versions: negative when a is older than b. An empty version is Legacy;
-// invalid versions sort as 0.0.0.
+// Compare compares two versions. It returns a negative number if a is older than b. An empty
+// version counts as Legacy, an invalid one as 0.0.0.
 func Compare(a, b string) int {
 	x, _ := parseVersion(a)
 	y, _ := parseVersion(b)
@@ -58,11 +58,11 @@ func Compare(a, b string) int {
 	return 0
 }
 
-// AtLeast reports whether v is min or newer.
+// AtLeast reports whether v is equal to min or newer.
 func AtLeast(v, min string) bool { return Compare(v, min) >= 0 }
 
-// ValidateVersion returns an error unless v has the form MAJOR[.MINOR[.PATCH]]. An empty
-// one is Legacy.
+// ValidateVersion returns an error unless v has the form MAJOR[.MINOR[.PATCH]]. It accepts an
+// empty version, which means Legacy.
 func ValidateVersion(v string) error {
 	_, err := parseVersion(v)
 	return err
@@ -88,12 +88,12 @@ func parseVersion(v string) (out [3]int, err error) {
 
 // VersionInfo is the output of VERSION.
 type VersionInfo struct {
-	CNIVersion        string   `json:"cniVersion"`        // the caller's
-	SupportedVersions []string `json:"supportedVersions"` // those that the plugin supports
+	CNIVersion        string   `json:"cniVersion"`        // version of the request
+	SupportedVersions []string `json:"supportedVersions"` // versions that the plugin supports
 }
 
-// ParseVersions reads the output of VERSION. As in libcni, a plugin of 0.2.0 without a list
-// supports 0.1.0 and 0.2.0.
+// ParseVersions reads the output of VERSION. As in libcni, a plugin that answers with version
+// 0.2.0 and no list supports 0.1.0 and 0.2.0.
 func ParseVersions(data []byte) (*VersionInfo, error) {
 	v := new(VersionInfo)
 	if err := json.Unmarshal(data, v); err != nil {
