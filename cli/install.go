@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/node/plan"
 )
 
 const installLong = `Put this program into DIR (such as /opt/cni/bin) under the name of every
@@ -99,7 +101,7 @@ func (c *installCommand) Execute([]string) error {
 }
 
 // pods writes the configuration of the pods' network. With --remove it removes the template.
-func (c *installCommand) pods(done *installed, network pods) (err error) {
+func (c *installCommand) pods(done *installed, network plan.Network) (err error) {
 	switch {
 	case c.Remove:
 		return c.app.removePodTemplate()

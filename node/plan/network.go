@@ -1,0 +1,111 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// The name of the pods' network, and of its file.
+const (
+	NetworkName = "pods"
+	NetworkFile = "10-pods.conflist"
+)
+
+// templateMark is the first line of the template, a comment in Go's template language. Only a
+// file that begins with it is ours to replace or remove.
+const templateMark = "{{/* patchbay install --kubernetes */ -}}\n"
+
+// The parts of the template that list the pods' ranges and routes. containerd fills them in
+// when the kubelet has sent it the node's podCIDRs.
+const (
+	templateRanges = `{{range $i, $r := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$r}}"}]{{end}}`
+	templateRoutes = `{{range $i, $r := .Routes}}{{if $i}}, {{end}}{"dst": "{{$r}}"}{{end}}`
+)
+
+// Network is the network of a node's pods.
+type Network struct {
+	Cluster []netip.Prefix // the addresses of all pods of the cluster: traffic to them is not masqueraded
+	Node    []netip.Prefix // the addresses of this node's pods; if empty, the runtime fills in the template
+	MTU     int            // bytes, of the pods' links; 0: the plugin's default
+}
+
+// Text is the network's configuration. Without this node's prefixes it is containerd's
+// template.
+func (n Network) Text() []byte {
+	if len(n.Node) == 0 {
+		return append([]byte(templateMark), n.config(templateRanges, templateRoutes)...)
+	}
+	return n.config(n.ownRanges(), n.defaultRoutes())
+}
+
+func (n Network) config(ranges, routes string) []byte {
+	outside, mtu := "", ""
+	for i, c := range n.Cluster {
+		outside += fmt.Sprintf("%s%q", strings.Repeat(", ", min(i, 1)), c)
+	}
+	if n.MTU > 0 {
+		mtu = fmt.Sprintf("\n          \"mtu\": %d,", n.MTU)
+	}
+	return fmt.Appendf(nil, `{
+  "cniVersion": "1.0.0",
+  "name": "pods",
+  "plugins": [
+    {
+      "type": "patchbay",
+      "capabilities": {"portMappings": true, "bandwidth": true},
+      "plugins": [
+        {
+          "type": "ptp",
+          "ipMasq": true,
+          "ipMasqOutside": [%s],%s
+          "ipam": {
+            "type": "host-local",
+            "ranges": [%s],
+            "routes": [%s]
+          }
+        },
+        {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
+        {"type": "bandwidth", "capabilities": {"bandwidth": true}}
+      ]
+    }
+  ]
+}
+`, outside, mtu, ranges, routes)
+}
+
+func (n Network) ownRanges() string {
+	var list []string
+	for _, p := range n.Node {
+		list = append(list, fmt.Sprintf(`[{"subnet": "%s"}]`, p))
+	}
+	return strings.Join(list, ", ")
+}
+
+func (n Network) defaultRoutes() string {
+	var list []string
+	for _, p := range n.Node {
+		dst := "::/0"
+		if p.Addr().Is4() {
+			dst = "0.0.0.0/0"
+		}
+		if text := fmt.Sprintf(`{"dst": "%s"}`, dst); !slices.Contains(list, text) {
+			list = append(list, text)
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// IsTemplate reports whether a file is a template of ours, by its mark.
+func IsTemplate(file []byte) bool { return bytes.HasPrefix(file, []byte(templateMark)) }
+
+// IsOurs reports whether a file is a Text: a template of ours, or a network of our form.
+func IsOurs(file []byte) bool {
+	head, _, _ := bytes.Cut(Network{}.config("", ""), []byte(`"ipMasqOutside"`)) // the same for all prefixes
+	return IsTemplate(file) || bytes.HasPrefix(file, head)
+}
