@@ -132,7 +132,7 @@ const wrapType = "wrap"
 type member struct {
 	Type         string          `json:"type"`
 	Capabilities map[string]bool `json:"capabilities"`
-	Plugin       json.RawMessage `json:"plugin"` // the configuration that a plugin of type wrap calls
+	Plugin       json.RawMessage `json:"plugin"` // set in a plugin of type wrap: the plugin that it calls
 }
 
 // declared decodes one plugin's configuration. To a plugin of type wrap it adds the

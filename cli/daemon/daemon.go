@@ -19,17 +19,17 @@ import (
 	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
-// command is one line of the table.
+// command describes one command for the parser.
 type command struct {
 	name, short, long string
-	data              any // flags and Execute
+	data              any // a struct with the flags and the method Execute
 }
 
-// app is shared by the commands.
+// app holds what all commands share.
 type app struct {
 	ctx    context.Context
 	log    io.Writer
-	parsed *flags.Command // the program; Active leads to the command that was typed
+	parsed *flags.Command // the whole command line; its field Active leads to the command that was typed
 }
 
 func (a *app) commands() []command {
@@ -42,7 +42,7 @@ func (a *app) commands() []command {
 	}
 }
 
-// about precedes the list of commands.
+// about is the text before the list of commands.
 const about = `patchbayd runs Patchbay's services. Each command is one service, in the foreground,
 logging to standard error; SIGTERM ends it.`
 
@@ -75,15 +75,15 @@ func Main(args []string, log io.Writer) int {
 	return a.report(err)
 }
 
-// longFlags doubles the dash of -pidfile and similar flags: the reference's daemon accepts
-// long names after one dash. No command has a one-letter flag but -h.
+// longFlags changes -pidfile and similar flags to --pidfile, because the reference's daemon
+// accepts long names after one dash. No command has a flag of one letter except -h.
 func longFlags(args []string) []string {
 	out := make([]string, 0, len(args))
 	for _, arg := range args {
 		if len(arg) > 2 && arg[0] == '-' && arg[1] >= 'a' && arg[1] <= 'z' {
 			arg = "-" + arg
 		}
-		switch arg { // the only boolean one
+		switch arg { // the only boolean flag
 		case "--broadcast=true":
 			arg = "--broadcast"
 		case "--broadcast=false":
@@ -116,11 +116,11 @@ func (a *app) report(err error) int {
 // exitUsage is the status of a mistake on the command line.
 const exitUsage = 2
 
-// usageError is such a mistake that the library does not detect.
+// usageError is a mistake on the command line that the library does not detect.
 type usageError struct{ error }
 
-// noArgs refuses arguments that a command does not have: a service that ignored a stray
-// word would not do what was intended.
+// noArgs returns an error if a command that takes no arguments gets some. A service that
+// ignored a word would not do what the user meant.
 func noArgs(args []string) error {
 	if len(args) > 0 {
 		return usageError{fmt.Errorf("unexpected argument %q", args[0])}
@@ -128,7 +128,7 @@ func noArgs(args []string) error {
 	return nil
 }
 
-// typed is the command that was typed, without its flags.
+// typed returns the words of the command that was typed, without its flags.
 func (a *app) typed() (words []string) {
 	if a.parsed == nil {
 		return nil

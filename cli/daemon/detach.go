@@ -18,11 +18,11 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// detach starts the keeper as a separate process and returns when its socket exists. The
-// keeper shares nothing with its starter: it has a new session, no descriptors but the
-// socket and the log, its own cgroup where cgroup v2 allows, an environment with only
-// Patchbay's variables, and / as its directory. When another keeper has the socket, there
-// is nothing to do.
+// detach starts the keeper as a separate process, and returns when the keeper's socket exists.
+// The keeper shares nothing with the process that starts it. It has a new session and / as its
+// directory, and only Patchbay's variables in its environment. It inherits no descriptors
+// except the socket and the log, and with cgroup v2 it gets its own cgroup, if the system
+// allows. If another keeper has the socket already, detach does nothing.
 func (c *dhcpCommand) detach() error {
 	path := c.HostPrefix + c.SocketPath
 	l, err := listen(path)
@@ -34,7 +34,7 @@ func (c *dhcpCommand) detach() error {
 	}
 	ul := l.(*net.UnixListener)
 	ul.SetUnlinkOnClose(false)
-	defer ul.Close() //nolint:errcheck // the child has it
+	defer ul.Close() //nolint:errcheck // the child has a copy
 	socket, err := ul.File()
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (c *dhcpCommand) start(socket *os.File) error {
 	if err != nil {
 		return err
 	}
-	defer logFile.Close() //nolint:errcheck // the child has it
+	defer logFile.Close() //nolint:errcheck // the child has a copy
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -79,8 +79,8 @@ func (c *dhcpCommand) start(socket *os.File) error {
 	return p.Release()
 }
 
-// keepNothingOpen marks every descriptor but the first three, which may be the starter's
-// own, to be closed in the child: os.StartProcess passes on all others.
+// keepNothingOpen sets close-on-exec on every descriptor except the first three.
+// os.StartProcess would pass on descriptors that the calling program left open.
 func keepNothingOpen() error {
 	err := unix.CloseRange(firstFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // Linux 5.11
 	if err == nil {
@@ -98,11 +98,11 @@ func keepNothingOpen() error {
 	return nil
 }
 
-// inherited is the variable that says that descriptor 3 is the socket. The starter cannot
-// use LISTEN_PID, since it does not know the child's id.
+// inherited is the environment variable that names the descriptor of the socket, 3. The parent
+// cannot set LISTEN_PID instead, because it does not know the child's process id.
 const inherited = "PATCHBAY_LISTEN_FD"
 
-// environment returns only the variables that the keeper reads.
+// environment returns only those variables that the keeper reads.
 func environment() []string {
 	env := []string{inherited + "=" + strconv.Itoa(firstFD), "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	for _, name := range []string{"PATCHBAY_RUN_DIR", "PATCHBAY_CNI_DIR", "PATCHBAY_PROC"} {
@@ -130,7 +130,7 @@ func (c *dhcpCommand) flags() []string {
 	return out
 }
 
-// openLog opens the log of a keeper without a journal.
+// openLog opens the log file of a keeper that does not log to systemd's journal.
 func openLog() (*os.File, error) {
 	run := paths.Default().Run
 	if err := durable.MakeDir(run, "dhcp"); err != nil {
@@ -139,8 +139,9 @@ func openLog() (*os.File, error) {
 	return os.OpenFile(filepath.Join(run, "dhcp", "keeper.log"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 }
 
-// cgroup opens a separate cgroup for the keeper (v2, CLONE_INTO_CGROUP since Linux 5.7):
-// in the starter's cgroup it would end with the runtime's service.
+// cgroup makes a separate cgroup for the keeper and opens it (cgroup v2; CLONE_INTO_CGROUP
+// exists since Linux 5.7). In the parent's cgroup, systemd would end the keeper together with
+// the runtime's service.
 func cgroup() (*os.File, error) {
 	const dir = "/sys/fs/cgroup/patchbay-dhcp"
 	var st unix.Statfs_t

@@ -41,7 +41,7 @@ type dhcpCommand struct {
 	app *app
 }
 
-// Execute keeps leases until a signal ends the process.
+// Execute keeps the leases until a signal ends the process.
 func (c *dhcpCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (c *dhcpCommand) writePID() error {
 	return os.Chmod(c.PidFile, 0o644)
 }
 
-// releaseTime is how long a DEL waits until its release is sent.
+// releaseTime limits how long a DEL waits for the release to be sent.
 const releaseTime = 2 * time.Second
 
 func (c *dhcpCommand) serve(l net.Listener) error {

@@ -56,7 +56,7 @@ type dockerCommand struct {
 	app *app
 }
 
-// Execute serves until a signal ends the process.
+// Execute runs the driver until a signal ends the process.
 func (c *dockerCommand) Execute(args []string) error {
 	where := paths.Default()
 	switch {
@@ -95,13 +95,13 @@ func (c *dockerCommand) Execute(args []string) error {
 	return cnm.Serve(c.app.ctx, resident.PatientListener(l, log.Printf), h)
 }
 
-// failureTime is how long a driver that cannot start reports that to Docker, before systemd
-// starts it again.
+// failureTime is how long a driver that cannot start answers Docker with its error. After that
+// it exits, and systemd starts it again.
 const failureTime = 10 * time.Second
 
-// serveFailure answers Docker when the driver cannot start and systemd has passed it the
-// socket. Otherwise the calls would wait there for ever: Docker has no timeout, and does
-// not finish starting before the calls for its containers are answered.
+// serveFailure answers Docker's calls with the error why, if systemd has passed the socket of a
+// driver that cannot start. Without an answer the calls would wait for ever: Docker has no
+// timeout here, and while it starts, it waits for the answers for its containers.
 func (a *app) serveFailure(why error) {
 	if n, err := passed(); n != 1 || err != nil {
 		return
@@ -125,7 +125,7 @@ func (c *dockerCommand) driver(logger *log.Logger) (*docker.Driver, error) {
 	})
 }
 
-// logCalls logs calls that failed or took long.
+// logCalls logs calls that failed or took more than a second.
 func logCalls(logger *log.Logger) func(cnm.Call) {
 	const long = time.Second
 	return func(c cnm.Call) {

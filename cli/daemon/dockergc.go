@@ -27,8 +27,8 @@ type gcFlags struct {
 	DryRun bool `long:"dry-run" description:"gc: only print what would be removed"`
 }
 
-// collectMethod is our own method on Docker's socket: only the serving process may change
-// the state.
+// collectMethod is a method that we add to those of Docker's protocol. gc calls it because only
+// the serving process may change the state.
 const collectMethod = "Patchbay.Collect"
 
 func collector(d *docker.Driver) cnm.Method {
@@ -41,7 +41,8 @@ func collector(d *docker.Driver) cnm.Method {
 	}
 }
 
-// collect calls the running driver, or else does its work.
+// collect asks the running driver to remove what is dead. If no driver runs, it does that work
+// itself.
 func (c *dockerCommand) collect(w io.Writer) error {
 	if c.Timeout <= 0 || c.Grace < 0 {
 		return errors.New("timeout must be more than 0, and grace not less")
@@ -50,7 +51,7 @@ func (c *dockerCommand) collect(w io.Writer) error {
 		return c.show(w, nil)
 	}
 	out, err := c.collectLocally()
-	if errors.Is(err, unix.EWOULDBLOCK) { // a driver runs, or has started meanwhile
+	if errors.Is(err, unix.EWOULDBLOCK) { // a driver is running, or has just started
 		out, err = c.collectInDriver()
 	}
 	if err != nil {

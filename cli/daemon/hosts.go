@@ -57,7 +57,7 @@ type hostsCommand struct {
 	app *app
 }
 
-// newHostsCommand gives the subcommands the flags that they share.
+// newHostsCommand returns the command and gives its subcommands the flags that all share.
 func newHostsCommand(a *app) *hostsCommand {
 	c := &hostsCommand{app: a}
 	c.service = serviceFile
@@ -74,7 +74,8 @@ type storeFlag struct {
 	service string // the path of hosts.env
 }
 
-// url is the store of the flag, else the service's, else one for this host alone.
+// url returns the store's URL: from the flag, else from the service's file, else of a store for
+// this host alone.
 func (f *storeFlag) url(where paths.Paths) (string, error) {
 	if f.Store != "" {
 		return f.Store, nil
@@ -150,7 +151,7 @@ func (c *hostsCommand) options(where paths.Paths, printLine func(string, ...any)
 	return o, err
 }
 
-// confDir is the directory of the flag, or else the service's.
+// confDir returns the directory that the flag names, or else that of the service.
 func (c *hostsCommand) confDir() (string, error) {
 	if c.ConfDir != usualConfDir {
 		return c.ConfDir, nil

@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// admin is shared by the subcommands of `patchbayd hosts`.
+// admin holds what the subcommands of `patchbayd hosts` share.
 type admin struct {
 	app   *app
 	store *storeFlag
@@ -29,7 +29,7 @@ type admin struct {
 // patience is how long a subcommand waits for the store.
 const patience = 15 * time.Second
 
-// do opens the store for one command.
+// do connects to the store, calls fn and closes the connection.
 func (a *admin) do(fn func(context.Context, hosts.Admin) error) error {
 	ctx, cancel := context.WithTimeout(a.app.ctx, patience)
 	defer cancel()
@@ -89,8 +89,8 @@ func (c *hostsCreateCommand) Execute(args []string) error {
 	return c.admin.do(func(ctx context.Context, a hosts.Admin) error { return a.Create(ctx, n) })
 }
 
-// blockBits is the length of a block: the flag's, or the usual length, or a sixteenth of a
-// small subnet.
+// blockBits returns the prefix length of one host's block. It is given if that is not 0, else
+// usual; in a small subnet, a block is a sixteenth of the subnet.
 func blockBits(given int, subnet netip.Prefix, usual int) int {
 	if given != 0 {
 		return given
@@ -98,7 +98,8 @@ func blockBits(given int, subnet netip.Prefix, usual int) int {
 	return max(usual, subnet.Bits()+4)
 }
 
-// readPlugins reads a list of plugins, or takes the plugins from a configuration.
+// readPlugins reads a list of plugins from a file, or takes the list from a network's
+// configuration.
 func readPlugins(path string) (out []json.RawMessage, err error) {
 	data, err := durable.ReadGiven(path)
 	if err != nil {
@@ -137,7 +138,7 @@ type hostsForgetCommand struct {
 	admin admin
 }
 
-// Execute forgets a host, and prints what other hosts may get now.
+// Execute forgets a host, and prints the blocks that other hosts may get now.
 func (c *hostsForgetCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err

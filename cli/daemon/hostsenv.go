@@ -16,18 +16,18 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// serviceFile is the EnvironmentFile of patchbay-hosts.service. Commands use it to find
-// the store of the running agent.
+// serviceFile is the EnvironmentFile of patchbay-hosts.service. Commands read from it which
+// store the running agent uses.
 const serviceFile = "/etc/patchbay/hosts.env"
 
-// service holds the agent's options that subcommands need.
+// service holds the options in that file that the subcommands need.
 type service struct {
 	Store   string `long:"store"`
 	ConfDir string `long:"conf-dir"`
 }
 
-// readService reads the file. A missing file sets nothing; an unreadable one is an error,
-// as the default store would look empty.
+// readService reads the file. If the file is missing, it sets nothing. If the file cannot be
+// read, it returns an error: a command that used the default store instead would find it empty.
 func readService(path string) (s service, err error) {
 	data, err := durable.ReadConf(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -35,15 +35,15 @@ func readService(path string) (s service, err error) {
 	}
 	vars := readEnv(data)
 	p := flags.NewParser(&s, flags.IgnoreUnknown)
-	if _, err := p.ParseArgs(longFlags(strings.Fields(vars["PATCHBAY_HOSTS_OPTIONS"]))); err != nil { // systemd splits the same way
+	if _, err := p.ParseArgs(longFlags(strings.Fields(vars["PATCHBAY_HOSTS_OPTIONS"]))); err != nil { // systemd splits the variable in the same way
 		return s, fmt.Errorf("%s: read PATCHBAY_HOSTS_OPTIONS: %w", path, err)
 	}
 	s.Store = cmp.Or(s.Store, vars["PATCHBAY_STORE"])
 	return s, nil
 }
 
-// readEnv reads the format of an EnvironmentFile (systemd.exec(5)): lines of KEY=VALUE,
-// values in quotes or not, comments after # and ;.
+// readEnv parses the format of an EnvironmentFile (systemd.exec(5)). Each line is KEY=VALUE,
+// with or without quotes; # and ; begin a comment.
 func readEnv(data []byte) map[string]string {
 	out := map[string]string{}
 	for line := range strings.Lines(string(bytes.ReplaceAll(data, []byte("\\\n"), nil))) {

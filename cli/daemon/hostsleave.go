@@ -23,8 +23,7 @@ type hostsLeaveCommand struct {
 	hosts *hostsCommand
 }
 
-// Execute removes this host from the store and undoes its networking, and prints each
-// step.
+// Execute removes this host from the store, removes its networking, and prints each step.
 func (c *hostsLeaveCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
@@ -43,7 +42,7 @@ func (c *hostsLeaveCommand) Execute(args []string) error {
 		return err
 	}
 	_ = os.Remove(filepath.Join(dir, "lock"))
-	_ = os.Remove(dir) // not empty with a store in it
+	_ = os.Remove(dir) // fails if the directory has a store in it
 	return nil
 }
 

@@ -19,15 +19,15 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// The directories of an administrator's programs and units (file-hierarchy(7),
-// systemd.unit(5)). The units name the program by this path.
+// The directories for programs and units that an administrator installs (file-hierarchy(7),
+// systemd.unit(5)). The units name the program by its path here.
 const (
 	programPath = "/usr/local/bin/patchbayd"
 	unitDir     = "/etc/systemd/system"
 )
 
-// The units of `patchbayd docker`. install enables the socket; the first call starts the
-// service.
+// The units of `patchbayd docker`. install enables the socket. The first call to the socket
+// starts the service.
 const (
 	dockerService = "patchbay-docker.service"
 	dockerSocket  = "patchbay-docker.socket"
@@ -40,19 +40,19 @@ type installFlags struct {
 	Force   bool   `long:"force" description:"uninstall: even if networks of Docker use the driver"`
 }
 
-// step is one change. What is already right needs no step, so a second run has little to
-// do, and an interrupted one can be repeated.
+// step is one change. There are steps only for what differs, so an interrupted install can be
+// repeated.
 type step struct {
 	says string
 	do   func() error
 }
 
-// installer puts this program and its units where systemd finds them.
+// installer copies this program and its units to where systemd finds them.
 type installer struct {
 	installFlags
 	out    io.Writer
-	source string // the program
-	booted string // exists while systemd runs (sd_booted(3))
+	source string // the program to copy
+	booted string // a path that exists while systemd runs (sd_booted(3))
 }
 
 func newInstaller(f installFlags, out io.Writer) *installer {
@@ -68,15 +68,15 @@ func (in *installer) install() error {
 	if in.DestDir == "" {
 		update := len(steps) > 0
 		steps = append(steps, systemctl("daemon-reload"), systemctl("enable", "--now", dockerSocket))
-		if update { // Docker's calls wait at the socket meanwhile
+		if update { // meanwhile Docker's calls wait at the socket
 			steps = append(steps, systemctl("try-restart", dockerService))
 		}
 	}
 	return in.run(steps)
 }
 
-// uninstall removes what install made. It keeps the state while networks are in it, which
-// is why it refuses before.
+// uninstall removes what install made. It refuses while Docker's networks use the driver,
+// unless --force is given. It keeps the state if there are networks in it.
 func (in *installer) uninstall(networks int) error {
 	if networks > 0 && !in.Force {
 		return fmt.Errorf("%d of Docker's networks use the driver: `docker network rm` them first, or --force", networks)
@@ -102,11 +102,11 @@ func (in *installer) uninstall(networks int) error {
 	return in.run(steps)
 }
 
-// networksIn counts the driver's networks.
+// networksIn counts the networks in the driver's state.
 func networksIn(stateDir string) (n int) {
 	entries, err := os.ReadDir(filepath.Join(stateDir, "docker", "networks"))
 	if err != nil {
-		return 0 // the driver never ran
+		return 0 // the driver has never run
 	}
 	for _, e := range entries {
 		if !durable.IsTemp(e.Name()) {
@@ -118,13 +118,13 @@ func networksIn(stateDir string) (n int) {
 
 // needed reports whether another unit of Patchbay starts the program.
 func (in *installer) needed() bool {
-	units, _ := filepath.Glob(in.at(unitDir + "/patchbay-*.service")) // the pattern is right
+	units, _ := filepath.Glob(in.at(unitDir + "/patchbay-*.service")) // cannot fail: the pattern is valid
 	return slices.ContainsFunc(units, func(path string) bool { return filepath.Base(path) != dockerService })
 }
 
 func (in *installer) at(path string) string { return filepath.Join(in.DestDir, path) }
 
-// files returns the steps that write files that differ.
+// files returns steps for the program and the units that differ from their files.
 func (in *installer) files() (steps []step, err error) {
 	program, err := os.ReadFile(in.source)
 	if err != nil {
@@ -145,8 +145,8 @@ func (in *installer) files() (steps []step, err error) {
 	return steps, nil
 }
 
-// file adds the step that writes a file, unless it is up to date. It refuses to replace a
-// unit of others, and anything but a regular file.
+// file adds a step that writes a file, unless the file is up to date. It refuses to replace a
+// unit that Patchbay did not write, and anything that is not a regular file.
 func (in *installer) file(steps []step, path string, want []byte, mode fs.FileMode) ([]step, error) {
 	path = in.at(path)
 	fi, err := os.Lstat(path)
@@ -171,9 +171,9 @@ func (in *installer) file(steps []step, path string, want []byte, mode fs.FileMo
 	return append(steps, step{"write " + path, func() error { return write(path, want, mode) }}), nil
 }
 
-// write replaces a file whole: a running program keeps the old one. The new file is
-// executable, and on the disk, before it gets its name, so systemd can start it at any
-// time.
+// write replaces a file by a rename, so a running program keeps the old file. The new file is
+// complete, executable and synced to the disk before it gets its name, because systemd may
+// start it at any time.
 func write(path string, data []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -195,7 +195,7 @@ func systemctl(args ...string) step {
 	}}
 }
 
-// run prints and takes each step.
+// run prints each step and runs it.
 func (in *installer) run(steps []step) error {
 	if in.DestDir == "" && !in.Print {
 		if _, err := os.Stat(in.booted); err != nil {

@@ -21,10 +21,10 @@ const firstFD = 3
 
 // listener returns the socket that systemd has passed, or a new one at path.
 func listener(path string) (net.Listener, error) {
-	if os.Getenv(inherited) == strconv.Itoa(firstFD) { // from our own --detach
+	if os.Getenv(inherited) == strconv.Itoa(firstFD) { // passed by our own --detach
 		l, err := fromFD()
 		if ul, ok := l.(*net.UnixListener); ok {
-			ul.SetUnlinkOnClose(true) // we must remove it, unlike systemd's
+			ul.SetUnlinkOnClose(true) // we must remove this socket file; systemd removes its own
 		}
 		return l, errors.Join(err, os.Unsetenv(inherited))
 	}
@@ -40,13 +40,13 @@ func listener(path string) (net.Listener, error) {
 	return listen(path)
 }
 
-// activated reports whether the environment announces descriptors for this process.
+// activated reports whether the environment says that descriptors were passed to this process.
 func activated() bool {
 	return os.Getenv("LISTEN_FDS") != "" && os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid())
 }
 
-// passed is the number of descriptors for this process. It removes the announcement from
-// the environment.
+// passed returns the number of descriptors that were passed to this process. It also removes
+// the variables from the environment, so that children do not read them.
 func passed() (int, error) {
 	if !activated() {
 		return 0, nil
@@ -64,7 +64,7 @@ func passed() (int, error) {
 	return n, nil
 }
 
-// fromFD is the passed socket.
+// fromFD returns the socket that was passed.
 func fromFD() (net.Listener, error) {
 	unix.CloseOnExec(firstFD)
 	f := os.NewFile(uintptr(firstFD), "socket")
@@ -76,15 +76,16 @@ func fromFD() (net.Listener, error) {
 	return l, nil
 }
 
-// socketMode is the mode in the systemd unit: root and its group.
+// socketMode is the mode in the systemd unit: user and group of the socket, root, may connect.
 const socketMode = 0o660
 
-// listenTime is longer than many keepers take that start at once and each check for
-// another listener.
+// listenTime limits the wait for the lock. Even when many keepers start at once, and each
+// checks for another listener, they take less time than this.
 const listenTime = 30 * time.Second
 
-// listen creates the socket, accessible for root only. It replaces one without a listener;
-// a lock serialises keepers that start at once.
+// listen creates a socket that only root can access. It replaces a socket file on which no
+// process listens. Keepers that start at the same time take a lock, so they do this one after
+// the other.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -110,7 +111,7 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// alive reports whether a process listens.
+// alive reports whether a process listens on the socket.
 func alive(path string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

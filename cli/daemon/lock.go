@@ -16,16 +16,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// lock takes the lock of a file, which it creates. It waits until ctx ends, and for wait
-// at most; 0 is not at all. If the lock stays taken, the error wraps unix.EWOULDBLOCK.
+// lock creates a file, if it is missing, and takes its lock. It waits at most for wait, and not
+// at all if wait is 0. If the lock stays taken, the error wraps unix.EWOULDBLOCK.
 func lock(ctx context.Context, path string, wait time.Duration) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, unix.EWOULDBLOCK)
 	defer cancel()
 	return durable.Lock(ctx, path)
 }
 
-// lockState keeps a second process from using the same state, whose directory is named after
-// the service.
+// lockState keeps a second process from using the same state directory. The directory is named
+// after the service.
 func lockState(ctx context.Context, dir string, wait time.Duration) (unlock func(), err error) {
 	return lockOf(ctx, dir, "lock", wait)
 }
@@ -38,17 +38,18 @@ func lockOf(ctx context.Context, dir, file string, wait time.Duration) (unlock f
 	return unlock, err
 }
 
-// Without a running driver, gc of Docker's state may work for minutes; a driver that
-// starts meanwhile must not answer Docker with errors. So a driver first takes a second
-// lock: gc checks that lock, and stops when it is taken.
+// If no driver runs, gc works on Docker's state itself, which may take minutes. A driver that
+// starts meanwhile must not answer Docker with errors. So a driver takes a lock of its own
+// first: gc looks at this lock, and stops when a driver has taken it.
 const (
 	driverLock = "driver"
-	gcLooks    = 100 * time.Millisecond // how often gc checks
-	lookTime   = time.Second            // longer than gc's check takes
-	gcTime     = 30 * time.Second       // longer than gc takes to stop; calls wait at the socket
+	gcLooks    = 100 * time.Millisecond // how often gc looks at the lock
+	lookTime   = time.Second            // longer than one look takes
+	gcTime     = 30 * time.Second       // longer than gc takes to stop; meanwhile calls wait at the socket
 )
 
-// lockDriver is lockState for the driver. It waits for gc, but not for another driver.
+// lockDriver takes the driver's lock and the lock of the state. It waits for gc, but not for
+// another driver.
 func lockDriver(ctx context.Context, dir string) (unlock func(), err error) {
 	only, err := lockOf(ctx, dir, driverLock, lookTime)
 	if err != nil {
@@ -62,8 +63,8 @@ func lockDriver(ctx context.Context, dir string) (unlock func(), err error) {
 	return func() { state(); only() }, nil
 }
 
-// untilDriver returns a context that ends, with an error that wraps unix.EWOULDBLOCK, when
-// a driver starts.
+// untilDriver returns a context that is cancelled when a driver starts. Its cause wraps
+// unix.EWOULDBLOCK.
 func untilDriver(ctx context.Context, dir string) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

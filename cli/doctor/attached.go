@@ -27,8 +27,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Attachment is one attachment of this node. Result and Config are nil where no runtime
-// caches them.
+// Attachment is one attachment of this node. Result and Config are nil if no runtime has cached
+// them.
 type Attachment struct {
 	chain.Cached
 	Records []*record.Record
@@ -36,8 +36,8 @@ type Attachment struct {
 	proc string
 }
 
-// Name names the attachment in messages: by the namespace where the container's id is only
-// derived from it, as cnitool does.
+// Name names the attachment in messages. If the container's id was derived from the namespace's
+// path, as cnitool does, it uses that path instead of the id.
 func (a *Attachment) Name() string {
 	name := a.Network + "/" + a.ContainerID
 	if strings.HasPrefix(a.ContainerID, "cnitool-") && a.NetNS != "" {
@@ -52,7 +52,7 @@ func (a *Attachment) Name() string {
 	return name
 }
 
-// pod is the Kubernetes pod of the attachment, from the cached result or a record.
+// pod returns the Kubernetes pod of the attachment, from the cached result or a record.
 func (a *Attachment) pod() string {
 	pod := a.Pod()
 	for _, r := range a.Records {
@@ -64,9 +64,9 @@ func (a *Attachment) pod() string {
 // Owner is the key that marks every object of the attachment.
 func (a *Attachment) Owner() owner.Key { return owner.Of(a.Network, a.ContainerID, a.IfName) }
 
-// Uncached reports whether the result of the ADD is lost. Some runtimes cache it in a
-// directory of their own beside the usual one (Multus); patchbayd docker does so below its
-// state directory.
+// Uncached reports whether the result of the ADD is lost. Before it says so, it searches the
+// directories of runtimes that cache results outside the usual one, such as Multus and
+// patchbayd docker.
 func (a *Attachment) Uncached(p paths.Paths) bool {
 	if a.Result != nil {
 		return false
@@ -80,23 +80,23 @@ func (a *Attachment) Uncached(p paths.Paths) bool {
 	})
 }
 
-// Look compares the attachments of a node with the kernel: those whose result a runtime
-// caches, and those that only our records name. It calls no plugin, so it works for other
-// vendors' plugins too, and hundreds of attachments take no longer than one ADD each. It
-// looks up only once what several attachments share.
+// Look compares the attachments of a node with the kernel. It finds them in the results that
+// runtimes cache and in our records. It calls no plugin, so it works for other vendors' plugins
+// too, and takes at most as long as an ADD for each attachment. What several attachments share,
+// it looks up only once.
 type Look struct {
 	kernel *kernel.Kernel
 	proc   string
 	facts  map[string]record.Fact
 	lost   map[string][]netstate.Lost
 
-	accepted func() (bool, error) // whether all addresses are accepted; looked up once
+	accepted func() (bool, error) // reports whether iptables accepts all addresses; asked once
 }
 
-// NewLook returns a Look; proc is where procfs is.
+// NewLook returns a Look. proc is the path of the mounted procfs.
 func NewLook(k *kernel.Kernel, proc string) *Look {
 	l := &Look{kernel: k, proc: proc, facts: make(map[string]record.Fact), lost: make(map[string][]netstate.Lost)}
-	_, facts, _ := k.Records.Facts() // doctor's check of leftovers reports broken ones
+	_, facts, _ := k.Records.Facts() // the check of leftovers reports files that cannot be read
 	for _, f := range facts {
 		l.facts[f.Name] = f
 	}
@@ -107,8 +107,8 @@ func NewLook(k *kernel.Kernel, proc string) *Look {
 	return l
 }
 
-// List joins cached results and records by network and container. Files that cannot be
-// read are in the error; the list holds all others.
+// List merges cached results and records by network and container. If files cannot be read, it
+// returns an error together with the attachments it could read.
 func (l *Look) List(rt *chain.Runtime) ([]*Attachment, error) {
 	cached, cerr := rt.Attachments("")
 	records, rerr := l.kernel.Records.List("")
@@ -134,7 +134,7 @@ func (l *Look) List(rt *chain.Runtime) ([]*Attachment, error) {
 	return list, errors.Join(cerr, rerr)
 }
 
-// Gone reports whether the namespace is certain to be gone.
+// Gone reports whether the attachment's namespace certainly no longer exists.
 func (a *Attachment) Gone() bool {
 	if a.NetNS == "" {
 		return false
@@ -149,7 +149,8 @@ func (a *Attachment) Gone() bool {
 	return state == life.Dead
 }
 
-// Compare joins links and Firewall, and compares our table as a whole.
+// Compare returns what links and Firewall find, and differences in our firewall table as a
+// whole.
 func (l *Look) Compare(ctx context.Context, a *Attachment) (*netstate.Differences, error) {
 	other, err := l.links(ctx, a)
 	lost, ferr := l.Firewall(ctx, a)
@@ -162,8 +163,8 @@ func (l *Look) Compare(ctx context.Context, a *Attachment) (*netstate.Difference
 	return d, errors.Join(err, ferr, terr)
 }
 
-// Unrecorded reports whether the host's end of an attachment has our mark but no record:
-// the records were lost, as with /run/patchbay.
+// Unrecorded reports whether the host's interface of an attachment carries our mark but no
+// record exists. Then the records were lost, perhaps with all of /run/patchbay.
 func (l *Look) Unrecorded(a *Attachment) bool {
 	if a.Result == nil || len(a.Records) > 0 {
 		return false
@@ -182,7 +183,8 @@ func (l *Look) Unrecorded(a *Attachment) bool {
 	})
 }
 
-// Firewall looks up the elements of the records and of the facts they hold.
+// Firewall returns the missing elements that the attachment's records, and the shared facts
+// they name, list.
 func (l *Look) Firewall(ctx context.Context, a *Attachment) (lost []netstate.Lost, err error) {
 	env := &netstate.Env{NFT: l.kernel.NFT}
 	for _, r := range a.Records {
@@ -200,7 +202,7 @@ func (l *Look) Firewall(ctx context.Context, a *Attachment) (lost []netstate.Los
 	return lost, err
 }
 
-// addresses returns the accepted addresses of one record that are missing.
+// addresses returns those addresses of one record that iptables should accept and does not.
 func (l *Look) addresses(ctx context.Context, env *netstate.Env, r *record.Record) ([]netstate.Lost, error) {
 	if len(r.Accepts) == 0 {
 		return nil, nil
@@ -223,8 +225,8 @@ func (l *Look) fact(ctx context.Context, env *netstate.Env, name string) ([]nets
 	return lost, err
 }
 
-// links compares the links of the host, and the container's interface with the addresses
-// and routes of its result, if one is cached.
+// links compares the host's links with the records. If a result is cached, it also compares the
+// container's interface with the addresses and routes in it.
 func (l *Look) links(ctx context.Context, a *Attachment) (diffs []string, err error) {
 	host, err := l.kernel.Host()
 	if err != nil {
@@ -261,8 +263,8 @@ func (a *Attachment) hostLinks() (names []string) {
 	return slices.Compact(names)
 }
 
-// compareInside compares the interface with the result, if the result places it in this
-// namespace.
+// compareInside compares the container's interface with the cached result, if the result says
+// that this interface is in this namespace.
 func (a *Attachment) compareInside(ctx context.Context, env *netstate.Env) (diffs []string, err error) {
 	at := slices.IndexFunc(a.Result.Interfaces, func(i spec.Interface) bool { return i.Name == a.IfName && i.Sandbox == a.NetNS })
 	if at < 0 {
@@ -292,7 +294,7 @@ func (a *Attachment) compareInside(ctx context.Context, env *netstate.Env) (diff
 		}
 	}
 	if len(diffs) > 0 {
-		return diffs, err // routes go with addresses
+		return diffs, err // the kernel removes the routes with the address
 	}
 	for _, r := range a.Result.Routes {
 		route := netstate.Route{Where: netstate.Sandbox, Link: a.IfName, Dst: r.Dst, Gateway: r.GW}

@@ -17,11 +17,11 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// mostNamed is how many attachments a finding names.
+// mostNamed is how many attachments one finding lists by name.
 const mostNamed = 3
 
-// standing returns the attachments of this node whose namespace exists: the check of
-// leftovers covers the others.
+// standing returns the attachments of this node whose namespace exists. The check of leftovers
+// covers the others.
 func (n *Node) standing() (look *Look, list []*Attachment, err error) {
 	look = NewLook(n.Kernel, n.Paths.Proc)
 	all, err := look.List(n.Runtime)
@@ -33,9 +33,9 @@ func (n *Node) standing() (look *Look, list []*Attachment, err error) {
 	return look, list, err
 }
 
-// attachments compares the interface, addresses and routes of every container with the
-// result of its ADD, and runs our plugins' CHECK for what else it needs: bridge, gateway,
-// master, forwarding.
+// attachments compares the interface, addresses and routes of every container with the result
+// of its ADD. It then runs our plugins' CHECK, which looks at what else the container needs:
+// bridge, gateway, master, forwarding.
 func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 	look, list, err := n.standing()
 	broken, err := brokenFiles(err)
@@ -48,7 +48,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 		if lerr == nil && len(diffs) == 0 {
 			diffs = n.ask(ctx, a).Other
 		}
-		if a.Gone() { // it ended meanwhile
+		if a.Gone() { // the container ended meanwhile
 			continue
 		}
 		if lerr != nil {
@@ -75,8 +75,8 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// brokenFiles splits joined errors into those of truncated records and cached results, and
-// all others.
+// brokenFiles splits joined errors into two groups: errors of truncated records and results,
+// and all others.
 func brokenFiles(err error) (broken []error, others error) {
 	several, ok := err.(interface{ Unwrap() []error })
 	if ok && !slices.ContainsFunc(several.Unwrap(), func(e error) bool { return e == record.ErrBroken || e == chain.ErrBrokenCache }) { //nolint:errorlint // err itself, not a wrapped one
@@ -92,8 +92,8 @@ func brokenFiles(err error) (broken []error, others error) {
 	return nil, err
 }
 
-// ask runs our plugins' CHECK once per attachment, and returns what is missing. It returns
-// nothing where no runtime caches the configuration.
+// ask runs our plugins' CHECK once per attachment, and returns the differences it found. If no
+// runtime has cached the configuration, it returns none.
 func (n *Node) ask(ctx context.Context, a *Attachment) *netstate.Differences {
 	key := a.Owner()
 	if d := n.asked[key]; d != nil {
@@ -112,11 +112,11 @@ func (n *Node) ask(ctx context.Context, a *Attachment) *netstate.Differences {
 	return d
 }
 
-// missing reports the attachments whose firewall elements are missing, in one finding per
-// set of missing elements.
+// missing reports the attachments that lack firewall elements. Attachments that lack the same
+// elements share a finding.
 func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
 	look, list, err := n.standing()
-	_, err = brokenFiles(err) // the check of attachments reports them
+	_, err = brokenFiles(err) // the check of attachments reports broken files
 	var recorded, lost lacks
 	for _, a := range list {
 		switch has, lerr := look.Firewall(ctx, a); {
@@ -124,7 +124,7 @@ func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
 			err = errors.Join(err, lerr)
 		case len(has) > 0:
 			recorded.add(a, has)
-		case !a.Gone(): // a record may be lost, or all: our plugins derive what should exist
+		case !a.Gone(): // a record may be lost: ask our plugins, which derive the elements from the configuration
 			lost.add(a, n.ask(ctx, a).Lost)
 		}
 	}
@@ -132,7 +132,7 @@ func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
 	return append(found, lost.findings("start the container again: records of it are lost, without which patchbay repair knows nothing of this")...), err
 }
 
-// lacks groups attachments by what is missing.
+// lacks groups attachments by the elements they lack.
 type lacks struct {
 	groups
 	counts map[string]int
@@ -159,7 +159,7 @@ func (l *lacks) findings(fix string) (found []Finding) {
 	return found
 }
 
-// several names a few and counts the others.
+// several names the first attachments of a list and counts the others.
 func several(names []string) string {
 	if len(names) <= mostNamed {
 		return strings.Join(names, ", ")

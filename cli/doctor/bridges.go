@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// bridges finds networks that share a bridge with contradicting settings, and an address
-// of the bridge that no network configures, left from an older configuration.
+// bridges finds networks that share a bridge but contradict each other. It also finds addresses
+// of a bridge that no network configures, perhaps left from an older configuration.
 func bridges(_ context.Context, n *Node) (found []Finding, err error) {
 	uses := make(map[string][]use)
 	var order []string
@@ -46,14 +46,14 @@ func bridges(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// use is a network's plugin that uses a bridge.
+// use pairs a network with the plugin in it that uses a bridge.
 type use struct {
 	network string
 	member  Member
 }
 
-// contested reports pairs of networks that exclude each other on a bridge: by incompatible
-// gateways, or because one is internal.
+// contested reports pairs of networks that cannot share a bridge, because their gateways
+// conflict or because only one is internal.
 func contested(bridge string, uses []use) (found []Finding) {
 	for i, u := range uses {
 		for _, other := range uses[i+1:] {
@@ -76,8 +76,8 @@ func contested(bridge string, uses []use) (found []Finding) {
 	return found
 }
 
-// gateways returns the addresses of two networks with isGateway that are incompatible on
-// their bridge: different IPv4 addresses, or different IPv6 ones in the same subnet.
+// gateways returns conflicting addresses of two networks that both set isGateway on one bridge.
+// IPv4 addresses conflict if they differ, IPv6 addresses only if they are also in one subnet.
 func gateways(a, b *Member) (x, y string, differ bool) {
 	if !a.gateway() || !b.gateway() || a.VLAN != b.VLAN {
 		return "", "", false
@@ -93,11 +93,11 @@ func gateways(a, b *Member) (x, y string, differ bool) {
 	return "", "", false
 }
 
-// bridgeItself checks the link and its addresses.
+// bridgeItself checks the bridge's link and its addresses.
 func (n *Node) bridgeItself(name, network string) (found []Finding, err error) {
 	link, err := n.Host.Link(name)
 	if nl.IsNotFound(err) {
-		return nil, nil // the first ADD makes it
+		return nil, nil // the first ADD creates the bridge
 	}
 	if err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// configurations judges every network and reports files that cannot be read.
+// configurations checks every network's configuration, and reports files that cannot be read.
 func configurations(ctx context.Context, n *Node) (found []Finding, err error) {
 	if len(n.Networks)+len(n.Broken) == 0 {
 		return []Finding{noNetwork(n.ConfDir)}, nil
@@ -42,8 +42,8 @@ func configurations(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// noNetwork gives a command that can be pasted into a shell, even where the directory is
-// missing.
+// noNetwork returns the finding for a node without networks. Its command works when pasted into
+// a shell, even if the directory is missing.
 func noNetwork(dir string) Finding {
 	first := ""
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -52,7 +52,7 @@ func noNetwork(dir string) Finding {
 	return warning("no network is configured in "+dir, "%spatchbay network show patchbay > %s", first, filepath.Join(dir, "10-patchbay.conflist"))
 }
 
-// validate judges a network as `patchbay network validate` does.
+// validate checks a network as `patchbay network validate` does.
 func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
 	s := n.NewSession()
 	defer s.Close()
@@ -87,8 +87,8 @@ func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// binaries reports which programs the names of our plugins lead to in CNI_PATH. A mix of
-// builds works, since state is shared, but is seldom intended.
+// binaries reports which programs CNI_PATH has under the names of our plugins. Different
+// versions work together, because they share the state, but that is rarely intended.
 func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 	byKind := map[string][]string{}
 	for _, p := range n.NewSession().Plugins {
@@ -118,7 +118,7 @@ func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// absent returns our plugins that a network names and that no other runtime finds.
+// absent returns those of our plugins that a network names but that CNI_PATH does not have.
 func (n *Node) absent() (names []string) {
 	s := n.NewSession()
 	defer s.Close()
@@ -133,7 +133,7 @@ func (n *Node) absent() (names []string) {
 	return names
 }
 
-// find is the path at which a runtime finds a plugin, or empty.
+// find returns the path at which a runtime finds a plugin, or "".
 func find(dirs []string, name string) string {
 	for _, dir := range dirs {
 		path := filepath.Join(dir, name)
@@ -144,10 +144,10 @@ func find(dirs []string, name string) string {
 	return ""
 }
 
-// kindOf reads a program's build information, without running it.
+// kindOf finds out which build a program is, without running it.
 func kindOf(path string) (string, error) {
 	fi, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) { // a dangling link
+	if errors.Is(err, fs.ErrNotExist) { // a symbolic link without a target
 		return "broken", nil
 	}
 	if err != nil {
@@ -162,8 +162,8 @@ func kindOf(path string) (string, error) {
 	if fi.Size() > maxProgram {
 		return "other", nil
 	}
-	// The linker embeds the build information as plain text; debug/buildinfo would slow
-	// down the start of every plugin process.
+	// The linker embeds the build information as plain text. This code searches for the text,
+	// because the package debug/buildinfo would make every plugin process start more slowly.
 	text, err := os.ReadFile(path)
 	if bytes.Contains(text, []byte("path\tgithub.com/patchbay-net/patchbay/cmd/patchbay\n")) {
 		return "other build", err
@@ -171,11 +171,11 @@ func kindOf(path string) (string, error) {
 	return "other", err
 }
 
-// maxProgram is larger than any build of ours, in bytes.
+// maxProgram is a size in bytes that no build of ours reaches.
 const maxProgram = 64 << 20
 
-// dhcpKeepers checks that a keeper answers, since without one leases run out. The socket
-// belongs to our keeper or the reference's.
+// dhcpKeepers checks that a keeper answers, because leases expire if nothing renews them. The
+// keeper may be ours or the reference's.
 func dhcpKeepers(ctx context.Context, n *Node) (found []Finding, err error) {
 	asked := make(map[string]bool)
 	for _, net := range n.Networks {

@@ -1,14 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor finds what is wrong with the networking of a node, and says what to do
-// about it: `patchbay doctor`. Its parts serve other commands too: Validate judges a
-// configuration, Status and Inspect ask plugins, Look compares attachments with the kernel.
+// Package doctor implements `patchbay doctor`: it finds what is wrong with the networking of a
+// node, and says what to do about it. Other commands use parts of it. Validate judges a
+// configuration, Status and Inspect call plugins, Look compares attachments with the kernel.
 //
-// A check is one function with a line in the table of Checks. It reads and never changes;
-// it tries what the kernel supports in a separate namespace, and does not infer it from a
-// version. A check that cannot read what it needs returns an error, which becomes a
-// warning: silence always means that the check was made.
+// A check is one function with a line in the table of Checks. It only reads. It finds out what
+// the kernel supports by trying in a separate namespace, not from the kernel's version. If a
+// check cannot read what it needs, it returns an error, which is printed as a warning: a check
+// that prints nothing has been done.
 package doctor
 
 import (
@@ -23,8 +23,8 @@ import (
 // Level is the severity of a finding.
 type Level string
 
-// The levels. A warning will cause trouble at some time; with a problem, something does
-// not work now or an ADD would fail.
+// The levels. A warning means trouble later. A problem means that something does not work now,
+// or that an ADD would fail.
 const (
 	Warning Level = "warning"
 	Problem Level = "problem"
@@ -37,23 +37,23 @@ type Finding struct {
 	What  string `json:"what"`
 	Fix   string `json:"fix"` // what to do about it
 
-	Cause error `json:"-"` // with its code, where there is one
+	Cause error `json:"-"` // has the error code, if there is one
 }
 
-// Error is what was found.
+// Error returns what was found, without what to do about it.
 func (f Finding) Error() string { return f.What }
 
 // Unwrap returns the cause.
 func (f Finding) Unwrap() error { return f.Cause }
 
-// Check is one kind of check.
+// Check describes one check.
 type Check struct {
-	ID    string // stable, for --check and for monitoring
-	Title string // the state in which nothing is found
+	ID    string // never changes: for --check and for monitoring
+	Title string // what is true if the check finds nothing
 	Run   func(context.Context, *Node) ([]Finding, error)
 }
 
-// Checks is the table of checks, in the order of a report.
+// Checks returns all checks, in the order of a report.
 func Checks() []Check {
 	return []Check{
 		{"privileges", "this process can read everything", privileges},
@@ -80,11 +80,11 @@ func Checks() []Check {
 
 // Report holds what the checks found.
 type Report struct {
-	Checks   []string  `json:"checks"` // the ids of those that ran
+	Checks   []string  `json:"checks"` // the ids of the checks that were run
 	Findings []Finding `json:"findings"`
 }
 
-// Worst is the level of the worst finding; empty when there is none.
+// Worst returns the level of the worst finding, or "" if there is none.
 func (r *Report) Worst() (worst Level) {
 	for _, f := range r.Findings {
 		if f.Level == Problem {
@@ -95,7 +95,7 @@ func (r *Report) Worst() (worst Level) {
 	return worst
 }
 
-// Examine runs the checks.
+// Examine runs the checks and returns what they found.
 func Examine(ctx context.Context, n *Node, checks []Check) *Report {
 	r := &Report{Findings: []Finding{}}
 	for _, c := range checks {
@@ -112,7 +112,7 @@ func Examine(ctx context.Context, n *Node, checks []Check) *Report {
 	return r
 }
 
-// toLook is the advice for a check that could not read what it needs.
+// toLook returns the advice for a check that could not read what it needs.
 func toLook(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
@@ -131,7 +131,7 @@ func problem(what, fix string, args ...any) Finding {
 	return Finding{Level: Problem, What: what, Fix: fmt.Sprintf(fix, args...)}
 }
 
-// groups gathers names under what is said of them, in the order in which it was first said.
+// groups collects names under a text. The texts keep the order in which they were added.
 type groups struct {
 	order []string
 	names map[string][]string

@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// ourTable compares our tables with what this program writes, and the elements of living
-// attachments and their networks with the records.
+// ourTable compares our firewall tables with what this program writes into them. It also looks
+// up the elements that the records of living attachments list.
 func ourTable(ctx context.Context, n *Node) (found []Finding, err error) {
 	const repair = "patchbay repair; docs/cli.md has a hook that calls it when the firewall restarts"
 	fw := n.Kernel.NFT
@@ -46,8 +46,8 @@ func ourTable(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, errors.Join(err, oerr)
 }
 
-// otherDrops looks for other programs' firewalls that drop what ours accepts: an accept in
-// one table does not overrule a drop in another.
+// otherDrops looks for other programs' firewalls that drop traffic which our table accepts. An
+// accept in one table does not overrule a drop in another.
 func otherDrops(_ context.Context, n *Node) (found []Finding, err error) {
 	if len(n.Networks) == 0 && len(n.records()) == 0 {
 		return nil, nil
@@ -59,8 +59,8 @@ func otherDrops(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// iptablesDrops finds networks that iptables-nft drops: the plugin firewall accepts its
-// network there, and a network without the plugin is cut off.
+// iptablesDrops finds networks whose traffic iptables-nft drops. The plugin firewall adds rules
+// there that accept its network; a network without this plugin has none.
 func iptablesDrops(n *Node) (found []Finding, err error) {
 	n.cut = make(map[string]bool)
 	for _, net := range n.Networks {
@@ -69,7 +69,7 @@ func iptablesDrops(n *Node) (found []Finding, err error) {
 		}
 		firewalled := slices.ContainsFunc(net.Members, func(m Member) bool { return m.Type == "firewall" })
 		if firewalled && !n.attached(net.Name) {
-			continue // its first ADD accepts it
+			continue // the first ADD adds the accepting rule
 		}
 		cut, unsure, cerr := n.cutIn(net)
 		err = errors.Join(err, cerr)
@@ -86,8 +86,8 @@ func iptablesDrops(n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// cutIn returns the subnets of a network that FORWARD is certain to drop, and those that
-// it may drop. An operator's accepts serve as well as the plugin's.
+// cutIn returns the subnets of a network that FORWARD certainly drops, and those that it may
+// drop. A rule of the operator that accepts a subnet counts as much as a rule of the plugin.
 func (n *Node) cutIn(net *Network) (cut, unsure []string, err error) {
 	for admin, sources := range n.sources(net) {
 		for _, x := range sources {
@@ -109,19 +109,19 @@ func (n *Node) cutIn(net *Network) (cut, unsure []string, err error) {
 	return cut, unsure, err
 }
 
-// routes reports whether the host forwards for the network.
+// routes reports whether the host forwards packets for the network.
 func (n *Network) routes() bool {
 	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Type == "bridge" && !m.Internal || m.Type == "ptp" })
 }
 
-// attached reports whether the plugin firewall has a record of the network.
+// attached reports whether the plugin firewall has a record for an attachment of the network.
 func (n *Node) attached(network string) bool {
 	return slices.ContainsFunc(n.records(), func(r *record.Record) bool { return r.Network == network && r.Plugin == "firewall" })
 }
 
-// sources are the addresses that need an accept, by the operator's chain: those in the
-// facts that the network's attachments hold, or else its subnets. ourTable covers
-// addresses that attachments have accepted singly.
+// sources returns the subnets that iptables must accept, by the name of the operator's chain.
+// It takes them from the shared facts of the network's attachments, or else from the
+// configuration. It omits single addresses: ourTable checks those.
 func (n *Node) sources(net *Network) map[string][]iptnft.Source {
 	out := make(map[string][]iptnft.Source)
 	seen := make(map[string]bool)
@@ -145,8 +145,8 @@ func (n *Node) sources(net *Network) map[string][]iptnft.Source {
 	return out
 }
 
-// foreignDrops finds other nftables tables with a forward chain that drops by policy, and
-// firewalld, which rejects addresses that are in no zone.
+// foreignDrops finds two more firewalls that drop: forward chains with the policy drop in other
+// nftables tables, and firewalld, which rejects addresses that are in no zone.
 func foreignDrops(n *Node) (found []Finding, err error) {
 	drops, err := n.forwardDrops()
 	if err != nil {
@@ -154,7 +154,7 @@ func foreignDrops(n *Node) (found []Finding, err error) {
 	}
 	for _, d := range drops {
 		if d.name == "ip filter FORWARD" || d.name == "ip6 filter FORWARD" {
-			continue // covered by iptablesDrops
+			continue // iptablesDrops covers this chain
 		}
 		passed, perr := n.allPass(d)
 		if err = errors.Join(err, perr); passed {
@@ -172,12 +172,12 @@ func foreignDrops(n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// inZone reports whether any attachment has a source in a zone.
+// inZone reports whether an attachment has an address in a zone of firewalld.
 func (n *Node) inZone() bool {
 	return slices.ContainsFunc(n.records(), func(r *record.Record) bool { return slices.ContainsFunc(r.Sources, netip.Prefix.IsValid) })
 }
 
-// forwardDrops lists the base chains at the forward hook that drop by policy.
+// forwardDrops lists the base chains at the forward hook whose policy is drop.
 func (n *Node) forwardDrops() (found []forwardDrop, err error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -197,15 +197,15 @@ func (n *Node) forwardDrops() (found []forwardDrop, err error) {
 	return found, nil
 }
 
-// forwardDrop is a base chain at the forward hook that drops by policy.
+// forwardDrop is a base chain at the forward hook whose policy is drop.
 type forwardDrop struct {
-	name         string // of family, table and chain
+	name         string // family, table and chain
 	family       nftables.TableFamily
 	table, chain string
 }
 
-// allPass reports whether the rules of a chain are certain to accept all traffic that
-// networks forward. A network without known subnets may be dropped.
+// allPass reports whether a chain's rules certainly accept all traffic that networks forward.
+// It returns false if the subnets of such a network are not known.
 func (n *Node) allPass(d forwardDrop) (bool, error) {
 	t, err := n.Kernel.NFT.ReadTable(d.family, d.table)
 	if err != nil || t == nil {
@@ -242,8 +242,8 @@ func familyName(f nftables.TableFamily) (name string, ok bool) {
 	return name, ok
 }
 
-// legacyDrops checks iptables-legacy, which netlink does not reach: no plugin of ours adds
-// accepts there.
+// legacyDrops checks the rules of iptables-legacy, which netlink cannot read. None of our
+// plugins adds accepting rules there.
 func legacyDrops(n *Node) (found []Finding, err error) {
 	tables, err := iptnft.LegacyTables(n.Paths.Proc)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// privileges checks for root's rights, or at least CAP_NET_ADMIN, and a writable
-// /proc/sys: rootless containers lack both.
+// privileges checks that this process has CAP_NET_ADMIN and that /proc/sys can be written. In a
+// rootless container neither is true.
 func privileges(_ context.Context, n *Node) (found []Finding, err error) {
 	if err := n.Kernel.NFT.Status(); errors.Is(err, unix.EPERM) {
 		found = append(found, problem("no permission to read the firewall (CAP_NET_ADMIN)", "run doctor as root"))
@@ -38,7 +38,7 @@ func privileges(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// existing is the directory, or its nearest existing parent.
+// existing returns dir, or its nearest parent that exists.
 func existing(dir string) string {
 	for dir != filepath.Dir(dir) {
 		if _, err := os.Lstat(dir); err == nil {
@@ -49,8 +49,8 @@ func existing(dir string) string {
 	return dir
 }
 
-// forwarding checks that forwarding is on for each address family of containers with a
-// gateway on this host. Plugins switch it on; a sysctl service or a network manager may
+// forwarding checks that forwarding is on for each address family in which containers use this
+// host as their gateway. Plugins switch it on, but a sysctl service or a network manager may
 // switch it off again.
 func forwarding(_ context.Context, n *Node) (found []Finding, err error) {
 	for _, f := range [...]struct {
@@ -71,9 +71,9 @@ func forwarding(_ context.Context, n *Node) (found []Finding, err error) {
 	return append(found, more...), err
 }
 
-// waysForward checks the interfaces with a default route: IPv4 forwards a packet only if
-// its incoming interface forwards, so otherwise answers are dropped. IPv6 has no such
-// switch for one interface.
+// waysForward checks the interfaces with a default route. The kernel forwards an IPv4 packet
+// only if forwarding is on for the interface by which it came in; if it is off, answers from
+// outside are dropped. IPv6 has no such setting per interface.
 func (n *Node) waysForward() (found []Finding, err error) {
 	users := n.routed(false)
 	if len(users) == 0 {
@@ -92,7 +92,8 @@ func (n *Node) waysForward() (found []Finding, err error) {
 	return found, err
 }
 
-// routed returns the networks with attachments in a family that this host routes for.
+// routed returns the networks that have attachments in an address family and whose packets this
+// host routes.
 func (n *Node) routed(v6 bool) (names []string) {
 	live := n.liveAddresses()
 	for _, net := range n.Networks {
@@ -106,11 +107,11 @@ func (n *Node) routed(v6 bool) (names []string) {
 	return names
 }
 
-// liveAddresses returns the addresses of cached results whose namespace is not gone, by
-// network.
+// liveAddresses returns the addresses of attachments that may be alive, by network, from the
+// cached results.
 func (n *Node) liveAddresses() map[string][]netip.Addr {
 	out := make(map[string][]netip.Addr)
-	_, list, _ := n.standing() // the check of attachments reports broken ones
+	_, list, _ := n.standing() // the check of attachments reports files that cannot be read
 	for _, a := range list {
 		if a.Result == nil {
 			continue
@@ -122,9 +123,9 @@ func (n *Node) liveAddresses() map[string][]netip.Addr {
 	return out
 }
 
-// reversePaths warns of a strict filter where packets may come in through another
-// interface than their answers leave by: with more than one default route, or with policy
-// rules.
+// reversePaths warns about a strict reverse path filter on a host where a packet may come in by
+// another interface than the one by which its answer leaves. That happens with more than one
+// default route, or with policy rules.
 func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	ways, err := n.waysOut(unix.AF_UNSPEC)
 	if err != nil {
@@ -138,7 +139,7 @@ func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	switch {
 	case len(ways) > 1:
 		why = fmt.Sprintf("there are %d uplinks (%s)", len(ways), strings.Join(ways, ", "))
-	case len(rules) > 3: // local, main and default exist always
+	case len(rules) > 3: // the rules local, main and default always exist
 		why = fmt.Sprintf("there are %d policy routing rules", len(rules)-3)
 	default:
 		return nil, nil
@@ -153,8 +154,8 @@ func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// strict reports whether an interface filters strictly. The kernel takes the higher of the
-// interface's value and that of all; 1 is strict, 2 is loose
+// strict reports whether the reverse path filter of an interface is strict. The kernel uses the
+// higher one of two values, the interface's and that of "all"; 1 is strict, 2 is loose
 // (Documentation/networking/ip-sysctl.rst).
 func (n *Node) strict(name string) bool {
 	all, _ := n.sysctlNumber("net/ipv4/conf/all/rp_filter")
@@ -162,7 +163,8 @@ func (n *Node) strict(name string) bool {
 	return max(all, own) == 1
 }
 
-// waysOut are the links with a default route of a family, or of any, in any table.
+// waysOut returns the links with a default route in any table. family selects the address
+// family; AF_UNSPEC selects both.
 func (n *Node) waysOut(family int) (names []string, err error) {
 	routes, err := n.routes()
 	if err != nil {
@@ -200,7 +202,7 @@ func outLinks(r netlink.Route) (indexes []int) {
 	return indexes
 }
 
-// routes are the routes of all tables but local, of both families.
+// routes returns the routes of both families in all tables except local.
 func (n *Node) routes() ([]netlink.Route, error) {
 	list, err := n.Host.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -209,8 +211,9 @@ func (n *Node) routes() ([]netlink.Route, error) {
 	return slices.DeleteFunc(list, func(r netlink.Route) bool { return r.Table == unix.RT_TABLE_LOCAL }), nil
 }
 
-// bridgeNetfilter warns of a module that passes frames between ports of one bridge through
-// the forward chain: that surprises where FORWARD drops, but a kube-proxy needs it.
+// bridgeNetfilter warns about the module br_netfilter: it sends frames between two ports of one
+// bridge through the forward chain too. This surprises users whose FORWARD chain drops, but
+// kube-proxy needs it.
 func bridgeNetfilter(_ context.Context, n *Node) (found []Finding, err error) {
 	const key = "net/bridge/bridge-nf-call-iptables"
 	on, _ := n.sysctlNumber(key)
@@ -238,7 +241,7 @@ func bridgeNetfilter(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// networksWith names the networks that have a plugin of this type.
+// networksWith returns the names of the networks that have a plugin of this type.
 func (n *Node) networksWith(pluginType string) (names []string) {
 	for _, net := range n.Networks {
 		if slices.ContainsFunc(net.Members, func(m Member) bool { return m.Type == pluginType }) {
@@ -248,7 +251,7 @@ func (n *Node) networksWith(pluginType string) (names []string) {
 	return names
 }
 
-// kubeProxy reports whether a kube-proxy has its iptables rules on this host.
+// kubeProxy reports whether kube-proxy has written iptables rules on this host.
 func (n *Node) kubeProxy() (bool, error) {
 	got, err := n.Kernel.NFT.Look(nft.Ref{Family: 2, Table: "nat", Chain: "KUBE-SERVICES"}, nft.Ref{Family: 2, Table: "kube-proxy"})
 	if err != nil {
@@ -257,12 +260,13 @@ func (n *Node) kubeProxy() (bool, error) {
 	return got[0].Found, nil
 }
 
-// conntrackTable warns before the table is full, when the kernel drops new connections.
+// conntrackTable warns before the connection table is full. When it is full, the kernel drops
+// new connections.
 func conntrackTable(_ context.Context, n *Node) (found []Finding, err error) {
 	count, ok := n.sysctlNumber("net/netfilter/nf_conntrack_count")
 	most, ok2 := n.sysctlNumber("net/netfilter/nf_conntrack_max")
 	if !ok || !ok2 || most == 0 {
-		return nil, nil // connection tracking is not in use
+		return nil, nil // connection tracking is not used
 	}
 	what := fmt.Sprintf("%d of %d entries of the connection table are used", count, most)
 	fix := setBy("net/netfilter/nf_conntrack_max", fmt.Sprint(2*most))

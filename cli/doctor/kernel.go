@@ -20,16 +20,15 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// feature is a kernel feature that a plugin needs, and how to try it in an empty
-// namespace.
+// feature is a kernel feature that some plugin needs. try uses it in an empty namespace.
 type feature struct {
 	name    string
-	module  string // the kernel module with the feature
+	module  string // the kernel module that provides the feature
 	plugins []string
 	try     func(*nl.Conn) error
 }
 
-// features lists what can be missing; every plugin needs only its own features.
+// features lists the features that a kernel may lack. A plugin needs only some of them.
 func features() []feature {
 	return []feature{
 		{"veth pairs", "veth", []string{"bridge", "ptp"}, links("veth")},
@@ -48,8 +47,9 @@ func features() []feature {
 	}
 }
 
-// kernelFeatures tries what the configured networks need, in a namespace that ends with
-// the thread. The kernel may load modules, as for an ADD.
+// kernelFeatures tries the features that the configured networks need. It tries them in a
+// namespace that ends with the thread. The kernel may load modules for this, as it does for an
+// ADD.
 func kernelFeatures(_ context.Context, n *Node) (found []Finding, err error) {
 	needed := n.needs()
 	list := slices.DeleteFunc(features(), func(f feature) bool { return f.neededBy(needed) == "" })
@@ -65,7 +65,7 @@ func kernelFeatures(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// tryAll tries features in a namespace that it makes for the calling thread.
+// tryAll moves the calling thread to a new namespace and tries the features there.
 func tryAll(list []feature, needed map[string]string, proc string) (found []Finding, err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return nil, fmt.Errorf("make a namespace to try the kernel in: %w", err)
@@ -84,7 +84,7 @@ func tryAll(list []feature, needed map[string]string, proc string) (found []Find
 	return found, nil
 }
 
-// neededBy is a network that needs the feature, or empty.
+// neededBy returns the name of a network that needs the feature, or "".
 func (f *feature) neededBy(needed map[string]string) (network string) {
 	for _, p := range f.plugins {
 		network = cmp.Or(network, needed[p])
@@ -92,8 +92,8 @@ func (f *feature) neededBy(needed map[string]string) (network string) {
 	return network
 }
 
-// needs maps plugins, and features that only some configurations need, to a network that
-// needs them.
+// needs returns what the networks need, each with the name of one network that needs it. The
+// keys are plugins, and features that a plugin needs only in some configurations.
 func (n *Node) needs() map[string]string {
 	needed := make(map[string]string)
 	for _, net := range n.Networks {
@@ -110,7 +110,8 @@ func (n *Node) needs() map[string]string {
 	return needed
 }
 
-// links tries a kind of link; the finding names it already.
+// links returns a function that tries to make a kind of link. Its error omits the kind, because
+// the finding names it.
 func links(kind string) func(*nl.Conn) error {
 	return func(c *nl.Conn) error { return errors.Unwrap(c.CanMake(kind)) }
 }
@@ -126,7 +127,7 @@ func tryTBF(c *nl.Conn) error {
 	})
 }
 
-// tryNAT creates our whole table.
+// tryNAT creates the whole table that our plugins use.
 func tryNAT(*nl.Conn) error {
 	fw := nft.Open("")
 	fw.Add(nft.Masquerade(netip.MustParsePrefix("192.0.2.0/24"), "doctor")...)

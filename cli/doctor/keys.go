@@ -16,14 +16,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// field is a key that a configuration reads.
+// field is a key that our code reads from a configuration.
 type field struct {
 	key  string
 	kind reflect.Type
 }
 
-// fieldsOf lists the keys of a struct, or of a pointer to one, with those of embedded
-// structs.
+// fieldsOf lists the keys of a struct, or of the struct that a pointer points to. It includes
+// the keys of embedded structs.
 func fieldsOf(t reflect.Type) (out []field) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -47,7 +47,7 @@ func fieldsOf(t reflect.Type) (out []field) {
 	return out
 }
 
-// listKeys are the keys of a list; tools write args and generatedBy.
+// listKeys returns the keys of a network's file. Tools write the keys args and generatedBy.
 func listKeys() (known []field) {
 	for _, key := range []string{"name", "cniVersion", "cniVersions", "plugins", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "args", "generatedBy"} {
 		known = append(known, field{key: key})
@@ -55,8 +55,8 @@ func listKeys() (known []field) {
 	return known
 }
 
-// conf judges a plugin's object. It accepts the keys of the runtime and of other plugins
-// without reading their values.
+// conf checks the configuration of one plugin. Keys that belong to the runtime or to other
+// plugins are allowed, and it does not look at their values.
 func (v *vetter) conf(n *jsonat.Node, t reflect.Type, path string) {
 	known := fieldsOf(t)
 	foreign := []string{"cniVersion", "name", "type", "ipam", "args", "runtimeConfig", "prevResult", "capabilities"}
@@ -68,8 +68,8 @@ func (v *vetter) conf(n *jsonat.Node, t reflect.Type, path string) {
 	v.keys(n, known, path, foreign)
 }
 
-// keys judges the keys of an object and their values. A key that begins with "_" or "//"
-// is a comment, one with "cni.dev/" is the runtime's.
+// keys checks the keys of an object and their values. It ignores a key that begins with "_" or
+// "//", which is a comment, and one that begins with "cni.dev/", which belongs to the runtime.
 func (v *vetter) keys(n *jsonat.Node, known []field, path string, skip []string) {
 	if n == nil {
 		return
@@ -95,8 +95,8 @@ func (v *vetter) keys(n *jsonat.Node, known []field, path string, skip []string)
 	}
 }
 
-// value judges one value by the type it is decoded into. A type with its own UnmarshalJSON
-// is left to the plugin's decoding.
+// value checks one value against the Go type that it is decoded into. If the type has its own
+// UnmarshalJSON, only the plugin's own decoding checks the value.
 func (v *vetter) value(n *jsonat.Node, t reflect.Type, path string) {
 	for t.Kind() == reflect.Pointer && !readsItself(t) {
 		t = t.Elem()
@@ -139,7 +139,7 @@ func (v *vetter) mismatch(n *jsonat.Node, t reflect.Type, path string) {
 	v.problem(n, spec.Errorf(spec.CodeDecoding, "%s: want %s, got %s", path, plugin.KindWord(t), n))
 }
 
-// fits reports whether encoding/json accepts a scalar for a type.
+// fits reports whether encoding/json decodes a scalar into a type.
 func fits(token json.Token, t reflect.Type) bool {
 	switch token := token.(type) {
 	case string:

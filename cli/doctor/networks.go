@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// overlaps finds two networks that assign the same addresses, and host routes to elsewhere
-// inside a network's subnet.
+// overlaps finds two kinds of conflict: two networks that assign the same addresses, and a
+// route of the host that leads a part of a network's subnet to another link.
 func overlaps(_ context.Context, n *Node) (found []Finding, err error) {
 	for i, a := range n.Networks {
 		for _, b := range n.Networks[i+1:] {
@@ -38,11 +38,11 @@ func overlaps(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// common finds ranges of two networks that share addresses. Networks on one bridge or
+// common finds ranges of two networks that share addresses. Two networks on one bridge or
 // master may share a subnet, but not a range in it.
 func common(a, b *Network) (x, y string, ok bool) {
 	if a.Name == b.Name {
-		return "", "", false // the second one is never used; the check of configurations reports it
+		return "", "", false // both have one name, so the second is never used; the check of configurations reports that
 	}
 	for i := range a.Members {
 		for j := range b.Members {
@@ -58,8 +58,8 @@ func common(a, b *Network) (x, y string, ok bool) {
 	return "", "", false
 }
 
-// inTheWay reports the host's routes that overlap a subnet and do not lead to the
-// network's own links.
+// inTheWay reports routes of the host that overlap the subnet of a network but do not lead to
+// the network's links.
 func (n *Node) inTheWay(net *Network, subnet netip.Prefix, routes []netlink.Route) (found []Finding) {
 	for _, r := range routes {
 		to, ok := prefixOf(r.Dst)
@@ -88,15 +88,15 @@ func prefixOf(dst interface{ String() string }) (netip.Prefix, bool) {
 	return p, err == nil && !p.Addr().IsLinkLocalUnicast() && !p.Addr().IsMulticast()
 }
 
-// ownLink reports whether a route leads to the network: to its bridge or master, or to a
-// veth, as ptp's routes do.
+// ownLink reports whether a route leads to one of the network's links: its bridge, its master,
+// or a veth as with ptp.
 func (n *Node) ownLink(net *Network, r netlink.Route) bool {
 	link, err := n.Host.LinkAt(r.LinkIndex)
 	if err != nil {
 		return false
 	}
 	name := link.Attrs().Name
-	ways, _ := n.waysOut(unix.AF_UNSPEC) // the route is one of those that it reads
+	ways, _ := n.waysOut(unix.AF_UNSPEC) // routes were read before, so reading them again should not fail
 	return slices.ContainsFunc(net.Members, func(m Member) bool {
 		return m.bridge() == name || m.Master == name || m.Type == "ptp" && link.Type() == "veth" ||
 			m.Master == "" && (m.Type == "macvlan" || m.Type == "ipvlan") && slices.Contains(ways, name)
@@ -111,8 +111,9 @@ func join(list []netip.Prefix) string {
 	return strings.Join(s, ", ")
 }
 
-// mtus finds containers with a larger MTU than the link of the default route, which lose
-// large packets where path MTU discovery is filtered, and bridges whose ports disagree.
+// mtus finds containers whose MTU is larger than that of the link with the default route: they
+// lose large packets if a firewall drops path MTU discovery. It also finds bridges whose MTU
+// differs from that of their ports.
 func mtus(_ context.Context, n *Node) (found []Finding, err error) {
 	ways, err := n.waysOut(unix.AF_UNSPEC)
 	if err != nil {
@@ -154,7 +155,7 @@ func (n *Node) mtuOf(net *Network, m Member, links []netlink.Link, least int, wa
 		if p := l.Attrs(); p.MasterIndex == bridge.Index && p.MTU > bridge.MTU {
 			found = append(found, warning(fmt.Sprintf("port %s has MTU %d and its bridge %s only %d: larger frames are silently dropped", p.Name, p.MTU, bridge.Name, bridge.MTU),
 				"ip link set %s mtu %d, and the same in the container", p.Name, bridge.MTU))
-			break // one finding is enough
+			break // one finding per bridge is enough
 		}
 	}
 	return found

@@ -27,13 +27,13 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// Node is what the checks read. It belongs to one thread.
+// Node holds what the checks read. Only one thread may use it.
 type Node struct {
 	Paths      paths.Paths
 	ConfDir    string
-	Runtime    *chain.Runtime // finds plugins
+	Runtime    *chain.Runtime // finds and calls plugins
 	NewSession func() *plugin.Session
-	GC         gc.Options // for the leftovers; never with Apply
+	GC         gc.Options // options of the check of leftovers; Apply is never set
 
 	Networks []*Network
 	Broken   []*chain.FileError
@@ -41,17 +41,17 @@ type Node struct {
 	Kernel *kernel.Kernel
 	Host   *nl.Conn
 	close  func()
-	asked  map[owner.Key]*netstate.Differences // the differences that CHECK found, by attachment
-	cut    map[string]bool                     // networks that iptables drops, without any accept
+	asked  map[owner.Key]*netstate.Differences // what CHECK found, by attachment
+	cut    map[string]bool                     // networks whose traffic iptables certainly drops
 }
 
 // Network is a configured network, decoded for the checks.
 type Network struct {
 	*chain.List
-	Members []Member // including the members of a plugin of type patchbay
+	Members []Member // includes the plugins inside a plugin of type patchbay
 }
 
-// Member is a plugin of a network. The fields are the reference's.
+// Member is a plugin of a network. Its fields have the reference's names.
 type Member struct {
 	Type       string `json:"type"`
 	Bridge     string `json:"bridge"`
@@ -77,8 +77,8 @@ type Member struct {
 	Plugins []json.RawMessage `json:"plugins"`
 }
 
-// Open reads the configurations and opens the host's namespace, which is the calling
-// thread's.
+// Open reads the configurations and opens the host's namespace, in which the calling thread
+// runs.
 func (n *Node) Open() error {
 	s := n.NewSession()
 	n.Kernel = kernel.OfSession(s)
@@ -104,26 +104,26 @@ func (n *Node) Open() error {
 // Close closes what Open opened.
 func (n *Node) Close() { n.close() }
 
-// members reads the plugins of a list. One that is no JSON object has no fields, and the
-// plugin's own STATUS reports it.
+// members decodes the plugins of a list. A plugin that is not a JSON object gets no fields: the
+// STATUS of the plugin itself reports that.
 func members(l *chain.List) (out []Member) {
 	for _, p := range l.Plugins {
 		var m Member
-		_ = json.Unmarshal(p.Raw, &m) // see above
+		_ = json.Unmarshal(p.Raw, &m) // the plugin's STATUS reports an error
 		out = append(out, m)
 		if m.Type != "patchbay" {
 			continue
 		}
 		for _, raw := range m.Plugins {
 			var inner Member
-			_ = json.Unmarshal(raw, &inner) // see above
+			_ = json.Unmarshal(raw, &inner) // the plugin's STATUS reports an error
 			out = append(out, inner)
 		}
 	}
 	return out
 }
 
-// bridge is the name of a bridge member's bridge; empty for other types.
+// bridge returns the name of the bridge, if the plugin is of type bridge, else "".
 func (m *Member) bridge() string {
 	if m.Type != "bridge" {
 		return ""
@@ -131,11 +131,11 @@ func (m *Member) bridge() string {
 	return cmp.Or(m.Bridge, "cni0")
 }
 
-// gateway reports whether the bridge gets addresses.
+// gateway reports whether the plugin gives addresses to its bridge.
 func (m *Member) gateway() bool { return m.IsGateway || m.IsDefault }
 
-// sets are the canonical ranges of a member that uses host-local; none if they are invalid,
-// which the check of configurations reports.
+// sets returns the address ranges of a plugin that uses host-local, in canonical form. If they
+// are invalid it returns none: the check of configurations reports that.
 func (m *Member) sets() []ipam.RangeSet {
 	if m.IPAM.Type != "host-local" {
 		return nil
@@ -151,10 +151,10 @@ func (m *Member) sets() []ipam.RangeSet {
 	return sets
 }
 
-// ranges are the ranges of all sets.
+// ranges returns the ranges of all sets in one list.
 func (m *Member) ranges() []ipam.Range { return slices.Concat(m.sets()...) }
 
-// subnets are the subnets that a network assigns addresses from.
+// subnets returns the subnets from which a network assigns addresses.
 func (n *Network) subnets() (out []netip.Prefix) {
 	for i := range n.Members {
 		for _, r := range n.Members[i].ranges() {
@@ -164,13 +164,13 @@ func (n *Network) subnets() (out []netip.Prefix) {
 	return out
 }
 
-// records returns the readable records: the check of leftovers reports the others.
+// records returns the records that can be read. The check of leftovers reports the others.
 func (n *Node) records() []*record.Record {
 	list, _, _ := n.Kernel.Records.Scan("")
 	return list
 }
 
-// sysctlNumber reads a number below /proc/sys; ok is false without one.
+// sysctlNumber reads a number below /proc/sys. ok is false if there is none.
 func (n *Node) sysctlNumber(key string) (v int, ok bool) {
 	text, err := os.ReadFile(filepath.Join(n.Paths.Proc, "sys", key))
 	if err != nil {
@@ -180,7 +180,7 @@ func (n *Node) sysctlNumber(key string) (v int, ok bool) {
 	return v, err == nil
 }
 
-// setBy is the command that sets a sysctl permanently.
+// setBy returns the command that sets a sysctl, and says how to set it permanently.
 func setBy(key, value string) string {
 	name := strings.ReplaceAll(key, "/", ".")
 	return fmt.Sprintf("sysctl -w %s=%s, and the same line in /etc/sysctl.d/90-patchbay.conf", name, value)

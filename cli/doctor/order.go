@@ -15,16 +15,17 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// place is the position in a list that judging has reached.
+// place describes the part of a list that comes before the plugin being judged.
 type place struct {
-	before int      // plugins
+	before int      // number of plugins
 	main   string   // our plugin that makes the interface
-	seen   []string // the plugins after it
+	seen   []string // the chained plugins
 
-	answers []*spec.Result // what IPAM would answer to main
+	answers []*spec.Result // what IPAM would give to the plugins that make interfaces
 }
 
-// pass moves past a plugin; p is nil for another vendor's, which may make any interface.
+// pass adds a plugin to the part before. p is nil for another vendor's plugin, which may make
+// any interface.
 func (at *place) pass(p *plugin.Plugin, pluginType string) {
 	at.before++
 	switch {
@@ -36,13 +37,13 @@ func (at *place) pass(p *plugin.Plugin, pluginType string) {
 	}
 }
 
-// makes reports whether a plugin always makes the interface of CNI_IFNAME. host-device may
-// leave its device to a program in user space.
+// makes reports whether a plugin always makes the interface that CNI_IFNAME names. host-device
+// does not always: it may leave the device to a program in user space.
 func makes(p *plugin.Plugin) bool {
 	return p.Kind == plugin.Interface && !slices.Contains([]string{"loopback", "host-device", "patchbay", "wrap"}, p.Name)
 }
 
-// order judges a plugin by those before it.
+// order checks that a plugin may come after the plugins before it.
 func (v *vetter) order(p *plugin.Plugin, n *jsonat.Node, at *place) {
 	switch {
 	case p.Kind == plugin.Chained && at.before == 0:
@@ -54,22 +55,22 @@ func (v *vetter) order(p *plugin.Plugin, n *jsonat.Node, at *place) {
 	case p.Kind == plugin.IPAM:
 		v.warn(offsetOf(n), "%s: it makes no interface: it belongs in the ipam of one that does", p.Name)
 	}
-	if p.Name != "patchbay" && p.Name != "wrap" { // their members are judged in the list
+	if p.Name != "patchbay" && p.Name != "wrap" { // their members are judged like plugins of the list
 		at.pass(p, p.Name)
 	}
 }
 
-// granted returns the capabilities that a plugin declares.
+// granted returns the capabilities that a plugin's configuration declares.
 func granted(raw json.RawMessage) map[string]bool {
 	var conf struct {
 		Capabilities map[string]bool `json:"capabilities"`
 	}
-	_ = json.Unmarshal(raw, &conf) // it was decoded before
+	_ = json.Unmarshal(raw, &conf) // the JSON was decoded before
 	maps.DeleteFunc(conf.Capabilities, func(_ string, on bool) bool { return !on })
 	return conf.Capabilities
 }
 
-// capabilities warns of names that are close to known capabilities.
+// capabilities warns about a capability whose name resembles one that the plugin knows.
 func (v *vetter) capabilities(p *plugin.Plugin, call *spec.Call, n *jsonat.Node, granted map[string]bool) {
 	known := slices.Clone(p.Capabilities)
 	if head, err := spec.ParseConf(call.Config); err == nil && head.IPAM.Type != "" {
@@ -84,7 +85,8 @@ func (v *vetter) capabilities(p *plugin.Plugin, call *spec.Call, n *jsonat.Node,
 	}
 }
 
-// members judges the plugins of a list in one process, or the wrapped one.
+// members judges the plugins inside a plugin of type patchbay, or the plugin inside one of type
+// wrap.
 func (v *vetter) members(pluginType string, raw json.RawMessage, n *jsonat.Node, at *place) {
 	var conf struct {
 		Plugin  json.RawMessage   `json:"plugin"`
@@ -104,8 +106,8 @@ func (v *vetter) members(pluginType string, raw json.RawMessage, n *jsonat.Node,
 	}
 }
 
-// inherited adds the wrapper's capabilities to a wrapped plugin that declares none, as
-// wrap does.
+// inherited returns the configuration of a wrapped plugin. If it declares no capabilities, it
+// gets those of the wrap plugin, as in an ADD.
 func inherited(inner, wrapper json.RawMessage) json.RawMessage {
 	conf := make(map[string]any)
 	if json.Unmarshal(inner, &conf) != nil || conf["capabilities"] != nil {
@@ -129,12 +131,12 @@ func typeOf(raw json.RawMessage) string {
 	var head struct {
 		Type string `json:"type"`
 	}
-	_ = json.Unmarshal(raw, &head) // judging the outer plugin reports the error
+	_ = json.Unmarshal(raw, &head) // judging the plugin around it reports the error
 	return head.Type
 }
 
-// handedDown warns of capabilities that a member declares and the list around it does not:
-// the runtime passes them to neither.
+// handedDown warns about capabilities that a member declares but the list around it does not.
+// The runtime then passes them to neither.
 func (v *vetter) handedDown(member json.RawMessage, outer map[string]bool, n *jsonat.Node) {
 	for _, name := range slices.Sorted(maps.Keys(granted(member))) {
 		if !outer[name] {
@@ -143,12 +145,12 @@ func (v *vetter) handedDown(member json.RawMessage, outer map[string]bool, n *js
 	}
 }
 
-// nameServers warns of name servers that are no addresses.
+// nameServers warns about name servers that are not IP addresses.
 func (v *vetter) nameServers(path string, config []byte, n *jsonat.Node) {
 	var conf struct {
 		DNS spec.DNS `json:"dns"`
 	}
-	_ = json.Unmarshal(config, &conf) // judging the plugin reports the error
+	_ = json.Unmarshal(config, &conf) // judging the plugin itself reports the error
 	for i, s := range conf.DNS.Nameservers {
 		if !isAddress(s) {
 			v.warn(offsetOf(n), "%s: %q is no address", fmt.Sprintf("%s.nameservers[%d]", path, i), s)
@@ -156,7 +158,8 @@ func (v *vetter) nameServers(path string, config []byte, n *jsonat.Node) {
 	}
 }
 
-// answers returns what IPAM would answer, and warns of values that cannot be intended.
+// answers returns the result that IPAM would give to an ADD, and warns about values in it that
+// cannot be intended.
 func (v *vetter) answers(path string, call *spec.Call, head *spec.Conf, n *jsonat.Node, in plugin.InList) []*spec.Result {
 	r := &plugin.Request{Call: call, Network: head.Name, Version: head.CNIVersion, Head: head, Session: v.session, InList: &in}
 	samples := r.Samples()
@@ -228,7 +231,7 @@ func routeDoubts(at string, r spec.Route, ips []spec.IPConfig) (list []string) {
 	return list
 }
 
-// at0 returns an optional number, 0 if it is missing.
+// at0 returns an optional number, or 0 if it is missing.
 func at0(n *int) int {
 	if n == nil {
 		return 0
@@ -236,7 +239,7 @@ func at0(n *int) int {
 	return *n
 }
 
-// outer reports whether an address is the first or last of its IPv4 subnet.
+// outer reports whether an address is the first or last address of its IPv4 subnet.
 func outer(p netip.Prefix, a netip.Addr) bool {
 	if !a.Is4() || p.Bits() > 30 || !p.Contains(a) {
 		return false
@@ -245,8 +248,8 @@ func outer(p netip.Prefix, a netip.Addr) bool {
 	return a == p.Masked().Addr() || !next.IsValid() || !p.Contains(next)
 }
 
-// reserved reports loopback, multicast and unspecified addresses, and the ones that IPv6
-// gives every interface itself.
+// reserved reports whether no container can be given the address: it is a loopback, multicast
+// or unspecified address, or one that the kernel itself gives to every interface with IPv6.
 func reserved(a netip.Addr) bool {
 	return a.IsLoopback() || a.IsMulticast() || a.IsUnspecified() || a.Is4() && a.As4()[0] == 0 || a.Is6() && a.IsLinkLocalUnicast()
 }

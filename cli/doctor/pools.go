@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
-// pools warns before a pool is full, and reports a full one.
+// pools warns about address pools that are nearly full, and reports full ones.
 func pools(ctx context.Context, n *Node) (found []Finding, err error) {
 	for _, net := range n.Networks {
 		for i := range net.Members {
@@ -57,7 +57,7 @@ func (n *Node) pool(ctx context.Context, net *Network, m *Member) (found []Findi
 	return found, nil
 }
 
-// fill reports how full a set is.
+// fill returns a finding if a range set is full or nearly full.
 func fill(network string, set ipam.RangeSet, used int) []Finding {
 	total := size(set)
 	what := fmt.Sprintf("%d of %d addresses of network %s (%s) are taken", used, total, network, set)
@@ -71,8 +71,8 @@ func fill(network string, set ipam.RangeSet, used int) []Finding {
 	return nil
 }
 
-// size counts the addresses that can be assigned, without the gateways. A number larger
-// than anyone can reserve becomes many.
+// size counts the addresses that can be assigned; the gateways cannot. A number that no node
+// can use up is cut to many.
 func size(set ipam.RangeSet) int {
 	const many = math.MaxInt / 2
 	total := 0
@@ -88,7 +88,7 @@ func size(set ipam.RangeSet) int {
 	return total
 }
 
-// span counts the addresses from first to last, up to most.
+// span counts the addresses from first to last. It returns at most most.
 func span(first, last netip.Addr, most int) int {
 	a, b := first.As16(), last.As16()
 	low := binary.BigEndian.Uint64(b[8:]) - binary.BigEndian.Uint64(a[8:])
@@ -98,11 +98,11 @@ func span(first, last netip.Addr, most int) int {
 	return int(low) + 1
 }
 
-// leftovers reports what gc would remove and what it is unsure about.
+// leftovers reports what gc would remove, and what gc is unsure about.
 func leftovers(ctx context.Context, n *Node) (found []Finding, err error) {
 	o := n.GC
 	o.Apply = false
-	o.LockTime = 10 * time.Second // do not wait longer just to look
+	o.LockTime = 10 * time.Second // only looking is not worth a longer wait
 	report, err := gc.Run(ctx, o)
 	if report == nil {
 		return nil, err
@@ -141,7 +141,7 @@ func legacyFix(l *gc.Legacy) string {
 		return "patchbay gc --apply"
 	}
 	lines := []string{l.Note}
-	for _, argv := range l.Commands { // with a note they are shell commands
+	for _, argv := range l.Commands { // if Note is set, a user must run these commands
 		lines = append(lines, argv[len(argv)-1])
 	}
 	return strings.Join(lines, "; ")
@@ -154,7 +154,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// some names three at most.
+// some names at most three elements of a list.
 func some(list []string) string {
 	if len(list) > 3 {
 		return strings.Join(list[:3], "; ") + fmt.Sprintf("; and %d more", len(list)-3)

@@ -15,15 +15,15 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft/follow"
 )
 
-// An accept in one table does not overrule a drop in another, nor an accept in one chain a
-// drop before it. So doctor finds rules that drop by following the containers' traffic
-// through the chains (package follow).
+// An accept in one table does not overrule a drop in another table, and an accept in one chain
+// does not overrule a drop in an earlier chain. So doctor follows the containers' traffic
+// through all chains (package follow), and finds rules that drop it.
 
-// ruleDrops finds rules in any table that drop what networks forward.
+// ruleDrops finds rules, in any table, that drop traffic which the host forwards for networks.
 func ruleDrops(n *Node) (found []Finding, err error) {
 	tables, err := n.forwardTables()
 	live, ports := n.liveAddresses(), n.ports()
-	var by groups // networks by the finding
+	var by groups // the names of networks, by finding
 	level := make(map[string]Level)
 	for _, net := range n.Networks {
 		for _, t := range tables {
@@ -40,7 +40,8 @@ func ruleDrops(n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// dropsOf returns what a table drops of a network's traffic, or of one living container's.
+// dropsOf returns findings for the traffic of a network that a table drops, also if it drops
+// only the traffic of one living container.
 func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []Finding) {
 	family, _ := familyName(t.Family)
 	if !net.routes() || t.Name == "filter" && family != "inet" && n.cut[net.Name] {
@@ -66,9 +67,10 @@ func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []F
 	return drops
 }
 
-// judged reports what a table drops in the traffic of one direction, if anything. It only
-// warns of drops that may be intended: of what an earlier rule may accept, in chains for
-// operators, and of connections to the containers.
+// judged turns what a table drops in one direction into a finding, if it drops something. The
+// finding is only a warning if the drop may be intended: an earlier rule may accept the
+// traffic, the rule is in a chain for operators, or it drops connections that come from
+// outside.
 func judged(t *nft.Table, d follow.Drop, way string) (f Finding, found bool) {
 	family, _ := familyName(t.Family)
 	at, does := d.At, "drops"
@@ -90,16 +92,16 @@ func judged(t *nft.Table, d follow.Drop, way string) (f Finding, found bool) {
 	return f, true
 }
 
-// passes reports whether traffic passes a base chain with its own addresses: before
-// routing, answers may still have the host's address, and after source NAT outgoing
-// packets have it.
+// passes reports whether packets in a base chain have the addresses of the traffic. Before
+// routing, answers may still be addressed to the host; after source NAT, outgoing packets have
+// the host's address.
 func passes(base nft.Chain, out bool) bool {
 	return base.Hook == *nftables.ChainHookForward ||
 		base.Hook == *nftables.ChainHookPrerouting && out ||
 		base.Hook == *nftables.ChainHookPostrouting && (!out || base.Prio < int32(*nftables.ChainPriorityNATSource))
 }
 
-// operators reports whether a rule is in a chain meant for operators.
+// operators reports whether a rule is in a chain that is meant for operators' rules.
 func operators(at string) bool {
 	return slices.ContainsFunc([]string{"CNI-ADMIN", "DOCKER-USER", "admin"}, func(name string) bool {
 		return strings.Contains(at+" ", " chain "+name+" ") || strings.Contains(at, " chain "+name+",")
@@ -115,8 +117,8 @@ func way(t follow.Traffic) string {
 	return comesIn
 }
 
-// traffic is what the host forwards for a network, in both directions: of its subnets, and
-// of single addresses.
+// traffic returns the traffic that the host forwards for a network, in both directions. It has
+// an entry for each subnet, and one for each address in single.
 func (n *Network) traffic(single []netip.Addr) (list []follow.Traffic) {
 	link := n.link()
 	nets := n.subnets()
@@ -131,7 +133,7 @@ func (n *Network) traffic(single []netip.Addr) (list []follow.Traffic) {
 	return list
 }
 
-// link is the bridge that the network's traffic comes from; "" without one.
+// link returns the bridge through which the network's traffic comes, or "".
 func (n *Network) link() (name string) {
 	for i := range n.Members {
 		if b := n.Members[i].bridge(); b != "" && n.Members[i].VLAN == 0 {
@@ -141,8 +143,8 @@ func (n *Network) link() (name string) {
 	return name
 }
 
-// named returns the addresses that a rule of the table names: hundreds of others are
-// treated as their subnet.
+// named returns those addresses that some rule of the table mentions. The other addresses,
+// maybe hundreds, need no entry of their own: the rules treat them all as their subnet.
 func named(t *nft.Table, addrs []netip.Addr) (out []netip.Addr) {
 	values := make(map[string]bool)
 	for _, rules := range t.Rules {
@@ -160,9 +162,9 @@ func named(t *nft.Table, addrs []netip.Addr) (out []netip.Addr) {
 	return out
 }
 
-// forwardTables reads the tables that containers' traffic may pass, without firewalld's,
-// which foreignDrops covers, and iptables' nat, which drops nothing and is long on a node
-// with kube-proxy.
+// forwardTables reads the tables that containers' traffic may pass. It omits the table of
+// firewalld, which foreignDrops covers, and the tables nat of iptables, which drop nothing and
+// are long on a node with kube-proxy.
 func (n *Node) forwardTables() (tables []*nft.Table, err error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -185,11 +187,11 @@ func (n *Node) forwardTables() (tables []*nft.Table, err error) {
 	return tables, err
 }
 
-// inetIngress is the hook of devices in a table of family inet (linux/netfilter.h).
+// inetIngress is the number of the ingress hook in a table of family inet (linux/netfilter.h).
 const inetIngress = 5
 
-// frameDrops returns what the chains of a table drop of a network's frames, bridge chains
-// and device chains. It reports doubts only if no drop is certain.
+// frameDrops returns findings for frames of a network that a table drops, in chains of bridges
+// or of devices. It returns uncertain findings only if it has no certain one.
 func frameDrops(net *Network, t *nft.Table, ports []string) (drops []Finding) {
 	if t.Name == nft.TableName || len(ports) == 0 {
 		return nil
@@ -200,7 +202,7 @@ func frameDrops(net *Network, t *nft.Table, ports []string) (drops []Finding) {
 		}
 		var doubts []Finding
 		for _, traffic := range net.traffic(nil) {
-			if t.Family != nftables.TableFamilyBridge && traffic.Out == (base.Hook == 1) { // egress of netdev
+			if t.Family != nftables.TableFamilyBridge && traffic.Out == (base.Hook == 1) { // hook 1 of netdev is egress
 				continue
 			}
 			traffic.Link, traffic.Ports = "", ports
@@ -220,17 +222,17 @@ func frameDrops(net *Network, t *nft.Table, ports []string) (drops []Finding) {
 	return drops
 }
 
-// frames reports whether a base chain sees frames.
+// frames reports whether a base chain works on frames.
 func frames(t *nft.Table, base nft.Chain) bool {
 	return t.Family == nftables.TableFamilyBridge || t.Family == nftables.TableFamilyNetdev || t.Family == nftables.TableFamilyINet && base.Hook == inetIngress
 }
 
-// ofDevice reports whether a base chain is called for a link.
+// ofDevice reports whether the kernel runs a base chain for a link.
 func ofDevice(t *nft.Table, base nft.Chain, link string) bool {
 	return t.Family == nftables.TableFamilyBridge || slices.Contains(base.Devices, link)
 }
 
-// ports maps each network to the host's links of its attachments, and its bridge.
+// ports returns, for each network, the host's links of its attachments, and its bridge.
 func (n *Node) ports() map[string][]string {
 	out := make(map[string][]string)
 	for _, r := range n.records() {

@@ -20,11 +20,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Validate judges the configuration of a network before anything is attached to it: plugins
-// that are missing or in an impossible order, and errors of the plugins' own decoding, with
-// what their IPAM would answer. Keys that no plugin reads and values that cannot be intended
-// are warnings: ADD tolerates them, as the reference does. Of other vendors' plugins it
-// checks only whether they exist. The findings have no Fix.
+// Validate judges the configuration of a network before anything is attached to it. It reports
+// plugins that are missing or in an impossible order, and errors that the plugins find when
+// they decode their configuration. It also judges the addresses that IPAM would give. Keys that
+// no plugin reads, and values that cannot be intended, are only warnings: ADD ignores them, as
+// the reference does. It checks whether other vendors' plugins exist, but not their
+// configuration. The findings have no Fix.
 func Validate(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List) []Finding {
 	v := &vetter{ctx: ctx, rt: rt, session: s, list: l, data: l.Bytes}
 	if l.File != "" {
@@ -34,7 +35,7 @@ func Validate(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chai
 	}
 	root, err := jsonat.Parse(v.data)
 	if err != nil {
-		root = nil // the file has changed meanwhile
+		root = nil // the file has changed since the runtime read it
 	}
 	plugins := root.Get("plugins")
 	if plugins != nil {
@@ -51,8 +52,8 @@ func Validate(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chai
 	return v.found
 }
 
-// nodeOf is the node of plugin i in the list's file; nil if the plugin came from another
-// file.
+// nodeOf returns the position of plugin i in the list's file, or nil if the plugin was read
+// from another file.
 func nodeOf(root, plugins *jsonat.Node, i int) *jsonat.Node {
 	switch {
 	case plugins == nil:
@@ -74,7 +75,7 @@ type vetter struct {
 	problems int // how many of the findings are problems
 }
 
-// find adds a finding at an offset in the list's file; -1 is unknown.
+// find adds a finding. offset is its position in the list's file, or -1 if that is not known.
 func (v *vetter) find(level Level, offset int64, err error) {
 	f := Finding{Level: level, What: err.Error(), Cause: err}
 	if at := v.list.File; at != "" {
@@ -124,7 +125,7 @@ func (v *vetter) plugin(pluginType string, raw json.RawMessage, n *jsonat.Node, 
 	}
 }
 
-// own lets a plugin of ours judge its configuration.
+// own makes one of our plugins judge its configuration.
 func (v *vetter) own(p *plugin.Plugin, call *spec.Call, n *jsonat.Node, in plugin.InList) {
 	before := v.problems
 	if p.Conf != nil {
@@ -137,7 +138,7 @@ func (v *vetter) own(p *plugin.Plugin, call *spec.Call, n *jsonat.Node, in plugi
 	v.judge(p.Name, p.Name, call, n, in)
 }
 
-// judge reports a plugin's errors and doubts about a configuration.
+// judge adds the plugin's errors and warnings about a configuration to the findings.
 func (v *vetter) judge(of, pluginType string, call *spec.Call, n *jsonat.Node, in plugin.InList) {
 	doubts, err := v.session.Validate(pluginType, call, in)
 	if err != nil {
@@ -149,7 +150,7 @@ func (v *vetter) judge(of, pluginType string, call *spec.Call, n *jsonat.Node, i
 	}
 }
 
-// installed reports whether a plugin exists and supports the version.
+// installed reports whether a plugin exists and supports the version of the list.
 func (v *vetter) installed(pluginType string, n *jsonat.Node) bool {
 	one := &chain.List{Name: v.list.Name, CNIVersion: v.list.CNIVersion, Plugins: []chain.Plugin{{Type: pluginType}}}
 	_, err := v.rt.Validate(v.ctx, one)
@@ -167,7 +168,7 @@ func (v *vetter) installed(pluginType string, n *jsonat.Node) bool {
 	return false
 }
 
-// didYouMean suggests a known name that is close.
+// didYouMean suggests a known name that resembles word.
 func didYouMean(word string, known []string) string {
 	if near := jsonat.Nearest(word, known); near != "" {
 		return fmt.Sprintf(": did you mean %q?", near)
@@ -175,21 +176,21 @@ func didYouMean(word string, known []string) string {
 	return ""
 }
 
-// call is the call that a runtime would make to a plugin of the list, as far as it is
-// known without a container.
+// call returns the call that a runtime would make to a plugin of the list. It has only the
+// parts that do not depend on a container.
 func (v *vetter) call(raw json.RawMessage) *spec.Call {
 	conf := make(map[string]json.RawMessage)
-	_ = json.Unmarshal(raw, &conf) // the plugin was decoded before
+	_ = json.Unmarshal(raw, &conf) // the JSON was decoded before
 	for key, value := range map[string]string{"name": v.list.Name, "cniVersion": v.list.CNIVersion} {
-		conf[key], _ = json.Marshal(value) // a string
+		conf[key], _ = json.Marshal(value) // a string always can be encoded
 	}
 	delete(conf, "capabilities")
-	data, _ := json.Marshal(conf) // it was valid JSON before
+	data, _ := json.Marshal(conf) // it was decoded from valid JSON
 	return &spec.Call{Verb: spec.Status, Path: v.rt.Path, Config: data}
 }
 
-// ipam judges the section of the IPAM plugin by that plugin, and the addresses that it
-// would assign.
+// ipam judges the section "ipam" of a plugin. It asks the IPAM plugin about its configuration,
+// and judges the addresses that this plugin would assign.
 func (v *vetter) ipam(of string, call *spec.Call, n *jsonat.Node, in plugin.InList) []*spec.Result {
 	v.nameServers(of+".dns", call.Config, n.Get("dns"))
 	section := n.Get("ipam")
@@ -223,7 +224,7 @@ func (v *vetter) ipam(of string, call *spec.Call, n *jsonat.Node, in plugin.InLi
 	return v.answers(of+".ipam", call, head, section, in)
 }
 
-// sectionOf is the type of `ipam` in the configuration of an IPAM plugin.
+// sectionOf returns the Go type into which an IPAM plugin decodes the section "ipam".
 func sectionOf(p *plugin.Plugin) (reflect.Type, bool) {
 	if p.Conf == nil {
 		return nil, false
@@ -236,9 +237,9 @@ func sectionOf(p *plugin.Plugin) (reflect.Type, bool) {
 	return nil, false
 }
 
-// Status checks whether an ADD to a network would work now: for doctor and `patchbay
-// status`. For a list of a version without STATUS (before 1.1.0) it calls our own plugins
-// as if the list had this version. s lists our plugins.
+// Status checks whether an ADD to a network would work now. doctor and `patchbay status` call
+// it. Lists older than version 1.1.0 have no STATUS: for these it calls only our own plugins,
+// as if the list had the current version. s holds our plugins.
 func Status(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List) error {
 	if spec.AtLeast(l.CNIVersion, "1.1.0") {
 		return rt.Status(ctx, l)
@@ -249,16 +250,16 @@ func Status(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.
 	return rt.Status(ctx, &list)
 }
 
-// own reports whether a plugin and its IPAM plugin are of this process.
+// own reports whether a plugin and its IPAM plugin are built into this program.
 func own(s *plugin.Session, rt *chain.Runtime, p *chain.Plugin) bool {
 	call := &spec.Call{Path: rt.Path}
 	head, err := spec.ParseConf(p.Raw)
 	return err == nil && s.Own(p.Type, call) != nil && (head.IPAM.Type == "" || s.Own(head.IPAM.Type, call) != nil)
 }
 
-// Inspect runs the CHECK of an attachment's plugins in this process, even where its list is
-// of a version without CHECK, or has disableCheck, which is for other vendors' plugins. It
-// takes no lock.
+// Inspect runs the CHECK of those plugins of an attachment that are built into this program. It
+// also does so if the list's version has no CHECK, or if the list sets disableCheck, which is
+// meant for other vendors' plugins. It takes no lock.
 func Inspect(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List, a chain.Attachment) error {
 	list := *l
 	if !spec.AtLeast(list.CNIVersion, "0.4.0") {

@@ -17,21 +17,22 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// ways checks what besides firewalls is between containers and the outside: links that are
-// down, routing rules that refuse, neighbours that were set by hand.
+// ways checks what else than a firewall can stop traffic between containers and the outside:
+// links that are down, routing rules that refuse packets, and neighbour entries that were set
+// by hand.
 func ways(_ context.Context, n *Node) (found []Finding, err error) {
 	found, err = n.downLinks()
 	_, list, _ := n.standing() // the check of attachments reports what cannot be read
 	rules, rerr := n.Host.Rules()
 	routes, gerr := n.routes()
 	if !ofOthers(rules) {
-		routes = nil // without foreign rules the checks of routes are enough
+		routes = nil // if only the kernel's own rules exist, other checks of the routes are enough
 	}
 	seen := make(map[string]bool)
 	for _, net := range n.Networks {
 		bridge, lerr := n.Host.Link(net.link())
 		if lerr != nil {
-			continue // the network has no bridge, or no ADD has made it
+			continue // the network has no bridge, or no ADD has created it yet
 		}
 		at := bridge.Attrs()
 		entries, nerr := n.Host.NeighList(at.Index, netlink.FAMILY_ALL)
@@ -52,7 +53,7 @@ func ways(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, errors.Join(err, rerr, gerr)
 }
 
-// ofOthers reports whether there are routing rules besides the kernel's.
+// ofOthers reports whether there are routing rules other than the kernel's own.
 func ofOthers(rules []netlink.Rule) bool {
 	for i := range rules {
 		if p := rules[i].Priority; p > 0 && p < 32766 {
@@ -62,7 +63,7 @@ func ofOthers(rules []netlink.Rule) bool {
 	return false
 }
 
-// downLinks reports links to the outside that are down, with the networks that use them.
+// downLinks reports links to the outside that are down, and the networks that use them.
 func (n *Node) downLinks() (found []Finding, err error) {
 	out, err := n.waysOut(unix.AF_UNSPEC)
 	var users groups
@@ -74,7 +75,7 @@ func (n *Node) downLinks() (found []Finding, err error) {
 	for _, name := range users.order {
 		link, lerr := n.Host.Link(name)
 		if nl.IsNotFound(lerr) {
-			continue // the check of status reports a master
+			continue // the check of status reports a missing master
 		}
 		if err = errors.Join(err, lerr); lerr == nil && isDown(link.Attrs()) {
 			f := problem(name+" is down, or has no carrier: through it containers of "+strings.Join(users.names[name], ", ")+" reach the outside", "ip link set %s up; check its cable, and its other end", name)
@@ -87,8 +88,8 @@ func (n *Node) downLinks() (found []Finding, err error) {
 	return found, err
 }
 
-// uplinks are the links by which a network reaches the outside; out are those of the
-// host's default routes.
+// uplinks returns the links through which a network reaches the outside. out lists the links of
+// the host's default routes.
 func (n *Network) uplinks(out []string) (names []string) {
 	for i := range n.Members {
 		m := &n.Members[i]
@@ -108,8 +109,8 @@ func isDown(at *netlink.LinkAttrs) bool {
 	return at.RawFlags&unix.IFF_UP == 0 || at.OperState == netlink.OperDown || at.OperState == netlink.OperLowerLayerDown
 }
 
-// refused checks where the kernel routes packets from a container to the host's gateway,
-// and back: foreign rules may refuse them or misroute them.
+// refused asks the kernel how it routes packets from a container to the host's gateway, and
+// back. Routing rules of other programs may refuse these packets or send them to a wrong link.
 func (n *Node) refused(network string, addr net.IP, bridge *netlink.LinkAttrs, routes []netlink.Route) (found []Finding) {
 	for i := range routes {
 		r := &routes[i]
@@ -122,8 +123,8 @@ func (n *Node) refused(network string, addr net.IP, bridge *netlink.LinkAttrs, r
 	return nil
 }
 
-// oneWay appends a finding for one direction: from and to are the addresses, in and out
-// the links, 0 for any.
+// oneWay appends a finding if packets in one direction are refused or misrouted. from and to
+// are their addresses. in and out are the indexes of the links; 0 means any link.
 func (n *Node) oneWay(found []Finding, what, network string, from, to net.IP, in, out int) []Finding {
 	got, err := n.Host.RouteGetWithOptions(to, &netlink.RouteGetOptions{IifIndex: in, SrcAddr: from})
 	does := "refuse"
@@ -138,8 +139,8 @@ func (n *Node) oneWay(found []Finding, what, network string, from, to net.IP, in
 		"look at ip rule; doctor asked as ip route get %s from %s iif LINK does", to, from))
 }
 
-// misled reports static neighbour entries on a bridge that give a container's address
-// another MAC address than the container's: the kernel never corrects them.
+// misled reports permanent neighbour entries on a bridge that give a container's address
+// another MAC address than the container's. The kernel never corrects such an entry.
 func misled(a *Attachment, entries []netlink.Neigh, bridge string) (found []Finding) {
 	for _, ip := range a.Result.IPs {
 		in := a.Result.Of(ip)
