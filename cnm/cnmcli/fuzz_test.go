@@ -15,7 +15,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/cnm/dockerapi"
 	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/paths"
@@ -79,7 +78,7 @@ func FuzzState(f *testing.F) {
 			must(t, os.WriteFile(path, data, 0o600))
 		}
 		a.networks() //nolint:errcheck // it may report broken files
-		api := &dockerapi.API{Store: s}
+		api := &api{s}
 		for _, path := range []string{"/networks", "/networks/net", "/containers/json", "/containers/c/json", "/info"} {
 			w := httptest.NewRecorder()
 			api.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
@@ -95,7 +94,7 @@ func FuzzAPI(f *testing.F) {
 	for _, path := range []string{"/_ping", "/v1.44/networks/x", "/v1.", "/v1.99", "//", "/networks//json", "/containers/", "/version", "*"} {
 		f.Add("GET", path)
 	}
-	api := &dockerapi.API{Store: remote.Open(f.TempDir())}
+	api := &api{remote.Open(f.TempDir())}
 	f.Fuzz(func(t *testing.T, verb, path string) {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		ctx, cancel := context.WithCancel(r.Context())

@@ -9,15 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 
 	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
-	"github.com/patchbay-net/patchbay/cnm/dockerapi"
-	"github.com/patchbay-net/patchbay/cnm/pool"
 	"github.com/patchbay-net/patchbay/cnm/remote"
-	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -25,14 +22,14 @@ import (
 // known is what drivers were asked for under one name.
 type known struct {
 	network *cnmplugin.Network // nil: only addresses
-	pools   *pool.State        // nil: none
+	pools   *cnmipam.State     // nil: none
 	living  []spec.Attachment
 	broken  error // why parts are missing: files that cannot be used
 }
 
 func (a *app) known(name string) (k *known, err error) {
 	s := remote.Open(a.paths.State)
-	k = &known{network: new(cnmplugin.Network), pools: new(pool.State)}
+	k = &known{network: new(cnmplugin.Network), pools: new(cnmipam.State)}
 	if ok, err := k.load(s, remote.Networks, name, k.network); err != nil {
 		return nil, err
 	} else if !ok {
@@ -143,7 +140,7 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 		}
 	}
 	if k.pools != nil {
-		if err := a.collect(ctx, name, pool.Plugin, map[string]any{"ipam": at(k.pools.Driver, force)}); err != nil {
+		if err := a.collect(ctx, name, cnmipam.Plugin.Name, map[string]any{"ipam": at(k.pools.Driver, force)}); err != nil {
 			return err
 		}
 	}
@@ -167,7 +164,7 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 // forget removes the files of a network that cannot be used.
 func (a *app) forget(ctx context.Context, name string) error {
 	s := remote.Open(a.paths.State)
-	for kind, v := range map[string]any{remote.Networks: new(cnmplugin.Network), remote.Pools: new(pool.State)} {
+	for kind, v := range map[string]any{remote.Networks: new(cnmplugin.Network), remote.Pools: new(cnmipam.State)} {
 		unlock, err := s.Lock(ctx, kind, name)
 		if err != nil {
 			return err
@@ -209,19 +206,4 @@ func (a *app) collect(ctx context.Context, name, pluginType string, conf map[str
 	}}
 	_, err = b.Invoke(ctx, pluginType, &spec.Call{Verb: spec.GC, Path: []string{"/nonexistent"}, Config: data})
 	return err
-}
-
-// dockerAPI serves until the process gets a signal to end.
-func (a *app) dockerAPI(ctx context.Context, args []string) error {
-	path := filepath.Join(a.paths.Run, "docker.sock")
-	if len(args) > 0 {
-		path = args[0]
-	} else if err := durable.MakeDir(a.paths.Run); err != nil {
-		return err
-	}
-	l, err := cnm.ListenUnix(path, -1)
-	if err != nil {
-		return err
-	}
-	return dockerapi.Serve(ctx, l, &dockerapi.API{Store: remote.Open(a.paths.State)})
 }

@@ -3,7 +3,9 @@
 
 // Package cnmipam is the plugin `cnm-ipam`: it gives any CNI plugin addresses from a
 // Docker IPAM driver, such as Infoblox's or Calico's. The driver's pools belong to the
-// network (package pool); each attachment has one address of each.
+// network: requested once, at the first ADD, under the network's lock; recorded after
+// every answer; requested again when the driver has forgotten them (Keeper). Each
+// attachment has one address of each pool.
 package cnmipam
 
 import (
@@ -13,14 +15,13 @@ import (
 	"net/netip"
 
 	"github.com/patchbay-net/patchbay/cnm"
-	"github.com/patchbay-net/patchbay/cnm/pool"
 	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const name = pool.Plugin
+const name = "cnm-ipam"
 
 // Plugin is the plugin.
 var Plugin = plugin.Plugin{
@@ -39,7 +40,7 @@ var Plugin = plugin.Plugin{
 
 // Conf is the configuration of the calling plugin, as far as we read it.
 type Conf struct {
-	IPAM *pool.Conf `json:"ipam"`
+	IPAM *Section `json:"ipam"`
 
 	remote.Wanted
 }
@@ -50,7 +51,7 @@ func decode(r *plugin.Request) (*Conf, error) {
 		return nil, err
 	}
 	if c.IPAM == nil {
-		return nil, refuse("IPAM config missing 'ipam' key")
+		return nil, spec.Invalid("IPAM config missing 'ipam' key")
 	}
 	return c, nil
 }
@@ -59,7 +60,7 @@ func decode(r *plugin.Request) (*Conf, error) {
 type ipam struct {
 	r      *plugin.Request
 	conf   *Conf
-	keeper *pool.Keeper
+	keeper *Keeper
 	store  *remote.Store
 	wanted []remote.AddressWanted
 	away   error // why the driver did not answer a release
@@ -71,7 +72,7 @@ func load(r *plugin.Request) (*ipam, error) {
 		return nil, err
 	}
 	i := &ipam{r: r, conf: conf, store: remote.Of(r)}
-	if i.keeper, err = pool.New(r, conf.IPAM); err != nil {
+	if i.keeper, err = NewKeeper(r, conf.IPAM); err != nil {
 		return nil, err
 	}
 	i.wanted, err = conf.IPs(r)
@@ -113,22 +114,22 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 }
 
 // canServe refuses a requested address that is in no pool, or the second of one.
-func (i *ipam) canServe(pools *pool.State) error {
-	taken := map[*pool.Pool]bool{}
+func (i *ipam) canServe(pools *State) error {
+	taken := map[*Pool]bool{}
 	for _, w := range i.wanted {
 		p := poolOf(pools, w.Addr)
 		switch {
 		case p == nil:
-			return refuse("requested IP address %s is not in any pool of network %s", w.Addr, i.r.Network)
+			return spec.Invalid("requested IP address %s is not in any pool of network %s", w.Addr, i.r.Network)
 		case taken[p]:
-			return refuse("requested IP address %s is the second of pool %s: an endpoint has one", w.Addr, p.Prefix)
+			return spec.Invalid("requested IP address %s is the second of pool %s: an endpoint has one", w.Addr, p.Prefix)
 		}
 		taken[p] = true
 	}
 	return nil
 }
 
-func poolOf(pools *pool.State, a netip.Addr) *pool.Pool {
+func poolOf(pools *State, a netip.Addr) *Pool {
 	for _, p := range pools.Pools {
 		if p.Prefix.Contains(a) {
 			return p
@@ -139,7 +140,7 @@ func poolOf(pools *pool.State, a netip.Addr) *pool.Pool {
 
 // request requests an address of one pool and records it; the undo of the record gives it
 // back.
-func (i *ipam) request(ctx context.Context, pools *pool.State, p *pool.Pool, a *remote.Attachment) error {
+func (i *ipam) request(ctx context.Context, pools *State, p *Pool, a *remote.Attachment) error {
 	if err := i.r.Step("request address of " + p.Prefix.String()); err != nil {
 		return err
 	}
@@ -168,7 +169,7 @@ func (i *ipam) request(ctx context.Context, pools *pool.State, p *pool.Pool, a *
 }
 
 // keep records an address, unless another container has it.
-func (i *ipam) keep(ctx context.Context, p *pool.Pool, a *remote.Attachment, got netip.Prefix) error {
+func (i *ipam) keep(ctx context.Context, p *Pool, a *remote.Attachment, got netip.Prefix) error {
 	const method = "IpamDriver.RequestAddress"
 	if what, ok := p.Keeps(got.Addr()); ok {
 		return fmt.Errorf("driver %s: %w", a.Driver, remote.GivenTwice(method, got, what))
@@ -197,7 +198,7 @@ func (i *ipam) release(ctx context.Context, c *cnm.Client, a *remote.Attachment,
 	case err != nil:
 		kernel.Warn(i.r, err)
 	}
-	id := pool.IDOf(i.store, i.r.Network, has)
+	id := IDOf(i.store, i.r.Network, has)
 	return c.ReleaseAddress(ctx, &cnm.ReleaseAddressRequest{PoolID: id, Address: has.Address.Addr()})
 }
 
@@ -265,7 +266,7 @@ func careful(r *plugin.Request) *ipam {
 		kernel.Warn(r, err)
 	}
 	if i.conf.IPAM == nil {
-		i.conf.IPAM = new(pool.Conf)
+		i.conf.IPAM = new(Section)
 	}
 	return i
 }
@@ -288,7 +289,7 @@ func check(_ context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return refuse("Required prevResult missing")
+		return spec.Invalid("Required prevResult missing")
 	}
 	a, err := remote.Of(r).Read(r, name)
 	if err != nil {
@@ -335,7 +336,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 }
 
 func (i *ipam) releasePools(ctx context.Context) error {
-	k, err := pool.New(i.r, i.conf.IPAM)
+	k, err := NewKeeper(i.r, i.conf.IPAM)
 	if err != nil {
 		return err
 	}
@@ -355,8 +356,4 @@ func status(ctx context.Context, r *plugin.Request) error {
 		err = remote.Ready(ctx, c, cnm.ImplementsIPAM)
 	}
 	return remote.NotAvailable(err)
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

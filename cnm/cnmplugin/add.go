@@ -10,7 +10,7 @@ import (
 	"net"
 
 	"github.com/patchbay-net/patchbay/cnm"
-	"github.com/patchbay-net/patchbay/cnm/pool"
+	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -27,8 +27,8 @@ type work struct {
 	env    *netstate.Env
 	client *cnm.Client
 	caps   *cnm.Capabilities
-	keeper *pool.Keeper // nil unless IPAM is a driver too
-	away   error        // why the driver did not answer when an attachment ended
+	keeper *cnmipam.Keeper // nil unless IPAM is a driver too
+	away   error           // why the driver did not answer when an attachment ended
 
 	net  *Network
 	at   *remote.Attachment
@@ -120,7 +120,7 @@ func (w *work) addressesBefore(ctx context.Context) (err error) {
 func (w *work) ipamAdd(ctx context.Context) (*spec.Result, error) {
 	out, err := w.r.IPAMAdd(ctx)
 	if err == nil && len(out.IPs) == 0 {
-		err = refuse("IPAM plugin returned missing IP config")
+		err = spec.Invalid("IPAM plugin returned missing IP config")
 	}
 	return out, err
 }

@@ -30,7 +30,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return refuse("cnm: Required prevResult missing")
+		return spec.Invalid("cnm: Required prevResult missing")
 	}
 	w := &work{r: r, conf: conf, store: remote.Of(r)}
 	if w.at, err = w.store.Read(r, name); err != nil {

@@ -17,7 +17,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/cnm"
-	"github.com/patchbay-net/patchbay/cnm/pool"
+	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -106,7 +106,7 @@ type Conf struct {
 	RuntimeConfig Runtime     `json:"runtimeConfig"`
 	Args          remote.Args `json:"args"`
 
-	pools *pool.Conf // of cnm-ipam
+	pools *cnmipam.Section // of cnm-ipam
 }
 
 // Runtime holds the capabilities.
@@ -147,15 +147,15 @@ func decode(r *plugin.Request) (*Conf, error) {
 		return nil, err
 	}
 	if c.NetworkID != "" && strings.Trim(c.NetworkID, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.-") != "" || len(c.NetworkID) > 200 {
-		return nil, refuse("invalid networkId %.80q: want letters, digits, '_', '.' and '-'", c.NetworkID)
+		return nil, spec.Invalid("invalid networkId %.80q: want letters, digits, '_', '.' and '-'", c.NetworkID)
 	}
 	switch c.IPAM.Type {
 	case "":
 	case "dhcp":
-		return nil, refuse("IPAM plugin dhcp works through the interface, and a driver wants the address before there is one")
-	case pool.Plugin:
+		return nil, spec.Invalid("IPAM plugin dhcp works through the interface, and a driver wants the address before there is one")
+	case cnmipam.Plugin.Name:
 		var with struct {
-			IPAM *pool.Conf `json:"ipam"`
+			IPAM *cnmipam.Section `json:"ipam"`
 		}
 		if err := r.Decode(&with); err != nil {
 			return nil, err
@@ -195,15 +195,15 @@ func (c *Conf) ports() ([]cnm.PortBinding, error) {
 		proto, ok := protocol(p.Protocol)
 		switch {
 		case !ok:
-			return nil, refuse("unknown protocol %.40q of port mapping", p.Protocol)
+			return nil, spec.Invalid("unknown protocol %.40q of port mapping", p.Protocol)
 		case p.ContainerPort < 1 || p.ContainerPort > 65535:
-			return nil, refuse("invalid container port number: %d", p.ContainerPort)
+			return nil, spec.Invalid("invalid container port number: %d", p.ContainerPort)
 		case p.HostPort < 0 || p.HostPort > 65535:
-			return nil, refuse("invalid host port number: %d", p.HostPort)
+			return nil, spec.Invalid("invalid host port number: %d", p.HostPort)
 		}
 		if p.HostIP != "" {
 			if _, err := netip.ParseAddr(p.HostIP); err != nil {
-				return nil, refuse("invalid hostIP %.80q of port mapping", p.HostIP)
+				return nil, spec.Invalid("invalid hostIP %.80q of port mapping", p.HostIP)
 			}
 		}
 		host := uint16(p.HostPort)
@@ -227,10 +227,6 @@ func protocol(s string) (uint8, bool) {
 // hash covers what CreateNetwork requests and the driver that gets the request.
 func (c *Conf) hash() string {
 	return remote.Hash([]any{c.Identity(), c.Options, c.Internal, c.IPv6, c.NetworkID, c.EmulateSwarm, c.IPAM.Type})
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }
 
 // bad is a driver's answer that breaks the protocol.

@@ -14,7 +14,7 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/cnm"
-	"github.com/patchbay-net/patchbay/cnm/pool"
+	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
@@ -158,10 +158,10 @@ func (w *work) setWanted() (err error) {
 	}
 	for _, ip := range ips {
 		if ip.Bits < 0 {
-			return refuse("requested IP address %s needs a prefix length where there is no IPAM plugin", ip.Addr)
+			return spec.Invalid("requested IP address %s needs a prefix length where there is no IPAM plugin", ip.Addr)
 		}
 		if !w.give(netip.PrefixFrom(ip.Addr, ip.Bits)) {
-			return refuse("requested IP address %s is the second of its family: an endpoint has one", ip.Addr)
+			return spec.Invalid("requested IP address %s is the second of its family: an endpoint has one", ip.Addr)
 		}
 	}
 	return nil
@@ -169,7 +169,7 @@ func (w *work) setWanted() (err error) {
 
 // sentMAC says whether the IPAM driver asked for the MAC and so got it.
 func (w *work) sentMAC() bool {
-	s := new(pool.State)
+	s := new(cnmipam.State)
 	ok, err := w.store.Load(remote.Pools, w.r.Network, s)
 	return err == nil && ok && s.RequiresMAC
 }

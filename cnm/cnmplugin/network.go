@@ -9,7 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/patchbay-net/patchbay/cnm"
-	"github.com/patchbay-net/patchbay/cnm/pool"
+	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
@@ -385,7 +385,7 @@ func (w *work) createAgain(ctx context.Context) (ok bool) {
 // newKeeper opens the pools when IPAM is a driver too.
 func (w *work) newKeeper() (err error) {
 	if w.conf.pools != nil {
-		w.keeper, err = pool.New(w.r, w.conf.pools)
+		w.keeper, err = cnmipam.NewKeeper(w.r, w.conf.pools)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // nodes are those that a swarm's driver gets, this one first.
@@ -17,12 +18,12 @@ func (c *Conf) nodes() (list []cnm.DiscoveryData, err error) {
 		return nil, nil
 	}
 	if !c.EmulateSwarm || c.NodeAddress == "" {
-		return nil, refuse("nodes goes with nodeAddress, and both with emulateSwarm")
+		return nil, spec.Invalid("nodes goes with nodeAddress, and both with emulateSwarm")
 	}
 	for i, text := range append([]string{c.NodeAddress}, c.Nodes...) {
 		a, err := netip.ParseAddr(text)
 		if err != nil || slices.ContainsFunc(list, func(d cnm.DiscoveryData) bool { return d.Address == a.String() }) {
-			return nil, refuse("node %.80q: want the addresses of different nodes", text)
+			return nil, spec.Invalid("node %.80q: want the addresses of different nodes", text)
 		}
 		d := cnm.DiscoveryData{Address: a.String(), Self: i == 0}
 		if d.Self {

@@ -77,17 +77,17 @@ func (c *Conf) Validate() error {
 	}
 	switch {
 	case n != 1:
-		return refuse("exactly one of driver, socket and url must be set")
+		return spec.Invalid("exactly one of driver, socket and url must be set")
 	case c.Socket != "" && !filepath.IsAbs(c.Socket):
-		return refuse("socket %q: the path must be absolute", c.Socket)
+		return spec.Invalid("socket %q: the path must be absolute", c.Socket)
 	case c.Driver != "" && c.TLS != nil:
-		return refuse("tls goes with url; a driver with a name has it in its .json file")
+		return spec.Invalid("tls goes with url; a driver with a name has it in its .json file")
 	case c.Timeout < 0 || c.Timeout > 600:
-		return refuse("timeout %d: want seconds up to 600", c.Timeout)
+		return spec.Invalid("timeout %d: want seconds up to 600", c.Timeout)
 	}
 	if c.URL != "" {
 		if _, err := cnm.NewClient(cnm.Endpoint{URL: c.URL}, cnm.ClientOptions{}); err != nil {
-			return refuse("%w", err)
+			return spec.Invalid("%w", err)
 		}
 	}
 	return nil
@@ -103,7 +103,7 @@ func (c *Conf) Client(r *plugin.Request) (*cnm.Client, error) {
 	case errors.Is(err, cnm.ErrNoDriver):
 		return nil, Error(err)
 	case err != nil:
-		return nil, refuse("%w", err)
+		return nil, spec.Invalid("%w", err)
 	}
 	return c.client(r, at)
 }
@@ -173,10 +173,6 @@ func NotAvailable(err error) error {
 		return nil
 	}
 	return spec.Errorf(spec.CodeNotAvailable, "%w", err)
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }
 
 // Explain lists a call that a dry run does not make.

@@ -71,7 +71,7 @@ func (w *Wanted) IPs(r *plugin.Request) (list []AddressWanted, err error) {
 		if p, perr := netip.ParsePrefix(text); perr == nil {
 			a = AddressWanted{p.Addr().Unmap(), p.Bits()}
 		} else if a.Addr, err = netip.ParseAddr(text); err != nil || a.Addr.Zone() != "" {
-			return nil, refuse("cannot understand ip: invalid IP address %.80q", text)
+			return nil, spec.Invalid("cannot understand ip: invalid IP address %.80q", text)
 		}
 		a.Addr = a.Addr.Unmap()
 		list = append(list, a)

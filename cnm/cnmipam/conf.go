@@ -1,10 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pool keeps the address pools that a Docker IPAM driver gave for a network:
-// requested once, at the first ADD, under the network's lock; recorded after every
-// answer; requested again when the driver has forgotten them.
-package pool
+package cnmipam
 
 import (
 	"errors"
@@ -16,9 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf is the section `ipam` of cnm-ipam. The fields of Subnet describe one more pool,
+// Section is the section `ipam` of cnm-ipam. The fields of Subnet describe one more pool,
 // which comes before those of Pools.
-type Conf struct {
+type Section struct {
 	remote.Conf
 	Subnet
 
@@ -130,7 +127,7 @@ func (s *State) Data() (v4, v6 []cnm.IPAMData) {
 }
 
 // load reads the pools to request from the configuration. Errors have the code 7.
-func (c *Conf) load() (*State, error) {
+func (c *Section) load() (*State, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -142,21 +139,21 @@ func (c *Conf) load() (*State, error) {
 			return nil, err
 		}
 		if families[p.Request.V6] {
-			return nil, refuse("two pools of one family: an endpoint of Docker has one address of each")
+			return nil, spec.Invalid("two pools of one family: an endpoint of Docker has one address of each")
 		}
 		families[p.Request.V6] = true
 		s.Pools = append(s.Pools, p)
 	}
 	for i, r := range c.Routes {
 		if !r.Dst.IsValid() {
-			return nil, refuse("invalid route %d: no dst", i)
+			return nil, spec.Invalid("invalid route %d: no dst", i)
 		}
 	}
 	s.Hash = remote.Hash([]any{c.Identity(), c.AddressSpace, s.Pools})
 	return s, nil
 }
 
-func (c *Conf) all() []Subnet {
+func (c *Section) all() []Subnet {
 	if c.isZero() && len(c.Pools) > 0 {
 		return c.Pools
 	}
@@ -201,19 +198,19 @@ func (s *Subnet) pool(options map[string]string) (*Pool, error) {
 func (s *Subnet) prefixes() (subnet netip.Prefix, err error) {
 	if s.Subnet == "" {
 		if s.IPRange != "" {
-			return subnet, refuse("ipRange %s needs a subnet", s.IPRange)
+			return subnet, spec.Invalid("ipRange %s needs a subnet", s.IPRange)
 		}
 		return subnet, nil
 	}
 	if subnet, err = netip.ParsePrefix(s.Subnet); err != nil || subnet != subnet.Masked() {
-		return subnet, refuse("invalid subnet %.80q: want a network in CIDR notation", s.Subnet)
+		return subnet, spec.Invalid("invalid subnet %.80q: want a network in CIDR notation", s.Subnet)
 	}
 	if s.IPRange == "" {
 		return subnet, nil
 	}
 	part, err := netip.ParsePrefix(s.IPRange)
 	if err != nil || !subnet.Contains(part.Addr()) || part.Bits() < subnet.Bits() {
-		return subnet, refuse("ipRange %.80q is not part of subnet %s", s.IPRange, subnet)
+		return subnet, spec.Invalid("ipRange %.80q is not part of subnet %s", s.IPRange, subnet)
 	}
 	return subnet, nil
 }
@@ -221,11 +218,7 @@ func (s *Subnet) prefixes() (subnet netip.Prefix, err error) {
 func (p *Pool) within(what, text string, subnet netip.Prefix) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil || a.Is6() != p.Request.V6 || subnet.IsValid() && !subnet.Contains(a) {
-		return a, refuse("%s %.80q is no address of the subnet %s", what, text, p.Request.Pool)
+		return a, spec.Invalid("%s %.80q is no address of the subnet %s", what, text, p.Request.Pool)
 	}
 	return a, nil
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

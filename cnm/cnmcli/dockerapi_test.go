@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package dockerapi
+package cnmcli
 
 import (
 	"context"
@@ -19,21 +19,14 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// withNetworks is an API with networks, given as ids by names.
-func withNetworks(t *testing.T, ids map[string]string) *API {
+// withNetworks is the API with networks, given as ids by names.
+func withNetworks(t *testing.T, ids map[string]string) *api {
 	s := remote.Open(t.TempDir())
 	t.Cleanup(s.Records.Close)
 	for name, id := range ids {
 		must(t, s.Save(remote.Networks, name, &cnmplugin.Network{Request: &cnm.CreateNetworkRequest{NetworkID: id}}))
 	}
-	return &API{Store: s}
+	return &api{s}
 }
 
 // TestNetworkOrder: of several networks that match, Docker's choice is the answer.
@@ -43,7 +36,7 @@ func TestNetworkOrder(t *testing.T) {
 		"beef": "beef", "beef02": "b", "cafe01": "beef", "cafe": "beef", "d00d": "cafe01", "a": "a", "d00d02": "", "": "",
 	} {
 		w := httptest.NewRecorder()
-		a.network(w, asked)
+		a.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/networks/"+asked, nil))
 		var got struct{ Name string }
 		must(t, json.Unmarshal(w.Body.Bytes(), &got))
 		if got.Name != want {
@@ -58,10 +51,10 @@ func TestEventsOfWhatCannotBeRead(t *testing.T) {
 	a := withNetworks(t, map[string]string{"net": "beef01"})
 	attach := func(container string) {
 		at := &remote.Attachment{Owner: owner.Of("net", container, "eth0"), ContainerID: container, IfName: "eth0"}
-		must(t, a.Store.Write("net", cnmplugin.Plugin.Name, at))
+		must(t, a.store.Write("net", cnmplugin.Plugin.Name, at))
 	}
 	attach("a")
-	stray := filepath.Join(a.Store.Dir, "attachments", "net", "stray")
+	stray := filepath.Join(a.store.Dir, "attachments", "net", "stray")
 	srv := httptest.NewServer(a)
 	defer srv.Close()
 	resp, err := http.Get(srv.URL + "/events")

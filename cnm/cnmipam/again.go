@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pool
+package cnmipam
 
 import (
 	"context"
@@ -121,7 +121,7 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 // whatever its id was: unless they are requested, the driver would give them out once
 // more.
 func (k *Keeper) out(v6 bool) (addrs []netip.Addr) {
-	list, _, err := k.store.List(k.r.Network, Plugin)
+	list, _, err := k.store.List(k.r.Network, name)
 	if err != nil {
 		kernel.Warn(k.r, err)
 	}
@@ -157,7 +157,7 @@ func (k *Keeper) Release(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	list, torn, err := k.store.List(k.r.Network, Plugin)
+	list, torn, err := k.store.List(k.r.Network, name)
 	if err != nil || len(list)+len(torn) > 0 {
 		return err
 	}

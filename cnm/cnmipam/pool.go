@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pool
+package cnmipam
 
 import (
 	"context"
@@ -16,20 +16,17 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Plugin is the name of the plugin whose attachments use the pools.
-const Plugin = "cnm-ipam"
-
 // Keeper manages the pools of a request's network.
 type Keeper struct {
-	conf   *Conf
+	conf   *Section
 	r      *plugin.Request
 	store  *remote.Store
 	client *cnm.Client
 	want   *State
 }
 
-// New checks the configuration. It calls no driver.
-func New(r *plugin.Request, conf *Conf) (*Keeper, error) {
+// NewKeeper checks the configuration. It calls no driver.
+func NewKeeper(r *plugin.Request, conf *Section) (*Keeper, error) {
 	want, err := conf.load()
 	if err != nil {
 		return nil, err
@@ -104,7 +101,7 @@ func (s *State) done() bool {
 // ADD got.
 func (k *Keeper) replace(ctx context.Context, have *State) error {
 	if have.done() {
-		list, torn, err := k.store.List(k.r.Network, Plugin)
+		list, torn, err := k.store.List(k.r.Network, name)
 		if err != nil {
 			return err
 		}
