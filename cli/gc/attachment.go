@@ -19,14 +19,14 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// Object is one object of an attachment.
+// Object is one object that belongs to an attachment.
 type Object struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`
 }
 
-// Attachment is all evidence of one attachment, and the verdict on it. An object without a
-// known attachment is one without names and owner.
+// Attachment holds everything that gc found of one attachment, and whether gc judges it dead. A
+// stray object is also an Attachment, without names and owner.
 type Attachment struct {
 	Network     string    `json:"network,omitempty"`
 	ContainerID string    `json:"containerID,omitempty"`
@@ -36,7 +36,7 @@ type Attachment struct {
 
 	State   State     `json:"state"`
 	Why     string    `json:"why"`
-	Young   bool      `json:"young,omitempty"` // unsure only because of its age
+	Young   bool      `json:"young,omitempty"` // unsure only because it is young
 	Since   time.Time `json:"since,omitzero"`
 	Objects []Object  `json:"objects"`
 	Removed bool      `json:"removed"`
@@ -45,28 +45,27 @@ type Attachment struct {
 
 	Addrs []netip.Addr `json:"addresses,omitempty"`
 
-	marks         map[string][]*life.Mark // of the namespaces in NetNS, where a record has them
+	marks         map[string][]*life.Mark // marks of the namespaces in NetNS, if a record has them
 	records       []kept
-	pendingDriver string // the driver that the DEL has not reached
+	pendingDriver string // the driver that has not yet been called for the DEL
 	cached        *chain.Cached
-	pools         []pool // where addresses are reserved
+	pools         []pool // the directories where addresses are reserved
 	links         []link
 	elements      []nft.Element
-	files         []string // of plugins; gc deletes them
-	kernel        []Object // the objects that do not survive a boot
+	files         []string // files of plugins, which gc deletes
+	kernel        []Object // the objects that do not survive a reboot
 
-	// fix is what only an operator can do about a stray object that gc keeps; doctor
-	// reports it.
+	// fix tells an operator what to do about a stray object that gc keeps. doctor prints it.
 	fix    string
-	remove func(context.Context, *kernel.Kernel) error // of a stray object
+	remove func(context.Context, *kernel.Kernel) error // removes a stray object
 }
 
-// kept is a record that exists.
+// kept names a record that exists.
 type kept struct {
 	plugin string
 	path   string
 	torn   bool
-	driver bool // it is patchbay-cnm's
+	driver bool // patchbay-cnm keeps it
 }
 
 // onlyRules reports whether only firewall elements are left of an attachment: no record,
@@ -76,19 +75,20 @@ func (a *Attachment) onlyRules() bool {
 	return len(a.elements) > 0 && known == 0 && a.cached == nil
 }
 
-// onlyTorn reports whether truncated records of our plugins are all that is left.
+// onlyTorn reports whether nothing is left of the attachment but truncated records of our
+// plugins.
 func (a *Attachment) onlyTorn() bool {
 	readable := func(k kept) bool { return !k.torn || k.driver }
 	return a.ContainerID == "" && len(a.records) > 0 && len(a.records) == len(a.Objects) && !slices.ContainsFunc(a.records, readable)
 }
 
-// pool is a directory of addresses.
+// pool is a directory in which host-local reserves addresses.
 type pool struct{ dataDir, network string }
 
 func (p pool) file(a netip.Addr) string { return filepath.Join(p.dataDir, p.network, a.String()) }
 
-// link is a link of the host as gc found it: a later link with the same name has another
-// index.
+// link is a link of the host as gc found it. gc compares the index before it deletes, because a
+// later link may have the same name.
 type link struct {
 	name  string
 	index int
@@ -106,7 +106,7 @@ func (a *Attachment) addObject(kind, name string, inKernel bool) {
 	}
 }
 
-// at adds a path of the attachment's namespace, with the namespace's mark if a record has
+// at adds a path of the attachment's namespace. mark identifies the namespace, if a record has
 // it.
 func (a *Attachment) at(path string, mark *life.Mark) {
 	if path == "" {
@@ -123,7 +123,8 @@ func (a *Attachment) at(path string, mark *life.Mark) {
 	}
 }
 
-// marksOf returns the marks of a namespace, or a single nil if no record has one.
+// marksOf returns the marks that records have for a namespace. It returns a single nil if there
+// are none.
 func (a *Attachment) marksOf(path string) []*life.Mark {
 	if len(a.marks[path]) == 0 {
 		return []*life.Mark{nil}
@@ -131,7 +132,7 @@ func (a *Attachment) marksOf(path string) []*life.Mark {
 	return a.marks[path]
 }
 
-// seen dates the attachment by its youngest evidence.
+// seen sets the attachment's age to that of its youngest trace.
 func (a *Attachment) seen(t time.Time) {
 	if t.After(a.Since) {
 		a.Since = t
@@ -144,7 +145,7 @@ func (a *Attachment) addr(addr netip.Addr) {
 	}
 }
 
-// Name names the attachment in messages.
+// Name returns a name of the attachment for messages.
 func (a *Attachment) Name() string {
 	switch {
 	case a.Stray():
@@ -159,10 +160,10 @@ func (a *Attachment) Name() string {
 	return name
 }
 
-// Stray reports whether it is a single object without a known attachment.
+// Stray reports whether this is a single object that belongs to no known attachment.
 func (a *Attachment) Stray() bool { return a.Owner == "" }
 
-// Fix is what the operator can do about it; empty where gc cannot say.
+// Fix returns what the operator can do, or "" if gc has no advice.
 func (a *Attachment) Fix() string {
 	if a.State == Dead {
 		return "patchbay gc --apply"
@@ -170,7 +171,7 @@ func (a *Attachment) Fix() string {
 	return a.fix
 }
 
-// Reason is the reason for the verdict, with what to do.
+// Reason returns why gc judged as it did, and what to do.
 func (a *Attachment) Reason() string {
 	if a.fix == "" {
 		return a.Why
@@ -178,7 +179,7 @@ func (a *Attachment) Reason() string {
 	return a.Why + ": " + a.fix
 }
 
-// Links names the attachment's links on the host.
+// Links returns the names of the attachment's links on the host.
 func (a *Attachment) Links() (names []string) {
 	for _, l := range a.links {
 		names = append(names, l.name)
@@ -186,7 +187,8 @@ func (a *Attachment) Links() (names []string) {
 	return names
 }
 
-// inIPTables is the attachment as the reference plugins name it in their rules.
+// inIPTables returns the attachment's names in the form that the reference plugins use in their
+// rules.
 func (a *Attachment) inIPTables() iptnft.Attachment {
 	return iptnft.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
 }

@@ -25,9 +25,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// readRecords reads the records of our plugins, or those of patchbay-cnm, torn ones
-// included. Attachments of Docker's drivers belong to patchbay-cnm: it keeps the records in
-// a directory of its own that outlives a reboot, and only it speaks the drivers' protocol.
+// readRecords reads the records of our plugins, or those of patchbay-cnm if ofDrivers is set,
+// including truncated ones. patchbay-cnm has its own directory, which survives a reboot. Only
+// patchbay-cnm can speak the protocol of Docker's drivers, so only it can detach what a driver
+// attached.
 func (c *collector) readRecords(store *record.Store, ofDrivers bool) {
 	records, torn, err := store.Scan("")
 	c.fail(err)
@@ -62,7 +63,7 @@ func (c *collector) readRecords(store *record.Store, ofDrivers bool) {
 	}
 }
 
-// attached adds the evidence in a record of patchbay-cnm.
+// attached adds what a record of patchbay-cnm says about the attachment.
 func (a *Attachment) attached(d *record.Driver, plugin string) {
 	a.addObject("record", fmt.Sprintf("%s (driver %s)", plugin, d), false)
 	for _, p := range d.Prefixes() {
@@ -73,7 +74,8 @@ func (a *Attachment) attached(d *record.Driver, plugin string) {
 	}
 }
 
-// tornOwner returns the attachment of a record of which only the path is readable.
+// tornOwner returns the attachment that a truncated record belongs to. It takes the names from
+// the record's path.
 func (c *collector) tornOwner(t record.Torn) *Attachment {
 	id, ifName := kernel.Names(c.Paths, t.Network, t.Owner, nil)
 	a := c.owned(t.Owner)
@@ -84,18 +86,18 @@ func (c *collector) tornOwner(t record.Torn) *Attachment {
 	return a
 }
 
-// readCache reads the results that every runtime based on libcni caches.
+// readCache reads the results that runtimes have cached, in the format of libcni.
 func (c *collector) readCache() {
 	list, err := c.Runtime.Attachments("")
 	for _, err := range parts(err) {
-		if !errors.Is(err, chain.ErrBrokenCache) { // strays reports those
+		if !errors.Is(err, chain.ErrBrokenCache) { // strays reports broken results
 			c.fail(err)
 		}
 	}
 	for i := range list {
 		cached := &list[i]
 		if cached.Network == "" || spec.ValidateNetworkName(cached.Network) != nil {
-			continue // the bare result of an old runtime names no attachment
+			continue // an old runtime cached only the result, without the attachment's names
 		}
 		a := c.get(cached.Network, cached.ContainerID, cached.IfName)
 		a.cached = cached
@@ -112,7 +114,7 @@ func (c *collector) readCache() {
 	}
 }
 
-// parts returns the errors that were joined into one.
+// parts returns the errors that errors.Join put into err.
 func parts(err error) []error {
 	var joined interface{ Unwrap() []error }
 	if errors.As(err, &joined) {
@@ -121,8 +123,8 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// readPools reads host-local's address files, in the usual directory and in those that
-// records name.
+// readPools reads host-local's address files, in its usual directory and in the directories
+// that records name.
 func (c *collector) readPools(ctx context.Context) {
 	base := filepath.Join(c.Paths.CNI, "networks")
 	entries, err := os.ReadDir(base)
@@ -158,7 +160,7 @@ func (c *collector) readPool(ctx context.Context, p pool) error {
 	}
 	for _, r := range list {
 		if spec.ValidateContainerID(r.Owner.ID) != nil {
-			continue // an operator's block
+			continue // an operator has reserved the address
 		}
 		a := c.get(p.network, r.Owner.ID, r.Owner.IfName)
 		if !slices.Contains(a.pools, p) {
@@ -175,9 +177,9 @@ func (c *collector) store(p pool) *ipam.FileStore {
 	return &ipam.FileStore{DataDir: p.dataDir, Network: p.network, IndexDir: filepath.Join(c.Paths.Run, "ipam"), Boot: c.boot}
 }
 
-// readLeases reads the files of the DHCP keeper. A running keeper itself ends the lease of
-// an interface that is gone; this finds the leases of a keeper that does not run any more.
-// gc sends no release: the lease expires on the server.
+// readLeases reads the files of the DHCP keeper. A running keeper ends the lease of an
+// interface that is gone, so this finds leases only of a keeper that no longer runs. gc does
+// not send a release: the lease expires on the server.
 func (c *collector) readLeases() {
 	found, err := filepath.Glob(filepath.Join(c.Paths.Run, dhcprpc.LeaseDir, "*.json"))
 	c.fail(err)
@@ -195,7 +197,7 @@ func (c *collector) readLeases() {
 		o := owner.Key(strings.TrimSuffix(filepath.Base(path), ".json"))
 		if json.Unmarshal(data, &lease) != nil || o != owner.Of(lease.Network, lease.ContainerID, lease.IfName) ||
 			spec.ValidateNetworkName(lease.Network) != nil {
-			continue // the keeper reports it
+			continue // the keeper reports a broken file
 		}
 		a := c.get(lease.Network, lease.ContainerID, lease.IfName)
 		a.at(lease.Place.NetNS, nil)
@@ -208,10 +210,11 @@ func (c *collector) readLeases() {
 // driverState is the state directory of `patchbayd docker`.
 func driverState(p paths.Paths) string { return filepath.Join(p.State, "docker") }
 
-// readDriver finds attachments that the Docker driver still has to detach: files that are
-// named after the container id of the plugin calls, which is the id of Docker's endpoint,
-// or of an address that waits for its endpoint. `docker ps` never lists these ids, and
-// other vendors' plugins leave nothing that names their holding namespaces.
+// readDriver finds the container ids of attachments that the Docker driver still has to detach.
+// The driver's files are named after the id with which it calls the plugins. That id is the
+// endpoint's, or one made for an address whose endpoint does not exist yet, so `docker ps`
+// never lists it. Other vendors' plugins keep no record of the driver's temporary namespaces,
+// so only these files protect such attachments.
 func (c *collector) readDriver() {
 	c.driver = make(map[string]bool)
 	for _, dir := range [...]string{"endpoints", "leases"} {
@@ -225,7 +228,7 @@ func (c *collector) readDriver() {
 	}
 }
 
-// addFiles finds the files that plugins name after the container's id.
+// addFiles finds the files that plugins name after the container's id and the interface.
 func (c *collector) addFiles(a *Attachment) {
 	if a.ContainerID == "" || a.IfName == "" {
 		return

@@ -24,24 +24,25 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// evidence is everything that names an attachment, by owner.
+// evidence holds everything that names an attachment, grouped by owner.
 type evidence struct {
 	k    *kernel.Kernel
 	boot ipam.Boot
 
 	all map[owner.Key]*Attachment
 
-	links      []netlink.Link // of the host
-	ofNetworks []nft.Element  // elements of networks
+	links      []netlink.Link // all links of the host
+	ofNetworks []nft.Element  // elements that belong to a network, not to an attachment
 	facts      []record.Fact
-	holders    map[string][]owner.Key // of facts
-	driver     map[string]bool        // container ids that `patchbayd docker` will detach
+	holders    map[string][]owner.Key // the owners that hold each shared fact
+	driver     map[string]bool        // the container ids that `patchbayd docker` will detach
 
-	errs []error // what could not be read; gc judges the rest anyway
+	errs []error // what could not be read; gc judges the rest without it
 }
 
-// gather reads kernel objects before files: an ADD writes its record first and a DEL
-// removes it last, so a kernel object without a record has lost it.
+// gather reads the kernel's objects before the files. An ADD writes its record before it makes
+// objects, and a DEL removes the record last. So if an object has no record here, the record
+// was lost.
 func (c *collector) gather(ctx context.Context) []*Attachment {
 	c.all = make(map[owner.Key]*Attachment)
 	elems, err := c.k.OwnedElements()
@@ -83,8 +84,8 @@ func (ev *evidence) fail(err error) {
 	}
 }
 
-// get returns the attachment with these names. Old files and iptables' comments omit the
-// interface name: their attachments have a key of their own.
+// get returns the attachment with these names. Old address files and comments in iptables have
+// no interface name: what they name becomes an attachment of its own, with an empty ifName.
 func (ev *evidence) get(network, id, ifName string) *Attachment {
 	a := ev.owned(owner.Of(network, id, ifName))
 	a.Network, a.ContainerID, a.IfName = network, id, ifName
@@ -98,7 +99,7 @@ func (ev *evidence) owned(o owner.Key) *Attachment {
 	return ev.all[o]
 }
 
-// any reports whether some attachment fits.
+// any reports whether fits returns true for some attachment.
 func (ev *evidence) any(fits func(*Attachment) bool) bool {
 	for _, a := range ev.all {
 		if fits(a) {
@@ -135,12 +136,12 @@ func nameOf(e nft.Element) string {
 	return e.String()
 }
 
-// addAccepted finds the attachments that iptables accepts by address.
+// addAccepted finds the attachments whose addresses iptables accepts.
 func (ev *evidence) addAccepted(comments []string) {
 	for _, c := range comments {
 		key, ok := nft.OwnerOf(c)
 		if !ok {
-			continue // an operator's
+			continue // a rule of the operator
 		}
 		a := ev.owned(owner.Key(key))
 		a.addObject("rules", "PATCHBAY-ADDRESSES of "+key, true)
@@ -148,7 +149,7 @@ func (ev *evidence) addAccepted(comments []string) {
 	}
 }
 
-// namedBy takes the names from a comment, unless it is truncated.
+// namedBy takes the attachment's names from a comment, unless the comment is truncated.
 func (a *Attachment) namedBy(comment string) {
 	_, rest, _ := strings.Cut(comment, " ")
 	parts := strings.Split(rest, "/")
@@ -157,7 +158,8 @@ func (a *Attachment) namedBy(comment string) {
 	}
 }
 
-// addLinks finds links with our mark, and those without one that a cached result names.
+// addLinks finds links that carry our mark, and links without a mark that a cached result
+// names.
 func (ev *evidence) addLinks() {
 	for _, l := range ev.links {
 		at := l.Attrs()
@@ -178,9 +180,9 @@ func isOurKind(l netlink.Link) bool {
 	return l.Type() == "veth" || l.Type() == "ifb" && strings.HasPrefix(l.Attrs().Name, "bwp")
 }
 
-// namedIn finds the attachment whose cached result names a link without our mark: one that
-// the reference plugins made. Name and address must match, since names are reused; an
-// ifb's name is a hash of network and container.
+// namedIn finds the attachment of a link that the reference plugins made. A veth must have both
+// the name and the MAC address in a cached result, because names are used again. The name of an
+// ifb is a hash of network and container, so it needs no result.
 func (ev *evidence) namedIn(l netlink.Link) *Attachment {
 	name, mac := l.Attrs().Name, l.Attrs().HardwareAddr.String()
 	for _, a := range ev.all {
@@ -209,13 +211,13 @@ func (ev *evidence) addFacts() {
 	}
 }
 
-// readReference finds the rules of the reference plugins: by the names in their comments,
-// and by the chain names derived from each attachment.
+// readReference finds the rules of the reference plugins. It recognises them by the names in
+// their comments, and by chain names that it derives from each attachment.
 func (ev *evidence) readReference() {
 	named, err := iptnft.Named(ev.k.NFT)
 	ev.fail(err)
 	for _, n := range named {
-		known := ev.any(func(a *Attachment) bool { // comments of iptables omit the interface name
+		known := ev.any(func(a *Attachment) bool { // comments in iptables omit the interface name
 			return a.Network == n.Network && a.ContainerID == n.ContainerID && (n.IfName == "" || n.IfName == a.IfName)
 		})
 		if !known {
@@ -231,8 +233,9 @@ func (ev *evidence) readReference() {
 
 func leftovers(a *Attachment) nft.Extra { return iptnft.Leftovers(a.inIPTables(), a.Addrs) }
 
-// inherit applies to evidence without an interface name, old address files and rules of
-// iptables: it lives and dies with the container's other attachments.
+// inherit handles traces without an interface name, which come from old address files and from
+// rules of iptables. They get the namespaces and the age of the container's other attachments
+// on the network, so gc judges both alike.
 func (ev *evidence) inherit(a *Attachment) {
 	if a.IfName != "" || a.ContainerID == "" {
 		return

@@ -23,41 +23,41 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// Options say where to look and whether to remove.
+// Options say what gc examines and whether it removes what is dead.
 type Options struct {
 	Paths      paths.Paths
-	Runtime    *chain.Runtime // finds plugins for the DELs of cached results
+	Runtime    *chain.Runtime // finds the plugins for the DELs
 	NewSession func() *plugin.Session
 
-	Grace  time.Duration   // keep anything younger
-	Live   map[string]bool // the container ids that a runtime lists; nil without a list
-	Driver bool            // run the Docker driver's gc too, if it has any state
+	Grace  time.Duration   // keep what is younger
+	Live   map[string]bool // the container ids that a runtime lists; nil if no runtime was asked
+	Driver bool            // also run the Docker driver's gc, if the driver has any state
 	Apply  bool
 
-	DelTime  time.Duration // how long the DEL of a plugin may take; default half a minute
-	LockTime time.Duration // how long to wait for another gc; default a minute
+	DelTime  time.Duration // how long the DEL of one plugin may take; if 0, half a minute
+	LockTime time.Duration // how long to wait for another gc; if 0, a minute
 }
 
-// The defaults of DelTime and LockTime.
+// The values of DelTime and LockTime if they are 0.
 const (
 	delTime  = 30 * time.Second
 	turnTime = time.Minute
 )
 
-// Report lists what gc found, and with Options.Apply what it removed.
+// Report lists what gc found. With Options.Apply it also says what gc removed.
 type Report struct {
-	Attachments []*Attachment // dead and unsure ones
-	Stray       []*Attachment // single objects without a known attachment
+	Attachments []*Attachment // those that are dead or unsure
+	Stray       []*Attachment // single objects that belong to no known attachment
 	Legacy      *Legacy
-	Alive       int // how many attachments are alive
+	Alive       int // the number of attachments that are alive
 
 	alive []*Attachment
 }
 
-// All are the attachments and the stray objects.
+// All returns the attachments and the stray objects in one list.
 func (r *Report) All() []*Attachment { return slices.Concat(r.Attachments, r.Stray) }
 
-// Dead counts the dead attachments and stray objects that are not removed.
+// Dead counts the dead attachments and stray objects that are still there.
 func (r *Report) Dead() (n int) {
 	for _, a := range r.All() {
 		if a.State == Dead && !a.Removed {
@@ -67,8 +67,8 @@ func (r *Report) Dead() (n int) {
 	return n
 }
 
-// Run examines the node and, with Apply, removes what is dead. The error has everything
-// that could not be read or removed; the report covers all the rest.
+// Run examines the node and, with Apply, removes what is dead. If something cannot be read or
+// removed, the error says so, and the report covers the rest.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	unlock, err := o.lock(ctx)
 	if err != nil {
@@ -76,7 +76,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	defer unlock()
 	c := newCollector(o)
-	docker, derr := askDriver(ctx, &o) // first: gc must not examine what the driver detaches
+	docker, derr := askDriver(ctx, &o) // before anything else: gc must not examine what the driver is detaching
 	report, err := c.look(ctx)
 	if o.Apply {
 		err = errors.Join(err, c.apply(ctx, report))
@@ -85,8 +85,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return report, errors.Join(derr, err, c.seen.save(o.Paths.Run))
 }
 
-// lock makes gcs take turns, also those that remove nothing: all of them write the file of
-// first sightings.
+// lock makes a second gc wait, also one that removes nothing, because each gc writes the file
+// that holds when objects were first seen.
 func (o *Options) lock(ctx context.Context) (unlock func(), err error) {
 	if err := durable.MakeDir(o.Paths.Run, "locks"); err != nil {
 		return nil, fmt.Errorf("lock gc: %w", err)
@@ -108,7 +108,7 @@ type collector struct {
 
 func newCollector(o Options) *collector { return &collector{Options: o, seen: loadSeen(o.Paths.Run)} }
 
-// look gathers the evidence and judges it.
+// look collects the traces of all attachments and judges them.
 func (c *collector) look(ctx context.Context) (*Report, error) {
 	s := c.NewSession()
 	defer s.Close()
@@ -136,8 +136,8 @@ func (c *collector) look(ctx context.Context) (*Report, error) {
 	return report, errors.Join(c.errs...)
 }
 
-// apply removes what is dead, each in its own session, so that a failure does not stop the
-// others.
+// apply removes what is dead. Each attachment has its own session, so that one failure does not
+// stop the others.
 func (c *collector) apply(ctx context.Context, report *Report) error {
 	errs := []error{record.New(c.Paths.Run).SweepClaims(), record.OfDrivers(c.Paths.State).SweepClaims()}
 	for _, a := range report.All() {
@@ -150,7 +150,7 @@ func (c *collector) apply(ctx context.Context, report *Report) error {
 		}
 	}
 	if report.Legacy != nil {
-		var err error // an attachment that stays keeps its rules
+		var err error // iptables-legacy keeps the rules of an attachment that could not be removed
 		report.Legacy, err = legacyRules(ctx, c.Paths.Proc, report.Attachments, func(a *Attachment) bool { return a.Removed })
 		errs = append(errs, err)
 	}
@@ -160,17 +160,17 @@ func (c *collector) apply(ctx context.Context, report *Report) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// Judged are the attachments of one network, living ones included.
+// Judged lists the attachments of one network, including living ones.
 type Judged struct {
 	Attachments []*Attachment
-	Nameless    []*Attachment // without a known network, and not dead: mostly links
+	Nameless    []*Attachment // attachments, mostly links, whose network is not known and that are not dead
 
 	world *world
 }
 
-// Judge examines the whole node and judges the attachments of one network as Run does, for
-// a GC of that network. It removes nothing. The error has everything that could not be
-// read; the list covers all the rest.
+// Judge examines the whole node and judges the attachments of one network as Run does, for a GC
+// of that network. It removes nothing. If something cannot be read, the error says so, and the
+// list covers the rest.
 func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
 	c := newCollector(o)
 	report, err := c.look(ctx)
@@ -179,14 +179,14 @@ func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
 		switch {
 		case a.Network == "" && a.State != Dead:
 			j.Nameless = append(j.Nameless, a)
-		case a.Network == network && a.pendingDriver == "": // else its driver must detach it
+		case a.Network == network && a.pendingDriver == "": // otherwise its driver must detach it
 			j.Attachments = append(j.Attachments, a)
 		}
 	}
 	return j, errors.Join(err, c.seen.save(o.Paths.Run))
 }
 
-// Lives judges a dead attachment again, by what its cached result says now.
+// Lives judges a dead attachment again, from its cached result as it is now.
 func (j *Judged) Lives(c *chain.Cached) bool {
 	a := &Attachment{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Owner: owner.Of(c.Network, c.ContainerID, c.IfName)}
 	if i := slices.IndexFunc(j.Attachments, func(x *Attachment) bool { return x.Owner == a.Owner }); i >= 0 {

@@ -15,37 +15,37 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// State is the verdict on an attachment.
+// State says whether an attachment is alive.
 type State string
 
-// The states. Only dead attachments are removed; unsure ones are reported.
+// The states. gc removes only dead attachments. It reports unsure ones and keeps them.
 const (
 	Alive  State = "alive"
 	Dead   State = "dead"
 	Unsure State = "unsure"
 )
 
-// world is what an attachment is judged by.
+// world holds the facts about the node from which judge decides.
 type world struct {
 	now   time.Time
-	boot  time.Time // anything older is from before the node booted; zero if unknown
+	boot  time.Time // when the node booted; zero if that is not known
 	grace time.Duration
 
-	listed    func(containerID string) bool // by the runtime; nil when no list was given
-	seesAll   func() bool                   // whether this process sees all processes
-	driver    func(containerID string) bool // whether `patchbayd docker` knows it
+	listed    func(containerID string) bool // whether the runtime lists the container; nil if no runtime was asked
+	seesAll   func() bool                   // whether this process can see all processes of the node
+	driver    func(containerID string) bool // whether `patchbayd docker` will detach the container
 	namespace func(path string, was *life.Mark) (life.State, string)
-	carries   func(*Attachment) (link string)              // a pair whose other end is up in another namespace
-	inUse     func([]netip.Addr) (where string, err error) // an address in a namespace that exists
-	marked    func(owner.Key) (where string, err error)    // a link with its mark in a namespace that exists
-	firstSeen func(*Attachment) time.Time                  // by gc, for objects without an age of their own
+	carries   func(*Attachment) (link string)              // a veth whose other end is up in another namespace
+	inUse     func([]netip.Addr) (where string, err error) // finds an existing namespace that has one of the addresses
+	marked    func(owner.Key) (where string, err error)    // finds an existing namespace that has a link with the owner's mark
+	firstSeen func(*Attachment) time.Time                  // when gc first saw an attachment whose objects have no date
 }
 
-// least is how long gc must have known an object without an age of its own. Even without a
-// grace period it is longer than the steps of one ADD are apart.
+// least is how long gc must have known an object that has no date. It is at least 10 seconds,
+// longer than the time between two steps of one ADD.
 func (w *world) least() time.Duration { return max(w.grace, 10*time.Second) }
 
-// judge decides by what is certain first, then by what is likely.
+// judge decides from certain facts first, and then from likely ones.
 func (w *world) judge(a *Attachment) (State, string) {
 	state, reason := w.life(a)
 	if state == life.Alive && a.pendingDriver == "" {
@@ -91,17 +91,18 @@ func (w *world) judge(a *Attachment) (State, string) {
 	return Unsure, "its namespace is unknown; patchbay gc --from RUNTIME finds out whether the container lives"
 }
 
-// aheadOfClock is the reason for keeping an object whose date is in the future.
+// aheadOfClock explains why gc keeps an object whose date is in the future.
 const aheadOfClock = "it is dated %v ahead of the clock, so it may be younger than the grace period; --grace 0s ignores that"
 
-// earlier reports whether all of an attachment is from before the node booted.
+// earlier reports whether every trace of an attachment is older than the boot of the node.
 func (w *world) earlier(a *Attachment) bool {
 	return !a.Since.IsZero() && len(a.kernel) == 0 && a.Since.Before(w.boot)
 }
 
-// life reports whether any of the attachment's namespaces exists. It is dead when all of
-// them are gone, and unsure when one is; reason is empty when no evidence names a namespace.
-// A pair that carries has its other end in a living namespace, whatever its path is.
+// life reports whether one of the attachment's namespaces exists. The state is Dead if all of
+// them are gone, and Unsure if that is not certain for one. reason is "" if nothing names a
+// namespace. If the attachment's veth has a carrier, its other end is up in a namespace that
+// exists, so the state is Alive whatever the paths say.
 func (w *world) life(a *Attachment) (state life.State, reason string) {
 	for _, path := range a.NetNS {
 		for _, mark := range a.marksOf(path) {
@@ -120,9 +121,9 @@ func (w *world) life(a *Attachment) (state life.State, reason string) {
 	return state, reason
 }
 
-// judgeElements judges an attachment that only the firewall has. If it has a masquerade,
-// it had a pair, which goes with the namespace; otherwise the namespace may be one that
-// this process does not see.
+// judgeElements judges an attachment of which only firewall elements are left. If one of them
+// is a masquerade, the attachment had a veth, which the kernel deletes with the namespace.
+// Otherwise the namespace may be one that this process cannot see.
 func (w *world) judgeElements(a *Attachment) (State, string) {
 	const why = "only the firewall has a trace of it"
 	if !slices.ContainsFunc(a.elements, nft.Element.OfInterface) && !w.seesAll() {
@@ -131,9 +132,9 @@ func (w *world) judgeElements(a *Attachment) (State, string) {
 	return w.unused(a, why)
 }
 
-// unused judges an attachment without a known namespace that other evidence calls dead.
-// That evidence may be wrong, since a clock may be set and the container be another
-// runtime's, so the attachment is dead only if its addresses are not in use.
+// unused judges an attachment that seems dead but whose namespace is not known. Seeming dead is
+// not enough: the clock may have been set, or another runtime may own the container. So the
+// attachment is dead only if no namespace uses its addresses.
 func (w *world) unused(a *Attachment, taken string) (State, string) {
 	where, err := w.inUse(a.Addrs)
 	switch {
@@ -145,13 +146,13 @@ func (w *world) unused(a *Attachment, taken string) (State, string) {
 	return Dead, taken + " and no namespace has its address"
 }
 
-// marks reports whether a plugin's link has the owner in its alias, on the host or in the
-// container, as long as the attachment exists.
+// marks reports whether the links of a plugin carry the owner in their alias, on the host or in
+// the container, as long as the attachment exists.
 func marks(plugin string) bool {
 	return slices.Contains([]string{"bridge", "ptp", "macvlan", "ipvlan", "vlan", "tap", "dummy"}, plugin)
 }
 
-// judgeTorn judges an attachment that only has truncated records.
+// judgeTorn judges an attachment of which only truncated records are left.
 func (w *world) judgeTorn(a *Attachment) (State, string) {
 	const why = "only a truncated record names it"
 	unmarked := slices.ContainsFunc(a.records, func(k kept) bool { return !marks(k.plugin) })

@@ -14,17 +14,17 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 )
 
-// Legacy are rules that the reference plugins left in iptables-legacy, which
-// cannot be reached over netlink, for dead attachments.
+// Legacy describes rules for dead attachments that the reference plugins left in
+// iptables-legacy. netlink cannot reach those rules.
 type Legacy struct {
-	Commands [][]string // to remove them, in order
-	Note     string     // why gc cannot run the commands
+	Commands [][]string // the commands that remove the rules, in order
+	Note     string     // why gc cannot run the commands, or ""
 	Removed  bool
 }
 
-// legacyRules finds the rules of those attachments that fit: it runs iptables-legacy's own
-// program to read its nat and filter tables, if the kernel has them; the result is nil
-// without rules. Where the program is missing, the note says what to do.
+// legacyRules finds the rules of the attachments for which fits returns true. It runs the
+// program of iptables-legacy to read the tables nat and filter, if the kernel has them. If the
+// program is missing, Note says what to do. It returns nil if there are no rules.
 func legacyRules(ctx context.Context, proc string, among []*Attachment, fits func(*Attachment) bool) (*Legacy, error) {
 	list := slices.DeleteFunc(slices.Clone(among), func(a *Attachment) bool { return a.ContainerID == "" || !fits(a) })
 	tables, err := iptnft.LegacyTables(proc)
@@ -55,8 +55,9 @@ func legacyRules(ctx context.Context, proc string, among []*Attachment, fits fun
 	return all, nil
 }
 
-// blind returns commands for an operator who has the program, where it is missing here and
-// gc cannot read the rules: they restore the table without the lines of dead attachments.
+// blind returns commands for an operator to run on a machine that has iptables-legacy, if that
+// program is missing here. gc cannot read the rules then, so the commands write the table again
+// without the lines of dead attachments.
 func blind(program, table string, list []*Attachment) [][]string {
 	var patterns []string
 	for _, d := range list {
@@ -80,8 +81,8 @@ func blind(program, table string, list []*Attachment) [][]string {
 	return [][]string{{"sh", "-c", line + " | " + program + "-restore -T " + table}}
 }
 
-// planLegacy reads the output of iptables-save. It deletes the entries that lead to a dead
-// attachment's chains, name it or accept its address, and then the chains.
+// planLegacy parses the output of iptables-save. It deletes each rule that jumps to a chain of
+// a dead attachment, names the attachment or accepts its address, and then deletes the chains.
 func planLegacy(program, table, save string, list []*Attachment) (commands [][]string) {
 	chains := make(map[string]bool)
 	addrs := make(map[string]bool)
@@ -110,7 +111,7 @@ func planLegacy(program, table, save string, list []*Attachment) (commands [][]s
 	return append(commands, chainCommands(program, present)...)
 }
 
-// after is the word that follows a flag, or empty.
+// after returns the word after a flag, or "".
 func after(words []string, flag string) string {
 	if i := slices.Index(words, flag); i >= 0 && i+1 < len(words) {
 		return words[i+1]
@@ -134,8 +135,8 @@ func chainCommands(program string, chains []string) (commands [][]string) {
 	return commands
 }
 
-// splitSaved splits a line of iptables-save: blanks separate words, quotes enclose them, a
-// backslash escapes the next character.
+// splitSaved splits a line of iptables-save into words. Blanks separate words, quotes enclose a
+// word, and a backslash escapes the next character.
 func splitSaved(line string) (words []string) {
 	var word strings.Builder
 	quoted, begun := false, false
@@ -164,10 +165,10 @@ func splitSaved(line string) (words []string) {
 	return words
 }
 
-// Remove runs all commands, even after one fails.
+// Remove runs all commands. If one fails, it still runs the others.
 func (l *Legacy) Remove(ctx context.Context) error {
 	if l.Note != "" {
-		return nil // the commands are for the operator
+		return nil // the operator must run the commands
 	}
 	var errs []error
 	for _, argv := range l.Commands {

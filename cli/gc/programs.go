@@ -19,14 +19,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// errNoProgram is wrapped when a program is not installed.
+// errNoProgram is part of the error if a program is not installed.
 var errNoProgram = errors.New("not installed")
 
-// listTime bounds the runtime's answer.
+// listTime limits how long the runtime may take to list its containers.
 const listTime = time.Minute
 
-// command lists the container ids with which a runtime calls CNI plugins: pods' ids with
-// crictl. Stopped containers count: the runtime may start them again under the same id.
+// command returns the command that prints the container ids of a runtime's CNI calls; for
+// crictl these are the ids of the pods. The list includes stopped containers, because the
+// runtime may start them again under the same id.
 func command(runtime string) []string {
 	switch runtime {
 	case "crictl":
@@ -39,9 +40,9 @@ func command(runtime string) []string {
 	return nil
 }
 
-// Containers lists the living containers: from is crictl, podman or docker, whose program
-// it runs, else a file with one id per line ("-" is stdin). It ignores empty lines and
-// comments from '#'.
+// Containers lists the living containers. If from is crictl, podman or docker, it runs that
+// program. Otherwise from is a file with one id per line, or "-" for stdin. It ignores empty
+// lines, and comments that begin with '#'.
 func Containers(ctx context.Context, from string, stdin io.Reader) (map[string]bool, error) {
 	var text []byte
 	var err error
@@ -63,8 +64,8 @@ func Containers(ctx context.Context, from string, stdin io.Reader) (map[string]b
 	return ids, nil
 }
 
-// parseIDs refuses text that is not a list of ids: a table with a header, or an error
-// message, would make every attachment look dead.
+// parseIDs returns an error for text that is not a list of ids, such as a table with a header
+// or an error message. Such a list would make every attachment look dead.
 func parseIDs(text string) (map[string]bool, error) {
 	ids := make(map[string]bool)
 	for line := range strings.Lines(text) {
@@ -87,9 +88,9 @@ func ask(ctx context.Context, argv []string) ([]byte, error) {
 	return output(ctx, argv)
 }
 
-// output runs a program and returns its output, even when it fails.
+// output runs a program and returns what it printed, even if it fails.
 func output(ctx context.Context, argv []string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // fixed, and asked for by the operator
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the program is one of a fixed list, and the operator asked for it
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -105,12 +106,12 @@ func output(ctx context.Context, argv []string) ([]byte, error) {
 	return out, nil
 }
 
-// installed is where docs/docker.md installs the program, which may not be in a timer's
-// PATH.
+// installed is the path where docs/docker.md installs patchbayd. The PATH of a systemd timer
+// may lack this directory.
 const installed = "/usr/local/bin/patchbayd"
 
-// DriverProgram finds patchbayd: in PATH, beside this program, or where docs/docker.md
-// installs it.
+// DriverProgram finds patchbayd: in PATH, in the directory of this program, or where
+// docs/docker.md installs it.
 func DriverProgram() (string, error) {
 	candidates := []string{"patchbayd"}
 	if self, err := os.Executable(); err == nil {
@@ -124,12 +125,12 @@ func DriverProgram() (string, error) {
 	return "", fmt.Errorf("run patchbayd: %w", errNoProgram)
 }
 
-// driverTime bounds `patchbayd docker gc`, which calls plugins.
+// driverTime limits `patchbayd docker gc`, which calls plugins.
 const driverTime = 5 * time.Minute
 
-// askDriver runs the Docker driver's own gc, since only its state can remove its
-// endpoints, networks and addresses; with Options.Apply it removes the dead ones. A node
-// that never ran the driver is skipped.
+// askDriver runs the gc of the Docker driver, because only the driver's program can remove its
+// endpoints, networks and addresses. With Options.Apply that gc removes what is dead. If the
+// driver has never run on this node, askDriver does nothing.
 func askDriver(ctx context.Context, o *Options) ([]*Attachment, error) {
 	if !o.Driver || !used(driverState(o.Paths)) {
 		return nil, nil
@@ -155,7 +156,7 @@ func askDriver(ctx context.Context, o *Options) ([]*Attachment, error) {
 	}
 	list := make([]*Attachment, len(items))
 	for n, i := range items {
-		if i.State != Unsure { // drivers of older releases omit the state
+		if i.State != Unsure { // drivers of older releases do not send the state
 			i.State = Dead
 		}
 		list[n] = &Attachment{State: i.State, Why: i.Why, Objects: []Object{{"docker " + i.Kind, i.Name}}, Removed: i.Removed, Error: i.Error}
@@ -163,7 +164,7 @@ func askDriver(ctx context.Context, o *Options) ([]*Attachment, error) {
 	return list, err
 }
 
-// used reports whether the driver's directory holds any object.
+// used reports whether the driver's directory contains a file.
 func used(dir string) bool {
 	for _, kind := range []string{"networks", "endpoints", "pools", "leases"} {
 		if entries, err := os.ReadDir(filepath.Join(dir, kind)); err == nil && len(entries) > 0 {

@@ -30,20 +30,20 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// remover removes one attachment.
+// remover holds what the removal of one attachment needs.
 type remover struct {
 	*collector
 	s      *plugin.Session
 	k      *kernel.Kernel
 	a      *Attachment
-	detach func(context.Context, *chain.List, chain.Attachment) error // DEL; the caller holds the container's locks
+	detach func(context.Context, *chain.List, chain.Attachment) error // calls DEL; the caller holds the container's locks
 }
 
-// lockTime is how long gc waits for an operation of the runtime library.
+// lockTime limits how long gc waits for an operation of the runtime library.
 const lockTime = 2 * time.Second
 
-// remove takes the locks of the runtime library and the claim, which keeps ADDs out, and
-// then removes the attachment. It keeps an attachment that is in use.
+// remove takes the locks of the runtime library and a claim, which make an ADD wait, and then
+// removes the attachment. It keeps an attachment that is in use.
 func (c *collector) remove(ctx context.Context, a *Attachment) error {
 	s := c.NewSession()
 	defer s.Close()
@@ -56,7 +56,7 @@ func (c *collector) remove(ctx context.Context, a *Attachment) error {
 	case a.onlyTorn():
 		return r.removeSeized(ctx, r.dropTorn)
 	case a.ContainerID == "":
-		return errors.New("it has no name") // DEL needs one
+		return errors.New("it has no name") // DEL needs a name
 	}
 	rt := *c.Runtime
 	rt.Invoker = r
@@ -72,7 +72,7 @@ func (c *collector) remove(ctx context.Context, a *Attachment) error {
 	return err
 }
 
-// removeSeized judges again with ADDs kept out, and removes what is dead then.
+// removeSeized judges the attachment again while ADDs wait, and removes it if it is still dead.
 func (r *remover) removeSeized(ctx context.Context, remove func(context.Context) (keep string, err error)) error {
 	done, err := r.k.Records.Collecting(ctx)
 	if err != nil {
@@ -89,8 +89,9 @@ func (r *remover) removeSeized(ctx context.Context, remove func(context.Context)
 	return r.leave(keep, err)
 }
 
-// seize claims the attachment in both stores of records. It hands the locks of
-// patchbay-cnm's records to its plugins; the claim still keeps ADDs out.
+// seize claims the attachment in both stores of records. It releases the locks on
+// patchbay-cnm's records, because the plugins that gc calls take them. The claim still makes
+// ADDs wait.
 func (r *remover) seize() (release func(), keep string, err error) {
 	free, keep, err := r.k.Records.Seize(r.a.Network, r.a.Owner, r.recheck)
 	if err != nil || keep != "" || !slices.ContainsFunc(r.a.records, func(k kept) bool { return k.driver }) {
@@ -108,8 +109,8 @@ func (r *remover) seize() (release func(), keep string, err error) {
 	return func() { drop(); drivers.Close(); free() }, "", nil
 }
 
-// removeAll removes everything: first by the records, then by the cached configuration,
-// then what still exists. Every step runs even after one fails.
+// removeAll removes everything: first what records name, then what the cached configuration
+// describes, then what still exists. If a step fails, the later steps still run.
 func (r *remover) removeAll(ctx context.Context) (keep string, err error) {
 	if keep, err = r.delRecords(ctx); keep != "" {
 		return keep, err
@@ -117,7 +118,7 @@ func (r *remover) removeAll(ctx context.Context) (keep string, err error) {
 	return "", errors.Join(err, r.delCached(ctx), r.delKernel(ctx), r.delAddresses(ctx), r.delFiles())
 }
 
-// dropTorn removes truncated records. DEL cannot be called, since their names are lost.
+// dropTorn removes truncated records. It cannot call DEL, because the records' names are lost.
 func (r *remover) dropTorn(context.Context) (keep string, err error) {
 	for _, k := range r.a.records {
 		err = errors.Join(err, r.k.Records.Remove(r.a.Network, r.a.Owner, k.plugin))
@@ -125,7 +126,7 @@ func (r *remover) dropTorn(context.Context) (keep string, err error) {
 	return "", err
 }
 
-// leave notes why gc keeps the attachment.
+// leave stores why gc keeps the attachment.
 func (r *remover) leave(keep string, err error) error {
 	if keep != "" {
 		r.a.State, r.a.Why = Unsure, keep
@@ -133,13 +134,13 @@ func (r *remover) leave(keep string, err error) error {
 	return err
 }
 
-// recheck judges the attachment once more, with its records locked and ADDs kept out, and
-// returns the reason to keep it.
+// recheck judges the attachment once more, with its records locked and ADDs waiting. It returns
+// the reason to keep it, or "".
 func (r *remover) recheck(list []record.CurrentRecord) (keep string) {
 	for _, at := range list {
 		known := slices.ContainsFunc(r.a.records, func(k kept) bool { return k.plugin == at.Plugin })
 		if !known || at.Record != nil && r.a.ContainerID == "" {
-			return record.InUse // an ADD has written a record meanwhile
+			return record.InUse // an ADD has written a record since gc looked
 		}
 		if at.Record != nil {
 			r.a.at(at.Record.NetNS, at.Record.NetNSMark)
@@ -162,9 +163,9 @@ func (r *remover) attachment() chain.Attachment {
 	return chain.Attachment{ContainerID: r.a.ContainerID, IfName: r.a.IfName}
 }
 
-// inOrder are the records in the order of a DEL: of chained plugins, of those that make
-// interfaces, of those that assign addresses, and then of patchbay-cnm's, which are also
-// one that makes interfaces and one that assigns addresses.
+// inOrder returns the records in the order in which DEL calls plugins: first chained plugins,
+// then those that make interfaces, then those that assign addresses. The records of
+// patchbay-cnm come last, in the same order.
 func (r *remover) inOrder() []kept {
 	place := func(k kept) int {
 		if k.driver {
@@ -181,8 +182,9 @@ func (r *remover) inOrder() []kept {
 	return r.a.records
 }
 
-// delRecords calls the DEL of each plugin that has a record. After a driver's failure it
-// calls no other of patchbay-cnm: the address is in use until the interface is gone.
+// delRecords calls the DEL of each plugin that has a record. If a Docker driver fails, it calls
+// no further plugin of patchbay-cnm, because the address is in use as long as the interface
+// exists.
 func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
 	var errs []error
 	for _, k := range r.inOrder() {
@@ -200,9 +202,10 @@ func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
 	return "", errors.Join(errs...)
 }
 
-// delRecord calls one plugin. The record holds all that DEL needs, so the configuration is
-// only a name. An unreachable driver does not fail DEL, so a remaining record shows that it
-// has not been called; the driver's objects on the host then stay until it is back.
+// delRecord calls the DEL of one plugin. The record has everything that DEL needs, so the
+// configuration holds only the network's name. DEL succeeds even if a Docker driver cannot be
+// reached, and then keeps its record. So if the record is still there, the driver has not been
+// called, and its objects stay on the host until a later call.
 func (r *remover) delRecord(ctx context.Context, k kept) (keep string, err error) {
 	conf := map[string]any{"cniVersion": spec.Current, "name": r.a.Network, "type": k.plugin}
 	if k.driver {
@@ -226,8 +229,9 @@ func (r *remover) delRecord(ctx context.Context, k kept) (keep string, err error
 	return "", nil
 }
 
-// path is where to look for a plugin's program: nowhere for a plugin of this program. A
-// separate program locks its record itself; the claim stays.
+// path returns the directories in which to search for a plugin's program. It is empty for a
+// plugin of this program. A separate program locks its record itself, so gc releases that lock
+// before and keeps only the claim.
 func (r *remover) path(name string) []string {
 	if slices.ContainsFunc(r.s.Plugins, func(p *plugin.Plugin) bool { return p.Name == name }) {
 		return []string{filepath.Join(r.Paths.Run, "no-plugins")}
@@ -236,15 +240,15 @@ func (r *remover) path(name string) []string {
 	return r.Runtime.Path
 }
 
-// Invoke calls a plugin in the session that holds the locks, or another program, for
-// DelTime at most: one that hangs must not keep gc from the rest of its work.
+// Invoke calls a plugin: in the session that holds the locks, or as another program. It stops
+// the plugin after DelTime, so that a plugin that hangs does not stop gc.
 func (r *remover) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
 	out, err := invoke.Within(ctx, cmp.Or(r.DelTime, delTime), r.s, pluginType, call)
 	return out, errors.Join(err, r.s.Flush(ctx))
 }
 
-// delCached detaches with the configuration of the ADD, which reaches other vendors'
-// plugins. Without one it only deletes the cached result.
+// delCached calls DEL with the configuration of the ADD, so that other vendors' plugins are
+// called too. If the configuration is lost, it only deletes the cached result.
 func (r *remover) delCached(ctx context.Context) error {
 	if r.a.cached == nil {
 		return nil
@@ -256,7 +260,7 @@ func (r *remover) delCached(ctx context.Context) error {
 	return r.detach(ctx, list, r.attachment())
 }
 
-// delKernel removes what no plugin's DEL has found: elements, references to shared facts,
+// delKernel removes what no plugin's DEL has removed: elements, references to shared facts,
 // rules of the reference plugins, links.
 func (r *remover) delKernel(ctx context.Context) error {
 	var errs []error
@@ -296,8 +300,8 @@ func deleteLink(host *nl.Conn, l link) error {
 	return nil
 }
 
-// delAddresses releases the addresses that the attachment still holds, under the lock of
-// the directory. A file that is younger than the evidence belongs to another ADD.
+// delAddresses releases the addresses that the attachment still has, with the directory locked.
+// It keeps a file that is younger than the attachment's traces: another ADD wrote it.
 func (r *remover) delAddresses(ctx context.Context) error {
 	var errs []error
 	for _, p := range r.a.pools {

@@ -15,18 +15,17 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// seenFile holds when gc first saw objects that have no age of their own: links, elements
-// and rules.
+// seenFile stores when gc first saw links, elements and rules, which have no date of their own.
 const seenFile = "gc-seen.json"
 
 type seen struct {
 	path  string
 	first map[owner.Key]time.Time // as read from the file
-	now   map[owner.Key]time.Time // as it will be written: without objects that are gone
+	now   map[owner.Key]time.Time // as it will be written, without objects that are gone
 }
 
-// loadSeen starts with an empty list when the file is missing or broken: then everything
-// is seen for the first time.
+// loadSeen reads the file. If the file is missing or broken, it starts with an empty list, and
+// gc sees every object for the first time.
 func loadSeen(runDir string) *seen {
 	s := &seen{path: filepath.Join(runDir, seenFile), now: make(map[owner.Key]time.Time)}
 	data, err := durable.Read(s.path)
@@ -36,7 +35,7 @@ func loadSeen(runDir string) *seen {
 	return s
 }
 
-// since is when gc first saw an owner: now, if it is new.
+// since returns when gc first saw an owner. For a new owner that is now.
 func (s *seen) since(o owner.Key, now time.Time) time.Time {
 	t, ok := s.first[o]
 	if !ok || t.After(now) {

@@ -28,7 +28,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// strays finds the objects without a known attachment, kind by kind.
+// strays finds the objects that belong to no known attachment, kind by kind.
 func (c *collector) strays() []*Attachment {
 	c.strayFiles("cached result", filepath.Join(c.Paths.CNI, "results", "*"), tornJSON)
 	c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), func(string) bool { return true })
@@ -42,24 +42,24 @@ func (c *collector) strays() []*Attachment {
 	return c.stray
 }
 
-// removal removes a stray object.
+// removal is a function that removes a stray object.
 type removal func(context.Context, *kernel.Kernel) error
 
-// dead adds an object that is dead for a reason.
+// dead adds a dead object; why is the reason.
 func (c *collector) dead(kind, name, why string, remove removal) *Attachment {
 	a := &Attachment{State: Dead, Why: why, Objects: []Object{{kind, name}}, remove: remove}
 	c.stray = append(c.stray, a)
 	return a
 }
 
-// unsure adds an object that gc keeps and reports; fix is what the operator can do.
+// unsure adds an object that gc reports and keeps. fix says what the operator can do.
 func (c *collector) unsure(kind, name, why, fix string) {
 	a := c.dead(kind, name, why, nil)
 	a.State, a.fix = Unsure, fix
 }
 
-// ageless adds a dead object without an age of its own; gc keeps it until it has known it,
-// by its key, for a while.
+// ageless adds a dead object that has no date. gc keeps the object until it has known it for a
+// while, by its key.
 func (c *collector) ageless(kind, name, why string, key owner.Key, remove removal) {
 	a := c.dead(kind, name, why, remove)
 	if least := c.world.least(); c.world.now.Sub(c.seen.since(key, c.world.now)) < least {
@@ -67,7 +67,7 @@ func (c *collector) ageless(kind, name, why string, key owner.Key, remove remova
 	}
 }
 
-// key is the key of an object without an attachment in the file of first sightings.
+// key returns the key under which seenFile stores an object that belongs to no attachment.
 func key(kind, name string) owner.Key { return owner.Of(kind, name, "") }
 
 // tornJSON reports whether a file is empty or truncated.
@@ -76,8 +76,8 @@ func tornJSON(path string) bool {
 	return err == nil && !json.Valid(data)
 }
 
-// strayFiles finds regular files older than the grace period, since libcni does not write
-// them atomically: a file written since gc began may be incomplete.
+// strayFiles finds regular files that are older than the grace period. libcni does not write
+// files atomically, so a younger file may still be incomplete.
 func (c *collector) strayFiles(kind, pattern string, stray func(string) bool) {
 	found, _ := filepath.Glob(pattern)
 	for _, path := range found {
@@ -93,8 +93,8 @@ func (c *collector) strayFiles(kind, pattern string, stray func(string) bool) {
 	}
 }
 
-// fresh reports whether a file written at this time is too young to judge. A time in the
-// future gives no age.
+// fresh reports whether a file is too young to judge. A file that was written after gc began is
+// too young. A file whose date is in the future is not.
 func (c *collector) fresh(written time.Time) bool {
 	if age := c.world.now.Sub(written); age >= 0 {
 		return age < c.Grace
@@ -102,7 +102,7 @@ func (c *collector) fresh(written time.Time) bool {
 	return !written.After(time.Now())
 }
 
-// removeOld deletes a file unless it has been written again.
+// removeOld deletes a file unless it has been written again since gc looked.
 func removeOld(path string, was time.Time) error {
 	fi, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !fi.ModTime().Equal(was) {
@@ -114,7 +114,7 @@ func removeOld(path string, was time.Time) error {
 	return os.Remove(path)
 }
 
-// strayFacts finds facts that a killed process left without a holder.
+// strayFacts finds shared facts without a holder, which a killed process left.
 func (c *collector) strayFacts() {
 	for _, f := range c.facts {
 		if len(c.holders[f.Name]) > 0 {
@@ -126,9 +126,9 @@ func (c *collector) strayFacts() {
 	}
 }
 
-// foreignHolders finds files among the references to a shared fact that belong neither to
-// an attachment nor to a mesh. They keep the fact for ever, and something outside patchbay
-// made them, so gc reports them and keeps them.
+// foreignHolders finds files among the references to a shared fact that belong to no attachment
+// and no mesh. Such a file keeps the fact for ever. Something outside patchbay made it, so gc
+// only reports it.
 func (c *collector) foreignHolders() {
 	for _, f := range c.facts {
 		for _, o := range c.holders[f.Name] {
@@ -140,8 +140,8 @@ func (c *collector) foreignHolders() {
 	}
 }
 
-// strayMeshes finds routes, tunnels and facts of whole networks whose agent was uninstalled
-// without clearing them. A stopped agent's objects stay: its record exists.
+// strayMeshes finds routes, tunnels and shared facts that an agent left when it was
+// uninstalled. The objects of an agent that is only stopped stay, because its record exists.
 func (c *collector) strayMeshes() {
 	options := mesh.Options{Paths: c.Paths}
 	m, err := mesh.Open(options)
@@ -164,10 +164,10 @@ func (c *collector) strayMeshes() {
 	}
 }
 
-// strayAccepts finds rules of the reference's firewall plugin, which carry an address and
-// no name, whose address is one of ours and unused: it is in a subnet that host-local has
-// assigned addresses from, no known attachment has it, and no namespace has it. An ADD
-// reserves the address before it makes such a rule.
+// strayAccepts finds rules of the reference's firewall plugin for addresses that are no longer
+// used. Such a rule has an address but no name. gc removes it if host-local assigns addresses
+// of that subnet, no known attachment has the address and no namespace has it. An ADD reserves
+// the address before it makes the rule, so gc does not remove a new rule.
 func (c *collector) strayAccepts() {
 	addrs, err := iptnft.Forwarded(c.k.NFT)
 	c.fail(err)
@@ -185,9 +185,9 @@ func (c *collector) strayAccepts() {
 	}
 }
 
-// fromPool reports whether host-local assigned addresses near a: the last one of some
-// range is within the same /16 or /64. This keeps gc away from addresses that an operator
-// accepts by hand.
+// fromPool reports whether host-local has assigned an address near a: the last one that it
+// assigned in some range is in the same /16 or /64. Otherwise gc would remove rules that an
+// operator added by hand.
 func (c *collector) fromPool(a netip.Addr) bool {
 	bits := 16
 	if a.Is6() {
@@ -208,11 +208,11 @@ func (c *collector) fromPool(a netip.Addr) bool {
 	return false
 }
 
-// strayElements finds elements of networks, such as a masquerade, that no shared fact
-// holds: the fact's file was torn when its last holder went, or the run directory was
-// lost. While an attachment of the network may live, it may need them. gather
-// reads the elements before the facts, and an ADD writes its fact before its elements, so
-// the fact of each element here has been read too.
+// strayElements finds elements that belong to a network, such as a masquerade, and that no
+// shared fact lists. Either the fact's file was truncated when its last holder was removed, or
+// the run directory was lost. gc keeps the elements while an attachment of the network may
+// live. An ADD writes the fact before the elements, and gather reads the elements first, so it
+// has also read the fact of every living element.
 func (c *collector) strayElements() {
 	for _, e := range c.ofNetworks {
 		needed := c.any(func(a *Attachment) bool { return a.Network == e.Comment && a.State != Dead })
@@ -232,8 +232,9 @@ func holds(facts []record.Fact, e nft.Element) bool {
 	})
 }
 
-// removeElement removes an element unless a fact holds it by now. It restores other
-// elements within its range, and the element itself if an ADD took the fact meanwhile.
+// removeElement removes an element unless a shared fact now lists it. The kernel removes other
+// elements in the same range with it; removeElement adds those again. It also adds the element
+// itself again if an ADD has taken the fact meanwhile.
 func removeElement(ctx context.Context, k *kernel.Kernel, e nft.Element) error {
 	_, facts, err := k.Records.Facts()
 	if err != nil || holds(facts, e) {

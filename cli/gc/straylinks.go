@@ -16,20 +16,20 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// claimed reports whether a known attachment has the link.
+// claimed reports whether a link belongs to a known attachment.
 func (ev *evidence) claimed(index int) bool {
 	return ev.any(func(a *Attachment) bool {
 		return slices.ContainsFunc(a.links, func(l link) bool { return l.index == index })
 	})
 }
 
-// strayIFBs finds devices of the bandwidth plugins whose veth is gone: no filter redirects
-// to them. An ADD makes the device before the filter, and a link has no age, so gc must
-// have seen it before.
+// strayIFBs finds ifb devices of the bandwidth plugins whose veth is gone, so that no filter
+// redirects packets to them. An ADD makes the device before the filter. A link has no date, so
+// gc removes a device only after it has known it for a while.
 func (c *collector) strayIFBs() {
 	host, err := c.k.Host()
 	if err != nil {
-		return // gather has reported it
+		return // gather has reported the error
 	}
 	targets := redirects(host, c.links)
 	for _, l := range c.links {
@@ -48,11 +48,11 @@ func (c *collector) strayIFBs() {
 	}
 }
 
-// redirects are the links that other links' filters redirect packets to.
+// redirects returns the indexes of the links to which filters of other links redirect packets.
 func redirects(host *nl.Conn, links []netlink.Link) map[int]bool {
 	to := make(map[int]bool)
 	for _, l := range links {
-		filters, err := host.FilterList(l, netlink.MakeHandle(0xffff, 0)) // ingress
+		filters, err := host.FilterList(l, netlink.MakeHandle(0xffff, 0)) // the ingress qdisc
 		if err != nil {
 			continue
 		}
@@ -77,13 +77,13 @@ func actions(f netlink.Filter) []netlink.Action {
 	return nil
 }
 
-// danglingVeths finds bridge ports whose other end is in no namespace of a process or a
-// mount: an open file keeps a dead container's namespace, and with it the pair. They carry
-// no name, so gc reports them and keeps them.
+// danglingVeths finds bridge ports whose other end is in a namespace that no process and no
+// mount holds. Only an open file can keep such a namespace, of a dead container, and the veth
+// with it. These ports have no owner's name, so gc only reports them.
 func (c *collector) danglingVeths() {
 	host, err := c.k.Host()
 	if err != nil {
-		return // gather has reported it
+		return // gather has reported the error
 	}
 	var ports []netlink.Link
 	for _, l := range c.links {
@@ -95,7 +95,7 @@ func (c *collector) danglingVeths() {
 	if len(ports) == 0 {
 		return
 	}
-	seen := make(map[int]bool) // the host's ids of the namespaces that this process sees
+	seen := make(map[int]bool) // the host's ids of the namespaces that this process can see
 	err = life.Each(c.Paths.Proc, func(ns *netns.NS) error {
 		id, err := host.GetNetNsIdByFd(ns.Fd())
 		seen[id] = true
@@ -112,7 +112,7 @@ func (c *collector) danglingVeths() {
 	}
 }
 
-// away is the id of the namespace of the pair's other end. It is negative when that is the
-// link's own namespace, or one that is ending. The indexes of both ends occur in other
-// namespaces too.
-func away(l netlink.Link) int { return int(int32(l.Attrs().NetNsID)) } // the kernel's is signed
+// away returns the host's id of the namespace of the veth's other end. It is negative if the
+// other end is in the link's own namespace, or in one that is ending. The interface index of
+// the other end cannot tell, because other namespaces use the same numbers.
+func away(l netlink.Link) int { return int(int32(l.Attrs().NetNsID)) } // the kernel's id is signed

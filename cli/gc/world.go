@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// newWorld is this node as judge sees it. What takes a look into every namespace or process
-// is looked up at most once.
+// newWorld returns the facts about this node. Those for which gc must look into every namespace
+// or process are found at most once, when first needed.
 func (c *collector) newWorld() *world {
 	proc := c.Paths.Proc
 	w := &world{now: time.Now(), boot: c.boot.Since, grace: c.Grace, carries: c.carries, seesAll: life.SeesProcesses}
@@ -58,8 +58,8 @@ func (c *collector) newWorld() *world {
 	return w
 }
 
-// markedLinks maps the links of every namespace, the host's included, to where each is: by
-// alias, and by name, which is all that a link has at the start of an ADD.
+// markedLinks finds where each marked link is, in every namespace and on the host. It returns
+// them by alias and by name, because at the start of an ADD a link has only its name.
 func markedLinks(proc string) (map[string]string, error) {
 	own, err := netns.Current()
 	if err != nil {
@@ -82,16 +82,16 @@ func markedLinks(proc string) (map[string]string, error) {
 	return where, errors.Join(look(own), life.Each(proc, look))
 }
 
-// settleTime is how long gc waits for the kernel to delete the pairs of namespaces that
-// are gone, which it does asynchronously and for many at once.
+// settleTime limits how long gc waits for the kernel to delete veths of namespaces that are
+// gone. The kernel deletes them later, many at a time.
 const settleTime = 2 * time.Second
 
-// carries names a link of the attachment that is the host's end of a living pair, or that
+// carries returns a link of the attachment that is the host's end of a living veth, or that
 // cannot be read.
 func (c *collector) carries(a *Attachment) string { return c.pairOf(a, false) }
 
-// pairOf implements carries. With ending it also counts a pair whose namespace has no
-// holder any more.
+// pairOf implements carries. If ending is true, it also returns a veth whose namespace no
+// process and no mount holds any more.
 func (c *collector) pairOf(a *Attachment, ending bool) string {
 	if len(a.links) == 0 {
 		return ""
@@ -114,9 +114,8 @@ func (c *collector) pairOf(a *Attachment, ending bool) string {
 	return ""
 }
 
-// settle waits for the kernel to delete pairs that are the only sign of a living
-// namespace. A pair that still carries then has its namespace where this process does not
-// see it.
+// settle waits for the kernel to delete veths that are the only sign of a living namespace. If
+// such a veth still has a carrier then, its namespace exists, but this process cannot see it.
 func (c *collector) settle(ctx context.Context, all []*Attachment) {
 	pathsOnly := *c.world
 	pathsOnly.carries = func(*Attachment) string { return "" }
@@ -129,7 +128,7 @@ func (c *collector) settle(ctx context.Context, all []*Attachment) {
 			continue
 		}
 		for c.pairOf(a, true) != "" && time.Now().Before(end) && clock.Sleep(ctx, 5*time.Millisecond) {
-			// the condition waits for the kernel
+			// clock.Sleep in the condition waits
 		}
 	}
 }

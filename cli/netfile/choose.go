@@ -22,20 +22,20 @@ import (
 type Use struct {
 	Prefix netip.Prefix
 	What   string
-	// Through marks a route through a gateway. A narrower subnet takes only a part of it,
-	// which may be the operator's intention.
+	// Through is set for a route through a gateway. A new subnet may be a part of that route:
+	// the operator may intend this.
 	Through bool
 }
 
 // Taken is what a new network must avoid.
 type Taken struct {
 	Uses     []Use
-	Links    []string // names of interfaces, and of bridges in other networks' files
+	Links    []string // names of the host's interfaces, and of bridges in other networks' files
 	Devices  map[string]Device
 	Children []Children
 }
 
-// Children are another network's macvlans or ipvlans, existing or future.
+// Children describes the macvlans or ipvlans of another network. They need not exist yet.
 type Children struct{ Network, Driver, Parent string }
 
 // first returns the first use that overlaps p.
@@ -47,17 +47,17 @@ func (t *Taken) first(p netip.Prefix) (Use, bool) {
 	return t.Uses[i], true
 }
 
-// pools are the ranges in which IPv4 subnets are chosen: podman's, then smaller ranges of
-// private addresses. Each is its first and its last subnet.
+// pools returns the private ranges from which IPv4 subnets are chosen: first podman's, then
+// smaller ones. Each has its first and its last subnet.
 func pools() [3][2]netip.Addr {
 	at := func(a, b, c byte) netip.Addr { return netip.AddrFrom4([4]byte{a, b, c}) }
 	return [...][2]netip.Addr{{at(10, 89, 0), at(10, 255, 255)}, {at(172, 20, 0), at(172, 31, 255)}, {at(192, 168, 100), at(192, 168, 255)}}
 }
 
-// chosenBits is the length of a chosen IPv4 subnet.
+// chosenBits is the prefix length of a chosen IPv4 subnet.
 const chosenBits = 24
 
-// free4 returns the first unused /24.
+// free4 returns the first /24 that is not used.
 func (t *Taken) free4() (netip.Prefix, error) {
 	for _, pool := range pools() {
 		for a := pool[0]; a.Compare(pool[1]) <= 0; {
@@ -71,7 +71,7 @@ func (t *Taken) free4() (netip.Prefix, error) {
 	return netip.Prefix{}, errors.New("no free subnet of private IPv4 addresses is left; choose one with --subnet")
 }
 
-// free6 draws a unique local /64 with 40 random bits, as RFC 4193 requires.
+// free6 chooses a unique local /64. Its global ID is 40 random bits, as RFC 4193 requires.
 func (t *Taken) free6(random io.Reader) (netip.Prefix, error) {
 	for range 16 {
 		b := [16]byte{0: 0xfd}
@@ -86,10 +86,10 @@ func (t *Taken) free6(random io.Reader) (netip.Prefix, error) {
 	return netip.Prefix{}, errors.New("no free unique local /64 was found; choose one with --subnet")
 }
 
-// settle checks the given subnets and chooses missing ones.
+// settle checks the subnets that were given, and chooses those that are missing.
 func (w *wanted) settle(t *Taken, random io.Reader) (warnings []string, err error) {
 	if w.child() {
-		return nil, nil // it uses its parent's network, which the host is in
+		return nil, nil // it uses the subnet of its parent, and so does the host
 	}
 	for _, s := range w.subnets {
 		u, taken := t.first(s.Prefix)
@@ -117,8 +117,8 @@ func (w *wanted) settle(t *Taken, random io.Reader) (warnings []string, err erro
 	return warnings, nil
 }
 
-// bridge is the name of the bridge: the requested one, or a free pbN. pb0 is the built-in
-// network's.
+// bridge returns the name of the bridge: the one that was asked for, or the first free name
+// pbN. pb0 is the bridge of the built-in network.
 func (w *wanted) bridge(t *Taken) (string, error) {
 	if w.Interface != "" {
 		if slices.Contains(t.Links, w.Interface) {
@@ -133,8 +133,8 @@ func (w *wanted) bridge(t *Taken) (string, error) {
 	}
 }
 
-// Look reads what a new network must avoid: the other networks, and the addresses and
-// routes of the host.
+// Look reads what a new network must avoid: other networks, and the host's addresses and
+// routes.
 func Look(dir *chain.Dir, host *nl.Conn) (*Taken, error) {
 	t := &Taken{Devices: map[string]Device{}}
 	for _, l := range dir.Lists {
@@ -167,7 +167,8 @@ func Look(dir *chain.Dir, host *nl.Conn) (*Taken, error) {
 	return t, t.routes(host, names)
 }
 
-// deviceOf describes a link. A VRF does not receive its ports' frames.
+// deviceOf describes a link. For a port of a VRF it names no master, because a VRF does not
+// take its ports' frames.
 func deviceOf(l netlink.Link, all []netlink.Link) Device {
 	a := l.Attrs()
 	d := Device{MTU: a.MTU, Ethernet: a.EncapType == "ether"}
@@ -193,7 +194,8 @@ func (t *Taken) addresses(host *nl.Conn, names map[int]string) error {
 	return nil
 }
 
-// routes adds the routes of all tables, without default ones and the kernel's own.
+// routes adds the routes of all tables, except default routes and those that the kernel makes
+// itself.
 func (t *Taken) routes(host *nl.Conn, names map[int]string) error {
 	list, err := host.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -210,7 +212,7 @@ func (t *Taken) routes(host *nl.Conn, names map[int]string) error {
 	return nil
 }
 
-// Prefixes lists the prefixes of a network's addresses.
+// Prefixes lists the subnets from which a network assigns addresses.
 func (i Info) Prefixes() (list []netip.Prefix) {
 	for _, s := range i.Subnets {
 		if !slices.Contains(list, s.Prefix) {

@@ -26,20 +26,21 @@ type Maker struct {
 	Random io.Reader
 	Warn   func(error)
 
-	// Judge returns why a new network cannot work; nil skips the check.
+	// Judge returns an error if a new network cannot work. If Judge is nil, this is not
+	// checked.
 	Judge func(*chain.List) error
 }
 
-// Made is a network that was written, or with dry would be.
+// Made describes a network's file that was written, or that would be written without dry.
 type Made struct {
 	Name, File string
 	Text       []byte
 }
 
-// Create writes the file of a new network. With dry it only returns the text. It locks the
-// directory, so that two at a time do not choose the same subnet.
+// Create writes the file of a new network. If dry is set, it only returns the text. It locks
+// the directory, so that two processes cannot choose the same subnet.
 func (m *Maker) Create(ctx context.Context, w Request, dry bool) (*Made, error) {
-	if _, err := read(w); err != nil { // before a directory is made
+	if _, err := read(w); err != nil { // checked before the directory is created
 		return nil, err
 	}
 	if dry {
@@ -48,7 +49,7 @@ func (m *Maker) Create(ctx context.Context, w Request, dry bool) (*Made, error) 
 	if err := os.MkdirAll(m.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make directory of networks: %w", err)
 	}
-	unlock, err := durable.LockDir(ctx, m.Dir) // keeps other commands from changing the directory's networks
+	unlock, err := durable.LockDir(ctx, m.Dir) // other commands cannot change the networks meanwhile
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +64,7 @@ func (m *Maker) Create(ctx context.Context, w Request, dry bool) (*Made, error) 
 	return made, nil
 }
 
-// TakeBack removes the file of a network that Create made, unless it has been removed or
-// changed since.
+// TakeBack removes a file that Create wrote, unless the file has been removed or changed since.
 func (m *Maker) TakeBack(ctx context.Context, made *Made) error {
 	unlock, err := durable.LockDir(ctx, m.Dir)
 	if err != nil {
@@ -72,12 +72,12 @@ func (m *Maker) TakeBack(ctx context.Context, made *Made) error {
 	}
 	defer unlock()
 	if now, err := durable.ReadConf(made.File); err != nil || !bytes.Equal(now, made.Text) {
-		return nil //nolint:nilerr // the file is not the one that was made
+		return nil //nolint:nilerr // another file has the name now
 	}
 	return os.Remove(made.File)
 }
 
-// plan reads what is in use and computes the file.
+// plan reads what is in use, and makes the text of the file.
 func (m *Maker) plan(w Request) (*Made, error) {
 	dir, err := chain.LoadDir(m.Dir)
 	if err != nil {
@@ -112,7 +112,7 @@ func (m *Maker) plan(w Request) (*Made, error) {
 	return made, err
 }
 
-// free checks that no network has the name.
+// free returns an error if a network with this name exists.
 func free(dir *chain.Dir, name string) error {
 	l, err := dir.Find(name)
 	switch {
@@ -124,15 +124,16 @@ func free(dir *chain.Dir, name string) error {
 	return fmt.Errorf("a broken file has this name: %w", err)
 }
 
-// Missing reports whether no file has a network, as opposed to a broken file.
+// Missing reports whether err means that no file has this network. A broken file that has its
+// name is another error.
 func Missing(err error) bool {
 	var missing *chain.NotFoundError
 	var none *chain.NoConfigsFoundError
 	return errors.As(err, &missing) || errors.As(err, &none)
 }
 
-// file chooses the file's name. Runtimes use the first network of a directory, so a new
-// one must not come before existing ones.
+// file chooses the name of the file. Runtimes use the first network of a directory, so the new
+// file must not sort before existing ones.
 func (m *Maker) file(dir *chain.Dir, name string) (string, error) {
 	var names []string
 	for _, l := range dir.Lists {
@@ -152,7 +153,7 @@ func (m *Maker) file(dir *chain.Dir, name string) (string, error) {
 	return filepath.Join(m.Dir, base), m.absent(base)
 }
 
-// candidates are names of files in the order of preference.
+// candidates returns the possible names of the file, the preferred one first.
 func candidates(name string) (list []string) {
 	for n := 50; n <= 99; n++ {
 		list = append(list, fmt.Sprintf("%d-%s.conflist", n, name))
@@ -160,7 +161,7 @@ func candidates(name string) (list []string) {
 	return append(list, name+".conflist")
 }
 
-// absent checks that no such file exists: an existing one is another network's.
+// absent returns an error if the file exists, because it belongs to another network.
 func (m *Maker) absent(base string) error {
 	_, err := os.Lstat(filepath.Join(m.Dir, base))
 	switch {

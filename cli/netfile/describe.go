@@ -12,28 +12,28 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 )
 
-// Info is the content of a network's file, of any origin.
+// Info describes the content of any network's file.
 type Info struct {
 	Driver    string // the plugin that makes the interface
 	Interface string // the bridge, or the parent interface
 	Subnets   []Subnet
 	IPAM      string // the IPAM plugin
-	DataDir   string // of host-local, if not the default
-	Internal  bool   // the host forwards nothing for its bridge, or it has no gateway
-	Open      bool   // without a gateway and without the key internal
+	DataDir   string // the data directory of host-local, or ""
+	Internal  bool   // the host forwards nothing for the bridge, or the bridge has no gateway
+	Open      bool   // the bridge has no gateway, and the file has no key "internal"
 	DNS       []string
 	MTU, Vlan int
-	Isolate   string   // firewall's ingressPolicy
-	Plugins   []string // the types of all, nested ones included
+	Isolate   string   // the firewall plugin's ingressPolicy
+	Plugins   []string // the types of all plugins, including nested ones
 }
 
-// The plugins that call others.
+// The plugins that call other plugins.
 const (
 	typePatchbay = "patchbay"
 	typeWrap     = "wrap"
 )
 
-// plugin is a plugin's object in the file: what we write, and what Describe reads of any.
+// plugin is one plugin in the file. We write it, and Describe reads it from any file.
 type plugin struct {
 	Type             string          `json:"type"`
 	Bridge           string          `json:"bridge,omitempty"`
@@ -50,8 +50,8 @@ type plugin struct {
 	Capabilities     map[string]bool `json:"capabilities,omitempty"`
 	IPAM             ipam            `json:"ipam,omitzero"`
 	DNS              dns             `json:"dns,omitzero"`
-	Plugin           *plugin         `json:"plugin,omitempty"`  // of wrap
-	Plugins          []*plugin       `json:"plugins,omitempty"` // of patchbay
+	Plugin           *plugin         `json:"plugin,omitempty"`  // the nested plugin of wrap
+	Plugins          []*plugin       `json:"plugins,omitempty"` // the nested plugins of patchbay
 }
 
 type dns struct {
@@ -61,16 +61,17 @@ type dns struct {
 type ipam struct {
 	Type      string        `json:"type"`
 	DataDir   string        `json:"dataDir,omitempty"`
-	addrRange               // host-local's older form
+	addrRange               // the older form of host-local
 	Ranges    [][]addrRange `json:"ranges,omitempty"`
-	Addresses []struct {    // static's
+	Addresses []struct {    // the addresses of static
 		Address string `json:"address"`
 		Gateway string `json:"gateway"`
 	} `json:"addresses,omitempty"`
 	Routes []route `json:"routes,omitempty"`
 }
 
-// addrRange has no types of addresses: one that cannot be read must not hide the others.
+// addrRange holds addresses as text, so that one that cannot be parsed does not hide the
+// others.
 type addrRange struct {
 	Subnet     string `json:"subnet,omitempty"`
 	RangeStart string `json:"rangeStart,omitempty"`
@@ -82,18 +83,18 @@ type route struct {
 	Dst string `json:"dst"`
 }
 
-// Describe reads the plugins of a network. It skips what cannot be read: finding mistakes
-// is the work of validate.
+// Describe reads the plugins of a network. It skips what it cannot read, because network
+// validate reports mistakes.
 func Describe(l *chain.List) (i Info) {
 	for _, p := range l.Plugins {
 		var read plugin
-		_ = json.Unmarshal(p.Raw, &read) // a field of the wrong type leaves the others
+		_ = json.Unmarshal(p.Raw, &read) // a field of the wrong type does not stop the others
 		i.add(&read)
 	}
 	return i
 }
 
-// add describes a plugin, and the plugins nested in it.
+// add adds a plugin and the plugins nested in it to the description.
 func (i *Info) add(p *plugin) {
 	i.Plugins = append(i.Plugins, p.Type)
 	members := p.members()
@@ -109,7 +110,7 @@ func (i *Info) add(p *plugin) {
 	}
 }
 
-// members are the plugins inside one of type patchbay or wrap.
+// members returns the plugins nested in a plugin of type patchbay or wrap.
 func (p *plugin) members() []*plugin {
 	list := p.Plugins
 	switch p.Type {
@@ -122,7 +123,7 @@ func (p *plugin) members() []*plugin {
 	return slices.DeleteFunc(list, func(m *plugin) bool { return m == nil })
 }
 
-// first reads the interface's plugin.
+// first adds the plugin that makes the interface.
 func (i *Info) first(s *plugin) {
 	i.Driver, i.Interface, i.IPAM, i.DataDir = s.Type, s.Bridge+s.Master, s.IPAM.Type, s.IPAM.DataDir
 	if s.Type == driverBridge && i.Interface == "" {
@@ -166,11 +167,12 @@ func Ours(l *chain.List) bool {
 	return json.Unmarshal(l.Bytes, &head) == nil && head.By == Mark
 }
 
-// LeftOpen reports whether network create --internal of an earlier release wrote the file:
-// it omitted the gateway, as for no other bridge, and did not isolate the network.
+// LeftOpen reports whether an earlier release's `network create --internal` wrote the file.
+// That release left out the gateway, which no other bridge does, but did not isolate the
+// network.
 func LeftOpen(l *chain.List) bool { return Ours(l) && Describe(l).Open }
 
-// Options are the values that -o of network create sets.
+// Options returns the values for the options -o of network create.
 func (i Info) Options() map[string]string {
 	out := map[string]string{}
 	if i.MTU != 0 {

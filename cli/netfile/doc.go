@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netfile makes the file of a network from a few options, describes such a file,
-// and removes a network: `patchbay network create`, `ls`, `inspect` and `rm`.
+// Package netfile writes the file of a network from a few options, describes such a file, and
+// removes a network. It implements `patchbay network create`, `ls`, `inspect` and `rm`.
 //
-// The computation is pure: New returns the configuration, given what is Taken. The file is
-// an ordinary chain (interface plugin, portmap, firewall), which every runtime and the
-// reference's plugins accept.
+// New is a pure function: it returns the configuration for a request, given what is already
+// used. The file lists ordinary plugins (one that makes the interface, portmap, firewall).
+// Every runtime can read it, and the reference's plugins can run it.
 package netfile

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// forwarding restores forwarding as it was before an ADD of ours switched it on, once
-// nothing on the host may depend on it.
+// forwarding restores the forwarding sysctl that an ADD of ours switched on, once nothing on
+// the host may need it.
 func (m *Remover) forwarding(r *Removal) error {
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 		name := record.MadeSysctl(key)
@@ -56,7 +56,7 @@ func (m *Remover) forwarding(r *Removal) error {
 	return nil
 }
 
-// needed gives the reason to keep forwarding: what may depend on it.
+// needed returns the reason to leave forwarding on, or "".
 func (m *Remover) needed(key string) (why string, err error) {
 	dir, err := chain.LoadDir(m.Dir)
 	switch {
@@ -85,8 +85,8 @@ func (m *Remover) needed(key string) (why string, err error) {
 	return m.atBoot(key), nil
 }
 
-// virtual looks for interfaces of other software that needs forwarding: bridges, tunnels,
-// pairs.
+// virtual looks for bridges, tunnels and veths, because the software that made them may need
+// forwarding.
 func (m *Remover) virtual() (why string, err error) {
 	links, err := m.Host.LinkList()
 	if err != nil {
@@ -101,13 +101,13 @@ func (m *Remover) virtual() (why string, err error) {
 	return "", nil
 }
 
-// fallback reports whether the kernel makes an interface of this name in every namespace,
-// for packets that no tunnel matches.
+// fallback reports whether the kernel makes an interface of this name in every namespace.
+// Packets that match no tunnel arrive there.
 func fallback(name string) bool {
 	return slices.Contains([]string{"sit0", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6tnl0", "ip6gre0"}, name)
 }
 
-// atBoot finds the file in which an operator switches it on.
+// atBoot finds a file by which an operator switches forwarding on at boot.
 func (m *Remover) atBoot(key string) (why string) {
 	for _, file := range m.Sysctl {
 		data, err := durable.ReadConf(file)
@@ -124,10 +124,10 @@ func (m *Remover) atBoot(key string) (why string) {
 	return ""
 }
 
-// SysctlFiles are the files that sysctl --system reads.
+// SysctlFiles returns the files that `sysctl --system` reads.
 func SysctlFiles() (files []string) {
 	for _, pattern := range []string{"/etc/sysctl.conf", "/etc/sysctl.d/*.conf", "/run/sysctl.d/*.conf", "/usr/local/lib/sysctl.d/*.conf", "/usr/lib/sysctl.d/*.conf"} {
-		found, _ := filepath.Glob(pattern) // the patterns are sound
+		found, _ := filepath.Glob(pattern) // cannot fail: the patterns are valid
 		files = append(files, found...)
 	}
 	return files

@@ -25,17 +25,17 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// Remover removes the objects of a network that belong to no attachment.
+// Remover removes those objects of a network that belong to no attachment.
 type Remover struct {
-	Dir     string // of the files of networks
+	Dir     string // the directory of the networks' files
 	Paths   paths.Paths
 	Host    *nl.Conn
 	NFT     *nft.Conn
 	Records *record.Store
-	Sysctl  []string // files that set sysctls at boot
+	Sysctl  []string // the files that set sysctls at boot
 }
 
-// Removal lists what was removed, and what stays with the reason.
+// Removal lists what was removed, and what stays and why.
 type Removal struct {
 	Network string   `json:"network"`
 	Removed []string `json:"removed"`
@@ -50,7 +50,7 @@ func (r *Removal) left(format string, args ...any) {
 	r.Left = append(r.Left, fmt.Sprintf(format, args...))
 }
 
-// Lock keeps other commands from changing the networks of the directory.
+// Lock keeps other commands from changing the networks of the directory meanwhile.
 func (m *Remover) Lock(ctx context.Context) (unlock func(), err error) {
 	unlock, err = durable.LockDir(ctx, m.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,9 +59,10 @@ func (m *Remover) Lock(ctx context.Context) (unlock func(), err error) {
 	return unlock, err
 }
 
-// Remove removes a network without attachments: its elements, its directory of addresses,
-// its bridge, then its file, and at last forwarding. After a kill, a second call finishes,
-// since the file goes after all else. Objects that may be another network's stay.
+// Remove removes a network without attachments, in this order: its elements, its directory of
+// addresses, its bridge, its file, and then forwarding. Objects that may belong to another
+// network stay. If the process is killed, a second call finishes the work, because the file is
+// still there.
 func (m *Remover) Remove(ctx context.Context, l *chain.List) (*Removal, error) {
 	r := &Removal{Network: l.Name, Removed: []string{}, Left: []string{}}
 	i := Describe(l)
@@ -74,7 +75,7 @@ func (m *Remover) Remove(ctx context.Context, l *chain.List) (*Removal, error) {
 		errs = append(errs, step())
 	}
 	if err := errors.Join(errs...); err != nil {
-		return r, err // keep the file for another try
+		return r, err // keeps the file, so that the operator can try again
 	}
 	if l.File != "" {
 		if err := durable.Remove(l.File); err != nil {
@@ -85,8 +86,8 @@ func (m *Remover) Remove(ctx context.Context, l *chain.List) (*Removal, error) {
 	return r, m.forwarding(r)
 }
 
-// elements removes the firewall elements with the network's name, except those of a fact
-// that another network's attachment holds.
+// elements removes the firewall elements that have the network's name, unless a shared fact
+// that another network's attachment holds lists them.
 func (m *Remover) elements(ctx context.Context, r *Removal) error {
 	holders, facts, err := m.Records.Facts()
 	if err != nil {
@@ -116,7 +117,7 @@ func (m *Remover) elements(ctx context.Context, r *Removal) error {
 	return m.NFT.Commit(ctx)
 }
 
-// addresses removes host-local's directory, if no address is reserved.
+// addresses removes host-local's directory of the network, if no address is reserved in it.
 func (m *Remover) addresses(r *Removal, i Info) error {
 	base := i.DataDir
 	if base == "" {
@@ -141,14 +142,14 @@ func (m *Remover) addresses(r *Removal, i Info) error {
 			return fmt.Errorf("remove %s: %w", dir, err)
 		}
 	}
-	if err := os.Remove(dir); err != nil { // rmdir: an address reserved just now stays
+	if err := os.Remove(dir); err != nil { // rmdir fails if an address was reserved meanwhile
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	r.removed("directory %s", dir)
 	return nil
 }
 
-// bridge removes the network's bridge if one of our plugins made it and no port is on it.
+// bridge removes the network's bridge if one of our plugins made it and it has no ports.
 func (m *Remover) bridge(r *Removal, l *chain.List, i Info) error {
 	if i.Driver != driverBridge {
 		return nil
@@ -183,12 +184,13 @@ func (m *Remover) bridge(r *Removal, l *chain.List, i Info) error {
 	return m.Records.ForgetBridge(i.Interface, note.Index)
 }
 
-// vlanGateway is the gateway's port in a VLAN, which the bridge plugin makes.
+// vlanGateway returns the name of the gateway's interface in a VLAN, which the bridge plugin
+// makes.
 func vlanGateway(i Info) string {
 	return owner.Of("vlan gateway", i.Interface, fmt.Sprintf("%s.%d", i.Interface, i.Vlan)).LinkName("veth", 0)
 }
 
-// used gives the reason to keep the bridge: what else is on it.
+// used returns the reason to keep the bridge, or "".
 func (m *Remover) used(link netlink.Link, l *chain.List, i Info) (why string, err error) {
 	dir, err := chain.LoadDir(m.Dir)
 	if err != nil {
@@ -223,7 +225,7 @@ func (m *Remover) used(link netlink.Link, l *chain.List, i Info) (why string, er
 	return "", nil
 }
 
-// unlink deletes the gateway in the bridge's VLAN, then the bridge.
+// unlink deletes the gateway's interface in the VLAN, and then the bridge.
 func (m *Remover) unlink(bridge netlink.Link, i Info) error {
 	gateway, err := m.Host.Link(vlanGateway(i))
 	if err == nil && gateway.Attrs().MasterIndex == bridge.Attrs().Index {

@@ -11,11 +11,12 @@ import (
 	"net/netip"
 )
 
-// Mark is the value of the key generatedBy in our files. Any other file is not ours.
+// Mark is the value of the key "generatedBy" in our files. Other programs wrote all other
+// files.
 const Mark = "patchbay network create"
 
-// conflist is the file. Older runtimes read only cniVersion, newer ones choose from
-// cniVersions, so each gets the newest version that it knows.
+// conflist is the content of the file. Older runtimes read only cniVersion. Newer ones choose
+// from cniVersions, so each uses the newest version that it knows.
 type conflist struct {
 	CNIVersion  string    `json:"cniVersion"`
 	CNIVersions []string  `json:"cniVersions"`
@@ -24,8 +25,8 @@ type conflist struct {
 	Plugins     []*plugin `json:"plugins"`
 }
 
-// New returns the text of the file for a wish, and warnings. random is read for an IPv6
-// prefix.
+// New returns the text of the file for a request, and warnings. It reads random to choose an
+// IPv6 prefix.
 func New(wish Request, t *Taken, random io.Reader) (text []byte, warnings []string, err error) {
 	w, err := read(wish)
 	if err != nil {
@@ -63,7 +64,7 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// device is the plugin that makes the interface.
+// device returns the plugin that makes the interface.
 func (w *wanted) device(t *Taken) (d *plugin, err error) {
 	d = &plugin{Type: w.Driver, MTU: w.mtu, Vlan: w.vlan, IPAM: w.ipam(), DNS: dns{w.dns}, Capabilities: map[string]bool{"ips": true, "mac": true}}
 	switch w.Driver {
@@ -87,8 +88,8 @@ func (w *wanted) device(t *Taken) (d *plugin, err error) {
 	return d, err
 }
 
-// ipam is host-local with the subnets; without subnets it is dhcp, since the parent's
-// network has a DHCP server.
+// ipam returns the section for IPAM: host-local with the subnets, or dhcp if there are none.
+// Only a network on a parent interface can have no subnets, and there a DHCP server may answer.
 func (w *wanted) ipam() (i ipam) {
 	if len(w.subnets) == 0 {
 		return ipam{Type: "dhcp"}
@@ -100,7 +101,7 @@ func (w *wanted) ipam() (i ipam) {
 		}
 		i.Ranges = append(i.Ranges, []addrRange{{s.Prefix.String(), addrText(s.First), addrText(s.Last), addrText(s.Gateway)}})
 	}
-	if w.Internal || w.Driver == driverBridge { // isDefaultGateway adds the default routes
+	if w.Internal || w.Driver == driverBridge { // isDefaultGateway of the bridge adds the default routes
 		return i
 	}
 	if w.has(true) {
@@ -112,7 +113,7 @@ func (w *wanted) ipam() (i ipam) {
 	return i
 }
 
-// addrText is empty for no address.
+// addrText formats an address. It returns "" if there is none.
 func addrText(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""
@@ -120,7 +121,7 @@ func addrText(a netip.Addr) string {
 	return a.String()
 }
 
-// helpers are the plugins of a container that the host routes for: ports and firewall.
+// helpers returns portmap and firewall, for containers that the host routes for.
 func (w *wanted) helpers() []*plugin {
 	if w.child() || w.Internal {
 		return nil

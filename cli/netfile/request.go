@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Request is the operator's request, with the flags of network create. The zero value of
-// everything but Name is a bridge in a free IPv4 subnet.
+// Request holds what the operator asked for; its tags define the flags of network create. If
+// only Name is set, the request is for a bridge with a free IPv4 subnet.
 type Request struct {
 	Name      string
 	Driver    string   `long:"driver" short:"d" value-name:"NAME" default:"bridge" description:"bridge, ptp, macvlan or ipvlan"`
@@ -28,11 +28,11 @@ type Request struct {
 	Interface string   `long:"interface-name" value-name:"NAME" description:"name of the bridge (a free one: pb1, pb2 ...)"`
 	DNS       []string `long:"dns" value-name:"ADDRESS" description:"name server for the containers; may be repeated"`
 	Options   []string `long:"option" short:"o" value-name:"KEY=VALUE" description:"mtu, vlan, isolate (bridge); mtu (ptp); parent, mode, mtu (macvlan, ipvlan); may be repeated"`
-	Opt       []string `long:"opt" hidden:"yes"` // podman's name of the flag
+	Opt       []string `long:"opt" hidden:"yes"` // podman's name of --option
 	One       bool     `long:"one-process" description:"all plugins in one of type patchbay: faster, for our plugins only"`
 }
 
-// Mistake is an option that cannot be intended.
+// Mistake is an error about an option's value.
 type Mistake struct{ Option, Why, Hint string }
 
 func (m *Mistake) Error() string { return m.Option + ": " + m.Why }
@@ -41,7 +41,7 @@ func mistake(hint, option, format string, args ...any) error {
 	return &Mistake{Option: option, Why: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// The drivers are the plugins that make the interface.
+// The drivers. Each is the plugin that makes the interface.
 const (
 	driverBridge  = "bridge"
 	driverPTP     = "ptp"
@@ -49,7 +49,7 @@ const (
 	driverIPVLAN  = "ipvlan"
 )
 
-// options lists the -o keys of a driver.
+// options lists the keys that -o accepts for a driver.
 func options(driver string) []string {
 	switch driver {
 	case driverBridge:
@@ -69,16 +69,16 @@ type wanted struct {
 	dns     []string
 	mtu     int
 	vlan    int
-	isolate string // ingressPolicy of firewall
+	isolate string // the firewall plugin's ingressPolicy
 	parent  string
 	mode    string
 }
 
-// child reports whether the interfaces are children of one of the host's, in its network:
-// then we choose no subnet, and the host is not the gateway.
+// child reports whether the interfaces are macvlans or ipvlans of a host's interface. They are
+// in the network of that parent, so we choose no subnet and the host is not the gateway.
 func (w *wanted) child() bool { return w.Driver == driverMACVLAN || w.Driver == driverIPVLAN }
 
-// read refuses mistakes before reading anything of the host.
+// read checks the request, before anything of the host is read.
 func read(wish Request) (*wanted, error) {
 	w := &wanted{Request: wish}
 	if w.Driver == "" {
@@ -98,7 +98,7 @@ func read(wish Request) (*wanted, error) {
 	return w, w.coherent()
 }
 
-// coherent refuses options that contradict each other.
+// coherent returns an error if options contradict each other.
 func (w *wanted) coherent() error {
 	switch {
 	case w.child() && w.parent == "":
@@ -204,7 +204,8 @@ func (w *wanted) readMode(at, value string) (string, error) {
 	return value, nil
 }
 
-// readIsolate translates podman's values to firewall's ingressPolicy.
+// readIsolate returns the ingressPolicy of the firewall plugin that means the same as podman's
+// value.
 func readIsolate(at, value string) (string, error) {
 	switch value {
 	case "false":
@@ -217,7 +218,7 @@ func readIsolate(at, value string) (string, error) {
 	return "", mistake("", at, "it is true (other networks that have it, too, cannot reach it), strict (nor containers each other, by way of the host) or false")
 }
 
-// possible refuses requests that are well-formed but that no ADD could carry out.
+// possible returns an error for a valid request that no ADD could carry out.
 func (w *wanted) possible() error {
 	if second := w.second4(); second != "" && w.Driver == driverBridge && !w.Internal {
 		return mistake("make a network of each; a container can be on both", "--subnet "+second,
@@ -234,7 +235,7 @@ func (w *wanted) possible() error {
 	return nil
 }
 
-// second4 is the second IPv4 subnet.
+// second4 returns the second IPv4 subnet, or "".
 func (w *wanted) second4() string {
 	var list []string
 	for _, s := range w.subnets {
@@ -248,15 +249,15 @@ func (w *wanted) second4() string {
 	return list[1]
 }
 
-// Device is an interface of the host, with what matters to its children and ports.
+// Device describes an interface of the host that may become a parent.
 type Device struct {
 	MTU      int
-	Ethernet bool   // its frames are Ethernet's, and it is not lo
-	Port     string // the bridge or bond that it is a port of
+	Ethernet bool   // its frames have Ethernet headers, and it is not lo
+	Port     string // the bridge or bond of which it is a port
 }
 
-// fitsParent refuses an interface that can have no child, and warns of a missing or busy
-// one.
+// fitsParent returns an error for an interface that can have no macvlan or ipvlan. It warns if
+// the interface does not exist, or if another network's driver prevents it.
 func (w *wanted) fitsParent(t *Taken) (warnings []string, err error) {
 	if !w.child() {
 		return nil, nil

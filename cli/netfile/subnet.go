@@ -14,8 +14,8 @@ import (
 // Subnet is one range of addresses of a network.
 type Subnet struct {
 	Prefix      netip.Prefix
-	Gateway     netip.Addr // invalid when not given
-	First, Last netip.Addr // the range for containers; invalid for the whole subnet
+	Gateway     netip.Addr // invalid if not given
+	First, Last netip.Addr // the range for containers; invalid if that is the whole subnet
 }
 
 func (w *wanted) readSubnets() error {
@@ -43,7 +43,8 @@ func (w *wanted) readSubnets() error {
 	return nil
 }
 
-// plausible refuses subnets that containers cannot use, or that cover much of the internet.
+// plausible returns an error for a subnet that containers cannot use, or that covers much of
+// the internet.
 func plausible(at string, p netip.Prefix) error {
 	a, shortest := p.Addr(), 8
 	if a.Is6() {
@@ -60,7 +61,7 @@ func plausible(at string, p netip.Prefix) error {
 	return nil
 }
 
-// readGateways assigns each gateway to its subnet.
+// readGateways gives each gateway to the subnet that contains it.
 func (w *wanted) readGateways() error {
 	for _, s := range w.Gateways {
 		at := "--gateway " + s
@@ -83,7 +84,7 @@ func (w *wanted) readGateways() error {
 	return nil
 }
 
-// find returns the subnet of an address.
+// find returns the subnet that contains an address.
 func (w *wanted) find(at string, a netip.Addr) (*Subnet, error) {
 	for i := range w.subnets {
 		if w.subnets[i].Prefix.Contains(a) {
@@ -96,7 +97,7 @@ func (w *wanted) find(at string, a netip.Addr) (*Subnet, error) {
 	return nil, mistake("", at, "%s is in no --subnet", a)
 }
 
-// readRanges assigns each range to its subnet.
+// readRanges gives each range to the subnet that contains it.
 func (w *wanted) readRanges() error {
 	for _, s := range w.Ranges {
 		at := "--ip-range " + s
@@ -128,11 +129,11 @@ func (w *wanted) readRanges() error {
 	return nil
 }
 
-// holds checks that a container can get an address in the range.
+// holds returns an error if no container can get an address of the range.
 func (n *Subnet) holds(at string, first, last netip.Addr) error {
 	gateway := n.Gateway
 	if !gateway.IsValid() {
-		gateway = n.Prefix.Addr().Next() // host-local keeps it free even if it is unused
+		gateway = n.Prefix.Addr().Next() // host-local never assigns this address, even if no gateway uses it
 	}
 	switch {
 	case last.Less(first):
@@ -143,7 +144,7 @@ func (n *Subnet) holds(at string, first, last netip.Addr) error {
 	return nil
 }
 
-// bounds reads PREFIX or FIRST-LAST.
+// bounds parses PREFIX or FIRST-LAST.
 func bounds(s string) (first, last netip.Addr, err error) {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return p.Masked().Addr(), lastOf(p), nil
@@ -162,13 +163,13 @@ func bounds(s string) (first, last netip.Addr, err error) {
 	return first, last, nil
 }
 
-// lastOf is the last address of a prefix.
+// lastOf returns the last address of a prefix.
 func lastOf(p netip.Prefix) netip.Addr {
 	a, _ := netip.AddrFromSlice(nft.LastAddr(p))
 	return a
 }
 
-// has reports whether there is an IPv4 subnet, or with v4 false an IPv6 one.
+// has reports whether the network has an IPv4 subnet (if v4 is true) or an IPv6 subnet.
 func (w *wanted) has(v4 bool) bool {
 	for _, s := range w.subnets {
 		if s.Prefix.Addr().Is4() == v4 {
