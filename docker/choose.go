@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 )
 
-// The range of random ports: the part of the ephemeral ports that Docker uses when it
-// cannot read the kernel's range.
+// The range of random ports. Docker uses the same part of the ephemeral ports when it cannot
+// read the kernel's range.
 const (
 	firstRandom = 49153
 	lastRandom  = 65535
@@ -32,7 +32,7 @@ type taken struct{ list []takenPort }
 
 type takenPort struct {
 	state.Port
-	by string // a container's name or id; "" for the requesting endpoint
+	by string // the container's name or id; "" for the endpoint that asks
 }
 
 func (t *taken) add(list []state.Port, by string) {
@@ -41,8 +41,8 @@ func (t *taken) add(list []state.Port, by string) {
 	}
 }
 
-// has says whether a port is already published on an overlapping address, and which
-// container has it.
+// has reports whether a port is already published on an overlapping address, and by which
+// container.
 func (t *taken) has(proto uint8, ip netip.Addr, port uint16) (by string, has bool) {
 	for _, p := range t.list {
 		if p.Proto == proto && p.HostPort == port && overlap(p.HostIP, ip) {
@@ -52,8 +52,8 @@ func (t *taken) has(proto uint8, ip netip.Addr, port uint16) (by string, has boo
 	return "", false
 }
 
-// overlap says whether two addresses of the host may receive the same packet; an invalid
-// address means all addresses.
+// overlap reports whether two addresses of the host may receive the same packet. An invalid
+// address means every address.
 func overlap(a, b netip.Addr) bool {
 	switch {
 	case !a.IsValid() || !b.IsValid():
@@ -64,9 +64,9 @@ func overlap(a, b netip.Addr) bool {
 	return a == b || a.IsUnspecified() || b.IsUnspecified()
 }
 
-// choose decides the host's ports. Docker lets the driver choose if the port is 0 or a
-// range. choose refuses a fixed port on which a program listens, as Docker's own drivers
-// do: portmap would take the program's connections.
+// choose decides which ports of the host to publish. If Docker's port is 0 or a range, the
+// driver may choose. Like Docker's own drivers, choose refuses a fixed port on which a program
+// listens, because portmap would take that program's connections.
 func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, err error) {
 	for _, b := range asked {
 		p := state.Port{Proto: b.Proto, Port: b.Port, HostPort: b.HostPort}
@@ -99,8 +99,9 @@ func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, er
 	return out, nil
 }
 
-// hostAddress parses a binding's host address, and refuses one that the host does not
-// have: its port would not be reachable. With ip_nonlocal_bind any address is accepted.
+// hostAddress parses the host address of a binding. It refuses an address that the host does
+// not have, because no packet would reach the port. With the sysctl ip_nonlocal_bind it accepts
+// any address.
 func hostAddress(b cnm.PortBinding) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(b.HostIP)
 	if err != nil {
@@ -118,7 +119,7 @@ func checkFamilies(asked []cnm.PortBinding, network string, has []netip.Prefix) 
 	for _, b := range asked {
 		ip, err := netip.ParseAddr(b.HostIP)
 		if err != nil || slices.ContainsFunc(has, func(a netip.Prefix) bool { return a.Addr().Is4() == ip.Unmap().Is4() }) {
-			continue // no address, or one that choose refuses
+			continue // no address, or one that choose will refuse
 		}
 		family := "IPv6"
 		if ip.Unmap().Is4() {
@@ -129,8 +130,8 @@ func checkFamilies(asked []cnm.PortBinding, network string, has []netip.Prefix) 
 	return nil
 }
 
-// start is where the search begins: at a random port, or at the first of a range as in
-// Docker, and one further after each failed try.
+// start returns where the search for a port begins: at the first port of a range, as in Docker,
+// or else at a random port. Each failed try moves it by one.
 func start(b cnm.PortBinding, first, last uint16, try int) int {
 	size := int(last) - int(first) + 1
 	if b.HostPort == 0 {
@@ -151,7 +152,7 @@ func free(p *state.Port, first, last uint16, used *taken, from int) (uint16, err
 	return 0, fmt.Errorf("publish port %d: no host port of %d-%d is free", p.Port, first, last)
 }
 
-// bind tries whether a program has the port. For SCTP this is unknown.
+// bind checks whether a program has the port, by binding it. For SCTP it cannot check.
 func bind(proto uint8, ip netip.Addr, port uint16) error {
 	host := ""
 	if ip.IsValid() {
@@ -176,7 +177,7 @@ func bind(proto uint8, ip netip.Addr, port uint16) error {
 	return nil
 }
 
-// protocol is the name of an IP protocol.
+// protocol returns the name of an IP protocol.
 func protocol(proto uint8) string {
 	switch proto {
 	case unix.IPPROTO_TCP:
@@ -189,10 +190,10 @@ func protocol(proto uint8) string {
 	return strconv.Itoa(int(proto))
 }
 
-// portList is a list of published ports, printed like `docker ps` prints them.
+// portList is a list of published ports that prints as in `docker ps`.
 type portList []state.Port
 
-// String is "0.0.0.0:8080->80/tcp, …".
+// String returns text such as "0.0.0.0:8080->80/tcp".
 func (list portList) String() string {
 	out := make([]string, len(list))
 	for i, p := range list {

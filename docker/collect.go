@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// Item is something dead, or something unsure, which is kept.
+// Item is an object that is dead, or that may be dead and is kept.
 type Item struct {
 	Kind    string `json:"kind"` // endpoint, addresses, network, pool
 	Name    string `json:"name"`
@@ -39,36 +39,36 @@ const (
 	kindPool      = "pool"
 )
 
-// collector decides for everything that the driver keeps whether it is alive, and removes
-// what is dead, since dockerd will never delete it: endpoints of containers that had ended
-// when dockerd came back, calls that ended with this process or the node, deletes that
-// failed, and what Docker has forgotten.
+// collector decides which of the driver's objects are alive, and removes dead ones. dockerd
+// will never delete those itself. They are left when a container ended while dockerd was not
+// running, when this process or the node died during a call, when a delete failed, and when
+// Docker forgot an object.
 type collector struct {
 	d      *Driver
-	grace  time.Duration // younger things are kept
+	grace  time.Duration // younger objects are kept
 	dry    bool          // remove nothing
-	docker *dockerView   // what Docker has; nil without an answer
-	found  []Item        // dead and unsure items
+	docker *dockerView   // what Docker has; nil if Docker did not answer
+	found  []Item        // objects that are dead or unsure
 
-	wanted    bool // another endpoint needs what it has
-	keepLease bool // its MAC address is requested again
+	wanted    bool // another endpoint wants the address or port of this one
+	keepLease bool // Docker has asked for its MAC address again
 }
 
 // Collection holds the options of Collect.
 type Collection struct {
-	Grace time.Duration // younger things are kept; at least 10 s, as a start takes its time
+	Grace time.Duration // younger objects are kept; at least 10 s, because a start takes time
 	Dry   bool          // remove nothing
 }
 
-// Collected is the result of Collect. NotAsked is why Docker was not asked, which is no
-// failure: it may not run. Failed names what could not be read or removed.
+// Collected is the result of Collect. NotAsked says why Docker could not be asked; that is no
+// failure, because Docker may not be running. Failed says what could not be read or removed.
 type Collected struct {
 	Items            []Item
 	NotAsked, Failed string `json:",omitempty"`
 }
 
-// Collect removes what is dead by what the driver itself sees (the boot id, the sandbox and
-// the phase) and by what Docker has.
+// Collect removes what is dead. It decides from what the driver itself can see (boot id,
+// sandbox, phase) and from what Docker has.
 func (d *Driver) Collect(ctx context.Context, in Collection) *Collected {
 	c, out := &collector{d: d, grace: max(in.Grace, d.opts.doubt), dry: in.Dry}, &Collected{}
 	var askErr error
@@ -85,7 +85,7 @@ func (d *Driver) Collect(ctx context.Context, in Collection) *Collected {
 	return out
 }
 
-// everything checks all that is kept: endpoints first, since they use the rest.
+// everything checks all objects. Endpoints come first, because they use the others.
 func (c *collector) everything(ctx context.Context) error {
 	s := c.d.store
 	return errors.Join(
@@ -95,12 +95,12 @@ func (c *collector) everything(ctx context.Context) error {
 		each(ctx, s.Pools.List, c.pool))
 }
 
-// each calls do for everything that can be read, and returns the errors.
+// each calls do for every object that can be read, and joins the errors.
 func each[T any](ctx context.Context, list func() ([]*T, error), do func(*T) error) error {
 	all, err := list()
 	errs := []error{err}
 	for _, x := range all {
-		if ctx.Err() != nil { // gc stops for a driver that starts
+		if ctx.Err() != nil { // gc stops when a driver starts
 			return context.Cause(ctx)
 		}
 		errs = append(errs, do(x))
@@ -108,7 +108,7 @@ func each[T any](ctx context.Context, list func() ([]*T, error), do func(*T) err
 	return errors.Join(errs...)
 }
 
-// settle carries out a verdict.
+// settle does what a verdict says, and reports the object unless it is alive.
 func (c *collector) settle(kind, name string, v verdict, remove func() error) error {
 	if v.state == life.Alive {
 		return nil
@@ -126,12 +126,13 @@ func (c *collector) settle(kind, name string, v verdict, remove func() error) er
 	return err
 }
 
-// facts are those that do not depend on the item.
+// facts returns the facts that are the same for all objects.
 func (c *collector) facts() *facts {
 	return &facts{now: time.Now(), boot: c.d.boot, grace: c.grace, wanted: c.wanted}
 }
 
-// endpoint judges with the endpoint's lock held, and completes one that is alive.
+// endpoint judges an endpoint while it holds the endpoint's lock. If it is alive, endpoint
+// finishes its setup.
 func (c *collector) endpoint(ctx context.Context, id string) error {
 	return c.d.known(ctx, id, func(ctx context.Context, e *state.Endpoint) error {
 		f := c.facts()
@@ -157,8 +158,8 @@ func (f *facts) look(e *state.Endpoint) {
 	f.missing = errors.Is(none, fs.ErrNotExist)
 }
 
-// inUse says whether an endpoint's interface is in its sandbox. Then a container uses it,
-// whatever Docker lists: it ends with the sandbox.
+// inUse judges an endpoint by whether its interface is in its sandbox. If it is, a container
+// uses it, even if Docker does not list the container. It is dead once the sandbox is gone.
 func (d *Driver) inUse(e *state.Endpoint) verdict {
 	const cannot = "whether its interface is in its sandbox is unknown: %v"
 	switch here, err := inSandbox(e); {
@@ -186,7 +187,7 @@ func (c *collector) network(ctx context.Context, n *state.Network) error {
 	return c.settle(kindNetwork, short(n.ID, 12), f.network(n), func() error { return c.d.deleteNetwork(ctx, n.ID) })
 }
 
-// runsOn says whether a container runs on a network.
+// runsOn judges a network by whether a container runs on it.
 func (d *Driver) runsOn(network string) verdict {
 	all, err := d.store.Endpoints.List()
 	out := dead("no container runs on it")
@@ -207,7 +208,8 @@ func (d *Driver) runsOn(network string) verdict {
 	return out
 }
 
-// lease judges a lease without its lock and, unless it is alive, again with the lock held.
+// lease judges a lease without its lock. Unless the lease is alive, it judges again with the
+// lock held, and does what the verdict says.
 func (c *collector) lease(ctx context.Context, l *state.Allocation) error {
 	if c.judgeLease(l).state == life.Alive {
 		return nil
@@ -233,7 +235,7 @@ func (c *collector) judgeLease(l *state.Allocation) verdict {
 	return f.lease(l)
 }
 
-// used says whether one of our endpoints uses a lease.
+// used reports whether one of our endpoints uses a lease.
 func (d *Driver) used(l *state.Allocation) (bool, error) {
 	if l.Endpoint == "" {
 		return false, nil
@@ -245,7 +247,8 @@ func (d *Driver) used(l *state.Allocation) (bool, error) {
 	return true, err
 }
 
-// leaseName is for people. A lease whose request was interrupted has no known address.
+// leaseName returns a name for messages. If the request was interrupted, the lease has no
+// address that could be printed.
 func leaseName(l *state.Allocation) string {
 	return cmp.Or(strings.Trim(fmt.Sprint(l.Given), "[]"), "asked") + " of " + l.Network
 }
@@ -259,24 +262,25 @@ func (c *collector) pool(p *state.Pool) error {
 // sweepEvery is the longest pause between two collections of Keep.
 const sweepEvery = time.Minute
 
-// Pauses between requests to Docker: askUntil before its first answer, as it may be
-// booting, askEvery after it.
+// Keep asks Docker every askUntil until the first answer, because Docker may be booting, and
+// every askEvery after that.
 const (
 	askUntil = time.Minute
 	askEvery = 15 * time.Minute
 )
 
-// Keep collects periodically until ctx ends, and asks Docker periodically.
+// Keep collects dead objects periodically until ctx ends. It also asks Docker periodically what
+// Docker has.
 func (d *Driver) Keep(ctx context.Context) {
 	answers := make(chan *dockerView)
 	if d.opts.engine != nil {
 		go d.keepAsking(ctx, answers)
 	}
 	every := max(min(sweepEvery, d.opts.Grace/2), time.Second)
-	var logged [2]logged // without and with Docker's answer
+	var logged [2]logged // what was logged without Docker's answer, and with it
 	var docker *dockerView
-	// The first pauses are short: Docker may have started a container while no driver
-	// answered the call that finishes its network.
+	// The first pauses are short. If no driver was running when Docker started a container, the
+	// call that finishes the container's network was lost.
 	for pause := placeTime; ctx.Err() == nil; pause = min(2*pause, every) {
 		c := &collector{d: d, grace: d.opts.Grace, docker: docker}
 		err := c.everything(ctx)
@@ -295,7 +299,7 @@ func (d *Driver) Keep(ctx context.Context) {
 	}
 }
 
-// keepAsking asks Docker for Keep, since an answer may take long.
+// keepAsking asks Docker, in a goroutine of its own, because an answer may take long.
 func (d *Driver) keepAsking(ctx context.Context, answers chan<- *dockerView) {
 	var h logged
 	for {
@@ -317,11 +321,11 @@ func (d *Driver) keepAsking(ctx context.Context, answers chan<- *dockerView) {
 	}
 }
 
-// logged remembers what was logged, so that a repeated failure or a kept item is logged
+// logged holds what has been logged, so that each failure and each kept object is logged only
 // once.
 type logged struct {
 	failure resident.Failure
-	reasons map[string]string // by kind and name
+	reasons map[string]string // the reason, by kind and name
 }
 
 func (h *logged) failed(ctx context.Context, d *Driver, err error) {
@@ -330,7 +334,7 @@ func (h *logged) failed(ctx context.Context, d *Driver, err error) {
 	}
 }
 
-// unsure logs the items that are kept because they are unsure.
+// unsure logs the objects that are kept because they may be alive.
 func (h *logged) unsure(d *Driver, found []Item) {
 	was := h.reasons
 	h.reasons = make(map[string]string)
@@ -345,17 +349,17 @@ func (h *logged) unsure(d *Driver, found []Item) {
 	}
 }
 
-// evictTime bounds the wait for another endpoint that has the wanted port or address: for
-// its sandbox to appear, and for its removal. Two endpoints that wait for each other both
-// get an error.
+// evictTime limits how long a call waits for another endpoint that has the wanted port or
+// address: until the other's sandbox appears, and until it is removed. If two endpoints wait
+// for each other, both get an error.
 const evictTime = awaitTime + 5*time.Second
 
-// evict removes an endpoint that has a wanted port or address if it is dead, and says
-// whether it is gone. A dockerd that was killed starts its containers as soon as it is
-// back, with their old ports and addresses, and Keep may collect only a minute later. Age
-// does not make an endpoint dead here, unless it is between two calls or its sandbox
-// never appeared: its start or its end was killed there, or is about to continue, so
-// evict waits for that.
+// evict removes an endpoint that has a wanted port or address, if it is dead, and reports
+// whether it is gone. Keep would come too late: a dockerd that was killed starts its containers
+// again at once, with their old ports and addresses, but Keep may collect only a minute later.
+// Here an endpoint does not become dead by its age. The exceptions are an endpoint between two
+// calls of Docker, and one whose sandbox has not appeared. Docker was killed during their start
+// or end, or is about to go on, so evict waits until one of these is certain.
 func (d *Driver) evict(ctx context.Context, id string, keepLease bool) (gone bool) {
 	ctx, cancel := context.WithTimeout(ctx, evictTime)
 	defer cancel()

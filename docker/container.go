@@ -23,9 +23,10 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// waiting are the processes that wait in a sandbox to become the container's (runc's
-// init). It is empty if there is any other process: then the container runs, and a runc
-// init belongs to a `docker exec` or to a container with `--network container:X`.
+// waiting returns the processes of runc's init, which wait in a sandbox to become the
+// container's process. If the sandbox has any other process, the container is already running,
+// and waiting returns none: a runc init then belongs to `docker exec`, or to a container with
+// `--network container:X`.
 func (d *Driver) waiting(id netns.ID) (pids []int) {
 	for pid := range d.processesIn(id, "") {
 		if !strings.HasPrefix(d.comm(pid), runcInit) {
@@ -36,7 +37,7 @@ func (d *Driver) waiting(id netns.ID) (pids []int) {
 	return pids
 }
 
-// populated says whether a sandbox has processes other than waiting ones.
+// populated reports whether a sandbox has a process other than runc's init.
 func (d *Driver) populated(id netns.ID) bool {
 	for pid := range d.processesIn(id, "") {
 		if name := d.comm(pid); name != "" && !strings.HasPrefix(name, runcInit) {
@@ -46,10 +47,10 @@ func (d *Driver) populated(id netns.ID) bool {
 	return false
 }
 
-// runcInit is the beginning of the name of runc's init.
+// runcInit is how the name of runc's init begins.
 const runcInit = "runc:["
 
-// comm is a process's name, empty for one that has ended.
+// comm returns the name of a process, or "" if the process has ended.
 func (d *Driver) comm(pid int) string {
 	name, err := os.ReadFile(filepath.Join(d.proc(pid), "comm"))
 	if err != nil {
@@ -62,15 +63,16 @@ func (d *Driver) proc(pid int) string {
 	return filepath.Join(d.opts.Paths.Proc, strconv.Itoa(pid))
 }
 
-// processesIn are the processes in a namespace whose names have a prefix, the highest id
-// first: the process in question is among the newest, of thousands perhaps.
+// processesIn returns the processes in a network namespace whose names begin with prefix. The
+// highest process id comes first: there may be thousands of processes, and the wanted one is
+// among the newest.
 func (d *Driver) processesIn(id netns.ID, prefix string) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		dir, err := os.Open(d.opts.Paths.Proc)
 		if err != nil {
 			return
 		}
-		names, _ := dir.Readdirnames(-1) // not Glob, which lists each process's directory
+		names, _ := dir.Readdirnames(-1) // faster than Glob, which lists each process's directory
 		dir.Close()                      //nolint:errcheck // read only
 		var pids []int
 		for _, name := range names {
@@ -90,9 +92,9 @@ func (d *Driver) processesIn(id netns.ID, prefix string) iter.Seq[int] {
 	}
 }
 
-// failClosed keeps a container from a network that is not as its chain configures it. It
-// kills the waiting process, so that `docker run` fails; a running container loses this
-// interface's link.
+// failClosed disconnects a container whose network is not as the chain configures it. If runc's
+// init is still waiting, failClosed kills it, so that `docker run` fails. In a running
+// container it sets this endpoint's link down.
 func (d *Driver) failClosed(e *state.Endpoint) error {
 	id, there, err := live(e.Sandbox)
 	if !there {
@@ -106,7 +108,7 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 		return err
 	}
 	defer c.Close()
-	if !e.Closed && isUp(link) { // the link loses its IPv6 addresses and routes, so record them first
+	if !e.Closed && isUp(link) { // the kernel drops IPv6 addresses and routes of a link that goes down, so record them first
 		if e.Before, err = snapshot(c, link); err != nil {
 			return err
 		}
@@ -122,12 +124,12 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 	return d.save(e)
 }
 
-// shut says whether failClosed has set an endpoint's link down, or was killed just
-// before.
+// shut reports whether failClosed has set an endpoint's link down, or was killed just before
+// that.
 func shut(e *state.Endpoint) bool { return e.Closed || e.Before != nil }
 
-// reopen sets up a link that failClosed has set down, once the network is as its chain
-// configures it, and restores the addresses and routes that were lost.
+// reopen sets the link up again that failClosed has set down, once the network is as its chain
+// configures it. It restores the addresses and routes that were lost.
 func (d *Driver) reopen(n *network, e *state.Endpoint) error {
 	if !shut(e) {
 		return nil
@@ -163,17 +165,17 @@ func putBack(c *nl.Conn, link netlink.Link, s *state.Snapshot) error {
 	all := slices.SortedFunc(slices.Values(s.Routes), func(a, b state.Route) int { return a.GW.Compare(b.GW) }) // routes to gateways first
 	for i := range all {
 		if all[i].Kernel {
-			continue // made by its address
+			continue // the kernel makes it with the address
 		}
 		err := c.RouteAdd(toKernel(&all[i], link.Attrs().Index))
-		if err != nil && !errors.Is(err, unix.EEXIST) { // another network may have the default route by now
+		if err != nil && !errors.Is(err, unix.EEXIST) { // another network may have the default route now
 			return fmt.Errorf("put back the route to %s: %w", all[i].Dst, err)
 		}
 	}
 	return nil
 }
 
-// end kills the waiting processes.
+// end kills the processes of runc's init.
 func (d *Driver) end(e *state.Endpoint, pids []int) error {
 	var errs []error
 	for _, pid := range pids {
@@ -185,13 +187,13 @@ func (d *Driver) end(e *state.Endpoint, pids []int) error {
 	return errors.Join(errs...)
 }
 
-// identify finds the endpoint's container without asking Docker: from a process in the
-// sandbox, its cgroup, and Docker's files.
+// identify finds the endpoint's container without asking Docker. It looks at a process in the
+// sandbox, that process's cgroup, and Docker's files.
 func (d *Driver) identify(e *state.Endpoint, id netns.ID) {
 	if e.Container != "" {
 		return
 	}
-	for _, prefix := range []string{runcInit, ""} { // the first search is cheap, and enough at a start
+	for _, prefix := range []string{runcInit, ""} { // the first search is cheap, and enough while the container starts
 		for pid := range d.processesIn(id, prefix) {
 			if d.identifyBy(e, pid) {
 				return
@@ -200,9 +202,10 @@ func (d *Driver) identify(e *state.Endpoint, id netns.ID) {
 	}
 }
 
-// identifyBy is true for a process of the container that owns the sandbox. The sandbox
-// may have other processes: of containers with `--network container:X`, and of containers
-// inside the container, whose cgroups are below its own.
+// identifyBy reports whether a process belongs to the container that owns the sandbox, and
+// records that container. Other processes may be in the sandbox too: those of containers with
+// `--network container:X`, and those of containers inside the container, whose cgroups are
+// below the container's cgroup.
 func (d *Driver) identifyBy(e *state.Endpoint, pid int) bool {
 	text, err := os.ReadFile(filepath.Join(d.proc(pid), "cgroup"))
 	if err != nil {
@@ -221,23 +224,23 @@ func (d *Driver) identifyBy(e *state.Endpoint, pid int) bool {
 	return false
 }
 
-// ownsSandbox says whether a container is Docker's and has not joined another's network.
-// Docker writes the file when it creates the container.
+// ownsSandbox reports whether a container is one of Docker's and has a sandbox of its own. It
+// reads the file that Docker writes when it creates the container.
 func (d *Driver) ownsSandbox(id string) bool {
 	var host struct{ NetworkMode string }
 	data, err := os.ReadFile(filepath.Join(d.opts.DataRoot, "containers", id, "hostconfig.json"))
 	return err == nil && json.Unmarshal(data, &host) == nil && !strings.HasPrefix(host.NetworkMode, "container:")
 }
 
-// containerFile is a part of Docker's file of a container.
+// containerFile has the parts that the driver needs of Docker's file for a container.
 type containerFile struct {
 	ID, Name       string
-	ResolvConfPath string // empty on the disk at a container's first start
+	ResolvConfPath string // empty in the file until the container's first start
 	Config         struct{ Labels map[string]string }
 	MountPoints    map[string]json.RawMessage // by path in the container
 }
 
-// errNoContainer means that the sandbox's container is unknown.
+// errNoContainer means that the driver does not know which container owns the sandbox.
 var errNoContainer = errors.New("the container cannot be found: this requires runc and Docker's --data-root")
 
 func (d *Driver) containerFile(e *state.Endpoint) (*containerFile, error) {
@@ -255,16 +258,16 @@ func (d *Driver) containerFile(e *state.Endpoint) (*containerFile, error) {
 	return c, nil
 }
 
-// idLen is the length of Docker's ids, hexadecimal.
+// idLen is the length of Docker's ids in hexadecimal digits.
 const idLen = 64
 
-// isID says whether a text is an id of Docker's.
+// isID reports whether a text has the form of Docker's ids.
 func isID(text string) bool {
 	return len(text) == idLen && strings.Trim(text, "0123456789abcdef") == ""
 }
 
-// containerIDs finds ids of containers in the text of /proc/PID/cgroup, the outermost
-// last.
+// containerIDs finds the ids of containers in the text of /proc/PID/cgroup. The id of the
+// outermost container comes last.
 func containerIDs(text string) (ids []string) {
 	words := strings.FieldsFunc(text, func(c rune) bool { return (c < '0' || c > '9') && (c < 'a' || c > 'z') })
 	for i := len(words) - 1; i >= 0; i-- {
@@ -275,14 +278,14 @@ func containerIDs(text string) (ids []string) {
 	return ids
 }
 
-// The names in CNI_ARGS that describe the container.
+// The keys in CNI_ARGS that describe the container.
 const (
 	argID     = "DOCKER_CONTAINER_ID"
 	argName   = "DOCKER_CONTAINER_NAME"
 	argLabels = "DOCKER_LABEL_"
 )
 
-// containerArgs describe the container in CNI_ARGS, if it is known.
+// containerArgs returns the part of CNI_ARGS that describes the container, if it is known.
 func containerArgs(e *state.Endpoint) (args [][2]string) {
 	if e.Container != "" {
 		args = append(args, [2]string{argID, e.Container})
@@ -296,9 +299,9 @@ func containerArgs(e *state.Endpoint) (args [][2]string) {
 	return args
 }
 
-// label reads the container's labels that the network's option selects. A plugin that
-// decides by labels must not be called without them, so a label that cannot be read or
-// expressed is an error.
+// label reads the container's labels that the network's option cni.labels selects. If a label
+// cannot be read, or cannot be written in CNI_ARGS, it returns an error, because a plugin that
+// decides by labels must not be called without them.
 func (d *Driver) label(n *network, e *state.Endpoint) error {
 	if n.labels == "" {
 		return nil
@@ -311,8 +314,8 @@ func (d *Driver) label(n *network, e *state.Endpoint) error {
 	return err
 }
 
-// labels are CNI_ARGS for the labels with a prefix. CNI_ARGS is K=V;K=V with alphanumeric
-// names, and has no escapes.
+// labels returns the labels whose names have a prefix, as keys and values for CNI_ARGS.
+// CNI_ARGS has the form K=V;K=V with alphanumeric keys, and cannot escape characters.
 func labels(all map[string]string, prefix string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {

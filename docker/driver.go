@@ -1,11 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docker lets Docker use any CNI network: it is the network driver and the IPAM
+// Package docker makes CNI networks available in Docker. It is the network driver and the IPAM
 // driver of `patchbayd docker` (docs/docker.md, docs/adr/0030).
 //
-// Docker requests the interface before the container exists, moves it itself, and supports
-// only simple routes and no sysctls. So a chain runs in three parts:
+// Docker asks for the interface before the container exists, and moves it into the container
+// itself. It supports only simple routes and no sysctls. So the driver runs a chain in three
+// parts:
 //
 //	hold   its first plugin, in a holding namespace, at CreateEndpoint; Join puts
 //	       the interface where libnetwork takes it from
@@ -14,10 +15,12 @@
 //	       later; before, in the holding namespace at Join)
 //	ports  the plugins that publish ports, when the endpoint gets the default gateway
 //
-// The driver does not ask for Docker's version: it sees whether the sandbox exists at Join.
+// The driver does not need to know Docker's version: at Join it looks whether the sandbox
+// exists.
 //
-// No call asks Docker anything, because Docker waits for the call. Each call for an endpoint
-// waits for the previous call of that endpoint, and for no other endpoint's.
+// During a call of Docker, the driver does not ask Docker anything, because Docker is waiting
+// for the call. A call for an endpoint waits for earlier calls for that endpoint, but not for
+// calls for others.
 package docker
 
 import (
@@ -40,31 +43,31 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Options of a Driver. Only Plugins is required.
+// Options configures a Driver. Only Plugins is required.
 type Options struct {
-	Plugins []string // directories of CNI plugins
-	ConfDir string   // of network configurations; default /etc/cni/net.d
+	Plugins []string // directories with CNI plugins
+	ConfDir string   // directory with network configurations; default /etc/cni/net.d
 	Paths   paths.Paths
-	Invoker invoke.Invoker // calls the plugins; nil: by exec
+	Invoker invoke.Invoker // calls the plugins; if nil, plugins are executed as programs
 
-	// Limit bounds one call. It must be less than the server's limit, so that a plugin
-	// that hangs is killed before Docker gets the answer.
+	// Limit is the longest time for one call. It must be shorter than the server's limit, so
+	// that a plugin that hangs is killed before the server answers Docker.
 	Limit time.Duration // default 45 s
-	// Grace is the least age at which the collector removes unused things.
+	// Grace is how old an unused object must be before the collector removes it.
 	Grace    time.Duration // default 5 min
-	DataRoot string        // Docker's, to find names of containers; default /var/lib/docker
-	Docker   string        // its API, unix:///PATH or tcp://HOST:PORT; empty: Docker is not asked
+	DataRoot string        // Docker's data directory, where container names are found; default /var/lib/docker
+	Docker   string        // URL of Docker's API, unix:///PATH or tcp://HOST:PORT; if empty, Docker is not asked
 	Log      func(format string, args ...any)
 
-	engine engine        // asks Docker; for tests
-	doubt  time.Duration // for tests: inDoubt
-	place  time.Duration // for tests: placeTime
+	engine engine        // asks Docker; tests replace it
+	doubt  time.Duration // inDoubt, or another value in tests
+	place  time.Duration // placeTime, or another value in tests
 
-	step func() // called before and after the state is written; for tests that kill
+	step func() // called before and after each write of the state, for tests that kill the driver there
 }
 
-// Driver is a cnm.NetworkDriver and a cnm.IPAMDriver. Several goroutines may call its
-// methods at once.
+// Driver implements cnm.NetworkDriver and cnm.IPAMDriver. Its methods may be called
+// concurrently.
 type Driver struct {
 	opts  Options
 	store *state.Store
@@ -79,7 +82,7 @@ var (
 	_ cnm.Connectivity  = (*Driver)(nil)
 )
 
-// New opens the state. It changes nothing else: Keep does.
+// New opens the state. It does not change anything else until Keep runs.
 func New(o Options) (*Driver, error) {
 	o.Limit, o.Grace, o.DataRoot = cmp.Or(o.Limit, 45*time.Second), cmp.Or(o.Grace, 5*time.Minute), cmp.Or(o.DataRoot, "/var/lib/docker")
 	o.doubt, o.place = cmp.Or(o.doubt, inDoubt), cmp.Or(o.place, placeTime)
@@ -120,12 +123,13 @@ func New(o Options) (*Driver, error) {
 	return d, nil
 }
 
-// runtime keeps the results of each part separate, and apart from libcni's: a runtime
-// that runs GC on the same network does not know our endpoints.
+// runtime returns the runtime for one part. Each part has its own cache of results. The caches
+// are also separate from libcni's, because another runtime that runs GC for the same network
+// does not know our endpoints.
 func (d *Driver) runtime(p part) *chain.Runtime {
 	return &chain.Runtime{
 		RollbackTime: rollbackTime,
-		NoRollback:   p == lease, // ask does it, and keeps what cannot be undone
+		NoRollback:   p == lease, // ask undoes a failed ADD itself, and keeps what it cannot undo
 		Path:         d.opts.Plugins, ConfDir: d.opts.ConfDir, Invoker: d.opts.Invoker, RunDir: d.opts.Paths.Run,
 		CacheDir: filepath.Join(d.store.Dir(), "cache", p.String()),
 		Warn:     func(err error) { d.opts.Log("warning: %v", err) },
@@ -135,8 +139,8 @@ func (d *Driver) runtime(p part) *chain.Runtime {
 	}
 }
 
-// execer runs plugins. They may call a Docker driver themselves, so execer passes on the
-// depth.
+// execer executes plugins. A plugin may call a Docker driver itself, so execer passes the
+// nesting depth on.
 type execer struct{}
 
 // Invoke implements invoke.Invoker.
@@ -152,16 +156,16 @@ func because(err error) string {
 	return ": " + err.Error()
 }
 
-// Down answers for a driver that cannot start.
+// Down returns a handler that answers every call with an error, for a driver that cannot start.
 func Down(why error) *cnm.Handler {
-	d := new(Driver) // answers Activate and GetCapabilities; no other method is called
+	d := new(Driver) // answers Activate and GetCapabilities; the handler calls no other method
 	return &cnm.Handler{
 		Network: d, IPAM: d,
 		Down: fmt.Errorf("the network driver cannot start (journalctl -u patchbay-docker): %w", why),
 	}
 }
 
-// save records an endpoint before the work goes on.
+// save writes an endpoint to the disk before the driver goes on.
 func (d *Driver) save(e *state.Endpoint) error {
 	e.Changed = time.Now().UTC().Round(0)
 	d.opts.step()
@@ -170,7 +174,7 @@ func (d *Driver) save(e *state.Endpoint) error {
 	return err
 }
 
-// enter calls do for an endpoint, with its lock and within the limit of a call.
+// enter calls do for an endpoint. It holds the endpoint's lock meanwhile, and limits the time.
 func (d *Driver) enter(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -178,14 +182,15 @@ func (d *Driver) enter(ctx context.Context, id string, do func(context.Context, 
 	return err
 }
 
-// known is enter for an endpoint that may be missing: that is no error.
+// known does the same as enter, but it is no error if the endpoint does not exist.
 func (d *Driver) known(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
 	return ifFound(locked(ctx, d, id, d.store.Endpoints.Get, func(e *state.Endpoint) error { return do(ctx, e) }))
 }
 
-// knownLease calls do for a lease, with its lock. A missing lease is no error.
+// knownLease calls do for a lease while it holds the lease's lock. It is no error if the lease
+// does not exist.
 func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Allocation) error) error {
 	return ifFound(locked(ctx, d, id, d.store.Leases.Get, do))
 }
@@ -197,7 +202,8 @@ func ifFound(found bool, err error) error {
 	return err
 }
 
-// locked calls do for an endpoint or a lease, with its lock, and says whether there is one.
+// locked calls do for an endpoint or a lease while it holds the lock. found reports whether the
+// object exists.
 func locked[T any](ctx context.Context, d *Driver, id string, get func(string) (*T, error), do func(*T) error) (found bool, err error) {
 	release, err := d.locks.take(ctx, id)
 	if err != nil {
@@ -211,29 +217,29 @@ func locked[T any](ctx context.Context, d *Driver, id string, get func(string) (
 	return true, do(x)
 }
 
-// limit bounds a call.
+// limit returns a context for one call.
 func (d *Driver) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d.opts.Limit)
 }
 
-// Capabilities implements cnm.NetworkDriver: networks belong to this host alone.
+// Capabilities implements cnm.NetworkDriver: each network exists on one host only.
 func (d *Driver) Capabilities(context.Context) (*cnm.Capabilities, error) {
 	return &cnm.Capabilities{Scope: cnm.ScopeLocal, ConnectivityScope: cnm.ScopeLocal, GwAllocChecker: true}, nil
 }
 
-// locks are mutexes with names, which exist only while they are used. The zero value is
-// ready.
+// locks is a set of mutexes with names. A mutex exists only while it is used. The zero value is
+// ready for use.
 type locks struct {
 	mu  sync.Mutex
 	all map[string]*named
 }
 
 type named struct {
-	busy chan struct{} // holds one token while the lock is taken
-	uses int           // number of holders and waiters
+	busy chan struct{} // holds a token while the lock is taken
+	uses int           // the number of goroutines that hold the lock or wait for it
 }
 
-// take waits for a name's lock until ctx ends.
+// take waits until it gets the lock of a name, or until ctx ends.
 func (l *locks) take(ctx context.Context, name string) (release func(), err error) {
 	l.mu.Lock()
 	if l.all == nil {

@@ -23,9 +23,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// CreateEndpoint implements cnm.NetworkDriver: the first plugin makes the interface in a
-// holding namespace. When it fails, Docker sends no DeleteEndpoint, so everything must be
-// undone.
+// CreateEndpoint implements cnm.NetworkDriver. The first plugin makes the interface in a
+// holding namespace. If CreateEndpoint fails, Docker does not send DeleteEndpoint, so it must
+// undo everything itself.
 func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (*cnm.CreateEndpointResponse, error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -40,7 +40,7 @@ func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointReque
 	}
 	switch e, err := d.store.Endpoints.Get(in.EndpointID); {
 	case err == nil && e.Phase == state.Created && e.Network == in.NetworkID:
-		return answer(e), nil // the answer got lost
+		return answer(e), nil // Docker repeats the call because the answer was lost
 	case err == nil:
 		return nil, fmt.Errorf("endpoint %.12s already exists", in.EndpointID)
 	case !errors.Is(err, state.ErrUnknown):
@@ -53,14 +53,14 @@ func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointReque
 	if err := d.create(ctx, n, e); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
 		defer cancel()
-		return nil, errors.Join(err, d.remove(ctx, e, unbind)) // the collector does what this cannot
+		return nil, errors.Join(err, d.remove(ctx, e, unbind)) // what this cannot remove, the collector will
 	}
 	return answer(e), nil
 }
 
-// newEndpoint records a new endpoint before any work.
+// newEndpoint writes a new endpoint to the state before any other work.
 func (d *Driver) newEndpoint(n *network, in *cnm.CreateEndpointRequest) (*state.Endpoint, error) {
-	if !isID(in.EndpointID) { // it becomes part of link and file names
+	if !isID(in.EndpointID) { // the id becomes part of link names and file names
 		return nil, fmt.Errorf("endpoint %.140q: its id is not %d hexadecimal digits", in.EndpointID, idLen)
 	}
 	e := &state.Endpoint{
@@ -119,7 +119,7 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	if err != nil {
 		return err
 	}
-	if section != nil { // our IPAM driver gave the address: the plugin requests no other
+	if section != nil { // our IPAM driver has given the address, so the plugin must not ask for another
 		e.Leased = true
 		if list, err = with(list, "ipam", section, theFirst); err != nil {
 			return err
@@ -144,7 +144,7 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	return d.save(e)
 }
 
-// look takes the snapshot of the holding namespace.
+// look records the state of the interface in the holding namespace.
 func (d *Driver) look(e *state.Endpoint) error {
 	c, err := d.inside(e.Hold)
 	if err != nil {
@@ -162,8 +162,8 @@ func (d *Driver) look(e *state.Endpoint) error {
 	return err
 }
 
-// setMAC gives an interface the MAC that Docker has recorded, for plugins that cannot set
-// it, such as ptp. libnetwork would set it in the sandbox.
+// setMAC gives an interface the MAC address that Docker has recorded. Some plugins, such as
+// ptp, cannot do this, and libnetwork would set the address only in the sandbox.
 func setMAC(c *nl.Conn, link netlink.Link, wanted string) error {
 	if wanted == "" || strings.EqualFold(wanted, link.Attrs().HardwareAddr.String()) {
 		return nil
@@ -179,8 +179,8 @@ func setMAC(c *nl.Conn, link netlink.Link, wanted string) error {
 	return nil
 }
 
-// wantedMet refuses an interface without the address that Docker has recorded: --ip, or
-// another IPAM driver's.
+// wantedMet returns an error if the interface lacks the address that Docker has recorded, from
+// --ip or from another IPAM driver.
 func wantedMet(e *state.Endpoint) error {
 	for _, want := range []netip.Prefix{e.Wanted.Address, e.Wanted.AddressIPv6} {
 		has := slices.ContainsFunc(e.Kernel.Addrs, func(a netip.Prefix) bool { return a.Addr() == want.Addr() })
@@ -191,7 +191,7 @@ func wantedMet(e *state.Endpoint) error {
 	return nil
 }
 
-// answer has the values that Docker does not know yet.
+// answer returns what Docker does not know yet.
 func answer(e *state.Endpoint) *cnm.CreateEndpointResponse {
 	v4, v6 := addresses(e.Kernel)
 	out := &cnm.Interface{MacAddress: e.Kernel.MAC}
@@ -207,7 +207,7 @@ func answer(e *state.Endpoint) *cnm.CreateEndpointResponse {
 	return &cnm.CreateEndpointResponse{Interface: out}
 }
 
-// attachment is the argument of the calls of a part.
+// attachment returns the attachment for which a part's plugins are called.
 func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment {
 	a := chain.Attachment{
 		ContainerID: e.ID, NetNS: at.NetNS, IfName: at.IfName,
@@ -221,7 +221,7 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 	}
 	if len(ips) > 0 {
 		a.Capabilities["ips"] = ips
-		a.Args = append(a.Args, [2]string{"IP", ips[0]}) // static requires the prefix length, host-local accepts it
+		a.Args = append(a.Args, [2]string{"IP", ips[0]}) // static needs the prefix length, host-local accepts it
 	}
 	if e.Wanted.MacAddress != "" {
 		a.Capabilities["mac"] = e.Wanted.MacAddress
@@ -230,25 +230,25 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 	for _, k := range slices.Sorted(maps.Keys(e.Args)) {
 		a.Args = append(a.Args, [2]string{k, e.Args[k]})
 	}
-	if at.NetNS != e.Hold { // in the holding namespace the container is unknown
+	if at.NetNS != e.Hold { // while the interface is in the holding namespace, the container is not known
 		a.Args = append(a.Args, containerArgs(e)...)
 	}
 	return a
 }
 
-// rollbackTime bounds the undo of a failed call: once by the chain, then by the driver.
-// When a call has used up its time and both need theirs, the server (Handler.Timeout)
-// answers Docker before the second has ended.
+// rollbackTime limits the undo of a failed call. The chain has this time for its undo, and then
+// the driver again for its own. If a call has used all its time and both undos take long, the
+// server (Handler.Timeout) answers Docker before the second has ended.
 const rollbackTime = 10 * time.Second
 
-// DeleteEndpoint implements cnm.NetworkDriver. Docker does not repeat it, whatever the
-// answer, so what cannot be removed now remains in the state for the collector.
+// DeleteEndpoint implements cnm.NetworkDriver. Docker calls it only once, even if it fails, so
+// what cannot be removed now stays in the state for the collector.
 func (d *Driver) DeleteEndpoint(ctx context.Context, in *cnm.EndpointRequest) error {
 	return d.known(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error { return d.remove(ctx, e, unbind) })
 }
 
-// remove undoes everything of an endpoint, in reverse order. It can continue after an
-// earlier call that was killed.
+// remove undoes everything of an endpoint, in reverse order. It can continue the work of a call
+// that was killed.
 func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) error {
 	n, err := d.network(e.Network)
 	if errors.Is(err, state.ErrUnknown) {
@@ -279,8 +279,8 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) er
 	return d.store.Endpoints.Drop(e.ID)
 }
 
-// undoHold is DEL of the first plugin. After a reboot the namespace is gone with
-// everything in it; only addresses and rules are left to remove.
+// undoHold calls DEL of the first plugin. After a reboot the holding namespace is gone with
+// everything in it, and only addresses and firewall rules have to be removed.
 func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) error {
 	at := state.Where{NetNS: e.Hold, IfName: holdName}
 	switch _, there, err := live(e.Hold); {
@@ -298,8 +298,9 @@ func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) er
 	return d.run[hold].Del(ctx, list, d.attachment(e, at))
 }
 
-// removeByCache removes an endpoint whose network's file was lost: the results are cached
-// with their configurations. An endpoint without a result is left to `patchbay gc`.
+// removeByCache removes an endpoint if the file of its network is lost. It uses the cached
+// results, which include their configurations. `patchbay gc` removes an endpoint without a
+// cached result.
 func (d *Driver) removeByCache(ctx context.Context, e *state.Endpoint) error {
 	d.opts.Log("endpoint %.12s: its network's state is lost: removing it with its cached results", e.ID)
 	errs := []error{d.delCached(ctx, ports, e), d.delCached(ctx, post, e), d.takeBack(e), d.delCached(ctx, hold, e)}

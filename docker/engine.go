@@ -22,12 +22,13 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 )
 
-// engine asks Docker. It is never used in a call that Docker waits for: a daemon that boots
-// holds its locks and answers no request.
+// engine asks Docker. It is never used while Docker waits for a call: a dockerd that is
+// starting holds its locks and answers no request.
 type engine interface {
 	root(context.Context) (string, error)
 	networks(context.Context) ([]engineNetwork, error)
-	// endpoints are those of a network by their ids, nil when the network does not exist.
+	// endpoints returns the endpoints of a network by their ids, or nil if the network does not
+	// exist.
 	endpoints(ctx context.Context, network string) (map[string]engineEndpoint, error)
 }
 
@@ -40,25 +41,25 @@ type engineNetwork struct {
 
 // engineEndpoint is an endpoint of a network, with the addresses that Docker has for it.
 type engineEndpoint struct {
-	mac   string       // "" if the driver set none
-	addrs []netip.Addr // at most one of each family
+	mac   string       // "" if the driver has set no MAC address
+	addrs []netip.Addr // at most one per family
 }
 
-// httpEngine asks a daemon by three requests that every version answers alike (GET /info,
-// /networks, /networks/ID, without a version in the path), so it needs no client library.
+// httpEngine asks dockerd by three requests: GET /info, /networks and /networks/ID, without a
+// version in the path. Every version answers them alike, so no client library is needed.
 type httpEngine struct {
 	base string
 	http *http.Client
 }
 
-// engineTime bounds one request; maxAnswer bounds an answer, in bytes.
+// engineTime limits one request. maxAnswer limits an answer, in bytes.
 const (
 	engineTime = 10 * time.Second
 	maxAnswer  = 64 << 20
 )
 
-// newEngine is for unix:///PATH or tcp://HOST:PORT (without TLS), as in DOCKER_HOST. It
-// does not connect yet.
+// newEngine returns an engine for unix:///PATH or tcp://HOST:PORT (without TLS), as in
+// DOCKER_HOST. It does not connect yet.
 func newEngine(host string) (*httpEngine, error) {
 	u, err := url.Parse(host)
 	if err != nil {
@@ -79,7 +80,7 @@ func newEngine(host string) (*httpEngine, error) {
 	return c, nil
 }
 
-// root is the daemon's data root: it distinguishes the daemons of a host.
+// root returns dockerd's data root, which differs between the daemons of one host.
 func (c *httpEngine) root(ctx context.Context) (string, error) {
 	var info struct{ DockerRootDir string }
 	err := c.get(ctx, "/info", &info)
@@ -89,8 +90,8 @@ func (c *httpEngine) root(ctx context.Context) (string, error) {
 	return info.DockerRootDir, err
 }
 
-// networks lists all networks. Every daemon has networks of its own, so an empty list is
-// an error.
+// networks lists all networks. Docker always has networks of its own, so an empty list is an
+// error.
 func (c *httpEngine) networks(ctx context.Context) (list []engineNetwork, err error) {
 	if err := c.get(ctx, "/networks", &list); err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func (c *httpEngine) endpoints(ctx context.Context, network string) (map[string]
 	all := make(map[string]engineEndpoint, len(n.Containers))
 	for _, e := range n.Containers {
 		out := engineEndpoint{mac: e.MacAddress}
-		for _, text := range []string{e.IPv4Address, e.IPv6Address} { // ADDRESS/LENGTH or empty
+		for _, text := range []string{e.IPv4Address, e.IPv6Address} { // ADDRESS/LENGTH, or empty
 			if text == "" {
 				continue
 			}
@@ -160,26 +161,26 @@ func (c *httpEngine) get(ctx context.Context, path string, out any) error {
 	return nil
 }
 
-// dockerView is what Docker has. The driver asks before it judges anything, and holds no
-// lock: Docker may wait for a call that waits for the lock. It is nil for a caller that
-// may not ask.
+// dockerView holds what Docker has. The driver asks Docker before it judges anything, and
+// without holding a lock, because Docker may be waiting for a call that waits for this lock.
+// The view is nil if Docker was not asked.
 type dockerView struct {
-	before    time.Time // Docker may not know things newer than this
+	before    time.Time // Docker may not yet know objects that changed later
 	networks  []engineNetwork
-	endpoints map[string]map[string]engineEndpoint // by network; for others the endpoints are unknown
+	endpoints map[string]map[string]engineEndpoint // by network; the endpoints of missing networks are not known
 	addresses []engineEndpoint                     // endpoints that may have our addresses
-	silent    bool                                 // some of addresses are missing
+	silent    bool                                 // addresses is incomplete
 }
 
-// inDoubt is the least age of a thing that Docker is reported not to have: Docker stores
-// a network only after the driver made it.
+// inDoubt is the youngest age at which an object that Docker does not list counts as missing
+// there. Docker stores a network only after the driver has created it.
 const inDoubt = 10 * time.Second
 
-// errNotAsked is wrapped when Docker's answer is missing.
+// errNotAsked is in the error if Docker did not answer.
 var errNotAsked = errors.New("Docker was not asked what it has")
 
-// askDocker asks Docker what it has. A missing part is unknown in the view, and in the
-// error.
+// askDocker asks Docker what it has. If one request fails, the error says so, and that part of
+// the view is unknown.
 func (d *Driver) askDocker(ctx context.Context, grace time.Duration) (*dockerView, error) {
 	s := &dockerView{before: time.Now().Add(-max(grace, d.opts.doubt)), endpoints: map[string]map[string]engineEndpoint{}}
 	err := d.isOurs(ctx)
@@ -189,7 +190,7 @@ func (d *Driver) askDocker(ctx context.Context, grace time.Duration) (*dockerVie
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotAsked, err)
 	}
-	ours, _ := d.store.Endpoints.List() // the collector reports those that it cannot read
+	ours, _ := d.store.Endpoints.List() // the collector reports endpoints that it cannot read
 	var errs []error
 	for i := range s.networks {
 		errs = append(errs, s.askEndpoints(ctx, d.opts.engine, &s.networks[i], ours))
@@ -197,8 +198,8 @@ func (d *Driver) askDocker(ctx context.Context, grace time.Duration) (*dockerVie
 	return s, errors.Join(errs...)
 }
 
-// isOurs refuses the answers of another daemon of this host, or of a program that only
-// looks like Docker: all our networks would look deleted.
+// isOurs returns an error if the answers come from another daemon of this host, or from a
+// program that only imitates Docker. To judge by their answers would delete all our networks.
 func (d *Driver) isOurs(ctx context.Context) error {
 	root, err := d.opts.engine.root(ctx)
 	if err == nil && resolved(root) != resolved(d.opts.DataRoot) {
@@ -214,10 +215,10 @@ func resolved(path string) string {
 	return filepath.Clean(path)
 }
 
-// askEndpoints asks for the endpoints of a network if it has some of ours, or may have
-// our addresses.
+// askEndpoints asks for the endpoints of a network, if the network has endpoints of ours or may
+// use addresses of ours.
 func (s *dockerView) askEndpoints(ctx context.Context, docker engine, n *engineNetwork, ours []*state.Endpoint) error {
-	addresses := n.IPAM.Options[optNetwork] != "" || n.IPAM.Options[optConf] != "" // RequestPool refuses others
+	addresses := n.IPAM.Options[optNetwork] != "" || n.IPAM.Options[optConf] != "" // RequestPool refuses other options
 	if !addresses && !slices.ContainsFunc(ours, func(e *state.Endpoint) bool { return e.Network == n.ID && s.knows(e.Changed) }) {
 		return nil
 	}
@@ -232,10 +233,11 @@ func (s *dockerView) askEndpoints(ctx context.Context, docker engine, n *engineN
 	return err
 }
 
-// knows says whether Docker must know a thing of that time.
+// knows reports whether an object that changed then is old enough that Docker must know it.
 func (s *dockerView) knows(then time.Time) bool { return then.Before(s.before) }
 
-// listing is Docker's answer about a thing that changed at that time.
+// listing returns whether Docker has an object. listed is whether Docker lists it, changed is
+// when it last changed.
 func (s *dockerView) listing(listed bool, changed time.Time) listing {
 	switch {
 	case listed:
@@ -246,7 +248,8 @@ func (s *dockerView) listing(listed bool, changed time.Time) listing {
 	return notAsked
 }
 
-// listed is Docker's answer about a thing that one of its networks shows.
+// listed returns whether Docker has an object: it has the object if shows returns true for one
+// of its networks.
 func (s *dockerView) listed(changed time.Time, shows func(*engineNetwork) bool) listing {
 	if s == nil {
 		return notAsked
@@ -258,7 +261,8 @@ func (s *dockerView) ofNetwork(n *state.Network) listing {
 	return s.listed(n.Since, func(x *engineNetwork) bool { return x.ID == n.ID })
 }
 
-// ofPool checks for a network, of any driver, that was created with the same --ipam-opt.
+// ofPool returns whether Docker has a network, of any driver, that was created with the same
+// --ipam-opt.
 func (s *dockerView) ofPool(p *state.Pool) listing {
 	return s.listed(p.Since, func(n *engineNetwork) bool {
 		o := n.IPAM.Options
@@ -266,8 +270,8 @@ func (s *dockerView) ofPool(p *state.Pool) listing {
 	})
 }
 
-// ofEndpoint is notAsked if Docker does not have the network: the network is judged as a
-// whole.
+// ofEndpoint returns whether Docker has an endpoint. It returns notAsked if Docker does not
+// have the network, because then the network is judged as a whole.
 func (s *dockerView) ofEndpoint(e *state.Endpoint) listing {
 	if s == nil || s.endpoints[e.Network] == nil {
 		return notAsked
@@ -276,8 +280,9 @@ func (s *dockerView) ofEndpoint(e *state.Endpoint) listing {
 	return s.listing(listed, e.Changed)
 }
 
-// ofLease checks the containers of all networks, of any driver. The MAC address would be
-// enough, but some drivers show none.
+// ofLease returns whether some container, on a network of any driver, uses the lease. It
+// compares the MAC address and also the addresses, because some drivers do not show a MAC
+// address.
 func (s *dockerView) ofLease(l *state.Allocation) listing {
 	if s == nil || s.silent {
 		return notAsked

@@ -17,10 +17,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// EndpointOperInfo implements cnm.NetworkDriver. Docker calls it for every endpoint after
-// it moved the interface and before the container's process starts, and again later; the
-// first call with an existing sandbox runs the rest of the chain. Docker ignores its
-// errors, so on an error the driver itself keeps the container from the network.
+// EndpointOperInfo implements cnm.NetworkDriver. Docker calls it for every endpoint after it
+// has moved the interface and before it starts the container's process, and again later. The
+// first call that finds the sandbox runs the rest of the chain. Docker ignores its errors, so
+// on an error the driver itself disconnects the container from the network.
 func (d *Driver) EndpointOperInfo(ctx context.Context, in *cnm.EndpointRequest) (out *cnm.EndpointInfo, err error) {
 	err = d.enter(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error {
 		if err := d.finishOrClose(ctx, e); err != nil {
@@ -47,8 +47,8 @@ func (d *Driver) finishOrClose(ctx context.Context, e *state.Endpoint) error {
 	return errors.Join(err, d.failClosed(e))
 }
 
-// finish does once what needs the interface in the sandbox: the post part, and the
-// container's resolv.conf.
+// finish does the work that needs the interface in the sandbox, once: it runs the part post and
+// writes the container's resolv.conf.
 func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 	if e.Phase != state.Joined || finished(e) && !shut(e) {
 		return nil
@@ -76,7 +76,7 @@ func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 	return d.reopen(n, e)
 }
 
-// finished says whether the work in the sandbox is complete.
+// finished reports whether the work in the sandbox is complete.
 func finished(e *state.Endpoint) bool { return e.Post == state.Done && hasDNS(e) }
 
 func hasDNS(e *state.Endpoint) bool { return e.DNS == nil || e.DNS.Step == state.Done }
@@ -87,7 +87,7 @@ func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) 
 		return err
 	}
 	defer c.Close()
-	if !shut(e) { // otherwise reopen does it: a link that is down has no routes
+	if !shut(e) { // otherwise reopen restores the routes, since a link that is down has none
 		if err := exact(c, link.Attrs().Index, e.Kernel, n.Internal); err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) 
 	return d.addPost(ctx, n, e, state.Where{NetNS: e.Sandbox, IfName: link.Attrs().Name})
 }
 
-// addPost runs the part. It first undoes an ADD that was killed.
+// addPost runs the part post. If an earlier ADD of this part was killed, it first undoes that.
 func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at state.Where) error {
 	if e.Post == state.Doing {
 		if err := d.del(ctx, n, e, post); err != nil {
@@ -118,7 +118,8 @@ func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at 
 	return d.save(e)
 }
 
-// ran is where the progress of a part in the container's namespace is recorded.
+// ran returns the fields that record the progress of a part that runs in the container's
+// namespace.
 func ran(e *state.Endpoint, p part) (step *state.Step, at *state.Where) {
 	if p == ports {
 		return &e.Ports, &e.PortsAt
@@ -126,8 +127,9 @@ func ran(e *state.Endpoint, p part) (step *state.Step, at *state.Where) {
 	return &e.Post, &e.PostAt
 }
 
-// del undoes a part, even if it is half done. The endpoint may become the gateway again: if
-// this process is killed here, its ports must not look published then.
+// del undoes a part, even if the part is half done. For the ports it first records that they
+// are no longer published. If this process is killed then and the endpoint becomes the gateway
+// again, the ports are published again.
 func (d *Driver) del(ctx context.Context, n *network, e *state.Endpoint, p part) error {
 	step, was := ran(e, p)
 	if *step == "" {
@@ -159,8 +161,8 @@ func (d *Driver) del(ctx context.Context, n *network, e *state.Endpoint, p part)
 	return d.save(e)
 }
 
-// gone removes the namespace from an ADD's place if it no longer exists, or if another
-// one has its path: that one is another container's.
+// gone empties the namespace of an ADD's place if that namespace no longer exists. It also does
+// so if another namespace now has the path, because that one belongs to another container.
 func gone(e *state.Endpoint, at state.Where) (state.Where, error) {
 	id, there, err := live(at.NetNS)
 	if !there || at.NetNS == e.Sandbox && id != e.SandboxID {
@@ -169,7 +171,7 @@ func gone(e *state.Endpoint, at state.Where) (state.Where, error) {
 	return at, err
 }
 
-// result is the chain's result so far, for the ports part.
+// result returns the result of the chain so far, which the part ports gets.
 func (d *Driver) result(n *network, e *state.Endpoint, at state.Where) (*spec.Result, error) {
 	if e.Post == state.Done {
 		c, err := d.run[post].Cached(n.list.Name, d.attachment(e, e.PostAt))
@@ -183,7 +185,7 @@ func (d *Driver) result(n *network, e *state.Endpoint, at state.Where) (*spec.Re
 	return moved(e.Result, e.Hold, at.NetNS, at.IfName), nil
 }
 
-// complete does for a living endpoint what a lost call did not.
+// complete does the work of a call of Docker that was lost, for an endpoint that is alive.
 func (d *Driver) complete(ctx context.Context, f *facts, e *state.Endpoint) error {
 	switch {
 	case awaitsSandbox(e) && f.there:
@@ -198,18 +200,19 @@ func (d *Driver) complete(ctx context.Context, f *facts, e *state.Endpoint) erro
 	return nil
 }
 
-// begun says whether a call that was finishing the endpoint was killed.
+// begun reports whether a call was killed while it was finishing the endpoint.
 func begun(e *state.Endpoint) bool {
 	return e.Post == state.Doing || e.DNS != nil && e.DNS.Step == state.Doing
 }
 
-// placeTime is longer than Docker takes to set up an interface after Join: that takes
-// milliseconds.
+// placeTime is how long after Join the driver waits before it looks whether Docker has set up
+// the interface. Docker takes milliseconds.
 const placeTime = time.Second
 
-// runs says whether a container runs with the interface, so that Docker's setup of it is
-// over. runc's init waits for the end of the setup; another runtime's process looks like
-// a container, and so do the processes of a running container that is being connected.
+// runs reports whether a container runs with the interface, which means that Docker has
+// finished its setup. runc's init does not count, because it waits for the end of the setup.
+// The result may be wrong for another runtime's process, and for a running container that is
+// just being connected: their processes look the same.
 func (d *Driver) runs(f *facts, e *state.Endpoint) bool {
 	if f.age(e.Changed) < d.opts.place {
 		return false
@@ -219,27 +222,28 @@ func (d *Driver) runs(f *facts, e *state.Endpoint) bool {
 		return false
 	}
 	c.Close()
-	return isUp(link) && d.populated(f.sandbox) // Docker sets it up once it has its addresses
+	return isUp(link) && d.populated(f.sandbox) // Docker sets the link up after it has added the addresses
 }
 
 func isUp(link netlink.Link) bool { return link.Attrs().RawFlags&unix.IFF_UP != 0 }
 
-// adopt records the sandbox that appeared after Join, as before Docker 28. With it the
-// driver sees the end of the container.
+// adopt records a sandbox that appeared only after Join, as before Docker 28. With the sandbox
+// the driver can see when the container ends.
 func (d *Driver) adopt(e *state.Endpoint, id netns.ID) error {
 	e.SandboxID = id
 	d.identify(e, id)
 	return d.save(e)
 }
 
-// Limit and interval of the wait for what Docker does after Join, which takes
+// How long, and how often, the driver looks for what Docker does after Join. Docker takes
 // milliseconds.
 const (
 	awaitTime  = 10 * time.Second
 	awaitEvery = 50 * time.Millisecond
 )
 
-// await tries until done. No call waits for it; the collector does what it misses.
+// await calls done until it returns true. No call of Docker waits for this. If await gives up,
+// the collector does the work.
 func await(done func(context.Context) bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), awaitTime)
 	defer cancel()
@@ -254,7 +258,7 @@ func await(done func(context.Context) bool) {
 	}
 }
 
-// adoptOnce adopts the sandbox, and says whether it exists.
+// adoptOnce adopts the sandbox, and reports whether the sandbox exists.
 func (d *Driver) adoptOnce(ctx context.Context, endpointID, path string) bool {
 	if _, there, _ := live(path); !there {
 		return false

@@ -27,17 +27,18 @@ import (
 // holdName is the interface's name in the holding namespace.
 const holdName = "eth0"
 
-// holdPath is where an endpoint's holding namespace is bound: a directory of our own,
-// where no tool looks for containers.
+// holdPath returns the path at which an endpoint's holding namespace is mounted. It is in a
+// directory of our own, where no tool looks for containers.
 func (d *Driver) holdPath(endpointID string) string {
 	return filepath.Join(d.opts.Paths.Holds(), short(endpointID, 32))
 }
 
-// linkName is the interface's name while it is on the host: a prefix and 10 of the 64
-// digits of a random id.
+// linkName returns the interface's name while it is on the host: a prefix and 10 of the id's 64
+// random digits.
 func linkName(endpointID string) string { return "cni" + short(endpointID, 10) }
 
-// marker is the alias that a link without one gets, so that it is found again.
+// marker returns the alias that the driver gives to a link without an alias, so that it can
+// find the link again.
 func marker(endpointID string) string { return markerPrefix + short(endpointID, 32) }
 
 const markerPrefix = "patchbay-docker:"
@@ -60,8 +61,8 @@ func (d *Driver) makeHold(path string) error {
 	return netns.Create(path)
 }
 
-// sandboxLink opens the sandbox, and finds the endpoint's link there. The caller closes
-// the connection.
+// sandboxLink opens the sandbox and finds the endpoint's link in it. The caller closes the
+// connection.
 func (d *Driver) sandboxLink(e *state.Endpoint) (*nl.Conn, netlink.Link, error) {
 	c, err := d.inside(e.Sandbox)
 	if err != nil {
@@ -75,9 +76,9 @@ func (d *Driver) sandboxLink(e *state.Endpoint) (*nl.Conn, netlink.Link, error) 
 	return c, link, nil
 }
 
-// live says whether a namespace is at a path, and which. If that cannot be determined,
-// for example with too many open files, it is an error: a running container must not
-// count as dead.
+// live reports whether there is a namespace at a path, and which one. If this cannot be found
+// out, for example because too many files are open, it returns an error: a running container
+// must not count as dead.
 func live(path string) (id netns.ID, there bool, err error) {
 	if path == "" {
 		return netns.ID{}, false, nil
@@ -94,14 +95,14 @@ func live(path string) (id netns.ID, there bool, err error) {
 	return id, err == nil, err
 }
 
-// inSandbox says whether the sandbox that the endpoint joined still exists.
+// inSandbox reports whether the sandbox that the endpoint joined still exists.
 func inSandbox(e *state.Endpoint) (bool, error) {
 	id, there, err := live(e.Sandbox)
 	return there && id == e.SandboxID, err
 }
 
-// offer moves the interface from the holding namespace to the host's, with a name and a
-// mark by which it is found again.
+// offer moves the interface from the holding namespace to the host's namespace. The link gets a
+// name and a mark by which the driver finds it again.
 func (d *Driver) offer(e *state.Endpoint) error {
 	c, err := d.inside(e.Hold)
 	if err != nil {
@@ -110,7 +111,7 @@ func (d *Driver) offer(e *state.Endpoint) error {
 	defer c.Close()
 	link, err := c.Link(holdName)
 	if nl.IsNotFound(err) && d.offered(e) {
-		return nil // an earlier Join did it
+		return nil // an earlier Join has moved it
 	}
 	if err != nil {
 		return fmt.Errorf("hand over interface: %w", err)
@@ -145,7 +146,7 @@ func (d *Driver) offered(e *state.Endpoint) bool {
 	return err == nil && ours(e, link)
 }
 
-// ours says whether a link has the endpoint's mark.
+// ours reports whether a link has the endpoint's mark.
 func ours(e *state.Endpoint, link netlink.Link) bool {
 	alias := marker(e.ID)
 	if e.Kernel != nil && e.Kernel.Alias != "" {
@@ -154,9 +155,9 @@ func ours(e *state.Endpoint, link netlink.Link) bool {
 	return link.Attrs().Alias == alias
 }
 
-// find returns the endpoint's link. On the host it goes only by the name, since another
-// link may have the same MAC address (the master of an ipvlan); in a sandbox the link may
-// have any name.
+// find returns the endpoint's link. In a sandbox the link may have any name, so find searches
+// by mark and MAC address. On the host it searches only by name, because another link, such as
+// the master of an ipvlan, may have the same MAC address.
 func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 	l, err := c.Link(linkName(e.ID))
 	if err == nil && (ours(e, l) || hasMAC(e, l)) {
@@ -172,7 +173,7 @@ func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	var candidates []netlink.Link // another program may have replaced the alias
+	var candidates []netlink.Link // used if another program has replaced the alias
 	for _, l := range links {
 		if ours(e, l) {
 			return l, nil
@@ -187,22 +188,22 @@ func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 	return candidates[0], nil
 }
 
-// noLink is the error of an endpoint without its link. The netlink library's own error has
-// no text: its method Error panics.
+// noLink returns the error for an endpoint whose link does not exist. It does not wrap the
+// netlink library's own error, whose method Error panics.
 func noLink(e *state.Endpoint) error {
 	return fmt.Errorf("no interface of endpoint %.12s: %w", e.ID, unix.ENODEV)
 }
 
-// hasMAC says whether a link has the endpoint's MAC address and is not marked as another
-// endpoint's.
+// hasMAC reports whether a link has the endpoint's MAC address and not the mark of another
+// endpoint.
 func hasMAC(e *state.Endpoint, l netlink.Link) bool {
 	return e.Kernel != nil && e.Kernel.MAC != "" && l.Attrs().HardwareAddr.String() == e.Kernel.MAC &&
 		!strings.HasPrefix(l.Attrs().Alias, markerPrefix)
 }
 
-// takeBack moves the interface into the holding namespace, from the host or from a
-// sandbox that lost its container, and restores its name and addresses: plugins need them
-// to remove their rules. A missing interface is no error.
+// takeBack moves the interface back into the holding namespace, from the host or from a sandbox
+// whose container has ended. It restores the name and the addresses, which plugins need to
+// remove their rules. It is no error if the interface does not exist.
 func (d *Driver) takeBack(e *state.Endpoint) error {
 	if e.Kernel == nil {
 		return nil
@@ -227,7 +228,7 @@ func (d *Driver) takeBack(e *state.Endpoint) error {
 	return readdress(c, e.Kernel)
 }
 
-// fetch looks for the link on the host, then in its sandbox.
+// fetch moves the link from the host, or else from its sandbox.
 func (d *Driver) fetch(e *state.Endpoint, to *netns.NS) error {
 	host, err := nl.Host(d.opts.Paths.Proc)
 	if err != nil {
@@ -263,7 +264,7 @@ func bring(c *nl.Conn, e *state.Endpoint, to *netns.NS) error {
 	return c.SetLink(index, nl.LinkChange{NetNS: to.Fd(), Name: holdName, Alias: &alias})
 }
 
-// readdress restores the addresses that libnetwork flushed.
+// readdress restores the addresses that libnetwork has removed.
 func readdress(c *nl.Conn, s *state.Snapshot) error {
 	link, err := c.Link(holdName)
 	if err != nil {
@@ -287,8 +288,9 @@ func addAddr(c *nl.Conn, link netlink.Link, a netip.Prefix) error {
 	return nil
 }
 
-// keeperOf is the socket of the process that keeps a network's DHCP leases, "" without
-// one. The keeper works on interfaces, so it must know where they are.
+// keeperOf returns the socket of the process that keeps a network's DHCP leases, or "" if there
+// is none. The driver must tell this keeper where the interface is, because the keeper sends
+// its packets there.
 func keeperOf(list *chain.List) string {
 	conf, err := dhcprpc.Parse(first(list).Raw)
 	if err != nil || conf.Type != "dhcp" {
@@ -297,15 +299,16 @@ func keeperOf(list *chain.List) string {
 	return conf.Socket()
 }
 
-// keeperTime bounds a call of the keeper, which answers at once.
+// keeperTime limits a call to the keeper, which answers at once.
 const keeperTime = 5 * time.Second
 
-// errForeignKeeper is for the reference's daemon, which cannot follow a move.
+// errForeignKeeper means that the keeper is the reference's daemon, which cannot follow an
+// interface that moves.
 var errForeignKeeper = errors.New("it is not patchbayd: the lease will neither be renewed nor given back")
 
-// notifyKeeper sends the keeper the interface's place; the zero Where means that the
-// interface is about to move. An error fails no call: a container whose lease is not kept
-// works until it expires.
+// notifyKeeper tells the keeper where the interface is. A zero Where means that the interface
+// is about to move. If this fails, the call of Docker still succeeds: the container works until
+// its lease expires.
 func (d *Driver) notifyKeeper(ctx context.Context, network string, e *state.Endpoint, at state.Where) {
 	if e.Keeper != "" {
 		d.logKeeper(e, callKeeper(ctx, network, e, at))
@@ -337,8 +340,8 @@ func callKeeper(ctx context.Context, network string, e *state.Endpoint, at state
 	return err
 }
 
-// notifyReturn sends the keeper an interface that is back in the holding namespace, from
-// where the keeper can give the lease back.
+// notifyReturn tells the keeper that the interface is back in the holding namespace, where the
+// keeper can release the lease.
 func (d *Driver) notifyReturn(ctx context.Context, network string, e *state.Endpoint) {
 	if e.Keeper == "" {
 		return
@@ -353,8 +356,8 @@ func (d *Driver) notifyReturn(ctx context.Context, network string, e *state.Endp
 	}
 }
 
-// notifyArrival sends the keeper an interface that is in its sandbox. It fails if it is
-// not there yet.
+// notifyArrival tells the keeper that the interface is in its sandbox. It returns an error if
+// the interface is not there yet.
 func (d *Driver) notifyArrival(ctx context.Context, e *state.Endpoint) error {
 	c, link, err := d.sandboxLink(e)
 	if err != nil {
@@ -368,8 +371,8 @@ func (d *Driver) notifyArrival(ctx context.Context, e *state.Endpoint) error {
 	return callKeeper(ctx, n.list.Name, e, state.Where{NetNS: e.Sandbox, IfName: link.Attrs().Name})
 }
 
-// followOnce calls notifyArrival once the interface is in its sandbox with its final
-// name, and says whether there is nothing left to wait for.
+// followOnce calls notifyArrival if the interface is in its sandbox with its final name. over
+// reports that there is nothing more to wait for.
 func (d *Driver) followOnce(ctx context.Context, endpointID string) (over bool) {
 	err := d.enter(ctx, endpointID, func(ctx context.Context, e *state.Endpoint) error {
 		var err error

@@ -17,13 +17,13 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// errTooOld is for options that need the container before its process starts.
+// errTooOld is for options that need the sandbox before the container's process starts.
 var errTooOld = errors.New(optDNS + "=replace and " + optLabels + " need Docker 28 or later")
 
-// Join implements cnm.NetworkDriver: it moves the interface to where libnetwork takes it
-// from. If the sandbox does not exist yet (before Docker 28, when a container starts),
-// the rest of the chain cannot run in it before the container's process starts, so it
-// runs before the interface leaves the holding namespace.
+// Join implements cnm.NetworkDriver. It moves the interface to the host, where libnetwork takes
+// it. Before Docker 28, a container that starts has no sandbox yet. Then the rest of the chain
+// cannot run in the sandbox before the container's process starts, so Join runs it while the
+// interface is still in the holding namespace.
 func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (out *cnm.JoinResponse, err error) {
 	err = d.enter(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error {
 		out, err = d.joinAt(ctx, in, e)
@@ -43,7 +43,7 @@ func (d *Driver) joinAt(ctx context.Context, in *cnm.JoinRequest, e *state.Endpo
 		return nil, fmt.Errorf("endpoint %.12s cannot join: it is %s", e.ID, e.Phase)
 	}
 	e.Sandbox, e.Phase = in.SandboxKey, state.Joining
-	if len(e.Asked) == 0 { // CreateEndpoint had none, as for internal networks
+	if len(e.Asked) == 0 { // CreateEndpoint got no ports, as for an internal network
 		if _, err := in.Options.Get(cnm.OptionPortMap, &e.Asked); err != nil {
 			return nil, err
 		}
@@ -61,7 +61,7 @@ func (d *Driver) joinAt(ctx context.Context, in *cnm.JoinRequest, e *state.Endpo
 		return nil, fmt.Errorf("network %s: %w", n.list.Name, err)
 	}
 	if err := d.join(ctx, n, e, there && !n.hold); err != nil {
-		return nil, errors.Join(err, d.save(e)) // Docker sends Leave and DeleteEndpoint, and the grace time starts now
+		return nil, errors.Join(err, d.save(e)) // Docker now sends Leave and DeleteEndpoint; the grace period starts here
 	}
 	if !there {
 		go await(func(ctx context.Context) bool { return d.adoptOnce(ctx, in.EndpointID, in.SandboxKey) })
@@ -74,8 +74,8 @@ func (d *Driver) joinAt(ctx context.Context, in *cnm.JoinRequest, e *state.Endpo
 	return out, nil
 }
 
-// sandbox is live for a container's namespace. It refuses the host's: addresses and
-// routes of a container would become the host's.
+// sandbox does the same as live, for the namespace of a container. It refuses the namespace of
+// the host, because the host would get the container's addresses and routes.
 func sandbox(path string) (id netns.ID, there bool, err error) {
 	id, there, err = live(path)
 	if err != nil || !there {
@@ -93,8 +93,8 @@ func sandbox(path string) (id netns.ID, there bool, err error) {
 	return id, there, err
 }
 
-// precheck refuses what would fail later, when the interface is in the sandbox: Docker
-// shows the error of Join, but of no later call.
+// precheck finds the errors that would otherwise occur after the interface is in the sandbox.
+// Docker shows the user an error of Join, but not of later calls.
 func (d *Driver) precheck(ctx context.Context, n *network, e *state.Endpoint, there bool) error {
 	if !n.dns && n.labels == "" {
 		return nil
@@ -133,9 +133,9 @@ func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later 
 	return d.save(e)
 }
 
-// Leave implements cnm.NetworkDriver: it undoes the changes in the sandbox while the
-// interface is still there. Docker calls it twice after a failed Join, and without a
-// Revoke before it after a restart with live-restore.
+// Leave implements cnm.NetworkDriver. It undoes the changes in the sandbox while the interface
+// is still there. Docker calls it twice after a Join that failed. After a restart with
+// live-restore, Docker calls it without a Revoke before.
 func (d *Driver) Leave(ctx context.Context, in *cnm.EndpointRequest) error {
 	return d.known(ctx, in.EndpointID, d.left)
 }
@@ -153,7 +153,7 @@ func (d *Driver) left(ctx context.Context, e *state.Endpoint) error {
 		return err
 	}
 	if err := d.leave(ctx, n, e); err != nil {
-		// Docker ignores the error; DeleteEndpoint tries again.
+		// Docker ignores an error, and DeleteEndpoint will try again.
 		d.opts.Log("endpoint %.12s: leave: %v", e.ID, err)
 	}
 	d.notifyKeeper(ctx, n.list.Name, e, state.Where{})
@@ -161,8 +161,8 @@ func (d *Driver) left(ctx context.Context, e *state.Endpoint) error {
 	return d.save(e)
 }
 
-// leave undoes the parts that ran in the sandbox. A part that ran in the holding
-// namespace is undone there, when the interface is back.
+// leave undoes the parts that ran in the sandbox. A part that ran in the holding namespace is
+// undone later, when the interface is back there.
 func (d *Driver) leave(ctx context.Context, n *network, e *state.Endpoint) error {
 	err := errors.Join(d.restoreDNS(ctx, e), d.del(ctx, n, e, ports))
 	if e.PostAt.NetNS == e.Hold {
@@ -171,9 +171,9 @@ func (d *Driver) leave(ctx context.Context, n *network, e *state.Endpoint) error
 	return errors.Join(err, d.del(ctx, n, e, post))
 }
 
-// addresses are the two addresses that fit into Docker's answer: the first of each
-// family. If the subnet has no route of its own, as with ptp, the address is a single
-// one: otherwise libnetwork would make the subnet on-link.
+// addresses returns the two addresses that fit into the answer to Docker: the first one of each
+// family. If the link has no route to the whole subnet, as with ptp, the prefix has full
+// length, because libnetwork would otherwise add a route to the subnet.
 func addresses(s *state.Snapshot) (v4, v6 netip.Prefix) {
 	for _, a := range s.Addrs {
 		if !onLink(s, a.Masked()) {
@@ -189,21 +189,21 @@ func addresses(s *state.Snapshot) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// onLink says whether a subnet is reached without a gateway.
+// onLink reports whether the link reaches a subnet without a gateway.
 func onLink(s *state.Snapshot, subnet netip.Prefix) bool {
 	return subnet.IsSingleIP() || slices.ContainsFunc(s.Routes, func(r state.Route) bool {
 		return r.Table == unix.RT_TABLE_MAIN && !r.GW.IsValid() && r.Dst == subnet
 	})
 }
 
-// joined is the answer to Join: gateways, and the routes of the main table whose gateway
-// Docker can reach with the answer. The driver adds the rest, and what the answer cannot
-// express, after the interface moved. An internal network gets neither gateway nor
-// default route.
+// joined returns the answer to Join: gateways, and those routes of the main table whose gateway
+// Docker can then reach. After the interface has moved, the driver adds the other routes and
+// what else the answer cannot express. An internal network gets no gateway and no default
+// route.
 func joined(s *state.Snapshot, internal, gwbridge bool) *cnm.JoinResponse {
 	out := &cnm.JoinResponse{DisableGatewayService: !gwbridge}
 	var connected, hops []cnm.StaticRoute
-	var gateways []netip.Addr // of the default routes
+	var gateways []netip.Addr // gateways of the default routes
 	for _, r := range s.Routes {
 		isDefault := r.Dst.Bits() == 0
 		switch {
@@ -226,7 +226,7 @@ func joined(s *state.Snapshot, internal, gwbridge bool) *cnm.JoinResponse {
 			field = &out.GatewayIPv6
 		}
 		if field.IsValid() {
-			continue // only a family's first
+			continue // Docker accepts only one per family
 		}
 		if *field = gw; !reached(s, connected, gw) {
 			connected = append(connected, cnm.StaticRoute{Destination: netip.PrefixFrom(gw, gw.BitLen()), RouteType: cnm.Connected})
@@ -237,14 +237,16 @@ func joined(s *state.Snapshot, internal, gwbridge bool) *cnm.JoinResponse {
 	return out
 }
 
-// reached says whether a gateway is on the link according to the answer to Join.
+// reached reports whether the link reaches a gateway directly, with the addresses and routes of
+// the answer to Join.
 func reached(s *state.Snapshot, connected []cnm.StaticRoute, gw netip.Addr) bool {
 	v4, v6 := addresses(s)
 	return v4.IsValid() && v4.Masked().Contains(gw) || v6.IsValid() && v6.Masked().Contains(gw) ||
 		slices.ContainsFunc(connected, func(r cnm.StaticRoute) bool { return r.Destination.Contains(gw) })
 }
 
-// unique keeps the first of several routes to one destination, since the second fails.
+// unique keeps only the first of several routes to one destination, because adding a second
+// fails.
 func unique(in []cnm.StaticRoute) (out []cnm.StaticRoute) {
 	seen := map[netip.Prefix]bool{}
 	for _, r := range in {

@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// snapshot reads a link's state from the kernel after a plugin made it. A plugin's result
-// lacks half of it, and some of its routes have no gateway.
+// snapshot reads a link's state from the kernel after a plugin has made the link. The plugin's
+// result is not enough: it lacks half of the state, and some of its routes have no gateway.
 func snapshot(c *nl.Conn, link netlink.Link) (*state.Snapshot, error) {
 	a := link.Attrs()
 	s := &state.Snapshot{Name: a.Name, MAC: a.HardwareAddr.String(), MTU: a.MTU, Alias: a.Alias}
@@ -46,7 +46,7 @@ func snapshot(c *nl.Conn, link netlink.Link) (*state.Snapshot, error) {
 	return s, nil
 }
 
-// routes lists those of a link in all tables but the kernel's own.
+// routes lists the routes of a link in all tables except the kernel's table "local".
 func routes(c *nl.Conn, index int) (out []state.Route, err error) {
 	all, err := c.LinkRoutes(index, unix.RT_TABLE_UNSPEC)
 	if err != nil {
@@ -61,7 +61,8 @@ func routes(c *nl.Conn, index int) (out []state.Route, err error) {
 	return out, nil
 }
 
-// fromKernel returns false for a route with several next hops: no plugin makes one.
+// fromKernel converts a route. It returns false for a route with several next hops, which no
+// plugin makes.
 func fromKernel(r *netlink.Route) (state.Route, bool) {
 	dst := defaultRoute(r.Family == unix.AF_INET6)
 	if r.Dst != nil {
@@ -75,7 +76,7 @@ func fromKernel(r *netlink.Route) (state.Route, bool) {
 	return out, len(r.MultiPath) == 0
 }
 
-// toKernel is fromKernel's reverse.
+// toKernel converts a route back.
 func toKernel(r *state.Route, index int) *netlink.Route {
 	out := &netlink.Route{
 		LinkIndex: index, Dst: nl.IPNet(r.Dst), Table: r.Table, Priority: r.Metric, MTU: r.MTU, AdvMSS: r.AdvMSS,
@@ -100,8 +101,8 @@ func defaultRoute(v6 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
-// exact makes the link in a sandbox as it was in the holding namespace: it adds further
-// addresses, neighbours, and the routes that Join cannot express. It may be repeated.
+// exact gives a link in a sandbox the state that it had in the holding namespace. It adds the
+// addresses, neighbours and routes that Join could not express. It may be repeated.
 func exact(c *nl.Conn, index int, want *state.Snapshot, internal bool) error {
 	link, err := c.LinkAt(index)
 	if err != nil {
@@ -127,8 +128,8 @@ func exact(c *nl.Conn, index int, want *state.Snapshot, internal bool) error {
 	return exactRoutes(c, index, have.Routes, wantedRoutes(want, have, internal))
 }
 
-// wantedRoutes are the routes that no address makes. A default route is only wanted if
-// Docker has chosen this endpoint for it.
+// wantedRoutes returns the routes to add, without those that the kernel makes for addresses. It
+// includes a default route only if Docker has given this endpoint the default route.
 func wantedRoutes(want, have *state.Snapshot, internal bool) (out []state.Route) {
 	for _, r := range want.Routes {
 		v6 := r.Dst.Addr().Is6()
@@ -140,7 +141,7 @@ func wantedRoutes(want, have *state.Snapshot, internal bool) (out []state.Route)
 	return out
 }
 
-// hasDefault says whether Docker has given a link a family's default route.
+// hasDefault reports whether Docker has given a link the default route of a family.
 func hasDefault(s *state.Snapshot, v6 bool) bool {
 	return slices.ContainsFunc(s.Routes, func(r state.Route) bool { return isMainDefault(&r, v6) && r.Metric != spareMetric })
 }
@@ -149,8 +150,8 @@ func isMainDefault(r *state.Route, v6 bool) bool {
 	return r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == v6 && r.Table == unix.RT_TABLE_MAIN
 }
 
-// exactRoutes adds its route before it removes libnetwork's, so that there is always a
-// route.
+// exactRoutes adds each route before it removes libnetwork's route to the same destination, so
+// that the container always has a route.
 func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
 	for i := range want {
 		w := &want[i]
@@ -163,7 +164,7 @@ func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
 		for j := range have {
 			h := &have[j]
 			if h.Dst != w.Dst || h.Table != w.Table || h.Metric == w.Metric || contains(want, h) {
-				continue // another route, or already replaced
+				continue // another route, or already correct
 			}
 			if err := c.RouteDel(toKernel(h, index)); err != nil && !nl.IsNotFound(err) {
 				return fmt.Errorf("remove route to %s with metric %d: %w", h.Dst, h.Metric, err)
@@ -173,8 +174,8 @@ func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
 	return nil
 }
 
-// contains compares routes without their protocol: libnetwork makes its own routes from the
-// answer to Join.
+// contains compares routes without their protocol, because libnetwork sets its own protocol on
+// the routes from the answer to Join.
 func contains(list []state.Route, r *state.Route) bool {
 	return slices.ContainsFunc(list, func(x state.Route) bool {
 		x.Protocol = r.Protocol
@@ -194,12 +195,12 @@ func addNeighbour(c *nl.Conn, index int, n state.Neighbour) error {
 	return nil
 }
 
-// spareMetric is the metric of a restored default route. Docker does not know of that
-// route, and adds its own with the kernel's metric, which would fail if the metrics were
-// equal.
+// spareMetric is the metric of a default route that the driver restored. Docker does not know
+// this route, and may add its own default route with the kernel's usual metric. That would fail
+// if the metrics were equal.
 const spareMetric = 1 << 20
 
-// gateways are the default routes that a container uses.
+// gateways returns the default routes that a container uses.
 func (d *Driver) gateways(sandbox string) (out []state.Gateway, err error) {
 	c, err := d.inside(sandbox)
 	if err != nil {
@@ -216,7 +217,7 @@ func (d *Driver) gateways(sandbox string) (out []state.Gateway, err error) {
 	return out, nil
 }
 
-// defaultOf is the default route of a family, if there is one.
+// defaultOf returns the default route of a family, if there is one.
 func defaultOf(c *nl.Conn, family int) ([]state.Gateway, error) {
 	index, err := c.DefaultLink(family, true)
 	if err != nil || index == 0 {
@@ -234,15 +235,15 @@ func defaultOf(c *nl.Conn, family int) ([]state.Gateway, error) {
 	return []state.Gateway{{Link: link.Attrs().Name, Route: all[i]}}, nil
 }
 
-// restoreGateways restores the default routes that a container had when an endpoint joined.
-// The endpoint's interface, which has them now, is about to be removed: Docker has given up
-// connecting the endpoint after the gateway moved, and 20.10 does not move it back. The
-// container would reach nothing, and could not be reached at its ports, which the collector
-// publishes again for the endpoint that has the route.
+// restoreGateways restores the default routes that a container had before an endpoint joined.
+// Docker gave up connecting the endpoint after it had moved the gateway there, and Docker 20.10
+// does not move it back. Without a default route the container would reach nothing when the
+// endpoint's interface is removed, and packets to its published ports would get no answer. The
+// collector publishes the ports again for the endpoint that has the route.
 func (d *Driver) restoreGateways(c *nl.Conn, e *state.Endpoint) {
 	link, err := find(c, e)
 	if err != nil {
-		return // there is no interface to remove
+		return // no interface has to be removed
 	}
 	for i := range e.Gateways {
 		g := &e.Gateways[i]
@@ -270,7 +271,7 @@ func putSpare(c *nl.Conn, g *state.Gateway) error {
 	return nil
 }
 
-// leads says whether the kernel's default route of a family uses a link.
+// leads reports whether a link has the default route of a family.
 func leads(c *nl.Conn, index int, v6 bool) (bool, error) {
 	family := unix.AF_INET
 	if v6 {

@@ -22,16 +22,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// leaseID is the container id in an IPAM plugin's calls: Docker's request contains only
-// the MAC address of the future interface.
+// leaseID returns the container id for calls of an IPAM plugin. It is made from the MAC address
+// of the future interface, because Docker's request has nothing else that names the container.
 func leaseID(network, mac string) string {
 	sum := sha256.Sum256([]byte(network + "\x00" + strings.ToLower(mac)))
 	return "docker-" + hex.EncodeToString(sum[:16])
 }
 
-// RequestAddress implements cnm.IPAMDriver. The first request for a MAC address calls the
-// IPAM plugin, which gives addresses of all families; the second request gets one of
-// those.
+// RequestAddress implements cnm.IPAMDriver. The first request for a MAC address calls the IPAM
+// plugin, which gives addresses of all families. The request for the other family gets one of
+// these addresses.
 func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressRequest) (*cnm.RequestAddressResponse, error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -65,13 +65,13 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 	return d.give(ctx, p, l, in.Address)
 }
 
-// give answers from a lease. It calls the IPAM plugin if there is no lease yet, or if the
-// lease does not have the wanted address. A lease from before the last boot does not
-// count: the IPAM plugin may have given its addresses to another since.
+// give answers a request from a lease. It calls the IPAM plugin if the lease is new or does not
+// have the wanted address. It also does so if the node has booted since, because the plugin may
+// have given the addresses to another container.
 func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Allocation, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
 	if used, err := d.used(l); err != nil {
 		return nil, err
-	} else if !used { // its next endpoint is not known yet, even if the MAC address was used before
+	} else if !used { // no endpoint uses the lease yet, even if the MAC address was used before
 		l.Endpoint, l.Unbound = "", false
 	}
 	if l.Boot != d.boot {
@@ -102,8 +102,8 @@ func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Allocation, w
 	return &cnm.RequestAddressResponse{Address: forDocker(l, got.Address)}, nil
 }
 
-// forDocker is an address in the form that Docker needs: a single one with ptp, which has
-// no subnet on its link.
+// forDocker returns an address in the form that Docker needs. With ptp its prefix has full
+// length, because the link has no subnet.
 func forDocker(l *state.Allocation, a netip.Prefix) netip.Prefix {
 	if list, err := chain.ParseList(l.Config); err == nil && first(list).Type == "ptp" {
 		return netip.PrefixFrom(a.Addr(), a.Addr().BitLen())
@@ -139,9 +139,10 @@ func (d *Driver) saveLease(l *state.Allocation) error {
 	return err
 }
 
-// ask calls the IPAM plugin, after releasing what it gave before.
+// ask calls the IPAM plugin. If the plugin may have given addresses before, ask releases those
+// first.
 func (d *Driver) ask(ctx context.Context, l *state.Allocation) error {
-	fresh := l.Since.IsZero() // for another lease, a killed call may have asked the plugin
+	fresh := l.Since.IsZero() // if the lease is not new, a killed call may have asked the plugin
 	l.Result, l.Boot = nil, d.boot
 	if err := d.saveLease(l); err != nil {
 		return err
@@ -160,14 +161,14 @@ func (d *Driver) ask(ctx context.Context, l *state.Allocation) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
 	defer cancel()
-	if len(l.Given) > 0 { // Docker releases what it got
+	if len(l.Given) > 0 { // Docker releases the addresses that it got
 		return errors.Join(err, d.run[lease].Del(ctx, list, a))
 	}
 	return errors.Join(err, d.dropLease(ctx, l))
 }
 
-// leaseList is a list for the IPAM plugin alone, with the first plugin's configuration,
-// as the first plugin would call it.
+// leaseList returns a list with only the IPAM plugin. Its configuration is that of the first
+// plugin, because the first plugin would pass that on.
 func leaseList(l *state.Allocation) (*chain.List, error) {
 	list, err := chain.ParseList(l.Config)
 	if err != nil {
@@ -183,8 +184,9 @@ func leaseList(l *state.Allocation) (*chain.List, error) {
 	return list, nil
 }
 
-// leaseCall is what the IPAM plugin is called with. A namespace stands in for that of the
-// interface, which does not exist yet; a plugin refuses its caller's own.
+// leaseCall returns the list and the attachment for a call of the IPAM plugin. The interface's
+// namespace does not exist yet, so another namespace takes its place; the host's cannot,
+// because a plugin refuses the namespace it runs in.
 func (d *Driver) leaseCall(ctx context.Context, l *state.Allocation) (list *chain.List, a chain.Attachment, err error) {
 	if list, err = leaseList(l); err != nil {
 		return nil, a, err
@@ -192,7 +194,7 @@ func (d *Driver) leaseCall(ctx context.Context, l *state.Allocation) (list *chai
 	path := d.standIn()
 	a = chain.Attachment{ContainerID: l.ID, NetNS: path, IfName: holdName, Args: [][2]string{{"IgnoreUnknown", "1"}}, Capabilities: map[string]any{}}
 	var ips []string
-	for _, addr := range slices.Concat(l.Wanted, l.Given) { // the addresses that Docker got must be given again
+	for _, addr := range slices.Concat(l.Wanted, l.Given) { // the plugin must give the addresses again that Docker has already got
 		if text := addr.String(); !slices.Contains(ips, text) {
 			ips = append(ips, text)
 		}
@@ -211,7 +213,7 @@ func (d *Driver) leaseCall(ctx context.Context, l *state.Allocation) (list *chai
 	return list, a, d.makeHold(path)
 }
 
-// ReleaseAddress implements cnm.IPAMDriver. The last address ends the lease.
+// ReleaseAddress implements cnm.IPAMDriver. It drops the lease with its last address.
 func (d *Driver) ReleaseAddress(ctx context.Context, in *cnm.ReleaseAddressRequest) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -237,15 +239,14 @@ func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error
 		if err := d.saveLease(l); err != nil || len(l.Given) > 0 {
 			return err
 		}
-		if used, err := d.used(l); used { // the endpoint could not be removed: its address must not be given to another yet
+		if used, err := d.used(l); used { // the endpoint could not be removed, so its address must not be given to another
 			return err
 		}
 		return d.dropLease(ctx, l)
 	})
 }
 
-// dropLease releases a lease. One that cannot be released now remains in the state for
-// the collector.
+// dropLease releases a lease. If that fails, the lease stays in the state for the collector.
 func (d *Driver) dropLease(ctx context.Context, l *state.Allocation) error {
 	list, a, err := d.leaseCall(ctx, l)
 	if err != nil {
@@ -257,13 +258,13 @@ func (d *Driver) dropLease(ctx context.Context, l *state.Allocation) error {
 	return errors.Join(d.store.Leases.Drop(l.ID), d.dropStandIn(ctx))
 }
 
-// standIn is the path of the namespace for the calls of IPAM plugins.
+// standIn returns the path of the namespace that is used in calls of IPAM plugins.
 func (d *Driver) standIn() string {
 	return filepath.Join(d.opts.Paths.Holds(), "ipam")
 }
 
-// dropStandIn removes the namespace with the last lease. A call that needs it has
-// recorded its lease before.
+// dropStandIn removes that namespace if no lease is left. A call that needs the namespace has
+// written its lease before, so dropStandIn sees it.
 func (d *Driver) dropStandIn(ctx context.Context) error {
 	release, err := d.locks.take(ctx, d.standIn())
 	if err != nil {
@@ -276,8 +277,8 @@ func (d *Driver) dropStandIn(ctx context.Context) error {
 	return netns.Delete(d.standIn())
 }
 
-// freeAddress frees the MAC address of a new lease from another endpoint, and the wanted
-// address from a dead one.
+// freeAddress takes the MAC address of a new lease from another endpoint, and the wanted
+// address from a dead endpoint.
 func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted netip.Addr) error {
 	l, err := d.store.Leases.Get(id)
 	switch {
@@ -303,7 +304,7 @@ func takenBy(l *state.Allocation) error {
 	return fmt.Errorf("the MAC address is that of endpoint %.12s in network %s: choose another --mac-address", l.Endpoint, l.Network)
 }
 
-// static is an ipam section with a lease's addresses.
+// static is an ipam section for the plugin static, with the addresses of a lease.
 type static struct {
 	Type      string          `json:"type"`
 	Addresses []staticAddress `json:"addresses"`
@@ -316,8 +317,8 @@ type staticAddress struct {
 	Gateway netip.Addr   `json:"gateway,omitzero"`
 }
 
-// leased is the ipam section for an endpoint whose address our IPAM driver gave, nil for
-// any other. It binds the lease to the endpoint.
+// leased binds the endpoint's lease to the endpoint, and returns the ipam section with its
+// addresses. It returns nil if the address does not come from our IPAM driver.
 func (d *Driver) leased(ctx context.Context, n *network, e *state.Endpoint) (any, error) {
 	l, err := d.bind(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), e.ID)
 	if l == nil || err != nil || l.Result == nil {
@@ -334,16 +335,17 @@ func staticOf(l *state.Allocation) static {
 	return out
 }
 
-// leaseEnd says what happens to a lease when its endpoint is removed.
+// leaseEnd says what to do with a lease when its endpoint is removed.
 type leaseEnd int
 
 const (
-	unbind  leaseEnd = iota // Docker gives the address back, or has done so
-	abandon                 // Docker will not
+	unbind  leaseEnd = iota // keep the lease: Docker releases the address, or has done so
+	abandon                 // release the lease: Docker will not
 )
 
-// endLease unbinds an endpoint's lease, or gives it back. With --mac-address the lease
-// may already be the next endpoint's, which Docker created before the first was removed.
+// endLease unbinds a lease from an endpoint, or releases it. It does nothing if another
+// endpoint has the lease: with --mac-address, Docker may have created the next endpoint before
+// it removed this one.
 func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseEnd) error {
 	return d.knownLease(ctx, id, func(l *state.Allocation) error {
 		switch {
@@ -357,13 +359,13 @@ func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseE
 	})
 }
 
-// bind binds a lease to an endpoint; nil when there is none.
+// bind binds a lease to an endpoint. It returns nil if there is no lease.
 func (d *Driver) bind(ctx context.Context, id, endpointID string) (bound *state.Allocation, err error) {
 	err = d.knownLease(ctx, id, func(l *state.Allocation) error {
 		if bound = l; l.Endpoint == endpointID {
 			return nil
 		}
-		if used, err := d.used(l); used { // two endpoints requested one MAC address at once
+		if used, err := d.used(l); used { // two endpoints asked for one MAC address at the same time
 			return errors.Join(err, takenBy(l))
 		}
 		l.Endpoint, l.Unbound = endpointID, false

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// part is one of the lists that a chain is cut into.
+// part names one of the lists that a chain is cut into.
 type part int
 
 const (
@@ -24,22 +24,22 @@ const (
 	ports
 	parts
 
-	lease // not a part, but it has a cache
+	lease // not a part of the chain, but it has its own cache
 )
 
-// String is the name of the part's cache.
+// String returns the name of the part's cache.
 func (p part) String() string {
 	return [...]string{hold: "hold", post: "post", ports: "ports", lease: "lease"}[p]
 }
 
-// portMappings is the capability of plugins that publish ports.
+// portMappings is the capability of the plugins that publish ports.
 const portMappings = "portMappings"
 
-// cut returns one part of a list. The plugins that publish ports are a part of their own:
-// the ports follow the default gateway from endpoint to endpoint. With auto a list
-// without such a plugin gets our portmap.
+// cut returns one part of a list. Plugins that publish ports are a part of their own, because
+// Docker moves the ports to the endpoint that has the default gateway. If auto is set and the
+// list has no such plugin, it gets our portmap.
 func cut(list *chain.List, p part, auto bool) *chain.List {
-	out, _ := rebuild(list, func(i int, m *chain.Plugin) (bool, error) { // it returns no error of its own
+	out, _ := rebuild(list, func(i int, m *chain.Plugin) (bool, error) { // this function never returns an error
 		switch {
 		case i == 0:
 			return p == hold, nil
@@ -58,8 +58,8 @@ func cut(list *chain.List, p part, auto bool) *chain.List {
 	return out
 }
 
-// rebuild returns a list of the plugins that keep accepts, and may change. It is called with
-// each plugin and its index, as if none were packed.
+// rebuild returns a list of the plugins for which keep returns true. keep gets each plugin and
+// its index, and may change the plugin. A packed plugin is unpacked for this.
 func rebuild(list *chain.List, keep func(int, *chain.Plugin) (bool, error)) (*chain.List, error) {
 	out := *list
 	out.Plugins = nil
@@ -78,11 +78,11 @@ func rebuild(list *chain.List, keep func(int, *chain.Plugin) (bool, error)) (*ch
 		}
 		out.Plugins = append(out.Plugins, pack(&list.Plugins[i], of)...)
 	}
-	out.Bytes = encodeList(&out) // the cached copy must be of this list
+	out.Bytes = encodeList(&out) // the copy that is cached must be of this list
 	return &out, nil
 }
 
-// encodeList encodes a list that needs no other file.
+// encodeList encodes a list so that it needs no other file.
 func encodeList(l *chain.List) json.RawMessage {
 	plugins := make([]json.RawMessage, len(l.Plugins))
 	for i, p := range l.Plugins {
@@ -94,12 +94,12 @@ func encodeList(l *chain.List) json.RawMessage {
 	})
 }
 
-// publishes says whether a list has a plugin of its own for ports. The first plugin does
-// not count: it runs before it is known whether ports are wanted.
+// publishes reports whether a list has a plugin that publishes ports. The first plugin does not
+// count, because it runs before Docker says which ports to publish.
 func publishes(list *chain.List) bool { return len(cut(list, ports, false).Plugins) > 0 }
 
-// moved is a result for the next part: the interface in the holding namespace is in
-// another namespace, under another name.
+// moved returns a copy of a result for the next part. In it, the interface from the holding
+// namespace is in another namespace and has another name.
 func moved(r *spec.Result, from, to, ifName string) *spec.Result {
 	out := r.Clone()
 	for i := range out.Interfaces {
@@ -113,13 +113,14 @@ func moved(r *spec.Result, from, to, ifName string) *spec.Result {
 	return out
 }
 
-// packed is the plugin whose configuration is a list of plugins, which it runs in one
-// process (`patchbay convert`). It is cut into parts like any list; its members in one
-// part are still one call.
+// packed is the type of the plugin that runs a list of plugins in one process (`patchbay
+// convert`). The driver cuts this inner list into parts too. The inner plugins that are in one
+// part still run in one call.
 const packed = "patchbay"
 
-// members are the plugins that a member of a list stands for: itself, or its packed
-// plugins. If they cannot be read, the plugin itself will refuse the configuration.
+// members returns the plugins inside a packed plugin, or the plugin itself if it is not packed.
+// If the inner list cannot be read, it also returns the plugin itself, which will refuse its
+// configuration.
 func members(p *chain.Plugin) []chain.Plugin {
 	if p.Type == packed {
 		if list, err := unpack(p); err == nil {
@@ -141,7 +142,7 @@ func unpack(p *chain.Plugin) (list []chain.Plugin, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("plugin %s: %w", p, err)
 		}
-		// A member gets only the capabilities of the outer plugin.
+		// An inner plugin gets only those capabilities that the outer plugin declares.
 		maps.DeleteFunc(m.Capabilities, func(name string, _ bool) bool { return !p.Capabilities[name] })
 		list = append(list, *m)
 	}
@@ -151,13 +152,14 @@ func unpack(p *chain.Plugin) (list []chain.Plugin, err error) {
 	return list, nil
 }
 
-// pack is unpack's reverse for some of the members of p: it returns one plugin, or none.
+// pack puts some of the plugins that unpack returned back into one plugin. It returns none if
+// there are none.
 func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
 	if p.Type != packed || len(of) == 0 {
 		return of
 	}
 	if len(of) == 1 && string(of[0].Raw) == string(p.Raw) {
-		return of // it could not be unpacked
+		return of // the plugin was not packed
 	}
 	var conf map[string]json.RawMessage
 	if err := json.Unmarshal(p.Raw, &conf); err != nil {
@@ -172,10 +174,11 @@ func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
 	return []chain.Plugin{{Type: p.Type, Name: p.Name, Capabilities: caps, Raw: encode(conf)}}
 }
 
-// first is the plugin that makes the interface.
+// first returns the plugin that makes the interface.
 func first(list *chain.List) *chain.Plugin { return &members(&list.Plugins[0])[0] }
 
-// encode marshals values that were decoded before or always have a JSON form.
+// encode encodes values that cannot fail to encode, because they were decoded from JSON or have
+// simple types.
 func encode(v any) json.RawMessage {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -184,13 +187,14 @@ func encode(v any) json.RawMessage {
 	return data
 }
 
-// The plugins whose configurations Docker's options change.
+// The plugins whose configuration Docker's options may change.
 const (
 	pluginBridge   = "bridge"
 	pluginFirewall = "firewall"
 )
 
-// with returns a list in which some plugins have another value of a key.
+// with returns a list in which a key has another value, in the plugins for which change returns
+// true.
 func with(list *chain.List, key string, value any, change func(int, *chain.Plugin) bool) (*chain.List, error) {
 	return rebuild(list, func(i int, p *chain.Plugin) (bool, error) {
 		if !change(i, p) {
@@ -208,7 +212,7 @@ func with(list *chain.List, key string, value any, change func(int, *chain.Plugi
 
 func theFirst(i int, _ *chain.Plugin) bool { return i == 0 }
 
-// isInternal says whether a configuration keeps its network internal.
+// isInternal reports whether a configuration makes its network internal.
 func isInternal(list *chain.List) bool {
 	var conf struct {
 		Internal bool `json:"internal"`
@@ -216,7 +220,8 @@ func isInternal(list *chain.List) bool {
 	return json.Unmarshal(first(list).Raw, &conf) == nil && conf.Internal
 }
 
-// closed makes a network internal. Only the key of the plugin bridge can do so.
+// closed returns a list that makes its network internal. Only the plugin bridge has a key for
+// that.
 func closed(list *chain.List) (*chain.List, error) {
 	switch {
 	case isInternal(list):
@@ -227,10 +232,10 @@ func closed(list *chain.List) (*chain.List, error) {
 	return with(list, "internal", true, theFirst)
 }
 
-// logOpen logs the networks that were created with --internal by a release that did not
-// keep them internal.
+// logOpen logs the networks that an earlier release created with --internal but did not keep
+// internal.
 func (d *Driver) logOpen() {
-	all, _ := d.store.Networks.List() // the collector reports those that cannot be read
+	all, _ := d.store.Networks.List() // the collector reports networks that cannot be read
 	for _, n := range all {
 		list, err := chain.ParseList(n.Config)
 		if err == nil && len(list.Plugins) > 0 && n.Internal && !n.Deleted && !isInternal(list) {
@@ -239,8 +244,8 @@ func (d *Driver) logOpen() {
 	}
 }
 
-// isolated sets the policy of a network's firewall, and adds a firewall to a network
-// without one.
+// isolated returns a list in which the plugin firewall has a policy. It adds the plugin if the
+// list has none.
 func isolated(list *chain.List, policy string) (*chain.List, error) {
 	if first(list).Type != pluginBridge {
 		return nil, fmt.Errorf("option %s: only networks of the plugin bridge can be isolated, and the first plugin of %s is %s", optIsolate, list.Name, first(list).Type)
@@ -258,8 +263,8 @@ func isolated(list *chain.List, policy string) (*chain.List, error) {
 	return with(&more, "ingressPolicy", policy, isFirewall)
 }
 
-// checkInternal checks that the plugin has made the network internal: the reference's
-// bridge ignores the key.
+// checkInternal returns an error if the plugin has not made the network internal. The
+// reference's bridge ignores the key.
 func (d *Driver) checkInternal(n *network, e *state.Endpoint) error {
 	if !n.Internal || first(n.list).Type != pluginBridge || !isInternal(n.list) {
 		return nil

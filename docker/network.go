@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 )
 
-// network is a network with its file decoded.
+// network is a network of the state, with its configuration decoded.
 type network struct {
 	*state.Network
 	options
@@ -27,8 +27,8 @@ type network struct {
 // part returns one part of the network's chain.
 func (n *network) part(p part) *chain.List { return cut(n.list, p, n.portmap) }
 
-// CreateNetwork implements cnm.NetworkDriver: it checks whether the configuration works
-// here and keeps a copy.
+// CreateNetwork implements cnm.NetworkDriver. It checks that the configuration works on this
+// host, and stores a copy.
 func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -78,8 +78,7 @@ func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (
 	}, nil
 }
 
-// configured parses the user's options of a network, and loads the configuration that
-// they name.
+// configured parses the options of a network, and loads the configuration that they name.
 func (d *Driver) configured(ctx context.Context, in cnm.Options) (*options, *chain.List, error) {
 	user, err := in.Strings()
 	if err != nil {
@@ -93,7 +92,7 @@ func (d *Driver) configured(ctx context.Context, in cnm.Options) (*options, *cha
 	return o, list, err
 }
 
-// usable asks the plugins before Docker relies on them.
+// usable asks the plugins whether they can work, before Docker relies on them.
 func (d *Driver) usable(ctx context.Context, list *chain.List, o *options) error {
 	for p := range parts {
 		l := cut(list, p, o.portmap)
@@ -110,8 +109,8 @@ func (d *Driver) usable(ctx context.Context, list *chain.List, o *options) error
 	return nil
 }
 
-// DeleteNetwork implements cnm.NetworkDriver. Docker forgets the network whatever the
-// answer, so its remaining endpoints are removed as well.
+// DeleteNetwork implements cnm.NetworkDriver. Docker forgets the network even if this call
+// fails, so it also removes the endpoints that are left.
 func (d *Driver) DeleteNetwork(ctx context.Context, in *cnm.NetworkRequest) error {
 	return d.deleteNetwork(ctx, in.NetworkID)
 }
@@ -123,7 +122,7 @@ func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 	switch {
 	case errors.Is(err, state.ErrUnknown):
 		return nil
-	case err == nil && !n.Deleted: // if the removal of the remaining endpoints fails, the collector tries again
+	case err == nil && !n.Deleted: // if the removal of an endpoint fails, the collector tries again
 		n.Deleted = true
 		err = d.store.Networks.Save(n)
 	}
@@ -144,7 +143,7 @@ func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 	return d.store.Networks.Drop(id)
 }
 
-// network reads a network and decodes it.
+// network reads and decodes a network.
 func (d *Driver) network(id string) (*network, error) {
 	n, err := d.store.Networks.Get(id)
 	if err != nil {
@@ -161,8 +160,8 @@ func (d *Driver) network(id string) (*network, error) {
 	return &network{n, *o, list}, nil
 }
 
-// resolve reads the configuration that the options name, within the limit of a call: a
-// file system that hangs must not block Docker's other calls.
+// resolve reads the configuration that the options name. It gives up when the time of the call
+// is over, so that a file system that hangs does not block Docker's other calls.
 func (d *Driver) resolve(ctx context.Context, o *options) (list *chain.List, err error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -173,7 +172,7 @@ func (d *Driver) resolve(ctx context.Context, o *options) (list *chain.List, err
 	return list, runnable(list)
 }
 
-// orEnd returns the result of read, or an error when ctx ends first.
+// orEnd returns the result of read. If ctx ends before, it returns an error.
 func orEnd[T any](ctx context.Context, read func() (T, error)) (out T, err error) {
 	done := make(chan struct{})
 	var got T
@@ -202,7 +201,7 @@ func (d *Driver) load(o *options) (*chain.List, error) {
 	return nil, fmt.Errorf("option %s=%q: want JSON or an absolute path", optConf, o.conf)
 }
 
-// runnable refuses a configuration that no call could run.
+// runnable returns an error for a configuration that cannot be used in any call.
 func runnable(list *chain.List) error {
 	if len(list.Plugins) == 0 {
 		return errors.New("the configuration has no plugins")

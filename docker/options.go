@@ -11,36 +11,36 @@ import (
 	"strings"
 )
 
-// The user's options of a network (-o).
+// The options of a network (-o).
 const (
-	optNetwork = "cni.network" // name of a configuration
-	optConf    = "cni.conf"    // or the configuration itself, or its file
-	optPortmap = "cni.portmap" // auto, off
+	optNetwork = "cni.network" // the name of a configuration
+	optConf    = "cni.conf"    // instead: the configuration itself, or its file
+	optPortmap = "cni.portmap" // auto or off
 	optBridge  = "cni.gwbridge"
-	optMode    = "cni.mode" // auto, hold
-	optArgs    = "cni.args" // K=V;K=V, CNI_ARGS; also of an endpoint
+	optMode    = "cni.mode" // auto or hold
+	optArgs    = "cni.args" // CNI_ARGS, as K=V;K=V; also an option of an endpoint
 	optPrefix  = "cni.ifprefix"
-	optDNS     = "cni.dns"    // docker, replace
-	optLabels  = "cni.labels" // the prefix of labels' names, for CNI_ARGS
+	optDNS     = "cni.dns"    // docker or replace
+	optLabels  = "cni.labels" // the prefix of the labels that go into CNI_ARGS
 	optIsolate = "cni.isolate"
 )
 
-// options are a network's decoded options.
+// options holds the decoded options of a network.
 type options struct {
-	user          map[string]string // as given
+	user          map[string]string // as the user gave them
 	network, conf string
-	portmap       bool // publish ports by our portmap if the chain has no plugin for them
-	gwbridge      bool // let Docker add docker_gwbridge if there is no default route
+	portmap       bool // use our portmap if the chain has no plugin for ports
+	gwbridge      bool // let Docker connect docker_gwbridge if there is no default route
 	hold          bool // run the whole chain in the holding namespace
 	args          map[string]string
-	prefix        string // of the interface's name in the container
-	dns           bool   // write the chain's DNS into the container's resolv.conf
-	isolate       string // ingressPolicy of the network's firewall; empty: the configuration's
-	labels        string // prefix of the container's labels that plugins get; empty: none
+	prefix        string // how the interface's name in the container begins
+	dns           bool   // write the chain's DNS servers into the container's resolv.conf
+	isolate       string // ingressPolicy of the plugin firewall; if empty, the configuration decides
+	labels        string // how the names of the labels begin that plugins get; empty: none
 }
 
-// parseOptions refuses unknown options: a typing error must not make another network than
-// the user wanted.
+// parseOptions decodes the options. It refuses unknown ones, because a typing error must not
+// create another network than the user wanted.
 func parseOptions(in map[string]string) (*options, error) {
 	o := &options{user: in, portmap: true, prefix: "eth"}
 	for _, key := range slices.Sorted(maps.Keys(in)) {
@@ -94,7 +94,7 @@ func (o *options) set(key, value string) (err error) {
 	return err
 }
 
-// choice is true for the second of two words.
+// choice reports whether value is the second of two words. Any third word is an error.
 func choice(key, value, first, second string) (bool, error) {
 	if value != first && value != second {
 		return false, fmt.Errorf("option %s=%q: want %s or %s", key, value, first, second)
@@ -102,7 +102,8 @@ func choice(key, value, first, second string) (bool, error) {
 	return value == second, nil
 }
 
-// maxPrefix leaves room for a number in an interface name.
+// maxPrefix is how long the prefix of an interface name may be, so that a number fits behind
+// it.
 const maxPrefix = 11
 
 func validPrefix(s string) error {
@@ -112,7 +113,7 @@ func validPrefix(s string) error {
 	return nil
 }
 
-// parseArgs parses CNI_ARGS. It refuses names that this driver sets.
+// parseArgs parses CNI_ARGS. It refuses keys that this driver sets itself.
 func parseArgs(s string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, pair := range strings.Split(s, ";") {

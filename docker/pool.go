@@ -19,16 +19,15 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 )
 
-// space is the only address space. The local and the global one must be the same:
-// otherwise dockerd repeats its request without end when a pool overlaps a route of the
-// host.
+// space is the only address space. The local and the global address space must be the same:
+// otherwise dockerd repeats its request without end if a pool overlaps a route of the host.
 const space = "patchbay"
 
-// Driver is an IPAM driver too.
+// Driver is also an IPAM driver.
 var _ cnm.IPAMDriver = (*Driver)(nil)
 
-// IPAMCapabilities implements cnm.IPAMDriver. The MAC address shows which requests and
-// which endpoint belong together.
+// IPAMCapabilities implements cnm.IPAMDriver. The driver asks for the MAC address in requests,
+// because it shows which requests belong to which endpoint.
 func (d *Driver) IPAMCapabilities(context.Context) (*cnm.IPAMCapabilities, error) {
 	return &cnm.IPAMCapabilities{RequiresMACAddress: true}, nil
 }
@@ -38,8 +37,8 @@ func (d *Driver) AddressSpaces(context.Context) (*cnm.AddressSpaces, error) {
 	return &cnm.AddressSpaces{LocalDefaultAddressSpace: space, GlobalDefaultAddressSpace: space}, nil
 }
 
-// RequestPool implements cnm.IPAMDriver: the configuration of --ipam-opt cni.network=NAME
-// determines the pool, and --subnet may only repeat it.
+// RequestPool implements cnm.IPAMDriver. The configuration that --ipam-opt cni.network=NAME
+// names determines the pool. --subnet may only repeat it.
 func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*cnm.RequestPoolResponse, error) {
 	if in.SubPool != "" {
 		return nil, errors.New("--ip-range: the ranges are those of the CNI configuration")
@@ -63,14 +62,14 @@ func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
 	}
 	out := &cnm.RequestPoolResponse{PoolID: p.ID, Pool: p.Prefix}
-	if hasGateway(list, in.V6) { // otherwise Docker requests one only before 28
+	if hasGateway(list, in.V6) { // only before Docker 28 would Docker otherwise ask for a gateway
 		out.Data = map[string]string{cnm.OptionGateway: p.Gateway.String()}
 	}
 	return out, d.store.Pools.Save(p)
 }
 
-// answers checks that the IPAM plugin exists and can be called. Addresses that were
-// requested from a plugin that never answered could not be released either.
+// answers checks that the IPAM plugin exists and can be called. If it cannot be called now,
+// addresses that Docker asks for later could not be released either.
 func (d *Driver) answers(ctx context.Context, p *state.Pool) error {
 	list, err := leaseList(&state.Allocation{Config: p.Config})
 	if err == nil {
@@ -79,16 +78,16 @@ func (d *Driver) answers(ctx context.Context, p *state.Pool) error {
 	return err
 }
 
-// More than maxRepeats equal requests for a pool within repeatTime mean that dockerd is
-// in a loop, a thousand times a second.
+// If Docker sends more than maxRepeats equal requests for a pool within repeatTime, it is in a
+// loop. Such a loop sends a thousand requests per second.
 const (
 	maxRepeats = 8
 	repeatTime = 10 * time.Second
 )
 
-// notAgain ends a loop of Docker before 28: it requests another pool without end if the
-// offered one overlaps a route of the host, and every CNI network in use on this host
-// does.
+// notAgain ends a loop of Docker before 28. If the pool overlaps a route of the host, that
+// Docker asks for another pool without end. The pool of every CNI network that is in use on
+// this host overlaps such a route.
 func (d *Driver) notAgain(in *cnm.RequestPoolRequest) error {
 	if in.Pool != "" {
 		return nil
@@ -106,7 +105,7 @@ func (d *Driver) notAgain(in *cnm.RequestPoolRequest) error {
 	return err
 }
 
-// ipamSection holds the known keys of an ipam section: host-local's ranges.
+// ipamSection holds the keys of an ipam section that the driver reads, which are host-local's.
 type ipamSection struct {
 	Type string `json:"type"`
 	ipamRange
@@ -134,8 +133,8 @@ func sectionOf(list *chain.List) (*ipamSection, error) {
 	return &conf.IPAM, nil
 }
 
-// poolOf finds the family's pool. For IPAM plugins whose ranges it cannot read, the pool
-// contains every address.
+// poolOf sets the pool's subnet and gateway for its family. If the IPAM plugin's ranges cannot
+// be read, the pool contains every address.
 func poolOf(p *state.Pool, list *chain.List, wanted string) error {
 	section, err := sectionOf(list)
 	if err != nil {
@@ -164,7 +163,8 @@ func poolOf(p *state.Pool, list *chain.List, wanted string) error {
 	return matches(p, wanted)
 }
 
-// gatewayOf is host-local's default: the subnet's first address.
+// gatewayOf parses a gateway. If there is none, it returns host-local's default: the first
+// address of the subnet.
 func gatewayOf(subnet netip.Prefix, text string) netip.Prefix {
 	gw, err := netip.ParseAddr(text)
 	if err != nil {
@@ -173,7 +173,7 @@ func gatewayOf(subnet netip.Prefix, text string) netip.Prefix {
 	return netip.PrefixFrom(gw, subnet.Bits())
 }
 
-// matches accepts --subnet if it equals the configuration's.
+// matches returns an error if --subnet differs from the subnet of the configuration.
 func matches(p *state.Pool, wanted string) error {
 	if wanted == "" {
 		return nil
@@ -196,7 +196,8 @@ func (d *Driver) ReleasePool(_ context.Context, in *cnm.ReleasePoolRequest) erro
 	return d.store.Pools.Drop(in.PoolID)
 }
 
-// reserved answers for a gateway, which the configuration determines.
+// reserved answers Docker's request for the gateway's address, which the configuration
+// determines.
 func reserved(p *state.Pool, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
 	if wanted.IsValid() && p.Gateway.Bits() > 0 && wanted != p.Gateway.Addr() {
 		return nil, fmt.Errorf("--gateway %s: the configuration has %s", wanted, p.Gateway.Addr())
@@ -204,12 +205,12 @@ func reserved(p *state.Pool, wanted netip.Addr) (*cnm.RequestAddressResponse, er
 	return &cnm.RequestAddressResponse{Address: p.Gateway}, nil
 }
 
-// Driver says which networks need no gateway.
+// Driver also implements GwAllocCheck.
 var _ cnm.GatewayChecker = (*Driver)(nil)
 
-// GwAllocCheck implements cnm.GatewayChecker. Docker 28 and later call it before
-// CreateNetwork, with the same options, and before they take an address of the pool for a
-// gateway.
+// GwAllocCheck implements cnm.GatewayChecker: it says for which families the network needs no
+// gateway. Docker 28 and later call it before CreateNetwork, with the same options, and before
+// they take an address of the pool for a gateway.
 func (d *Driver) GwAllocCheck(ctx context.Context, in *cnm.GwAllocCheckRequest) (*cnm.GwAllocCheckResponse, error) {
 	_, list, err := d.configured(ctx, in.Options)
 	if err != nil {
@@ -218,7 +219,7 @@ func (d *Driver) GwAllocCheck(ctx context.Context, in *cnm.GwAllocCheckRequest) 
 	return &cnm.GwAllocCheckResponse{SkipIPv4: !hasGateway(list, false), SkipIPv6: !hasGateway(list, true)}, nil
 }
 
-// gatewayConf holds the keys that give a first plugin a gateway.
+// gatewayConf holds the keys that give a gateway to the first plugin.
 type gatewayConf struct {
 	IsGateway        bool `json:"isGateway"`
 	IsDefaultGateway bool `json:"isDefaultGateway"`
@@ -232,17 +233,17 @@ type gatewayConf struct {
 	} `json:"ipam"`
 }
 
-// layer2 are the plugins without a gateway unless their ipam section names one;
-// inTheirOwn are the IPAM plugins whose section lists all gateways. host-local is not
-// among them: it reserves the first address of a subnet.
+// layer2 lists the plugins that have no gateway unless their ipam section names one. inTheirOwn
+// lists the IPAM plugins whose section names every gateway. host-local is not in it, because
+// host-local reserves the first address of a subnet without a key.
 var (
 	layer2     = [...]string{"bridge", "macvlan", "ipvlan", "vlan", "host-device", "dummy", "tap"}
 	inTheirOwn = [...]string{"", "static"}
 )
 
-// hasGateway says whether an address of the subnet is a gateway's, and so must not be
-// given to a container. If this cannot be read, it is true: a needlessly reserved address
-// costs less than one that is used twice.
+// hasGateway reports whether an address of the subnet belongs to a gateway, so that no
+// container may get it. If the configuration cannot be read, it returns true: to reserve an
+// address without need does less harm than to use one twice.
 func hasGateway(list *chain.List, v6 bool) bool {
 	p := first(list)
 	var conf gatewayConf

@@ -16,8 +16,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// ProgramExternalConnectivity implements cnm.Connectivity: the endpoint has the default
-// gateway, and so publishes the ports. If it fails, Docker fails the container's start.
+// ProgramExternalConnectivity implements cnm.Connectivity. Docker calls it for the endpoint
+// that has the default gateway, which then publishes the container's ports. If it fails, the
+// container does not start.
 func (d *Driver) ProgramExternalConnectivity(ctx context.Context, in *cnm.ConnectivityRequest) error {
 	return d.enter(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error { return d.program(ctx, in, e) })
 }
@@ -36,7 +37,7 @@ func (d *Driver) program(ctx context.Context, in *cnm.ConnectivityRequest, e *st
 		return nil
 	}
 	n, err := d.network(e.Network)
-	if err != nil || n.Internal { // as with Docker's own: nothing is published
+	if err != nil || n.Internal { // like Docker's own drivers, publish nothing on an internal network
 		return err
 	}
 	return d.addPorts(ctx, n, e)
@@ -55,11 +56,11 @@ func (d *Driver) unpublish(ctx context.Context, e *state.Endpoint) error {
 	return d.del(ctx, n, e, ports)
 }
 
-// portTries is the number of choices to try: another program may have taken a port that
-// looked free.
+// portTries is how often the driver chooses ports again, because another program may have taken
+// a port that looked free.
 const portTries = 16
 
-// addPorts chooses and publishes.
+// addPorts chooses ports and publishes them.
 func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) error {
 	if e.Ports == state.Doing {
 		if err := d.del(ctx, n, e, ports); err != nil {
@@ -89,8 +90,8 @@ func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) er
 	return failed
 }
 
-// tryPorts chooses and publishes once, and undoes everything when it fails. again says
-// whether another choice may succeed.
+// tryPorts chooses ports and publishes them once. If that fails, it undoes everything, and
+// again reports whether another choice may succeed.
 func (d *Driver) tryPorts(ctx context.Context, n *network, e *state.Endpoint, list *chain.List, try int) (again bool, err error) {
 	chosen, err := d.choosePorts(ctx, e, try)
 	if err != nil {
@@ -106,7 +107,7 @@ func (d *Driver) tryPorts(ctx context.Context, n *network, e *state.Endpoint, li
 	return chosen && ctx.Err() == nil, err
 }
 
-// portsAt is the place of the address to which the ports lead.
+// portsAt returns the namespace and the interface to which the ports lead.
 func (d *Driver) portsAt(e *state.Endpoint) state.Where {
 	if e.PostAt.NetNS != "" && e.PostAt.NetNS != e.Hold {
 		return e.PostAt
@@ -114,10 +115,10 @@ func (d *Driver) portsAt(e *state.Endpoint) state.Where {
 	return state.Where{NetNS: e.Hold, IfName: holdName}
 }
 
-// choosePorts records the ports to publish. chosen is false if another try would choose
-// the same. All endpoints share this lock, the only one of its kind: two that choose at
-// once must see each other's choice. It is held for some milliseconds, until the choice
-// is on the disk, and never while a plugin runs.
+// choosePorts chooses the ports to publish, and records them. chosen is false if another try
+// would choose the same ports. It holds one lock that all endpoints share, the only such lock,
+// because two endpoints that choose at the same time must see each other's choice. It holds the
+// lock for some milliseconds, until the choice is on the disk, and never while a plugin runs.
 func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (chosen bool, err error) {
 	release, err := d.locks.take(ctx, "ports")
 	if err != nil {
@@ -126,7 +127,7 @@ func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (c
 	defer release()
 	all, err := d.store.Endpoints.List()
 	if err != nil {
-		d.opts.Log("choose ports: %v", err) // an endpoint that cannot be read has no ports that matter
+		d.opts.Log("choose ports: %v", err) // ports of an endpoint that cannot be read do not matter here
 	}
 	taken := new(taken)
 	for _, other := range all {
@@ -170,15 +171,15 @@ func mappings(list []state.Port) (out []mapping) {
 	return out
 }
 
-// lostPorts says whether a container runs without its published ports. Docker requests
-// them once, and not again if the driver was killed meanwhile.
+// lostPorts reports whether a container runs without its published ports. Docker asks for them
+// only once, so they are missing if the driver was killed meanwhile.
 func (d *Driver) lostPorts(f *facts, e *state.Endpoint) bool {
 	return len(e.Asked) > 0 && e.Ports != state.Done && e.Phase == state.Joined && f.here(e) &&
 		finished(e) && !shut(e) && d.runs(f, e)
 }
 
-// republish does what Docker wanted last, according to the sandbox's routes: ports follow
-// the default gateway, which Docker moves first.
+// republish publishes or removes the ports as Docker last wanted it. It finds that out from the
+// sandbox's routes: Docker moves the default gateway first, and then the ports follow.
 func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
 	n, err := d.network(e.Network)
 	if err != nil || n.Internal {
@@ -193,8 +194,8 @@ func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
 	return d.del(ctx, n, e, ports)
 }
 
-// freePorts frees the ports that an endpoint wants from endpoints that may not keep them:
-// dead ones, and the previous gateway of the same container.
+// freePorts takes the ports that an endpoint wants from endpoints that must not keep them: dead
+// ones, and the one that was the gateway of the same container before.
 func (d *Driver) freePorts(ctx context.Context, e *state.Endpoint) {
 	all, err := d.store.Endpoints.List()
 	if err != nil {
@@ -213,8 +214,8 @@ func (d *Driver) freePorts(ctx context.Context, e *state.Endpoint) {
 	}
 }
 
-// clash says whether a port that is requested by its number is published. A range has
-// other ports.
+// clash reports whether a port that was asked for by its number is already published. It
+// ignores ranges, from which choose can take another port.
 func clash(asked []cnm.PortBinding, published []state.Port) bool {
 	return slices.ContainsFunc(asked, func(b cnm.PortBinding) bool {
 		ip, _ := netip.ParseAddr(b.HostIP) // choose reports an invalid address
@@ -224,8 +225,8 @@ func clash(asked []cnm.PortBinding, published []state.Port) bool {
 	})
 }
 
-// handOver unpublishes the ports of an endpoint that is no longer its container's
-// gateway: after a restart with live-restore Docker sends no Revoke.
+// handOver removes the published ports of an endpoint that is no longer its container's
+// gateway. After a restart with live-restore Docker sends no Revoke for it.
 func (d *Driver) handOver(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, evictTime)
 	defer cancel()
@@ -237,7 +238,7 @@ func (d *Driver) handOver(ctx context.Context, id string) error {
 	})
 }
 
-// isGateway says whether a default route that the sandbox uses is the endpoint's.
+// isGateway reports whether a default route of the sandbox uses the endpoint's link.
 func (d *Driver) isGateway(e *state.Endpoint) (bool, error) {
 	c, link, err := d.sandboxLink(e)
 	if nl.IsNotFound(err) {
@@ -252,8 +253,9 @@ func (d *Driver) isGateway(e *state.Endpoint) (bool, error) {
 	return v4 || v6, errors.Join(err, err6)
 }
 
-// apart says whether two endpoints of one container have different families: then one may
-// be its gateway for IPv4 and the other for IPv6, each with the same ports.
+// apart reports whether two endpoints of one container have addresses of different families.
+// Then one may be the container's gateway for IPv4 and the other for IPv6, and each publishes
+// the same ports.
 func apart(a, b *state.Endpoint) bool {
 	if a.Sandbox != b.Sandbox || a.Kernel == nil || b.Kernel == nil {
 		return false

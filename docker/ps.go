@@ -17,9 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
-// PS lists the endpoints in the state below base, with facts that `docker ps` does not
-// show, as a table or as an array of objects with full ids. It works without a running
-// driver.
+// PS lists the endpoints in the state below base, with facts that `docker ps` does not show. It
+// prints a table, or an array of objects with full ids. It works even if no driver is running.
 func PS(w io.Writer, base string, asJSON bool) error {
 	list := []endpointJSON{}
 	var unread error
@@ -49,12 +48,12 @@ func PS(w io.Writer, base string, asJSON bool) error {
 	return errors.Join(unread, t.Flush())
 }
 
-// endpointJSON is an endpoint for programs. Ports have the key names of CNI's
+// endpointJSON is the form of an endpoint in JSON. Its ports have the keys of CNI's
 // portMappings.
 type endpointJSON struct {
 	ID          string       `json:"endpointID"`
 	ContainerID string       `json:"containerID,omitempty"`
-	Container   string       `json:"container,omitempty"` // its name
+	Container   string       `json:"container,omitempty"` // the container's name
 	Network     string       `json:"network"`
 	Phase       string       `json:"phase"`
 	Addresses   []netip.Addr `json:"addresses"`
@@ -86,13 +85,14 @@ func jsonOf(store *state.Store, e *state.Endpoint) endpointJSON {
 	return out
 }
 
-// publisher names the container that has a port, or the endpoint while its container is
-// unknown.
+// publisher returns the name or the id of the container that has a port. If that is not known,
+// it returns the endpoint's id.
 func publisher(e *state.Endpoint) string {
 	return cmp.Or(e.Name, short(e.Container, 12), "endpoint "+short(e.ID, 12))
 }
 
-// phaseOf is "failed" for a container whose link was set down: nothing else shows it.
+// phaseOf returns the phase, or "failed" if the driver has set the container's link down.
+// Nothing else shows this.
 func phaseOf(e *state.Endpoint) string {
 	if e.Closed {
 		return "failed"
@@ -100,7 +100,8 @@ func phaseOf(e *state.Endpoint) string {
 	return string(e.Phase)
 }
 
-// networkOf is the name of the CNI network: Docker does not send the name of its own.
+// networkOf returns the name of the CNI network, because Docker does not send the name of its
+// own network.
 func networkOf(store *state.Store, e *state.Endpoint) string {
 	n, err := store.Networks.Get(e.Network)
 	if err != nil {

@@ -22,11 +22,11 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// errNoDNS is for a network with cni.dns=replace whose plugins give no DNS server.
+// errNoDNS means that a network has cni.dns=replace but its plugins give no DNS server.
 var errNoDNS = errors.New("its plugins give no DNS servers (`dns` of the result, for example from an ipam section)")
 
-// resolvConf is resolv.conf(5) with a chain's DNS. It refuses an entry of more than one
-// word.
+// resolvConf returns the text of resolv.conf(5) for a chain's DNS. It refuses an entry of more
+// than one word.
 func resolvConf(dns spec.DNS) (string, error) {
 	if len(dns.Nameservers) == 0 {
 		return "", errNoDNS
@@ -51,22 +51,23 @@ func resolvConf(dns spec.DNS) (string, error) {
 		}
 		errs = append(errs, line("nameserver", ns))
 	}
-	if dns.Domain != "" { // before search, which overrides domain
+	if dns.Domain != "" { // before search, because the last of both counts
 		errs = append(errs, line("domain", dns.Domain))
 	}
 	errs = append(errs, line("search", dns.Search...), line("options", dns.Options...))
 	return out.String(), errors.Join(errs...)
 }
 
-// Docker's file.
+// Docker's file resolv.conf.
 const (
 	resolvName = "resolv.conf"
-	embedded   = "127.0.0.11" // Docker's DNS server in each container
+	embedded   = "127.0.0.11" // the DNS server that Docker runs in each container
 	maxResolv  = 64 << 10
 )
 
-// replaceDNS writes the chain's DNS into the container's resolv.conf, in place, since the
-// file is bound into the container. A file that Docker did not write is not changed.
+// replaceDNS writes the chain's DNS into the container's resolv.conf. It keeps the file's
+// inode, because the file is mounted into the container. It does not change a file that Docker
+// did not write.
 func (d *Driver) replaceDNS(n *network, e *state.Endpoint) error {
 	result, err := d.result(n, e, e.PostAt)
 	if err != nil {
@@ -99,7 +100,7 @@ func (d *Driver) writeDNS(e *state.Endpoint, f *os.File, text string) error {
 	}
 	switch hash, _ := os.ReadFile(e.DNS.Path + ".hash"); {
 	case e.DNS.Step == state.Doing && e.DNS.Mine(old):
-		// a killed call has begun to write it
+		// a call that was killed had begun to write the file
 	case !dockers(old, string(hash)):
 		d.opts.Log("endpoint %.12s: %s has been edited: not changed", e.ID, e.DNS.Path)
 		return nil
@@ -110,8 +111,8 @@ func (d *Driver) writeDNS(e *state.Endpoint, f *os.File, text string) error {
 	return d.overwrite(e, f, text)
 }
 
-// resolvOf is the path of a container's resolv.conf, empty when the user has mounted one
-// with -v.
+// resolvOf returns the path of a container's resolv.conf, or "" if the user has mounted a file
+// there with -v.
 func (d *Driver) resolvOf(c *containerFile) string {
 	switch _, mounted := c.MountPoints["/etc/"+resolvName]; {
 	case mounted:
@@ -122,8 +123,8 @@ func (d *Driver) resolvOf(c *containerFile) string {
 	return filepath.Join(d.opts.DataRoot, "containers", c.ID, resolvName)
 }
 
-// claimFile claims a file for an endpoint, and refuses it if another network of the
-// container has claimed it. An old endpoint of another sandbox that is not yet removed
+// claimFile claims a file for an endpoint. It returns an error if another network of the
+// container has claimed the file. The claim of an old endpoint, whose sandbox is another one,
 // does not count.
 func (d *Driver) claimFile(ctx context.Context, e *state.Endpoint, path string) error {
 	if path == "" {
@@ -143,7 +144,7 @@ func (d *Driver) claimFile(ctx context.Context, e *state.Endpoint, path string) 
 	return d.save(e)
 }
 
-// alsoOn are the other endpoints that have claimed a file.
+// alsoOn returns the other endpoints that have claimed a file.
 func (d *Driver) alsoOn(e *state.Endpoint, path string) (list []*state.Endpoint) {
 	all, err := d.store.Endpoints.List()
 	if err != nil {
@@ -157,8 +158,9 @@ func (d *Driver) alsoOn(e *state.Endpoint, path string) (list []*state.Endpoint)
 	return list
 }
 
-// restoreDNS restores Docker's file: a container that only leaves this network continues
-// with Docker's DNS. An error with the file does not stop the removal of the endpoint.
+// restoreDNS restores Docker's file, because a container that only leaves this network
+// continues with Docker's DNS. If the file causes an error, the endpoint is removed
+// nevertheless.
 func (d *Driver) restoreDNS(ctx context.Context, e *state.Endpoint) error {
 	if e.DNS == nil || e.DNS.Path == "" {
 		return nil
@@ -168,7 +170,7 @@ func (d *Driver) restoreDNS(ctx context.Context, e *state.Endpoint) error {
 		return err
 	}
 	defer release()
-	// The container may have been started again since, with another endpoint.
+	// The container may have been started again meanwhile, with another endpoint.
 	if e.DNS.After != "" && len(d.alsoOn(e, e.DNS.Path)) == 0 {
 		if err := d.putBack(e); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			d.opts.Log("endpoint %.12s: restore its container's DNS: %v", e.ID, err)
@@ -191,8 +193,8 @@ func (d *Driver) putBack(e *state.Endpoint) error {
 	return d.overwrite(e, f, e.DNS.Before)
 }
 
-// openResolv opens a container's file. It returns nil for a file that is not Docker's:
-// with `-v FILE:/etc/resolv.conf` it is the user's.
+// openResolv opens a container's file. It returns nil if the file is not Docker's, as with `-v
+// FILE:/etc/resolv.conf`.
 func (d *Driver) openResolv(path string) (*os.File, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // documented
@@ -223,8 +225,8 @@ func readResolv(f *os.File) (string, error) {
 	return string(data), err
 }
 
-// overwrite records that it begins, and writes before it truncates: neither a process that
-// reads meanwhile nor a kill leaves an empty file.
+// overwrite first records that it writes. It writes the text before it truncates the file, so
+// that neither another reader nor a kill finds an empty file.
 func (d *Driver) overwrite(e *state.Endpoint, f *os.File, text string) error {
 	e.DNS.Step = state.Doing
 	if err := d.save(e); err != nil {
@@ -237,9 +239,9 @@ func (d *Driver) overwrite(e *state.Endpoint, f *os.File, text string) error {
 	return f.Truncate(int64(len(text)))
 }
 
-// dockers says whether a resolv.conf is as Docker wrote it: it has the hash that Docker
-// wrote beside it, or it names the embedded server, for which Docker writes no hash
-// (libnetwork's rebuildDNS).
+// dockers reports whether a resolv.conf is as Docker wrote it. Then it either has the hash that
+// Docker stored in another file, or it names the embedded server, for which Docker stores no
+// hash (libnetwork's rebuildDNS).
 func dockers(text, hash string) bool {
 	sum := sha256.Sum256([]byte(text))
 	if strings.TrimSpace(hash) == "sha256:"+hex.EncodeToString(sum[:]) {

@@ -12,9 +12,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// verdict says whether a thing that the driver keeps is alive. The collector removes what
-// is dead, keeps what is alive, and keeps and reports what is unsure. The zero verdict is
-// unsure.
+// verdict says whether an object of the driver is alive. The collector keeps an object that is
+// alive, removes one that is dead, and keeps and reports one that is unsure. The zero verdict
+// is unsure.
 type verdict struct {
 	state life.State
 	why   string
@@ -27,36 +27,36 @@ func unsure(format string, args ...any) verdict {
 	return verdict{life.Unsure, fmt.Sprintf(format, args...)}
 }
 
-// listing says whether Docker has a thing.
+// listing says whether Docker has an object.
 type listing int
 
 const (
-	notAsked listing = iota // or the thing is so young that Docker may not know it yet
+	notAsked listing = iota // or the object is so young that Docker may not know it yet
 	has
 	hasNot
 )
 
-// facts are everything that a verdict depends on. If Docker was not asked, this alone
-// makes nothing dead.
+// facts holds everything that a verdict depends on. That Docker was not asked is never a reason
+// for dead.
 type facts struct {
 	now    time.Time
 	boot   string
-	grace  time.Duration // unused things are kept that long
-	wanted bool          // another endpoint needs what it has
+	grace  time.Duration // unused objects are kept that long
+	wanted bool          // another endpoint wants the address or port of this one
 
 	docker listing
-	// use says whether a living user has the thing: an endpoint's sandbox its interface,
-	// a container a network, an endpoint a lease.
+	// use says whether something living uses the object: an endpoint is used if its interface
+	// is in its sandbox, a network if a container runs on it, a lease if an endpoint has it.
 	use verdict
 
 	sandbox netns.ID // the namespace at the sandbox's path
 	there   bool     // there is a namespace at the path
 	missing bool     // there is no file at the path
-	unseen  error    // why this is unknown
+	unseen  error    // why the sandbox could not be examined
 }
 
-// endpoint judges with the endpoint's lock held, so a phase in -ing means that its call
-// was killed.
+// endpoint judges an endpoint. The caller holds the endpoint's lock, so a phase that ends in
+// -ing means that its call was killed.
 func (f *facts) endpoint(e *state.Endpoint) verdict {
 	switch {
 	case f.unseen != nil:
@@ -87,9 +87,9 @@ func (f *facts) between(e *state.Endpoint) verdict {
 	return alive("it waits for Docker's next call")
 }
 
-// awaiting judges an endpoint that waits for its sandbox. A file without a namespace at the
-// sandbox's path is either left by dockerd, for a minute, or the place of a mount that this
-// process does not see; neither may block others for ever.
+// awaiting judges an endpoint that waits for its sandbox. If the sandbox's path is a file
+// without a namespace, there are two possible reasons: dockerd leaves such files for a minute,
+// or this process cannot see the mount. In neither case may the endpoint block others for ever.
 func (f *facts) awaiting(e *state.Endpoint) verdict {
 	switch {
 	case f.there:
@@ -104,9 +104,10 @@ func (f *facts) awaiting(e *state.Endpoint) verdict {
 	return alive("its sandbox does not exist yet")
 }
 
-// lease is judged by its use: Docker requests an address first, and releases it last. An
-// address that Docker got and no endpoint of ours has may belong to a container on
-// another driver's network (-d macvlan --ipam-driver patchbay), which only Docker knows.
+// lease judges a lease. Docker asks for an address before it creates the endpoint, and releases
+// it after it removed the endpoint. If Docker has an address that none of our endpoints uses,
+// it may belong to a container on another driver's network (-d macvlan --ipam-driver patchbay),
+// and only Docker knows.
 func (f *facts) lease(l *state.Allocation) verdict {
 	switch {
 	case f.use.state != life.Dead:
@@ -121,7 +122,7 @@ func (f *facts) lease(l *state.Allocation) verdict {
 	return alive("Docker asked for them")
 }
 
-// network is judged by its deletion and by what Docker has.
+// network judges a network by whether it was deleted and whether Docker has it.
 func (f *facts) network(n *state.Network) verdict {
 	switch {
 	case n.Deleted:
@@ -139,8 +140,8 @@ func (f *facts) pool(*state.Pool) verdict {
 	return alive("Docker asked for it")
 }
 
-// unlessUsed judges what Docker no longer has. A running container keeps it, as after a
-// loss of Docker's own state.
+// unlessUsed judges an object that Docker no longer has. It is not dead while a running
+// container uses it, for example after Docker has lost its own state.
 func (f *facts) unlessUsed(why string) verdict {
 	if f.use.state == life.Dead {
 		return dead(why)
@@ -148,21 +149,22 @@ func (f *facts) unlessUsed(why string) verdict {
 	return f.use
 }
 
-// here says whether the sandbox that the endpoint joined still exists.
+// here reports whether the sandbox that the endpoint joined still exists.
 func (f *facts) here(e *state.Endpoint) bool { return f.there && f.sandbox == e.SandboxID }
 
-// old says whether the last step is longer ago than any call takes.
+// old reports whether the endpoint's last step was longer ago than the grace period, which is
+// longer than any call takes.
 func (f *facts) old(e *state.Endpoint) bool { return f.age(e.Changed) >= f.grace }
 
-// late says whether Docker's next call is overdue, if another endpoint waits for what
-// this one has.
+// late reports whether Docker's next call is overdue while another endpoint wants the address
+// or port of this one.
 func (f *facts) late(e *state.Endpoint) bool { return f.wanted && f.age(e.Changed) >= awaitTime }
 
-// age is the time since the last step. The clock may have been set meanwhile, so a time
-// in the future counts by its distance.
+// age returns the time since the last step. If the clock was set back meanwhile, the last step
+// is in the future, and its distance counts.
 func (f *facts) age(last time.Time) time.Duration { return f.now.Sub(last).Abs() }
 
-// passing says whether an endpoint waits for Docker's next call, or for its sandbox.
+// passing reports whether an endpoint waits for Docker's next call, or for its sandbox.
 func passing(e *state.Endpoint) bool {
 	switch e.Phase {
 	case state.Created, state.Joining, state.Leaving, state.Left:
@@ -171,21 +173,21 @@ func passing(e *state.Endpoint) bool {
 	return awaitsSandbox(e)
 }
 
-// awaitsSandbox says whether an endpoint's sandbox does not exist yet, as before Docker
-// 28 between Join and the start of the container.
+// awaitsSandbox reports whether an endpoint's sandbox does not exist yet. Before Docker 28 that
+// is so between Join and the start of the container.
 func awaitsSandbox(e *state.Endpoint) bool {
 	return e.Phase == state.Joined && e.SandboxID == (netns.ID{})
 }
 
-// unfinished says whether the setup in a sandbox is incomplete. Docker may be about to
-// request the rest, unless it was begun and interrupted, or the container runs: then the
-// call got lost, and Docker does not repeat it.
+// unfinished reports whether the setup in a sandbox is incomplete. Docker may still ask for the
+// rest. It will not if that call was killed, or if the container runs already: then the call
+// was lost.
 func (f *facts) unfinished(e *state.Endpoint) bool {
 	return e.Phase == state.Joined && f.here(e) && !e.Closed && !finished(e)
 }
 
-// abandoned says whether Docker will not release a dead endpoint's address. Docker does
-// that before it ends the sandbox, and right after a start that it gave up.
+// abandoned reports whether Docker will not release the address of a dead endpoint. Docker
+// releases an address before it ends the sandbox, and at once if it gives up a start.
 func (f *facts) abandoned(e *state.Endpoint) bool {
 	ended := e.Phase == state.Joined && !awaitsSandbox(e) && !f.here(e)
 	return e.Boot != f.boot || ended || f.late(e)

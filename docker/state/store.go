@@ -1,11 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package state is the Docker driver's memory: dockerd never repeats a network or an
-// endpoint, and sends nothing after it was killed. Each object has a file of its own,
-// which names each step before it is done: after a kill, the driver knows what may exist.
-// After a power loss it knows all objects (fsync), but an endpoint's file may be an older
-// one: an endpoint's phase means nothing after a reboot.
+// Package state stores the objects of the Docker driver, because dockerd sends each network and
+// endpoint only once, and sends nothing again after it was killed. Each object has its own
+// file. The driver writes each step into the file before it takes the step, so after a kill it
+// knows what may exist. After a power loss all objects are there (fsync), but the file of an
+// endpoint may be an older version. That does no harm, because after a reboot the phase of an
+// endpoint does not matter.
 package state
 
 import (
@@ -24,11 +25,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// ErrUnknown is wrapped when there is no file of an id. Docker uses such an id only if
-// our files were lost.
+// ErrUnknown is in the error if an id has no file. Docker uses such an id only if our files
+// were lost.
 var ErrUnknown = errors.New("not known to this driver: if /var/lib/patchbay/docker was lost, remove the network from Docker and create it again")
 
-// Store is the directory, such as /var/lib/patchbay/docker.
+// Store is the directory of the state, such as /var/lib/patchbay/docker.
 type Store struct {
 	dir string
 
@@ -38,7 +39,7 @@ type Store struct {
 	Leases    Kind[Allocation, *Allocation]
 }
 
-// The names of the kinds' directories.
+// The directories of the kinds.
 const (
 	networks  = "networks"
 	endpoints = "endpoints"
@@ -46,8 +47,8 @@ const (
 	leases    = "leases"
 )
 
-// Open makes the directory below base for root alone, and refuses one that others may
-// write to.
+// Open makes the directory below base, which only root can read. It refuses a directory to
+// which others can write.
 func Open(base, below string) (*Store, error) {
 	s := &Store{dir: filepath.Join(base, below)}
 	for kind, dir := range map[string]*string{networks: &s.Networks.dir, endpoints: &s.Endpoints.dir, pools: &s.Pools.dir, leases: &s.Leases.dir} {
@@ -60,36 +61,37 @@ func Open(base, below string) (*Store, error) {
 	return s, nil
 }
 
-// Used says whether there is a state to open. A program that only looks or cleans up must
-// not make the directory where no driver ever ran.
+// Used reports whether a state exists. A program that only looks or cleans up must not create
+// the directory on a node where no driver has run.
 func Used(base, below string) bool {
 	_, err := os.Lstat(filepath.Join(base, below))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// Dir is the store's directory.
+// Dir returns the store's directory.
 func (s *Store) Dir() string { return s.dir }
 
-// Keep is for the only process that writes here, before it uses the store: from now on it
-// reads each list once from the disk. Other processes read the directory each time. If
-// another process removes a file, this one notices only after a restart.
+// Keep makes the store remember each list after it has read the list once. Only the process
+// that writes the state may call it, before it uses the store. Other processes read the
+// directory each time. After Keep, the process does not notice that another process removed a
+// file until it is started again.
 func (s *Store) Keep() {
 	s.Networks.keep, s.Endpoints.keep, s.Pools.keep, s.Leases.keep = true, true, true, true
 }
 
-// Kind is all files of one kind.
+// Kind holds all objects of one kind.
 type Kind[T any, P object[T]] struct {
 	dir  string
-	rare bool // its files are written seldom, and survive a power loss as they were written
+	rare bool // the files are seldom written, and after a power loss have the last content
 	keep bool
 
-	// kept are the decoded objects by id, as they are on the disk; the first list fills it.
-	// Then a driver can cheaply search a thousand endpoints for a port.
+	// kept holds the decoded objects by id, as they are on the disk. The first List fills it.
+	// It lets a driver search a thousand endpoints for a port quickly.
 	mu   sync.Mutex
 	kept map[string]*T
 }
 
-// object is any kind of file.
+// object is an object of any kind.
 type object[T any] interface {
 	*T
 	key() (id string, version *int)
@@ -102,24 +104,25 @@ func (k *Kind[T, P]) path(id string) (string, error) {
 	return filepath.Join(k.dir, id), nil
 }
 
-// odd says whether a character must not be in an id, which becomes a file name.
+// odd reports whether a character must not be in an id, because the id becomes a file name.
 func odd(c rune) bool {
 	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '.' && c != '_'
 }
 
 func (k *Kind[T, P]) name() string { return strings.TrimSuffix(filepath.Base(k.dir), "s") }
 
-// current is the schema of all kinds.
+// current is the schema version of all kinds.
 const current = 1
 
-// maxFile bounds a file, in bytes, by the largest request of Docker.
+// maxFile limits a file, in bytes, to the size of Docker's largest request.
 const maxFile = cnm.MaxBody
 
-// errLarge refuses to write what could not be read again: it could then not be undone.
+// errLarge refuses a file that would be too large to read again. Its object could then not be
+// removed.
 var errLarge = errors.New("too much to remember")
 
-// Save writes a whole file and waits until it is on the disk. After a power loss an
-// existing endpoint or lease may still have its previous content.
+// Save writes a whole file and waits until it is on the disk. After a power loss, an endpoint
+// or lease that existed before may have its old content.
 func (k *Kind[T, P]) Save(v P) error {
 	id, version := v.key()
 	*version = current
@@ -140,15 +143,15 @@ func (k *Kind[T, P]) Save(v P) error {
 	}
 	var written *T
 	if err = write(path, data, 0o600); err == nil {
-		written, err = decode[T, P](path, data) // the caller may change its own copy
+		written, err = decode[T, P](path, data) // decoded again, because the caller may change its copy
 	}
-	// After the write: a list that is read meanwhile has the old or the new object, and
-	// then the new one.
+	// This comes after the write. A List that runs meanwhile returns the old or the new object;
+	// a later List returns the new one.
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case err != nil:
-		k.kept = nil // either object may be on the disk
+		k.kept = nil // the old or the new object may be on the disk
 		return fmt.Errorf("save state: %w", err)
 	case k.kept != nil:
 		k.kept[id] = written
@@ -156,7 +159,7 @@ func (k *Kind[T, P]) Save(v P) error {
 	return nil
 }
 
-// Drop forgets an object. A missing one is no error.
+// Drop removes an object. It is no error if the object does not exist.
 func (k *Kind[T, P]) Drop(id string) error {
 	path, err := k.path(id)
 	if err != nil {
@@ -171,7 +174,7 @@ func (k *Kind[T, P]) Drop(id string) error {
 	return durable.SyncDir(k.dir)
 }
 
-// Get reads an object; the error wraps ErrUnknown when there is none.
+// Get reads an object. If there is none, the error wraps ErrUnknown.
 func (k *Kind[T, P]) Get(id string) (*T, error) {
 	path, err := k.path(id)
 	if err != nil {
@@ -198,9 +201,9 @@ func decode[T any, P object[T]](path string, data []byte) (*T, error) {
 	return out, nil
 }
 
-// List returns the objects that can be read, in the order of ids; the error names the
-// others, and a list with an error is not kept. The caller must not change the objects:
-// with Keep they are shared.
+// List returns the objects that can be read, sorted by id. The error names the others. A list
+// with an error is not kept for later calls. The caller must not change the objects, because
+// after Keep all callers share them.
 func (k *Kind[T, P]) List() (all []*T, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// schema is the version of a file, 1. A file of a later version is neither read nor
-// changed.
+// schema is the version of a file's format, which is 1. The driver neither reads nor changes a
+// file of a later version.
 type schema struct {
 	Schema int `json:"schema"`
 }
@@ -24,42 +24,42 @@ func (e *Endpoint) key() (id string, version *int)   { return e.ID, &e.Schema }
 func (p *Pool) key() (id string, version *int)       { return p.ID, &p.Schema }
 func (l *Allocation) key() (id string, version *int) { return l.ID, &l.Schema }
 
-// Network is one `docker network create`.
+// Network is a network that `docker network create` made.
 type Network struct {
 	schema
 	ID       string            `json:"id"`
-	Options  map[string]string `json:"options"` // the user's -o
+	Options  map[string]string `json:"options"` // the options -o that the user gave
 	Internal bool              `json:"internal,omitempty"`
 
-	// Config is a full copy of the configuration list: what was attached with it is
-	// detached with it, whatever the file contains by then.
+	// Config is a full copy of the configuration list. What was attached with it must be
+	// detached with it, even if the file has changed.
 	Config json.RawMessage `json:"config"`
 	Since  time.Time       `json:"since"`
 
-	Deleted bool `json:"deleted,omitempty"` // by Docker, but not completely by us
+	Deleted bool `json:"deleted,omitempty"` // Docker has deleted it, but we could not remove all of it
 }
 
-// Phase is how far an endpoint has come. A phase in -ing is written before its work
-// begins: the work may be done, in part, or not at all.
+// Phase says how far an endpoint has come. A phase that ends in -ing is written before its work
+// begins, so the work may be done completely, partly or not at all.
 type Phase string
 
 // The phases, in their order.
 const (
-	Creating Phase = "creating" // the interface is made in the holding namespace
-	Created  Phase = "created"  // it exists, and Docker has its addresses
-	Joining  Phase = "joining"  // it moves to the host, where libnetwork takes it
-	Joined   Phase = "joined"   // libnetwork has it
-	Leaving  Phase = "leaving"  // the changes in the sandbox are undone
-	Left     Phase = "left"     // libnetwork moves it back to the host
-	Deleting Phase = "deleting" // it moves back into the holding namespace, then DEL
+	Creating Phase = "creating" // the plugin makes the interface in the holding namespace
+	Created  Phase = "created"  // the interface exists, and Docker has its addresses
+	Joining  Phase = "joining"  // the interface moves to the host, where libnetwork takes it
+	Joined   Phase = "joined"   // libnetwork has the interface
+	Leaving  Phase = "leaving"  // the driver undoes its changes in the sandbox
+	Left     Phase = "left"     // libnetwork moves the interface back to the host
+	Deleting Phase = "deleting" // the interface moves back into the holding namespace, and DEL runs
 )
 
-// Step is how far one part of the chain has come.
+// Step says how far one part of the chain has come.
 type Step string
 
-// The steps. The zero value means never begun, or undone.
+// The steps. The zero value means that the part has not begun, or was undone.
 const (
-	Doing Step = "doing" // may be done, in part, or not at all
+	Doing Step = "doing" // may be done completely, partly or not at all
 	Done  Step = "done"
 )
 
@@ -67,9 +67,9 @@ const (
 type Endpoint struct {
 	schema
 	ID      string    `json:"id"`
-	Network string    `json:"network"` // its id
-	Boot    string    `json:"boot"`    // the boot id at the creation
-	Changed time.Time `json:"changed"` // when the driver last wrote this
+	Network string    `json:"network"` // the network's id
+	Boot    string    `json:"boot"`    // the boot id when it was created
+	Changed time.Time `json:"changed"` // when the driver last wrote this object
 
 	Phase Phase `json:"phase"`
 	Post  Step  `json:"post,omitempty"`  // the plugins after the first
@@ -78,42 +78,42 @@ type Endpoint struct {
 	Wanted    cnm.Interface     `json:"wanted"`           // from CreateEndpoint
 	Leased    bool              `json:"leased,omitempty"` // its address comes from our IPAM driver
 	Args      map[string]string `json:"args,omitempty"`   // CNI_ARGS
-	IfName    string            `json:"ifname,omitempty"` // requested by the user
+	IfName    string            `json:"ifname,omitempty"` // if the user asked for a name
 	Published []Port            `json:"published,omitempty"`
 	Asked     []cnm.PortBinding `json:"asked,omitempty"`
 
 	Hold   string       `json:"hold"` // path of the holding namespace
 	Result *spec.Result `json:"result,omitempty"`
-	Kernel *Snapshot    `json:"kernel,omitempty"` // of the holding namespace, after ADD
+	Kernel *Snapshot    `json:"kernel,omitempty"` // the interface in the holding namespace, after ADD
 	Link   string       `json:"link,omitempty"`   // the interface's name while it is on the host
 
 	Keeper    string    `json:"keeper,omitempty"`    // socket of the process that keeps its DHCP lease
 	Sandbox   string    `json:"sandbox,omitempty"`   // SandboxKey
-	SandboxID netns.ID  `json:"sandboxID,omitzero"`  // once known
-	Gateways  []Gateway `json:"gateways,omitempty"`  // the sandbox's when the endpoint joined
-	PostAt    Where     `json:"postAt,omitzero"`     // the arguments of the part's calls
-	PortsAt   Where     `json:"portsAt,omitzero"`    // as PostAt
-	Container string    `json:"container,omitempty"` // its id, if found
-	Name      string    `json:"name,omitempty"`      // of the container, if found
+	SandboxID netns.ID  `json:"sandboxID,omitzero"`  // set once it is known
+	Gateways  []Gateway `json:"gateways,omitempty"`  // the default routes of the sandbox when the endpoint joined
+	PostAt    Where     `json:"postAt,omitzero"`     // for which interface the part post was called
+	PortsAt   Where     `json:"portsAt,omitzero"`    // for which interface the part ports was called
+	Container string    `json:"container,omitempty"` // the container's id, if it was found
+	Name      string    `json:"name,omitempty"`      // the container's name, if it was found
 	Closed    bool      `json:"closed,omitempty"`    // its link was set down because the chain failed
-	Before    *Snapshot `json:"before,omitempty"`    // its link before that
+	Before    *Snapshot `json:"before,omitempty"`    // the state of its link before that
 
-	Labels map[string]string `json:"labels,omitempty"` // of the container, as CNI_ARGS
-	DNS    *Resolv           `json:"dns,omitempty"`    // nil: the container keeps Docker's
+	Labels map[string]string `json:"labels,omitempty"` // the container's labels, as CNI_ARGS
+	DNS    *Resolv           `json:"dns,omitempty"`    // if nil, the container keeps Docker's DNS
 }
 
-// Resolv is a container's resolv.conf that gets the chain's DNS. After is empty for a
-// file that another program owns, and before it is written. Step is Doing while it is
-// written, in either direction.
+// Resolv describes a container's resolv.conf that gets the chain's DNS. After is empty until
+// the file is written, and stays empty if another program owns the file. Step is Doing while
+// the file is written or restored.
 type Resolv struct {
 	Step   Step   `json:"step,omitempty"`
 	Path   string `json:"path,omitempty"`
-	Before string `json:"before,omitempty"` // its text from Docker
-	After  string `json:"after,omitempty"`  // our text
+	Before string `json:"before,omitempty"` // the text that Docker wrote
+	After  string `json:"after,omitempty"`  // the text that we wrote
 }
 
-// Mine says whether a text is ours, even half written: a longer old text is overwritten
-// before it is cut.
+// Mine reports whether a text is ours, even half written. While we overwrite a longer text, its
+// end is still there until the file is truncated.
 func (r *Resolv) Mine(text string) bool {
 	if text == r.After {
 		return true
@@ -124,7 +124,7 @@ func (r *Resolv) Mine(text string) bool {
 	return text == r.Before || text == onto(r.Before, r.After) || text == onto(r.After, r.Before)
 }
 
-// onto is an old text whose beginning another text has replaced.
+// onto returns an old text whose beginning was overwritten with another text.
 func onto(old, text string) string {
 	if len(old) > len(text) {
 		return text + old[len(text):]
@@ -132,31 +132,32 @@ func onto(old, text string) string {
 	return text
 }
 
-// Where is the namespace and the interface name of one ADD: its DEL must use the same.
+// Where is the namespace and the interface name of one ADD. The DEL of that ADD must use the
+// same.
 type Where struct {
 	NetNS  string `json:"netns"`
 	IfName string `json:"ifname"`
 }
 
-// Port is a published port with what was chosen for it.
+// Port is a published port, with the host's address and port that were chosen for it.
 type Port struct {
 	Proto    uint8      `json:"proto"`
-	Port     uint16     `json:"port"` // of the container
+	Port     uint16     `json:"port"` // the container's port
 	HostIP   netip.Addr `json:"hostIP,omitzero"`
 	HostPort uint16     `json:"hostPort"`
-	Chosen   bool       `json:"chosen,omitempty"` // by us: random, or from a range
+	Chosen   bool       `json:"chosen,omitempty"` // we chose the port, at random or from a range
 }
 
 // Snapshot is the kernel's state of one link in a namespace.
 type Snapshot struct {
 	Name  string         `json:"name"`
 	MAC   string         `json:"mac,omitempty"`
-	MTU   int            `json:"mtu"` // bytes
+	MTU   int            `json:"mtu"` // in bytes
 	Alias string         `json:"alias"`
-	Addrs []netip.Prefix `json:"addrs,omitempty"` // global, host bits kept
+	Addrs []netip.Prefix `json:"addrs,omitempty"` // global addresses, with their host bits
 
 	Routes     []Route     `json:"routes,omitempty"`
-	Neighbours []Neighbour `json:"neighbours,omitempty"` // permanent ones
+	Neighbours []Neighbour `json:"neighbours,omitempty"` // only permanent ones
 }
 
 // Route is a route of a link in the kernel.
@@ -166,31 +167,31 @@ type Route struct {
 	Src      netip.Addr   `json:"src,omitzero"`
 	Table    int          `json:"table"`
 	Metric   int          `json:"metric,omitempty"`
-	MTU      int          `json:"mtu,omitempty"`    // bytes
-	AdvMSS   int          `json:"advmss,omitempty"` // bytes
+	MTU      int          `json:"mtu,omitempty"`    // in bytes
+	AdvMSS   int          `json:"advmss,omitempty"` // in bytes
 	Scope    uint8        `json:"scope,omitempty"`
 	Protocol int          `json:"protocol,omitempty"`
 	OnLink   bool         `json:"onlink,omitempty"`
-	Kernel   bool         `json:"kernel,omitempty"` // made by the kernel for an address
+	Kernel   bool         `json:"kernel,omitempty"` // the kernel made it for an address
 }
 
 // Gateway is a default route of a sandbox.
 type Gateway struct {
-	Link  string `json:"link"` // its name there
+	Link  string `json:"link"` // the link's name in the sandbox
 	Route Route  `json:"route"`
 }
 
-// Neighbour is a permanent entry.
+// Neighbour is a permanent neighbour entry.
 type Neighbour struct {
 	Addr netip.Addr `json:"addr"`
 	MAC  string     `json:"mac"`
 }
 
-// Pool is a pool of the IPAM driver.
+// Pool is an address pool of the IPAM driver.
 type Pool struct {
 	schema
 	ID      string            `json:"id"`
-	Network string            `json:"network"` // name of the configuration
+	Network string            `json:"network"` // name of the CNI configuration
 	Config  json.RawMessage   `json:"config"`
 	Options map[string]string `json:"options,omitempty"` // --ipam-opt
 	V6      bool              `json:"v6,omitempty"`
@@ -199,19 +200,20 @@ type Pool struct {
 	Since   time.Time         `json:"since"`
 }
 
-// Allocation holds the addresses that the IPAM plugin gave for one MAC address: all families
-// at once.
+// Allocation holds the addresses that the IPAM plugin gave for one MAC address, of all families
+// together.
 type Allocation struct {
 	schema
-	ID      string          `json:"id"`      // container id of the IPAM plugin's calls
-	Network string          `json:"network"` // name of the configuration
+	ID      string          `json:"id"`      // container id in calls of the IPAM plugin
+	Network string          `json:"network"` // name of the CNI configuration
 	Config  json.RawMessage `json:"config"`
-	Wanted  []netip.Addr    `json:"wanted,omitempty"` // by --ip and --ip6
-	Result  *spec.Result    `json:"result,omitempty"` // nil during the ADD
-	Given   []netip.Addr    `json:"given,omitempty"`  // to Docker, and not yet given back
-	// Endpoint uses the lease; empty between RequestAddress and CreateEndpoint.
+	Wanted  []netip.Addr    `json:"wanted,omitempty"` // asked for by --ip and --ip6
+	Result  *spec.Result    `json:"result,omitempty"` // nil while the ADD runs
+	Given   []netip.Addr    `json:"given,omitempty"`  // those that Docker has got and not released
+	// Endpoint is the endpoint that uses the lease. It is empty between RequestAddress and
+	// CreateEndpoint.
 	Endpoint string    `json:"endpoint,omitempty"`
-	Unbound  bool      `json:"unbound,omitempty"` // its endpoint is gone; false before the first one
+	Unbound  bool      `json:"unbound,omitempty"` // its endpoint was removed; false if it had none yet
 	Boot     string    `json:"boot,omitempty"`    // the boot id at the request; empty in files of earlier versions
 	Since    time.Time `json:"since"`
 }
