@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/netip"
 )
 
@@ -30,11 +29,6 @@ const (
 	OptionGateway      = "com.docker.network.gateway"               // IPAM: CIDR in RequestPool's Data
 	OptionAddressType  = "RequestAddressType"                       // IPAM: OptionGateway, or absent
 	OptionIfName       = "com.docker.network.endpoint.ifname"       // driver-opt, since 28
-	OptionSysctls      = "com.docker.network.endpoint.sysctls"      // driver-opt, since 27
-	OptionDNSServers   = "com.docker.network.endpoint.dnsservers"   // the container's DNS servers
-	// OptionNoProxy6To4 is true in ProgramExternalConnectivity when another endpoint is
-	// the sandbox's IPv6 gateway. It is Docker's own, since 29.
-	OptionNoProxy6To4 = "com.docker.network.driver.private.no_proxy_6to4"
 )
 
 // Options are options whose types depend on their keys.
@@ -94,9 +88,6 @@ type PortBinding struct {
 	HostPort    uint16
 	HostPortEnd uint16
 }
-
-// MACOption is the value of OptionMAC.
-func MACOption(mac net.HardwareAddr) []byte { return []byte(mac) }
 
 // Empty is an empty request or answer.
 type Empty struct{}

@@ -157,8 +157,7 @@ func (k *Keeper) Release(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	list, torn, err := k.store.List(k.r.Network, name)
-	if err != nil || len(list)+len(torn) > 0 {
+	if n, err := k.store.Members(k.r.Network, name); err != nil || n > 0 {
 		return err
 	}
 	have := new(State)

@@ -102,9 +102,10 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	a := i.store.New(r, pools.Driver)
-	if err := i.store.Begin(r, name, a, func(ctx context.Context) error { return i.end(ctx, a) }); err != nil {
+	if err := i.store.Begin(r, name, a); err != nil {
 		return nil, err
 	}
+	r.Undo(func(ctx context.Context) error { return i.end(ctx, a) })
 	for _, p := range pools.Pools {
 		if err := i.request(ctx, pools, p, a); err != nil {
 			return nil, err
@@ -247,16 +248,11 @@ func (i *ipam) releaseAll(ctx context.Context, a *remote.Attachment) error {
 	}
 	i.store.MarkEnded(i.r, name, a)
 	for _, addr := range a.Addresses {
-		err := i.release(ctx, c, a, addr)
-		if cnm.Gone(err) {
-			i.away = err
-			return err
-		}
-		if err != nil {
-			kernel.Warn(i.r, err)
+		if i.away = remote.Answered(i.r, i.release(ctx, c, a, addr)); i.away != nil {
+			break
 		}
 	}
-	return nil
+	return i.away
 }
 
 // careful is load for requests that must work with any configuration.
@@ -319,31 +315,18 @@ func hasAddress(result *spec.Result, want netip.Prefix) bool {
 // configuration says so.
 func gc(ctx context.Context, r *plugin.Request) error {
 	i := careful(r)
-	stale, ok, err := i.store.Stale(r, name)
-	if !ok {
+	ok, err := i.store.Collect(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) })
+	if keep := i.conf.IPAM.KeepPool; !ok || keep == nil || *keep {
 		return err
 	}
-	errs := []error{err}
-	for _, a := range stale {
-		if a = i.store.Claim(r, name, a); a != nil {
-			errs = append(errs, i.end(ctx, a))
-		}
+	k, kerr := NewKeeper(r, i.conf.IPAM)
+	if kerr == nil {
+		kerr = k.Release(ctx)
 	}
-	if keep := i.conf.IPAM.KeepPool; keep != nil && !*keep {
-		errs = append(errs, i.releasePools(ctx))
+	if kerr != nil {
+		err = errors.Join(err, fmt.Errorf("release the pools of network %s: %w", r.Network, kerr))
 	}
-	return errors.Join(errs...)
-}
-
-func (i *ipam) releasePools(ctx context.Context) error {
-	k, err := NewKeeper(i.r, i.conf.IPAM)
-	if err != nil {
-		return err
-	}
-	if err := k.Release(ctx); err != nil {
-		return fmt.Errorf("release the pools of network %s: %w", i.r.Network, err)
-	}
-	return nil
+	return err
 }
 
 func status(ctx context.Context, r *plugin.Request) error {
@@ -355,5 +338,8 @@ func status(ctx context.Context, r *plugin.Request) error {
 	if err == nil {
 		err = remote.Ready(ctx, c, cnm.ImplementsIPAM)
 	}
-	return remote.NotAvailable(err)
+	if err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+	}
+	return nil
 }

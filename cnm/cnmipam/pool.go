@@ -12,7 +12,6 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -62,10 +61,8 @@ func (k *Keeper) Ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*St
 
 func (k *Keeper) ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
 	have := new(State)
-	ok, err := k.store.Load(remote.Pools, k.r.Network, have)
+	ok, err := k.store.LoadWhole(k.r, remote.Pools, have)
 	switch {
-	case errors.Is(err, remote.ErrBroken):
-		kernel.Warn(k.r, err)
 	case err != nil:
 		return nil, err
 	case ok && have.Hash == k.want.Hash && have.done():
@@ -101,12 +98,12 @@ func (s *State) done() bool {
 // ADD got.
 func (k *Keeper) replace(ctx context.Context, have *State) error {
 	if have.done() {
-		list, torn, err := k.store.List(k.r.Network, name)
+		n, err := k.store.Members(k.r.Network, name)
 		if err != nil {
 			return err
 		}
-		if n := len(list) + len(torn); n > 0 {
-			return spec.Errorf(spec.CodeInvalidConfig, "the pools of network %s were asked for with another configuration, and %d attachments use them", k.r.Network, n).
+		if n > 0 {
+			return spec.Invalid("the pools of network %s were asked for with another configuration, and %d attachments use them", k.r.Network, n).
 				WithDetails("detach them first, or give the network another name")
 		}
 	}

@@ -7,14 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -33,7 +31,6 @@ type work struct {
 	net  *Network
 	at   *remote.Attachment
 	ipam *spec.Result      // of another IPAM plugin, or of cnm-ipam; nil without
-	mac  net.HardwareAddr  // in CreateEndpoint; nil: the driver chooses
 	want *cnm.Interface    // the interface sent in CreateEndpoint
 	has  *cnm.Interface    // the endpoint's interface
 	join *cnm.JoinResponse // the driver's answer to Join
@@ -172,7 +169,7 @@ func (w *work) inform(ctx context.Context) error {
 		return err
 	}
 	_, err := w.client.EndpointOperInfo(ctx, w.id())
-	return w.answered(err)
+	return remote.Answered(w.r, err)
 }
 
 func (w *work) id() *cnm.EndpointRequest {
@@ -202,16 +199,5 @@ func (w *work) explain(ctx context.Context) (*spec.Result, error) {
 	}
 	say("%s NetworkDriver.CreateEndpoint, Join %s", w.conf.driver(), w.r.NetNS)
 	w.r.Session.Dry(fmt.Sprintf("host: ip link set (the link the driver names) netns %s name %s", w.r.NetNS, w.r.IfName))
-	result := &spec.Result{
-		Interfaces: []spec.Interface{{Name: w.r.IfName, Sandbox: w.r.NetNS}},
-		DNS:        w.conf.DNS,
-	}
-	if w.ipam != nil {
-		result.DNS = endpoint.DNS(w.conf.DNS, w.ipam.DNS)
-		for _, ip := range w.ipam.IPs {
-			ip.Interface = new(int)
-			result.IPs = append(result.IPs, ip)
-		}
-	}
-	return result, nil
+	return w.compile(), nil
 }

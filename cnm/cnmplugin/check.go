@@ -99,7 +99,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 	}
 	w := &work{r: r, conf: conf}
 	if err := w.greet(ctx); err != nil {
-		return remote.NotAvailable(err)
+		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 	}
 	return r.IPAM(ctx, r.Verb)
 }

@@ -16,22 +16,25 @@ import (
 )
 
 // compile computes the result for an interface of the container from the answers of the
-// driver and IPAM. It changes nothing.
+// driver and IPAM; nil: in a dry run, the driver's are unknown. It changes nothing.
 func (w *work) compile() *spec.Result {
 	result := &spec.Result{
 		Interfaces: []spec.Interface{{Name: w.r.IfName, Sandbox: w.r.NetNS}},
 		DNS:        w.conf.DNS,
 	}
-	var routes []spec.Route
+	var given spec.Result
 	if w.ipam != nil {
+		given = *w.ipam
 		result.DNS = endpoint.DNS(w.conf.DNS, w.ipam.DNS)
-		routes = w.ipam.Routes
 	}
-	result.IPs = w.ips()
+	result.IPs = given.IPs
+	if w.join != nil {
+		result.IPs = w.ips()
+		result.Routes = w.routes(result.IPs, given.Routes)
+	}
 	for i := range result.IPs {
 		result.IPs[i].Interface = new(int)
 	}
-	result.Routes = w.routes(result.IPs, routes)
 	return result
 }
 
@@ -133,23 +136,9 @@ func gatewayOf(ips []spec.IPConfig, want4 bool) netip.Addr {
 
 // configure gives the link of a result its addresses and routes. ADD and CHECK use it.
 func configure(ifName string, ips []spec.IPConfig, routes []spec.Route) netstate.State {
-	s := endpoint.EnableIPv6(ifName, ips, endpoint.NoDuplicates(ifName, ips)...)
-	for _, ip := range ips {
-		s = append(s, netstate.Addr{Where: netstate.Sandbox, Link: ifName, Prefix: ip.Address})
+	result := &spec.Result{Routes: routes}
+	for _, ip := range ips { // without the gateway, which is not for routes that have none
+		result.IPs = append(result.IPs, spec.IPConfig{Address: ip.Address})
 	}
-	s = append(s, netstate.Up{Where: netstate.Sandbox, Link: ifName, Notify: true})
-	for _, r := range routes {
-		route := netstate.Route{
-			Where: netstate.Sandbox, Link: ifName, Dst: r.Dst, Gateway: r.GW,
-			MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority,
-		}
-		if r.Scope != nil {
-			route.Scope = *r.Scope
-		}
-		if r.Table != nil {
-			route.Table = *r.Table
-		}
-		s = append(s, route)
-	}
-	return s
+	return endpoint.Configure(ifName, result)
 }

@@ -83,7 +83,7 @@ func (w *work) releaseIPAM(ctx context.Context) error {
 func (w *work) derived(a *remote.Attachment) *remote.Attachment {
 	if have := w.known(); have != nil {
 		a.Driver, a.NetworkID = have.Driver, have.Request.NetworkID
-		a.EndpointID = remote.EndpointID(a.NetworkID, a.Owner)
+		a.EndpointID = remote.ID(a.NetworkID, string(a.Owner))
 		a.Created, a.Joined, a.Opened = true, true, true
 	}
 	return a
@@ -176,13 +176,13 @@ func (w *work) endAtDriver(ctx context.Context, a *remote.Attachment) (unreached
 	return unreached, tidy(w.env.Host, a.Owner, a.Link, unknown)
 }
 
-// ended is answered for a call that ends something: what the driver does not know has
+// ended is remote.Answered for a call that ends something: what the driver does not know has
 // ended.
 func (w *work) ended(err error) error {
 	if cnm.IsMissing(err) {
 		return nil
 	}
-	return w.answered(err)
+	return remote.Answered(w.r, err)
 }
 
 // reach returns a client of the driver, unless there is nothing to ask it. If the driver
@@ -240,19 +240,14 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	stale, ok, err := w.store.Stale(r, name)
-	errs := []error{err}
-	for _, a := range stale {
-		if a = w.store.Claim(r, name, a); a == nil {
-			continue
-		}
+	ok, err := w.store.Collect(r, name, func(a *remote.Attachment) error {
 		if a.EndpointID == "" {
 			a = w.derived(a)
 		}
 		_, err := w.end(ctx, a)
-		errs = append(errs, err)
-	}
-	errs = append(errs, r.IPAM(ctx, r.Verb))
+		return err
+	})
+	errs := []error{err, r.IPAM(ctx, r.Verb)}
 	if keep := w.conf.KeepNetwork; ok && keep != nil && !*keep {
 		errs = append(errs, w.endNetwork(ctx))
 	}
@@ -266,7 +261,7 @@ func (w *work) endNetwork(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if n, err := w.members(); err != nil || n > 0 {
+	if n, err := w.store.Members(w.r.Network, name); err != nil || n > 0 {
 		return err
 	}
 	have := w.known()

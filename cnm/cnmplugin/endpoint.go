@@ -4,7 +4,6 @@
 package cnmplugin
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -16,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -105,7 +105,7 @@ func (w *work) endpointRequest() (*cnm.CreateEndpointRequest, error) {
 	if user, err := w.conf.wanted().MAC(w.r); err != nil {
 		return nil, err
 	} else if user != nil {
-		if err := opts.Set(cnm.OptionMAC, cnm.MACOption(user)); err != nil {
+		if err := opts.Set(cnm.OptionMAC, []byte(user)); err != nil {
 			return nil, err
 		}
 	}
@@ -135,17 +135,16 @@ func (w *work) options(none bool) (cnm.Options, error) {
 // setWanted fills in the interface to request: the addresses that IPAM gave, or those
 // that the caller requests if there is no IPAM; the requested MAC, or the one that the
 // IPAM driver got.
-func (w *work) setWanted() (err error) {
+func (w *work) setWanted() error {
 	w.want = new(cnm.Interface)
-	if w.mac, err = w.conf.wanted().MAC(w.r); err != nil {
+	mac, err := w.conf.wanted().MAC(w.r)
+	if err == nil && mac == nil && w.keeper != nil && w.sentMAC() {
+		mac, err = remote.ChosenMAC(w.r)
+	}
+	if err != nil {
 		return err
 	}
-	if w.mac == nil && w.keeper != nil && w.sentMAC() {
-		if w.mac, err = remote.ChosenMAC(w.r); err != nil {
-			return err
-		}
-	}
-	w.want.MacAddress = w.mac.String()
+	w.want.MacAddress = mac.String() // empty: the driver chooses
 	if w.ipam != nil {
 		for _, ip := range w.ipam.IPs {
 			w.give(ip.Address)
@@ -223,7 +222,7 @@ func merge(want, got *cnm.Interface) (*cnm.Interface, error) {
 // ethernet says whether a text is a MAC that an interface can have.
 func ethernet(s string) bool {
 	mac, err := net.ParseMAC(s)
-	return err == nil && len(mac) == 6 && mac[0]&1 == 0 && !bytes.Equal(mac, make([]byte, 6))
+	return err == nil && len(mac) == 6 && endpoint.ValidateMAC(mac) == nil
 }
 
 func sameMAC(a, b string) bool {

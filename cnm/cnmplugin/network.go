@@ -49,10 +49,8 @@ func (w *work) ensureNetwork(ctx context.Context) error {
 	}
 	defer unlock()
 	have := new(Network)
-	ok, err := w.store.Load(remote.Networks, w.r.Network, have)
+	ok, err := w.store.LoadWhole(w.r, remote.Networks, have)
 	switch {
-	case errors.Is(err, remote.ErrBroken):
-		kernel.Warn(w.r, err)
 	case err != nil:
 		return err
 	case ok:
@@ -96,29 +94,21 @@ func (w *work) fits(ctx context.Context, have *Network) (ok bool, err error) {
 func (w *work) begin() error {
 	w.at = w.store.New(w.r, w.net.Driver)
 	w.at.NetworkID = w.net.Request.NetworkID
-	w.at.EndpointID = remote.EndpointID(w.at.NetworkID, w.r.Owner)
-	if err := w.r.Step("record " + name); err != nil {
-		return err
-	}
-	return w.store.Write(w.r.Network, name, w.at)
+	w.at.EndpointID = remote.ID(w.at.NetworkID, string(w.r.Owner))
+	return w.store.Begin(w.r, name, w.at)
 }
 
 // replace deletes a network whose configuration changed, if it has no attachments.
 func (w *work) replace(ctx context.Context, have *Network) error {
-	n, err := w.members()
+	n, err := w.store.Members(w.r.Network, name)
 	switch {
 	case err != nil:
 		return err
 	case n > 0:
-		return spec.Errorf(spec.CodeInvalidConfig, "network %s was made with other options or by another driver, and %d attachments are in it", w.r.Network, n).
+		return spec.Invalid("network %s was made with other options or by another driver, and %d attachments are in it", w.r.Network, n).
 			WithDetails("detach them first, or give the network another name")
 	}
 	return w.deleteNetwork(ctx, have)
-}
-
-func (w *work) members() (int, error) {
-	list, torn, err := w.store.List(w.r.Network, name)
-	return len(list) + len(torn), err
 }
 
 // createNetwork creates the network at the driver and records that.
@@ -154,7 +144,7 @@ func (w *work) create(ctx context.Context) error {
 	if !cnm.SaysExists(err) {
 		return err
 	}
-	n, lerr := w.members()
+	n, lerr := w.store.Members(w.r.Network, name)
 	if lerr != nil || n > 0 {
 		return lerr
 	}
@@ -212,7 +202,7 @@ func (w *work) networkID() string {
 	if w.conf.NetworkID != "" {
 		return w.conf.NetworkID
 	}
-	return remote.NetworkID(w.conf.Identity(), w.r.Network)
+	return remote.ID(w.conf.Identity(), w.r.Network)
 }
 
 // known reads what a driver was asked for the network, or derives it from the
@@ -322,7 +312,7 @@ func (w *work) deleteNetwork(ctx context.Context, have *Network) error {
 	if err != nil {
 		return err
 	}
-	err = w.answered(c.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
+	err = remote.Answered(w.r, c.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
 	if err == nil {
 		err = w.free(ctx, c, have)
 	}
@@ -339,19 +329,7 @@ func (w *work) free(ctx context.Context, c *cnm.Client, have *Network) error {
 	if !have.Allocated {
 		return nil
 	}
-	return w.answered(c.FreeNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
-}
-
-// answered turns an error that the driver answered into a warning, and returns the error
-// of a driver that did not answer.
-func (w *work) answered(err error) error {
-	if err == nil || cnm.Gone(err) {
-		return err
-	}
-	if !errors.Is(err, cnm.ErrNotImplemented) {
-		kernel.Warn(w.r, err)
-	}
-	return nil
+	return remote.Answered(w.r, c.FreeNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
 }
 
 // createAgain repeats CreateNetwork for a driver that has forgotten the network: many

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -43,14 +44,14 @@ func (w *work) discover(ctx context.Context) error {
 	}
 	for _, n := range w.net.Nodes {
 		if !slices.Contains(want, n) {
-			if err := w.answered(w.client.DiscoverDelete(ctx, discovered(n))); err != nil {
+			if err := remote.Answered(w.r, w.client.DiscoverDelete(ctx, discovered(n))); err != nil {
 				return err
 			}
 		}
 	}
 	for _, n := range want {
 		if !slices.Contains(w.net.Nodes, n) {
-			if err := w.answered(w.client.DiscoverNew(ctx, discovered(n))); err != nil {
+			if err := remote.Answered(w.r, w.client.DiscoverNew(ctx, discovered(n))); err != nil {
 				return err
 			}
 		}

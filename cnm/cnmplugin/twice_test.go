@@ -200,5 +200,5 @@ func TestReleasedOnce(t *testing.T) {
 // endpoint is the beginning of a pod's endpoint id.
 func (l *lab) endpoint(p *endpointtest.Pod) string {
 	o := owner.Of("net", p.Call.ContainerID, p.Call.IfName)
-	return remote.EndpointID(l.driver.Networks()[0].NetworkID, o)[:10]
+	return remote.ID(l.driver.Networks()[0].NetworkID, string(o))[:10]
 }

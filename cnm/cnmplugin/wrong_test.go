@@ -6,6 +6,7 @@ package cnmplugin
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/cnmtest"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
@@ -358,7 +358,7 @@ func TestCheckNotices(t *testing.T) {
 		}},
 		{"Interface eth0 is down", func() error { return p.Conn().LinkSetDown(p.Link("eth0")) }},
 		{"doesn't match container Mac", func() error {
-			return p.Conn().LinkSetHardwareAddr(p.Link("eth0"), cnm.MACOption([]byte{2, 0, 0, 0, 0, 9}))
+			return p.Conn().LinkSetHardwareAddr(p.Link("eth0"), net.HardwareAddr{2, 0, 0, 0, 0, 9})
 		}},
 		{"not found", func() error { return p.Conn().LinkDel(p.Link("eth0")) }},
 	} {

@@ -4,8 +4,8 @@
 package remote
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -85,16 +85,12 @@ func (a *Attachment) record(network, pluginName string) (*record.Record, error) 
 	}, nil
 }
 
-// Begin writes the attachment of an ADD, and registers end to undo it.
-func (s *Store) Begin(r *plugin.Request, pluginName string, a *Attachment, end func(context.Context) error) error {
+// Begin writes the attachment of an ADD.
+func (s *Store) Begin(r *plugin.Request, pluginName string, a *Attachment) error {
 	if err := r.Step("record " + pluginName); err != nil {
 		return err
 	}
-	if err := s.Write(r.Network, pluginName, a); err != nil {
-		return err
-	}
-	r.Undo(end)
-	return nil
+	return s.Write(r.Network, pluginName, a)
 }
 
 // Take reads and locks the attachment of a DEL; nil when there is none. torn says that it
@@ -154,17 +150,6 @@ func (s *Store) Fresh(r *plugin.Request, pluginName string, end func(*Attachment
 	return end(old)
 }
 
-// Living lists the attachments of a network that have not ended.
-func (s *Store) Living(network, pluginName string) (living []*Attachment, err error) {
-	list, _, err := s.List(network, pluginName)
-	for _, a := range list {
-		if !a.Ended {
-			living = append(living, a)
-		}
-	}
-	return living, err
-}
-
 // List reads the attachments of a network, as far as they can be read; torn are the
 // owners of the others.
 func (s *Store) List(network, pluginName string) (list []*Attachment, torn []owner.Key, err error) {
@@ -188,12 +173,19 @@ func (s *Store) List(network, pluginName string) (list []*Attachment, torn []own
 	return list, torn, err
 }
 
-// Stale lists the attachments that a GC request does not name; ok is false when it has no
-// list, which permits nothing. Attachments that an ADD or DEL works on are not listed.
-func (s *Store) Stale(r *plugin.Request, pluginName string) (stale []*Attachment, ok bool, err error) {
+// Members is the number of attachments of a network, also of those that cannot be read.
+func (s *Store) Members(network, pluginName string) (int, error) {
+	list, torn, err := s.List(network, pluginName)
+	return len(list) + len(torn), err
+}
+
+// Collect calls end for the attachments that a GC request does not name, and for those
+// that have ended; ok is false when it has no list, which permits nothing. It leaves out
+// attachments that an ADD or DEL works on.
+func (s *Store) Collect(r *plugin.Request, pluginName string, end func(*Attachment) error) (ok bool, err error) {
 	keep, ok := r.Valid()
 	if !ok {
-		return nil, false, nil
+		return false, nil
 	}
 	valid, _ := r.Head.Valid()
 	living := make(map[owner.Key]bool, len(valid))
@@ -201,17 +193,20 @@ func (s *Store) Stale(r *plugin.Request, pluginName string) (stale []*Attachment
 		living[owner.Of(r.Network, v.ContainerID, v.IfName)] = true
 	}
 	list, torn, err := s.List(r.Network, pluginName)
-	for _, a := range list {
-		if (a.Ended || !keep(a.ContainerID, a.IfName) && !s.newer(r, a.Owner, pluginName)) && !s.Records.Busy(r.Network, a.Owner, pluginName) {
-			stale = append(stale, a)
-		}
-	}
+	errs := []error{err}
 	for _, o := range torn {
-		if !living[o] && !s.newer(r, o, pluginName) && !s.Records.Busy(r.Network, o, pluginName) {
-			stale = append(stale, &Attachment{Owner: o})
+		list = append(list, &Attachment{Owner: o})
+	}
+	for _, a := range list {
+		kept := living[a.Owner] || a.ContainerID != "" && keep(a.ContainerID, a.IfName)
+		if !a.Ended && (kept || s.newer(r, a.Owner, pluginName)) || s.Records.Busy(r.Network, a.Owner, pluginName) {
+			continue
+		}
+		if a = s.claim(r, pluginName, a); a != nil {
+			errs = append(errs, end(a))
 		}
 	}
-	return stale, true, err
+	return true, errors.Join(errs...)
 }
 
 // newer says that an attachment is newer than a GC's list.
@@ -235,7 +230,7 @@ func (s *Store) EndOthers(r *plugin.Request, pluginName string, end func(*Attach
 		if !a.Ended || time.Since(start) > othersTime {
 			continue
 		}
-		if a = s.Claim(r, pluginName, a); a == nil {
+		if a = s.claim(r, pluginName, a); a == nil {
 			continue
 		}
 		if err := end(a); err != nil {
@@ -244,9 +239,9 @@ func (s *Store) EndOthers(r *plugin.Request, pluginName string, end func(*Attach
 	}
 }
 
-// Claim locks an attachment of another request, and reads it again. nil: another process
+// claim locks an attachment of another request, and reads it again. nil: another process
 // works on it, or it has changed.
-func (s *Store) Claim(r *plugin.Request, pluginName string, a *Attachment) *Attachment {
+func (s *Store) claim(r *plugin.Request, pluginName string, a *Attachment) *Attachment {
 	rec, ok, err := s.Records.TryTake(r.Network, a.Owner, pluginName, 0)
 	if !ok {
 		return nil
@@ -278,6 +273,22 @@ func (s *Store) Finish(r *plugin.Request, pluginName string, a *Attachment, unre
 	if a.ContainerID == "" {
 		return nil // a torn record is kept as it is
 	}
+	return s.rewriteEnded(r, pluginName, a)
+}
+
+// MarkEnded records that an attachment is over before the driver is asked to end it: from
+// then on its addresses may be another's. An attachment that was never written does not
+// need this.
+func (s *Store) MarkEnded(r *plugin.Request, pluginName string, a *Attachment) {
+	if a.Ended || a.ContainerID == "" {
+		return
+	}
+	if err := s.rewriteEnded(r, pluginName, a); err != nil { // a full disk must not stop a DEL
+		kernel.Warn(r, err)
+	}
+}
+
+func (s *Store) rewriteEnded(r *plugin.Request, pluginName string, a *Attachment) error {
 	a.Ended = true
 	rec, err := a.record(r.Network, pluginName)
 	if err != nil {

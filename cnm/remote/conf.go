@@ -18,6 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -112,7 +113,7 @@ func (c *Conf) client(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
 	depth, _ := strconv.Atoi(os.Getenv(cnm.EnvDepth)) // not set unless a driver calls us
 	client, err := cnm.NewClient(at, cnm.ClientOptions{Timeout: time.Duration(c.Timeout) * time.Second, Depth: depth})
 	if err != nil {
-		return nil, spec.Errorf(spec.CodeInvalidConfig, "%w", err)
+		return nil, spec.Invalid("%w", err)
 	}
 	r.Session.OnClose(client.Close)
 	return client, nil
@@ -164,15 +165,19 @@ func Ready(ctx context.Context, c *cnm.Client, service string) error {
 			return nil
 		}
 	}
-	return spec.Errorf(spec.CodeInvalidConfig, "driver %s is no %s: it implements %q", c.Endpoint(), service, m.Implements)
+	return spec.Invalid("driver %s is no %s: it implements %q", c.Endpoint(), service, m.Implements)
 }
 
-// NotAvailable gives an error STATUS's code.
-func NotAvailable(err error) error {
-	if err == nil {
-		return nil
+// Answered turns an error that the driver answered into a warning, and returns the error
+// of a driver that did not answer. That a driver does not implement a call is neither.
+func Answered(r *plugin.Request, err error) error {
+	if err == nil || cnm.Gone(err) {
+		return err
 	}
-	return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+	if !errors.Is(err, cnm.ErrNotImplemented) {
+		kernel.Warn(r, err)
+	}
+	return nil
 }
 
 // Explain lists a call that a dry run does not make.

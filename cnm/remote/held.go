@@ -11,7 +11,6 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -55,21 +54,4 @@ func GivenTwice(method string, p netip.Prefix, whose string) error {
 	return spec.Errorf(spec.CodeDecoding, "%s: %w: address %s is %s already", method, cnm.ErrBadAnswer, p, whose).
 		WithDetails("the driver gave it twice, for example because it lost its state; the present holder keeps it, and it was not given back. " +
 			"Attach again to get another; if the driver repeats this, reserve at the driver the addresses that patchbay ps lists")
-}
-
-// MarkEnded records that an attachment is over before the driver is asked to end it: from
-// then on its addresses may be another's. An attachment that was never written does not
-// need this.
-func (s *Store) MarkEnded(r *plugin.Request, pluginName string, a *Attachment) {
-	if a.Ended || a.ContainerID == "" {
-		return
-	}
-	a.Ended = true
-	rec, err := a.record(r.Network, pluginName)
-	if err == nil {
-		err = s.Records.Rewrite(rec)
-	}
-	if err != nil { // a full disk must not stop a DEL
-		kernel.Warn(r, err)
-	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -108,6 +108,16 @@ func (s *Store) Load(kind, network string, v any) (ok bool, err error) {
 	return true, nil
 }
 
+// LoadWhole is Load for an ADD, which replaces a file that cannot be used.
+func (s *Store) LoadWhole(r *plugin.Request, kind string, v any) (ok bool, err error) {
+	ok, err = s.Load(kind, r.Network, v)
+	if errors.Is(err, ErrBroken) {
+		kernel.Warn(r, err)
+		return false, nil
+	}
+	return ok, err
+}
+
 // Save writes a network's file, and waits until it is on the disk: drivers remember what
 // it describes. A network's file is saved only a few times, not by every ADD
 // (docs/adr/0005-no-fsync-on-add.md).
@@ -163,15 +173,10 @@ func (s *Store) Names(kind string) (names []string, err error) {
 	return names, err
 }
 
-// NetworkID is the id of a network: 64 hex digits, always the same for a driver and a
-// name.
-func NetworkID(driver, network string) string { return id(driver, network) }
-
-// EndpointID is the id of an attachment. It derives from the owner, so the name of a
-// record is enough to compute it.
-func EndpointID(networkID string, o owner.Key) string { return id(networkID, string(o)) }
-
-func id(parts ...string) string {
+// ID is 64 hex digits, always the same for the same names: a network's derive from its
+// driver and name, an endpoint's from the network's id and the owner, so that the name of
+// a record is enough to compute it.
+func ID(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
 }
@@ -182,5 +187,5 @@ func Hash(v any) string {
 	if err != nil {
 		panic("cnm: hash: " + err.Error()) // plain data
 	}
-	return id(string(data))
+	return ID(string(data))
 }
