@@ -18,14 +18,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Limits of a block's size.
+// Limits on the size of a block.
 const (
-	minBlock = 2  // bits of the smallest block: it holds a gateway and one container
-	maxSpan  = 24 // bits that number the blocks of a subnet: 1<<maxSpan blocks at most
+	minBlock = 2  // bits of the smallest block, which has a gateway and one container
+	maxSpan  = 24 // bits for the number of a block in its subnet, so 1<<maxSpan blocks at most
 )
 
-// Check refuses a network that can work on no host. Agents call it too, because they trust
-// no writer of the store.
+// Check returns an error for a network that cannot work on any host. Agents call it too,
+// because another program may have written to the store.
 func Check(n *store.Network) error {
 	errs := []error{spec.ValidateNetworkName(n.Name), checkSubnets(n)}
 	switch n.Transport {
@@ -78,12 +78,12 @@ func checkSubnets(n *store.Network) error {
 	return nil
 }
 
-// Admin holds the commands that a user runs against the store, from any host.
+// Admin implements the commands that a user runs on any host to change the store.
 type Admin struct {
 	Store store.Store
 }
 
-// Create adds a network. Each host configures it within moments.
+// Create adds a network. The agents configure it on all hosts within moments.
 func (a Admin) Create(ctx context.Context, n store.Network) error {
 	if err := Check(&n); err != nil {
 		return fmt.Errorf("create network %s: %w", n.Name, err)
@@ -100,8 +100,9 @@ func (a Admin) Create(ctx context.Context, n store.Network) error {
 }
 
 // Remove removes a network with its blocks. It refuses while containers are on the network,
-// unless forced. Containers of hosts without a lease do not count: the store has no
-// endpoints of them. A network that cannot be read is removed only with force.
+// unless force is set. It does not see containers of a host that has no lease, because the
+// store has no endpoints of that host. A network that cannot be read is removed only with
+// force.
 func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 	at, err := a.Store.Networks().Get(ctx, name)
 	if err != nil && !(force && errors.Is(err, store.ErrUnreadable)) {
@@ -122,7 +123,7 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 		return errors.Join(left, err)
 	}
 	errs := []error{err}
-	for _, key := range store.UnreadableKeys(left) { // the network is gone, so such a block can only be its own
+	for _, key := range store.UnreadableKeys(left) { // the network is gone, so a block with its prefix can only be its own
 		errs = append(errs, a.Store.Blocks().Delete(ctx, key, ""))
 	}
 	return errors.Join(errs...)
@@ -132,7 +133,7 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 func (a Admin) describe(ctx context.Context, endpoints []store.Endpoint) string {
 	nodes, _, err := list(ctx, a.Store.Nodes(), "")
 	if err != nil {
-		nodes = nil // shows their ids
+		nodes = nil // describe then prints the hosts' ids
 	}
 	w := world{Nodes: sorted(nodes)}
 	var out []string
@@ -145,7 +146,7 @@ func (a Admin) describe(ctx context.Context, endpoints []store.Endpoint) string 
 	return strings.Join(out, ", ")
 }
 
-// called returns the name of an endpoint that a user knows.
+// called returns the name by which a user knows an endpoint.
 func called(e *store.Endpoint) string {
 	if len(e.Names) > 0 {
 		return e.Names[0]
@@ -153,8 +154,8 @@ func called(e *store.Endpoint) string {
 	return e.ID[:min(len(e.ID), shortID)]
 }
 
-// drop removes the blocks that match and whose keys begin with prefix, and returns them.
-// left lists blocks that cannot be read; they stay.
+// drop removes the blocks whose keys begin with prefix and for which match returns true, and
+// returns them. left names blocks that cannot be read; drop keeps those.
 func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) bool) (gone []store.Block, left, err error) {
 	blocks, _, err := list(ctx, a.Store.Blocks(), prefix)
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
@@ -174,8 +175,8 @@ func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) 
 	return gone, left, errors.Join(errs...)
 }
 
-// deleteWhile deletes an object in its current state if match accepts it. Another host may
-// have taken the object since it was listed.
+// deleteWhile reads an object and deletes it if match accepts what it read. It reads again
+// because another host may have taken the object since it was listed.
 func deleteWhile[T store.Object](ctx context.Context, t store.Table[T], key string, match func(T) bool) (gone bool, err error) {
 	for {
 		now, err := t.Get(ctx, key)
@@ -191,8 +192,8 @@ func deleteWhile[T store.Object](ctx context.Context, t store.Table[T], key stri
 	}
 }
 
-// deleteAsRead deletes an object that is still as it was read, or fails with
-// store.ErrConflict. An object that does not exist is not an error.
+// deleteAsRead deletes an object if it has not changed since it was read. If it has changed,
+// the error is store.ErrConflict. It is no error if the object does not exist.
 func deleteAsRead[T store.Object](ctx context.Context, t store.Table[T], was T) error {
 	changed := false
 	_, err := deleteWhile(ctx, t, was.Key(), func(now T) bool {
@@ -205,11 +206,11 @@ func deleteAsRead[T store.Object](ctx context.Context, t store.Table[T], was T) 
 	return err
 }
 
-// Forget removes a host that will not come back, and returns its blocks; other hosts may
-// take them from now on. Forget refuses a present host, whose agent would register it again
-// at once. The store cannot tell whether containers still run on a host that is not
-// present. Objects of other hosts that cannot be read do not stop Forget. The error then
-// lists the blocks that stay because they may be the host's, and is store.ErrUnreadable.
+// Forget removes a host that will not come back, and returns its blocks, which other hosts may
+// take from now on. It refuses a host that is present, because that host's agent would register
+// again at once. The store cannot tell whether containers still run on a host that is not
+// present. Objects of other hosts that cannot be read do not stop Forget. The error then is
+// store.ErrUnreadable, and lists blocks that stay because they may belong to the host.
 func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	nodes, _, unread := list(ctx, a.Store.Nodes(), "")
 	if unread != nil && !errors.Is(unread, store.ErrUnreadable) {
@@ -220,7 +221,7 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 		return nil, fmt.Errorf("forget host: %w", errors.Join(err, unread))
 	}
 	there, _, err := list(ctx, a.Store.Endpoints(), presence+"/"+n.ID+"/")
-	if len(there) > 0 || errors.Is(err, store.ErrUnreadable) { // whatever it holds, it is on a lease
+	if len(there) > 0 || errors.Is(err, store.ErrUnreadable) { // an object that cannot be read shows presence too, because it is on a lease
 		return nil, fmt.Errorf("forget host %s: it is present: run `patchbayd hosts leave` there, or stop the service and wait for its lease to end", name)
 	}
 	if err != nil {
@@ -240,7 +241,7 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	return gone, errors.Join(err, left)
 }
 
-// find returns the node with an id or a name.
+// find returns the node with this id or name.
 func find(nodes []store.Node, name string) (store.Node, error) {
 	var found []store.Node
 	for _, n := range nodes {

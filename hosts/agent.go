@@ -25,22 +25,23 @@ import (
 type Options struct {
 	Store    store.Store
 	Name     string       // the host's name in listings
-	Underlay []netip.Addr // where other hosts reach it; empty: the uplink's addresses
+	Underlay []netip.Addr // addresses at which other hosts reach this one; empty: the uplink's addresses
 	Port     uint16       // UDP port of the tunnel
 	Paths    paths.Paths  // State holds the directories of the agent and of the Docker driver, CNI those of host-local
 	ConfDir  string       // directory of CNI configurations, such as /etc/cni/net.d
 	DataRoot string       // Docker's data directory, such as /var/lib/docker
 	TTL      time.Duration
-	Reclaim  time.Duration // how long a host must be gone before another host may take its block: LeastReclaim
-	DNS      []string      // networks whose containers get our resolver; "*" is all
-	Domain   string        // suffix of names, beside NAME.NETWORK; "" is none
-	// Upstreams answer all other names; empty: the servers of the host's resolv.conf.
+	Reclaim  time.Duration // how long a host must be gone before another host may take its block; see LeastReclaim
+	DNS      []string      // networks whose containers use our resolver; "*" means all
+	Domain   string        // suffix of names, in addition to NAME.NETWORK; "" means none
+	// Upstreams are DNS servers that answer all other names. If empty, the servers of the
+	// host's resolv.conf do.
 	Upstreams []netip.AddrPort
 	Fabric    Fabric
 	Log       func(format string, args ...any)
 }
 
-// Fabric carries packets between the hosts: *mesh.Mesh.
+// Fabric carries packets between the hosts. *mesh.Mesh implements it.
 type Fabric interface {
 	Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error
 	UplinkMTU(underlay []netip.Addr) (int, error)
@@ -52,7 +53,7 @@ type Fabric interface {
 type Agent struct {
 	opts Options
 	self string // this host's id
-	dir  string // below Paths.State
+	dir  string // the agent's directory, below Paths.State
 	wall func() time.Time
 
 	links opener // opens the links of bridges
@@ -62,35 +63,35 @@ type Agent struct {
 	view     view
 	names    names.Server
 
-	local    chan struct{} // something changed for this host
-	kernel   chan struct{} // the kernel's state changed
-	upstream chan struct{} // something changed for the store
+	local    chan struct{} // wakes tendHost
+	kernel   chan struct{} // wakes tendHost after a change in the kernel
+	upstream chan struct{} // wakes tendStore
 
 	mu         sync.Mutex
 	docker     docker
 	containers []container
 	copies     []dockerCopy
-	unread     string // the read error; with one, containers or copies may be incomplete
+	unread     string // the last read error; if there is one, containers or copies may be incomplete
 
-	// Fields of tendStore.
-	written       store.Node // this host's record as the store last took it
+	// Fields that only tendStore uses.
+	written       store.Node // this host's record as the agent last wrote it to the store
 	lease         store.Lease
-	long          store.Lease                           // see lasting
+	long          store.Lease                           // the lease of the endpoint in the network lasting
 	endLease      context.CancelFunc                    // ends the context of both leases
-	run           string                                // suffix of the ids of the endpoints on this lease
-	published     map[string]store.Item[store.Endpoint] // endpoints on the lease, by key
-	others        map[string]time.Time                  // leases of other agents with this host's id, and when each was first seen
+	run           string                                // how the ids of the endpoints on this lease end
+	published     map[string]store.Item[store.Endpoint] // the endpoints that the store has on this lease, by key
+	others        map[string]time.Time                  // when an agent with this host's id was first seen on another lease, by that lease's suffix
 	duplicateSeen time.Time                             // when another host with this host's id was last seen
 	checked       time.Time                             // when published was last compared with the store
 
-	// Fields of tendHost.
+	// Fields that only tendHost uses.
 	meshed   meshed
 	saved    saved
-	reached  []netip.Addr // this host's underlay addresses at the last look
-	noUplink bool         // the last look found no uplink
+	reached  []netip.Addr // this host's underlay addresses when they were last read
+	noUplink bool         // no uplink was found when it was last searched
 }
 
-// New makes an agent. It loads this host's identity and the saved state.
+// New makes an agent. It loads the host's identity and the saved state.
 func New(opts Options) (*Agent, error) {
 	if opts.TTL < time.Second || opts.Reclaim <= 0 {
 		return nil, errors.New("the ttl must be at least a second, and the time to reclaim more than 0")
@@ -113,25 +114,25 @@ func New(opts Options) (*Agent, error) {
 	}
 	a.mirror.self, a.mirror.doubt = a.self, opts.Reclaim
 	a.problems.set("cache", a.mirror.load(a.dir))
-	a.mirror.tables = tablesOf(&a.mirror.cache) // objects that cannot be read keep these values
+	a.mirror.tables = tablesOf(&a.mirror.cache) // objects that cannot be read from the store keep these values
 	return a, nil
 }
 
 // ID returns the host's id.
 func (a *Agent) ID() string { return a.self }
 
-// How often the agent looks at everything, whether or not anything changed.
+// How often the agent checks everything, even if nothing has changed.
 const (
 	reconcileEvery = time.Minute
 	uplinkEvery    = 3 * time.Second // while there is no uplink
 	dockerEvery    = 500 * time.Millisecond
-	settleTime     = 20 * time.Millisecond // collects changes that come together
+	settleTime     = 20 * time.Millisecond // waits so long for further changes, to handle them together
 	restFactor     = 4                     // rests this many times as long as the work took
-	settleMost     = 5 * time.Second       // limits the rest: with a slow store, most of that time is not the agent's own work
+	settleMost     = 5 * time.Second       // limits the rest, because with a slow store the agent itself works only a small part of that time
 )
 
-// Run works until ctx ends, and returns only after its calls of the store have ended. What
-// the agent made stays, because containers use it.
+// Run works until ctx ends. It returns after its calls to the store have ended. It leaves
+// bridges, routes and files as they are, because containers use them.
 func (a *Agent) Run(ctx context.Context) {
 	a.readDocker()
 	defer a.names.Close()
@@ -148,7 +149,7 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// wake starts both loops.
+// wake makes both loops check everything.
 func (a *Agent) wake() {
 	signal(a.local)
 	signal(a.upstream)
@@ -157,12 +158,12 @@ func (a *Agent) wake() {
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // a signal is pending
+	default: // the loop has not yet handled an earlier signal
 	}
 }
 
-// tendHost keeps the kernel and the files of this host in the desired state. It never
-// waits for the store.
+// tendHost keeps the kernel and the files of this host in the desired state. It never waits for
+// the store.
 func (a *Agent) tendHost(ctx context.Context) {
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
@@ -171,7 +172,7 @@ func (a *Agent) tendHost(ctx context.Context) {
 		a.apply(ctx, all)
 		took := time.Since(began)
 		var retry <-chan time.Time
-		if a.noUplink { // the watch reports no address that is still tentative
+		if a.noUplink { // the watch does not report when a tentative address becomes usable
 			retry = time.After(jitter(uplinkEvery))
 		}
 		select {
@@ -194,15 +195,15 @@ func (a *Agent) tendHost(ctx context.Context) {
 	}
 }
 
-// settle returns how long to collect changes before the next look. The rest grows with the
-// work, so that looking never takes a whole processor. It is limited because the loop
-// notices nothing meanwhile, not even a lost lease.
+// settle returns how long to collect changes before the next check. It is longer if the last
+// check took long, so that checks never use a whole processor. It is limited because meanwhile
+// the loop notices nothing, not even a lost lease.
 func settle(took time.Duration) time.Duration {
 	return min(max(settleTime, restFactor*took), settleMost)
 }
 
-// watchDocker polls the files of the driver and of dockerd. Neither notifies the agent, so
-// neither can wait for it.
+// watchDocker polls the files of the Docker driver and of dockerd. These programs do not notify
+// the agent, so they never have to wait for it.
 func (a *Agent) watchDocker(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -227,14 +228,14 @@ func (a *Agent) readDocker() (changed bool) {
 	return changed
 }
 
-// known returns the endpoints of this host's containers, and whether they are complete.
+// known returns the endpoints of this host's containers. all is false if some may be missing.
 func (a *Agent) known() (containers []container, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.containers, a.unread == ""
 }
 
-// here returns the endpoints of this host's containers, and Docker's networks.
+// here returns the endpoints of this host's containers, and the Docker networks.
 func (a *Agent) here() ([]container, []dockerCopy) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,22 +14,22 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// apply brings this host into the desired state: configurations, the fabric and the names.
-// With all, it compares the kernel even if nothing changed.
+// apply brings this host into the desired state: configurations, fabric, names. If all is set,
+// it compares the fabric with the kernel even if its input has not changed.
 func (a *Agent) apply(ctx context.Context, all bool) {
 	w, known, synced := a.mirror.snapshot()
 	if !known {
-		return // first start without the store: nothing is known
+		return // first start without the store: nothing is known yet
 	}
 	f := a.facts(&w)
 	d := compile(&w, f)
 	may := mayRemove(synced, d.wrong)
-	a.problems.set("bridges", a.tidy(&w, d, may)) // before the routes to the networks on the bridges
+	a.problems.set("bridges", a.tidy(&w, d, may)) // before the fabric adds routes to networks on the bridges
 	a.problems.set("data of the store", a.mirror.lost())
 	a.problems.setAll("network", d.wrong)
 	a.problems.setAll("configuration of", a.configure(d, may))
-	if synced { // before the fabric: a start without the store would remove routes that are not in the cache
-		a.mirror.refresh(&w) // with the blocks and bridges noted since the snapshot
+	if synced { // before the fabric: if the agent starts without the store, routes that the cache lacks must stay
+		a.mirror.refresh(&w) // includes blocks and bridges stored since the snapshot
 		a.problems.set("cache", a.save(&w, all))
 	}
 	if f.uplink > 0 && may.sets() {
@@ -46,27 +46,27 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	a.problems.set("status", a.saveStatus())
 }
 
-// facts collects what compile needs to know of this host.
+// facts collects what compile needs to know about this host.
 func (a *Agent) facts(w *world) *facts {
 	f := a.looks(w)
 	f.dns = a.opts.DNS
 	f.settled = func(network string) bool { return settled(a.opts.ConfDir, network) }
 	f.self, f.uplink = a.uplink()
-	f.self.ID = a.self // even if the uplink is unknown
+	f.self.ID = a.self // set even if the uplink is unknown
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f.copies, f.unread = a.copies, a.unread != ""
 	return f
 }
 
-// usable calls the function usable with this host's conflicts.
+// usable calls the function usable with the facts about this host that make it refuse networks.
 func (a *Agent) usable(w *world, underlay []netip.Addr) ([]store.Network, map[string]error) {
 	f := a.looks(w)
 	f.self.Underlay = underlay
 	return usable(w, f)
 }
 
-// looks returns the facts that refuse networks, without the underlay.
+// looks returns the facts that make this host refuse networks, without the underlay addresses.
 func (a *Agent) looks(w *world) *facts {
 	return &facts{
 		hinders: func(n *store.Network) error { return a.inTheWay(w, n) },
@@ -77,8 +77,8 @@ func (a *Agent) looks(w *world) *facts {
 	}
 }
 
-// uplink returns this host's record with its underlay addresses, and the MTU towards the
-// other hosts in bytes; 0 while there is no uplink. The agent then still answers names, and
+// uplink returns this host's record with its underlay addresses, and the MTU towards other
+// hosts in bytes. The MTU is 0 if there is no uplink. Then the agent still answers names, and
 // configurations stay.
 func (a *Agent) uplink() (self store.Node, uplink int) {
 	self, err := a.node()
@@ -93,12 +93,12 @@ func (a *Agent) uplink() (self store.Node, uplink int) {
 	a.noUplink = false
 	if !slices.Equal(self.Underlay, a.reached) {
 		a.reached = self.Underlay
-		signal(a.upstream) // the other hosts need the new addresses soon
+		signal(a.upstream) // the other hosts soon need the new addresses
 	}
 	return self, uplink
 }
 
-// carry applies the fabric if its input changed.
+// carry calls Fabric.Apply if its input has changed.
 func (a *Agent) carry(ctx context.Context, d *desired, all bool) {
 	next := meshed{d.self, d.peers, true}
 	if !all && reflect.DeepEqual(next, a.meshed) {
@@ -110,15 +110,15 @@ func (a *Agent) carry(ctx context.Context, d *desired, all bool) {
 	a.meshed = next
 }
 
-// meshed is the input of the last Fabric.Apply.
+// meshed is the input of the last call of Fabric.Apply.
 type meshed struct {
 	self  mesh.Self
 	peers []mesh.Peer
-	done  bool // Apply succeeded
+	done  bool // that call succeeded
 }
 
-// configure writes the configurations of networks whose blocks this host holds, and removes
-// those of other networks.
+// configure writes the configurations of the networks of which this host holds a block, and
+// removes those of other networks.
 func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 	wrong = map[string]error{}
 	for i := range d.parts {
@@ -126,7 +126,7 @@ func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 		if !p.ready {
 			continue
 		}
-		a.mirror.remember(p.Network.Name, p.have) // before a container gets an address of it
+		a.mirror.remember(p.Network.Name, p.have) // before a container gets an address of the block
 		conf := d.confs[p.Network.Name]
 		err := conf.err
 		if err == nil {
@@ -146,8 +146,8 @@ func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 	return wrong
 }
 
-// stale finds Docker networks whose copy of the configuration has another block than this
-// host holds.
+// stale finds Docker networks whose copy of the configuration has another block than the one
+// that this host now holds.
 func (a *Agent) stale(parts []part) map[string]error {
 	out := map[string]error{}
 	_, copies := a.here()

@@ -15,9 +15,9 @@ import (
 // maxTries limits how many blocks of a subnet freeBlock tries.
 const maxTries = 1 << 20
 
-// freeBlock chooses a block of length bits within subnet that overlaps none of taken; false
-// when there is none. The search starts at a hash of seed, so that two hosts that search at
-// once seldom choose the same block.
+// freeBlock chooses a block of length bits within subnet that overlaps none of taken. It
+// returns false if there is none. The search starts at a hash of seed, so two hosts that search
+// at the same time seldom choose the same block.
 func freeBlock(subnet netip.Prefix, length int, taken []netip.Prefix, seed string) (netip.Prefix, bool) {
 	count := uint64(1) << min(length-subnet.Bits(), maxSpan)
 	h := fnv.New64a()
@@ -32,7 +32,7 @@ func freeBlock(subnet netip.Prefix, length int, taken []netip.Prefix, seed strin
 	return netip.Prefix{}, false
 }
 
-// nth returns block number i of those of length bits in subnet.
+// nth returns the i-th of the blocks of length bits in subnet.
 func nth(subnet netip.Prefix, length int, i uint64) netip.Prefix {
 	base := subnet.Masked().Addr().As16()
 	hi, lo := binary.BigEndian.Uint64(base[:8]), binary.BigEndian.Uint64(base[8:])
@@ -41,7 +41,7 @@ func nth(subnet netip.Prefix, length int, i uint64) netip.Prefix {
 		hi |= i << (shift - 64)
 	} else {
 		lo |= i << shift
-		hi |= i >> (64 - shift) // zero when shift is 0: Go defines a shift by 64
+		hi |= i >> (64 - shift) // if shift is 0 this is zero: Go defines a shift by 64
 	}
 	binary.BigEndian.PutUint64(base[:8], hi)
 	binary.BigEndian.PutUint64(base[8:], lo)
@@ -60,25 +60,25 @@ func bitsOf(n *store.Network, subnet netip.Prefix) int {
 	return n.BlockBits6
 }
 
-// holding is the part of one network that one node holds.
+// holding describes which blocks of a network a node holds.
 type holding struct {
-	have    []netip.Prefix // at most one for each subnet, in their order
-	extra   []store.Block  // second blocks of a subnet, or of a former definition of the network: to be given back
-	missing []netip.Prefix // subnets without a block
-	lost    []store.Block  // blocks that this node remembers as its own and another node holds now
+	have    []netip.Prefix // at most one for each subnet, in the order of the subnets
+	extra   []store.Block  // blocks to give back: a second one of a subnet, or one of the network's earlier subnets
+	missing []netip.Prefix // subnets of which the node holds no block
+	lost    []store.Block  // blocks that were this node's and that another node holds now
 }
 
-// complete reports whether containers can get addresses.
+// complete reports whether containers can get addresses of all subnets.
 func (h *holding) complete() bool { return len(h.missing) == 0 && len(h.lost) == 0 }
 
-// holdingOf sorts the blocks of a network from the view of a node that remembers its former
-// blocks.
+// holdingOf sorts the blocks of a network for a node. remembered lists the blocks that the node
+// had before.
 func holdingOf(n *store.Network, node string, blocks []store.Block, remembered []netip.Prefix) (h holding) {
 	for _, subnet := range n.Subnets {
 		i := slices.IndexFunc(blocks, func(b store.Block) bool {
 			return b.Node == node && fits(n, subnet, b.Prefix) && (!slices.ContainsFunc(remembered, subnet.Overlaps) || slices.Contains(remembered, b.Prefix))
 		})
-		if i < 0 { // it holds none of the remembered blocks, and can claim none of them again
+		if i < 0 { // the node holds none of its former blocks, and can no longer claim one
 			if _, reclaimable := old(n, subnet, remembered, takenOf(n, subnet, blocks)); !reclaimable {
 				i = slices.IndexFunc(blocks, func(b store.Block) bool { return b.Node == node && fits(n, subnet, b.Prefix) })
 			}
@@ -100,8 +100,8 @@ func holdingOf(n *store.Network, node string, blocks []store.Block, remembered [
 	return h
 }
 
-// possible reports whether a host can claim this block of a network. The record of any
-// other block takes no addresses.
+// possible reports whether a host can claim this block of a network. A record of any other
+// block must not keep addresses from being used.
 func possible(n *store.Network, block netip.Prefix) bool {
 	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return fits(n, s, block) })
 }

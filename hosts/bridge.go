@@ -18,10 +18,10 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// bridges are the networks' bridges on this host. The note that the plugin bridge leaves
-// for each bridge it creates shows which bridges are ours; the blocks that this host has
-// held show which of their addresses are. Other programs may have created a bridge of such
-// a name, or added an address to ours.
+// bridges holds the networks' bridges on this host. Another program may have created a bridge
+// of the same name, or added an address to ours. A bridge is ours if the plugin bridge left its
+// note for a created bridge. An address is ours if it belongs to a block that this host has
+// held.
 type bridges struct {
 	conn  links
 	notes *record.Store
@@ -29,7 +29,7 @@ type bridges struct {
 	log   func(format string, args ...any)
 }
 
-// links is the part of *nl.Conn for the links of this host and their addresses.
+// links is the part of *nl.Conn that handles the links of this host and their addresses.
 type links interface {
 	Link(name string) (netlink.Link, error)
 	LinkAt(index int) (netlink.Link, error)
@@ -41,7 +41,7 @@ type links interface {
 	Close()
 }
 
-// opener opens links; nil opens those of the process's namespace.
+// opener opens links. If it is nil, the links of the process's namespace are opened.
 type opener func() (links, error)
 
 func openBridges(open opener, p paths.Paths, w *world, log func(string, ...any)) (*bridges, error) {
@@ -61,22 +61,22 @@ func (b *bridges) close() {
 	b.conn.Close()
 }
 
-// ours reports whether an attachment to a network created its bridge.
+// ours reports whether an attachment to the network created this bridge.
 func (b *bridges) ours(network string, link netlink.Link) bool {
 	note, err := b.notes.Made(record.MadeBridge(link.Attrs().Name))
 	return err == nil && note != nil && note.Network == network && note.Index == link.Attrs().Index && link.Type() == "bridge"
 }
 
-// gave reports whether our configuration put an address on a network's bridge: it is the
-// first address of a block.
+// gave reports whether our configuration added an address to a network's bridge. Such an
+// address is the first one of a block.
 func (b *bridges) gave(n *store.Network, link netlink.Link, addr netip.Prefix) bool {
 	block := addr.Masked()
 	return gatewayOf(block) == addr.Addr() && (slices.Contains(b.had(n.Name), block) || possible(n, block) && b.ours(n.Name, link))
 }
 
-// tidy removes what no container needs any more: addresses of blocks that this host no
-// longer holds, and bridges of removed networks once the last container has left. The
-// plugin bridge leaves both, because it cannot know.
+// tidy removes what no container needs any more: addresses of blocks that this host no longer
+// holds, and bridges of removed networks, once their last container has left. The plugin bridge
+// never removes these, because it cannot know that.
 func (a *Agent) tidy(w *world, d *desired, may *removal) error {
 	if !may.whole {
 		return nil
@@ -105,8 +105,8 @@ func (a *Agent) tidy(w *world, d *desired, may *removal) error {
 	return errors.Join(errs...)
 }
 
-// tidyAddrs removes the addresses of a network's bridge that we put there and that belong
-// to none of its blocks.
+// tidyAddrs removes addresses from a network's bridge if we added them and they belong to no
+// block of this host.
 func (a *Agent) tidyAddrs(b *bridges, p *part) error {
 	link, err := b.conn.Link(bridgeName(p.Network.Name))
 	if nl.IsNotFound(err) {
@@ -139,10 +139,10 @@ func (a *Agent) tidyAddrs(b *bridges, p *part) error {
 	return errors.Join(append(errs, p.hindered(link.Attrs().Name, kept))...)
 }
 
-// hindered reports addresses of a bridge that make an ADD fail.
+// hindered returns an error for addresses of a bridge that make an ADD fail.
 func (p *part) hindered(bridge string, addrs []nl.Addr) error {
 	if !p.complete() {
-		return nil // it has no configuration, so no ADD can fail
+		return nil // there is no configuration, so no ADD can fail
 	}
 	var errs []error
 	for i, gateway := range p.gateways() {
@@ -155,7 +155,8 @@ func (p *part) hindered(bridge string, addrs []nl.Addr) error {
 	return errors.Join(errs...)
 }
 
-// drop removes a network's bridge if it is free. gone means that no bridge of ours is left.
+// drop removes a network's bridge if the bridge is free. gone reports that there is no bridge
+// of ours any more.
 func (b *bridges) drop(network string) (gone bool, err error) {
 	name := bridgeName(network)
 	link, err := b.conn.Link(name)
@@ -178,8 +179,8 @@ func (b *bridges) drop(network string) (gone bool, err error) {
 	return true, b.notes.ForgetBridge(name, link.Attrs().Index)
 }
 
-// free reports whether a bridge has no port and no link on top. The error names an address
-// that another program added.
+// free reports whether a bridge has no port, and no other link on top of it. If another program
+// has added an address, the error names the address.
 func (b *bridges) free(network string, link netlink.Link) (bool, error) {
 	at := link.Attrs()
 	links, err := b.conn.LinkList()

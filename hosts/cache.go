@@ -17,11 +17,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// cacheFile holds the world on disk.
+// cacheFile is the file in which the agent saves its world.
 const cacheFile = "world.json"
 
-// load reads the saved world. If the file is missing or damaged the agent starts without
-// one: the store has the data.
+// load reads the saved world. If the file is missing or damaged, the agent starts without it
+// and reads everything from the store.
 func (m *mirror) load(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, cacheFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,22 +46,22 @@ func (m *mirror) load(dir string) error {
 	return nil
 }
 
-// saved is the content of the file.
+// saved describes the content of the file.
 type saved struct {
-	all, lasting []byte // lasting is all without endpoints and without the times when hosts were seen
+	all, lasting []byte // lasting is all, without the endpoints and without the times when hosts were seen
 	at           time.Time
-	later        bool // a timer for the next save runs
+	later        bool // a timer for the next save is running
 }
 
-// saveEvery limits how often changes of endpoints and of the times when hosts were seen
-// rewrite the file. Changes that packets depend on are saved at once.
+// saveEvery is the shortest time between two writes of the file that save only endpoints, or
+// times when hosts were seen. Changes that routes depend on are saved at once.
 const saveEvery = 5 * time.Second
 
-// saveRate limits the bytes per second of those writes: with 25,000 containers the file has
-// ten megabytes, and some container always starts or stops.
+// saveRate limits those writes in bytes per second. With 25,000 containers the file has ten
+// megabytes, and at every moment some container starts or stops.
 const saveRate = 64 << 10
 
-// pause returns how long to wait after a write of the current size.
+// pause returns how long to wait after a write, which depends on the file's size.
 func (s *saved) pause() time.Duration {
 	return max(saveEvery, time.Duration(len(s.all)/saveRate)*time.Second)
 }
@@ -93,7 +93,7 @@ func (a *Agent) save(w *world, now bool) error {
 	return nil
 }
 
-// lasting returns a copy of the world without what changes all the time.
+// lasting returns a copy of the world, without the parts that change all the time.
 func (w *world) lasting() world {
 	out := *w
 	out.Heard, out.Missing.Endpoints = "", nil

@@ -19,8 +19,9 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// claim makes sure that this node holds a block of each subnet of a network. The cached
-// world shows whether there is anything to do; each change uses the store's current state.
+// claim makes sure that this node holds a block of each subnet of a network. It finds out from
+// the cached world whether something has to be done, but for each change it reads the store
+// again.
 func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 	if h := holdingOf(n, a.self, w.blocksOf(n.Name), w.Own[n.Name]); h.complete() && len(h.extra) == 0 {
 		a.mirror.remember(n.Name, h.have)
@@ -50,9 +51,9 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 	return a.giveBack(ctx, n, h.extra)
 }
 
-// blocksNow returns the blocks of a network: those in the store, and those that the store
-// has lost. A block that cannot be read keeps its known value. Its key still exists, so no
-// host can claim it.
+// blocksNow returns the blocks of a network that the store has, and those that the store has
+// lost. A block that cannot be read keeps its last known value: its key still exists, so no
+// other host can claim it.
 func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]store.Block, error) {
 	blocks, _, err := list(ctx, a.opts.Store.Blocks(), n.Name+"/")
 	all := sorted(blocks)
@@ -60,7 +61,7 @@ func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]st
 	case err == nil:
 		all = append(all, beside(w.Missing.Blocks, n.Name, all)...)
 		for _, b := range beside(w.Blocks, n.Name, all) {
-			if b.Node != a.self && possible(n, b.Prefix) { // given back, or another store answers now: the watch will show which
+			if b.Node != a.self && possible(n, b.Prefix) { // the block was given back, or another store answers now; the watch will show which
 				return nil, fmt.Errorf("the store no longer has block %s of %s: waiting for the event of its deletion", b.Prefix, w.nodeName(b.Node))
 			}
 		}
@@ -71,9 +72,9 @@ func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]st
 	return nil, err
 }
 
-// yield gives up blocks that another host holds now, if no container of this host has an
-// address of them. From then on this host routes them to the other one, even if no block is
-// free for itself.
+// yield gives up blocks that another host now holds, unless a container of this host has an
+// address of them. After that this host routes the blocks to the other host, even if no block
+// is free for this host.
 func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
 	lost := all[0]
 	used, err := a.used(n.Name, w.Own[n.Name])
@@ -91,7 +92,7 @@ func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
 	return nil
 }
 
-// giveBack deletes blocks that this host does not need from the store, once no container
+// giveBack deletes from the store the blocks that this host does not need, once no container
 // has an address of them.
 func (a *Agent) giveBack(ctx context.Context, n *store.Network, extra []store.Block) error {
 	var errs []error
@@ -106,23 +107,23 @@ func (a *Agent) giveBack(ctx context.Context, n *store.Network, extra []store.Bl
 	return errors.Join(errs...)
 }
 
-// used counts the addresses of blocks that containers of this host have.
+// used counts the addresses of the given blocks that containers of this host have.
 func (a *Agent) used(network string, blocks []netip.Prefix) (n int, err error) {
 	return usedBelow(a.opts.Paths.CNI, network, blocks)
 }
 
-// usedBelow counts them in host-local's files, which every runtime shares. After an error
-// the number is unknown, and nothing may be removed.
+// usedBelow implements used. It counts files of host-local, which all runtimes share. If it
+// returns an error, the number is not known, and nothing may be removed.
 func usedBelow(cni, network string, blocks []netip.Prefix) (n int, err error) {
 	entries, err := os.ReadDir(filepath.Join(cni, "networks", network))
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil // host-local has allocated no address
+		return 0, nil // host-local has never assigned an address
 	}
 	if err != nil {
 		return 0, fmt.Errorf("count addresses in use: %w", err)
 	}
 	for _, e := range entries {
-		addr, err := netip.ParseAddr(strings.ReplaceAll(e.Name(), "_", ":")) // host-local's form for file systems without colons
+		addr, err := netip.ParseAddr(strings.ReplaceAll(e.Name(), "_", ":")) // host-local writes : as _, for file systems that do not allow colons
 		if err == nil && slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(addr) }) {
 			n++
 		}
@@ -133,8 +134,8 @@ func usedBelow(cni, network string, blocks []netip.Prefix) (n int, err error) {
 // maxRaces limits how often a claim may lose against another host.
 const maxRaces = 100
 
-// claimOne creates a block: the one that this node had, or a free one, or that of a node
-// that has long been gone.
+// claimOne creates a block. It prefers the block that this node had, then a free one, then the
+// block of a node that has been gone for long.
 func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
 	taken := takenOf(n, subnet, blocks)
 	for range maxRaces {
@@ -155,7 +156,7 @@ func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet
 			return b, nil
 		case !errors.Is(err, store.ErrExists):
 			return b, fmt.Errorf("claim block %s: %w", prefix, err)
-		case had: // its addresses may be in use here: see yield
+		case had: // addresses of the block may be in use here: see yield
 			return b, fmt.Errorf("claim block %s, which was this host's: another host claimed it first", prefix)
 		}
 		taken = append(taken, prefix) // another host claimed it first
@@ -166,7 +167,7 @@ func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet
 // takenOf returns the blocks that a claim in a subnet must not overlap.
 func takenOf(n *store.Network, subnet netip.Prefix, blocks []store.Block) (out []netip.Prefix) {
 	for _, b := range blocks {
-		if b.Prefix.Bits() >= bitsOf(n, subnet) { // no host can have claimed a wider one
+		if b.Prefix.Bits() >= bitsOf(n, subnet) { // no host can have claimed a wider block
 			out = append(out, b.Prefix)
 		}
 	}
@@ -190,12 +191,12 @@ func (a *Agent) createBlock(ctx context.Context, b store.Block) error {
 		return err
 	}
 	if at, err := a.opts.Store.Blocks().Get(ctx, b.Key()); err == nil && at.Object.Node == a.self {
-		return nil // an earlier call created it, and its answer was lost
+		return nil // an earlier call created the block, and its answer was lost
 	}
 	return err
 }
 
-// dropBlock deletes a block from the store unless it has changed.
+// dropBlock deletes a block from the store, unless the block has changed.
 func (a *Agent) dropBlock(ctx context.Context, b store.Block) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -209,9 +210,10 @@ func (a *Agent) dropBlock(ctx context.Context, b store.Block) error {
 	return a.opts.Store.Blocks().Delete(ctx, b.Key(), at.Revision)
 }
 
-// reclaim takes the block of the node that has been gone longest, if that is long enough.
-// If two hosts do so at once, both delete the same block and one creates it. A store that
-// has lost its data cannot say which hosts were present.
+// reclaim takes the block of the node that has been gone longest, if that is long enough. If
+// two hosts do so at the same time, both delete the block, and only one creates it again. If
+// the store has recently lost its data, reclaim refuses, because the store cannot say which
+// hosts were present.
 func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
 	holders, err := a.holders(ctx, w, n, subnet, blocks)
 	if err != nil {
@@ -233,18 +235,18 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 	return store.Block{}, fmt.Errorf("no block of %s is free: %s", subnet, describeHolders(holders))
 }
 
-// holder is a block with the state of its node.
+// holder is a block and what is known about the node that holds it.
 type holder struct {
 	store.Block
 	name    string
 	seen    time.Time
 	present bool
-	lasting bool // its node keeps a lasting endpoint for as long as it may keep its blocks
+	lasting bool // the node's agent keeps an endpoint in the network lasting
 	lasts   bool // that endpoint exists
 }
 
-// holders returns the blocks of a subnet with their nodes, the node unseen for longest
-// first. A node without a record counts as never seen.
+// holders returns the blocks of a subnet with their nodes. The node that has not been seen for
+// longest comes first. A node without a record counts as never seen.
 func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) ([]holder, error) {
 	nodes, _, err := list(ctx, a.opts.Store.Nodes(), "")
 	if err != nil {
@@ -263,7 +265,7 @@ func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet 
 		if fits(n, subnet, b.Prefix) {
 			node, known := nodes[b.Node]
 			if !known {
-				node, _ = w.node(b.Node) // the store has lost the node, or a user made it forget the node
+				node, _ = w.node(b.Node) // the store has lost the node's record, or a user has removed it
 			}
 			out = append(out, holder{b, cmp.Or(node.Name, b.Node), node.Seen, present[b.Node], node.Lasting, lasts[b.Node]})
 		}
@@ -272,7 +274,7 @@ func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet 
 	return out, nil
 }
 
-// nodesOn returns the nodes that have an endpoint of their own on a network.
+// nodesOn returns the nodes that have an endpoint in one of the networks presence and lasting.
 func (a *Agent) nodesOn(ctx context.Context, network string) (map[string]bool, error) {
 	there, _, err := list(ctx, a.opts.Store.Endpoints(), network+"/")
 	out := map[string]bool{}

@@ -15,29 +15,30 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// facts describe this host for compile, which combines them with the world and reads
-// neither the kernel nor the disk.
+// facts is what compile must know about this host, besides the world. With it compile needs to
+// read neither the kernel nor the disk.
 type facts struct {
-	self   store.Node   // with its underlay addresses
+	self   store.Node   // this host's record with its underlay addresses
 	uplink int          // MTU towards the other hosts, in bytes; 0 while there is no uplink
-	dns    []string     // networks whose containers get our resolver; "*" is all
-	copies []dockerCopy // Docker's networks
+	dns    []string     // networks whose containers use our resolver; "*" means all
+	copies []dockerCopy // the Docker networks
 	unread bool         // copies may be incomplete
 
-	settled func(network string) bool                     // see function settled
-	hinders func(network *store.Network) error            // the address or route of this host that conflicts with a network, or errUnread
-	runs    func(network string, block netip.Prefix) bool // whether containers of this host may have addresses of a block
+	settled func(network string) bool                     // see the function settled
+	hinders func(network *store.Network) error            // returns an error for an address or route of this host that conflicts with a network, or errUnread
+	runs    func(network string, block netip.Prefix) bool // reports whether containers of this host may have addresses of a block
 }
 
-// desired is the state that this host should have. Each applier compares it with the actual
-// state and changes the difference; removal decides what an applier may remove.
+// desired is the state that this host should have. Each function that applies a part of it
+// compares that part with the actual state, and changes only what differs. What may be removed,
+// a removal decides.
 type desired struct {
-	parts []part              // with the bridges and their addresses
+	parts []part              // the networks in which this host takes part, with their bridges
 	wrong map[string]error    // why this host takes no part in the other networks
 	confs map[string]rendered // CNI configurations, by network
 	self  mesh.Self
 	peers []mesh.Peer
-	names map[netip.Addr]string // addresses that answer names, with their networks
+	names map[netip.Addr]string // the addresses at which the resolver listens, with their networks
 }
 
 type rendered struct {
@@ -45,13 +46,13 @@ type rendered struct {
 	err  error
 }
 
-// compile computes the desired state of this host from a whole world and the host's facts.
+// compile computes the desired state of this host from the world and the facts.
 func compile(w *world, f *facts) *desired {
 	networks, wrong := usable(w, f)
 	d := &desired{wrong: wrong, confs: map[string]rendered{}}
 	for i := range networks {
 		p := partOf(w, f, &networks[i])
-		p.ready = p.ready && wrong[p.Network.Name] == nil // else no new container gets half of its addresses
+		p.ready = p.ready && wrong[p.Network.Name] == nil // otherwise new containers would get addresses of only some subnets
 		d.parts = append(d.parts, p)
 		if p.ready {
 			text, err := render(&p.plan)
@@ -63,7 +64,8 @@ func compile(w *world, f *facts) *desired {
 	return d
 }
 
-// keeps reports whether a network has its configuration, or is about to get it again.
+// keeps reports whether a network's configuration exists and stays, or is about to be written
+// again.
 func (d *desired) keeps(network string) bool {
 	return d.wrong[network] == nil && slices.ContainsFunc(d.parts, func(p part) bool { return p.Network.Name == network && (p.complete() || p.soon) })
 }
@@ -73,23 +75,23 @@ func (d *desired) takesPart(network string) bool {
 	return slices.ContainsFunc(d.parts, func(p part) bool { return p.Network.Name == network })
 }
 
-// part is one network as this host takes part in it.
+// part describes one network in which this host takes part.
 type part struct {
 	plan
 	holding
-	ready bool // it can be configured
-	soon  bool // its configuration stays: its blocks are about to be claimed again
+	ready bool // its configuration can be written
+	soon  bool // its configuration stays, because its blocks are about to be claimed again
 
 	masquerade, unsettled bool // see mesh.Subnet
 }
 
-// partOf is this host's part of a network.
+// partOf returns this host's part of a network.
 func partOf(w *world, f *facts, n *store.Network) part {
 	h := holdingOf(n, f.self.ID, w.blocksOf(n.Name), w.Own[n.Name])
 	p := part{plan: plan{Network: *n, Blocks: h.have, DNS: f.answers(n.Name)}, holding: h, ready: h.complete() && f.uplink > 0}
 	p.soon = len(h.lost) == 0 && len(h.missing) > 0 && remembered(n, h.missing, w.Own[n.Name])
 	if len(h.lost) > 0 || p.soon {
-		p.Blocks = w.Own[n.Name] // containers use them until `used` counts none
+		p.Blocks = w.Own[n.Name] // containers use these blocks until `used` counts none
 	}
 	p.MTU = n.MTU
 	if p.MTU == 0 {
@@ -106,15 +108,16 @@ func remembered(n *store.Network, subnets, own []netip.Prefix) bool {
 	})
 }
 
-// answers reports whether a network's containers get our resolver.
+// answers reports whether containers of a network use our resolver.
 func (f *facts) answers(network string) bool {
 	return slices.Contains(f.dns, "*") || slices.Contains(f.dns, network)
 }
 
-// usable returns the networks that a host can take part in, and for each other network the
-// reason why not. If two overlap, the one that the host holds a block of wins. Both loops
-// call usable first and do nothing for the other networks. A refused network in which
-// containers still have addresses is in both results, with the subnets of those addresses.
+// usable returns the networks in which a host can take part, and for each other network the
+// reason why not. If two networks overlap, the host takes part in the one of which it holds a
+// block. Both loops of the agent call usable first, and leave the other networks alone. If a
+// refused network still has containers with addresses, it is in both results: in the first one
+// with only the subnets of these addresses.
 func usable(w *world, f *facts) (out []store.Network, wrong map[string]error) {
 	wrong = map[string]error{}
 	all := slices.Clone(w.Networks)
@@ -133,7 +136,8 @@ func usable(w *world, f *facts) (out []store.Network, wrong map[string]error) {
 	return out, wrong
 }
 
-// refuses returns the reason why a host cannot take part in a network beside others.
+// refuses returns the reason why a host cannot take part in a network, or nil. others lists
+// networks in which it already takes part.
 func (f *facts) refuses(n *store.Network, others []store.Network) error {
 	if err := errors.Join(Check(n), apart(n, others), outside(n, f.self.Underlay)); err != nil {
 		return err
@@ -141,15 +145,16 @@ func (f *facts) refuses(n *store.Network, others []store.Network) error {
 	return f.hinders(n)
 }
 
-// running returns the subnets of a refused network in which containers of this host have
-// addresses: it was created again, and another of its subnets is the reason.
+// running returns those subnets of a refused network in which containers of this host have
+// addresses. There are some if the network was created again, and another one of its subnets is
+// the reason for the refusal.
 func (f *facts) running(w *world, n *store.Network) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(n.Subnets), func(s netip.Prefix) bool {
 		return !slices.ContainsFunc(w.Own[n.Name], func(b netip.Prefix) bool { return fits(n, s, b) && f.runs(n.Name, b) })
 	})
 }
 
-// apart refuses a network that overlaps another one.
+// apart returns an error if a network overlaps another one.
 func apart(n *store.Network, others []store.Network) error {
 	for _, o := range others {
 		for _, s := range n.Subnets {
@@ -161,7 +166,7 @@ func apart(n *store.Network, others []store.Network) error {
 	return nil
 }
 
-// outside refuses a network that contains an underlay address of the host.
+// outside returns an error if a network contains an underlay address of the host.
 func outside(n *store.Network, underlay []netip.Addr) error {
 	for _, addr := range underlay {
 		if i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return s.Contains(addr) }); i >= 0 {
@@ -171,8 +176,8 @@ func outside(n *store.Network, underlay []netip.Addr) error {
 	return nil
 }
 
-// meshOf returns this host and the others with their blocks. Routes to a host without a
-// lease stay: the host may be cut off from the store alone.
+// meshOf returns this host and the other hosts, with their blocks. It includes hosts without a
+// lease, because such a host may have lost only its connection to the store.
 func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 	out := mesh.Self{ID: self.ID, Underlay: self.Underlay, Port: self.Port}
 	var peers []mesh.Peer
@@ -191,13 +196,13 @@ func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 	return out, peers
 }
 
-// blocksOfPeers returns the other hosts' blocks of a network by node, without the blocks
-// that were this host's and are still in use here.
+// blocksOfPeers returns the blocks of a network that other hosts hold, by node. It omits blocks
+// that were this host's and whose addresses are still in use here.
 func blocksOfPeers(w *world, p *part) map[string][]netip.Prefix {
 	out := map[string][]netip.Prefix{}
 	for _, b := range w.blocksOf(p.Network.Name) {
 		if !possible(&p.Network, b.Prefix) {
-			continue // no host claims such a block, and a wider one would catch other hosts' addresses
+			continue // no host claims such a block, and a wider one would take other hosts' addresses
 		}
 		if !slices.ContainsFunc(p.Blocks, b.Prefix.Overlaps) {
 			out[b.Node] = append(out[b.Node], b.Prefix)
@@ -206,16 +211,16 @@ func blocksOfPeers(w *world, p *part) map[string][]netip.Prefix {
 	return out
 }
 
-// peerOf is another host's part of a network.
+// peerOf returns another host's part of a network, for the mesh.
 func peerOf(p *part, n *store.Node, blocks []netip.Prefix) mesh.Peer {
-	vtep, _ := net.ParseMAC(n.VTEP) // without one, the mesh derives it from the id
+	vtep, _ := net.ParseMAC(n.VTEP) // if it is invalid, the mesh derives one from the id
 	return mesh.Peer{
 		ID: n.ID, Name: n.Name, Underlay: n.Underlay, VTEP: vtep, Port: n.Port,
 		Blocks: blocks, Transport: mesh.Transport(p.Network.Transport),
 	}
 }
 
-// listening returns the addresses that answer names, with their networks.
+// listening returns the addresses at which the resolver listens, with their networks.
 func listening(parts []part) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for i := range parts {

@@ -16,13 +16,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// confMode is the mode of files that operators write there.
+// confMode is the file mode that operators use in that directory.
 const confMode = 0o644
 
 // confSuffix is the suffix of a configuration list, as libcni defines it.
 const confSuffix = ".conflist"
 
-// errForeign is wrapped when the agent did not write a file.
+// errForeign is in the error if another program wrote the file.
 var errForeign = errors.New("the agent did not write it, and does not change it")
 
 // writeConf writes a network's configuration if it differs.
@@ -41,7 +41,7 @@ func writeConf(dir, network string, data []byte) error {
 	return durable.WriteDurable(path, data, confMode)
 }
 
-// ours reads a configuration that carries our mark.
+// ours reads a configuration. It returns an error unless the file has our mark.
 func ours(path string) ([]byte, error) {
 	fi, err := os.Lstat(path)
 	if err != nil {
@@ -61,8 +61,8 @@ func ours(path string) ([]byte, error) {
 	return data, nil
 }
 
-// removeConfs removes the agent's configurations of all networks but those to keep, and
-// returns the networks.
+// removeConfs removes the configurations that the agent wrote, except those for which keep
+// returns true. It returns the networks of the files that it removed.
 func removeConfs(dir string, keep func(network string) bool) (removed []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,7 +79,7 @@ func removeConfs(dir string, keep func(network string) bool) (removed []string, 
 		}
 		path := filepath.Join(dir, e.Name())
 		if _, err := ours(path); err != nil {
-			continue // not ours, or already removed
+			continue // another program's file, or already removed
 		}
 		errs = append(errs, os.Remove(path))
 		removed = append(removed, network)

@@ -10,7 +10,7 @@
 //	publishes  the host's containers and their names in the store
 //	answers    DNS queries for the names of all containers (hosts/names)
 //
-// The agent only prepares. A plugin that sets up a container reads the configuration and
-// asks neither the agent nor the store. While the store is unreachable, the agent continues
-// with the state it last read, and removes nothing.
+// The agent only prepares. A plugin that connects a container reads the configuration, and
+// needs neither the agent nor the store. While the store is unreachable, the agent works with
+// the state that it last read, and removes nothing.
 package hosts

@@ -14,14 +14,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
-// follow keeps the mirror equal to the store until ctx ends, and reports its errors.
+// follow keeps the mirror equal to the store until ctx ends. It reports errors of the store.
 func (m *mirror) follow(ctx context.Context, s store.Store, report func(subject string, err error)) {
 	failed := func(err error) { report("follow", err) }
 	repeat(ctx, failed, func() error { return m.followWhole(ctx, s, failed) })
 }
 
-// followWhole reads a whole world and then watches all its tables. When the watch of one
-// table ends, all end, so that the next world is whole again.
+// followWhole reads the whole store, and then watches all its tables. If the watch of one table
+// ends, it ends all watches, so that the next read is whole again.
 func (m *mirror) followWhole(ctx context.Context, s store.Store, report func(error)) error {
 	r, err := m.read(ctx, s)
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
@@ -40,17 +40,17 @@ func (m *mirror) followWhole(ctx context.Context, s store.Store, report func(err
 	return context.Cause(ctx)
 }
 
-// reading is a whole world, with the revisions at which its tables were read.
+// reading is one read of the whole store, with the revision at which each table was read.
 type reading struct {
 	tables
 	at [4]store.Revision
 }
 
-const last = 3 // table of a reading
+const last = 3 // the table that is read last
 
-// read lists all tables. Objects that cannot be read, such as those of a later version,
-// keep their known values. An agent that waited for them would lose its lease, and then its
-// block. The error is then store.ErrUnreadable.
+// read lists all tables. An object that cannot be read, for example one of a later version,
+// keeps its known value, and the error is store.ErrUnreadable. An agent that waited until it
+// could read all objects would lose its lease, and then its block.
 func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error) {
 	r = new(reading)
 	var unreadable []error
@@ -73,7 +73,7 @@ func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error
 	return r, errors.Join(unreadable...)
 }
 
-// errTorn reports tables that belong to different histories.
+// errTorn means that two tables were read from different histories of the store.
 var errTorn = errors.New("the store was replaced while it was read")
 
 func readTable[T store.Object](ctx context.Context, t store.Table[T], known map[string]T, into *map[string]T, at *store.Revision) (err error) {
@@ -84,8 +84,8 @@ func readTable[T store.Object](ctx context.Context, t store.Table[T], known map[
 	return err
 }
 
-// retryFirst and retryMost are the first and the longest pause after a failure: when a
-// store returns, hundreds of hosts ask it for everything.
+// retryFirst and retryMost are the first and the longest pause after a failure. The pauses grow
+// because hundreds of hosts ask for everything when a store is back.
 const retryFirst, retryMost = time.Second, 15 * time.Second
 
 // repeat calls fn until ctx ends, with a pause after each call.
@@ -97,17 +97,17 @@ func repeat(ctx context.Context, failed func(error), fn func() error) {
 			failed(err)
 		}
 		if err == nil || time.Since(began) > retryMost {
-			pause = retryFirst // it worked for a while
+			pause = retryFirst // the call worked for a while before it failed
 		}
 		clock.Sleep(ctx, jitter(pause))
 	}
 }
 
-// jitter returns about d, so that hosts do not act at the same time.
+// jitter returns a random time of about d, so that hosts do not act at the same moment.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// addUnreadable keeps the known values of objects that cannot be read now: a network, or
-// the route to a block, must not disappear because a newer Patchbay wrote it.
+// addUnreadable adds the known values of objects that cannot be read now. If a newer Patchbay
+// has written a network or a block, the network, or the route to the block, must not disappear.
 func addUnreadable[T store.Object](ctx context.Context, t store.Table[T], known, items map[string]T) {
 	for key, object := range known {
 		if _, ok := items[key]; ok {
@@ -119,8 +119,8 @@ func addUnreadable[T store.Object](ctx context.Context, t store.Table[T], known,
 	}
 }
 
-// watchTable applies the events of one table to the mirror, until the store requires a new
-// list.
+// watchTable applies the events of one table to the mirror. It ends when the table must be
+// listed again.
 func watchTable[T store.Object](ctx context.Context, m *mirror, t store.Table[T], at store.Revision, into map[string]T) error {
 	for e, err := range t.Watch(ctx, at) {
 		if err != nil {
@@ -147,21 +147,20 @@ func change[T store.Object](m *mirror, into map[string]T, e store.Event[T]) {
 	}
 }
 
-// onlySeen reports whether an event changed only the time in a node's record, which needs
-// no action.
+// onlySeen reports whether an event changed only the time in a node's record. Then nothing has
+// to be done.
 func onlySeen[T store.Object](was, now T) bool {
 	a, is := any(was).(store.Node)
 	b, _ := any(now).(store.Node)
 	return is && sameNode(a, b)
 }
 
-// callTime limits a few requests to an engine, such as to read an object and change it, or
-// to list a short table. Engines limit each request to 5 s; one that takes nearly that for
-// each is slow, not unreachable. listTime limits the list of a whole table, which takes
-// many requests.
+// callTime limits a few requests, such as reading an object and changing it, or listing a short
+// table. An engine limits each request to 5 s, so one that takes nearly that long is slow, but
+// not unreachable. listTime limits the list of a whole table, which needs many requests.
 const callTime, listTime = 20 * time.Second, 2 * time.Minute
 
-// list returns a table's objects by key. If some cannot be read it returns the others, and
+// list returns the objects of a table by key. If some cannot be read, it returns the others and
 // store.ErrUnreadable.
 func list[T store.Object](ctx context.Context, t store.Table[T], prefix string) (map[string]T, store.Revision, error) {
 	return listWithin(ctx, callTime, t, prefix)

@@ -16,16 +16,17 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// identity is the file of what a host keeps across reboots and changes of its name or
-// addresses.
+// identity is the content of the file that identifies a host. It stays the same when the host
+// reboots or gets another name or other addresses.
 type identity struct {
 	ID string `json:"id"` // 16 hexadecimal digits
 }
 
 const identityFile = "node.json"
 
-// loadIdentity reads this host's id, or creates it on the first start. A file that cannot
-// be read is an error: under a new id the host would abandon its blocks.
+// loadIdentity reads this host's id. On the first start it creates the id. If the file exists
+// but cannot be read, it returns an error, because with a new id the host would abandon its
+// blocks.
 func loadIdentity(dir string) (id string, err error) {
 	id, err = readIdentity(dir)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -39,7 +40,8 @@ func loadIdentity(dir string) (id string, err error) {
 	return id, durable.WriteDurable(filepath.Join(dir, identityFile), data, 0o600)
 }
 
-// readIdentity creates nothing. The error is fs.ErrNotExist if no agent has run here.
+// readIdentity reads the id, but never creates one. If no agent has run here, the error is
+// fs.ErrNotExist.
 func readIdentity(dir string) (id string, err error) {
 	path := filepath.Join(dir, identityFile)
 	data, err := durable.Read(path)

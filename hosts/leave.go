@@ -18,12 +18,12 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// Leaving removes from a host what its agent made there. No agent may run meanwhile.
+// Leaving removes from a host what the agent made there. The agent must not be running.
 type Leaving struct {
 	Store   store.Store
-	Paths   paths.Paths                 // as the agent's
-	ConfDir string                      // as the agent's
-	Force   bool                        // even if addresses of this host's blocks are in use
+	Paths   paths.Paths                 // the same as the agent's
+	ConfDir string                      // the same as the agent's
+	Force   bool                        // leave even if addresses of this host's blocks are in use
 	Clear   func(context.Context) error // removes what the fabric made
 	Log     func(format string, args ...any)
 
@@ -31,11 +31,11 @@ type Leaving struct {
 	links opener
 }
 
-// Do takes this host out of all networks. It refuses while containers have addresses of its
-// blocks or Docker networks allocate from them, because other hosts may take those
-// addresses afterwards. If the store is unreachable or a step fails, Do completes the other
-// steps; call it again then, or when it was killed. On a host without an agent it changes
-// nothing.
+// Do takes this host out of all networks. It refuses if containers have addresses of this
+// host's blocks, or if Docker networks assign addresses of them, because other hosts may assign
+// these addresses afterwards. If the store is unreachable or a step fails, Do still does the
+// other steps. In that case, or if it was killed, it can be called again. On a host without an
+// agent it changes nothing.
 func (l Leaving) Do(ctx context.Context) error {
 	l.dir = filepath.Join(l.Paths.State, "hosts")
 	m := mirror{}
@@ -44,7 +44,7 @@ func (l Leaving) Do(ctx context.Context) error {
 	}
 	theirs, away := l.inStore(ctx)
 	own := maps.Clone(m.cache.Own)
-	for _, b := range theirs.Blocks { // the cache may lack one
+	for _, b := range theirs.Blocks { // the cache may lack a block
 		own = with(own, b)
 	}
 	if err := l.idle(own); err != nil {
@@ -54,7 +54,7 @@ func (l Leaving) Do(ctx context.Context) error {
 	for _, network := range removed {
 		l.Log("network %s: configuration removed", network)
 	}
-	if err := errors.Join(err, l.idle(own)); err != nil { // a runtime may have read a configuration before it was removed
+	if err := errors.Join(err, l.idle(own)); err != nil { // a runtime may have read a configuration just before it was removed
 		return err
 	}
 	if err := errors.Join(away, l.giveBack(ctx, theirs), l.Clear(ctx), l.dropBridges(&m.cache)); err != nil {
@@ -74,7 +74,7 @@ func with(own map[string][]netip.Prefix, b store.Block) map[string][]netip.Prefi
 	return own
 }
 
-// idle refuses while addresses of blocks, by network, are in use here.
+// idle returns an error if addresses of the blocks, given by network, are in use on this host.
 func (l *Leaving) idle(own map[string][]netip.Prefix) error {
 	if l.Force {
 		return nil
@@ -93,7 +93,7 @@ func (l *Leaving) idle(own map[string][]netip.Prefix) error {
 	return errors.Join(errs...)
 }
 
-// unused refuses blocks that containers have addresses of.
+// unused returns an error if containers have addresses of the blocks.
 func (l *Leaving) unused(own map[string][]netip.Prefix) error {
 	var errs []error
 	for network, blocks := range own {
@@ -106,7 +106,7 @@ func (l *Leaving) unused(own map[string][]netip.Prefix) error {
 	return errors.Join(errs...)
 }
 
-// inStore returns what the store holds of this host.
+// inStore returns what the store has about this host.
 func (l *Leaving) inStore(ctx context.Context) (w world, err error) {
 	self, err := readIdentity(l.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -124,8 +124,8 @@ func (l *Leaving) inStore(ctx context.Context) (w world, err error) {
 	return w, err
 }
 
-// giveBack removes what the store holds of this host: its blocks, the endpoints on its last
-// lease, and last its node.
+// giveBack removes what the store has about this host: first its blocks, then the endpoints on
+// its last lease, then its node.
 func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 	var errs []error
 	for _, b := range theirs.Blocks {
@@ -163,7 +163,8 @@ func (l *Leaving) dropBridges(w *world) error {
 	return errors.Join(errs...)
 }
 
-// forget removes the agent's files, the identity last. A store in the same directory stays.
+// forget removes the agent's files, the identity last. It keeps a store that is in the same
+// directory.
 func (l *Leaving) forget() error {
 	for _, name := range []string{cacheFile, statusFile, identityFile} {
 		if err := durable.Remove(filepath.Join(l.dir, name)); err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 )
 
-// container is an endpoint of this host as `patchbayd docker` and dockerd store it. The
-// agent only reads their files: it calls neither.
+// container is one endpoint of a container on this host, as the Docker driver and dockerd store
+// it. The agent only reads their files, and never calls these programs.
 type container struct {
 	Network string // the CNI network's name
 	ID      string // Docker's id of the endpoint
@@ -30,37 +30,37 @@ type container struct {
 	Names   []string
 }
 
-// dockerCopy is a Docker network with the address ranges of the configuration that it
-// copied when it was created.
+// dockerCopy describes a Docker network. It has the address ranges of the configuration that
+// the network copied when it was created.
 type dockerCopy struct {
 	ID, Network string
 	Ranges      []netip.Prefix
-	Bare        bool // created by an earlier release: without masquerade
+	Bare        bool // created by an earlier release, without masquerade
 }
 
-// docker reads files below two directories, and rereads only those that changed.
+// docker reads the files of the driver and of dockerd, and reads only changed files again.
 type docker struct {
 	state, data string // /var/lib/patchbay, /var/lib/docker
 	configs     map[string]dockerConfig
-	files       string // fingerprint of the driver's files at the last read
+	files       string // fingerprint of the driver's files when they were last read
 	networks    []*state.Network
 	endpoints   []*state.Endpoint
 
-	// The result of the last read, valid until a file changes.
-	whole  bool // the read had no error
+	// What was last read. It is valid until a file changes.
+	whole  bool // that read had no error
 	all    []container
 	copies []dockerCopy
 }
 
-// dockerConfig is the content of a container's config.v2.json at one time.
+// dockerConfig is the content of a container's config.v2.json and when the file was written.
 type dockerConfig struct {
 	changed time.Time
 	size    int64
 	config  *containerConfig
 }
 
-// containerConfig is the part of Docker's file that holds names. DNSNames exists since
-// Docker 25 and includes the other names.
+// containerConfig is the part of that file that holds names. DNSNames exists since Docker 25,
+// and includes the other names.
 type containerConfig struct {
 	ID     string
 	Name   string
@@ -74,8 +74,8 @@ type containerConfig struct {
 	}
 }
 
-// read lists the endpoints of containers, and the Docker networks. It returns the same
-// slices again if no file has changed.
+// read lists the endpoints of containers and the Docker networks. If no file has changed, it
+// returns the same slices as before.
 func (d *docker) read() (all []container, copies []dockerCopy, err error) {
 	news, err := d.readState()
 	configs, more, err2 := d.readConfigs()
@@ -105,7 +105,7 @@ func (d *docker) read() (all []container, copies []dockerCopy, err error) {
 func (d *docker) readState() (news bool, err error) {
 	dir := filepath.Join(d.state, "docker")
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return false, nil // the driver has never run here
+		return false, nil // the driver has never run on this host
 	}
 	files, err := fingerprint(filepath.Join(dir, "networks"), filepath.Join(dir, "endpoints"))
 	if err != nil || files == d.files {
@@ -125,7 +125,7 @@ func (d *docker) readState() (news bool, err error) {
 	return true, err
 }
 
-// withUnread adds the known values of files that exist but could not be read now.
+// withUnread adds the known values of files that exist but cannot be read now.
 func withUnread[T any](dir string, now, before []*T, id func(*T) string) []*T {
 	for _, was := range before {
 		if slices.ContainsFunc(now, func(is *T) bool { return id(is) == id(was) }) {
@@ -138,7 +138,7 @@ func withUnread[T any](dir string, now, before []*T, id func(*T) string) []*T {
 	return now
 }
 
-// fingerprint changes when a file below the directories is replaced.
+// fingerprint returns a text that changes when a file below the directories is replaced.
 func fingerprint(dirs ...string) (string, error) {
 	var out strings.Builder
 	for _, dir := range dirs {
@@ -155,7 +155,7 @@ func fingerprint(dirs ...string) (string, error) {
 	return out.String(), nil
 }
 
-// copyOf reads the configuration that a Docker network copied.
+// copyOf reads the configuration that a Docker network copied when it was created.
 func copyOf(n *state.Network) (c dockerCopy, err error) {
 	var list struct {
 		Name    string
@@ -179,14 +179,15 @@ func copyOf(n *state.Network) (c dockerCopy, err error) {
 	return c, nil
 }
 
-// place is a container on one network.
+// place is one network that a container is on.
 type place struct {
 	container *containerConfig
-	names     []string // on that network, in addition to the container's own
+	names     []string // its names on that network, in addition to the container's own
 }
 
-// places finds places by Docker's id of the endpoint, or by the ids of container and
-// network: for a moment the file of a running container lacks the endpoint's id.
+// places finds a place by Docker's id of the endpoint, or else by the ids of container and
+// network. The latter is needed because for a moment the file of a running container lacks the
+// endpoint's id.
 type places struct {
 	endpoints map[string]place
 	networks  map[[2]string]place
@@ -244,8 +245,8 @@ func dockerNames(c *containerConfig, more []string) []string {
 	return out
 }
 
-// readConfigs reads the containers' files that changed. news reports whether any file
-// changed, appeared or disappeared.
+// readConfigs reads those files of containers that have changed. news reports whether a file
+// has changed, appeared or disappeared.
 func (d *docker) readConfigs() (out []*containerConfig, news bool, err error) {
 	dir := filepath.Join(d.data, "containers")
 	entries, err := os.ReadDir(dir)
@@ -276,7 +277,7 @@ func (d *docker) readConfigs() (out []*containerConfig, news bool, err error) {
 	return out, news || len(d.configs) != len(before), errors.Join(errs...)
 }
 
-// readConfig reads one file if it has changed. Docker replaces the whole file.
+// readConfig reads one file if it has changed. Docker always replaces the whole file.
 func readConfig(path string, was dockerConfig) (dockerConfig, error) {
 	if was.config == nil {
 		was.config = &containerConfig{}

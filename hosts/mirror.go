@@ -13,22 +13,22 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// mirror is a copy of the store that follows its changes: always one whole world, of one
-// history. Its methods are safe for concurrent use.
+// mirror is a copy of the store that follows its changes. It always holds the whole store, from
+// one history. Its methods are safe for concurrent use.
 type mirror struct {
 	self   string // id of this node
 	mu     sync.Mutex
-	known  bool // the cache was loaded
-	synced bool // the store has been read since this process began
+	known  bool // the saved world was loaded
+	synced bool // this process has read the store
 	cache  world
 	tables
 	changed func()
 	doubt   time.Duration // how long after a loss of data the store cannot say which hosts are gone
-	updated time.Time     // when the store last delivered something
-	owned   int           // counts changes of the blocks that this node remembers as its own
+	updated time.Time     // when the store last sent something
+	owned   int           // counts how often the remembered blocks of this node changed
 }
 
-// tables holds the objects of a store, by key.
+// tables holds the objects of the store, by key.
 type tables struct {
 	networks  map[string]store.Network
 	nodes     map[string]store.Node
@@ -58,9 +58,8 @@ func sorted[T any](table map[string]T) []T {
 	return out
 }
 
-// snapshot returns the current world. known reports whether it is usable at all, and synced
-// whether this process has read it from the store: an object that a cached world lacks may
-// exist.
+// snapshot returns the current world. known reports whether there is one at all. synced reports
+// whether this process has read it from the store: if not, an object that it lacks may exist.
 func (m *mirror) snapshot() (w world, known, synced bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,7 +71,7 @@ func (m *mirror) snapshot() (w world, known, synced bool) {
 	return w, m.known || m.synced, m.synced
 }
 
-// refresh sets in w what this host remembers of itself.
+// refresh sets in w what this host remembers about itself.
 func (m *mirror) refresh(w *world) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,12 +79,12 @@ func (m *mirror) refresh(w *world) {
 	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
 }
 
-// remember sets which blocks are this node's.
+// remember stores which blocks are this node's.
 func (m *mirror) remember(network string, blocks []netip.Prefix) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if slices.Equal(m.cache.Own[network], blocks) {
-		if len(blocks) > 0 && len(m.cache.Given[network]) == 0 { // the bridge was removed, and is about to be created again
+		if len(blocks) > 0 && len(m.cache.Given[network]) == 0 { // the bridge was removed, and an ADD will create it again
 			m.cache.give(network, blocks)
 		}
 		return
@@ -102,7 +101,7 @@ func (m *mirror) remember(network string, blocks []netip.Prefix) {
 	m.cache.give(network, blocks)
 }
 
-// give notes blocks whose first addresses a network's bridge may have.
+// give stores blocks whose first addresses a network's bridge may have.
 func (w *world) give(network string, blocks []netip.Prefix) {
 	all := slices.Concat(w.Given[network], blocks)
 	slices.SortFunc(all, netip.Prefix.Compare)
@@ -112,14 +111,14 @@ func (w *world) give(network string, blocks []netip.Prefix) {
 	w.Given = given
 }
 
-// changes counts the changes of the blocks that this node remembers as its own.
+// changes returns how often the remembered blocks of this node have changed.
 func (m *mirror) changes() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.owned
 }
 
-// bridged notes whether a network may have a bridge on this host.
+// bridged stores whether a network may have a bridge on this host.
 func (m *mirror) bridged(network string, is bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,10 +13,10 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// missing holds the objects that this host knows of and that a store without its data
-// lacks. Each stays until the store has it again, or another object in its place, or the
-// watch delivers its deletion. An object that could not be read never counts as deleted
-// (docs/adr/0039).
+// missing holds the objects that this host knows but that the store has lost with its data. An
+// object stays in it until the store has that object again, or another one in its place, or
+// until the watch reports that the object was deleted. An object that cannot be read never
+// counts as deleted (docs/adr/0039).
 type missing struct {
 	Networks  []store.Network  `json:"networks,omitempty"`
 	Nodes     []store.Node     `json:"nodes,omitempty"`
@@ -24,12 +24,12 @@ type missing struct {
 	Endpoints []store.Endpoint `json:"endpoints,omitempty"` // kept only for rebuildTime
 }
 
-// rebuildTime is how long hosts have to write their own data to a store that lost it. After
-// that this host drops what only they can know: names, and which hosts are present.
+// rebuildTime is how long the hosts have to write their own data to a store that lost it. After
+// that, this host drops what only those hosts can know: names, and which hosts are present.
 const rebuildTime = 10 * time.Minute
 
-// replace takes a whole world from the store. If that does not follow the last known
-// revision, objects that it lacks become missing, not deleted.
+// replace takes over a new reading of the whole store. If the reading does not follow the last
+// known revision, the objects that it lacks become missing, not deleted.
 func (m *mirror) replace(r *reading) {
 	m.mu.Lock()
 	if m.synced {
@@ -46,9 +46,9 @@ func (m *mirror) replace(r *reading) {
 	m.changed()
 }
 
-// follows reports whether a reading is of the same store, at a later revision. A world
-// saved by an earlier release has no revision. A reading then does not follow if it lacks
-// this host and the saved world has it.
+// follows reports whether a reading is of the same store and not older. A world that an earlier
+// release saved has no revision. In that case the reading does not follow if it lacks this host
+// and the saved world has it.
 func (m *mirror) follows(r *reading) bool {
 	if m.cache.Heard == "" {
 		_, here := r.nodes[m.self]
@@ -57,7 +57,7 @@ func (m *mirror) follows(r *reading) bool {
 	return r.at[last].Follows(m.cache.Heard)
 }
 
-// merge builds the world from the store's tables and the missing objects.
+// merge builds the world from the tables of the store and the missing objects.
 func (m *mirror) merge() {
 	w := &m.cache
 	w.Networks, w.Nodes, w.Blocks, w.Endpoints = sorted(m.networks), sorted(m.nodes), sorted(m.blocks), sorted(m.endpoints)
@@ -75,8 +75,8 @@ func (m *mirror) merge() {
 	w.Endpoints = append(w.Endpoints, w.Missing.Endpoints...)
 }
 
-// still returns what the store's world still lacks. It excludes this host's own objects,
-// which this host has to write again.
+// still returns the missing objects that the store still lacks. It omits this host's own
+// objects, because this host writes them again.
 func (m *mirror) still(w *world) (out missing) {
 	sound := slices.DeleteFunc(slices.Clone(w.Networks), func(n store.Network) bool { return Check(&n) != nil })
 	for _, n := range w.Missing.Networks {
@@ -109,27 +109,27 @@ func (m *mirror) still(w *world) (out missing) {
 	return out
 }
 
-// overlapped reports whether blocks has one of the same network that overlaps b. A wider
-// block does not count: no host claims one.
+// overlapped reports whether one of blocks belongs to the same network as b and overlaps it. A
+// block wider than b does not count, because no host claims such a block.
 func overlapped(blocks []store.Block, b store.Block) bool {
 	return slices.ContainsFunc(blocks, func(o store.Block) bool {
 		return o.Network == b.Network && o.Prefix.Overlaps(b.Prefix) && o.Prefix.Bits() >= b.Prefix.Bits()
 	})
 }
 
-// moved reports whether the node of a block holds another block of the same network, family
-// and length.
+// moved reports whether the node that held b now holds another block of the same network,
+// family and length.
 func moved(blocks []store.Block, b store.Block) bool {
 	return slices.ContainsFunc(blocks, func(o store.Block) bool {
 		return o.Node == b.Node && o.Network == b.Network && o.Prefix.Addr().Is4() == b.Prefix.Addr().Is4() && o.Prefix.Bits() == b.Prefix.Bits()
 	})
 }
 
-// waits reports whether the present node of a missing block waits for a free one: if the
-// missing block were its own, it would have written it again. Without this rule two hosts,
-// each taking the block for the other's, would both wait for ever. What the store delivered
-// just after it lost its data does not count: the node may have had no time to write, and
-// this host may have been cut off since.
+// waits reports whether the present node of a missing block is waiting for a free block. Then
+// the missing block is not its own, because it would have written that one again. Without this
+// rule, two hosts could each take the block for the other's, and both would wait for ever. The
+// rule needs data that the store sent at least rebuildTime after it lost its data: before, the
+// node may have had no time to write, and this host may have been cut off since.
 func (m *mirror) waits(w *world, b store.Block) bool {
 	n, there := m.networks[b.Network]
 	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })
@@ -169,7 +169,8 @@ func beside(blocks []store.Block, network string, others []store.Block) (out []s
 	return out
 }
 
-// forget drops an object after an event for it: from now on the store's state counts.
+// forget removes an object from missing after an event for it, because the store's state counts
+// from then on.
 func (m *missing) forget(object store.Object) {
 	switch o := object.(type) {
 	case store.Network:
@@ -183,7 +184,8 @@ func (m *missing) forget(object store.Object) {
 	}
 }
 
-// without copies the slice if it has the object, because readers share these slices.
+// without returns a copy of the slice without the object. It copies because readers share the
+// slice.
 func without[T store.Object](all []T, object T) (out []T) {
 	key := object.Key()
 	if !slices.ContainsFunc(all, func(o T) bool { return o.Key() == key }) {
@@ -197,7 +199,7 @@ func without[T store.Object](all []T, object T) (out []T) {
 	return out
 }
 
-// lost reports what the store lacks; nil when nothing is missing.
+// lost returns an error that names what the store lacks, or nil.
 func (m *mirror) lost() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -223,8 +225,8 @@ func (m *mirror) lost() error {
 	return fmt.Errorf("it does not have %s, as if its data were lost: the agent continues with the last known state; create the networks again, and hosts keep their blocks", strings.Join(names, ", "))
 }
 
-// refuse keeps a host from claiming a new block of a missing network: a user may have
-// removed the network, or may create it again with other subnets.
+// refuse returns an error if a network is missing, so that this host claims no new block of it.
+// A user may have removed that network, or may create it again with other subnets.
 func (m *missing) refuse(n *store.Network, subnet netip.Prefix) error {
 	if !m.has(n.Name) {
 		return nil

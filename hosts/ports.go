@@ -15,10 +15,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// ports finds the port of a network's bridge that an address is behind. It uses the
-// kernel's tables: the neighbour's Ethernet address, and the port where the bridge learned
-// that. A container with many addresses is behind one port. A query has no port if it comes
-// from another host, or from an address that no neighbour answers for.
+// ports finds the port of a network's bridge behind which an address is. It uses two tables of
+// the kernel: the neighbour table has the Ethernet address, and the bridge's forwarding table
+// has the port for that. So a container with many addresses still has one port. A query has no
+// port if it comes from another host, or from an address for which no neighbour answers.
 type ports struct {
 	proc   string
 	report func(subject string, err error)
@@ -27,18 +27,18 @@ type ports struct {
 	now map[string]seenPorts // by network
 }
 
-// seenPorts is the result of one look at the kernel's tables.
+// seenPorts is the result of one read of these tables.
 type seenPorts struct {
 	at time.Time
 	of map[netip.Addr]int // link index
 }
 
-// portsKnown and portsUnknown limit the age of a look, for an address that it has and for
-// one that it lacks. A look costs as much as the network has containers, and any container
-// can query with any source address.
+// portsKnown and portsUnknown are how old a read may be: for an address that it has, and for
+// one that it lacks. A read costs time in proportion to the containers of the network, and any
+// container can send queries with any source address.
 const portsKnown, portsUnknown = time.Second, 100 * time.Millisecond
 
-// of implements Ports of names.Server.
+// of implements the field Ports of names.Server.
 func (p *ports) of(network string, addr netip.Addr) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// problems holds the current errors by subject. It logs each when it appears, changes or
-// ends, and not each time that the agent finds it again.
+// problems holds the current errors, by subject. It logs an error when it appears, changes or
+// ends, but not each time the agent finds it again.
 type problems struct {
 	log func(format string, args ...any)
 
@@ -22,7 +22,7 @@ type problems struct {
 	n   int // number of changes
 }
 
-// set sets the error of a subject; nil when there is none.
+// set sets the error of a subject. A nil error means that the subject has none.
 func (s *problems) set(subject string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,7 +43,7 @@ func (s *problems) set(subject string, err error) {
 	s.log("%s: %v", subject, err)
 }
 
-// setAll sets the errors of all subjects of a kind.
+// setAll sets the errors of all subjects of one kind.
 func (s *problems) setAll(kind string, wrong map[string]error) {
 	for name, err := range wrong {
 		s.set(kind+" "+name, err)
@@ -61,7 +61,7 @@ func (s *problems) subjects() []string {
 	return slices.Sorted(maps.Keys(s.now))
 }
 
-// changes returns how many changes there have been.
+// changes returns how often the errors have changed.
 func (s *problems) changes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,10 +18,10 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// endpoints returns this host's own endpoints and those of its containers on networks of
-// the store, by key. The ids of endpoints on one lease end in the lease's name. So those of
-// the next lease can exist beside them until they are removed, and no name is missing
-// meanwhile.
+// endpoints returns, by key, the endpoints of this host itself and those of its containers that
+// are on networks of the store. The ids of endpoints on one lease end in the lease's name. So
+// the endpoints of the next lease can be created before the old ones are removed, and every
+// name always exists.
 func (a *Agent) endpoints(w *world, here []container) map[string]store.Endpoint {
 	out := map[string]store.Endpoint{}
 	add := func(e store.Endpoint) {
@@ -38,8 +38,9 @@ func (a *Agent) endpoints(w *world, here []container) map[string]store.Endpoint 
 	return out
 }
 
-// endpointOf returns a container as an endpoint, false when it is on no network of the
-// store. Addresses outside of the network are left out: they concern no other host.
+// endpointOf converts a container to an endpoint. It returns false if the container is on no
+// network of the store. It leaves out addresses outside the network, because they do not
+// concern other hosts.
 func endpointOf(w *world, c *container) (store.Endpoint, bool) {
 	i := slices.IndexFunc(w.Networks, func(n store.Network) bool { return n.Name == c.Network })
 	if i < 0 {
@@ -54,10 +55,9 @@ func endpointOf(w *world, c *container) (store.Endpoint, bool) {
 	return e, len(e.Addrs) > 0
 }
 
-// publish makes the store's endpoints of this host equal those of its containers. After the
-// first call that runs out of time it makes no further ones, because each may take
-// callTime.
-// It creates nothing without a lease: an object without one would outlive this host.
+// publish makes the store's endpoints of this host equal to those of its containers. If a call
+// runs out of time, it makes no further calls, because each may take callTime. Without a lease
+// it creates nothing: an object without a lease would stay after this host is gone.
 func (a *Agent) publish(ctx context.Context, w *world) error {
 	here, known := a.known()
 	want, may := a.endpoints(w, here), a.mayUnpublish(known)
@@ -69,7 +69,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	if (time.Since(a.checked) >= reconcileEvery || !a.checked.After(w.Doubted)) && late(a.check(ctx, w)) {
 		return errors.Join(errs...)
 	}
-	for _, key := range slices.Sorted(maps.Keys(want)) { // the presence sorts first
+	for _, key := range slices.Sorted(maps.Keys(want)) { // the endpoint of presence sorts first
 		e := want[key]
 		if was, ok := a.published[key]; ok && reflect.DeepEqual(was.Object, e) {
 			continue
@@ -103,14 +103,14 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 }
 
 // duplicateAfter is longer than an event takes to arrive. duplicateExpiry is longer than
-// another host takes to create its endpoints again after this one removed them: it checks
-// them each reconcileEvery.
+// another host with this id takes to create its endpoints again after this host removed them:
+// an agent checks its endpoints each reconcileEvery.
 const duplicateAfter, duplicateExpiry = 15 * time.Second, 3 * reconcileEvery
 
-// duplicateID gets the unwanted endpoints of this host, such as those on another lease. The
-// endpoints of this host's former agent are removed once. If some of the same lease come
-// back, another host has the same id, as copies of a machine do. duplicateID reports that
-// until none have come for duplicateExpiry.
+// duplicateID looks for another host with this host's id, as copies of a machine have. It gets
+// the endpoints of this host that this agent does not want. Endpoints of this host's former
+// agent are removed, and do not come back. If endpoints of the same other lease come back,
+// another host creates them. duplicateID reports this until none have come for duplicateExpiry.
 func (a *Agent) duplicateID(others []store.Endpoint, now time.Time) error {
 	for _, e := range others {
 		run := e.ID[strings.LastIndexByte(e.ID, '.')+1:]
@@ -129,15 +129,15 @@ func (a *Agent) duplicateID(others []store.Endpoint, now time.Time) error {
 	return fmt.Errorf("another host has the id %s of this one: stop the agent on one of them, remove %s there, and start it", a.self, filepath.Join(a.dir, identityFile))
 }
 
-// check reads which endpoints the store has on this host's lease: another program may have
-// deleted some.
+// check reads which endpoints the store has on this host's lease, because another program may
+// have deleted some.
 func (a *Agent) check(ctx context.Context, w *world) error {
 	published := map[string]store.Item[store.Endpoint]{}
 	for _, network := range append([]store.Network{{Name: presence}, {Name: lasting}}, w.Networks...) {
 		ctx, cancel := context.WithTimeout(ctx, callTime)
 		prefix := network.Name + "/" + a.self + "/"
 		items, _, err := a.opts.Store.Endpoints().List(ctx, prefix)
-		if cancel(); errors.Is(err, store.ErrUnreadable) { // an endpoint on this lease is put or dropped whatever it holds
+		if cancel(); errors.Is(err, store.ErrUnreadable) { // an endpoint on this lease is put or dropped whatever it contains
 			for key := range a.published {
 				if strings.HasPrefix(key, prefix) {
 					published[key] = store.Item[store.Endpoint]{}
@@ -169,7 +169,7 @@ func (a *Agent) put(ctx context.Context, key string, e store.Endpoint) error {
 	if at == "" || errors.Is(err, store.ErrConflict) {
 		at, err = table.Create(ctx, e, a.leaseOf(&e))
 	}
-	if errors.Is(err, store.ErrLeaseOver) { // the lease itself may notice much later
+	if errors.Is(err, store.ErrLeaseOver) { // the lease itself may notice this much later
 		a.endLease()
 		a.lease = nil
 	}
@@ -200,8 +200,8 @@ func (a *Agent) leaseOf(e *store.Endpoint) store.Lease {
 	return a.lease
 }
 
-// drop removes an endpoint on this lease. One that has changed since it was put belongs to
-// another agent by now, and dropOther handles it.
+// drop removes an endpoint on this lease. If the endpoint has changed since put wrote it, it
+// belongs to another agent, and dropOther removes it.
 func (a *Agent) drop(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -213,9 +213,9 @@ func (a *Agent) drop(ctx context.Context, key string) error {
 	return nil
 }
 
-// dropOther removes an endpoint on another lease as the watch delivered it. One that has
-// changed since comes again with its event, and one that cannot be read goes with its
-// lease.
+// dropOther removes an endpoint on another lease, in the version that the watch delivered. If
+// it has changed since, it is removed after the event for that change. If it cannot be read, it
+// disappears with its lease.
 func (a *Agent) dropOther(ctx context.Context, e store.Endpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

@@ -14,25 +14,26 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// errUnread is wrapped when the agent could not read whether this host can take part in a
+// errUnread is in the error if the agent could not read whether this host can take part in a
 // network.
 var errUnread = errors.New("this host's links and addresses cannot be read")
 
-// removal decides what the agent may remove from this host or from the store; each removal
-// asks it. Only a whole world that this process has read from the store shows what no
-// longer exists: a cached world may lack newer objects. A failed read never allows a
-// removal.
+// removal decides what the agent may remove from this host or from the store. Everything that
+// removes asks it first. Only a whole world that this process has read from the store shows
+// what no longer exists, because a cached world may lack newer objects. A failed read never
+// allows a removal.
 type removal struct {
 	whole  bool
-	unread map[string]bool // networks for which this host could not be examined
+	unread map[string]bool // networks for which the state of this host could not be read
 
-	// known reports whether all containers of this host are known, there whether the driver
-	// has a file for an endpoint.
+	// known reports whether all containers of this host are known. there reports whether the
+	// driver has a file for an endpoint.
 	known bool
 	there func(endpoint string) bool
 }
 
-// mayRemove covers this host. wrong has the reasons why it takes no part in networks.
+// mayRemove returns the removal for this host's own objects. wrong has the reasons why this
+// host takes no part in networks.
 func mayRemove(synced bool, wrong map[string]error) *removal {
 	r := &removal{whole: synced, unread: map[string]bool{}}
 	for network, err := range wrong {
@@ -43,24 +44,25 @@ func mayRemove(synced bool, wrong map[string]error) *removal {
 	return r
 }
 
-// network reports whether this host may remove what it no longer needs of a network: the
-// configuration, the bridge and the bridge's addresses.
+// network reports whether the agent may remove what this host no longer needs of a network: the
+// configuration, the bridge, and the bridge's addresses.
 func (r *removal) network(name string) bool { return r.whole && !r.unread[name] }
 
-// sets reports whether the agent may apply whole sets, which removes all that a set lacks:
-// the routes to other hosts, and the addresses that answer names. It may not while it could
-// not examine this host for some network, which may have running containers. A cached world
-// is enough for a set: it was whole when it was saved.
+// sets reports whether the agent may apply whole sets: the routes to other hosts, and the
+// addresses at which the resolver listens. Applying a set removes everything that the set
+// lacks. This is not allowed if the state of this host could not be read for some network,
+// because that network may have running containers. A cached world is enough for a set, because
+// it was whole when it was saved.
 func (r *removal) sets() bool { return len(r.unread) == 0 }
 
-// endpoint reports whether the store's record of an unknown container of this host may be
-// removed.
+// endpoint reports whether the agent may remove an endpoint from the store whose container it
+// does not know.
 func (r *removal) endpoint(e *store.Endpoint) bool {
-	id, _, _ := strings.Cut(e.ID, ".") // the rest names the lease
+	id, _, _ := strings.Cut(e.ID, ".") // what follows the dot names the lease
 	return r.whole && (r.known || !r.there(id))
 }
 
-// mayUnpublish covers the store's records of this host's containers.
+// mayUnpublish returns the removal for the endpoints of this host's containers in the store.
 func (a *Agent) mayUnpublish(known bool) *removal {
 	return &removal{whole: true, known: known, there: func(endpoint string) bool {
 		_, err := os.Lstat(filepath.Join(a.opts.Paths.State, "docker", "endpoints", filepath.Base(endpoint)))
@@ -68,8 +70,8 @@ func (a *Agent) mayUnpublish(known bool) *removal {
 	}}
 }
 
-// free reports whether no container of this host has an address of blocks, so that the
-// blocks may be given back or their addresses removed. After an error nothing may.
+// free reports whether no container of this host has an address of the blocks. Only then may
+// the blocks be given back, or their addresses be removed. After an error neither is allowed.
 func (a *Agent) free(network string, blocks ...netip.Prefix) (bool, error) {
 	used, err := a.used(network, blocks)
 	return err == nil && used == 0, err

@@ -17,7 +17,7 @@ import (
 // cniVersion is the version of the rendered configurations.
 const cniVersion = "1.1.0"
 
-// mark identifies our configurations; the agent changes no other file.
+// mark identifies our configurations. The agent changes no file without it.
 const mark = "patchbayd hosts; changes are overwritten"
 
 // conflist is the configuration of one network on one host.
@@ -28,9 +28,8 @@ type conflist struct {
 	Plugins    []json.RawMessage `json:"plugins"`
 }
 
-// bridgeConf is the first plugin: the reference's fields, and ipMasqOutside. An earlier
-// release of the plugin ignores that field and sets up no masquerade, rather than a wrong
-// one.
+// bridgeConf is the first plugin. It has the reference's fields, and ipMasqOutside. A release
+// that does not know that field sets up no masquerade, which is better than a wrong one.
 type bridgeConf struct {
 	Type      string         `json:"type"`
 	Bridge    string         `json:"bridge"`
@@ -56,15 +55,15 @@ type routeConf struct {
 	Dst netip.Prefix `json:"dst"`
 }
 
-// plan is this host's part of one network.
+// plan describes this host's part of one network.
 type plan struct {
 	Network store.Network
-	Blocks  []netip.Prefix // this host's, one of each family
-	MTU     int            // of containers, in bytes; 0: the kernel's default
-	DNS     bool           // containers get our resolver's addresses
+	Blocks  []netip.Prefix // this host's blocks, one of each family
+	MTU     int            // the MTU of containers, in bytes; 0 means the kernel's default
+	DNS     bool           // containers use our resolver
 }
 
-// gateways returns the addresses of the bridge, where the resolver answers, too.
+// gateways returns the addresses of the bridge, at which the resolver also listens.
 func (p *plan) gateways() (out []netip.Addr) {
 	for _, b := range p.Blocks {
 		out = append(out, gatewayOf(b))
@@ -72,7 +71,8 @@ func (p *plan) gateways() (out []netip.Addr) {
 	return out
 }
 
-// gatewayOf returns the bridge's address in a block: the default of host-local.
+// gatewayOf returns the address of the bridge in a block, which is host-local's default
+// gateway.
 func gatewayOf(block netip.Prefix) netip.Addr { return block.Masked().Addr().Next() }
 
 // render returns the configuration of a network.
@@ -103,7 +103,7 @@ func render(p *plan) ([]byte, error) {
 	return append(out, '\n'), nil
 }
 
-// following returns the plugins after the bridge.
+// following returns the plugins that come after the bridge.
 func following(n *store.Network) []json.RawMessage {
 	if n.Plugins != nil {
 		return n.Plugins
@@ -114,7 +114,7 @@ func following(n *store.Network) []json.RawMessage {
 	}
 }
 
-// anywhere returns the default route of a family.
+// anywhere returns the destination of the default route for a prefix's family.
 func anywhere(of netip.Prefix) netip.Prefix {
 	if of.Addr().Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -122,8 +122,8 @@ func anywhere(of netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// bridgeName returns the name of a network's bridge: the network's name if it fits, to be
-// readable.
+// bridgeName returns the name of a network's bridge. It contains the network's name if that is
+// short enough, so that users can read it.
 func bridgeName(network string) string {
 	const prefix = "pb-"
 	if name := prefix + network; spec.ValidateIfName(name) == nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
-// status is the agent's report on this host, for ls.
+// status is what the agent reports about this host, for `ls`.
 type status struct {
 	Node  string   `json:"node"`
 	Wrong []string `json:"wrong,omitempty"`
@@ -31,7 +31,7 @@ type status struct {
 
 const statusFile = "status.json"
 
-// saveStatus writes the current problems of this host.
+// saveStatus writes the current problems of this host to a file.
 func (a *Agent) saveStatus() error {
 	data, err := json.Marshal(status{a.self, a.problems.all()})
 	if err != nil {
@@ -44,7 +44,7 @@ func (a *Agent) saveStatus() error {
 	return durable.WriteDurable(path, data, 0o600)
 }
 
-// Listing is the output of ls.
+// Listing is what `ls` prints.
 type Listing struct {
 	Networks  []store.Network  `json:"networks"`
 	Nodes     []NodeLine       `json:"nodes"`
@@ -52,25 +52,26 @@ type Listing struct {
 	Endpoints []store.Endpoint `json:"endpoints"`
 	// Wrong lists the current problems of this host.
 	Wrong []string `json:"wrong,omitempty"`
-	// Remembered is the reason why the store is away; then the rest is its last known
+	// Remembered says why the store cannot be reached. If it is set, the rest is the last known
 	// state.
 	Remembered string `json:"remembered,omitempty"`
 }
 
-// NodeLine is a host.
+// NodeLine describes a host.
 type NodeLine struct {
 	store.Node
 	Present bool `json:"present"`
 }
 
-// BlockLine is a block with the name of its host.
+// BlockLine describes a block, with the name of its host.
 type BlockLine struct {
 	store.Block
 	NodeName string `json:"nodeName"`
 	Present  bool   `json:"present"`
 }
 
-// List reads the store, or the agent's saved copy of it below dir.
+// List reads the store. If the store cannot be reached, List reads the agent's saved copy in
+// dir.
 func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 	w, err := a.read(ctx)
 	out := &Listing{Nodes: []NodeLine{}, Blocks: []BlockLine{}, Endpoints: []store.Endpoint{}}
@@ -101,7 +102,7 @@ func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 	return out, err
 }
 
-// wrongHere returns the problems that the agent of this host reports, if one runs.
+// wrongHere returns the problems that this host's agent has reported, if an agent is running.
 func wrongHere(dir string) ([]string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, statusFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -117,8 +118,8 @@ func wrongHere(dir string) ([]string, error) {
 	return s.Wrong, nil
 }
 
-// read returns the whole store. If some objects cannot be read it returns the others, and
-// store.ErrUnreadable.
+// read returns everything in the store. If some objects cannot be read, it returns the others
+// and store.ErrUnreadable.
 func (a Admin) read(ctx context.Context) (w world, err error) {
 	var errs []error
 	for _, read := range []func() error{

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// tendStore maintains this host's records in the store: its node, lease, blocks and
-// containers. It retries a store that failed.
+// tendStore keeps this host's records in the store up to date: its node, lease, blocks and
+// containers. If the store fails, it tries again.
 func (a *Agent) tendStore(ctx context.Context) {
 	for ctx.Err() == nil {
 		began, before := time.Now(), a.problems.changes()+a.mirror.changes()
@@ -26,7 +26,7 @@ func (a *Agent) tendStore(ctx context.Context) {
 			a.problems.set("store", err)
 		}
 		if a.problems.changes()+a.mirror.changes() != before {
-			signal(a.local) // to update the kernel, the cache and the status
+			signal(a.local) // so that the other loop updates the kernel, the cache and the status
 		}
 		pause := reconcileEvery
 		if err != nil {
@@ -38,10 +38,10 @@ func (a *Agent) tendStore(ctx context.Context) {
 	}
 }
 
-// errNoUplink is reported as the problem "uplink"; it is no failure of the store.
+// errNoUplink is reported as the problem "uplink". It is no failure of the store.
 var errNoUplink = errors.New("no uplink")
 
-// await returns when there may be something to do.
+// await waits until there may be something to do.
 func (a *Agent) await(ctx context.Context, most time.Duration) {
 	var lost <-chan struct{}
 	if a.lease != nil {
@@ -55,8 +55,8 @@ func (a *Agent) await(ctx context.Context, most time.Duration) {
 	}
 }
 
-// tend checks all records of this host in the store once. An error with one network does
-// not delay the others.
+// tend brings all records of this host in the store up to date, once. An error with one network
+// does not delay the others.
 func (a *Agent) tend(ctx context.Context) error {
 	self, err := a.node()
 	if a.problems.set("uplink", err); err != nil {
@@ -64,7 +64,7 @@ func (a *Agent) tend(ctx context.Context) error {
 	}
 	w, _, synced := a.mirror.snapshot()
 	if !synced {
-		return nil // a host that has not read the store has nothing to write
+		return nil // a host that has not read the store has nothing to write yet
 	}
 	if err := a.ensureLease(ctx); err != nil {
 		return fmt.Errorf("begin lease: %w", err)
@@ -72,7 +72,7 @@ func (a *Agent) tend(ctx context.Context) error {
 	if err := a.putNode(ctx, self, w.behind(&a.written)); err != nil {
 		return fmt.Errorf("put node: %w", err)
 	}
-	networks, _ := a.usable(&w, self.Underlay) // the other loop reports why not
+	networks, _ := a.usable(&w, self.Underlay) // the other loop reports why other networks are not usable
 	wrong := map[string]error{}
 	for i := range networks {
 		wrong[networks[i].Name] = a.claim(ctx, &w, &networks[i])
@@ -93,9 +93,9 @@ func (a *Agent) node() (store.Node, error) {
 	return store.Node{ID: a.self, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), Lasting: true}, nil
 }
 
-// seenEvery is how often this host updates the time in its record, beside the lease: that
-// time remains when the lease is gone. Each update goes to all hosts, and only one that
-// reclaims a block uses it.
+// seenEvery is how often this host updates the time in its record. It does so in addition to
+// the lease, because the time is still there when the lease has ended. It is seldom, because
+// each update is sent to all hosts, and only a host that reclaims a block needs the time.
 func (a *Agent) seenEvery() time.Duration {
 	const part = 24
 	return min(max(a.opts.Reclaim/part, seenLeast), time.Hour)
@@ -103,16 +103,15 @@ func (a *Agent) seenEvery() time.Duration {
 
 const seenLeast = time.Minute
 
-// LeastReclaim returns the smallest safe Options.Reclaim. A healthy host may be without a
-// lease
-// for some time, and other hosts then judge it by the last time in its record. They must
-// not take its block while its containers run.
+// LeastReclaim returns the smallest safe value for Options.Reclaim. A healthy host may lack a
+// lease for some time, and other hosts then judge it by the time in its record. They must not
+// take its block while its containers run.
 func LeastReclaim(ttl time.Duration) time.Duration {
 	const times = 10
 	return times * max(ttl, seenLeast)
 }
 
-// putNode writes this host's record when it has changed, or when the store has lost it.
+// putNode writes this host's record if it has changed or if the store has lost it.
 func (a *Agent) putNode(ctx context.Context, self store.Node, lost bool) error {
 	if !lost && sameNode(a.written, self) && self.Seen.Sub(a.written.Seen).Abs() < a.seenEvery() {
 		return nil
@@ -133,9 +132,9 @@ func (a *Agent) putNode(ctx context.Context, self store.Node, lost bool) error {
 	return err
 }
 
-// behind reports whether the store lacks this host's record, or has an older one than this
-// host last wrote. A newer one does not count: two hosts with one id would overwrite each
-// other's for ever.
+// behind reports whether the store lacks this host's record, or has an older one than this host
+// last wrote. A newer one does not count: otherwise two hosts with the same id would overwrite
+// each other's record for ever.
 func (w *world) behind(written *store.Node) bool {
 	n, there := w.node(written.ID)
 	return !there || n.Seen.Before(written.Seen)
@@ -145,8 +144,8 @@ func sameNode(a, b store.Node) bool {
 	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port && a.Lasting == b.Lasting
 }
 
-// ensureLease begins a new lease when there is none or it was lost. All endpoints on a lost
-// lease are gone, and are put again.
+// ensureLease begins a new lease if there is none or the old one was lost. The endpoints on a
+// lost lease are gone, and are written again.
 func (a *Agent) ensureLease(ctx context.Context) error {
 	if a.lease != nil && (over(a.lease) || over(a.long)) {
 		a.opts.Log("store: the lease of this host was lost: beginning another one")
@@ -175,8 +174,8 @@ func over(l store.Lease) bool {
 	}
 }
 
-// begin requests both leases within a time limit. The leases share a context, which must
-// end with them and not with this call.
+// begin requests both leases within a time limit. The leases have one context, which must end
+// with them and not when begin returns.
 func (a *Agent) begin(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	limit := time.AfterFunc(callTime, cancel)
@@ -196,16 +195,16 @@ func (a *Agent) begin(ctx context.Context) error {
 	return nil
 }
 
-// longTTL returns a TTL of which reclaim remains when a host stops renewing: a lease is
-// renewed at the latest when three eighths of its TTL are over.
+// longTTL returns a TTL of which at least reclaim is left when a host stops renewing: a lease
+// is renewed at the latest when three eighths of its TTL are over.
 func longTTL(reclaim time.Duration) time.Duration {
 	const ttl, left = 8, 5
 	return reclaim * ttl / left
 }
 
-// leave gives back the blocks of removed networks. Before it drops a block, it
-// asks the store for the block's network: one that could not be read is missing from
-// w.Networks too, and its blocks must stay.
+// leave gives back the blocks of removed networks. A network that could not be read is missing
+// from w.Networks too, and its blocks must stay. So leave asks the store for the network before
+// it drops a block.
 func (a *Agent) leave(ctx context.Context, w *world) error {
 	gone := func(network string) bool {
 		return !slices.ContainsFunc(w.Networks, func(n store.Network) bool { return n.Name == network })
@@ -228,8 +227,8 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 		if !gone(network) {
 			continue
 		}
-		// A user who removed the network by mistake can create it again, and each host gets
-		// its former block.
+		// If a user removed the network by mistake and creates it again, each host gets its
+		// former block.
 		free, err := a.free(network, w.Own[network]...)
 		if free {
 			a.mirror.remember(network, nil)

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// uplinkAddrs returns the underlay addresses of a host without configured ones: for each
-// family the first global address of the link with the default route.
+// uplinkAddrs returns the underlay addresses of a host for which the user has configured none.
+// For each family that is the first global address of the link with the default route.
 func uplinkAddrs(proc string) (out []netip.Addr, err error) {
 	conn, err := nl.Host(proc)
 	if err != nil {
@@ -25,7 +25,7 @@ func uplinkAddrs(proc string) (out []netip.Addr, err error) {
 	}
 	defer conn.Close()
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		link, err := conn.DefaultLink(family, false) // a default route that rejects packets counts: the host uses it, too
+		link, err := conn.DefaultLink(family, false) // a default route that rejects packets counts too, because the host uses it
 		if err != nil {
 			return nil, fmt.Errorf("find default route: %w", err)
 		}
@@ -47,7 +47,7 @@ func uplinkAddrs(proc string) (out []netip.Addr, err error) {
 }
 
 // globalAddr returns the first address of a link that other hosts can use and that does not
-// expire: no link-local, temporary or deprecated one.
+// expire. It ignores link-local, temporary and deprecated addresses.
 func globalAddr(conn *nl.Conn, index, family int) (netip.Addr, error) {
 	addrs, err := conn.Addrs(index)
 	if err != nil {
@@ -62,16 +62,16 @@ func globalAddr(conn *nl.Conn, index, family int) (netip.Addr, error) {
 	return netip.Addr{}, nil
 }
 
-// begun reports whether this host holds, or held, a block of a subnet as the network
-// divides it now: its containers may have addresses of it.
+// begun reports whether this host holds, or held, a block of a subnet in the size that the
+// network now uses. Then its containers may have addresses of that block.
 func (w *world) begun(n *store.Network, subnet netip.Prefix, self string) bool {
 	return slices.ContainsFunc(slices.Concat(w.Own[n.Name], w.Given[n.Name]), func(b netip.Prefix) bool { return fits(n, subnet, b) }) ||
 		slices.ContainsFunc(w.Blocks, func(b store.Block) bool { return b.Network == n.Name && b.Node == self && fits(n, subnet, b.Prefix) })
 }
 
-// inTheWay refuses to start with a network that overlaps a network or an address of this
-// host: the bridge would take packets of other hosts. A network that has started continues,
-// but not with the subnets of a former network of its name.
+// inTheWay returns an error if a network is new on this host and overlaps one of the host's
+// addresses: the bridge would take packets that are for other hosts. A network that already has
+// a block here continues. If it was created again with other subnets, those count as new.
 func (a *Agent) inTheWay(w *world, n *store.Network) error {
 	fresh := slices.DeleteFunc(slices.Clone(n.Subnets), func(s netip.Prefix) bool { return w.begun(n, s, a.self) })
 	if len(fresh) == 0 {

@@ -12,12 +12,12 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// view implements names.View: an index that is replaced as a whole.
+// view implements names.View. Its index is always replaced as a whole.
 type view struct {
 	now atomic.Pointer[map[string]*index]
 }
 
-// index holds the names of one network's endpoints.
+// index holds the names of the endpoints of one network.
 type index struct {
 	subnets []netip.Prefix
 	addrs   map[string][]netip.Addr // by name, in lower case
@@ -54,8 +54,8 @@ func (v *view) Contains(network string, addr netip.Addr) bool {
 	return i != nil && slices.ContainsFunc(i.subnets, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// look builds the index: of other hosts from the store, and of this host from its
-// containers, even if the store does not have them yet.
+// look builds the index. It takes other hosts' endpoints from the store, and this host's from
+// its containers, even if the store does not have them yet.
 func (v *view) look(w *world, self string, here []container) {
 	all := map[string]*index{}
 	for _, n := range w.Networks {
@@ -79,12 +79,12 @@ func (v *view) look(w *world, self string, here []container) {
 	v.now.Store(&all)
 }
 
-// add indexes an endpoint with its addresses within some ranges: an address in a block that
-// another host holds now belongs to another container. An endpoint may come twice, on one
-// lease and on the next.
+// add adds an endpoint, with those of its addresses that are in the given ranges. An address in
+// a block that another host holds now may belong to another container. An endpoint may be added
+// twice, from the old lease and from the next one.
 func (i *index) add(e *store.Endpoint, within []netip.Prefix) {
 	if i == nil {
-		return // a removed network, or presence
+		return // an endpoint of a removed network, or one that only shows presence
 	}
 	for _, name := range e.Names {
 		name = strings.ToLower(name)
@@ -92,7 +92,7 @@ func (i *index) add(e *store.Endpoint, within []netip.Prefix) {
 			if !slices.ContainsFunc(within, func(p netip.Prefix) bool { return p.Contains(addr) }) {
 				continue
 			}
-			if !slices.Contains(i.names[addr], name) { // the short list: a name may have thousands of addresses
+			if !slices.Contains(i.names[addr], name) { // search the short list: a name may have thousands of addresses
 				i.names[addr] = append(i.names[addr], name)
 				i.addrs[name] = append(i.addrs[name], addr)
 			}

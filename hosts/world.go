@@ -12,27 +12,27 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// world is what a host knows of all hosts: the store's tables, or their last known content
-// while the store is away.
+// world is what a host knows about all hosts: the tables of the store, or their last known
+// content while the store cannot be reached.
 type world struct {
 	Networks  []store.Network  `json:"networks"`
 	Nodes     []store.Node     `json:"nodes"`
 	Blocks    []store.Block    `json:"blocks"`
 	Endpoints []store.Endpoint `json:"endpoints"`
-	// Own holds this node's last blocks, by network: the node claims them first, and
-	// notices when another host holds one.
+	// Own holds the last blocks of this node, by network. The node claims these blocks first,
+	// and notices if another node holds one of them.
 	Own map[string][]netip.Prefix `json:"own"`
 	// Bridges lists the networks that may have a bridge on this host.
 	Bridges []string `json:"bridges"`
-	// Given holds, by network, every block of this node since the network may have had a
-	// bridge. The first addresses of these blocks on the bridge are ours to remove. The map
-	// is replaced, never changed.
+	// Given holds, by network, every block that this node has had since the network may have
+	// had a bridge here. If the bridge has the first address of such a block, we added it and
+	// may remove it. The map is replaced, never changed.
 	Given map[string][]netip.Prefix `json:"given,omitempty"`
-	// Heard is the store's revision of this state.
+	// Heard is the revision of the store from which this state was read.
 	Heard store.Revision `json:"heard,omitempty"`
-	// Missing is the part of this state that the store has lost. Doubted is when that was
-	// found, or when this process began if that is later: the time on disk only shows that
-	// there is a doubt, since clocks jump.
+	// Missing is the part of this state that the store has lost. Doubted is when this was
+	// found, or, if that is later, when this process began. The time in the file only shows
+	// that there is a doubt, because clocks may jump.
 	Missing missing   `json:"missing,omitzero"`
 	Doubted time.Time `json:"doubted,omitzero"`
 }
@@ -66,13 +66,13 @@ func (w *world) node(id string) (store.Node, bool) {
 
 func (w *world) has(id string) bool { _, ok := w.node(id); return ok }
 
-// nodeName returns a node's name, or its id.
+// nodeName returns the name of a node, or its id if the name is not known.
 func (w *world) nodeName(id string) string {
 	n, _ := w.node(id)
 	return cmp.Or(n.Name, id)
 }
 
-// present returns the nodes that have a presence endpoint.
+// present returns the nodes that have an endpoint in the network presence.
 func (w *world) present() map[string]bool {
 	out := map[string]bool{}
 	for _, e := range w.Endpoints {
@@ -83,13 +83,14 @@ func (w *world) present() map[string]bool {
 	return out
 }
 
-// lasting is the network of endpoints that end when their host may lose its blocks. They
-// are on a lease, so that the store measures that time: clocks of hosts jump.
+// lasting is the network of the endpoints that end when other hosts may take their node's
+// blocks. They are on a lease, so the store measures that time, because clocks of hosts may
+// jump.
 const lasting = "_lasting"
 
-// ofHost reports whether an endpoint is a host's own and not a container's.
+// ofHost reports whether an endpoint belongs to the host itself, and not to a container.
 func ofHost(e *store.Endpoint) bool { return e.Network == presence || e.Network == lasting }
 
-// presence is the network of endpoints that only show that a node is present. Its name is
-// invalid for a CNI network.
+// presence is the network of the endpoints that only show that a node is present. No CNI
+// network can have this name.
 const presence = "_present"

@@ -12,8 +12,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ttl is how many seconds a client may cache a positive answer. Another container may get
-// the address soon after its container has stopped.
+// ttl is how many seconds a client may cache a positive answer. It is short because another
+// container may get the address soon after this one has stopped.
 const ttl = 5
 
 // handler answers the queries that arrive at one network's address.
@@ -28,11 +28,11 @@ func (h handler) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	from := addrOf(w.RemoteAddr())
 	reply := h.reply(q, from, udp)
 	if reply != nil {
-		w.WriteMsg(reply) //nolint:errcheck // the client asks again
+		w.WriteMsg(reply) //nolint:errcheck // if this fails, the client asks again
 	}
 }
 
-// reply returns the reply to send; nil for none.
+// reply returns the reply to a query, or nil if none is to be sent.
 func (h handler) reply(q *dns.Msg, from netip.Addr, udp bool) *dns.Msg {
 	reply, ours := h.answer(q, from)
 	if !ours {
@@ -48,7 +48,7 @@ func (h handler) reply(q *dns.Msg, from netip.Addr, udp bool) *dns.Msg {
 	return reply
 }
 
-// sizeOf returns the size of the largest datagram for the client, in bytes.
+// sizeOf returns how large a datagram the client accepts, in bytes.
 func sizeOf(q *dns.Msg) int {
 	size := dns.MinMsgSize
 	if opt := q.IsEdns0(); opt != nil {
@@ -57,7 +57,7 @@ func sizeOf(q *dns.Msg) int {
 	return min(size, maxUDP)
 }
 
-// answer reads only the View. ours is false if the query is to be forwarded.
+// answer answers a query from the View alone. ours is false if the query must be forwarded.
 func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool) {
 	reply = new(dns.Msg)
 	if len(q.Question) != 1 || q.Opcode != dns.OpcodeQuery {
@@ -68,7 +68,7 @@ func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool)
 		return reply.SetRcode(q, rcode), true
 	}
 	if q.IsTsig() != nil {
-		return reply.SetRcode(q, dns.RcodeNotAuth), true // no client has a key with us
+		return reply.SetRcode(q, dns.RcodeNotAuth), true // we share no key with any client
 	}
 	reply.SetReply(q)
 	reply.RecursionAvailable = true
@@ -97,8 +97,8 @@ func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool)
 	return reply, true
 }
 
-// look finds the records of a name. known reports whether the name exists, ours whether the
-// query must not be forwarded.
+// look finds the records for a question. known reports whether the name exists. ours reports
+// whether the query must not be forwarded.
 func (h handler) look(q dns.Question) (records []dns.RR, known, ours bool) {
 	asked := strings.ToLower(strings.TrimSuffix(q.Name, "."))
 	if addr, ok := reverse(asked); ok {
@@ -116,7 +116,7 @@ func (h handler) look(q dns.Question) (records []dns.RR, known, ours bool) {
 	switch {
 	case name != "" && (known || whole):
 		return addresses(q, addrs), known, true
-	case within && name == "" && !ofZone(q.Qtype): // the network itself
+	case within && name == "" && !ofZone(q.Qtype): // the name of the network itself
 		return nil, true, true
 	case asked == "" || strings.Contains(asked, ".") || ofZone(q.Qtype):
 		return nil, false, false
@@ -124,15 +124,16 @@ func (h handler) look(q dns.Question) (records []dns.RR, known, ours bool) {
 	return nil, false, true
 }
 
-// ofZone reports types that a resolver queries for a top-level domain and never for a
-// container.
+// ofZone reports whether a resolver sends a query of this type for a top-level domain, and
+// never for a container.
 func ofZone(qtype uint16) bool {
 	return qtype == dns.TypeNS || qtype == dns.TypeSOA || qtype == dns.TypeDS || qtype == dns.TypeDNSKEY
 }
 
-// cut removes the network's suffixes. within reports whether there was one, and whole
-// whether it was the one with the domain, below which no other server has names. A network
-// may have the name of a public top-level domain, whose names the server must not deny.
+// cut removes the suffix of the network from a name. within reports whether there was a suffix.
+// whole reports whether it included the domain, below which no other server has names. Without
+// the domain, a network may have the name of a public top-level domain, and the server must not
+// deny the names below it.
 func (h handler) cut(asked string) (name string, within, whole bool) {
 	network := strings.ToLower(h.network)
 	if d := strings.ToLower(strings.Trim(h.Domain, ".")); d != "" {
@@ -144,7 +145,7 @@ func (h handler) cut(asked string) (name string, within, whole bool) {
 	return name, within, false
 }
 
-// below returns what stands before a suffix.
+// below returns the part of a name before a suffix.
 func below(asked, suffix string) (name string, ok bool) {
 	if asked == suffix {
 		return "", true
@@ -152,8 +153,8 @@ func below(asked, suffix string) (name string, ok bool) {
 	return strings.CutSuffix(asked, "."+suffix)
 }
 
-// maxRecords limits an answer, which takes a random selection: with the longest names it
-// still fits into a message.
+// maxRecords limits the records of an answer; if there are more, it has a random selection.
+// With the longest names, such an answer still fits into a message.
 const maxRecords = 200
 
 // addresses returns the records of the wanted family, in random order.
@@ -174,7 +175,8 @@ func addresses(q dns.Question, addrs []netip.Addr) (records []dns.RR) {
 	return records[:min(len(records), maxRecords)]
 }
 
-// pointers returns PTR records of NAME.NETWORK, which can be queried in turn.
+// pointers returns PTR records. Their names have the form NAME.NETWORK, which a client can
+// query.
 func (h handler) pointers(q dns.Question, names []string) (records []dns.RR) {
 	if q.Qtype != dns.TypePTR && q.Qtype != dns.TypeANY {
 		return nil
@@ -183,10 +185,10 @@ func (h handler) pointers(q dns.Question, names []string) (records []dns.RR) {
 	if d := strings.Trim(h.Domain, "."); d != "" {
 		suffix += "." + d
 	}
-	for _, name := range names[:min(len(names), maxRecords/2)] { // a record has two names
+	for _, name := range names[:min(len(names), maxRecords/2)] { // each record has two names
 		to := dns.Fqdn(name + suffix)
 		if _, ok := dns.IsDomainName(to); !ok {
-			continue // no query can have this name
+			continue // no query can contain this name
 		}
 		records = append(records, &dns.PTR{
 			Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypePTR, Class: dns.ClassINET, Ttl: ttl}, Ptr: to,
@@ -195,7 +197,7 @@ func (h handler) pointers(q dns.Question, names []string) (records []dns.RR) {
 	return records
 }
 
-// reverse parses the address in 5.2.40.10.in-addr.arpa or its IPv6 form.
+// reverse parses the address in a name such as 5.2.40.10.in-addr.arpa, or in the IPv6 form.
 func reverse(asked string) (addr netip.Addr, ok bool) {
 	if rest, found := strings.CutSuffix(asked, ".in-addr.arpa"); found {
 		parts := strings.Split(rest, ".")

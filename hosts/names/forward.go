@@ -20,8 +20,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// The limits for upstreams are those of glibc: three servers, with 2 s for each. So the
-// last one has answered before the client gives up (after 5 s, and then once more).
+// The limits for upstream servers are those of glibc: three servers, and 2 s for each. So the
+// last server has answered before the client stops waiting (after 5 s; then it tries once
+// more).
 const (
 	maxUpstreams = 3
 	perUpstream  = 2 * time.Second
@@ -30,19 +31,19 @@ const (
 // forwarder sends queries to upstreams.
 type forwarder struct {
 	mu     sync.Mutex
-	asking map[client]int      // queries under way, by client
+	asking map[client]int      // queries in progress, by client
 	busy   int                 // the sum of asking
-	own    map[netip.Addr]bool // addresses of this server
-	read   stamp               // of the file that from was read from
+	own    map[netip.Addr]bool // the addresses of this server
+	read   stamp               // the version of the file from which from was read
 	from   []netip.AddrPort
-	failed resident.Failure // to read the file
+	failed resident.Failure // the last failure to read the file
 
 	failing  map[netip.AddrPort]time.Time // upstreams that do not answer, and when to try them again
-	answered map[netip.AddrPort]time.Time // when they last answered
+	answered map[netip.AddrPort]time.Time // when each upstream last answered
 }
 
-// avoid notes the server's own addresses before it listens on them: with one of them in
-// resolv.conf, queries would go round in circles.
+// avoid stores the server's own addresses before it listens on them. If resolv.conf named one
+// of them, the server would forward queries to itself.
 func (f *forwarder) avoid(own map[netip.Addr]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,9 +53,9 @@ func (f *forwarder) avoid(own map[netip.Addr]string) {
 	}
 }
 
-// begin takes a place for a query. A client gets another place while it has less than a
-// part of the free ones, so that other clients find some however much it asks. Datagrams,
-// whose addresses may be forged, leave places for TCP.
+// begin takes a place for a query. A client may take another place only while it has less than
+// a certain part of the free places, so other clients always find some. Datagrams, whose source
+// addresses may be forged, must leave some places for TCP.
 func (f *forwarder) begin(from client) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,10 +90,11 @@ func (f *forwarder) isOwn(addr netip.Addr) bool {
 	return f.own[addr]
 }
 
-// ask asks one upstream after the other, failing ones last. It leaves out the client
-// itself, which may be a resolver in a container that the host uses, too. ask returns
-// SERVFAIL if none answers. If a client has too many queries under way, ask makes it repeat
-// a UDP query by TCP; a sender with a forged address does not get that answer.
+// ask asks one upstream server after the other, and those that did not answer last. It leaves
+// out the client itself, because a container may run a resolver that the host uses. If no
+// server answers, ask returns SERVFAIL. If a client has too many queries in progress, ask makes
+// the client repeat a UDP query by TCP. A sender that forged its address does not get that
+// answer.
 func (f *forwarder) ask(s *Server, q *dns.Msg, c client, from netip.Addr, udp bool) *dns.Msg {
 	if !f.begin(c) {
 		reply := fail(q)
@@ -103,12 +105,12 @@ func (f *forwarder) ask(s *Server, q *dns.Msg, c client, from netip.Addr, udp bo
 	}
 	defer f.end(c)
 	if _, err := q.Pack(); err != nil {
-		return new(dns.Msg).SetRcode(q, dns.RcodeFormatError) // the query itself cannot be packed; no server is at fault
+		return new(dns.Msg).SetRcode(q, dns.RcodeFormatError) // the query itself cannot be packed, which is not a server's fault
 	}
 	var last *dns.Msg
 	list, due := f.order(f.upstreams(s), time.Now())
 	for _, upstream := range due {
-		go f.try(s, q.Copy(), upstream, udp) //nolint:errcheck // no caller waits for it
+		go f.try(s, q.Copy(), upstream, udp) //nolint:errcheck // no caller waits for the result
 	}
 	for _, upstream := range list {
 		if upstream.Addr().Unmap() == from {
@@ -129,11 +131,12 @@ func (f *forwarder) ask(s *Server, q *dns.Msg, c client, from netip.Addr, udp bo
 	return last
 }
 
-// retryEvery is how often a query also goes to a failing server, beside a healthy one that
-// the client waits for.
+// retryEvery is how often a query also goes to a server that did not answer, while the client
+// waits for another server.
 const retryEvery = 30 * time.Second
 
-// order puts failing servers last. due are those to try beside the others.
+// order puts servers that did not answer last. due lists those that are to be tried in
+// addition.
 func (f *forwarder) order(all []netip.AddrPort, now time.Time) (list, due []netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +157,7 @@ func (f *forwarder) order(all []netip.AddrPort, now time.Time) (list, due []neti
 	return append(list, last...), due
 }
 
-// try asks one server, and notes the outcome.
+// try asks one server and stores whether it answered.
 func (f *forwarder) try(s *Server, q *dns.Msg, upstream netip.AddrPort, udp bool) (*dns.Msg, error) {
 	begun := time.Now()
 	reply, err := exchange(q, upstream, udp)
@@ -162,9 +165,9 @@ func (f *forwarder) try(s *Server, q *dns.Msg, upstream netip.AddrPort, udp bool
 	return reply, err
 }
 
-// note logs once when a server stops answering, and once when it answers again. A server
-// that has answered another query since this one began is not failing: it may itself wait
-// for the name that a container asks for. The log does not contain the query.
+// note logs when a server stops answering, and when it answers again, once each. If the server
+// has answered another query since this one began, it counts as answering: it may itself be
+// waiting for the name that the container asked for. The log does not contain the query.
 func (f *forwarder) note(s *Server, upstream netip.AddrPort, begun time.Time, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -194,12 +197,12 @@ func fail(q *dns.Msg) *dns.Msg {
 	return reply
 }
 
-// errMismatch reports an answer to another question.
+// errMismatch means that an answer is for another question.
 var errMismatch = errors.New("the answer is to another question")
 
-// exchange uses the client's transport. It passes a truncated answer on, and the client
-// repeats the query by TCP. The query gets an id and a port of its own, which no program
-// outside can guess from the container's.
+// exchange sends a query by the transport that the client used. It returns a truncated answer
+// as it is, and the client repeats the query by TCP. The query gets a new id and a new source
+// port, so that no program outside can guess them from the container's query.
 func exchange(q *dns.Msg, upstream netip.AddrPort, udp bool) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), perUpstream)
 	defer cancel()
@@ -226,8 +229,8 @@ func exchange(q *dns.Msg, upstream netip.AddrPort, udp bool) (*dns.Msg, error) {
 	return reply, nil
 }
 
-// upstreams returns the servers to ask, without those that would ask this one: its own
-// addresses, and Docker's embedded resolver, which forwards to a container's server.
+// upstreams returns the servers to ask. It omits those that would ask this server: its own
+// addresses, and Docker's embedded resolver, which forwards to the server of a container.
 func (f *forwarder) upstreams(s *Server) (list []netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -264,8 +267,8 @@ func (a stamp) same(info os.FileInfo) bool {
 	return a.info != nil && os.SameFile(a.info, info) && a.info.ModTime().Equal(info.ModTime()) && a.info.Size() == info.Size()
 }
 
-// reread reads the file if it changed. If it cannot be read, the servers stay: a write may
-// be in progress.
+// reread reads the file if it has changed. If the file cannot be read, the servers stay,
+// because another program may be writing it.
 func (f *forwarder) reread(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -285,7 +288,7 @@ func (f *forwarder) reread(path string) error {
 	return nil
 }
 
-// parseResolvConf parses the nameserver lines (resolv.conf(5)), equal ones once.
+// parseResolvConf parses the nameserver lines of resolv.conf(5). It returns each server once.
 func parseResolvConf(text string) (list []netip.AddrPort) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)

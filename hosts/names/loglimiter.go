@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// logLimiter passes on a few lines per interval, and at its end logs how many it left out:
-// containers can cause lines and must not fill the host's log.
+// logLimiter logs only a few lines per interval. At the end of the interval it logs how many it
+// left out. Containers can cause these lines, and must not fill the host's log.
 type logLimiter struct {
 	mu    sync.Mutex
 	n     int // lines in this interval

@@ -21,11 +21,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// View is the source of names. Its methods must be safe for concurrent use and must not
-// block. Names are passed in lower case and without a final dot.
+// View is where the server finds names. Its methods must be safe for concurrent use and must
+// not block. Names are passed to them in lower case and without a final dot.
 type View interface {
-	// Addrs returns the addresses of a name in a network, of both families; ok reports
-	// whether the name exists.
+	// Addrs returns the addresses of a name in a network, of both families. ok reports whether
+	// the name exists.
 	Addrs(network, name string) (addrs []netip.Addr, ok bool)
 	// Names returns the names of an address in a network.
 	Names(network string, addr netip.Addr) []string
@@ -33,21 +33,21 @@ type View interface {
 	Contains(network string, addr netip.Addr) bool
 }
 
-// Server is a resolver. Fields are set before the first Listen.
+// Server is a DNS server. Its fields must be set before the first Listen.
 type Server struct {
 	View   View
-	Domain string // a further suffix, such as "patchbay.internal"; "" is none
-	Port   uint16 // 0: 53
+	Domain string // another suffix of names, such as "patchbay.internal"; "" means none
+	Port   uint16 // 0 means 53
 
-	// Upstreams are asked for all other names, in turn. Empty: those of ResolvConf, which
-	// is read again when it changes; "" is /etc/resolv.conf.
+	// Upstreams are the servers that are asked for all other names, in order. If empty, they
+	// are read from ResolvConf, again when that file changes. If that is "", it is
+	// /etc/resolv.conf.
 	Upstreams  []netip.AddrPort
 	ResolvConf string
 
-	// Ports returns the number of the bridge port in a network that an address is behind,
-	// greater than 0; 0 if it is unknown. The limits for one container count by it, because
-	// a container may have many addresses, or forge them. Nil: each address counts by
-	// itself.
+	// Ports returns the number of the port of a network's bridge behind which an address is, or
+	// 0 if that is not known. The limits for one container count per port, because a container
+	// may have many addresses, or forge them. If Ports is nil, they count per address.
 	Ports func(network string, addr netip.Addr) int
 
 	Log func(format string, args ...any) // may be nil
@@ -58,17 +58,17 @@ type Server struct {
 	lines     logLimiter
 }
 
-// listener is one address with its two sockets.
+// listener is one address with its UDP and its TCP socket.
 type listener struct {
 	network string
 	servers []*dns.Server
 	sockets []io.Closer
 }
 
-// Listen makes the server listen on exactly these addresses, each for its network. It
-// changes only what differs, and does not disturb queries on the other addresses. The
-// addresses need not exist yet (IP_FREEBIND): a gateway's comes with the first container.
-// The error joins those of the addresses that failed.
+// Listen makes the server listen on exactly these addresses, each for its network. It changes
+// only what differs, and does not disturb queries on the other addresses. The addresses need
+// not exist yet (IP_FREEBIND), because a gateway's address comes with the first container. The
+// error joins the errors of all addresses that failed.
 func (s *Server) Listen(want map[netip.Addr]string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,7 @@ func (s *Server) Listen(want map[netip.Addr]string) error {
 	return errors.Join(errs...)
 }
 
-// Close stops listening.
+// Close stops the server.
 func (s *Server) Close() {
 	s.Listen(nil) //nolint:errcheck // closing does not fail
 	s.lines.end(s.Log)
@@ -116,12 +116,12 @@ func (s *Server) logf(format string, args ...any) {
 	}
 }
 
-// Limits. A query takes at most a few KB, and a forwarded one some seconds.
+// Limits. A query takes at most a few KB. A forwarded query may take some seconds.
 const (
-	maxForwards = 256 // at once; more are refused
-	maxConns    = 64  // TCP, at once and for each address; more wait
+	maxForwards = 256 // queries in progress; more are refused
+	maxConns    = 64  // TCP connections of one address; more wait
 
-	partOfFree = 3               // one container gets a third of the free places: with UDP 48 if it is alone, and five leave 72
+	partOfFree = 3               // one container gets a third of the free places: if it is alone, 48 with UDP; if five do so, 72 places stay free
 	idle       = 5 * time.Second // how long a TCP connection may be silent
 	life       = 2 * idle        // how long a TCP connection may last
 	maxUDP     = 1232            // bytes: fits every path without fragments (DNS flag day 2020)
@@ -149,7 +149,7 @@ func (s *Server) open(addr netip.Addr, network string) (*listener, error) {
 	return l, nil
 }
 
-// serve returns after the server has started, so that it can be shut down.
+// serve returns when the server has started, because it can be shut down only then.
 func (l *listener) serve(d *dns.Server, logf func(string, ...any)) {
 	started, ended := make(chan struct{}), make(chan struct{})
 	d.NotifyStartedFunc = func() { close(started) }
@@ -166,9 +166,9 @@ func (l *listener) serve(d *dns.Server, logf func(string, ...any)) {
 	}
 }
 
-// close does not wait for forwarded queries, as the library would with the sockets open: a
-// client without an answer asks again. The sockets are closed first because only the first
-// Close of a socket waits until the address is free.
+// close stops both servers without waiting for forwarded queries; a client without an answer
+// asks again. The library would wait while the sockets are open. close closes the sockets
+// itself first, because only the first Close of a socket waits until the address is free.
 func (l *listener) close() {
 	for _, c := range l.sockets {
 		_ = c.Close() // nothing is left to write
@@ -180,8 +180,9 @@ func (l *listener) close() {
 	}
 }
 
-// freebind allows an address that no link has yet. UDP does not need SO_REUSEADDR: with it
-// two servers could share the address unawares, and each would get some of the queries.
+// freebind allows an address that no link has yet. It does not set SO_REUSEADDR, which UDP does
+// not need: with it, two servers could use the address without noticing, and each would get
+// some of the queries.
 func freebind(network, _ string, c syscall.RawConn) error {
 	var err error
 	control := c.Control(func(fd uintptr) {
@@ -194,8 +195,8 @@ func freebind(network, _ string, c syscall.RawConn) error {
 	return errors.Join(control, err)
 }
 
-// client is the unit that limits count for: a port of a network's bridge, or one address.
-// All addresses without a known port are one client. UDP counts separately, since its
+// client is what a limit counts for: a port of a network's bridge, or one address. All
+// addresses without a known port are one client. UDP counts separately, because its source
 // addresses may be forged.
 type client struct {
 	network string
@@ -205,14 +206,14 @@ type client struct {
 }
 
 func (s *Server) client(network string, from netip.Addr, udp bool) client {
-	if s.Ports == nil || s.forward.isOwn(from) { // a process of the host
+	if s.Ports == nil || s.forward.isOwn(from) { // a process of this host
 		return client{network: network, udp: udp, addr: from}
 	}
 	return client{network: network, udp: udp, port: s.Ports(network, from)}
 }
 
-// limit allows a listener some connections at once; more wait to be accepted. One container
-// gets fewer, so that it cannot take all of them.
+// limit limits the number of open connections of a listener. Further connections wait to be
+// accepted. One container may have only some of them, so that it cannot take all.
 func limit(l net.Listener, of func(netip.Addr) client) net.Listener {
 	return &limited{Listener: l, slots: make(chan struct{}, maxConns), of: of, open: make(map[client]int)}
 }
@@ -226,8 +227,8 @@ type limited struct {
 	open map[client]int
 }
 
-// Accept waits for a slot after it has the connection: Close of the listener could not end
-// an earlier wait.
+// Accept first accepts a connection and then waits for a slot. If it waited before, closing the
+// listener could not end that wait.
 func (l *limited) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -244,15 +245,15 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 }
 
-// may reports whether a container may have n connections: a part of the free ones, as with
-// queries, so that a dozen greedy containers leave some to others.
+// may reports whether a container may have n connections. As with queries, that is a part of
+// the free ones, so that even a dozen greedy containers leave some to others.
 func (l *limited) may(n int) bool {
 	free := cap(l.slots) - len(l.slots)
 	return n == 1 || n <= free/partOfFree
 }
 
-// slot waits for a slot: after the time that a connection may last and be silent, all
-// others have ended.
+// slot waits for a slot. It waits at most as long as a connection may last and be silent,
+// because all others have ended then.
 func (l *limited) slot() bool {
 	select {
 	case l.slots <- struct{}{}:
@@ -262,7 +263,7 @@ func (l *limited) slot() bool {
 	}
 }
 
-// count adds to the connections of a container, and returns their number.
+// count adds n to the number of a container's connections, and returns the result.
 func (l *limited) count(from client, n int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -278,8 +279,8 @@ type slot struct {
 	free func()
 }
 
-// SetReadDeadline limits all reads together: a client that sends a little all the time
-// would keep its slot for ever.
+// SetReadDeadline also limits the total time of all reads. Otherwise a client that sends a
+// little all the time would keep its slot for ever.
 func (s *slot) SetReadDeadline(t time.Time) error {
 	if t.After(s.ends) {
 		t = s.ends
@@ -287,7 +288,7 @@ func (s *slot) SetReadDeadline(t time.Time) error {
 	return s.Conn.SetReadDeadline(t)
 }
 
-// Close frees the slot.
+// Close closes the connection and frees the slot.
 func (s *slot) Close() error {
 	defer s.free()
 	return s.Conn.Close()

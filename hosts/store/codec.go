@@ -9,13 +9,13 @@ import (
 	"fmt"
 )
 
-// schema is the version of every stored object. It changes when an older Patchbay would
-// misread what a newer one writes. A new field that the older one may ignore does not
-// change it.
+// schema is the version of the stored form of objects. It must be raised when an older Patchbay
+// would misread what a newer one writes. A new field that an older one may ignore does not
+// raise it.
 const schema = 1
 
-// maxObject is the largest size of an object in bytes: etcd accepts 1.5 MiB in one request,
-// and the rest of the request needs room.
+// maxObject is the largest size of an object in bytes. etcd accepts requests of 1.5 MiB, and
+// the rest of a request needs room too.
 const maxObject = 256 << 10
 
 // stored is the stored form of an object.
@@ -35,8 +35,8 @@ func encode[T Object](object T) ([]byte, error) {
 	return marshal(stored{Schema: schema, Object: data})
 }
 
-// marshal is json.Marshal without the escaping of HTML: plugin configurations keep their
-// text.
+// marshal encodes as json.Marshal does, but does not escape HTML, so that the text of plugin
+// configurations stays as it is.
 func marshal(v any) ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
@@ -45,7 +45,7 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
-// decode reads what encode wrote, under its key. Its errors are ErrUnreadable.
+// decode decodes what encode wrote under this key. Its errors are ErrUnreadable.
 func (k kind[T]) decode(key string, data []byte) (object T, err error) {
 	if _, err := k.names(key); err != nil {
 		return object, fmt.Errorf("%w: %w", ErrUnreadable, err)
@@ -69,7 +69,7 @@ func (k kind[T]) decode(key string, data []byte) (object T, err error) {
 	return object, nil
 }
 
-// gone returns a deleted object, of which only the key is known, or ErrName.
+// gone returns a deleted object, which has only the fields of its key, or ErrName.
 func (k kind[T]) gone(key string) (object T, err error) {
 	names, err := k.names(key)
 	if err == nil {

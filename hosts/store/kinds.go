@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// kind is what differs between the tables.
+// kind holds what differs from table to table.
 type kind[T Object] struct {
 	table string
-	one   string // an object of it, in errors
-	parts int    // names in a key
-	// blank returns an object that has nothing but its key.
+	one   string // the word for one object, in errors
+	parts int    // how many names a key has
+	// blank returns an object in which only the fields of the key are set.
 	blank func(names []string) (T, error)
 }
 
@@ -43,7 +43,7 @@ func endpoints() kind[Endpoint] {
 	}}
 }
 
-// unescape parses a prefix in the form of a block's key: 10.1.2.0-24.
+// unescape parses a prefix that is written as in a block's key: 10.1.2.0-24.
 func unescape(name string) (netip.Prefix, error) {
 	i := strings.LastIndexByte(name, '-')
 	if i < 0 {
@@ -56,10 +56,11 @@ func unescape(name string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// maxKey is the longest key in bytes: with a suffix it is a file name everywhere.
+// maxKey is the length of the longest key in bytes. With a suffix it is still a valid file name
+// on every system.
 const maxKey = 200
 
-// names splits a key, and refuses what is not the key of an object of this kind.
+// names splits a key, and refuses one that no object of this kind can have.
 func (k kind[T]) names(key string) ([]string, error) {
 	names := strings.Split(key, "/")
 	if len(names) != k.parts {

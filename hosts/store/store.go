@@ -10,29 +10,29 @@ import (
 	"time"
 )
 
-// The errors of calls, beside those of an engine itself (it is unreachable, or refuses the
-// login). After an engine's error the change may have been made or not: read again, or
-// retry.
+// The errors of calls. An engine also has errors of its own, for example if it is unreachable
+// or refuses the login. After such an error the change may or may not have been made, so read
+// again or retry.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("exists already")
-	// ErrConflict reports that the object has changed since it was read: read it again.
+	// ErrConflict means that the object has changed since it was read: read it again.
 	ErrConflict = errors.New("changed meanwhile")
-	// ErrCompacted reports a Watch from a revision that the engine no longer has: list
-	// again.
+	// ErrCompacted means that the engine no longer has the revision at which a Watch should
+	// begin: list again.
 	ErrCompacted = errors.New("revision is too old to watch from")
-	// ErrUnreadable reports an object that is damaged, or that a newer Patchbay wrote. The
-	// error names the reason. Delete without a revision removes the object.
+	// ErrUnreadable means that an object is damaged, or that a newer Patchbay wrote it. The
+	// error gives the reason. Delete without a revision removes the object.
 	ErrUnreadable = errors.New("unreadable")
-	// ErrName reports a name that no engine accepts: see Table.
+	// ErrName means that no engine accepts a name; Table says which it accepts.
 	ErrName = errors.New("bad name")
-	// ErrLeaseOver reports the use of a lease that has ended.
+	// ErrLeaseOver means that a lease has ended and cannot be used.
 	ErrLeaseOver = errors.New("the lease is over")
-	// ErrClosed reports the use of a store after Close.
+	// ErrClosed means that the store has been closed and cannot be used.
 	ErrClosed = errors.New("the store is closed")
 )
 
-// Unreadable is the error of one object that List leaves out. It wraps ErrUnreadable.
+// Unreadable is the error for one object that List leaves out. It wraps ErrUnreadable.
 type Unreadable struct {
 	Key string
 	Err error
@@ -41,7 +41,8 @@ type Unreadable struct {
 func (u *Unreadable) Error() string { return u.Err.Error() }
 func (u *Unreadable) Unwrap() error { return u.Err }
 
-// UnreadableKeys returns the keys of all objects that a List left out, from its error.
+// UnreadableKeys returns the keys of the objects that a List left out, from the error of that
+// List.
 func UnreadableKeys(err error) (keys []string) {
 	var u *Unreadable
 	if all, many := err.(interface{ Unwrap() []error }); many {
@@ -54,36 +55,40 @@ func UnreadableKeys(err error) (keys []string) {
 	return keys
 }
 
-// Revision is a point in the history of one Table, or of one object in it. Its form is the
-// engine's own: a caller can only hand it back. The zero value is no revision.
+// Revision is a point in the history of a Table, or of an object in it. The engine defines its
+// form, so a caller can only pass it back. The zero value means no revision.
 type Revision string
 
-// Store is an engine with the four tables. Its methods are safe for concurrent use.
+// Store holds the four tables. Its methods are safe for concurrent use.
 type Store interface {
 	Networks() Table[Network]
 	Nodes() Table[Node]
 	Blocks() Table[Block]
 	Endpoints() Table[Endpoint]
 
-	// Lease begins a lease. The store renews it until ctx ends, End is called, the store is
-	// closed, or the engine reports its end after it was unreachable for longer than ttl.
-	// The ttl is at least a second; engines round it up to whole seconds.
+	// Lease begins a lease. The store renews the lease until one of these happens: ctx ends,
+	// End is called, the store is closed, or the engine reports that the lease ended after the
+	// engine was unreachable for longer than ttl. ttl must be at least a second. Engines round
+	// it up to whole seconds.
 	Lease(ctx context.Context, ttl time.Duration) (Lease, error)
-	// Close ends every Watch with ErrClosed. It stops the renewal of leases: their objects
-	// remain until they expire, so that a restart is no absence.
+	// Close ends every Watch with ErrClosed. It stops the renewal of leases, but their objects
+	// stay until the leases expire. So a host does not seem absent while its agent is
+	// restarted.
 	Close() error
 }
 
-// Lease is the presence of one host. Objects that were created with it go when it ends.
+// Lease shows that one host is present. Objects that were created with it disappear when it
+// ends.
 type Lease interface {
-	// Lost is closed when the lease is no longer renewed. Its objects are gone, or go
-	// within a ttl (after ctx ended). While the engine is unreachable, that is unknown.
+	// Lost is closed when the lease is no longer renewed. The objects are gone by then, or, if
+	// ctx has ended, will be gone within ttl. While the engine is unreachable, Lost stays open,
+	// because it is not known whether the lease has ended.
 	Lost() <-chan struct{}
-	// End removes the objects of the lease at once. A second call is no error.
+	// End removes the objects of the lease at once. It may be called twice.
 	End(ctx context.Context) error
 }
 
-// Object is an entry of a table, under its key.
+// Object is an entry of a table. Key returns its key.
 type Object interface{ Key() string }
 
 // Item is an object with the revision of its last change.
@@ -92,35 +97,37 @@ type Item[T Object] struct {
 	Revision Revision
 }
 
-// Event is one change. Of a deleted object only the fields of Key are certain.
+// Event is one change. If the object was deleted, only the fields that form its key are
+// certain.
 type Event[T Object] struct {
 	Item[T]
 	Gone bool
 }
 
-// Table holds all objects of one kind. The names in a key are ASCII letters, digits and
-// "_.-:", and begin with a letter, a digit, "_" or ":"; a key has 200 bytes at most. With
-// any other name a call fails with ErrName and changes nothing.
+// Table holds all objects of one kind. The names in a key consist of ASCII letters, digits and
+// "_.-:", and begin with a letter, a digit, "_" or ":". A key has at most 200 bytes. A call
+// with another name returns ErrName and changes nothing.
 type Table[T Object] interface {
 	// Get returns one object, or ErrNotFound.
 	Get(ctx context.Context, key string) (Item[T], error)
-	// List returns all objects whose key begins with prefix, by key, and the revision to
-	// watch from. It leaves out objects that cannot be read; the error then names them and
-	// is ErrUnreadable, and the returned objects are valid.
+	// List returns all objects whose key begins with prefix, sorted by key, and the revision
+	// from which to watch. If some objects cannot be read, it returns the others, which are
+	// valid, and an error that names the missing ones and is ErrUnreadable.
 	List(ctx context.Context, prefix string) ([]Item[T], Revision, error)
-	// Create adds an object, or fails with ErrExists. With a lease, which may be nil, the
-	// object goes when the lease ends.
+	// Create adds an object, or returns ErrExists. lease may be nil; otherwise the object
+	// disappears when the lease ends.
 	Create(ctx context.Context, object T, lease Lease) (Revision, error)
-	// Update replaces the object that was read at revision, or fails with ErrConflict (also
-	// when the object is gone). The object keeps its lease.
+	// Update replaces the object that was read at a revision. It returns ErrConflict if the
+	// object has changed since or is gone. The object keeps its lease.
 	Update(ctx context.Context, object T, at Revision) (Revision, error)
-	// Delete removes the object as it was at revision, or fails with ErrConflict; the zero
-	// revision matches any. An object that does not exist is not an error.
+	// Delete removes the object that was read at a revision. It returns ErrConflict if the
+	// object has changed since. The zero revision removes the object in any version. It is no
+	// error if the object does not exist.
 	Delete(ctx context.Context, key string, at Revision) error
-	// Watch delivers each change after a revision, in order, until ctx or the loop ends;
-	// the zero revision is before all changes. A Watch from the revision of an event misses
-	// no change, but may deliver a deletion twice. Watch continues after an engine was
-	// unreachable for a while. It yields an error, such as ErrCompacted or ErrUnreadable,
-	// only as its last item: list again, and watch from there.
+	// Watch delivers each change after a revision, in order, until ctx ends or the caller
+	// leaves the loop. The zero revision means before all changes. A Watch from the revision of
+	// an event misses no change, but may deliver a deletion twice. It continues if the engine
+	// was unreachable for a while. It yields an error, such as ErrCompacted or ErrUnreadable,
+	// only as its last item: then list again, and watch from there.
 	Watch(ctx context.Context, after Revision) iter.Seq2[Event[T], error]
 }

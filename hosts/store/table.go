@@ -19,14 +19,14 @@ type Row struct {
 	Revision Revision
 }
 
-// Change is an event of an engine. A deleted row needs no data.
+// Change is an event as an engine delivers it. A deleted row needs no data.
 type Change struct {
 	Row
 	Gone bool
 }
 
-// Rows is a table of an engine. The methods are those of Table; their errors need not
-// name the table and the key.
+// Rows is a table as an engine implements it. Its methods are those of Table. Their errors need
+// not name the table and the key.
 type Rows interface {
 	Get(ctx context.Context, key string) (Row, error)
 	List(ctx context.Context, prefix string) ([]Row, Revision, error)
@@ -36,9 +36,9 @@ type Rows interface {
 	Watch(ctx context.Context, after Revision) iter.Seq2[Change, error]
 }
 
-// Tables are the tables of a store over an engine's rows; engines embed it.
+// Tables implements the tables of a Store on an engine's rows. An engine embeds it.
 type Tables struct {
-	// Rows returns the rows of a table, by its name.
+	// Rows returns the rows of the table with this name.
 	Rows func(table string) Rows
 }
 
@@ -120,7 +120,7 @@ func (t table[T]) Update(ctx context.Context, object T, at Revision) (_ Revision
 	return t.rows.Update(ctx, key, data, at)
 }
 
-// data refuses before a write what decode would refuse.
+// data encodes an object. It refuses an object that decode would refuse.
 func (t table[T]) data(key string, object T) ([]byte, error) {
 	if _, err := t.kind.gone(key); err != nil {
 		return nil, err

@@ -9,52 +9,52 @@ import (
 	"time"
 )
 
-// Transport is the way packets take from host to host.
+// Transport is how packets get from host to host.
 type Transport string
 
 // The transports.
 const (
-	Routes Transport = "routes" // plain routes; the hosts are on one link
+	Routes Transport = "routes" // plain routes; the hosts must be on one link
 	VXLAN  Transport = "vxlan"
 	Auto   Transport = "auto" // routes to hosts on the same link, VXLAN to others
 )
 
-// Network is a network of many hosts. It is a desired state that each host applies.
+// Network is a network on many hosts. It describes the desired state, which each host applies.
 type Network struct {
 	Name string `json:"name"`
-	// Subnets are the ranges of all hosts together, at most one of each family.
+	// Subnets are the address ranges for all hosts together, at most one of each family.
 	Subnets []netip.Prefix `json:"subnets"`
 	// BlockBits4 and BlockBits6 are the prefix lengths of one host's block.
 	BlockBits4 int       `json:"blockBits4,omitempty"`
 	BlockBits6 int       `json:"blockBits6,omitempty"`
 	Transport  Transport `json:"transport"`
-	MTU        int       `json:"mtu,omitempty"` // bytes, of containers; 0: the uplink's, less the tunnel's header
-	// Plugins follow the bridge in the chain; nil means firewall and portmap.
+	MTU        int       `json:"mtu,omitempty"` // MTU of containers in bytes; 0 means the uplink's MTU minus the tunnel's header
+	// Plugins come after the bridge in the chain. nil means firewall and portmap.
 	Plugins []json.RawMessage `json:"plugins,omitempty"`
 }
 
 // Key returns the name.
 func (n Network) Key() string { return n.Name }
 
-// Node is a host. It outlives the host's presence: a host that is cut off from the store
-// still has containers, and other hosts still have routes to them.
+// Node is a host. Its record stays when the host is not present: a host that cannot reach the
+// store still has containers, and the other hosts still have routes to them.
 type Node struct {
-	ID       string       `json:"id"` // stays across reboots and renames
+	ID       string       `json:"id"` // does not change when the host reboots or gets another name
 	Name     string       `json:"name"`
-	Underlay []netip.Addr `json:"underlay"` // where other hosts reach it, at most one of each family
-	VTEP     string       `json:"vtep"`     // Ethernet address of its end of the tunnel
-	Port     uint16       `json:"port"`     // UDP, of the tunnel
-	Seen     time.Time    `json:"seen"`     // when its agent last wrote this record, by its own clock
-	// Lasting reports that the node has an endpoint on a lease for as long as its blocks
-	// are its own. Then no clock decides that it is gone. A node of an earlier release has
-	// none.
+	Underlay []netip.Addr `json:"underlay"` // where other hosts reach it, at most one address of each family
+	VTEP     string       `json:"vtep"`     // Ethernet address of the host's end of the tunnel
+	Port     uint16       `json:"port"`     // UDP port of the tunnel
+	Seen     time.Time    `json:"seen"`     // when its agent last wrote this record, by the clock of that host
+	// Lasting reports that the node keeps an endpoint on a long lease, which ends when other
+	// hosts may take its blocks. Then no clock of a host decides whether the node is gone. A
+	// node of an earlier release has no such endpoint.
 	Lasting bool `json:"lasting,omitempty"`
 }
 
 // Key returns the id.
 func (n Node) Key() string { return n.ID }
 
-// Block is a range that one node allocates addresses from.
+// Block is a range from which one node assigns addresses.
 type Block struct {
 	Network string       `json:"network"`
 	Prefix  netip.Prefix `json:"prefix"`
@@ -66,7 +66,7 @@ func (b Block) Key() string {
 	return b.Network + "/" + escape(b.Prefix)
 }
 
-// Endpoint is a container on a network. It is on its node's lease.
+// Endpoint is a container on a network. It is on the lease of its node.
 type Endpoint struct {
 	Network   string       `json:"network"`
 	ID        string       `json:"id"` // unique on its node
@@ -74,15 +74,15 @@ type Endpoint struct {
 	Addrs     []netip.Addr `json:"addrs"`
 	MAC       string       `json:"mac,omitempty"`
 	Container string       `json:"container,omitempty"` // the container's id
-	// Names are the container's names. Other endpoints may have them, too: a name has the
-	// addresses of all its endpoints.
+	// Names are the container's names. Several endpoints may have one name, which then has the
+	// addresses of all of them.
 	Names []string `json:"names,omitempty"`
 }
 
 // Key returns "network/node/id".
 func (e Endpoint) Key() string { return e.Network + "/" + e.Node + "/" + e.ID }
 
-// escape returns a prefix as one path element: 10.1.2.0-24, fd00::-64.
+// escape writes a prefix as one element of a path: 10.1.2.0-24, fd00::-64.
 func escape(p netip.Prefix) string {
 	b, _ := p.Masked().MarshalText()
 	for i := range b {

@@ -16,27 +16,27 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// Open opens the store of a URL for a command, and waits for no etcd of other hosts:
+// Open opens the store of a URL, for a command. It does not wait for an etcd on other hosts:
 //
 //	file:///var/lib/patchbay/hosts
 //	etcd://HOST[:PORT][,HOST[:PORT]...]/CLUSTER
 //	etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE&password-file=FILE
 //
-// file is an etcd of this host's own, in that directory. The default port is 2379. etcds
-// uses TLS with the system's authorities, or those of ca; etcd with ca, cert or key uses
-// TLS, too. A password may follow the user in the URL, where the list of processes shows it
-// to other users.
+// file is an etcd of this host's own, in that directory. The default port is 2379. etcds uses
+// TLS with the authorities of the system, or with those in ca. etcd uses TLS too if it has ca,
+// cert or key. A password may follow the user in the URL, but then the list of processes shows
+// it to other users.
 func Open(ctx context.Context, address string) (*Store, error) {
 	return openURL(ctx, address, false, nil)
 }
 
-// OpenAgent opens it for the agent, which serves a store of this host to commands, and to
-// other hosts at
+// OpenAgent opens the store of a URL, for the agent. If the store is this host's own, the agent
+// serves it to the commands on this host. It also serves it to other hosts if listen is set:
 //
 //	HOST[:PORT]?ca=FILE&cert=FILE&key=FILE
 //
-// Who may write to the store is root on all hosts: so there is no way without TLS, and each
-// client needs a certificate of ca.
+// A program that may write to the store is root on all hosts. So TLS cannot be turned off here,
+// and each client needs a certificate that ca has signed.
 func OpenAgent(ctx context.Context, address, listen string) (*Store, error) {
 	if listen == "" {
 		return openURL(ctx, address, true, nil)
@@ -92,7 +92,8 @@ func withoutPassword(address string) string {
 	return address[:begin+colon] + ":..." + address[at:]
 }
 
-// options parses what follows etcd://. The library does not parse a list of hosts.
+// options parses what follows "etcd://". It does not use the library's parser, which cannot
+// parse a list of hosts.
 func options(rest string) (o Options, err error) {
 	hosts, tail, _ := strings.Cut(rest, "/")
 	if i := strings.LastIndexByte(hosts, '@'); i >= 0 {

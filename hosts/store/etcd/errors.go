@@ -19,13 +19,13 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// reason is the error of a call's last attempt: the client itself only reports a timeout,
-// which helps no operator.
+// reason holds the error of a call's last attempt. The client itself reports only a timeout,
+// which does not help an operator.
 type reason struct {
 	mu   sync.Mutex
 	last error
-	// staleToken means that a login was refused because of an earlier one: the client sends
-	// the old token for ever, as after its user was removed and added again.
+	// staleToken is set if etcd refused an old login token. The client would send the old token
+	// for ever, for example after its user was removed and added again.
 	staleToken bool
 }
 
@@ -36,7 +36,7 @@ func withReason(ctx context.Context) (context.Context, *reason) {
 	return context.WithValue(ctx, reasonKey{}, r), r
 }
 
-// noteReason is a grpc.UnaryClientInterceptor.
+// noteReason is a grpc.UnaryClientInterceptor that stores the error of each attempt.
 func noteReason(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := next(ctx, method, req, reply, cc, opts...)
 	if r, ok := ctx.Value(reasonKey{}).(*reason); ok && err != nil {
@@ -54,7 +54,7 @@ func (r *reason) tokenIsStale() bool {
 	return r.staleToken
 }
 
-// orElse returns the text of the reason, or that of err without one.
+// orElse returns the text of the reason, or the text of err if there is no reason.
 func (r *reason) orElse(err error) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,8 +67,8 @@ func (r *reason) orElse(err error) string {
 	return err.Error()
 }
 
-// explain adds the source of an error, and what to do about it. It leaves the errors of
-// package store unchanged: they are answers.
+// explain adds to an error where it comes from and what to do. It does not change the errors of
+// package store, because they are answers.
 func (s *Store) explain(err error, why *reason) error {
 	if answered(err) {
 		return err
@@ -93,7 +93,7 @@ func (s *Store) explain(err error, why *reason) error {
 	return fmt.Errorf("etcd at %s: %w", at, err)
 }
 
-// answered reports whether etcd answered the call: such an error is no failure.
+// answered reports whether err is an answer of etcd, and not a failure of the call.
 func answered(err error) bool {
 	for _, answer := range []error{nil, store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrLeaseOver, store.ErrCompacted} {
 		if errors.Is(err, answer) {
@@ -103,7 +103,7 @@ func answered(err error) bool {
 	return false
 }
 
-// whyNot names a likely reason for a connection that a server closes without an error.
+// whyNot returns a likely reason why a server closed the connection without an error.
 func (s *Store) whyNot() string {
 	switch {
 	case s.local():
@@ -119,7 +119,7 @@ func (s *Store) whyNot() string {
 	return " (is it running, does it have a quorum, does it trust our certificate?)"
 }
 
-// user returns the name that etcd gives this client: without a login that in its
+// user returns the name by which etcd knows this client: that of the login, or else that in its
 // certificate.
 func (s *Store) user() string {
 	if s.opts.User == "" && s.opts.TLS.Cert != "" {
@@ -130,7 +130,7 @@ func (s *Store) user() string {
 	return s.opts.User
 }
 
-// refused reports an error that a retry cannot cure.
+// refused reports whether an error will come again with every retry.
 func refused(err error) bool {
 	for _, e := range []error{store.ErrCompacted, store.ErrClosed, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty} {
 		if errors.Is(err, e) {

@@ -1,15 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package etcd keeps a store in etcd v3: in one that runs anyway, or in one that the agent
-// of a host starts and may serve to the others. Each cluster of hosts has a prefix of its
-// own, and needs no rights to any other key:
+// Package etcd keeps a store in etcd v3. That is an etcd that runs for other purposes too, or
+// one that the agent of a host starts and may serve to other hosts. Each cluster of hosts has
+// its own prefix, and needs no rights to other keys:
 //
 //	/patchbay/v1/CLUSTER/networks/x
 //
-// Compare-and-swap is a transaction on the revision of a key, a lease is one of etcd's.
-// Open sends no request: a host that boots while etcd is away has its store, and each call
-// reports what is wrong.
+// Compare-and-swap is a transaction on the revision of a key. A lease is a lease of etcd. Open
+// sends no request, so a host can boot while etcd is down, and each call reports what is wrong.
 package etcd
 
 import (
@@ -32,17 +31,17 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// Options are etcd's addresses and our credentials.
+// Options holds etcd's addresses and our credentials.
 type Options struct {
-	Endpoints      []string // host:port of its members, at least one, or unix:///PATH
-	Cluster        string   // the cluster that owns the prefix; a name that package store accepts
+	Endpoints      []string // host:port of at least one member, or unix:///PATH
+	Cluster        string   // the cluster that owns the prefix; package store must accept the name
 	TLS            TLS
 	User, Password string
-	PasswordFile   string        // the file of Password; read again when etcd refuses the login
-	Timeout        time.Duration // of one call, if its ctx allows more; 0: 5 s
+	PasswordFile   string        // the file that contains Password; read again when etcd refuses the login
+	Timeout        time.Duration // for one call, unless its ctx ends earlier; 0 means 5 s
 }
 
-// Store is an etcd.
+// Store is a store in etcd.
 type Store struct {
 	store.Tables
 	opts   Options
@@ -50,15 +49,15 @@ type Store struct {
 	life   *life
 
 	turn   chan struct{}    // held by the goroutine that reads or replaces client
-	client *clientv3.Client // nil until it could log in
-	made   secrets          // the secrets that client was created with
+	client *clientv3.Client // nil until the login has succeeded
+	made   secrets          // the secrets with which client was created
 
-	closed []func() // what Close does last, in reverse order
+	closed []func() // functions that Close calls last, in reverse order
 }
 
 const defaultTimeout = 5 * time.Second
 
-// connect checks the options and reads the files they name. It does not wait for etcd.
+// connect checks the options and reads the files that they name. It does not wait for etcd.
 func connect(o Options) (*Store, error) {
 	if len(o.Endpoints) == 0 || o.Cluster == "" || strings.ContainsAny(o.Cluster, "/\x00") {
 		return nil, fmt.Errorf("open etcd: %q at %q: it needs the name of a cluster, and host:port of etcd", o.Cluster, o.Endpoints)
@@ -78,9 +77,9 @@ func connect(o Options) (*Store, error) {
 	return s, nil
 }
 
-// quietOnce keeps grpc from writing to stderr: our errors contain what it would log.
-// Nothing else in patchbayd uses grpc. A server's log has two files of fixed size, 4 MB
-// each instead of 64.
+// quietOnce stops grpc from writing to stderr, because our errors contain what it would log.
+// Nothing else in patchbayd uses grpc. It also limits the server's log to two files of 4 MB
+// each, instead of 64 MB.
 func quietOnce() {
 	quiet.Do(func() {
 		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
@@ -90,8 +89,8 @@ func quietOnce() {
 
 var quiet sync.Once
 
-// dial returns the client. With a password the client must log in first, and etcd may be
-// away: ctx needs a deadline.
+// dial returns the client. If there is a password, the client must log in first, and etcd may
+// be down, so ctx needs a deadline.
 func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -122,15 +121,16 @@ func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
 	s.client, err = clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: made.tls, Username: s.opts.User, Password: made.password,
 		Context: s.life.ctx, DialTimeout: time.Until(deadline), Logger: zap.NewNop(),
-		// A member that hangs, or is behind a partition, answers no ping. Servers allow one
-		// in 5 s; grpc sends them at most every 10 s.
+		// A member that hangs, or that cannot be reached, does not answer a ping. Servers allow
+		// one ping in 5 s; grpc sends at most one in 10 s.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(noteReason), grpc.WithChainStreamInterceptor(refuseSecond), grpc.WithConnectParams(reconnect())},
 	})
 	return s.client, err
 }
 
-// reconnect retries often enough that hosts are back soon after etcd is.
+// reconnect makes the client try often enough that hosts are connected soon after etcd is up
+// again.
 func reconnect() grpc.ConnectParams {
 	return grpc.ConnectParams{
 		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
@@ -138,7 +138,7 @@ func reconnect() grpc.ConnectParams {
 	}
 }
 
-// call runs f with the client, within the time of one call.
+// call runs f with the client, and limits it to the time of one call.
 func (s *Store) call(ctx context.Context, f func(context.Context, *clientv3.Client) error) error {
 	ctx, done := s.life.until(ctx)
 	defer done()
@@ -180,7 +180,7 @@ func (s *Store) Close() error {
 	return err
 }
 
-// local reports whether it is the store of this host.
+// local reports whether this is the store of this host itself.
 func (s *Store) local() bool { return strings.HasPrefix(s.opts.Endpoints[0], "unix:") }
 
 var _ store.Store = (*Store)(nil)

@@ -14,12 +14,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A revision does not identify an etcd that lost its data, or another one: its history
-// begins anew, and may have passed our revision at the next look. So each history of a
-// cluster has a random name, which List returns with the revision and Watch checks.
+// A revision alone does not tell whether etcd lost its data, or is another etcd. Its history
+// has then begun anew, and may already have passed our revision when we look. So each history
+// of a cluster has a random name. List returns the name with the revision, and Watch compares
+// it.
 
-// history returns the name of the current history and its revision. If there is none, and
-// begin is set, it begins one with a new name; without begin the name is "".
+// history returns the name of the current history and its revision. If there is no history, it
+// begins one if begin is set; otherwise the name is "".
 func (s *Store) history(ctx context.Context, c *clientv3.Client, begin bool) (name string, at int64, err error) {
 	key := s.prefix + "history"
 	got, err := c.Get(ctx, key)
@@ -31,7 +32,7 @@ func (s *Store) history(ctx context.Context, c *clientv3.Client, begin bool) (na
 		if _, err := c.Txn(ctx).If(absent).Then(clientv3.OpPut(key, rand.Text())).Commit(); err != nil {
 			return "", 0, err
 		}
-		if got, err = c.Get(ctx, key); err != nil { // another host may have begun one first
+		if got, err = c.Get(ctx, key); err != nil { // another host may have begun a history first
 			return "", 0, err
 		}
 	}
@@ -41,8 +42,8 @@ func (s *Store) history(ctx context.Context, c *clientv3.Client, begin bool) (na
 	return name, got.Header.Revision, nil
 }
 
-// fork gives a history that went back, as after a restore from a backup, a new name: hosts
-// that look only when it has passed their revision notice that, too.
+// fork gives a new name to a history that went back, for example because a backup was restored.
+// So hosts that look only after the history has passed their revision notice it too.
 func (s *Store) fork(ctx context.Context, c *clientv3.Client, history string) error {
 	key := s.prefix + "history"
 	same := clientv3.Compare(clientv3.Value(key), "=", history)
@@ -50,15 +51,15 @@ func (s *Store) fork(ctx context.Context, c *clientv3.Client, history string) er
 	return err
 }
 
-// oneStream ends a watch with its connection. The client itself would continue on the next
-// one, in whatever history it finds there.
+// oneStream makes a watch end when its connection ends. Otherwise the client would continue the
+// watch on the next connection, even if that has another history.
 func oneStream(ctx context.Context) context.Context {
 	return context.WithValue(ctx, streamKey{}, new(atomic.Bool))
 }
 
 type streamKey struct{}
 
-// refuseSecond is the client's part of oneStream.
+// refuseSecond refuses the second stream of such a watch, in the client.
 func refuseSecond(ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if begun, ok := ctx.Value(streamKey{}).(*atomic.Bool); ok && begun.Swap(true) {
 		return nil, status.Error(codes.Aborted, "the connection of this watch broke")

@@ -20,22 +20,22 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
-// lease is a lease of etcd that this process renews. Its stream stays open as long as it
-// answers: each new one is a login, which costs etcd 0.1 s. A late stream is dropped, and
-// the next attempt goes to another member.
+// lease is a lease of etcd that this process renews. It keeps its stream open as long as the
+// stream answers, because each new stream is a login, which costs etcd 0.1 s. If an answer
+// comes too late, the stream is dropped, and the next attempt uses another member.
 type lease struct {
 	s    *Store
 	id   clientv3.LeaseID
 	lost chan struct{}
 	over func() // ends the renewal
 
-	ctx    context.Context //nolint:containedctx // of the stream
+	ctx    context.Context //nolint:containedctx // the context of the stream
 	hangUp context.CancelFunc
-	stream pb.Lease_LeaseKeepAliveClient // nil: none is open
+	stream pb.Lease_LeaseKeepAliveClient // nil if no stream is open
 }
 
-// Lease implements store.Store. etcd lengthens a ttl below its minimum: 1.5 times its
-// election timeout.
+// Lease implements store.Store. If ttl is shorter than etcd's minimum, which is 1.5 times its
+// election timeout, etcd uses the minimum.
 func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
 	var granted *clientv3.LeaseGrantResponse
 	err := s.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
@@ -59,14 +59,14 @@ func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.Lease, erro
 // Lost implements store.Lease.
 func (l *lease) Lost() <-chan struct{} { return l.lost }
 
-// keep renews until ctx ends or the lease is over. No other error ends it: an
-// engine that was unreachable for longer than a ttl may well still have the lease (etcd
-// gives each a full ttl when it starts), and all hosts would write their objects again at
-// once, just when it is back. An attempt has a third of the ttl, so that one that hangs
-// leaves time for another.
+// keep renews the lease until ctx ends or the lease is over. No other error stops it. An engine
+// that was unreachable for longer than ttl may still have the lease, because etcd gives every
+// lease its full ttl when it starts. If hosts gave up, all would write their objects again just
+// when etcd is back. One attempt gets a third of the ttl, so that an attempt that hangs leaves
+// time for another.
 func (l *lease) keep(ctx context.Context, ttl time.Duration) {
 	for wait := ttl / 4; ; {
-		clock.Sleep(ctx, wait+rand.N(wait/2)) // hosts must not renew at the same time
+		clock.Sleep(ctx, wait+rand.N(wait/2)) // so that hosts do not renew at the same time
 		if ctx.Err() != nil {
 			return
 		}
@@ -101,7 +101,7 @@ func (l *lease) renew(ctx context.Context) error {
 	})
 }
 
-// exchange sends one request and returns the answer: how many seconds are left.
+// exchange sends one request, and returns how many seconds are left.
 func (l *lease) exchange(c *clientv3.Client) (left int64, err error) {
 	if l.stream == nil {
 		l.stream, err = pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(clientv3.WithRequireLeader(l.ctx), grpc.WaitForReady(true))

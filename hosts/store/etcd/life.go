@@ -11,11 +11,11 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// life is the time for which a store is open. Its work starts the goroutines of the store,
-// and end waits for them.
+// life is the time during which a store is open. It starts the store's goroutines, and end
+// waits for them.
 type life struct {
 	work sync.WaitGroup
-	ctx  context.Context //nolint:containedctx // it is what this type is; ends with the cause store.ErrClosed
+	ctx  context.Context //nolint:containedctx // this type exists to hold it; it is cancelled with the cause store.ErrClosed
 	stop context.CancelCauseFunc
 }
 
@@ -31,8 +31,8 @@ func (l *life) end() {
 	l.work.Wait()
 }
 
-// until returns a context that also ends with the life, with its cause. The function frees
-// it.
+// until returns a context that also ends when the store is closed, with the same cause. The
+// function releases it.
 func (l *life) until(ctx context.Context) (context.Context, func()) {
 	both, cancel := context.WithCancelCause(ctx)
 	if l.ctx.Err() != nil {
@@ -42,8 +42,8 @@ func (l *life) until(ctx context.Context) (context.Context, func()) {
 	return both, func() { stop(); cancel(nil) }
 }
 
-// ended returns the error of a Watch whose ctx, of until, may have ended: nil for an end
-// that the caller asked for.
+// ended returns the error of a Watch whose ctx, made by until, may have ended. It is nil if the
+// caller itself ended it.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err

@@ -15,16 +15,17 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// Cluster is the name of the cluster in the store of a host, for the hosts that it serves.
+// Cluster is the name of the cluster in a host's own store. The hosts that it serves use it
+// too.
 const Cluster = "hosts"
 
-// agentWaits is how long the agent waits for a command that serves the store: longer than
-// a command has.
+// agentWaits is how long the agent waits for a command that serves the store. It is longer than
+// a command may take.
 const agentWaits = 30 * time.Second
 
-// openLocal opens the store in a directory of this host. The process that has its lock
-// serves it to the others: the agent, or, while no agent runs, a command. One command at a
-// time is there, so that none serves another.
+// openLocal opens the store in a directory of this host. The process that holds the lock of the
+// store serves it to the other processes. That is the agent, or a command while no agent runs.
+// Only one command runs at a time, so that no command depends on another.
 func openLocal(ctx context.Context, dir string, agent bool, listen *Options) (s *Store, err error) {
 	at := filepath.Join(dir, "etcd")
 	if err := durable.MakeDir(dir, "etcd"); err != nil {
@@ -42,7 +43,7 @@ func openLocal(ctx context.Context, dir string, agent bool, listen *Options) (s 
 	return s, nil
 }
 
-// serveLocal starts the server, unless the agent has it.
+// serveLocal starts the server, unless the agent is serving the store.
 func (s *Store) serveLocal(ctx context.Context, at string, agent bool, listen *Options) error {
 	wait := agentWaits
 	if !agent {

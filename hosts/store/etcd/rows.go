@@ -13,13 +13,13 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// rows is a table.
+// rows is one table.
 type rows struct {
 	*Store
-	prefix string // of its keys in etcd
+	prefix string // prefix of the table's keys in etcd
 }
 
-// page is the number of keys of one request: 64 MiB with objects of the largest size.
+// page is how many keys one request reads. With objects of the largest size, that is 64 MiB.
 const page = 256
 
 func (t rows) Get(ctx context.Context, key string) (out store.Row, err error) {
@@ -37,8 +37,9 @@ func (t rows) Get(ctx context.Context, key string) (out store.Row, err error) {
 	return out, err
 }
 
-// List reads all pages at the revision of the first one. It reads the history before: if
-// that ends meanwhile, a watch from the returned revision finds another one.
+// List reads all pages at the revision of the first one. It reads the name of the history
+// before. If the history changes meanwhile, a watch from the returned revision finds another
+// name.
 func (t rows) List(ctx context.Context, prefix string) (out []store.Row, at store.Revision, err error) {
 	var history string
 	err = t.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
@@ -99,13 +100,13 @@ func (t rows) Update(ctx context.Context, key string, data []byte, at store.Revi
 		return "", err
 	}
 	if n == 0 {
-		return "", store.ErrConflict // etcd gives a missing key this revision
+		return "", store.ErrConflict // etcd gives this revision to a missing key
 	}
 	same := clientv3.Compare(clientv3.ModRevision(t.prefix+key), "=", n)
 	return t.swap(ctx, same, clientv3.OpPut(t.prefix+key, string(data), clientv3.WithIgnoreLease()), store.ErrConflict)
 }
 
-// swap does op if cond holds, and fails with otherwise if not.
+// swap does op if cond is true, and otherwise returns the error otherwise.
 func (t rows) swap(ctx context.Context, cond clientv3.Cmp, op clientv3.Op, otherwise error) (at store.Revision, err error) {
 	err = t.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
 		done, err := c.Txn(ctx).If(cond).Then(op).Commit()

@@ -27,21 +27,22 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// member is an etcd of one member in this process. It has no HTTP, and no port for other
+// member is an etcd with one member, in this process. It has no HTTP, and no port for other
 // members.
 type member struct {
 	etcd   *etcdserver.EtcdServer
 	fronts []*grpc.Server
 }
 
-// socketName is the socket in the directory of a server, for the processes of its host.
+// socketName is the name of the socket, in the server's directory, for the processes of this
+// host.
 const socketName = "socket"
 
 // startTimeout is how long a server may take to read its files and to elect itself.
 const startTimeout = time.Minute
 
-// start starts the server of a directory, at its socket and at the TLS address of listen,
-// if it has one.
+// start starts a server on the files of a directory. It listens on a socket there, and on the
+// TLS address of listen if that is set.
 func start(ctx context.Context, dir string, listen *Options) (s *member, err error) {
 	quietOnce()
 	s = new(member)
@@ -55,7 +56,7 @@ func start(ctx context.Context, dir string, listen *Options) (s *member, err err
 		return s, fmt.Errorf("start etcd on the files of %s: %w: if they are damaged, move that directory away and start again: the hosts write again what they know, and networks must be created again", dir, err)
 	}
 	path := filepath.Join(dir, socketName)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // a killed server's
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // left by a server that was killed
 		return s, err
 	}
 	if err := s.serve("unix", path, nil); err != nil || listen == nil {
@@ -64,16 +65,17 @@ func start(ctx context.Context, dir string, listen *Options) (s *member, err err
 	return s, s.serve("tcp", listen.Endpoints[0], &tls.Config{GetConfigForClient: listen.TLS.serverConfig, MinVersion: tls.VersionTLS12})
 }
 
-// memberConfig is for a small node: its data is a few MB, of which each host has a copy.
+// memberConfig returns settings for a small node: the data is a few MB, and each host has a
+// copy of it.
 func memberConfig(dir string, failures *failure) config.ServerConfig {
 	const name = "one"
-	self := types.MustNewURLs([]string{"http://127.0.0.1:2380"}) // nothing listens there
+	self := types.MustNewURLs([]string{"http://127.0.0.1:2380"}) // no process listens there
 	return config.ServerConfig{
 		Name: name, DataDir: dir, PeerURLs: self, ClientURLs: self,
 		InitialPeerURLsMap: types.URLsMap{name: self}, InitialClusterToken: "patchbay", NewCluster: true,
 		SnapshotCount: 1000, SnapshotCatchUpEntries: 100, MaxSnapFiles: 2, MaxWALFiles: 2,
 		TickMs: 50, ElectionTicks: 5, InitialElectionTickAdvance: true,
-		AutoCompactionMode: "revision", AutoCompactionRetention: 1024, // changes that watchers can look back
+		AutoCompactionMode: "revision", AutoCompactionRetention: 1024, // how many past changes a watch may begin at
 		QuotaBackendBytes: 512 << 20, BootstrapDefragThresholdMegabytes: 16,
 		MaxTxnOps: 128, MaxRequestBytes: 1536 << 10, MaxConcurrentStreams: math.MaxUint32,
 		AuthToken: "simple", TokenTTL: 300, V2Deprecation: config.V2DeprDefault, Metrics: "basic", MaxLearners: 1,
@@ -82,14 +84,14 @@ func memberConfig(dir string, failures *failure) config.ServerConfig {
 	}
 }
 
-// failure makes an error of what etcd ends the process for, while it starts. Later it ends
-// the process, too: the service is started again.
+// failure turns a fatal error of etcd into an error, while etcd starts. After that, a fatal
+// error ends the process, and systemd starts the service again.
 type failure struct {
 	first   chan error
 	running atomic.Bool
 }
 
-// OnWrite implements zapcore.CheckWriteHook. A logger without output still calls it.
+// OnWrite implements zapcore.CheckWriteHook. zap calls it even for a logger without output.
 func (f *failure) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 	err := errors.New(e.Message)
 	for _, field := range fields {
@@ -102,12 +104,12 @@ func (f *failure) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 	}
 	select {
 	case f.first <- err:
-	default: // it is not the first
+	default: // an earlier failure is already there
 	}
 	runtime.Goexit()
 }
 
-// read returns when the server has read its files and takes requests.
+// read waits until the server has read its files and accepts requests.
 func (s *member) read(ctx context.Context, c config.ServerConfig, failures *failure) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -138,7 +140,7 @@ func (s *member) read(ctx context.Context, c config.ServerConfig, failures *fail
 	}
 }
 
-// serve answers at an address. A client may ping every 5 seconds, as any etcd allows.
+// serve listens at an address. A client may send a ping every 5 seconds, as every etcd allows.
 func (s *member) serve(network, address string, conf *tls.Config) error {
 	l, err := net.Listen(network, address)
 	if err != nil {
@@ -146,7 +148,7 @@ func (s *member) serve(network, address string, conf *tls.Config) error {
 	}
 	front := v3rpc.Server(s.etcd, conf, nil, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}))
 	s.fronts = append(s.fronts, front)
-	go front.Serve(l) //nolint:errcheck // it ends with stop
+	go front.Serve(l) //nolint:errcheck // it returns when stop is called
 	return nil
 }
 

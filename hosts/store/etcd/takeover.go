@@ -17,12 +17,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// takeOver copies the objects of the store that earlier releases kept in files, once:
+// takeOver copies the objects of a store in files, which earlier releases used. It does so
+// once:
 //
 //	v1/networks/x.json  {"revision": 7, "value": {...}}
 //
-// An object on a lease stays behind: the agent writes it again. The files stay, under
-// another name.
+// It does not copy an object on a lease, because the agent writes that again. The files stay,
+// under another name.
 func (s *Store) takeOver(ctx context.Context, dir string) error {
 	old := filepath.Join(dir, "v1")
 	for _, table := range []string{"networks", "nodes", "blocks"} {
@@ -46,7 +47,7 @@ func (s *Store) takeOver(ctx context.Context, dir string) error {
 func (s *Store) takeOverFile(ctx context.Context, table, path string) error {
 	name, isObject := strings.CutSuffix(filepath.Base(path), ".json")
 	if !isObject {
-		return nil // a killed writer's
+		return nil // left by a process that was killed
 	}
 	data, err := durable.Read(path)
 	if err != nil {
@@ -57,14 +58,14 @@ func (s *Store) takeOverFile(ctx context.Context, table, path string) error {
 		Value json.RawMessage
 	}
 	if json.Unmarshal(data, &row) != nil || row.Value == nil {
-		row.Value = data // damaged: it must not vanish, and lists name it
+		row.Value = data // the object is damaged, but must not vanish: lists will name it
 	}
 	if row.Lease != "" {
 		return nil
 	}
 	_, err = s.Rows(table).Create(ctx, strings.ReplaceAll(name, ",", "/"), row.Value, nil)
 	if errors.Is(err, store.ErrExists) {
-		return nil // it was interrupted
+		return nil // an earlier copy was interrupted
 	}
 	return err
 }

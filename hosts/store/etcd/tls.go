@@ -14,30 +14,32 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// TLS names files in PEM. etcd's certificate must be valid for the host of its endpoint.
+// TLS names files in PEM format. etcd's certificate must be valid for the host name of the
+// endpoint.
 type TLS struct {
 	On        bool   // even without any file: with the system's authorities
-	CA        string // authorities that sign etcd's certificate, instead of the system's
-	Cert, Key string // ours
+	CA        string // authorities for etcd's certificate, instead of the system's
+	Cert, Key string // our certificate and its key
 }
 
-// secrets are the inputs of a client, from files that an operator may replace while it
-// runs.
+// secrets holds what a client was created with. It comes from files that an operator may
+// replace while the client runs.
 type secrets struct {
-	tls          *tls.Config // nil: without
+	tls          *tls.Config // nil if TLS is not used
 	ca, password string
 }
 
-// secrets reads the files, except the password's, which may be a pipe: it was read before.
+// secrets reads the files, except the file of the password. That one may be a pipe, and was
+// read before.
 func (o *Options) secrets() (s secrets, err error) {
 	s.password = o.Password
 	s.tls, s.ca, err = o.TLS.config()
 	return s, err
 }
 
-// renew drops a client whose token is stale or whose secrets have changed: the next call
-// creates another one. A failed call runs it, without waiting for a call that is creating a
-// client.
+// renew drops a client if its token was refused or if its secrets have changed. The next call
+// creates a new client. A call that failed calls renew. It does not wait for another call that
+// is creating a client.
 func (s *Store) renew(staleToken bool) {
 	select {
 	case s.turn <- struct{}{}:
@@ -52,11 +54,12 @@ func (s *Store) renew(staleToken bool) {
 	if s.client == nil || err != nil || !staleToken && now.ca == s.made.ca && now.password == s.made.password {
 		return
 	}
-	_ = s.client.Close() // its streams end, and begin again with the next client
+	_ = s.client.Close() // its streams end, and start again with the next client
 	s.client = nil
 }
 
-// config returns nil without TLS. ca is the content of the file of authorities.
+// config returns the TLS configuration, or nil without TLS. ca is the content of the file of
+// authorities.
 func (t TLS) config() (c *tls.Config, ca string, err error) {
 	if t == (TLS{}) {
 		return nil, "", nil
@@ -79,7 +82,7 @@ func (t TLS) config() (c *tls.Config, ca string, err error) {
 	return c, ca, nil
 }
 
-// serverConfig reads all files for each connection: they may have been replaced.
+// serverConfig reads all files again for each connection, because they may have been replaced.
 func (t TLS) serverConfig(*tls.ClientHelloInfo) (*tls.Config, error) {
 	clients, _, err := t.authorities()
 	if err != nil {
@@ -107,7 +110,7 @@ func (t TLS) authorities() (pool *x509.CertPool, text string, err error) {
 	return pool, string(pem), nil
 }
 
-// load reads our certificate for each connection: it may have been renewed.
+// load reads our certificate again for each connection, because it may have been renewed.
 func (t TLS) load(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
 	if err != nil {

@@ -20,27 +20,27 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
-// These limits keep a watch from stalling: it begins again when its connection breaks or is
-// silent.
+// These limits detect a watch that stalls. The watch begins again when its connection breaks or
+// stays silent.
 const (
-	beginTimeout = 20 * time.Second // for etcd to confirm the watch
-	heartbeat    = 5 * time.Second  // how often we request the watch's progress
-	maxSilent    = 3                // heartbeats without any answer
+	beginTimeout = 20 * time.Second // how long etcd may take to confirm the watch
+	heartbeat    = 5 * time.Second  // how often we ask for the progress of the watch
+	maxSilent    = 3                // how many heartbeats may stay without an answer
 )
 
-// watch is a Watch that continues over many streams.
+// watch implements Watch over one stream after another.
 type watch struct {
 	rows
-	at    int64  // the last revision that was delivered completely
-	of    string // its history; "" until it is known
+	at    int64  // the last revision of which all events were delivered
+	of    string // the name of its history; "" until it is known
 	yield func(store.Change, error) bool
 }
 
-// errBroken reports a stream that ended. It needs no details: the next stream begins with a
-// call whose error has them.
+// errBroken means that the stream ended. It has no details, because the next stream begins with
+// a call whose error has them.
 var errBroken = errors.New("the stream of a watch ended")
 
-// errEnough reports that the caller left the loop.
+// errEnough means that the caller left its loop.
 var errEnough = errors.New("the loop ended")
 
 func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[store.Change, error] {
@@ -52,7 +52,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[store.C
 		for wait := 100 * time.Millisecond; err == nil && ctx.Err() == nil; wait = min(2*wait, 3*time.Second) {
 			if err = w.stream(ctx, &wait); !refused(err) && !errors.Is(err, errEnough) {
 				err = nil
-				clock.Sleep(ctx, wait/2+rand.N(wait)) // hosts must not retry at the same time
+				clock.Sleep(ctx, wait/2+rand.N(wait)) // so that hosts do not retry at the same time
 			}
 		}
 		if ctx.Err() != nil {
@@ -64,13 +64,13 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[store.C
 	}
 }
 
-// stream watches until an error. Each answer resets the wait before the next stream.
+// stream watches until an error occurs. Each answer resets the wait before the next stream.
 func (w *watch) stream(ctx context.Context, wait *time.Duration) error {
 	c, err := w.check(ctx)
 	if err != nil {
 		return err
 	}
-	// Watches with the same metadata share a stream, and would stall together.
+	// Watches with equal metadata would share a stream, and stall together.
 	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), "patchbay-watch", strconv.FormatInt(time.Now().UnixNano(), 36))
 	ctx, cancel := context.WithCancel(oneStream(ctx))
 	defer cancel()
@@ -97,15 +97,15 @@ func (w *watch) stream(ctx context.Context, wait *time.Duration) error {
 	return errBroken
 }
 
-// progress requests a sign of life. Without a stream it waits for the client.
+// progress asks etcd for a sign of life. If there is no stream, it waits for the client.
 func progress(ctx context.Context, c *clientv3.Client) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	_ = c.RequestProgress(ctx) // if it fails, no answer comes either
+	_ = c.RequestProgress(ctx) // if this fails, no answer comes, and that is noticed
 }
 
-// check asks etcd for our login, history and revision: one that was restored from a backup
-// has the history, and may be behind the revision.
+// check asks etcd about our login, the history and the revision. An etcd that was restored from
+// a backup has the same history, but may be behind the revision.
 func (w *watch) check(ctx context.Context) (client *clientv3.Client, err error) {
 	err = w.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
 		client = c
@@ -127,7 +127,7 @@ func (w *watch) check(ctx context.Context) (client *clientv3.Client, err error) 
 	return client, err
 }
 
-// deliver passes the events of a response on.
+// deliver passes the events of a response to the caller.
 func (w *watch) deliver(ctx context.Context, response clientv3.WatchResponse) error {
 	switch {
 	case response.CompactRevision != 0:
@@ -135,7 +135,7 @@ func (w *watch) deliver(ctx context.Context, response clientv3.WatchResponse) er
 	case response.Err() != nil:
 		return errBroken
 	case len(response.Events) == 0:
-		if response.Header.Revision < w.at { // or only that member is behind
+		if response.Header.Revision < w.at { // the backup is older, or only this member is behind
 			_, err := w.check(ctx)
 			return err
 		}
@@ -153,8 +153,9 @@ func (w *watch) deliver(ctx context.Context, response clientv3.WatchResponse) er
 	return nil
 }
 
-// change converts an event. When a lease ends, many objects go at one revision: only the
-// last of them has a revision to continue from, and the others have the one before.
+// change converts an event. When a lease ends, etcd deletes many objects at one revision. Only
+// the last of these events has a revision from which a watch can continue; the others have the
+// revision before.
 func change(e *clientv3.Event, prefix string, last bool) store.Change {
 	c := store.Change{Gone: e.Type == mvccpb.DELETE}
 	at := e.Kv.ModRevision
