@@ -21,14 +21,15 @@ type Addr struct {
 	Link   string
 	Prefix netip.Prefix
 
-	// DAD makes the kernel look for duplicates of an IPv6 address: 1-2 s in which the
-	// address cannot be used. An address from IPAM needs none.
+	// DAD makes the kernel check whether another host uses the IPv6 address (duplicate address
+	// detection). This takes 1-2 s, during which the address cannot be used. An address from IPAM
+	// does not need the check.
 	DAD bool
-	// NoRoute keeps the kernel from adding the route to the prefix.
+	// NoRoute stops the kernel from adding a route to the address's prefix.
 	NoRoute bool
 }
 
-// String is the ip command.
+// String returns the ip command that adds the address.
 func (a Addr) String() string {
 	s := fmt.Sprintf("%s: ip addr add %s dev %s", a.Where, a.Prefix, a.Link)
 	if a.flags()&unix.IFA_F_NODAD != 0 {
@@ -54,7 +55,7 @@ func (a Addr) message() *netlink.Addr {
 	return &netlink.Addr{IPNet: nl.IPNet(a.Prefix), Flags: a.flags()}
 }
 
-// Ensure adds the address, which must not exist.
+// Ensure adds the address. It fails if the link has the address already.
 func (a Addr) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(a.Where, a.Link)
 	if err != nil {
@@ -74,7 +75,7 @@ func deleteAddr(conn *nl.Conn, link netlink.Link, addr *netlink.Addr) error {
 	return nil
 }
 
-// Diff expects the address and, unless NoRoute, a route to its prefix.
+// Diff reports whether the address, or the route to its prefix (unless NoRoute), is missing.
 func (a Addr) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(a.Where, a.Link)
 	if err != nil {
@@ -102,16 +103,16 @@ func hasAddr(conn *nl.Conn, link netlink.Link, want netip.Prefix) (bool, error) 
 	return false, err
 }
 
-// Gateway is a network's address on the host, which other attachments use too: it remains
+// Gateway is the address of a network on the host. Other attachments use it too, so it remains
 // when the ADD fails and when the last container is removed.
 type Gateway struct {
 	Link   string
 	Prefix netip.Prefix
-	Force  bool // replace another address of the subnet, or any of IPv4
+	Force  bool // replace any other IPv4 address, and IPv6 addresses of the subnet
 	DAD    bool
 }
 
-// String is the ip command.
+// String returns the ip command that adds the address.
 func (g Gateway) String() string {
 	s := g.addr().String()
 	if g.Force {
@@ -122,7 +123,7 @@ func (g Gateway) String() string {
 
 func (g Gateway) addr() Addr { return Addr{Where: Host, Link: g.Link, Prefix: g.Prefix, DAD: g.DAD} }
 
-// Ensure looks first: nearly always the address exists.
+// Ensure adds the address if it is missing. Nearly always it exists already.
 func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, g.Link)
 	if err != nil {
@@ -147,8 +148,8 @@ func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return nil, g.add(env, link)
 }
 
-// Others reports whether the link has the address (ok), else which addresses conflict with it:
-// every IPv4 address, and IPv6 addresses of overlapping subnets.
+// Others reports whether the link has the address (ok). If not, it returns the addresses that
+// conflict with it: every IPv4 address, and every IPv6 address of an overlapping subnet.
 func (g Gateway) Others(have []nl.Addr) (others []netip.Prefix, ok bool) {
 	for _, a := range have {
 		switch {
@@ -162,8 +163,9 @@ func (g Gateway) Others(have []nl.Addr) (others []netip.Prefix, ok bool) {
 	return others, false
 }
 
-// add pins the MAC that the link had before our port joined, and adds the address. The
-// bridge took its MAC from its ports as they came and went; from now on it must not change.
+// add adds the address and fixes the bridge's MAC. So far the bridge took its MAC from its
+// ports; from now on the MAC must not change when ports come and go. add fixes the MAC that
+// the bridge had before our port joined.
 func (g Gateway) add(env *Env, link netlink.Link) error {
 	if err := setMAC(env, link, link.Attrs().HardwareAddr); err != nil {
 		return err
@@ -176,7 +178,7 @@ func (g Gateway) add(env *Env, link netlink.Link) error {
 	return nil
 }
 
-// Diff expects the address.
+// Diff reports whether the address is missing.
 func (g Gateway) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, g.Link)
 	if err != nil {

@@ -16,21 +16,23 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Announce makes the kernel send gratuitous ARP and neighbour advertisements for the
-// addresses of a link in the sandbox (with arp_notify, ndisc_notify). The kernel does so by
-// itself when the link goes up, but before the bridge's port forwards, so no neighbour
-// receives it. Setting the Ethernet address to the same value repeats it.
+// Announce tells neighbours the addresses of a link in the sandbox. It makes the kernel send
+// gratuitous ARP and neighbour advertisements (arp_notify, ndisc_notify). The kernel sends
+// them by itself when the link goes up. But at that time the bridge's port does not forward
+// yet, so no neighbour receives them. Announce sets the link's Ethernet address to its current
+// value, which makes the kernel send them again.
 //
-// A broadcast goes to every port, 2 us each. With Gateway, the host's link that containers
-// send to, Ensure announces only if the host has a neighbour entry for one of the
-// addresses, which shows that another container had it not long ago.
+// A broadcast costs 2 us for each port of the bridge. Therefore Ensure does not always
+// announce if Gateway is set. Gateway is the host's link to which containers send. Then Ensure
+// announces only if the host has a neighbour entry for one of the addresses, because the entry
+// shows that another container had the address recently.
 type Announce struct {
 	Link    string
-	Gateway string // "": always
+	Gateway string // "" means: announce always
 	Addrs   []netip.Addr
 }
 
-// String is the ip command.
+// String returns the ip command that announces.
 func (a Announce) String() string {
 	s := fmt.Sprintf("sandbox: ip link set %s address SAME (announces its addresses)", a.Link)
 	if a.Gateway != "" {
@@ -39,7 +41,7 @@ func (a Announce) String() string {
 	return s
 }
 
-// Ensure announces; nothing changes.
+// Ensure announces the addresses. It has nothing to undo.
 func (a Announce) Ensure(_ context.Context, env *Env) (Undo, error) {
 	needed, err := a.needed(env)
 	if err != nil || !needed {
@@ -66,7 +68,7 @@ func (a Announce) needed(env *Env) (bool, error) {
 	for _, addr := range a.Addrs {
 		known, err := env.Host.HasNeighbour(gateway.Attrs().Index, addr)
 		if err != nil && !nl.IsNotFound(err) {
-			return true, nil // the kernel cannot answer: < 5.0
+			return true, nil // kernels before 5.0 cannot answer
 		}
 		if known {
 			return true, nil
@@ -75,28 +77,28 @@ func (a Announce) needed(env *Env) (bool, error) {
 	return false, nil
 }
 
-// Diff finds nothing.
+// Diff always reports no difference.
 func (a Announce) Diff(context.Context, *Env) (string, error) { return "", nil }
 
-// announceTime is how long an announcement waits until a link that is up has its carrier:
-// Linux < 6.8 reports it some 0.1 ms later, and an unplugged cable must not delay the ADD
-// further.
+// announceTime is how long an announcement waits until a link that is up has its carrier.
+// Linux before 6.8 reports the carrier about 0.1 ms late. The limit is short because an
+// unplugged cable must not delay the ADD.
 const announceTime = 100 * time.Millisecond
 
-// Advertise announces on a shared segment the addresses of a link in the sandbox, beyond
-// what the kernel does with arp_notify and ndisc_notify (see nl.Conn.Announce). It is best
-// effort: a failure is a warning.
+// Advertise announces the addresses of a sandbox's link on a shared segment. It sends more
+// than the kernel does with arp_notify and ndisc_notify (see nl.Conn.Announce). A failure is
+// only a warning.
 type Advertise struct {
 	Link  string
 	Addrs []netip.Addr
 }
 
-// String names what is sent.
+// String says what Ensure sends.
 func (a Advertise) String() string {
 	return fmt.Sprintf("sandbox: announce %s on %s (gratuitous ARP, neighbour advertisement)", spaced(a.Addrs), a.Link)
 }
 
-// Ensure waits for the carrier and announces; nothing changes.
+// Ensure waits for the carrier and announces the addresses. It has nothing to undo.
 func (a Advertise) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	link, err := env.Sandbox.Link(a.Link)
 	if err != nil {
@@ -116,7 +118,8 @@ func (a Advertise) Ensure(ctx context.Context, env *Env) (Undo, error) {
 
 func running(l netlink.Link) bool { return l.Attrs().Flags&net.FlagRunning != 0 }
 
-// wait returns when the link passes frames, or an error when it does not.
+// wait returns when the link can send frames. It returns an error if the link does not get
+// there in time.
 func (a Advertise) wait(ctx context.Context, conn *nl.Conn, index int) error {
 	up, err := untilLinks(ctx, conn, announceTime, func() (bool, error) {
 		link, err := conn.LinkAt(index)
@@ -128,8 +131,8 @@ func (a Advertise) wait(ctx context.Context, conn *nl.Conn, index int) error {
 	return err
 }
 
-// Diff finds nothing.
+// Diff always reports no difference.
 func (a Advertise) Diff(context.Context, *Env) (string, error) { return "", nil }
 
-// spaced are addresses with spaces in between.
+// spaced joins addresses with spaces.
 func spaced(addrs []netip.Addr) string { return strings.Trim(fmt.Sprint(addrs), "[]") }

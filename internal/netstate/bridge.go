@@ -17,25 +17,25 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Bridge is a bridge on the host. It belongs to the network, not to an attachment: no DEL
-// removes it, and an existing one is used as it is.
+// Bridge is a bridge on the host. It belongs to the network and not to an attachment. So no
+// DEL removes it, and Ensure does not change an existing bridge beyond what its fields say.
 type Bridge struct {
 	Name string
-	MTU  int // bytes, of a new bridge; 0 is the kernel's default
-	// MAC is the address of a new bridge. Without one the bridge takes the lowest MAC of
-	// its ports, and changes it as ports come and go.
+	MTU  int // MTU of a new bridge, in bytes; 0 means the kernel's default
+	// MAC is the address of a new bridge. If it is empty, the bridge takes the lowest MAC of its
+	// ports and changes it when ports come and go.
 	MAC           net.HardwareAddr
-	VLANFiltering bool // of a new bridge
+	VLANFiltering bool // applies to a new bridge only
 
-	Network string // recorded with a new bridge, so that network rm knows that it is ours
+	Network string // recorded with a new bridge, so that "network rm" knows that we made it
 	Promisc bool
 
-	// Pin fixes the MAC of an existing bridge, as a gateway needs: its neighbours remember
-	// it. Otherwise it may change to that of a port.
+	// Pin fixes the MAC of an existing bridge. Without Pin the bridge may take the MAC of a new
+	// port. A gateway needs a fixed MAC, because its neighbours remember the MAC.
 	Pin bool
 }
 
-// String is the ip command.
+// String returns the ip commands that make the bridge.
 func (b Bridge) String() string {
 	s := "host: ip link add " + b.Name + " up"
 	if len(b.MAC) > 0 {
@@ -54,7 +54,7 @@ func (b Bridge) String() string {
 	return s
 }
 
-// Ensure creates the bridge unless it exists, and sets it up.
+// Ensure creates the bridge if it does not exist, and sets it up.
 func (b Bridge) Ensure(_ context.Context, env *Env) (Undo, error) {
 	if err := b.ensure(env); err != nil {
 		return nil, fmt.Errorf("failed to create bridge %q: %w", b.Name, err)
@@ -87,16 +87,16 @@ func (b Bridge) ensure(env *Env) error {
 	return nil
 }
 
-// pin sets the MAC that the bridge has, so that no port changes it any more. The kernel
-// then forgets the bridge's neighbours, so pin is for a bridge that has no live port and so
-// no neighbours. Gateway pins a bridge that has ports of others.
+// pin sets the bridge's MAC to its current value, so that ports no longer change it. The
+// kernel then forgets the bridge's neighbours. So pin serves only bridges without a live port,
+// which have no neighbours. For other bridges Gateway sets the MAC.
 func (b Bridge) pin(env *Env, link netlink.Link) error {
 	attrs := link.Attrs()
 	if !b.Pin || len(b.MAC) == 0 || bytes.Equal(attrs.HardwareAddr, b.MAC) || attrs.OperState == netlink.OperUp {
 		return nil
 	}
 	mac := attrs.HardwareAddr
-	if len(mac) == 0 { // zeros: its last port took the address along
+	if len(mac) == 0 { // all zeros: the address left with the last port
 		mac = b.MAC
 	}
 	return setMAC(env, link, mac)
@@ -110,7 +110,7 @@ func setMAC(env *Env, link netlink.Link, mac net.HardwareAddr) error {
 	return nil
 }
 
-// make creates the bridge. Another process may be faster.
+// make creates the bridge. It accepts that another process creates the bridge first.
 func (b Bridge) make(env *Env) (netlink.Link, error) {
 	br := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
 	br.Name, br.MTU, br.HardwareAddr, br.Flags = b.Name, b.MTU, b.MAC, net.FlagUp
@@ -126,15 +126,15 @@ func (b Bridge) make(env *Env) (netlink.Link, error) {
 	if err == nil && env.Records != nil {
 		note := record.Made{Network: b.Network, Index: link.Attrs().Index}
 		if err := env.Records.NoteMade(record.MadeBridge(b.Name), note); err != nil {
-			env.Warn(err) // network rm leaves the bridge then, nothing worse
+			env.Warn(err) // the only harm: "network rm" leaves the bridge in place
 		}
 	}
 	return link, err
 }
 
-// Diff expects a bridge of that name, up, with the MAC of the previous result. It expects
-// promiscuous mode when configured; promiscuous mode set by another program, such as
-// tcpdump, is no difference.
+// Diff reports whether the bridge is missing or down, or has another MAC than in the previous
+// result. It reports missing promiscuous mode if the configuration asks for it. It does not
+// report promiscuous mode that another program, such as tcpdump, switched on.
 func (b Bridge) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, b.Name)
 	switch {
@@ -154,7 +154,7 @@ func (b Bridge) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// Port makes a link a port of a bridge. A new port has neither flag.
+// Port makes a link a port of a bridge. In the kernel, a new port has both flags off.
 type Port struct {
 	Link, Bridge string
 	nl.PortFlags
@@ -170,12 +170,13 @@ func portText(f nl.PortFlags) (s string) {
 	return s
 }
 
-// String is the ip command.
+// String returns the ip command that makes the port.
 func (p Port) String() string {
 	return fmt.Sprintf("host: ip link set %s master %s%s", p.Link, p.Bridge, portText(p.PortFlags))
 }
 
-// Ensure attaches the link. There is nothing to undo: the link is deleted.
+// Ensure attaches the link to the bridge. It has nothing to undo, because the link itself is
+// deleted.
 func (p Port) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -202,7 +203,7 @@ func (p Port) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return nil, nil
 }
 
-// Diff expects the link in the bridge, with the flags.
+// Diff reports whether the link is missing in the bridge or lacks a flag.
 func (p Port) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -219,7 +220,7 @@ func (p Port) Diff(_ context.Context, env *Env) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case p.Hairpin && !flags.Hairpin: // portmap may have set it too
+	case p.Hairpin && !flags.Hairpin: // more is fine: portmap may also set hairpin
 		return fmt.Sprintf("hairpin mode of %s is off", p.Link), nil
 	case flags.Isolated != p.Isolated:
 		return fmt.Sprintf("isolation of port %s is %v instead of %v", p.Link, flags.Isolated, p.Isolated), nil
@@ -227,8 +228,8 @@ func (p Port) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// diffMissing finds no difference when the link is missing: the object that makes it
-// reports that.
+// diffMissing drops the error of a missing link, because the object that makes the link
+// reports it.
 func diffMissing(err error) (string, error) {
 	if nl.IsNotFound(err) {
 		return "", nil

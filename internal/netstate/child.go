@@ -17,25 +17,26 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// Child is a link in the sandbox on top of another one, its master. Ensure leaves it down.
+// Child is a link in the sandbox on top of another link, its master. Ensure leaves the child
+// down.
 //
-// It is created under the name Temp, directly in the sandbox, and then renamed: before
-// Linux 6.15 the kernel looks for a link of that name in the namespace of the request, and
-// the host has an eth0 too.
+// Ensure creates the child directly in the sandbox under the name Temp and then renames it. A
+// kernel before Linux 6.15 refuses a name that exists in the namespace of the request, and the
+// host has an eth0 too.
 type Child struct {
-	Kind      netlink.Link // *netlink.Macvlan, *netlink.IPVlan, *netlink.Vlan or *netlink.Dummy, with its options
+	Kind      netlink.Link // *netlink.Macvlan, *netlink.IPVlan, *netlink.Vlan or *netlink.Dummy, with options
 	Name      string
-	Temp      string // derived from the owner, so that DEL finds it
-	Master    string // "" for a kind without a master
+	Temp      string // first name, derived from the owner so that DEL finds the link
+	Master    string // "" if the kind has no master
 	MasterIn  Where
-	MTU       int              // bytes; 0 is the master's
-	MAC       net.HardwareAddr // nil: the kernel's choice
-	Owner     owner.Key        // goes into the ifalias
-	NetNS     string           // path of the sandbox, for people
+	MTU       int              // bytes; 0 means the master's MTU
+	MAC       net.HardwareAddr // nil means that the kernel chooses
+	Owner     owner.Key        // written into the ifalias
+	NetNS     string           // path of the sandbox, for messages
 	AnyMaster bool             // Diff does not compare the master
 }
 
-// String is the ip command.
+// String returns the ip command that makes the link.
 func (c Child) String() string {
 	s := fmt.Sprintf("%s: ip link add", c.MasterIn)
 	if c.Master != "" {
@@ -52,7 +53,7 @@ func (c Child) String() string {
 		s, c.NetNS, kindText(c.Kind), c.Temp, c.Name, c.Owner.Alias())
 }
 
-// Ensure makes the link and marks it.
+// Ensure makes the link and writes the owner into its alias.
 func (c Child) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = c.Temp, c.MTU, c.MAC
@@ -89,9 +90,9 @@ func (c Child) explain(err error) error {
 	return err
 }
 
-// adopt sets the link's name and our mark in one message, so that no program sees the name
-// without the mark. A passthru macvlan has its master's Ethernet address until it gets
-// another.
+// adopt sets the link's name and our mark in one message, so no program sees the name without
+// the mark. It sets the Ethernet address too, because a passthru macvlan starts with its
+// master's address.
 func (c Child) adopt(env *Env) error {
 	link, err := env.Sandbox.Link(c.Temp)
 	if err != nil {
@@ -127,8 +128,8 @@ func (c Child) undo(env *Env) Undo {
 	}
 }
 
-// DeleteUnmarked deletes the link that a killed ADD made under its temporary name and did
-// not mark.
+// DeleteUnmarked deletes a link that still has its temporary name and no mark. A killed ADD
+// leaves such a link.
 func DeleteUnmarked(conn *nl.Conn, temp, kind string) error {
 	link, err := conn.Link(temp)
 	if nl.IsNotFound(err) || err == nil && (link.Type() != kind || link.Attrs().Alias != "") {
@@ -140,7 +141,7 @@ func DeleteUnmarked(conn *nl.Conn, temp, kind string) error {
 	return DeleteLink(conn, link)
 }
 
-// Diff expects the link, of its kind, on its master, with its Ethernet address.
+// Diff reports whether the link is missing or has another kind, master or Ethernet address.
 func (c Child) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Sandbox, c.Name)
 	switch {
@@ -160,10 +161,10 @@ func (c Child) Diff(_ context.Context, env *Env) (string, error) {
 	return c.diffMaster(env, link)
 }
 
-// diffMaster expects the master to be up: a link on a master that is down carries nothing.
+// diffMaster reports whether the master is down, because then the link carries no traffic.
 func (c Child) diffMaster(env *Env, link netlink.Link) (string, error) {
 	if c.Master == "" && !c.AnyMaster {
-		return "", nil // of a kind without a master
+		return "", nil // this kind has no master
 	}
 	master, d, err := c.master(env, link)
 	if err != nil || d != "" {
@@ -175,7 +176,7 @@ func (c Child) diffMaster(env *Env, link netlink.Link) (string, error) {
 	return "", nil
 }
 
-// master finds the master; d names what is wrong with it.
+// master finds the master. If the master is wrong, d says why.
 func (c Child) master(env *Env, link netlink.Link) (master netlink.Link, d string, err error) {
 	if c.AnyMaster {
 		if master, err = env.Conn(c.MasterIn).LinkAt(link.Attrs().ParentIndex); nl.IsNotFound(err) {
@@ -195,7 +196,7 @@ func (c Child) master(env *Env, link netlink.Link) (master netlink.Link, d strin
 	return master, "", nil
 }
 
-// kindText is the kind of a link with its options, as in the ip command.
+// kindText returns the kind and the options of a link, as the ip command writes them.
 func kindText(l netlink.Link) string {
 	switch l := l.(type) {
 	case *netlink.Macvlan:
@@ -240,7 +241,7 @@ func ipvlanMode(m netlink.IPVlanMode) string {
 	return fmt.Sprintf("%d", m)
 }
 
-// diffKind describes how a link of the same kind differs in its options.
+// diffKind says which options of a link differ. Both links have the same kind.
 func (c Child) diffKind(have netlink.Link) string {
 	switch have := have.(type) {
 	case *netlink.Macvlan:

@@ -14,27 +14,27 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// Lost is something that the firewall lacks or that differs: What names it in a user's
-// words, which several elements share, Detail in the firewall's. Without What it is no
-// element, and Detail says all.
+// Lost describes something that is missing in the firewall or differs there. What names it in
+// a user's words; several elements may share it. Detail names it as nft does. If What is
+// empty, no element is lost, and Detail says everything.
 type Lost struct{ What, Detail string }
 
-// InFirewall is an object in the firewall. CHECK groups its differences, because one cause
-// removes several elements at once.
+// InFirewall is an object in the firewall. CHECK groups the differences of such objects,
+// because one cause removes several elements at once.
 type InFirewall interface {
 	Lost(ctx context.Context, env *Env) ([]Lost, error)
 }
 
-// Differences are the findings of CHECK. As an error they are one sentence for a person.
+// Differences are what CHECK found. As an error they form one sentence.
 type Differences struct {
 	Lost   []Lost
 	Other  []string
-	Tables []string // the changes of our firewall tables, whatever elements they affect
+	Tables []string // changes of our firewall tables
 
 	Unrecorded bool // the records do not say what is lost, so repair cannot restore it
 }
 
-// Error names each lost thing once, however many elements it has.
+// Error names each lost object once, even if the object has several elements.
 func (d *Differences) Error() string {
 	parts := slices.Concat(d.Other, d.Tables)
 	if len(d.Lost) > 0 {
@@ -47,7 +47,7 @@ func (d *Differences) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// Sentence is the beginning of a sentence: what is lost, with its verb.
+// Sentence returns the start of a sentence: what is lost, and the verb.
 func (d *Differences) Sentence() string {
 	what := d.What()
 	if len(what) == 1 {
@@ -56,8 +56,8 @@ func (d *Differences) Sentence() string {
 	return enumerate(what) + " are"
 }
 
-// What lists what is lost, each once, published ports first. It leaves the owner's mark out
-// when something else is lost.
+// What lists the lost objects, each once, published ports first. It leaves out the owner's
+// mark if anything else is lost.
 func (d *Differences) What() (what []string) {
 	mark := nft.Owner("", "").Meaning().What
 	for _, l := range d.Lost {
@@ -79,7 +79,7 @@ func rank(what string) int {
 	return 1
 }
 
-// Details lists the lost elements.
+// Details lists the lost elements as nft names them.
 func (d *Differences) Details() (details []string) {
 	for _, l := range d.Lost {
 		details = append(details, l.Detail)
@@ -87,10 +87,10 @@ func (d *Differences) Details() (details []string) {
 	return details
 }
 
-// Any reports whether there is a difference.
+// Any reports whether d contains a difference.
 func (d *Differences) Any() bool { return len(d.Lost)+len(d.Other)+len(d.Tables) > 0 }
 
-// Add joins the differences of o.
+// Add adds the differences of o to d.
 func (d *Differences) Add(o *Differences) {
 	d.Lost, d.Unrecorded = append(d.Lost, o.Lost...), d.Unrecorded || o.Unrecorded
 	for _, t := range o.Other {
@@ -105,7 +105,7 @@ func (d *Differences) Add(o *Differences) {
 	}
 }
 
-// enumerate is "a, b and c".
+// enumerate joins a list as in "a, b and c".
 func enumerate(list []string) string {
 	if len(list) < 2 {
 		return strings.Join(list, "")
@@ -113,7 +113,7 @@ func enumerate(list []string) string {
 	return strings.Join(list[:len(list)-1], ", ") + " and " + list[len(list)-1]
 }
 
-// Diff finds every difference between s and the kernel.
+// Diff returns every difference between s and the kernel.
 func (s State) Diff(ctx context.Context, env *Env) (*Differences, error) {
 	d := new(Differences)
 	for _, o := range s {
@@ -151,7 +151,7 @@ func (d *Differences) compare(ctx context.Context, env *Env, o Object) error {
 	return err
 }
 
-// lostElements looks elements up by key.
+// lostElements looks elements up by their keys and returns those that are missing or differ.
 func lostElements(env *Env, elems ...nft.Element) (lost []Lost, err error) {
 	for _, e := range elems {
 		got, ok, err := env.NFT.Get(e.Set, e.Key)
@@ -167,15 +167,15 @@ func lostElements(env *Env, elems ...nft.Element) (lost []Lost, err error) {
 	return lost, nil
 }
 
-// Sentence is the text of what one object lost.
+// Sentence describes what one object lost.
 func Sentence(lost []Lost, err error) (string, error) {
 	d := new(Differences)
 	d.lose(lost)
 	return d.Error(), err
 }
 
-// Found splits the joined errors of a CHECK: the differences that plugins found, which
-// become one sentence, and all other errors, each once. For nil it is empty.
+// Found splits the joined errors of a CHECK. The differences that plugins found become one
+// sentence. Every other error appears once. For nil, the result is empty.
 func Found(err error) *Differences {
 	found := new(Differences)
 	sift(err, found)
@@ -184,7 +184,7 @@ func Found(err error) *Differences {
 
 func sift(err error, into *Differences) {
 	var found *Differences
-	if several, ok := err.(interface{ Unwrap() []error }); ok { // this one, not one below
+	if several, ok := err.(interface{ Unwrap() []error }); ok { // only a joined error at this level, not one that is wrapped deeper
 		for _, e := range several.Unwrap() {
 			sift(e, into)
 		}

@@ -16,15 +16,15 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// Element is one element of the table `inet patchbay` that belongs to one
-// attachment. Ensure queues it; the session commits the queue once.
+// Element is an element of the table `inet patchbay` that belongs to one attachment. Ensure
+// queues it. At the end the session commits the whole queue once.
 type Element struct{ nft.Element }
 
-// String is a sentence; the record has the elements.
+// String describes the element in a sentence. The record has its bytes.
 func (e Element) String() string { return "host: firewall: " + e.Meaning().Does }
 
-// Ensure queues the element. There is nothing to undo: a request that fails
-// discards the queue.
+// Ensure queues the element. It has nothing to undo, because a failed request discards the
+// queue.
 func (e Element) Ensure(_ context.Context, env *Env) (Undo, error) {
 	if env.Taken == nil {
 		env.NFT.Add(e.Element)
@@ -34,23 +34,23 @@ func (e Element) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return nil, nil
 }
 
-// Diff returns what is lost, as a sentence.
+// Diff describes in a sentence what is lost.
 func (e Element) Diff(ctx context.Context, env *Env) (string, error) {
 	return Sentence(e.Lost(ctx, env))
 }
 
-// Lost looks the element up by key.
+// Lost looks the element up by its key.
 func (e Element) Lost(_ context.Context, env *Env) ([]Lost, error) {
 	return lostElements(env, e.Element)
 }
 
-// Fact is a shared firewall fact, held by one attachment.
+// Fact is firewall state that attachments share. This attachment is one of its holders.
 type Fact struct {
 	record.Fact
 	Owner owner.Key
 }
 
-// String has a part for each element.
+// String lists the elements.
 func (f Fact) String() string {
 	var parts []string
 	for _, e := range f.Elements {
@@ -62,9 +62,9 @@ func (f Fact) String() string {
 	return "host: firewall: " + strings.Join(parts, "; ")
 }
 
-// Ensure takes a reference before it queues the elements, so that the last holder of the
-// same fact cannot remove them afterwards. A reference of an earlier ADD remains when this
-// ADD fails.
+// Ensure becomes a holder of the fact before it queues the elements. So another holder that
+// leaves cannot remove them afterwards. If an earlier ADD of the attachment became a holder,
+// the attachment stays one even if this ADD fails.
 func (f Fact) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	held := env.Records.Holds(f.Name, f.Owner)
 	if err := env.Records.Hold(ctx, f.Fact, f.Owner, env.First); err != nil {
@@ -77,7 +77,7 @@ func (f Fact) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return func(ctx context.Context) error { return ReleaseFact(ctx, env.Records, f.Name, f.Owner, env.NFT) }, nil
 }
 
-// Diff returns what is lost, as a sentence.
+// Diff describes in a sentence what is lost.
 func (f Fact) Diff(ctx context.Context, env *Env) (string, error) { return Sentence(f.Lost(ctx, env)) }
 
 // Lost looks up the elements of the fact and its other rules.
@@ -95,8 +95,8 @@ func (f Fact) Lost(_ context.Context, env *Env) ([]Lost, error) {
 	return lost, err
 }
 
-// lostAccept finds sources that are not accepted. Rules of other programs may accept them;
-// where that cannot be decided doctor warns.
+// lostAccept finds sources whose traffic FORWARD does not accept. Rules of other programs may
+// accept it; if lostAccept cannot decide that, it reports nothing, and doctor warns.
 func lostAccept(env *Env, sources []iptnft.Source, admin string, lost *[]Lost) error {
 	var missing []Lost
 	err := lostExtra(env, iptnft.Accept(sources, admin), "acceptance of forwarded traffic", &missing)
@@ -118,7 +118,8 @@ func lostExtra(env *Env, x nft.Extra, what string, lost *[]Lost) error {
 	return err
 }
 
-// RestoreFact is QueueFact that also mends what exists and was changed, for repair.
+// RestoreFact works like QueueFact and also repairs what exists but was changed. The repair
+// command uses it.
 func RestoreFact(fw *nft.Conn, f record.Fact) {
 	if f.Conditions != nil {
 		fw.Queue(f.Conditions.Restore())
@@ -135,7 +136,7 @@ func QueueFact(fw *nft.Conn, f record.Fact) {
 	fw.Add(f.Elements...)
 }
 
-// extras returns what a fact has beside elements.
+// extras returns what a fact has besides elements.
 func extras(f record.Fact) (out []nft.Extra) {
 	if f.Conditions != nil {
 		out = append(out, f.Conditions.Ensure())
@@ -146,7 +147,7 @@ func extras(f record.Fact) (out []nft.Extra) {
 	return out
 }
 
-// accepted returns some subnets of a fact as sources.
+// accepted turns subnets of a fact into sources.
 func accepted(f record.Fact, subnets ...netip.Prefix) []iptnft.Source {
 	list := iptnft.On(f.Bridge, subnets...)
 	for i := range list {
@@ -155,13 +156,15 @@ func accepted(f record.Fact, subnets ...netip.Prefix) []iptnft.Source {
 	return list
 }
 
-// ReleaseFact drops o's reference. The last holder sends the removal of the elements while
-// it holds the fact's lock. It leaves the wait for expiring elements to the Commit at the
-// end of the session: a process that adds one of them meanwhile waits until it is gone.
-// Networks may be nested, and the kernel keeps the widest range only: ReleaseFact queues
-// ranges of remaining facts again that lay within a removed one. Only those: other facts
-// may be released at the same time, under locks of their own. The last holder calls before,
-// if given, first of all.
+// ReleaseFact removes o from the holders of a fact. If o was the last holder, ReleaseFact
+// first calls before (if given), then starts the removal of the fact's elements. It does both
+// while it holds the fact's lock. It does not wait until the elements have expired; the Commit
+// at the end of the session does. Another process that adds one of them meanwhile waits until
+// the element is gone.
+//
+// The subnets of networks may be nested, and a set holds only the widest range. So when
+// ReleaseFact removes a range, it queues the ranges of other facts inside it again. It leaves
+// all other facts alone, because other processes may release them at the same time.
 func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key, fw *nft.Conn, before ...func(record.Fact) error) error {
 	return s.Release(ctx, name, o, func(f record.Fact) error {
 		for _, fn := range before {
@@ -179,8 +182,8 @@ func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key,
 	})
 }
 
-// unaccept stops accepting sources that no other fact accepts on that bridge: networks that
-// differ only in the operator's chain share the rules.
+// unaccept stops accepting the fact's sources that no other fact on the same bridge accepts.
+// Networks that differ only in the operator's chain share these rules.
 func unaccept(s *record.Store, f record.Fact, fw *nft.Conn) {
 	if len(f.Accepts) == 0 {
 		return
@@ -198,8 +201,8 @@ func unaccept(s *record.Store, f record.Fact, fw *nft.Conn) {
 	fw.Queue(iptnft.LeaveAdmin(f.AdminChain, func() bool { return AdminNamed(s, f.AdminChain, f.Name) }))
 }
 
-// AdminNamed reports whether an attachment, or a fact other than except, names an operator's
-// chain. A record or fact that cannot be read counts as naming it.
+// AdminNamed reports whether an attachment names an operator's chain, or a fact other than
+// except does. If a record or fact cannot be read, AdminNamed returns true.
 func AdminNamed(s *record.Store, adminChain, except string) bool {
 	records, torn, err := s.Scan("")
 	_, facts, ferr := s.Facts()
@@ -210,9 +213,9 @@ func AdminNamed(s *record.Store, adminChain, except string) bool {
 		})
 }
 
-// send starts the removal. Where it is not known yet whether elements expire, this process
-// must wait and delete those that do not: after a kill in between they would have no
-// reference.
+// send starts the removal of elements. If it is not yet known whether elements expire on this
+// kernel, send waits and deletes elements that did not expire. Otherwise, after a kill of this
+// process, such elements would remain without a holder.
 func send(ctx context.Context, fw *nft.Conn) error {
 	if _, known := fw.ExpiryWorks(); known {
 		return fw.Start(ctx)
@@ -220,8 +223,8 @@ func send(ctx context.Context, fw *nft.Conn) error {
 	return fw.Commit(ctx)
 }
 
-// nested returns elements of other facts that lie within a range of f. Facts without
-// ranges, such as those of a single link, are skipped: there are as many as attachments.
+// nested returns elements of other facts that lie within a range of f. If f has no ranges, it
+// returns at once and does not read the other facts; there may be as many as attachments.
 func nested(s *record.Store, f record.Fact) (out []nft.Element) {
 	if !slices.ContainsFunc(f.Elements, func(e nft.Element) bool { return len(e.KeyEnd) > 0 }) {
 		return nil
@@ -236,16 +239,16 @@ func nested(s *record.Store, f record.Fact) (out []nft.Element) {
 	return out
 }
 
-// Accepted are the addresses of one attachment whose traffic an iptables-nft FORWARD chain
-// that drops must accept.
+// Accepted are the addresses of one attachment that an iptables-nft FORWARD chain must accept,
+// if that chain drops other traffic.
 type Accepted struct {
 	Addrs      []netip.Prefix // single addresses
 	AdminChain string
-	Comment    string // of the attachment: nft.Comment
-	New        bool   // it has no rules yet, so an ADD need not look for them
+	Comment    string // comment of the attachment: nft.Comment
+	New        bool   // the attachment has no rules yet, so an ADD need not look for them
 }
 
-// AcceptedOf returns the addresses of a record.
+// AcceptedOf returns the accepted addresses in a record.
 func AcceptedOf(rec *record.Record) Accepted {
 	comment := nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName)
 	return Accepted{Addrs: rec.Accepts, AdminChain: rec.AdminChain, Comment: comment}
@@ -264,19 +267,19 @@ func (a Accepted) extra() nft.Extra { return iptnft.Accept(a.sources(), a.AdminC
 // String names the accepted addresses.
 func (a Accepted) String() string { return "host: firewall: " + a.extra().String() }
 
-// Ensure queues the rules. There is nothing to undo: a request that fails
-// discards the queue.
+// Ensure queues the rules. It has nothing to undo, because a failed request discards the
+// queue.
 func (a Accepted) Ensure(_ context.Context, env *Env) (Undo, error) {
 	env.NFT.Queue(a.extra())
 	return nil, nil
 }
 
-// Diff returns what is lost, as a sentence.
+// Diff describes in a sentence what is lost.
 func (a Accepted) Diff(ctx context.Context, env *Env) (string, error) {
 	return Sentence(a.Lost(ctx, env))
 }
 
-// Lost looks the rules up.
+// Lost reports missing rules.
 func (a Accepted) Lost(_ context.Context, env *Env) (lost []Lost, err error) {
 	if len(a.Addrs) > 0 {
 		a.New = false
@@ -285,8 +288,8 @@ func (a Accepted) Lost(_ context.Context, env *Env) (lost []Lost, err error) {
 	return lost, err
 }
 
-// AllAccepted reports whether the addresses of all records are accepted, in one look, for
-// callers that would otherwise look for each record.
+// AllAccepted reports whether the addresses of all records are accepted. It reads the rules
+// only once, so it is faster than a look for each record.
 func AllAccepted(env *Env, records []*record.Record) (bool, error) {
 	byAdmin := make(map[string][]iptnft.Source)
 	for _, rec := range records {

@@ -17,27 +17,28 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// Veth is a pair of virtual Ethernet devices: Name, up, on the host and Peer, still down,
-// in the sandbox.
+// Veth is a pair of virtual Ethernet devices. Name is up and on the host. Peer is still down
+// and in the sandbox.
 type Veth struct {
 	Name, Peer string
-	MTU        int // bytes; 0 is the kernel's default
-	// We choose the addresses: systemd-udevd (MACAddressPolicy) replaces those that the
-	// kernel draws at random some time later.
+	MTU        int // bytes; 0 means the kernel's default
+	// We choose the MAC addresses. If the kernel chose them at random, systemd-udevd would
+	// replace them some time later (MACAddressPolicy).
 	MAC, PeerMAC net.HardwareAddr
-	Owner        owner.Key // goes into the ifalias
-	NetNS        string    // path of the sandbox, for people
+	Owner        owner.Key // written into the ifalias
+	NetNS        string    // path of the sandbox, for messages
 
-	Bridge string // the bridge that Name becomes a port of; may be empty
+	Bridge string // Name becomes a port of this bridge; may be empty
 	Port   nl.PortFlags
 
-	// NoIPv6 keeps the kernel from giving the host's end an IPv6 address: a bridge's port
-	// needs none, nor does a link for IPv4 alone. A link that IPv6 is forwarded to needs
-	// one: the kernel uses it as the source of neighbour solicitations.
+	// NoIPv6 stops the kernel from giving the host's end an IPv6 address. A port of a bridge
+	// needs none, and neither does a link that carries only IPv4. A link to which the host
+	// forwards IPv6 needs one, because the kernel uses it as the source of neighbour
+	// solicitations.
 	NoIPv6 bool
 }
 
-// String is the ip command.
+// String returns the ip command that makes the pair.
 func (v Veth) String() string {
 	mtu, port, mode := "", "", ""
 	if v.MTU > 0 {
@@ -53,7 +54,7 @@ func (v Veth) String() string {
 		v.Name, port, v.MAC, mtu, v.Owner.Alias(), mode, portText(v.Port), v.Peer, v.PeerMAC, mtu, v.NetNS)
 }
 
-// Ensure makes the pair in one message and marks it with a second.
+// Ensure makes the pair with one message and marks it with a second one.
 func (v Veth) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	master := 0
 	if v.Bridge != "" {
@@ -101,21 +102,22 @@ func (v Veth) undo(env *Env) Undo {
 	}
 }
 
-// VethExistsError reports that the container already has the interface of an ADD.
+// VethExistsError means that the container already has the interface that an ADD wants to
+// make.
 type VethExistsError struct {
 	IfName, Host string
-	In           string // the namespace of the attachment with the same names; "" when the interface belongs to none
+	In           string // the namespace of another attachment with the same names; "" if no attachment owns the interface
 }
 
-// Error is the reference's text.
+// Error returns the reference's text.
 func (e *VethExistsError) Error() string {
 	return fmt.Sprintf("container veth name (%q) peer provided (%q) already exists", e.IfName, e.Host)
 }
 
-// ErrVethExists is the error of an ADD when the container already has the interface.
+// ErrVethExists returns the error of an ADD whose container already has the interface.
 func ErrVethExists(peer, name string) error { return &VethExistsError{IfName: peer, Host: name} }
 
-// adopt writes our mark and looks up the other end.
+// adopt writes our mark into the alias and looks up the other end.
 func (v Veth) adopt(env *Env) error {
 	setAlias := env.Host.SetAlias
 	if v.NoIPv6 {
@@ -128,7 +130,8 @@ func (v Veth) adopt(env *Env) error {
 	return err
 }
 
-// Diff expects both ends, paired, with the addresses of the previous result.
+// Diff reports whether an end is missing, the ends are not a pair, or an address differs from
+// the previous result.
 func (v Veth) Diff(ctx context.Context, env *Env) (string, error) {
 	inside, d, err := findVeth(env, Sandbox, v.Peer, v.PeerMAC)
 	if err != nil || d != "" {
@@ -153,7 +156,7 @@ func (v Veth) Diff(ctx context.Context, env *Env) (string, error) {
 	return Port{Link: v.Name, Bridge: v.Bridge, PortFlags: v.Port}.Diff(ctx, env)
 }
 
-// findVeth finds one end; d names what is wrong with it.
+// findVeth finds one end of the pair. If the end is wrong, d says why.
 func findVeth(env *Env, w Where, name string, mac net.HardwareAddr) (link netlink.Link, d string, err error) {
 	link, err = env.Link(w, name)
 	switch {
@@ -173,8 +176,8 @@ func findVeth(env *Env, w Where, name string, mac net.HardwareAddr) (link netlin
 	return link, "", nil
 }
 
-// DeleteLink deletes a link; a missing one is no error. The kernel takes 15-20 ms for it
-// (RCU), so delete only one end of a pair.
+// DeleteLink deletes a link. It accepts that the link is missing. The kernel takes 15-20 ms
+// for a deletion (RCU), so delete only one end of a pair.
 func DeleteLink(c *nl.Conn, link netlink.Link) error {
 	if err := c.LinkDel(link); err != nil && !nl.IsNotFound(err) {
 		return fmt.Errorf("failed to delete %q: %w", link.Attrs().Name, err)
@@ -187,12 +190,12 @@ type Up struct {
 	Where Where
 	Link  string
 
-	// Notify sets arp_notify as well: the kernel announces the link's IPv4
-	// addresses whenever it goes up or gets another Ethernet address.
+	// Notify also sets arp_notify. With it the kernel announces the link's IPv4 addresses
+	// whenever the link goes up or gets another Ethernet address.
 	Notify bool
 }
 
-// String is the ip command.
+// String returns the ip command that sets the link up.
 func (u Up) String() string {
 	s := fmt.Sprintf("%s: ip link set %s up", u.Where, u.Link)
 	if u.Notify {
@@ -201,7 +204,7 @@ func (u Up) String() string {
 	return s
 }
 
-// Ensure sets the link up unless it is up.
+// Ensure sets the link up if it is down.
 func (u Up) Ensure(_ context.Context, env *Env) (Undo, error) {
 	conn := env.Conn(u.Where)
 	link, err := env.Link(u.Where, u.Link)
@@ -224,7 +227,7 @@ func (u Up) Ensure(_ context.Context, env *Env) (Undo, error) {
 	}, nil
 }
 
-// Diff expects the link to be up.
+// Diff reports whether the link is down.
 func (u Up) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(u.Where, u.Link)
 	switch {
@@ -238,8 +241,8 @@ func (u Up) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// Carries reports whether link is an end of a pair whose other end is up, in another
-// namespace: then that namespace lives.
+// Carries reports whether link is one end of a pair whose other end is up and in another
+// namespace. In that case the other namespace is in use.
 func Carries(link netlink.Link) bool {
 	at := link.Attrs()
 	return link.Type() == "veth" && at.RawFlags&unix.IFF_LOWER_UP != 0 && at.NetNsID >= 0

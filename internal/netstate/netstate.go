@@ -1,12 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netstate is the desired state of the network as a list of plain objects. A plugin
-// compiles a State from its configuration and the addresses without touching anything;
-// Apply ensures the objects in the list's order, Diff returns where the kernel differs
-// (CHECK), String prints the list (`patchbay explain`).
+// Package netstate describes the desired state of the network as a list of plain objects. A
+// plugin compiles a State from its configuration and the addresses; this changes nothing in
+// the kernel. Apply makes the objects in the order of the list. Diff returns where the kernel
+// differs (CHECK). String prints the list (`patchbay explain`).
 //
-// There is no dependency solver and no planner: the order is the author's.
+// The package neither resolves dependencies nor plans: the author of a list chooses the order.
 package netstate
 
 import (
@@ -21,59 +21,62 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Object is one thing that should exist.
+// Object is one thing that should exist in the kernel.
 type Object interface {
-	// String is one line for people, in the syntax of ip(8), nft(8), tc(8).
+	// String describes the object in one line, in the syntax of ip(8), nft(8) or tc(8).
 	fmt.Stringer
-	// Ensure creates or changes the object. undo reverts what Ensure changed and is nil
-	// when it changed nothing. An Ensure that fails has reverted its own changes.
+	// Ensure creates or changes the object. undo reverts what Ensure changed; it is nil if Ensure
+	// changed nothing. If Ensure fails, it has already reverted its own changes.
 	Ensure(ctx context.Context, env *Env) (undo Undo, err error)
-	// Diff describes where the kernel differs; empty when it does not.
+	// Diff says how the kernel differs from the object. It returns "" if the kernel does not
+	// differ.
 	Diff(ctx context.Context, env *Env) (string, error)
 }
 
 // Undo reverts a change.
 type Undo func(context.Context) error
 
-// Where is the namespace of an object.
+// Where says in which namespace of the attachment an object is.
 type Where int
 
-// The two namespaces of an attachment.
+// An attachment has two namespaces.
 const (
 	Host Where = iota
 	Sandbox
 )
 
-// String is the prefix of a line.
+// String returns the first word of an object's line.
 func (w Where) String() string { return [...]string{"host", "sandbox"}[w] }
 
-// Env is what objects act on.
+// Env holds what objects work with.
 type Env struct {
 	Host    *nl.Conn
-	Sandbox *nl.Conn // nil when there is no namespace
+	Sandbox *nl.Conn // nil if the namespace does not exist
 	NFT     *nft.Conn
 
-	// Records has the facts that attachments share, and notes what is made for a network.
-	// It may be nil where no Fact is ensured: then nothing is noted.
+	// Records stores the facts that attachments share, and notes about what was made for a
+	// network. It may be nil if the state has no Fact; then nothing is noted.
 	Records *record.Store
 
-	// Warn receives failures that do not end the request, such as a sysctl on a read-only
-	// /proc/sys.
+	// Warn receives failures that do not fail the request, such as a sysctl that cannot be
+	// written because /proc/sys is read-only.
 	Warn func(error)
 
-	// Taken is called when another attachment has an element; nil takes it over.
+	// Taken is called if another attachment already has the same element. If it is nil, this
+	// attachment takes the element over.
 	Taken func(*nft.TakenError) error
 
-	// First is called before an attachment becomes the first holder of a fact; may be nil.
+	// First is called before an attachment becomes the first holder of a fact. It may be nil.
 	First func(*record.Fact) error
 
-	// AddTap creates a tap in a process with another security label; nil creates it here.
+	// AddTap creates a tap in a process with another security label. If it is nil, this process
+	// creates the tap.
 	AddTap func(*nl.Conn, nl.Tap) error
 
 	links [2]map[string]netlink.Link
 }
 
-// Conn returns the socket of a namespace.
+// Conn returns the socket in a namespace.
 func (e *Env) Conn(w Where) *nl.Conn {
 	if w == Host {
 		return e.Host
@@ -81,7 +84,7 @@ func (e *Env) Conn(w Where) *nl.Conn {
 	return e.Sandbox
 }
 
-// Link returns a link, and reads it from the kernel only once.
+// Link returns a link. It reads each link from the kernel only once.
 func (e *Env) Link(w Where, name string) (netlink.Link, error) {
 	if l, ok := e.links[w][name]; ok {
 		return l, nil
@@ -94,7 +97,7 @@ func (e *Env) Link(w Where, name string) (netlink.Link, error) {
 	return l, nil
 }
 
-// Remember caches a link that was just made or read.
+// Remember stores a link that was just made or read, so that Link does not read it again.
 func (e *Env) Remember(w Where, l netlink.Link) {
 	if e.links[w] == nil {
 		e.links[w] = make(map[string]netlink.Link)
@@ -102,13 +105,13 @@ func (e *Env) Remember(w Where, l netlink.Link) {
 	e.links[w][l.Attrs().Name] = l
 }
 
-// Forget drops a cached link that changed.
+// Forget drops a stored link that has changed.
 func (e *Env) Forget(w Where, name string) { delete(e.links[w], name) }
 
 // State is an ordered list of objects.
 type State []Object
 
-// String prints one object a line.
+// String prints one object per line.
 func (s State) String() string {
 	var b strings.Builder
 	for _, o := range s {
@@ -118,15 +121,15 @@ func (s State) String() string {
 	return b.String()
 }
 
-// Applier is what Apply needs.
+// Applier holds what Apply needs.
 type Applier struct {
 	Env  *Env
-	Undo func(func(context.Context) error) // pushes an undo
+	Undo func(func(context.Context) error) // stores an undo function
 	Step func(name string) error           // called before each object; may be nil
 }
 
-// Apply ensures every object in order and stops at the first error. The owner of the undo
-// stack undoes the rest.
+// Apply ensures every object in order and stops at the first error. Then the caller runs the
+// stored undo functions.
 func (a *Applier) Apply(ctx context.Context, s State) error {
 	for _, o := range s {
 		if err := ctx.Err(); err != nil {

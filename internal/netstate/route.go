@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Route is a route through a link. The zero values mean: no gateway, the
-// kernel's own MTU, MSS and metric, the main table, global scope.
+// Route is a route through a link. A field with the zero value means: no gateway, the kernel's
+// own MTU, MSS and metric, the main table, global scope.
 type Route struct {
 	Where    Where
 	Link     string
@@ -32,13 +32,13 @@ type Route struct {
 	Table    int
 	Scope    int // RT_SCOPE_*: 0 global, 253 link, 254 host
 
-	OnLink  bool // the gateway is on the link though no route says so
-	Replace bool // a route to the same destination is replaced
+	OnLink  bool // the gateway is on the link, even if no route says so
+	Replace bool // replace a route to the same destination
 
-	Repairable bool // patchbay repair adds it when it is missing, and CHECK says so
+	Repairable bool // CHECK says that "patchbay repair" can add the route
 }
 
-// String is the ip command.
+// String returns the ip command that adds the route.
 func (r Route) String() string {
 	var b strings.Builder
 	verb := "add"
@@ -89,8 +89,8 @@ func (r Route) message(index int) *netlink.Route {
 	return out
 }
 
-// Ensure adds the route. Like the reference it does not set NLM_F_EXCL, so a second route
-// to the same destination is added beside the first (IPv6: ECMP).
+// Ensure adds the route. Like the reference, it does not set NLM_F_EXCL. So a second route to
+// the same destination is added next to the first (IPv6: ECMP).
 func (r Route) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(r.Where, r.Link)
 	if err != nil {
@@ -113,7 +113,8 @@ func (r Route) Ensure(_ context.Context, env *Env) (Undo, error) {
 	}, nil
 }
 
-// gatewayText prints a missing gateway as the reference does.
+// gatewayText returns the gateway's text. For a missing gateway it prints what the reference
+// prints.
 func gatewayText(gw netip.Addr) string {
 	if !gw.IsValid() {
 		return "<nil>"
@@ -121,8 +122,9 @@ func gatewayText(gw netip.Addr) string {
 	return gw.String()
 }
 
-// Diff expects a route to the destination, through the gateway, in the table if one is
-// given and else in any: a later plugin (sbr, vrf) may have moved it.
+// Diff reports whether the route to the destination through the gateway is missing. It looks
+// in Table. If Table is 0, it looks in every table, because a later plugin (sbr, vrf) may have
+// moved the route.
 func (r Route) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(r.Where, r.Link)
 	if err != nil {
@@ -130,7 +132,7 @@ func (r Route) Diff(_ context.Context, env *Env) (string, error) {
 	}
 	find := r.find
 	if r.Where == Host {
-		find = r.lookup // the host may have many routes
+		find = r.lookup // the host may have many routes, so do not list them
 	}
 	found, err := find(env.Conn(r.Where), link)
 	if err != nil || found {
@@ -145,7 +147,7 @@ func (r Route) Diff(_ context.Context, env *Env) (string, error) {
 	return text, nil
 }
 
-// Served reports whether the host has a route to exactly the destination, through any link.
+// Served reports whether the host has a route to exactly this destination, through any link.
 func (r Route) Served(env *Env) (bool, error) {
 	return r.matching(env.Host, func(*netlink.Route) bool { return true })
 }
@@ -154,7 +156,8 @@ func (r Route) text() string {
 	return fmt.Sprintf("{%v %v}", r.Dst, gatewayText(r.Gateway))
 }
 
-// find reports whether the container has the route, in r.Table or, if that is 0, in any table.
+// find reports whether the container has the route in r.Table. If r.Table is 0, it looks in
+// every table.
 func (r Route) find(conn *nl.Conn, link netlink.Link) (bool, error) {
 	family := netlink.FAMILY_V6
 	if r.Dst.Addr().Is4() {
@@ -173,8 +176,9 @@ func (r Route) find(conn *nl.Conn, link netlink.Link) (bool, error) {
 	return false, nil
 }
 
-// served reports whether a route to the destination is the expected one. A default route
-// through another interface may be an operator's choice for the container.
+// served reports whether a route to the destination is acceptable as the expected one. A
+// default route through another interface is acceptable, because an operator may have chosen
+// it for the container.
 func (r Route) served(got netlink.Route, link netlink.Link) bool {
 	if got.Type != unix.RTN_UNICAST {
 		return false
@@ -193,13 +197,13 @@ func hasGateway(got netlink.Route, want netip.Addr) bool {
 	return slices.ContainsFunc(hops, func(ip net.IP) bool { return ip.Equal(want.AsSlice()) })
 }
 
-// refusesBefore reports whether a route that refuses packets comes before another.
+// refusesBefore reports whether o, a route that refuses packets, takes precedence over got.
 func refusesBefore(o, got netlink.Route) bool {
 	leadsNowhere := o.Type == unix.RTN_UNREACHABLE || o.Type == unix.RTN_BLACKHOLE || o.Type == unix.RTN_PROHIBIT
 	return leadsNowhere && o.Table == got.Table && o.Priority < got.Priority
 }
 
-// lookup asks the kernel for the one route that serves the destination.
+// lookup asks the kernel which route it uses for the destination.
 func (r Route) lookup(conn *nl.Conn, link netlink.Link) (bool, error) {
 	return r.matching(conn, func(got *netlink.Route) bool { return got.LinkIndex == link.Attrs().Index })
 }
@@ -220,23 +224,24 @@ func (r Route) matching(conn *nl.Conn, is func(*netlink.Route) bool) (bool, erro
 	return false, nil
 }
 
-// Reached expects, for CHECK, that the host reaches a container's address through the link
-// that has its gateway. The route that came with the gateway's address may be gone, and no
-// ADD restores it; another network may have the same subnet, or a route may lead elsewhere.
+// Reached checks during CHECK whether the host reaches a container's address through the link
+// that has its gateway. The route that came with the gateway's address may be missing, and no
+// ADD restores it. Another network may have the same subnet, or a route may lead elsewhere.
 type Reached struct {
 	Link    string
 	Addr    netip.Addr
-	Gateway netip.Prefix // the address whose route leads to the container
+	Gateway netip.Prefix // the gateway's address; its route leads to the container
 }
 
 // String names the expected route.
 func (w Reached) String() string { return fmt.Sprintf("host: reach %s by %s", w.Addr, w.Link) }
 
-// Ensure does nothing: routes come with the addresses of the host.
+// Ensure does nothing, because these routes come with the host's addresses.
 func (Reached) Ensure(context.Context, *Env) (Undo, error) { return nil, nil }
 
-// Diff finds no route, or another link than the expected one. Other objects report a link
-// that is down or without the address, and a link in a VRF has its own routes.
+// Diff reports that no route exists or that the route uses another link. It reports neither a
+// link that is down nor a missing address, because other objects do. It skips a link in a VRF,
+// which has its own routes.
 func (w Reached) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, w.Link)
 	if err != nil || link.Attrs().MasterIndex != 0 || link.Attrs().RawFlags&unix.IFF_UP == 0 {
@@ -254,11 +259,11 @@ func (w Reached) Diff(_ context.Context, env *Env) (string, error) {
 		return w.lost(), nil
 	case err != nil || len(routes) == 0 || routes[0].LinkIndex == link.Attrs().Index || routes[0].LinkIndex == 0:
 		return "", nil //nolint:nilerr // several links, or a rule that refuses it: nothing to name
-	case nl.PrefixOf(routes[0].Dst).Bits() <= 0: // the default route, with or without a destination
+	case nl.PrefixOf(routes[0].Dst).Bits() <= 0: // the default route; the kernel returns it with or without a destination
 		return w.lost(), nil
 	}
 	other, err := env.Host.LinkAt(routes[0].LinkIndex)
-	if nl.IsNotFound(err) { // it has just been deleted
+	if nl.IsNotFound(err) { // the link was deleted a moment ago
 		return "", nil
 	}
 	if err != nil {
@@ -267,7 +272,7 @@ func (w Reached) Diff(_ context.Context, env *Env) (string, error) {
 	return fmt.Sprintf("the host reaches %s by %s instead of %s", w.Addr, other.Attrs().Name, w.Link), nil
 }
 
-// withoutARP reports an Ethernet link that finds no neighbours.
+// withoutARP reports that an Ethernet link cannot find neighbours because ARP is off.
 func withoutARP(link netlink.Link) string {
 	at := link.Attrs()
 	if at.RawFlags&unix.IFF_NOARP == 0 || !slices.Contains([]string{"bridge", "veth", "macvlan"}, link.Type()) {

@@ -17,19 +17,19 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Sysctls are kernel settings of one namespace, written in one trip into it. Values that
-// are already set are not written.
+// Sysctls are kernel settings of one namespace. Ensure enters the namespace once for all of
+// them. It does not write a value that is already set.
 type Sysctls struct {
 	Where Where
 	List  []nl.Setting
 
-	// Needed makes a failure an error that begins with this text. Otherwise a key that the
-	// kernel lacks is skipped. A /proc/sys that cannot be written is only a warning in both
-	// cases (rootless callers).
+	// Needed makes a failure an error that begins with this text. If Needed is empty, a key that
+	// the kernel lacks is skipped. In both cases a read-only /proc/sys (rootless callers) is only
+	// a warning.
 	Needed string
 }
 
-// String is the sysctl command.
+// String returns the sysctl command.
 func (s Sysctls) String() string {
 	words := []string{s.Where.String() + ": sysctl -w"}
 	for _, set := range s.List {
@@ -38,8 +38,8 @@ func (s Sysctls) String() string {
 	return strings.Join(words, " ")
 }
 
-// Ensure writes the settings. Those of the host remain when the ADD fails: other containers
-// may rely on them by then.
+// Ensure writes the settings. Settings of the host remain when the ADD fails, because other
+// containers may rely on them by then.
 func (s Sysctls) Ensure(_ context.Context, env *Env) (Undo, error) {
 	conn := env.Conn(s.Where)
 	old, err := conn.SwapSysctls(s.List, func(_ nl.Setting, err error) error { return s.judge(env, err) })
@@ -71,7 +71,7 @@ func (s Sysctls) judge(env *Env, err error) error {
 	return fmt.Errorf("%s: %w", s.Needed, err)
 }
 
-// ignoreMissing accepts an undo that fails because the interface is gone.
+// ignoreMissing lets an undo succeed if the interface no longer exists.
 func ignoreMissing(_ nl.Setting, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -79,7 +79,7 @@ func ignoreMissing(_ nl.Setting, err error) error {
 	return err
 }
 
-// Diff compares the needed settings. The others are optional, and operators and the tuning
+// Diff compares the needed settings. It skips the others, because operators and the tuning
 // plugin may change them.
 func (s Sysctls) Diff(_ context.Context, env *Env) (string, error) {
 	if s.Needed == "" {
@@ -100,7 +100,7 @@ func (s Sysctls) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// LinkIPv6 is a setting below net/ipv6/conf/LINK.
+// LinkIPv6 is a setting in net/ipv6/conf/LINK.
 type LinkIPv6 struct {
 	Link  string
 	Conf  nl.IPv6Conf
@@ -111,8 +111,8 @@ func (l LinkIPv6) setting() nl.Setting {
 	return nl.Setting{Key: "net/ipv6/conf/" + l.Link + "/" + l.Conf.String(), Value: strconv.Itoa(int(l.Value))}
 }
 
-// IPv6 is a list of settings of links in one namespace. Their values are read with the
-// links, at no cost; Ensure writes only those that differ.
+// IPv6 is a list of settings of links in one namespace. The kernel returns their values
+// together with the links, at no extra cost. Ensure writes only values that differ.
 type IPv6 struct {
 	Where Where
 	List  []LinkIPv6
@@ -128,11 +128,11 @@ func (i IPv6) sysctls(list []LinkIPv6) Sysctls {
 	return s
 }
 
-// String is the sysctl command.
+// String returns the sysctl command.
 func (i IPv6) String() string { return i.sysctls(i.List).String() }
 
-// Ensure writes what differs. For a link without IPv6, a needed setting is written all the
-// same, so that the kernel reports the error; another is skipped.
+// Ensure writes the values that differ. If a link has no IPv6, Ensure still writes a needed
+// setting, so that the kernel reports the error. It skips other settings of such a link.
 func (i IPv6) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	list, err := i.differing(env)
 	if err != nil || len(list) == 0 {
@@ -155,8 +155,8 @@ func (i IPv6) differing(env *Env) (list []LinkIPv6, err error) {
 	return list, nil
 }
 
-// Diff expects IPv6 to be enabled where it is needed. Operators and the tuning plugin may
-// change the other settings.
+// Diff reports whether IPv6 is disabled although it is needed. It skips the other settings,
+// because operators and the tuning plugin may change them.
 func (i IPv6) Diff(_ context.Context, env *Env) (string, error) {
 	list, err := i.differing(env)
 	if err != nil {
@@ -170,13 +170,14 @@ func (i IPv6) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// Forwarding switches forwarding on in the host's namespace. No DEL switches it off: other
-// programs may rely on it by then. network rm uses the recorded earlier value.
+// Forwarding switches on forwarding in the host's namespace. No DEL switches it off, because
+// other programs may rely on it by then. "network rm" restores the earlier value from the
+// record.
 type Forwarding struct {
 	IPv4, IPv6 bool
-	Link       string // of the host, that Diff looks at too; may be empty
-	Failed     string // text of a failure
-	Network    string // recorded with the earlier value
+	Link       string // link of the host that Diff checks too; may be empty
+	Failed     string // text of the error if the setting cannot be written
+	Network    string // network to record with the earlier value
 }
 
 func (f Forwarding) families() (list []int) {
@@ -196,7 +197,7 @@ func forwardingKey(family int) nl.Setting {
 	return nl.Setting{Key: "net/ipv6/conf/all/forwarding", Value: "1"}
 }
 
-// String is the sysctl command.
+// String returns the sysctl command.
 func (f Forwarding) String() string {
 	s := Sysctls{Where: Host}
 	for _, family := range f.families() {
@@ -205,7 +206,7 @@ func (f Forwarding) String() string {
 	return s.String()
 }
 
-// Ensure reads the setting by netlink, and writes the sysctl only if necessary.
+// Ensure reads the setting over netlink. It writes the sysctl only if necessary.
 func (f Forwarding) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	s := Sysctls{Where: Host, Needed: f.Failed}
 	for _, family := range f.families() {
@@ -220,8 +221,8 @@ func (f Forwarding) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return s.Ensure(ctx, env)
 }
 
-// note records that forwarding was off, before it is switched on. Without the record it
-// stays on, so a failure harms nothing.
+// note records that forwarding was off, before Ensure switches it on. If the record cannot be
+// written, "network rm" leaves forwarding on, which does no harm.
 func (f Forwarding) note(env *Env, keys []nl.Setting) {
 	for _, k := range keys {
 		if env.Records == nil {
@@ -237,9 +238,9 @@ func (f Forwarding) note(env *Env, keys []nl.Setting) {
 	}
 }
 
-// Diff expects forwarding, for IPv4 on the link too: the kernel drops packets that enter
-// through a link that does not forward. For IPv6 it looks only at the setting of all
-// interfaces.
+// Diff reports whether forwarding is off. For IPv4 it also checks the link, because the kernel
+// drops packets that enter through a link without forwarding. For IPv6 it checks only the
+// setting for all interfaces.
 func (f Forwarding) Diff(_ context.Context, env *Env) (string, error) {
 	var errs []error
 	for _, family := range f.families() {

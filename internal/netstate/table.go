@@ -14,8 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Table is one of our firewall tables as a whole: without its chains and rules its elements
-// do nothing, and an added rule may drop the traffic that they serve.
+// Table is one of our firewall tables as a whole. If its chains and rules are missing, its
+// elements have no effect. If another program added a rule, that rule may drop the traffic
+// that the elements serve.
 type Table struct{ Bridge bool }
 
 func (t Table) family() nftables.TableFamily {
@@ -25,7 +26,7 @@ func (t Table) family() nftables.TableFamily {
 	return nftables.TableFamilyINet
 }
 
-// String names the table.
+// String returns the name of the table.
 func (t Table) String() string {
 	if t.Bridge {
 		return "host: firewall: table bridge " + nft.TableName
@@ -33,13 +34,13 @@ func (t Table) String() string {
 	return "host: firewall: table inet " + nft.TableName
 }
 
-// Ensure does nothing: the first element creates the table.
+// Ensure does nothing, because the first element creates the table.
 func (Table) Ensure(context.Context, *Env) (Undo, error) { return nil, nil }
 
-// mostChanges is how many changes of a table a sentence names.
+// mostChanges is how many changes of a table a sentence lists.
 const mostChanges = 3
 
-// Diff names the changes. It does not judge a table of a newer program.
+// Diff lists the changes of the table. It skips a table that a newer program made.
 func (t Table) Diff(_ context.Context, env *Env) (string, error) {
 	diffs, err := env.NFT.VerifyTable(t.family())
 	var newer *nft.NewerSchemaError
@@ -56,8 +57,8 @@ func (t Table) Diff(_ context.Context, env *Env) (string, error) {
 	return strings.Join(diffs, "; ") + more + " (run patchbay repair)", nil
 }
 
-// Tables returns the tables of a state's elements, except those that the state itself
-// names.
+// Tables returns the tables that the state's elements use, except tables that are in the state
+// already.
 func (s State) Tables() (tables State) {
 	var has, named [2]bool
 	note := func(elems ...nft.Element) {

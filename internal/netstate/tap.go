@@ -19,16 +19,16 @@ import (
 // Tap is a tap device in the sandbox, for a virtual machine.
 type Tap struct {
 	nl.Tap
-	Temp   string // its first name, derived from the owner, so that DEL finds it
+	Temp   string // first name, derived from the owner so that DEL finds the tap
 	MAC    net.HardwareAddr
-	MTU    int       // bytes; 0 is the kernel's default
-	Mark   owner.Key // goes into the ifalias
-	Bridge string    // of the sandbox, that the tap becomes a port of; may be empty
+	MTU    int       // bytes; 0 means the kernel's default
+	Mark   owner.Key // written into the ifalias
+	Bridge string    // the tap becomes a port of this bridge of the sandbox; may be empty
 
-	Label string // the security label of the process that creates it (Env.AddTap), for people
+	Label string // security label of the process that creates the tap (Env.AddTap), for messages
 }
 
-// String is the ip commands.
+// String returns the ip commands that make the tap.
 func (t Tap) String() string {
 	s := "sandbox: "
 	if t.Label != "" {
@@ -58,7 +58,7 @@ func mtuText(mtu int) string {
 	return fmt.Sprintf(" mtu %d", mtu)
 }
 
-// Ensure creates the tap by ioctl on /dev/net/tun and configures it in one message.
+// Ensure creates the tap with an ioctl on /dev/net/tun and configures it with one message.
 func (t Tap) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	master, err := t.master(env)
 	if err != nil {
@@ -79,7 +79,8 @@ func (t Tap) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return t.undo(env), nil
 }
 
-// dress sets the tap's name last: a tap with its name is complete.
+// dress configures the tap and sets its name last. So a tap that has its final name is
+// complete.
 func (t Tap) dress(env *Env, master int) error {
 	link, err := env.Sandbox.Link(t.Temp)
 	if err != nil {
@@ -128,8 +129,8 @@ func (t Tap) master(env *Env) (index int, err error) {
 	return link.Attrs().Index, nil
 }
 
-// Diff expects a tap with the previous result's address, with its owners, queues and
-// bridge.
+// Diff reports whether the tap is missing, or has another MAC than in the previous result, or
+// other owners, queues or another bridge.
 func (t Tap) Diff(_ context.Context, env *Env) (string, error) {
 	link, d, err := findInside(env, t.Name, t.MAC)
 	if err != nil || d != "" {
@@ -158,7 +159,7 @@ func (t Tap) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// findInside finds a link of the sandbox; diff names what is wrong with it.
+// findInside finds a link of the sandbox. If the link is wrong, diff says why.
 func findInside(env *Env, name string, mac net.HardwareAddr) (link netlink.Link, diff string, err error) {
 	link, err = env.Link(Sandbox, name)
 	switch {

@@ -17,21 +17,21 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// VLANs are VLANs on a port of a bridge, First to Last, both included. PVID
-// makes it the VLAN of untagged frames.
+// VLANs are the VLANs from First to Last of a port, both included. PVID makes the VLAN apply
+// to untagged frames.
 type VLANs struct {
 	First, Last uint16
 	PVID        bool
 }
 
-// PortVLANs are the VLANs of a port.
+// PortVLANs sets the VLANs of a port.
 type PortVLANs struct {
 	Link, Bridge string
 	KeepDefault  bool // keep the bridge's default VLAN
 	List         []VLANs
 }
 
-// String is a line of bridge commands.
+// String returns the bridge commands.
 func (p PortVLANs) String() string {
 	var words []string
 	if !p.KeepDefault {
@@ -50,7 +50,7 @@ func (p PortVLANs) String() string {
 	return fmt.Sprintf("host: bridge vlan dev %s: %s", p.Link, strings.Join(words, ", "))
 }
 
-// Ensure sets the VLANs. There is nothing to undo: they are deleted with the link.
+// Ensure sets the VLANs. It has nothing to undo, because they are deleted with the link.
 func (p PortVLANs) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -76,8 +76,8 @@ func (v VLANs) add(conn *nl.Conn, link netlink.Link) error {
 	return conn.BridgeVlanAdd(link, v.First, v.PVID, v.PVID, false, true)
 }
 
-// removeDefault removes the default VLAN that the bridge gave to the port. A bridge that
-// does not filter gives none.
+// removeDefault removes the default VLAN that the bridge gave to the port. A bridge without
+// VLAN filtering gives none.
 func (p PortVLANs) removeDefault(env *Env, link netlink.Link) error {
 	br, err := env.Link(Host, p.Bridge)
 	if err != nil {
@@ -97,8 +97,8 @@ func (p PortVLANs) removeDefault(env *Env, link netlink.Link) error {
 	return err
 }
 
-// Diff expects every VLAN on the port. It lists all ports (the kernel has no other way),
-// but only CHECK of a port with VLANs does.
+// Diff reports which VLANs the port lacks. It reads the VLANs of all ports, because the kernel
+// has no other request. Only a CHECK of a port with VLANs pays for this.
 func (p PortVLANs) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -108,7 +108,7 @@ func (p PortVLANs) Diff(_ context.Context, env *Env) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("list vlans: %w", err)
 	}
-	have := make(map[uint16]bool) // vlan: is the PVID
+	have := make(map[uint16]bool) // VLAN id: whether it is the PVID
 	for _, v := range all[int32(link.Attrs().Index)] {
 		have[v.Vid] = v.Flags&vnl.BRIDGE_VLAN_INFO_PVID != 0
 	}
@@ -127,7 +127,7 @@ func (p PortVLANs) Diff(_ context.Context, env *Env) (string, error) {
 }
 
 // VLANGateway is a veth pair on the host that carries a network's gateway in one VLAN of a
-// bridge: Name has the address, Peer is the port. Like the bridge it belongs to the
+// bridge. Name has the address, and Peer is the port. Like the bridge, the pair belongs to the
 // network, and no DEL removes it.
 type VLANGateway struct {
 	Name, Peer  string
@@ -135,12 +135,12 @@ type VLANGateway struct {
 	VLAN        uint16
 	KeepDefault bool
 
-	// Settings are written before the link is up, when the kernel begins to look for
+	// Settings are written before the link goes up, because then the kernel starts to look for
 	// duplicates of its link-local address.
 	Settings []LinkIPv6
 }
 
-// String is the ip command.
+// String returns the ip command that makes the pair.
 func (g VLANGateway) String() string {
 	return fmt.Sprintf("host: ip link add %s type veth peer name %s up; %s; %s", g.Name, g.Peer, g.port(), g.vlans()) +
 		fmt.Sprintf("\n%s\nhost: ip link set %s up", g.settings(), g.Name)
@@ -154,7 +154,7 @@ func (g VLANGateway) vlans() PortVLANs {
 	return PortVLANs{Link: g.Peer, Bridge: g.Bridge, KeepDefault: g.KeepDefault, List: []VLANs{{g.VLAN, g.VLAN, true}}}
 }
 
-// Ensure creates the pair, or completes one whose ADD was killed.
+// Ensure creates the pair. If a killed ADD left an incomplete pair, Ensure completes it.
 func (g VLANGateway) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, g.Name)
 	if nl.IsNotFound(err) {
@@ -190,7 +190,7 @@ func (g VLANGateway) make(env *Env) (netlink.Link, error) {
 }
 
 func (g VLANGateway) attach(ctx context.Context, env *Env, link, peer netlink.Link) error {
-	g.Peer = peer.Attrs().Name // the reference's is random
+	g.Peer = peer.Attrs().Name // the reference chooses a random name
 	env.Remember(Host, peer)
 	for _, o := range []Object{g.port(), g.vlans(), Up{Where: Host, Link: g.Peer}, g.settings(), Up{Where: Host, Link: link.Attrs().Name}} {
 		if _, err := o.Ensure(ctx, env); err != nil {
@@ -200,7 +200,7 @@ func (g VLANGateway) attach(ctx context.Context, env *Env, link, peer netlink.Li
 	return nil
 }
 
-// Diff expects the interface to exist; Gateway checks its address.
+// Diff reports whether the interface is missing. Gateway checks its address.
 func (g VLANGateway) Diff(ctx context.Context, env *Env) (string, error) {
 	return Up{Where: Host, Link: g.Name}.Diff(ctx, env)
 }

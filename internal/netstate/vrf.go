@@ -18,22 +18,22 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// vrfAlias marks a VRF that we made. It names no owner: attachments share the VRF.
+// vrfAlias marks a VRF that we made. It names no owner, because attachments share the VRF.
 const vrfAlias = "patchbay: vrf"
 
-// VRF is a virtual router of the sandbox (Linux >= 4.3): a link whose members use
-// a routing table of their own.
+// VRF is a virtual router in the sandbox (Linux >= 4.3). It is a link whose members use a
+// separate routing table.
 type VRF struct {
 	Name  string
-	Table int // 0 in Diff: any table
+	Table int // in Diff, 0 means any table
 }
 
-// String is the ip command.
+// String returns the ip command that makes the VRF.
 func (v VRF) String() string {
 	return fmt.Sprintf("sandbox: ip link add %s up alias %q type vrf table %d", v.Name, vrfAlias, v.Table)
 }
 
-// FindVRF looks a VRF up. It is nil when no link has the name.
+// FindVRF returns a VRF, or nil if no link has the name.
 func FindVRF(c *nl.Conn, name string) (*netlink.Vrf, error) {
 	link, err := c.Link(name)
 	if nl.IsNotFound(err) {
@@ -49,7 +49,7 @@ func FindVRF(c *nl.Conn, name string) (*netlink.Vrf, error) {
 	return vrf, nil
 }
 
-// Ensure creates the VRF and sets it up. An existing one is used as it is.
+// Ensure creates the VRF if it does not exist, and sets it up.
 func (v VRF) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	have, err := FindVRF(env.Sandbox, v.Name)
 	if err != nil || have != nil {
@@ -82,7 +82,7 @@ func (v VRF) explain(err error) error {
 	return err
 }
 
-// Diff expects the VRF, up, with its table.
+// Diff reports whether the VRF is missing, is down or has another table.
 func (v VRF) Diff(_ context.Context, env *Env) (string, error) {
 	have, err := FindVRF(env.Sandbox, v.Name)
 	switch {
@@ -98,8 +98,8 @@ func (v VRF) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// DeleteEmptyVRF deletes a VRF without members, if we made it or anyway is set. The caller
-// holds the lock of the namespace.
+// DeleteEmptyVRF deletes a VRF without members. If anyway is false, it deletes only a VRF that
+// we made. The caller must hold the lock of the namespace.
 func DeleteEmptyVRF(c *nl.Conn, name string, anyway bool) error {
 	vrf, err := FindVRF(c, name)
 	if err != nil || vrf == nil {
@@ -120,17 +120,19 @@ func DeleteEmptyVRF(c *nl.Conn, name string, anyway bool) error {
 	return DeleteLink(c, vrf)
 }
 
-// Member puts a link of the sandbox into a VRF. The kernel sets the link down and up on the
-// way, so Ensure restores what the kernel drops: the link's routes, in the VRF's table,
-// and, without keep_addr_on_down, its global IPv6 addresses.
+// Member puts a link of the sandbox into a VRF. For this the kernel sets the link down and up
+// again, and so drops routes and addresses. Ensure restores the link's routes in the VRF's
+// table. It also restores the link's global IPv6 addresses, which the kernel drops unless
+// keep_addr_on_down is set.
 type Member struct{ Link, VRF string }
 
-// String is the ip command.
+// String returns the ip command.
 func (m Member) String() string {
 	return fmt.Sprintf("sandbox: ip link set %s master %s, and its routes to the table of %s", m.Link, m.VRF, m.VRF)
 }
 
-// Ensure puts the link into the VRF; undo takes it out and restores the same.
+// Ensure puts the link into the VRF. Its undo takes the link out and restores routes and
+// addresses again.
 func (m Member) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	c := env.Sandbox
 	link, err := c.Link(m.Link)
@@ -177,7 +179,7 @@ func (m Member) free(c *nl.Conn, link netlink.Link) error {
 	return fmt.Errorf("interface %s has already a master set: %s", m.Link, master.Attrs().Name)
 }
 
-// Diff expects the link to be a member.
+// Diff reports whether the link is not a member of the VRF.
 func (m Member) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Sandbox.Link(m.Link)
 	if err != nil && !nl.IsNotFound(err) {
@@ -197,14 +199,14 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// move keeps addresses and routes of a link over a change of its master.
+// move changes the master of a link without losing addresses and routes.
 type move struct {
 	c        *nl.Conn
 	link     netlink.Link
 	from, to int // routing tables
 }
 
-// around reads addresses and routes, makes the change and restores what was lost.
+// around reads addresses and routes, calls change, and restores what was lost.
 func (m move) around(ctx context.Context, change func() error) error {
 	routes, err := m.c.LinkRoutes(m.link.Attrs().Index, m.from)
 	if err != nil {
@@ -223,7 +225,7 @@ func (m move) around(ctx context.Context, change func() error) error {
 	return m.restoreRoutes(ctx, routes)
 }
 
-// addresses returns the link's global IPv6 addresses. IPv4 addresses remain in any case.
+// addresses returns the link's global IPv6 addresses. The kernel keeps IPv4 addresses.
 func (m move) addresses() (out []netlink.Addr, err error) {
 	list, err := m.c.AddrList(m.link, netlink.FAMILY_V6)
 	for _, a := range list {
@@ -243,7 +245,7 @@ func (m move) restoreAddresses(ctx context.Context, before []netlink.Addr) error
 		if slices.ContainsFunc(after, func(b netlink.Addr) bool { return a.Equal(b) }) {
 			continue
 		}
-		// It was checked for duplicates before, so it can be used at once.
+		// The kernel checked this address for duplicates before, so it may be used at once.
 		a.Flags = a.Flags&unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD
 		if err := m.c.AddrAdd(m.link, &a); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("could not restore address %s to %s: %w", a.IPNet, m.link.Attrs().Name, err)
@@ -252,14 +254,14 @@ func (m move) restoreAddresses(ctx context.Context, before []netlink.Addr) error
 	return m.usable(ctx, len(before))
 }
 
-// usableTime is how long the kernel may take to look for duplicates again, and linkUpTime
-// how long a link may take to get a carrier, without which the kernel does not begin.
+// usableTime is how long the kernel may take to look for duplicates again. linkUpTime is how
+// long a link may take to get a carrier; the kernel starts only then.
 const (
 	usableTime = 5 * time.Second
 	linkUpTime = time.Second
 )
 
-// usable waits until the addresses can be used: then their routes exist.
+// usable waits until the addresses can be used, because only then their routes exist.
 func (m move) usable(ctx context.Context, want int) error {
 	if want == 0 {
 		return nil
@@ -293,7 +295,7 @@ func (m move) ready(want int) (bool, error) {
 	return ready >= want, err
 }
 
-// poll calls ask every few milliseconds.
+// poll calls ask every few milliseconds until the answer is yes.
 func (m move) poll(ctx context.Context, most time.Duration, ask func() (bool, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -302,8 +304,9 @@ func (m move) poll(ctx context.Context, most time.Duration, ask func() (bool, er
 	return until(ctx, tick.C, ask)
 }
 
-// restoreRoutes adds the routes that the kernel did not restore: it restores those of
-// addresses itself. Routes to a next hop come before the routes through it.
+// restoreRoutes adds the routes that the kernel did not restore. (The kernel restores routes
+// that belong to addresses.) A route to a next hop comes before the routes through this next
+// hop.
 func (m move) restoreRoutes(ctx context.Context, routes []netlink.Route) error {
 	order.Stable(routes, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) })
 	for _, r := range routes {
@@ -322,7 +325,7 @@ func (m move) restoreRoutes(ctx context.Context, routes []netlink.Route) error {
 	return nil
 }
 
-// replaceTime is how long a next hop may take to be reachable after the link has come up.
+// replaceTime is how long a next hop may take to become reachable after the link came up.
 const replaceTime = time.Second
 
 func (m move) replace(ctx context.Context, r *netlink.Route) error {

@@ -18,18 +18,18 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// portUpTime is how long a port may take: the total wait of the reference.
+// portUpTime is how long a port may take to be up. The reference waits the same time in total.
 const portUpTime = 2550 * time.Millisecond
 
-// PortUp waits until a link of the host is operationally up: then its bridge forwards. A
-// veth whose ends are both up is already up at the first look on Linux >= 6.8 (rtnl_getlink
-// syncs the carrier), and some 0.1 ms later on older kernels.
+// PortUp waits until a link of the host is operationally up, because only then its bridge
+// forwards. If both ends of a veth are up, Linux >= 6.8 reports this at the first request
+// (rtnl_getlink syncs the carrier). Older kernels report it about 0.1 ms later.
 type PortUp struct{ Link string }
 
-// String names what Ensure waits for.
+// String says what Ensure waits for.
 func (p PortUp) String() string { return "host: wait for " + p.Link + " to be up" }
 
-// Ensure looks once, and listens for events only if the link is not up yet.
+// Ensure asks once. Only if the link is not up yet does it listen for events.
 func (p PortUp) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	link, err := env.Host.Link(p.Link)
 	if err != nil {
@@ -55,17 +55,17 @@ func (p PortUp) isUp(env *Env, link netlink.Link) (bool, error) {
 	return now.Attrs().OperState == netlink.OperUp, nil
 }
 
-// Diff finds nothing: a container may take its own interface down.
+// Diff always reports no difference, because a container may take its own interface down.
 func (p PortUp) Diff(context.Context, *Env) (string, error) { return "", nil }
 
-// settleTime bounds duplicate address detection, as in the reference.
+// settleTime limits duplicate address detection, as in the reference.
 const settleTime = 5 * time.Second
 
-// Settle waits until no address of a link in the sandbox is tentative. Only addresses with
-// DAD ever are.
+// Settle waits until no address of a link in the sandbox is tentative. Only addresses with DAD
+// are ever tentative.
 type Settle struct{ Link string }
 
-// String names what Ensure waits for.
+// String says what Ensure waits for.
 func (s Settle) String() string {
 	return "sandbox: wait for duplicate address detection on " + s.Link
 }
@@ -89,7 +89,8 @@ func (s Settle) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return nil, nil
 }
 
-// tentative reports whether detection still runs; a duplicate is an error.
+// tentative reports whether the kernel still looks for duplicates. If it found one, tentative
+// returns an error.
 func (s Settle) tentative(env *Env, index int) (yes bool, err error) {
 	addrs, err := env.Sandbox.Addrs(index)
 	for _, a := range addrs {
@@ -103,29 +104,30 @@ func (s Settle) tentative(env *Env, index int) (yes bool, err error) {
 	return yes, err
 }
 
-// Diff finds nothing: Ensure only waits.
+// Diff always reports no difference, because Ensure only waits.
 func (s Settle) Diff(context.Context, *Env) (string, error) { return "", nil }
 
-// answerTime bounds the wait for a work queue of the kernel. A later answer costs a
-// neighbour one second, not the ADD.
+// answerTime limits the wait for a work queue of the kernel. If the kernel is later, a
+// neighbour waits one second longer, but the ADD succeeds.
 const answerTime = time.Second
 
-// Answering waits until the kernel answers for the IPv6 addresses of a link. A work queue
-// joins the group that neighbours send to (RFC 4291, solicited-node) some time after the
-// address is added, even without duplicate address detection: 0-3 ms on a busy node (Linux
-// 6.18). An earlier solicitation is lost, and the neighbour repeats it a second later.
+// Answering waits until the kernel answers neighbour solicitations for a link's IPv6
+// addresses. Neighbours send them to a multicast group (RFC 4291, solicited-node). A work
+// queue of the kernel joins the group some time after the address was added, even without
+// duplicate address detection: 0-3 ms later on a busy node (Linux 6.18). A solicitation that
+// arrives earlier is lost, and the neighbour repeats it after a second.
 type Answering struct {
 	Where Where
 	Link  string
 	Addrs []netip.Addr // IPv6 only
 }
 
-// String names what Ensure waits for.
+// String says what Ensure waits for.
 func (a Answering) String() string {
 	return fmt.Sprintf("%s: wait until %s answers for %s", a.Where, a.Link, spaced(a.Addrs))
 }
 
-// Ensure checks first: mostly there is nothing to wait for.
+// Ensure checks first, because usually the kernel answers already.
 func (a Answering) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(a.Where, a.Link)
 	if err != nil {
@@ -133,7 +135,7 @@ func (a Answering) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	}
 	index := link.Attrs().Index
 	if link.Attrs().RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) != 0 {
-		return nil, nil // no neighbour asks there
+		return nil, nil // no neighbour sends solicitations there
 	}
 	if yes, err := a.answers(env, index); yes || err != nil {
 		return nil, err
@@ -155,7 +157,8 @@ func (a Answering) answers(env *Env, index int) (bool, error) {
 	return true, nil
 }
 
-// solicitedNode is ff02::1:ff00:0/104 with the last 24 bits of the address.
+// solicitedNode returns the multicast group of an address: ff02::1:ff00:0/104 with the last 24
+// bits of the address.
 func solicitedNode(addr netip.Addr) netip.Addr {
 	a := addr.As16()
 	group := [16]byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff}
@@ -163,15 +166,15 @@ func solicitedNode(addr netip.Addr) netip.Addr {
 	return netip.AddrFrom16(group)
 }
 
-// Diff finds nothing: Ensure only waits.
+// Diff always reports no difference, because Ensure only waits.
 func (a Answering) Diff(context.Context, *Env) (string, error) { return "", nil }
 
-// lostEvent is how long to wait for an event before asking again: a socket whose buffer
-// overflowed has lost some.
+// lostEvent is how long to wait for an event before asking again. It is needed because a
+// socket loses events when its buffer overflows.
 const lostEvent = 50 * time.Millisecond
 
-// untilLinks is until with the events of a namespace's links, for a time. It listens before
-// it asks, so that no event is missed.
+// untilLinks runs until with the events of a namespace's links and a time limit. It starts to
+// listen before the first question, so it misses no event.
 func untilLinks(ctx context.Context, conn *nl.Conn, most time.Duration, ask func() (bool, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -183,7 +186,7 @@ func untilLinks(ctx context.Context, conn *nl.Conn, most time.Duration, ask func
 	return until(ctx, events, ask)
 }
 
-// untilAddrs is untilLinks with the events of addresses.
+// untilAddrs runs until with the events of a namespace's addresses and a time limit.
 func untilAddrs(ctx context.Context, conn *nl.Conn, most time.Duration, ask func() (bool, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -195,7 +198,8 @@ func untilAddrs(ctx context.Context, conn *nl.Conn, most time.Duration, ask func
 	return until(ctx, events, ask)
 }
 
-// handle is the namespace of a connection in the library's form; nil for the process's.
+// handle returns the namespace of a connection in the netlink library's type. It returns nil
+// for the namespace of the process.
 func handle(conn *nl.Conn) *vnetns.NsHandle {
 	if conn.NS == nil {
 		return nil
@@ -204,8 +208,8 @@ func handle(conn *nl.Conn) *vnetns.NsHandle {
 	return &ns
 }
 
-// until calls ask, and again at every event, until the answer is yes. yes is false when ctx
-// ended first.
+// until calls ask at once and again after every event, until the answer is yes. yes is false
+// if ctx ended first.
 func until[T any](ctx context.Context, events <-chan T, ask func() (bool, error)) (yes bool, err error) {
 	again := time.NewTicker(lostEvent)
 	defer again.Stop()
@@ -216,7 +220,7 @@ func until[T any](ctx context.Context, events <-chan T, ask func() (bool, error)
 		select {
 		case _, ok := <-events:
 			if !ok {
-				events = nil // the socket is closed: only the timer is left
+				events = nil // the socket is closed, so only the timer is left
 			}
 		case <-again.C:
 		case <-ctx.Done():
@@ -225,10 +229,10 @@ func until[T any](ctx context.Context, events <-chan T, ask func() (bool, error)
 	}
 }
 
-// unsubscribe ends a subscription of the library, whose goroutine would block for ever on
-// its last event.
+// unsubscribe ends a subscription of the netlink library. It reads the remaining events,
+// because the library's goroutine would otherwise block for ever on the last one.
 func unsubscribe[T any](events <-chan T, done chan<- struct{}) {
 	close(done)
-	for range events { // discarded
+	for range events { // discard
 	}
 }

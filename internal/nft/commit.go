@@ -17,36 +17,37 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// expireAfter is the timeout that a removal gives an element: the shortest that exists.
+// expireAfter is the timeout that a removal gives an element. It is the shortest timeout that
+// the kernel accepts.
 const expireAfter = time.Millisecond
 
-// lockFile is in the run directory.
+// lockFile is the name of the lock file in the run directory.
 const lockFile = "nft.lock"
 
-// plan is one transaction, decided by looking at the kernel.
+// plan is the content of one transaction, decided after a look at the kernel's state.
 type plan struct {
 	tables  []state
 	add     []Element
 	delete  []Element
 	expire  []Element
-	lengths []setSpec // sets for one length that are missing
-	waiting []Element // another process is removing these already
+	lengths []setSpec // missing sets for one prefix length
+	waiting []Element // elements that another process is already removing
 	extras  []func(*nftables.Conn) error
 
-	conditions bool // extras make a network's conditions
+	conditions bool // the extras create a network's conditions
 }
 
 func (p plan) empty() bool {
 	return len(p.lengths)+len(p.add)+len(p.delete)+len(p.expire)+len(p.extras) == 0
 }
 
-// Commit reads the kernel's state and applies the queue in one transaction. It creates the
-// tables when they are missing and upgrades older ones. It returns when every change is
-// visible, removals too (2-5 ms where they expire, a tick of the kernel's clock). When it
-// fails, nothing was changed. The queue is empty afterwards in either case.
+// Commit reads the kernel's state and applies the queue in one transaction. It creates missing
+// tables and upgrades older ones. It returns when every change is visible. A removal by expiry
+// becomes visible after a tick of the kernel's clock (2-5 ms). If Commit fails, it has changed
+// nothing. In both cases the queue is empty afterwards.
 //
-// Errors: *TakenError, *NewerSchemaError, else the kernel's error with the message that it
-// answers (errors.Is with a syscall.Errno works).
+// The error is *TakenError, *NewerSchemaError, or the kernel's error together with the message
+// that caused it (errors.Is with a syscall.Errno works).
 func (c *Conn) Commit(ctx context.Context) error {
 	if err := c.Start(ctx); err != nil {
 		return err
@@ -54,8 +55,9 @@ func (c *Conn) Commit(ctx context.Context) error {
 	return c.settle()
 }
 
-// Start is Commit without the wait for removals, for a DEL that has a link to delete
-// meanwhile. Call Commit with an empty queue before another owner may get what was removed.
+// Start works like Commit, but does not wait for removals. It serves a DEL that deletes a link
+// in the meantime. Before another owner may get what was removed, call Commit with an empty
+// queue.
 func (c *Conn) Start(ctx context.Context) error {
 	defer c.Discard()
 	if !c.Pending() {
@@ -72,8 +74,9 @@ func (c *Conn) Start(ctx context.Context) error {
 	return err
 }
 
-// commit reads and tries again when another process changed the kernel in between. It reads
-// again when the socket overflowed (ENOBUFS): the transaction may have been done.
+// commit tries a transaction. If another process changed the kernel's state in between, it
+// reads the state and tries again. It does the same after an overflow of the socket (ENOBUFS),
+// because the kernel may have applied the transaction.
 func (c *Conn) commit(ctx context.Context) error {
 	const tries = 5
 	for try := 1; ; try++ {
@@ -84,8 +87,8 @@ func (c *Conn) commit(ctx context.Context) error {
 	}
 }
 
-// explain adds the cause when a table has no schema number: another program created the
-// table, or emptied our map.
+// explain adds the cause if a table has no schema number. Then another program created the
+// table, or deleted the elements of our map.
 func (c *Conn) explain(err error) error {
 	if !errors.Is(err, syscall.EEXIST) {
 		return err
@@ -102,7 +105,7 @@ func (c *Conn) explain(err error) error {
 	return err
 }
 
-// raced reports that an error may be due to another process's transaction.
+// raced reports whether the transaction of another process can cause this error.
 func raced(err error) bool {
 	for _, e := range [...]error{syscall.EEXIST, syscall.ENOTEMPTY, syscall.ENOENT, syscall.EBUSY, syscall.ENOBUFS, syscall.EINTR} {
 		if errors.Is(err, e) {
@@ -144,9 +147,9 @@ func (c *Conn) try(ctx context.Context) error {
 	return nil
 }
 
-// messages is the transaction. The element of an attachment must be new (NLM_F_EXCL):
-// without the flag the kernel would accept the element of another owner with the same key,
-// added since we looked, in its place.
+// messages builds the transaction. It adds elements of attachments with NLM_F_EXCL. Without
+// the flag, the kernel would accept an element even if another owner added the same key after
+// we looked.
 func (p plan) messages() ([]netlink.Message, error) {
 	msgs, err := encode(p.encode)
 	if err != nil {
@@ -159,7 +162,8 @@ func (p plan) messages() ([]netlink.Message, error) {
 	return append(msgs, own...), err
 }
 
-// added returns the additions of attachments, or those of networks.
+// added returns the elements to add: those of attachments if owned is set, else those of
+// networks.
 func (p plan) added(owned bool) (elems []Element) {
 	for _, e := range p.add {
 		if _, ok := OwnerOf(e.Comment); ok == owned {
@@ -169,8 +173,9 @@ func (p plan) added(owned bool) (elems []Element) {
 	return elems
 }
 
-// encode queues all but the additions of attachments: tables, removals, work beside
-// elements (which creates maps to add to and drops maps to remove from), additions.
+// encode queues everything except the new elements of attachments. The order is: tables,
+// removals, extras, new elements. Extras are in the middle because they create maps that new
+// elements need and delete maps that removals use.
 func (p plan) encode(enc *nftables.Conn) error {
 	for _, t := range p.tables {
 		if !t.present && !p.needs(t.family) {
@@ -197,8 +202,8 @@ func (p plan) encode(enc *nftables.Conn) error {
 	return bySet(p.added(false), 0, enc.SetAddElements)
 }
 
-// needs reports whether something is added to our table of a family, so that the table must
-// exist.
+// needs reports whether the plan adds something to our table of this family. Then the table
+// must exist.
 func (p plan) needs(f nftables.TableFamily) bool {
 	for _, e := range p.add {
 		if spec, _ := specOf(e.Set); spec.family == f {
@@ -208,7 +213,7 @@ func (p plan) needs(f nftables.TableFamily) bool {
 	return p.conditions && f == nftables.TableFamilyINet
 }
 
-// bySet sends elements of one set together, as many as fit a message (64 KiB).
+// bySet sends the elements of a set together, as many as fit into one message (64 KiB).
 func bySet(elems []Element, timeout time.Duration, do func(*nftables.Set, []nftables.SetElement) error) error {
 	const perMessage = 150
 	for len(elems) > 0 {
@@ -230,9 +235,9 @@ func bySet(elems []Element, timeout time.Duration, do func(*nftables.Set, []nfta
 	return nil
 }
 
-// alone takes the lock for a plan. A plan without extras waits for it a second at most, and
-// then goes on without it: two processes may then both add the rule of a set for one prefix
-// length, which changes nothing.
+// alone takes the lock for a plan. A plan without extras waits at most one second and then
+// continues without the lock. In the worst case two processes then add the same rule for a set
+// of one prefix length, which does no harm.
 func (c *Conn) alone(ctx context.Context, p plan) error {
 	if len(p.extras) > 0 {
 		return c.lock(ctx)
@@ -245,9 +250,9 @@ func (c *Conn) alone(ctx context.Context, p plan) error {
 	return nil
 }
 
-// lock keeps our processes from adding the same rule or chain at once, which the kernel
-// would not refuse. Elements never need it, so a process that hangs with the lock blocks
-// only processes that add a rule or a chain.
+// lock stops two of our processes from adding the same rule or chain at once, because the
+// kernel would accept both. Elements do not need the lock. So a process that hangs while it
+// holds the lock blocks only processes that add a rule or a chain.
 func (c *Conn) lock(ctx context.Context) error {
 	if c.runDir == "" {
 		c.unlock = func() {}

@@ -15,21 +15,22 @@ import (
 	"github.com/google/nftables/userdata"
 )
 
-// Conditions limit a network's published ports (portmap's conditionsV4 and conditionsV6). A
-// network with conditions has maps and a chain of its own:
+// Conditions limit the clients of a network's published ports (conditionsV4 and conditionsV6
+// of portmap). A network with conditions has its own maps and its own chain:
 //
 //	map ports4_<id> { … }
 //	chain cond_<id> { ip saddr 10.0.0.0/8 dnat ip to … map @ports4_<id> }
 //	chain conditional { jump cond_<id> }
 //
-// It can be kept in a record. Ensure refuses a record that was written by hand.
+// A record can store Conditions. Ensure refuses tokens that are not valid, because a person
+// may have written the record.
 type Conditions struct {
 	Network string   `json:"network"`
-	V4      []string `json:"v4,omitempty"` // tokens as in the configuration
+	V4      []string `json:"v4,omitempty"` // tokens, as in the configuration
 	V6      []string `json:"v6,omitempty"`
 }
 
-// NewConditions checks the tokens and returns nil where there are none.
+// NewConditions checks the tokens. If there are no tokens, it returns nil.
 func NewConditions(network string, v4, v6 []string) (*Conditions, error) {
 	if len(v4) == 0 && len(v6) == 0 {
 		return nil, nil
@@ -51,8 +52,9 @@ func (c *Conditions) parse() (v4, v6 match, err error) {
 	return v4, v6, errors.Join(err4, err6)
 }
 
-// ID names the chain and the maps. A network with the same conditions has the same ID;
-// after a change of the conditions both chains exist for a while.
+// ID is part of the names of the chain and the maps. It is a hash of the network and its
+// conditions. So after a change of the conditions, the old and the new chain exist next to
+// each other for a while.
 func (c *Conditions) ID() string {
 	parts := append([]string{c.Network, "", "v4"}, c.V4...)
 	parts = append(append(parts, "", "v6"), c.V6...)
@@ -60,8 +62,8 @@ func (c *Conditions) ID() string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// setName is the network's own map for a common one. For nil conditions it is the common
-// one.
+// setName returns the name of the network's own map that replaces the common map base. For nil
+// conditions it returns base.
 func (c *Conditions) setName(base string) string {
 	if c == nil {
 		return base
@@ -71,7 +73,7 @@ func (c *Conditions) setName(base string) string {
 
 func (c *Conditions) chainName() string { return chainOfConditions + c.ID() }
 
-// chainOfConditions is the prefix of the names of the networks' chains.
+// chainOfConditions is the prefix of the names of these chains.
 const chainOfConditions = "cond_"
 
 // Maps lists the names of the network's own maps.
@@ -79,22 +81,22 @@ func (c *Conditions) Maps() []string {
 	return []string{c.setName(SetHostPorts4), c.setName(SetHostPorts6), c.setName(SetPorts4), c.setName(SetPorts6)}
 }
 
-// Ensure creates the chain and the maps when they are missing. Queue it before adding
-// elements with Port.
+// Ensure returns the work that creates the chain and the maps if they are missing. Queue it
+// before you add elements with Port.
 func (c *Conditions) Ensure() Extra { return conditionsExtra{Conditions: c} }
 
-// Drop removes them with all elements of the maps. It is for the last attachment of the
-// network.
+// Drop returns the work that removes the chain and the maps with all elements. The DEL of the
+// network's last attachment queues it.
 func (c *Conditions) Drop() Extra { return conditionsExtra{Conditions: c, drop: true} }
 
-// Restore is Ensure that also mends a chain, maps and a jump that were changed. It is for
-// repair: queue it instead of Ensure.
+// Restore works like Ensure and also repairs a chain, map or jump that was changed. The repair
+// command queues it instead of Ensure.
 func (c *Conditions) Restore() Extra { return conditionsExtra{Conditions: c, mends: true} }
 
 type conditionsExtra struct {
 	*Conditions
 	drop  bool
-	mends bool // also mend what exists and was changed
+	mends bool // also repair what exists but was changed
 }
 
 // String names the chain.
@@ -105,13 +107,13 @@ func (x conditionsExtra) String() string {
 	return fmt.Sprintf("add chain %s (%s; %s)", x.chainName(), strings.Join(x.V4, " "), strings.Join(x.V6, " "))
 }
 
-// Merge keeps one of two equal extras.
+// Merge drops the second of two equal extras.
 func (x conditionsExtra) Merge(next Extra) (Extra, bool) {
 	y, ok := next.(conditionsExtra)
 	return x, ok && x.drop == y.drop && x.mends == y.mends && x.ID() == y.ID()
 }
 
-// Plan compiles the conditions and plans the chain.
+// Plan compiles the conditions and plans the changes of the chain.
 func (x conditionsExtra) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	present, err := c.HasChain(nftables.TableFamilyINet, TableName, x.chainName())
 	if err != nil || !x.mends && present != x.drop {
@@ -131,11 +133,11 @@ func (x conditionsExtra) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	return func(enc *nftables.Conn) error { return x.write(enc, have, rules) }, nil
 }
 
-// condState is what the kernel has of a network's conditions.
+// condState is what the kernel has for a network's conditions.
 type condState struct {
-	sets  []string // of the whole table
-	rules []Rule   // of the chain
-	jumps []Rule   // to the chain
+	sets  []string // all sets of the table
+	rules []Rule   // rules of the chain
+	jumps []Rule   // rules that jump to the chain
 }
 
 func (c *Conditions) look(conn *Conn) (have condState, err error) {
@@ -150,7 +152,8 @@ func (c *Conditions) look(conn *Conn) (have condState, err error) {
 	return have, err
 }
 
-// Lost names the parts of chain, maps and jump that differ from what Ensure creates.
+// Lost names the parts of the chain, the maps and the jump that differ from what Ensure
+// creates.
 func (c *Conditions) Lost(conn *Conn) (lost []string, err error) {
 	rules, err := c.rules()
 	if err != nil {
@@ -178,8 +181,8 @@ func (c *Conditions) missing(have condState) []string {
 	return slices.DeleteFunc(c.Maps(), func(name string) bool { return slices.Contains(have.sets, name) })
 }
 
-// write queues missing maps, the rules of the chain anew, and the jump to it unless it
-// exists. It keeps the elements of the maps.
+// write queues missing maps, replaces all rules of the chain, and adds the jump to the chain
+// if it is missing. The elements of the maps remain.
 func (c *Conditions) write(enc *nftables.Conn, have condState, rules []match) error {
 	t := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
 	for _, name := range c.missing(have) {
@@ -204,7 +207,7 @@ func (c *Conditions) write(enc *nftables.Conn, have condState, rules []match) er
 	return nil
 }
 
-// rules are the rules of the chain.
+// rules returns the rules that the chain must have.
 func (c *Conditions) rules() ([]match, error) {
 	v4, v6, err := c.parse()
 	return []match{
@@ -215,8 +218,8 @@ func (c *Conditions) rules() ([]match, error) {
 	}, err
 }
 
-// remove queues the deletion of the jumps, which have no name, only a handle, of the chain
-// and of the maps.
+// remove queues the deletion of the chain, the maps and the jumps. A jump has no name, so it
+// is deleted by its handle.
 func (c *Conditions) remove(enc *nftables.Conn, have condState) error {
 	t := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
 	for _, r := range have.jumps {

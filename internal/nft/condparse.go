@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These conditions are supported, each with its opposite:
+// portmap supports these conditions and their negations:
 //
 //	nft                                        iptables
 //	ip saddr|daddr [!=] ADDR[/LEN]  (ip6 …)    [!] -s|-d ADDR[/LEN]
@@ -23,22 +23,22 @@ import (
 //	[meta] l4proto [!=] PROTO                  [!] -p PROTO
 //	tcp|udp|sctp|th dport|sport [!=] N[-N]     [!] --dport|--sport N[:N]  (with -p; -m tcp and the like are ignored)
 //
-// nft's forms may be written with == or, as the reference accepts, with a leading or
-// following "!". Everything else is refused: if a condition were ignored, a port would be
-// published to more clients than the operator wanted.
+// In nft's forms, == is allowed before the value. As in the reference, "!" may come before or after the field.
+// Everything else is refused, because ignoring a condition would publish a port to more clients than the operator
+// wants.
 
-// errCondition is wrapped by every refusal.
+// errCondition is part of every refusal.
 var errCondition = errors.New("not a supported condition (supported: ip saddr/daddr, iifname, meta l4proto, " +
 	"tcp/udp/sctp dport/sport; -s, -d, -i, -p, --dport, --sport; each with ! or !=)")
 
-// condParser walks over tokens.
+// condParser reads tokens one after the other.
 type condParser struct {
 	tokens []string
 	v6     bool
 	out    match
 }
 
-// parseConditions compiles the tokens of one family.
+// parseConditions compiles the conditions of one address family.
 func parseConditions(tokens []string, v6 bool) (match, error) {
 	p := &condParser{tokens: strings.Fields(strings.Join(tokens, " ")), v6: v6}
 	for len(p.tokens) > 0 {
@@ -49,7 +49,7 @@ func parseConditions(tokens []string, v6 bool) (match, error) {
 	return p.out, nil
 }
 
-// next takes a token; it returns "" at the end.
+// next returns the next token and moves on. At the end it returns "".
 func (p *condParser) next() string {
 	if len(p.tokens) == 0 {
 		return ""
@@ -59,7 +59,7 @@ func (p *condParser) next() string {
 	return strings.Trim(t, "\"")
 }
 
-// negated takes an operator if the next token is one.
+// negated reads an operator, if the next token is one, and reports whether it negates.
 func (p *condParser) negated() bool {
 	if len(p.tokens) == 0 {
 		return false
@@ -74,7 +74,7 @@ func (p *condParser) negated() bool {
 	return false
 }
 
-// one takes one condition.
+// one reads one condition.
 func (p *condParser) one() error {
 	not := p.negated()
 	word := p.next()
@@ -99,7 +99,7 @@ func (p *condParser) one() error {
 	return p.value(word, not, p.next())
 }
 
-// header takes a field of a packet header: ip saddr, tcp dport.
+// header reads a condition on a packet header, such as ip saddr or tcp dport.
 func (p *condParser) header(proto string, not bool) error {
 	fieldName := p.next()
 	not = p.negated() != not
@@ -122,7 +122,7 @@ func (p *condParser) header(proto string, not bool) error {
 	return p.value(fieldName, not, value)
 }
 
-// value compiles one condition.
+// value compiles a condition from its field and its value.
 func (p *condParser) value(word string, not bool, value string) (err error) {
 	if value == "" {
 		return fmt.Errorf("%s: value missing: %w", word, errCondition)
@@ -169,13 +169,14 @@ func (p *condParser) addr(source, not bool, value string) error {
 		return fmt.Errorf("of the other address family: %w", errCondition)
 	}
 	if prefix.Bits() == 0 && !not {
-		return nil // every address; nft has no way to write it
+		return nil // the prefix covers every address; nft cannot express this comparison
 	}
 	p.out = append(p.out, MatchPrefix(prefix, source, cmpOp(not))...)
 	return nil
 }
 
-// iface compares a whole name with its NUL, or the part before * or +.
+// iface compiles a comparison of an interface name. It compares a complete name with its final NUL, and for "eth*"
+// or "eth+" only the part before the sign.
 func (p *condParser) iface(not bool, value string) error {
 	prefix, star := strings.CutSuffix(value, "*")
 	prefix, plus := strings.CutSuffix(prefix, "+")
@@ -209,7 +210,7 @@ func (p *condParser) proto(not bool, value string) error {
 	return nil
 }
 
-// port compares the field at an offset of the transport header.
+// port compiles a comparison of the port at this offset in the transport header.
 func (p *condParser) port(offset uint32, not bool, value string) error {
 	lo, hi, ranged := strings.Cut(strings.Replace(value, ":", "-", 1), "-")
 	from, err := strconv.ParseUint(lo, 10, 16)

@@ -13,31 +13,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is a process's one nfnetlink socket and the queue for its next transaction. It is
-// not safe for concurrent use.
+// Conn is the process's nfnetlink socket with the queue for its next transaction. Only one
+// goroutine may use it at a time.
 type Conn struct {
 	runDir string
 
-	lib *nftables.Conn // nil until the first use
-	nl  *netlink.Conn  // lib's socket
+	lib *nftables.Conn // nil before the first use
+	nl  *netlink.Conn  // socket of lib
 
 	queue  []op
-	index  map[string]int // place in queue by set and key
+	index  map[string]int // position in queue by set and key
 	extras []Extra
 	expiry expiry
 
 	unlock  func()    // set while Commit holds the lock
-	leaving []Element // removed by expiry, but not yet seen to be gone
+	leaving []Element // elements with an expiry timeout that may still exist
 }
 
-// Open returns a Conn that dials at its first use, in the network namespace of the calling
-// thread. runDir keeps what removals showed about this kernel until the next boot; "" keeps
-// it in memory.
+// Open returns a Conn. At its first use it opens a socket in the network namespace of the
+// calling thread. In runDir it stores, until the next boot, whether removals by expiry work on
+// this kernel. If runDir is "", it keeps this in memory.
 func Open(runDir string) *Conn { return &Conn{runDir: runDir} }
 
-// Close closes the socket. After a transaction that deleted something the kernel waits in
-// close for 11-12 ms (RCU), so close when nothing else has to wait: after the link is
-// deleted. To close twice, or before the first dial, is no error.
+// Close closes the socket. If a transaction deleted something, the kernel waits 11-12 ms in
+// close (RCU). So close the socket last, after the link is deleted. Closing twice, or before
+// the first use, is no error.
 func (c *Conn) Close() error {
 	if c.lib == nil {
 		return nil
@@ -50,7 +50,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// dial opens the socket. With ExtendedAcknowledge the kernel adds a text to its errors.
+// dial opens the socket. It sets ExtendedAcknowledge so that the kernel adds a text to its
+// errors.
 func (c *Conn) dial() error {
 	if c.lib != nil {
 		return nil
@@ -68,12 +69,12 @@ func (c *Conn) dial() error {
 	return nil
 }
 
-// buffer is a socket's default buffer size (net.core.{r,w}mem_default).
+// buffer is the default size of a socket's buffer (net.core.{r,w}mem_default).
 const buffer = 200 << 10
 
-// send sends one transaction and returns the kernel's errors, each with the message that it
-// answers. The kernel has processed everything when the send call returns, so send reads
-// answers until there are no more.
+// send sends one transaction. It returns the kernel's errors, each with the message that
+// caused it. The kernel has processed everything when the system call returns, so send reads
+// answers until none is left.
 func (c *Conn) send(msgs []netlink.Message) error {
 	batch := wrap(msgs)
 	size := 0
@@ -102,7 +103,7 @@ func (c *Conn) answers(sent []netlink.Message) error {
 		switch {
 		case errors.As(err, &op) && op.Sequence != 0:
 			errs = append(errs, fmt.Errorf("%s: %w", named(sent, op.Sequence), op))
-			// The kernel answers the first message only when it applied nothing.
+			// The kernel answers the first message only if it applied nothing.
 			if op.Sequence == last || op.Sequence == sent[0].Header.Sequence {
 				return errors.Join(append(errs, c.drain())...)
 			}
@@ -114,7 +115,7 @@ func (c *Conn) answers(sent []netlink.Message) error {
 	}
 }
 
-// named describes the message of a sequence number.
+// named describes the message with a sequence number.
 func named(sent []netlink.Message, seq uint32) string {
 	for _, m := range sent[1:] {
 		if m.Header.Sequence == seq {
@@ -124,7 +125,7 @@ func named(sent []netlink.Message, seq uint32) string {
 	return "nftables transaction"
 }
 
-// drain discards unread answers, so that the next request reads its own.
+// drain discards unread answers, so that the next request does not read them.
 func (c *Conn) drain() error {
 	raw, err := c.nl.SyscallConn()
 	if err != nil {

@@ -18,27 +18,27 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// MaxComment is the longest comment, in bytes: the kernel takes 253, but a
-// longer one than this cannot be loaded again with `nft -f` (NFTNL_UDATA_COMMENT_MAXLEN).
+// MaxComment is the length of the longest comment, in bytes. The kernel accepts 253, but `nft
+// -f` cannot load a comment of more than 128 (NFTNL_UDATA_COMMENT_MAXLEN).
 const MaxComment = 128
 
-// Hex is binary data that is written as hexadecimal digits in JSON.
+// Hex is binary data. In JSON it is a string of hexadecimal digits.
 type Hex []byte
 
-// MarshalText writes lower case digits.
+// MarshalText writes lower-case digits.
 func (h Hex) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h), nil }
 
-// UnmarshalText reads digits of either case.
+// UnmarshalText reads lower-case and upper-case digits.
 func (h *Hex) UnmarshalText(text []byte) error {
 	b, err := hex.DecodeString(string(text))
 	*h = b
 	return err
 }
 
-// Element is one element of one of our sets or maps, in the kernel's own bytes, so that a
-// record can restore it without knowing its meaning. KeyEnd is the other end of a range,
-// inclusive, in network-level sets. Data is empty in sets. Comment is for people and for
-// finding the owner.
+// Element is one element of our sets or maps. Its key and data are the kernel's bytes, so a
+// record can restore the element without knowing its meaning. In sets of networks, KeyEnd is
+// the last value of a range. Data is empty in sets. Comment names the owner, for people and
+// for our searches.
 type Element struct {
 	Set     string `json:"set"`
 	Key     Hex    `json:"key"`
@@ -46,26 +46,27 @@ type Element struct {
 	Data    Hex    `json:"data,omitempty"`
 	Comment string `json:"comment,omitempty"`
 
-	timed   bool // it has a timeout: a removal's or another program's
-	leaving bool // the timeout is that of one of our removals
+	timed   bool // the element has a timeout, from a removal or from another program
+	leaving bool // the timeout comes from one of our removals
 }
 
-// same reports whether two elements have the same owner and the same data. The rest of a
-// comment is for people: replacing an element to update it would cost every process an RCU
-// wait, at each ADD where two networks share a bridge.
+// same reports whether two elements have the same owner and the same data. It ignores the rest
+// of the comments, which is only for people. If it did not, two networks that share a bridge
+// would replace each other's elements at each ADD, and every process would wait for RCU each
+// time.
 func (e Element) same(o Element) bool {
 	mine, ok1 := OwnerOf(e.Comment)
 	theirs, ok2 := OwnerOf(o.Comment)
 	return e.SameKey(o) && bytes.Equal(e.Data, o.Data) && ok1 == ok2 && (!ok1 || mine == theirs)
 }
 
-// SameKey reports whether two elements are of one set and key.
+// SameKey reports whether two elements have the same set and key.
 func (e Element) SameKey(o Element) bool {
 	return e.Set == o.Set && bytes.Equal(e.Key, o.Key) && bytes.Equal(e.KeyEnd, o.KeyEnd)
 }
 
-// ofAnother reports whether have, found under e's key, belongs to another owner: by the owner
-// in both comments, else by the data.
+// ofAnother reports whether have, found under e's key, belongs to another owner. It compares
+// the owners in the comments; if one has no owner, it compares the data.
 func (e Element) ofAnother(have Element) bool {
 	mine, ok1 := OwnerOf(e.Comment)
 	theirs, ok2 := OwnerOf(have.Comment)
@@ -75,17 +76,17 @@ func (e Element) ofAnother(have Element) bool {
 	return len(e.Data) > 0 && !bytes.Equal(e.Data, have.Data)
 }
 
-// Changed reports whether have, found under e's key, has e's owner but other data.
+// Changed reports whether have, found under e's key, has the same owner but other data.
 func (e Element) Changed(have Element) bool {
 	return !e.ofAnother(have) && !bytes.Equal(e.Data, have.Data)
 }
 
-// Container is the container's address in an element of an attachment; ok is false for an
-// element without one.
+// Container returns the container's address in an element of an attachment. ok is false if the
+// element has none.
 func (e Element) Container() (a netip.Addr, ok bool) {
 	spec, ok := specOf(e.Set)
 	at, fields := e.Key, spec.key
-	if len(e.Data) > 0 { // of a published port
+	if len(e.Data) > 0 { // element of a published port
 		at, fields = e.Data, spec.data
 	}
 	if !ok || len(fields) == 0 || fields[0] != fieldIPv4 && fields[0] != fieldIPv6 || len(at) != concatLen(fields) {
@@ -94,26 +95,27 @@ func (e Element) Container() (a netip.Addr, ok bool) {
 	return netip.AddrFromSlice(at[:fields[0].size()])
 }
 
-// OfInterface reports whether the plugin that created the interface made this element of the
-// attachment. The others are portmap's.
+// OfInterface reports whether this element of an attachment comes from the plugin that created
+// the interface. If not, it comes from portmap.
 func (e Element) OfInterface() bool {
 	return e.Masquerades() || e.Set == SetSpoofChecked || e.Set == SetSpoofAllowed
 }
 
-// Comment returns the comment of an attachment's elements:
-// "<owner> <network>/<container>/<interface>", cut to MaxComment bytes.
+// Comment returns the comment for an attachment's elements: "<owner>
+// <network>/<container>/<interface>", cut to MaxComment bytes.
 func Comment(key, network, containerID, ifName string) string {
 	return cleanComment(key + " " + network + "/" + containerID + "/" + ifName)
 }
 
-// OwnerOf returns the owner key that a comment begins with; ok is false for the comment of
-// another program or of a network.
+// OwnerOf returns the owner key at the beginning of a comment. ok is false for the comment of
+// a network or of another program.
 func OwnerOf(comment string) (key string, ok bool) {
 	key, _, ok = strings.Cut(comment, " ")
 	return key, ok && owner.Key(key).Valid()
 }
 
-// cleanComment replaces what nft cannot read back and cuts the text at the end of a rune.
+// cleanComment replaces characters that nft cannot read back. It cuts the text after a
+// complete rune.
 func cleanComment(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == '"' || r == 0x7f || r == utf8.RuneError {
@@ -131,33 +133,33 @@ func cleanComment(s string) string {
 	return s[:cut]
 }
 
-// Family is the family of the element's table.
+// Family returns the address family of the element's table.
 func (e Element) Family() nftables.TableFamily {
 	spec, _ := specOf(e.Set)
 	return spec.family
 }
 
-// ProtoPort is the key of a port published on every address. proto is an IP
+// ProtoPort returns the key of a port that is published on every address. proto is an IP
 // protocol number.
 func ProtoPort(proto uint8, port uint16) []byte {
 	return append([]byte{proto, 0, 0, 0}, portField(port)...)
 }
 
-// AddrProtoPort is the key of a port published on one host address.
+// AddrProtoPort returns the key of a port that is published on one address of the host.
 func AddrProtoPort(host netip.Addr, proto uint8, port uint16) []byte {
 	return append(host.Unmap().AsSlice(), ProtoPort(proto, port)...)
 }
 
-// AddrPort is the destination of a published port.
+// AddrPort returns the data of a published port: address and port of the container.
 func AddrPort(to netip.AddrPort) []byte {
 	return append(to.Addr().Unmap().AsSlice(), portField(to.Port())...)
 }
 
-// Addr is a single address.
+// Addr returns the key of a single address.
 func Addr(a netip.Addr) []byte { return a.Unmap().AsSlice() }
 
-// PrefixPair is the range of (from . to), both of one family: the first and
-// the last address of each.
+// PrefixPair returns the range of pairs (from . to): key has the first address of each prefix,
+// keyEnd the last. Both prefixes must have the same family.
 func PrefixPair(from, to netip.Prefix) (key, keyEnd []byte) {
 	from, to = from.Masked(), to.Masked()
 	key = append(from.Addr().AsSlice(), to.Addr().AsSlice()...)
@@ -165,19 +167,19 @@ func PrefixPair(from, to netip.Prefix) (key, keyEnd []byte) {
 	return key, keyEnd
 }
 
-// IfName is an interface name, or an owner key, of up to 15 bytes.
+// IfName returns the key of an interface name or an owner key of up to 15 bytes.
 func IfName(name string) []byte {
 	b := make([]byte, unix.IFNAMSIZ)
 	copy(b[:unix.IFNAMSIZ-1], name)
 	return b
 }
 
-// IfNamePair is (incoming . outgoing).
+// IfNamePair returns the key (incoming interface . outgoing interface).
 func IfNamePair(in, out string) []byte { return append(IfName(in), IfName(out)...) }
 
-// IfNameMAC is (interface . Ethernet address).
+// IfNameMAC returns the key (interface . Ethernet address).
 func IfNameMAC(name string, mac net.HardwareAddr) []byte {
-	var ether [8]byte // 6 and padding
+	var ether [8]byte // 6 bytes and padding
 	copy(ether[:6], mac)
 	return append(IfName(name), ether[:]...)
 }
@@ -186,7 +188,7 @@ func portField(port uint16) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, port), 0, 0)
 }
 
-// LastAddr is the highest address of a prefix.
+// LastAddr returns the highest address of a prefix.
 func LastAddr(p netip.Prefix) []byte {
 	b := p.Masked().Addr().AsSlice()
 	for bit := p.Bits(); bit < len(b)*8; bit++ {

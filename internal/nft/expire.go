@@ -15,14 +15,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// Deleting an element makes the closing socket wait for RCU (11-12 ms), and every other
-// process's transaction with it. Some kernels change the timeout of an element that is
-// added again (Linux 6.12 and backports). There a removal sets a timeout of a millisecond,
-// and no process waits. Older kernels accept the same message and change nothing. So the
-// first removal after a boot is the probe: what still exists at the deadline is deleted,
-// and a file in the run directory records it for later processes.
+// When a process deletes an element, closing its socket waits for RCU (11-12 ms), and
+// transactions of other processes wait too. Removal by expiry avoids this: a removal adds the
+// element again with a timeout of a millisecond. Newer kernels (Linux 6.12 and backports) then
+// change the element's timeout. Older kernels accept the same message but change nothing. So
+// the first removal after a boot tests the kernel: it deletes every element that still exists
+// at the deadline. A file in the run directory records the result for later processes.
 
-// expiry is what the file says of this kernel.
+// expiry says whether removal by expiry works on this kernel. The file holds it.
 type expiry string
 
 const (
@@ -31,11 +31,11 @@ const (
 	expiryIgnored expiry = "ignored"
 )
 
-// expiryDeadline is the longest time that an element with a timeout of 1 ms may still
-// exist: a tick of the kernel's clock (10 ms at HZ=100) and time to be scheduled.
+// expiryDeadline is how long an element with a timeout of 1 ms may still exist: a tick of the
+// kernel's clock (10 ms at HZ=100), and time until the kernel runs.
 const expiryDeadline = 50 * time.Millisecond
 
-// mayExpire reports whether to try expiry.
+// mayExpire reports whether to try removal by expiry.
 func (c *Conn) mayExpire() bool {
 	if c.expiry == expiryUnknown {
 		c.expiry = c.recallExpiry()
@@ -43,7 +43,7 @@ func (c *Conn) mayExpire() bool {
 	return c.expiry != expiryIgnored
 }
 
-// settle waits until expired elements are gone. On a kernel that ignores the timeout it
+// settle waits until expired elements are gone. If the kernel ignores the timeout, settle
 // deletes them.
 func (c *Conn) settle() error {
 	if len(c.leaving) == 0 {
@@ -57,7 +57,7 @@ func (c *Conn) settle() error {
 	if c.expiry == expiryUnknown {
 		c.learnExpiry(len(left) == 0)
 	}
-	if len(left) == 0 || c.expiry == expiryWorks { // the kernel is still removing the rest
+	if len(left) == 0 || c.expiry == expiryWorks { // the kernel still removes the others
 		return nil
 	}
 	msgs, err := encode(plan{delete: left}.encode)
@@ -70,7 +70,8 @@ func (c *Conn) settle() error {
 	return nil
 }
 
-// gone waits for elements to leave and returns those that did not.
+// gone waits until the elements no longer exist. It returns those that still exist at the
+// deadline.
 func (c *Conn) gone(elems []Element) ([]Element, error) {
 	deadline := time.Now().Add(expiryDeadline)
 	for {
@@ -83,10 +84,9 @@ func (c *Conn) gone(elems []Element) ([]Element, error) {
 	}
 }
 
-// present returns those of elems that can still be fetched, as they were. It leaves out an
-// element that belongs to another owner by now. Where timeouts work it also leaves out an
-// equal element without a timeout: another process has added it again since ours expired,
-// and needs it.
+// present returns those of elems that still exist unchanged. It leaves out an element that now
+// belongs to another owner. On kernels with expiry it also leaves out an element without a
+// timeout: another process added the element again after ours expired, and needs it.
 func (c *Conn) present(elems []Element) ([]Element, error) {
 	what := make([]query, len(elems))
 	for i, e := range elems {
@@ -107,10 +107,10 @@ func (c *Conn) present(elems []Element) ([]Element, error) {
 	return left, nil
 }
 
-// ExpiryWorks reports whether removals expire on this kernel (true) or delete (false); known
-// is false before the first removal.
+// ExpiryWorks reports whether removal by expiry works on this kernel. known is false before
+// the first removal after a boot.
 func (c *Conn) ExpiryWorks() (works, known bool) {
-	c.mayExpire() // reads what is known
+	c.mayExpire() // reads the recorded result
 	return c.expiry == expiryWorks, c.expiry != expiryUnknown
 }
 
@@ -132,8 +132,8 @@ func (c *Conn) recallExpiry() expiry {
 	return expiryUnknown
 }
 
-// learnExpiry records it. The file only saves time, so a run directory that cannot be
-// written is no error.
+// learnExpiry records whether expiry works. It ignores errors, because the file only saves
+// time.
 func (c *Conn) learnExpiry(works bool) {
 	c.expiry = expiryIgnored
 	if works {

@@ -9,21 +9,22 @@ import (
 	"strings"
 )
 
-// Owner marks an attachment as having elements; owner is its owner key.
+// Owner returns the element that marks an attachment as having elements. owner is the owner
+// key.
 func Owner(owner, comment string) Element {
 	return Element{Set: SetOwners, Key: IfName(owner), Comment: cleanComment(comment)}
 }
 
-// Published is one published port.
+// Published describes a published port.
 type Published struct {
-	Host     netip.Addr // the zero Addr, 0.0.0.0 or ::, is every local address
+	Host     netip.Addr // the zero Addr, 0.0.0.0 and :: mean every local address
 	Protocol uint8      // IP protocol number: 6, 17, 132
 	Port     uint16
 	To       netip.AddrPort
 }
 
-// Port publishes a port in the maps of conditions c, or in the common maps when c is nil.
-// The family is that of p.To.
+// Port returns the element that publishes a port. It goes into the maps of the conditions c,
+// or into the common maps if c is nil. The address family is that of p.To.
 func Port(p Published, c *Conditions, comment string) Element {
 	wild := !p.Host.IsValid() || p.Host.IsUnspecified()
 	set := SetHostPorts4
@@ -42,16 +43,17 @@ func Port(p Published, c *Conditions, comment string) Element {
 	return Element{Set: c.setName(set), Key: key, Data: AddrPort(p.To), Comment: cleanComment(comment)}
 }
 
-// MasqAll masquerades everything that reaches addr through a published port, so that the
-// container sees the host as the client.
+// MasqAll returns the element that masquerades all traffic to addr through published ports.
+// The container then sees the host as the client.
 func MasqAll(addr netip.Addr, comment string) Element {
 	return Element{Set: of(addr, SetMasqAll4, SetMasqAll6), Key: Addr(addr), Comment: cleanComment(comment)}
 }
 
-// SNAT lets Neighbours and MasqAll apply to one published port, and masquerades traffic to
-// it from 127.0.0.0/8. Without SNAT they would apply to every program's destination NAT,
-// such as the traffic of a Kubernetes Service between two pods of a subnet, and hide the
-// client.
+// SNAT returns the element that lets Neighbours and MasqAll work for one published port. It
+// also masquerades traffic to this port from 127.0.0.0/8. Without this restriction to
+// published ports, Neighbours and MasqAll would masquerade the destination NAT of every
+// program and hide the client. An example is a Kubernetes Service between two pods of a
+// subnet.
 func SNAT(p Published, comment string) Element {
 	to := p.To.Addr()
 	return Element{
@@ -61,15 +63,16 @@ func SNAT(p Published, comment string) Element {
 	}
 }
 
-// GuardLoopback keeps packets that enter through an interface from 127.0.0.0/8. The kernel
-// drops them itself until route_localnet is set, which published ports need to be reached
-// from 127.0.0.1 (CVE-2020-8558).
+// GuardLoopback returns the element that drops packets to 127.0.0.0/8 that enter through an
+// interface. The kernel drops them by itself unless route_localnet is set. But published ports
+// need route_localnet so that they work on 127.0.0.1 (CVE-2020-8558).
 func GuardLoopback(ifName, network string) Element {
 	return Element{Set: SetLocalNet, Key: IfName(ifName), Comment: cleanComment(network)}
 }
 
-// Masqueraded gives a container's packets the host's address on their way out, except to
-// the network of its address and to the given others. Multicast is never masqueraded.
+// Masqueraded returns elements that give a container's packets the host's address when they
+// leave the host. It excludes packets to the container's own network, to the prefixes in
+// others, and to multicast groups.
 func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) []Element {
 	a := address.Addr().Unmap()
 	elems := []Element{{Set: of(a, SetMasqueraded4, SetMasqueraded6), Key: Addr(a), Comment: cleanComment(comment)}}
@@ -81,7 +84,7 @@ func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) [
 	return elems
 }
 
-// Masquerades reports whether an element is one that Masqueraded returns.
+// Masquerades reports whether Masqueraded returns such an element.
 func (e Element) Masquerades() bool {
 	kind, _, _ := strings.Cut(e.Set, "_")
 	switch kind {
@@ -91,15 +94,16 @@ func (e Element) Masquerades() bool {
 	return false
 }
 
-// Neighbours masquerades published traffic to a container from its own network, the
-// container itself included. Without it the answer would not pass through the host.
+// Neighbours returns the element that masquerades traffic from a container's own network to
+// its published ports. This includes traffic from the container to itself. Without it, the
+// answers would not pass through the host.
 func Neighbours(address netip.Prefix, comment string) Element {
 	return within(SetNeighbours4, SetNeighbours6, address.Addr().Unmap(), address, comment)
 }
 
-// Masquerade gives packets of a subnet the host's address on their way out, except within
-// the subnet. It does not regard which network an address belongs to: releases before
-// Masqueraded worked like this. Multicast is never masqueraded.
+// Masquerade returns elements that give packets from a subnet the host's address when they
+// leave the host. It excludes packets within the subnet and to multicast groups. It does not
+// consider which network an address belongs to. Releases before Masqueraded used it.
 func Masquerade(subnet netip.Prefix, network string) []Element {
 	a := subnet.Addr()
 	return []Element{
@@ -108,30 +112,31 @@ func Masquerade(subnet netip.Prefix, network string) []Element {
 	}
 }
 
-// Neighbours reports whether an element is one that the function Neighbours returns.
+// Neighbours reports whether the function Neighbours returns such an element.
 func (e Element) Neighbours() bool {
 	kind, _, _ := strings.Cut(e.Set, "_")
 	return kind == SetNeighbours4 || kind == SetNeighbours6
 }
 
-// Isolate keeps a bridge from forwarding to any isolated bridge, itself included.
+// Isolate returns the element that stops forwarding from a bridge to any isolated bridge,
+// including to itself.
 func Isolate(bridge, network string) Element {
 	return Element{Set: SetIsolation, Key: IfName(bridge), Comment: cleanComment(network)}
 }
 
-// SameBridge lets an isolated bridge forward to itself.
+// SameBridge returns the element that lets an isolated bridge forward to itself.
 func SameBridge(bridge, network string) Element {
 	return Element{Set: SetBridgeOK, Key: IfNamePair(bridge, bridge), Comment: cleanComment(network)}
 }
 
-// Apart keeps a bridge from forwarding to itself, even when another network of the bridge
-// has SameBridge.
+// Apart returns the element that stops a bridge from forwarding to itself, even if another
+// network of the bridge has SameBridge.
 func Apart(bridge, network string) Element {
 	return Element{Set: SetApart, Key: IfNamePair(bridge, bridge), Comment: cleanComment(network)}
 }
 
-// Internal keeps a bridge from forwarding at all, except for frames between its own ports,
-// which pass the firewall with br_netfilter.
+// Internal returns elements that stop all forwarding to and from a bridge. Frames between the
+// bridge's own ports, which pass the firewall with br_netfilter, are still allowed.
 func Internal(bridge, network string) []Element {
 	comment := cleanComment(network)
 	return []Element{
@@ -140,8 +145,8 @@ func Internal(bridge, network string) []Element {
 	}
 }
 
-// CheckMAC drops frames that enter through a host interface with another source address
-// than mac.
+// CheckMAC returns elements that drop frames entering through a host interface if their source
+// address is not mac.
 func CheckMAC(hostIf string, mac net.HardwareAddr, comment string) []Element {
 	comment = cleanComment(comment)
 	return []Element{
@@ -155,7 +160,7 @@ func pair(set string, from, to netip.Prefix, network string) Element {
 	return Element{Set: set, Key: key, KeyEnd: end, Comment: cleanComment(network)}
 }
 
-// of chooses the set of an address's family.
+// of returns the name of the set for the family of a.
 func of(a netip.Addr, v4, v6 string) string {
 	if a.Unmap().Is4() {
 		return v4
@@ -163,7 +168,7 @@ func of(a netip.Addr, v4, v6 string) string {
 	return v6
 }
 
-// everything is the default route of an address's family.
+// everything returns the default route's prefix for the family of a.
 func everything(a netip.Addr) netip.Prefix {
 	if a.Unmap().Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// String is the element as an nft command would name it:
+// String returns the element as an nft command would write it:
 //
 //	ports4 { tcp . 8080 : 10.1.0.5 . 80 comment "…" }
 func (e Element) String() string {
@@ -36,13 +36,13 @@ func (e Element) String() string {
 	return b.String()
 }
 
-// KeyText is the set and the key, as nft delete element takes them.
+// KeyText returns the set and the key as `nft delete element` takes them.
 func (e Element) KeyText() string {
 	e.Data, e.Comment = nil, ""
 	return e.String()
 }
 
-// concatLen is the length of a key or data: a single field is not padded.
+// concatLen returns the length of a key or of data. A single field has no padding.
 func concatLen(fields []field) int {
 	if len(fields) == 1 {
 		return fields[0].size()
@@ -54,7 +54,7 @@ func concatLen(fields []field) int {
 	return n
 }
 
-// formatRange writes fields from b, as ranges where end differs.
+// formatRange writes fields from b. If end differs, it writes the field as a range.
 func formatRange(fields []field, b, end []byte) string {
 	parts := make([]string, 0, len(fields))
 	for _, f := range fields {
@@ -86,7 +86,7 @@ func (f field) format(b []byte) string {
 	}
 }
 
-// formatTo writes a range: as a prefix where it is one.
+// formatTo writes a range. If the range is a prefix, it writes the prefix.
 func (f field) formatTo(b, end []byte) string {
 	if string(b) == string(end) {
 		return f.format(b)
@@ -114,13 +114,13 @@ func protoName(p byte) string {
 	return strconv.Itoa(int(p))
 }
 
-// Meaning is the purpose of an element in a user's words: What names it, as in "published
-// port 8080/tcp"; Does is a sentence without its subject, as in "publish port 8080/tcp to
+// Meaning says in a user's words what an element is for. What names it, as in "published port
+// 8080/tcp". Does is a sentence without its subject, as in "publish port 8080/tcp to
 // 10.88.0.2:80". Elements with the same What serve one purpose together.
 type Meaning struct{ What, Does string }
 
-// Meaning depends on the kind of set: its name without the family and without the suffix,
-// which is the id of a network's conditions or the length of a prefix.
+// Meaning depends on the kind of the set. The kind is the set's name without the family and
+// without the suffix (the id of a network's conditions, or a prefix length).
 func (e Element) Meaning() Meaning {
 	name, suffix, _ := strings.Cut(e.Set, "_")
 	m := e.meaningIn(strings.TrimRight(name, "46"), suffix)
@@ -189,8 +189,8 @@ func publishes(port string, to []string) Meaning {
 	return m
 }
 
-// sameHost covers two cases: traffic from a container to itself, and traffic from the
-// host's own programs.
+// sameHost describes two cases: traffic from a container to itself, and traffic from programs
+// on the host.
 func sameHost(from, to string) Meaning {
 	if from == "127.0.0.0/8" || from == "::1" {
 		return Meaning{"loopback access", "let the host reach published ports of " + to + " at its loopback address"}
@@ -205,7 +205,7 @@ func towards(to string) string {
 	return " towards " + to
 }
 
-// parts are the fields of key and data as a person reads them.
+// parts returns the fields of key and data as people read them.
 func (e Element) parts() (key, data []string) {
 	spec, ok := specOf(e.Set)
 	if !ok {

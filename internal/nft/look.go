@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// look fetches everything that the queue concerns in one system call, and decides.
+// look reads everything that the queue concerns in one system call and decides what to do.
 func (c *Conn) look() (plan, error) {
 	families := c.tables()
 	var what []query
@@ -54,7 +54,7 @@ func (c *Conn) look() (plan, error) {
 	return p, err
 }
 
-// wanted returns the sets for one length that elements are added to, each once.
+// wanted returns the sets for one prefix length to which elements are added, each once.
 func (c *Conn) wanted() (specs []setSpec) {
 	for _, o := range c.queue {
 		spec, _ := specOf(o.el.Set)
@@ -88,7 +88,7 @@ func (c *Conn) decide(p *plan, got []found) error {
 	return c.planExtras(p)
 }
 
-// element decides one operation on an element of an attachment.
+// element decides one operation on an attachment's element.
 func (c *Conn) element(p *plan, spec setSpec, o op, have found) error {
 	switch {
 	case have.leaving:
@@ -118,7 +118,8 @@ func (p *plan) replace(have, by Element) {
 	p.add = append(p.add, by)
 }
 
-// withdraw removes an element, or replaces it with the heir's.
+// withdraw removes an element. If heir returns another element with the same key, withdraw
+// replaces the element instead.
 func (c *Conn) withdraw(p *plan, o op, have Element) {
 	if o.heir != nil {
 		if next, ok := o.heir(have); ok && next.SameKey(have) {
@@ -129,8 +130,9 @@ func (c *Conn) withdraw(p *plan, o op, have Element) {
 	c.remove(p, have)
 }
 
-// contest reports whether an operation may replace the element of another owner. In plain sets
-// it may when no decide function is given: the elements mean the same for every owner.
+// contest returns an error unless the operation may replace another owner's element. In a
+// plain set it may, unless a decide function says otherwise, because the element means the
+// same for every owner.
 func (o op) contest(spec setSpec, have Element) error {
 	if !o.el.ofAnother(have) {
 		return nil
@@ -145,7 +147,7 @@ func (o op) contest(spec setSpec, have Element) error {
 	return nil
 }
 
-// remove chooses between expiry and deletion.
+// remove plans the removal of an element, by expiry if possible, else by deletion.
 func (c *Conn) remove(p *plan, e Element) {
 	if c.mayExpire() && !e.timed {
 		p.expire = append(p.expire, e)
@@ -154,8 +156,9 @@ func (c *Conn) remove(p *plan, e Element) {
 	p.delete = append(p.delete, e)
 }
 
-// settled reports that a range needs no listing: it is added and exists, or it is removed and
-// nothing at its key exists. An answer with another range leaves the question open.
+// settled reports whether a range needs no listing of its set: it is to be added and exists,
+// or it is to be removed and its key does not exist. If the kernel returned another range,
+// settled returns false.
 func (o op) settled(have found) bool {
 	if o.remove {
 		return !have.found

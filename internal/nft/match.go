@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// match is a sequence of expressions; an expression that does not match ends the rule.
+// match is a sequence of expressions. The rule ends at the first expression that does not
+// match.
 type match = []expr.Any
 
-// A concatenation fills consecutive 32-bit registers: NFT_REG_1 is the first four of them,
-// NFT_REG_2 the next. Rules are written as the kernel returns them, so that Verify can
-// compare.
+// A concatenated key fills consecutive 32-bit registers. NFT_REG_1 is the first four of them,
+// NFT_REG_2 the next four. We write rules as the kernel returns them, so that Verify can
+// compare them.
 const reg1 = unix.NFT_REG_1
 
-// reg32 is a 32-bit register by the name the kernel uses for it.
+// reg32 returns the kernel's number of the i-th 32-bit register.
 func reg32(i int) uint32 {
 	if i%4 == 0 {
 		return uint32(reg1 + i/4)
@@ -27,7 +28,7 @@ func reg32(i int) uint32 {
 	return uint32(unix.NFT_REG32_00 + i)
 }
 
-// rule joins expressions.
+// rule joins expressions to a rule.
 func rule(parts ...match) match {
 	var r match
 	for _, p := range parts {
@@ -36,7 +37,7 @@ func rule(parts ...match) match {
 	return r
 }
 
-// family matches IPv4 or IPv6 packets.
+// family matches IPv6 packets if v6 is set, else IPv4 packets.
 func family(v6 bool) match {
 	proto := byte(unix.NFPROTO_IPV4)
 	if v6 {
@@ -45,19 +46,19 @@ func family(v6 bool) match {
 	return metaIs(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{proto})
 }
 
-// metaIs compares metadata of the packet.
+// metaIs compares a field of the packet's metadata.
 func metaIs(key expr.MetaKey, op expr.CmpOp, data []byte) match {
 	return match{loadMeta(key, reg1), &expr.Cmp{Op: op, Register: reg1, Data: data}}
 }
 
-// MatchPrefix compares the source or destination address, as iptables-nft reads it.
+// MatchPrefix compares the source or destination address in the form that iptables-nft reads.
 func MatchPrefix(p netip.Prefix, source bool, op expr.CmpOp) match {
 	p = p.Masked()
 	load := match{loadAddr(p.Addr().Is6(), source, reg1)}
 	return rule(load, masked(reg1, p.Bits(), p.Addr().BitLen()/8), match{&expr.Cmp{Op: op, Register: reg1, Data: p.Addr().AsSlice()}})
 }
 
-// masked clears the bits behind a prefix of so many bits in a register.
+// masked keeps the first bits of an address in a register and clears the others.
 func masked(reg uint32, bits, size int) match {
 	if bits == size*8 {
 		return nil
@@ -65,7 +66,7 @@ func masked(reg uint32, bits, size int) match {
 	return match{bitwise(reg, net.CIDRMask(bits, size*8))}
 }
 
-// bitwise keeps the bits of a mask in a register.
+// bitwise keeps only the bits of a mask in a register.
 func bitwise(reg uint32, mask []byte) *expr.Bitwise {
 	return &expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
 }
@@ -82,8 +83,8 @@ func loadAddr(v6, source bool, reg uint32) *expr.Payload {
 	return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
 }
 
-// loadPort loads the protocol and the destination port into the registers behind word
-// 32-bit registers.
+// loadPort loads the protocol and the destination port into two 32-bit registers, from
+// register number word on.
 func loadPort(word int) match {
 	return match{
 		loadMeta(expr.MetaKeyL4PROTO, reg32(word)),
@@ -91,12 +92,12 @@ func loadPort(word int) match {
 	}
 }
 
-// inSet matches when the value that begins in register 1 is in the set.
+// inSet checks whether the value that begins in register 1 is in the set.
 func inSet(set string, not bool) *expr.Lookup {
 	return &expr.Lookup{SourceRegister: reg1, SetName: set, Invert: not}
 }
 
-// addrsIn matches (source . destination) against a set.
+// addrsIn checks whether (source . destination) is in a set.
 func addrsIn(v6 bool, set string) match {
 	second := reg32(1)
 	if v6 {
@@ -105,13 +106,13 @@ func addrsIn(v6 bool, set string) match {
 	return rule(family(v6), match{loadAddr(v6, true, reg1), loadAddr(v6, false, second), inSet(set, false)})
 }
 
-// addrIn matches one address against a set.
+// addrIn checks whether one address of the packet is in a set.
 func addrIn(v6, source bool, set string) match {
 	return rule(family(v6), match{loadAddr(v6, source, reg1), inSet(set, false)})
 }
 
-// dnatBy sends a packet that meets the conditions to the address and port that a map has
-// for its key. With host, the destination address is the first part of the key.
+// dnatBy changes the destination of a packet that meets the conditions to the address and port
+// that a map has for its key. If host is set, the key begins with the destination address.
 func dnatBy(v6, host bool, name string, conditions ...expr.Any) match {
 	to, words := uint32(unix.NFPROTO_IPV4), 1
 	if v6 {
@@ -150,7 +151,7 @@ func toLocal() match {
 	}
 }
 
-// published matches packets that arrived through a published port: ct status dnat.
+// published matches packets that arrived through a published port (ct status dnat).
 func published() match {
 	const ipsDstNAT = 1 << 5 // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
 	return match{

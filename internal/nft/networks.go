@@ -8,17 +8,18 @@ import (
 	"slices"
 )
 
-// New attachments have no ranges. Ranges serve attachments of schema 1, and containers
-// whose network an agent of many hosts masquerades because an earlier release configured it
-// (mesh.Subnet). This file, nft.Masquerade, the interval sets and record.Others can go when
-// no such attachment and no such Docker network is left to upgrade from.
+// New attachments have no ranges. Ranges serve attachments of schema 1, and containers whose
+// network an agent of many hosts masquerades because an earlier release configured it
+// (mesh.Subnet). When nobody upgrades from such attachments and Docker networks any more, this
+// file, nft.Masquerade, the interval sets and record.Others can be deleted.
 
-// Network-level sets hold ranges, and the kernel refuses a range that overlaps another
-// (EEXIST, ENOTEMPTY). Networks may still be nested, so a set holds the widest ranges only:
-// a range within another adds nothing.
+// The sets of networks hold ranges. The kernel refuses a range that overlaps another one
+// (EEXIST, ENOTEMPTY). But the subnets of networks may be nested. So a set holds only the
+// widest ranges; a range inside another adds nothing.
 
-// networks plans the operations on ranges: it lists each set concerned (they are as small
-// as the number of networks), applies the operations and sends the difference.
+// networks plans the operations on ranges. It lists each set that they change, applies the
+// operations to the list, and sends the difference. A set is small: it grows with the number
+// of networks only.
 func (c *Conn) networks(p *plan, ops []op) error {
 	for len(ops) > 0 {
 		set := ops[0].el.Set
@@ -41,7 +42,7 @@ func (c *Conn) networks(p *plan, ops []op) error {
 		want = widest(want)
 		added, gone := minus(want, have), minus(have, want)
 		p.add = append(p.add, added...)
-		// Until it is gone, an expiring range conflicts with any range that overlaps it.
+		// An expiring range still conflicts with every range that overlaps it, until it is gone.
 		if len(added) > 0 {
 			p.delete = append(p.delete, gone...)
 		} else {
@@ -65,7 +66,7 @@ func minus(a, b []Element) []Element {
 	return out
 }
 
-// widest drops ranges that lie within another one, and repetitions.
+// widest drops duplicates and ranges that lie inside another one.
 func widest(list []Element) []Element {
 	var out []Element
 next:
@@ -80,8 +81,8 @@ next:
 	return out
 }
 
-// Covers reports whether each part of o's range lies within e's. Elements of different sets
-// cover nothing, nor do elements that are no ranges.
+// Covers reports whether each part of e's range contains the same part of o's range. It
+// returns false for elements of different sets and for elements that are not ranges.
 func (e Element) Covers(o Element) bool {
 	if e.Set != o.Set || len(e.KeyEnd) == 0 {
 		return false

@@ -17,51 +17,51 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Traffic is what containers of one network send (Out), or what is sent to them, as far as
-// it is known: the other end may be anything.
+// Traffic is what the containers of a network send (if Out is set) or receive. Only their end
+// is known; the other end may be any address and link.
 type Traffic struct {
 	Net  netip.Prefix
-	Link string // the bridge; "" where every container has its own link
+	Link string // the bridge; "" if every container has its own link
 	Out  bool
 
-	Index int // of the link; 0 when it is not known
+	Index int // index of the link; 0 if not known
 
-	// Ports are the bridge ports whose frames are followed, in chains of bridges and of
-	// devices, where Link is "". Rules that may drop only some of the frames are reported,
-	// too.
+	// Ports are the bridge ports whose frames are followed through the chains of bridges and
+	// devices. Link is "" then. A rule that may drop only some of these frames is reported too.
 	Ports []string
 }
 
-// Answer reports whether something holds for traffic.
+// Answer says whether something holds for the traffic.
 type Answer int
 
-// The answers. Perhaps depends on unknown fields of the traffic.
+// Perhaps means that the answer depends on fields that are not known.
 const (
 	Yes Answer = iota
 	Perhaps
 	No
 )
 
-// field is the content of a register.
+// field says what a register contains.
 type field struct {
-	// kind is 'p' protocol family, 'l' link, 'i' its index, 'a' address, 's' state of the
-	// connection, 'o' link at the other end, 'q' link of Ports, 'n' a field that differs
-	// between packets, '+' the continuation of the field before; 0 is anything else
+	// kind is one of: 'p' protocol family, 'l' link, 'i' index of the link, 'a' address, 's'
+	// state of the connection, 'o' link at the other end, 'q' link of Ports, 'n' a field that
+	// differs between packets, '+' continuation of the field before. 0 means anything else.
 	kind byte
 	mask []byte
 }
 
-// condition is how traffic matches one condition of a rule, or all of them.
+// condition says how the traffic matches a condition of a rule, or all its conditions
+// together.
 type condition struct {
 	is      Answer
-	state   bool // the unknown field is the state of the connection
-	answers bool // it matches only states that answers have
-	begins  bool // it matches the state of the first packet of a connection
-	narrow  bool // it matches only some packets, as of one port
-	unread  bool // what is unknown is the content of a set
+	state   bool // the only unknown field is the state of the connection
+	answers bool // matches only connection states that answers have
+	begins  bool // matches the state of a connection's first packet
+	narrow  bool // matches only some packets, for example those to one port
+	unread  bool // unknown because the content of a set was not read
 }
 
-// and combines both conditions.
+// and returns the condition that both c and o hold.
 func (c condition) and(o condition) condition {
 	switch {
 	case c.is == No || o.is == Yes:
@@ -72,8 +72,8 @@ func (c condition) and(o condition) condition {
 	return condition{Perhaps, c.state && o.state, c.answers || o.answers, c.begins && o.begins, c.narrow || o.narrow, c.unread || o.unread}
 }
 
-// meets reports whether all conditions of a rule hold for the traffic, and which verdicts a
-// verdict map of the rule chooses.
+// meets reports whether the traffic meets all conditions of a rule. If the rule has a verdict
+// map, meets also returns the verdicts that the map may choose.
 func (w *walk) meets(r nft.Rule) (all condition, chosen []branch) {
 	regs := new(registers)
 	for _, e := range r.Exprs {
@@ -117,11 +117,11 @@ func (t Traffic) meetsExpr(e nft.Expr, regs *registers) condition {
 	case "match":
 		return matched(e)
 	}
-	*regs = registers{} // it may have loaded any
+	*regs = registers{} // an unknown expression may have loaded any register
 	return condition{is: Perhaps}
 }
 
-// matched evaluates the matches of iptables.
+// matched evaluates an iptables match.
 func matched(e nft.Expr) condition {
 	switch e.Text(unix.NFTA_MATCH_NAME) {
 	case "comment":
@@ -146,13 +146,13 @@ func stateOf(e nft.Expr) field {
 	return field{}
 }
 
-// The states of connections, as ct and conntrack number them.
+// Bits of the connection's state, as ct and conntrack number them.
 const (
 	stateEstablished = 1 << 1
 	stateNew         = 1 << 3
 )
 
-// ofAnswers reports whether a mask of states matches answers and no new connection.
+// ofAnswers reports whether a mask of states includes answers and excludes new connections.
 func ofAnswers(mask []byte) bool {
 	if len(mask) != 4 {
 		return false
@@ -161,7 +161,7 @@ func ofAnswers(mask []byte) bool {
 	return states&stateEstablished != 0 && states&stateNew == 0
 }
 
-// ofNew reports whether a comparison of the state matches a new connection.
+// ofNew reports whether a new connection satisfies a comparison of the state.
 func ofNew(mask []byte, op uint32, value []byte) bool {
 	state := uint32(stateNew)
 	if len(mask) == 4 {
@@ -171,9 +171,9 @@ func ofNew(mask []byte, op uint32, value []byte) bool {
 	return op == unix.NFT_CMP_EQ && same || op == unix.NFT_CMP_NEQ && !same
 }
 
-// xtStates reads xt_conntrack_mtinfo3 (linux/netfilter/xt_conntrack.h): flags, inverted
-// flags, and states. It reports whether the states are those of answers alone, and whether a
-// new connection has one of them.
+// xtStates reads the flags, the inverted flags and the states from xt_conntrack_mtinfo3
+// (linux/netfilter/xt_conntrack.h). It reports whether only answers have these states, and
+// whether a new connection has one of them.
 func xtStates(info []byte) (answers, begins bool) {
 	const flags, inverted, states = 146, 148, 150
 	at := binary.NativeEndian.Uint16
@@ -185,7 +185,8 @@ func xtStates(info []byte) (answers, begins bool) {
 	return !not && at(info[states:])&stateEstablished != 0 && !isNew, isNew != not
 }
 
-// meta knows the family and the link at the containers' end.
+// meta returns what the traffic tells about a field of the packet's metadata. It knows the
+// family and the link at the containers' end.
 func (t Traffic) meta(key uint32) field {
 	switch {
 	case key == uint32(expr.MetaKeyNFPROTO), key == uint32(expr.MetaKeyPROTOCOL):
@@ -204,7 +205,8 @@ func (t Traffic) meta(key uint32) field {
 	return field{}
 }
 
-// payload knows the containers' address.
+// payload returns what the traffic tells about a field of the packet. It knows the containers'
+// address.
 func (t Traffic) payload(e nft.Expr) field {
 	if e.Number(unix.NFTA_PAYLOAD_BASE) == uint32(expr.PayloadBaseTransportHeader) {
 		return field{kind: 'n'}
@@ -226,7 +228,7 @@ func (t Traffic) payload(e nft.Expr) field {
 		return field{}
 	case at == offset:
 		return field{kind: 'a'}
-	case t.Ports != nil && (at == offset+size || at+size == offset): // the other end's
+	case t.Ports != nil && (at == offset+size || at+size == offset): // address of the other end
 		return field{kind: 'n'}
 	}
 	return field{}
@@ -263,13 +265,13 @@ func (t Traffic) compare(f field, op uint32, value []byte) (a Answer) {
 	case unix.NFT_CMP_EQ:
 		return a
 	case unix.NFT_CMP_NEQ:
-		return No - a // swap Yes and No
+		return No - a // swaps Yes and No
 	}
 	return Perhaps
 }
 
-// isFamily reports whether a protocol family, as netfilter or as Ethernet numbers it, is that
-// of the containers' addresses.
+// isFamily reports whether value is the family of the containers' addresses, in netfilter's or
+// in Ethernet's numbering.
 func (t Traffic) isFamily(value []byte) bool {
 	netfilter, ethernet := byte(unix.NFPROTO_IPV4), uint16(unix.ETH_P_IP)
 	if t.Net.Addr().Is6() {
@@ -281,15 +283,15 @@ func (t Traffic) isFamily(value []byte) bool {
 	return len(value) > 0 && value[0] == netfilter
 }
 
-// isLink reports whether a name, or the prefix of names, matches the bridge.
+// isLink reports whether a name, or the beginning of a name, matches the bridge.
 func (t Traffic) isLink(value []byte) bool {
 	name := make([]byte, unix.IFNAMSIZ)
 	copy(name, t.Link)
 	return bytes.HasPrefix(name, value)
 }
 
-// within reports whether the containers' addresses match a masked address: all of them, none,
-// or some.
+// within reports whether all, none or some of the containers' addresses match a masked
+// address.
 func (t Traffic) within(f field, value []byte) Answer {
 	mask := f.mask
 	if mask == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// lookup matches loaded fields against a set: whether it has the traffic's, or what a
-// verdict map does with it.
+// lookup evaluates the lookup of loaded fields in a set. For a verdict map it returns the
+// branches that the traffic may take.
 func (w *walk) lookup(e nft.Expr, regs *registers) (condition, []branch) {
 	set, reg := e.Text(unix.NFTA_LOOKUP_SET), e.Number(unix.NFTA_LOOKUP_SREG)
 	members := w.members(set)
@@ -40,8 +40,8 @@ func (w *walk) lookup(e nft.Expr, regs *registers) (condition, []branch) {
 	return w.anyOf(key, kind, members, e.Number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0), nil
 }
 
-// members returns the elements of a set, nil where they decide nothing. Our own sets decide
-// nothing here: doctor compares them with the records.
+// members returns the elements of a set. It returns nil if they cannot be read, and for our
+// own table, because doctor compares our sets with the records.
 func (w *walk) members(set string) []nft.Member {
 	if w.table.Name == nft.TableName {
 		return nil
@@ -53,7 +53,7 @@ func (w *walk) members(set string) []nft.Member {
 	return members
 }
 
-// choose makes a branch of each element of a verdict map that the traffic may match.
+// choose returns a branch for each element of a verdict map that the traffic may match.
 func (w *walk) choose(key []part, members []nft.Member) (chosen []branch) {
 	chosen = []branch{}
 	for _, m := range members {
@@ -68,8 +68,8 @@ func (w *walk) choose(key []part, members []nft.Member) (chosen []branch) {
 	return chosen
 }
 
-// anyOf reports whether any element matches the traffic; inverted, whether none does. kind is
-// that of the key, or of its first field.
+// anyOf reports whether any element matches the traffic. If inverted is set, it reports
+// whether none does. kind is the kind of the key's first field.
 func (w *walk) anyOf(key []part, kind byte, members []nft.Member, inverted bool) condition {
 	all := condition{is: No, narrow: true, state: kind == 's' && len(key) <= 1}
 	var states uint32
@@ -111,7 +111,7 @@ func (w *walk) has(f field, m nft.Member) condition {
 	return condition{is: Perhaps, narrow: f.kind == 'n'}
 }
 
-// overlaps reports whether the containers' addresses are in a range: all, some or none.
+// overlaps reports whether all, none or some of the containers' addresses are in a range.
 func (t Traffic) overlaps(f field, m nft.Member) Answer {
 	low, ok1 := netip.AddrFromSlice(m.Low)
 	high, ok2 := netip.AddrFromSlice(m.High)
@@ -128,12 +128,12 @@ func (t Traffic) overlaps(f field, m nft.Member) Answer {
 	return Perhaps
 }
 
-// registers are the fields that a rule has loaded, in words of four bytes: adjacent fields
+// registers holds the fields that a rule has loaded, in words of four bytes. Adjacent fields
 // form one key.
 type registers [16]field
 
-// word is the index of a register's first word: the first four registers have 16 bytes, the
-// others 4.
+// word returns the index of a register's first word. Registers 1 to 4 have 16 bytes, the
+// others have 4.
 func word(n uint32) int {
 	if n > unix.NFT_REG_4 {
 		return int(n-unix.NFT_REG32_00) % len(registers{})
@@ -143,7 +143,8 @@ func word(n uint32) int {
 
 func (r *registers) at(reg uint32) field { return r[word(reg)] }
 
-// load puts a field of size bytes into a register; size 0 is the usual size of its kind.
+// load puts a field of size bytes into a register. Size 0 means the usual size of this kind of
+// field.
 func (r *registers) load(reg uint32, f field, size uint32) {
 	switch {
 	case size > 0:
@@ -159,13 +160,13 @@ func (r *registers) load(reg uint32, f field, size uint32) {
 	r[first] = f
 }
 
-// part is one field of a key, with its place in the key.
+// part is one field of a key, with its position in the key.
 type part struct {
 	field
 	from, to int
 }
 
-// parts returns the fields of a key of size bytes that begins in a register.
+// parts returns the fields of a key of size bytes that begins in register reg.
 func (r *registers) parts(reg uint32, size int) (list []part) {
 	first := word(reg)
 	for at := 0; at < size && first+at/4 < len(r); at += 4 {
@@ -179,7 +180,7 @@ func (r *registers) parts(reg uint32, size int) (list []part) {
 	return list
 }
 
-// of is the part's field of an element's keys.
+// of returns the part's field of the keys of m.
 func (p part) of(m nft.Member) nft.Member {
 	if p.to > len(m.Low) || p.to > len(m.High) {
 		return nft.Member{}

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package follow follows containers' traffic through the rules of any nftables table, as
-// far as the known fields of the traffic decide.
+// Package follow follows the traffic of containers through the rules of any nftables table. It
+// decides as much as the known fields of the traffic allow.
 package follow
 
 import (
@@ -14,34 +14,34 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// An accept in one table does not overrule a drop in another table, nor a drop in an
-// earlier chain. follow finds rules that drop by walking the chains with the containers'
-// traffic.
+// An accept in one table does not cancel a drop in another table or in an earlier chain. So
+// this package searches for rules that drop, and walks through the chains as the containers'
+// traffic does.
 
-// fate is where a walk ends.
+// fate says how a walk ends.
 type fate int
 
 const (
 	goesOn fate = iota
 	accepted
 	dropped
-	returned // to the policy, from a base chain
+	returned // in a base chain, the policy decides
 )
 
 // walk follows traffic through a table.
 type walk struct {
 	table *nft.Table
 	Traffic
-	maybe   bool   // an earlier rule may have accepted some of it
-	most    bool   // and more than packets of some kind
+	maybe   bool   // an earlier rule may have accepted some of the traffic
+	most    bool   // an earlier rule may have accepted all traffic, not only some kind of packets
 	answers bool   // an earlier rule has accepted answers
-	at      string // the rule that ended it: "rule 1 of chain FORWARD"
-	doubt   string // the first rule that may drop, when its conditions cannot be evaluated
-	begun   bool   // the traffic that the rule ends begins a connection
+	at      string // the rule that ended the walk, such as "rule 1 of chain FORWARD"
+	doubt   string // the first rule that may drop but whose conditions cannot be evaluated
+	begun   bool   // the walk ended for traffic that begins a connection
 	replies bool   // the walk follows answers
 }
 
-// mostCalls limits how deep chains call chains, as the kernel does.
+// mostCalls limits how deep chains may call chains. The kernel has the same limit.
 const mostCalls = 16
 
 func (w *walk) chain(name string, depth int) fate {
@@ -65,15 +65,15 @@ func (w *walk) chain(name string, depth int) fate {
 	return goesOn
 }
 
-// branch is what a rule does with some of the traffic.
+// branch says what a rule does with some of the traffic.
 type branch struct {
 	condition
-	verdict *expr.Verdict // nil for none
-	drops   bool          // without a verdict
-	accepts bool          // may accept, without a verdict
+	verdict *expr.Verdict // nil if the branch has none
+	drops   bool          // drops without an nftables verdict
+	accepts bool          // may accept without an nftables verdict
 }
 
-// branches returns all that a rule does: one branch, or one for each element of a verdict
+// branches returns all effects of a rule: one branch, or one for each element of a verdict
 // map.
 func (w *walk) branches(r nft.Rule) []branch {
 	c, chosen := w.meets(r)
@@ -92,8 +92,8 @@ func (w *walk) branches(r nft.Rule) []branch {
 	return []branch{b}
 }
 
-// note records the effect of a rule on the traffic. Traffic that containers send may begin
-// connections; traffic that they receive has at least answers.
+// note records what a rule does with the traffic. Traffic that containers send may begin a
+// connection; traffic that they receive may contain answers only.
 func (w *walk) note(b branch, f fate) {
 	if f == dropped && w.doubt == "" && !b.narrow && (b.unread || w.Ports != nil) {
 		w.doubt = w.at
@@ -106,8 +106,8 @@ func (w *walk) note(b branch, f fate) {
 	w.answers = w.answers || b.state && b.answers && !w.Out && b.verdict != nil && b.verdict.Kind == expr.VerdictAccept
 }
 
-// branch returns the effect of a rule on the traffic that it matches. A call under a
-// condition is not followed: it may accept.
+// branch returns the effect of a rule on the traffic that it matches. It does not follow a
+// conditional call of another chain; it assumes that the called chain may accept.
 func (w *walk) branch(b branch, depth int) (f fate, ends bool) {
 	switch {
 	case b.drops:
@@ -137,16 +137,16 @@ func (w *walk) branch(b branch, depth int) (f fate, ends bool) {
 	return goesOn, false
 }
 
-// Drop is a rule or policy that drops traffic in a base chain.
+// Drop describes a rule or policy of a base chain that drops traffic.
 type Drop struct {
-	At    string // "rule 1 of chain FORWARD"; "" for nothing, or a policy that the caller reports
+	At    string // such as "rule 1 of chain FORWARD"; "" if no rule drops, or if only a policy does and the caller reports it
 	Maybe bool   // an earlier rule may accept some of the traffic
-	Begun bool   // it drops new connections, and not answers
-	Doubt string // when At is "": a rule that may drop and cannot be evaluated
+	Begun bool   // only new connections are dropped, answers are not
+	Doubt string // only if At is "": a rule that may drop but cannot be evaluated
 }
 
-// DroppedBy returns the rule in a base chain that drops traffic. It reports the policy only
-// where a rule leads to it, and for Ports.
+// DroppedBy returns the rule of a base chain that drops the traffic. It reports the chain's
+// policy only if a rule leads to the policy, or if traffic has Ports.
 func DroppedBy(t *nft.Table, base nft.Chain, traffic Traffic) Drop {
 	w := &walk{table: t, Traffic: traffic}
 	switch f := w.chain(base.Name, 0); {
@@ -161,7 +161,7 @@ func DroppedBy(t *nft.Table, base nft.Chain, traffic Traffic) Drop {
 }
 
 // Passed reports whether a base chain accepts connections that containers begin, and the
-// answers to them. link is as in Traffic.
+// answers to them. link has the meaning of Traffic.Link.
 func Passed(t *nft.Table, base nft.Chain, net netip.Prefix, link string) (worst Answer) {
 	for _, out := range []bool{true, false} {
 		w := &walk{table: t, Traffic: Traffic{Net: net, Link: link, Out: out}, replies: !out}

@@ -15,34 +15,37 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// The chains of the filter table. CNI-FORWARD and its comments are those of the reference's
-// firewall plugin, so that each plugin finds the other's.
+// These are chains of the filter table. CNI-FORWARD and its comments are the same as in the
+// reference's firewall plugin, so each of the two plugins finds the other's rules.
 const (
 	tableFilter     = "filter"
 	chainForward    = "FORWARD"
 	chainDockerUser = "DOCKER-USER"
 	chainCNIForward = "CNI-FORWARD"
 
-	// DefaultAdminChain is the chain of the operator's overrides.
+	// DefaultAdminChain is the default chain for the operator's own rules.
 	DefaultAdminChain = "CNI-ADMIN"
 
 	commentForward = "CNI firewall plugin rules"
 	commentAdmin   = "CNI firewall plugin admin overrides"
-	commentAccept  = "patchbay accepts " // followed by the source
+	commentAccept  = "patchbay accepts " // the source follows
 )
 
-// Accept lets traffic through FORWARD in the iptables-nft filter table of each family,
-// where the policy or a rule drops: traffic from a source, the answers to it, and published
-// ports. The two rules go to the end of DOCKER-USER where FORWARD jumps to it, else to
-// CNI-FORWARD, with a jump at the top. The rules of an attachment go to a chain of their
-// own, with a jump from there. The operator's admin chain comes first in either. Where
-// nothing drops, Accept does nothing.
+// Accept lets traffic through FORWARD in the iptables-nft filter table of each family if
+// FORWARD drops by policy or by a rule. It accepts traffic from a source, the answers to it,
+// and published ports.
+//
+// If FORWARD jumps to DOCKER-USER, Accept appends two rules per source to DOCKER-USER.
+// Otherwise it appends them to CNI-FORWARD and puts a jump to CNI-FORWARD at the top of
+// FORWARD. The rules of an attachment go into a separate chain, to which the chosen chain
+// jumps. The operator's admin chain comes first in either case. If FORWARD does not drop,
+// Accept does nothing.
 func Accept(sources []Source, adminChain string) nft.Extra {
 	return acceptExtra{sources, admin(adminChain), false}
 }
 
-// Unaccept removes what Accept made, and the chains when they are otherwise empty. It does
-// not look at policies: they may have changed.
+// Unaccept removes what Accept made. It also removes the chains if they are empty otherwise.
+// It does not check whether FORWARD drops, because the policy may have changed.
 func Unaccept(sources []Source, adminChain string) nft.Extra {
 	return acceptExtra{sources, admin(adminChain), true}
 }
@@ -60,7 +63,7 @@ type acceptExtra struct {
 	remove  bool
 }
 
-// String names what it accepts.
+// String names the accepted sources.
 func (x acceptExtra) String() string {
 	verb := "accept"
 	if x.remove {
@@ -73,7 +76,7 @@ func (x acceptExtra) String() string {
 	return fmt.Sprintf("%s %s in iptables-nft filter FORWARD where it drops", verb, strings.Join(s, ", "))
 }
 
-// Merge joins two operations of the same kind.
+// Merge joins two extras of the same kind.
 func (x acceptExtra) Merge(next nft.Extra) (nft.Extra, bool) {
 	y, ok := next.(acceptExtra)
 	if !ok || x.remove != y.remove || x.admin != y.admin {
@@ -104,7 +107,7 @@ func (x acceptExtra) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	return run(todo), nil
 }
 
-// families are the tables of iptables and ip6tables.
+// families returns the address families of iptables and ip6tables.
 func families() []nftables.TableFamily {
 	return []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
 }
@@ -112,7 +115,7 @@ func families() []nftables.TableFamily {
 // step is one change of a plan.
 type step func(*nftables.Conn) error
 
-// run makes a plan of steps; none is nil.
+// run makes a plan of steps. Without steps it returns nil.
 func run(steps []step) func(*nftables.Conn) error {
 	if len(steps) == 0 {
 		return nil
@@ -127,7 +130,7 @@ func run(steps []step) func(*nftables.Conn) error {
 	}
 }
 
-// filter is the state of one family's filter table.
+// filter is the state of the filter table of one family.
 type filter struct {
 	table      *nftables.Table
 	policyDrop bool
@@ -135,8 +138,8 @@ type filter struct {
 	forward    chain
 	user       chain
 	cni        chain
-	own        chain   // of attachments; its rules are listed only when needed
-	admins     []chain // other operator's chains that we made a jump to; only to remove
+	own        chain   // chain for attachments; its rules are listed only if needed
+	admins     []chain // other operator's chains to which we made a jump; filled only for a removal
 }
 
 // chain is a chain with its rules.
@@ -165,7 +168,7 @@ func look(c *nft.Conn, family nftables.TableFamily, adminChain string, owners, r
 		}
 		list := c.ListRules
 		if ch == &f.own && remove {
-			list = c.ListHandles // the owner in the comment is enough
+			list = c.ListHandles // without expressions: the owner in the comment is enough
 		}
 		if ch.rules, err = list(family, tableFilter, ch.name); err != nil {
 			return f, err
@@ -177,8 +180,7 @@ func look(c *nft.Conn, family nftables.TableFamily, adminChain string, owners, r
 	return f, err
 }
 
-// drops reports whether FORWARD drops by policy or has a rule that drops or
-// rejects.
+// drops reports whether FORWARD drops by policy, or has a rule that drops or rejects.
 func (f filter) drops() bool {
 	if f.policyDrop {
 		return true
@@ -192,8 +194,8 @@ func (f filter) drops() bool {
 	return false
 }
 
-// accept plans the rules of the sources that have none yet, and the jumps of all sources: a
-// flush removes jumps while the rules remain.
+// accept plans the rules of sources that have no rules yet, and the jumps of all sources. It
+// plans the jumps even if the rules exist, because a flush of FORWARD removes only the jumps.
 func (f filter) accept(sources []Source) (todo []step) {
 	target := f.cni
 	if f.forward.jump(f.user.name) != nil {
@@ -206,7 +208,7 @@ func (f filter) accept(sources []Source) (todo []step) {
 			ch, owned = f.own, true
 		}
 		standing := s.among(ch.rules)
-		if s.New || len(standing) < 2 { // one alone accepts nothing
+		if s.New || len(standing) < 2 { // a single rule accepts nothing
 			todo = append(todo, deleteRules(f.table, ch.name, standing)...)
 			todo = append(todo, f.acceptIn(ch, s)...)
 		}
@@ -245,14 +247,14 @@ func (f filter) frame(target chain, owned bool) (todo []step) {
 	return todo
 }
 
-// unaccept plans the removal of the sources' rules, and of chains that hold nothing but our
-// jumps.
+// unaccept plans the removal of the sources' rules. It also removes chains that then contain
+// only our jumps.
 func (f filter) unaccept(sources []Source) (todo []step) {
 	disowned, empty := f.disown(sources)
 	isGone := func(r nft.Rule) bool {
 		return empty && r.JumpsTo(f.own.name) || slices.ContainsFunc(sources, func(s Source) bool { return s.Owner == "" && s.has(r) })
 	}
-	var kept []nft.Rule // jumps to operators' chains
+	var kept []nft.Rule // jumps to chains of operators
 	for _, ch := range [...]chain{f.user, f.cni} {
 		var gone, frame, others []nft.Rule
 		for _, r := range ch.rules {
@@ -279,14 +281,14 @@ func (f filter) unaccept(sources []Source) (todo []step) {
 		}
 		todo = append(todo, deleteRules(f.table, ch.name, gone)...)
 	}
-	todo = append(todo, disowned...) // when nothing jumps there
+	todo = append(todo, disowned...) // after the last jump to it is gone
 	if len(todo) > 0 {
 		todo = append(todo, f.dropAdmins(kept)...)
 	}
 	return todo
 }
 
-// jump finds the rule that jumps to a chain.
+// jump returns the rule that jumps to a chain, or nil.
 func (ch chain) jump(to string) *nft.Rule {
 	for i := range ch.rules {
 		if ch.rules[i].JumpsTo(to) {
@@ -296,8 +298,8 @@ func (ch chain) jump(to string) *nft.Rule {
 	return nil
 }
 
-// end is the handle of a last rule that returns everything, as Docker makes one, so that
-// rules behind it never run; 0 when there is none.
+// end returns the handle of a last rule that returns everything, or 0 if the chain has none.
+// Docker makes such a rule. Rules after it never run.
 func (ch chain) end() uint64 {
 	if len(ch.rules) == 0 {
 		return 0

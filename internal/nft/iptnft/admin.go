@@ -19,7 +19,7 @@ func isAdminJump(r nft.Rule) bool { return r.Comment() == commentAdmin }
 // isOurs reports whether a rule accepts traffic for us, or jumps to our chain.
 func isOurs(r nft.Rule) bool { return strings.HasPrefix(r.Comment(), commentAccept) }
 
-// lookAdmins lists the operators' chains, except the requested one.
+// lookAdmins lists the operators' chains, except the one that was asked for.
 func (f *filter) lookAdmins(c *nft.Conn) (err error) {
 	for _, r := range slices.Concat(f.user.rules, f.cni.rules) {
 		_, name, _ := r.Verdict()
@@ -36,8 +36,8 @@ func (f *filter) lookAdmins(c *nft.Conn) (err error) {
 	return nil
 }
 
-// dropAdmins plans the removal of operators' chains that are empty and that no remaining
-// jump leads to.
+// dropAdmins plans the removal of operators' chains that are empty and to which no remaining
+// rule jumps.
 func (f filter) dropAdmins(kept []nft.Rule) (todo []step) {
 	for _, ch := range append([]chain{f.admin}, f.admins...) {
 		used := slices.ContainsFunc(kept, func(r nft.Rule) bool { return r.JumpsTo(ch.name) })
@@ -48,9 +48,10 @@ func (f filter) dropAdmins(kept []nft.Rule) (todo []step) {
 	return todo
 }
 
-// LeaveAdmin removes the jumps to an operator's chain, and the chain if it is empty, unless
-// needed reports that an attachment names it. It keeps both while other accept rules exist,
-// such as the reference plugin's, which may need them.
+// LeaveAdmin removes the jumps to an operator's chain, and the chain if it is empty. It does
+// nothing if needed reports that an attachment names the chain. It also does nothing while
+// other accept rules exist, such as those of the reference plugin, because they may need the
+// chain.
 func LeaveAdmin(adminChain string, needed func() bool) nft.Extra {
 	return leaveAdmin{admin(adminChain), needed}
 }
@@ -65,8 +66,8 @@ func (l leaveAdmin) String() string {
 	return fmt.Sprintf("stop asking the chain %s of iptables-nft filter", l.admin)
 }
 
-// Plan looks at each family. An ADD that needs the chain writes its record before it looks
-// for the jump, so needed sees the record.
+// Plan looks at each family. It calls needed after it has read the rules. An ADD that needs
+// the chain writes its record before it looks for the jump, so needed sees the record.
 func (l leaveAdmin) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	if l.needed() {
 		return nil, nil

@@ -1,19 +1,18 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package iptnft works in the tables of iptables-nft over netlink, without
-// iptables: it accepts a network's traffic where `filter FORWARD` drops, and
-// removes what the reference plugins left behind for an attachment, in their
-// nftables tables too.
+// Package iptnft changes the tables of iptables-nft over netlink; it does not need the
+// iptables program. It accepts a network's traffic if `filter FORWARD` drops. It also removes
+// what the reference plugins left behind for an attachment, there and in their nftables
+// tables.
 //
-// Everything here is an nft.Extra, so it joins the one transaction of a plugin:
+// Each operation is an nft.Extra, so it becomes part of the plugin's only transaction:
 //
 //	fw.Queue(iptnft.Accept(subnets, adminChain))
 //	fw.Queue(iptnft.Leftovers(attachment, addrs))
 //
-// Rules are written so that iptables-nft 1.8.9 prints them: the addresses as
-// native expressions, the connection state as iptables' own match (a native
-// `ct state` makes iptables refuse the whole table as incompatible), the
-// comment in nft's place for it. Tables of iptables-legacy cannot be reached over netlink;
-// LegacyTables reports whether any are in use.
+// iptables-nft 1.8.9 can print the rules. Addresses are native nftables expressions. The
+// connection state is a match of iptables, because a native `ct state` makes iptables refuse
+// the whole table as incompatible. The comment is an nftables comment. Tables of
+// iptables-legacy cannot be reached over netlink; LegacyTables reports whether any are in use.
 package iptnft

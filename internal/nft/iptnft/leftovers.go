@@ -16,21 +16,21 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Names of the reference plugins v1.9.1: pkg/utils/utils.go,
+// These are names that the reference plugins v1.9.1 use. Sources: pkg/utils/utils.go,
 // pkg/ip/ipmasq_nftables_linux.go, plugins/meta/portmap, pkg/link/spoofcheck.go.
 const (
 	tableNAT          = "nat"
 	chainPostrouting  = "POSTROUTING"
 	chainPrerouting   = "PREROUTING"
 	chainHostportDNAT = "CNI-HOSTPORT-DNAT"
-	chainHostportSNAT = "CNI-HOSTPORT-SNAT" // before v0.8
+	chainHostportSNAT = "CNI-HOSTPORT-SNAT" // only before v0.8
 	tableHostport     = "cni_hostport"
 	tableMasquerade   = "cni_plugins_masquerade"
 	chainMasqChecks   = "masq_checks"
 	chainLength       = 28
 )
 
-// Attachment is what the reference derives its names from.
+// Attachment has the fields from which the reference derives its names.
 type Attachment struct {
 	Network, ContainerID, IfName string
 }
@@ -40,28 +40,29 @@ func hash(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// chainName is the name of a chain in the nat table; the interface is not in it.
+// chainName returns the name of a chain in the nat table. The name does not depend on the
+// interface.
 func (a Attachment) chainName(prefix string) string {
 	return ("CNI-" + prefix + hash(a.Network+a.ContainerID))[:chainLength]
 }
 
-// masqHash is the beginning of the comments in masq_checks.
+// masqHash returns the beginning of the comments in masq_checks.
 func (a Attachment) masqHash() string {
 	return hash(a.Network)[:16] + "-" + hash(a.IfName + ":" + a.ContainerID)[:16]
 }
 
 func (a Attachment) spoofChain() string { return "cni-br-iface-" + a.ContainerID + "-" + a.IfName }
 
-// Leftovers removes what the reference plugins (bridge, ptp, portmap, firewall) made for an
-// attachment in iptables-nft and in their own nftables tables, so that a container that was
-// attached before the swap leaves nothing behind. addrs are the attachment's addresses
-// where they are known, from prevResult or the host-local files. Rules of the firewall
-// plugin have no owner and are found by address alone. Known addresses spare the rules of
-// another attachment of the same container. A node without leftovers pays one look.
+// Leftovers removes what the reference plugins bridge, ptp, portmap and firewall made for an
+// attachment, in iptables-nft and in their own nftables tables. So a container that was
+// attached before the switch to Patchbay leaves nothing behind. addrs are the attachment's
+// addresses from prevResult or from the files of host-local, if known. Rules of the firewall
+// plugin name no owner, so only the addresses identify them. Known addresses also protect the
+// rules of another attachment of the same container. A node without leftovers pays for one
+// look only.
 func Leftovers(a Attachment, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
 
-// Present reports, with one look, whether any table exists that Leftovers might find something
-// in.
+// Present reports whether a table exists that may contain leftovers. It looks once.
 func Present(c *nft.Conn) (bool, error) {
 	refs := []nft.Ref{{Family: nftables.TableFamilyINet, Table: tableMasquerade}, {Family: nftables.TableFamilyBridge, Table: tableNAT}}
 	for _, f := range families() {
@@ -83,13 +84,14 @@ func (l leftovers) String() string {
 	return fmt.Sprintf("remove what the reference plugins left for %s/%s/%s", l.Network, l.ContainerID, l.IfName)
 }
 
-// place is one kind of leftover: the chain that may have it, and how to remove it.
+// place is one kind of leftover. It has the chain that may contain leftovers, and the function
+// that removes them.
 type place struct {
 	ref  nft.Ref
 	plan func(*nft.Conn, nft.Ref) ([]step, error)
 }
 
-// Plan asks for all places at once.
+// Plan looks at all places at once.
 func (l leftovers) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	places := l.places()
 	refs := make([]nft.Ref, len(places))
@@ -132,7 +134,8 @@ func (l leftovers) places() []place {
 	return all
 }
 
-// mine reports whether a rule concerns one of the addresses, or the addresses are unknown.
+// mine reports whether a rule concerns one of the addresses. It returns true if the addresses
+// are not known.
 func (l leftovers) mine(r nft.Rule) bool {
 	return len(l.addrs) == 0 || l.mentioned(r)
 }
@@ -142,7 +145,8 @@ func (l leftovers) mentioned(r nft.Rule) bool {
 }
 
 // natChain removes the container's chain and the rules that jump to it. The interfaces of a
-// container in one network share the masquerade chain: the last jump takes it along.
+// container in one network share the masquerade chain, so natChain removes the chain with the
+// last jump only.
 func (l leftovers) natChain(entry string) func(*nft.Conn, nft.Ref) ([]step, error) {
 	return func(c *nft.Conn, ref nft.Ref) ([]step, error) {
 		rules, err := c.ListRules(ref.Family, ref.Table, entry)
@@ -163,13 +167,14 @@ func (l leftovers) natChain(entry string) func(*nft.Conn, nft.Ref) ([]step, erro
 	}
 }
 
-// masquerade removes the rules with the attachment's hash.
+// masquerade removes the rules whose comment has the attachment's hash.
 func (l leftovers) masquerade(c *nft.Conn, ref nft.Ref) ([]step, error) {
 	return deleteWhere(c, ref, func(r nft.Rule) bool { return strings.HasPrefix(r.Comment(), l.masqHash()) })
 }
 
-// hostport removes the rules with the container's id. The reference removes those of all
-// the container's attachments at once; we spare those for other addresses.
+// hostport removes the rules whose comment is the container's id. The reference would remove
+// the rules of all the container's attachments at once; hostport keeps rules for other
+// addresses.
 func (l leftovers) hostport(c *nft.Conn, ref nft.Ref) (todo []step, err error) {
 	for _, chainName := range [...]string{"hostports", "hostip_hostports", "masquerading"} {
 		ref.Chain = chainName
@@ -199,7 +204,7 @@ func (l leftovers) spoof(c *nft.Conn, ref nft.Ref) ([]step, error) {
 	return todo, err
 }
 
-// forward removes the firewall plugin's two rules of each address.
+// forward removes the two rules that the firewall plugin made for each address.
 func (l leftovers) forward(c *nft.Conn, ref nft.Ref) ([]step, error) {
 	return deleteWhere(c, ref, func(r nft.Rule) bool {
 		code, _, ok := r.Verdict()
@@ -219,10 +224,11 @@ func deleteWhere(c *nft.Conn, ref nft.Ref, is func(nft.Rule) bool) ([]step, erro
 	return deleteRules(&nftables.Table{Name: ref.Table, Family: ref.Family}, ref.Chain, rules), nil
 }
 
-// Sweep removes what the reference plugins left for attachments of a network that are not
-// among the valid ones: for GC. It lists their chains, so its cost grows with them. It
-// keeps rules that name neither network nor attachment: those of cni_hostport (the comment
-// is the container's id alone), of macspoofchk, and of the firewall plugin.
+// Sweep removes what the reference plugins left for attachments of a network, except for the
+// valid attachments. GC uses it. It lists the chains of the reference, so its cost grows with
+// their number. It keeps rules that name neither a network nor an attachment: rules of
+// cni_hostport (their comment is only the container's id), of macspoofchk and of the firewall
+// plugin.
 func Sweep(network string, valid []Attachment) nft.Extra { return sweep{network, valid} }
 
 type sweep struct {
@@ -261,7 +267,8 @@ func (s sweep) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	return run(todo), nil
 }
 
-// nat finds the jumps whose comment names the network and a dead container.
+// nat finds the jumps whose comment names the network and a container without a valid
+// attachment.
 func (s sweep) nat(c *nft.Conn, f nftables.TableFamily, keep map[string]bool) (todo []step, err error) {
 	t := &nftables.Table{Name: tableNAT, Family: f}
 	dropped := make(map[string]bool)

@@ -18,11 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LegacyTables returns the tables of iptables-legacy and ip6tables-legacy that
-// are in use, each once: /proc/net/ip_tables_names and ip6_tables_names below
-// proc, which is where procfs is mounted. Their rules cannot be reached over
-// netlink. A kernel without them has none. A rootless caller may not read the list and gets
-// none.
+// LegacyTables returns the tables of iptables-legacy and ip6tables-legacy that are in use,
+// each once. Their rules cannot be reached over netlink. It reads /proc/net/ip_tables_names
+// and ip6_tables_names; proc is the path of procfs. If the kernel has no such tables, or a
+// rootless caller may not read the lists, it returns none.
 func LegacyTables(proc string) ([]string, error) {
 	var tables []string
 	for _, family := range [...]string{"ip", "ip6"} {
@@ -37,7 +36,7 @@ func LegacyTables(proc string) ([]string, error) {
 	return tables, nil
 }
 
-// legacyTables is LegacyTables for one family, ip or ip6.
+// legacyTables does the work of LegacyTables for one family, ip or ip6.
 func legacyTables(proc, family string) ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(proc, "thread-self/net", family+"_tables_names"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
@@ -49,10 +48,11 @@ func legacyTables(proc, family string) ([]string, error) {
 	return strings.Fields(string(b)), nil
 }
 
-// LegacyForwardDrops reports whether FORWARD in the filter table of iptables-legacy, or of
-// ip6tables-legacy, drops by policy or has a rule that drops or rejects. No rule of ours
-// can accept before it. Call it only when LegacyTables has "ip filter" or "ip6 filter": the
-// call makes the kernel create the table. It needs CAP_NET_ADMIN and CAP_NET_RAW.
+// LegacyForwardDrops reports whether FORWARD in the filter table of iptables-legacy or
+// ip6tables-legacy drops by policy, or has a rule that drops or rejects. None of our rules can
+// accept such traffic earlier. Call LegacyForwardDrops only if LegacyTables returned "ip
+// filter" or "ip6 filter", because the call makes the kernel create the table. It needs
+// CAP_NET_ADMIN and CAP_NET_RAW.
 func LegacyForwardDrops(v6 bool) (bool, error) {
 	drops, err := forwardDrops(v6)
 	if err != nil {
@@ -61,8 +61,8 @@ func LegacyForwardDrops(v6 bool) (bool, error) {
 	return drops, nil
 }
 
-// The layout of include/uapi/linux/netfilter_ipv4/ip_tables.h and its IPv6 counterpart: the
-// interface is frozen since 2.6.
+// This is the layout of include/uapi/linux/netfilter_ipv4/ip_tables.h and its IPv6
+// counterpart. The interface has not changed since Linux 2.6.
 const (
 	soGetInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
 	soGetEntries = 65
@@ -93,12 +93,12 @@ func forwardDrops(v6 bool) (bool, error) {
 	copy(entries, tableFilter)
 	binary.NativeEndian.PutUint32(entries[32:], size)
 	if err := getsockopt(fd, level, soGetEntries, entries); err != nil {
-		return false, err // EAGAIN: changed in between; the caller may try again
+		return false, err // EAGAIN if the table changed between two calls; the caller may try again
 	}
 	return entriesDrop(entries[entriesHead:], int(first), int(policy), targetAt), nil
 }
 
-// entriesDrop walks the entries of a chain, its policy last.
+// entriesDrop walks through the entries of a chain up to its policy, which is the last entry.
 func entriesDrop(b []byte, at, policy, targetAt int) bool {
 	for at >= 0 && at <= policy && at+targetAt+4 <= len(b) {
 		target := at + int(binary.NativeEndian.Uint16(b[at+targetAt:]))
@@ -126,9 +126,9 @@ func getsockopt(fd, level, name int, b []byte) error {
 	return nil
 }
 
-// LegacyDrops returns an error that names what we cannot change: a FORWARD chain of
-// iptables-legacy that drops packets of a family among the subnets, or of either family
-// when there are none. proc is where procfs is mounted.
+// LegacyDrops returns an error if a FORWARD chain of iptables-legacy drops packets, because we
+// cannot change that chain. It considers the families of the subnets, or both families if
+// there are no subnets. proc is the path of procfs.
 func LegacyDrops(proc string, concerned []netip.Prefix) error {
 	var programs []string
 	for _, family := range [...]struct {

@@ -14,7 +14,7 @@ import (
 
 const reg = unix.NFT_REG_1
 
-// addChain queues a chain; an existing one is kept.
+// addChain queues a chain. An existing chain is kept.
 func (f filter) addChain(name string) step {
 	return func(enc *nftables.Conn) error {
 		enc.AddChain(&nftables.Chain{Name: name, Table: f.table})
@@ -30,7 +30,8 @@ func (f filter) top(ch chain, text string, exprs []expr.Any) step {
 	}
 }
 
-// last queues a rule at the end of a chain, but before a last rule that returns everything.
+// last queues a rule at the end of a chain. If the chain ends with a rule that returns
+// everything, last puts the new rule before it.
 func (f filter) last(ch chain, text string, exprs []expr.Any) step {
 	return func(enc *nftables.Conn) error {
 		if at := ch.end(); at != 0 {
@@ -68,7 +69,7 @@ func deleteRules(t *nftables.Table, chainName string, rules []nft.Rule) (todo []
 	return todo
 }
 
-// dropChain queues the removal of a chain and of the jumps to it.
+// dropChain queues the deletion of the jumps to a chain, then of the chain.
 func dropChain(t *nftables.Table, name string, from ...chain) (todo []step) {
 	for _, f := range from {
 		for _, r := range f.rules {
@@ -85,8 +86,9 @@ func dropChain(t *nftables.Table, name string, from ...chain) (todo []step) {
 	})
 }
 
-// established is `-m conntrack --ctstate RELATED,ESTABLISHED,DNAT`: answers, and published
-// ports, whose first packet the reference does not accept.
+// established returns the match `-m conntrack --ctstate RELATED,ESTABLISHED,DNAT`. It accepts
+// answers and packets to published ports. The reference does not accept the first packet to a
+// published port.
 func established() expr.Any {
 	info := xt.ConntrackMtinfo3{}
 	info.MatchFlags = uint16(xt.ConntrackState)

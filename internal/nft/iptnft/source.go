@@ -14,33 +14,34 @@ import (
 )
 
 const (
-	// chainAddresses has the rules of single attachments, two for an address. An ADD does
-	// not list it, however many rules it has.
+	// chainAddresses holds the rules of single attachments, two for each address. An ADD does not
+	// list the rules, so its cost does not grow with their number.
 	chainAddresses   = "PATCHBAY-ADDRESSES"
 	commentAddresses = commentAccept + "single addresses"
 )
 
-// Source is the traffic that is accepted: a subnet's, or an attachment's.
+// Source is traffic to accept: that of a subnet or that of an attachment.
 type Source struct {
 	Subnet netip.Prefix
 
-	// Bridge is the link through which the subnet's traffic enters and its answers leave.
-	// Without it the subnet is accepted on every link.
+	// Bridge is the link through which the subnet's traffic enters and the answers leave. If it
+	// is empty, the subnet is accepted on every link.
 	Bridge string
 
-	// Inside accepts only traffic within the bridge: frames between its ports, which pass
-	// FORWARD with br_netfilter.
+	// Inside accepts only frames between ports of the bridge. They pass FORWARD if br_netfilter
+	// is loaded.
 	Inside bool
 
-	// Owner is the comment of the attachment that has the address; it begins with the
-	// attachment's key (nft.Comment). Its rules are in a chain of their own.
+	// Owner is the comment of the attachment that has the address. It begins with the
+	// attachment's key (nft.Comment). The rules of attachments are in a separate chain.
 	Owner string
 
-	// New means that the owner has no rules yet, so they are not looked for.
+	// New means that the owner has no rules yet, so nothing looks for them.
 	New bool
 }
 
-// On returns the subnets of a bridge, or of any link when bridge is empty.
+// On returns sources for the subnets of a bridge. If bridge is empty, they apply to every
+// link.
 func On(bridge string, subnets ...netip.Prefix) (out []Source) {
 	for _, p := range subnets {
 		out = append(out, Source{Subnet: p.Masked(), Bridge: bridge})
@@ -48,8 +49,8 @@ func On(bridge string, subnets ...netip.Prefix) (out []Source) {
 	return out
 }
 
-// Owned stands for all addresses of an attachment: for Unaccept, which finds them by the
-// owner's key.
+// Owned returns sources for all addresses of an attachment. Unaccept uses it and finds the
+// rules by the owner's key.
 func Owned(key string) []Source {
 	return []Source{
 		{Subnet: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Owner: key + " "},
@@ -57,7 +58,7 @@ func Owned(key string) []Source {
 	}
 }
 
-// String is the subnet, and the bridge.
+// String returns the subnet and the bridge.
 func (s Source) String() string {
 	switch {
 	case s.Bridge == "":
@@ -68,7 +69,7 @@ func (s Source) String() string {
 	return s.Subnet.String() + " on " + s.Bridge
 }
 
-// comment is the comment of both rules of a source.
+// comment returns the comment that both rules of a source have.
 func (s Source) comment() string {
 	if s.Owner != "" {
 		return s.Owner
@@ -76,8 +77,8 @@ func (s Source) comment() string {
 	return commentAccept + s.String()
 }
 
-// has reports whether a rule is the source's. The rule of an attachment has its key and the
-// address.
+// has reports whether a rule belongs to the source. For an attachment's source, the rule must
+// have the key and the address.
 func (s Source) has(r nft.Rule) bool {
 	if s.Owner == "" {
 		return r.Comment() == s.comment()
@@ -85,7 +86,7 @@ func (s Source) has(r nft.Rule) bool {
 	return s.owns(r) && r.Mentions(s.Subnet.Addr().AsSlice())
 }
 
-// among returns the source's rules.
+// among returns the rules that belong to the source.
 func (s Source) among(rules []nft.Rule) (own []nft.Rule) {
 	for _, r := range rules {
 		if s.has(r) {
@@ -95,14 +96,14 @@ func (s Source) among(rules []nft.Rule) (own []nft.Rule) {
 	return own
 }
 
-// owns reports whether a rule is the attachment's, for any address.
+// owns reports whether a rule belongs to the attachment, for any address.
 func (s Source) owns(r nft.Rule) bool {
 	mine, ok := nft.OwnerOf(s.Owner)
 	its, ours := nft.OwnerOf(r.Comment())
 	return ok && ours && mine == its
 }
 
-// through matches the bridge, as iptables' -i and -o write it.
+// through matches the bridge as the iptables options -i and -o do.
 func (s Source) through(key expr.MetaKey) (match []expr.Any) {
 	if s.Bridge == "" {
 		return nil
@@ -118,8 +119,8 @@ func (s Source) through(key expr.MetaKey) (match []expr.Any) {
 	return match
 }
 
-// Addressed lists the comments of the attachments that have rules of their own, one for
-// each rule: for GC.
+// Addressed returns the comments of the rules that belong to attachments, one for each rule.
+// GC uses it.
 func Addressed(c *nft.Conn) (comments []string, err error) {
 	for _, f := range families() {
 		rules, err := c.ListHandles(f, tableFilter, chainAddresses)
@@ -133,8 +134,8 @@ func Addressed(c *nft.Conn) (comments []string, err error) {
 	return comments, nil
 }
 
-// disown plans the removal of attachments' rules. gone means that their chain is empty then;
-// it can be deleted once nothing jumps to it.
+// disown plans the removal of attachments' rules. gone means that their chain is empty
+// afterwards. The chain can be deleted once no rule jumps to it.
 func (f filter) disown(sources []Source) (todo []step, gone bool) {
 	if !f.own.found || !looksForOwners(sources, true) {
 		return nil, false
@@ -174,9 +175,9 @@ func ofFamily(sources []Source, f nftables.TableFamily) (out []Source) {
 	return out
 }
 
-// Passed reports whether FORWARD of the filter tables lets the traffic of all sources through,
-// by any program's rules: an operator's serve as well as ours. It lists the tables, so call
-// it only where rules of ours are missing.
+// Passed reports whether FORWARD of the filter tables accepts the traffic of all sources. It
+// considers the rules of every program. It lists the tables, so call it only if our own rules
+// are missing.
 func Passed(c *nft.Conn, sources []Source) (worst follow.Answer, err error) {
 	for _, family := range families() {
 		theirs := ofFamily(sources, family)

@@ -14,17 +14,17 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Made is what a reference plugin made for an attachment: its rules in iptables-nft or
-// in its own nftables tables.
+// Made describes what a reference plugin made for an attachment, in iptables-nft or in the
+// plugin's own nftables tables.
 type Made struct {
-	table string // of iptables
+	table string // table of iptables
 	addrs []netip.Addr
 	has   func(*nft.Conn, netip.Addr) (bool, error)
 }
 
-// Stands reports whether the rules of every address exist and are reached. Where
-// iptables-legacy has the table in use, the rules may be there; Stands does not look and
-// returns true. proc is where procfs is mounted.
+// Stands reports whether the rules of every address exist and are reached. If the table is in
+// use in iptables-legacy, the rules may be there; then Stands returns true without looking.
+// proc is the path of procfs.
 func (m Made) Stands(c *nft.Conn, proc string) (bool, error) {
 	legacy, err := LegacyTables(proc)
 	if err != nil {
@@ -41,19 +41,19 @@ func (m Made) Stands(c *nft.Conn, proc string) (bool, error) {
 	return len(m.addrs) > 0, nil
 }
 
-// Masquerading is what the reference's bridge and ptp made with ipMasq.
+// Masquerading returns what the reference's bridge and ptp make for ipMasq.
 func (a Attachment) Masquerading(addrs []netip.Addr) Made {
 	return Made{tableNAT, addrs, a.masquerades}
 }
 
-// Publishing is what the reference's portmap made; ports returns how many ports of an
-// address it publishes.
+// Publishing returns what the reference's portmap makes. ports returns how many ports it
+// publishes for an address.
 func (a Attachment) Publishing(addrs []netip.Addr, ports func(netip.Addr) int) Made {
 	return Made{tableNAT, addrs, func(c *nft.Conn, addr netip.Addr) (bool, error) { return a.publishes(c, addr, ports(addr)) }}
 }
 
-// Accepting describes what the reference plugin firewall leaves for addrs: an accept rule
-// for each address in CNI-FORWARD, to which FORWARD jumps.
+// Accepting returns what the reference's firewall plugin makes for addrs: a rule for each
+// address in CNI-FORWARD that accepts it. FORWARD jumps to CNI-FORWARD.
 func Accepting(addrs []netip.Addr) Made { return Made{tableFilter, addrs, accepts} }
 
 func (a Attachment) masquerades(c *nft.Conn, addr netip.Addr) (bool, error) {
@@ -93,7 +93,7 @@ func accepts(c *nft.Conn, addr netip.Addr) (bool, error) {
 	}) > 0, in.err
 }
 
-// rules counts the rules of one table, up to the first error.
+// rules counts the rules of one table. It stops at the first error.
 type rules struct {
 	c      *nft.Conn
 	family nftables.TableFamily
@@ -130,10 +130,9 @@ func familyOf(a netip.Addr) nftables.TableFamily {
 	return nftables.TableFamilyIPv6
 }
 
-// Named lists the attachments that rules of the reference plugins name in their comments,
-// each once: pkg/utils/utils.go and pkg/ip/ipmasq_nftables_linux.go of v1.9.1. Rules of
-// iptables name no interface; IfName is empty then. A comment that was cut short is
-// skipped.
+// Named returns the attachments that rules of the reference plugins name in their comments,
+// each once (pkg/utils/utils.go and pkg/ip/ipmasq_nftables_linux.go of v1.9.1). Rules in
+// iptables do not name the interface, so IfName is empty. Named skips comments that were cut.
 func Named(c *nft.Conn) (list []Attachment, err error) {
 	read := func(f nftables.TableFamily, table, chain string, parse func(string) (Attachment, bool)) {
 		rules, rerr := c.ListRules(f, table, chain)
@@ -167,8 +166,8 @@ func ParseComment(s string) (a Attachment, ok bool) {
 	return a, ok
 }
 
-// parseMasq reads `HASH-HASH, net: NET, if: IF, id: ID`; the hashes show whether the
-// comment is complete.
+// parseMasq reads `HASH-HASH, net: NET, if: IF, id: ID`. The hashes show whether the comment
+// is complete.
 func parseMasq(s string) (a Attachment, ok bool) {
 	mark, rest, ok := strings.Cut(s, ", net: ")
 	if !ok {
@@ -181,14 +180,14 @@ func parseMasq(s string) (a Attachment, ok bool) {
 	return a, ok && a.masqHash() == mark
 }
 
-// LegacyChains are the chains of the nat table that the reference's portmap and masquerade
-// have for an attachment, in iptables-legacy too.
+// LegacyChains returns the names of the chains that the reference's portmap and masquerade
+// make for an attachment in the nat table. iptables-legacy has the same names.
 func (a Attachment) LegacyChains() []string {
 	return []string{a.chainName(""), a.chainName("DN-"), a.chainName("SN-")}
 }
 
-// Forwarded lists the single addresses that the reference's firewall plugin accepts in
-// CNI-FORWARD, each once. The rules name nothing but the address.
+// Forwarded returns the single addresses that the reference's firewall plugin accepts in
+// CNI-FORWARD, each once. These rules contain nothing but the address.
 func Forwarded(c *nft.Conn) (addrs []netip.Addr, err error) {
 	for _, f := range families() {
 		rules, err := c.ListRules(f, tableFilter, chainCNIForward)
@@ -204,8 +203,8 @@ func Forwarded(c *nft.Conn) (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// acceptsOne reads `-s A/32 -j ACCEPT` and `-d A/32 … -j ACCEPT`. A longer
-// prefix is masked first, or compared with fewer bytes.
+// acceptsOne reads `-s A/32 -j ACCEPT` and `-d A/32 … -j ACCEPT`. It recognizes a shorter
+// prefix, which is no single address, by a mask or by fewer compared bytes.
 func acceptsOne(r nft.Rule, f nftables.TableFamily) (a netip.Addr, ok bool) {
 	code, _, ends := r.Verdict()
 	if !ends || code != verdictAccept || r.Has("bitwise", "") || strings.HasPrefix(r.Comment(), commentAccept) {
@@ -219,7 +218,7 @@ func acceptsOne(r nft.Rule, f nftables.TableFamily) (a netip.Addr, ok bool) {
 	return a, ok && a.Is4() == (f == nftables.TableFamilyIPv4)
 }
 
-// Forget removes the rules of CNI-FORWARD that accept one address.
+// Forget removes the rules in CNI-FORWARD that accept one address.
 func Forget(a netip.Addr) nft.Extra { return forget{leftovers{addrs: []netip.Addr{a}}} }
 
 type forget struct{ leftovers }
@@ -229,7 +228,7 @@ func (x forget) String() string {
 	return fmt.Sprintf("remove what the reference plugin firewall accepts of %s", x.addrs[0])
 }
 
-// Plan looks at the table of either family; the address belongs to one.
+// Plan looks at the tables of both families. The address belongs to one of them.
 func (x forget) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	var todo []step
 	for _, f := range families() {
