@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BootID is the kernel's random boot id, 36 characters, from procfs at proc ("/proc"). The
-// error wraps fs.ErrNotExist where procfs has none.
+// BootID returns the kernel's random boot id, 36 characters long. proc is the path of procfs
+// ("/proc"). If procfs has no boot id, the error wraps fs.ErrNotExist.
 func BootID(proc string) (string, error) {
 	path := filepath.Join(proc, "sys/kernel/random/boot_id")
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) // os.File would start the poller
@@ -30,12 +30,12 @@ func BootID(proc string) (string, error) {
 	return strings.TrimSpace(string(id[:n])), nil
 }
 
-// SinceBoot is the time since boot (CLOCK_BOOTTIME). It counts suspended time, and setting the
-// clock does not change it.
+// SinceBoot returns the time since boot (CLOCK_BOOTTIME). It includes suspended time. Setting
+// the clock does not change it.
 func SinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic("CLOCK_BOOTTIME: " + err.Error()) // since Linux 2.6.39
+		panic("CLOCK_BOOTTIME: " + err.Error()) // cannot fail since Linux 2.6.39
 	}
 	return time.Duration(ts.Nano())
 }

@@ -1,6 +1,6 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clock is what time alone does not say: which boot of the kernel this is, a sleep
-// that a context ends, and the moment at which a GC's list of valid attachments was begun.
+// Package clock identifies the current boot of the kernel, sleeps until a context ends, and
+// stores the time at which a GC's list of valid attachments was made.
 package clock

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ListedKey is the key, in the configuration of a GC by our runtime library, of the time at
-// which its list of valid attachments was begun: a later attachment cannot be on the list,
-// so its absence does not make it invalid.
+// ListedKey is a key that our runtime library adds to the configuration of a GC. Its value is
+// the time at which the list of valid attachments was begun. An attachment made later cannot
+// be on the list, so GC must not treat it as invalid.
 const ListedKey = "patchbay/listed"
 
-// files is the time that a file written now gets: the kernel dates files by a clock that
-// advances in steps of some milliseconds.
+// files returns the time that a file written now would get. The kernel dates files with a
+// clock that advances in steps of some milliseconds.
 func files() time.Time {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts); err != nil {
@@ -26,17 +26,17 @@ func files() time.Time {
 	return time.Unix(ts.Unix())
 }
 
-// Listing returns a moment that has passed for files too: a file written after this call
-// has a later date.
+// Listing returns the current time, after waiting until the clock of files has passed it too.
+// So a file written after this call has a later date.
 func Listing(ctx context.Context) time.Time {
 	begun := time.Now().Round(0)
 	for !files().After(begun) && Sleep(ctx, time.Millisecond) {
-		// the condition waits for the next step
+		// the loop condition waits for the clock's next step
 	}
 	return begun
 }
 
-// Listed reads the moment from a GC's configuration; ok is false without one.
+// Listed reads the time from a GC's configuration. ok is false if the configuration has none.
 func Listed(config []byte) (t time.Time, ok bool) {
 	var conf struct {
 		Listed time.Time `json:"patchbay/listed"`

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Sleep waits for d, at most until ctx ends, and reports whether it waited to the end;
-// either answer is possible when both end together.
+// Sleep waits for d, or until ctx ends. It reports whether it waited for the whole time. If
+// both end at the same moment, it may return either value.
 func Sleep(ctx context.Context, d time.Duration) (whole bool) {
 	select {
 	case <-time.After(d):

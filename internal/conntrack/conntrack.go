@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package conntrack lists and deletes connection tracking entries of the current network
-// namespace, over nfnetlink on mdlayher/netlink. It exists because an entry decides where
-// the packets of a UDP flow go for as long as they keep coming: an entry from before a port
-// was published, or of a removed container, misdirects its client's traffic (plugins#123).
+// namespace, over nfnetlink with mdlayher/netlink. It exists because an entry decides where
+// the packets of a UDP flow go as long as packets keep coming. An entry that is older than a
+// published port, or that belongs to a removed container, sends the client's packets to the
+// wrong place (plugins#123).
 //
-// vishvananda/netlink has the same calls, but lists the whole table: millions
-// of entries on a busy node. Here the kernel filters (CTA_FILTER, Linux >= 5.8).
+// vishvananda/netlink has the same calls, but lists the whole table, which has millions of
+// entries on a busy node. Here the kernel filters (CTA_FILTER, Linux >= 5.8).
 package conntrack
 
 import (
@@ -19,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is an nfnetlink socket. It is not safe for concurrent use.
+// Conn is an nfnetlink socket. Only one goroutine may use it at a time.
 type Conn struct{ nl *netlink.Conn }
 
 // Dial opens a socket in the network namespace of the calling thread.
@@ -31,18 +32,18 @@ func Dial() (*Conn, error) {
 	return &Conn{nl}, nil
 }
 
-// Close closes the socket. After an nftables transaction that deleted something
-// any nfnetlink socket of the namespace waits in close (RCU): close last.
+// Close closes the socket. After an nftables transaction that deleted something, closing any
+// nfnetlink socket of the namespace waits (RCU). So close it last.
 func (c *Conn) Close() error { return c.nl.Close() }
 
-// Message types of subsystem ctnetlink (linux/netfilter/nfnetlink_conntrack.h).
+// These are message types of subsystem ctnetlink (linux/netfilter/nfnetlink_conntrack.h).
 const (
 	msgNew netlink.HeaderType = unix.NFNL_SUBSYS_CTNETLINK<<8 + iota
 	msgGet
 	msgDelete
 )
 
-// List returns the flows that f matches. A kernel that cannot filter sends all entries;
+// List returns the flows that match f. If the kernel cannot filter, it sends all entries, and
 // List drops those that do not match.
 func (c *Conn) List(f Filter) ([]Flow, error) {
 	req, err := f.request()
@@ -69,8 +70,8 @@ func (c *Conn) List(f Filter) ([]Flow, error) {
 	return flows, nil
 }
 
-// Delete deletes exactly this flow: by its tuple, its zone and the kernel's id. A flow that
-// has already ended is no error.
+// Delete deletes exactly this flow, identified by its tuple, its zone and the kernel's id. It
+// accepts that the flow has already ended.
 func (c *Conn) Delete(f Flow) error {
 	ae := netlink.NewAttributeEncoder()
 	ae.Bytes(unix.NLA_F_NESTED|ctaTupleOrig, f.tuple)
@@ -94,5 +95,5 @@ func (c *Conn) Delete(f Flow) error {
 	return nil
 }
 
-// header is struct nfgenmsg: family, version, resource id.
+// header returns a struct nfgenmsg: family, version, resource id.
 func header(family uint8) []byte { return []byte{family, unix.NFNETLINK_V0, 0, 0} }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attributes (linux/netfilter/nfnetlink_conntrack.h).
+// These are attributes from linux/netfilter/nfnetlink_conntrack.h.
 const (
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
@@ -37,8 +37,8 @@ const (
 	ctaFilterReplyFlags = 2
 )
 
-// Bits of CTA_FILTER_ORIG_FLAGS and CTA_FILTER_REPLY_FLAGS: the fields of the tuple to
-// compare (net/netfilter/nf_internals.h).
+// These are bits of CTA_FILTER_ORIG_FLAGS and CTA_FILTER_REPLY_FLAGS. They name the fields of
+// the tuple to compare (net/netfilter/nf_internals.h).
 const (
 	flagIPSrc     = 1 << 0
 	flagIPDst     = 1 << 1
@@ -50,21 +50,21 @@ const (
 	nfgenmsgBytes = 4
 )
 
-// Tuple is one direction of a flow.
+// Tuple describes one direction of a flow.
 type Tuple struct {
 	Protocol uint8 // IP protocol number
 	Src, Dst netip.AddrPort
 }
 
-// Flow is one entry: the tuple of the first packet, and the tuple of an answer. Without NAT
-// the answer is the original with both ends swapped.
+// Flow is one entry. It has the tuple of the first packet and the tuple of an answer. Without
+// NAT, the answer's tuple is the original one with both ends swapped.
 type Flow struct {
 	Orig, Reply Tuple
 
 	tuple, zone, id []byte // as the kernel sent them
 }
 
-// String is the flow in the format of conntrack(8).
+// String returns the flow in the format of conntrack(8).
 func (f Flow) String() string {
 	return fmt.Sprintf("proto %d %s -> %s (answers come from %s)", f.Orig.Protocol, f.Orig.Src, f.Orig.Dst, f.Reply.Src)
 }
@@ -78,17 +78,17 @@ func familyOf(a netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
-// Filter selects flows. Zero fields match everything, port 0 too.
+// Filter selects flows. A field with the zero value matches everything; port 0 does too.
 type Filter struct {
 	IPv6         bool
 	Protocol     uint8      // required
-	OrigDst      netip.Addr // the client's destination
+	OrigDst      netip.Addr // destination that the client used
 	OrigDstPort  uint16
-	ReplySrc     netip.Addr // the address that answers
+	ReplySrc     netip.Addr // address that sends the answers
 	ReplySrcPort uint16
 }
 
-// Match reports whether a flow is selected.
+// Match reports whether f selects a flow.
 func (f Filter) Match(flow Flow) bool {
 	return flow.Orig.Protocol == f.Protocol &&
 		flow.Orig.Dst.Addr().Is6() == f.IPv6 &&
@@ -100,7 +100,7 @@ func matches(a netip.Addr, port uint16, have netip.AddrPort) bool {
 	return (!a.IsValid() || a == have.Addr()) && (port == 0 || port == have.Port())
 }
 
-// request is the dump with the kernel's filter.
+// request returns the request for a dump, with the kernel's filter.
 func (f Filter) request() (netlink.Message, error) {
 	ae := netlink.NewAttributeEncoder()
 	orig := f.tuple(ae, ctaTupleOrig, side{f.OrigDst, f.OrigDstPort, ctaIPv4Dst, flagIPDst, ctaProtoDstPort, flagProtoDst})
@@ -121,20 +121,20 @@ func (f Filter) request() (netlink.Message, error) {
 	}, err
 }
 
-// side is one end of a tuple: its address and port, with the numbers of their attributes
-// and flags.
+// side is one end of a tuple. It has the address, the port, and the numbers of their
+// attributes and flags.
 type side struct {
 	addr     netip.Addr
 	port     uint16
-	addrType uint16 // of IPv4
+	addrType uint16 // attribute of an IPv4 address
 	addrFlag uint32
 	portType uint16
 	portFlag uint32
 }
 
-// tuple encodes the given fields and returns their flags. An IPv6 address is left to Match:
-// the kernel's comparison is inverted and drops the entries that have the address
-// (ctnetlink_filter_match_tuple, Linux 5.8 to at least 6.18).
+// tuple encodes the fields that are set and returns their flags. It leaves IPv6 addresses to
+// Match, because the kernel's comparison is inverted: it drops the entries that have the
+// address (ctnetlink_filter_match_tuple, Linux 5.8 to at least 6.18).
 func (f Filter) tuple(ae *netlink.AttributeEncoder, t uint16, s side) (flags uint32) {
 	flags = flagProtoNum
 	ae.Nested(t, func(te *netlink.AttributeEncoder) error {
@@ -158,7 +158,7 @@ func (f Filter) tuple(ae *netlink.AttributeEncoder, t uint16, s side) (flags uin
 	return flags
 }
 
-// errMalformed is the error for messages that do not have the kernel's form.
+// errMalformed means that a message does not have the kernel's format.
 var errMalformed = errors.New("malformed message")
 
 // parse reads the payload of an IPCTNL_MSG_CT_NEW message.
@@ -232,7 +232,7 @@ func (t *Tuple) decode(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// addr is an address of 4 or 16 bytes; anything else is the zero Addr.
+// addr converts 4 or 16 bytes to an address. For any other length it returns the zero Addr.
 func addr(b []byte) netip.Addr {
 	if len(b) != ipv4Len && len(b) != ipv6Len {
 		return netip.Addr{}

@@ -15,19 +15,19 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// DefaultSocket is where the keeper listens, the reference's path.
+// DefaultSocket is the socket on which the keeper listens. The reference uses the same path.
 const DefaultSocket = "/run/cni/dhcp.sock"
 
-// LeaseDir is the directory of our keeper's leases, below the run directory.
+// LeaseDir is the directory of our keeper's leases, inside the run directory.
 const LeaseDir = "dhcp"
 
-// LeaseFile is the file of an attachment's leases below a run directory. The plugin removes
-// it when no keeper runs to do so.
+// LeaseFile returns the path of the file with an attachment's leases. If no keeper runs, the
+// plugin removes the file.
 func LeaseFile(run string, o owner.Key) string {
 	return filepath.Join(run, LeaseDir, string(o)+".json")
 }
 
-// Conf is the part of the calling plugin's configuration that we read.
+// Conf is the part of the calling plugin's configuration that this package reads.
 type Conf struct {
 	IPAM *IPAM `json:"ipam"`
 }
@@ -43,16 +43,15 @@ type IPAM struct {
 	// Reference: same.
 	DaemonSocketPath string `json:"daemonSocketPath"`
 
-	// Provide are DHCPv4 options sent to the server with every request.
-	// Reference: same.
+	// Provide lists DHCPv4 options to send to the server with every request. Reference: same.
 	Provide []Provide `json:"provide"`
 
-	// Request are DHCPv4 options requested besides the default ones: routers, subnet-mask, and
-	// 6, 15 and 119, which become the result's dns.
-	// Reference: requests no DNS and returns none.
+	// Request lists DHCPv4 options to request in addition to the default ones: routers,
+	// subnet-mask, and 6, 15 and 119, which become the result's dns. Reference: requests no DNS
+	// and returns none.
 	Request []Request `json:"request"`
 
-	// Priority is the metric of every route in the result; 0 is the kernel's.
+	// Priority is the metric of every route in the result; 0 means the kernel's default.
 	// Reference: same.
 	Priority int `json:"priority"`
 
@@ -61,9 +60,9 @@ type IPAM struct {
 	// Reference: none, ours only.
 	DHCPv4 *bool `json:"dhcpv4"`
 
-	// DHCPv6 asks for an address by DHCPv6 (IA_NA) too. It does not depend on the M flag
-	// of router advertisements: this decides. Both families must answer, or the ADD fails.
-	// Reference: none, ours only; its daemon is refused with it.
+	// DHCPv6 also asks for an address by DHCPv6 (IA_NA). The M flag of router advertisements has
+	// no influence. Both families must answer, or the ADD fails. Reference: none, ours only; its
+	// daemon is refused with it.
 	DHCPv6 bool `json:"dhcpv6"`
 
 	// StartKeeper starts `patchbayd dhcp` when no process listens on the socket.
@@ -78,28 +77,25 @@ type Provide struct {
 	// Reference: same.
 	Option string `json:"option"`
 
-	// Value of at most 255 bytes; empty sends nothing.
-	// Reference: same.
+	// Value of at most 255 bytes; if it is empty, the option is not sent. Reference: same.
 	Value string `json:"value"`
 
-	// FromArg is the key of CNI_ARGS that has the value; it overrides value.
-	// Reference: same.
+	// FromArg is a key of CNI_ARGS. If CNI_ARGS has the key, its value replaces value. Reference:
+	// same.
 	FromArg string `json:"fromArg"`
 }
 
-// Request is one option to ask for.
+// Request is one option to request.
 type Request struct {
-	// SkipDefault leaves the default options out. With no other option there is no list of
-	// requested options but those that every client sends.
-	// Reference: same.
+	// SkipDefault leaves out the default options. If the configuration requests no other option,
+	// the client requests only what every client does. Reference: same.
 	SkipDefault bool `json:"skipDefault"`
 
-	// Option is named as in provide; empty is allowed beside skipDefault.
-	// Reference: same.
+	// Option is named as in provide; it may be empty if skipDefault is set. Reference: same.
 	Option string `json:"option"`
 }
 
-// Parse reads a configuration and refuses one without the section.
+// Parse reads a configuration. It returns an error if the section ipam is missing.
 func Parse(config []byte) (*IPAM, error) {
 	c := new(Conf)
 	if err := json.Unmarshal(config, c); err != nil {
@@ -121,10 +117,10 @@ func refuse(format string, args ...any) error {
 	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }
 
-// V4 reports whether an IPv4 address is wanted.
+// V4 reports whether the configuration asks for an IPv4 address.
 func (c *IPAM) V4() bool { return c.DHCPv4 == nil || *c.DHCPv4 }
 
-// Socket is where the keeper listens.
+// Socket returns the path of the keeper's socket.
 func (c *IPAM) Socket() string {
 	if c.DaemonSocketPath == "" {
 		return DefaultSocket
@@ -138,14 +134,15 @@ type Option struct {
 	Value []byte `json:"value"`
 }
 
-// Options are the options that an attachment sends to a DHCPv4 server and requests from it.
+// Options are the options that an attachment sends to a DHCPv4 server and requests from the
+// server.
 type Options struct {
 	Provide []Option `json:"provide,omitempty"`
-	Request []uint8  `json:"request,omitempty"` // codes; none: the defaults of every client
+	Request []uint8  `json:"request,omitempty"` // codes; if empty, the defaults of every client
 }
 
-// Options combines the options of the configuration and of CNI_ARGS. It ignores keys of
-// CNI_ARGS that the configuration does not name, and malformed pairs.
+// Options combines the options of the configuration with values from CNI_ARGS. It ignores
+// malformed pairs in CNI_ARGS, and keys that the configuration does not name.
 func (c *IPAM) Options(cniArgs string) (*Options, error) {
 	out := new(Options)
 	for _, p := range c.Provide {
@@ -171,7 +168,7 @@ func (c *IPAM) Options(cniArgs string) (*Options, error) {
 	return out, err
 }
 
-// The options that are requested by default.
+// These options are requested by default.
 const (
 	subnetMask   = 1
 	routers      = 3
@@ -206,7 +203,7 @@ func (c *IPAM) requested() (codes []uint8, err error) {
 	return codes, nil
 }
 
-// optionCode reads a name of dhcp-options(5) or a number.
+// optionCode returns the code of an option. name is a name of dhcp-options(5) or a number.
 func optionCode(name string) (uint8, error) {
 	switch name {
 	case "dhcp-client-identifier":
@@ -232,8 +229,8 @@ func optionCode(name string) (uint8, error) {
 	return uint8(code), nil
 }
 
-// lookup returns the last value of a key in CNI_ARGS. Unlike elsewhere a value may contain
-// '=', as with the reference.
+// lookup returns the last value of a key in CNI_ARGS. Here, as in the reference, a value may
+// contain '='.
 func lookup(args, key string) (value string, ok bool) {
 	for _, pair := range strings.Split(args, ";") {
 		if k, v, is := strings.Cut(pair, "="); is && k == key {
@@ -243,8 +240,8 @@ func lookup(args, key string) (value string, ok bool) {
 	return value, ok
 }
 
-// Network reads only the name of the network, for verbs that must not fail when the rest of
-// the configuration is wrong.
+// Network reads only the name of the network. It serves verbs that must not fail if the rest
+// of the configuration is wrong.
 func Network(config []byte) (string, error) {
 	var c struct {
 		Name string `json:"name"`

@@ -9,11 +9,11 @@ import (
 	"fmt"
 )
 
-// record is a decoded struct: values by field name. Fields that are zero are
-// not in it.
+// record is a decoded struct: a map from field names to values. It does not contain fields
+// whose value is zero.
 type record map[string]any
 
-// get is a field, or zero.
+// get returns a field, or the zero value if the field is missing.
 func get[T any](r record, name string) T {
 	v, _ := r[name].(T)
 	return v
@@ -21,8 +21,8 @@ func get[T any](r record, name string) T {
 
 func (r record) int(name string) int { return int(get[int64](r, name)) }
 
-// intPtr is a pointer to the number, or nil when it was not sent: gob cannot
-// tell a pointer to zero from none.
+// intPtr returns a pointer to a number, or nil if the field was not sent. In gob, a pointer to
+// zero looks like a missing field.
 func (r record) intPtr(name string) *int {
 	if _, ok := r[name].(int64); !ok {
 		return nil
@@ -31,7 +31,7 @@ func (r record) intPtr(name string) *int {
 	return &n
 }
 
-// list is a field with a list.
+// list returns a field that holds a list.
 func list[T any](r record, name string) (out []T) {
 	for _, v := range get[[]any](r, name) {
 		if e, ok := v.(T); ok {
@@ -41,13 +41,13 @@ func list[T any](r record, name string) (out []T) {
 	return out
 }
 
-// gobType is a type that the other side has defined: a struct, or a list.
+// gobType is a struct or list type that the other side has defined.
 type gobType struct {
 	fields []field
-	elem   int // of a list
+	elem   int // element type of a list
 }
 
-// gobDecoder reads a stream whose types the stream itself defines.
+// gobDecoder reads a stream that defines its own types.
 type gobDecoder struct {
 	r     source
 	types map[int]gobType
@@ -65,7 +65,8 @@ func newDecoder(r source) *gobDecoder {
 	}}
 }
 
-// next returns the next struct of the stream and learns the types before it.
+// next returns the next struct of the stream. On the way it stores the types that the stream
+// defines.
 func (d *gobDecoder) next() (record, error) {
 	for {
 		m, err := readMessage(d.r)
@@ -73,7 +74,7 @@ func (d *gobDecoder) next() (record, error) {
 			return nil, err
 		}
 		r, err := d.message(m)
-		if err != nil { // an io.EOF in here is not the end of the stream
+		if err != nil { // an io.EOF here is not the end of the stream
 			return nil, fmt.Errorf("malformed gob stream: %s", err.Error())
 		}
 		if r != nil {
@@ -82,7 +83,7 @@ func (d *gobDecoder) next() (record, error) {
 	}
 }
 
-// message reads a struct, or a type: then there is none.
+// message reads a struct or a type definition. For a type definition the record is nil.
 func (d *gobDecoder) message(m *bytes.Reader) (record, error) {
 	id, err := readInt(m)
 	if err != nil {
@@ -102,7 +103,7 @@ func (d *gobDecoder) message(m *bytes.Reader) (record, error) {
 	return r, nil
 }
 
-// maxTypes bounds what a stream may define; a result has a dozen.
+// maxTypes limits how many types a stream may define. A result needs about a dozen.
 const maxTypes = 200
 
 func (d *gobDecoder) learn(id int, m *bytes.Reader) error {
@@ -129,7 +130,7 @@ func (d *gobDecoder) learn(id int, m *bytes.Reader) error {
 	return nil
 }
 
-// deepest bounds nesting: a result has four levels.
+// deepest limits how deep values may be nested. A result has four levels.
 const deepest = 16
 
 func (d *gobDecoder) value(m *bytes.Reader, id, depth int) (any, error) {
@@ -157,7 +158,7 @@ func (d *gobDecoder) value(m *bytes.Reader, id, depth int) (any, error) {
 	return d.list(m, t.elem, depth)
 }
 
-// fields reads a struct: each field has its distance from the one before.
+// fields reads a struct. Before each field, the stream has the distance from the field before.
 func (d *gobDecoder) fields(m *bytes.Reader, fields []field, depth int) (record, error) {
 	out := record{}
 	for at := -1; ; {

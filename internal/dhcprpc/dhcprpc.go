@@ -1,14 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dhcprpc speaks to a keeper of DHCP leases as the reference's plugin
-// `dhcp` speaks to its daemon: Go's net/rpc with gob, over HTTP CONNECT on a
-// unix socket. It is written by hand because net/rpc pulls net/http (0.35 ms and
-// 4 MB in every plugin process) and encoding/gob fills its registries before
-// main (0.15 ms and 440 allocations, measured with go1.26).
+// Package dhcprpc is a client for a keeper of DHCP leases. It uses the protocol between the
+// reference's plugin `dhcp` and its daemon: Go's net/rpc with gob, over HTTP CONNECT on a unix
+// socket. We do not use net/rpc, because it imports net/http (0.35 ms and 4 MB in every plugin
+// process). Nor do we use encoding/gob, because it fills its registries before main (0.15 ms
+// and 440 allocations, measured with go1.26).
 //
-// What is encoded: skel.CmdArgs in, a 1.0.0 result out. The format of gob is
-// fixed by the documentation of encoding/gob.
+// A request contains skel.CmdArgs, and an answer contains a result of version 1.0.0. The
+// documentation of encoding/gob defines the format.
 package dhcprpc
 
 import (
@@ -25,56 +25,54 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Methods of the keeper. The last three are ours: the reference's daemon does not have
-// them.
+// These are the methods of the keeper. The reference's daemon does not have the last three.
 const (
 	Service  = "DHCP"
 	Allocate = Service + ".Allocate"
 	Release  = Service + ".Release"
-	Check    = Service + ".Check"   // fails unless the lease is held; never asks a server
-	Collect  = Service + ".Collect" // releases what a GC configuration does not list
-	// Move reports that the interface is in NetNS now, under the name in Path. With neither
-	// it reports that the interface is about to be moved, so a missing interface is not
-	// gone.
+	Check    = Service + ".Check"   // fails unless the keeper has the lease; never asks a server
+	Collect  = Service + ".Collect" // releases leases that a GC configuration does not list
+	// Move reports that the interface is now in NetNS under the name in Path. If both are empty,
+	// it reports that the interface is about to move. Then the keeper does not treat a missing
+	// interface as deleted.
 	Move = Service + ".Move"
 )
 
-// Mark is the header that identifies our keeper in the handshake. A net/rpc client reads
-// the header and ignores it.
+// Mark is the header that identifies our keeper in the handshake. A net/rpc client ignores it.
 const Mark = "Patchbay-Keeper"
 
-// Handshake is the client's first line and the status that answers it.
+// These are the client's first line and the status line that answers it.
 const (
 	Handshake = "CONNECT /_goRPC_ HTTP/1.0"
 	Connected = "200 Connected to Go RPC"
 )
 
-// Args are the arguments of a plugin call, with the names of skel.CmdArgs, by which gob
-// identifies fields.
+// Args are the arguments of a plugin call. The fields have the names of skel.CmdArgs, because
+// gob identifies fields by name.
 type Args struct {
 	ContainerID, Netns, IfName, Args, Path string
 
 	StdinData []byte // the configuration
 }
 
-// ErrDial is wrapped when no process listens on the socket: no keeper runs.
+// ErrDial means that no process listens on the socket, so no keeper runs.
 var ErrDial = errors.New("no DHCP lease keeper")
 
-// Client is one connection. Make one call at a time.
+// Client is one connection to a keeper. Only one call may run at a time.
 type Client struct {
-	Ours bool // it is our keeper, which has more methods
+	Ours bool // the keeper is ours and has more methods
 
 	conn net.Conn
 	dec  *gobDecoder
 	seq  uint64
 }
 
-// dialTime bounds connecting and the handshake, which a running keeper answers in
-// microseconds; systemd may have to start it first.
+// dialTime limits connecting and the handshake. A running keeper answers in microseconds, but
+// systemd may have to start it first.
 const dialTime = 10 * time.Second
 
-// Dial connects to the keeper at a path and shakes hands. When no process listens there,
-// errors.Is(err, ErrDial) is true.
+// Dial connects to the keeper at a path and does the handshake. If no process listens there,
+// the error wraps ErrDial.
 func Dial(ctx context.Context, path string) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -117,7 +115,7 @@ func (c *Client) handshake(ctx context.Context) error {
 	}
 }
 
-// line reads a line of the handshake, of at most a buffer's length.
+// line reads one line of the handshake. The line must fit into the buffer.
 func line(r *bufio.Reader) (string, error) {
 	b, err := r.ReadSlice('\n')
 	return strings.TrimRight(string(b), "\r\n"), err
@@ -128,7 +126,8 @@ func (c *Client) until(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { c.conn.SetDeadline(time.Unix(1, 0)) }) //nolint:errcheck // it ends with the connection
 }
 
-// cause prefers the context's error, which names the reason of a deadline.
+// cause returns the error of ctx, if ctx has ended, because it names the reason. Otherwise it
+// returns err.
 func cause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -136,10 +135,10 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// Close ends the connection. Our keeper abandons an allocation that is under way.
+// Close ends the connection. If an allocation is running, our keeper abandons it.
 func (c *Client) Close() { c.conn.Close() } //nolint:errcheck // no call is open
 
-// Call calls a method. The result is nil for methods without one.
+// Call calls a method. The result is nil if the method returns none.
 func (c *Client) Call(ctx context.Context, method string, a *Args) (*spec.Result, error) {
 	defer c.until(ctx)()
 	body, err := c.call(method, a)
@@ -171,8 +170,8 @@ func (c *Client) call(method string, a *Args) (record, error) {
 	return body, err
 }
 
-// encodeCall is a net/rpc request and its body. The first call of a stream defines the
-// types, once.
+// encodeCall encodes a net/rpc request and its body. The first call of a stream also defines
+// the types.
 func encodeCall(method string, seq uint64, a *Args) []byte {
 	var w gobWriter
 	const request, args = 65, 66
@@ -213,13 +212,13 @@ func decodeResult(r record) (*spec.Result, error) {
 	return out, nil
 }
 
-// addr is a net.IP; an empty one gives the invalid address.
+// addr converts a net.IP. An empty one becomes the invalid address.
 func addr(b []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a.Unmap()
 }
 
-// prefix is a net.IPNet. An IPv4 network may be in its 16 byte form.
+// prefix converts a net.IPNet. An IPv4 network may have 16 bytes.
 func prefix(r record) (netip.Prefix, error) {
 	a, mask := addr(get[[]byte](r, "IP")), get[[]byte](r, "Mask")
 	if a.Is4() && len(mask) == 16 {

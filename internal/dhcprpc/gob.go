@@ -11,8 +11,8 @@ import (
 	"math/bits"
 )
 
-// The numbers of gob's basic types (encoding/gob, "Type definitions"). Structs
-// are numbered by the sender, from 64.
+// These are the numbers of gob's basic types (encoding/gob, "Type definitions"). The sender
+// numbers its structs from 64 on.
 const (
 	gobBool   = 1
 	gobInt    = 2
@@ -20,8 +20,7 @@ const (
 	gobBytes  = 5
 	gobString = 6
 
-	// wireType and its parts have numbers of their own, which every gob decoder
-	// knows from the start.
+	// Every gob decoder knows these numbers of wireType and its parts.
 	gobWireType   = 16
 	gobCommonType = 18
 	gobSliceType  = 19
@@ -30,7 +29,7 @@ const (
 	gobFieldList  = 22
 )
 
-// maxMessage bounds one message: a configuration is a few kilobytes.
+// maxMessage limits one message. A configuration has a few kilobytes.
 const maxMessage = 4 << 20
 
 // field is one field of a struct type.
@@ -39,8 +38,8 @@ type field struct {
 	typ  int
 }
 
-// gobWriter appends to a stream. It supports only what a call needs: structs of strings,
-// byte slices and unsigned numbers.
+// gobWriter appends to a stream. It supports only what a call needs: structs of strings, byte
+// slices and unsigned numbers.
 type gobWriter struct{ out []byte }
 
 func appendUint(b []byte, v uint64) []byte {
@@ -62,19 +61,19 @@ func appendInt(b []byte, v int64) []byte {
 
 func appendString(b []byte, s string) []byte { return append(appendUint(b, uint64(len(s))), s...) }
 
-// message appends a message with its length.
+// message appends a message and its length.
 func (w *gobWriter) message(body []byte) {
 	w.out = append(appendUint(w.out, uint64(len(body))), body...)
 }
 
-// define sends a struct type: wireType{StructT: {{Name, Id}, Field}}.
+// define appends the definition of a struct type: wireType{StructT: {{Name, Id}, Field}}.
 func (w *gobWriter) define(id int, name string, fields []field) {
 	b := appendInt(nil, int64(-id))
 	b = append(b, 3)    // wireType.StructT, the third field
 	b = append(b, 1, 1) // structType.CommonType.Name
 	b = appendString(b, name)
 	b = appendInt(append(b, 1), int64(id)) // CommonType.Id
-	b = append(b, 0, 1)                    // end of CommonType, structType.Field
+	b = append(b, 0, 1)                    // end of CommonType, then structType.Field
 	b = appendUint(b, uint64(len(fields)))
 	for _, f := range fields {
 		b = appendString(append(b, 1), f.name)
@@ -84,8 +83,8 @@ func (w *gobWriter) define(id int, name string, fields []field) {
 	w.message(append(b, 0, 0)) // ends of structType and wireType
 }
 
-// value sends a struct of a defined type. It leaves zero values out, as gob does: each field
-// has its distance from the one before.
+// value appends a struct of a defined type. Like gob, it leaves out zero values and writes
+// before each field the distance from the field before.
 func (w *gobWriter) value(id int, values ...any) {
 	b := appendInt(nil, int64(id))
 	delta := uint64(0)
@@ -106,13 +105,13 @@ func (w *gobWriter) value(id int, values ...any) {
 	w.message(append(b, 0))
 }
 
-// source is a stream, or one message of it.
+// source is a stream or one message of a stream.
 type source interface {
 	io.Reader
 	io.ByteReader
 }
 
-// readMessage reads one message without its length.
+// readMessage reads the length of a message and returns the rest of the message.
 func readMessage(r source) (*bytes.Reader, error) {
 	size, err := readUint(r)
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotOurs is wrapped when a directory belongs to another user, is writable by others,
-// is a symbolic link, or is no directory at all.
+// ErrNotOurs means that a directory belongs to another user, that others can write to it, or
+// that it is a symbolic link or not a directory.
 var ErrNotOurs = errors.New("not a state directory of ours")
 
-// CheckDir refuses base and the directories nested in it by name, if another user can change
-// them. Missing ones pass. An operator may make base itself a symbolic link to another
-// place; only links of root and our own are followed.
+// CheckDir returns an error if another user can change base, or one of the nested directories
+// that below names. It accepts missing directories. base itself may be a symbolic link that an
+// operator made; CheckDir follows only links that belong to root or to us.
 func CheckDir(base string, below ...string) error {
 	if err := checkLink(base); err != nil {
 		return err
@@ -37,7 +37,7 @@ func CheckDir(base string, below ...string) error {
 	return nil
 }
 
-// MakeDir is Check, and creates missing directories with mode 0700.
+// MakeDir works like CheckDir, and creates missing directories with mode 0700.
 func MakeDir(base string, below ...string) error {
 	if err := CheckDir(base, below...); err != nil {
 		return err
@@ -45,8 +45,8 @@ func MakeDir(base string, below ...string) error {
 	return os.MkdirAll(filepath.Join(append([]string{base}, below...)...), 0o700)
 }
 
-// WritableDir checks with the kernel whether dir or, if it does not exist, its closest
-// existing parent is writable.
+// WritableDir asks the kernel whether dir is writable. If dir does not exist, it checks the
+// closest parent that exists.
 func WritableDir(dir string) error {
 	for {
 		err := unix.Access(dir, unix.W_OK|unix.X_OK)
@@ -60,7 +60,7 @@ func WritableDir(dir string) error {
 	}
 }
 
-// checkLink refuses a base that is another user's symbolic link.
+// checkLink returns an error if base is another user's symbolic link.
 func checkLink(path string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
@@ -90,7 +90,8 @@ func check(path string, stat func(string, *unix.Stat_t) error) error {
 
 func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
-// missing returns nil for a missing file: there is nothing to refuse.
+// missing returns nil if the error means that the file is missing. A missing file is
+// acceptable.
 func missing(path string, err error) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// suffix names the temporary file of a replacement. It is the same for every process, so
-// that the next writer overwrites or removes what a killed one left.
+// suffix is the end of the name of a temporary file. Every process uses the same name, so the
+// next writer overwrites or removes what a killed writer left.
 const suffix = "~"
 
-// IsTemp reports whether a directory entry is such a temporary file.
+// IsTemp reports whether a directory entry is a temporary file.
 func IsTemp(name string) bool { return len(name) > 0 && name[len(name)-1] == suffix[0] }
 
-// Write replaces the file at path with data, mode 0600. Symbolic links at path are
-// replaced, never followed. The directory must exist.
+// Write replaces the file at path with data and sets mode 0600. If path is a symbolic link,
+// Write replaces the link and does not follow it. The directory must exist.
 func Write(path string, data []byte) error {
 	fd, err := place(path, data, how{})
 	if err != nil {
@@ -33,13 +33,14 @@ func Write(path string, data []byte) error {
 	return nil
 }
 
-// WriteLocked is Write with an exclusive flock(2) on the file, taken before the file gets
-// its name and held until the caller closes fd.
+// WriteLocked works like Write, but also takes an exclusive flock(2) on the file before the
+// file gets its name. The lock ends when the caller closes fd.
 func WriteLocked(path string, data []byte) (fd int, err error) {
 	return place(path, data, how{lock: true})
 }
 
-// CreateLocked is WriteLocked for a new file: if path exists, the error wraps fs.ErrExist.
+// CreateLocked works like WriteLocked for a new file. If path exists, the error wraps
+// fs.ErrExist.
 func CreateLocked(path string, data []byte) (fd int, err error) {
 	return place(path, data, how{lock: true, create: true})
 }
@@ -47,7 +48,7 @@ func CreateLocked(path string, data []byte) (fd int, err error) {
 // how says how place writes a file.
 type how struct{ lock, create bool }
 
-// place writes the file and returns it open.
+// place writes the file and returns its descriptor.
 func place(path string, data []byte, how how) (fd int, err error) {
 	fd, err = unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
@@ -65,8 +66,8 @@ func place(path string, data []byte, how how) (fd int, err error) {
 	return fd, nil
 }
 
-// fill writes a file that no other process can see yet, so its lock is free. An error of
-// flock is ignored: some file systems have no locks.
+// fill writes a file that no other process can see yet, so no other process can hold its lock.
+// It ignores an error of flock, because some file systems have no locks.
 func fill(fd int, data []byte, lock bool) error {
 	if lock {
 		_ = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
@@ -74,20 +75,20 @@ func fill(fd int, data []byte, lock bool) error {
 	return writeAll(fd, data)
 }
 
-// ErrIrregular is wrapped when path is not a regular file of a sane size, but for example
-// a symbolic link, or a pipe without a writer.
+// ErrIrregular means that path is not a regular file of acceptable size. It may be a symbolic
+// link, or a pipe without a writer.
 var ErrIrregular = errors.New("not a regular file of ours")
 
-// maxSize is the largest state file, in bytes, that Read accepts. Callers of ReadUpTo set
-// their own limit.
+// maxSize is the size of the largest state file that Read accepts, in bytes. Callers of
+// ReadUpTo set another limit.
 const maxSize = 1 << 20
 
-// Read returns the content of a state file. It follows no symbolic link, waits for no pipe
-// and reads 1 MiB at most. The error of a missing file wraps fs.ErrNotExist.
+// Read returns the content of a state file of at most 1 MiB. It does not follow symbolic links
+// and does not wait for pipes. If the file is missing, the error wraps fs.ErrNotExist.
 func Read(path string) ([]byte, error) { return ReadUpTo(path, maxSize) }
 
-// ReadUpTo is Read with a limit in bytes. A file that its writer lets grow beyond the
-// limit can never be read again.
+// ReadUpTo works like Read with another limit in bytes. The writer must not let the file grow
+// beyond the limit, because it could not be read any more.
 func ReadUpTo(path string, limit int64) ([]byte, error) {
 	fd, err := Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if errors.Is(err, unix.ELOOP) {
@@ -111,8 +112,9 @@ func ReadUpTo(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// Open opens a file or directory, with mode 0600 if it is new, as a plain descriptor: an
-// os.File would register it with the poller, which refuses such files, in five system calls.
+// Open opens a file or directory and returns its descriptor. It creates a new file with mode
+// 0600. An os.File would need five more system calls to register with the poller, which
+// refuses such files.
 func Open(path string, flags int) (fd int, err error) {
 	for {
 		fd, err = unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
@@ -125,7 +127,7 @@ func Open(path string, flags int) (fd int, err error) {
 	}
 }
 
-// readFull fills data, less of it when the file was truncated meanwhile.
+// readFull fills data. If the file was truncated in between, it returns only a part.
 func readFull(fd int, data []byte) ([]byte, error) {
 	for n := 0; n < len(data); {
 		got, err := unix.Read(fd, data[n:])
@@ -140,14 +142,14 @@ func readFull(fd int, data []byte) ([]byte, error) {
 	return data, nil
 }
 
-// Remove deletes path and the temporary file that a killed writer left beside it. A
-// missing file is no error.
+// Remove deletes path and the temporary file that a killed writer left. It accepts that they
+// are missing.
 func Remove(path string) error {
 	return errors.Join(remove(path), remove(path+suffix))
 }
 
-// remove checks whether the file exists when unlink fails: a read-only file system refuses
-// even for a missing file.
+// remove deletes a file. If unlink fails, it checks whether the file exists, because a
+// read-only file system returns an error even for a missing file.
 func remove(path string) error {
 	err := unix.Unlink(path)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -170,7 +172,7 @@ func writeAll(fd int, data []byte) error {
 	return nil
 }
 
-// link gives the nameless file its name; an existing file is replaced by rename.
+// link gives the file without a name its name. It replaces an existing file with a rename.
 func link(fd int, path string, create bool) error {
 	self := fmt.Sprintf("/proc/self/fd/%d", fd)
 	err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
@@ -186,7 +188,7 @@ func link(fd int, path string, create bool) error {
 	return unix.Rename(path+suffix, path)
 }
 
-// placeNamed is for file systems without O_TMPFILE (some overlays, NFS).
+// placeNamed does the work of place on file systems without O_TMPFILE (some overlays, NFS).
 func placeNamed(path string, data []byte, how how) (fd int, err error) {
 	if err := remove(path + suffix); err != nil {
 		return -1, err

@@ -14,18 +14,18 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// patience is how long an operation waits for one lock: longer than any holder keeps it,
-// shorter than a runtime waits for a plugin.
+// patience is how long an operation waits for a lock. It is longer than any process normally
+// holds a lock, and shorter than a runtime waits for a plugin.
 const patience = 30 * time.Second
 
-// The shortest and the longest pause between two attempts.
+// These are the shortest and the longest pause between two attempts.
 const (
 	step    = 200 * time.Microsecond
 	stepMax = 20 * time.Millisecond
 )
 
-// WithLockLimit bounds the wait for one lock in an operation that goes on without it, as a DEL
-// does: to 30 seconds, and to half of the time that ctx has left.
+// WithLockLimit limits the wait for a lock to 30 seconds and to half of the time that ctx has
+// left. It serves operations that continue without the lock, such as a DEL.
 func WithLockLimit(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := patience
 	if end, ok := ctx.Deadline(); ok {
@@ -34,11 +34,11 @@ func WithLockLimit(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// LockExclusive takes the lock of an open file; closing the file releases it. The error names
-// the process that holds the lock.
+// LockExclusive locks an open file. Closing the file releases the lock. If it fails, the error
+// names the process that holds the lock.
 func LockExclusive(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_EX) }
 
-// LockShared is LockExclusive for a shared lock, which keeps out only exclusive ones.
+// LockShared works like LockExclusive for a shared lock, which excludes only exclusive locks.
 func LockShared(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_SH) }
 
 func take(ctx context.Context, fd, how int) error {
@@ -53,7 +53,7 @@ func take(ctx context.Context, fd, how int) error {
 	}
 }
 
-// ErrLocked is the error when ctx ends before the lock of fd is free.
+// ErrLocked returns the error of an operation whose ctx ended before it got the lock of fd.
 func ErrLocked(ctx context.Context, fd int) error {
 	return spec.Errorf(spec.CodeTryAgain, "%s: %w", holderOf(fd), context.Cause(ctx)).
 		WithDetails("a process that hangs or is stopped keeps its locks until it ends: look at it, end it if so, and try again")

@@ -12,7 +12,8 @@ import (
 )
 
 // LockHolder describes the processes that hold the lock of the file at path. The kernel's list
-// (proc(5), /proc/locks) names the process that took the lock, not one that inherited it.
+// (proc(5), /proc/locks) names the process that took the lock. It does not name a process that
+// inherited the lock.
 func LockHolder(path string) string {
 	var st unix.Stat_t
 
@@ -41,7 +42,8 @@ func holders(st *unix.Stat_t) string {
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino) //nolint:unconvert // Dev is 32 bits wide on some architectures
 	var found []string
 	for _, line := range strings.Split(string(list), "\n") {
-		// 1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF; a waiting process has -> before FLOCK
+		// Format: "1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF". The line of a waiting
+		// process has "->" before FLOCK.
 		f := strings.Fields(line)
 		if len(f) > 5 && f[1] == "FLOCK" && f[5] == file && f[4] != "0" {
 			name, _ := os.ReadFile("/proc/" + f[4] + "/comm")

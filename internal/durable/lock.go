@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock takes the lock of the file at path, which it creates with mode 0600; it follows no
-// symbolic link. If the lock stays taken, the error wraps ctx's cause.
+// Lock locks the file at path. It creates a missing file with mode 0600 and does not follow
+// symbolic links. If ctx ends before the lock is free, the error wraps the cause of ctx.
 func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -25,7 +25,7 @@ func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// LockDir takes the lock of an existing directory, within 30 seconds.
+// LockDir locks an existing directory. It waits at most 30 seconds.
 func LockDir(ctx context.Context, path string) (unlock func(), err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteSynced replaces the file at path with data, with this mode whatever the umask, and
-// waits until the data, and a new name, are on the disk. An existing name needs no fsync
-// of the directory: after a power loss it is the old file or the new one, each whole.
-// Links are replaced as by Write, and the file is closed before it gets its name, so that
-// a program can be executed.
+// WriteSynced replaces the file at path with data and waits until the data is on the disk. The
+// file gets exactly this mode, whatever the umask is. A new name is synced to the disk too.
+// For an existing name that is not necessary: after a power loss, the path has either the old
+// file or the new file, and both are complete. Like Write, WriteSynced replaces symbolic
+// links. It closes the file before it gives the file its name, so that a program can be
+// executed at once.
 func WriteSynced(path string, data []byte, mode fs.FileMode) error {
 	_, missing := os.Lstat(path)
 	if err := replace(path, data, mode); err != nil || missing == nil {
@@ -26,8 +27,8 @@ func WriteSynced(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// WriteDurable is WriteSynced for a file whose old content must not come back after a
-// power loss: it always syncs the directory too.
+// WriteDurable works like WriteSynced, but always syncs the directory too. It serves files
+// whose old content must not return after a power loss.
 func WriteDurable(path string, data []byte, mode fs.FileMode) error {
 	if err := replace(path, data, mode); err != nil {
 		return err
@@ -35,7 +36,8 @@ func WriteDurable(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// SyncDir syncs a directory: new names in it, and removed ones, survive a power loss.
+// SyncDir syncs a directory. Afterwards, names that were added or removed survive a power
+// loss.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -44,8 +46,8 @@ func SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// replace writes a temporary file beside path, over the one that a killed writer left, and
-// renames it.
+// replace writes a temporary file next to path and renames it. It overwrites the temporary
+// file that a killed writer left.
 func replace(path string, data []byte, mode fs.FileMode) error {
 	temp := path + suffix
 	err := remove(temp)

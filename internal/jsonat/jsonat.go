@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonat locates JSON values in a file, for error messages.
+// Package jsonat finds the line and column of JSON values, for error messages.
 package jsonat
 
 import (
@@ -13,15 +13,15 @@ import (
 	"strings"
 )
 
-// Position is the line and column of a byte, both from 1. Columns count bytes.
+// Position returns the line and column of a byte. Both start at 1. Columns count bytes.
 func Position(data []byte, offset int64) (line, column int) {
 	before := data[:min(max(offset, 0), int64(len(data)))]
 	line = bytes.Count(before, []byte{'\n'}) + 1
 	return line, len(before) - bytes.LastIndexByte(before, '\n')
 }
 
-// Syntax is "6:3: unexpected "]" (trailing comma?)" for an error of encoding/json
-// about the syntax of data; ok is false for any other.
+// Syntax describes a syntax error of encoding/json with its position, such as "6:3: unexpected
+// "]" (trailing comma?)". ok is false for any other error.
 func Syntax(data []byte, err error) (text string, ok bool) {
 	var bad *json.SyntaxError
 	if !errors.As(err, &bad) {
@@ -45,7 +45,7 @@ func character(data []byte, at int64) string {
 	return ""
 }
 
-// guess is the usual cause of such an error.
+// guess returns the usual cause of a syntax error.
 func guess(data []byte, bad *json.SyntaxError) string {
 	c, before := data[bad.Offset-1], bytes.TrimRight(data[:bad.Offset-1], " \t\r\n")
 	switch {
@@ -61,22 +61,22 @@ func guess(data []byte, bad *json.SyntaxError) string {
 	return ""
 }
 
-// Node is a value and where it begins.
+// Node is a value and its position.
 type Node struct {
 	Offset  int64
-	Token   json.Token // of a scalar; the delimiter of an object or list
+	Token   json.Token // of a scalar; or the opening delimiter of an object or list
 	Members []Member   // of an object
 	Items   []*Node    // of a list
 }
 
-// Member is a key of an object and its value.
+// Member is a key of an object with its value.
 type Member struct {
 	Key    string
 	Offset int64
 	Value  *Node
 }
 
-// Parse reads a document.
+// Parse reads a JSON document.
 func Parse(data []byte) (*Node, error) {
 	p := parser{data, json.NewDecoder(bytes.NewReader(data))}
 	p.dec.UseNumber()
@@ -88,7 +88,7 @@ type parser struct {
 	dec  *json.Decoder
 }
 
-// next is the offset of the next token.
+// next returns the offset of the next token.
 func (p *parser) next() int64 {
 	at := p.dec.InputOffset()
 	rest := p.data[at:]
@@ -132,7 +132,8 @@ func (p *parser) member(n *Node) error {
 	return err
 }
 
-// Get is the value of a key, ignoring case as encoding/json does; nil without one.
+// Get returns the value of a key, or nil if there is none. Like encoding/json, it ignores the
+// case of the key.
 func (n *Node) Get(key string) *Node {
 	if n == nil {
 		return nil
@@ -145,7 +146,7 @@ func (n *Node) Get(key string) *Node {
 	return nil
 }
 
-// String is the value as written in the file, or its kind.
+// String returns a scalar as the file has it; for an object or list it names the kind.
 func (n *Node) String() string {
 	switch v := n.Token.(type) {
 	case json.Delim:
@@ -161,7 +162,8 @@ func (n *Node) String() string {
 	return fmt.Sprint(n.Token)
 }
 
-// Nearest is the known word that is a typing error away from word; empty when none is.
+// Nearest returns the known word that differs from word only by a typing error. It returns ""
+// if there is none.
 func Nearest(word string, known []string) (nearest string) {
 	least := max(2, len(word)/3) + 1
 	for _, k := range known {
@@ -172,7 +174,7 @@ func Nearest(word string, known []string) (nearest string) {
 	return nearest
 }
 
-// distance counts letters inserted, omitted, changed or swapped.
+// distance counts the letters that were inserted, omitted, changed or swapped.
 func distance(a, b string) int {
 	var before []int
 	row := make([]int, len(b)+1)

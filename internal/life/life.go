@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package life decides whether the namespace of an attachment still exists, for gc, ps and
-// the reclaiming of addresses. The answer is alive, dead or unsure, and nothing unsure is
-// ever removed.
+// Package life decides whether the namespace of an attachment still exists. gc, ps and the
+// reclaiming of addresses use it. The answer is alive, dead or unsure. If it is unsure,
+// nothing is removed.
 package life
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// State is what is known about a namespace.
+// State says what is known about a namespace.
 type State int
 
 // The states.
@@ -33,24 +33,24 @@ const (
 // String names a state.
 func (s State) String() string { return [...]string{"unsure", "alive", "dead"}[s] }
 
-// Mark distinguishes a namespace from a later one at the same path. The kernel reuses
-// inode numbers at once, and starts over with each boot, so the mark includes the time of
-// the inode and the boot. The time may be that of another inode of the same namespace; the
-// cookie decides, where it is known.
+// Mark identifies a namespace, so that it can be told apart from a later one at the same path.
+// An inode number is not enough: the kernel uses a number again at once, and each boot starts
+// with the same numbers. So the mark includes the inode's time and the boot. The time may come
+// from another inode of the same namespace; therefore the cookie decides if it is known.
 type Mark struct {
 	Dev    uint64 `json:"dev"`
 	Ino    uint64 `json:"ino"`
-	Since  int64  `json:"since"`            // of the inode, in nanoseconds; it cannot be set
+	Since  int64  `json:"since"`            // time of the inode, in nanoseconds; no program can set it
 	Cookie uint64 `json:"cookie,omitempty"` // see netns.NS.Cookie
 	Boot   string `json:"boot,omitempty"`
 
-	// Place is where the path was looked up. In another place, a path is another
-	// namespace's.
+	// Place says where the path was looked up. In another place, the same path may lead to
+	// another namespace.
 	Place *Place `json:"place,omitempty"`
 }
 
-// MarkOf returns the mark of the namespace at path, or nil when there is none. bootID is
-// empty when it is not known.
+// MarkOf returns the mark of the namespace at path, or nil if there is none. bootID is empty
+// if the boot is not known.
 func MarkOf(path, bootID string) *Mark {
 	m := markOf(path, bootID)
 	if m != nil {
@@ -68,28 +68,28 @@ func markOf(path, bootID string) *Mark {
 	return &Mark{Dev: uint64(st.Dev), Ino: st.Ino, Since: st.Ctim.Nano(), Boot: bootID} //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
-// Same reports whether both marks are certain to be of one namespace.
+// Same reports whether both marks certainly identify the same namespace.
 func (m *Mark) Same(o *Mark) bool {
 	return m != nil && o != nil && m.Dev == o.Dev && m.Ino == o.Ino && m.Since == o.Since && m.Boot == o.Boot
 }
 
-// before reports whether m is certain to be from an earlier boot than bootID.
+// before reports whether m certainly comes from an earlier boot than bootID.
 func (m *Mark) before(bootID string) bool {
 	return m != nil && m.Boot != "" && bootID != "" && m.Boot != bootID
 }
 
-// decides compares the cookie of m with that of the namespace open in ns, of the same
-// boot. known is false where either cookie is unavailable.
+// decides compares the cookie of m with the cookie of the open namespace ns. m must come from
+// the current boot. known is false if one of the cookies is missing.
 func (m *Mark) decides(ns *netns.NS) (same, known bool) {
-	if m == nil || m.Cookie == 0 || m.Boot == "" { // each boot starts over
+	if m == nil || m.Cookie == 0 || m.Boot == "" { // cookies start again at each boot
 		return false, false
 	}
 	cookie, err := ns.Cookie()
 	return cookie == m.Cookie, err == nil
 }
 
-// decidesAt is decides for the namespace at path, which does not exist any more if its
-// process has ended.
+// decidesAt works like decides for the namespace at path. If path no longer exists, because
+// its process has ended, the namespaces certainly differ.
 func (m *Mark) decidesAt(path string) (same, known bool) {
 	ns, err := netns.Open(path)
 	if err != nil {
@@ -99,19 +99,19 @@ func (m *Mark) decidesAt(path string) (same, known bool) {
 	return m.decides(ns)
 }
 
-// At judges the namespace that an attachment was given at path. was is its mark from that
-// time, or nil without one. why is the reason, for messages.
+// At decides whether the namespace that an attachment got at path still exists. was is the
+// mark from that time, or nil. why is the reason for the answer, for messages.
 //
-// If the path is missing, the namespace is gone, unless a process is in it. If the path is
-// no namespace, or its directory is missing as well, the mount may only be invisible to
-// this process.
+// If the path is missing, the namespace is gone, unless a process is in the namespace. If the
+// path is not a namespace, or its directory is missing too, the answer is unsure: the mount
+// may exist and only be invisible to this process.
 func At(path string, was *Mark, proc string) (state State, why string) {
 	if path == "" {
 		return Unsure, "its namespace is unknown"
 	}
 	now, _ := clock.BootID(proc)
 	if was.before(now) {
-		if was.Same(markOf(path, was.Boot)) { // another mount can hide a boot's id
+		if was.Same(markOf(path, was.Boot)) { // another mount can hide the boot id
 			return Alive, "its namespace " + path + " exists"
 		}
 		return Dead, "its namespace " + path + " is from before the node booted"
@@ -136,7 +136,7 @@ func look(path string, was *Mark, proc, now string) (state State, why string) {
 	return compare(path, was, markOf(path, now), ns)
 }
 
-// missing judges a path that does not exist.
+// missing decides about a path that does not exist.
 func missing(path string, was *Mark, proc string) (State, string) {
 	dir := filepath.Dir(path)
 	if _, err := os.Lstat(dir); err != nil && !strings.HasPrefix(path, "/proc/") {
@@ -148,18 +148,19 @@ func missing(path string, was *Mark, proc string) (State, string) {
 	return Dead, "its namespace " + path + " is gone"
 }
 
-// inProcess looks for a process in the marked namespace.
+// inProcess searches for a process in the marked namespace.
 func inProcess(was *Mark, proc string) (state State, where string) {
 	if was == nil {
 		return Dead, ""
 	}
-	paths, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "ns", "net")) // the pattern is right
+	paths, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "ns", "net")) // the pattern is valid
 	return match(was, paths)
 }
 
-// match looks for the marked namespace. An inode that a mount or a file holds, visible or
-// not, has the time of its mark. Opening the path creates an inode that nothing holds: it
-// may be of the marked namespace, or of another one that reuses its number.
+// match searches for the marked namespace among the paths. If a mount or a file holds an inode
+// of the namespace, the inode still has the mark's time. If nothing holds one, opening the
+// path creates a new inode. The new inode may be of the marked namespace, or of another
+// namespace that got the same number.
 func match(was *Mark, paths []string) (state State, where string) {
 	state = Dead
 	for _, path := range paths {
@@ -181,7 +182,7 @@ func match(was *Mark, paths []string) (state State, where string) {
 	return state, where
 }
 
-// coarse is the time of the clock that dates inodes.
+// coarse returns the time of the clock that dates inodes.
 func coarse() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) != nil {
@@ -194,7 +195,7 @@ func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
 	alive := "its namespace " + path + " exists"
 	same := was != nil && is != nil && was.Dev == is.Dev && was.Ino == is.Ino
 	switch host, err := ns.IsCurrent(); {
-	case was.Same(is) || same && host: // the number of this process's own namespace is in use
+	case was.Same(is) || same && host: // this process's own namespace exists, so no other has its number
 		return Alive, alive
 	case err == nil && host:
 		return Dead, "its namespace is gone: " + path + " is this process's own"
@@ -209,25 +210,25 @@ func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
 	case known:
 		return Dead, "its namespace is gone: another one is at " + path
 	case strings.HasPrefix(path, "/proc/"):
-		return Alive, alive // without a mount, each open creates the inode anew
+		return Alive, alive // without a mount, each open creates a new inode
 	}
 	return Unsure, "its namespace may be gone: " + path + " was bound again"
 }
 
-// Held are the network namespaces that processes hold: with an open file, with a thread in
-// it, or by a mount they see. They keep alive a namespace that is gone from its path.
+// Held knows the network namespaces that processes hold with an open file, with a thread
+// inside, or with a mount that they see. Such a namespace exists even if its path is gone.
 type Held struct {
-	links map[uint64][]string // by inode
+	links map[uint64][]string // paths by inode
 	boot  string
 }
 
-// HeldBy looks at every process visible at proc. Call it once, before declaring any number
-// of namespaces dead.
+// HeldBy looks at every process that is visible in proc. Call it once before you declare
+// namespaces dead, however many there are.
 func HeldBy(proc string) Held {
 	h := Held{links: make(map[uint64][]string)}
 	h.boot, _ = clock.BootID(proc)
 	for _, pattern := range []string{"fd/*", "task/[0-9]*/ns/net"} {
-		links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", pattern)) // the pattern is right
+		links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", pattern)) // the pattern is valid
 		for _, link := range links {
 			var inode uint64
 			to, err := os.Readlink(link) // reading the link does not create the inode
@@ -237,7 +238,7 @@ func HeldBy(proc string) Held {
 			if to != "/" {
 				continue
 			}
-			if m := markOf(link, ""); m != nil { // opened at a mount that is gone by now
+			if m := markOf(link, ""); m != nil { // opened through a mount that no longer exists
 				h.links[m.Ino] = append(h.links[m.Ino], link)
 			}
 		}
@@ -246,13 +247,13 @@ func HeldBy(proc string) Held {
 	return h
 }
 
-// mounted adds the namespaces that are bound in the mount namespace of any thread.
+// mounted adds the namespaces that are mounted in the mount namespace of any thread.
 func (h Held) mounted(proc string) {
-	threads, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "task", "[0-9]*")) // the pattern is right
+	threads, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "task", "[0-9]*")) // the pattern is valid
 	views := make(map[string]bool)
 	for _, thread := range threads {
 		mounts, _ := os.Readlink(filepath.Join(thread, "ns", "mnt"))
-		root, _ := os.Readlink(filepath.Join(thread, "root")) // mountinfo omits mounts outside of it
+		root, _ := os.Readlink(filepath.Join(thread, "root")) // mountinfo omits mounts outside of root
 		if views[mounts+root] {
 			continue
 		}
@@ -264,8 +265,8 @@ func (h Held) mounted(proc string) {
 	}
 }
 
-// Doubt checks a verdict of dead, and its reason, that came from the path alone. It does
-// not find a namespace that only a socket holds, or a mount that no process sees.
+// Doubt checks the answer Dead if only the path led to it. why is the reason for that answer.
+// Doubt does not find a namespace that only a socket holds, or a mount that no process sees.
 func (h Held) Doubt(was *Mark, why string) (State, string) {
 	if was == nil || was.before(h.boot) {
 		return Dead, why
@@ -280,15 +281,15 @@ func (h Held) Doubt(was *Mark, why string) (State, string) {
 	return Dead, why + " (no visible process holds it)"
 }
 
-// Place is where paths of namespaces are looked up: a directory or, for paths in procfs, a
-// PID namespace. Inside a pod, or a sandboxed unit, the same path can be another place
+// Place identifies where paths of namespaces are looked up: a directory or, for paths in
+// procfs, a PID namespace. Inside a pod or a sandboxed unit, a path can lead to another place
 // than on the host.
 type Place struct {
 	Dev uint64 `json:"dev"`
 	Ino uint64 `json:"ino"`
 }
 
-// placeOf returns the place of a path, or nil when it cannot be read.
+// placeOf returns the place of a path, or nil if it cannot be read.
 func placeOf(path string) *Place {
 	dir := filepath.Dir(path)
 	if strings.HasPrefix(path, "/proc/") {
@@ -301,20 +302,21 @@ func placeOf(path string) *Place {
 	return &Place{uint64(st.Dev), st.Ino} //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
-// isOf reports whether this is still the place of a path. nil, of an old record, matches.
+// isOf reports whether the path still leads to this place. A nil place, from an old record,
+// always matches.
 func (p *Place) isOf(path string) bool {
 	now := placeOf(path)
 	return p == nil || now != nil && *p == *now
 }
 
-// initPIDs is the inode of the initial PID namespace, which has every process
+// initPIDs is the inode of the initial PID namespace, which shows all processes
 // (PROC_PID_INIT_INO).
 const initPIDs = 0xEFFFFFFC
 
-// AtForRemoval is At for callers that remove what is dead. Without a mark, a namespace is dead
-// only if nothing can be hidden: its directory is on the file system of runDir, which this
-// process shares with the plugins, or its path names a process and this process sees all
-// of them.
+// AtForRemoval works like At for callers that remove what is dead. If was is nil, it returns
+// Dead only if this process certainly sees the place of the path. That is so if the directory
+// is on the file system of runDir, which this process shares with the plugins. It is also so
+// if the path names a process and this process sees all processes.
 func AtForRemoval(path string, was *Mark, proc, runDir string) (State, string) {
 	state, why := At(path, was, proc)
 	if state == Dead && was == nil && !sees(path, runDir) {

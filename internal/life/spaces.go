@@ -20,9 +20,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// Namespaces maps the network namespaces of this node, without our own, to a path of each:
-// those with a process and those that are bound in our mount namespace. proc is the path
-// of procfs.
+// Namespaces maps each network namespace of this node, except our own, to one of its paths. It
+// finds namespaces with a process, and namespaces that are mounted in our mount namespace.
+// proc is the path of procfs.
 func Namespaces(proc string) (byID map[netns.ID]string, err error) {
 	candidates, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "ns", "net"))
 	if err != nil {
@@ -36,7 +36,7 @@ func Namespaces(proc string) (byID map[netns.ID]string, err error) {
 	for _, path := range append(bound, candidates...) {
 		ns, err := netns.Open(path)
 		if netns.Gone(err) || errors.Is(err, fs.ErrPermission) && !slices.Contains(bound, path) {
-			continue // the process has ended, or belongs to another user
+			continue // the process has ended or belongs to another user
 		}
 		if err != nil {
 			return nil, err
@@ -69,8 +69,8 @@ type bound struct {
 	inode uint64
 }
 
-// boundAt reads the mounts of network namespaces: their file system is nsfs and their
-// root net:[INODE] (proc(5), mountinfo).
+// boundAt reads the mounts of network namespaces. Their file system is nsfs, and their root is
+// net:[INODE] (proc(5), mountinfo).
 func boundAt(mountinfo string) (list []bound, err error) {
 	f, err := os.Open(mountinfo)
 	if err != nil {
@@ -92,12 +92,12 @@ func boundAt(mountinfo string) (list []bound, err error) {
 	return list, lines.Err()
 }
 
-// unescape decodes the kernel's escapes for blanks and backslashes.
+// unescape decodes the kernel's escapes for spaces and backslashes.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// Each calls fn with every one of Namespaces that still exists, and joins the errors.
+// Each calls fn with each of the Namespaces that still exists. It joins the errors.
 func Each(proc string, fn func(*netns.NS) error) error {
 	spaces, err := Namespaces(proc)
 	errs := []error{err}
@@ -115,7 +115,7 @@ func Each(proc string, fn func(*netns.NS) error) error {
 	return errors.Join(errs...)
 }
 
-// Addresses maps the addresses in all Namespaces to a path of their namespace.
+// Addresses maps each address in all Namespaces to a path of its namespace.
 func Addresses(proc string) (map[netip.Addr]string, error) {
 	where := make(map[netip.Addr]string)
 	err := Each(proc, func(ns *netns.NS) error {

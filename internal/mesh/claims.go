@@ -8,11 +8,11 @@ import (
 	"net/netip"
 )
 
-// claims are the blocks that have routes to peers. There may be thousands, nearly always of
-// one length per network.
+// claims holds the blocks that have routes to peers. There may be thousands. The blocks of a
+// network nearly always have the same prefix length.
 type claims struct {
-	peers map[netip.Prefix]string // id of the peer
-	bits  map[int]bool            // lengths that occur
+	peers map[netip.Prefix]string // id of the peer that has the block
+	bits  map[int]bool            // prefix lengths in use
 }
 
 func (c *claims) add(block netip.Prefix, peer string) {
@@ -22,8 +22,8 @@ func (c *claims) add(block netip.Prefix, peer string) {
 	c.peers[block], c.bits[block.Bits()] = peer, true
 }
 
-// overlap refuses a block that overlaps a claimed one. It looks up shorter or equal blocks,
-// and searches for longer ones only if there are any.
+// overlap returns an error if a block overlaps a claimed one. It looks up blocks of the same
+// or a shorter prefix length. It searches all blocks only if some have a longer one.
 func (c *claims) overlap(block netip.Prefix) error {
 	longer := false
 	for bits := range c.bits {

@@ -17,23 +17,25 @@ import (
 
 // Reach is the kernel's route to an underlay address.
 type Reach struct {
-	Link   string // "": no route now
-	OnLink bool   // without a gateway
+	Link   string // "" means that there is no route now
+	OnLink bool   // the route has no gateway
 }
 
 // Facts are what only the kernel knows.
 type Facts struct {
-	Reach  map[netip.Addr]Reach // of every peer's underlay addresses
-	MTU    int                  // bytes, the least of the links with Self's underlay addresses
+	Reach  map[netip.Addr]Reach // routes to every peer's underlay addresses
+	MTU    int                  // lowest MTU of the links with Self's underlay addresses, in bytes
 	NoIPv6 bool                 // the kernel was booted without IPv6
 
-	// Own are the host's addresses in Self's blocks: those of its bridges.
+	// Own has the host's addresses in Self's blocks. These are the addresses of the host's
+	// bridges.
 	Own map[netip.Prefix]netip.Addr
 }
 
-// Compile computes the state without side effects. The error joins the reasons why it left
-// out networks, peers or blocks. The State covers all others, so that one bad entry of a
-// list cuts no other host off. Only an error that wraps ErrSelf comes without a State.
+// Compile computes the state; it changes nothing. If networks, peers or blocks are wrong, it
+// leaves them out and joins the reasons in the error. The State contains all others, so one
+// bad entry does not cut off the other hosts. Only if the error wraps ErrSelf is there no
+// State.
 func Compile(self Self, peers []Peer, facts Facts) (State, error) {
 	c := &compiler{self: self.withDefaults(), facts: facts, macs: make(map[string]string)}
 	if err := c.self.validate(); err != nil {
@@ -53,7 +55,7 @@ func Compile(self Self, peers []Peer, facts Facts) (State, error) {
 	return c.state, errors.Join(c.errs...)
 }
 
-// ErrSelf is wrapped when the host's own description is wrong.
+// ErrSelf means that the description of this host itself is wrong.
 var ErrSelf = errors.New("this host cannot take part in the mesh")
 
 type compiler struct {
@@ -63,12 +65,12 @@ type compiler struct {
 	errs  []error
 
 	excluded []netip.Prefix    // networks that were left out
-	macs     map[string]string // Ethernet address: id of its peer
+	macs     map[string]string // Ethernet address -> id of its peer
 	used     claims
 }
 
-// inOrder makes the result independent of the list's order: if two peers claim the same
-// block, the same one always gets it.
+// inOrder sorts the peers, so that the result does not depend on the order of the list. If two
+// peers claim the same block, the same peer always gets it.
 func inOrder(peers []Peer) []Peer {
 	peers = slices.Clone(peers)
 	order.Stable(peers, func(a, b Peer) int { return strings.Compare(a.ID, b.ID) })
@@ -133,8 +135,9 @@ func (c *compiler) route(p Peer, block netip.Prefix) (Route, error) {
 	return c.tunnel(p, block)
 }
 
-// direct returns a route through the peer's underlay address, of the block's own family
-// first. An IPv4 block may have an IPv6 next hop, but not the other way round.
+// direct returns a route through the peer's underlay address. It prefers an address of the
+// block's family. An IPv4 block may have an IPv6 next hop, but an IPv6 block cannot have an
+// IPv4 next hop.
 func (c *compiler) direct(p Peer, block netip.Prefix) (r Route, ok bool) {
 	for _, v4 := range []bool{true, false} {
 		if v4 && block.Addr().Is6() {
@@ -149,8 +152,8 @@ func (c *compiler) direct(p Peer, block netip.Prefix) (r Route, ok bool) {
 	return r, false
 }
 
-// tunnel returns a route through the device of the family that both hosts have, and adds
-// the device's entries for the peer.
+// tunnel returns a route through the tunnel device of the address family that both hosts have.
+// It adds the device's entries for the peer.
 func (c *compiler) tunnel(p Peer, block netip.Prefix) (Route, error) {
 	local, remote, ok := c.ends(p)
 	if !ok {
@@ -171,7 +174,8 @@ func (c *compiler) tunnel(p Peer, block netip.Prefix) (Route, error) {
 	return Route{Dst: block, Via: hop, Link: d.Name, OnLink: true}, nil
 }
 
-// ends picks IPv4 if both hosts have it, so that both sides decide alike.
+// ends returns the ends of the tunnel. It chooses IPv4 if both hosts have it, so both hosts
+// choose the same family.
 func (c *compiler) ends(p Peer) (local, remote netip.Addr, ok bool) {
 	for _, v4 := range []bool{true, false} {
 		of := func(a netip.Addr) bool { return a.Is4() == v4 }
@@ -183,7 +187,8 @@ func (c *compiler) ends(p Peer) (local, remote netip.Addr, ok bool) {
 	return local, remote, false
 }
 
-// device returns the device of a local address, and adds it at the first use.
+// device returns the tunnel device of a local address. At the first use it adds the device to
+// the state.
 func (c *compiler) device(local netip.Addr) (*Device, error) {
 	i := slices.IndexFunc(c.state.Devices, func(d Device) bool { return d.Local == local })
 	if i >= 0 {
@@ -206,8 +211,8 @@ func (c *compiler) device(local netip.Addr) (*Device, error) {
 	return &c.state.Devices[len(c.state.Devices)-1], nil
 }
 
-// minMTU is the minimum of IPv6 (RFC 8200 section 5): below it the kernel removes IPv6 from
-// the device, and our next hops with it.
+// minMTU is the smallest MTU for IPv6 (RFC 8200 section 5). If the MTU is lower, the kernel
+// removes IPv6 from the device, and our next hops with it.
 const minMTU = 1280
 
 func (d *Device) add(p Peer, remote netip.Addr, port uint16, hop netip.Addr) {

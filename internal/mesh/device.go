@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// device brings d into its state and returns its index. It replaces the link only if the
-// kernel cannot change what differs.
+// device makes the kernel's device equal to d and returns its index. It replaces the link only
+// if the kernel cannot change what differs.
 func (m *Mesh) device(s State, d Device) (int, error) {
 	link, err := m.conn.Link(d.Name)
 	if err == nil && !ours(link, s.mark(), d) {
@@ -42,14 +42,14 @@ func (m *Mesh) device(s State, d Device) (int, error) {
 	return link.Attrs().Index, nil
 }
 
-// ours recognizes a link by its alias. One that has our parameters and is still down is
-// ours, too: the agent was killed before it set the alias.
+// ours reports whether a link belongs to the mesh. The link's alias shows it. A link that is
+// down and has our parameters is ours too; an agent was killed before it set the alias.
 func ours(link netlink.Link, k mark, d Device) bool {
 	at := link.Attrs()
 	return at.Alias == k.alias() || at.Alias == "" && at.Flags&net.FlagUp == 0 && d.fits(link)
 }
 
-// fits reports whether a link differs only in what can be changed.
+// fits reports whether a link differs from d only in what can be changed.
 func (d Device) fits(link netlink.Link) bool {
 	vx, ok := link.(*netlink.Vxlan)
 	return ok && vx.VxlanId == int(d.VNI) && vx.Port == int(d.Port) && !vx.Learning && !vx.FlowBased && !vx.GBP &&
@@ -73,7 +73,7 @@ func (m *Mesh) create(d Device) (netlink.Link, error) {
 	return m.conn.Link(d.Name)
 }
 
-// adjust changes what differs while packets pass.
+// adjust changes what differs. Packets continue to pass.
 func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 	at := vx.Attrs()
 	var change nl.LinkChange
@@ -96,7 +96,7 @@ func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 			return fmt.Errorf("change its address to %s: %w", d.Local, err)
 		}
 	}
-	if err := m.sysctls(d); err != nil { // before it is up, so that the kernel adds no address of its own
+	if err := m.sysctls(d); err != nil { // before the device is up, so that the kernel gives it no address
 		return err
 	}
 	if at.Flags&net.FlagUp != 0 {
@@ -105,9 +105,9 @@ func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 	return m.conn.SetLink(at.Index, nl.LinkChange{Up: true})
 }
 
-// sysctls sets rp_filter loosely: packets of a host that is reached by routes may arrive
-// through the tunnel while the answers take the routes, and a strict filter would drop
-// them. The device needs no IPv6 address and accepts no router advertisements.
+// sysctls sets rp_filter to loose. Packets may arrive through the tunnel although the answers
+// take a route, and a strict filter would drop such packets. The device needs no IPv6 address
+// and must not accept router advertisements.
 func (m *Mesh) sysctls(d Device) error {
 	list := []nl.Setting{{Key: "net/ipv4/conf/" + d.Name + "/rp_filter", Value: "2"}}
 	if !d.NoIPv6 {
@@ -125,7 +125,7 @@ func (m *Mesh) sysctls(d Device) error {
 	return err
 }
 
-// placed is an existing device with its entries from before this Sync.
+// placed is an existing device with the entries that it had before this Sync.
 type placed struct {
 	Device
 	index int
@@ -133,7 +133,7 @@ type placed struct {
 	hops  map[netip.Addr]net.HardwareAddr
 }
 
-// place brings d into its state and reads its entries.
+// place makes the kernel's device equal to d and reads its entries.
 func (m *Mesh) place(s State, d Device) (p placed, err error) {
 	p.Device = d
 	if p.index, err = m.device(s, d); err != nil {
@@ -146,7 +146,7 @@ func (m *Mesh) place(s State, d Device) (p placed, err error) {
 	return p, err
 }
 
-// tunnels adds the entries of every peer.
+// tunnels adds the entries for every peer.
 func (m *Mesh) tunnels(p placed) error {
 	var errs []error
 	for _, t := range p.Tunnels {
@@ -167,7 +167,8 @@ func (m *Mesh) tunnels(p placed) error {
 	return errors.Join(errs...)
 }
 
-// entry leaves out the device's own port, as the kernel does.
+// entry returns the entry for a peer. If the peer uses the device's own port, the entry has no
+// port, as in the kernel.
 func (d Device) entry(t Tunnel) nl.FDBEntry {
 	e := nl.FDBEntry{MAC: t.MAC, Remote: t.Remote, Port: t.Port}
 	if t.Port == d.Port {
@@ -180,9 +181,9 @@ func sameEntry(a, b nl.FDBEntry) bool {
 	return bytes.Equal(a.MAC, b.MAC) && a.Remote == b.Remote && a.Port == b.Port
 }
 
-// prune removes entries that no peer has; the device is ours, and so are all its entries.
-// The entries from before tunnels suffice: an entry is identified by its MAC and a
-// neighbour by its address, and tunnels changes only those of peers, which stay.
+// prune removes entries that belong to no peer. The device is ours, so all its entries are. It
+// looks only at the entries from before tunnels. That is enough, because tunnels changes only
+// entries of peers, which stay.
 func (m *Mesh) prune(p placed) error {
 	var errs []error
 	for _, e := range p.fdb {
@@ -229,7 +230,7 @@ func neighbour(index int, hop netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: index, Family: family, State: netlink.NUD_PERMANENT, IP: hop.AsSlice(), HardwareAddr: mac}
 }
 
-// dropDevices removes the mesh's links that are not wanted.
+// dropDevices removes links of the mesh that the state does not want.
 func (m *Mesh) dropDevices(k mark, wanted []Device) error {
 	links, err := m.conn.LinkList()
 	if err != nil {

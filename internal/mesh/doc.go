@@ -1,41 +1,43 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mesh carries packets between the containers of several hosts: with routes to the
-// hosts on the same link, one VXLAN device for the others, and the firewall's rules for the
-// whole network. It knows neither the purpose of the hosts nor the source of their list.
+// Package mesh connects the containers of several hosts. It makes routes to hosts on the same
+// link, a VXLAN device for the other hosts, and firewall rules for the whole network. Its
+// caller provides the list of hosts.
 //
-// Compile is pure: it computes a State from the host itself, its peers and the kernel's
-// routes to them (Look). Sync compares the State with the kernel and changes only what
-// differs: a second Sync writes nothing, and connections outlive every Sync, a restart of
-// the agent and an upgrade. Sync removes objects that are ours and no longer wanted.
+// Look reads the kernel's routes to the peers. Compile computes a State from the host, its
+// peers and these routes; it changes nothing. Sync compares the State with the kernel and
+// changes only what differs. So a second Sync writes nothing. Connections survive every Sync,
+// a restart of the agent and an upgrade. Sync also removes our objects that the State no
+// longer contains.
 //
 // # What is ours
 //
-// Routes carry a protocol number of our own, the device an ifalias, facts of the firewall a
-// holder named after the mesh, and a record below /run/patchbay shows that the mesh is
-// wanted (docs/ownership.md). The mesh never changes objects of other programs: a foreign
-// route for a peer's block is an error that names it.
+// Our routes have our own protocol number, and our devices have an ifalias. Facts of the
+// firewall have a holder named after the mesh. A record in /run/patchbay shows that the mesh
+// is wanted (docs/ownership.md). The mesh never changes objects of other programs. If another
+// program has a route for a peer's block, the error names that route.
 //
 // # The tunnel
 //
-// The device learns nothing: each peer is one entry of the forwarding database, from its
-// Ethernet address to its underlay address, and one permanent neighbour, the link-local
-// IPv6 address derived from the Ethernet address. It is the next hop for blocks of both
-// families (IPv4 over an IPv6 next hop: Linux 5.2), so the device needs no address and
-// sends no neighbour solicitations. On a kernel that was booted without IPv6 the next hop
-// of a block is its own network address.
+// The device does not learn addresses. For each peer, its forwarding database has one entry
+// from the peer's Ethernet address to the peer's underlay address. The device also has one
+// permanent neighbour for each peer: a link-local IPv6 address derived from the Ethernet
+// address. This address is the next hop for IPv4 and IPv6 blocks (an IPv6 next hop for IPv4
+// needs Linux 5.2). So the device needs no address and sends no neighbour solicitations. If
+// the kernel was booted without IPv6, the next hop of a block is the block's network address.
 //
-// One device serves one family of underlay addresses, since the kernel opens one socket for
-// it: two peers use IPv4 if both have it, else IPv6. If some peers need the one family and
-// some the other, there is a second device, with a 6 after its name.
+// One device serves one family of underlay addresses, because the kernel opens one socket for
+// it. Two peers use IPv4 if both have it, and IPv6 otherwise. If some peers need IPv4 and
+// others IPv6, there is a second device whose name ends in 6.
 //
 // # Offloads
 //
-// The outer UDP checksum is on, for IPv4 too: it costs next to nothing (the inner one is
-// known), and a receiving card without VXLAN support can still check it. The mesh avoids
-// two known problems: it neither marks nor translates the outer packets (kernels before 5.7
-// then sent wrong checksums), and the underlay must lie outside the networks, so that
-// masquerading cannot translate them either. For cards that mistake other tunnels for
-// theirs by the port (vmxnet3 and 8472, or 4789 beside NSX), set another Self.Port.
+// The outer UDP checksum is on, for IPv4 too. It costs almost nothing, because the inner
+// checksum is known. A receiving network card without VXLAN support can still check it.
+// Kernels before 5.7 sent wrong checksums if outer packets were marked or translated. The mesh
+// does neither, and the underlay must lie outside the networks, so that masquerading does not
+// translate outer packets either. Some cards mistake a tunnel for another kind of tunnel
+// because of its port (vmxnet3 with 8472, or with 4789 if NSX is used). For such cards set
+// another Self.Port.
 package mesh

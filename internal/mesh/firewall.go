@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// forwarding enables forwarding as the bridge plugin does: for the families of the
-// networks, and never disables it.
+// forwarding enables forwarding for the families of the networks, as the bridge plugin does.
+// It never disables forwarding.
 func (s State) forwarding(ctx context.Context, env *netstate.Env) error {
 	f := netstate.Forwarding{Failed: "failed to enable forwarding"}
 	for _, x := range s.Subnets {
@@ -28,7 +28,8 @@ func (s State) forwarding(ctx context.Context, env *netstate.Env) error {
 	return err
 }
 
-// warnLegacy reports once the drops that no rule of ours can override.
+// warnLegacy warns about rules that drop packets and that no rule of ours can override. It
+// warns only once.
 func (m *Mesh) warnLegacy(subnets []Subnet) {
 	var concerned []netip.Prefix
 	for _, x := range subnets {
@@ -42,8 +43,8 @@ func (m *Mesh) warnLegacy(subnets []Subnet) {
 	}
 }
 
-// facts returns the facts of a whole subnet, under the names that all holders use: they
-// share them.
+// facts returns the firewall facts of a whole subnet. All holders use the same names and so
+// share the facts.
 func (x Subnet) facts() []record.Fact {
 	out := []record.Fact{{Name: "accept-" + x.Prefix.String(), Accepts: []netip.Prefix{x.Prefix}}}
 	if x.Masquerade {
@@ -52,11 +53,11 @@ func (x Subnet) facts() []record.Fact {
 	return out
 }
 
-// masquerade is the name of the subnet's masquerade.
+// masquerade returns the name of the fact that masquerades the subnet.
 func (x Subnet) masquerade() string { return "masquerade-" + x.Prefix.String() }
 
-// holder holds facts for a mesh. It is not the owner of an attachment, so no gc of
-// attachments looks for its container.
+// holder is the mesh as a holder of facts. It is not an attachment, so gc does not look for a
+// container.
 type holder struct {
 	mark  mark
 	store *record.Store
@@ -77,11 +78,11 @@ func (h holder) keep(subnets []Subnet) ([]Subnet, error) {
 	return out, nil
 }
 
-// first is the plugin that the agents' configurations begin with.
+// first is the first plugin in the configurations that the agents write.
 const first = "bridge"
 
-// counted reports whether an attachment of a network may have only the mesh's masquerade.
-// The records show it, and one that cannot be read may be of such an attachment.
+// counted reports whether the mesh's masquerade may be the only one that an attachment of the
+// network has. The records show it. If a record cannot be read, counted returns true.
 func (h holder) counted(network string) bool {
 	records, torn, err := h.store.Scan(network)
 	return err != nil || len(torn) > 0 || slices.ContainsFunc(records, func(r *record.Record) bool {
@@ -89,7 +90,8 @@ func (h holder) counted(network string) bool {
 	})
 }
 
-// take holds the wanted facts, and restores what another program removed from the firewall.
+// take holds the wanted facts. It also restores elements that another program removed from the
+// firewall.
 func (h holder) take(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
 	var errs []error
 	held := &netstate.Env{NFT: env.NFT, Records: h.store}
@@ -102,7 +104,7 @@ func (h holder) take(ctx context.Context, env *netstate.Env, subnets []Subnet) e
 	return errors.Join(append(errs, env.NFT.Commit(ctx))...)
 }
 
-// drop releases facts that are held and not wanted.
+// drop releases facts that the mesh holds but no longer wants.
 func (h holder) drop(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
 	var want []string
 	for _, x := range subnets {

@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Look reads the kernel's routes to every peer, and what Compile needs to know of this
-// host. It fails if the host lacks one of its own underlay addresses.
+// Look reads the kernel's routes to every peer, and what Compile needs to know about this
+// host. It fails if this host does not have one of its own underlay addresses.
 func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
 	f := Facts{Reach: make(map[netip.Addr]Reach)}
 	_, err := m.conn.Sysctl("net/ipv6/conf/all/forwarding")
@@ -44,9 +44,9 @@ func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
 	return f, nil
 }
 
-// reach reads the route to one address. A link that is not Ethernet (WireGuard, GRE) has
-// peers without a gateway, but does not forward packets for other destinations through
-// them.
+// reach reads the route to one address. A link that is not Ethernet (WireGuard, GRE) does not
+// count as a direct link: its peers have no gateway, but it does not forward packets for other
+// destinations through them.
 func (m *Mesh) reach(a netip.Addr) (Reach, error) {
 	routes, err := m.conn.RouteGet(a.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
@@ -63,7 +63,7 @@ func (m *Mesh) reach(a netip.Addr) (Reach, error) {
 	}, nil
 }
 
-// noRoute drops errors that only mean that there is no route at the moment.
+// noRoute drops errors that only mean that there is no route now.
 func noRoute(a netip.Addr, err error) error {
 	for _, none := range [...]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.EACCES, unix.EAGAIN} {
 		if errors.Is(err, none) {
@@ -85,7 +85,7 @@ func (m *Mesh) addrs() ([]netlink.Addr, error) {
 	return slices.DeleteFunc(list, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }), nil
 }
 
-// own finds the host's addresses in its blocks, and notes for Watch where it looked.
+// own returns the host's addresses in its blocks. It stores for Watch what it looked at.
 func (m *Mesh) own(blocks []netip.Prefix, addrs []netlink.Addr) map[netip.Prefix]netip.Addr {
 	out := make(map[netip.Prefix]netip.Addr)
 	for _, b := range blocks {
@@ -105,7 +105,7 @@ func (m *Mesh) own(blocks []netip.Prefix, addrs []netlink.Addr) map[netip.Prefix
 	return out
 }
 
-// UplinkMTU returns the least MTU, in bytes, of the links that have these addresses.
+// UplinkMTU returns the lowest MTU of the links that have these addresses, in bytes.
 func (m *Mesh) UplinkMTU(underlay []netip.Addr) (int, error) {
 	addrs, err := m.addrs()
 	if err != nil {

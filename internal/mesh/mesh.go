@@ -26,29 +26,29 @@ import (
 type Options struct {
 	Paths paths.Paths
 
-	// Wanted is a path of the agent that exists as long as the agent is installed, such as
-	// its state directory: without it, `patchbay gc` may remove the mesh. With "" only the
-	// mesh's record counts.
+	// Wanted is a path that exists as long as the agent is installed, such as the agent's state
+	// directory. If the path no longer exists, `patchbay gc` may remove the mesh. If Wanted is
+	// "", only the mesh's record counts.
 	Wanted string
 
-	// Warn receives errors that stop nothing: a sysctl that is read-only, or rules of
-	// iptables-legacy that drop what no rule in nftables can accept. It may be nil.
+	// Warn receives errors that stop nothing. Examples are a read-only sysctl, and rules of
+	// iptables-legacy that drop packets and that no nftables rule can override. Warn may be nil.
 	Warn func(error)
 }
 
-// Mesh works in the namespace of the thread that calls Open. All other calls must run in
-// that namespace, too, one at a time.
+// Mesh works in the namespace of the thread that called Open. All other calls must run in the
+// same namespace, one at a time.
 type Mesh struct {
 	opts Options
 	conn *nl.Conn
 
-	legacy resident.Failure // of iptables-legacy's rules
+	legacy resident.Failure // rules of iptables-legacy that drop packets
 
-	// For Watch: what to watch.
+	// The following fields tell Watch what to watch. mu protects them.
 	mu      sync.Mutex
-	depends map[string]int      // links that the last State uses, and their indexes
-	uplinks []int               // links with the underlay addresses
-	blocks  []netip.Prefix      // those of Self
+	depends map[string]int      // links that the last State uses, with their indexes
+	uplinks []int               // links with underlay addresses
+	blocks  []netip.Prefix      // blocks of Self
 	known   map[netip.Addr]bool // the host's addresses at the last Look
 }
 
@@ -64,11 +64,11 @@ func Open(o Options) (*Mesh, error) {
 	return &Mesh{opts: o, conn: conn}, nil
 }
 
-// Close closes the socket. All objects in the kernel stay.
+// Close closes the socket. All objects in the kernel remain.
 func (m *Mesh) Close() { m.conn.Close() }
 
-// Apply calls Look, Compile and Sync. The error joins what was left out or failed; the rest
-// is done.
+// Apply calls Look, Compile and Sync. The error joins what Compile left out and what failed;
+// everything else is done.
 func (m *Mesh) Apply(ctx context.Context, self Self, peers []Peer) error {
 	facts, err := m.Look(self, peers)
 	if err != nil {
@@ -81,9 +81,8 @@ func (m *Mesh) Apply(ctx context.Context, self Self, peers []Peer) error {
 	return errors.Join(err, m.Sync(ctx, s))
 }
 
-// Sync brings the kernel into the state by changing what differs. After a failure it
-// continues, and it returns all errors, joined. It adds new routes before it removes old
-// ones.
+// Sync changes the kernel where it differs from the state. It continues after an error and
+// joins all errors. It adds new routes before it removes old ones.
 func (m *Mesh) Sync(ctx context.Context, s State) error {
 	unlock, err := lock(ctx, m.opts.Paths)
 	if err != nil {
@@ -101,7 +100,7 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	m.warnLegacy(s.Subnets)
 	subnets, err := h.keep(s.Subnets)
 	if err != nil {
-		return err // it is unknown what may go
+		return err // not known what may be removed
 	}
 	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, subnets)}
 	var links []placed
@@ -122,12 +121,12 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	return errors.Join(errs...)
 }
 
-// mark is carried by everything of this mesh.
+// mark returns the mark of this mesh, which all its objects have.
 func (s State) mark() mark { return mark{s.Protocol, s.Name} }
 
-// Clear removes everything of a mesh ("": the default), as its record shows: routes,
-// devices, facts, the record. It is for the removal of the agent. A mesh that never existed
-// is no error.
+// Clear removes everything of a mesh: routes, devices, facts and the record. The record names
+// them. The name "" means the default mesh. It is called when the agent is removed. It accepts
+// that the mesh never existed.
 func (m *Mesh) Clear(ctx context.Context, name string) error {
 	if name == "" {
 		name = DefaultName
@@ -139,12 +138,12 @@ func (m *Mesh) Clear(ctx context.Context, name string) error {
 	defer unlock()
 	rec, err := readRecord(m.opts.Paths, name)
 	if err != nil || rec == nil {
-		rec = &note{Protocol: DefaultProtocol, Name: name} // with the mark of the default
+		rec = &note{Protocol: DefaultProtocol, Name: name} // has the mark of the default mesh
 	}
 	return m.clear(ctx, rec.mark())
 }
 
-// clear removes the record last, so that a killed clear is repeated.
+// clear removes the record last, so that a killed clear can be repeated.
 func (m *Mesh) clear(ctx context.Context, k mark) error {
 	fw, store := nft.Open(m.opts.Paths.Run), record.New(m.opts.Paths.Run)
 	defer store.Close()
@@ -157,12 +156,12 @@ func (m *Mesh) clear(ctx context.Context, k mark) error {
 		return fmt.Errorf("clear mesh %s: %w", k.name, err)
 	}
 	if rec, err := readRecord(m.opts.Paths, k.name); err == nil && rec != nil && rec.mark() != k {
-		return nil // the record of another mesh of the same name
+		return nil // the record of another mesh with the same name
 	}
 	return dropRecord(m.opts.Paths, k.name)
 }
 
-// lock makes Sync, Clear and gc take turns.
+// lock lets only one of Sync, Clear and gc run at a time.
 func lock(ctx context.Context, p paths.Paths) (unlock func(), err error) {
 	if err := durable.MakeDir(p.Run, recordDir); err != nil {
 		return nil, fmt.Errorf("lock mesh: %w", err)

@@ -9,29 +9,29 @@ import (
 	"net/netip"
 )
 
-// Transport is the way packets reach a peer.
+// Transport says how packets reach a peer.
 type Transport string
 
-// The transports. The values are those of package store.
+// These values are the same as in package store.
 const (
-	Routes Transport = "routes" // plain routes; the peer is on the same link
+	Routes Transport = "routes" // plain routes; the peer must be on the same link
 	VXLAN  Transport = "vxlan"
-	Auto   Transport = "auto" // routes if the peer is on the same link, else VXLAN; "" too
+	Auto   Transport = "auto" // routes if the peer is on the same link, else VXLAN; "" means the same
 )
 
-// Peer is another host with the blocks that it allocates addresses from. A list may have a
+// Peer is another host and the blocks from which it allocates addresses. A list may contain a
 // host more than once, for networks with different transports.
 type Peer struct {
 	ID, Name string
 	Underlay []netip.Addr     // at most one of each family
-	VTEP     net.HardwareAddr // of its end of the tunnel; nil: VTEP(ID)
-	Port     uint16           // UDP, of its end of the tunnel; 0: Self.Port
+	VTEP     net.HardwareAddr // Ethernet address of the peer's end of the tunnel; nil means VTEP(ID)
+	Port     uint16           // UDP port of the peer's end of the tunnel; 0 means Self.Port
 
 	Blocks    []netip.Prefix
 	Transport Transport
 }
 
-// label is the peer's name in errors.
+// label returns the peer's name for error texts.
 func (p Peer) label() string {
 	switch {
 	case p.Name == "" || p.Name == p.ID:
@@ -49,23 +49,23 @@ func (p Peer) vtep() net.HardwareAddr {
 	return p.VTEP
 }
 
-// Subnet is the range of a whole network: that of all hosts together.
+// Subnet is the range of a whole network, with the blocks of all hosts.
 type Subnet struct {
 	Network string // for readers of rules and errors
 	Prefix  netip.Prefix
 
-	// Masquerade translates the source of what leaves the range to the host's address. It
-	// is for attachments without a masquerade of their own, from the configuration of an
-	// earlier release.
+	// Masquerade gives packets that leave the range the host's address. It serves attachments
+	// without their own masquerade, which come from the configuration of an earlier release.
 	Masquerade bool
 
-	// Unsettled keeps such a masquerade if it exists: an ADD with that configuration may
-	// still run. If it is false, the masquerade goes with the last attachment that needs
+	// Unsettled keeps such a masquerade if it exists, because an ADD with that configuration may
+	// still run. If it is false, the masquerade is removed with the last attachment that needs
 	// it.
 	Unsettled bool
 }
 
-// The defaults of Self. The port is IANA's for VXLAN; the VNI is "pb".
+// These are the defaults of Self. The port is IANA's port for VXLAN. The VNI is the bytes
+// "pb".
 const (
 	DefaultName     = "hosts"
 	DefaultDevice   = "patchbay-vx"
@@ -74,23 +74,23 @@ const (
 	DefaultProtocol = 112
 )
 
-// Self is the host itself. The zero values mean the defaults above.
+// Self describes this host. A field with the zero value gets the default above.
 type Self struct {
-	// Name, Device, VNI and Protocol distinguish the meshes of one host: a second mesh
-	// needs four of its own. Device has 14 bytes at most.
+	// Name, Device, VNI and Protocol distinguish the meshes of one host. A second mesh needs
+	// other values for all four. Device has at most 14 bytes.
 	Name     string
 	Device   string
 	VNI      uint32
-	Protocol uint8 // of our routes (rtm_protocol); 5 to 255
+	Protocol uint8 // protocol number of our routes (rtm_protocol); 5 to 255
 
-	ID       string           // as the peers know it
+	ID       string           // id by which the peers know this host
 	Underlay []netip.Addr     // at most one of each family
-	VTEP     net.HardwareAddr // nil: VTEP(ID)
-	Port     uint16           // UDP, of the tunnel
-	MTU      int              // bytes, of the tunnel; 0: that of the uplink less the header
+	VTEP     net.HardwareAddr // Ethernet address of this end of the tunnel; nil means VTEP(ID)
+	Port     uint16           // UDP port of the tunnel
+	MTU      int              // MTU of the tunnel in bytes; 0 means the uplink's MTU minus the header
 
 	Subnets []Subnet       // all networks
-	Blocks  []netip.Prefix // this host's; a peer that claims one is refused
+	Blocks  []netip.Prefix // blocks of this host; a peer that claims one of them is refused
 }
 
 func (s Self) withDefaults() Self {
@@ -115,15 +115,15 @@ func (s Self) withDefaults() Self {
 	return s
 }
 
-// VTEP returns the Ethernet address of a host's end of the tunnel: locally administered,
-// and always the same for an id.
+// VTEP returns the Ethernet address of a host's end of the tunnel. It is locally administered
+// and depends only on the id.
 func VTEP(id string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte("patchbay vtep\x00" + id))
 	return append(net.HardwareAddr{0x02}, sum[:5]...)
 }
 
-// NextHop returns the link-local address derived from an Ethernet address of 6 bytes
-// (modified EUI-64, RFC 4291 appendix A).
+// NextHop returns the link-local address derived from an Ethernet address of 6 bytes (modified
+// EUI-64, RFC 4291 appendix A).
 func NextHop(mac net.HardwareAddr) netip.Addr {
 	return netip.AddrFrom16([16]byte{
 		0: 0xfe, 1: 0x80,
@@ -131,8 +131,8 @@ func NextHop(mac net.HardwareAddr) netip.Addr {
 	})
 }
 
-// Overhead returns the bytes that VXLAN adds before an inner IP packet over an underlay of
-// a family: Ethernet 14, VXLAN 8, UDP 8, IP 20 or 40.
+// Overhead returns the number of bytes that VXLAN adds before an inner IP packet: Ethernet 14,
+// VXLAN 8, UDP 8, IP 20 or 40. The family of the underlay decides the size of the IP header.
 func Overhead(underlay netip.Addr) int {
 	if underlay.Is4() {
 		return 50
@@ -140,9 +140,9 @@ func Overhead(underlay netip.Addr) int {
 	return 70
 }
 
-// ContainerMTU returns the MTU for containers, in bytes, from the uplink's MTU and the
-// host's underlay addresses: no packet is too long for any transport that the network may
-// use.
+// ContainerMTU returns the MTU for containers, in bytes. It depends on the uplink's MTU and on
+// the host's underlay addresses. With this MTU, packets fit every transport that the network
+// may use.
 func ContainerMTU(uplink int, t Transport, underlay []netip.Addr) int {
 	if t == Routes {
 		return uplink

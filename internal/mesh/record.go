@@ -21,13 +21,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// recordDir is below the run directory: it has a file for each wanted mesh.
+// recordDir is a directory in the run directory. It has a file for each wanted mesh.
 const recordDir = "mesh"
 
-// recordSchema is the version of the record's format. A newer one is not read.
+// recordSchema is the version of the record's format. This program does not read a newer one.
 const recordSchema = 1
 
-// note is the record of a mesh: written before the first change, removed after the last.
+// note is the record of a mesh. It is written before the first change and removed after the
+// last one.
 type note struct {
 	Schema   int    `json:"schema"`
 	Name     string `json:"name"`
@@ -46,7 +47,8 @@ func (n *note) stands() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// mark is carried by devices and facts of a mesh; it is enough to find all its objects.
+// mark identifies the devices and facts of a mesh. It is enough to find all objects of the
+// mesh.
 type mark struct {
 	protocol uint8
 	name     string
@@ -54,7 +56,7 @@ type mark struct {
 
 const (
 	aliasPrefix  = "patchbay-mesh:"
-	holderPrefix = "mesh." // no owner of an attachment has a dot
+	holderPrefix = "mesh." // the owner key of an attachment has no dot
 )
 
 func (k mark) String() string { return fmt.Sprintf("%d.%s", k.protocol, k.name) }
@@ -63,14 +65,14 @@ func (k mark) alias() string { return aliasPrefix + k.String() }
 
 func (k mark) holder() owner.Key { return owner.Key(holderPrefix + k.String()) }
 
-// IsHolder reports whether a holder of a shared fact has the form of a mesh's.
+// IsHolder reports whether the holder of a shared fact looks like a mesh.
 func IsHolder(o owner.Key) bool {
 	rest, ok := strings.CutPrefix(string(o), holderPrefix)
 	_, valid := parseMark(rest)
 	return ok && valid
 }
 
-// parseMark parses what follows either prefix.
+// parseMark parses the text after either prefix.
 func parseMark(s string) (k mark, ok bool) {
 	number, name, ok := strings.Cut(s, ".")
 	n, err := strconv.ParseUint(number, 10, 8)
@@ -82,14 +84,14 @@ func recordPath(p paths.Paths, name string) string {
 	return filepath.Join(p.Run, recordDir, name+".json")
 }
 
-// note writes the record if it differs. A mesh with another mark is cleared first, because
-// nothing else would find the objects with the old mark.
+// note writes the record if it differs. If the mesh has another mark than its record, note
+// first clears the old mesh, because nothing else would find the objects with the old mark.
 func (m *Mesh) note(ctx context.Context, s State) error {
 	want := note{recordSchema, s.Name, s.Protocol, m.opts.Wanted}
 	old, err := readRecord(m.opts.Paths, s.Name)
 	switch {
 	case err != nil:
-		m.opts.Warn(err) // it is written again
+		m.opts.Warn(err) // a damaged record is written again
 	case old != nil && old.mark() != want.mark():
 		if err := m.clear(ctx, old.mark()); err != nil {
 			return err
@@ -107,7 +109,7 @@ func (m *Mesh) note(ctx context.Context, s State) error {
 	return nil
 }
 
-// readRecord returns nil if there is none.
+// readRecord returns the record of a mesh, or nil if there is none.
 func readRecord(p paths.Paths, name string) (*note, error) {
 	data, err := durable.Read(recordPath(p, name))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,12 +14,12 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// ErrForeignRoute is wrapped when a route of another program conflicts with one of ours. It
-// is never replaced.
+// ErrForeignRoute means that a route of another program conflicts with one of ours. We never
+// replace such a route.
 var ErrForeignRoute = errors.New("a foreign route is in the way")
 
-// routes brings the routes into their state: first it adds and changes, each in one step,
-// then it removes what is no longer wanted.
+// routes makes our routes in the kernel equal to the state. It first adds and changes routes,
+// each in one step. Then it removes routes that are no longer wanted.
 func (m *Mesh) routes(s State) error {
 	have, err := m.ourRoutes(s.Protocol)
 	if err != nil {
@@ -48,7 +48,7 @@ func (m *Mesh) routes(s State) error {
 	return errors.Join(errs...)
 }
 
-// routeKey identifies a route in the kernel, apart from its next hop.
+// routeKey identifies a route in the kernel, without its next hop.
 type routeKey struct {
 	dst    netip.Prefix
 	metric int
@@ -56,15 +56,15 @@ type routeKey struct {
 
 func keyOf(r *netlink.Route) routeKey { return routeKey{nl.PrefixOf(r.Dst), r.Priority} }
 
-// existing is a route of ours in the kernel.
+// existing is a route of ours that the kernel has.
 type existing struct {
 	route *netlink.Route
 	stale bool // no longer wanted
 }
 
-// ensure adds or replaces one route, and marks the existing one as wanted. It does so even
-// if the route must change and cannot: it may still carry the part of the block that a
-// foreign route leaves.
+// ensure adds or replaces a route and marks the existing one as wanted. It marks the existing
+// route even if it cannot change it. The existing route may still carry the part of the block
+// that a foreign route does not cover.
 func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
 	if have != nil {
 		have.stale = false
@@ -83,13 +83,14 @@ func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
 	return err
 }
 
-// foreign reads which route the kernel takes into a block. It refuses a foreign route for
-// the same block or for a part of it. It also refuses a link of the host whose network
-// contains the block: packets for neighbours there would go to a peer.
+// foreign reads the kernel's route into a block. It returns an error if a route of another
+// program covers the same block or a part of it. It also returns an error if the network of a
+// local link contains the block, because packets for neighbours on that link would go to a
+// peer.
 func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
 	a := dst.Addr()
 	if !dst.IsSingleIP() {
-		a = a.Next() // the first address may be a broadcast address
+		a = a.Next() // the first address of a block may be a broadcast address
 	}
 	got, err := m.conn.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil || len(got) == 0 {
@@ -111,7 +112,7 @@ func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
 // ipv6Metric is the kernel's default metric of an IPv6 route (IP6_RT_PRIO_USER).
 const ipv6Metric = 1024
 
-// message returns a route in the kernel's form. links caches the indexes of links.
+// message returns a route in the netlink library's type. links caches the indexes of links.
 func (m *Mesh) message(r Route, protocol uint8, links map[string]int) (*netlink.Route, error) {
 	if links[r.Link] == 0 {
 		link, err := m.conn.Link(r.Link)
@@ -153,7 +154,7 @@ func hop(r netlink.Route) netip.Addr {
 	return nl.AddrOf(r.Gw)
 }
 
-// ourRoutes returns the routes with our protocol in the main table.
+// ourRoutes returns the routes in the main table that have our protocol.
 func (m *Mesh) ourRoutes(protocol uint8) ([]netlink.Route, error) {
 	filter := &netlink.Route{Protocol: netlink.RouteProtocol(protocol), Table: unix.RT_TABLE_MAIN}
 	const by = netlink.RT_FILTER_PROTOCOL | netlink.RT_FILTER_TABLE
@@ -171,7 +172,7 @@ func (m *Mesh) remove(r *netlink.Route) error {
 	return nil
 }
 
-// dropRoutes removes all routes of our protocol.
+// dropRoutes removes all routes that have our protocol.
 func (m *Mesh) dropRoutes(protocol uint8) error {
 	have, err := m.ourRoutes(protocol)
 	errs := []error{err}

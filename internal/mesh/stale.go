@@ -16,14 +16,15 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Stale is a mesh that still exists and is no longer wanted: its record is gone, or the
-// path in Options.Wanted.
+// Stale is a mesh that exists but is no longer wanted, because its record or the path in
+// Options.Wanted is gone.
 type Stale struct {
 	Name, Why string
 	mark      mark
 }
 
-// Stale lists the stale meshes that it can read, even with an error.
+// Stale lists the stale meshes. If some cannot be read, it returns an error together with the
+// others.
 func (m *Mesh) Stale() ([]Stale, error) {
 	marks, err := m.marks()
 	errs := []error{err}
@@ -37,8 +38,8 @@ func (m *Mesh) Stale() ([]Stale, error) {
 	return list, errors.Join(errs...)
 }
 
-// unwanted returns the reason why a mesh may go; "" if it may not. A record that cannot be
-// read may be from a newer program.
+// unwanted returns the reason why a mesh may be removed, or "" if it must stay. A mesh whose
+// record cannot be read must stay, because the record may come from a newer program.
 func (m *Mesh) unwanted(k mark) (why string, err error) {
 	rec, err := readRecord(m.opts.Paths, k.name)
 	switch {
@@ -65,7 +66,7 @@ func (m *Mesh) Remove(ctx context.Context, s Stale) error {
 	return m.clear(ctx, s.mark)
 }
 
-// marks finds every mesh that has a record, a device or a fact. Routes without any of them
+// marks returns every mesh that has a record, a device or a fact. Routes without any of these
 // belong to the default mesh.
 func (m *Mesh) marks() (list []mark, err error) {
 	note := func(s, prefix string) {
@@ -102,7 +103,7 @@ func (m *Mesh) marks() (list []mark, err error) {
 	return list, errors.Join(errs...)
 }
 
-// recorded returns the marks of readable records.
+// recorded returns the marks of the records that can be read.
 func (m *Mesh) recorded() (list []mark, err error) {
 	entries, err := os.ReadDir(filepath.Join(m.opts.Paths.Run, recordDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

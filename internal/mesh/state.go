@@ -14,44 +14,45 @@ import (
 type State struct {
 	Name     string
 	Protocol uint8
-	Devices  []Device // at most one for each family of the underlay
+	Devices  []Device // at most one per family of the underlay
 	Routes   []Route
 	Subnets  []Subnet
 }
 
-// Device is one end of the tunnel.
+// Device is this host's end of the tunnel.
 type Device struct {
 	Name    string
 	VNI     uint32
 	Port    uint16
-	Local   netip.Addr // the underlay address
+	Local   netip.Addr // underlay address
 	MAC     net.HardwareAddr
 	MTU     int  // bytes
 	NoIPv6  bool // the kernel has no IPv6
 	Tunnels []Tunnel
 }
 
-// Tunnel is the device's entries for one peer.
+// Tunnel has the device's entries for one peer.
 type Tunnel struct {
 	MAC    net.HardwareAddr
-	Remote netip.Addr   // the peer's underlay address
-	Port   uint16       // UDP, the peer's
-	Hops   []netip.Addr // next hops of routes, neighbours with this MAC
+	Remote netip.Addr   // underlay address of the peer
+	Port   uint16       // UDP port of the peer
+	Hops   []netip.Addr // next hops of routes; they are neighbours with this MAC
 }
 
 // Route is a route to one block of a peer.
 type Route struct {
 	Dst    netip.Prefix
-	Via    netip.Addr // of either family
+	Via    netip.Addr // may be IPv4 or IPv6
 	Link   string
-	OnLink bool // no other route shows the kernel that Via is on the link
-	// Src is the source address of the host's own processes: its address in the network,
-	// once it has one. With its underlay address their packets would reach the other side
-	// from outside the network, where a FORWARD policy drops them.
+	OnLink bool // Via is on the link, but no other route tells the kernel so
+	// Src is the source address for programs on this host. It is the host's address in the
+	// network, if it has one. If the programs used the underlay address, their packets would
+	// arrive at the other host from outside the network, and a FORWARD policy would drop them
+	// there.
 	Src netip.Addr
 }
 
-// String returns the state as commands of ip(8), bridge(8) and nft(8), one object a line.
+// String returns the state as commands of ip(8), bridge(8) and nft(8), one object per line.
 func (s State) String() string {
 	var b strings.Builder
 	for _, x := range s.Subnets {
@@ -70,7 +71,7 @@ func (s State) String() string {
 	return b.String()
 }
 
-// String returns the device with its peers.
+// String returns the commands for the device and its peers.
 func (d Device) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "ip link add %s mtu %d address %s type vxlan id %d local %s dstport %d nolearning udpcsum\n",

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// validate checks the host itself. Its values come from a configuration and, through a
-// store, from other hosts, so none is trusted.
+// validate checks the description of this host. It trusts no value, because values come from a
+// configuration and, through a store, from other hosts.
 func (s Self) validate() error {
 	if err := spec.ValidateIfName(s.Device + "6"); err != nil {
 		return fmt.Errorf("device %q: %w", s.Device, err)
@@ -25,7 +25,7 @@ func (s Self) validate() error {
 	if s.VNI >= 1<<24 {
 		return fmt.Errorf("VNI %d has more than 24 bits", s.VNI)
 	}
-	if s.Protocol <= 4 { // unspec, redirect, kernel, boot, static
+	if s.Protocol <= 4 { // 0 to 4 are unspec, redirect, kernel, boot and static
 		return fmt.Errorf("route protocol %d is the system's", s.Protocol)
 	}
 	if err := checkMAC(s.VTEP); err != nil {
@@ -34,8 +34,8 @@ func (s Self) validate() error {
 	return checkUnderlay(s.Underlay)
 }
 
-// reserved returns ranges that no network may overlap: routes for them would catch the
-// host's own packets, or all.
+// reserved returns ranges that no network may overlap. Routes for them would catch the host's
+// own packets, or all packets.
 func reserved() []netip.Prefix {
 	return []netip.Prefix{
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{}), 8),                  // this network, and the default route
@@ -49,7 +49,7 @@ func reserved() []netip.Prefix {
 	}
 }
 
-// CheckSubnet refuses a range that no network can have.
+// CheckSubnet returns an error if no network can have this range.
 func CheckSubnet(p netip.Prefix) error {
 	if !p.IsValid() || p.Addr().Is4In6() {
 		return fmt.Errorf("%v is not a subnet", p)
@@ -77,8 +77,8 @@ func checkUnderlay(addrs []netip.Addr) error {
 	return nil
 }
 
-// within refuses an underlay address inside a network: outer packets to it would go into
-// the tunnel that they come from.
+// within returns an error if an underlay address is inside a network, because outer packets to
+// it would go into the same tunnel again.
 func within(addrs []netip.Addr, subnets []Subnet) error {
 	for _, a := range addrs {
 		for _, n := range subnets {
@@ -90,9 +90,10 @@ func within(addrs []netip.Addr, subnets []Subnet) error {
 	return nil
 }
 
-// apart leaves out networks that no host can have, and networks that contain an underlay
-// address of this host: they cannot work here, and the others can. Two overlapping networks
-// are an error, because the owners of their blocks are ambiguous.
+// apart leaves out networks with a range that no host can use. It also leaves out networks
+// that contain an underlay address of this host, because they cannot work here; the other
+// networks can. If two networks overlap, it returns an error, because it is not clear to which
+// network a block belongs.
 func (c *compiler) apart() error {
 	var kept []Subnet
 	for _, n := range c.self.Subnets {
@@ -124,7 +125,7 @@ func checkMAC(mac net.HardwareAddr) error {
 	return nil
 }
 
-// check checks a peer except for its blocks.
+// check checks a peer, except its blocks.
 func (c *compiler) check(p Peer) error {
 	switch p.Transport {
 	case "", Auto, Routes, VXLAN:
@@ -156,7 +157,7 @@ func (c *compiler) check(p Peer) error {
 	return nil
 }
 
-// checkBlock refuses a block that is not the peer's own.
+// checkBlock returns an error if a block does not belong to the peer.
 func (c *compiler) checkBlock(block netip.Prefix) error {
 	holds := func(s Subnet) bool {
 		return block.IsValid() && s.Prefix.Overlaps(block) && s.Prefix.Bits() <= block.Bits()

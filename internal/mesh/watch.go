@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// remember notes the links that a State uses.
+// remember stores the links that a State uses.
 func (m *Mesh) remember(s State) {
 	names := make(map[string]int)
 	for _, d := range s.Devices {
@@ -35,8 +35,8 @@ func (m *Mesh) remember(s State) {
 	m.depends = names
 }
 
-// concerns reports whether the State uses a link. A link that was created again has the
-// name, one that is gone has the index.
+// concerns reports whether the State uses a link. It compares name and index: a link that was
+// created again has the same name, and an event about a deleted link has the same index.
 func (m *Mesh) concerns(name string, index int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,8 +51,8 @@ func (m *Mesh) concerns(name string, index int) bool {
 	return false
 }
 
-// moved reports whether an address that appeared or disappeared matters: it is an uplink's,
-// or this host's in one of its blocks. The kernel also reports a renewed lifetime as a new
+// moved reports whether a new or removed address matters: it is on an uplink, or it is this
+// host's address in one of its blocks. The kernel also reports a renewed lifetime as a new
 // address.
 func (m *Mesh) moved(u netlink.AddrUpdate) bool {
 	a := nl.AddrOf(u.LinkAddress.IP)
@@ -64,13 +64,15 @@ func (m *Mesh) moved(u netlink.AddrUpdate) bool {
 	return slices.Contains(m.uplinks, u.LinkIndex) || slices.ContainsFunc(m.blocks, func(b netip.Prefix) bool { return b.Contains(a) })
 }
 
-// Watch calls changed, from one goroutine, after a change of the links that the last Sync
-// used or that have the underlay addresses, of routes through them, of a default route, or
-// of the host's addresses that matter: an uplink that went down removed our routes, or one
-// got another address or MTU. The caller then syncs again after a moment, because changes
-// come in bursts. Watch also reports the changes of Sync itself, after which the second
-// Sync writes nothing. Watch returns when ctx ends, or with an error when the kernel's
-// events cannot be read. It may run beside Sync.
+// Watch calls changed after each change that may require a Sync. It watches the links that the
+// last Sync used, the links with underlay addresses, the routes through them, default routes,
+// and the host's addresses that matter. For example, the kernel removes our routes when an
+// uplink goes down, and an uplink may get another address or MTU.
+//
+// Watch calls changed from one goroutine. The caller should wait a moment before it syncs,
+// because changes come in bursts. Watch also reports the changes that Sync makes; the Sync
+// after that writes nothing. Watch returns when ctx ends, or with an error if it cannot read
+// the kernel's events. It may run at the same time as Sync.
 func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
 	links, routes, addrs := make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.AddrUpdate)
@@ -95,7 +97,7 @@ func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 			return nil
 		}
 		if !ok {
-			lose(errNoEvents) // unless the library gave a cause
+			lose(errNoEvents) // used only if the library gave no cause
 			changed()         // events may have been lost
 			return fmt.Errorf("watch links, routes and addresses: %w", context.Cause(listening))
 		}
@@ -107,9 +109,9 @@ func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 
 var errNoEvents = errors.New("the kernel sends no more events")
 
-// next waits for one event and reports whether it matters. It is not ok after the last one:
-// the library reports the cause, such as a full socket, and then closes its channel, so
-// that either may be seen first.
+// next waits for one event and reports whether the event matters. ok is false after the last
+// event. The library reports the cause, such as a full socket, and then closes its channel;
+// next may see either of them first.
 func (m *Mesh) next(listening context.Context, links <-chan netlink.LinkUpdate, routes <-chan netlink.RouteUpdate, addrs <-chan netlink.AddrUpdate) (matters, ok bool) {
 	select {
 	case <-listening.Done():
@@ -123,7 +125,7 @@ func (m *Mesh) next(listening context.Context, links <-chan netlink.LinkUpdate, 
 	}
 }
 
-// drain lets the library's goroutines end after the last reader.
+// drain reads the remaining events, so that the library's goroutines can end.
 func drain[T any](c <-chan T) {
 	for range c {
 	}

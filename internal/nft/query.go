@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Get fetches one element by key: a constant 0.06 ms. In a network-level set it finds the
-// range that holds key. It does not find an element that is being removed (see Remove).
+// Get returns the element with this key. It always takes about 0.06 ms. In a set of networks
+// it returns the range that contains key. It does not return an element that is being removed
+// (see Remove).
 func (c *Conn) Get(set string, key []byte) (Element, bool, error) {
 	spec, ok := specOf(set)
 	if !ok {
@@ -29,13 +30,13 @@ func (c *Conn) Get(set string, key []byte) (Element, bool, error) {
 	return got[0].Element, got[0].found && !got[0].leaving, nil
 }
 
-// found is the answer to a query for an element or a set.
+// found is the kernel's answer about an element or a set.
 type found struct {
 	Element
 	found bool
 }
 
-// get fetches elements. A missing table, set or element is an answer, not an error.
+// get reads elements. A missing table, set or element is not an error; found is false then.
 func (c *Conn) get(what []query) ([]found, error) {
 	out := make([]found, len(what))
 	return out, c.ask(what, func(i int, answer []netlink.Message) error { return out[i].read(answer) })
@@ -58,9 +59,9 @@ func (f *found) read(got []netlink.Message) error {
 	return nil
 }
 
-// List returns every element of a set, unordered: 139 ms at 20,000. It is for GC, repair
-// and doctor, and for network-level sets, which are small. A missing table or set has no
-// elements. While other processes write, the kernel cannot promise a consistent listing:
+// List returns all elements of a set in any order; 20,000 elements take 139 ms. GC, repair and
+// doctor use it, and so do operations on the sets of networks, which are small. For a missing
+// table or set it returns none. While other processes write, a listing may be inconsistent;
 // after five tries List returns the last one.
 func (c *Conn) List(set string) ([]Element, error) {
 	spec, ok := specOf(set)
@@ -79,7 +80,7 @@ func (c *Conn) List(set string) ([]Element, error) {
 	}
 }
 
-// standing decodes a listing without the elements that are being removed.
+// standing decodes a listing. It leaves out elements that are being removed.
 func standing(msgs []netlink.Message) ([]Element, error) {
 	var all []Element
 	for _, m := range msgs {
@@ -96,20 +97,20 @@ func standing(msgs []netlink.Message) ([]Element, error) {
 	return all, nil
 }
 
-// Ref names a chain of any program's table; with an empty Chain it names the table.
+// Ref names a chain of any program's table. If Chain is empty, it names the table.
 type Ref struct {
 	Family nftables.TableFamily
 	Table  string
 	Chain  string
 }
 
-// Presence is what Look finds.
+// Presence says what Look found.
 type Presence struct {
 	Found bool
-	Drops bool // a base chain whose policy is drop
+	Drops bool // the chain is a base chain with the policy drop
 }
 
-// Look asks for chains and tables in one system call.
+// Look checks chains and tables in one system call.
 func (c *Conn) Look(refs ...Ref) ([]Presence, error) {
 	what := make([]query, len(refs))
 	for i, r := range refs {
@@ -142,27 +143,27 @@ func (r Ref) query() query {
 	return query{get: unix.NFT_MSG_GETCHAIN, family: r.Family, table: r.Table, within: unix.NFTA_CHAIN_NAME, name: r.Chain}
 }
 
-// query asks for a table or for what is in it.
+// query asks for a table, or for an object in a table.
 type query struct {
 	get    netlink.HeaderType // unix.NFT_MSG_GETTABLE, …
 	family nftables.TableFamily
-	table  string // attribute 1 of each query; "": all of the family
-	within uint16 // the attribute of name
-	name   string // of the chain or set; "": of all
-	key    []byte // of the element
+	table  string // attribute 1 of each query; "" means all tables of the family
+	within uint16 // attribute that holds name
+	name   string // name of the chain or set; "" means all
+	key    []byte // key of the element
 }
 
-// set asks for one set of ours.
+// query returns the query for the set.
 func (s setSpec) query() query {
 	return query{get: unix.NFT_MSG_GETSET, family: s.family, table: TableName, within: unix.NFTA_SET_NAME, name: s.name}
 }
 
-// element asks for one element, or for all without a key.
+// element returns the query for one element, or for all elements if key is nil.
 func (s setSpec) element(key []byte) query {
 	return query{get: unix.NFT_MSG_GETSETELEM, family: s.family, table: TableName, within: unix.NFTA_SET_ELEM_LIST_SET, name: s.name, key: key}
 }
 
-// String names what is asked for, in errors.
+// String describes in error texts what the query asks for.
 func (q query) String() string {
 	what := FamilyName(q.family)
 	for _, word := range [...]string{q.table, q.name} {
@@ -205,8 +206,9 @@ func nested(ae *netlink.AttributeEncoder, typ uint16, fill func(*netlink.Attribu
 	})
 }
 
-// ask sends queries with one system call, or with one for each 64, whose answers surely fit
-// the socket's buffer. read gets the answer to each object that exists.
+// ask sends all queries with one system call. If there are more than 64, it sends 64 at a
+// time, so that the answers fit into the socket's buffer. It calls read with the answer for
+// each object that exists.
 func (c *Conn) ask(what []query, read func(i int, answer []netlink.Message) error) error {
 	if err := c.dial(); err != nil {
 		return err
@@ -241,12 +243,13 @@ func (c *Conn) ask(what []query, read func(i int, answer []netlink.Message) erro
 	return nil
 }
 
-// list returns all that a query is for, in a long answer; of a missing table, chain or set
-// there is nothing.
+// list reads all objects that a query asks for. If the table, chain or set is missing, it
+// returns none.
 //
-// The kernel makes the parts of an answer as large as the largest buffer it has seen on the
-// socket. The library asks for the size of each part with an empty buffer and so gets parts
-// of 4 KiB, before each of which the kernel counts from the beginning.
+// The kernel sends a long answer in parts. A part is as large as the largest buffer that the
+// kernel has seen on the socket. The library would ask for the size of each part with an empty
+// buffer. The parts would then have only 4 KiB, and before each part the kernel would count
+// from the beginning.
 func (c *Conn) list(q query) ([]netlink.Message, error) {
 	m, err := q.message(netlink.Dump)
 	if err != nil {
@@ -262,7 +265,7 @@ func (c *Conn) list(q query) ([]netlink.Message, error) {
 	if raw, err := c.nl.SyscallConn(); err == nil {
 		room := make([]byte, 32<<10) // the most the kernel uses
 		_ = raw.Control(func(fd uintptr) {
-			_, _, _ = unix.Recvfrom(int(fd), room, unix.MSG_PEEK|unix.MSG_DONTWAIT) // the answer is read below
+			_, _, _ = unix.Recvfrom(int(fd), room, unix.MSG_PEEK|unix.MSG_DONTWAIT) // only shows the kernel the buffer; the answer is read below
 		})
 	}
 	msgs, err := c.nl.Receive()
@@ -278,17 +281,17 @@ func (c *Conn) list(q query) ([]netlink.Message, error) {
 	return msgs, nil
 }
 
-// Owned lists the elements of attachments, those whose comment names an owner, in the
-// common sets and in the given maps of conditions (Conditions.Maps). It reads every
-// element, so it is for GC, repair and doctor.
+// Owned returns the elements of attachments, which are the elements whose comment names an
+// owner. It searches the common sets and the given maps of conditions (Conditions.Maps). It
+// reads every element, so only GC, repair and doctor use it.
 func (c *Conn) Owned(maps ...string) (elems []Element, err error) {
 	all, err := c.ofAttachments(maps)
 	return slices.DeleteFunc(all, func(e Element) bool { _, ok := OwnerOf(e.Comment); return !ok }), err
 }
 
-// Ownerless lists the elements of the same sets that name no owner, and the elements in the
-// sets of bridges that name no network: none of our programs made them, and none removes
-// them.
+// Ownerless returns elements that none of our programs made and none removes. These are
+// elements of attachments' sets without an owner in the comment, and elements of bridges' sets
+// without a network in the comment.
 func (c *Conn) Ownerless() (elems []Element, err error) {
 	sets, err := c.setNames(nftables.TableFamilyINet)
 	if err != nil {
@@ -306,7 +309,7 @@ func (c *Conn) Ownerless() (elems []Element, err error) {
 	return append(elems, slices.DeleteFunc(ofBridges, func(e Element) bool { return e.Comment != "" })...), err
 }
 
-// ofAttachments lists the elements in the sets of attachments and in the given maps.
+// ofAttachments returns the elements in the sets of attachments and in the given maps.
 func (c *Conn) ofAttachments(maps []string) (elems []Element, err error) {
 	sets, err := c.setNames(nftables.TableFamilyINet)
 	if err != nil {
@@ -318,7 +321,7 @@ func (c *Conn) ofAttachments(maps []string) (elems []Element, err error) {
 	return c.listAll(append(setsWhere(func(s setSpec) bool { return s.level == ofAttachments }), maps...)...)
 }
 
-// OfNetworks lists the elements of networks. Each comment is the network's name.
+// OfNetworks returns the elements of networks. The comment of each is the network's name.
 func (c *Conn) OfNetworks() (elems []Element, err error) {
 	return c.listAll(setsWhere(func(s setSpec) bool { return s.level == ofNetworks })...)
 }

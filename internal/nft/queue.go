@@ -12,15 +12,15 @@ import (
 	"github.com/google/nftables"
 )
 
-// op is one queued operation on one element.
+// op is a queued operation on one element.
 type op struct {
-	remove bool // else add
+	remove bool // remove the element; otherwise add it
 	el     Element
-	decide func(*TakenError) error // called when another owner has the key
+	decide func(*TakenError) error // called if another owner has the key
 	heir   Replacement             // called when the element is removed; may be nil
 }
 
-// String is the operation in words.
+// String describes the operation.
 func (o op) String() string {
 	if o.remove {
 		return "remove element " + o.el.String()
@@ -28,57 +28,55 @@ func (o op) String() string {
 	return "add element " + o.el.String()
 }
 
-// Replacement returns the element, of the same key, that replaces a removed one; ok is false when
-// none does. It may be called more than once.
+// Replacement returns the element that replaces a removed element with the same key. ok is false
+// if no element replaces it. It may be called more than once.
 type Replacement func(gone Element) (next Element, ok bool)
 
-// ErrKeep is what decide of Claim returns to keep the other owner's element.
+// ErrKeep is what the decide function of Claim returns to keep the other owner's element.
 var ErrKeep = errors.New("another owner keeps the element")
 
-// Extra is work beside elements that joins the transaction: a network's conditions, a rule
-// in another program's table.
+// Extra is work on other objects than elements in the same transaction, such as a network's
+// conditions or a rule in another program's table.
 type Extra interface {
-	// String describes the change for people.
+	// String describes the change.
 	String() string
-	// Plan reads the kernel's state and returns the function that queues the change, nil
-	// when nothing has to change. It may be called again when another process changed the
-	// kernel in between.
+	// Plan reads the kernel's state and returns the function that queues the change. It returns nil
+	// if nothing has to change. It is called again if another process changed the kernel's state in
+	// between.
 	Plan(c *Conn) (func(enc *nftables.Conn) error, error)
 }
 
-// Add queues elements. It leaves an element alone that exists and is the same, and replaces
-// one that differs in the same transaction. But Commit returns a *TakenError when another
-// owner has the key in a map of published ports.
+// Add queues elements. If an equal element exists, Commit leaves it unchanged. If an element with
+// the same key differs, Commit replaces it in the same transaction. But in a map of published
+// ports, Commit returns a *TakenError if another owner has the key.
 func (c *Conn) Add(elems ...Element) { c.push(elems, op{}) }
 
-// Claim is Add with a decision about keys of other owners, in plain sets too: decide
-// returns nil to replace the element, ErrKeep to keep it, or the error for Commit to
-// return.
+// Claim works like Add, but calls decide if another owner has the key, in plain sets too. decide
+// returns nil to replace the element, ErrKeep to keep it, or the error that Commit should return.
 func (c *Conn) Claim(decide func(*TakenError) error, elems ...Element) {
 	c.push(elems, op{decide: decide})
 }
 
-// Remove queues the removal of elements. It leaves elements alone that belong to another
-// owner by now; a missing one is no error. In network-level sets it removes exactly this
-// range. A network of the same kind that lies within the range must be added again in the
-// same Commit.
+// Remove queues the removal of elements. It accepts missing elements and keeps elements that now
+// belong to another owner. In a set of networks it removes exactly this range. If the range
+// contains a range of another network, the caller must add that range again in the same Commit.
 func (c *Conn) Remove(elems ...Element) { c.push(elems, op{remove: true}) }
 
-// Withdraw is Remove that calls heir for the replacement of each element that exists and is
-// removed; removal and replacement are one transaction.
+// Withdraw works like Remove, but asks heir for a replacement of each element that it removes.
+// Removal and replacement happen in one transaction.
 func (c *Conn) Withdraw(heir Replacement, elems ...Element) {
 	c.push(elems, op{remove: true, heir: heir})
 }
 
-// Merger is an Extra that can merge with another one. Plan reads what the kernel has, not
-// what other extras will do, so two extras that create the same chain must become one.
+// Merger is an Extra that can be merged with another one. Plan reads what the kernel has and does
+// not know what other extras will do. So two extras that create the same chain must become one.
 type Merger interface {
 	Extra
-	// Merge returns both in one; ok is false when they have nothing in common.
+	// Merge joins two extras. ok is false if they cannot be joined.
 	Merge(next Extra) (both Extra, ok bool)
 }
 
-// Queue adds work beside elements to the transaction.
+// Queue adds an extra to the transaction.
 func (c *Conn) Queue(x Extra) {
 	for i := range c.extras {
 		if m, ok := c.extras[i].(Merger); ok {
@@ -91,7 +89,8 @@ func (c *Conn) Queue(x Extra) {
 	c.extras = append(c.extras, x)
 }
 
-// push keeps the last operation on each element.
+// push queues an operation for each element. It replaces an earlier operation on the same
+// element.
 func (c *Conn) push(elems []Element, o op) {
 	if c.index == nil {
 		c.index = make(map[string]int)
@@ -108,13 +107,13 @@ func (c *Conn) push(elems []Element, o op) {
 	}
 }
 
-// Pending reports whether Commit has anything to do.
+// Pending reports whether Commit has work to do.
 func (c *Conn) Pending() bool { return len(c.queue)+len(c.extras) > 0 }
 
 // Discard empties the queue.
 func (c *Conn) Discard() { c.queue, c.index, c.extras = nil, nil, nil }
 
-// String lists the queue, one line each.
+// String lists the queue, one operation per line.
 func (c *Conn) String() string {
 	var b strings.Builder
 	for _, o := range c.queue {
@@ -126,17 +125,17 @@ func (c *Conn) String() string {
 	return b.String()
 }
 
-// TakenError reports that an element belongs to another owner.
+// TakenError means that an element belongs to another owner.
 type TakenError struct {
 	Want, Have Element
 }
 
-// Error names the other owner by the comment of its element.
+// Error names the other owner by the comment of that owner's element.
 func (e *TakenError) Error() string {
 	return fmt.Sprintf("add %s: taken by %q", e.Want, e.Have.Comment)
 }
 
-// tables returns the families whose tables the queue changes.
+// tables returns the families of the tables that the queue changes.
 func (c *Conn) tables() []nftables.TableFamily {
 	return slices.DeleteFunc(families(), func(f nftables.TableFamily) bool {
 		ofQueue := func(o op) bool { return o.el.Family() == f }

@@ -12,14 +12,14 @@ import (
 	"github.com/google/nftables"
 )
 
-// Rebuild restores the existing tables in one transaction: schema number, sets, chains,
-// static rules. It keeps elements, the operator's chain and the networks' chains. A second
-// transaction clears the dormant flag of a table, when the table is whole.
+// Rebuild restores the existing tables in one transaction: schema number, sets, chains and
+// static rules. It keeps the elements, the operator's chain and the networks' chains. Once a
+// table is complete, a second transaction clears its dormant flag.
 func (c *Conn) Rebuild(ctx context.Context) error {
 	if err := c.dial(); err != nil {
 		return err
 	}
-	if err := c.lock(ctx); err != nil { // an ADD may be making a set with its rule
+	if err := c.lock(ctx); err != nil { // an ADD may be making a set and its rule
 		return err
 	}
 	defer func() { c.unlock(); c.unlock = nil }()
@@ -45,7 +45,8 @@ func (c *Conn) Rebuild(ctx context.Context) error {
 	return c.wake(dormant)
 }
 
-// rebuild queues one table, and returns it as it is now; nil when it does not exist.
+// rebuild queues the repair of one table and returns the table as it is now. It returns nil if
+// the table does not exist.
 func (c *Conn) rebuild(enc *nftables.Conn, f nftables.TableFamily) (*Table, error) {
 	t, s, err := c.readOurs(f)
 	if err != nil || t == nil {
@@ -77,8 +78,8 @@ func (c *Conn) rebuild(enc *nftables.Conn, f nftables.TableFamily) (*Table, erro
 	return t, nil
 }
 
-// renumber queues the number that a table has lost. Which of the table's own sets exist is
-// not known, and upgrade creates the missing ones.
+// renumber queues the schema number that a table has lost. Afterwards upgrade creates the sets
+// that are missing.
 func (s *state) renumber(enc *nftables.Conn) error {
 	set := schemaSpec(s.family).set()
 	if !slices.Contains(s.sets, SetSchema) {
@@ -91,8 +92,8 @@ func (s *state) renumber(enc *nftables.Conn) error {
 	return enc.SetAddElements(set, []nftables.SetElement{{Key: number(0), Val: number(s.schema)}})
 }
 
-// dropWrong queues the deletion of base chains that are not ours, and of ours at another
-// hook, because the kernel cannot move a chain.
+// dropWrong queues the deletion of base chains that are not ours. It also deletes our chains
+// that are at another hook, because the kernel cannot move a chain.
 func (t *Table) dropWrong(enc *nftables.Conn, l layout) {
 	names := t.foreign(l)
 	for _, want := range l.chains {
@@ -124,13 +125,14 @@ func (c *Conn) wake(tables []*Table) error {
 	return c.send(msgs)
 }
 
-// notOurs is the error for another program's table with our name.
+// notOurs returns the error for a table of another program that has our name.
 func notOurs(f nftables.TableFamily) error {
 	return fmt.Errorf("table %[1]s %[2]s has no schema number, so it is not ours: run `nft delete table %[1]s %[2]s` and then `patchbay repair`",
 		FamilyName(f), TableName)
 }
 
-// unnumbered explains why a table has no number, and what to do.
+// unnumbered returns the error for a table without a schema number. It says why the number is
+// missing and what to do.
 func (c *Conn) unnumbered(f nftables.TableFamily) error {
 	if sets, err := c.setNames(f); err == nil && ours(sets) {
 		return fmt.Errorf("table %s %s has lost its schema number: %w", FamilyName(f), TableName, ErrDamaged)

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attrs are the attributes of a message or of an expression, without flags in their types.
+// Attrs are the attributes of a message or expression. Their types have no flags.
 type Attrs []netlink.Attribute
 
-// attributes splits b; what cannot be read has none.
+// attributes splits b into attributes. It returns none if b cannot be read.
 func attributes(b []byte) (Attrs, error) {
 	attrs, err := netlink.UnmarshalAttributes(b)
 	for i := range attrs {
@@ -25,7 +25,7 @@ func attributes(b []byte) (Attrs, error) {
 	return attrs, err
 }
 
-// message is the attributes of an answer.
+// message returns the attributes of an answer.
 func message(m netlink.Message) (Attrs, error) {
 	if len(m.Data) < 4 {
 		return nil, fmt.Errorf("decode nftables answer: %w", errMalformed)
@@ -37,7 +37,7 @@ func message(m netlink.Message) (Attrs, error) {
 	return a, nil
 }
 
-// Attr returns an attribute, nil when there is none of that type.
+// Attr returns an attribute, or nil if there is none of this type.
 func (a Attrs) Attr(typ uint16) []byte {
 	for _, at := range a {
 		if at.Type == typ {
@@ -47,10 +47,10 @@ func (a Attrs) Attr(typ uint16) []byte {
 	return nil
 }
 
-// Text is an attribute that is a string.
+// Text returns an attribute that holds a string.
 func (a Attrs) Text(typ uint16) string { return unix.ByteSliceToString(a.Attr(typ)) }
 
-// Number is an attribute that is a number of 32 bits; 0 when there is none.
+// Number returns an attribute that holds a number of 32 bits, or 0 if there is none.
 func (a Attrs) Number(typ uint16) uint32 {
 	b := a.Attr(typ)
 	if len(b) != 4 {
@@ -59,10 +59,11 @@ func (a Attrs) Number(typ uint16) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
-// Value is the value of an attribute that is nested data, nil when it is something else.
+// Value returns the value of an attribute that holds nested data, or nil if it holds something
+// else.
 func (a Attrs) Value(typ uint16) []byte { return a.nested(typ).Attr(unix.NFTA_DATA_VALUE) }
 
-// nested is the attributes in an attribute.
+// nested returns the attributes inside an attribute.
 func (a Attrs) nested(typ uint16) Attrs {
 	in, err := attributes(a.Attr(typ))
 	if err != nil {
@@ -71,8 +72,8 @@ func (a Attrs) nested(typ uint16) Attrs {
 	return in
 }
 
-// Verdict returns where a rule ends: a code (unix.NFT_JUMP, 0 for drop, 1 for
-// accept, …) and the chain of a jump. ok is false when it has no verdict.
+// Verdict returns the verdict of a rule: its code (unix.NFT_JUMP, 0 for drop, 1 for accept, …)
+// and, for a jump, the chain. ok is false if the rule has no verdict.
 func (r Rule) Verdict() (code int32, chain string, ok bool) {
 	for _, e := range r.Exprs {
 		if code, chain, ok := e.verdict(); ok {
@@ -89,7 +90,7 @@ func (e Expr) verdict() (code int32, chain string, ok bool) {
 	return verdictIn(e.nested(unix.NFTA_IMMEDIATE_DATA).Attr(unix.NFTA_DATA_VERDICT))
 }
 
-// verdictIn reads the attributes of a verdict.
+// verdictIn reads a verdict from its attributes.
 func verdictIn(b []byte) (code int32, chain string, ok bool) {
 	a, err := attributes(b)
 	if err != nil || len(a.Attr(unix.NFTA_VERDICT_CODE)) != 4 {
@@ -104,8 +105,8 @@ func (r Rule) JumpsTo(chain string) bool {
 	return ok && to == chain
 }
 
-// Has reports whether a rule has an expression of that name; for iptables' matches and targets
-// ("match", "target") it must also be of that kind.
+// Has reports whether a rule has an expression with this name. For matches and targets of
+// iptables ("match", "target"), kind must be the name of the match or target.
 func (r Rule) Has(name, kind string) bool {
 	for _, e := range r.Exprs {
 		if e.Name == name && (kind == "" || e.Text(unix.NFTA_MATCH_NAME) == kind) {
@@ -115,7 +116,7 @@ func (r Rule) Has(name, kind string) bool {
 	return false
 }
 
-// Comment is the comment of a rule, in nft's user data or in iptables' comment match.
+// Comment returns the comment of a rule. It reads nft's user data and iptables' comment match.
 func (r Rule) Comment() string {
 	if c := commentIn(r.UserData, userdata.TypeComment); c != "" {
 		return c
@@ -128,8 +129,8 @@ func (r Rule) Comment() string {
 	return ""
 }
 
-// Mentions reports whether a rule compares with, or sends to, exactly these bytes,
-// such as an address.
+// Mentions reports whether a rule compares with exactly these bytes, or sends packets to them.
+// The bytes may be an address.
 func (r Rule) Mentions(data []byte) bool {
 	for _, e := range r.Exprs {
 		if e.Name == "cmp" && bytes.Equal(e.Value(unix.NFTA_CMP_DATA), data) ||
@@ -140,7 +141,7 @@ func (r Rule) Mentions(data []byte) bool {
 	return false
 }
 
-// Compared lists the values that a rule compares with.
+// Compared returns the values with which a rule compares.
 func (r Rule) Compared() (values [][]byte) {
 	for _, e := range r.Exprs {
 		if e.Name == "cmp" {

@@ -18,14 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// google/nftables v0.3.0 encodes the direction of a ct expression in four bytes, where the
-// kernel has one (NFTA_CT_DIRECTION is NLA_U8). It cannot list a chain with `ct original`,
-// and the kernel logs a warning about such a rule that it wrote. So rules are compared as
-// attributes, and directions are corrected before they are sent.
+// google/nftables v0.3.0 writes the direction of a ct expression in four bytes, but the kernel
+// uses one byte (NFTA_CT_DIRECTION is NLA_U8). So the library cannot list a chain with `ct
+// original`, and the kernel logs a warning when it gets such a rule from the library.
+// Therefore we compare rules as attributes and correct the direction before we send a rule.
 
 const msgNewRule = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE)
 
-// Rule is a rule of any table as the kernel has it.
+// Rule is a rule of any table, as the kernel stores it.
 type Rule struct {
 	Handle   uint64
 	Chain    string
@@ -33,13 +33,14 @@ type Rule struct {
 	Exprs    []Expr
 }
 
-// Expr is one expression of a rule: the kernel's name for it and its attributes.
+// Expr is one expression of a rule. It has the kernel's name of the expression and its
+// attributes.
 type Expr struct {
 	Name string
 	Attrs
 }
 
-// String writes names and attributes, without what a counter has counted.
+// String prints names and attributes, without the values of counters.
 func (r Rule) String() string {
 	words := make([]string, len(r.Exprs))
 	for i, e := range r.Exprs {
@@ -48,7 +49,7 @@ func (r Rule) String() string {
 	return strings.Join(words, " ")
 }
 
-// String is the name with the attributes, or with the verdict.
+// String prints the name with the verdict or the attributes.
 func (e Expr) String() string {
 	if e.Name == "counter" {
 		return e.Name
@@ -63,14 +64,14 @@ func (e Expr) String() string {
 	return text + " )"
 }
 
-// ListRules returns the rules of a chain of any program's table, in order. A missing chain
-// has none.
+// ListRules returns the rules of a chain of any program's table, in order. For a missing chain
+// it returns none.
 func (c *Conn) ListRules(family nftables.TableFamily, table, chain string) ([]Rule, error) {
 	return c.listRules(family, table, chain, (*Rule).decodeExprs)
 }
 
-// ListHandles is ListRules without the expressions, which take most of its time. It is for
-// long chains in which the comment identifies a rule.
+// ListHandles works like ListRules, but without the expressions, which take most of the time.
+// It serves long chains in which the comment identifies a rule.
 func (c *Conn) ListHandles(family nftables.TableFamily, table, chain string) ([]Rule, error) {
 	return c.listRules(family, table, chain, func(*Rule, *netlink.AttributeDecoder) error { return nil })
 }
@@ -91,7 +92,7 @@ func (c *Conn) listRules(family nftables.TableFamily, table, chain string, exprs
 	return out, nil
 }
 
-// decodeRule reads one NFT_MSG_NEWRULE message.
+// decodeRule reads an NFT_MSG_NEWRULE message.
 func decodeRule(m netlink.Message, exprs func(*Rule, *netlink.AttributeDecoder) error) (r Rule, err error) {
 	if m.Header.Type != msgNewRule || len(m.Data) < 4 {
 		return r, fmt.Errorf("decode rule: type %v, %d bytes: %w", m.Header.Type, len(m.Data), errMalformed)
@@ -130,7 +131,7 @@ func (r *Rule) decodeExprs(list *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// decodeExpr reads name and attributes of an expression.
+// decodeExpr reads the name and the attributes of an expression.
 func decodeExpr(b []byte) (Expr, error) {
 	attrs, err := attributes(b)
 	var e Expr
@@ -145,8 +146,8 @@ func decodeExpr(b []byte) (Expr, error) {
 	return e, err
 }
 
-// sameRule reports whether a rule of the kernel does what is wanted: it has every attribute
-// that we write, and all its other attributes are zero.
+// sameRule reports whether a rule of the kernel is the wanted rule: it has every attribute
+// that we write, and its other attributes are zero.
 func sameRule(family byte, have []Expr, want []expr.Any) bool {
 	wanted := make([]Expr, len(want))
 	for i, e := range want {
@@ -192,7 +193,7 @@ func (e Expr) is(want Expr) bool {
 	return true
 }
 
-// sameAttr compares values; nested values differ in the flags of their types.
+// sameAttr compares two values. The types of nested values may differ in their flags.
 func sameAttr(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -210,8 +211,8 @@ func sameAttr(a, b []byte) bool {
 	return true
 }
 
-// oneByteDirection corrects the direction of ct expressions in a message. The
-// attribute keeps its place: 4 bytes of header, 1 or 4 of value, padded to 8.
+// oneByteDirection corrects the direction of ct expressions in a message. The attribute keeps
+// its size: 4 bytes of header, a value of 1 or 4 bytes, padding to 8 bytes.
 func oneByteDirection(m netlink.Message) error {
 	if m.Header.Type != msgNewRule {
 		return nil
@@ -240,10 +241,10 @@ func oneByteDirection(m netlink.Message) error {
 	return nil
 }
 
-// nft writes a prefix of whole bytes as a comparison of just these bytes, where we mask the
-// address: `nft list ruleset` and `nft -f` turn our form into nft's.
+// For a prefix of whole bytes, nft compares only these bytes, but we mask the address. `nft
+// list ruleset` followed by `nft -f` turns our form into nft's.
 
-// shortened rewrites prefixes in nft's form.
+// shortened rewrites prefix comparisons in nft's form.
 func shortened(exprs []Expr) (out []Expr) {
 	for i := 0; i < len(exprs); i++ {
 		if i+2 < len(exprs) {
@@ -278,12 +279,12 @@ func shortPrefix(load, mask, cmp Expr) (short, with Expr, ok bool) {
 func dataOf(value []byte) []byte {
 	b, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_DATA_VALUE, Data: value}})
 	if err != nil {
-		return nil // longer than an attribute may be; no address is
+		return nil // longer than an attribute may be; addresses are shorter
 	}
 	return b
 }
 
-// with returns e with another value for one attribute.
+// with returns a copy of e in which one attribute has another value.
 func (e Expr) with(typ uint16, data []byte) Expr {
 	out := Expr{Name: e.Name}
 	for _, a := range e.Attrs {

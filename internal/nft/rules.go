@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The chains. Base chains are named after their hook.
+// These are the chains. A base chain is named after its hook.
 const (
 	chainPrerouting  = "prerouting"
 	chainOutput      = "output"
@@ -27,12 +27,13 @@ const (
 	chainHairpin     = "hairpin"
 	chainConditional = "conditional"
 	chainMasquerade  = "masquerading"
-	chainAdmin       = "admin" // the operator's: created empty, never flushed
+	chainAdmin       = "admin" // rules of the operator; created empty, never flushed
 )
 
-// Priorities. Published ports come after kube-proxy and Docker (dstnat, -100): a Service
-// with the same port wins, as with the reference plugins since CVE-2019-9946. Masquerade
-// comes after every other program's source NAT (srcnat, 100), so an operator's rule wins.
+// These are the priorities of the base chains. Our rules for published ports come after those
+// of kube-proxy and Docker (dstnat, -100). So a Service with the same port wins, as with the
+// reference plugins since CVE-2019-9946. Masquerade comes after the source NAT of every other
+// program (srcnat, 100), so an operator's rule wins.
 const (
 	prioPublish    = -95
 	prioMasquerade = 105
@@ -41,25 +42,26 @@ const (
 	prioRaw        = -300 // before connection tracking
 )
 
-// chainSpec is one static chain. A chain without hook is the target of jumps.
+// chainSpec describes a static chain. A chain without hook is only the target of jumps.
 type chainSpec struct {
 	name  string
 	typ   nftables.ChainType
 	hook  *nftables.ChainHook
 	prio  int
 	rules []staticRule
-	// the chain is created and then left alone: its rules are not ours
+	// keep means that the chain is created once and not changed afterwards, because its rules are
+	// not ours.
 	keep bool
 }
 
-// staticRule is a rule with the comment a reader of `nft list` sees.
+// staticRule is a rule with the comment that `nft list` shows.
 type staticRule struct {
 	comment string
 	exprs   match
 }
 
-// inetChains lists the chains of `inet patchbay`. The targets of jumps come first, so that
-// the jumps find them in the same transaction.
+// inetChains returns the chains of `inet patchbay`. Targets of jumps come first, because a
+// rule can only jump to a chain that exists.
 func inetChains() []chainSpec {
 	guard := []staticRule{{"not by route_localnet from outside", loopbackGuard()}}
 	toPorts := []staticRule{{"", rule(toLocal(), jump(chainHostPorts))}}
@@ -80,8 +82,8 @@ func inetChains() []chainSpec {
 	}
 }
 
-// hostPortRules match a network with conditions before one without, and a mapping with a
-// host address before one for all addresses.
+// hostPortRules returns rules in this order: networks with conditions come before networks
+// without, and mappings with a host address come before mappings for all addresses.
 func hostPortRules() []staticRule {
 	return []staticRule{
 		{"the kernel drops the answers", rule(toLoopback6(), verdict(expr.VerdictReturn))},
@@ -108,7 +110,8 @@ func postroutingRules() []staticRule {
 	}
 }
 
-// forwardRules drop: a drop is final, even when other tables accept.
+// forwardRules returns the rules that drop forwarded packets. A drop is final, even if another
+// table accepts the packet.
 func forwardRules() []staticRule {
 	in, out := loadMeta(expr.MetaKeyIIFNAME, reg1), loadMeta(expr.MetaKeyOIFNAME, reg1)
 	both := match{in, loadMeta(expr.MetaKeyOIFNAME, unix.NFT_REG_2)}
@@ -124,7 +127,7 @@ func forwardRules() []staticRule {
 	}
 }
 
-// bridgeChains lists the chains of `bridge patchbay`.
+// bridgeChains returns the chains of `bridge patchbay`.
 func bridgeChains() []chainSpec {
 	iif := loadMeta(expr.MetaKeyIIFNAME, reg1)
 	return []chainSpec{{
@@ -137,7 +140,7 @@ func bridgeChains() []chainSpec {
 	}}
 }
 
-// layout is one of our tables.
+// layout describes one of our tables.
 type layout struct {
 	family nftables.TableFamily
 	sets   []string
@@ -155,7 +158,7 @@ func (l layout) table() *nftables.Table {
 	return &nftables.Table{Name: TableName, Family: l.family}
 }
 
-// spec is the specification of one of the table's own sets.
+// spec returns the specification of one of the table's own sets.
 func (l layout) spec(name string) setSpec {
 	if name == SetSchema {
 		return schemaSpec(l.family)
@@ -164,21 +167,22 @@ func (l layout) spec(name string) setSpec {
 	return s
 }
 
-// create queues the whole table. When two processes do so at once, the second transaction
-// fails as a whole (NLM_F_EXCL), so no rule exists twice.
+// create queues a complete new table. If two processes do this at once, the second transaction
+// fails as a whole (NLM_F_EXCL). So no rule exists twice.
 func (l layout) create(enc *nftables.Conn, schema uint16) error {
 	enc.CreateTable(l.table())
 	return l.fill(enc, nil, nil, schema)
 }
 
-// upgrade queues the changes from schema old to this one: it creates what is missing and
-// replaces the static rules. It keeps elements, and the chains whose rules are not ours.
+// upgrade queues the changes from schema old to ours. It creates what is missing and replaces
+// the static rules. It keeps the elements, and the chains whose rules are not ours.
 func (l layout) upgrade(enc *nftables.Conn, have []string, old, schema uint16) error {
 	return l.fill(enc, have, &old, schema)
 }
 
-// fill leaves out the sets that exist: nft -f writes their type in another way than we do,
-// and the kernel refuses a set that exists with another type.
+// fill queues the sets that are missing and the chains. It skips existing sets: nft -f writes
+// their type differently, and the kernel refuses to create an existing set with a different
+// type.
 func (l layout) fill(enc *nftables.Conn, have []string, old *uint16, schema uint16) error {
 	for _, s := range l.sets {
 		if slices.Contains(have, s) {
@@ -200,7 +204,7 @@ func (l layout) fill(enc *nftables.Conn, have []string, old *uint16, schema uint
 	return enc.SetAddElements(set, []nftables.SetElement{{Key: number(0), Val: number(schema)}})
 }
 
-// add queues the chain and its rules.
+// add queues a chain and its rules.
 func (c chainSpec) add(enc *nftables.Conn, t *nftables.Table, flush bool) {
 	chain := &nftables.Chain{Name: c.name, Table: t}
 	if c.hook != nil {
@@ -225,14 +229,15 @@ func (r staticRule) rule(t *nftables.Table, c *nftables.Chain) *nftables.Rule {
 	return out
 }
 
-// number is a key or value of the schema map.
+// number encodes a key or value of the schema map.
 func number(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
 
-// native is a number in the byte order of the host, as marks and flags are kept.
+// native encodes a number in the host's byte order, as the kernel stores marks and flags.
 func native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
-// publishedRules match the published ports that snat is on for. Each protocol has a rule,
-// because nft (1.0.6) reads `ct original proto-dst` only after a match of the protocol:
+// publishedRules returns rules that match published ports with snat. Each protocol has its own
+// rule, because nft (1.0.6) can read `ct original proto-dst` only after a match of the
+// protocol:
 //
 //	meta l4proto tcp ip daddr . meta l4proto . ct original proto-dst @snat4 jump hairpin
 func publishedRules() (rules []staticRule) {
@@ -257,8 +262,8 @@ func publishedIn(v6 bool, proto byte) match {
 	})
 }
 
-// hairpinRules decide which traffic to a published port is masqueraded. All other traffic
-// keeps its source address.
+// hairpinRules returns the rules that masquerade traffic to a published port. Traffic that
+// matches none of them keeps its source address.
 func hairpinRules() []staticRule {
 	return []staticRule{
 		{"from its own network, itself too", jump(chainNeighbours)},
@@ -270,22 +275,22 @@ func hairpinRules() []staticRule {
 	}
 }
 
-// toLoopback6 matches packets to ::1. Sent to a container and masqueraded, the request
-// arrives, but the answer does not: Linux routes ::1 on the loopback device only, and IPv6
-// has no route_localnet. So a client gets a refusal at once and tries 127.0.0.1, or reaches
-// a server of the host.
+// toLoopback6 matches packets to ::1. If such a request were sent to a container and
+// masqueraded, its answer would get lost: Linux routes ::1 only on the loopback device, and
+// IPv6 has no route_localnet. With this match a client is refused at once and tries 127.0.0.1,
+// or reaches a server on the host.
 func toLoopback6() match {
 	return rule(family(true), MatchPrefix(netip.PrefixFrom(netip.IPv6Loopback(), 128), false, expr.CmpOpEq))
 }
 
-// inLoopback matches a source or destination in 127.0.0.0/8.
+// inLoopback matches packets with a source or destination in 127.0.0.0/8.
 func inLoopback(source bool) match {
 	lo := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 	return rule(family(false), MatchPrefix(lo, source, expr.CmpOpEq))
 }
 
-// loopbackGuard drops packets for 127.0.0.0/8 from guarded interfaces. It runs before
-// connection tracking restores the address in answers to 127.0.0.1.
+// loopbackGuard drops packets to 127.0.0.0/8 from guarded interfaces. It runs before
+// connection tracking, which restores the address 127.0.0.1 in answers.
 func loopbackGuard() match {
 	return rule(inLoopback(false), match{
 		loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetLocalNet, false),

@@ -17,31 +17,31 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// Table is a whole table of any program as the kernel has it: everything but its elements.
+// Table is a complete table of any program as the kernel has it, without its elements.
 type Table struct {
 	Family  nftables.TableFamily
 	Name    string
-	Dormant bool // the kernel calls none of its chains
+	Dormant bool // the kernel runs none of its chains
 
 	Chains []Chain
-	Rules  map[string][]Rule // by chain
+	Rules  map[string][]Rule // rules by chain
 
-	sets map[string][]Member // see Members
+	sets map[string][]Member // read by Members
 }
 
-// Chain is a chain of a table. One without Base is only jumped to.
+// Chain is a chain of a table. If Base is false, the chain is only the target of jumps.
 type Chain struct {
 	Name  string
 	Base  bool
 	Type  string // "filter", "nat" or "route"
 	Hook  nftables.ChainHook
 	Prio  int32
-	Drops bool // by policy
+	Drops bool // the policy is drop
 
-	Devices []string // of a hook for devices
+	Devices []string // devices of the hook, if it is a hook for devices
 }
 
-// chain finds a chain by its name.
+// chain returns the chain with this name.
 func (t *Table) chain(name string) *Chain {
 	for i := range t.Chains {
 		if t.Chains[i].Name == name {
@@ -51,11 +51,11 @@ func (t *Table) chain(name string) *Chain {
 	return nil
 }
 
-// String names the table as a person would.
+// String returns the name of the table as users know it.
 func (t *Table) String() string { return fmt.Sprintf("table %s %s", FamilyName(t.Family), t.Name) }
 
-// ReadTable reads a table in three requests; it returns nil when there is none. While other
-// processes write, the answers may be of different moments.
+// ReadTable reads a table in three requests. It returns nil if the table does not exist. While
+// other processes write, the three answers may not fit together.
 func (c *Conn) ReadTable(f nftables.TableFamily, name string) (*Table, error) {
 	t := &Table{Family: f, Name: name, Rules: make(map[string][]Rule)}
 	found, err := c.readFlags(t)
@@ -72,7 +72,7 @@ func (c *Conn) ReadTable(f nftables.TableFamily, name string) (*Table, error) {
 	return t, err
 }
 
-// readFlags fetches the table itself.
+// readFlags reads the table's own attributes.
 func (c *Conn) readFlags(t *Table) (found bool, err error) {
 	what := []query{Ref{Family: t.Family, Table: t.Name}.query()}
 	err = c.ask(what, func(_ int, answer []netlink.Message) error {
@@ -89,7 +89,7 @@ func (c *Conn) readFlags(t *Table) (found bool, err error) {
 	return found, err
 }
 
-// chainsOf lists the chains of a table. The kernel returns the chains of the whole family.
+// chainsOf returns the chains of a table. The kernel sends the chains of the whole family.
 func (c *Conn) chainsOf(f nftables.TableFamily, table string) (chains []Chain, err error) {
 	msgs, err := c.list(query{get: unix.NFT_MSG_GETCHAIN, family: f})
 	for _, m := range msgs {
@@ -119,7 +119,7 @@ func decodeChain(a Attrs) Chain {
 	return ch
 }
 
-// devicesOf returns the devices of a hook: one, or a list.
+// devicesOf returns the devices of a hook.
 func devicesOf(hook Attrs) (names []string) {
 	if hook.Attr(unix.NFTA_HOOK_DEV) != nil {
 		return []string{hook.Text(unix.NFTA_HOOK_DEV)}
@@ -131,17 +131,17 @@ func devicesOf(hook Attrs) (names []string) {
 	return names
 }
 
-// Member is an element of any program's set or map: the keys from Low to High, both
-// inclusive, compared field by field, in the kernel's bytes. Verdict is nil where the set
-// is no verdict map.
+// Member is an element of any program's set or map. It covers the keys from Low to High, both
+// included. Keys are compared field by field, in the kernel's bytes. Verdict is nil if the set
+// is not a verdict map.
 type Member struct {
 	Low, High []byte
 	Verdict   *expr.Verdict
 }
 
-// Members returns the elements of a set of any program's table, in order, read at the first
-// call. The fields of a key are concatenated, each padded to words of four bytes. Members
-// returns nil when the set has a catch-all element.
+// Members returns the elements of a set of any program's table, in order. It reads the set at
+// the first call. A key with several fields has them one after the other, each padded to a
+// multiple of four bytes. For a set with a catch-all element, Members returns nil.
 func (t *Table) Members(set string) ([]Member, error) {
 	if members, ok := t.sets[set]; ok {
 		return members, nil
@@ -195,8 +195,9 @@ func member(e nftables.SetElement, high []byte) Member {
 	return m
 }
 
-// ranges makes pairs of the elements of an interval set: a start, and an element with the
-// end flag behind the last key, or none for an interval without an end.
+// ranges turns the elements of an interval set into ranges. The kernel sends a start, then an
+// element with the end flag one past the last key. An interval without an end has no second
+// element.
 func ranges(list []nftables.SetElement) []Member {
 	order.By(list, func(a, b nftables.SetElement) int {
 		return cmp.Or(bytes.Compare(a.Key, b.Key), ended(a)-ended(b))
@@ -214,7 +215,7 @@ func ranges(list []nftables.SetElement) []Member {
 	return members
 }
 
-// ended sorts the end of an interval before the start of the next.
+// ended sorts the end of an interval before the start of the next one.
 func ended(e nftables.SetElement) int {
 	if e.IntervalEnd {
 		return 0
@@ -222,7 +223,7 @@ func ended(e nftables.SetElement) int {
 	return 1
 }
 
-// before is the key before another one.
+// before returns the key before another key.
 func before(key []byte) []byte {
 	out := bytes.Clone(key)
 	for i := len(out) - 1; i >= 0; i-- {

@@ -11,44 +11,45 @@ import (
 	"github.com/google/nftables"
 )
 
-// schemaNumber is the schema of the table this program writes. A change of the
-// layout is additive and raises it. It is a string so that a test can link two
-// programs: -ldflags "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=4".
+// schemaNumber is the schema of the table that this program writes. A change of the layout
+// only adds to it and increases the number. It is a string so that a test can build a program
+// with another number: -ldflags "-X
+// github.com/patchbay-net/patchbay/internal/nft.schemaNumber=4".
 var schemaNumber = "3"
 
-// Schema returns the number of the table layout this program knows.
+// Schema returns the schema number that this program writes.
 func Schema() uint16 {
 	n, err := strconv.ParseUint(schemaNumber, 10, 16)
 	if err != nil {
-		panic("nft: schemaNumber is not a number: " + schemaNumber) // set by the linker
+		panic("nft: schemaNumber is not a number: " + schemaNumber) // the linker set it
 	}
 	return uint16(n)
 }
 
-// NewerSchemaError reports that a newer program made the table. Nothing was changed.
+// NewerSchemaError means that a newer program made the table. This program changed nothing.
 type NewerSchemaError struct {
-	Table       string // "inet patchbay"
+	Table       string // such as "inet patchbay"
 	Have, Known uint16
 }
 
-// Error names both numbers and the ways out.
+// Error names both schema numbers and says what to do.
 func (e *NewerSchemaError) Error() string {
 	return fmt.Sprintf("nftables table %q has schema %d, this patchbay knows up to %d: use the newer patchbay, "+
 		"or run `nft delete table %s` and then `patchbay repair` with this one", e.Table, e.Have, e.Known, e.Table)
 }
 
-// state describes one of our tables.
+// state says what the kernel has of one of our tables.
 type state struct {
 	family  nftables.TableFamily
 	present bool
 	schema  uint16
-	sets    []string // sets that the table has, if it must be brought to another schema
+	sets    []string // sets of the table; read only if the schema must change
 }
 
-// schemaLookup asks for the schema number.
+// schemaLookup returns the query for the schema number.
 func schemaLookup(f nftables.TableFamily) query { return schemaSpec(f).element(number(0)) }
 
-// stateFrom reads the answer.
+// stateFrom reads the answer to schemaLookup.
 func stateFrom(f nftables.TableFamily, got found) (state, error) {
 	s := state{family: f, present: got.found}
 	if !got.found {
@@ -75,7 +76,7 @@ func (s state) prepare(enc *nftables.Conn) error {
 	return nil
 }
 
-// FamilyName is the name of a family of tables in nft.
+// FamilyName returns nft's name of a family.
 func FamilyName(f nftables.TableFamily) string {
 	switch f {
 	case nftables.TableFamilyINet:

@@ -11,43 +11,43 @@ import (
 	"github.com/google/nftables/binaryutil"
 )
 
-// TableName is the name of both of our tables, inet and bridge.
+// TableName is the name of our two tables, in the families inet and bridge.
 const TableName = "patchbay"
 
-// The sets and maps. Those with a 4 or a 6 exist once for each family.
+// These are the sets and maps. A name that ends in 4 or 6 is for one address family.
 const (
-	SetSchema = "schema" // map: 0 -> number of the schema; of type inet_service, which nft reads in one byte order everywhere
-	SetOwners = "owners" // owner key; one element for each attachment that portmap has others for
+	SetSchema = "schema" // map: 0 -> number of the schema; its type inet_service has the same byte order on every machine
+	SetOwners = "owners" // owner key; one element per attachment for which portmap has elements
 
 	SetPorts4     = "ports4"     // map: protocol . host port -> address . port
 	SetPorts6     = "ports6"     //
 	SetHostPorts4 = "hostports4" // map: host address . protocol . host port -> address . port
 	SetHostPorts6 = "hostports6" //
-	SetMasqAll4   = "masqall4"   // container address all of whose published traffic is masqueraded
+	SetMasqAll4   = "masqall4"   // container address: masquerade traffic to all its published ports
 	SetMasqAll6   = "masqall6"   //
 
-	SetSNAT4 = "snat4" // container address . protocol . host port: neighbours and masqall apply
+	SetSNAT4 = "snat4" // container address . protocol . host port: Neighbours and MasqAll apply to this port
 	SetSNAT6 = "snat6" //
 
-	SetMasqueraded4 = "masqueraded4" // container address: masqueraded on its way out, but for samenet
+	SetMasqueraded4 = "masqueraded4" // container address: masquerade packets that leave the host, except to addresses in samenet
 	SetMasqueraded6 = "masqueraded6" //
 
-	// The sets of whole networks. Schema 1 had them for every network, so attachments of
-	// schema 1 are still served and removed; see networks.go.
-	SetHairpin4 = "hairpin4" // from . to: published traffic that is masqueraded (schema 1)
+	// These sets belong to whole networks. In schema 1 every network had elements in them. We
+	// still serve and remove attachments of schema 1; see networks.go.
+	SetHairpin4 = "hairpin4" // from . to: masquerade published traffic (schema 1)
 	SetHairpin6 = "hairpin6" //
-	SetMasq4    = "masq4"    // from . to: masqueraded
+	SetMasq4    = "masq4"    // from . to: masquerade
 	SetMasq6    = "masq6"    //
 	SetNoMasq4  = "nomasq4"  // from . to: exceptions from masq
 	SetNoMasq6  = "nomasq6"  //
 
 	SetIsolation = "isolation" // bridges that do not forward to each other
 	SetBridgeOK  = "bridgeok"  // bridge . bridge: exceptions from isolation
-	SetApart     = "apart"     // bridge . bridge: no exception, whatever network has one
-	SetInternal  = "internal"  // bridges that do not forward at all
-	SetInside    = "inside"    // bridge . bridge: frames between ports of such a bridge
+	SetApart     = "apart"     // bridge . bridge: no exception, even if another network has one
+	SetInternal  = "internal"  // bridges for which nothing is forwarded
+	SetInside    = "inside"    // bridge . bridge: frames between two ports of an internal bridge
 
-	SetLocalNet = "localnet" // interfaces with route_localnet, from which 127.0.0.0/8 is not reached
+	SetLocalNet = "localnet" // interfaces with route_localnet; packets from them cannot reach 127.0.0.0/8
 
 	SetSpoofChecked = "checked" // table bridge: host interfaces whose source MAC is checked
 	SetSpoofAllowed = "allowed" // table bridge: host interface . source MAC
@@ -71,19 +71,19 @@ func (f field) datatype() nftables.SetDatatype {
 		nftables.TypeInetService, nftables.TypeIFName, nftables.TypeEtherAddr}[f]
 }
 
-// size is the field's length in a key or data of one field.
+// size returns the length of the field if it is the only field of a key or of data.
 func (f field) size() int { return [...]int{4, 16, 1, 2, 16, 6}[f] }
 
-// padded is its length in a concatenation: whole registers of 4 bytes.
+// padded returns the length of the field among several fields: a multiple of 4 bytes.
 func (f field) padded() int { return (f.size() + 3) &^ 3 }
 
-// level says what the elements of a set belong to.
+// level says whether the elements of a set belong to attachments or to networks.
 type level int
 
 const (
 	ofAttachments level = iota
 	ofNetworks
-	ofLength // of attachments, in a set for each prefix length: see within.go
+	ofLength // elements of attachments, in one set per prefix length: see within.go
 )
 
 // setSpec describes one set or map.
@@ -92,15 +92,15 @@ type setSpec struct {
 	family   nftables.TableFamily
 	level    level
 	key      fields
-	data     fields // not empty: a map
-	interval bool   // network level: elements are ranges
-	length   int    // of the prefix in the key, in a set for one length
+	data     fields // not empty for a map
+	interval bool   // elements are ranges of networks
+	length   int    // prefix length, for a set for one length
 }
 
-// fields are the parts of a key or of data.
+// fields are the fields of a key or of data.
 type fields = []field
 
-// setSpecs lists the sets in the order nft prints them, but for the schema map.
+// setSpecs lists the sets in the order in which nft prints them, without the schema map.
 var setSpecs = [...]setSpec{
 	{name: SetOwners, family: nftables.TableFamilyINet, key: fields{fieldIfName}},
 	{name: SetPorts4, family: nftables.TableFamilyINet, key: fields{fieldProto, fieldPort}, data: fields{fieldIPv4, fieldPort}},
@@ -133,7 +133,7 @@ var setSpecs = [...]setSpec{
 	{name: SetSpoofAllowed, family: nftables.TableFamilyBridge, key: fields{fieldIfName, fieldEther}},
 }
 
-// inetSets lists the sets of `inet patchbay` in the order nft prints them.
+// inetSets lists the sets of `inet patchbay` in the order in which nft prints them.
 func inetSets() []string {
 	return append([]string{SetSchema}, setsWhere(func(s setSpec) bool { return s.family == nftables.TableFamilyINet && s.level != ofLength })...)
 }
@@ -143,7 +143,7 @@ func bridgeSets() []string {
 	return append([]string{SetSchema}, setsWhere(func(s setSpec) bool { return s.family == nftables.TableFamilyBridge })...)
 }
 
-// setsWhere are the names of the sets for which is returns true.
+// setsWhere returns the names of the sets for which is returns true.
 func setsWhere(is func(setSpec) bool) (names []string) {
 	for _, s := range setSpecs {
 		if is(s) {
@@ -153,13 +153,14 @@ func setsWhere(is func(setSpec) bool) (names []string) {
 	return names
 }
 
-// exclusive reports that an element of another owner is refused rather than replaced, unless a
-// decide function allows it: adding a published port does not take it over.
+// exclusive reports whether an element of another owner stays when this owner adds the same
+// key. Published ports are exclusive: adding a port does not take it from another owner,
+// unless a decide function allows it.
 func (s setSpec) exclusive() bool { return len(s.data) > 0 }
 
-// specOf finds a set by name. The maps of a network's conditions are named
-// "ports4_<id>" and look like "ports4"; the sets for one length are named
-// "samenet4_24".
+// specOf returns the specification of a set. The maps of a network's conditions have names
+// like "ports4_<id>" and the specification of "ports4". The sets for one prefix length have
+// names like "samenet4_24".
 func specOf(name string) (spec setSpec, ok bool) {
 	kind, suffix, more := strings.Cut(name, "_")
 	for _, s := range setSpecs {
@@ -177,12 +178,12 @@ func specOf(name string) (spec setSpec, ok bool) {
 	return setSpec{name: name, family: nftables.TableFamilyINet}, false
 }
 
-// schemaSpec is the one map that both tables have.
+// schemaSpec returns the specification of the schema map, which both tables have.
 func schemaSpec(f nftables.TableFamily) setSpec {
 	return setSpec{name: SetSchema, family: f, key: fields{fieldPort}, data: fields{fieldPort}}
 }
 
-// set returns the library's form, in a table of the set's family.
+// set returns the set in the library's type.
 func (s setSpec) set() *nftables.Set {
 	set := &nftables.Set{
 		Table:         s.table(),
@@ -190,7 +191,7 @@ func (s setSpec) set() *nftables.Set {
 		KeyType:       concat(s.key),
 		Concatenation: len(s.key) > 1,
 		Interval:      s.interval,
-		HasTimeout:    s.name != SetSchema, // so that elements can expire
+		HasTimeout:    s.name != SetSchema, // elements can expire
 		IsMap:         len(s.data) > 0,
 		KeyByteOrder:  binaryutil.BigEndian,
 	}
@@ -207,8 +208,8 @@ func (s setSpec) table() *nftables.Table {
 	return &nftables.Table{Name: TableName, Family: s.family}
 }
 
-// concat joins types as the library does: each part padded to 4 bytes, unless
-// there is only one.
+// concat joins types as the library does. Each part is padded to 4 bytes, unless there is only
+// one part.
 func concat(parts fields) nftables.SetDatatype {
 	if len(parts) == 1 {
 		return parts[0].datatype()

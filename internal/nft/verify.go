@@ -12,19 +12,19 @@ import (
 	"github.com/google/nftables"
 )
 
-// ErrDamaged is wrapped by Status when one of our tables exists and does not work:
-// `patchbay repair` mends it.
+// ErrDamaged means that one of our tables exists but does not work. `patchbay repair` repairs
+// it.
 var ErrDamaged = errors.New("run `patchbay repair`")
 
-// families are those of our tables.
+// families returns the families of our tables.
 func families() []nftables.TableFamily {
 	return []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge}
 }
 
-// Status reports whether this program could change our tables, and whether what is in them
-// works: the kernel has nftables, the caller has CAP_NET_ADMIN, no newer program made a
-// table (*NewerSchemaError), and no table is dormant or has lost its number (ErrDamaged).
-// It changes nothing.
+// Status reports whether this program could change our tables, and whether the tables work. It
+// returns an error if the kernel has no nftables, if the caller lacks CAP_NET_ADMIN, if a
+// newer program made a table (*NewerSchemaError), or if a table is dormant or has lost its
+// number (ErrDamaged). It changes nothing.
 func (c *Conn) Status() error {
 	if err := c.dial(); err != nil {
 		return err
@@ -46,11 +46,11 @@ func (c *Conn) Status() error {
 	return nil
 }
 
-// Verify compares our tables with what this program writes and names every difference, for
-// doctor, CHECK and repair. It finds the effects of `nft flush table` and of changes by
-// hand. It does not look at the operator's chain, at the networks' conditions
-// (Conditions.Lost) and at elements. A missing table, or one of an older schema, is no
-// difference: the next change creates or upgrades it.
+// Verify compares our tables with what this program writes and describes every difference.
+// doctor, CHECK and repair use it. It finds the effects of `nft flush table` and of manual
+// changes. It does not check the operator's chain, the networks' conditions (see
+// Conditions.Lost) and the elements. A missing table, or one with an older schema, is not a
+// difference, because the next change creates or upgrades it.
 func (c *Conn) Verify() (diffs []string, err error) {
 	for _, f := range families() {
 		more, err := c.VerifyTable(f)
@@ -62,8 +62,8 @@ func (c *Conn) Verify() (diffs []string, err error) {
 	return diffs, nil
 }
 
-// VerifyTable is Verify of one table, in five requests. It reads again when it finds a
-// difference: another process may have written in between.
+// VerifyTable does the work of Verify for one table, in five requests. If it finds a
+// difference, it reads the table again, because another process may have written in between.
 func (c *Conn) VerifyTable(f nftables.TableFamily) (diffs []string, err error) {
 	diffs, err = c.verifyOnce(f)
 	if err != nil || len(diffs) == 0 {
@@ -87,8 +87,8 @@ func (c *Conn) verifyOnce(f nftables.TableFamily) (diffs []string, err error) {
 	return append(diffs, t.compare(s)...), nil
 }
 
-// readOurs reads one of our tables with its schema number and its sets; nil when it does
-// not exist.
+// readOurs reads one of our tables with its schema number and its sets. It returns nil if the
+// table does not exist.
 func (c *Conn) readOurs(f nftables.TableFamily) (*Table, state, error) {
 	t, err := c.ReadTable(f, TableName)
 	if err != nil || t == nil {
@@ -102,7 +102,7 @@ func (c *Conn) readOurs(f nftables.TableFamily) (*Table, state, error) {
 	return t, s[0], err
 }
 
-// stops returns the reasons why the table as a whole does not work.
+// stops returns the reasons why the whole table does not work.
 func (t *Table) stops(s state) (diffs []string) {
 	if t.Dormant {
 		diffs = append(diffs, fmt.Sprintf("%s is dormant, so none of its rules works", t))
@@ -113,14 +113,14 @@ func (t *Table) stops(s state) (diffs []string) {
 	return diffs
 }
 
-// ours reports whether a table without a number is this program's: it has the sets of every
-// schema, and none that this program does not know.
+// ours reports whether a table without a schema number is ours. It is ours if it has the sets
+// of every schema and no set that this program does not know.
 func ours(sets []string) bool {
 	known := 0
 	for _, name := range sets {
 		spec, ok := specOf(name)
 		switch {
-		case name == SetSchema: // without its number
+		case name == SetSchema: // exists, but has lost its element
 		case !ok:
 			return false
 		case spec.name == SetPorts4 || spec.name == SetOwners || spec.name == SetSpoofAllowed || spec.name == SetSpoofChecked:
@@ -130,7 +130,7 @@ func ours(sets []string) bool {
 	return known == 2
 }
 
-// compare names what differs from the layout.
+// compare describes what differs from the layout.
 func (t *Table) compare(s state) (diffs []string) {
 	l := layoutOf(t.Family)
 	for _, set := range l.sets {
@@ -156,7 +156,7 @@ func (t *Table) compare(s state) (diffs []string) {
 	return diffs
 }
 
-// compareChain compares the chain itself, and then its rules.
+// compareChain compares a chain and its rules with the layout.
 func (t *Table) compareChain(want chainSpec) (diffs []string) {
 	name := fmt.Sprintf("chain %s of %s", want.name, t)
 	have := t.chain(want.name)
@@ -183,7 +183,7 @@ func (t *Table) compareChain(want chainSpec) (diffs []string) {
 	return diffs
 }
 
-// at reports whether a chain is at its type, hook and priority.
+// at reports whether a chain has the wanted type, hook and priority.
 func (s chainSpec) at(have *Chain) bool {
 	if s.hook == nil || !have.Base {
 		return (s.hook != nil) == have.Base
@@ -191,8 +191,8 @@ func (s chainSpec) at(have *Chain) bool {
 	return have.Type == string(s.typ) && have.Hook == *s.hook && have.Prio == int32(s.prio)
 }
 
-// foreign returns the base chains that the layout does not have. Other chains are never
-// called, or compare finds the rule that calls them.
+// foreign returns the base chains that the layout does not have. Other unknown chains do not
+// matter: no rule calls them, or compare finds the rule that does.
 func (t *Table) foreign(l layout) (names []string) {
 	for _, ch := range t.Chains {
 		if ch.Base && !slices.ContainsFunc(l.chains, func(s chainSpec) bool { return s.name == ch.Name }) {
@@ -202,8 +202,8 @@ func (t *Table) foreign(l layout) (names []string) {
 	return names
 }
 
-// notConditions returns the rules among the jumps to networks' conditions that are no such
-// jumps.
+// notConditions returns the rules in the chain of conditions that are not jumps to a network's
+// conditions.
 func (t *Table) notConditions() []Rule {
 	return slices.DeleteFunc(slices.Clone(t.Rules[chainConditional]), func(r Rule) bool {
 		_, to, ok := r.Verdict()
@@ -211,7 +211,7 @@ func (t *Table) notConditions() []Rule {
 	})
 }
 
-// states reads the schema of our tables.
+// states reads the schema numbers of our tables.
 func (c *Conn) states(families ...nftables.TableFamily) ([]state, error) {
 	var what []query
 	for _, f := range families {

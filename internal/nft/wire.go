@@ -17,18 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file does what google/nftables v0.3.0 lacks: fetch one element, read an element's
-// timeout, and return its messages instead of sending them.
+// This file contains what google/nftables v0.3.0 cannot do: read a single element, read an
+// element's timeout, and return messages without sending them.
 
 const (
 	msgNewSet  = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSET)
 	msgNewElem = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSETELEM)
 )
 
-// errMalformed is the error for messages that do not have the kernel's form.
+// errMalformed means that a message does not have the kernel's format.
 var errMalformed = errors.New("malformed message")
 
-// decodeElements reads the elements of one NFT_MSG_NEWSETELEM message.
+// decodeElements reads the elements of an NFT_MSG_NEWSETELEM message.
 func decodeElements(m netlink.Message) ([]Element, error) {
 	if m.Header.Type != msgNewElem || len(m.Data) < 4 {
 		return nil, fmt.Errorf("decode elements: type %v, %d bytes: %w", m.Header.Type, len(m.Data), errMalformed)
@@ -63,7 +63,7 @@ func decodeElements(m netlink.Message) ([]Element, error) {
 	return elems, nil
 }
 
-// decode reads one element's attributes.
+// decode reads the attributes of one element.
 func (e *Element) decode(ad *netlink.AttributeDecoder) error {
 	ad.ByteOrder = binary.BigEndian
 	for ad.Next() {
@@ -85,7 +85,7 @@ func (e *Element) decode(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// decodeValue reads the bytes of a key or of data; a verdict is left out.
+// decodeValue reads the bytes of a key or of data. It skips a verdict.
 func decodeValue(to *Hex) func(*netlink.AttributeDecoder) error {
 	return func(ad *netlink.AttributeDecoder) error {
 		for ad.Next() {
@@ -97,8 +97,9 @@ func decodeValue(to *Hex) func(*netlink.AttributeDecoder) error {
 	}
 }
 
-// commentIn finds the comment in user data, a sequence of type, length and value (libnftnl
-// include/libnftnl/udata.h). The library's reader trusts the length.
+// commentIn returns the comment in user data, which is a sequence of type, length and value
+// (libnftnl include/libnftnl/udata.h). We do not use the library's reader, because it does not
+// check the length.
 func commentIn(b []byte, typ userdata.Type) string {
 	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
 		value := b[2 : 2+int(b[1])]
@@ -113,21 +114,21 @@ func commentIn(b []byte, typ userdata.Type) string {
 	return ""
 }
 
-// setElement is the library's form of an element; a timeout of 0 is none.
+// setElement returns the element in the library's type. A timeout of 0 means none.
 func (e Element) setElement(timeout time.Duration) nftables.SetElement {
 	return nftables.SetElement{Key: e.Key, KeyEnd: e.KeyEnd, Val: e.Data, Comment: e.Comment, Timeout: timeout}
 }
 
-// encoding guards the library's counter of sets, which all its connections share without a
-// lock.
+// encoding protects the library's counter of sets. All its connections share the counter
+// without a lock.
 var encoding sync.Mutex
 
-// encode runs fn on a connection of the library without a socket and returns the messages
-// that it would have sent, without begin and end. The library can only send, and its Flush
-// asks for an answer to each message and for an echo of each rule: 300 messages overflow
-// the socket's buffer, and the library takes two datagrams of echoes for an error of a
-// transaction that was committed. We send the same messages and ask for one answer (see
-// send).
+// encode runs fn on a library connection without a socket. It returns the messages that the
+// library would have sent, without begin and end. The library itself can only send. Its Flush
+// asks for an answer to each message and for an echo of each rule. So 300 messages overflow
+// the socket's buffer. And if the echoes need two datagrams, the library reports an error
+// although the transaction was committed. Therefore we send the messages ourselves and ask for
+// one answer (see send).
 func encode(fn func(*nftables.Conn) error) ([]netlink.Message, error) {
 	encoding.Lock()
 	defer encoding.Unlock()
@@ -157,8 +158,8 @@ func encode(fn func(*nftables.Conn) error) ([]netlink.Message, error) {
 	return out, nil
 }
 
-// wrap makes messages one transaction: begin, the messages, end. Only the last message asks
-// for an answer; the kernel answers each message that fails anyway.
+// wrap makes one transaction of the messages, with a begin and an end message. Only the last
+// message asks for an answer. The kernel answers each failed message anyway.
 func wrap(msgs []netlink.Message) []netlink.Message {
 	mark := func(t netlink.HeaderType) netlink.Message {
 		return netlink.Message{
@@ -178,7 +179,7 @@ func wrap(msgs []netlink.Message) []netlink.Message {
 	return append(all, mark(unix.NFNL_MSG_BATCH_END))
 }
 
-// describe names a message in an error: "add element to ports4".
+// describe names a message for an error text, such as "add element to ports4".
 func describe(m netlink.Message) string {
 	names := [...]string{unix.NFT_MSG_NEWTABLE: "add table", unix.NFT_MSG_DELTABLE: "delete table",
 		unix.NFT_MSG_NEWCHAIN: "add chain", unix.NFT_MSG_DELCHAIN: "delete chain",
@@ -197,7 +198,7 @@ func describe(m netlink.Message) string {
 		return what
 	}
 	for ad.Next() {
-		if t := ad.Type(); t == 1 || t == 2 { // table and set, or chain, or a rule's chain, in each of these messages
+		if t := ad.Type(); t == 1 || t == 2 { // in all these messages, the table and the set, the chain or the rule's chain
 			what += " " + ad.String()
 		}
 	}

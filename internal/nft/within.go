@@ -14,27 +14,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whether two addresses share a network is a property of an attachment, not of the node:
-// one element holds the attachment's address and the first address of its network. There is
-// a plain set for each prefix length in use, because equal first addresses of different
-// lengths must differ, and a rule that masks the other end's address:
+// Two addresses share a network if an attachment says so; this is not a property of the node.
+// Therefore an attachment has an element with its own address and the first address of its
+// network. For each prefix length in use there is a plain set, because networks of different
+// lengths may have the same first address. A rule masks the address of the other end and looks
+// it up in the set:
 //
 //	set samenet4_24 { type ipv4_addr . ipv4_addr; elements = { 10.1.0.5 . 10.1.0.0 } }
 //	chain samenet { ip saddr . ip daddr & 255.255.255.0 @samenet4_24 accept }
 //
-// The first attachment of a length creates set and rule. They remain: without elements they
-// do nothing.
+// The first attachment with a prefix length creates the set and the rule. They remain
+// afterwards, because they do nothing without elements.
 const (
-	SetSameNet4    = "samenet4"    // container . its network: not masqueraded
+	SetSameNet4    = "samenet4"    // container . its network: do not masquerade
 	SetSameNet6    = "samenet6"    //
-	SetNeighbours4 = "neighbours4" // container . its network: the source of published traffic that is masqueraded
+	SetNeighbours4 = "neighbours4" // container . its network: masquerade published traffic from this network
 	SetNeighbours6 = "neighbours6" //
 
 	chainSameNet    = "samenet"
 	chainNeighbours = "neighbours"
 )
 
-// within makes the element of one attachment: a belongs to network.
+// within returns the element of one attachment that says: the address a belongs to network.
 func within(set4, set6 string, a netip.Addr, network netip.Prefix, comment string) Element {
 	network = network.Masked()
 	return Element{
@@ -44,7 +45,7 @@ func within(set4, set6 string, a netip.Addr, network netip.Prefix, comment strin
 	}
 }
 
-// chain is the chain whose rules look into a set for one length.
+// chain returns the chain whose rules use a set for one prefix length.
 func (s setSpec) chain() string {
 	if strings.HasPrefix(s.name, SetSameNet4) || strings.HasPrefix(s.name, SetSameNet6) {
 		return chainSameNet
@@ -52,7 +53,7 @@ func (s setSpec) chain() string {
 	return chainNeighbours
 }
 
-// rule is the chain's rule for the set.
+// rule returns the chain's rule for the set.
 func (s setSpec) rule() match {
 	v6 := s.key[0] == fieldIPv6
 	second := reg32(1)
@@ -60,7 +61,7 @@ func (s setSpec) rule() match {
 		second = reg32(4)
 	}
 	end := verdict(expr.VerdictAccept)
-	byContainer := s.chain() == chainSameNet // there it is the source
+	byContainer := s.chain() == chainSameNet // in this chain the container is the source
 	if !byContainer {
 		end = masquerade()
 	}
@@ -68,12 +69,12 @@ func (s setSpec) rule() match {
 	return rule(family(v6), load, masked(second, s.length, s.key[0].size()), match{inSet(s.name, false)}, end)
 }
 
-// addRule queues the rule of a set for one length.
+// addRule queues the rule for a set of one prefix length.
 func (s setSpec) addRule(enc *nftables.Conn) {
 	enc.AddRule(&nftables.Rule{Table: s.table(), Chain: &nftables.Chain{Name: s.chain(), Table: s.table()}, Exprs: s.rule()})
 }
 
-// lengthsIn returns the sets for one length among the sets of a table.
+// lengthsIn returns those of a table's sets that are for one prefix length.
 func lengthsIn(sets []string) (specs []setSpec) {
 	for _, name := range sets {
 		if s, ok := specOf(name); ok && s.length > 0 {
@@ -83,7 +84,8 @@ func lengthsIn(sets []string) (specs []setSpec) {
 	return specs
 }
 
-// setNames lists the sets and maps of one of our tables; a missing table has none.
+// setNames returns the sets and maps of one of our tables. For a missing table it returns
+// none.
 func (c *Conn) setNames(f nftables.TableFamily) (names []string, err error) {
 	msgs, err := c.list(query{get: unix.NFT_MSG_GETSET, family: f, table: TableName})
 	for _, m := range msgs {
@@ -98,8 +100,8 @@ func (c *Conn) setNames(f nftables.TableFamily) (names []string, err error) {
 	return names, err
 }
 
-// wrongLengths compares a chain's rules for one length with the sets. Two equal rules do no
-// harm.
+// wrongLengths compares a chain's rules for prefix lengths with the sets. It accepts two equal
+// rules, which do no harm.
 func wrongLengths(chain string, rules []Rule, specs []setSpec) (diffs []string) {
 	known := 0
 	for _, s := range specs {
@@ -123,7 +125,7 @@ func wrongLengths(chain string, rules []Rule, specs []setSpec) (diffs []string) 
 	return diffs
 }
 
-// rebuildLengths queues the rules for one length anew.
+// rebuildLengths queues the rules for prefix lengths again.
 func rebuildLengths(enc *nftables.Conn, specs []setSpec) {
 	t := layoutOf(nftables.TableFamilyINet).table()
 	for _, name := range [...]string{chainSameNet, chainNeighbours} {

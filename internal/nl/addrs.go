@@ -20,8 +20,8 @@ type Addr struct {
 	Flags  uint32
 }
 
-// Addrs lists the addresses of one link. Unlike Handle.AddrList it does not
-// make the kernel walk all links: the index is in the request.
+// Addrs returns the addresses of one link. The request contains the link's index. So the
+// kernel does not walk through all links, as it does for Handle.AddrList.
 func (c *Conn) Addrs(index int) ([]Addr, error) {
 	addrs, err := Retry(func() ([]Addr, error) { return c.dumpAddrs(index) })
 	if err != nil {
@@ -51,8 +51,8 @@ func (c *Conn) dumpAddrs(index int) ([]Addr, error) {
 	return addrs, nil
 }
 
-// parseAddr reads one RTM_NEWADDR. IFA_LOCAL is the link's own address where
-// there is a peer (IFA_ADDRESS) as well.
+// parseAddr reads an RTM_NEWADDR message. If the link has a peer, IFA_LOCAL is the link's own
+// address and IFA_ADDRESS is the peer's.
 func parseAddr(m []byte) (Addr, error) {
 	head := vnl.DeserializeIfAddrmsg(m)
 	out := Addr{Flags: uint32(head.Flags)}
@@ -73,8 +73,8 @@ func parseAddr(m []byte) (Addr, error) {
 	return out, nil
 }
 
-// HasNeighbour reports whether a link has an entry for an address in its neighbour
-// table, in whatever state.
+// HasNeighbour reports whether a link's neighbour table has an entry for an address, in any
+// state.
 func (c *Conn) HasNeighbour(index int, addr netip.Addr) (bool, error) {
 	family := unix.AF_INET
 	if addr.Is6() {
@@ -93,7 +93,7 @@ func (c *Conn) HasNeighbour(index int, addr netip.Addr) (bool, error) {
 
 const ifaMulticast = 7 // IFA_MULTICAST, include/uapi/linux/if_addr.h
 
-// Joined lists the IPv6 multicast groups that a link is in.
+// Joined returns the IPv6 multicast groups that a link has joined.
 func (c *Conn) Joined(index int) ([]netip.Addr, error) {
 	groups, err := Retry(func() (groups []netip.Addr, err error) {
 		head := vnl.NewIfAddrmsg(unix.AF_INET6)
@@ -118,14 +118,14 @@ func (c *Conn) Joined(index int) ([]netip.Addr, error) {
 	return groups, nil
 }
 
-// IPNet is a prefix in the netlink library's form, with its host bits. It is never nil,
-// which would stand for a default route: for the invalid prefix both fields are nil.
+// IPNet returns a prefix in the netlink library's type, with its host bits. It never returns
+// nil, because nil would mean a default route. For an invalid prefix, both fields are nil.
 func IPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// PrefixOf is the reverse of IPNet, with the address as AddrOf returns it. nil, which the
-// library uses for no peer and for some default routes, gives the invalid prefix.
+// PrefixOf is the reverse of IPNet. The library uses nil if there is no peer, and for some
+// default routes; for nil PrefixOf returns the invalid prefix.
 func PrefixOf(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}
@@ -134,8 +134,8 @@ func PrefixOf(n *net.IPNet) netip.Prefix {
 	return netip.PrefixFrom(AddrOf(n.IP), bits)
 }
 
-// AddrOf is the address of the library's 4 or 16 bytes, an IPv4 address in IPv6 form as an
-// IPv4 address. Any other length gives the invalid address.
+// AddrOf converts 4 or 16 bytes of the library to an address. An IPv4-mapped IPv6 address
+// becomes an IPv4 address. For any other length it returns the invalid address.
 func AddrOf(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()

@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Announce tells a shared segment where addresses of a link are now. Neighbours may have
-// another host or an earlier container in their tables and would send to it for minutes.
-// It sends what the kernel sends by itself only once, when a link goes up, and often too
-// early. An address that is still tentative cannot be announced.
+// Announce tells the neighbours on a shared segment where a link's addresses are now.
+// Neighbours may still remember another host or an earlier container, and would send to it for
+// minutes. By itself the kernel announces an address only once, when the link goes up, and
+// often too early. A tentative address cannot be announced.
 //
 // IPv4: the kernel probes its own address as a neighbour. It broadcasts "who has 10.1.2.3,
-// tell 10.1.2.3", which is a gratuitous ARP (RFC 5227, 3), now and twice more a second
-// apart (mcast_solicit, retrans_time_ms), long after the plugin has ended. A packet socket
-// could send the same, but closing one waits for RCU: 8-16 ms on Linux 6.18, as long as all
-// the rest of an ADD.
+// tell 10.1.2.3", which is a gratuitous ARP (RFC 5227, 3). It sends this now and twice more,
+// one second apart (mcast_solicit, retrans_time_ms), when the plugin has ended already. A
+// packet socket could send the same, but closing it waits for RCU. That takes 8-16 ms on Linux
+// 6.18, as long as all other steps of an ADD together.
 //
-// IPv6: an unsolicited neighbour advertisement (RFC 4861, 7.2.6) over a raw
-// ICMPv6 socket, which costs 0.03 ms to open and close.
+// IPv6: an unsolicited neighbour advertisement (RFC 4861, 7.2.6) over a raw ICMPv6 socket,
+// which costs 0.03 ms to open and close.
 func (c *Conn) Announce(link netlink.Link, addrs []netip.Addr) error {
 	var errs []error
 	var v6 []netip.Addr
@@ -43,9 +43,9 @@ func (c *Conn) Announce(link netlink.Link, addrs []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// probeSelf makes the kernel probe its own address. It probes again when the neighbour
-// entry exists. The entry remains in the neighbour table until the kernel needs its place;
-// no packet uses it, since the address is local.
+// probeSelf makes the kernel probe its own address, even if the neighbour entry exists
+// already. The entry remains in the neighbour table until the kernel needs the space. No
+// packet uses it, because the address is local.
 func (c *Conn) probeSelf(link netlink.Link, addr netip.Addr) error {
 	err := c.NeighSet(&netlink.Neigh{
 		LinkIndex: link.Attrs().Index, Family: unix.AF_INET, IP: addr.AsSlice(), Flags: netlink.NTF_USE,
@@ -56,14 +56,14 @@ func (c *Conn) probeSelf(link netlink.Link, addr netip.Addr) error {
 	return nil
 }
 
-// advertise runs on a thread inside the namespace.
+// advertise sends the IPv6 advertisements. It runs on a thread inside the namespace.
 func advertise(link netlink.Link, addrs []netip.Addr) error {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
 	if err != nil {
 		return fmt.Errorf("open ICMPv6 socket: %w", os.NewSyscallError("socket", err))
 	}
 	defer unix.Close(fd)  //nolint:errcheck // nothing is buffered
-	const mustBe255 = 255 // RFC 4861, 7.1.2: receivers drop what a router has forwarded
+	const mustBe255 = 255 // RFC 4861, 7.1.2: receivers drop forwarded advertisements
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, mustBe255); err != nil {
 		return fmt.Errorf("set hop limit: %w", os.NewSyscallError("setsockopt", err))
 	}
@@ -79,9 +79,9 @@ func advertise(link netlink.Link, addrs []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// advertisement is an unsolicited neighbour advertisement that overrides the receivers'
-// entries (RFC 4861, 4.4), without the checksum, which the kernel adds. A link without an
-// Ethernet address gives none.
+// advertisement returns an unsolicited neighbour advertisement that replaces the receivers'
+// entries (RFC 4861, 4.4). The kernel adds the checksum. For a link without an Ethernet
+// address it returns nil.
 func advertisement(addr netip.Addr, mac net.HardwareAddr) []byte {
 	const (
 		neighbourAdvertisement = 136
@@ -91,7 +91,7 @@ func advertisement(addr netip.Addr, mac net.HardwareAddr) []byte {
 	b := []byte{neighbourAdvertisement, 0, 0, 0, override, 0, 0, 0}
 	b = append(b, addr.AsSlice()...)
 	if len(mac) == 6 {
-		b = append(b, targetLinkAddress, 1) // the length in units of 8 bytes
+		b = append(b, targetLinkAddress, 1) // length in units of 8 bytes
 		b = append(b, mac...)
 	}
 	return b

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FDBEntry is an entry of a VXLAN device's forwarding database: frames for MAC go to
-// Remote. The library has no field for the port.
+// FDBEntry is an entry in the forwarding database of a VXLAN device. The device sends frames
+// for MAC to Remote. The library's type has no field for the port.
 type FDBEntry struct {
 	MAC    net.HardwareAddr
-	Remote netip.Addr // invalid: not an entry of a VXLAN device
-	Port   uint16     // UDP; 0 is the device's
+	Remote netip.Addr // not valid if the entry has no remote address
+	Port   uint16     // UDP port; 0 means the device's port
 }
 
 // FDB lists the entries of one VXLAN device.
@@ -61,7 +61,7 @@ func parseFDB(m []byte) (e FDBEntry, index int, ok bool) {
 	return e, index, e.MAC != nil
 }
 
-// SetFDB makes e the device's only entry for its MAC: an earlier remote is replaced in one
+// SetFDB makes e the device's only entry for its MAC. It replaces an earlier remote in one
 // step.
 func (c *Conn) SetFDB(index int, e FDBEntry) error {
 	parts := e.message(index)
@@ -75,7 +75,7 @@ func (c *Conn) SetFDB(index int, e FDBEntry) error {
 	return err
 }
 
-// DeleteFDB removes the entry of e's MAC.
+// DeleteFDB removes the entry for the MAC of e.
 func (c *Conn) DeleteFDB(index int, e FDBEntry) error {
 	_, err := c.request(unix.RTM_DELNEIGH, unix.NLM_F_ACK, 0, e.message(index)...)
 	return err
@@ -89,8 +89,8 @@ func (e FDBEntry) message(index int) []vnl.NetlinkRequestData {
 	return []vnl.NetlinkRequestData{head, attr(unix.NDA_LLADDR, e.MAC)}
 }
 
-// SetVXLANLocal changes the source address of a VXLAN device to another one of the same
-// family (Linux 5.0). The library would also send attributes that cannot be changed.
+// SetVXLANLocal changes the source address of a VXLAN device to another one of the same family
+// (Linux 5.0). The library would send attributes that the kernel refuses to change.
 func (c *Conn) SetVXLANLocal(index int, local netip.Addr) error {
 	kind := vnl.IFLA_VXLAN_LOCAL
 	if local.Is6() {

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Link returns a link by name; IsNotFound recognises the error for a missing one. Link
-// leaves the statistics out and keeps the link's IPv6 settings (see IPv6Setting). The name
-// may be one of the link's alternative names, which may be long.
+// Link returns a link by its name. If the link is missing, IsNotFound recognises the error.
+// Link does not ask for statistics, and it stores the link's IPv6 settings (see IPv6Setting).
+// The name may be an alternative name of the link, which may be longer than 15 bytes.
 func (c *Conn) Link(name string) (netlink.Link, error) {
 	kind := unix.IFLA_IFNAME
 	if len(name) >= unix.IFNAMSIZ {
@@ -28,7 +28,7 @@ func (c *Conn) Link(name string) (netlink.Link, error) {
 	return link, nil
 }
 
-// LinkAt is Link by index.
+// LinkAt works like Link, with an index.
 func (c *Conn) LinkAt(index int) (netlink.Link, error) {
 	link, err := c.getLink(index)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *Conn) LinkAt(index int) (netlink.Link, error) {
 	return link, nil
 }
 
-// skipStats leaves the statistics out of an answer (RTEXT_FILTER_SKIP_STATS).
+// skipStats asks the kernel to leave out statistics (RTEXT_FILTER_SKIP_STATS).
 const skipStats = 1 << 3
 
 func (c *Conn) getLink(index int, more ...vnl.NetlinkRequestData) (netlink.Link, error) {
@@ -63,18 +63,19 @@ func (c *Conn) getLink(index int, more ...vnl.NetlinkRequestData) (netlink.Link,
 	return link, nil
 }
 
-// Lives reports whether something holds the namespace of a link's other end, by its id as c
-// sees it (IFLA_LINK_NETNSID). The kernel drops the id of a namespace that ends, and
-// deletes its links later. Linux < 4.15 and a caller without the right to ask get true.
+// Lives reports whether the namespace of a link's other end is still in use. id is that
+// namespace's id as c sees it (IFLA_LINK_NETNSID). The kernel drops the id when the namespace
+// ends, and deletes the namespace's links later. On Linux before 4.15, and for callers without
+// the right to ask, Lives returns true.
 func (c *Conn) Lives(id int) bool {
 	_, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, linkHead(1), attr32(unix.IFLA_TARGET_NETNSID, uint32(id)))
 	return !errors.Is(err, unix.EINVAL)
 }
 
-// IPv6Conf is the place of a setting in the kernel's list (include/uapi/linux/ipv6.h).
+// IPv6Conf is the position of a setting in the kernel's list (include/uapi/linux/ipv6.h).
 type IPv6Conf int
 
-// Settings of net/ipv6/conf/LINK.
+// These are settings in net/ipv6/conf/LINK.
 const (
 	AcceptRA       IPv6Conf = 3
 	DisableIPv6    IPv6Conf = 26
@@ -84,7 +85,7 @@ const (
 	EnhancedDAD    IPv6Conf = 46
 )
 
-// String is the name of the sysctl.
+// String returns the name of the sysctl.
 func (i IPv6Conf) String() string {
 	switch i {
 	case AcceptRA:
@@ -103,8 +104,8 @@ func (i IPv6Conf) String() string {
 	return fmt.Sprintf("%d", int(i))
 }
 
-// IPv6Setting is the setting of a link when Link or LinkAt last read it. ok is false when
-// the kernel sent none: the link (MTU below 1280) or the kernel has no IPv6.
+// IPv6Setting returns a setting of a link from the last call of Link or LinkAt. ok is false if
+// the kernel sent no settings, because the link (MTU below 1280) or the kernel has no IPv6.
 func (c *Conn) IPv6Setting(index int, conf IPv6Conf) (value int32, ok bool) {
 	list := c.ipv6[index]
 	at := 4 * int(conf)
@@ -114,9 +115,9 @@ func (c *Conn) IPv6Setting(index int, conf IPv6Conf) (value int32, ok bool) {
 	return int32(vnl.NativeEndian().Uint32(list[at:])), true
 }
 
-// SetUp sets a link up and, with notify, its arp_notify: both in one message. Unlike the
-// sysctl this needs no thread in the namespace, and does not lengthen the chain of equally
-// named entries below /proc/sys that all namespaces share.
+// SetUp sets a link up. If notify is set, the same message also sets arp_notify. Unlike
+// writing the sysctl, this needs no thread in the namespace. It also avoids the cost of
+// opening a sysctl (see procfs).
 func (c *Conn) SetUp(index int, notify bool) error {
 	head := linkHead(index)
 	head.Flags, head.Change = unix.IFF_UP, unix.IFF_UP
@@ -131,8 +132,9 @@ func (c *Conn) SetUp(index int, notify bool) error {
 	return err
 }
 
-// Veth describes a new pair: the near end here, the far end in another namespace. MTU is in
-// bytes, 0 for the kernel's default; Master is the index of a bridge, 0 for none.
+// Veth describes a new pair. The near end is in the namespace of the Conn, the far end in
+// another namespace. MTU is in bytes; 0 means the kernel's default. Master is the index of a
+// bridge; 0 means none.
 type Veth struct {
 	Name, Peer   string
 	MAC, PeerMAC net.HardwareAddr
@@ -141,11 +143,12 @@ type Veth struct {
 	PeerNS       int // descriptor of the peer's namespace
 }
 
-// AddVeth creates a pair in one message: the near end up and in its bridge, the far end
-// down. The library needs three messages, one of them a lookup.
+// AddVeth creates a pair with one message. The near end is up and in its bridge; the far end
+// is down. The library would need three messages, one of them a lookup.
 //
-// Each end has one queue. Unless told so the kernel makes one for every possible CPU, and
-// uses the first until ethtool -L: a third of the time to create a pair, and more memory.
+// Each end has one queue. By default the kernel would make a queue for every possible CPU and
+// use only the first one until ethtool -L. The other queues would cost memory and a third of
+// the time that the pair takes.
 func (c *Conn) AddVeth(v Veth) error {
 	head := linkHead(0)
 	head.Flags, head.Change = unix.IFF_UP, unix.IFF_UP
@@ -179,24 +182,25 @@ func (v Veth) end(name string, mac net.HardwareAddr) []vnl.NetlinkRequestData {
 	return out
 }
 
-// PortFlags are flags of a bridge's port.
+// PortFlags are flags of a port of a bridge.
 type PortFlags struct{ Hairpin, Isolated bool }
 
-// SetAlias writes a link's ifalias and, if it is a port and flags has any set,
-// the port's flags, in one message.
+// SetAlias writes a link's ifalias. If flags has any flag, it also sets the flags of the link
+// as a port. It sends one message.
 func (c *Conn) SetAlias(name, alias string, flags PortFlags) error {
 	return c.mark(name, alias, flags)
 }
 
-// SetAliasQuiet is SetAlias, and keeps the kernel from giving the link an IPv6 address when
-// its carrier comes (IFLA_INET6_ADDR_GEN_MODE none). On this node each such address slows
-// down every later link that goes down: the kernel walks all IPv6 routes.
+// SetAliasQuiet works like SetAlias. It also stops the kernel from giving the link an IPv6
+// address when its carrier comes up (IFLA_INET6_ADDR_GEN_MODE none). Each such address would
+// slow down every later link of this node that goes down, because the kernel walks all IPv6
+// routes then.
 func (c *Conn) SetAliasQuiet(name, alias string, flags PortFlags) error {
 	const genModeNone = 1 // IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
 	spec := attr(unix.IFLA_AF_SPEC, nil)
 	spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{genModeNone})
 	err := c.mark(name, alias, flags, spec)
-	if errors.Is(err, unix.EAFNOSUPPORT) { // no IPv6, no address
+	if errors.Is(err, unix.EAFNOSUPPORT) { // without IPv6 there is no address either
 		return c.mark(name, alias, flags)
 	}
 	return err
@@ -222,8 +226,8 @@ func (c *Conn) mark(name, alias string, flags PortFlags, more ...vnl.NetlinkRequ
 	return err
 }
 
-// PortFlags reads the flags of one port (IFLA_INFO_SLAVE_DATA), for which the library would
-// list all ports. A link that is no port has no flags.
+// PortFlags returns the flags of one port (IFLA_INFO_SLAVE_DATA). The library would list all
+// ports. A link that is not a port has no flags.
 func (c *Conn) PortFlags(index int) (PortFlags, error) {
 	msgs, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, linkHead(index))
 	if err != nil {
@@ -239,11 +243,11 @@ func (c *Conn) PortFlags(index int) (PortFlags, error) {
 	return flags, nil
 }
 
-// Forwarding reports whether all interfaces forward a family (unix.AF_INET: the
-// sysctl net/ipv4/ip_forward; unix.AF_INET6: net/ipv6/conf/all/forwarding).
+// Forwarding reports whether forwarding is on for all interfaces. family is unix.AF_INET (the
+// sysctl net/ipv4/ip_forward) or unix.AF_INET6 (net/ipv6/conf/all/forwarding).
 func (c *Conn) Forwarding(family int) (bool, error) { return c.forwards(family, 0xffffffff) } // NETCONFA_IFINDEX_ALL
 
-// Forwards reports whether packets that enter through one interface are forwarded.
+// Forwards reports whether the host forwards packets that enter through one interface.
 func (c *Conn) Forwards(family, index int) (bool, error) { return c.forwards(family, uint32(index)) }
 
 func (c *Conn) forwards(family int, index uint32) (bool, error) {
@@ -261,21 +265,21 @@ func (c *Conn) forwards(family int, index uint32) (bool, error) {
 	return len(v) == 4 && vnl.NativeEndian().Uint32(v) != 0, nil
 }
 
-// LinkChange is what SetLink changes; zero values change nothing.
+// LinkChange says what SetLink changes. A field with the zero value changes nothing.
 type LinkChange struct {
 	Name   string
 	Alias  *string // ifalias; "" removes it
 	MAC    net.HardwareAddr
 	MTU    int // bytes
-	Master int // index of the bridge it becomes a port of
-	NetNS  int // descriptor of the namespace it moves to; Name is its name there
+	Master int // index of the link's new bridge
+	NetNS  int // descriptor of the link's new namespace, where it gets Name
 	Down   bool
 	Up     bool
 }
 
-// SetLink changes a link in one message, which the kernel applies under one lock: first the
-// namespace, then the address, MTU, name, and last up or down. When it fails in the middle,
-// the earlier changes remain.
+// SetLink changes a link with one message, which the kernel applies under one lock. The order
+// is: namespace, address, MTU, name, then up or down. If a step fails, the earlier changes
+// remain.
 func (c *Conn) SetLink(index int, to LinkChange) error {
 	head := linkHead(index)
 	parts := []vnl.NetlinkRequestData{head}

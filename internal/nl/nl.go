@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nl is a route-netlink socket in one namespace, on vishvananda/netlink, with what
-// that library leaves to its callers: the namespace is fixed when the socket is opened,
-// interrupted dumps are retried in one place, not-found is one function, and sysctls of the
-// namespace are at hand.
+// Package nl provides a route-netlink socket in one namespace. It builds on
+// vishvananda/netlink and adds what that library leaves to its callers. The namespace is fixed
+// when the socket is opened. Interrupted dumps are repeated. One function recognises all "not
+// found" errors. The sysctls of the namespace can be read and written.
 package nl
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// Conn is a socket in one namespace. The methods of netlink.Handle act there.
+// Conn is a socket in one namespace. The methods of netlink.Handle work in this namespace.
 type Conn struct {
 	*netlink.Handle
 	NS *netns.NS // nil for the namespace of the process
@@ -28,7 +28,7 @@ type Conn struct {
 	ipv6   map[int][]byte // settings of links, by index
 }
 
-// Host opens a socket in the namespace of the process. proc is where procfs is.
+// Host opens a socket in the namespace of the process. proc is the path of procfs.
 func Host(proc string) (*Conn, error) {
 	h, raw, err := dial()
 	if err != nil {
@@ -37,7 +37,7 @@ func Host(proc string) (*Conn, error) {
 	return &Conn{Handle: h, raw: raw, proc: procfs{path: proc}}, nil
 }
 
-// In opens a socket in ns and takes ownership of ns: Close closes both.
+// In opens a socket in ns. It takes ownership of ns; Close closes both.
 func In(ns *netns.NS, proc string) (*Conn, error) {
 	h, raw, err := dialIn(ns)
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *Conn) Close() {
 	}
 }
 
-// Do runs fn on a thread inside the namespace. The thread exists as long as c.
+// Do runs fn on a thread inside the namespace. The thread ends at Close.
 func (c *Conn) Do(fn func() error) error {
 	if c.NS == nil {
 		return fn()
@@ -70,7 +70,8 @@ func (c *Conn) Do(fn func() error) error {
 	return c.worker.Do(fn)
 }
 
-// Cookie is netns.NS.Cookie of the socket's namespace; 0 on a kernel without cookies.
+// Cookie returns the cookie of the socket's namespace (netns.NS.Cookie), or 0 if the kernel
+// has none.
 func (c *Conn) Cookie() uint64 {
 	cookie, err := unix.GetsockoptUint64(c.raw.fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// request sends one message that the library has no function for, and returns the answers
-// of a type (0: of any).
+// request sends one message for which the library has no function. It returns the answers of
+// one type; 0 means any type.
 func (c *Conn) request(msgType, flags int, answer uint16, parts ...vnl.NetlinkRequestData) ([][]byte, error) {
 	req := vnl.NewNetlinkRequest(msgType, flags)
 	for _, p := range parts {
@@ -37,7 +37,7 @@ func dial() (*netlink.Handle, *socket, error) {
 	return h, s, nil
 }
 
-// dialIn is dial in another namespace.
+// dialIn works like dial, in another namespace.
 func dialIn(ns *netns.NS) (h *netlink.Handle, raw *socket, err error) {
 	err = ns.Visit(func() error {
 		h, raw, err = dial()
@@ -50,8 +50,8 @@ func dialIn(ns *netns.NS) (h *netlink.Handle, raw *socket, err error) {
 	return h, raw, err
 }
 
-// linkHead is the header of a message about the link with an index; 0 is for a link that an
-// attribute names.
+// linkHead returns the header of a message about a link. index is 0 if an attribute names the
+// link.
 func linkHead(index int) *vnl.IfInfomsg {
 	head := vnl.NewIfInfomsg(unix.AF_UNSPEC)
 	head.Index = int32(index)
@@ -62,8 +62,8 @@ func attr(kind int, value []byte) *vnl.RtAttr { return vnl.NewRtAttr(kind, value
 
 func attr32(kind int, value uint32) *vnl.RtAttr { return attr(kind, vnl.Uint32Attr(value)) }
 
-// attributes yields the kind and value of each attribute. It stops at a truncated one,
-// where the library's parser may panic.
+// attributes yields the kind and value of each attribute. It stops at a truncated attribute;
+// the library's parser may panic there.
 func attributes(b []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		for len(b) >= unix.SizeofRtAttr {
@@ -77,7 +77,8 @@ func attributes(b []byte) iter.Seq2[int, []byte] {
 	}
 }
 
-// find descends into nested attributes.
+// find returns a nested attribute. path has the kinds of the attributes from outside to
+// inside.
 func find(data []byte, path ...int) (value []byte) {
 	value = data
 	for _, want := range path {

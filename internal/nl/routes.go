@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// LinkRoutes lists the unicast routes of one link in a table, both families, in the
-// kernel's order. A route of several next hops is one of the link when all hops are.
+// LinkRoutes lists the unicast IPv4 and IPv6 routes of one link in a table, in the kernel's
+// order. A route with several next hops belongs to the link if all its next hops do.
 func (c *Conn) LinkRoutes(index, table int) (out []netlink.Route, err error) {
 	all, err := c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -38,13 +38,14 @@ func through(r netlink.Route, index int) bool {
 	return len(r.MultiPath) > 0 || r.LinkIndex == index
 }
 
-// DefaultLink is the index of the link of the main table's default route with the lowest
-// metric, the first in the kernel's order of equal ones, and 0 when there is none. family
-// is AF_INET or AF_INET6. Of several next hops the first counts. With unicast it skips a
-// route that refuses packets: for IPv4 such a route has no link and never counts, for IPv6
-// its link is lo. The error is the kernel's.
+// DefaultLink returns the index of the link of the main table's default route, or 0 if there
+// is none. Of several default routes it uses the one with the lowest metric; of equal ones it
+// uses the first in the kernel's order. Of several next hops it uses the first. family is
+// AF_INET or AF_INET6. If unicast is set, it skips routes that refuse packets. Such an IPv6
+// route has the link lo; such an IPv4 route has no link and is always skipped. DefaultLink
+// returns the kernel's error.
 func (c *Conn) DefaultLink(family int, unicast bool) (index int, err error) {
-	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST} // Dst nil: the default's
+	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST} // Dst is nil for the default route
 	mask := netlink.RT_FILTER_DST | netlink.RT_FILTER_TABLE
 	if unicast {
 		mask |= netlink.RT_FILTER_TYPE
@@ -75,10 +76,10 @@ func (c *Conn) Rules() ([]netlink.Rule, error) {
 	return rules, nil
 }
 
-// FreeTable returns the first number from first on of an unused routing table: no rule
-// names it, no route is in it, no VRF has it, it is none of the kernel's (253 default, 254
-// main, 255 local) and it is not in taken. Hold Lock from this call until the table is
-// used.
+// FreeTable returns the number of an unused routing table, the lowest from first on. No rule
+// names the table, no route is in it, and no VRF uses it. It is not one of the kernel's tables
+// (253 default, 254 main, 255 local) and not in taken. The caller must hold Lock from this
+// call until it uses the table.
 func (c *Conn) FreeTable(first int, taken ...int) (int, error) {
 	used := map[int]bool{unix.RT_TABLE_DEFAULT: true, unix.RT_TABLE_MAIN: true, unix.RT_TABLE_LOCAL: true}
 	for _, t := range taken {
@@ -120,9 +121,9 @@ func (c *Conn) tablesInUse(used map[int]bool) error {
 	return nil
 }
 
-// Lock takes the lock of the namespace, which the reference's sbr takes too: a flock of the
-// namespace itself, so that any path to the namespace gives the same lock. The lock ends
-// with the process that holds it.
+// Lock takes the lock of the namespace, which the reference's sbr takes too. It is a flock on
+// the namespace itself, so every path to the namespace gives the same lock. The lock ends with
+// the process that holds it.
 func (c *Conn) Lock(ctx context.Context) (unlock func(), err error) {
 	if c.NS == nil {
 		return nil, errors.New("lock namespace: the host's cannot be locked")

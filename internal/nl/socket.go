@@ -16,10 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a route-netlink socket on which the kernel honours filters in requests
-// (NETLINK_GET_STRICT_CHK, Linux >= 4.20). The library's sockets clear 64 KiB of stack for
-// each datagram, so a process grows its stack for the first one, and use the poller, which a
-// request to the kernel never needs: its answers are there when the send call returns.
+// socket is a route-netlink socket on which the kernel applies the filters in requests
+// (NETLINK_GET_STRICT_CHK, Linux >= 4.20). We do not use the library's sockets for two
+// reasons. They clear 64 KiB of stack for each datagram, so the process must grow its stack
+// for the first one. And they use the poller, but a request to the kernel never needs it: the
+// answers are ready when the send call returns.
 type socket struct {
 	mu  sync.Mutex
 	fd  int
@@ -36,15 +37,15 @@ func openSocket() (*socket, error) {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, errors.Join(os.NewSyscallError("bind", err), unix.Close(fd))
 	}
-	// A kernel that refuses the option sends more than was requested.
+	// A kernel that refuses this option sends more than we asked for.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return &socket{fd: fd}, nil
 }
 
 func (s *socket) close() { unix.Close(s.fd) } //nolint:errcheck // nothing to lose
 
-// execute sends a request and returns the answers of a type (0: of any). Beside the answers
-// of a dump that was interrupted the error is netlink.ErrDumpInterrupted.
+// execute sends a request and returns the answers of one type; 0 means any type. If a dump was
+// interrupted, it returns its answers together with netlink.ErrDumpInterrupted.
 func (s *socket) execute(req *vnl.NetlinkRequest, kind uint16) ([][]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +70,7 @@ func (s *socket) execute(req *vnl.NetlinkRequest, kind uint16) ([][]byte, error)
 	return got.list, nil
 }
 
-// answers are what the kernel sent for one request.
+// answers collects what the kernel sent for one request.
 type answers struct {
 	seq  uint32
 	kind uint16
@@ -78,8 +79,8 @@ type answers struct {
 	interrupted, complete bool
 }
 
-// add takes one message. It skips the acknowledgement of an earlier request, which follows
-// the only message of its answer.
+// add handles one message. If the answer to an earlier request was a single message, its
+// acknowledgement comes later; add skips it.
 func (a *answers) add(m syscall.NetlinkMessage) error {
 	if a.complete || m.Header.Seq != a.seq {
 		return nil
@@ -96,7 +97,7 @@ func (a *answers) add(m syscall.NetlinkMessage) error {
 	return nil
 }
 
-// receive reads one datagram of the kernel.
+// receive reads one datagram from the kernel.
 func (s *socket) receive() ([]syscall.NetlinkMessage, error) {
 	if s.buf == nil {
 		s.buf = make([]byte, vnl.RECEIVE_BUFFER_SIZE)
@@ -111,7 +112,8 @@ func (s *socket) receive() ([]syscall.NetlinkMessage, error) {
 	return syscall.ParseNetlinkMessage(append([]byte(nil), s.buf[:n]...))
 }
 
-// errorOf is the error in the last message of an answer, nil in an acknowledgement.
+// errorOf returns the error in the last message of an answer. For an acknowledgement it
+// returns nil.
 func errorOf(m syscall.NetlinkMessage) error {
 	if len(m.Data) < 4 {
 		return nil

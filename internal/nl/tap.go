@@ -16,19 +16,18 @@ import (
 // tunDevice creates taps in the namespace of the thread that opens it.
 const tunDevice = "/dev/net/tun"
 
-// Tap is a tap device that persists when no process has it open.
+// Tap is a tap device that remains when no process has it open.
 type Tap struct {
 	Name         string
 	MultiQueue   bool    // a process may open several queues
-	Owner, Group *uint32 // may open it besides root; nil: any process with CAP_NET_ADMIN
+	Owner, Group *uint32 // user and group that may open it besides root; nil means any process with CAP_NET_ADMIN
 }
 
-// AddTap creates a tap, down. One that exists is EBUSY or EEXIST.
+// AddTap creates a tap, which is down. If the tap exists, the error is EBUSY or EEXIST.
 func (c *Conn) AddTap(t Tap) error { return c.Do(t.Add) }
 
-// Add creates the tap in the namespace of the calling thread. The process that opens the
-// tap chooses whether frames carry a header (IFF_VNET_HDR, IFF_NO_PI). Until TUNSETPERSIST
-// the device is deleted with the descriptor.
+// Add creates the tap in the namespace of the calling thread. The process that later opens the tap chooses whether frames have a header (IFF_VNET_HDR,
+// IFF_NO_PI). Before TUNSETPERSIST, closing the descriptor deletes the device.
 func (t Tap) Add() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -62,7 +61,7 @@ func (t Tap) ioctl(fd int, request uint, value *uint32, name string) error {
 	return nil
 }
 
-// CanTap returns why taps cannot be made here; nil when they can.
+// CanTap returns an error that says why this process cannot make taps. It returns nil if it can.
 func CanTap() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -71,10 +70,9 @@ func CanTap() error {
 	return unix.Close(fd)
 }
 
-// CanMake returns why the kernel makes no links of a kind; nil when it makes them, or when
-// that is not known. Nothing is made: the request has a multicast Ethernet address and a
-// parent link that does not exist, and each kind refuses one of the two. Linux looks for a
-// module first, as for an ADD.
+// CanMake returns an error if the kernel cannot make links of a kind. It returns nil if the kernel can, or if that is not known. It makes no link: the request
+// has a multicast Ethernet address and a parent link that does not exist, and each kind refuses one of the two. As for an ADD, Linux first tries to load a
+// module.
 func (c *Conn) CanMake(kind string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = "patchbay-probe", net.HardwareAddr{1, 0, 0, 0, 0, 1}
@@ -82,13 +80,13 @@ func (c *Conn) CanMake(kind string) error {
 	if err := c.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}); errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("this kernel makes no %s links (modprobe rtnl-link-%s shows why): %w", kind, kind, err)
 	}
-	return nil // EPERM decides nothing: an ADD may act in namespaces of the caller's own
+	return nil // EPERM tells nothing, because an ADD may have more rights in the caller's own namespaces
 }
 
-// CanFilterVLANs returns an error if the kernel makes no bridges or was built without
-// CONFIG_BRIDGE_VLAN_FILTERING; nil if it can filter, or if that is not known. It makes nothing. A kernel with VLANs refuses the default VLAN; one without ignores
-// it and refuses the name. It would refuse the name first, too, before the bridge module is
-// loaded, so CanMake loads it.
+// CanFilterVLANs returns an error if the kernel cannot make bridges, or was built without CONFIG_BRIDGE_VLAN_FILTERING. It returns nil if bridges can filter
+// VLANs, or if that is not known. It makes no bridge. It asks for a bridge with an existing name and an invalid default VLAN. A kernel with VLAN filtering
+// refuses the VLAN; another kernel ignores the VLAN and refuses the name. Before the bridge module is loaded, every kernel would refuse the name first. So
+// CanMake loads the module.
 func (c *Conn) CanFilterVLANs() error {
 	if err := c.CanMake("bridge"); err != nil {
 		return err

@@ -15,17 +15,18 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// A claim keeps ADDs of an attachment out while `patchbay gc` removes it by names as well
-// as by records. gc claims and then looks for records; an ADD writes its record and then
-// looks for a claim. So one of them sees the other: gc skips the attachment, or the ADD
-// waits until gc is done and writes its record again. Locks of records are not enough:
-// they go with the records, while gc is still at work.
+// `patchbay gc` claims an attachment while it removes the attachment by records and by names.
+// The claim makes ADDs of the attachment wait. gc first claims and then looks for records; an
+// ADD first writes its record and then looks for a claim. So at least one of them notices the
+// other. Either gc skips the attachment, or the ADD waits until gc is done and writes its
+// record again. Locks of records are not enough, because they end with the records, while gc
+// is still working.
 
-// claimSuffix makes Scan skip a claim as a temporary file (durable.IsTemp).
+// claimSuffix makes Scan skip a claim like a temporary file (durable.IsTemp).
 const claimSuffix = ".gc~"
 
-// claimTime is how long an ADD waits for a running gc: longer than the DELs of one
-// attachment take. The claim of a killed gc is free at once.
+// claimTime is how long an ADD waits for a running gc. It is longer than the DELs of one
+// attachment take. If a gc is killed, its claim ends at once.
 const claimTime = 30 * time.Second
 
 func (s *Store) claimPath(network string, o owner.Key) string {
@@ -48,25 +49,25 @@ func (s *Store) Claim(network string, o owner.Key) (release func(), err error) {
 }
 
 func (s *Store) dropClaim(path string) {
-	_ = durable.Remove(path) // a remaining claim is free; the next ADD or gc removes it
+	_ = durable.Remove(path) // a file that remains is no claim; the next ADD or gc removes it
 	s.unlock(path)
 	removeEmpty(filepath.Dir(path))
 }
 
-// yield waits for a gc that has claimed an attachment, and reports whether there was one.
+// yield waits for a gc that has claimed the attachment. It reports whether there was one.
 func (s *Store) yield(network string, o owner.Key) bool {
 	path := s.claimPath(network, o)
 	if s.holds(path) || errors.Is(unix.Access(path, unix.F_OK), unix.ENOENT) {
 		return false
 	}
 	if !s.lock(path, claimTime) {
-		return false // the gc hangs; the container must not wait for it
+		return false // the gc hangs, and the container must not wait longer
 	}
 	s.dropClaim(path)
 	return true
 }
 
-// SweepClaims removes the claims of killed gcs.
+// SweepClaims removes the claims of killed gc processes.
 func (s *Store) SweepClaims() error {
 	if err := s.guard(attachments); err != nil {
 		return fmt.Errorf("sweep claims: %w", err)
@@ -80,24 +81,25 @@ func (s *Store) SweepClaims() error {
 	return err
 }
 
-// CurrentRecord is a record that exists; Record is nil when it is torn.
+// CurrentRecord is a record that exists. Record is nil if the file is torn.
 type CurrentRecord struct {
 	Plugin string
 	Record *Record
-	Since  time.Time // when it was written
+	Since  time.Time // time at which it was written
 }
 
-// InUse is the reason to keep an attachment that another process works on.
+// InUse is the reason to keep an attachment on which another process works.
 const InUse = "an ADD or DEL is working on it"
 
-// errClaimed is wrapped when another gc has the claim.
+// errClaimed means that another gc has the claim.
 var errClaimed = errors.New("another gc has claimed it")
 
-// Seize is the first step of every gc that removes an attachment: it keeps ADDs out and
-// locks all records. judge then gets the current records and returns the reason to keep
-// the attachment, if any; Seize itself returns one when another process works on the
-// attachment. If the attachment stays, Seize holds nothing. Otherwise release ends the
-// claim; the locks stay until the records are removed, Unlock or Close.
+// Seize is the first step of a gc that removes an attachment. It claims the attachment against
+// ADDs and locks all its records. Then it passes the current records to judge, which returns a
+// reason to keep the attachment, or "". If another process works on the attachment, Seize
+// itself returns a reason. If the attachment stays, Seize keeps no claim and no lock.
+// Otherwise release ends the claim; the locks end when the records are removed, or with Unlock
+// or Close.
 func (s *Store) Seize(network string, o owner.Key, judge func([]CurrentRecord) (keepReason string)) (release func(), keepReason string, err error) {
 	drop, err := s.Claim(network, o)
 	if errors.Is(err, errClaimed) {
@@ -120,9 +122,9 @@ func (s *Store) Seize(network string, o owner.Key, judge func([]CurrentRecord) (
 	return nil, keepReason, nil
 }
 
-// Current returns the records of one owner, torn ones included.
+// Current returns the records of one owner, including torn ones.
 func (s *Store) Current(network string, o owner.Key) (list []CurrentRecord) {
-	paths, _ := filepath.Glob(s.path(network, o, "*")) // of validated names
+	paths, _ := filepath.Glob(s.path(network, o, "*")) // cannot fail: the names were validated
 	for _, path := range paths {
 		if r, err := s.readFound(path); !durable.IsTemp(path) && (r != nil || err != nil) {
 			list = append(list, CurrentRecord{Plugin: filepath.Base(path)[owner.Len+1:], Record: r})
@@ -131,9 +133,10 @@ func (s *Store) Current(network string, o owner.Key) (list []CurrentRecord) {
 	return list
 }
 
-// takeAll locks and reads the records of one owner; free is false when one is in use.
+// takeAll locks and reads the records of one owner. free is false if another process uses one
+// of them.
 func (s *Store) takeAll(network string, o owner.Key) (list []CurrentRecord, taken []string, free bool) {
-	paths, _ := filepath.Glob(s.path(network, o, "*")) // of validated names
+	paths, _ := filepath.Glob(s.path(network, o, "*")) // cannot fail: the names were validated
 	for _, path := range paths {
 		if durable.IsTemp(path) {
 			continue
@@ -149,7 +152,7 @@ func (s *Store) takeAll(network string, o owner.Key) (list []CurrentRecord, take
 		s.know(path, now)
 		r, err := s.readFound(path)
 		if r == nil && err == nil {
-			continue // removed meanwhile
+			continue // another process has removed it
 		}
 		list = append(list, CurrentRecord{Plugin: filepath.Base(path)[owner.Len+1:], Record: r, Since: time.Unix(0, now.mtime)})
 	}

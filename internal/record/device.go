@@ -10,25 +10,25 @@ import (
 	"path/filepath"
 )
 
-// Device is a link of the host that was moved into a container, with the state from
-// before, to which DEL restores it.
+// Device describes a link of the host that was moved into a container. It has the link's
+// earlier state, which DEL restores.
 type Device struct {
 	Name   string `json:"name"`
 	Index  int    `json:"index"`
-	Kind   string `json:"kind"`             // as in ip(8); a real device has none: "device"
-	MAC    string `json:"mac,omitempty"`    // before the move
-	Burnt  string `json:"burnt,omitempty"`  // of the hardware
-	Path   string `json:"path,omitempty"`   // below /sys/devices
+	Kind   string `json:"kind"`             // as in ip(8); for a real device, which has no kind, "device"
+	MAC    string `json:"mac,omitempty"`    // address before the move
+	Burnt  string `json:"burnt,omitempty"`  // address of the hardware
+	Path   string `json:"path,omitempty"`   // path in /sys/devices
 	MTU    int    `json:"mtu,omitempty"`    // bytes
-	Up     bool   `json:"up,omitempty"`     // it was set up
+	Up     bool   `json:"up,omitempty"`     // the link was up
 	Alias  string `json:"alias,omitempty"`  // ifalias
-	Master string `json:"master,omitempty"` // bridge or bond it was a port of
+	Master string `json:"master,omitempty"` // bridge or bond that the link was a port of
 
-	Addrs  []DeviceAddr  `json:"addrs,omitempty"`  // permanent ones
-	Routes []DeviceRoute `json:"routes,omitempty"` // without the kernel's own
+	Addrs  []DeviceAddr  `json:"addrs,omitempty"`  // permanent addresses
+	Routes []DeviceRoute `json:"routes,omitempty"` // without the routes that the kernel made
 }
 
-// DeviceAddr is an address. The numbers are the kernel's constants.
+// DeviceAddr is an address of the link. The numbers are the kernel's constants.
 type DeviceAddr struct {
 	Prefix netip.Prefix `json:"prefix"`
 	Peer   netip.Prefix `json:"peer,omitzero"`
@@ -37,7 +37,7 @@ type DeviceAddr struct {
 	Flags  int          `json:"flags,omitempty"`
 }
 
-// DeviceRoute is a unicast route. The numbers are the kernel's constants.
+// DeviceRoute is a unicast route of the link. The numbers are the kernel's constants.
 type DeviceRoute struct {
 	Dst      netip.Prefix `json:"dst"`
 	Gateway  netip.Addr   `json:"gw,omitzero"`
@@ -51,30 +51,31 @@ type DeviceRoute struct {
 	Flags    int          `json:"flags,omitempty"`
 }
 
-// OfDrivers returns patchbay-cnm's store below a state directory: what its plugins
-// requested from Docker's drivers. It outlives a reboot, as the drivers' own state does.
+// OfDrivers returns the store of patchbay-cnm in a state directory. It lists what the plugins
+// of patchbay-cnm requested from Docker's drivers. It survives a reboot, as the drivers' own
+// state does.
 func OfDrivers(stateDir string) *Store { return New(filepath.Join(stateDir, "cnm")) }
 
-// Driver is the part of Record.Remote whose format package cnm/remote keeps stable, for
-// readers that do not speak the drivers' protocol.
+// Driver is the part of Record.Remote whose format package cnm/remote keeps stable. It serves
+// readers that do not know the protocol of the drivers.
 type Driver struct {
 	Driver struct {
-		Name string `json:"name"` // empty for a driver that is known by its URL
+		Name string `json:"name"` // empty for a driver that only a URL identifies
 		URL  string `json:"url"`
 	} `json:"driver"`
 
-	// Ended reports that DEL was called and that the driver may not have received it.
+	// Ended means that DEL was called, but the driver may not have received it.
 	Ended bool `json:"ended"`
 
-	Interface *struct{ Address, AddressIPv6 netip.Prefix } `json:"interface"` // of a network driver
+	Interface *struct{ Address, AddressIPv6 netip.Prefix } `json:"interface"` // only for a network driver
 
 	Addresses []struct {
 		Address netip.Prefix `json:"address"`
-	} `json:"addresses"` // of an IPAM driver
+	} `json:"addresses"` // only for an IPAM driver
 }
 
-// DriverOf decodes Remote. It is nil for a record of a plugin without a driver. The error
-// wraps ErrBroken.
+// DriverOf decodes Remote. It returns nil for the record of a plugin without a driver. Its
+// error wraps ErrBroken.
 func (r *Record) DriverOf() (*Driver, error) {
 	if len(r.Remote) == 0 {
 		return nil, nil
@@ -86,7 +87,7 @@ func (r *Record) DriverOf() (*Driver, error) {
 	return d, nil
 }
 
-// String is the driver's name, or its URL.
+// String returns the driver's name or, if it has none, its URL.
 func (d *Driver) String() string {
 	if d.Driver.Name != "" {
 		return d.Driver.Name
@@ -94,7 +95,7 @@ func (d *Driver) String() string {
 	return d.Driver.URL
 }
 
-// Prefixes are the addresses that the driver assigned or was given.
+// Prefixes returns the addresses that the driver assigned or got.
 func (d *Driver) Prefixes() (list []netip.Prefix) {
 	for _, a := range d.Addresses {
 		list = append(list, a.Address)

@@ -10,9 +10,10 @@ import (
 	"strings"
 )
 
-// encode is json.Marshal for a record and a fact, of which most fields are empty. At the
-// first value of a type json.Marshal prepares for all types that it may contain, which took
-// a process 0.13 ms for its one record; encode looks only at what is there (0.02 ms).
+// encode does the work of json.Marshal for a record or a fact. Most of their fields are empty.
+// At the first value of a type, json.Marshal prepares for all types that the value may
+// contain. This took a process 0.13 ms for its single record. encode looks only at fields that
+// are set and takes 0.02 ms.
 func encode(v any) ([]byte, error) { return appendValue(nil, reflect.ValueOf(v)) }
 
 func appendValue(b []byte, v reflect.Value) ([]byte, error) {
@@ -51,7 +52,7 @@ func appendStruct(b []byte, v reflect.Value) (_ []byte, err error) {
 	return append(b, '}'), nil
 }
 
-// omits reports whether a field with this option (omitempty, omitzero) is left out.
+// omits reports whether encode leaves out a field with this option (omitempty, omitzero).
 func omits(option string, v reflect.Value) bool {
 	switch kind := v.Kind(); {
 	case option == "omitempty" && kind == reflect.Struct:

@@ -18,30 +18,31 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// A record is locked with flock(2) by the process that changes its objects: an ADD from
-// its Write and a DEL from its Take until their session ends, `patchbay repair` and
-// `patchbay gc` while they work on it. So repair restores nothing that a DEL is removing
-// or that a failing ADD will not own, and gc never meets an unfinished ADD of the same
-// attachment. The kernel drops the locks of a process that is killed.
+// A process locks a record with flock(2) while it changes the record's objects. An ADD holds
+// the lock from its Write, and a DEL from its Take, until the end of the session. `patchbay
+// repair` and `patchbay gc` hold it while they work on the record. So repair does not restore
+// what a DEL is removing or what a failing ADD will not own. And gc never sees an unfinished
+// ADD of the same attachment. The kernel releases the locks of a killed process.
 
-// patience is how long ADD and DEL wait for another process's lock. A DEL must work beside
-// an ADD that hangs, so it goes on without the lock.
+// patience is how long ADD and DEL wait for another process's lock. Then they continue without
+// the lock, because a DEL must work even if an ADD hangs.
 const patience = time.Second
 
-// lockStep is the pause between two attempts: a blocking flock has no timeout.
+// lockStep is the pause between two attempts. A blocking flock has no timeout, so it is not
+// used.
 const lockStep = time.Millisecond
 
-// locks are the locked files of a Store, by path, and the version that it knows of each
-// file.
+// locks holds the locked files of a Store by path, and the version of each file that the Store
+// has seen.
 type locks struct {
 	mu    sync.Mutex
 	held  map[string]int // file descriptors
 	stood map[string]version
 }
 
-// Take is Read for a caller that will remove what the record lists: it locks the record
-// first, until the Store is closed or the record removed. When another process keeps the
-// lock longer than a second, Take goes on without.
+// Take works like Read for a caller that will remove what the record lists. It first locks the
+// record. The lock ends when the Store is closed or the record is removed. If another process
+// holds the lock for more than a second, Take continues without it.
 func (s *Store) Take(network string, o owner.Key, plugin string) (*Record, error) {
 	if s.guard(attachments, network) != nil {
 		return s.Read(network, o, plugin)
@@ -50,13 +51,13 @@ func (s *Store) Take(network string, o owner.Key, plugin string) (*Record, error
 	return r, err
 }
 
-// TakeAll is Take for all records of an owner, of any plugin and network. It skips records
-// that cannot be read.
+// TakeAll works like Take for all records of an owner, of any plugin and network. It skips
+// records that cannot be read.
 func (s *Store) TakeAll(o owner.Key) (list []*Record) {
 	if !o.Valid() {
 		return nil
 	}
-	paths, _ := filepath.Glob(s.path("*", o, "*")) // of a valid name
+	paths, _ := filepath.Glob(s.path("*", o, "*")) // cannot fail: o is valid
 	for _, path := range paths {
 		if durable.IsTemp(path) {
 			continue
@@ -69,8 +70,8 @@ func (s *Store) TakeAll(o owner.Key) (list []*Record) {
 	return list
 }
 
-// take locks again when the record appears after an attempt that found nothing to lock: it
-// belongs to an ADD in progress.
+// take locks and reads a record. If the record did not exist at the first attempt but appears
+// later, take locks again, because the record belongs to a running ADD.
 func (s *Store) take(path string, wait time.Duration) (r *Record, ok bool, err error) {
 	ok = s.lock(path, wait)
 	r, err = s.readKnown(path)
@@ -81,8 +82,8 @@ func (s *Store) take(path string, wait time.Duration) (r *Record, ok bool, err e
 	return r, ok, err
 }
 
-// TryTake is Take for a caller that can retry later: ok is false when another process
-// still has the lock after wait.
+// TryTake works like Take for a caller that can try again later. ok is false if another
+// process still has the lock after wait.
 func (s *Store) TryTake(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
 	if err := s.guard(attachments, network); err != nil {
 		return nil, true, fmt.Errorf("read record: %w: %w", ErrBroken, err)
@@ -93,7 +94,7 @@ func (s *Store) TryTake(network string, o owner.Key, plugin string, wait time.Du
 	return r, true, err
 }
 
-// Busy reports whether another process has the record locked now.
+// Busy reports whether another process has locked the record now.
 func (s *Store) Busy(network string, o owner.Key, plugin string) bool {
 	path := s.path(network, o, plugin)
 	if s.holds(path) {
@@ -121,8 +122,8 @@ func (s *Store) Close() {
 	s.locks.held = nil
 }
 
-// lock returns false when another process has the lock. A file that is missing, cannot be
-// opened or is on a file system without locks needs no lock.
+// lock locks a file and returns false if another process has the lock. It returns true without
+// a lock if the file is missing, cannot be opened, or is on a file system without locks.
 func (s *Store) lock(path string, wait time.Duration) bool {
 	if s.holds(path) {
 		return true
@@ -165,7 +166,7 @@ func (s *Store) holds(path string) bool {
 	return ok
 }
 
-// keep notes a lock, and releases that of an earlier file at the path.
+// keep stores a lock. It releases the lock of an earlier file at the same path.
 func (s *Store) keep(path string, fd int) {
 	s.locks.mu.Lock()
 	defer s.locks.mu.Unlock()
@@ -188,14 +189,14 @@ func (s *Store) unlock(path string) {
 	}
 }
 
-// Collecting keeps repair out while a GC works, until done is called; Repairing keeps GCs
-// out. One lock for all is enough, since a GC removes thousands of records in one go.
-// Without a directory of records there is nothing to lock.
+// Collecting keeps repair out while a GC works, until done is called. Repairing keeps GCs out.
+// One lock protects all records, because a GC removes thousands of them at once. If the
+// directory of records does not exist, there is nothing to lock.
 func (s *Store) Collecting(ctx context.Context) (done func(), err error) {
 	return s.lockAll(ctx, durable.LockShared)
 }
 
-// Repairing is the counterpart of Collecting.
+// Repairing keeps GCs out while repair works, until done is called.
 func (s *Store) Repairing(ctx context.Context) (done func(), err error) {
 	return s.lockAll(ctx, durable.LockExclusive)
 }
@@ -220,8 +221,9 @@ func (s *Store) lockAll(ctx context.Context, lock func(context.Context, int) err
 	return func() { f.Close() }, nil //nolint:errcheck // read only
 }
 
-// version distinguishes successive files at one path. The zero value is no file. The
-// modification time is for file systems that reuse an inode's number at once.
+// version distinguishes files that were at a path one after the other. The zero value means
+// that there is no file. It includes the modification time, because some file systems use an
+// inode's number again at once.
 type version struct {
 	dev, ino uint64
 	mtime    int64
@@ -252,14 +254,14 @@ func versionOf(fd int) version {
 	return versionIn(&st)
 }
 
-// know notes the version of the file that this Store has seen at path.
+// know stores which version of the file at path this Store has seen.
 func (s *Store) know(path string, v version) {
 	s.locks.mu.Lock()
 	defer s.locks.mu.Unlock()
 	s.note(path, v)
 }
 
-// note is know for a caller that holds the mutex.
+// note works like know for a caller that holds the mutex.
 func (s *Store) note(path string, v version) {
 	if s.locks.stood == nil {
 		s.locks.stood = make(map[string]version)
@@ -267,7 +269,7 @@ func (s *Store) note(path string, v version) {
 	s.locks.stood[path] = v
 }
 
-// known returns the version of the file that this Store has seen at path, if any.
+// known returns the version of the file at path that this Store has seen, if any.
 func (s *Store) known(path string) (v version, ok bool) {
 	s.locks.mu.Lock()
 	defer s.locks.mu.Unlock()
@@ -275,7 +277,8 @@ func (s *Store) known(path string) (v version, ok bool) {
 	return v, ok
 }
 
-// Since is when a record was written; zero when it is gone.
+// Since returns the time at which a record was written, or the zero time if the record no
+// longer exists.
 func (s *Store) Since(r *Record) time.Time {
 	v := versionAt(s.path(r.Network, r.Owner, r.Plugin))
 	if v == (version{}) {

@@ -15,27 +15,27 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// made is the directory of the notes.
+// made is the name of the directory of the notes.
 const made = "made"
 
-// Made notes an object or setting of the host that an ADD made or switched on for a
-// network and that no DEL removes: a bridge, forwarding. `network rm` reads it, and keeps
-// objects without a note.
+// Made is a note about an object or setting of the host that an ADD made for a network and
+// that no DEL removes: a bridge, or forwarding. `network rm` reads the notes. It keeps objects
+// without a note.
 type Made struct {
-	Network string `json:"network"`          // the network of the ADD
-	Index   int    `json:"index,omitempty"`  // of a bridge: the name may belong to another one by now
-	Before  string `json:"before,omitempty"` // the value before, of a sysctl
+	Network string `json:"network"`          // network of the ADD
+	Index   int    `json:"index,omitempty"`  // index of a bridge; a later bridge may have the same name
+	Before  string `json:"before,omitempty"` // earlier value of a sysctl
 }
 
-// MadeBridge is the name of the note of a bridge.
+// MadeBridge returns the name of the note about a bridge.
 func MadeBridge(name string) string { return "bridge." + name }
 
-// MadeSysctl is the name of the note of a sysctl, such as that of net/ipv4/ip_forward.
+// MadeSysctl returns the name of the note about a sysctl such as net/ipv4/ip_forward.
 func MadeSysctl(key string) string { return "sysctl." + strings.ReplaceAll(key, "/", ".") }
 
 func (s *Store) madePath(name string) string { return filepath.Join(s.Dir, made, name) }
 
-// NoteMade writes a note, replacing an older one.
+// NoteMade writes a note. It replaces an older note with the same name.
 func (s *Store) NoteMade(name string, m Made) error {
 	data, err := json.Marshal(m)
 	if err == nil {
@@ -53,7 +53,7 @@ func (s *Store) NoteMade(name string, m Made) error {
 	return nil
 }
 
-// Made reads a note; nil when there is none.
+// Made reads a note. It returns nil if there is none.
 func (s *Store) Made(name string) (*Made, error) {
 	if err := s.guard(made); err != nil {
 		return nil, fmt.Errorf("read note %s: %w: %w", name, ErrBroken, err)
@@ -72,7 +72,7 @@ func (s *Store) Made(name string) (*Made, error) {
 	return m, nil
 }
 
-// ForgetMade removes a note. A missing one is no error.
+// ForgetMade removes a note. It accepts that the note is missing.
 func (s *Store) ForgetMade(name string) error {
 	if err := s.guard(made); err != nil {
 		return fmt.Errorf("forget %s: %w", name, err)
@@ -84,8 +84,8 @@ func (s *Store) ForgetMade(name string) error {
 	return nil
 }
 
-// ForgetBridge removes the note of a bridge that is gone, unless an ADD has made another
-// bridge of that name since.
+// ForgetBridge removes the note about a deleted bridge. If an ADD has made another bridge with
+// that name since, it keeps the note.
 func (s *Store) ForgetBridge(link string, index int) error {
 	name := MadeBridge(link)
 	if now, err := s.Made(name); err == nil && now != nil && now.Index != index {

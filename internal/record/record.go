@@ -1,11 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package record keeps, below /run/patchbay, which objects an attachment has and where,
-// which otherwise only the configuration says. A plugin writes its record before it
-// touches anything; DEL, GC, `ps` and `repair` read it. A record never holds standard
-// input or annotations. It is a hint: the kernel is the truth, and what a lost or broken
-// record listed is found by names derived from the owner.
+// Package record stores in /run/patchbay which objects an attachment has and where they are.
+// Without a record, only the configuration says that. A plugin writes its record before it
+// changes anything; DEL, GC, `ps` and `repair` read it. A record never contains standard input
+// or annotations. A record is a hint; the truth is in the kernel. If a record is lost or
+// broken, the objects are found by names derived from the owner.
 package record
 
 import (
@@ -27,10 +27,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Schema is the version of the record format. This program does not read newer ones.
+// Schema is the version of the record format. This program does not read a newer version.
 const Schema = 1
 
-// Record is what one plugin did for one attachment.
+// Record lists what one plugin made for one attachment.
 type Record struct {
 	Schema      int       `json:"schema"`
 	Plugin      string    `json:"plugin"`
@@ -39,53 +39,54 @@ type Record struct {
 	ContainerID string    `json:"containerID"`
 	IfName      string    `json:"ifname"`
 	NetNS       string    `json:"netns,omitempty"`
-	Pod         string    `json:"pod,omitempty"` // of Kubernetes: "namespace/name"
+	Pod         string    `json:"pod,omitempty"` // Kubernetes pod: "namespace/name"
 
 	// NetNSMark distinguishes the namespace from a later one at the same path.
 	NetNSMark *life.Mark `json:"netnsMark,omitempty"`
 
 	Bridge   string        `json:"bridge,omitempty"`
 	DataDir  string        `json:"dataDir,omitempty"`
-	Socket   string        `json:"socket,omitempty"`   // of the keeper that holds the lease
+	Socket   string        `json:"socket,omitempty"`   // socket of the keeper that has the lease
 	Links    []string      `json:"links,omitempty"`    // links in the host's namespace
-	Elements []nft.Element `json:"elements,omitempty"` // only of this attachment
-	Shared   []string      `json:"shared,omitempty"`   // network-level facts it holds
+	Elements []nft.Element `json:"elements,omitempty"` // elements of this attachment only
+	Shared   []string      `json:"shared,omitempty"`   // facts that the attachment holds
 
-	// Displaced are attachments that had elements with this one's keys before it: a port
-	// of the same container, an address that another network assigned too. The last one to
-	// come restores their elements when it goes.
+	// Displaced lists attachments whose elements this attachment replaced, because the keys were
+	// the same. This happens for a port of the same container, or if another network assigned the
+	// same address. When this attachment ends, its DEL restores the elements of the last
+	// attachment in the list.
 	Displaced []owner.Key `json:"displaced,omitempty"`
 
-	// Noted reports that Displaced is complete: not in a record of an earlier release, nor
-	// in one that was reconstructed after a loss.
+	// Noted means that Displaced is complete. It is false in records of an earlier release, and
+	// in records that were reconstructed after a loss.
 	Noted bool `json:"noted,omitempty"`
 
-	Device *Device `json:"device,omitempty"` // of the host, now in the container
+	Device *Device `json:"device,omitempty"` // device of the host that is now in the container
 
-	Zone    string         `json:"zone,omitempty"`    // of firewalld, with Sources added
+	Zone    string         `json:"zone,omitempty"`    // firewalld zone to which Sources were added
 	Sources []netip.Prefix `json:"sources,omitempty"` // single addresses
 
-	// OtherZones are the zones of earlier ADDs under the same names.
+	// OtherZones are zones of earlier ADDs of the same attachment.
 	OtherZones []ZoneSources `json:"otherZones,omitempty"`
 
-	// Accepts are single addresses accepted where an iptables-nft FORWARD drops,
-	// behind the operator's AdminChain.
+	// Accepts lists single addresses that are accepted if an iptables-nft FORWARD chain drops
+	// packets. The rules of the operator's AdminChain come first.
 	Accepts    []netip.Prefix `json:"accepts,omitempty"`
 	AdminChain string         `json:"adminChain,omitempty"`
 
 	Rules []Rule `json:"rules,omitempty"` // in the container's namespace
 	VRF   *VRF   `json:"vrf,omitempty"`   // in the container's namespace
 
-	Remote json.RawMessage `json:"remote,omitempty"` // what a driver outside was asked for, in cnm/remote's format
+	Remote json.RawMessage `json:"remote,omitempty"` // what the plugin requested from an external driver, in the format of cnm/remote
 }
 
-// ZoneSources are addresses in a zone of firewalld.
+// ZoneSources are addresses in a firewalld zone.
 type ZoneSources struct {
 	Zone    string         `json:"zone"`
 	Sources []netip.Prefix `json:"sources"`
 }
 
-// Zones are all zones in the record.
+// Zones returns all firewalld zones in the record.
 func (r *Record) Zones() (zones []ZoneSources) {
 	if len(r.Sources) > 0 {
 		zones = append(zones, ZoneSources{r.Zone, r.Sources})
@@ -93,20 +94,20 @@ func (r *Record) Zones() (zones []ZoneSources) {
 	return append(zones, r.OtherZones...)
 }
 
-// VRF is the virtual router of the interface.
+// VRF is the virtual router that the interface belongs to.
 type VRF struct {
 	Name string `json:"name"`
-	Made bool   `json:"made,omitempty"` // the ADD made it
+	Made bool   `json:"made,omitempty"` // the ADD made the VRF
 }
 
-// Rule routes packets from an address of the container by a routing table.
+// Rule sends packets from an address of the container to a routing table.
 type Rule struct {
 	Src   netip.Addr `json:"src"`
 	Table int        `json:"table"`
-	Own   bool       `json:"own,omitempty"` // only this attachment uses the table
+	Own   bool       `json:"own,omitempty"` // no other attachment uses the table
 }
 
-// Life reports whether the namespace that r was made for still exists.
+// Life reports whether the namespace of the attachment still exists.
 func (r *Record) Life(proc string) (state life.State, why string) {
 	return life.At(r.NetNS, r.NetNSMark, proc)
 }
@@ -118,7 +119,7 @@ type Store struct {
 	locks locks
 }
 
-// New returns the store below a run directory.
+// New returns the store in a run directory.
 func New(runDir string) *Store { return &Store{Dir: runDir} }
 
 const attachments = "attachments"
@@ -127,7 +128,7 @@ func (s *Store) path(network string, o owner.Key, plugin string) string {
 	return filepath.Join(s.Dir, attachments, network, string(o)+"."+plugin)
 }
 
-// guard refuses directories that another user could have made or can write to.
+// guard returns an error if another user could have made the directories or can write to them.
 func (s *Store) guard(below ...string) error { return durable.CheckDir(s.Dir, below...) }
 
 // Ready returns an error if no record of the network can be written.
@@ -138,9 +139,9 @@ func (s *Store) Ready(network string) error {
 	return durable.WritableDir(filepath.Join(s.Dir, attachments, network))
 }
 
-// Write stores r, replacing an earlier record of the same plugin and owner, and
-// keeps it locked until the Store is closed or the record removed.
-// network, owner and plugin are validated names, so the path stays inside.
+// Write stores r and replaces an earlier record of the same plugin and owner. The record stays
+// locked until the Store is closed or the record is removed. network, owner and plugin are
+// validated names, so the path cannot leave the directory.
 func (s *Store) Write(r *Record) error {
 	for {
 		if err := s.Rewrite(r); err != nil || !s.yield(r.Network, r.Owner) {
@@ -149,11 +150,12 @@ func (s *Store) Write(r *Record) error {
 	}
 }
 
-// ErrChanged is wrapped by the error of WriteOver.
+// ErrChanged means that another process wrote the record. WriteOver returns it, wrapped.
 var ErrChanged = errors.New("another process wrote the record")
 
-// WriteOver is Write for a caller that has carried the earlier record over into r, or
-// found none: if the file has changed since, it writes nothing and fails with ErrChanged.
+// WriteOver works like Write for a caller that has copied the earlier record into r, or found
+// no earlier record. If the file has changed since then, it writes nothing and returns
+// ErrChanged.
 func (s *Store) WriteOver(r *Record) error {
 	path := s.path(r.Network, r.Owner, r.Plugin)
 	was, known := s.known(path)
@@ -174,11 +176,11 @@ func (s *Store) WriteOver(r *Record) error {
 	return err
 }
 
-// Rewrite is Write for a DEL that keeps what it could not finish: it does not wait for a
-// gc, which may be its caller.
+// Rewrite works like Write for a DEL that keeps what it could not finish. It does not wait for
+// a gc, because the gc may have called the DEL.
 func (s *Store) Rewrite(r *Record) error { return s.write(r, false) }
 
-// write replaces a record, or with create makes one where there is none.
+// write replaces a record. If create is set, it makes a new record and fails if one exists.
 func (s *Store) write(r *Record, create bool) error {
 	r.Schema = Schema
 	data, err := encode(r)
@@ -195,7 +197,7 @@ func (s *Store) write(r *Record, create bool) error {
 	place := durable.CreateLocked
 	if !create {
 		place = durable.WriteLocked
-		s.lock(path, patience) // another process may work with an earlier one
+		s.lock(path, patience) // another process may work with an earlier record
 	}
 	if err := s.placeBy(place, path, data); err != nil {
 		return fmt.Errorf("write record: %w", err)
@@ -207,9 +209,9 @@ func (s *Store) place(path string, data []byte) error {
 	return s.placeBy(durable.WriteLocked, path, data)
 }
 
-// placeBy writes a file and keeps it locked.
+// placeBy writes a file with place and keeps the file locked.
 func (s *Store) placeBy(place func(string, []byte) (int, error), path string, data []byte) (err error) {
-	for range 10 { // another process removes the directory with the network's last record
+	for range 10 { // another process may remove the directory with the network's last record
 		var fd int
 		fd, err = place(path, data)
 		if err == nil {
@@ -225,9 +227,9 @@ func (s *Store) placeBy(place func(string, []byte) (int, error), path string, da
 	return err
 }
 
-// Read returns the record of a plugin, or nil when there is none. The error of a record
-// that cannot be read (torn, newer schema) wraps ErrBroken: report it and go on with
-// names.
+// Read returns the record of a plugin, or nil if there is none. If the record cannot be used
+// (torn, or a newer schema), the error wraps ErrBroken. The caller should report such an error
+// and find the objects by names.
 func (s *Store) Read(network string, o owner.Key, plugin string) (*Record, error) {
 	if err := s.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("read record: %w: %w", ErrBroken, err)
@@ -235,9 +237,9 @@ func (s *Store) Read(network string, o owner.Key, plugin string) (*Record, error
 	return s.readKnown(s.path(network, o, plugin))
 }
 
-// readKnown reads a record and notes its version.
+// readKnown reads a record and stores the file's version.
 func (s *Store) readKnown(path string) (*Record, error) {
-	v, err := lookAt(path) // before reading: a record that is written meanwhile is another version
+	v, err := lookAt(path) // look before reading: a record written after this has another version
 	s.know(path, v)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -245,8 +247,8 @@ func (s *Store) readKnown(path string) (*Record, error) {
 	return read(path)
 }
 
-// Find returns the record of a plugin for an owner whose network is not known,
-// or nil when there is none.
+// Find returns the record of a plugin for an owner whose network is not known. It returns nil
+// if there is none.
 func (s *Store) Find(o owner.Key, plugin string) (*Record, error) {
 	if !o.Valid() {
 		return nil, nil
@@ -258,11 +260,11 @@ func (s *Store) Find(o owner.Key, plugin string) (*Record, error) {
 	return s.Read(filepath.Base(filepath.Dir(paths[0])), o, plugin)
 }
 
-// ErrBroken is wrapped when a record exists and cannot be used.
+// ErrBroken means that a record exists but cannot be used.
 var ErrBroken = errors.New("broken record")
 
-// maxFile is the largest record, in bytes. A published port takes about 700 of them, and
-// telephony publishes ten thousand.
+// maxFile is the size of the largest record, in bytes. A published port needs about 700 bytes,
+// and telephony software publishes ten thousand ports.
 const maxFile = 128 << 20
 
 func read(path string) (*Record, error) {
@@ -286,8 +288,8 @@ func read(path string) (*Record, error) {
 	return r, nil
 }
 
-// belongs reports whether r matches its path. Its names become parts of other paths, so
-// they must be the ones that were validated when the owner was made.
+// belongs reports whether the names in r match its path. Other paths are built from these
+// names, so they must be the names that were validated when the record was written.
 func (r *Record) belongs(path string) bool {
 	dir, file := filepath.Split(path)
 	return r.Owner == owner.Of(r.Network, r.ContainerID, r.IfName) &&
@@ -303,10 +305,10 @@ func (s *Store) readFound(path string) (*Record, error) {
 	return read(path)
 }
 
-// Remove deletes the record of a plugin, and with the last record the network's directory.
-// It deletes only the file that this Store last read, wrote or locked: a late DEL keeps
-// the record of a newer ADD under the same names, and so does one that found none. A
-// missing record is no error.
+// Remove deletes the record of a plugin. With the last record it deletes the network's
+// directory. It deletes only the file that this Store last read, wrote or locked. So a late
+// DEL does not delete the record of a newer ADD of the same attachment, even if the DEL found
+// no record itself. Remove accepts that the record is missing.
 func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 	if err := s.guard(attachments, network); err != nil {
 		return fmt.Errorf("remove record: %w", err)
@@ -314,7 +316,7 @@ func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 	path := s.path(network, o, plugin)
 	defer s.unlock(path)
 	was, known := s.known(path)
-	if known && was == (version{}) { // an ADD may write one at any moment
+	if known && was == (version{}) { // an ADD may write a record at any moment
 		removeEmpty(filepath.Dir(path))
 		return nil
 	}
@@ -329,11 +331,11 @@ func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 	return nil
 }
 
-// removeEmpty removes a directory unless it has an entry: rmdir itself decides, so no
-// other process's file can be lost.
+// removeEmpty removes a directory if it is empty. rmdir itself checks this, so no file of
+// another process can be lost.
 func removeEmpty(dir string) { _ = unix.Rmdir(dir) }
 
-// Torn is a record that exists and cannot be used. Its path gives the owner.
+// Torn is a record that exists but cannot be used. Its path says to which owner it belongs.
 type Torn struct {
 	Network string
 	Owner   owner.Key
@@ -341,8 +343,8 @@ type Torn struct {
 	Err     error // wraps ErrBroken
 }
 
-// List reads all records, of one network or of all (""), in no order. The errors of broken
-// ones are joined; the good ones are returned as well.
+// List reads the records of a network, or of all networks if network is "", in any order. It
+// returns the good records together with the joined errors of the broken ones.
 func (s *Store) List(network string) (records []*Record, err error) {
 	records, torn, err := s.Scan(network)
 	errs := []error{err}
@@ -352,8 +354,8 @@ func (s *Store) List(network string) (records []*Record, err error) {
 	return records, errors.Join(errs...)
 }
 
-// Scan is List with the broken records apart, if their file names are those of records.
-// Files with other names are in the error.
+// Scan works like List, but returns broken records separately if their file names are those of
+// records. The error contains files with other names.
 func (s *Store) Scan(network string) (records []*Record, torn []Torn, err error) {
 	pattern := filepath.Join(s.Dir, attachments, "*", "*")
 	if network != "" {

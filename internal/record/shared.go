@@ -29,37 +29,39 @@ const (
 	factFile = "fact.json"
 )
 
-// Fact is a firewall fact that several attachments share, such as the masquerade of a
-// subnet. It exists as long as it has a holder.
+// Fact is firewall state that several attachments share, such as the masquerade of a subnet.
+// It exists as long as it has a holder.
 type Fact struct {
 	Name     string        `json:"name"` // kind and subject, such as masq-10.88.0.0/16
 	Elements []nft.Element `json:"elements,omitempty"`
 
-	// Accepts are subnets accepted where an iptables-nft FORWARD drops, behind the
-	// operator's AdminChain: on the Bridge, only Inside it, or from any link.
+	// Accepts lists subnets that are accepted if an iptables-nft FORWARD chain drops packets. The
+	// rules of the operator's AdminChain come first. If Bridge is set, the subnets are accepted
+	// only on that bridge; with Inside, only between its ports.
 	Accepts    []netip.Prefix `json:"accepts,omitempty"`
 	Bridge     string         `json:"bridge,omitempty"`
 	Inside     bool           `json:"inside,omitempty"`
 	AdminChain string         `json:"adminChain,omitempty"`
 
-	// Conditions is the network's own chain and maps for published ports. A
-	// fact of conditions has no elements: they belong to the attachments.
+	// Conditions are the network's own chain and maps for published ports. Such a fact has no
+	// elements, because the elements belong to the attachments.
 	Conditions *nft.Conditions `json:"conditions,omitempty"`
 
-	// Before are the host's sysctls that go with the fact, with their earlier values: the
-	// last holder to go restores them.
+	// Before has the earlier values of the host's sysctls that belong to the fact. The last
+	// holder restores them.
 	Before map[string]string `json:"before,omitempty"`
 }
 
-// factDir is the fact's directory; the name is encoded so that the path stays inside.
+// factDir returns the directory of a fact. The name is encoded, so the path cannot leave the
+// store.
 func (s *Store) factDir(name string) string {
 	return filepath.Join(s.Dir, shared, hex.EncodeToString([]byte(name)))
 }
 
-// Hold notes that o uses f. It comes before the elements are (re-)added, so that no
-// process that counts references can remove them afterwards. The first holder calls begin
-// with the fact, under the lock, before the fact is written: earlier settings can be read
-// only while no last holder restores them.
+// Hold makes o a holder of f. Call it before the elements are added, so that no other process
+// counts the holders and removes the elements afterwards. For the first holder, Hold calls
+// begin with the fact before it writes the fact. It does so under the fact's lock, because
+// begin may read earlier settings, and no last holder may restore them at the same time.
 func (s *Store) Hold(ctx context.Context, f Fact, o owner.Key, begin func(*Fact) error) error {
 	dir := s.factDir(f.Name)
 	ref := filepath.Join(dir, refs, string(o))
@@ -79,7 +81,7 @@ func (s *Store) Hold(ctx context.Context, f Fact, o owner.Key, begin func(*Fact)
 	})
 }
 
-// forget removes a fact that was just written and has no holder: nothing of it is in the
+// forget removes a fact that was just written and has no holder. Nothing of it is in the
 // kernel yet.
 func forget(dir string) error {
 	removeEmpty(filepath.Join(dir, refs))
@@ -96,11 +98,11 @@ func hold(dir, ref string) error {
 	return touch(ref)
 }
 
-// Release drops o's use of the fact called name. The last holder calls remove with the
-// fact, under the lock. Its reference goes only after that, so when remove fails, or the
-// process is killed, the next DEL or GC tries again. A killed process can leave a fact
-// without a holder: any caller of Release removes it, with an empty o if it never held the
-// fact.
+// Release removes o from the holders of a fact. If o is the last holder, Release calls remove
+// with the fact, under the fact's lock. It deletes the holder only after remove succeeded. So
+// if remove fails or the process is killed, the next DEL or GC tries again. A killed process
+// may leave a fact without a holder. Any call of Release removes such a fact; a caller that
+// never held it passes an empty o.
 func (s *Store) Release(ctx context.Context, name string, o owner.Key, remove func(Fact) error) error {
 	dir := s.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +133,8 @@ func (s *Store) Release(ctx context.Context, name string, o owner.Key, remove fu
 	})
 }
 
-// heldByOthers reads two entries at most, even of a large directory.
+// heldByOthers reports whether the fact has another holder. It reads at most two entries, even
+// of a large directory.
 func heldByOthers(dir, own string) (bool, error) {
 	fd, err := durable.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -149,21 +152,21 @@ func heldByOthers(dir, own string) (bool, error) {
 	return slices.ContainsFunc(names, func(n string) bool { return n != own }), nil
 }
 
-// removeFact calls remove with the fact, as far as it is readable.
+// removeFact calls remove with the fact, as far as the fact can be read.
 func removeFact(dir, name string, remove func(Fact) error) error {
 	f, err := readFact(dir)
 	switch {
 	case errors.Is(err, ErrBroken):
-		f = Fact{Name: name} // its elements are unknown: GC finds what no fact names
+		f = Fact{Name: name} // its elements are not known; GC removes elements that no fact names
 	case errors.Is(err, fs.ErrNotExist):
-		return nil // killed before it was written: nothing was added either
+		return nil // an ADD was killed before it wrote the fact, so it added nothing
 	case err != nil:
 		return err
 	}
 	return remove(f)
 }
 
-// touch creates an empty file, or keeps an existing one.
+// touch creates an empty file. It keeps an existing file.
 func touch(path string) error {
 	fd, err := durable.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err != nil {
@@ -172,8 +175,8 @@ func touch(path string) error {
 	return unix.Close(fd)
 }
 
-// writeFact stores a fact unless it exists: the name determines the content, which never
-// changes, and files appear whole.
+// writeFact stores a fact unless it exists. An existing fact has the same content, because the
+// name determines it. Readers always see a complete file.
 func writeFact(dir string, f Fact, begin func(*Fact) error) (fresh bool, err error) {
 	if fi, err := os.Lstat(filepath.Join(dir, factFile)); err == nil && fi.Mode().IsRegular() && fi.Size() > 0 {
 		return false, nil
@@ -204,7 +207,7 @@ func readFact(dir string) (f Fact, err error) {
 	return f, nil
 }
 
-// Fact reads the fact called name.
+// Fact reads a fact by its name.
 func (s *Store) Fact(name string) (Fact, error) { return readFact(s.factDir(name)) }
 
 // factDirs lists the directories of all facts.
@@ -224,7 +227,7 @@ func (s *Store) factDirs() (dirs []string, err error) {
 	return dirs, nil
 }
 
-// Others lists all facts but the one called name. It skips those that cannot be read:
+// Others lists all facts except the one with this name. It skips facts that cannot be read;
 // Facts reports them.
 func (s *Store) Others(name string) (facts []Fact) {
 	dirs, err := s.factDirs()
@@ -240,7 +243,7 @@ func (s *Store) Others(name string) (facts []Fact) {
 	return facts
 }
 
-// Facts lists every shared fact with its holders.
+// Facts lists every fact with its holders.
 func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
 	dirs, err := s.factDirs()
 	if err != nil {
@@ -267,9 +270,9 @@ func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
 	return holders, facts, errors.Join(errs...)
 }
 
-// locked makes and locks the fact's directory and runs fn. The lock is on the directory
-// itself; if the holder removes it, the waiter starts over. A process that hangs blocks
-// only this fact's users, for a limited time (durable.WithLockLimit).
+// locked makes the fact's directory, locks it and runs fn. If another process removes the
+// directory while locked waits, locked starts again. A process that hangs blocks only users of
+// this fact, and only for a limited time (durable.WithLockLimit).
 func (s *Store) locked(ctx context.Context, dir string, fn func() error) error {
 	if err := s.guard(shared, filepath.Base(dir), refs); err != nil {
 		return fmt.Errorf("open fact directory: %w", err)
@@ -310,8 +313,8 @@ func lockFact(ctx context.Context, fd int) error {
 	return durable.LockExclusive(ctx, fd)
 }
 
-// Held lists the names of the facts that o holds, without reading them: for a
-// DEL that has lost its record.
+// Held lists the names of the facts that o holds, without reading the facts. It serves a DEL
+// that has lost its record.
 func (s *Store) Held(o owner.Key) (names []string, err error) {
 	dirs, err := s.factDirs()
 	if err != nil {
@@ -320,7 +323,7 @@ func (s *Store) Held(o owner.Key) (names []string, err error) {
 	for _, dir := range dirs {
 		name, err := hex.DecodeString(filepath.Base(dir))
 		if err != nil {
-			continue // not one of ours
+			continue // not the name of a fact
 		}
 		if _, err := os.Lstat(filepath.Join(dir, refs, string(o))); err == nil {
 			names = append(names, string(name))
@@ -329,29 +332,29 @@ func (s *Store) Held(o owner.Key) (names []string, err error) {
 	return names, nil
 }
 
-// Holds reports whether o has a reference to the fact called name.
+// Holds reports whether o holds the fact with this name.
 func (s *Store) Holds(name string, o owner.Key) bool {
 	_, err := os.Lstat(s.Reference(name, o))
 	return err == nil
 }
 
-// Reference is the path of o's reference to the fact called name.
+// Reference returns the path of the file that makes o a holder of the fact.
 func (s *Store) Reference(name string, o owner.Key) string {
 	return filepath.Join(s.factDir(name), refs, string(o))
 }
 
-// Stands reports whether the fact called name has a holder.
+// Stands reports whether the fact with this name has a holder.
 func (s *Store) Stands(name string) bool {
 	yes, _ := heldByOthers(filepath.Join(s.factDir(name), refs), "")
 	return yes
 }
 
-// InternalFact is the name of the fact that the host forwards nothing from or to a link,
-// which is the bridge of an internal network.
+// InternalFact returns the name of the fact that stops the host from forwarding packets from
+// and to a link. The link is the bridge of an internal network.
 func InternalFact(link string) string { return "internal-" + link }
 
-// WhileHeld runs fn with the fact called name, under its lock, so that the last holder
-// cannot remove it meanwhile. It does nothing for a fact without a holder.
+// WhileHeld runs fn with a fact under the fact's lock, so that the last holder cannot remove
+// the fact meanwhile. If the fact has no holder, WhileHeld does nothing.
 func (s *Store) WhileHeld(ctx context.Context, name string, fn func(Fact) error) error {
 	dir := s.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -360,7 +363,7 @@ func (s *Store) WhileHeld(ctx context.Context, name string, fn func(Fact) error)
 	return s.locked(ctx, dir, func() error {
 		holders, err := os.ReadDir(filepath.Join(dir, refs))
 		if errors.Is(err, fs.ErrNotExist) || err == nil && len(holders) == 0 {
-			removeEmpty(dir) // released before the lock, which made the directory anew
+			removeEmpty(dir) // released before we had the lock, which made the directory again
 			return nil
 		}
 		if err != nil {

@@ -18,10 +18,10 @@ const (
 	quiet = 10 * time.Minute       // between two log lines
 )
 
-// PatientListener is l with an Accept that waits a little and tries again when the process or the
-// node has no file descriptor or memory for another connection; clients wait too. It logs
-// the error once, and again when it lasts or returns after ten minutes. Accept returns
-// other errors, and Close ends the wait.
+// PatientListener returns l with another Accept. If the process or the node has no file
+// descriptor or memory for a new connection, this Accept waits a little and tries again; clients
+// wait too. It logs the error once, and again if the error still occurs or returns after ten
+// minutes. Accept returns other errors to the caller. Close ends the wait.
 func PatientListener(l net.Listener, log func(string, ...any)) net.Listener {
 	return &patient{Listener: l, log: log, closed: make(chan struct{})}
 }
@@ -29,7 +29,7 @@ func PatientListener(l net.Listener, log func(string, ...any)) net.Listener {
 type patient struct {
 	net.Listener
 	log    func(string, ...any)
-	logged time.Time // zero: never
+	logged time.Time // zero means never
 	once   sync.Once
 	closed chan struct{}
 }
@@ -49,7 +49,7 @@ func (p *patient) Accept() (net.Conn, error) {
 	}
 }
 
-// report needs no lock: one goroutine accepts.
+// report logs an error. It needs no lock, because only one goroutine accepts.
 func (p *patient) report(err error) {
 	if p.logged.IsZero() || time.Since(p.logged) > quiet {
 		p.logged = time.Now()
@@ -57,7 +57,7 @@ func (p *patient) report(err error) {
 	}
 }
 
-// passes reports whether an error is temporary: it is no fault of the listener.
+// passes reports whether an error is temporary and not the fault of the listener.
 func passes(err error) bool {
 	var errno unix.Errno
 	return errors.As(err, &errno) && slices.Contains([]unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED}, errno)

@@ -3,15 +3,16 @@
 
 package resident
 
-// Failure is the last failure of one subject. The zero value is no failure. It has no
-// lock: callers that share one already hold the lock of the subject.
+// Failure stores the last failure of one subject. Its zero value means that there is no
+// failure. It has no lock; callers that share a Failure must hold the lock of its subject.
 type Failure struct {
 	text string
 }
 
-// Changed notes err, which is nil when all is well, and reports whether its text differs from
-// the last one; for nil, whether there was a failure to clear. After that, any failure is
-// news again. Errors are compared by the text that a reader sees.
+// Changed stores err, or no failure if err is nil. It reports whether the text of err differs
+// from the last failure's text. For nil, it reports whether there was a failure. After nil,
+// every failure counts as changed. It compares texts because readers of the log see only the
+// text.
 func (f *Failure) Changed(err error) bool {
 	was := f.text
 	f.text = ""
@@ -21,5 +22,5 @@ func (f *Failure) Changed(err error) bool {
 	return f.text != was
 }
 
-// String is the text of the failure, "" when all is well.
+// String returns the text of the failure, or "" if there is none.
 func (f Failure) String() string { return f.text }

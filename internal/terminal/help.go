@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package terminal is what our programs have to say to a person: their help, their version,
-// and names from elsewhere without what would disturb the terminal.
+// Package terminal prints what people read on a terminal: help, versions, and names from other
+// programs. It removes from such names what would disturb the terminal.
 package terminal
 
 import (
@@ -16,21 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The columns of text: the terminal's width, within bounds.
+// These are the smallest and the largest width of a text, in columns.
 const (
 	usualWidth = 80
 	leastWidth = 60
 	mostWidth  = 110
 )
 
-// indent precedes a name, and names is the width of the column of names: a longer name has
-// its description on the next line.
+// indent comes before a name. names is the width of the column of names; if a name is longer,
+// its description starts on the next line.
 const (
 	indent = "  "
 	names  = 24
 )
 
-// Width is the text width for output to f.
+// Width returns the width of a text that is written to f.
 func Width(f *os.File) int {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil || size.Col == 0 {
@@ -39,9 +39,9 @@ func Width(f *os.File) int {
 	return min(max(int(size.Col), leastWidth), mostWidth)
 }
 
-// ActiveHelp is the help of the command of go-flags' table that was parsed last. The
-// library's own help wraps inside words where a flag's name is long, and puts the flags of
-// every parent command before the command's own.
+// ActiveHelp returns the help text of the command that go-flags parsed last. We do not use the
+// library's own help. It breaks lines inside words if a flag has a long name, and it lists the
+// flags of every parent command before the command's own flags.
 func ActiveHelp(root *flags.Command, width int) string {
 	chain := []*flags.Command{root}
 	for c := root.Active; c != nil; c = c.Active {
@@ -50,7 +50,8 @@ func ActiveHelp(root *flags.Command, width int) string {
 	return text(chain, width)
 }
 
-// Help returns the help text of the command whose path is words, or an error if there is none.
+// Help returns the help text of the command with this path of words, or an error if there is
+// none.
 func Help(root *flags.Command, words []string, width int) (string, error) {
 	chain := []*flags.Command{root}
 	for _, w := range words {
@@ -63,7 +64,8 @@ func Help(root *flags.Command, words []string, width int) (string, error) {
 	return text(chain, width), nil
 }
 
-// UnknownCommand is the error for a missing subcommand; it lists the existing ones.
+// UnknownCommand returns the error for an unknown subcommand. It lists the existing
+// subcommands.
 func UnknownCommand(c *flags.Command, word string) error {
 	var has []string
 	for _, sub := range c.Commands() {
@@ -104,7 +106,7 @@ func text(chain []*flags.Command, width int) string {
 	return b.String()
 }
 
-// arguments is the part of the usage after a command's name.
+// arguments returns the part of the usage line after the command's name.
 func arguments(c *flags.Command) string {
 	var b strings.Builder
 	if longNames(c.Group) != "" {
@@ -139,7 +141,8 @@ func writeArgs(b *strings.Builder, c *flags.Command, width int) {
 }
 
 // writeGroups writes the flags of a group under its title, then those of its subgroups. It
-// leaves out the library's own group, whose only flag is --help, which the text mentions.
+// leaves out the library's own group, whose only flag is --help; the help text mentions that
+// flag elsewhere.
 func writeGroups(b *strings.Builder, g *flags.Group, title string, width int) {
 	head := "\n" + title + ":\n"
 	for _, o := range g.Options() {
@@ -157,7 +160,7 @@ func writeGroups(b *strings.Builder, g *flags.Group, title string, width int) {
 
 func shown(o *flags.Option) bool { return !o.Hidden && o.LongName != "help" }
 
-// longNames lists the flags of a command, without its subcommands'.
+// longNames lists the flags of a command, without the flags of its subcommands.
 func longNames(g *flags.Group) string {
 	var list []string
 	for _, o := range g.Options() {
@@ -203,7 +206,7 @@ func description(o *flags.Option) string {
 	return text
 }
 
-// entry writes a name and its meaning, in two columns.
+// entry writes a name and its meaning in two columns.
 func entry(b *strings.Builder, name, means string, width int) {
 	margin := strings.Repeat(" ", len(indent)+names)
 	b.WriteString(indent + name)
@@ -215,7 +218,7 @@ func entry(b *strings.Builder, name, means string, width int) {
 	b.WriteString(strings.Join(wrap(means, width-len(margin)), "\n"+margin) + "\n")
 }
 
-// wrap breaks text between words. A word longer than the width gets its own line.
+// wrap breaks a text between words. A word that is longer than the width gets its own line.
 func wrap(text string, width int) (lines []string) {
 	line := ""
 	for _, word := range strings.Fields(text) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Printable is s with whatever would move the cursor, break the line or hide something
-// written as Go writes it, such as \n and \x1b.
+// Printable returns s with all characters escaped that would move the cursor, break the line
+// or hide text. It writes them as Go does, such as \n and \x1b.
 func Printable(s string) string {
 	if !strings.ContainsFunc(s, hidden) {
 		return s
@@ -25,7 +25,7 @@ func Printable(s string) string {
 	return out.String()
 }
 
-// PrintableCells is Printable of each.
+// PrintableCells applies Printable to each cell.
 func PrintableCells(cells []string) []string {
 	out := make([]string, len(cells))
 	for i, c := range cells {

@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Build is what a program's version command prints.
+// Build is what the version command of a program prints.
 type Build struct {
 	Version  string   `json:"version"`
 	Commit   string   `json:"commit,omitempty"`
@@ -22,7 +22,7 @@ type Build struct {
 	CNI      []string `json:"cniVersions"`
 }
 
-// ReadBuild reads what the linker embedded.
+// ReadBuild reads the build information that the linker embedded.
 func ReadBuild() Build {
 	b := Build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, CNI: spec.Versions()}
 	info, ok := debug.ReadBuildInfo()
@@ -43,7 +43,7 @@ func ReadBuild() Build {
 	return b
 }
 
-// Text formats Build in two lines.
+// Text returns the build information in two lines.
 func (b Build) Text(program string) string {
 	commit := ""
 	if b.Commit != "" {
@@ -52,7 +52,8 @@ func (b Build) Text(program string) string {
 	return fmt.Sprintf("%s %s%s %s %s\nCNI %s\n", program, b.Version, commit, b.Go, b.Platform, strings.Join(b.CNI, " "))
 }
 
-// AsksVersion reports whether the first argument asks for the version, in any usual form.
+// AsksVersion reports whether the first argument asks for the version, in any of the usual
+// forms.
 func AsksVersion(args []string) bool {
 	if len(args) == 0 {
 		return false
