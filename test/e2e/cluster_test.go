@@ -25,20 +25,21 @@ const (
 	probePort  = 8080
 )
 
-// cluster is a control plane and two nodes of real kubelets and containerds.
+// cluster is a control plane and nodes of real kubelets and containerds.
 type cluster struct {
 	*testing.T
 	script string // test/labs/kube/kube
 	dir    string // LAB_DIR
 }
 
-// newCluster starts one, without a network.
-func newCluster(t *testing.T) *cluster {
+// newCluster starts one, without a network; how are the arguments of `kube up`, none for two
+// nodes.
+func newCluster(t *testing.T, how ...string) *cluster {
 	t.Helper()
 	k := &cluster{t, reftest.Lab(t, "kube/kube"), filepath.Join(os.Getenv(workEnv), "k")}
 	t.Setenv("LAB_DIR", k.dir)
 	t.Cleanup(func() { run(t, k.script, "down") })
-	k.do("up", "2")
+	k.do(append([]string{"up"}, how...)...)
 	run(t, reftest.Lab(t, "image"), k.dir+"/probe.tar", probeImage,
 		fmt.Sprintf(`["/probe","serve",":%d"]`, probePort), "probe="+probeProgram())
 	return k
