@@ -15,16 +15,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Cached is an attachment with the IPAM plugin dhcp in the cache of a runtime. Another
-// keeper, which has leases only in its memory, may have got its lease.
+// Cached is an attachment, from the cache of a runtime, that uses the IPAM plugin dhcp. Its
+// lease may come from another keeper, which holds leases only in its memory.
 type Cached struct {
-	Args   dhcprpc.Args // as its plugin called the keeper
-	Result *spec.Result // of the whole chain
+	Args   dhcprpc.Args // the arguments with which its plugin called the keeper
+	Result *spec.Result // the result of the whole chain
 }
 
 // ReadCache returns the attachments in a runtime's cache (libcni's directory, with results/)
-// whose keeper listens on socket. Errors of unreadable files are joined and returned beside
-// the others.
+// whose keeper listens on socket. If files cannot be read, it returns an error together with
+// the other attachments.
 func ReadCache(dir, socket string) (list []Cached, err error) {
 	rt := &chain.Runtime{CacheDir: dir}
 	all, err := rt.Attachments("")
@@ -41,8 +41,8 @@ func ReadCache(dir, socket string) (list []Cached, err error) {
 	return list, errors.Join(errs...)
 }
 
-// callOf is what the plugin dhcp of a cached attachment sends to the keeper on a socket, nil
-// when it has no such plugin.
+// callOf returns the arguments that the plugin dhcp of a cached attachment sends to the keeper
+// on a socket. It returns nil if the attachment does not use that plugin or that socket.
 func callOf(c *chain.Cached, socket string) (*dhcprpc.Args, error) {
 	conf, err := findIPAM(c.Config, 0)
 	if err != nil || conf == nil {
@@ -63,11 +63,11 @@ func callOf(c *chain.Cached, socket string) (*dhcprpc.Args, error) {
 	return &dhcprpc.Args{ContainerID: c.ContainerID, Netns: netNS(c), IfName: c.IfName, Args: strings.Join(pairs, ";"), StdinData: config}, nil
 }
 
-// deepest bounds chains in chains (type patchbay, wrap).
+// deepest is how many levels of chains inside chains (type patchbay, wrap) are searched.
 const deepest = 4
 
-// findIPAM returns the plugin with IPAM dhcp in a configuration, a list of them, or a plugin
-// that holds others.
+// findIPAM finds the plugin whose IPAM is dhcp in a configuration. The configuration may be a
+// plugin, a list, or a plugin that contains others.
 func findIPAM(config []byte, depth int) (map[string]any, error) {
 	var conf struct {
 		IPAM struct {
@@ -97,7 +97,8 @@ func findIPAM(config []byte, depth int) (map[string]any, error) {
 	return nil, nil
 }
 
-// netNS is the namespace of libcni 1.3's file, or else of the result.
+// netNS returns the namespace from the cached file, which libcni 1.3 stores, or else from the
+// result.
 func netNS(c *chain.Cached) string {
 	if c.NetNS != "" || c.Result == nil {
 		return c.NetNS
@@ -110,10 +111,10 @@ func netNS(c *chain.Cached) string {
 	return ""
 }
 
-// Adopt requests in the background the leases of attachments that another keeper has left:
-// those whose interface has the address, without a lease here. A server knows the client id
-// and gives the same address; if it gives another one, that replaces the first on the
-// interface.
+// Adopt takes over the attachments that another keeper has left, in the background. It requests
+// a lease for those whose interface has the address and which have no lease here. The server
+// knows the client id and gives the same address. If it gives another address, that replaces
+// the first one on the interface.
 func (k *Keeper) Adopt(list []Cached) {
 	for _, c := range list {
 		k.adopting.Go(func() {
@@ -143,11 +144,11 @@ func (k *Keeper) adopt(c *Cached) error {
 	return nil
 }
 
-// left is the part of a cached result that is on the interface, a grant for each address.
+// left returns a grant for each address of a cached result that is on the interface.
 func (k *Keeper) left(c *Cached) (out []*client.Grant) {
 	p, err := k.place(c.Args.Netns, c.Args.IfName)
 	if err != nil {
-		return nil // the container is gone, and its DEL never came
+		return nil // the container is gone, and no DEL was called
 	}
 	for _, ip := range c.Result.IPs {
 		if had, err := p.Holds(ip.Address); err != nil || !had {
@@ -164,7 +165,7 @@ func (k *Keeper) left(c *Cached) (out []*client.Grant) {
 	return out
 }
 
-// replace puts the granted addresses in place of those that are left.
+// replace replaces the addresses in left, which are on the interface, by the granted ones.
 func (e *entry) replace(left []*client.Grant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

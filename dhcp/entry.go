@@ -16,32 +16,32 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// entry is one attachment.
+// entry is one attachment and its leases.
 type entry struct {
 	k   *Keeper
 	rec *record // its names never change
 
-	ready chan struct{} // closed when it has leases, or err
+	ready chan struct{} // closed when the entry has its leases, or err is set
 	err   error
 
-	ctx   context.Context // ends with the entry
+	ctx   context.Context // cancelled when the entry ends
 	stop  context.CancelFunc
-	work  sync.WaitGroup // the upkeep
+	work  sync.WaitGroup // the goroutines of upkeep
 	pause context.CancelFunc
 
-	turn sync.Mutex // of those that move or release it
+	turn sync.Mutex // held while the entry is moved or released
 
-	mu    sync.Mutex // guards rec, the addresses' grant, and gone
+	mu    sync.Mutex // protects rec, gone, and the grant of each address
 	addrs []*address
-	gone  bool // it is released or its interface is gone, and the file too
+	gone  bool // the entry was released or its interface is gone, and its file is removed
 }
 
-// address is what one protocol has granted to an entry.
+// address is an address that one protocol has granted to an entry.
 type address struct {
 	*held
 	name  string // for the log
 	proto client.Protocol
-	grant *client.Grant // nil while there is none
+	grant *client.Grant // nil if none is granted now
 }
 
 func (k *Keeper) newEntry(r *record) *entry {
@@ -57,7 +57,7 @@ func (k *Keeper) newEntry(r *record) *entry {
 	return e
 }
 
-// String names the attachment as its client id does.
+// String returns the attachment's name in the same form as its client id.
 func (e *entry) String() string {
 	return client.ID(e.rec.ContainerID, e.rec.Network, e.rec.IfName)
 }
@@ -72,7 +72,7 @@ func (e *entry) settled() bool {
 	}
 }
 
-// place is where the interface is.
+// place returns where the interface is.
 func (e *entry) place() client.Place {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -84,7 +84,7 @@ func (e *entry) isAt(p *client.Place) bool {
 	return at.Same(p)
 }
 
-// restore makes grants from the stored messages.
+// restore parses the stored messages into grants.
 func (e *entry) restore() error {
 	for _, a := range e.addrs {
 		if len(a.Raw) == 0 {
@@ -98,11 +98,12 @@ func (e *entry) restore() error {
 	return nil
 }
 
-// acquire requests the addresses of both families at once. All must be granted.
+// acquire requests the addresses of both families at the same time. It fails unless all are
+// granted.
 func (e *entry) acquire(ctx context.Context) error {
 	ctx, cancel := e.k.within(ctx, e.k.opts.ResendTimeout, errNoMoreTries)
 	defer cancel()
-	defer context.AfterFunc(e.ctx, cancel)() // a DEL meanwhile
+	defer context.AfterFunc(e.ctx, cancel)() // a DEL ends the entry meanwhile
 	both, ctx := errgroup.WithContext(ctx)
 	for _, a := range e.addrs {
 		both.Go(func() error { return e.ask(ctx, a) })
@@ -110,7 +111,7 @@ func (e *entry) acquire(ctx context.Context) error {
 	return both.Wait()
 }
 
-// accept records a new grant.
+// accept stores a new grant.
 func (e *entry) accept(a *address, g *client.Grant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -118,10 +119,10 @@ func (e *entry) accept(a *address, g *client.Grant) {
 	a.Raw, a.Since = g.Raw, e.k.opts.Clock.Since()
 }
 
-// age is how long ago the grant was.
+// age returns how long ago the address was granted.
 func (e *entry) age(a *address) time.Duration { return e.k.opts.Clock.Since() - a.Since }
 
-// result is the leases in the form of an ADD's result.
+// result returns the leases in the form of an ADD's result.
 func (e *entry) result() (*spec.Result, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -146,9 +147,9 @@ func (e *entry) result() (*spec.Result, error) {
 	return out, nil
 }
 
-// isDomain reports whether a domain from a server consists of labels as RFC 1035 defines them,
-// or with the "_" of Active Directory. Runtimes write it to resolv.conf, where a newline in
-// it would start a line of the server's choice.
+// isDomain reports whether a domain from a server consists of valid labels (RFC 1035), which
+// may also contain the "_" of Active Directory. Runtimes write the domain to resolv.conf, where
+// a newline in it would let the server add a line.
 func isDomain(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	if len(s) > 253 {
@@ -162,12 +163,12 @@ func isDomain(s string) bool {
 	return true
 }
 
-// foreign reports whether no label may contain a rune.
+// foreign reports whether a character is not allowed in a label.
 func foreign(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }
 
-// describe names for the log what is held and for how long.
+// describe returns the addresses and their times, for the log.
 func (e *entry) describe() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -195,7 +196,7 @@ func (e *entry) save() {
 	}
 }
 
-// release releases the addresses at the servers that can be reached.
+// release gives the addresses back to those servers that can be reached.
 func (e *entry) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.k.opts.ReleaseTime)
 	defer cancel()
@@ -213,9 +214,9 @@ func (e *entry) release(ctx context.Context) {
 	}
 }
 
-// forget ends an entry's upkeep, releases it at the servers and removes the file.
+// forget stops an entry's upkeep, releases its addresses and removes its file.
 func (e *entry) forget(ctx context.Context) error {
-	e.stop() // also its ADD
+	e.stop() // stops its ADD too
 	e.turn.Lock()
 	defer e.turn.Unlock()
 	<-e.ready
@@ -224,7 +225,7 @@ func (e *entry) forget(ctx context.Context) error {
 	return e.remove()
 }
 
-// remove ends the entry, once. Nothing is written after its file is removed.
+// remove ends the entry, only once. After its file is removed, nothing is written again.
 func (e *entry) remove() error {
 	e.stop()
 	e.mu.Lock()
@@ -238,8 +239,8 @@ func (e *entry) remove() error {
 	return e.k.files.remove(e.rec.Owner)
 }
 
-// vanish drops the lease of an interface that is gone: the server can no longer be reached
-// through it, and lets the lease expire.
+// vanish drops the lease of an interface that is gone. Without the interface the server cannot
+// be reached, so the lease expires there.
 func (e *entry) vanish(why error) {
 	e.k.opts.Log("%s: %v: lease dropped", e, why)
 	if err := e.remove(); err != nil {

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dhcp is the keeper of DHCP leases: it gets an address for an attachment, renews
-// it for as long as the interface exists, and releases it. Its leases are on disk (package
-// store), so that the next keeper continues after a kill. Each address has a goroutine, and
-// no thread stays in a container's namespace.
+// Package dhcp is the keeper of DHCP leases. It requests an address for an attachment, renews
+// it as long as the interface exists, and releases it. The leases are in files, so that after a
+// kill the next keeper continues. Each address has a goroutine. No thread stays in a
+// container's namespace.
 package dhcp
 
 import (
@@ -24,18 +24,18 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Options of a keeper.
+// Options configures a keeper.
 type Options struct {
 	RunDir        string
 	Proc          string        // the mount point of procfs
-	HostPrefix    string        // put before the paths of namespaces
+	HostPrefix    string        // is put before the paths of namespaces
 	Broadcast     bool          // ask DHCPv4 servers to broadcast their answers
-	Timeout       time.Duration // of one request
+	Timeout       time.Duration // how long to wait for the answer to one request
 	ResendMax     time.Duration // the longest wait between two requests
 	ResendTimeout time.Duration // how long an ADD tries
 	Watch         time.Duration // how often an interface is checked
-	ReleaseTime   time.Duration // how long a DEL waits
-	Clock         Clock         // nil: the machine's
+	ReleaseTime   time.Duration // how long a DEL waits until the release is sent
+	Clock         Clock         // nil means the machine's clock
 	Log           func(format string, args ...any)
 }
 
@@ -44,7 +44,7 @@ type Keeper struct {
 	opts  Options
 	files *files
 
-	ctx  context.Context // of the upkeep
+	ctx  context.Context // the context of all upkeep
 	stop context.CancelFunc
 
 	mu      sync.Mutex
@@ -53,7 +53,7 @@ type Keeper struct {
 	adopting sync.WaitGroup
 }
 
-// errUnknown is the answer for an attachment without a lease.
+// errUnknown means that an attachment has no lease.
 var errUnknown = errors.New("no lease is held")
 
 // New returns a keeper that continues with the leases on disk.
@@ -77,7 +77,7 @@ func New(opts Options) (*Keeper, error) {
 	return k, nil
 }
 
-// takeUp continues with a lease of the last keeper.
+// takeUp continues with a lease that the last keeper stored.
 func (k *Keeper) takeUp(r *record) {
 	r.Place.Proc = k.opts.Proc
 	e := k.newEntry(r)
@@ -91,14 +91,15 @@ func (k *Keeper) takeUp(r *record) {
 	close(e.ready)
 }
 
-// Serve keeps leases for the plugins that call on l, until l is closed. Running calls end,
-// and their new leases are released; the others wait for the next keeper.
+// Serve keeps leases for the plugins that call it on l, until l is closed. Then calls in
+// progress end, and what they have been granted is released. The other leases stay for the next
+// keeper.
 func (k *Keeper) Serve(l net.Listener) error {
 	defer k.Close()
 	return serve(l, k, k.opts.Log)
 }
 
-// Close ends the upkeep and releases nothing: the next keeper continues.
+// Close stops the upkeep. It releases nothing, because the next keeper continues.
 func (k *Keeper) Close() {
 	k.stop()
 	k.adopting.Wait()
@@ -110,15 +111,15 @@ func (k *Keeper) Close() {
 	}
 }
 
-// Held is how many attachments have leases or are requesting them.
+// Held returns how many attachments have leases or are requesting them.
 func (k *Keeper) Held() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.entries)
 }
 
-// Allocate returns the lease of an attachment, and requests one if there is none. When ctx
-// ends before a server has answered, nothing is kept.
+// Allocate returns the lease of an attachment. If there is none, it requests one. If ctx ends
+// before a server has answered, nothing is kept.
 func (k *Keeper) Allocate(ctx context.Context, a *dhcprpc.Args) (*spec.Result, error) {
 	r, err := k.request(a)
 	if err != nil {
@@ -145,18 +146,18 @@ func (k *Keeper) Allocate(ctx context.Context, a *dhcprpc.Args) (*spec.Result, e
 		if e.isAt(p) {
 			return e.result()
 		}
-		if err := e.forget(ctx); err != nil { // another interface of the same name: the old one is gone
+		if err := e.forget(ctx); err != nil { // another interface has the name, so the old one is gone
 			return nil, err
 		}
 	}
 }
 
-// place finds an interface by the path that a plugin has for its namespace.
+// place finds an interface. netNS is the path by which the plugin knows the namespace.
 func (k *Keeper) place(netNS, ifName string) (*client.Place, error) {
 	return client.Find(k.opts.Proc, k.opts.HostPrefix+netNS, ifName)
 }
 
-// request is the record of what a call asks for: no address yet, and no place.
+// request returns a record of what a call asks for, without an address or a place.
 func (k *Keeper) request(a *dhcprpc.Args) (*record, error) {
 	conf, err := dhcprpc.Parse(a.StdinData)
 	if err != nil {
@@ -188,7 +189,7 @@ func (k *Keeper) request(a *dhcprpc.Args) (*record, error) {
 	return r, nil
 }
 
-// claim returns the entry of r's attachment; mine means that it is new.
+// claim returns the entry of r's attachment. mine reports that the entry is new.
 func (k *Keeper) claim(r *record) (e *entry, mine bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -200,7 +201,8 @@ func (k *Keeper) claim(r *record) (e *entry, mine bool) {
 	return e, true
 }
 
-// acquire fills a new entry. Calls that wait for the entry get its error too.
+// acquire requests the leases of a new entry. Other calls that wait for the entry get the same
+// error.
 func (k *Keeper) acquire(ctx context.Context, e *entry) (*spec.Result, error) {
 	defer close(e.ready)
 	k.opts.Log("%s: acquiring lease", e)
@@ -220,7 +222,7 @@ func (k *Keeper) acquire(ctx context.Context, e *entry) (*spec.Result, error) {
 	return result, err
 }
 
-// drop removes an entry, unless another has replaced it.
+// drop removes an entry, unless another entry has replaced it.
 func (k *Keeper) drop(e *entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -229,8 +231,8 @@ func (k *Keeper) drop(e *entry) {
 	}
 }
 
-// find returns the entry of a call's attachment, nil without one. It reads nothing else of
-// the configuration, which may be wrong meanwhile.
+// find returns the entry of the attachment that a call names, or nil. It reads only the names,
+// because the rest of the configuration may have become invalid.
 func (k *Keeper) find(a *dhcprpc.Args) (owner.Key, *entry, error) {
 	network, err := dhcprpc.Network(a.StdinData)
 	if err != nil {
@@ -246,8 +248,8 @@ func (k *Keeper) entry(o owner.Key) *entry {
 	return k.entries[o]
 }
 
-// Release releases an attachment's leases, also while they are being requested. An
-// attachment without any is no error.
+// Release releases an attachment's leases, even while they are being requested. It is no error
+// if there are none.
 func (k *Keeper) Release(ctx context.Context, a *dhcprpc.Args) error {
 	o, e, err := k.find(a)
 	switch {
@@ -259,7 +261,7 @@ func (k *Keeper) Release(ctx context.Context, a *dhcprpc.Args) error {
 	return e.forget(ctx)
 }
 
-// Check returns the lease that is held, without asking a server.
+// Check returns the lease of an attachment, without asking a server.
 func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error) {
 	_, e, err := k.find(a)
 	switch {
@@ -277,9 +279,9 @@ func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error)
 	return e.result()
 }
 
-// Collect releases the leases of a network that a GC configuration does not list. A
-// configuration without a list releases nothing. A lease that is newer than the list cannot
-// be on it, nor can that of an ADD that still waits for it.
+// Collect releases the leases of a network that the list in a GC configuration does not name.
+// Without a list it releases nothing. It keeps a lease that is newer than the list, and the
+// lease for an ADD that is still waiting, because the list cannot name these.
 func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	head, err := spec.ParseConf(a.StdinData)
 	if err != nil {
@@ -291,7 +293,7 @@ func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	}
 	listed, ok := clock.Listed(a.StdinData)
 	if !ok {
-		listed = time.Now() // the runtime keeps ADDs out meanwhile
+		listed = time.Now() // the runtime runs no ADD meanwhile
 	}
 	k.mu.Lock()
 	var stale []*entry

@@ -13,13 +13,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 )
 
-// awayTime is how long an interface that is being moved may be nowhere.
+// awayTime is how long an interface that is being moved may be missing.
 const awayTime = 5 * time.Minute
 
-// Move follows an interface that a program moves to another namespace or renames: to
-// a.Netns, with the name a.Path. Without a namespace it is about to be moved: for five
-// minutes nothing is renewed, and a missing interface does not count as gone. The
-// attachment is still the one of a.IfName.
+// Move follows an interface that a program moves to another namespace or renames. a.Netns is
+// the new namespace, a.Path the new name. If a.Netns is empty, the interface is about to move:
+// for five minutes the keeper renews nothing, and a missing interface does not count as gone.
+// The attachment keeps the name a.IfName.
 func (k *Keeper) Move(ctx context.Context, a *dhcprpc.Args) error {
 	_, e, err := k.find(a)
 	if err != nil {
@@ -46,7 +46,7 @@ func (k *Keeper) Move(ctx context.Context, a *dhcprpc.Args) error {
 	return e.move(at)
 }
 
-// move continues the upkeep at another place, or away from any.
+// move continues the upkeep at another place. If to is nil, it pauses the upkeep.
 func (e *entry) move(to *client.Place) error {
 	e.turn.Lock()
 	defer e.turn.Unlock()
@@ -71,7 +71,7 @@ func (e *entry) move(to *client.Place) error {
 	return nil
 }
 
-// wait ends the entry when its interface did not arrive in time.
+// wait ends the entry if its interface does not arrive in time.
 func (e *entry) wait(ctx context.Context) {
 	for ctx.Err() == nil {
 		left := e.rec.Away - e.k.opts.Clock.Since()
@@ -79,6 +79,6 @@ func (e *entry) wait(ctx context.Context) {
 			e.vanish(errors.New("the interface was moved, and did not arrive"))
 			return
 		}
-		e.k.opts.Clock.Sleep(ctx, min(left, e.k.opts.Watch)) // a suspended machine stops timers
+		e.k.opts.Clock.Sleep(ctx, min(left, e.k.opts.Watch)) // in short steps, because timers stop while the machine is suspended
 	}
 }

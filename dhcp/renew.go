@@ -14,11 +14,12 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
-// errNoMoreTries ends -resendtimeout, in the reference's words.
+// errNoMoreTries means that the time of -resendtimeout is over. The text is the reference's.
 var errNoMoreTries = errors.New("no more tries")
 
-// Waits between two requests to servers that do not answer (RFC 2131, 4.1): 4 s doubling,
-// plus or minus one at random; before that a few short ones.
+// Waits between two requests to servers that do not answer (RFC 2131, 4.1). The first few waits
+// are short. Then they begin at 4 s and double each time. Each is changed at random by up to a
+// second.
 const (
 	resendFirst = 4 * time.Second
 	resendFast  = 2 * time.Second
@@ -26,7 +27,7 @@ const (
 	jitter      = time.Second
 )
 
-// resendWait is the wait after so many requests.
+// resendWait returns how long to wait after a number of requests.
 func resendWait(sent int, most time.Duration) time.Duration {
 	base := resendFast
 	if slow := sent - fastTries; slow >= 0 {
@@ -35,8 +36,8 @@ func resendWait(sent int, most time.Duration) time.Duration {
 	return base + rand.N(2*jitter) - jitter
 }
 
-// ask requests a new address until a server gives one or ctx ends. The wait for an answer
-// is the wait before the next request.
+// ask requests an address until a server grants one or ctx ends. While it waits for an answer,
+// the wait before the next request runs too.
 func (e *entry) ask(ctx context.Context, a *address) error {
 	var last error
 	for sent := 0; ; sent++ {
@@ -60,9 +61,8 @@ func (e *entry) ask(ctx context.Context, a *address) error {
 	}
 }
 
-// upkeep starts the goroutines of an entry: one for each address, and one that checks
-// whether the interface still exists. An entry whose interface is being moved waits until
-// it arrives.
+// upkeep starts the goroutines of an entry: one for each address, and one that checks whether
+// the interface still exists. If the interface is being moved, they start when it has arrived.
 func (e *entry) upkeep() {
 	ctx, pause := context.WithCancel(e.ctx)
 	e.pause = pause
@@ -104,13 +104,14 @@ func (e *entry) keep(ctx context.Context, a *address) {
 		case age >= g.T1:
 			e.extend(ctx, a, false, g.T2)
 		default:
-			e.k.opts.Clock.Sleep(ctx, min(g.T1-age, e.k.opts.Watch)) // a suspended machine stops timers
+			e.k.opts.Clock.Sleep(ctx, min(g.T1-age, e.k.opts.Watch)) // in short steps, because timers stop while the machine is suspended
 		}
 	}
 }
 
-// extend renews or rebinds: it asks once, and waits half of the time that remains until an
-// age of the grant before the next request (RFC 2131, 4.4.5).
+// extend asks once for more time, from the server or, with rebind, from any server. until is
+// the age of the grant at which the current phase ends. Before the next request it waits for
+// half of the time that is left until then (RFC 2131, 4.4.5).
 func (e *entry) extend(ctx context.Context, a *address, rebind bool, until time.Duration) {
 	g := a.grant
 	left := until - e.age(a)
@@ -137,16 +138,16 @@ func (e *entry) extend(ctx context.Context, a *address, rebind bool, until time.
 	}
 }
 
-// minWait is the least time a server gets for an answer.
+// minWait is how long a server always gets for an answer.
 const minWait = 500 * time.Millisecond
 
-// pauseOf is half of the remaining time, but not less than a minute or, for a short lease,
-// a twentieth of it.
+// pauseOf returns half of the time that is left, but at least a minute. For a lease shorter
+// than 20 minutes it returns at least a twentieth of the lease.
 func pauseOf(left, valid time.Duration) time.Duration {
 	return max(left/2, min(time.Minute, valid/20), minWait)
 }
 
-// change applies a server's changes on renewal.
+// change applies what the server has changed in a renewal to the interface.
 func (e *entry) change(from, to *client.Grant) {
 	if from.Address != to.Address {
 		e.k.opts.Log("%s: the server changed %s to %s", e, from.Address, to.Address)
@@ -156,7 +157,7 @@ func (e *entry) change(from, to *client.Grant) {
 	}
 }
 
-// lose stops using an address that expired or was refused: another client may have it
+// lose removes an address that expired or was refused, because another client may have it
 // already.
 func (e *entry) lose(a *address) {
 	had, err := e.rec.Place.Change(a.grant, &client.Grant{})
@@ -170,11 +171,11 @@ func (e *entry) lose(a *address) {
 	e.save()
 }
 
-// regain requests another address and puts it where the lost one was.
+// regain requests another address and puts it in the place of the lost one.
 func (e *entry) regain(ctx context.Context, a *address) {
 	if err := e.ask(ctx, a); err != nil {
 		if ctx.Err() == nil {
-			e.k.opts.Clock.Sleep(ctx, e.k.opts.Watch) // the interface is gone: watch ends the entry
+			e.k.opts.Clock.Sleep(ctx, e.k.opts.Watch) // the interface is gone, and watch will end the entry
 		}
 		return
 	}
@@ -190,8 +191,7 @@ func (e *entry) regain(ctx context.Context, a *address) {
 	e.k.opts.Log("%s: lease regained, %s", e, e.describe())
 }
 
-// Clock is the time since boot and the waits that it measures. A test replaces it with one
-// that it can move.
+// Clock returns the time since boot and waits by that time. Tests replace it.
 type Clock interface {
 	Since() time.Duration
 	// Sleep waits for d, at most until ctx ends.
@@ -205,7 +205,7 @@ func (machine) Since() time.Duration { return clock.SinceBoot() }
 
 func (machine) Sleep(ctx context.Context, d time.Duration) { clock.Sleep(ctx, d) }
 
-// within is context.WithTimeoutCause by the keeper's clock.
+// within does what context.WithTimeoutCause does, by the keeper's clock.
 func (k *Keeper) within(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

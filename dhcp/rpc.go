@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// service is what a server serves: a Keeper, or a test's.
+// service is what a server serves: a Keeper, or a fake in tests.
 type service interface {
 	Allocate(context.Context, *dhcprpc.Args) (*spec.Result, error)
 	Check(context.Context, *dhcprpc.Args) (*spec.Result, error)
@@ -30,16 +30,16 @@ type service interface {
 	Move(context.Context, *dhcprpc.Args) error
 }
 
-// server serves a keeper to plugins, the reference's or ours: Go's net/rpc with gob over HTTP
-// CONNECT on a unix socket.
+// server serves a keeper to the plugin dhcp, the reference's or ours. The protocol is Go's
+// net/rpc with gob, over HTTP CONNECT on a unix socket.
 type server struct {
 	keeper service
-	log    func(string, ...any) // hears of connections that use another protocol
-	ctx    context.Context      // of all connections
+	log    func(string, ...any) // logs connections that use another protocol
+	ctx    context.Context      // the context of all connections
 }
 
-// serve accepts connections until l is closed, and then ends every connection and its calls.
-// It survives a shortage of file descriptors.
+// serve accepts connections until l is closed. Then it ends every connection and its calls. If
+// file descriptors run out, it waits and continues.
 func serve(l net.Listener, k service, log func(string, ...any)) error {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &server{keeper: k, log: log, ctx: ctx}
@@ -59,18 +59,18 @@ func serve(l net.Listener, k service, log func(string, ...any)) error {
 	}
 }
 
-// handshakeTime limits the time before the first call.
+// handshakeTime limits the time until the first call.
 const handshakeTime = 10 * time.Second
 
 func (s *server) connection(conn net.Conn) {
-	defer conn.Close()                                                      //nolint:errcheck // no call is open
+	defer conn.Close()                                                      //nolint:errcheck // no call is in progress
 	defer context.AfterFunc(s.ctx, func() { conn.Close() })()               //nolint:errcheck // as above
-	if err := conn.SetDeadline(time.Now().Add(handshakeTime)); err != nil { // closed already
+	if err := conn.SetDeadline(time.Now().Add(handshakeTime)); err != nil { // the connection is closed already
 		return
 	}
 	r := bufio.NewReader(conn)
 	if err := handshake(conn, r); err != nil {
-		if !errors.Is(err, io.EOF) { // a client that checked whether we listen
+		if !errors.Is(err, io.EOF) { // EOF comes from a client that only checked whether a process listens
 			s.log("handshake: %v", err)
 		}
 		return
@@ -91,12 +91,12 @@ func (s *server) connection(conn net.Conn) {
 // line is a connection after the handshake.
 type line struct {
 	net.Conn
-	r      *bufio.Reader // has what the client sent with the handshake
+	r      *bufio.Reader // has what the client sent together with the handshake
 	hungUp func()
 }
 
-// Read notices that the client has disconnected, since net/rpc reads the next call while a
-// method works.
+// Read notices when the client disconnects, because net/rpc reads the next call while a method
+// is still working.
 func (l *line) Read(b []byte) (int, error) {
 	n, err := l.r.Read(b)
 	if err != nil {
@@ -105,10 +105,10 @@ func (l *line) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// maxHeaders limits what a client sends before the first call.
+// maxHeaders limits how many header lines a client may send.
 const maxHeaders = 100
 
-// handshake answers CONNECT.
+// handshake reads and answers the CONNECT request.
 func handshake(w io.Writer, r *bufio.Reader) error {
 	first, err := r.ReadSlice('\n')
 	if err != nil {
@@ -131,40 +131,40 @@ func handshake(w io.Writer, r *bufio.Reader) error {
 	return errors.New("too many headers")
 }
 
-// calling is what net/rpc calls, one for each connection: ctx ends when the client
-// disconnects, which net/rpc tells no method.
+// calling has the methods that net/rpc calls. Each connection has its own, with a ctx that ends
+// when the client disconnects, because net/rpc does not tell a method that.
 type calling struct {
 	server *server
 	ctx    context.Context
 }
 
-// Allocate is Keeper.Allocate.
+// Allocate calls Keeper.Allocate.
 func (c *calling) Allocate(a *dhcprpc.Args, out *Result) error {
 	return c.guard(dhcprpc.Allocate, func() error { return out.set(c.server.keeper.Allocate(c.ctx, a)) })
 }
 
-// Check is Keeper.Check.
+// Check calls Keeper.Check.
 func (c *calling) Check(a *dhcprpc.Args, out *Result) error {
 	return c.guard(dhcprpc.Check, func() error { return out.set(c.server.keeper.Check(c.ctx, a)) })
 }
 
-// Release is Keeper.Release.
+// Release calls Keeper.Release.
 func (c *calling) Release(a *dhcprpc.Args, _ *struct{}) error {
 	return c.guard(dhcprpc.Release, func() error { return c.server.keeper.Release(c.ctx, a) })
 }
 
-// Collect is Keeper.Collect.
+// Collect calls Keeper.Collect.
 func (c *calling) Collect(a *dhcprpc.Args, _ *struct{}) error {
 	return c.guard(dhcprpc.Collect, func() error { return c.server.keeper.Collect(c.ctx, a) })
 }
 
-// Move is Keeper.Move.
+// Move calls Keeper.Move.
 func (c *calling) Move(a *dhcprpc.Args, _ *struct{}) error {
 	return c.guard(dhcprpc.Move, func() error { return c.server.keeper.Move(c.ctx, a) })
 }
 
-// guard calls the keeper. A panic fails one call and does not end the upkeep of every lease.
-// An error without a text would pass for success.
+// guard calls the keeper. If the keeper panics, only this call fails, and all leases are still
+// renewed. An error without a text gets one, because net/rpc would take it for success.
 func (c *calling) guard(name string, call func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -178,8 +178,8 @@ func (c *calling) guard(name string, call func() error) (err error) {
 	return err
 }
 
-// Result is the reference's for gob, which identifies fields by their names. The version is
-// left to the caller, as in the reference's daemon.
+// Result has the same fields as the reference's result, because gob finds fields by their
+// names. It has no version: the caller sets that, as with the reference's daemon.
 type Result struct {
 	IPs    []*ipConfig
 	Routes []*route

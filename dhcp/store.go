@@ -20,22 +20,22 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// schema is the number of the format. A newer one is not read.
+// schema is the version of the format. The keeper does not read a file of a newer one.
 const schema = 1
 
-// record is one attachment's leases.
+// record holds the leases of one attachment.
 type record struct {
 	Schema      int       `json:"schema"`
-	Boot        string    `json:"boot"` // times are since this boot
+	Boot        string    `json:"boot"` // the boot that all times here are relative to
 	Owner       owner.Key `json:"owner"`
 	Network     string    `json:"network"`
 	ContainerID string    `json:"containerID"`
 	IfName      string    `json:"ifname"`
-	Begun       time.Time `json:"begun,omitzero"` // when the ADD asked for it
+	Begun       time.Time `json:"begun,omitzero"` // when the ADD asked for the leases
 
 	Place client.Place `json:"place"`
-	// Away is the time since boot until which the interface may be nowhere, since a program
-	// is moving it. 0 means that it is at Place.
+	// Away is set while a program moves the interface: the time since boot until which the
+	// interface may be missing. 0 means that the interface is at Place.
 	Away time.Duration `json:"away,omitempty"`
 
 	Options  dhcprpc.Options `json:"options"`
@@ -46,19 +46,19 @@ type record struct {
 
 // held is one address.
 type held struct {
-	Raw   []byte        `json:"raw,omitempty"` // the server's message; empty when the address was lost
-	Since time.Duration `json:"since"`         // CLOCK_BOOTTIME of the grant
-	// Lost was on the interface when it expired or was refused: the next address replaces
-	// it there.
+	Raw   []byte        `json:"raw,omitempty"` // the server's message; empty if the address was lost
+	Since time.Duration `json:"since"`         // CLOCK_BOOTTIME when it was granted
+	// Lost means that the address was on the interface when it expired or was refused. The next
+	// address replaces it there.
 	Lost bool `json:"lost,omitempty"`
 }
 
-// files are the leases below /run/patchbay/dhcp, one file for each attachment, so that the next
-// keeper continues where a killed or replaced one stopped. /run is right for that: after a reboot
-// the containers are gone too. A file holds no configuration and no annotations.
+// files stores the leases below /run/patchbay/dhcp, in one file per attachment, so that the
+// next keeper can continue after a kill or an update. /run is the right place, because a reboot
+// ends the containers too. A file contains no configuration and no annotations.
 type files struct{ run, boot string }
 
-// openFiles opens the store below a run directory. proc is the mount point of procfs.
+// openFiles opens the directory below run. proc is the mount point of procfs.
 func openFiles(run, proc string) (*files, error) {
 	id, err := clock.BootID(proc)
 	if err != nil {
@@ -67,7 +67,7 @@ func openFiles(run, proc string) (*files, error) {
 	return &files{run: run, boot: id}, nil
 }
 
-// write stores a record.
+// write writes a record to its file.
 func (s *files) write(r *record) error {
 	r.Schema, r.Boot = schema, s.boot
 	data, err := json.Marshal(r)
@@ -83,7 +83,7 @@ func (s *files) write(r *record) error {
 	return nil
 }
 
-// remove deletes a record. A missing one is no error.
+// remove deletes a record. It is no error if there is none.
 func (s *files) remove(o owner.Key) error {
 	if err := durable.CheckDir(s.run, dhcprpc.LeaseDir); err != nil {
 		return fmt.Errorf("remove lease: %w", err)
@@ -91,8 +91,8 @@ func (s *files) remove(o owner.Key) error {
 	return durable.Remove(dhcprpc.LeaseFile(s.run, o))
 }
 
-// list reads every record of this boot and removes those of another. Errors of broken
-// records are joined and returned beside the good ones; the files are kept.
+// list reads the records of this boot, and removes those of earlier boots. If records are
+// broken, it returns an error together with the good ones, and keeps the broken files.
 func (s *files) list() (records []*record, err error) {
 	if err := durable.CheckDir(s.run, dhcprpc.LeaseDir); err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)

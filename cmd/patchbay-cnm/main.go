@@ -1,9 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command patchbay-cnm is the plugins cnm and cnm-ipam, chosen by the name it is called
-// by, and their few commands. It is a separate program because Docker's drivers speak HTTP
-// and TLS, which no other plugin should pay for.
+// Command patchbay-cnm contains the plugins cnm and cnm-ipam, and a few commands for them. The
+// name by which it is called selects a plugin. It is a separate program because Docker's
+// drivers speak HTTP and TLS, and linking those would make every other plugin start more
+// slowly.
 package main
 
 import (

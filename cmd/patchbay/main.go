@@ -1,14 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A plugin lives for a millisecond: reading cgroup limits and starting a goroutine to
-// follow them would be a tenth of it.
+// A plugin runs for a millisecond. Go's runtime would spend a tenth of that on reading cgroup
+// limits and starting a goroutine that follows them.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 
-// Command patchbay is every plugin, chosen by the name it is called by, and the command
-// line.
+// Command patchbay contains every other plugin and the command line. The name by which it is
+// called selects a plugin.
 package main
 
 import (
@@ -32,8 +32,8 @@ func main() {
 	os.Exit(cli.Main(all.Plugins()))
 }
 
-// commandLine reports whether a user called the program under its own name, which is a
-// plugin's too: runtimes set CNI_COMMAND and pass no arguments.
+// commandLine reports whether a user called the program by its own name, which is also the name
+// of a plugin. Runtimes set CNI_COMMAND and pass no arguments.
 func commandLine(name string) bool {
 	return name == "patchbay" && (len(os.Args) > 1 || os.Getenv("CNI_COMMAND") == "")
 }

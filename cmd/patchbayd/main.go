@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command patchbayd runs the services: the keeper of DHCP leases (dhcp), the network
-// driver for Docker (docker), and the agent of networks that span hosts (hosts). Only the
-// plugin dhcp needs it to set up or tear down a container.
+// Command patchbayd runs the services: the keeper of DHCP leases (dhcp), the network driver for
+// Docker (docker), and the agent of networks that span hosts (hosts). Of all plugins, only dhcp
+// needs a service to connect or disconnect a container.
 package main
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/cli/daemon"
 )
 
-// init keeps the first thread for main: it is the only one that cannot end, and a goroutine
-// that entered a container's namespace on it would leave it there and keep the namespace
-// alive.
+// init reserves the process's first thread for main. Go ends any other thread whose goroutine
+// has entered a container's namespace, but it cannot end the first one. That thread would stay
+// in the namespace and keep the namespace alive.
 func init() { runtime.LockOSThread() } //nolint:gochecknoinits // only init is certain to run on the first thread
 
 func main() { os.Exit(daemon.Main(os.Args[1:], os.Stderr)) }

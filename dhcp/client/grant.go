@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package client is the DHCP client of one attachment, for both versions of DHCP: what a
-// server can be asked (V4, V6), what it has granted (Grant), and the interface in the
-// container's namespace (Place) through which it is asked and which gets the address. Each
-// request is one try over sockets that are opened in the namespace and closed afterwards.
+// Package client is the DHCP client of one attachment, for both versions of DHCP. V4 and V6
+// send requests to servers. A Grant is what a server has granted. A Place is the interface in
+// the container's namespace, through which requests are sent and which gets the address. Each
+// request is one try. Its sockets are opened in the namespace, and closed afterwards.
 package client
 
 import (
@@ -21,40 +21,41 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Grant is one address with its options. It is a value and never changes.
+// Grant is one address with the options that came with it. It never changes.
 type Grant struct {
-	Raw     []byte // the server's message, from which Protocol.Parse makes the rest
+	Raw     []byte // the server's message, from which Protocol.Parse derives the other fields
 	Address netip.Prefix
-	Gateway netip.Addr // of routes that name none; or invalid
+	Gateway netip.Addr // for routes without a gateway of their own; may be invalid
 	Routes  []spec.Route
 	DNS     spec.DNS
 
-	// Since the grant: when to ask the same server, when to ask any server, and when the
-	// address is no longer ours. T1 <= T2 <= Valid.
+	// Times since the grant: T1 is when to ask the same server again, T2 when to ask any
+	// server, and Valid when the address is no longer ours. T1 <= T2 <= Valid.
 	T1, T2, Valid time.Duration
 }
 
-// ErrNak is wrapped when a server refuses the address: it must not be used any more.
+// ErrNak is in the error if a server refuses the address. The address must not be used any
+// more.
 var ErrNak = errors.New("the server refuses the address")
 
-// ErrSilent is wrapped when no server answered in time.
+// ErrSilent is in the error if no server answered in time.
 var ErrSilent = errors.New("no DHCP server answered")
 
-// Protocol is DHCPv4 or DHCPv6 for one attachment. Every function is one try; wait limits
-// it.
+// Protocol is DHCPv4 or DHCPv6 for one attachment. Each function makes one try, and wait limits
+// its time.
 type Protocol interface {
-	// Parse reads a message that a server sent earlier.
+	// Parse parses a message that a server sent earlier.
 	Parse(raw []byte) (*Grant, error)
 	// Acquire asks any server for an address.
 	Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error)
-	// Extend asks the server that granted g for more time (renew), or any server (rebind).
+	// Extend asks for more time: the server that granted g, or any server if rebind is set.
 	Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait time.Duration) (*Grant, error)
-	// Release gives g back. It waits for no answer.
+	// Release gives the address of g back. It does not wait for an answer.
 	Release(ctx context.Context, p *Place, g *Grant) error
 }
 
-// Order gives T1 and T2 valid values: the given parts of the validity where a server sent
-// none or invalid ones.
+// Order makes T1 and T2 valid. If the server sent none, or invalid ones, they become the given
+// parts of Valid.
 func (g *Grant) Order(t1, t2 float64) {
 	if g.T2 <= 0 || g.T2 > g.Valid {
 		g.T2 = time.Duration(float64(g.Valid) * t2)
@@ -64,11 +65,11 @@ func (g *Grant) Order(t1, t2 float64) {
 	}
 }
 
-// Change replaces one grant's address and routes by another's, if the interface has the first
-// address; had reports that, since the caller of ADD may not have configured it. The empty
-// grant stands for none, which every interface has. The new address is added before the old
-// one is removed. What both grants have is not changed: a later plugin (sbr, vrf) may have
-// moved the routes to a table of its own.
+// Change replaces the address and routes of one grant by those of another, if the interface has
+// the address of the first one. had reports whether it has: the caller of ADD may not have
+// configured it yet. An empty grant has no address, and counts as being on every interface.
+// Change adds the new address before it removes the old one. It does not touch what both grants
+// have, because a later plugin (sbr, vrf) may have moved the routes to another table.
 func (p *Place) Change(from, to *Grant) (had bool, err error) {
 	gone, come := from.without(to), to.without(from)
 	if from.Address != to.Address {
@@ -83,7 +84,8 @@ func (p *Place) Change(from, to *Grant) (had bool, err error) {
 		if err := addAddr(conn, link, to.Address); err != nil {
 			return err
 		}
-		// With the first address of a subnet the kernel removes the others: add it again.
+		// When the first address of a subnet is removed, the kernel also removes the other
+		// addresses of that subnet. So add the new address again.
 		err := errors.Join(gone.remove(conn, link), come.add(conn, link))
 		if to.Address.IsValid() && from.Address != to.Address {
 			err = errors.Join(err, conn.Announce(link, []netip.Addr{to.Address.Addr()}))
@@ -102,7 +104,7 @@ func (p *Place) Holds(a netip.Prefix) (had bool, err error) {
 	return had, err
 }
 
-// holds reports whether the interface has an address; it always has none.
+// holds reports whether the interface has an address. It returns true for an invalid address.
 func holds(conn *nl.Conn, link netlink.Link, a netip.Prefix) (bool, error) {
 	if !a.IsValid() {
 		return true, nil
@@ -116,7 +118,7 @@ func holds(conn *nl.Conn, link netlink.Link, a netip.Prefix) (bool, error) {
 	return false, err
 }
 
-// without is the part of g that is not in keep.
+// without returns a copy of g without the routes that keep has too.
 func (g *Grant) without(keep *Grant) *Grant {
 	out := &Grant{Gateway: g.Gateway}
 	if g.Address != keep.Address {
@@ -140,7 +142,8 @@ func (g *Grant) has(r spec.Route) bool {
 	return false
 }
 
-// via gives a route without a gateway the grant's, as the plugins do.
+// via returns a route with the grant's gateway, if the route has none of its own, as the
+// plugins do.
 func (g *Grant) via(r spec.Route) spec.Route {
 	if !r.GW.IsValid() {
 		r.GW = g.Gateway
@@ -176,8 +179,8 @@ func (g *Grant) remove(conn *nl.Conn, link netlink.Link) error {
 	return errors.Join(errs...)
 }
 
-// addAddr adds an address, if there is one, without looking for duplicates, since the server
-// has given it to no other client.
+// addAddr adds an address, if it is valid. It does no duplicate address detection, because the
+// server gives an address to only one client.
 func addAddr(conn *nl.Conn, link netlink.Link, a netip.Prefix) error {
 	if !a.IsValid() {
 		return nil

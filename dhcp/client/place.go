@@ -14,22 +14,22 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// ErrGone is wrapped when the namespace or the interface does not exist any more, or
-// another one has its name.
+// ErrGone is in the error if the namespace or the interface no longer exists, or if another one
+// has its name.
 var ErrGone = errors.New("the interface is gone")
 
-// Place is one interface in a container's namespace. It is found once, opened for each
-// exchange, and never held open in between, since an open socket or descriptor would keep a
-// dead container's namespace alive. No thread stays in the namespace. It is stored as JSON.
+// Place is one interface in a container's namespace. Each exchange opens the namespace again.
+// In between it is not open, because an open socket or descriptor would keep the namespace of a
+// dead container alive. No thread stays in the namespace. A Place can be stored as JSON.
 type Place struct {
 	NetNS  string   `json:"netns"` // a path that the keeper can open
-	ID     netns.ID `json:"id"`    // of the namespace
+	ID     netns.ID `json:"id"`    // identifies the namespace
 	IfName string   `json:"ifname"`
 	Index  int      `json:"index"`
 	Proc   string   `json:"-"` // the mount point of procfs
 }
 
-// Find finds an interface and sets it up, since a server is reached through it. proc is the
+// Find finds an interface and sets it up, because a server is reached through it. proc is the
 // mount point of procfs.
 func Find(proc, path, ifName string) (*Place, error) {
 	ns, id, err := open(path)
@@ -55,7 +55,7 @@ func Find(proc, path, ifName string) (*Place, error) {
 	return p, nil
 }
 
-// goneOr returns ErrGone for a missing object.
+// goneOr returns ErrGone if err says that an object does not exist, else err.
 func goneOr(err error) error {
 	if netns.Gone(err) || nl.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", ErrGone, err)
@@ -78,7 +78,7 @@ func open(path string) (*netns.NS, netns.ID, error) {
 	return ns, id, nil
 }
 
-// open opens the namespace, if it is still the same.
+// open opens the namespace. It fails if another namespace now has the path.
 func (p *Place) open() (*netns.NS, error) {
 	ns, id, err := open(p.NetNS)
 	if err == nil && id != p.ID {
@@ -87,8 +87,8 @@ func (p *Place) open() (*netns.NS, error) {
 	return ns, err
 }
 
-// do runs fn on a thread inside the namespace, which ends afterwards. Sockets that fn opens
-// may be used from any thread.
+// do runs fn on a thread inside the namespace. The thread ends afterwards. Sockets that fn
+// opens may be used on any thread.
 func (p *Place) do(fn func() error) error {
 	ns, err := p.open()
 	if err != nil {
@@ -98,7 +98,7 @@ func (p *Place) do(fn func() error) error {
 	return ns.Do(fn)
 }
 
-// with calls fn with a netlink socket there and the link.
+// with calls fn with the link, and with a netlink socket in its namespace.
 func (p *Place) with(fn func(*nl.Conn, netlink.Link) error) error {
 	ns, err := p.open()
 	if err != nil {
@@ -116,13 +116,13 @@ func (p *Place) with(fn func(*nl.Conn, netlink.Link) error) error {
 	return fn(conn, link)
 }
 
-// Look returns nil while the interface exists.
+// Look returns nil while the interface exists, else an error.
 func (p *Place) Look() error {
 	return p.with(func(*nl.Conn, netlink.Link) error { return nil })
 }
 
-// link is the interface in the form of package net, with its current Ethernet address: a
-// later plugin (tuning) may have changed that.
+// link returns the interface in the form of package net. It reads the Ethernet address again,
+// because a later plugin (tuning) may have changed it.
 func (p *Place) link() (out *net.Interface, err error) {
 	err = p.with(func(_ *nl.Conn, link netlink.Link) error {
 		a := link.Attrs()

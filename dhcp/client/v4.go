@@ -20,24 +20,26 @@ import (
 
 // V4 is DHCPv4 (RFC 2131).
 type V4 struct {
-	ID        string // option 61, as in the reference
+	ID        string // option 61, the same as the reference sends
 	Options   dhcprpc.Options
-	Priority  int  // of the routes
+	Priority  int  // priority of the routes
 	Broadcast bool // ask servers to broadcast their answers
 }
 
-// maxID is the longest client id, the reference's limit: an option has 255 bytes, one of
-// them for the type.
+// maxID is the length of the longest client id, as in the reference. An option has at most 255
+// bytes, and one of them is for the type.
 const maxID = 254
 
-// ID is the reference's client id of an attachment, container/network/interface: an address
-// survives a change of programs.
+// ID returns the client id that the reference uses for an attachment:
+// container/network/interface. So an attachment keeps its address when one program replaces the
+// other.
 func ID(containerID, network, ifName string) string {
 	id := containerID + "/" + network + "/" + ifName
 	return id[:min(len(id), maxID)]
 }
 
-// modifiers apply to every message: the id first, since `provide` may replace it.
+// modifiers returns the changes that every message gets. The client id comes first, because
+// `provide` may replace it.
 func (c *V4) modifiers() []dhcpv4.Modifier {
 	mods := []dhcpv4.Modifier{
 		dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(nclient4.MaxMessageSize)),
@@ -56,7 +58,7 @@ func (c *V4) modifiers() []dhcpv4.Modifier {
 	return mods
 }
 
-// Parse reads a stored DHCPACK.
+// Parse parses a stored DHCPACK.
 func (c *V4) Parse(raw []byte) (*Grant, error) {
 	ack, err := decodeACK(raw)
 	if err != nil {
@@ -73,7 +75,7 @@ func decodeACK(raw []byte) (*dhcpv4.DHCPv4, error) {
 	return ack, nil
 }
 
-// grant makes a grant from an ACK, and an error from a NAK.
+// grant returns the grant in an ACK, or an error for a NAK.
 func (c *V4) grant(m *dhcpv4.DHCPv4) (*Grant, error) {
 	if m.MessageType() == dhcpv4.MessageTypeNak {
 		return nil, fmt.Errorf("%w: %s", ErrNak, m.Message())
@@ -88,7 +90,8 @@ func (c *V4) grant(m *dhcpv4.DHCPv4) (*Grant, error) {
 	return g, nil
 }
 
-// Acquire is DISCOVER, OFFER, REQUEST, ACK. wait limits the wait for each answer.
+// Acquire sends DISCOVER, waits for an OFFER, sends REQUEST, and waits for the ACK. wait limits
+// each of the two waits.
 func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error) {
 	sock, err := broadcast(p, netip.Prefix{})
 	if err != nil {
@@ -116,7 +119,7 @@ func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant,
 		return nil, err
 	}
 	ack, err := exchange(ctx, client, nclient4.DefaultServers, request, nclient4.IsAll(nclient4.IsCorrectServer(offer.ServerIdentifier()), answers))
-	if errors.Is(err, ErrSilent) { // a server that has offered exists
+	if errors.Is(err, ErrSilent) { // the server exists, because it has sent an offer: it may answer under another id
 		ack, err = exchange(ctx, client, nclient4.DefaultServers, request, answers)
 	}
 	if err != nil {
@@ -125,18 +128,18 @@ func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant,
 	return c.grant(ack)
 }
 
-// closeLater closes a client or its socket in the background: closing a packet socket waits
-// for the kernel, 8-16 ms (docs/adr/0016), and no ADD should wait for that.
+// closeLater closes a client or its socket in the background. Closing a packet socket waits
+// 8-16 ms for the kernel (docs/adr/0016), and no ADD should wait for that.
 func closeLater(c io.Closer) {
-	go c.Close() //nolint:errcheck // it was only read from
+	go c.Close() //nolint:errcheck // an error of Close changes nothing here
 }
 
-// answers reports whether a message answers a request.
+// answers reports whether a message is a server's answer to a request.
 func answers(m *dhcpv4.DHCPv4) bool {
 	return m.MessageType() == dhcpv4.MessageTypeAck || m.MessageType() == dhcpv4.MessageTypeNak
 }
 
-// exchange sends a message and waits for a match.
+// exchange sends a message and waits for an answer that match accepts.
 func exchange(ctx context.Context, c *nclient4.Client, to *net.UDPAddr, m *dhcpv4.DHCPv4, match nclient4.Matcher) (*dhcpv4.DHCPv4, error) {
 	answer, err := c.SendAndRead(ctx, to, m, match)
 	if errors.Is(err, nclient4.ErrNoResponse) {
@@ -145,7 +148,7 @@ func exchange(ctx context.Context, c *nclient4.Client, to *net.UDPAddr, m *dhcpv
 	return answer, err
 }
 
-// Extend asks the server that granted g, or every server.
+// Extend asks the server that granted g, or any server if rebind is set.
 func (c *V4) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait time.Duration) (*Grant, error) {
 	before, err := decodeACK(g.Raw)
 	if err != nil {
@@ -164,7 +167,7 @@ func (c *V4) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait t
 		return nil, err
 	}
 	defer closeLater(client)
-	// Use a new transaction: NewRenewFromAck would reuse the last one's.
+	// This needs a new transaction id. NewRenewFromAck would use the old one again.
 	request, err := dhcpv4.New(dhcpv4.PrependModifiers(c.modifiers(),
 		dhcpv4.WithHwAddr(sock.mac), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(before.YourIPAddr),
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainName, dhcpv4.OptionDomainNameServer))...)
@@ -179,8 +182,8 @@ func (c *V4) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait t
 	return c.grant(ack)
 }
 
-// Release informs the server, which does not answer. The interface may have lost the
-// address already, and may be deleted after the return.
+// Release tells the server, which does not answer. The interface may have lost the address
+// before, and may be deleted as soon as Release returns.
 func (c *V4) Release(ctx context.Context, p *Place, g *Grant) error {
 	ack, err := decodeACK(g.Raw)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The reference's defaults for times that a server does not send.
+// The reference's defaults for times that a server did not send.
 const (
 	defaultLease = time.Hour
 	defaultT1V4  = 0.5
@@ -25,7 +25,7 @@ const (
 
 var errNoMask = errors.New("DHCP option Subnet Mask not found in DHCPACK")
 
-// parse makes a grant from a DHCPACK.
+// parseV4 returns the grant in a DHCPACK.
 func parseV4(ack *dhcpv4.DHCPv4) (*Grant, error) {
 	ip, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
 	if !ok || ip.IsUnspecified() {
@@ -66,10 +66,10 @@ func gateway(ack *dhcpv4.DHCPv4) netip.Addr {
 // scopeLink is RT_SCOPE_LINK.
 const scopeLink = 253
 
-// routes are the classless ones of option 121, which alone count when there are any (RFC
-// 3442); else the classful ones of option 33 and a default route through the router. Router
-// 0.0.0.0 means on the link, and remains in the result, as with the reference: without it
-// the first gateway would be used.
+// routes returns the routes in an ACK. If there are classless routes (option 121), only they
+// count (RFC 3442). Otherwise these are the classful routes (option 33) and a default route
+// through the router. Router 0.0.0.0 means that the destination is on the link. It stays in the
+// result, as with the reference: a route without a gateway would get the grant's gateway.
 func routes(ack *dhcpv4.DHCPv4) (out []spec.Route) {
 	for _, r := range ack.ClasslessStaticRoute() {
 		route := spec.Route{Dst: nl.PrefixOf(r.Dest), GW: nl.AddrOf(r.Router)}
@@ -103,8 +103,8 @@ func dnsV4(ack *dhcpv4.DHCPv4) spec.DNS {
 	return d
 }
 
-// complete gives an ACK of a renewal the options of the earlier ACK when it has no subnet
-// mask: some servers (Windows) send only what has changed.
+// complete copies the options of the earlier ACK to the ACK of a renewal, if the latter has no
+// subnet mask. Some servers (Windows) send only options that have changed.
 func complete(ack, before *dhcpv4.DHCPv4) {
 	if ack.SubnetMask() != nil || !ack.YourIPAddr.Equal(before.YourIPAddr) {
 		return

@@ -20,32 +20,32 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
-// conn reads from one socket and writes to another.
+// conn reads from one socket and writes to another one.
 type conn struct {
-	net.PacketConn                // reads messages to the client's port, to any address
-	write          net.PacketConn // has the source address
+	net.PacketConn                // reads messages to the client's port, whatever their destination address
+	write          net.PacketConn // sends from the source address
 
-	mac net.HardwareAddr // of the interface
+	mac net.HardwareAddr // Ethernet address of the interface
 }
 
 func (c *conn) WriteTo(b []byte, to net.Addr) (int, error) { return c.write.WriteTo(b, to) }
 
-// Close closes both.
+// Close closes both sockets.
 func (c *conn) Close() error {
 	err := errors.Join(c.PacketConn.Close(), c.write.Close())
-	if errors.Is(err, net.ErrClosed) { // two views of one packet socket
+	if errors.Is(err, net.ErrClosed) { // both may be the same packet socket
 		return nil
 	}
 	return err
 }
 
-// sentEvery is the interval at which sent looks.
+// sentEvery is how often sent looks whether the queue is empty.
 const sentEvery = time.Millisecond
 
-// sent waits until the kernel has sent everything that was written. The kernel may first
-// have to resolve the server's Ethernet address, on a link that has just come up, and
-// repeat that after a second; deleting the interface meanwhile loses the packet. A packet
-// socket queues nothing.
+// sent waits until the kernel has sent everything that was written. On a link that has just
+// come up, the kernel may first have to resolve the server's Ethernet address, and may repeat
+// that after a second. If the interface is deleted meanwhile, the packet is lost. A packet
+// socket has no such queue.
 func (c *conn) sent(ctx context.Context) error {
 	udp, ok := c.write.(*net.UDPConn)
 	if !ok {
@@ -68,7 +68,7 @@ func (c *conn) sent(ctx context.Context) error {
 	}
 }
 
-// client speaks DHCP over the sockets, and takes ownership of them.
+// client returns a DHCP client on the sockets. The client closes the sockets.
 func (c *conn) client(wait time.Duration) (*nclient4.Client, error) {
 	client, err := nclient4.NewWithConn(c, c.mac, nclient4.WithTimeout(wait), nclient4.WithRetry(1))
 	if err != nil {
@@ -77,18 +77,18 @@ func (c *conn) client(wait time.Duration) (*nclient4.Client, error) {
 	return client, nil
 }
 
-// broadcast opens a packet socket on the interface, whatever its addresses. Its packets
-// come from src, which may be unspecified, and go to all hosts on the link.
+// broadcast opens a packet socket on the interface, whatever addresses the interface has. The
+// packets come from src, which may be unspecified, and go to all hosts on the link.
 func broadcast(p *Place, src netip.Prefix) (*conn, error) {
 	return openV4(p, func(raw net.PacketConn) (net.PacketConn, error) {
 		return nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{IP: src.Addr().AsSlice(), Port: nclient4.ClientPort}), nil
 	})
 }
 
-// toServer opens the sockets for a message to one server. With the address on the interface
-// it writes to an ordinary socket: the kernel finds the route, also to a server behind a
-// router. Otherwise it broadcasts. (bind(2) does not show whether the address exists: in a
-// namespace that never had an IPv4 address it accepts any.)
+// toServer opens the sockets for a message to one server. If the interface has the source
+// address, it uses an ordinary socket, and the kernel finds the route, also to a server behind
+// a router. Otherwise it broadcasts. (bind(2) cannot tell whether the interface has the
+// address: in a namespace that never had an IPv4 address, it accepts every address.)
 func toServer(p *Place, src netip.Prefix) (*conn, error) {
 	had, err := p.Holds(src)
 	if err != nil {
@@ -104,10 +104,10 @@ func toServer(p *Place, src netip.Prefix) (*conn, error) {
 	if err == nil || errors.Is(err, ErrGone) {
 		return c, err
 	}
-	return broadcast(p, src) // another client has the port, without SO_REUSEADDR
+	return broadcast(p, src) // another client has the port, and did not set SO_REUSEADDR
 }
 
-// openV4 opens a packet socket for the answers, and what write makes for the requests.
+// openV4 opens a packet socket for the answers. write returns the socket for the requests.
 func openV4(p *Place, write func(net.PacketConn) (net.PacketConn, error)) (*conn, error) {
 	link, err := p.link()
 	if err != nil {
@@ -131,7 +131,7 @@ func openV4(p *Place, write func(net.PacketConn) (net.PacketConn, error)) (*conn
 	return c, nil
 }
 
-// bind binds a socket to the interface and allows another client's beside it.
+// bind binds a socket to the interface. Another client may bind its socket to the same port.
 func bind(s syscall.RawConn, index int) error {
 	var err error
 	cerr := s.Control(func(fd uintptr) {
@@ -141,15 +141,15 @@ func bind(s syscall.RawConn, index int) error {
 	return errors.Join(cerr, err)
 }
 
-// filter accepts UDP to the client's port, so that the container's own traffic wakes no
-// goroutine. It sees packets from the IP header on.
+// filter accepts only UDP to the client's port, so that other traffic of the container wakes no
+// goroutine. The packets that it sees begin with the IP header.
 func filter() []bpf.RawInstruction {
 	const whole, none = 0x40000, 0
 	raw, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: 9, Size: 1},
 		bpf.JumpIf{Val: unix.IPPROTO_UDP, SkipFalse: 6},
 		bpf.LoadAbsolute{Off: 6, Size: 2},
-		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff, SkipTrue: 4}, // a later fragment
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff, SkipTrue: 4}, // a fragment other than the first
 		bpf.LoadMemShift{Off: 0},
 		bpf.LoadIndirect{Off: 2, Size: 2},
 		bpf.JumpIf{Val: nclient4.ClientPort, SkipFalse: 1},
@@ -157,7 +157,7 @@ func filter() []bpf.RawInstruction {
 		bpf.RetConstant{Val: none},
 	})
 	if err != nil {
-		panic("DHCPv4 filter: " + err.Error()) // constant
+		panic("DHCPv4 filter: " + err.Error()) // cannot happen: the program is constant
 	}
 	return raw
 }

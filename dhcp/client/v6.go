@@ -24,13 +24,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// V6 is DHCPv6 (RFC 8415): one address (IA_NA), requested from the interface's link-local
+// V6 is DHCPv6 (RFC 8415). It requests one address (IA_NA), from the interface's link-local
 // address. The default route comes from router advertisements, never from DHCPv6.
 type V6 struct {
 	ID string // container/network/interface, from which the DUID is made
 }
 
-// duid is the attachment's own DUID-UUID (RFC 6355), as option 61 is for DHCPv4.
+// duid returns the attachment's own DUID-UUID (RFC 6355). Like option 61 of DHCPv4, it is made
+// from ID.
 func (c *V6) duid() dhcpv6.DUID {
 	sum := sha256.Sum256([]byte(c.ID))
 	d := &dhcpv6.DUIDUUID{}
@@ -38,10 +39,11 @@ func (c *V6) duid() dhcpv6.DUID {
 	return d
 }
 
-// iaid is the identity association: an attachment has one.
+// iaid returns the id of the identity association. Each attachment has only one, so the id is
+// constant.
 func (c *V6) iaid() [4]byte { return [4]byte{0, 0, 0, 1} }
 
-// Parse reads a stored reply.
+// Parse parses a stored reply.
 func (c *V6) Parse(raw []byte) (*Grant, error) {
 	m, err := dhcpv6.MessageFromBytes(raw)
 	if err != nil {
@@ -50,8 +52,8 @@ func (c *V6) Parse(raw []byte) (*Grant, error) {
 	return parseV6(m)
 }
 
-// Acquire is SOLICIT, ADVERTISE, REQUEST, REPLY. wait limits the wait for an advertisement,
-// and for the link-local address before it.
+// Acquire sends SOLICIT, waits for an ADVERTISE, sends REQUEST, and waits for the REPLY. wait
+// limits the wait for an advertisement, and the wait for the link-local address before it.
 func (c *V6) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error) {
 	link, err := p.link()
 	if err != nil {
@@ -61,7 +63,7 @@ func (c *V6) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant,
 	if err != nil {
 		return nil, err
 	}
-	defer client.Close() //nolint:errcheck // it was only read from
+	defer client.Close() //nolint:errcheck // an error of Close changes nothing here
 	offer, err := c.solicit(ctx, client, link.HardwareAddr)
 	if err != nil {
 		return nil, err
@@ -77,8 +79,8 @@ func (c *V6) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant,
 	return parseV6(reply)
 }
 
-// solicit returns the first advertisement with an address for us. Without one it returns
-// the last server's reason as an error.
+// solicit returns the first advertisement that has an address for us. If there is none, the
+// error has the reason that the last server gave.
 func (c *V6) solicit(ctx context.Context, client *nclient6.Client, mac net.HardwareAddr) (*dhcpv6.Message, error) {
 	m, err := dhcpv6.NewSolicit(mac, dhcpv6.WithClientID(c.duid()), dhcpv6.WithIAID(c.iaid()))
 	if err != nil {
@@ -98,7 +100,7 @@ func (c *V6) solicit(ctx context.Context, client *nclient6.Client, mac net.Hardw
 	return offer, err
 }
 
-// Extend asks the server that granted g, or every server.
+// Extend asks the server that granted g, or any server if rebind is set.
 func (c *V6) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait time.Duration) (*Grant, error) {
 	kind := dhcpv6.MessageTypeRenew
 	if rebind {
@@ -112,7 +114,7 @@ func (c *V6) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait t
 	if err != nil {
 		return nil, err
 	}
-	defer client.Close() //nolint:errcheck // it was only read from
+	defer client.Close() //nolint:errcheck // an error of Close changes nothing here
 	reply, err := c.exchange(ctx, client, m, isReply)
 	if err != nil {
 		return nil, err
@@ -124,8 +126,8 @@ func (c *V6) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait t
 	return granted, err
 }
 
-// anew requests the address again from a server that does not know it (RFC 8415,
-// 18.2.10.1). If the server does not grant it, another client may get it.
+// anew requests the same address from a server that does not know it (RFC 8415, 18.2.10.1). If
+// the server does not grant it, the server may give the address to another client.
 func (c *V6) anew(ctx context.Context, client *nclient6.Client, g *Grant, from *dhcpv6.Message) (*Grant, error) {
 	m, err := c.message(g, dhcpv6.MessageTypeRequest)
 	if err != nil {
@@ -145,7 +147,7 @@ func (c *V6) anew(ctx context.Context, client *nclient6.Client, g *Grant, from *
 	return granted, err
 }
 
-// Release informs the server, and does not wait for its answer.
+// Release tells the server, and does not wait for its answer.
 func (c *V6) Release(ctx context.Context, p *Place, g *Grant) error {
 	m, err := c.message(g, dhcpv6.MessageTypeRelease)
 	if err != nil {
@@ -155,12 +157,12 @@ func (c *V6) Release(ctx context.Context, p *Place, g *Grant) error {
 	if err != nil {
 		return err
 	}
-	defer sock.Close() //nolint:errcheck // it was sent, or not
+	defer sock.Close() //nolint:errcheck // the message has been sent or has failed
 	_, err = sock.WriteTo(m.ToBytes(), nclient6.AllDHCPRelayAgentsAndServers)
 	return err
 }
 
-// message is a message about the held address.
+// message returns a message about the address of g.
 func (c *V6) message(g *Grant, kind dhcpv6.MessageType) (*dhcpv6.Message, error) {
 	reply, err := dhcpv6.MessageFromBytes(g.Raw)
 	if err != nil {
@@ -184,10 +186,10 @@ func (c *V6) message(g *Grant, kind dhcpv6.MessageType) (*dhcpv6.Message, error)
 	return m, nil
 }
 
-// isReply matches the answer to all messages but SOLICIT.
+// isReply accepts the answer to every message except SOLICIT.
 func isReply(m *dhcpv6.Message) bool { return m.MessageType == dhcpv6.MessageTypeReply }
 
-// exchange sends a message to every server and waits for a match.
+// exchange sends a message to all servers, and waits for an answer that match accepts.
 func (c *V6) exchange(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message, match nclient6.Matcher) (*dhcpv6.Message, error) {
 	answer, err := client.SendAndRead(ctx, nclient6.AllDHCPRelayAgentsAndServers, m, match)
 	if errors.Is(err, nclient6.ErrNoResponse) {
@@ -213,7 +215,7 @@ func (c *V6) open(ctx context.Context, p *Place, wait time.Duration) (*nclient6.
 	return client, nil
 }
 
-// zoned sends through the interface, whatever the destination's zone.
+// zoned sends every packet through the interface, whatever zone the destination has.
 type zoned struct {
 	net.PacketConn
 	zone string
@@ -227,8 +229,9 @@ func (z *zoned) WriteTo(b []byte, to net.Addr) (int, error) {
 	return z.PacketConn.WriteTo(b, &net.UDPAddr{IP: u.IP, Port: u.Port, Zone: z.zone})
 }
 
-// listen opens a socket on the interface's link-local address. The zone is a number:
-// package net keeps one table of interface names for the whole process, for all namespaces.
+// listen opens a socket on the interface's link-local address. The zone is a number, because
+// package net has only one table of interface names for the process, and the process works in
+// many namespaces.
 func (c *V6) listen(ctx context.Context, p *Place) (net.PacketConn, error) {
 	local, err := linkLocal(ctx, p)
 	if err != nil {
@@ -245,8 +248,8 @@ func (c *V6) listen(ctx context.Context, p *Place) (net.PacketConn, error) {
 	return z, nil
 }
 
-// lookAgain is the interval between two looks for the link-local address, which exists
-// after duplicate address detection, 1-2 s after the link has come up.
+// lookAgain is how often the link-local address is looked for. It appears after duplicate
+// address detection, 1-2 s after the link has come up.
 const lookAgain = 50 * time.Millisecond
 
 func linkLocal(ctx context.Context, p *Place) (local netip.Addr, err error) {
@@ -272,7 +275,7 @@ func linkLocal(ctx context.Context, p *Place) (local netip.Addr, err error) {
 	return local, err
 }
 
-// enable turns IPv6 on where a runtime has turned it off.
+// enable turns IPv6 on for the interface, because a runtime may have turned it off.
 func enable(conn *nl.Conn, ifName string) error {
 	key := "net/ipv6/conf/" + ifName + "/disable_ipv6"
 	off, err := conn.Sysctl(key)
@@ -282,14 +285,14 @@ func enable(conn *nl.Conn, ifName string) error {
 	return conn.SetSysctl(key, "0")
 }
 
-// Defaults for times that a server does not send (RFC 8415, 14.2).
+// Defaults for times that a server did not send (RFC 8415, 14.2).
 const (
 	defaultT1V6 = 0.5
 	defaultT2V6 = 0.8
 )
 
-// parse makes a grant from a reply or an advertisement. The held address is refused only by
-// a reply that the address is not on our link, or not valid any more.
+// parseV6 returns the grant in a reply or an advertisement. The error is ErrNak only if the
+// reply says that the address is not on our link or no longer valid.
 func parseV6(m *dhcpv6.Message) (*Grant, error) {
 	if err := failed(m.Options.Status()); err != nil {
 		return nil, err
@@ -316,11 +319,11 @@ func parseV6(m *dhcpv6.Message) (*Grant, error) {
 	return nil, fmt.Errorf("%w: the address is no longer valid", ErrNak)
 }
 
-// errNoBinding is a server's answer that it does not know the address.
+// errNoBinding means that the server does not know the address.
 var errNoBinding = errors.New("the server does not know the address")
 
-// failed is the error of a status. One failing server of several, or a temporary failure,
-// removes no valid address (RFC 8415, 18.2.10).
+// failed returns the error for a status. If one of several servers fails, or a failure is
+// temporary, a valid address must stay (RFC 8415, 18.2.10).
 func failed(s *dhcpv6.OptStatusCode) error {
 	switch {
 	case s == nil || s.StatusCode == iana.StatusSuccess:

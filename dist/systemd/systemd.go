@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd has the units that Patchbay's programs install. Packages of a
-// distribution take the files beside it.
+// Package systemd contains the unit files that Patchbay's programs install. A distribution's
+// package can use the same files from this directory.
 package systemd
 
 import "embed"

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Hosts is an example of a plugin from outside of Patchbay's tree; it imports only the
-// public packages plugin and spec. It is the last plugin of a chain and writes one hosts(5)
-// file per attachment, from which a resolver such as dnsmasq
-// (addn-hosts=/run/cni/hosts/NETWORK) answers for the containers' names:
+// Hosts is an example of a plugin that is not part of Patchbay. It imports only the public
+// packages plugin and spec. It is the last plugin of a chain, and writes one hosts(5) file per
+// attachment. A resolver such as dnsmasq (addn-hosts=/run/cni/hosts/NETWORK) can answer queries
+// for containers' names from these files:
 //
 //	{"type": "hosts", "domain": "pods.example"}
 //
@@ -24,7 +24,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// dir is fixed, so that DEL and GC find a file without a configuration.
+// dir is constant, so that DEL and GC find a file without a configuration.
 const dir = "/run/cni/hosts"
 
 // Conf is the configuration.
@@ -40,8 +40,8 @@ var hosts = plugin.Plugin{
 
 func main() { os.Exit(plugin.Main(&hosts)) }
 
-// add returns the result unchanged. A failed ADD leaves no file, because the undo is pushed
-// before the file is written.
+// add returns the result unchanged. It pushes the undo before it writes the file, so an ADD
+// that fails leaves no file.
 func add(_ context.Context, r *plugin.Request) (*spec.Result, error) {
 	text, err := compile(r)
 	if err != nil {
@@ -55,7 +55,7 @@ func add(_ context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), write(path, text)
 }
 
-// compile returns the content of the file, without side effects.
+// compile returns the content of the file. It has no side effects.
 func compile(r *plugin.Request) (string, error) {
 	var c Conf
 	if err := r.Decode(&c); err != nil {
@@ -82,7 +82,7 @@ func compile(r *plugin.Request) (string, error) {
 	return b.String(), nil
 }
 
-// hostName returns the pod's name, or the container's id without a pod.
+// hostName returns the pod's name, or the container's id if there is no pod.
 func hostName(r *plugin.Request) (string, error) {
 	args, err := r.CNIArgs()
 	if err != nil {
@@ -92,7 +92,7 @@ func hostName(r *plugin.Request) (string, error) {
 	if !ok {
 		return r.ContainerID, nil
 	}
-	return name, spec.ValidateContainerID(name) // the same alphabet
+	return name, spec.ValidateContainerID(name) // a name has the same alphabet as an id
 }
 
 func del(_ context.Context, r *plugin.Request) error {
@@ -119,7 +119,7 @@ func check(_ context.Context, r *plugin.Request) error {
 func gc(_ context.Context, r *plugin.Request) error {
 	keep, ok := r.Valid()
 	if !ok {
-		return nil // without a list it may remove nothing
+		return nil // without a list it must not remove anything
 	}
 	entries, err := os.ReadDir(filepath.Join(dir, r.Network))
 	if err != nil {
@@ -141,13 +141,13 @@ func status(_ context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// file returns the path of an attachment's file. The SDK has refused names that could lead
-// elsewhere, and an id has no '@'.
+// file returns the path of an attachment's file. The SDK has refused names that would lead to
+// another directory, and an id contains no '@'.
 func file(network, id, ifName string) string {
 	return filepath.Join(dir, network, id+"@"+ifName)
 }
 
-// write replaces the whole file: a resolver reads the old or the new one.
+// write replaces the whole file, so that a resolver reads the old or the new one.
 func write(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 // TLS names files in PEM format. etcd's certificate must be valid for the host name of the
 // endpoint.
 type TLS struct {
-	On        bool   // even without any file: with the system's authorities
+	On        bool   // use TLS even without any file, with the authorities of the system
 	CA        string // authorities for etcd's certificate, instead of the system's
 	Cert, Key string // our certificate and its key
 }

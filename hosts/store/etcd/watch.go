@@ -135,7 +135,7 @@ func (w *watch) deliver(ctx context.Context, response clientv3.WatchResponse) er
 	case response.Err() != nil:
 		return errBroken
 	case len(response.Events) == 0:
-		if response.Header.Revision < w.at { // the backup is older, or only this member is behind
+		if response.Header.Revision < w.at { // a backup was restored, or only this member is behind
 			_, err := w.check(ctx)
 			return err
 		}
