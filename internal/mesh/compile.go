@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
@@ -26,6 +27,7 @@ type Facts struct {
 	Reach  map[netip.Addr]Reach // routes to every peer's underlay addresses
 	MTU    int                  // lowest MTU of the links with Self's underlay addresses, in bytes
 	NoIPv6 bool                 // the kernel was booted without IPv6
+	Key    Key                  // this host's public key for WireGuard
 
 	// Own has the host's addresses in Self's blocks. These are the addresses of the host's
 	// bridges.
@@ -37,7 +39,7 @@ type Facts struct {
 // bad entry does not cut off the other hosts. Only if the error wraps ErrSelf is there no
 // State.
 func Compile(self Self, peers []Peer, facts Facts) (State, error) {
-	c := &compiler{self: self.withDefaults(), facts: facts, macs: make(map[string]string)}
+	c := &compiler{self: self.withDefaults(), facts: facts, macs: make(map[string]string), keys: make(map[Key]string)}
 	if err := c.self.validate(); err != nil {
 		return State{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
@@ -51,6 +53,7 @@ func Compile(self Self, peers []Peer, facts Facts) (State, error) {
 	for _, p := range inOrder(peers) {
 		c.peer(p)
 	}
+	c.refuse(peers)
 	c.sort()
 	return c.state, errors.Join(c.errs...)
 }
@@ -66,6 +69,7 @@ type compiler struct {
 
 	excluded []netip.Prefix    // networks that were left out
 	macs     map[string]string // Ethernet address -> id of its peer
+	keys     map[Key]string    // WireGuard key -> id of its peer
 	used     claims
 }
 
@@ -101,7 +105,9 @@ func (c *compiler) peer(p Peer) {
 			continue
 		}
 		c.used.add(b, p.ID)
-		r.Src = c.source(b)
+		if !r.Src.IsValid() {
+			r.Src = c.source(b)
+		}
 		c.state.Routes = append(c.state.Routes, r)
 	}
 }
@@ -123,6 +129,9 @@ func (c *compiler) source(block netip.Prefix) (src netip.Addr) {
 
 // route decides how this host reaches one block.
 func (c *compiler) route(p Peer, block netip.Prefix) (Route, error) {
+	if p.Transport == WireGuard {
+		return c.wire(p, block)
+	}
 	if p.Transport != VXLAN {
 		if r, ok := c.direct(p, block); ok {
 			return r, nil
@@ -202,7 +211,7 @@ func (c *compiler) device(local netip.Addr) (*Device, error) {
 		d.Name += "6"
 	}
 	if d.MTU == 0 {
-		d.MTU = c.facts.MTU - Overhead(local)
+		d.MTU = c.facts.MTU - Overhead(VXLAN, local)
 	}
 	if d.MTU < minMTU {
 		return nil, fmt.Errorf("no tunnel: an MTU of %d is below %d, the least of IPv6", d.MTU, minMTU)
@@ -237,6 +246,13 @@ func (c *compiler) sort() {
 		order.By(d.Tunnels, func(a, b Tunnel) int { return bytes.Compare(a.MAC, b.MAC) })
 		for _, t := range d.Tunnels {
 			order.By(t.Hops, netip.Addr.Compare)
+		}
+	}
+	if w := c.state.Wire; w != nil {
+		order.By(w.Addrs, byPrefix)
+		order.By(w.Peers, func(a, b nl.WirePeer) int { return bytes.Compare(a.Key[:], b.Key[:]) })
+		for _, p := range w.Peers {
+			order.By(p.Allowed, byPrefix)
 		}
 	}
 }

@@ -77,6 +77,15 @@ func TestCompile(t *testing.T) {
 		"options": func(self *Self, _ []Peer, _ *Facts) {
 			self.Name, self.Device, self.VNI, self.Protocol, self.Port, self.MTU = "k8s", "kube-vx", 9, 113, 8472, 1380
 		},
+		"wireguard": func(_ *Self, peers []Peer, facts *Facts) {
+			facts.Key = Key{1}
+			for i := range peers {
+				peers[i].Transport, peers[i].Key = WireGuard, Key{2, byte(i)}
+			}
+			peers[1].WirePort = 1234
+			peers[2].Transport = Routes // not encrypted: a network of its own
+			peers[2].Blocks = []netip.Prefix{netip.MustParsePrefix("10.50.2.0/24")}
+		},
 		"alone": func(_ *Self, peers []Peer, _ *Facts) {
 			for i := range peers {
 				peers[i].Blocks = nil
@@ -122,7 +131,7 @@ func TestCompileRefuses(t *testing.T) {
 			"block 10.40.1.128/25 overlaps 10.40.1.0/24 of this host"},
 		{"twice", func(_ *Self, p []Peer, _ *Facts) { p[1].Blocks[0] = prefix("10.40.2.0/24") },
 			"peer far (node-4): block 10.40.2.0/24 overlaps 10.40.2.0/24 of peer node-2"},
-		{"transport", func(_ *Self, p []Peer, _ *Facts) { p[2].Transport = "wireguard" }, `unknown transport "wireguard"`},
+		{"transport", func(_ *Self, p []Peer, _ *Facts) { p[2].Transport = "ipsec" }, `unknown transport "ipsec"`},
 		{"no underlay", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay = nil }, "no underlay address"},
 		{"within", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay[0] = addr("10.40.9.9") },
 			"underlay address 10.40.9.9 lies within 10.40.0.0/16 of network blue"},

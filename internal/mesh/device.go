@@ -96,7 +96,7 @@ func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 			return fmt.Errorf("change its address to %s: %w", d.Local, err)
 		}
 	}
-	if err := m.sysctls(d); err != nil { // before the device is up, so that the kernel gives it no address
+	if err := m.sysctls(d.Name, d.NoIPv6); err != nil { // before the device is up, so that the kernel gives it no address
 		return err
 	}
 	if at.Flags&net.FlagUp != 0 {
@@ -108,10 +108,10 @@ func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 // sysctls sets rp_filter to loose. Packets may arrive through the tunnel although the answers
 // take a route, and a strict filter would drop such packets. The device needs no IPv6 address
 // and must not accept router advertisements.
-func (m *Mesh) sysctls(d Device) error {
-	list := []nl.Setting{{Key: "net/ipv4/conf/" + d.Name + "/rp_filter", Value: "2"}}
-	if !d.NoIPv6 {
-		v6 := "net/ipv6/conf/" + d.Name + "/"
+func (m *Mesh) sysctls(device string, noIPv6 bool) error {
+	list := []nl.Setting{{Key: "net/ipv4/conf/" + device + "/rp_filter", Value: "2"}}
+	if !noIPv6 {
+		v6 := "net/ipv6/conf/" + device + "/"
 		list = append(list, nl.Setting{Key: v6 + "addr_gen_mode", Value: "1"}, nl.Setting{Key: v6 + "accept_ra", Value: "0"},
 			nl.Setting{Key: v6 + "accept_dad", Value: "0"}, nl.Setting{Key: v6 + "disable_ipv6", Value: "0"})
 	}
@@ -230,8 +230,8 @@ func neighbour(index int, hop netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: index, Family: family, State: netlink.NUD_PERMANENT, IP: hop.AsSlice(), HardwareAddr: mac}
 }
 
-// dropDevices removes links of the mesh that the state does not want.
-func (m *Mesh) dropDevices(k mark, wanted []Device) error {
+// dropDevices removes links of the mesh that the state does not want. wanted has their names.
+func (m *Mesh) dropDevices(k mark, wanted []string) error {
 	links, err := m.conn.LinkList()
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
@@ -239,7 +239,7 @@ func (m *Mesh) dropDevices(k mark, wanted []Device) error {
 	var errs []error
 	for _, l := range links {
 		at := l.Attrs()
-		if at.Alias != k.alias() || slices.ContainsFunc(wanted, func(d Device) bool { return d.Name == at.Name }) {
+		if at.Alias != k.alias() || slices.Contains(wanted, at.Name) {
 			continue
 		}
 		if err := m.conn.LinkDel(l); err != nil && !nl.IsNotFound(err) {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package mesh connects the containers of several hosts. It makes routes to hosts on the same
-// link, a VXLAN device for the other hosts, and firewall rules for the whole network. Its
-// caller provides the list of hosts.
+// link, a VXLAN device for the other hosts or a WireGuard device for all, and firewall rules
+// for the whole network. Its caller provides the list of hosts.
 //
 // Look reads the kernel's routes to the peers. Compile computes a State from the host, its
 // peers and these routes; it changes nothing. Sync compares the State with the kernel and
@@ -30,6 +30,16 @@
 // One device serves one family of underlay addresses, because the kernel opens one socket for
 // it. Two peers use IPv4 if both have it, and IPv6 otherwise. If some peers need IPv4 and
 // others IPv6, there is a second device whose name ends in 6.
+//
+// # WireGuard
+//
+// One WireGuard device encrypts the packets to all peers with this transport, over IPv4 and
+// IPv6. If a peer has no key, the mesh makes no route to it. The mesh also makes an unreachable
+// route for the whole network of encrypted peers. Without this route, packets would take the
+// default route when a peer has no key or the device is missing. The device has the first
+// address of each block of this host, which no container gets. Programs on the host and
+// masquerading use this address as source. The mesh does not drop unencrypted packets that
+// arrive from outside.
 //
 // # Offloads
 //

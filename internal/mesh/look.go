@@ -18,7 +18,8 @@ import (
 )
 
 // Look reads the kernel's routes to every peer, and what Compile needs to know about this
-// host. It fails if this host does not have one of its own underlay addresses.
+// host. It fails if this host does not have one of its own underlay addresses. It also fails
+// if a peer needs WireGuard and the kernel does not have it.
 func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
 	f := Facts{Reach: make(map[netip.Addr]Reach)}
 	_, err := m.conn.Sysctl("net/ipv6/conf/all/forwarding")
@@ -28,6 +29,9 @@ func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
 		return Facts{}, err
 	}
 	if f.MTU, err = m.uplinkMTU(self.Underlay, addrs); err != nil {
+		return Facts{}, fmt.Errorf("%w: %w", ErrSelf, err)
+	}
+	if f.Key, err = m.wireKey(peers); err != nil {
 		return Facts{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
 	f.Own = m.own(self.Blocks, addrs)
@@ -90,7 +94,7 @@ func (m *Mesh) own(blocks []netip.Prefix, addrs []netlink.Addr) map[netip.Prefix
 	out := make(map[netip.Prefix]netip.Addr)
 	for _, b := range blocks {
 		for _, a := range addrs {
-			if ip := nl.AddrOf(a.IP); b.Contains(ip) {
+			if ip := nl.AddrOf(a.IP); b.Contains(ip) && ip != wireAddr(b) {
 				out[b] = ip
 				break
 			}

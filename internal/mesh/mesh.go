@@ -31,6 +31,10 @@ type Options struct {
 	// "", only the mesh's record counts.
 	Wanted string
 
+	// Keys are this host's keys for WireGuard, from package wirekey. They may be nil if no peer
+	// has that transport.
+	Keys *Keys
+
 	// Warn receives errors that stop nothing. Examples are a read-only sysctl, and rules of
 	// iptables-legacy that drop packets and that no nftables rule can override. Warn may be nil.
 	Warn func(error)
@@ -112,13 +116,25 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 		}
 		errs = append(errs, err)
 	}
-	errs = append(errs, m.routes(s))
+	wire, err := m.wire(s)
+	errs = append(errs, err, m.routes(s), wire.prune())
 	for _, p := range links {
 		errs = append(errs, m.prune(p))
 	}
-	errs = append(errs, m.dropDevices(s.mark(), s.Devices), h.drop(ctx, env, subnets))
+	errs = append(errs, m.dropDevices(s.mark(), s.devices()), h.drop(ctx, env, subnets))
 	m.remember(s)
 	return errors.Join(errs...)
+}
+
+// devices returns the names of the links in the state.
+func (s State) devices() (names []string) {
+	for _, d := range s.Devices {
+		names = append(names, d.Name)
+	}
+	if s.Wire != nil {
+		names = append(names, s.Wire.Name)
+	}
+	return names
 }
 
 // mark returns the mark of this mesh, which all its objects have.

@@ -67,6 +67,7 @@ type host struct {
 	paths     paths.Paths
 	mesh      *Mesh
 	warned    []string
+	keys      *Keys
 
 	moved4, moved6 string // other underlay addresses
 }
@@ -175,6 +176,7 @@ func (l *lab) host(n int) *host {
 	h.container.addr("eth0", fmt.Sprintf("10.40.%d.5/24", n), fmt.Sprintf("fd40:%d::5/64", n))
 	h.container.route("0.0.0.0/0", fmt.Sprintf("10.40.%d.1", n))
 	h.container.route("::/0", fmt.Sprintf("fd40:%d::1", n))
+	h.keys = newKeys(t)
 	h.paths = paths.Default()
 	h.paths.Run = t.TempDir() + "/run"
 	h.open()
@@ -185,7 +187,7 @@ func (l *lab) host(n int) *host {
 func (h *host) open() {
 	h.t.Helper()
 	h.do(func() (err error) {
-		h.mesh, err = Open(Options{Paths: h.paths, Warn: func(err error) { h.warned = append(h.warned, err.Error()) }})
+		h.mesh, err = Open(Options{Paths: h.paths, Keys: h.keys, Warn: func(err error) { h.warned = append(h.warned, err.Error()) }})
 		return err
 	})
 	h.t.Cleanup(h.mesh.Close)
@@ -255,7 +257,7 @@ func (u setup) self(h *host) Self {
 func (u setup) peers(h *host, hosts ...*host) (list []Peer) {
 	for _, p := range hosts {
 		if p != h {
-			list = append(list, Peer{ID: p.id(), Underlay: u.addrs(p), Blocks: p.blocks(), Transport: u.transport})
+			list = append(list, Peer{ID: p.id(), Underlay: u.addrs(p), Blocks: p.blocks(), Transport: u.transport, Key: p.keys.Public})
 		}
 	}
 	return list

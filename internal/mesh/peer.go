@@ -4,6 +4,7 @@
 package mesh
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"net"
 	"net/netip"
@@ -17,6 +18,9 @@ const (
 	Routes Transport = "routes" // plain routes; the peer must be on the same link
 	VXLAN  Transport = "vxlan"
 	Auto   Transport = "auto" // routes if the peer is on the same link, else VXLAN; "" means the same
+
+	// WireGuard encrypts. If packets to a peer cannot be encrypted, they are not sent.
+	WireGuard Transport = "wireguard"
 )
 
 // Peer is another host and the blocks from which it allocates addresses. A list may contain a
@@ -26,6 +30,8 @@ type Peer struct {
 	Underlay []netip.Addr     // at most one of each family
 	VTEP     net.HardwareAddr // Ethernet address of the peer's end of the tunnel; nil means VTEP(ID)
 	Port     uint16           // UDP port of the peer's end of the tunnel; 0 means Self.Port
+	Key      Key              // public key of the peer for WireGuard
+	WirePort uint16           // UDP port of the peer's WireGuard device; 0 means Self.WirePort
 
 	Blocks    []netip.Prefix
 	Transport Transport
@@ -65,19 +71,23 @@ type Subnet struct {
 }
 
 // These are the defaults of Self. The port is IANA's port for VXLAN. The VNI is the bytes
-// "pb".
+// "pb". WireGuard has no port from IANA; this is the port in its documentation.
 const (
 	DefaultName     = "hosts"
 	DefaultDevice   = "patchbay-vx"
 	DefaultPort     = 4789
 	DefaultVNI      = 0x7062
 	DefaultProtocol = 112
+
+	DefaultWireDevice = "patchbay-wg"
+	DefaultWirePort   = 51820
 )
 
 // Self describes this host. A field with the zero value gets the default above.
 type Self struct {
-	// Name, Device, VNI and Protocol distinguish the meshes of one host. A second mesh needs
-	// other values for all four. Device has at most 14 bytes.
+	// Name, Device, VNI and Protocol distinguish the meshes of a host. A second mesh needs
+	// another value in each of the four fields, and with WireGuard another WireDevice and
+	// WirePort. Device has at most 14 bytes.
 	Name     string
 	Device   string
 	VNI      uint32
@@ -88,6 +98,9 @@ type Self struct {
 	VTEP     net.HardwareAddr // Ethernet address of this end of the tunnel; nil means VTEP(ID)
 	Port     uint16           // UDP port of the tunnel
 	MTU      int              // MTU of the tunnel in bytes; 0 means the uplink's MTU minus the header
+
+	WireDevice string // name of the WireGuard device
+	WirePort   uint16 // UDP port of the WireGuard device
 
 	Subnets []Subnet       // all networks
 	Blocks  []netip.Prefix // blocks of this host; a peer that claims one of them is refused
@@ -112,6 +125,7 @@ func (s Self) withDefaults() Self {
 	if len(s.VTEP) == 0 {
 		s.VTEP = VTEP(s.ID)
 	}
+	s.WireDevice, s.WirePort = cmp.Or(s.WireDevice, DefaultWireDevice), cmp.Or(s.WirePort, DefaultWirePort)
 	return s
 }
 
@@ -131,13 +145,18 @@ func NextHop(mac net.HardwareAddr) netip.Addr {
 	})
 }
 
-// Overhead returns the number of bytes that VXLAN adds before an inner IP packet: Ethernet 14,
-// VXLAN 8, UDP 8, IP 20 or 40. The family of the underlay decides the size of the IP header.
-func Overhead(underlay netip.Addr) int {
-	if underlay.Is4() {
-		return 50
+// Overhead returns the number of bytes that a tunnel adds to an inner IP packet. VXLAN adds
+// Ethernet 14, VXLAN 8, UDP 8, IP 20 or 40. WireGuard adds header and tag 32, UDP 8, IP 20 or
+// 40. The family of the underlay decides the size of the IP header.
+func Overhead(t Transport, underlay netip.Addr) int {
+	bytes := 70
+	if t == WireGuard {
+		bytes = 80
 	}
-	return 70
+	if underlay.Is4() {
+		bytes -= 20
+	}
+	return bytes
 }
 
 // ContainerMTU returns the MTU for containers, in bytes. It depends on the uplink's MTU and on
@@ -149,7 +168,7 @@ func ContainerMTU(uplink int, t Transport, underlay []netip.Addr) int {
 	}
 	most := 0
 	for _, a := range underlay {
-		most = max(most, Overhead(a))
+		most = max(most, Overhead(t, a))
 	}
 	return uplink - most
 }

@@ -213,3 +213,8 @@ func (h *host) renumber(four, six string) {
 	}
 	h.addr("eth0", four+"/24", six+"/64")
 }
+
+// netlinkRoutes listens to changes of routes.
+func netlinkRoutes() (*vnl.NetlinkSocket, error) {
+	return vnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+}

@@ -69,7 +69,10 @@ func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
 	if have != nil {
 		have.stale = false
 	}
-	err := m.foreign(nl.PrefixOf(want.Dst), want.Protocol)
+	var err error
+	if want.Type == unix.RTN_UNICAST { // a refused range contains blocks, and links with their networks
+		err = m.foreign(nl.PrefixOf(want.Dst), want.Protocol)
+	}
 	if err != nil || have != nil && same(*have.route, *want) {
 		return err
 	}
@@ -114,7 +117,7 @@ const ipv6Metric = 1024
 
 // message returns a route in the netlink library's type. links caches the indexes of links.
 func (m *Mesh) message(r Route, protocol uint8, links map[string]int) (*netlink.Route, error) {
-	if links[r.Link] == 0 {
+	if links[r.Link] == 0 && !r.Refused {
 		link, err := m.conn.Link(r.Link)
 		if err != nil {
 			return nil, err
@@ -127,6 +130,11 @@ func (m *Mesh) message(r Route, protocol uint8, links map[string]int) (*netlink.
 	}
 	if r.Dst.Addr().Is6() {
 		out.Priority = ipv6Metric
+	}
+	if r.Refused {
+		out.Type = unix.RTN_UNREACHABLE
+	} else if !r.Via.IsValid() && r.Dst.Addr().Is4() {
+		out.Scope = netlink.SCOPE_LINK // as ip(8) does
 	}
 	if r.Src.IsValid() {
 		out.Src = r.Src.AsSlice()
@@ -143,7 +151,7 @@ func (m *Mesh) message(r Route, protocol uint8, links map[string]int) (*netlink.
 }
 
 func same(a, b netlink.Route) bool {
-	return a.LinkIndex == b.LinkIndex && hop(a) == hop(b) && nl.AddrOf(a.Src) == nl.AddrOf(b.Src) && a.Type == b.Type &&
+	return (a.LinkIndex == b.LinkIndex || a.Type == unix.RTN_UNREACHABLE) && hop(a) == hop(b) && nl.AddrOf(a.Src) == nl.AddrOf(b.Src) && a.Type == b.Type &&
 		a.Flags&int(netlink.FLAG_ONLINK) == b.Flags&int(netlink.FLAG_ONLINK)
 }
 

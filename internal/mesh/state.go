@@ -15,6 +15,7 @@ type State struct {
 	Name     string
 	Protocol uint8
 	Devices  []Device // at most one per family of the underlay
+	Wire     *Wire    // nil if no peer uses WireGuard
 	Routes   []Route
 	Subnets  []Subnet
 }
@@ -50,6 +51,10 @@ type Route struct {
 	// arrive at the other host from outside the network, and a FORWARD policy would drop them
 	// there.
 	Src netip.Addr
+
+	// Refused is a route for a whole range, which sends packets nowhere. It has no Via and
+	// no Link.
+	Refused bool
 }
 
 // String returns the state as commands of ip(8), bridge(8) and nft(8), one object per line.
@@ -64,6 +69,9 @@ func (s State) String() string {
 	}
 	for _, d := range s.Devices {
 		b.WriteString(d.String())
+	}
+	if s.Wire != nil {
+		b.WriteString(s.Wire.String())
 	}
 	for _, r := range s.Routes {
 		fmt.Fprintf(&b, "%s proto %d\n", r, s.Protocol)
@@ -91,11 +99,17 @@ func (d Device) String() string {
 
 // String returns the ip command.
 func (r Route) String() string {
-	via := r.Via.String()
-	if r.Dst.Addr().Is4() && r.Via.Is6() {
-		via = "inet6 " + via
+	if r.Refused {
+		return fmt.Sprintf("ip route replace unreachable %s", r.Dst)
 	}
-	s := fmt.Sprintf("ip route replace %s via %s dev %s", r.Dst, via, r.Link)
+	s := "ip route replace " + r.Dst.String()
+	switch {
+	case r.Dst.Addr().Is4() && r.Via.Is6():
+		s += " via inet6 " + r.Via.String()
+	case r.Via.IsValid():
+		s += " via " + r.Via.String()
+	}
+	s += " dev " + r.Link
 	if r.OnLink {
 		s += " onlink"
 	}

@@ -19,6 +19,9 @@ func (s Self) validate() error {
 	if err := spec.ValidateIfName(s.Device + "6"); err != nil {
 		return fmt.Errorf("device %q: %w", s.Device, err)
 	}
+	if err := spec.ValidateIfName(s.WireDevice); err != nil {
+		return fmt.Errorf("device %q: %w", s.WireDevice, err)
+	}
 	if err := spec.ValidateNetworkName(s.Name); err != nil {
 		return fmt.Errorf("name %q: %w", s.Name, err)
 	}
@@ -128,7 +131,7 @@ func checkMAC(mac net.HardwareAddr) error {
 // check checks a peer, except its blocks.
 func (c *compiler) check(p Peer) error {
 	switch p.Transport {
-	case "", Auto, Routes, VXLAN:
+	case "", Auto, Routes, VXLAN, WireGuard:
 	default:
 		return fmt.Errorf("unknown transport %q", p.Transport)
 	}

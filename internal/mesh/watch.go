@@ -19,12 +19,13 @@ import (
 // remember stores the links that a State uses.
 func (m *Mesh) remember(s State) {
 	names := make(map[string]int)
-	for _, d := range s.Devices {
-		names[d.Name] = 0
+	for _, name := range s.devices() {
+		names[name] = 0
 	}
 	for _, r := range s.Routes {
 		names[r.Link] = 0
 	}
+	delete(names, "")
 	for name := range names {
 		if link, err := m.conn.Link(name); err == nil {
 			names[name] = link.Attrs().Index

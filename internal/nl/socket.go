@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a route-netlink socket on which the kernel applies the filters in requests
+// socket is a netlink socket on which the kernel applies the filters in requests
 // (NETLINK_GET_STRICT_CHK, Linux >= 4.20). We do not use the library's sockets for two
 // reasons. They clear 64 KiB of stack for each datagram, so the process must grow its stack
 // for the first one. And they use the poller, but a request to the kernel never needs it: the
@@ -29,8 +29,11 @@ type socket struct {
 }
 
 // openSocket opens a socket in the namespace of the calling thread.
-func openSocket() (*socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+func openSocket() (*socket, error) { return dialSocket(unix.NETLINK_ROUTE) }
+
+// dialSocket is openSocket for any protocol of netlink(7).
+func dialSocket(protocol int) (*socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
