@@ -60,10 +60,10 @@ func TestGCLeavesWhatComesMeanwhile(t *testing.T) {
 // A plugin's record that is newer than the list, or that an ADD has locked, keeps its
 // attachment; and without a list nothing is removed.
 func TestGCLooksAtRecords(t *testing.T) {
-	for name, prepare := range map[string]func(*records.Store) bool{
-		"locked": func(*records.Store) bool { return true },
-		"newer":  func(s *records.Store) bool { s.Close(); return true },
-		"no list": func(s *records.Store) bool {
+	for name, prepare := range map[string]func(*records.Dir) bool{
+		"locked": func(*records.Dir) bool { return true },
+		"newer":  func(s *records.Dir) bool { s.Close(); return true },
+		"no list": func(s *records.Dir) bool {
 			s.Close()
 			return false
 		},

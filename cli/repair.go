@@ -52,7 +52,7 @@ func (c *repairCommand) Execute([]string) error {
 	s := c.app.session()
 	defer s.Close()
 	k := kernel.OfSession(s)
-	r := &repairer{app: c.app, session: s, k: k, fw: k.NFT, store: k.Records, env: &netstate.Env{NFT: k.NFT}, out: repaired{Restored: []string{}}}
+	r := &repairer{app: c.app, session: s, k: k, fw: k.NFT, dir: k.Records, env: &netstate.Env{NFT: k.NFT}, out: repaired{Restored: []string{}}}
 	err := errors.Join(r.run(c.app.ctx), r.host(c.app.ctx))
 	r.unrepaired(c.app.ctx)
 	return errors.Join(c.app.show(r.out, r.out.text()), err)
@@ -83,7 +83,7 @@ type repairer struct {
 	session *plugin.Session
 	k       *kernel.Kernel
 	fw      *nft.Conn
-	store   *record.Store
+	dir     *record.Dir
 	env     *netstate.Env
 	out     repaired
 
@@ -97,18 +97,18 @@ type repairer struct {
 // each attachment is a transaction of its own, so that the kernel can refuse one without
 // stopping the others.
 func (r *repairer) run(ctx context.Context) error {
-	done, err := r.store.Repairing(ctx)
+	done, err := r.dir.Repairing(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
 	errs := []error{r.rules(ctx)}
-	_, facts, err := r.store.Facts()
+	_, facts, err := r.dir.Facts()
 	errs = append(errs, err)
 	for _, f := range facts {
-		errs = append(errs, r.store.WhileHeld(ctx, f.Name, func(f record.Fact) error { return r.fact(ctx, f) }))
+		errs = append(errs, r.dir.WhileHeld(ctx, f.Name, func(f record.Fact) error { return r.fact(ctx, f) }))
 	}
-	records, torn, err := r.store.Scan("")
+	records, torn, err := r.dir.Scan("")
 	errs = append(errs, err)
 	for _, t := range torn {
 		errs = append(errs, t.Err)
@@ -165,12 +165,12 @@ func named(network, id, ifName string) string { return fmt.Sprintf("%s %s/%s", n
 // returns a nil record if the record is deleted, or if an ADD or DEL is working on it.
 func (r *repairer) take(listed *record.Record) (rec *record.Record, name string, unlock func(), err error) {
 	name = named(listed.Network, listed.ContainerID, listed.IfName)
-	rec, ok, err := r.store.TryTake(listed.Network, listed.Owner, listed.Plugin, settle)
+	rec, ok, err := r.dir.TryTake(listed.Network, listed.Owner, listed.Plugin, settle)
 	if !ok {
 		r.out.Skipped = append(r.out.Skipped, name+": an ADD or DEL is working on it")
 		rec, err = nil, nil
 	}
-	return rec, name, func() { r.store.Unlock(listed.Network, listed.Owner, listed.Plugin) }, err
+	return rec, name, func() { r.dir.Unlock(listed.Network, listed.Owner, listed.Plugin) }, err
 }
 
 // attachment restores the firewall elements of one attachment while its record is locked. If
@@ -256,7 +256,7 @@ func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 		return taken
 	}
 	rec.Displaced = append(rec.Displaced, from)
-	return r.store.Rewrite(rec)
+	return r.dir.Rewrite(rec)
 }
 
 // commit commits the queued changes, and adds the elements that were missing to the output.

@@ -110,13 +110,13 @@ func (r *repairer) restorable(name string, rec *record.Record) []nft.Element {
 	left := slices.Clone(rec.Elements)
 	for _, fact := range rec.Shared {
 		id, ok := strings.CutPrefix(fact, portmap.FactConditions)
-		if _, err := r.store.Fact(fact); !ok || !errors.Is(err, fs.ErrNotExist) {
+		if _, err := r.dir.Fact(fact); !ok || !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		left = slices.DeleteFunc(left, func(e nft.Element) bool { return strings.HasSuffix(e.Set, "_"+id) && !r.stands(e) })
 	}
 	if len(left) < len(rec.Elements) {
-		r.out.Skipped = append(r.out.Skipped, fmt.Sprintf("%s: the conditions of its published ports are lost with %s/shared: attach it again (patchbay del and add)", name, r.store.Dir))
+		r.out.Skipped = append(r.out.Skipped, fmt.Sprintf("%s: the conditions of its published ports are lost with %s/shared: attach it again (patchbay del and add)", name, r.dir.Path))
 	}
 	return left
 }
@@ -150,7 +150,7 @@ func (r *repairer) lacks(ctx context.Context, look *doctor.Look, a *doctor.Attac
 			"attach it again (patchbay check NETWORK NETNS lists what is missing)", r.app.paths.Run)
 	case len(a.Records) == 0 || a.NetNS == "":
 		return ""
-	case slices.ContainsFunc(a.Records, func(rec *record.Record) bool { return r.store.Busy(rec.Network, rec.Owner, rec.Plugin) }):
+	case slices.ContainsFunc(a.Records, func(rec *record.Record) bool { return r.dir.Busy(rec.Network, rec.Owner, rec.Plugin) }):
 		return "" // an ADD or DEL is working on it
 	}
 	known, err := look.Firewall(ctx, a) // run has reported why these elements are missing

@@ -87,7 +87,7 @@ func (d *Driver) Collect(ctx context.Context, in Collection) *Collected {
 
 // everything checks all objects. Endpoints come first, because they use the others.
 func (c *collector) everything(ctx context.Context) error {
-	s := c.d.store
+	s := c.d.state
 	return errors.Join(
 		each(ctx, s.Endpoints.List, func(e *state.Endpoint) error { return c.endpoint(ctx, e.ID) }),
 		each(ctx, s.Networks.List, func(n *state.Network) error { return c.network(ctx, n) }),
@@ -189,7 +189,7 @@ func (c *collector) network(ctx context.Context, n *state.Network) error {
 
 // runsOn judges a network by whether a container runs on it.
 func (d *Driver) runsOn(network string) verdict {
-	all, err := d.store.Endpoints.List()
+	all, err := d.state.Endpoints.List()
 	out := dead("no container runs on it")
 	if err != nil {
 		out = unsure("which containers run on it is unknown: %v", err)
@@ -240,7 +240,7 @@ func (d *Driver) used(l *state.Allocation) (bool, error) {
 	if l.Endpoint == "" {
 		return false, nil
 	}
-	_, err := d.store.Endpoints.Get(l.Endpoint)
+	_, err := d.state.Endpoints.Get(l.Endpoint)
 	if errors.Is(err, state.ErrUnknown) {
 		return false, nil
 	}
@@ -256,7 +256,7 @@ func leaseName(l *state.Allocation) string {
 func (c *collector) pool(p *state.Pool) error {
 	f := c.facts()
 	f.docker = c.docker.ofPool(p)
-	return c.settle(kindPool, p.Prefix.String()+" of "+p.Network, f.pool(p), func() error { return c.d.store.Pools.Drop(p.ID) })
+	return c.settle(kindPool, p.Prefix.String()+" of "+p.Network, f.pool(p), func() error { return c.d.state.Pools.Drop(p.ID) })
 }
 
 // sweepEvery is the longest pause between two collections of Keep.
@@ -370,7 +370,7 @@ func (d *Driver) evict(ctx context.Context, id string, keepLease bool) (gone boo
 			d.opts.Log("evict endpoint %.12s: %v", id, err)
 		}
 		h.unsure(d, c.found)
-		e, err := d.store.Endpoints.Get(id)
+		e, err := d.state.Endpoints.Get(id)
 		if err != nil {
 			return errors.Is(err, state.ErrUnknown)
 		}

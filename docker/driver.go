@@ -70,7 +70,7 @@ type Options struct {
 // concurrently.
 type Driver struct {
 	opts  Options
-	store *state.Store
+	state *state.Dir
 	boot  string
 	locks locks
 	run   map[part]*chain.Runtime
@@ -115,7 +115,7 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{opts: o, store: store, boot: boot.ID, run: map[part]*chain.Runtime{}}
+	d := &Driver{opts: o, state: store, boot: boot.ID, run: map[part]*chain.Runtime{}}
 	for _, p := range []part{hold, post, ports, lease} {
 		d.run[p] = d.runtime(p)
 	}
@@ -131,7 +131,7 @@ func (d *Driver) runtime(p part) *chain.Runtime {
 		RollbackTime: rollbackTime,
 		NoRollback:   p == lease, // ask undoes a failed ADD itself, and keeps what it cannot undo
 		Path:         d.opts.Plugins, ConfDir: d.opts.ConfDir, Invoker: d.opts.Invoker, RunDir: d.opts.Paths.Run,
-		CacheDir: filepath.Join(d.store.Dir(), "cache", p.String()),
+		CacheDir: filepath.Join(d.state.Path(), "cache", p.String()),
 		Warn:     func(err error) { d.opts.Log("warning: %v", err) },
 		Event: func(e chain.Event) {
 			d.opts.Log("%s %s %s/%.12s: %s in %v%s", e.Verb, e.Plugin, e.Network, e.ContainerID, e.Outcome(), e.Duration.Round(time.Millisecond), because(e.Err))
@@ -169,7 +169,7 @@ func Down(why error) *cnm.Handler {
 func (d *Driver) save(e *state.Endpoint) error {
 	e.Changed = time.Now().UTC().Round(0)
 	d.opts.step()
-	err := d.store.Endpoints.Save(e)
+	err := d.state.Endpoints.Save(e)
 	d.opts.step()
 	return err
 }
@@ -178,7 +178,7 @@ func (d *Driver) save(e *state.Endpoint) error {
 func (d *Driver) enter(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
-	_, err := locked(ctx, d, id, d.store.Endpoints.Get, func(e *state.Endpoint) error { return do(ctx, e) })
+	_, err := locked(ctx, d, id, d.state.Endpoints.Get, func(e *state.Endpoint) error { return do(ctx, e) })
 	return err
 }
 
@@ -186,13 +186,13 @@ func (d *Driver) enter(ctx context.Context, id string, do func(context.Context, 
 func (d *Driver) known(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
-	return ifFound(locked(ctx, d, id, d.store.Endpoints.Get, func(e *state.Endpoint) error { return do(ctx, e) }))
+	return ifFound(locked(ctx, d, id, d.state.Endpoints.Get, func(e *state.Endpoint) error { return do(ctx, e) }))
 }
 
 // knownLease calls do for a lease while it holds the lease's lock. It is no error if the lease
 // does not exist.
 func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Allocation) error) error {
-	return ifFound(locked(ctx, d, id, d.store.Leases.Get, do))
+	return ifFound(locked(ctx, d, id, d.state.Leases.Get, do))
 }
 
 func ifFound(found bool, err error) error {

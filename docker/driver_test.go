@@ -95,10 +95,10 @@ func TestInternalFromBefore(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	id, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, nil)
 	must(t, err)
-	old, err := n.driver.store.Networks.Get(id)
+	old, err := n.driver.state.Networks.Get(id)
 	must(t, err)
 	old.Internal = true
-	must(t, n.driver.store.Networks.Save(old))
+	must(t, n.driver.state.Networks.Save(old))
 	n.stop()
 	var log strings.Builder
 	n.opts.Log = func(format string, args ...any) { fmt.Fprintf(&log, format+"\n", args...) }
@@ -292,7 +292,7 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 	if left := n.left().Of("link"); len(left) > 0 {
 		t.Errorf("links: %s", left)
 	}
-	if all, err := n.driver.store.Endpoints.List(); err != nil || len(all) > 0 {
+	if all, err := n.driver.state.Endpoints.List(); err != nil || len(all) > 0 {
 		t.Errorf("endpoints: %v %v", all, err)
 	}
 }

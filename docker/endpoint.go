@@ -38,7 +38,7 @@ func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointReque
 	if err != nil {
 		return nil, err
 	}
-	switch e, err := d.store.Endpoints.Get(in.EndpointID); {
+	switch e, err := d.state.Endpoints.Get(in.EndpointID); {
 	case err == nil && e.Phase == state.Created && e.Network == in.NetworkID:
 		return answer(e), nil // Docker repeats the call because the answer was lost
 	case err == nil:
@@ -276,7 +276,7 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) er
 	if err := d.endLease(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), e.ID, end); err != nil {
 		return err
 	}
-	return d.store.Endpoints.Drop(e.ID)
+	return d.state.Endpoints.Drop(e.ID)
 }
 
 // undoHold calls DEL of the first plugin. After a reboot the holding namespace is gone with
@@ -290,7 +290,7 @@ func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) er
 		at.NetNS = ""
 	}
 	list := n.part(hold)
-	if l, err := d.store.Leases.Get(leaseID(n.list.Name, e.Wanted.MacAddress)); err == nil && l.Endpoint == e.ID && l.Result != nil {
+	if l, err := d.state.Leases.Get(leaseID(n.list.Name, e.Wanted.MacAddress)); err == nil && l.Endpoint == e.ID && l.Result != nil {
 		if with, err := with(list, "ipam", staticOf(l), theFirst); err == nil {
 			list = with
 		}
@@ -310,7 +310,7 @@ func (d *Driver) removeByCache(ctx context.Context, e *state.Endpoint) error {
 	if err := netns.Delete(e.Hold); err != nil {
 		return err
 	}
-	return d.store.Endpoints.Drop(e.ID)
+	return d.state.Endpoints.Drop(e.ID)
 }
 
 func (d *Driver) delCached(ctx context.Context, p part, e *state.Endpoint) error {

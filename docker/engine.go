@@ -190,7 +190,7 @@ func (d *Driver) askDocker(ctx context.Context, grace time.Duration) (*dockerVie
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotAsked, err)
 	}
-	ours, _ := d.store.Endpoints.List() // the collector reports endpoints that it cannot read
+	ours, _ := d.state.Endpoints.List() // the collector reports endpoints that it cannot read
 	var errs []error
 	for i := range s.networks {
 		errs = append(errs, s.askEndpoints(ctx, d.opts.engine, &s.networks[i], ours))

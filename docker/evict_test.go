@@ -79,15 +79,15 @@ func TestRebootGivesNothingTwice(t *testing.T) {
 func (n *node) rebooted(c *container, lease, boot string) {
 	n.Helper()
 	c.die()
-	e, err := n.driver.store.Endpoints.Get(c.endpoint)
+	e, err := n.driver.state.Endpoints.Get(c.endpoint)
 	must(n, err)
 	must(n, netns.Delete(e.Hold))
 	e.Boot = "an earlier one"
 	must(n, n.driver.save(e))
-	l, err := n.driver.store.Leases.Get(lease)
+	l, err := n.driver.state.Leases.Get(lease)
 	must(n, err)
 	l.Boot = boot
-	must(n, n.driver.store.Leases.Save(l))
+	must(n, n.driver.state.Leases.Save(l))
 	must(n, netns.Delete(n.driver.standIn()))
 	for _, dir := range []string{"attachments", "ipam"} { // by which host-local would know its own
 		must(n, os.RemoveAll(filepath.Join(n.opts.Paths.Run, dir)))
@@ -116,7 +116,7 @@ func TestEvictInterrupted(t *testing.T) {
 	after, err := n.start(r)
 	must(t, err)
 	after.stop(true)
-	if _, err := n.driver.store.Endpoints.Get(c.endpoint); !errors.Is(err, state.ErrUnknown) {
+	if _, err := n.driver.state.Endpoints.Get(c.endpoint); !errors.Is(err, state.ErrUnknown) {
 		t.Errorf("the endpoint that was cut short: %v", err)
 	}
 }
@@ -145,7 +145,7 @@ func between(n *node, c *container, phase state.Phase) {
 	must(n, c.joins(run{notGW: true}))
 	must(n, c.leave())
 	if phase != state.Left {
-		e, err := n.driver.store.Endpoints.Get(c.endpoint)
+		e, err := n.driver.state.Endpoints.Get(c.endpoint)
 		must(n, err)
 		e.Phase = phase
 		must(n, n.driver.save(e))
@@ -166,7 +166,7 @@ func TestEvictBetweenCalls(t *testing.T) {
 				n.rest()
 				after, err := x.leaseStart(mac, "10.91.0.77")
 				must(t, err)
-				if _, err := n.driver.store.Endpoints.Get(before.endpoint); !errors.Is(err, state.ErrUnknown) {
+				if _, err := n.driver.state.Endpoints.Get(before.endpoint); !errors.Is(err, state.ErrUnknown) {
 					t.Errorf("the endpoint before: %v", err)
 				}
 				after.stop(true)

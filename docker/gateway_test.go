@@ -84,7 +84,7 @@ func TestAddressesOfDocker(t *testing.T) {
 				n.with(dir)
 				want := netip.MustParsePrefix("10.91.0.77/24")
 				c := n.mustStart(run{network: n.network("podnet"), iface: cnm.Interface{Address: want}})
-				e, err := n.driver.store.Endpoints.Get(c.endpoint)
+				e, err := n.driver.state.Endpoints.Get(c.endpoint)
 				if err != nil || len(e.Kernel.Addrs) != 1 || e.Kernel.Addrs[0] != want {
 					t.Errorf("%s: %v %v", ipam, e.Kernel.Addrs, err)
 				}

@@ -110,7 +110,7 @@ func TestNetworkDeletedLater(t *testing.T) {
 	n.opts.Plugins = plugins
 	n.boot()
 	n.sweep(1)
-	if nets, err := n.driver.store.Networks.List(); err != nil || len(nets) > 0 {
+	if nets, err := n.driver.state.Networks.List(); err != nil || len(nets) > 0 {
 		t.Errorf("networks %s %v", asJSON(nets), err)
 	}
 	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: network}))

@@ -100,7 +100,7 @@ func TestEndpointNonsense(t *testing.T) {
 			t.Errorf("taken: %.200s", asJSON(in))
 		}
 	}
-	all, err := n.driver.store.Endpoints.List()
+	all, err := n.driver.state.Endpoints.List()
 	if err != nil || len(all) > 0 {
 		t.Errorf("endpoints are %v, %v", all, err)
 	}

@@ -28,7 +28,7 @@ func TestWhoseSandbox(t *testing.T) {
 	ended, pid := startInitPid(t, key)
 	n.group(pid, "/docker/"+guest)
 	c := n.mustStart(run{network: n.network("broken"), key: key, notGW: true})
-	e, err := n.driver.store.Endpoints.Get(c.endpoint)
+	e, err := n.driver.state.Endpoints.Get(c.endpoint)
 	must(t, err)
 	if e.Container != owner || e.Name != "owner" {
 		t.Errorf("container %.12s %q", e.Container, e.Name)

@@ -117,7 +117,7 @@ func TestSweepLease(t *testing.T) {
 	}
 	_, err = x.address(0, "02:42:00:00:00:02", "")
 	must(t, err)
-	must(t, n.driver.store.Leases.Save(&state.Allocation{ID: leaseID("podnet", "02:42:00:00:00:03"), Network: "podnet", Config: []byte(bridgeNet)}))
+	must(t, n.driver.state.Leases.Save(&state.Allocation{ID: leaseID("podnet", "02:42:00:00:00:03"), Network: "podnet", Config: []byte(bridgeNet)}))
 	n.stop()
 	n.boot()
 	out := n.collect(false, kindAddresses+": no endpoint uses them", unusedLease)
@@ -133,10 +133,10 @@ func TestAskAgain(t *testing.T) {
 	const mac = "02:42:00:00:00:01"
 	_, err := x.address(0, mac, "")
 	must(t, err)
-	l, err := n.driver.store.Leases.Get(leaseID("podnet", mac))
+	l, err := n.driver.state.Leases.Get(leaseID("podnet", mac))
 	must(t, err)
 	l.Result, l.Given = nil, nil // as written before the call of the plugin
-	must(t, n.driver.store.Leases.Save(l))
+	must(t, n.driver.state.Leases.Save(l))
 	n.stop()
 	n.boot()
 	v4, err := x.address(0, mac, "")
@@ -174,7 +174,7 @@ func TestLeaseOfAServerThatIsAway(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "reserved")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the address is still reserved: %v", err)
 	}
-	if all, err := n.driver.store.Leases.List(); err != nil || len(all) > 0 {
+	if all, err := n.driver.state.Leases.List(); err != nil || len(all) > 0 {
 		t.Errorf("leases: %v %v", asJSON(all), err)
 	}
 	must(t, n.c.ReleasePool(n.ctx(), &cnm.ReleasePoolRequest{PoolID: p.PoolID}))
@@ -195,7 +195,7 @@ func TestLeaseOfTheNext(t *testing.T) {
 	before.die()
 	after := start() // which removes the old one
 	n.sweep(0)
-	if l, err := n.driver.store.Leases.Get(leaseID("podnet", mac)); err != nil || l.Endpoint != after.endpoint || len(addressFiles(t)) != 2 {
+	if l, err := n.driver.state.Leases.Get(leaseID("podnet", mac)); err != nil || l.Endpoint != after.endpoint || len(addressFiles(t)) != 2 {
 		t.Errorf("lease %s %v, addresses %v", asJSON(l), err, addressFiles(t))
 	}
 	after.stop(true)

@@ -194,7 +194,7 @@ func (n *node) lifeKilledAt(step int, network string, silent bool, waits func(ke
 
 func (n *node) nothing(when string) {
 	n.Helper()
-	all, err := n.driver.store.Endpoints.List()
+	all, err := n.driver.state.Endpoints.List()
 	if err != nil || len(all) > 0 {
 		n.Errorf("%s: endpoints %s %v", when, asJSON(all), err)
 	}
@@ -244,7 +244,7 @@ func (n *node) addressKilledAt(step int, x *ipamNet) (killed bool) {
 		n.Errorf("step %d: %s", step, asJSON(out))
 	}
 	n.nothing(fmt.Sprintf("step %d (%v)", step, err))
-	if leases, err := n.driver.store.Leases.List(); err != nil || len(leases) > 0 {
+	if leases, err := n.driver.state.Leases.List(); err != nil || len(leases) > 0 {
 		n.Errorf("step %d: leases %s %v", step, asJSON(leases), err)
 	}
 	return err != nil

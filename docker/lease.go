@@ -35,7 +35,7 @@ func leaseID(network, mac string) string {
 func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressRequest) (*cnm.RequestAddressResponse, error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
-	p, err := d.store.Pools.Get(in.PoolID)
+	p, err := d.state.Pools.Get(in.PoolID)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 		return nil, err
 	}
 	defer release()
-	l, err := d.store.Leases.Get(id)
+	l, err := d.state.Leases.Get(id)
 	if errors.Is(err, state.ErrUnknown) {
 		l, err = &state.Allocation{ID: id, Network: p.Network, Config: p.Config}, nil
 	}
@@ -134,7 +134,7 @@ func asText(r *spec.Result) string {
 func (d *Driver) saveLease(l *state.Allocation) error {
 	l.Since = time.Now()
 	d.opts.step()
-	err := d.store.Leases.Save(l)
+	err := d.state.Leases.Save(l)
 	d.opts.step()
 	return err
 }
@@ -217,14 +217,14 @@ func (d *Driver) leaseCall(ctx context.Context, l *state.Allocation) (list *chai
 func (d *Driver) ReleaseAddress(ctx context.Context, in *cnm.ReleaseAddressRequest) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
-	p, err := d.store.Pools.Get(in.PoolID)
+	p, err := d.state.Pools.Get(in.PoolID)
 	if errors.Is(err, state.ErrUnknown) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	all, err := d.store.Leases.List()
+	all, err := d.state.Leases.List()
 	for _, l := range all {
 		if l.Network == p.Network && slices.Contains(l.Given, in.Address) {
 			return d.giveBack(ctx, l.ID, in.Address)
@@ -255,7 +255,7 @@ func (d *Driver) dropLease(ctx context.Context, l *state.Allocation) error {
 	if err := d.run[lease].Del(ctx, list, a); err != nil {
 		return err
 	}
-	return errors.Join(d.store.Leases.Drop(l.ID), d.dropStandIn(ctx))
+	return errors.Join(d.state.Leases.Drop(l.ID), d.dropStandIn(ctx))
 }
 
 // standIn returns the path of the namespace that is used in calls of IPAM plugins.
@@ -271,7 +271,7 @@ func (d *Driver) dropStandIn(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	if all, err := d.store.Leases.List(); err != nil || len(all) > 0 {
+	if all, err := d.state.Leases.List(); err != nil || len(all) > 0 {
 		return err
 	}
 	return netns.Delete(d.standIn())
@@ -280,7 +280,7 @@ func (d *Driver) dropStandIn(ctx context.Context) error {
 // freeAddress takes the MAC address of a new lease from another endpoint, and the wanted
 // address from a dead endpoint.
 func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted netip.Addr) error {
-	l, err := d.store.Leases.Get(id)
+	l, err := d.state.Leases.Get(id)
 	switch {
 	case errors.Is(err, state.ErrUnknown):
 	case err != nil:
@@ -291,7 +291,7 @@ func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted net
 	if !wanted.IsValid() {
 		return nil
 	}
-	all, err := d.store.Leases.List()
+	all, err := d.state.Leases.List()
 	for _, l := range all {
 		if l.ID != id && l.Network == network && l.Endpoint != "" && slices.Contains(l.Given, wanted) {
 			d.evict(ctx, l.Endpoint, false)

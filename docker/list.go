@@ -235,7 +235,7 @@ func closed(list *chain.List) (*chain.List, error) {
 // logOpen logs the networks that an earlier release created with --internal but did not keep
 // internal.
 func (d *Driver) logOpen() {
-	all, _ := d.store.Networks.List() // the collector reports networks that cannot be read
+	all, _ := d.state.Networks.List() // the collector reports networks that cannot be read
 	for _, n := range all {
 		list, err := chain.ParseList(n.Config)
 		if err == nil && len(list.Plugins) > 0 && n.Internal && !n.Deleted && !isInternal(list) {

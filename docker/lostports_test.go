@@ -43,7 +43,7 @@ func TestRevokeKilled(t *testing.T) {
 	n.boot()
 	c := n.mustStart(run{network: n.network("ports"), ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
 	n.open("started", c)
-	file = filepath.Join(n.driver.store.Dir(), "endpoints", c.endpoint)
+	file = filepath.Join(n.driver.state.Path(), "endpoints", c.endpoint)
 	must(t, n.c.RevokeExternalConnectivity(n.ctx(), c.request()))
 	if got := addressesOfPorts(n); len(got) > 0 {
 		t.Errorf("revoked: %v", got)
@@ -54,7 +54,7 @@ func TestRevokeKilled(t *testing.T) {
 	}
 	for _, data := range kept {
 		n.stop()
-		writeFile(t, filepath.Join(n.driver.store.Dir(), "endpoints", c.endpoint), string(data))
+		writeFile(t, filepath.Join(n.driver.state.Path(), "endpoints", c.endpoint), string(data))
 		n.boot()
 		must(t, n.c.ProgramExternalConnectivity(n.ctx(), &cnm.ConnectivityRequest{NetworkID: c.network, EndpointID: c.endpoint}))
 		n.open("programmed", c)
@@ -74,7 +74,7 @@ func TestLostPortsArePublished(t *testing.T) {
 	c := n.mustStart(run{network: n.network("ports"), ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
 	lost := func(step state.Step) {
 		t.Helper()
-		e, err := n.driver.store.Endpoints.Get(c.endpoint)
+		e, err := n.driver.state.Endpoints.Get(c.endpoint)
 		must(t, err)
 		must(t, n.c.RevokeExternalConnectivity(n.ctx(), c.request()))
 		if e.Ports = step; step != "" {

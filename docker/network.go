@@ -37,7 +37,7 @@ func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest
 		return err
 	}
 	defer release()
-	switch _, err := d.store.Networks.Get(in.NetworkID); {
+	switch _, err := d.state.Networks.Get(in.NetworkID); {
 	case err == nil:
 		return fmt.Errorf("network %.12s already exists", in.NetworkID)
 	case !errors.Is(err, state.ErrUnknown):
@@ -47,7 +47,7 @@ func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest
 	if err != nil {
 		return err
 	}
-	return d.store.Networks.Save(n)
+	return d.state.Networks.Save(n)
 }
 
 func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (*state.Network, error) {
@@ -118,18 +118,18 @@ func (d *Driver) DeleteNetwork(ctx context.Context, in *cnm.NetworkRequest) erro
 func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
-	n, err := d.store.Networks.Get(id)
+	n, err := d.state.Networks.Get(id)
 	switch {
 	case errors.Is(err, state.ErrUnknown):
 		return nil
 	case err == nil && !n.Deleted: // if the removal of an endpoint fails, the collector tries again
 		n.Deleted = true
-		err = d.store.Networks.Save(n)
+		err = d.state.Networks.Save(n)
 	}
 	if err != nil {
 		return err
 	}
-	all, err := d.store.Endpoints.List()
+	all, err := d.state.Endpoints.List()
 	errs := []error{err}
 	for _, e := range all {
 		if e.Network == id {
@@ -140,12 +140,12 @@ func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("network %.12s is kept until it can be removed: %w", id, err)
 	}
-	return d.store.Networks.Drop(id)
+	return d.state.Networks.Drop(id)
 }
 
 // network reads and decodes a network.
 func (d *Driver) network(id string) (*network, error) {
-	n, err := d.store.Networks.Get(id)
+	n, err := d.state.Networks.Get(id)
 	if err != nil {
 		return nil, err
 	}

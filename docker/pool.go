@@ -65,7 +65,7 @@ func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*
 	if hasGateway(list, in.V6) { // only before Docker 28 would Docker otherwise ask for a gateway
 		out.Data = map[string]string{cnm.OptionGateway: p.Gateway.String()}
 	}
-	return out, d.store.Pools.Save(p)
+	return out, d.state.Pools.Save(p)
 }
 
 // answers checks that the IPAM plugin exists and can be called. If it cannot be called now,
@@ -92,7 +92,7 @@ func (d *Driver) notAgain(in *cnm.RequestPoolRequest) error {
 	if in.Pool != "" {
 		return nil
 	}
-	all, err := d.store.Pools.List()
+	all, err := d.state.Pools.List()
 	n := 0
 	for _, p := range all {
 		if p.V6 == in.V6 && maps.Equal(p.Options, in.Options) && time.Since(p.Since) < repeatTime {
@@ -193,7 +193,7 @@ func matches(p *state.Pool, wanted string) error {
 
 // ReleasePool implements cnm.IPAMDriver.
 func (d *Driver) ReleasePool(_ context.Context, in *cnm.ReleasePoolRequest) error {
-	return d.store.Pools.Drop(in.PoolID)
+	return d.state.Pools.Drop(in.PoolID)
 }
 
 // reserved answers Docker's request for the gateway's address, which the configuration

@@ -125,7 +125,7 @@ func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (c
 		return false, err
 	}
 	defer release()
-	all, err := d.store.Endpoints.List()
+	all, err := d.state.Endpoints.List()
 	if err != nil {
 		d.opts.Log("choose ports: %v", err) // ports of an endpoint that cannot be read do not matter here
 	}
@@ -197,7 +197,7 @@ func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
 // freePorts takes the ports that an endpoint wants from endpoints that must not keep them: dead
 // ones, and the one that was the gateway of the same container before.
 func (d *Driver) freePorts(ctx context.Context, e *state.Endpoint) {
-	all, err := d.store.Endpoints.List()
+	all, err := d.state.Endpoints.List()
 	if err != nil {
 		d.opts.Log("free ports: %v", err)
 	}

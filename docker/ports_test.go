@@ -41,7 +41,7 @@ func tcp(port, hostPort, end uint16) cnm.PortBinding {
 // published are an endpoint's ports in the state.
 func (n *node) published(c *container) portList {
 	n.Helper()
-	e, err := n.driver.store.Endpoints.Get(c.endpoint)
+	e, err := n.driver.state.Endpoints.Get(c.endpoint)
 	must(n, err)
 	return e.Published
 }

@@ -118,7 +118,7 @@ const routedNet = `{"cniVersion":"1.1.0","name":"routed","plugins":[{"type":"bri
 func TestExactRoutes(t *testing.T) {
 	n := newNode(t, routedNet)
 	c := n.mustStart(run{network: n.network("routed")})
-	e, err := n.driver.store.Endpoints.Get(c.endpoint)
+	e, err := n.driver.state.Endpoints.Get(c.endpoint)
 	must(t, err)
 	in := conn(t, c.key)
 	link, err := in.LinkByName(c.name)

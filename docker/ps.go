@@ -69,9 +69,9 @@ type portJSON struct {
 	HostIP        netip.Addr `json:"hostIP,omitzero"`
 }
 
-func jsonOf(store *state.Store, e *state.Endpoint) endpointJSON {
+func jsonOf(dir *state.Dir, e *state.Endpoint) endpointJSON {
 	out := endpointJSON{
-		ID: e.ID, ContainerID: e.Container, Container: e.Name, Network: networkOf(store, e), Phase: phaseOf(e),
+		ID: e.ID, ContainerID: e.Container, Container: e.Name, Network: networkOf(dir, e), Phase: phaseOf(e),
 		Addresses: []netip.Addr{}, Ports: []portJSON{}, published: e.Published,
 	}
 	if e.Kernel != nil {
@@ -102,8 +102,8 @@ func phaseOf(e *state.Endpoint) string {
 
 // networkOf returns the name of the CNI network, because Docker does not send the name of its
 // own network.
-func networkOf(store *state.Store, e *state.Endpoint) string {
-	n, err := store.Networks.Get(e.Network)
+func networkOf(dir *state.Dir, e *state.Endpoint) string {
+	n, err := dir.Networks.Get(e.Network)
 	if err != nil {
 		return short(e.Network, 12)
 	}

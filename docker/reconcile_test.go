@@ -88,12 +88,12 @@ func TestForgottenNetwork(t *testing.T) {
 	}
 	n.collect(true, kindNetwork+": "+forgot, kindPool+": no network of Docker uses it", kindPool+": no network of Docker uses it")
 	n.collect(false, kindNetwork+": "+forgot, kindPool+": no network of Docker uses it", kindPool+": no network of Docker uses it")
-	if nets, err := n.driver.store.Networks.List(); err != nil || len(nets) != 1 || nets[0].ID != gone {
+	if nets, err := n.driver.state.Networks.List(); err != nil || len(nets) != 1 || nets[0].ID != gone {
 		t.Errorf("networks %s %v", asJSON(nets), err)
 	}
 	c.die()
 	n.collect(false, kindEndpoint+": its sandbox is gone", kindNetwork+": "+forgot)
-	if nets, err := n.driver.store.Networks.List(); err != nil || len(nets) != 0 {
+	if nets, err := n.driver.state.Networks.List(); err != nil || len(nets) != 0 {
 		t.Errorf("networks %s %v", asJSON(nets), err)
 	}
 }
@@ -182,16 +182,16 @@ func TestAddressOfAnotherDriverAfterReboot(t *testing.T) {
 	const mac = "02:42:00:00:00:01"
 	_, err := x.address(0, mac, "")
 	must(t, err)
-	l, err := n.driver.store.Leases.Get(leaseID("podnet", mac))
+	l, err := n.driver.state.Leases.Get(leaseID("podnet", mac))
 	must(t, err)
 	l.Boot = "" // as from a driver that wrote none: the container may run
-	must(t, n.driver.store.Leases.Save(l))
+	must(t, n.driver.state.Leases.Save(l))
 	n.sweep(0)
 	if files := addressFiles(t); len(files) != 2 {
 		t.Errorf("of no boot: %v", files)
 	}
 	l.Boot = "an earlier one"
-	must(t, n.driver.store.Leases.Save(l))
+	must(t, n.driver.state.Leases.Save(l))
 	n.sweep(0)
 	n.nothing("after a reboot")
 }

@@ -146,7 +146,7 @@ func (d *Driver) claimFile(ctx context.Context, e *state.Endpoint, path string) 
 
 // alsoOn returns the other endpoints that have claimed a file.
 func (d *Driver) alsoOn(e *state.Endpoint, path string) (list []*state.Endpoint) {
-	all, err := d.store.Endpoints.List()
+	all, err := d.state.Endpoints.List()
 	if err != nil {
 		d.opts.Log("look for %s: %v", path, err) // an endpoint that cannot be read does not matter here
 	}

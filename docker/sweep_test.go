@@ -67,7 +67,7 @@ func TestSweepAfterReboot(t *testing.T) {
 	n := newNode(t, portNet)
 	c := n.mustStart(run{network: n.network("ports"), ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
 	c.die()
-	e, err := n.driver.store.Endpoints.Get(c.endpoint)
+	e, err := n.driver.state.Endpoints.Get(c.endpoint)
 	must(t, err)
 	must(t, netns.Delete(e.Hold))
 	e.Boot = "an earlier one"
@@ -83,7 +83,7 @@ func TestSweepAfterReboot(t *testing.T) {
 func TestLiveUnsure(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	c := n.mustStart(run{network: n.network("podnet")})
-	e, err := n.driver.store.Endpoints.Get(c.endpoint)
+	e, err := n.driver.state.Endpoints.Get(c.endpoint)
 	must(t, err)
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
@@ -103,7 +103,7 @@ func TestLiveUnsure(t *testing.T) {
 func TestAnotherSandbox(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	c := n.mustStart(run{network: n.network("podnet")})
-	e, err := n.driver.store.Endpoints.Get(c.endpoint)
+	e, err := n.driver.state.Endpoints.Get(c.endpoint)
 	must(t, err)
 	at := state.Where{NetNS: c.key, IfName: c.name}
 	if same, err := gone(e, at); same != at || err != nil {
@@ -119,7 +119,7 @@ func TestAnotherSandbox(t *testing.T) {
 // interrupted is an endpoint whose driver was killed while it ran the post part.
 func (n *node) interrupted(c *container) {
 	n.Helper()
-	e, err := n.driver.store.Endpoints.Get(c.endpoint)
+	e, err := n.driver.state.Endpoints.Get(c.endpoint)
 	must(n, err)
 	e.Closed, e.Post, e.PostAt = false, state.Doing, state.Where{NetNS: c.key, IfName: c.name}
 	must(n, n.driver.save(e))
@@ -160,7 +160,7 @@ func TestLostCallIsFinished(t *testing.T) {
 		n.boot()
 	}
 	lost := func() {
-		e, err := n.driver.store.Endpoints.Get(c.endpoint)
+		e, err := n.driver.state.Endpoints.Get(c.endpoint)
 		must(t, err)
 		e.Post, e.PostAt = "", state.Where{}
 		must(t, n.driver.save(e))
@@ -248,10 +248,10 @@ func reopened(t *testing.T, first string) {
 	if _, err := n.driver.sweepOnce(n.ctx()); !errorHas(err, "not now") {
 		t.Errorf("swept: %v", err)
 	}
-	e, err := n.driver.store.Endpoints.Get(c.endpoint)
+	e, err := n.driver.state.Endpoints.Get(c.endpoint)
 	must(t, err)
 	e.Closed = false // as if the driver was killed when the link was down
-	must(t, n.driver.store.Endpoints.Save(e))
+	must(t, n.driver.state.Endpoints.Save(e))
 	_, err = n.c.EndpointOperInfo(n.ctx(), c.request())
 	if s := look(); !errorHas(err, "not now") || len(s.Routes) > 0 {
 		t.Errorf("still failed: %v, %s", err, asJSON(s))
@@ -268,7 +268,7 @@ func reopened(t *testing.T, first string) {
 	if len(after.Routes) != len(before.Routes) || asJSON(after.Addrs) != asJSON(before.Addrs) {
 		t.Errorf("before %s\nafter %s", asJSON(before), asJSON(after))
 	}
-	if e, err := n.driver.store.Endpoints.Get(c.endpoint); err != nil || e.Closed || e.Before != nil {
+	if e, err := n.driver.state.Endpoints.Get(c.endpoint); err != nil || e.Closed || e.Before != nil {
 		t.Errorf("%s %v", asJSON(e), err)
 	}
 	c.stop(true)
@@ -279,14 +279,14 @@ func TestRemovedByCache(t *testing.T) {
 	n := newNode(t, portNet)
 	network := n.network("ports")
 	c := n.mustStart(run{network: network, ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
-	must(t, n.driver.store.Networks.Drop(network))
+	must(t, n.driver.state.Networks.Drop(network))
 	if err := c.leave(); !errorHas(err, "not known to this driver") {
 		t.Errorf("leave: %v", err)
 	}
 	c.unplace()
 	must(t, c.delete())
 	c.die()
-	if all, err := n.driver.store.Endpoints.List(); err != nil || len(all) > 0 {
+	if all, err := n.driver.state.Endpoints.List(); err != nil || len(all) > 0 {
 		t.Errorf("endpoints: %v %v", asJSON(all), err)
 	}
 }

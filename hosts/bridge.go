@@ -24,7 +24,7 @@ import (
 // held.
 type bridges struct {
 	conn  links
-	notes *record.Store
+	notes *record.Dir
 	had   func(network string) []netip.Prefix
 	log   func(format string, args ...any)
 }

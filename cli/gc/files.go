@@ -29,11 +29,11 @@ import (
 // including truncated ones. patchbay-cnm has its own directory, which survives a reboot. Only
 // patchbay-cnm can speak the protocol of Docker's drivers, so only it can detach what a driver
 // attached.
-func (c *collector) readRecords(store *record.Store, ofDrivers bool) {
-	records, torn, err := store.Scan("")
+func (c *collector) readRecords(dir *record.Dir, ofDrivers bool) {
+	records, torn, err := dir.Scan("")
 	c.fail(err)
 	keep := func(a *Attachment, o owner.Key, plugin string, torn bool) {
-		path := filepath.Join(store.Dir, "attachments", a.Network, string(o)+"."+plugin)
+		path := filepath.Join(dir.Path, "attachments", a.Network, string(o)+"."+plugin)
 		a.records = append(a.records, kept{plugin, path, torn, ofDrivers})
 		a.seen(mtime(path))
 	}

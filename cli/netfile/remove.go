@@ -31,7 +31,7 @@ type Remover struct {
 	Paths   paths.Paths
 	Host    *nl.Conn
 	NFT     *nft.Conn
-	Records *record.Store
+	Records *record.Dir
 	Sysctl  []string // the files that set sysctls at boot
 }
 

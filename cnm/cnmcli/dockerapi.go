@@ -23,7 +23,7 @@ import (
 // their names and labels, containers with their networks, and events. It shows what the
 // plugin cnm recorded and changes nothing. A driver that asks Docker gets
 // DOCKER_HOST=unix:///run/patchbay/docker.sock.
-type api struct{ store *remote.Store }
+type api struct{ state *remote.Dir }
 
 // apiVersion is the API version that it reports: the oldest that today's clients accept
 // and all drivers support.
@@ -138,17 +138,17 @@ type network struct {
 }
 
 func (a *api) read() (list []network, err error) {
-	names, err := a.store.Names(remote.Networks)
+	names, err := a.state.Names(remote.Networks)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
 		n := network{name: name, Network: new(cnmplugin.Network)}
-		ok, err := a.store.Load(remote.Networks, name, n.Network)
+		ok, err := a.state.Load(remote.Networks, name, n.Network)
 		if err != nil || !ok {
 			continue // it is being made, or torn: Docker does not show such networks either
 		}
-		if n.members, _, err = a.store.List(name, cnmplugin.Plugin.Name); err != nil {
+		if n.members, _, err = a.state.List(name, cnmplugin.Plugin.Name); err != nil {
 			return nil, err
 		}
 		n.members = slices.DeleteFunc(n.members, func(m *remote.Attachment) bool { return m.Ended })

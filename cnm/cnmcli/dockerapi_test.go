@@ -51,10 +51,10 @@ func TestEventsOfWhatCannotBeRead(t *testing.T) {
 	a := withNetworks(t, map[string]string{"net": "beef01"})
 	attach := func(container string) {
 		at := &remote.Attachment{Owner: owner.Of("net", container, "eth0"), ContainerID: container, IfName: "eth0"}
-		must(t, a.store.Write("net", cnmplugin.Plugin.Name, at))
+		must(t, a.state.Write("net", cnmplugin.Plugin.Name, at))
 	}
 	attach("a")
-	stray := filepath.Join(a.store.Dir, "attachments", "net", "stray")
+	stray := filepath.Join(a.state.Path, "attachments", "net", "stray")
 	srv := httptest.NewServer(a)
 	defer srv.Close()
 	resp, err := http.Get(srv.URL + "/events")

@@ -73,7 +73,7 @@ func FuzzState(f *testing.F) {
 		for path, data := range map[string][]byte{
 			"networks/net.json": header(network), "pools/net.json": header(pools), "attachments/net/" + string(o) + ".cnm": record,
 		} {
-			path = filepath.Join(s.Dir, path)
+			path = filepath.Join(s.Path, path)
 			must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 			must(t, os.WriteFile(path, data, 0o600))
 		}

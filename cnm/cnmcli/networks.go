@@ -45,7 +45,7 @@ func (a *app) known(name string) (k *known, err error) {
 }
 
 // load reads a file, and notes one that cannot be used.
-func (k *known) load(s *remote.Store, kind, name string, v any) (ok bool, err error) {
+func (k *known) load(s *remote.Dir, kind, name string, v any) (ok bool, err error) {
 	ok, err = s.Load(kind, name, v)
 	if errors.Is(err, remote.ErrBroken) {
 		k.broken = errors.Join(k.broken, err)
@@ -56,7 +56,7 @@ func (k *known) load(s *remote.Store, kind, name string, v any) (ok bool, err er
 
 // living are the attachments of a network. While the driver of an ended attachment is
 // away, its address is kept too: such an attachment does not live.
-func living(s *remote.Store, network string) ([]spec.Attachment, error) {
+func living(s *remote.Dir, network string) ([]spec.Attachment, error) {
 	set, ended := map[spec.Attachment]bool{}, map[spec.Attachment]bool{}
 	for _, p := range Plugins() { // cnm first
 		list, _, err := s.List(network, p.Name)

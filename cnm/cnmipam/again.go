@@ -37,13 +37,13 @@ func (k *Keeper) Address(ctx context.Context, s *State, p *Pool, want netip.Addr
 // again requests the network's pool and every address that is in use, unless another ADD
 // has just done so.
 func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
-	unlock, err := k.store.Lock(ctx, remote.Pools, k.r.Network)
+	unlock, err := k.state.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	now := new(State)
-	if ok, err := k.store.Load(remote.Pools, k.r.Network, now); err == nil && ok && now.Again > s.Again {
+	if ok, err := k.state.Load(remote.Pools, k.r.Network, now); err == nil && ok && now.Again > s.Again {
 		s.adopt(now) // another ADD was faster
 		return nil
 	}
@@ -66,7 +66,7 @@ func (s *State) adopt(now *State) {
 // replay repeats all requests for a driver that RequiresRequestReplay when the node has
 // booted since: the driver's memory is gone, and it may not notice.
 func (k *Keeper) replay(ctx context.Context, s *State) error {
-	if !s.RequiresReplay || s.Boot == k.store.Boot() {
+	if !s.RequiresReplay || s.Boot == k.state.Boot() {
 		return nil
 	}
 	if _, err := k.Client(); err != nil {
@@ -81,7 +81,7 @@ func (k *Keeper) replay(ctx context.Context, s *State) error {
 			kernel.Warn(k.r, err)
 		}
 	}
-	s.Boot = k.store.Boot()
+	s.Boot = k.state.Boot()
 	return k.save(s)
 }
 
@@ -121,7 +121,7 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 // whatever its id was: unless they are requested, the driver would give them out once
 // more.
 func (k *Keeper) out(v6 bool) (addrs []netip.Addr) {
-	list, _, err := k.store.List(k.r.Network, name)
+	list, _, err := k.state.List(k.r.Network, name)
 	if err != nil {
 		kernel.Warn(k.r, err)
 	}
@@ -137,7 +137,7 @@ func (k *Keeper) out(v6 bool) (addrs []netip.Addr) {
 
 // IDOf is the present id of an address's pool. It differs from the recorded one if the
 // driver forgot the pool and it was requested again.
-func IDOf(s *remote.Store, network string, a remote.Address) string {
+func IDOf(s *remote.Dir, network string, a remote.Address) string {
 	now := new(State)
 	if ok, err := s.Load(remote.Pools, network, now); err != nil || !ok {
 		return a.PoolID
@@ -152,16 +152,16 @@ func IDOf(s *remote.Store, network string, a remote.Address) string {
 
 // Release gives the pools of a network back if no attachment uses them.
 func (k *Keeper) Release(ctx context.Context) error {
-	unlock, err := k.store.Lock(ctx, remote.Pools, k.r.Network)
+	unlock, err := k.state.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if n, err := k.store.Members(k.r.Network, name); err != nil || n > 0 {
+	if n, err := k.state.Members(k.r.Network, name); err != nil || n > 0 {
 		return err
 	}
 	have := new(State)
-	if ok, err := k.store.Load(remote.Pools, k.r.Network, have); err != nil || !ok {
+	if ok, err := k.state.Load(remote.Pools, k.r.Network, have); err != nil || !ok {
 		return err
 	}
 	return k.give(ctx, have)
@@ -183,7 +183,7 @@ func (k *Keeper) give(ctx context.Context, s *State) error {
 		}
 		p.ID, p.Has, p.Reserved, p.HasAux, p.Done = "", netip.Prefix{}, false, nil, false
 	}
-	return k.store.Remove(remote.Pools, k.r.Network)
+	return k.state.Remove(remote.Pools, k.r.Network)
 }
 
 func (k *Keeper) giveOne(ctx context.Context, c *cnm.Client, p *Pool) error {

@@ -61,7 +61,7 @@ type ipam struct {
 	r      *plugin.Request
 	conf   *Conf
 	keeper *Keeper
-	store  *remote.Store
+	state  *remote.Dir
 	wanted []remote.AddressWanted
 	away   error // why the driver did not answer a release
 }
@@ -71,7 +71,7 @@ func load(r *plugin.Request) (*ipam, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &ipam{r: r, conf: conf, store: remote.Of(r)}
+	i := &ipam{r: r, conf: conf, state: remote.Of(r)}
 	if i.keeper, err = NewKeeper(r, conf.IPAM); err != nil {
 		return nil, err
 	}
@@ -87,10 +87,10 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if r.Session.Dry != nil {
 		return i.explain(), nil
 	}
-	if err := i.store.Fresh(r, name, func(a *remote.Attachment) error { return i.endOld(ctx, a) }); err != nil {
+	if err := i.state.Fresh(r, name, func(a *remote.Attachment) error { return i.endOld(ctx, a) }); err != nil {
 		return nil, err
 	}
-	i.store.EndOthers(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) })
+	i.state.EndOthers(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) })
 	if err := r.Step("pools"); err != nil {
 		return nil, err
 	}
@@ -101,8 +101,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err := i.canServe(pools); err != nil {
 		return nil, err
 	}
-	a := i.store.New(r, pools.Driver)
-	if err := i.store.Begin(r, name, a); err != nil {
+	a := i.state.New(r, pools.Driver)
+	if err := i.state.Begin(r, name, a); err != nil {
 		return nil, err
 	}
 	r.Undo(func(ctx context.Context) error { return i.end(ctx, a) })
@@ -177,21 +177,21 @@ func (i *ipam) keep(ctx context.Context, p *Pool, a *remote.Attachment, got neti
 	}
 	// From here on the undo decides whether to give it back.
 	a.Addresses = append(a.Addresses, remote.Address{PoolID: p.ID, Address: got, Gateway: p.Has.Addr()})
-	unlock, err := i.store.Lock(ctx, remote.Pools, i.r.Network)
+	unlock, err := i.state.Lock(ctx, remote.Pools, i.r.Network)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := i.store.RefuseUsed(i.r, name, method, got); err != nil {
+	if err := i.state.RefuseUsed(i.r, name, method, got); err != nil {
 		return fmt.Errorf("driver %s: %w", a.Driver, err)
 	}
-	return i.store.Write(i.r.Network, name, a)
+	return i.state.Write(i.r.Network, name, a)
 }
 
 // release gives an address back, unless another container has it by now: the driver gave
 // it twice, or it handled an earlier release whose answer we lost.
 func (i *ipam) release(ctx context.Context, c *cnm.Client, a *remote.Attachment, has remote.Address) error {
-	other, err := i.store.Holder(i.r.Network, name, a.Owner, has.Address.Addr())
+	other, err := i.state.Holder(i.r.Network, name, a.Owner, has.Address.Addr())
 	switch {
 	case other != nil:
 		kernel.Warn(i.r, fmt.Errorf("driver %s: address %s is not released: container %s has it", c.Endpoint(), has.Address, other.ContainerID))
@@ -199,7 +199,7 @@ func (i *ipam) release(ctx context.Context, c *cnm.Client, a *remote.Attachment,
 	case err != nil:
 		kernel.Warn(i.r, err)
 	}
-	id := IDOf(i.store, i.r.Network, has)
+	id := IDOf(i.state, i.r.Network, has)
 	return c.ReleaseAddress(ctx, &cnm.ReleaseAddressRequest{PoolID: id, Address: has.Address.Addr()})
 }
 
@@ -222,7 +222,7 @@ func (i *ipam) explain() *spec.Result {
 // end releases the addresses of an attachment and forgets it, or keeps it until the
 // driver answers.
 func (i *ipam) end(ctx context.Context, a *remote.Attachment) error {
-	return i.store.Finish(i.r, name, a, i.releaseAll(ctx, a), i.conf.IPAM.DelIgnoreUnreachable)
+	return i.state.Finish(i.r, name, a, i.releaseAll(ctx, a), i.conf.IPAM.DelIgnoreUnreachable)
 }
 
 // endOld ends an earlier attachment of the ADD's name, whose record the ADD is going to
@@ -246,7 +246,7 @@ func (i *ipam) releaseAll(ctx context.Context, a *remote.Attachment) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // for example, its certificate is gone
 	}
-	i.store.MarkEnded(i.r, name, a)
+	i.state.MarkEnded(i.r, name, a)
 	for _, addr := range a.Addresses {
 		if i.away = remote.Answered(i.r, i.release(ctx, c, a, addr)); i.away != nil {
 			break
@@ -257,7 +257,7 @@ func (i *ipam) releaseAll(ctx context.Context, a *remote.Attachment) error {
 
 // careful is load for requests that must work with any configuration.
 func careful(r *plugin.Request) *ipam {
-	i := &ipam{r: r, store: remote.Of(r), conf: new(Conf)}
+	i := &ipam{r: r, state: remote.Of(r), conf: new(Conf)}
 	if err := r.Decode(i.conf); err != nil {
 		kernel.Warn(r, err)
 	}
@@ -269,10 +269,10 @@ func careful(r *plugin.Request) *ipam {
 
 func del(ctx context.Context, r *plugin.Request) error {
 	i := careful(r)
-	a, torn := i.store.Take(r, name)
+	a, torn := i.state.Take(r, name)
 	switch {
 	case torn:
-		return i.store.Records.Remove(r.Network, r.Owner, name)
+		return i.state.Records.Remove(r.Network, r.Owner, name)
 	case a == nil:
 		return nil
 	}
@@ -315,7 +315,7 @@ func hasAddress(result *spec.Result, want netip.Prefix) bool {
 // configuration says so.
 func gc(ctx context.Context, r *plugin.Request) error {
 	i := careful(r)
-	ok, err := i.store.Collect(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) })
+	ok, err := i.state.Collect(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) })
 	if keep := i.conf.IPAM.KeepPool; !ok || keep == nil || *keep {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 type Keeper struct {
 	conf   *Section
 	r      *plugin.Request
-	store  *remote.Store
+	state  *remote.Dir
 	client *cnm.Client
 	want   *State
 }
@@ -30,7 +30,7 @@ func NewKeeper(r *plugin.Request, conf *Section) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Keeper{conf: conf, r: r, store: remote.Of(r), want: want}, nil
+	return &Keeper{conf: conf, r: r, state: remote.Of(r), want: want}, nil
 }
 
 // Client returns the client of the driver, which it finds at the first use.
@@ -51,7 +51,7 @@ func (k *Keeper) Wanted() *State { return k.want }
 // Ensure requests the pools, at most once for a network. skip leaves gateways out. A
 // changed configuration is refused as long as attachments use the pools.
 func (k *Keeper) Ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
-	unlock, err := k.store.Lock(ctx, remote.Pools, k.r.Network)
+	unlock, err := k.state.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (k *Keeper) Ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*St
 
 func (k *Keeper) ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
 	have := new(State)
-	ok, err := k.store.LoadWhole(k.r, remote.Pools, have)
+	ok, err := k.state.LoadWhole(k.r, remote.Pools, have)
 	switch {
 	case err != nil:
 		return nil, err
@@ -78,7 +78,7 @@ func (k *Keeper) ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*St
 // Given is what the driver gave, if it is complete and of this configuration; else nil.
 func (k *Keeper) Given() *State {
 	s := new(State)
-	ok, err := k.store.Load(remote.Pools, k.r.Network, s)
+	ok, err := k.state.Load(remote.Pools, k.r.Network, s)
 	if err != nil || !ok || s.Hash != k.want.Hash || !s.done() {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (s *State) done() bool {
 // ADD got.
 func (k *Keeper) replace(ctx context.Context, have *State) error {
 	if have.done() {
-		n, err := k.store.Members(k.r.Network, name)
+		n, err := k.state.Members(k.r.Network, name)
 		if err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (k *Keeper) describe(ctx context.Context, s *State) error {
 		return err
 	default:
 		s.RequiresMAC, s.RequiresReplay = caps.RequiresMACAddress, caps.RequiresRequestReplay
-		s.Boot = k.store.Boot()
+		s.Boot = k.state.Boot()
 	}
 	if s.Space != "" {
 		return nil
@@ -255,4 +255,4 @@ func (p *Pool) Keeps(a netip.Addr) (what string, ok bool) {
 	return "", false
 }
 
-func (k *Keeper) save(s *State) error { return k.store.Save(remote.Pools, k.r.Network, s) }
+func (k *Keeper) save(s *State) error { return k.state.Save(remote.Pools, k.r.Network, s) }

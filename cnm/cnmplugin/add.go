@@ -21,7 +21,7 @@ import (
 type work struct {
 	r      *plugin.Request
 	conf   *Conf
-	store  *remote.Store
+	state  *remote.Dir
 	env    *netstate.Env
 	client *cnm.Client
 	caps   *cnm.Capabilities
@@ -42,7 +42,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &work{r: r, conf: conf, store: remote.Of(r)}
+	w := &work{r: r, conf: conf, state: remote.Of(r)}
 	if err := w.newKeeper(); err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if r.Session.Dry != nil {
 		return w.explain(ctx)
 	}
-	if err := w.store.Fresh(r, name, func(a *remote.Attachment) error { return w.endAndRelease(ctx, a) }); err != nil {
+	if err := w.state.Fresh(r, name, func(a *remote.Attachment) error { return w.endAndRelease(ctx, a) }); err != nil {
 		return nil, err
 	}
 	for _, step := range []func(context.Context) error{
@@ -127,7 +127,7 @@ func (w *work) ipamAdd(ctx context.Context) (*spec.Result, error) {
 func (w *work) addresses(ctx context.Context) (err error) {
 	if w.keeper != nil {
 		if w.ipam, err = w.ipamAdd(ctx); err != nil {
-			return errors.Join(err, w.store.Records.Remove(w.r.Network, w.r.Owner, name))
+			return errors.Join(err, w.state.Records.Remove(w.r.Network, w.r.Owner, name))
 		}
 	}
 	w.r.Undo(func(ctx context.Context) error {
@@ -181,7 +181,7 @@ func (w *work) step(what string) error {
 	if err := w.r.Step(what); err != nil {
 		return err
 	}
-	return w.store.Write(w.r.Network, name, w.at)
+	return w.state.Write(w.r.Network, name, w.at)
 }
 
 // explain lists the requests that an ADD would send to the driver. The answers are

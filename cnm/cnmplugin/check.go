@@ -32,8 +32,8 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	if r.Prev() == nil {
 		return spec.Invalid("cnm: Required prevResult missing")
 	}
-	w := &work{r: r, conf: conf, store: remote.Of(r)}
-	if w.at, err = w.store.Read(r, name); err != nil {
+	w := &work{r: r, conf: conf, state: remote.Of(r)}
+	if w.at, err = w.state.Read(r, name); err != nil {
 		return err
 	}
 	if w.at == nil || w.at.Ended {

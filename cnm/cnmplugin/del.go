@@ -21,7 +21,7 @@ import (
 
 // careful prepares a request that must work with any configuration and without one.
 func careful(r *plugin.Request) (*work, error) {
-	w := &work{r: r, store: remote.Of(r), conf: new(Conf)}
+	w := &work{r: r, state: remote.Of(r), conf: new(Conf)}
 	if err := r.Decode(w.conf); err != nil {
 		kernel.Warn(r, err)
 	}
@@ -39,7 +39,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	a, torn := w.store.Take(r, name)
+	a, torn := w.state.Take(r, name)
 	if a == nil { // the interface may still exist, with our mark
 		a = w.derived(&remote.Attachment{Owner: r.Owner})
 	}
@@ -102,7 +102,7 @@ func (w *work) end(ctx context.Context, a *remote.Attachment) (done bool, err er
 func (w *work) done(unreached error) bool { return w.conf.DelIgnoreUnreachable || !cnm.Gone(unreached) }
 
 func (w *work) finish(a *remote.Attachment, unreached error) error {
-	return w.store.Finish(w.r, name, a, unreached, w.conf.DelIgnoreUnreachable)
+	return w.state.Finish(w.r, name, a, unreached, w.conf.DelIgnoreUnreachable)
 }
 
 // endAndRelease ends an attachment that an ADD finds. It gives the addresses back before
@@ -141,7 +141,7 @@ func (w *work) release(ctx context.Context, a *remote.Attachment) error {
 
 // endOthers ends at the driver, now that it answers, what earlier DELs could not.
 func (w *work) endOthers(ctx context.Context) error {
-	w.store.EndOthers(w.r, name, func(a *remote.Attachment) error { return w.endAndRelease(ctx, a) })
+	w.state.EndOthers(w.r, name, func(a *remote.Attachment) error { return w.endAndRelease(ctx, a) })
 	return nil
 }
 
@@ -152,7 +152,7 @@ func (w *work) endAtDriver(ctx context.Context, a *remote.Attachment) (unreached
 	id := &cnm.EndpointRequest{NetworkID: a.NetworkID, EndpointID: a.EndpointID}
 	c, unreached := w.reach(a)
 	if c != nil && unreached == nil {
-		w.store.MarkEnded(w.r, name, a)
+		w.state.MarkEnded(w.r, name, a)
 	}
 	if a.Opened && unreached == nil {
 		unreached = w.ended(c.RevokeExternalConnectivity(ctx, id))
@@ -240,7 +240,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	ok, err := w.store.Collect(r, name, func(a *remote.Attachment) error {
+	ok, err := w.state.Collect(r, name, func(a *remote.Attachment) error {
 		if a.EndpointID == "" {
 			a = w.derived(a)
 		}
@@ -256,12 +256,12 @@ func gc(ctx context.Context, r *plugin.Request) error {
 
 // endNetwork gives the pools back and deletes the network if it has no attachments.
 func (w *work) endNetwork(ctx context.Context) error {
-	unlock, err := w.store.Lock(ctx, remote.Networks, w.r.Network)
+	unlock, err := w.state.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if n, err := w.store.Members(w.r.Network, name); err != nil || n > 0 {
+	if n, err := w.state.Members(w.r.Network, name); err != nil || n > 0 {
 		return err
 	}
 	have := w.known()

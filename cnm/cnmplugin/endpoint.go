@@ -74,18 +74,18 @@ func (w *work) keep(ctx context.Context) error {
 		w.at.Interface = w.has
 		return nil
 	}
-	unlock, err := w.store.Lock(ctx, remote.Networks, w.r.Network)
+	unlock, err := w.state.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	for _, p := range chosen {
-		if err := w.store.RefuseUsed(w.r, name, "NetworkDriver.CreateEndpoint", p); err != nil {
+		if err := w.state.RefuseUsed(w.r, name, "NetworkDriver.CreateEndpoint", p); err != nil {
 			return w.blame(err)
 		}
 	}
 	w.at.Interface = w.has
-	return w.store.Write(w.r.Network, name, w.at)
+	return w.state.Write(w.r.Network, name, w.at)
 }
 
 // endpointRequest is the request of CreateEndpoint.
@@ -169,7 +169,7 @@ func (w *work) setWanted() error {
 // sentMAC says whether the IPAM driver asked for the MAC and so got it.
 func (w *work) sentMAC() bool {
 	s := new(cnmipam.State)
-	ok, err := w.store.Load(remote.Pools, w.r.Network, s)
+	ok, err := w.state.Load(remote.Pools, w.r.Network, s)
 	return err == nil && ok && s.RequiresMAC
 }
 

@@ -43,13 +43,13 @@ func (n *Network) Whole() error {
 // ensureNetwork creates the network, at most once, and begins the attachment. It holds
 // the network's lock for both, so that no GC deletes the network in between.
 func (w *work) ensureNetwork(ctx context.Context) error {
-	unlock, err := w.store.Lock(ctx, remote.Networks, w.r.Network)
+	unlock, err := w.state.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	have := new(Network)
-	ok, err := w.store.LoadWhole(w.r, remote.Networks, have)
+	ok, err := w.state.LoadWhole(w.r, remote.Networks, have)
 	switch {
 	case err != nil:
 		return err
@@ -92,15 +92,15 @@ func (w *work) fits(ctx context.Context, have *Network) (ok bool, err error) {
 
 // begin records the attachment before the driver is asked for it.
 func (w *work) begin() error {
-	w.at = w.store.New(w.r, w.net.Driver)
+	w.at = w.state.New(w.r, w.net.Driver)
 	w.at.NetworkID = w.net.Request.NetworkID
 	w.at.EndpointID = remote.ID(w.at.NetworkID, string(w.r.Owner))
-	return w.store.Begin(w.r, name, w.at)
+	return w.state.Begin(w.r, name, w.at)
 }
 
 // replace deletes a network whose configuration changed, if it has no attachments.
 func (w *work) replace(ctx context.Context, have *Network) error {
-	n, err := w.store.Members(w.r.Network, name)
+	n, err := w.state.Members(w.r.Network, name)
 	switch {
 	case err != nil:
 		return err
@@ -134,7 +134,7 @@ func (w *work) createNetwork(ctx context.Context) error {
 	return w.saveNetwork()
 }
 
-func (w *work) saveNetwork() error { return w.store.Save(remote.Networks, w.r.Network, w.net) }
+func (w *work) saveNetwork() error { return w.state.Save(remote.Networks, w.r.Network, w.net) }
 
 // create sends CreateNetwork. A driver that has the network already knows it from an ADD
 // whose end we did not see; if it has no attachments, create deletes and creates it
@@ -144,7 +144,7 @@ func (w *work) create(ctx context.Context) error {
 	if !cnm.SaysExists(err) {
 		return err
 	}
-	n, lerr := w.store.Members(w.r.Network, name)
+	n, lerr := w.state.Members(w.r.Network, name)
 	if lerr != nil || n > 0 {
 		return lerr
 	}
@@ -164,7 +164,7 @@ func (w *work) giveUp(ctx context.Context, failed error) error {
 	if cnm.Gone(failed) {
 		return nil
 	}
-	errs := []error{w.free(ctx, w.client, w.net), w.store.Remove(remote.Networks, w.r.Network)}
+	errs := []error{w.free(ctx, w.client, w.net), w.state.Remove(remote.Networks, w.r.Network)}
 	if w.keeper != nil {
 		errs = append(errs, w.keeper.Release(ctx))
 	}
@@ -209,7 +209,7 @@ func (w *work) networkID() string {
 // configuration when the file cannot be read; nil when there is none.
 func (w *work) known() *Network {
 	have := new(Network)
-	ok, err := w.store.Load(remote.Networks, w.r.Network, have)
+	ok, err := w.state.Load(remote.Networks, w.r.Network, have)
 	switch {
 	case err == nil && ok:
 		return have
@@ -322,7 +322,7 @@ func (w *work) deleteNetwork(ctx context.Context, have *Network) error {
 		}
 		kernel.Warn(w.r, err)
 	}
-	return w.store.Remove(remote.Networks, w.r.Network)
+	return w.state.Remove(remote.Networks, w.r.Network)
 }
 
 func (w *work) free(ctx context.Context, c *cnm.Client, have *Network) error {
@@ -335,14 +335,14 @@ func (w *work) free(ctx context.Context, c *cnm.Client, have *Network) error {
 // createAgain repeats CreateNetwork for a driver that has forgotten the network: many
 // keep their networks only in memory. ok is false if the driver had not forgotten it.
 func (w *work) createAgain(ctx context.Context) (ok bool) {
-	unlock, err := w.store.Lock(ctx, remote.Networks, w.r.Network)
+	unlock, err := w.state.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {
 		kernel.Warn(w.r, err)
 		return false
 	}
 	defer unlock()
 	now := new(Network)
-	if ok, err := w.store.Load(remote.Networks, w.r.Network, now); err == nil && ok && now.Again > w.net.Again {
+	if ok, err := w.state.Load(remote.Networks, w.r.Network, now); err == nil && ok && now.Again > w.net.Again {
 		return true // another ADD was faster
 	}
 	w.net.Nodes = nil // the driver forgot them too

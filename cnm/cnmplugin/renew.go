@@ -28,7 +28,7 @@ func (w *work) outdated(ctx context.Context, have *Network) (bool, error) {
 		if slices.Equal(prefixes(now), prefixes(slices.Concat(was.IPv4Data, was.IPv6Data))) {
 			return false, nil
 		}
-		n, err := w.store.Members(w.r.Network, name)
+		n, err := w.state.Members(w.r.Network, name)
 		return n == 0, err
 	}
 	return false, nil

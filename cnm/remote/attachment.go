@@ -61,17 +61,17 @@ type Address struct {
 }
 
 // New is the attachment of a request.
-func (s *Store) New(r *plugin.Request, at cnm.Endpoint) *Attachment {
-	return &Attachment{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: s.boot, mark: life.MarkOf(r.NetNS, s.boot)}
+func (d *Dir) New(r *plugin.Request, at cnm.Endpoint) *Attachment {
+	return &Attachment{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: d.boot, mark: life.MarkOf(r.NetNS, d.boot)}
 }
 
 // Write stores an attachment and locks it until the session ends.
-func (s *Store) Write(network, pluginName string, a *Attachment) error {
+func (d *Dir) Write(network, pluginName string, a *Attachment) error {
 	rec, err := a.record(network, pluginName)
 	if err != nil {
 		return err
 	}
-	return s.Records.Write(rec)
+	return d.Records.Write(rec)
 }
 
 func (a *Attachment) record(network, pluginName string) (*record.Record, error) {
@@ -86,17 +86,17 @@ func (a *Attachment) record(network, pluginName string) (*record.Record, error) 
 }
 
 // Begin writes the attachment of an ADD.
-func (s *Store) Begin(r *plugin.Request, pluginName string, a *Attachment) error {
+func (d *Dir) Begin(r *plugin.Request, pluginName string, a *Attachment) error {
 	if err := r.Step("record " + pluginName); err != nil {
 		return err
 	}
-	return s.Write(r.Network, pluginName, a)
+	return d.Write(r.Network, pluginName, a)
 }
 
 // Take reads and locks the attachment of a DEL; nil when there is none. torn says that it
 // exists but cannot be read.
-func (s *Store) Take(r *plugin.Request, pluginName string) (a *Attachment, torn bool) {
-	rec, err := s.Records.Take(r.Network, r.Owner, pluginName)
+func (d *Dir) Take(r *plugin.Request, pluginName string) (a *Attachment, torn bool) {
+	rec, err := d.Records.Take(r.Network, r.Owner, pluginName)
 	if err == nil && rec != nil {
 		a, err = fromRecord(rec)
 	}
@@ -107,8 +107,8 @@ func (s *Store) Take(r *plugin.Request, pluginName string) (a *Attachment, torn 
 }
 
 // Read is Take without the lock, and with the error.
-func (s *Store) Read(r *plugin.Request, pluginName string) (*Attachment, error) {
-	rec, err := s.Records.Read(r.Network, r.Owner, pluginName)
+func (d *Dir) Read(r *plugin.Request, pluginName string) (*Attachment, error) {
+	rec, err := d.Records.Read(r.Network, r.Owner, pluginName)
 	if err != nil || rec == nil {
 		return nil, err
 	}
@@ -126,25 +126,25 @@ func fromRecord(rec *record.Record) (*Attachment, error) {
 
 // Dead says whether an attachment is over, even without a DEL: its container's namespace
 // is gone, or the node has booted since.
-func (s *Store) Dead(a *Attachment) bool {
-	if a.Ended || a.Boot != s.boot {
+func (d *Dir) Dead(a *Attachment) bool {
+	if a.Ended || a.Boot != d.boot {
 		return true
 	}
-	state, _ := life.At(a.NetNS, a.mark, s.proc)
+	state, _ := life.At(a.NetNS, a.mark, d.proc)
 	return state == life.Dead
 }
 
 // Fresh prepares an ADD: end ends a dead attachment of the same name; a living one is
 // refused.
-func (s *Store) Fresh(r *plugin.Request, pluginName string, end func(*Attachment) error) error {
-	old, err := s.Read(r, pluginName)
+func (d *Dir) Fresh(r *plugin.Request, pluginName string, end func(*Attachment) error) error {
+	old, err := d.Read(r, pluginName)
 	if err != nil {
 		kernel.Warn(r, err) // treated as none; Write replaces it
 	}
 	if old == nil {
 		return nil
 	}
-	if !s.Dead(old) {
+	if !d.Dead(old) {
 		return spec.Errorf(spec.CodeInternal, "%s: container %s has interface %s already", pluginName, r.ContainerID, r.IfName)
 	}
 	return end(old)
@@ -152,8 +152,8 @@ func (s *Store) Fresh(r *plugin.Request, pluginName string, end func(*Attachment
 
 // List reads the attachments of a network, as far as they can be read; torn are the
 // owners of the others.
-func (s *Store) List(network, pluginName string) (list []*Attachment, torn []owner.Key, err error) {
-	records, broken, err := s.Records.Scan(network)
+func (d *Dir) List(network, pluginName string) (list []*Attachment, torn []owner.Key, err error) {
+	records, broken, err := d.Records.Scan(network)
 	for _, rec := range records {
 		if rec.Plugin != pluginName {
 			continue
@@ -174,15 +174,15 @@ func (s *Store) List(network, pluginName string) (list []*Attachment, torn []own
 }
 
 // Members is the number of attachments of a network, also of those that cannot be read.
-func (s *Store) Members(network, pluginName string) (int, error) {
-	list, torn, err := s.List(network, pluginName)
+func (d *Dir) Members(network, pluginName string) (int, error) {
+	list, torn, err := d.List(network, pluginName)
 	return len(list) + len(torn), err
 }
 
 // Collect calls end for the attachments that a GC request does not name, and for those
 // that have ended; ok is false when it has no list, which permits nothing. It leaves out
 // attachments that an ADD or DEL works on.
-func (s *Store) Collect(r *plugin.Request, pluginName string, end func(*Attachment) error) (ok bool, err error) {
+func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*Attachment) error) (ok bool, err error) {
 	keep, ok := r.Valid()
 	if !ok {
 		return false, nil
@@ -192,17 +192,17 @@ func (s *Store) Collect(r *plugin.Request, pluginName string, end func(*Attachme
 	for _, v := range valid {
 		living[owner.Of(r.Network, v.ContainerID, v.IfName)] = true
 	}
-	list, torn, err := s.List(r.Network, pluginName)
+	list, torn, err := d.List(r.Network, pluginName)
 	errs := []error{err}
 	for _, o := range torn {
 		list = append(list, &Attachment{Owner: o})
 	}
 	for _, a := range list {
 		kept := living[a.Owner] || a.ContainerID != "" && keep(a.ContainerID, a.IfName)
-		if !a.Ended && (kept || s.newer(r, a.Owner, pluginName)) || s.Records.Busy(r.Network, a.Owner, pluginName) {
+		if !a.Ended && (kept || d.newer(r, a.Owner, pluginName)) || d.Records.Busy(r.Network, a.Owner, pluginName) {
 			continue
 		}
-		if a = s.claim(r, pluginName, a); a != nil {
+		if a = d.claim(r, pluginName, a); a != nil {
 			errs = append(errs, end(a))
 		}
 	}
@@ -210,8 +210,8 @@ func (s *Store) Collect(r *plugin.Request, pluginName string, end func(*Attachme
 }
 
 // newer says that an attachment is newer than a GC's list.
-func (s *Store) newer(r *plugin.Request, o owner.Key, pluginName string) bool {
-	return s.Records.Since(&record.Record{Network: r.Network, Owner: o, Plugin: pluginName}).After(r.Listed())
+func (d *Dir) newer(r *plugin.Request, o owner.Key, pluginName string) bool {
+	return d.Records.Since(&record.Record{Network: r.Network, Owner: o, Plugin: pluginName}).After(r.Listed())
 }
 
 // othersTime is how long an ADD keeps starting to end other attachments.
@@ -220,8 +220,8 @@ const othersTime = 5 * time.Second
 // EndOthers calls end for the attachments that earlier DELs could not end at the driver,
 // now that it answers; also for one of the attachment itself, since Fresh may have run
 // too early. What a slow driver has no time for is left to a later ADD or GC.
-func (s *Store) EndOthers(r *plugin.Request, pluginName string, end func(*Attachment) error) {
-	list, _, err := s.List(r.Network, pluginName)
+func (d *Dir) EndOthers(r *plugin.Request, pluginName string, end func(*Attachment) error) {
+	list, _, err := d.List(r.Network, pluginName)
 	if err != nil {
 		kernel.Warn(r, err)
 	}
@@ -230,7 +230,7 @@ func (s *Store) EndOthers(r *plugin.Request, pluginName string, end func(*Attach
 		if !a.Ended || time.Since(start) > othersTime {
 			continue
 		}
-		if a = s.claim(r, pluginName, a); a == nil {
+		if a = d.claim(r, pluginName, a); a == nil {
 			continue
 		}
 		if err := end(a); err != nil {
@@ -241,8 +241,8 @@ func (s *Store) EndOthers(r *plugin.Request, pluginName string, end func(*Attach
 
 // claim locks an attachment of another request, and reads it again. nil: another process
 // works on it, or it has changed.
-func (s *Store) claim(r *plugin.Request, pluginName string, a *Attachment) *Attachment {
-	rec, ok, err := s.Records.TryTake(r.Network, a.Owner, pluginName, 0)
+func (d *Dir) claim(r *plugin.Request, pluginName string, a *Attachment) *Attachment {
+	rec, ok, err := d.Records.TryTake(r.Network, a.Owner, pluginName, 0)
 	if !ok {
 		return nil
 	}
@@ -262,37 +262,37 @@ func (s *Store) claim(r *plugin.Request, pluginName string, a *Attachment) *Atta
 // Finish removes an attachment's record after the driver has ended the attachment, or
 // keeps the record for later when the driver was away: unreached says why. Only errors of
 // our own fail.
-func (s *Store) Finish(r *plugin.Request, pluginName string, a *Attachment, unreached error, forget bool) error {
+func (d *Dir) Finish(r *plugin.Request, pluginName string, a *Attachment, unreached error, forget bool) error {
 	if !cnm.Gone(unreached) || forget {
 		if unreached != nil {
 			kernel.Warn(r, unreached)
 		}
-		return s.Records.Remove(r.Network, a.Owner, pluginName)
+		return d.Records.Remove(r.Network, a.Owner, pluginName)
 	}
 	kernel.Warn(r, fmt.Errorf("%w; a later ADD or GC of network %s tries again", unreached, r.Network))
 	if a.ContainerID == "" {
 		return nil // a torn record is kept as it is
 	}
-	return s.rewriteEnded(r, pluginName, a)
+	return d.rewriteEnded(r, pluginName, a)
 }
 
 // MarkEnded records that an attachment is over before the driver is asked to end it: from
 // then on its addresses may be another's. An attachment that was never written does not
 // need this.
-func (s *Store) MarkEnded(r *plugin.Request, pluginName string, a *Attachment) {
+func (d *Dir) MarkEnded(r *plugin.Request, pluginName string, a *Attachment) {
 	if a.Ended || a.ContainerID == "" {
 		return
 	}
-	if err := s.rewriteEnded(r, pluginName, a); err != nil { // a full disk must not stop a DEL
+	if err := d.rewriteEnded(r, pluginName, a); err != nil { // a full disk must not stop a DEL
 		kernel.Warn(r, err)
 	}
 }
 
-func (s *Store) rewriteEnded(r *plugin.Request, pluginName string, a *Attachment) error {
+func (d *Dir) rewriteEnded(r *plugin.Request, pluginName string, a *Attachment) error {
 	a.Ended = true
 	rec, err := a.record(r.Network, pluginName)
 	if err != nil {
 		return err
 	}
-	return s.Records.Rewrite(rec)
+	return d.Records.Rewrite(rec)
 }

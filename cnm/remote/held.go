@@ -21,10 +21,10 @@ import (
 // Holder finds the living attachment of a plugin, other than self's, that has an address
 // in a network; nil when there is none. An attachment that is about to give it back
 // (Ending) does not count: the driver may already give the address to another.
-func (s *Store) Holder(network, pluginName string, self owner.Key, addr netip.Addr) (*Attachment, error) {
-	list, _, err := s.List(network, pluginName)
+func (d *Dir) Holder(network, pluginName string, self owner.Key, addr netip.Addr) (*Attachment, error) {
+	list, _, err := d.List(network, pluginName)
 	for _, a := range list {
-		if a.Owner != self && a.has(addr) && !s.Dead(a) {
+		if a.Owner != self && a.has(addr) && !d.Dead(a) {
 			return a, nil
 		}
 	}
@@ -41,8 +41,8 @@ func (a *Attachment) has(addr netip.Addr) bool {
 // RefuseUsed refuses an address that a driver gave by a method although another container has
 // it. The caller holds the network's lock until it has recorded the address, so that of
 // two containers that get one address at once only one keeps it.
-func (s *Store) RefuseUsed(r *plugin.Request, pluginName, method string, p netip.Prefix) error {
-	other, err := s.Holder(r.Network, pluginName, r.Owner, p.Addr())
+func (d *Dir) RefuseUsed(r *plugin.Request, pluginName, method string, p netip.Prefix) error {
+	other, err := d.Holder(r.Network, pluginName, r.Owner, p.Addr())
 	if other == nil {
 		return err
 	}

@@ -59,13 +59,13 @@ func (x Subnet) masquerade() string { return "masquerade-" + x.Prefix.String() }
 // holder is the mesh as a holder of facts. It is not an attachment, so gc does not look for a
 // container.
 type holder struct {
-	mark  mark
-	store *record.Store
+	mark    mark
+	records *record.Dir
 }
 
 // keep adds the masquerades of an earlier release that must stay.
 func (h holder) keep(subnets []Subnet) ([]Subnet, error) {
-	held, err := h.store.Held(h.mark.holder())
+	held, err := h.records.Held(h.mark.holder())
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ const first = "bridge"
 // counted reports whether the mesh's masquerade may be the only one that an attachment of the
 // network has. The records show it. If a record cannot be read, counted returns true.
 func (h holder) counted(network string) bool {
-	records, torn, err := h.store.Scan(network)
+	records, torn, err := h.records.Scan(network)
 	return err != nil || len(torn) > 0 || slices.ContainsFunc(records, func(r *record.Record) bool {
 		return r.Plugin == first && !slices.ContainsFunc(r.Elements, nft.Element.Masquerades)
 	})
@@ -94,7 +94,7 @@ func (h holder) counted(network string) bool {
 // firewall.
 func (h holder) take(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
 	var errs []error
-	held := &netstate.Env{NFT: env.NFT, Records: h.store}
+	held := &netstate.Env{NFT: env.NFT, Records: h.records}
 	for _, x := range subnets {
 		for _, f := range x.facts() {
 			_, err := netstate.Fact{Fact: f, Owner: h.mark.holder()}.Ensure(ctx, held)
@@ -112,13 +112,13 @@ func (h holder) drop(ctx context.Context, env *netstate.Env, subnets []Subnet) e
 			want = append(want, f.Name)
 		}
 	}
-	held, err := h.store.Held(h.mark.holder())
+	held, err := h.records.Held(h.mark.holder())
 	errs := []error{err}
 	for _, name := range held {
 		if slices.Contains(want, name) {
 			continue
 		}
-		if err := netstate.ReleaseFact(ctx, h.store, name, h.mark.holder(), env.NFT); err != nil {
+		if err := netstate.ReleaseFact(ctx, h.records, name, h.mark.holder(), env.NFT); err != nil {
 			errs = append(errs, fmt.Errorf("release %s: %w", name, err))
 		}
 	}

@@ -165,7 +165,7 @@ func accepted(f record.Fact, subnets ...netip.Prefix) []iptnft.Source {
 // The subnets of networks may be nested, and a set holds only the widest range. So when
 // ReleaseFact removes a range, it queues the ranges of other facts inside it again. It leaves
 // all other facts alone, because other processes may release them at the same time.
-func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key, fw *nft.Conn, before ...func(record.Fact) error) error {
+func ReleaseFact(ctx context.Context, s *record.Dir, name string, o owner.Key, fw *nft.Conn, before ...func(record.Fact) error) error {
 	return s.Release(ctx, name, o, func(f record.Fact) error {
 		for _, fn := range before {
 			if err := fn(f); err != nil {
@@ -184,7 +184,7 @@ func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key,
 
 // unaccept stops accepting the fact's sources that no other fact on the same bridge accepts.
 // Networks that differ only in the operator's chain share these rules.
-func unaccept(s *record.Store, f record.Fact, fw *nft.Conn) {
+func unaccept(s *record.Dir, f record.Fact, fw *nft.Conn) {
 	if len(f.Accepts) == 0 {
 		return
 	}
@@ -203,7 +203,7 @@ func unaccept(s *record.Store, f record.Fact, fw *nft.Conn) {
 
 // AdminNamed reports whether an attachment names an operator's chain, or a fact other than
 // except does. If a record or fact cannot be read, AdminNamed returns true.
-func AdminNamed(s *record.Store, adminChain, except string) bool {
+func AdminNamed(s *record.Dir, adminChain, except string) bool {
 	records, torn, err := s.Scan("")
 	_, facts, ferr := s.Facts()
 	return err != nil || ferr != nil || len(torn) > 0 ||
@@ -225,7 +225,7 @@ func send(ctx context.Context, fw *nft.Conn) error {
 
 // nested returns elements of other facts that lie within a range of f. If f has no ranges, it
 // returns at once and does not read the other facts; there may be as many as attachments.
-func nested(s *record.Store, f record.Fact) (out []nft.Element) {
+func nested(s *record.Dir, f record.Fact) (out []nft.Element) {
 	if !slices.ContainsFunc(f.Elements, func(e nft.Element) bool { return len(e.KeyEnd) > 0 }) {
 		return nil
 	}

@@ -56,7 +56,7 @@ type Env struct {
 
 	// Records stores the facts that attachments share, and notes about what was made for a
 	// network. It may be nil if the state has no Fact; then nothing is noted.
-	Records *record.Store
+	Records *record.Dir
 
 	// Warn receives failures that do not fail the request, such as a sysctl that cannot be
 	// written because /proc/sys is read-only.

@@ -29,53 +29,53 @@ const claimSuffix = ".gc~"
 // attachment take. If a gc is killed, its claim ends at once.
 const claimTime = 30 * time.Second
 
-func (s *Store) claimPath(network string, o owner.Key) string {
-	return filepath.Join(s.Dir, attachments, network, string(o)+claimSuffix)
+func (d *Dir) claimPath(network string, o owner.Key) string {
+	return filepath.Join(d.Path, attachments, network, string(o)+claimSuffix)
 }
 
 // Claim makes ADDs of an attachment wait until release is called.
-func (s *Store) Claim(network string, o owner.Key) (release func(), err error) {
-	if err := s.guard(attachments, network); err != nil {
+func (d *Dir) Claim(network string, o owner.Key) (release func(), err error) {
+	if err := d.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("claim attachment: %w", err)
 	}
-	path := s.claimPath(network, o)
-	if !s.lock(path, patience) {
+	path := d.claimPath(network, o)
+	if !d.lock(path, patience) {
 		return nil, fmt.Errorf("claim attachment: %s: %w", path, errClaimed)
 	}
-	if err := s.place(path, nil); err != nil {
+	if err := d.place(path, nil); err != nil {
 		return nil, fmt.Errorf("claim attachment: %w", err)
 	}
-	return func() { s.dropClaim(path) }, nil
+	return func() { d.dropClaim(path) }, nil
 }
 
-func (s *Store) dropClaim(path string) {
+func (d *Dir) dropClaim(path string) {
 	_ = durable.Remove(path) // a file that remains is no claim; the next ADD or gc removes it
-	s.unlock(path)
+	d.unlock(path)
 	removeEmpty(filepath.Dir(path))
 }
 
 // yield waits for a gc that has claimed the attachment. It reports whether there was one.
-func (s *Store) yield(network string, o owner.Key) bool {
-	path := s.claimPath(network, o)
-	if s.holds(path) || errors.Is(unix.Access(path, unix.F_OK), unix.ENOENT) {
+func (d *Dir) yield(network string, o owner.Key) bool {
+	path := d.claimPath(network, o)
+	if d.holds(path) || errors.Is(unix.Access(path, unix.F_OK), unix.ENOENT) {
 		return false
 	}
-	if !s.lock(path, claimTime) {
+	if !d.lock(path, claimTime) {
 		return false // the gc hangs, and the container must not wait longer
 	}
-	s.dropClaim(path)
+	d.dropClaim(path)
 	return true
 }
 
 // SweepClaims removes the claims of killed gc processes.
-func (s *Store) SweepClaims() error {
-	if err := s.guard(attachments); err != nil {
+func (d *Dir) SweepClaims() error {
+	if err := d.guard(attachments); err != nil {
 		return fmt.Errorf("sweep claims: %w", err)
 	}
-	found, err := filepath.Glob(filepath.Join(s.Dir, attachments, "*", "*"+claimSuffix))
+	found, err := filepath.Glob(filepath.Join(d.Path, attachments, "*", "*"+claimSuffix))
 	for _, path := range found {
-		if s.lock(path, 0) {
-			s.dropClaim(path)
+		if d.lock(path, 0) {
+			d.dropClaim(path)
 		}
 	}
 	return err
@@ -100,15 +100,15 @@ var errClaimed = errors.New("another gc has claimed it")
 // itself returns a reason. If the attachment stays, Seize keeps no claim and no lock.
 // Otherwise release ends the claim; the locks end when the records are removed, or with Unlock
 // or Close.
-func (s *Store) Seize(network string, o owner.Key, judge func([]CurrentRecord) (keepReason string)) (release func(), keepReason string, err error) {
-	drop, err := s.Claim(network, o)
+func (d *Dir) Seize(network string, o owner.Key, judge func([]CurrentRecord) (keepReason string)) (release func(), keepReason string, err error) {
+	drop, err := d.Claim(network, o)
 	if errors.Is(err, errClaimed) {
 		return nil, InUse, nil
 	}
 	if err != nil {
 		return nil, "", err
 	}
-	list, taken, free := s.takeAll(network, o)
+	list, taken, free := d.takeAll(network, o)
 	if keepReason = InUse; free {
 		keepReason = judge(list)
 	}
@@ -116,17 +116,17 @@ func (s *Store) Seize(network string, o owner.Key, judge func([]CurrentRecord) (
 		return drop, "", nil
 	}
 	for _, path := range taken {
-		s.unlock(path)
+		d.unlock(path)
 	}
 	drop()
 	return nil, keepReason, nil
 }
 
 // Current returns the records of one owner, including torn ones.
-func (s *Store) Current(network string, o owner.Key) (list []CurrentRecord) {
-	paths, _ := filepath.Glob(s.path(network, o, "*")) // cannot fail: the names were validated
+func (d *Dir) Current(network string, o owner.Key) (list []CurrentRecord) {
+	paths, _ := filepath.Glob(d.path(network, o, "*")) // cannot fail: the names were validated
 	for _, path := range paths {
-		if r, err := s.readFound(path); !durable.IsTemp(path) && (r != nil || err != nil) {
+		if r, err := d.readFound(path); !durable.IsTemp(path) && (r != nil || err != nil) {
 			list = append(list, CurrentRecord{Plugin: filepath.Base(path)[owner.Len+1:], Record: r})
 		}
 	}
@@ -135,22 +135,22 @@ func (s *Store) Current(network string, o owner.Key) (list []CurrentRecord) {
 
 // takeAll locks and reads the records of one owner. free is false if another process uses one
 // of them.
-func (s *Store) takeAll(network string, o owner.Key) (list []CurrentRecord, taken []string, free bool) {
-	paths, _ := filepath.Glob(s.path(network, o, "*")) // cannot fail: the names were validated
+func (d *Dir) takeAll(network string, o owner.Key) (list []CurrentRecord, taken []string, free bool) {
+	paths, _ := filepath.Glob(d.path(network, o, "*")) // cannot fail: the names were validated
 	for _, path := range paths {
 		if durable.IsTemp(path) {
 			continue
 		}
-		held := s.holds(path)
-		if !s.lock(path, 0) {
+		held := d.holds(path)
+		if !d.lock(path, 0) {
 			return nil, taken, false
 		}
 		if !held {
 			taken = append(taken, path)
 		}
 		now := versionAt(path)
-		s.know(path, now)
-		r, err := s.readFound(path)
+		d.know(path, now)
+		r, err := d.readFound(path)
 		if r == nil && err == nil {
 			continue // another process has removed it
 		}

@@ -54,7 +54,7 @@ type DeviceRoute struct {
 // OfDrivers returns the store of patchbay-cnm in a state directory. It lists what the plugins
 // of patchbay-cnm requested from Docker's drivers. It survives a reboot, as the drivers' own
 // state does.
-func OfDrivers(stateDir string) *Store { return New(filepath.Join(stateDir, "cnm")) }
+func OfDrivers(stateDir string) *Dir { return New(filepath.Join(stateDir, "cnm")) }
 
 // Driver is the part of Record.Remote whose format package cnm/remote keeps stable. It serves
 // readers that do not know the protocol of the drivers.

@@ -32,7 +32,7 @@ const patience = time.Second
 // used.
 const lockStep = time.Millisecond
 
-// locks holds the locked files of a Store by path, and the version of each file that the Store
+// locks holds the locked files of a Dir by path, and the version of each file that the Store
 // has seen.
 type locks struct {
 	mu    sync.Mutex
@@ -41,29 +41,29 @@ type locks struct {
 }
 
 // Take works like Read for a caller that will remove what the record lists. It first locks the
-// record. The lock ends when the Store is closed or the record is removed. If another process
+// record. The lock ends when the Dir is closed or the record is removed. If another process
 // holds the lock for more than a second, Take continues without it.
-func (s *Store) Take(network string, o owner.Key, plugin string) (*Record, error) {
-	if s.guard(attachments, network) != nil {
-		return s.Read(network, o, plugin)
+func (d *Dir) Take(network string, o owner.Key, plugin string) (*Record, error) {
+	if d.guard(attachments, network) != nil {
+		return d.Read(network, o, plugin)
 	}
-	r, _, err := s.take(s.path(network, o, plugin), patience)
+	r, _, err := d.take(d.path(network, o, plugin), patience)
 	return r, err
 }
 
 // TakeAll works like Take for all records of an owner, of any plugin and network. It skips
 // records that cannot be read.
-func (s *Store) TakeAll(o owner.Key) (list []*Record) {
+func (d *Dir) TakeAll(o owner.Key) (list []*Record) {
 	if !o.Valid() {
 		return nil
 	}
-	paths, _ := filepath.Glob(s.path("*", o, "*")) // cannot fail: o is valid
+	paths, _ := filepath.Glob(d.path("*", o, "*")) // cannot fail: o is valid
 	for _, path := range paths {
 		if durable.IsTemp(path) {
 			continue
 		}
 		network, plugin := filepath.Base(filepath.Dir(path)), filepath.Base(path)[owner.Len+1:]
-		if r, err := s.Take(network, o, plugin); r != nil && err == nil {
+		if r, err := d.Take(network, o, plugin); r != nil && err == nil {
 			list = append(list, r)
 		}
 	}
@@ -72,60 +72,60 @@ func (s *Store) TakeAll(o owner.Key) (list []*Record) {
 
 // take locks and reads a record. If the record did not exist at the first attempt but appears
 // later, take locks again, because the record belongs to a running ADD.
-func (s *Store) take(path string, wait time.Duration) (r *Record, ok bool, err error) {
-	ok = s.lock(path, wait)
-	r, err = s.readKnown(path)
-	if ok && !s.holds(path) && (r != nil || err != nil) {
-		ok = s.lock(path, wait)
-		r, err = s.readKnown(path)
+func (d *Dir) take(path string, wait time.Duration) (r *Record, ok bool, err error) {
+	ok = d.lock(path, wait)
+	r, err = d.readKnown(path)
+	if ok && !d.holds(path) && (r != nil || err != nil) {
+		ok = d.lock(path, wait)
+		r, err = d.readKnown(path)
 	}
 	return r, ok, err
 }
 
 // TryTake works like Take for a caller that can try again later. ok is false if another
 // process still has the lock after wait.
-func (s *Store) TryTake(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
-	if err := s.guard(attachments, network); err != nil {
+func (d *Dir) TryTake(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
+	if err := d.guard(attachments, network); err != nil {
 		return nil, true, fmt.Errorf("read record: %w: %w", ErrBroken, err)
 	}
-	if r, ok, err = s.take(s.path(network, o, plugin), wait); !ok {
+	if r, ok, err = d.take(d.path(network, o, plugin), wait); !ok {
 		return nil, false, nil
 	}
 	return r, true, err
 }
 
 // Busy reports whether another process has locked the record now.
-func (s *Store) Busy(network string, o owner.Key, plugin string) bool {
-	path := s.path(network, o, plugin)
-	if s.holds(path) {
+func (d *Dir) Busy(network string, o owner.Key, plugin string) bool {
+	path := d.path(network, o, plugin)
+	if d.holds(path) {
 		return false
 	}
-	if !s.lock(path, 0) {
+	if !d.lock(path, 0) {
 		return true
 	}
-	s.unlock(path)
+	d.unlock(path)
 	return false
 }
 
-// Unlock releases the lock of a record before the Store is closed.
-func (s *Store) Unlock(network string, o owner.Key, plugin string) {
-	s.unlock(s.path(network, o, plugin))
+// Unlock releases the lock of a record before the Dir is closed.
+func (d *Dir) Unlock(network string, o owner.Key, plugin string) {
+	d.unlock(d.path(network, o, plugin))
 }
 
 // Close releases all locks.
-func (s *Store) Close() {
-	s.locks.mu.Lock()
-	defer s.locks.mu.Unlock()
-	for _, fd := range s.locks.held {
+func (d *Dir) Close() {
+	d.locks.mu.Lock()
+	defer d.locks.mu.Unlock()
+	for _, fd := range d.locks.held {
 		unix.Close(fd) //nolint:errcheck // read only, or written already
 	}
-	s.locks.held = nil
+	d.locks.held = nil
 }
 
 // lock locks a file and returns false if another process has the lock. It returns true without
 // a lock if the file is missing, cannot be opened, or is on a file system without locks.
-func (s *Store) lock(path string, wait time.Duration) bool {
-	if s.holds(path) {
+func (d *Dir) lock(path string, wait time.Duration) bool {
+	if d.holds(path) {
 		return true
 	}
 	for end := time.Now().Add(wait); ; {
@@ -135,7 +135,7 @@ func (s *Store) lock(path string, wait time.Duration) bool {
 		}
 		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && isAt(fd, path) {
-			s.keep(path, fd)
+			d.keep(path, fd)
 			return true
 		}
 		unix.Close(fd) //nolint:errcheck // read only
@@ -159,53 +159,53 @@ func isAt(fd int, path string) bool {
 	return open.Dev == there.Dev && open.Ino == there.Ino
 }
 
-func (s *Store) holds(path string) bool {
-	s.locks.mu.Lock()
-	defer s.locks.mu.Unlock()
-	_, ok := s.locks.held[path]
+func (d *Dir) holds(path string) bool {
+	d.locks.mu.Lock()
+	defer d.locks.mu.Unlock()
+	_, ok := d.locks.held[path]
 	return ok
 }
 
 // keep stores a lock. It releases the lock of an earlier file at the same path.
-func (s *Store) keep(path string, fd int) {
-	s.locks.mu.Lock()
-	defer s.locks.mu.Unlock()
-	if old, ok := s.locks.held[path]; ok {
+func (d *Dir) keep(path string, fd int) {
+	d.locks.mu.Lock()
+	defer d.locks.mu.Unlock()
+	if old, ok := d.locks.held[path]; ok {
 		unix.Close(old) //nolint:errcheck // read only, or written already
 	}
-	if s.locks.held == nil {
-		s.locks.held = make(map[string]int)
+	if d.locks.held == nil {
+		d.locks.held = make(map[string]int)
 	}
-	s.locks.held[path] = fd
-	s.note(path, versionOf(fd))
+	d.locks.held[path] = fd
+	d.note(path, versionOf(fd))
 }
 
-func (s *Store) unlock(path string) {
-	s.locks.mu.Lock()
-	defer s.locks.mu.Unlock()
-	if fd, ok := s.locks.held[path]; ok {
+func (d *Dir) unlock(path string) {
+	d.locks.mu.Lock()
+	defer d.locks.mu.Unlock()
+	if fd, ok := d.locks.held[path]; ok {
 		unix.Close(fd) //nolint:errcheck // read only, or written already
-		delete(s.locks.held, path)
+		delete(d.locks.held, path)
 	}
 }
 
 // Collecting keeps repair out while a GC works, until done is called. Repairing keeps GCs out.
 // One lock protects all records, because a GC removes thousands of them at once. If the
 // directory of records does not exist, there is nothing to lock.
-func (s *Store) Collecting(ctx context.Context) (done func(), err error) {
-	return s.lockAll(ctx, durable.LockShared)
+func (d *Dir) Collecting(ctx context.Context) (done func(), err error) {
+	return d.lockAll(ctx, durable.LockShared)
 }
 
 // Repairing keeps GCs out while repair works, until done is called.
-func (s *Store) Repairing(ctx context.Context) (done func(), err error) {
-	return s.lockAll(ctx, durable.LockExclusive)
+func (d *Dir) Repairing(ctx context.Context) (done func(), err error) {
+	return d.lockAll(ctx, durable.LockExclusive)
 }
 
-func (s *Store) lockAll(ctx context.Context, lock func(context.Context, int) error) (done func(), err error) {
-	if err := s.guard(attachments); err != nil {
+func (d *Dir) lockAll(ctx context.Context, lock func(context.Context, int) error) (done func(), err error) {
+	if err := d.guard(attachments); err != nil {
 		return nil, fmt.Errorf("lock records: %w", err)
 	}
-	dir := filepath.Join(s.Dir, attachments)
+	dir := filepath.Join(d.Path, attachments)
 	f, err := os.Open(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return func() {}, nil
@@ -254,33 +254,33 @@ func versionOf(fd int) version {
 	return versionIn(&st)
 }
 
-// know stores which version of the file at path this Store has seen.
-func (s *Store) know(path string, v version) {
-	s.locks.mu.Lock()
-	defer s.locks.mu.Unlock()
-	s.note(path, v)
+// know stores which version of the file at path this Dir has seen.
+func (d *Dir) know(path string, v version) {
+	d.locks.mu.Lock()
+	defer d.locks.mu.Unlock()
+	d.note(path, v)
 }
 
 // note works like know for a caller that holds the mutex.
-func (s *Store) note(path string, v version) {
-	if s.locks.stood == nil {
-		s.locks.stood = make(map[string]version)
+func (d *Dir) note(path string, v version) {
+	if d.locks.stood == nil {
+		d.locks.stood = make(map[string]version)
 	}
-	s.locks.stood[path] = v
+	d.locks.stood[path] = v
 }
 
-// known returns the version of the file at path that this Store has seen, if any.
-func (s *Store) known(path string) (v version, ok bool) {
-	s.locks.mu.Lock()
-	defer s.locks.mu.Unlock()
-	v, ok = s.locks.stood[path]
+// known returns the version of the file at path that this Dir has seen, if any.
+func (d *Dir) known(path string) (v version, ok bool) {
+	d.locks.mu.Lock()
+	defer d.locks.mu.Unlock()
+	v, ok = d.locks.stood[path]
 	return v, ok
 }
 
 // Since returns the time at which a record was written, or the zero time if the record no
 // longer exists.
-func (s *Store) Since(r *Record) time.Time {
-	v := versionAt(s.path(r.Network, r.Owner, r.Plugin))
+func (d *Dir) Since(r *Record) time.Time {
+	v := versionAt(d.path(r.Network, r.Owner, r.Plugin))
 	if v == (version{}) {
 		return time.Time{}
 	}

@@ -21,7 +21,7 @@ func TestLock(t *testing.T) {
 	if err := add.Write(r); err != nil {
 		t.Fatal(err)
 	}
-	other := New(add.Dir)
+	other := New(add.Path)
 	if _, ok, err := other.TryTake(r.Network, r.Owner, r.Plugin, 0); ok || err != nil {
 		t.Errorf("taken from an ADD under way: %v, %v", ok, err)
 	}
@@ -37,7 +37,7 @@ func TestLock(t *testing.T) {
 		t.Errorf("after the ADD: %v, %v, %v", got, ok, err)
 	}
 	other.Unlock(r.Network, r.Owner, r.Plugin)
-	if New(add.Dir).Busy(r.Network, r.Owner, r.Plugin) {
+	if New(add.Path).Busy(r.Network, r.Owner, r.Plugin) {
 		t.Error("busy although nobody has it")
 	}
 }
@@ -46,7 +46,7 @@ func TestLock(t *testing.T) {
 // one.
 func TestLockOfWhatIsReplaced(t *testing.T) {
 	first, second := New(t.TempDir()), New("")
-	second.Dir = first.Dir
+	second.Path = first.Path
 	r := sample("c1")
 	if err := first.Write(r); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestScan(t *testing.T) {
 		}
 	}
 	for name, content := range map[string]string{string(r.Owner) + ".bridge": `{"sch`, "README": "x"} {
-		if err := os.WriteFile(filepath.Join(s.Dir, attachments, "pods", name), []byte(content), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.Path, attachments, "pods", name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -139,7 +139,7 @@ func TestScan(t *testing.T) {
 // again, since gc may have removed it.
 func TestClaim(t *testing.T) {
 	gc, add := New(t.TempDir()), New("")
-	add.Dir = gc.Dir
+	add.Path = gc.Path
 	r := sample("c1")
 	release, err := gc.Claim(r.Network, r.Owner)
 	if err != nil {
@@ -170,7 +170,7 @@ func TestClaim(t *testing.T) {
 // The claim of a killed gc blocks no ADD, and the next gc removes it.
 func TestClaimOfAKilledGC(t *testing.T) {
 	s, killed := New(t.TempDir()), New("")
-	killed.Dir = s.Dir
+	killed.Path = s.Path
 	for _, network := range []string{"pods", "others"} {
 		if _, err := killed.Claim(network, sample("c1").Owner); err != nil {
 			t.Fatal(err)
@@ -183,7 +183,7 @@ func TestClaimOfAKilledGC(t *testing.T) {
 	if err := s.SweepClaims(); err != nil {
 		t.Error(err)
 	}
-	if left, err := filepath.Glob(filepath.Join(s.Dir, attachments, "*", "*~")); len(left) > 0 || err != nil {
+	if left, err := filepath.Glob(filepath.Join(s.Path, attachments, "*", "*~")); len(left) > 0 || err != nil {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
@@ -192,13 +192,13 @@ func TestClaimOfAKilledGC(t *testing.T) {
 // if it found none, a new one.
 func TestRemoveWhatWasRead(t *testing.T) {
 	r := sample("c1")
-	for name, began := range map[string]func(*Store){
-		"none":  func(*Store) {},
-		"older": func(add *Store) { write(t, add, r); add.Close() },
+	for name, began := range map[string]func(*Dir){
+		"none":  func(*Dir) {},
+		"older": func(add *Dir) { write(t, add, r); add.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			add, del := New(t.TempDir()), New("")
-			del.Dir = add.Dir
+			del.Path = add.Path
 			began(add)
 			if _, err := del.Read(r.Network, r.Owner, r.Plugin); err != nil {
 				t.Fatal(err)
@@ -209,20 +209,20 @@ func TestRemoveWhatWasRead(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got, err := New(add.Dir).Read(r.Network, r.Owner, r.Plugin); got == nil || err != nil {
+			if got, err := New(add.Path).Read(r.Network, r.Owner, r.Plugin); got == nil || err != nil {
 				t.Errorf("the new record is gone: %v", err)
 			}
 			if err := add.Remove(r.Network, r.Owner, r.Plugin); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := New(add.Dir).Read(r.Network, r.Owner, r.Plugin); got != nil || err != nil {
+			if got, err := New(add.Path).Read(r.Network, r.Owner, r.Plugin); got != nil || err != nil {
 				t.Errorf("its own undo leaves it: %v, %v", got, err)
 			}
 		})
 	}
 }
 
-func write(t *testing.T, s *Store, r *Record) {
+func write(t *testing.T, s *Dir, r *Record) {
 	t.Helper()
 	if err := s.Write(r); err != nil {
 		t.Fatal(err)

@@ -33,19 +33,19 @@ func MadeBridge(name string) string { return "bridge." + name }
 // MadeSysctl returns the name of the note about a sysctl such as net/ipv4/ip_forward.
 func MadeSysctl(key string) string { return "sysctl." + strings.ReplaceAll(key, "/", ".") }
 
-func (s *Store) madePath(name string) string { return filepath.Join(s.Dir, made, name) }
+func (d *Dir) madePath(name string) string { return filepath.Join(d.Path, made, name) }
 
 // NoteMade writes a note. It replaces an older note with the same name.
-func (s *Store) NoteMade(name string, m Made) error {
+func (d *Dir) NoteMade(name string, m Made) error {
 	data, err := json.Marshal(m)
 	if err == nil {
-		err = s.guard(made)
+		err = d.guard(made)
 	}
 	if err == nil {
-		err = os.MkdirAll(filepath.Join(s.Dir, made), 0o700)
+		err = os.MkdirAll(filepath.Join(d.Path, made), 0o700)
 	}
 	if err == nil {
-		err = durable.Write(s.madePath(name), data)
+		err = durable.Write(d.madePath(name), data)
 	}
 	if err != nil {
 		return fmt.Errorf("note %s: %w", name, err)
@@ -54,11 +54,11 @@ func (s *Store) NoteMade(name string, m Made) error {
 }
 
 // Made reads a note. It returns nil if there is none.
-func (s *Store) Made(name string) (*Made, error) {
-	if err := s.guard(made); err != nil {
+func (d *Dir) Made(name string) (*Made, error) {
+	if err := d.guard(made); err != nil {
 		return nil, fmt.Errorf("read note %s: %w: %w", name, ErrBroken, err)
 	}
-	data, err := durable.Read(s.madePath(name))
+	data, err := durable.Read(d.madePath(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -73,23 +73,23 @@ func (s *Store) Made(name string) (*Made, error) {
 }
 
 // ForgetMade removes a note. It accepts that the note is missing.
-func (s *Store) ForgetMade(name string) error {
-	if err := s.guard(made); err != nil {
+func (d *Dir) ForgetMade(name string) error {
+	if err := d.guard(made); err != nil {
 		return fmt.Errorf("forget %s: %w", name, err)
 	}
-	if err := durable.Remove(s.madePath(name)); err != nil {
+	if err := durable.Remove(d.madePath(name)); err != nil {
 		return fmt.Errorf("forget %s: %w", name, err)
 	}
-	removeEmpty(filepath.Join(s.Dir, made))
+	removeEmpty(filepath.Join(d.Path, made))
 	return nil
 }
 
 // ForgetBridge removes the note about a deleted bridge. If an ADD has made another bridge with
 // that name since, it keeps the note.
-func (s *Store) ForgetBridge(link string, index int) error {
+func (d *Dir) ForgetBridge(link string, index int) error {
 	name := MadeBridge(link)
-	if now, err := s.Made(name); err == nil && now != nil && now.Index != index {
+	if now, err := d.Made(name); err == nil && now != nil && now.Index != index {
 		return nil
 	}
-	return s.ForgetMade(name)
+	return d.ForgetMade(name)
 }

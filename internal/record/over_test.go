@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// A Store overwrites the record that it has read, and nothing newer.
+// A Dir overwrites the record that it has read, and nothing newer.
 func TestWriteOver(t *testing.T) {
 	dir := t.TempDir()
 	one, two := New(dir), New(dir)
 	defer one.Close()
 	defer two.Close()
 	want := sample("c1")
-	take := func(s *Store) *Record {
+	take := func(s *Dir) *Record {
 		t.Helper()
 		r, err := s.Take("pods", want.Owner, "bridge")
 		if err != nil {
@@ -23,7 +23,7 @@ func TestWriteOver(t *testing.T) {
 		}
 		return r
 	}
-	write := func(s *Store, changed bool) {
+	write := func(s *Dir, changed bool) {
 		t.Helper()
 		if err := s.WriteOver(want); errors.Is(err, ErrChanged) != changed || !changed && err != nil {
 			t.Errorf("wrote over: %v, want ErrChanged: %v", err, changed)

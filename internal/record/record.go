@@ -112,39 +112,39 @@ func (r *Record) Life(proc string) (state life.State, why string) {
 	return life.At(r.NetNS, r.NetNSMark, proc)
 }
 
-// Store is a directory of records.
-type Store struct {
-	Dir string
+// Dir is a directory of records.
+type Dir struct {
+	Path string
 
 	locks locks
 }
 
 // New returns the store in a run directory.
-func New(runDir string) *Store { return &Store{Dir: runDir} }
+func New(runDir string) *Dir { return &Dir{Path: runDir} }
 
 const attachments = "attachments"
 
-func (s *Store) path(network string, o owner.Key, plugin string) string {
-	return filepath.Join(s.Dir, attachments, network, string(o)+"."+plugin)
+func (d *Dir) path(network string, o owner.Key, plugin string) string {
+	return filepath.Join(d.Path, attachments, network, string(o)+"."+plugin)
 }
 
 // guard returns an error if another user could have made the directories or can write to them.
-func (s *Store) guard(below ...string) error { return durable.CheckDir(s.Dir, below...) }
+func (d *Dir) guard(below ...string) error { return durable.CheckDir(d.Path, below...) }
 
 // Ready returns an error if no record of the network can be written.
-func (s *Store) Ready(network string) error {
-	if err := s.guard(attachments, network); err != nil {
+func (d *Dir) Ready(network string) error {
+	if err := d.guard(attachments, network); err != nil {
 		return err
 	}
-	return durable.WritableDir(filepath.Join(s.Dir, attachments, network))
+	return durable.WritableDir(filepath.Join(d.Path, attachments, network))
 }
 
 // Write stores r and replaces an earlier record of the same plugin and owner. The record stays
-// locked until the Store is closed or the record is removed. network, owner and plugin are
+// locked until the Dir is closed or the record is removed. network, owner and plugin are
 // validated names, so the path cannot leave the directory.
-func (s *Store) Write(r *Record) error {
+func (d *Dir) Write(r *Record) error {
 	for {
-		if err := s.Rewrite(r); err != nil || !s.yield(r.Network, r.Owner) {
+		if err := d.Rewrite(r); err != nil || !d.yield(r.Network, r.Owner) {
 			return err
 		}
 	}
@@ -156,32 +156,32 @@ var ErrChanged = errors.New("another process wrote the record")
 // WriteOver works like Write for a caller that has copied the earlier record into r, or found
 // no earlier record. If the file has changed since then, it writes nothing and returns
 // ErrChanged.
-func (s *Store) WriteOver(r *Record) error {
-	path := s.path(r.Network, r.Owner, r.Plugin)
-	was, known := s.known(path)
+func (d *Dir) WriteOver(r *Record) error {
+	path := d.path(r.Network, r.Owner, r.Plugin)
+	was, known := d.known(path)
 	create := known && was == (version{})
 	if !create {
-		s.lock(path, patience)
+		d.lock(path, patience)
 		if known && was != versionAt(path) {
 			return fmt.Errorf("write record: %s: %w", path, ErrChanged)
 		}
 	}
-	err := s.write(r, create)
+	err := d.write(r, create)
 	if errors.Is(err, fs.ErrExist) {
 		err = fmt.Errorf("write record: %s: %w", path, ErrChanged)
 	}
-	if err == nil && s.yield(r.Network, r.Owner) {
-		return s.Write(r)
+	if err == nil && d.yield(r.Network, r.Owner) {
+		return d.Write(r)
 	}
 	return err
 }
 
 // Rewrite works like Write for a DEL that keeps what it could not finish. It does not wait for
 // a gc, because the gc may have called the DEL.
-func (s *Store) Rewrite(r *Record) error { return s.write(r, false) }
+func (d *Dir) Rewrite(r *Record) error { return d.write(r, false) }
 
 // write replaces a record. If create is set, it makes a new record and fails if one exists.
-func (s *Store) write(r *Record, create bool) error {
+func (d *Dir) write(r *Record, create bool) error {
 	r.Schema = Schema
 	data, err := encode(r)
 	if err != nil {
@@ -190,32 +190,32 @@ func (s *Store) write(r *Record, create bool) error {
 	if len(data) > maxFile {
 		return fmt.Errorf("write record: %d bytes, of %d at most", len(data), maxFile)
 	}
-	if err := s.guard(attachments, r.Network); err != nil {
+	if err := d.guard(attachments, r.Network); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
-	path := s.path(r.Network, r.Owner, r.Plugin)
+	path := d.path(r.Network, r.Owner, r.Plugin)
 	place := durable.CreateLocked
 	if !create {
 		place = durable.WriteLocked
-		s.lock(path, patience) // another process may work with an earlier record
+		d.lock(path, patience) // another process may work with an earlier record
 	}
-	if err := s.placeBy(place, path, data); err != nil {
+	if err := d.placeBy(place, path, data); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
 }
 
-func (s *Store) place(path string, data []byte) error {
-	return s.placeBy(durable.WriteLocked, path, data)
+func (d *Dir) place(path string, data []byte) error {
+	return d.placeBy(durable.WriteLocked, path, data)
 }
 
 // placeBy writes a file with place and keeps the file locked.
-func (s *Store) placeBy(place func(string, []byte) (int, error), path string, data []byte) (err error) {
+func (d *Dir) placeBy(place func(string, []byte) (int, error), path string, data []byte) (err error) {
 	for range 10 { // another process may remove the directory with the network's last record
 		var fd int
 		fd, err = place(path, data)
 		if err == nil {
-			s.keep(path, fd)
+			d.keep(path, fd)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -230,17 +230,17 @@ func (s *Store) placeBy(place func(string, []byte) (int, error), path string, da
 // Read returns the record of a plugin, or nil if there is none. If the record cannot be used
 // (torn, or a newer schema), the error wraps ErrBroken. The caller should report such an error
 // and find the objects by names.
-func (s *Store) Read(network string, o owner.Key, plugin string) (*Record, error) {
-	if err := s.guard(attachments, network); err != nil {
+func (d *Dir) Read(network string, o owner.Key, plugin string) (*Record, error) {
+	if err := d.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("read record: %w: %w", ErrBroken, err)
 	}
-	return s.readKnown(s.path(network, o, plugin))
+	return d.readKnown(d.path(network, o, plugin))
 }
 
 // readKnown reads a record and stores the file's version.
-func (s *Store) readKnown(path string) (*Record, error) {
+func (d *Dir) readKnown(path string) (*Record, error) {
 	v, err := lookAt(path) // look before reading: a record written after this has another version
-	s.know(path, v)
+	d.know(path, v)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -249,15 +249,15 @@ func (s *Store) readKnown(path string) (*Record, error) {
 
 // Find returns the record of a plugin for an owner whose network is not known. It returns nil
 // if there is none.
-func (s *Store) Find(o owner.Key, plugin string) (*Record, error) {
+func (d *Dir) Find(o owner.Key, plugin string) (*Record, error) {
 	if !o.Valid() {
 		return nil, nil
 	}
-	paths, err := filepath.Glob(s.path("*", o, plugin))
+	paths, err := filepath.Glob(d.path("*", o, plugin))
 	if err != nil || len(paths) == 0 {
 		return nil, err
 	}
-	return s.Read(filepath.Base(filepath.Dir(paths[0])), o, plugin)
+	return d.Read(filepath.Base(filepath.Dir(paths[0])), o, plugin)
 }
 
 // ErrBroken means that a record exists but cannot be used.
@@ -298,24 +298,24 @@ func (r *Record) belongs(path string) bool {
 }
 
 // readFound reads a record whose directory was found by a glob pattern.
-func (s *Store) readFound(path string) (*Record, error) {
-	if err := s.guard(attachments, filepath.Base(filepath.Dir(path))); err != nil {
+func (d *Dir) readFound(path string) (*Record, error) {
+	if err := d.guard(attachments, filepath.Base(filepath.Dir(path))); err != nil {
 		return nil, fmt.Errorf("read record %s: %w: %w", path, ErrBroken, err)
 	}
 	return read(path)
 }
 
 // Remove deletes the record of a plugin. With the last record it deletes the network's
-// directory. It deletes only the file that this Store last read, wrote or locked. So a late
+// directory. It deletes only the file that this Dir last read, wrote or locked. So a late
 // DEL does not delete the record of a newer ADD of the same attachment, even if the DEL found
 // no record itself. Remove accepts that the record is missing.
-func (s *Store) Remove(network string, o owner.Key, plugin string) error {
-	if err := s.guard(attachments, network); err != nil {
+func (d *Dir) Remove(network string, o owner.Key, plugin string) error {
+	if err := d.guard(attachments, network); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
-	path := s.path(network, o, plugin)
-	defer s.unlock(path)
-	was, known := s.known(path)
+	path := d.path(network, o, plugin)
+	defer d.unlock(path)
+	was, known := d.known(path)
 	if known && was == (version{}) { // an ADD may write a record at any moment
 		removeEmpty(filepath.Dir(path))
 		return nil
@@ -326,7 +326,7 @@ func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 	if err := durable.Remove(path); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
-	s.know(path, version{})
+	d.know(path, version{})
 	removeEmpty(filepath.Dir(path))
 	return nil
 }
@@ -345,8 +345,8 @@ type Torn struct {
 
 // List reads the records of a network, or of all networks if network is "", in any order. It
 // returns the good records together with the joined errors of the broken ones.
-func (s *Store) List(network string) (records []*Record, err error) {
-	records, torn, err := s.Scan(network)
+func (d *Dir) List(network string) (records []*Record, err error) {
+	records, torn, err := d.Scan(network)
 	errs := []error{err}
 	for _, t := range torn {
 		errs = append(errs, t.Err)
@@ -356,10 +356,10 @@ func (s *Store) List(network string) (records []*Record, err error) {
 
 // Scan works like List, but returns broken records separately if their file names are those of
 // records. The error contains files with other names.
-func (s *Store) Scan(network string) (records []*Record, torn []Torn, err error) {
-	pattern := filepath.Join(s.Dir, attachments, "*", "*")
+func (d *Dir) Scan(network string) (records []*Record, torn []Torn, err error) {
+	pattern := filepath.Join(d.Path, attachments, "*", "*")
 	if network != "" {
-		pattern = filepath.Join(s.Dir, attachments, network, "*")
+		pattern = filepath.Join(d.Path, attachments, network, "*")
 	}
 	paths, err := filepath.Glob(pattern)
 	if err != nil {
@@ -370,7 +370,7 @@ func (s *Store) Scan(network string) (records []*Record, torn []Torn, err error)
 		if durable.IsTemp(path) {
 			continue
 		}
-		r, err := s.readFound(path)
+		r, err := d.readFound(path)
 		t, named := tornAt(path, err)
 		switch {
 		case r != nil:

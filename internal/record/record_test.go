@@ -47,7 +47,7 @@ func TestWriteReadRemove(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if left, err := os.ReadDir(filepath.Join(s.Dir, attachments)); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(filepath.Join(s.Path, attachments)); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	if got, err := s.Read("pods", want.Owner, "bridge"); got != nil || err != nil {
@@ -86,7 +86,7 @@ func TestListReportsBrokenOnesBesideTheGood(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty.bridge": "", "torn.bridge": `{"schema":1,`, "newer.bridge": `{"schema":2,"owner":"nczf7ieoql4ijph"}`, "half.bridge.1~": "x",
 	} {
-		if err := os.WriteFile(filepath.Join(s.Dir, attachments, "pods", name), []byte(content), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.Path, attachments, "pods", name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -157,10 +157,10 @@ func TestAnotherAttachmentsRecordIsBroken(t *testing.T) {
 func TestPlantedDirectories(t *testing.T) {
 	for _, at := range []string{attachments, attachments + "/pods", shared, shared + "/" + hex.EncodeToString([]byte(fact().Name))} {
 		s, outside := New(t.TempDir()), t.TempDir()
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(s.Dir, at)), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(s.Path, at)), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Symlink(outside, filepath.Join(s.Dir, at)); err != nil {
+		if err := os.Symlink(outside, filepath.Join(s.Path, at)); err != nil {
 			t.Fatal(err)
 		}
 		r := sample("c1")
@@ -208,7 +208,7 @@ func TestTheLastHolderRemoves(t *testing.T) {
 			t.Errorf("after release %d: removed %d times, want %d", i, removed, want)
 		}
 	}
-	if left, err := os.ReadDir(filepath.Join(s.Dir, shared)); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(filepath.Join(s.Path, shared)); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }

@@ -54,18 +54,18 @@ type Fact struct {
 
 // factDir returns the directory of a fact. The name is encoded, so the path cannot leave the
 // store.
-func (s *Store) factDir(name string) string {
-	return filepath.Join(s.Dir, shared, hex.EncodeToString([]byte(name)))
+func (d *Dir) factDir(name string) string {
+	return filepath.Join(d.Path, shared, hex.EncodeToString([]byte(name)))
 }
 
 // Hold makes o a holder of f. Call it before the elements are added, so that no other process
 // counts the holders and removes the elements afterwards. For the first holder, Hold calls
 // begin with the fact before it writes the fact. It does so under the fact's lock, because
 // begin may read earlier settings, and no last holder may restore them at the same time.
-func (s *Store) Hold(ctx context.Context, f Fact, o owner.Key, begin func(*Fact) error) error {
-	dir := s.factDir(f.Name)
+func (d *Dir) Hold(ctx context.Context, f Fact, o owner.Key, begin func(*Fact) error) error {
+	dir := d.factDir(f.Name)
 	ref := filepath.Join(dir, refs, string(o))
-	return s.locked(ctx, dir, func() error {
+	return d.locked(ctx, dir, func() error {
 		fresh, err := writeFact(dir, f, begin)
 		if err == nil {
 			err = hold(dir, ref)
@@ -103,12 +103,12 @@ func hold(dir, ref string) error {
 // if remove fails or the process is killed, the next DEL or GC tries again. A killed process
 // may leave a fact without a holder. Any call of Release removes such a fact; a caller that
 // never held it passes an empty o.
-func (s *Store) Release(ctx context.Context, name string, o owner.Key, remove func(Fact) error) error {
-	dir := s.factDir(name)
+func (d *Dir) Release(ctx context.Context, name string, o owner.Key, remove func(Fact) error) error {
+	dir := d.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return s.locked(ctx, dir, func() error {
+	return d.locked(ctx, dir, func() error {
 		ref := filepath.Join(dir, refs, string(o))
 		others, err := heldByOthers(filepath.Join(dir, refs), string(o))
 		if err == nil && !others {
@@ -208,20 +208,20 @@ func readFact(dir string) (f Fact, err error) {
 }
 
 // Fact reads a fact by its name.
-func (s *Store) Fact(name string) (Fact, error) { return readFact(s.factDir(name)) }
+func (d *Dir) Fact(name string) (Fact, error) { return readFact(d.factDir(name)) }
 
 // factDirs lists the directories of all facts.
-func (s *Store) factDirs() (dirs []string, err error) {
-	if err := s.guard(shared); err != nil {
+func (d *Dir) factDirs() (dirs []string, err error) {
+	if err := d.guard(shared); err != nil {
 		return nil, fmt.Errorf("list facts: %w", err)
 	}
-	entries, err := os.ReadDir(filepath.Join(s.Dir, shared))
+	entries, err := os.ReadDir(filepath.Join(d.Path, shared))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list facts: %w", err)
 	}
 	for _, e := range entries {
 		if e.IsDir() { // not a symbolic link
-			dirs = append(dirs, filepath.Join(s.Dir, shared, e.Name()))
+			dirs = append(dirs, filepath.Join(d.Path, shared, e.Name()))
 		}
 	}
 	return dirs, nil
@@ -229,8 +229,8 @@ func (s *Store) factDirs() (dirs []string, err error) {
 
 // Others lists all facts except the one with this name. It skips facts that cannot be read;
 // Facts reports them.
-func (s *Store) Others(name string) (facts []Fact) {
-	dirs, err := s.factDirs()
+func (d *Dir) Others(name string) (facts []Fact) {
+	dirs, err := d.factDirs()
 	if err != nil {
 		return nil
 	}
@@ -244,8 +244,8 @@ func (s *Store) Others(name string) (facts []Fact) {
 }
 
 // Facts lists every fact with its holders.
-func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
-	dirs, err := s.factDirs()
+func (d *Dir) Facts() (map[string][]owner.Key, []Fact, error) {
+	dirs, err := d.factDirs()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -273,8 +273,8 @@ func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
 // locked makes the fact's directory, locks it and runs fn. If another process removes the
 // directory while locked waits, locked starts again. A process that hangs blocks only users of
 // this fact, and only for a limited time (durable.WithLockLimit).
-func (s *Store) locked(ctx context.Context, dir string, fn func() error) error {
-	if err := s.guard(shared, filepath.Base(dir), refs); err != nil {
+func (d *Dir) locked(ctx context.Context, dir string, fn func() error) error {
+	if err := d.guard(shared, filepath.Base(dir), refs); err != nil {
 		return fmt.Errorf("open fact directory: %w", err)
 	}
 	for {
@@ -315,8 +315,8 @@ func lockFact(ctx context.Context, fd int) error {
 
 // Held lists the names of the facts that o holds, without reading the facts. It serves a DEL
 // that has lost its record.
-func (s *Store) Held(o owner.Key) (names []string, err error) {
-	dirs, err := s.factDirs()
+func (d *Dir) Held(o owner.Key) (names []string, err error) {
+	dirs, err := d.factDirs()
 	if err != nil {
 		return nil, err
 	}
@@ -333,19 +333,19 @@ func (s *Store) Held(o owner.Key) (names []string, err error) {
 }
 
 // Holds reports whether o holds the fact with this name.
-func (s *Store) Holds(name string, o owner.Key) bool {
-	_, err := os.Lstat(s.Reference(name, o))
+func (d *Dir) Holds(name string, o owner.Key) bool {
+	_, err := os.Lstat(d.Reference(name, o))
 	return err == nil
 }
 
 // Reference returns the path of the file that makes o a holder of the fact.
-func (s *Store) Reference(name string, o owner.Key) string {
-	return filepath.Join(s.factDir(name), refs, string(o))
+func (d *Dir) Reference(name string, o owner.Key) string {
+	return filepath.Join(d.factDir(name), refs, string(o))
 }
 
 // Stands reports whether the fact with this name has a holder.
-func (s *Store) Stands(name string) bool {
-	yes, _ := heldByOthers(filepath.Join(s.factDir(name), refs), "")
+func (d *Dir) Stands(name string) bool {
+	yes, _ := heldByOthers(filepath.Join(d.factDir(name), refs), "")
 	return yes
 }
 
@@ -355,12 +355,12 @@ func InternalFact(link string) string { return "internal-" + link }
 
 // WhileHeld runs fn with a fact under the fact's lock, so that the last holder cannot remove
 // the fact meanwhile. If the fact has no holder, WhileHeld does nothing.
-func (s *Store) WhileHeld(ctx context.Context, name string, fn func(Fact) error) error {
-	dir := s.factDir(name)
+func (d *Dir) WhileHeld(ctx context.Context, name string, fn func(Fact) error) error {
+	dir := d.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return s.locked(ctx, dir, func() error {
+	return d.locked(ctx, dir, func() error {
 		holders, err := os.ReadDir(filepath.Join(dir, refs))
 		if errors.Is(err, fs.ErrNotExist) || err == nil && len(holders) == 0 {
 			removeEmpty(dir) // released before we had the lock, which made the directory again

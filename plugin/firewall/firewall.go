@@ -233,7 +233,7 @@ func (p *plan) compile(k *kernel.Kernel) (s netstate.State) {
 }
 
 // zoneSources are the attachment's addresses in its zone of firewalld.
-func (p *plan) zoneSources(records *record.Store) (list []source) {
+func (p *plan) zoneSources(records *record.Dir) (list []source) {
 	for _, a := range p.sources {
 		list = append(list, source{p.daemon, p.conf.FirewalldZone, a, p.owner, records})
 	}

@@ -126,7 +126,7 @@ type source struct {
 	zone    string
 	address netip.Prefix
 	owner   owner.Key
-	records *record.Store
+	records *record.Dir
 }
 
 // fact is the name of the fact that the attachments hold.

@@ -27,7 +27,7 @@ import (
 // Kernel belongs to one session.
 type Kernel struct {
 	NFT     *nft.Conn
-	Records *record.Store
+	Records *record.Dir
 
 	session    *plugin.Session
 	host       *nl.Conn

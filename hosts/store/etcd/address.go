@@ -26,7 +26,7 @@ import (
 // TLS with the authorities of the system, or with those in ca. etcd uses TLS too if it has ca,
 // cert or key. A password may follow the user in the URL, but then the list of processes shows
 // it to other users.
-func Open(ctx context.Context, address string) (*Store, error) {
+func Open(ctx context.Context, address string) (*Engine, error) {
 	return openURL(ctx, address, false, nil)
 }
 
@@ -37,7 +37,7 @@ func Open(ctx context.Context, address string) (*Store, error) {
 //
 // A program that may write to the store is root on all hosts. So TLS cannot be turned off here,
 // and each client needs a certificate that ca has signed.
-func OpenAgent(ctx context.Context, address, listen string) (*Store, error) {
+func OpenAgent(ctx context.Context, address, listen string) (*Engine, error) {
 	if listen == "" {
 		return openURL(ctx, address, true, nil)
 	}
@@ -62,7 +62,7 @@ func OpenAgent(ctx context.Context, address, listen string) (*Store, error) {
 	return openURL(ctx, address, true, o)
 }
 
-func openURL(ctx context.Context, address string, agent bool, listen *Options) (*Store, error) {
+func openURL(ctx context.Context, address string, agent bool, listen *Options) (*Engine, error) {
 	scheme, rest, _ := strings.Cut(address, "://")
 	switch scheme {
 	case "file":

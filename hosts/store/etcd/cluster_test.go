@@ -44,7 +44,7 @@ func TestMemberCutOff(t *testing.T) {
 	t.Parallel()
 	members, endpoints := newCluster(t)
 	o := Options{Endpoints: endpoints, Cluster: "blue", Timeout: patience}
-	stores := []*Store{open(t, o), open(t, o), open(t, o)}
+	stores := []*Engine{open(t, o), open(t, o), open(t, o)}
 	ctx := t.Context()
 	_, revision, err := stores[0].Networks().List(ctx, "")
 	must(t, err)

@@ -18,7 +18,7 @@ import (
 // place is a new, empty store.
 type place struct {
 	o     Options
-	admin *Store // of the same etcd
+	admin *Engine // of the same etcd
 }
 
 // put writes raw data in the place of an object: another schema, garbage.

@@ -69,7 +69,7 @@ func (r *reason) orElse(err error) string {
 
 // explain adds to an error where it comes from and what to do. It does not change the errors of
 // package store, because they are answers.
-func (s *Store) explain(err error, why *reason) error {
+func (s *Engine) explain(err error, why *reason) error {
 	if answered(err) {
 		return err
 	}
@@ -104,7 +104,7 @@ func answered(err error) bool {
 }
 
 // whyNot returns a likely reason why a server closed the connection without an error.
-func (s *Store) whyNot() string {
+func (s *Engine) whyNot() string {
 	switch {
 	case s.local():
 		return " (does patchbayd hosts run? look at its log)"
@@ -121,7 +121,7 @@ func (s *Store) whyNot() string {
 
 // user returns the name by which etcd knows this client: that of the login, or else that in its
 // certificate.
-func (s *Store) user() string {
+func (s *Engine) user() string {
 	if s.opts.User == "" && s.opts.TLS.Cert != "" {
 		if pair, err := s.opts.TLS.load(nil); err == nil {
 			return pair.Leaf.Subject.CommonName

@@ -41,8 +41,8 @@ type Options struct {
 	Timeout        time.Duration // for one call, unless its ctx ends earlier; 0 means 5 s
 }
 
-// Store is a store in etcd.
-type Store struct {
+// Engine keeps the tables in an etcd.
+type Engine struct {
 	store.Tables
 	opts   Options
 	prefix string
@@ -58,7 +58,7 @@ type Store struct {
 const defaultTimeout = 5 * time.Second
 
 // connect checks the options and reads the files that they name. It does not wait for etcd.
-func connect(o Options) (*Store, error) {
+func connect(o Options) (*Engine, error) {
 	if len(o.Endpoints) == 0 || o.Cluster == "" || strings.ContainsAny(o.Cluster, "/\x00") {
 		return nil, fmt.Errorf("open etcd: %q at %q: it needs the name of a cluster, and host:port of etcd", o.Cluster, o.Endpoints)
 	}
@@ -72,7 +72,7 @@ func connect(o Options) (*Store, error) {
 		o.Timeout = defaultTimeout
 	}
 	quietOnce()
-	s := &Store{opts: o, prefix: "/patchbay/v1/" + o.Cluster + "/", life: newLife(), turn: make(chan struct{}, 1)}
+	s := &Engine{opts: o, prefix: "/patchbay/v1/" + o.Cluster + "/", life: newLife(), turn: make(chan struct{}, 1)}
 	s.Rows = func(table string) store.Rows { return rows{s, s.prefix + table + "/"} }
 	return s, nil
 }
@@ -91,7 +91,7 @@ var quiet sync.Once
 
 // dial returns the client. If there is a password, the client must log in first, and etcd may
 // be down, so ctx needs a deadline.
-func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
+func (s *Engine) dial(ctx context.Context) (*clientv3.Client, error) {
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
@@ -139,7 +139,7 @@ func reconnect() grpc.ConnectParams {
 }
 
 // call runs f with the client, and limits it to the time of one call.
-func (s *Store) call(ctx context.Context, f func(context.Context, *clientv3.Client) error) error {
+func (s *Engine) call(ctx context.Context, f func(context.Context, *clientv3.Client) error) error {
 	ctx, done := s.life.until(ctx)
 	defer done()
 	if ctx.Err() != nil {
@@ -162,7 +162,7 @@ func (s *Store) call(ctx context.Context, f func(context.Context, *clientv3.Clie
 }
 
 // Close implements store.Store.
-func (s *Store) Close() error {
+func (s *Engine) Close() error {
 	s.life.end()
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
@@ -181,6 +181,6 @@ func (s *Store) Close() error {
 }
 
 // local reports whether this is the store of this host itself.
-func (s *Store) local() bool { return strings.HasPrefix(s.opts.Endpoints[0], "unix:") }
+func (s *Engine) local() bool { return strings.HasPrefix(s.opts.Endpoints[0], "unix:") }
 
-var _ store.Store = (*Store)(nil)
+var _ store.Store = (*Engine)(nil)

@@ -102,7 +102,7 @@ func (s *server) options(t testing.TB) Options {
 	return Options{Endpoints: []string{s.endpoint}, Cluster: strings.NewReplacer("/", "-", "#", "-").Replace(t.Name()), Timeout: patience}
 }
 
-func open(t testing.TB, o Options) *Store {
+func open(t testing.TB, o Options) *Engine {
 	t.Helper()
 	s, err := connect(o)
 	if err != nil {
@@ -117,7 +117,7 @@ func open(t testing.TB, o Options) *Store {
 }
 
 // openOwn opens the store in a directory as the agent does, which serves it.
-func openOwn(t testing.TB, dir string) *Store {
+func openOwn(t testing.TB, dir string) *Engine {
 	t.Helper()
 	s, err := OpenAgent(t.Context(), "file://"+dir, "")
 	must(t, err)
@@ -138,7 +138,7 @@ func TestContract(t *testing.T) {
 	t.Run("own", func(t *testing.T) { runContract(t, openOwn(t, t.TempDir()).opts) })
 }
 
-func compact(t testing.TB, s *Store) {
+func compact(t testing.TB, s *Engine) {
 	t.Helper()
 	must(t, s.call(t.Context(), func(ctx context.Context, c *clientv3.Client) error {
 		got, err := c.Get(ctx, "x")
@@ -280,7 +280,7 @@ func TestAwayLongerThanALease(t *testing.T) {
 
 // goesOn checks that a lease is renewed for two more ttls, and that the watch delivers no
 // deletion.
-func goesOn(t *testing.T, s *Store, l store.Lease, keys <-chan string, ttl time.Duration) {
+func goesOn(t *testing.T, s *Engine, l store.Lease, keys <-chan string, ttl time.Duration) {
 	t.Helper()
 	again(t, func() error { _, err := s.Networks().Create(t.Context(), network("more"), l); return err })
 	want(t, keys, "+more")
@@ -293,7 +293,7 @@ func goesOn(t *testing.T, s *Store, l store.Lease, keys <-chan string, ttl time.
 	}
 }
 
-func unanswered(t *testing.T, s *Store, endpoint string) {
+func unanswered(t *testing.T, s *Engine, endpoint string) {
 	t.Helper()
 	_, err := s.Networks().Get(t.Context(), "x")
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), endpoint) || !strings.Contains(err.Error(), "within 2s") {

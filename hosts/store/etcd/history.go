@@ -21,7 +21,7 @@ import (
 
 // history returns the name of the current history and its revision. If there is no history, it
 // begins one if begin is set; otherwise the name is "".
-func (s *Store) history(ctx context.Context, c *clientv3.Client, begin bool) (name string, at int64, err error) {
+func (s *Engine) history(ctx context.Context, c *clientv3.Client, begin bool) (name string, at int64, err error) {
 	key := s.prefix + "history"
 	got, err := c.Get(ctx, key)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *Store) history(ctx context.Context, c *clientv3.Client, begin bool) (na
 
 // fork gives a new name to a history that went back, for example because a backup was restored.
 // So hosts that look only after the history has passed their revision notice it too.
-func (s *Store) fork(ctx context.Context, c *clientv3.Client, history string) error {
+func (s *Engine) fork(ctx context.Context, c *clientv3.Client, history string) error {
 	key := s.prefix + "history"
 	same := clientv3.Compare(clientv3.Value(key), "=", history)
 	_, err := c.Txn(ctx).If(same).Then(clientv3.OpPut(key, rand.Text())).Commit()

@@ -16,7 +16,7 @@ import (
 )
 
 // fronted starts an etcd that is reached directly and through a network that can be cut.
-func fronted(t *testing.T) (server *server, between *front, direct, s *Store) {
+func fronted(t *testing.T) (server *server, between *front, direct, s *Engine) {
 	t.Helper()
 	server = newServer(t)
 	between = newFront(t, server.endpoint)

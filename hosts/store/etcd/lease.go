@@ -24,7 +24,7 @@ import (
 // stream answers, because each new stream is a login, which costs etcd 0.1 s. If an answer
 // comes too late, the stream is dropped, and the next attempt uses another member.
 type lease struct {
-	s    *Store
+	s    *Engine
 	id   clientv3.LeaseID
 	lost chan struct{}
 	over func() // ends the renewal
@@ -36,7 +36,7 @@ type lease struct {
 
 // Lease implements store.Store. If ttl is shorter than etcd's minimum, which is 1.5 times its
 // election timeout, etcd uses the minimum.
-func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
+func (s *Engine) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
 	var granted *clientv3.LeaseGrantResponse
 	err := s.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
 		granted, err = c.Grant(ctx, int64(max((ttl+time.Second-1)/time.Second, 1)))
@@ -137,7 +137,7 @@ func (l *lease) End(ctx context.Context) error {
 	return nil
 }
 
-func (s *Store) leaseID(l store.Lease) (clientv3.LeaseID, error) {
+func (s *Engine) leaseID(l store.Lease) (clientv3.LeaseID, error) {
 	ours, ok := l.(*lease)
 	if !ok || ours.s != s {
 		return 0, errors.New("the lease belongs to another store")

@@ -26,7 +26,7 @@ const agentWaits = 30 * time.Second
 // openLocal opens the store in a directory of this host. The process that holds the lock of the
 // store serves it to the other processes. That is the agent, or a command while no agent runs.
 // Only one command runs at a time, so that no command depends on another.
-func openLocal(ctx context.Context, dir string, agent bool, listen *Options) (s *Store, err error) {
+func openLocal(ctx context.Context, dir string, agent bool, listen *Options) (s *Engine, err error) {
 	at := filepath.Join(dir, "etcd")
 	if err := durable.MakeDir(dir, "etcd"); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", dir, err)
@@ -44,7 +44,7 @@ func openLocal(ctx context.Context, dir string, agent bool, listen *Options) (s 
 }
 
 // serveLocal starts the server, unless the agent is serving the store.
-func (s *Store) serveLocal(ctx context.Context, at string, agent bool, listen *Options) error {
+func (s *Engine) serveLocal(ctx context.Context, at string, agent bool, listen *Options) error {
 	wait := agentWaits
 	if !agent {
 		unlock, err := durable.Lock(ctx, filepath.Join(at, "turn"))

@@ -141,14 +141,14 @@ func TestPassword(t *testing.T) {
 	o := server.options(t)
 	admin := open(t, o)
 	must(t, admin.call(t.Context(), func(ctx context.Context, c *clientv3.Client) error { return setUpUsers(ctx, c, admin.prefix) }))
-	login := func(user, password, cluster string) *Store {
+	login := func(user, password, cluster string) *Engine {
 		o := o
 		o.User, o.Password, o.Cluster = user, password, cluster
 		return open(t, o)
 	}
 	ctx := t.Context()
 	refused := map[string]struct {
-		s     *Store
+		s     *Engine
 		cause error
 	}{
 		"nobody":          {admin, rpctypes.ErrUserEmpty},

@@ -121,7 +121,7 @@ func runWriter(t *testing.T, dir string, life time.Duration, confirmed map[strin
 func TestAgentAndCommands(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	command := func() *Store {
+	command := func() *Engine {
 		s, err := Open(t.Context(), "file://"+dir)
 		must(t, err)
 		return s
@@ -134,7 +134,7 @@ func TestAgentAndCommands(t *testing.T) {
 	if s, err := Open(short, "file://"+dir); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a second command: %v, %v", s, err)
 	}
-	agents := make(chan *Store)
+	agents := make(chan *Engine)
 	go func() { agents <- openOwn(t, dir) }()
 	must(t, first.Close())
 	agent := <-agents

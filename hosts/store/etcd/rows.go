@@ -15,7 +15,7 @@ import (
 
 // rows is one table.
 type rows struct {
-	*Store
+	*Engine
 	prefix string // prefix of the table's keys in etcd
 }
 

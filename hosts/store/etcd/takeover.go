@@ -24,7 +24,7 @@ import (
 //
 // It does not copy an object on a lease, because the agent writes that again. The files stay,
 // under another name.
-func (s *Store) takeOver(ctx context.Context, dir string) error {
+func (s *Engine) takeOver(ctx context.Context, dir string) error {
 	old := filepath.Join(dir, "v1")
 	for _, table := range []string{"networks", "nodes", "blocks"} {
 		files, err := os.ReadDir(filepath.Join(old, table))
@@ -44,7 +44,7 @@ func (s *Store) takeOver(ctx context.Context, dir string) error {
 	return err
 }
 
-func (s *Store) takeOverFile(ctx context.Context, table, path string) error {
+func (s *Engine) takeOverFile(ctx context.Context, table, path string) error {
 	name, isObject := strings.CutSuffix(filepath.Base(path), ".json")
 	if !isObject {
 		return nil // left by a process that was killed

@@ -40,7 +40,7 @@ func (o *Options) secrets() (s secrets, err error) {
 // renew drops a client if its token was refused or if its secrets have changed. The next call
 // creates a new client. A call that failed calls renew. It does not wait for another call that
 // is creating a client.
-func (s *Store) renew(staleToken bool) {
+func (s *Engine) renew(staleToken bool) {
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()

@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-func open(t *testing.T) *Store {
+func open(t *testing.T) *Dir {
 	t.Helper()
 	base := filepath.Join(t.TempDir(), "patchbay")
 	s, err := Open(base, "docker")
@@ -64,7 +64,7 @@ func full() *Endpoint {
 func TestEndpointSurvives(t *testing.T) {
 	s, e := open(t), full()
 	must(t, s.Endpoints.Save(e))
-	again, err := Open(filepath.Dir(s.Dir()), "docker")
+	again, err := Open(filepath.Dir(s.Path()), "docker")
 	must(t, err)
 	got, err := again.Endpoints.Get(e.ID)
 	must(t, err)
@@ -129,7 +129,7 @@ func TestNamesStayInside(t *testing.T) {
 // the next write.
 func TestKilledWrite(t *testing.T) {
 	s, e := open(t), full()
-	path := filepath.Join(s.Dir(), endpoints, e.ID)
+	path := filepath.Join(s.Path(), endpoints, e.ID)
 	must(t, os.WriteFile(path+"~", []byte(`{"id":`), 0o600))
 	if all, err := s.Endpoints.List(); err != nil || len(all) != 0 {
 		t.Errorf("%v %v", all, err)
@@ -149,9 +149,9 @@ func TestKilledWrite(t *testing.T) {
 func TestTornFileDoesNotHideOthers(t *testing.T) {
 	s := open(t)
 	must(t, s.Endpoints.Save(full()))
-	must(t, os.WriteFile(filepath.Join(s.Dir(), endpoints, "torn"), nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(s.Path(), endpoints, "torn"), nil, 0o600))
 	all, err := s.Endpoints.List()
-	must(t, os.WriteFile(filepath.Join(s.Dir(), networks, "later"), []byte(`{"schema":2}`), 0o600))
+	must(t, os.WriteFile(filepath.Join(s.Path(), networks, "later"), []byte(`{"schema":2}`), 0o600))
 	if _, err := s.Networks.Get("later"); err == nil || !strings.Contains(err.Error(), "schema 2") {
 		t.Errorf("a later schema: %v", err)
 	}
@@ -171,7 +171,7 @@ func TestKeep(t *testing.T) {
 	b := &Endpoint{ID: "b", Phase: Created}
 	must(t, s.Endpoints.Save(b))
 	b.Phase = Joined // not saved
-	must(t, os.Remove(filepath.Join(s.Dir(), endpoints, "a")))
+	must(t, os.Remove(filepath.Join(s.Path(), endpoints, "a")))
 	all, err := s.Endpoints.List()
 	must(t, err)
 	if len(all) != 2 || all[0].ID != "a" || all[1].Phase != Created {
@@ -181,7 +181,7 @@ func TestKeep(t *testing.T) {
 	if all, err = s.Endpoints.List(); err != nil || len(all) != 1 {
 		t.Errorf("after drop: %v %v", all, err)
 	}
-	must(t, os.Rename(filepath.Join(s.Dir(), endpoints), filepath.Join(s.Dir(), "gone")))
+	must(t, os.Rename(filepath.Join(s.Path(), endpoints), filepath.Join(s.Path(), "gone")))
 	if s.Endpoints.Save(b) == nil {
 		t.Error("saved into a directory that is gone")
 	}
@@ -216,7 +216,7 @@ func TestKeepTorn(t *testing.T) {
 	s := open(t)
 	s.Keep()
 	must(t, s.Endpoints.Save(full()))
-	torn := filepath.Join(s.Dir(), endpoints, "torn")
+	torn := filepath.Join(s.Path(), endpoints, "torn")
 	must(t, os.WriteFile(torn, nil, 0o600))
 	for range 2 {
 		if all, err := s.Endpoints.List(); len(all) != 1 || err == nil {
@@ -232,14 +232,14 @@ func TestKeepTorn(t *testing.T) {
 func TestForRootAlone(t *testing.T) {
 	s := open(t)
 	must(t, s.Endpoints.Save(full()))
-	for path, want := range map[string]os.FileMode{s.Dir(): 0o700, filepath.Join(s.Dir(), endpoints, full().ID): 0o600} {
+	for path, want := range map[string]os.FileMode{s.Path(): 0o700, filepath.Join(s.Path(), endpoints, full().ID): 0o600} {
 		fi, err := os.Stat(path)
 		if err != nil || fi.Mode().Perm() != want {
 			t.Errorf("%s: %v %v", path, fi.Mode(), err)
 		}
 	}
-	must(t, os.Chmod(s.Dir(), 0o777))
-	if _, err := Open(filepath.Dir(s.Dir()), "docker"); err == nil {
+	must(t, os.Chmod(s.Path(), 0o777))
+	if _, err := Open(filepath.Dir(s.Path()), "docker"); err == nil {
 		t.Error("took a directory that everybody may write to")
 	}
 }
@@ -268,7 +268,7 @@ func TestEarlierFiles(t *testing.T) {
 		"networks/n":  `{"schema":1,"id":"n","config":{},"hash":"x","ipv4":[{"AddressSpace":"null","Pool":"0.0.0.0/0"}],"ipv6":[],"since":"2026-01-02T03:04:05Z"}`,
 		"endpoints/e": `{"schema":1,"id":"e","network":"n","since":"2026-01-02T03:04:05Z","phase":"joined"}`,
 	} {
-		must(t, os.WriteFile(filepath.Join(s.Dir(), path), []byte(text), 0o600))
+		must(t, os.WriteFile(filepath.Join(s.Path(), path), []byte(text), 0o600))
 	}
 	n, err := s.Networks.Get("n")
 	e, err2 := s.Endpoints.Get("e")

@@ -29,8 +29,8 @@ import (
 // were lost.
 var ErrUnknown = errors.New("not known to this driver: if /var/lib/patchbay/docker was lost, remove the network from Docker and create it again")
 
-// Store is the directory of the state, such as /var/lib/patchbay/docker.
-type Store struct {
+// Dir is the directory of the state, such as /var/lib/patchbay/docker.
+type Dir struct {
 	dir string
 
 	Networks  Kind[Network, *Network]
@@ -49,8 +49,8 @@ const (
 
 // Open makes the directory below base, which only root can read. It refuses a directory to
 // which others can write.
-func Open(base, below string) (*Store, error) {
-	s := &Store{dir: filepath.Join(base, below)}
+func Open(base, below string) (*Dir, error) {
+	s := &Dir{dir: filepath.Join(base, below)}
 	for kind, dir := range map[string]*string{networks: &s.Networks.dir, endpoints: &s.Endpoints.dir, pools: &s.Pools.dir, leases: &s.Leases.dir} {
 		if err := durable.MakeDir(base, below, kind); err != nil {
 			return nil, fmt.Errorf("open state: %w", err)
@@ -69,14 +69,14 @@ func Used(base, below string) bool {
 }
 
 // Dir returns the store's directory.
-func (s *Store) Dir() string { return s.dir }
+func (d *Dir) Path() string { return d.dir }
 
 // Keep makes the store remember each list after it has read the list once. Only the process
 // that writes the state may call it, before it uses the store. Other processes read the
 // directory each time. After Keep, the process does not notice that another process removed a
 // file until it is started again.
-func (s *Store) Keep() {
-	s.Networks.keep, s.Endpoints.keep, s.Pools.keep, s.Leases.keep = true, true, true, true
+func (d *Dir) Keep() {
+	d.Networks.keep, d.Endpoints.keep, d.Pools.keep, d.Leases.keep = true, true, true, true
 }
 
 // Kind holds all objects of one kind.

@@ -23,10 +23,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Store is the state below /var/lib/patchbay/cnm.
-type Store struct {
-	Dir     string
-	Records *record.Store // of attachments
+// Dir is the state below /var/lib/patchbay/cnm.
+type Dir struct {
+	Path    string
+	Records *record.Dir // of attachments
 
 	boot string
 	proc string
@@ -34,25 +34,25 @@ type Store struct {
 
 type storeKey struct{}
 
-// Of returns the session's store.
-func Of(r *plugin.Request) *Store {
+// Of returns the session's state.
+func Of(r *plugin.Request) *Dir {
 	return r.Session.Value(storeKey{}, func() any {
 		s := Open(r.Session.Paths.State)
 		s.proc = r.Session.Paths.Proc
 		s.boot, _ = clock.BootID(r.Session.Paths.Proc) // without an id all boots look the same
 		r.Session.OnClose(s.Records.Close)
 		return s
-	}).(*Store)
+	}).(*Dir)
 }
 
-// Open returns the store below a state directory.
-func Open(stateDir string) *Store {
+// Open returns the state below a state directory.
+func Open(stateDir string) *Dir {
 	records := record.OfDrivers(stateDir)
-	return &Store{Dir: records.Dir, Records: records, proc: "/proc"}
+	return &Dir{Path: records.Path, Records: records, proc: "/proc"}
 }
 
 // Boot is the id of this boot of the node.
-func (s *Store) Boot() string { return s.boot }
+func (d *Dir) Boot() string { return d.boot }
 
 // Schema is the number of the file format. Files with a higher number are not read.
 const Schema = 1
@@ -73,17 +73,17 @@ type header struct {
 // ErrBroken is wrapped when a file exists and cannot be used.
 var ErrBroken = errors.New("broken state")
 
-func (s *Store) path(kind, network string) string {
-	return filepath.Join(s.Dir, kind, network+".json")
+func (d *Dir) path(kind, network string) string {
+	return filepath.Join(d.Path, kind, network+".json")
 }
 
 // Load reads a network's file into v, which may have a method Whole that reports missing
 // parts. ok is false when there is no file.
-func (s *Store) Load(kind, network string, v any) (ok bool, err error) {
-	if err := durable.CheckDir(s.Dir, kind); err != nil {
+func (d *Dir) Load(kind, network string, v any) (ok bool, err error) {
+	if err := durable.CheckDir(d.Path, kind); err != nil {
 		return false, fmt.Errorf("read state: %w", err)
 	}
-	path := s.path(kind, network)
+	path := d.path(kind, network)
 	data, err := durable.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -109,8 +109,8 @@ func (s *Store) Load(kind, network string, v any) (ok bool, err error) {
 }
 
 // LoadWhole is Load for an ADD, which replaces a file that cannot be used.
-func (s *Store) LoadWhole(r *plugin.Request, kind string, v any) (ok bool, err error) {
-	ok, err = s.Load(kind, r.Network, v)
+func (d *Dir) LoadWhole(r *plugin.Request, kind string, v any) (ok bool, err error) {
+	ok, err = d.Load(kind, r.Network, v)
 	if errors.Is(err, ErrBroken) {
 		kernel.Warn(r, err)
 		return false, nil
@@ -121,7 +121,7 @@ func (s *Store) LoadWhole(r *plugin.Request, kind string, v any) (ok bool, err e
 // Save writes a network's file, and waits until it is on the disk: drivers remember what
 // it describes. A network's file is saved only a few times, not by every ADD
 // (docs/adr/0005-no-fsync-on-add.md).
-func (s *Store) Save(kind, network string, v any) error {
+func (d *Dir) Save(kind, network string, v any) error {
 	state, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
@@ -130,18 +130,18 @@ func (s *Store) Save(kind, network string, v any) error {
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
 	}
-	if err := durable.MakeDir(s.Dir, kind); err != nil {
+	if err := durable.MakeDir(d.Path, kind); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
-	return durable.WriteDurable(s.path(kind, network), data, 0o600)
+	return durable.WriteDurable(d.path(kind, network), data, 0o600)
 }
 
 // Remove forgets a network. A missing file is no error.
-func (s *Store) Remove(kind, network string) error {
-	if err := durable.CheckDir(s.Dir, kind); err != nil {
+func (d *Dir) Remove(kind, network string) error {
+	if err := durable.CheckDir(d.Path, kind); err != nil {
 		return fmt.Errorf("remove state: %w", err)
 	}
-	return durable.Remove(s.path(kind, network))
+	return durable.Remove(d.path(kind, network))
 }
 
 // lockTime is how long a call waits for other calls of its network, which wait for the
@@ -150,13 +150,13 @@ const lockTime = 60 * time.Second
 
 // Lock takes the lock of a network's file, which the kernel releases when the process
 // ends.
-func (s *Store) Lock(ctx context.Context, kind, network string) (unlock func(), err error) {
+func (d *Dir) Lock(ctx context.Context, kind, network string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTime)
 	defer cancel()
-	if err := durable.MakeDir(s.Dir, kind); err != nil {
+	if err := durable.MakeDir(d.Path, kind); err != nil {
 		return nil, fmt.Errorf("lock state: %w", err)
 	}
-	unlock, err = durable.Lock(ctx, filepath.Join(s.Dir, kind, network+".lock"))
+	unlock, err = durable.Lock(ctx, filepath.Join(d.Path, kind, network+".lock"))
 	if err != nil && ctx.Err() != nil {
 		return nil, spec.Errorf(spec.CodeTryAgain, "wait for the lock of network %s: %w", network, err).
 			WithDetails("another ADD, DEL or GC of the network waits for its driver; check with STATUS whether the driver answers, and try again")
@@ -165,8 +165,8 @@ func (s *Store) Lock(ctx context.Context, kind, network string) (unlock func(), 
 }
 
 // Names lists the networks that have a file.
-func (s *Store) Names(kind string) (names []string, err error) {
-	paths, err := filepath.Glob(filepath.Join(s.Dir, kind, "*.json"))
+func (d *Dir) Names(kind string) (names []string, err error) {
+	paths, err := filepath.Glob(filepath.Join(d.Path, kind, "*.json"))
 	for _, p := range paths {
 		names = append(names, strings.TrimSuffix(filepath.Base(p), ".json"))
 	}
