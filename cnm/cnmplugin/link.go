@@ -124,16 +124,7 @@ func giveBack(env *netstate.Env, o owner.Key, to remote.Link) error {
 // marked finds an owner's link by its mark, since the link may have been renamed; nil
 // when there is none.
 func marked(conn *nl.Conn, o owner.Key) (netlink.Link, error) {
-	links, err := conn.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
-	for _, l := range links {
-		if l.Attrs().Alias == o.Alias() {
-			return l, nil
-		}
-	}
-	return nil, nil
+	return conn.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == o.Alias() })
 }
 
 // tidy handles a link that is back on the host and still exists after the driver ended

@@ -108,14 +108,9 @@ func DeleteEmptyVRF(c *nl.Conn, name string, anyway bool) error {
 	if vrf.Alias != vrfAlias && !anyway {
 		return nil
 	}
-	links, err := c.LinkList()
-	if err != nil {
-		return fmt.Errorf("list members of VRF %s: %w", name, err)
-	}
-	for _, l := range links {
-		if l.Attrs().MasterIndex == vrf.Index {
-			return nil
-		}
+	member, err := c.FindLink(func(l netlink.Link) bool { return l.Attrs().MasterIndex == vrf.Index })
+	if err != nil || member != nil {
+		return err
 	}
 	return DeleteLink(c, vrf)
 }

@@ -5,6 +5,8 @@ package nl
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
@@ -29,6 +31,18 @@ func Retry[T any](dump func() (T, error)) (out T, err error) {
 
 // LinkList lists all links.
 func (c *Conn) LinkList() ([]netlink.Link, error) { return Retry(c.Handle.LinkList) }
+
+// FindLink returns the first link for which is returns true; nil when there is none.
+func (c *Conn) FindLink(is func(netlink.Link) bool) (netlink.Link, error) {
+	links, err := c.LinkList()
+	if i := slices.IndexFunc(links, is); i >= 0 {
+		return links[i], nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	return nil, nil
+}
 
 // AddrList lists the addresses of a link, or of all links if link is nil.
 func (c *Conn) AddrList(link netlink.Link, family int) ([]netlink.Addr, error) {

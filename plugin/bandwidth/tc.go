@@ -293,8 +293,5 @@ func deleteLink(host *nl.Conn, name string) error {
 	} else if err != nil {
 		return err
 	}
-	if err := host.LinkDel(link); err != nil && !nl.IsNotFound(err) {
-		return fmt.Errorf("delete link %s: %w", name, err)
-	}
-	return nil
+	return netstate.DeleteLink(host, link)
 }

@@ -281,13 +281,7 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 	if err != nil && !nl.IsNotFound(err) {
 		return nil, err
 	}
-	links, err := at.Conn.LinkList()
-	for _, l := range links {
-		if l.Attrs().Alias == o.Alias() && l.Type() == kind {
-			return l, nil
-		}
-	}
-	return nil, err
+	return at.Conn.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == o.Alias() && l.Type() == kind })
 }
 
 // DetachSingle is the DEL of a Single: it calls take and IPAM (see takeAndRelease), and

@@ -284,14 +284,5 @@ func search(c *nl.Conn, d *record.Device, ifName string) (netlink.Link, error) {
 			return nil, err
 		}
 	}
-	links, err := c.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
-	for _, l := range links {
-		if is(d, l, ifName) {
-			return l, nil
-		}
-	}
-	return nil, nil
+	return c.FindLink(func(l netlink.Link) bool { return is(d, l, ifName) })
 }

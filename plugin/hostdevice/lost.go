@@ -185,23 +185,12 @@ func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) 
 
 // byAlias finds the link of an alias; nil when there is none.
 func byAlias(host *nl.Conn, alias string) (netlink.Link, error) {
-	links, err := host.LinkList()
-	for _, l := range links {
-		if l.Attrs().Alias == alias {
-			return l, nil
-		}
-	}
-	return nil, err
+	return host.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == alias })
 }
 
 // claimed reports whether another attachment's record names the device.
 func claimed(r *plugin.Request, home string) bool {
-	for _, rec := range moved(r) {
-		if rec.Device.Name == home {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(moved(r), func(rec *record.Record) bool { return rec.Device.Name == home })
 }
 
 // renamed is the record that an attachment left under another name of its network, for a

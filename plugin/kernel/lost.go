@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -80,13 +82,13 @@ func (k *Kernel) livingPair(o owner.Key) (name string, err error) {
 	if err != nil {
 		return "", err
 	}
-	links, err := host.LinkList()
-	for _, l := range links {
-		if l.Attrs().Alias == o.Alias() && netstate.Carries(l) && host.Lives(l.Attrs().NetNsID) {
-			return l.Attrs().Name, nil
-		}
+	link, err := host.FindLink(func(l netlink.Link) bool {
+		return l.Attrs().Alias == o.Alias() && netstate.Carries(l) && host.Lives(l.Attrs().NetNsID)
+	})
+	if link == nil {
+		return "", err
 	}
-	return "", err
+	return link.Attrs().Name, nil
 }
 
 // ofNetwork reports whether a comment names the network, and, unless it is truncated, the
