@@ -89,9 +89,7 @@ func defaultRoute(gw netip.Addr) netlink.Route {
 	return netlink.Route{Dst: zero(gw), Gw: gw.AsSlice(), Type: unix.RTN_UNICAST, Protocol: unix.RTPROT_BOOT}
 }
 
-func zero(a netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: make(net.IP, a.BitLen()/8), Mask: net.CIDRMask(0, a.BitLen())}
-}
+func zero(a netip.Addr) *net.IPNet { return nl.IPNet(netip.PrefixFrom(a, 0).Masked()) }
 
 // movable leaves out the link-local routes of IPv6, which the interface itself needs for
 // any source.
@@ -123,31 +121,12 @@ func serves(r netlink.Route, src source, all []source) bool {
 	if (r.Dst.IP.To4() != nil) != src.Address.Addr().Is4() {
 		return false
 	}
-	if within(src, r) {
-		return true
-	}
-	for _, other := range all {
-		if within(other, r) {
-			return false
-		}
-	}
-	return true
+	return within(src, r) || !slices.ContainsFunc(all, func(other source) bool { return within(other, r) })
 }
 
 func within(src source, r netlink.Route) bool {
-	for _, ip := range append([]net.IP{r.Src, r.Gw}, hops(r)...) {
-		if a := nl.AddrOf(ip); a.IsValid() && src.Address.Contains(a) {
-			return true
-		}
-	}
-	return false
-}
-
-func hops(r netlink.Route) (out []net.IP) {
-	for _, hop := range r.MultiPath {
-		out = append(out, hop.Gw)
-	}
-	return out
+	near := func(ip net.IP) bool { return src.Address.Contains(nl.AddrOf(ip)) }
+	return near(r.Src) || near(r.Gw) || slices.ContainsFunc(r.MultiPath, func(hop *netlink.NexthopInfo) bool { return near(hop.Gw) })
 }
 
 // promised are the routes that a link has by its previous result: a dry run uses them in
@@ -226,13 +205,8 @@ func (u rule) remove(c *nl.Conn) error {
 // Diff expects the rule.
 func (u rule) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	rules, err := env.Sandbox.Rules()
-	if err != nil {
+	if err != nil || slices.Contains(rulesFrom(rules, u.src), u) {
 		return "", err
-	}
-	for _, have := range rulesFrom(rules, u.src) {
-		if have == u {
-			return "", nil
-		}
 	}
 	return fmt.Sprintf("rule from %s to table %d not found", u.src, u.table), nil
 }
@@ -247,9 +221,7 @@ func rulesFrom(rules []netlink.Rule, src netip.Addr) (out []rule) {
 	return out
 }
 
-func single(a netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-}
+func single(a netip.Addr) *net.IPNet { return nl.IPNet(netip.PrefixFrom(a, a.BitLen())) }
 
 // route is a route of the link as the kernel returned it, with the table to add it to or,
 // if gone, to remove it from. One with beside set comes after the routes of other links to

@@ -6,6 +6,7 @@ package sbr
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -30,9 +31,12 @@ func release(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Rec
 		return err
 	}
 	defer unlock()
-	link, err := linkOf(r, c)
-	if err != nil {
-		return err
+	link, err := c.Link(r.IfName)
+	switch {
+	case nl.IsNotFound(err):
+		link = nil
+	case err != nil:
+		return fmt.Errorf("Failed to get link %s: %w", r.IfName, err)
 	}
 	rules, err := owned(r, c, rec, link)
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -184,18 +183,6 @@ func expected(r *plugin.Request, conf *Conf, list []source) (s netstate.State) {
 		s = append(s, o)
 	}
 	return s
-}
-
-// linkOf returns the interface, or nil when it is gone.
-func linkOf(r *plugin.Request, c *nl.Conn) (netlink.Link, error) {
-	link, err := c.Link(r.IfName)
-	if nl.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("Failed to get link %s: %w", r.IfName, err)
-	}
-	return link, nil
 }
 
 // Conf is the configuration.

@@ -239,10 +239,11 @@ func loadSaved(path string) (s saved, err error) {
 }
 
 func removeFile(path string) error {
-	if err := durable.CheckDir(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("remove backup: %w", err)
+	err := durable.CheckDir(filepath.Dir(path))
+	if err == nil {
+		err = durable.Remove(path)
 	}
-	if err := durable.Remove(path); err != nil {
+	if err != nil {
 		return fmt.Errorf("remove backup: %w", err)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -61,10 +62,8 @@ func (w *wrapped) flush(ctx context.Context) error {
 	return w.request.Session.Flush(ctx)
 }
 
-// before runs the commands before the plugin; the first that fails ends it.
-func (w *wrapped) before(ctx context.Context) error { return w.eachBefore(ctx, true) }
-
-func (w *wrapped) eachBefore(ctx context.Context, stop bool) error {
+// before runs the commands before the plugin; with stop the first that fails ends it.
+func (w *wrapped) before(ctx context.Context, stop bool) error {
 	return w.each(w.conf.Around[w.request.Verb].Before, stop, func(c *Command) error {
 		stdin, err := w.stdin()
 		if err != nil {
@@ -140,7 +139,7 @@ func (w *wrapped) each(list []Command, stop bool, fn func(*Command) error) error
 		c := &list[i]
 		err := fn(c)
 		if err != nil && c.MayFail {
-			w.warn(fmt.Errorf("command %s: %w", c.Argv[0], err))
+			kernel.Warn(w.request, fmt.Errorf("command %s: %w", c.Argv[0], err))
 			continue
 		}
 		if err != nil {
@@ -205,7 +204,7 @@ func (w *wrapped) timed(kind, name string, fn func() error) error {
 		s.Error = err.Error()
 	}
 	if lerr := s.append(w.conf.Log); lerr != nil {
-		w.warn(lerr)
+		kernel.Warn(w.request, lerr)
 	}
 	return err
 }
@@ -226,9 +225,4 @@ func (s *step) append(path string) error {
 		return fmt.Errorf("write log: %w", err)
 	}
 	return nil
-}
-
-// warn writes a line to standard error.
-func (w *wrapped) warn(err error) {
-	fmt.Fprintf(w.request.Session.Stderr, "patchbay: warning: %s: %v\n", w.request, err) //nolint:errcheck // a log line
 }

@@ -11,6 +11,7 @@ import (
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -101,7 +102,7 @@ func (c *Command) patchOf(stdout []byte) (*Patch, error) {
 func (w *wrapped) patchConfig() error {
 	err := w.changeConfig(w.conf.Config)
 	if err != nil && w.request.Verb == spec.Del {
-		w.warn(err)
+		kernel.Warn(w.request, err)
 		return nil
 	}
 	return err

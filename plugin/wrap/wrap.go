@@ -15,6 +15,7 @@ import (
 	"fmt"
 
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -45,7 +46,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.before(ctx); err != nil {
+	if err := w.before(ctx, true); err != nil {
 		return nil, err
 	}
 	result, err := w.addInner(ctx)
@@ -89,7 +90,7 @@ func (w *wrapped) undo(ctx context.Context, result *spec.Result) error {
 	if result != nil && spec.AtLeast(w.request.Version, "0.4.0") {
 		var err error
 		if prev, err = result.Encode(w.request.Version); err != nil {
-			w.warn(err)
+			kernel.Warn(w.request, err)
 		}
 	}
 	return w.Do(ctx, spec.Del, prev)
@@ -102,7 +103,7 @@ func throughout(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return bare(ctx, r, err)
 	}
-	before := w.eachBefore(ctx, false)
+	before := w.before(ctx, false)
 	inner := w.verb(ctx)
 	return errors.Join(before, inner, w.after(ctx, false))
 }
@@ -113,7 +114,7 @@ func bare(ctx context.Context, r *plugin.Request, wrong error) error {
 	if err != nil {
 		return wrong
 	}
-	w.warn(wrong)
+	kernel.Warn(w.request, wrong)
 	return w.failed(w.Do(ctx, r.Verb, r.Head.PrevResult))
 }
 
@@ -123,7 +124,7 @@ func inOrder(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := w.before(ctx); err != nil {
+	if err := w.before(ctx, true); err != nil {
 		return err
 	}
 	if err := w.verb(ctx); err != nil {
