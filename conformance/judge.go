@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -84,20 +85,13 @@ func asKernel(i spec.Interface) error {
 		return fmt.Errorf("interface %s of the result: %w", i.Name, err)
 	}
 	const none = "00:00:00:00:00:00" // MAC address of lo
-	if mac := or(link.Attrs().HardwareAddr.String(), none); i.Mac != "" && !strings.EqualFold(mac, i.Mac) {
+	if mac := cmp.Or(link.Attrs().HardwareAddr.String(), none); i.Mac != "" && !strings.EqualFold(mac, i.Mac) {
 		return fmt.Errorf("interface %s: the result has mac %s, the kernel %s", i.Name, i.Mac, mac)
 	}
 	if i.MTU != 0 && i.MTU != link.Attrs().MTU {
 		return fmt.Errorf("interface %s: the result has mtu %d, the kernel %d", i.Name, i.MTU, link.Attrs().MTU)
 	}
 	return nil
-}
-
-func or(s, def string) string {
-	if s == "" {
-		return def
-	}
-	return s
 }
 
 // hasAddress checks that the result's interface has the address ip.

@@ -6,6 +6,8 @@ package conformance
 import (
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
@@ -65,14 +68,40 @@ func veth(t *testing.T, a *Attachment, p *Prev, number int) *spec.Result {
 	return r
 }
 
-// device makes a device on the host. Its other end is up. If an earlier script left the device
-// in a namespace, the kernel needs some time to delete it with that namespace.
-func device(t *testing.T, name string) {
+// need skips the test if this kernel does not support the subject.
+func (s *Subject) need(t *testing.T) {
+	t.Helper()
+	if s.Needs != "" {
+		nettest.Need(t, nettest.LinkKind(s.Needs))
+	}
+}
+
+// host makes what the subject needs on the host. The master is up, has carrier and has no
+// address, and must still exist when the end of the test deletes it.
+func (s *Subject) host(t *testing.T) {
+	t.Helper()
+	if s.Master != "" {
+		device(t, s.Master, s.Master, "pb-peer0")
+		t.Cleanup(func() {
+			if _, err := netlink.LinkByName(s.Master); err != nil {
+				t.Errorf("master %s: %v", s.Master, err)
+			}
+		})
+	}
+	for _, name := range s.Devices {
+		device(t, name, name+"p")
+	}
+}
+
+// device makes a device on the host, one end of a veth pair, and sets ends up. The last is the
+// other end. If an earlier script left the device in a namespace, the kernel needs some time
+// to delete it with that namespace.
+func device(t *testing.T, name string, ends ...string) {
 	t.Helper()
 	if _, err := netlink.LinkByName(name); err == nil {
 		return
 	}
-	other := name + "p"
+	other := ends[len(ends)-1]
 	if old, err := netlink.LinkByName(other); err == nil {
 		_ = netlink.LinkDel(old) // fails if the kernel just deleted it
 	}
@@ -83,12 +112,15 @@ func device(t *testing.T, name string) {
 		t.Fatalf("make device %s: %v", name, err)
 	}
 	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // fails if a namespace was deleted first
-	peer, err := netlink.LinkByName(other)
-	if err == nil {
-		err = netlink.LinkSetUp(peer)
-	}
-	if err != nil {
-		t.Fatalf("make device %s: %v", name, err)
+	for _, end := range ends {
+		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", end, "disable_ipv6"), []byte("1"), 0) // fails if the kernel has no IPv6
+		l, err := netlink.LinkByName(end)
+		if err == nil {
+			err = netlink.LinkSetUp(l)
+		}
+		if err != nil {
+			t.Fatalf("set %s up: %v", end, err)
+		}
 	}
 }
 

@@ -4,11 +4,11 @@
 package conformance
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -25,7 +25,7 @@ func Main(m *testing.M) { nettest.Main(m) }
 // Run tests the plugins in dir against the contract. dir is also their CNI_PATH.
 func Run(t *testing.T, dir string, list ...Subject) {
 	for _, s := range list {
-		t.Run(s.title(), func(t *testing.T) {
+		t.Run(cmp.Or(s.Name, s.Type), func(t *testing.T) {
 			Suite{Subject: s, Invoker: &invoke.Exec{Stderr: testLog{t}}, Path: []string{dir}}.Run(t)
 		})
 	}
@@ -63,7 +63,14 @@ type Attachment struct {
 func (s Suite) Run(t *testing.T) {
 	s.Subject.need(t)
 	dir := t.TempDir()
-	all, err := unpack(dir, s.scripts())
+	scripts := s.Scripts
+	if scripts == nil {
+		scripts = Contract()
+	}
+	if err := os.CopyFS(dir, scripts); err != nil { // testscript reads files
+		t.Fatalf("unpack scripts: %v", err)
+	}
+	all, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,13 +81,6 @@ func (s Suite) Run(t *testing.T) {
 	for _, r := range s.Subject.Refused {
 		t.Run("refused "+r.About, func(t *testing.T) { s.refused(t, r) })
 	}
-}
-
-func (s Suite) scripts() fs.FS {
-	if s.Scripts == nil {
-		return Contract()
-	}
-	return s.Scripts
 }
 
 // at runs the scripts at one version of the specification.
@@ -105,35 +105,6 @@ func (s Suite) setup(env *testscript.Env, version string) error {
 	}
 	env.Values[worldKey{}] = newWorld(t.T, &s, version)
 	return nil
-}
-
-// unpack writes the scripts to dir, because testscript reads files, and returns their paths.
-func unpack(dir string, fsys fs.FS) ([]string, error) {
-	names, err := fs.Glob(fsys, "*.txtar")
-	if err != nil {
-		return nil, fmt.Errorf("list scripts: %w", err)
-	}
-	slices.Sort(names)
-	var out []string
-	for _, name := range names {
-		data, err := fs.ReadFile(fsys, name)
-		if err != nil {
-			return nil, fmt.Errorf("read script: %w", err)
-		}
-		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, data, 0o600); err != nil {
-			return nil, fmt.Errorf("unpack script: %w", err)
-		}
-		out = append(out, file)
-	}
-	return out, nil
-}
-
-func (s *Subject) title() string {
-	if s.Name == "" {
-		return s.Type
-	}
-	return s.Name
 }
 
 // shim makes a *testing.T usable as a testscript.T. It runs scripts one after the other,

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"path"
 	"slices"
@@ -146,14 +147,6 @@ func (s *Subject) leaves(line string) bool {
 	return slices.ContainsFunc(s.Leaves, func(start string) bool { return strings.HasPrefix(line, start) })
 }
 
-// ifName returns the name of the container's interface.
-func (s *Subject) ifName() string {
-	if s.IfName == "" {
-		return "eth0"
-	}
-	return s.IfName
-}
-
 // breaking returns how the suite damages an attachment.
 func (s *Subject) breaking() string {
 	switch {
@@ -178,15 +171,8 @@ func (s *Subject) minVersion() string {
 // merge returns base with the keys of over added. A null in over removes the key.
 func merge(base, over Object) Object {
 	out := Object{}
-	for k, v := range base {
-		out[k] = v
-	}
-	for k, v := range over {
-		if string(v) == "null" {
-			delete(out, k)
-			continue
-		}
-		out[k] = v
-	}
+	maps.Copy(out, base)
+	maps.Copy(out, over)
+	maps.DeleteFunc(out, func(k string, _ json.RawMessage) bool { return string(over[k]) == "null" })
 	return out
 }

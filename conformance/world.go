@@ -4,6 +4,7 @@
 package conformance
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"strings"
@@ -44,15 +45,12 @@ type place struct {
 // newWorld makes the namespaces. What Prepare makes belongs to the state at the start.
 func newWorld(t *testing.T, s *Suite, version string) *world {
 	s.Subject.need(t)
-	s.Subject.master(t)
+	s.Subject.host(t)
 	w := &world{t: t, suite: s, version: version, places: map[string]*place{}}
-	for _, name := range s.Subject.Devices {
-		device(t, name)
-	}
 	for i, name := range []string{"first", "second"} {
 		id := "pbt" + strings.ToLower(rand.Text()[:12])
 		p := &place{second: i == 1}
-		p.Attachment = Attachment{ContainerID: id, NetNS: nettest.NewNS(t, id), IfName: s.Subject.ifName()}
+		p.Attachment = Attachment{ContainerID: id, NetNS: nettest.NewNS(t, id), IfName: cmp.Or(s.Subject.IfName, "eth0")}
 		w.prepare(p, i)
 		inside, err := stateIn(p.NetNS)
 		if err != nil {
@@ -77,10 +75,7 @@ func (w *world) prepare(p *place, number int) {
 
 // place returns the attachment that a command names. The default is the first.
 func (w *world) place(name string) (*place, error) {
-	if name == "" {
-		name = "first"
-	}
-	p, ok := w.places[name]
+	p, ok := w.places[cmp.Or(name, "first")]
 	if !ok {
 		return nil, fmt.Errorf("no attachment %q", name)
 	}
