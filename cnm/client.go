@@ -4,6 +4,7 @@
 package cnm
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -45,12 +46,7 @@ type TLS struct {
 }
 
 // String is the name, or the URL when there is none.
-func (e Endpoint) String() string {
-	if e.Name != "" {
-		return e.Name
-	}
-	return e.URL
-}
+func (e Endpoint) String() string { return cmp.Or(e.Name, e.URL) }
 
 // ClientOptions are a client's times; zero values select the defaults.
 type ClientOptions struct {
@@ -81,12 +77,8 @@ type Client struct {
 // NewClient returns a client without connecting. It fails when the endpoint is invalid or
 // its files cannot be read.
 func NewClient(at Endpoint, opts ClientOptions) (*Client, error) {
-	if opts.Timeout <= 0 {
-		opts.Timeout = defaultTimeout
-	}
-	if opts.Patience <= 0 {
-		opts.Patience = defaultPatience
-	}
+	opts.Timeout = cmp.Or(max(opts.Timeout, 0), defaultTimeout)
+	opts.Patience = cmp.Or(max(opts.Patience, 0), defaultPatience)
 	u, err := url.Parse(at.URL)
 	if err != nil {
 		return nil, fmt.Errorf("driver %s: %w", at, err)

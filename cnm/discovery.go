@@ -4,6 +4,7 @@
 package cnm
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,10 +35,7 @@ func DefaultDirs() Dirs {
 		return d
 	}
 	home := os.Getenv("HOME")
-	config := os.Getenv("XDG_CONFIG_HOME")
-	if config == "" {
-		config = filepath.Join(home, ".config")
-	}
+	config := cmp.Or(os.Getenv("XDG_CONFIG_HOME"), filepath.Join(home, ".config"))
 	d.Specs = append([]string{filepath.Join(config, "docker/plugins"), filepath.Join(home, ".local/lib/docker/plugins")}, d.Specs...)
 	return d
 }

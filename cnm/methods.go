@@ -5,6 +5,7 @@ package cnm
 
 import (
 	"context"
+	"slices"
 	"strings"
 )
 
@@ -106,10 +107,8 @@ func ipamMethod(d IPAMDriver, name string) methodFunc {
 
 // needs refuses empty names.
 func needs(names ...string) error {
-	for _, n := range names {
-		if n == "" {
-			return errEmpty
-		}
+	if slices.Contains(names, "") {
+		return errEmpty
 	}
 	return nil
 }

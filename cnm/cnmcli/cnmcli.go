@@ -13,11 +13,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
 	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -108,7 +110,24 @@ func (a *app) say(format string, args ...any) error {
 	return err
 }
 
-// self is the running program.
-const self = "/proc/self/exe"
-
-func openSelf() (*os.File, error) { return os.Open(self) }
+// install puts the program into a directory under the plugins' names. It may run while
+// containers start: each name is that of the old program or of the new one, whole.
+func (a *app) install(dir string) error {
+	program, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	for _, p := range Plugins() {
+		to := filepath.Join(dir, p.Name)
+		if err := durable.WriteSynced(to, program, 0o755); err != nil {
+			return fmt.Errorf("install: %w", err)
+		}
+		if err := a.say("%s", to); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/remote"
@@ -295,20 +296,11 @@ func check(_ context.Context, r *plugin.Request) error {
 		return spec.Errorf(spec.CodeInternal, "cnm-ipam: Failed to find address added by container %v", r.ContainerID)
 	}
 	for _, addr := range a.Addresses {
-		if !hasAddress(r.Prev(), addr.Address) {
+		if !slices.ContainsFunc(r.Prev().IPs, func(ip spec.IPConfig) bool { return ip.Address == addr.Address }) {
 			return spec.Errorf(spec.CodeInternal, "cnm-ipam: Failed to match addr %v on interface %v", addr.Address, r.IfName)
 		}
 	}
 	return nil
-}
-
-func hasAddress(result *spec.Result, want netip.Prefix) bool {
-	for _, ip := range result.IPs {
-		if ip.Address == want {
-			return true
-		}
-	}
-	return false
 }
 
 // gc ends stale attachments, and releases the pools with the last one if the

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/remote"
@@ -86,12 +87,7 @@ func (k *Keeper) Given() *State {
 }
 
 func (s *State) done() bool {
-	for _, p := range s.Pools {
-		if !p.Done {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s.Pools, func(p *Pool) bool { return !p.Done })
 }
 
 // replace gives back the pools of an old configuration, or the part of them that a killed

@@ -12,6 +12,7 @@
 package cnmplugin
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -180,12 +181,7 @@ func (c *Conf) wanted() *remote.Wanted {
 
 // driver names the network's driver in one word.
 func (c *Conf) driver() string {
-	for _, s := range []string{c.Driver, c.Socket, c.URL} {
-		if s != "" {
-			return s
-		}
-	}
-	return ""
+	return cmp.Or(c.Driver, c.Socket, c.URL)
 }
 
 // ports are the published ports in the driver's types.

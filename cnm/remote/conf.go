@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -160,10 +161,8 @@ func Ready(ctx context.Context, c *cnm.Client, service string) error {
 	case err != nil:
 		return Error(err)
 	}
-	for _, s := range m.Implements {
-		if s == service {
-			return nil
-		}
+	if slices.Contains(m.Implements, service) {
+		return nil
 	}
 	return spec.Invalid("driver %s is no %s: it implements %q", c.Endpoint(), service, m.Implements)
 }
