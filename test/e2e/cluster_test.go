@@ -81,7 +81,7 @@ func (k *cluster) install(node string) {
 	k.Helper()
 	k.importProbe(node)
 	if ours() && node == "n1" {
-		k.node(node, patchbay(), "install", "--kubernetes", "--cluster-cidr=10.244.0.0/16", "--cluster-cidr=fd00:244::/56", "/opt/cni/bin")
+		k.installTemplate(node)
 		return
 	}
 	k.node(node, "sh", "-c", "cp -a "+plugins()+"/. /opt/cni/bin/")
@@ -93,6 +93,12 @@ func (k *cluster) install(node string) {
 		k.Fatal(err)
 	}
 	k.node(node, "sh", "-c", "cp "+file+" /etc/cni/net.d/.new && mv /etc/cni/net.d/.new /etc/cni/net.d/10-pods.conflist")
+}
+
+// installTemplate lets containerd make a node's network when it knows the node's pod CIDRs.
+func (k *cluster) installTemplate(node string) {
+	k.Helper()
+	k.node(node, patchbay(), "install", "--kubernetes", "--cluster-cidr=10.244.0.0/16", "--cluster-cidr=fd00:244::/56", "/opt/cni/bin")
 }
 
 // importProbe gives a node the image of the probe.
@@ -123,7 +129,7 @@ func (k *cluster) pod(name, node string, hostPort int) {
 	}
 	k.apply(object{
 		"apiVersion": "v1", "kind": "Pod",
-		"metadata": object{"name": name, "annotations": object{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "100M"}},
+		"metadata": object{"name": name, "labels": object{"app": name}, "annotations": object{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "100M"}},
 		"spec": object{
 			"nodeName": node, "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false,
 			"containers": []object{{"name": "probe", "image": probeImage, "imagePullPolicy": "Never", "ports": []object{port}}},

@@ -122,7 +122,7 @@ func onNode(t *testing.T, body func(t *testing.T)) {
 		body(t)
 		return
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run="+pattern(t.Name()), "-test.v", "-test.timeout=20m")
+	cmd := exec.Command("/proc/self/exe", "-test.run="+pattern(t.Name()), "-test.v", "-test.timeout="+flag.Lookup("test.timeout").Value.String())
 	cmd.Env = append(os.Environ(), insideEnv+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,

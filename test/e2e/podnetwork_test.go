@@ -1,0 +1,205 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// hostServer is the port of a server on a node itself.
+const hostServer = 18090
+
+// TestPodNetwork has nodes of containerd 1.6 and 2.2 in one cluster whose network is that of
+// `patchbay install --kubernetes`, with static routes between the nodes: what Services, host
+// ports and hosts see of pods, and what containerd 2 asks of the plugins.
+func TestPodNetwork(t *testing.T) {
+	if !ours() {
+		t.Log("the template is of our build")
+		return
+	}
+	onNode(t, func(t *testing.T) {
+		k := newCluster(t, "3", "containerd2=n2,n3")
+		defer k.saveLogs()
+		k.podNetwork("n1", "n2", "n3")
+		k.pod("one", "n1", 18080)
+		k.pod("two", "n1", 0)
+		k.pod("far", "n2", 18080)
+		k.service("one")
+		k.ready(2*time.Minute, "pods", "--all")
+
+		for _, mode := range []string{"nftables", "iptables"} {
+			k.do("proxy", mode)
+			k.proveService("kube-proxy in mode "+mode, "one", "two", "far")
+		}
+		k.proveHostPort("one", "n1")
+		k.proveHostPort("far", "n2")
+		k.proveHosts()
+		for _, node := range []string{"n1", "n2"} {
+			k.proveInstalledOnce(node)
+		}
+		k.proveStatus("n3")
+	})
+}
+
+// podNetwork gives nodes the network of `patchbay install --kubernetes`, and routes.
+func (k *cluster) podNetwork(nodes ...string) {
+	k.Helper()
+	for _, node := range nodes {
+		k.importProbe(node)
+		k.installTemplate(node)
+	}
+	k.do("routes")
+	k.ready(3*time.Minute, "nodes", "--all")
+}
+
+// service makes one of both families, on port 80, in front of a pod.
+func (k *cluster) service(pod string) {
+	k.Helper()
+	port := func(protocol string) object {
+		return object{"name": strings.ToLower(protocol), "protocol": protocol, "port": 80, "targetPort": probePort}
+	}
+	k.apply(object{
+		"apiVersion": "v1", "kind": "Service", "metadata": object{"name": pod},
+		"spec": object{"selector": object{"app": pod}, "ipFamilyPolicy": "PreferDualStack", "ports": []object{port("TCP"), port("UDP")}},
+	})
+}
+
+// proveService asks the Service of a pod from the pod itself, which it must reach by way of
+// the Service, and from other pods, whose addresses the pod must see.
+func (k *cluster) proveService(how, pod string, others ...string) {
+	k.Helper()
+	for i, vip := range strings.Fields(k.kubectl("get", "service", pod, "-o", "jsonpath={.spec.clusterIPs[*]}")) {
+		for _, network := range []string{"tcp", "udp"} {
+			k.ask(how+", hairpin", pod, network, hostPort(vip, 80))
+			for _, other := range others {
+				seen := k.ask(how, other, network, hostPort(vip, 80))
+				k.seenAs(fmt.Sprintf("%s: %s by %s over %s", how, pod, other, network), seen, k.addrs(other)[i])
+			}
+		}
+	}
+}
+
+// ask asks a server from a pod until it answers, since the rules of a Service come later
+// than the Service.
+func (k *cluster) ask(how, pod, network, addr string) (seen string) {
+	k.Helper()
+	eventually(k, fmt.Sprintf("%s: %s asks %s %s", how, pod, network, addr), func() error {
+		out, err := exec.Command(k.script, "kubectl", "exec", pod, "--", "/probe", "who", network, addr).CombinedOutput()
+		if seen = strings.TrimSpace(string(out)); err != nil {
+			return fmt.Errorf("%w: %s", err, seen)
+		}
+		return nil
+	})
+	return seen
+}
+
+// proveHostPort asks the host port of a pod at its node's own addresses, from the pod.
+func (k *cluster) proveHostPort(pod, node string) {
+	k.Helper()
+	for _, addr := range k.nodeAddrs(node) {
+		k.ask("hairpin through a host port", pod, "tcp", hostPort(addr, 18080))
+	}
+}
+
+// nodeAddrs are a node's, one of each family that the cluster has.
+func (k *cluster) nodeAddrs(node string) []string {
+	k.Helper()
+	raw, err := os.ReadFile(k.dir + "/nodes/" + node + "/addresses")
+	if err != nil {
+		k.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(raw)), ",")
+}
+
+// proveHosts: a host reaches pods of its own and of another node, pods reach hosts. A pod
+// keeps its address as far as its own node; another one, which is no pod, sees the node's.
+func (k *cluster) proveHosts() {
+	k.Helper()
+	serve(k.T, "kl-n1", hostServer)
+	one, far := k.addrs("one"), k.addrs("far")
+	n1, n2, n3 := k.nodeAddrs("n1"), k.nodeAddrs("n2"), k.nodeAddrs("n3")
+	for i := range one {
+		k.node("n1", probeProgram(), "who", "tcp", hostPort(one[i], probePort))
+		k.seenAs("pod one by a host", k.node("n3", probeProgram(), "who", "tcp", hostPort(one[i], probePort)), n3[i])
+		k.seenAs("pod far by a host", k.node("n3", probeProgram(), "who", "udp", hostPort(far[i], probePort)), n3[i])
+		k.seenAs("its host by pod one", k.ask("", "one", "tcp", hostPort(n1[i], hostServer)), one[i])
+		k.seenAs("a host by pod far", k.ask("", "far", "tcp", hostPort(n1[i], hostServer)), n2[i])
+		k.seenAs("pod far by pod one", k.ask("", "one", "tcp", hostPort(far[i], probePort)), one[i])
+	}
+}
+
+// proveInstalledOnce: installing again replaces no configuration by the same one, which
+// containerd would read again while a pod's ADD makes all others wait.
+func (k *cluster) proveInstalledOnce(node string) {
+	k.Helper()
+	files := func() string {
+		return k.node(node, "sh", "-c", "stat -c '%n %i %y' /etc/cni/net.d /etc/cni/net.d/* /etc/cni/*.template")
+	}
+	before := files()
+	k.installTemplate(node)
+	if after := files(); after != before {
+		k.Errorf("%s: installing again changed\n%s\nto\n%s", node, before, after)
+	}
+}
+
+// proveStatus: containerd 2 asks for STATUS if the configuration's version knows it, the
+// node stays Ready, and an answer costs less than 5 ms of CPU.
+func (k *cluster) proveStatus(node string) {
+	k.Helper()
+	k.node(node, "bash", "-c", `set -e
+		mkdir /opt/cni/real
+		mv /opt/cni/bin/patchbay /opt/cni/real/
+		printf '#!/bin/bash\necho $CNI_COMMAND >>/run/cni-calls\nexec -a "$0" /opt/cni/real/patchbay\n' >/opt/cni/bin/.new
+		chmod 755 /opt/cni/bin/.new
+		mv /opt/cni/bin/.new /opt/cni/bin/patchbay
+		cd /etc/cni/net.d
+		sed 's/"cniVersion": "1.0.0"/"cniVersion": "1.1.0"/' 10-containerd-net.conflist >.new
+		mv .new 10-containerd-net.conflist`)
+	eventually(k, "containerd asks for STATUS", func() error {
+		if calls := k.node(node, "sh", "-c", "cat /run/cni-calls 2>/dev/null || true"); strings.Count(calls, "STATUS") < 3 {
+			return fmt.Errorf("calls: %q", calls)
+		}
+		return nil
+	})
+	k.ready(time.Minute, "node", node)
+	if cpu := k.statusCPU(node); cpu >= 5*time.Millisecond {
+		k.Errorf("STATUS costs %v of CPU, want less than 5 ms", cpu)
+	}
+}
+
+// statusCPU is the least that one of some STATUS calls costs: the machine is busy.
+func (k *cluster) statusCPU(node string) time.Duration {
+	k.Helper()
+	var list struct {
+		Name    string
+		Plugins []map[string]any
+	}
+	if err := json.Unmarshal([]byte(k.node(node, "cat", "/etc/cni/net.d/10-containerd-net.conflist")), &list); err != nil {
+		k.Fatal(err)
+	}
+	conf := list.Plugins[0]
+	conf["name"], conf["cniVersion"] = list.Name, "1.1.0"
+	stdin, err := json.Marshal(conf)
+	if err != nil {
+		k.Fatal(err)
+	}
+	least := time.Hour
+	for range 50 {
+		cmd := exec.Command("nsenter", "-t", k.pid(node+"-holder"), "-m", "-u", "-n", "--", "/opt/cni/real/patchbay")
+		cmd.Env = []string{"CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin", "PATH=/usr/bin:/bin"}
+		cmd.Stdin = strings.NewReader(string(stdin))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			k.Fatalf("STATUS: %v\n%s", err, out)
+		}
+		least = min(least, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
+	}
+	k.Logf("STATUS: %v of CPU", least)
+	return least
+}
