@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/paths"
 )
 
@@ -59,7 +60,7 @@ type Agent struct {
 	links opener // opens the links of bridges
 
 	mirror   mirror
-	problems problems
+	problems resident.Problems
 	view     view
 	names    names.Server
 
@@ -100,20 +101,20 @@ func New(opts Options) (*Agent, error) {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
 	a := &Agent{
-		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), problems: problems{log: opts.Log}, wall: time.Now,
+		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), problems: resident.Problems{Log: opts.Log}, wall: time.Now,
 		local: make(chan struct{}, 1), kernel: make(chan struct{}, 1), upstream: make(chan struct{}, 1),
 		others: map[string]time.Time{},
 		docker: docker{state: opts.Paths.State, data: opts.DataRoot},
 	}
 	a.mirror.changed = a.wake
-	a.names.Ports = (&ports{proc: opts.Paths.Proc, report: a.problems.set}).of
+	a.names.Ports = (&ports{proc: opts.Paths.Proc, report: a.problems.Set}).of
 	a.names.View, a.names.Domain, a.names.Upstreams, a.names.Log = &a.view, opts.Domain, opts.Upstreams, opts.Log
 	var err error
 	if a.self, err = loadIdentity(a.dir); err != nil {
 		return nil, err
 	}
 	a.mirror.self, a.mirror.doubt = a.self, opts.Reclaim
-	a.problems.set("cache", a.mirror.load(a.dir))
+	a.problems.Set("cache", a.mirror.load(a.dir))
 	a.mirror.tables = tablesOf(&a.mirror.cache) // objects that cannot be read from the store keep these values
 	return a, nil
 }
@@ -126,9 +127,6 @@ const (
 	reconcileEvery = time.Minute
 	uplinkEvery    = 3 * time.Second // while there is no uplink
 	dockerEvery    = 500 * time.Millisecond
-	settleTime     = 20 * time.Millisecond // waits so long for further changes, to handle them together
-	restFactor     = 4                     // rests this many times as long as the work took
-	settleMost     = 5 * time.Second       // limits the rest, because with a slow store the agent itself works only a small part of that time
 )
 
 // Run works until ctx ends. It returns after its calls to the store have ended. It leaves
@@ -137,13 +135,13 @@ func (a *Agent) Run(ctx context.Context) {
 	a.readDocker()
 	defer a.names.Close()
 	var wg sync.WaitGroup
-	wg.Go(func() { a.mirror.follow(ctx, a.opts.Store, a.problems.set) })
+	wg.Go(func() { a.mirror.follow(ctx, a.opts.Store, a.problems.Set) })
 	wg.Go(func() { a.watchDocker(ctx) })
 	wg.Go(func() { a.tendStore(ctx) })
 	wg.Go(func() { a.tendHost(ctx) })
 	wg.Go(func() {
-		repeat(ctx, func(err error) { a.problems.set("watch the kernel", err) }, func() error {
-			return a.opts.Fabric.Watch(ctx, func() { signal(a.kernel) })
+		resident.Repeat(ctx, func(err error) { a.problems.Set("watch the kernel", err) }, func() error {
+			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })
 		})
 	})
 	wg.Wait()
@@ -151,15 +149,8 @@ func (a *Agent) Run(ctx context.Context) {
 
 // wake makes both loops check everything.
 func (a *Agent) wake() {
-	signal(a.local)
-	signal(a.upstream)
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // the loop has not yet handled an earlier signal
-	}
+	resident.Signal(a.local)
+	resident.Signal(a.upstream)
 }
 
 // tendHost keeps the kernel and the files of this host in the desired state. It never waits for
@@ -173,33 +164,26 @@ func (a *Agent) tendHost(ctx context.Context) {
 		took := time.Since(began)
 		var retry <-chan time.Time
 		if a.noUplink { // the watch does not report when a tentative address becomes usable
-			retry = time.After(jitter(uplinkEvery))
+			retry = time.After(resident.Jitter(uplinkEvery))
 		}
 		select {
 		case <-retry:
 			all = true
 		case <-ctx.Done():
 			if w, _, synced := a.mirror.snapshot(); synced {
-				a.problems.set("cache", a.save(&w, true))
+				a.problems.Set("cache", a.save(&w, true))
 			}
 			return
 		case <-tick.C:
 			all = true
 		case <-a.kernel:
 			all = true
-			clock.Sleep(ctx, settle(took))
+			clock.Sleep(ctx, resident.Settle(took))
 		case <-a.local:
 			all = false
-			clock.Sleep(ctx, settle(took))
+			clock.Sleep(ctx, resident.Settle(took))
 		}
 	}
-}
-
-// settle returns how long to collect changes before the next check. It is longer if the last
-// check took long, so that checks never use a whole processor. It is limited because meanwhile
-// the loop notices nothing, not even a lost lease.
-func settle(took time.Duration) time.Duration {
-	return min(max(settleTime, restFactor*took), settleMost)
 }
 
 // watchDocker polls the files of the Docker driver and of dockerd. These programs do not notify
@@ -210,13 +194,13 @@ func (a *Agent) watchDocker(ctx context.Context) {
 		if a.readDocker() {
 			a.wake()
 		}
-		clock.Sleep(ctx, max(dockerEvery, settle(time.Since(began))))
+		clock.Sleep(ctx, max(dockerEvery, resident.Settle(time.Since(began))))
 	}
 }
 
 func (a *Agent) readDocker() (changed bool) {
 	containers, copies, err := a.docker.read()
-	a.problems.set("docker", err)
+	a.problems.Set("docker", err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	unread := ""

@@ -12,6 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // apply brings this host into the desired state: configurations, fabric, names. If all is set,
@@ -24,13 +25,13 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	f := a.facts(&w)
 	d := compile(&w, f)
 	may := mayRemove(synced, d.wrong)
-	a.problems.set("bridges", a.tidy(&w, d, may)) // before the fabric adds routes to networks on the bridges
-	a.problems.set("data of the store", a.mirror.lost())
-	a.problems.setAll("network", d.wrong)
-	a.problems.setAll("configuration of", a.configure(d, may))
+	a.problems.Set("bridges", a.tidy(&w, d, may)) // before the fabric adds routes to networks on the bridges
+	a.problems.Set("data of the store", a.mirror.lost())
+	a.problems.SetAll("network", d.wrong)
+	a.problems.SetAll("configuration of", a.configure(d, may))
 	if synced { // before the fabric: if the agent starts without the store, routes that the cache lacks must stay
 		a.mirror.refresh(&w) // includes blocks and bridges stored since the snapshot
-		a.problems.set("cache", a.save(&w, all))
+		a.problems.Set("cache", a.save(&w, all))
 	}
 	if f.uplink > 0 && may.sets() {
 		a.carry(ctx, d, all)
@@ -40,10 +41,10 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 		a.view.look(&w, a.self, containers)
 	}
 	if may.sets() {
-		a.problems.set("names", a.names.Listen(d.names))
+		a.problems.Set("names", a.names.Listen(d.names))
 	}
-	a.problems.setAll("Docker network", a.stale(d.parts))
-	a.problems.set("status", a.saveStatus())
+	a.problems.SetAll("Docker network", a.stale(d.parts))
+	a.problems.Set("status", a.saveStatus())
 }
 
 // facts collects what compile needs to know about this host.
@@ -82,9 +83,9 @@ func (a *Agent) looks(w *world) *facts {
 // configurations stay.
 func (a *Agent) uplink() (self store.Node, uplink int) {
 	self, err := a.node()
-	if a.problems.set("uplink", err); err == nil {
+	if a.problems.Set("uplink", err); err == nil {
 		uplink, err = a.opts.Fabric.UplinkMTU(self.Underlay)
-		a.problems.set("uplink's address", err) // not "uplink": the store's loop sets that one
+		a.problems.Set("uplink's address", err) // not "uplink": the store's loop sets that one
 	}
 	if err != nil {
 		a.noUplink = true
@@ -93,7 +94,7 @@ func (a *Agent) uplink() (self store.Node, uplink int) {
 	a.noUplink = false
 	if !slices.Equal(self.Underlay, a.reached) {
 		a.reached = self.Underlay
-		signal(a.upstream) // the other hosts soon need the new addresses
+		resident.Signal(a.upstream) // the other hosts soon need the new addresses
 	}
 	return self, uplink
 }
@@ -106,7 +107,7 @@ func (a *Agent) carry(ctx context.Context, d *desired, all bool) {
 	}
 	err := a.opts.Fabric.Apply(ctx, d.self, d.peers)
 	next.done = err == nil
-	a.problems.set("fabric", err)
+	a.problems.Set("fabric", err)
 	a.meshed = next
 }
 

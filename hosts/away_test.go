@@ -146,7 +146,7 @@ func TestDuplicateID(t *testing.T) {
 func TestDuplicateIDReportedOnce(t *testing.T) {
 	now := time.Now()
 	a := &Agent{self: "me", run: "own", checked: now, others: map[string]time.Time{"before": now.Add(-time.Hour)}}
-	a.opts.Store, a.problems.log = openStore(t), t.Logf
+	a.opts.Store, a.problems.Log = openStore(t), t.Logf
 	a.published = map[string]store.Item[store.Endpoint]{}
 	for key, e := range a.endpoints(&world{}, nil) {
 		a.published[key] = store.Item[store.Endpoint]{Object: e}
@@ -158,8 +158,8 @@ func TestDuplicateIDReportedOnce(t *testing.T) {
 			w.Endpoints = append(w.Endpoints, store.Endpoint{Network: presence, ID: id, Node: "me"})
 		}
 		must(t, a.publish(t.Context(), w))
-		if len(a.problems.all()) != reported || a.problems.changes() != changes {
-			t.Errorf("%s: %d changes, now %v", what, a.problems.changes(), a.problems.all())
+		if len(a.problems.All()) != reported || a.problems.Changes() != changes {
+			t.Errorf("%s: %d changes, now %v", what, a.problems.Changes(), a.problems.All())
 		}
 	}
 	look("two runs", 1, 1, "host.before", "host.next")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // bridge creates a network's bridge with an address, as an ADD does.
@@ -73,7 +74,7 @@ func TestBridgeWithForeignAddress(t *testing.T) {
 	must(t, Admin{s}.Remove(t.Context(), "lan", false))
 	until(t, "ls reports it", func() bool { return a.wrong("pb-lan stays: patchbay did not add its address 10.99.0.1/24") })
 	must(t, netlink.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(theirs)}))
-	signal(a.agent.kernel)
+	resident.Signal(a.agent.kernel)
 	until(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName("pb-lan"); return err != nil })
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // cacheFile is the file in which the agent saves its world.
@@ -75,7 +76,7 @@ func (a *Agent) save(w *world, now bool) error {
 	if rest := a.saved.pause() - time.Since(a.saved.at); rest > 0 && !now && bytes.Equal(lasting, a.saved.lasting) {
 		if !a.saved.later {
 			a.saved.later = true
-			time.AfterFunc(rest, func() { signal(a.local) })
+			time.AfterFunc(rest, func() { resident.Signal(a.local) })
 		}
 		return nil
 	}

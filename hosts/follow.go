@@ -6,18 +6,17 @@ package hosts
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
-	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // follow keeps the mirror equal to the store until ctx ends. It reports errors of the store.
 func (m *mirror) follow(ctx context.Context, s store.Store, report func(subject string, err error)) {
 	failed := func(err error) { report("follow", err) }
-	repeat(ctx, failed, func() error { return m.followWhole(ctx, s, failed) })
+	resident.Repeat(ctx, failed, func() error { return m.followWhole(ctx, s, failed) })
 }
 
 // followWhole reads the whole store, and then watches all its tables. If the watch of one table
@@ -83,28 +82,6 @@ func readTable[T store.Object](ctx context.Context, t store.Table[T], known map[
 	}
 	return err
 }
-
-// retryFirst and retryMost are the first and the longest pause after a failure. The pauses grow
-// because hundreds of hosts ask for everything when a store is back.
-const retryFirst, retryMost = time.Second, 15 * time.Second
-
-// repeat calls fn until ctx ends, with a pause after each call.
-func repeat(ctx context.Context, failed func(error), fn func() error) {
-	for pause := retryFirst; ctx.Err() == nil; pause = min(2*pause, retryMost) {
-		began := time.Now()
-		err := fn()
-		if err != nil && ctx.Err() == nil {
-			failed(err)
-		}
-		if err == nil || time.Since(began) > retryMost {
-			pause = retryFirst // the call worked for a while before it failed
-		}
-		clock.Sleep(ctx, jitter(pause))
-	}
-}
-
-// jitter returns a random time of about d, so that hosts do not act at the same moment.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
 // addUnreadable adds the known values of objects that cannot be read now. If a newer Patchbay
 // has written a network or a block, the network, or the route to the block, must not disappear.

@@ -87,12 +87,3 @@ func crowded() (*world, *Agent) {
 	}
 	return &world{Networks: []store.Network{lan()}}, a
 }
-
-// However long a look took, the next one follows soon.
-func TestSettle(t *testing.T) {
-	for took, want := range map[time.Duration]time.Duration{0: settleTime, time.Second: restFactor * time.Second, time.Minute: settleMost, time.Hour: settleMost} {
-		if got := settle(took); got != want {
-			t.Errorf("after %v: %v, want %v", took, got, want)
-		}
-	}
-}

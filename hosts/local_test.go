@@ -95,19 +95,3 @@ func TestUsable(t *testing.T) {
 		t.Errorf("%v %v", out, wrong)
 	}
 }
-
-func TestProblemsLoggedOnce(t *testing.T) {
-	var log lines
-	s := problems{log: log.add}
-	for range 3 {
-		s.set("store", errAway)
-		s.setAll("network", map[string]error{"lan": errAway, "fine": nil})
-	}
-	s.setAll("network", nil)
-	s.set("store", nil)
-	s.set("store", nil)
-	want := []string{"store: the store is away", "network lan: the store is away", "network lan: resolved", "store: resolved"}
-	if !slices.Equal(log.all, want) || len(s.all()) != 0 {
-		t.Errorf("%q", log.all)
-	}
-}

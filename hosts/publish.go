@@ -93,7 +93,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 			others = append(others, e)
 		}
 	}
-	a.problems.set("id", a.duplicateID(others, time.Now()))
+	a.problems.Set("id", a.duplicateID(others, time.Now()))
 	for _, e := range others {
 		if late(a.dropOther(ctx, e)) {
 			break

@@ -148,27 +148,6 @@ func TestSeenWakesNoLoop(t *testing.T) {
 	}
 }
 
-// An agent asks a store that fails less and less often, and not all agents at once.
-func TestRetryPause(t *testing.T) {
-	seen := map[time.Duration]bool{}
-	for range 100 {
-		d := jitter(time.Second)
-		if seen[d] = true; d < time.Second/2 || d > 3*time.Second/2 {
-			t.Fatal(d)
-		}
-	}
-	if len(seen) < 50 {
-		t.Error("all at once")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	calls := 0
-	repeat(ctx, func(error) {}, func() error { calls++; return errors.New("away") })
-	if calls > 4 { // after 0.5, 1.5 and 3.5 s at the earliest
-		t.Errorf("%d calls", calls)
-	}
-}
-
 // A block that is wider than a host's size takes no other host's addresses.
 func TestWideBlock(t *testing.T) {
 	p := &part{plan: plan{Network: lan()}}
@@ -217,10 +196,10 @@ func TestQuiet(t *testing.T) {
 	case <-g.local:
 	default:
 	}
-	before := g.problems.changes() + g.mirror.changes()
+	before := g.problems.Changes() + g.mirror.changes()
 	g.mirror.remember("lan", []netip.Prefix{a.block("lan")})
-	g.problems.set("x", nil)
-	if g.problems.changes()+g.mirror.changes() != before {
+	g.problems.Set("x", nil)
+	if g.problems.Changes()+g.mirror.changes() != before {
 		t.Error("nothing changed, and a change was counted")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -235,8 +214,8 @@ func TestQuiet(t *testing.T) {
 	cancel()
 	<-ended
 	g.mirror.remember("lan", prefixes("10.201.0.0/24")) // outside the network: the host's own block may be any within it
-	g.problems.set("x", errors.New("y"))
-	if got := g.problems.changes() + g.mirror.changes(); got != before+2 {
+	g.problems.Set("x", errors.New("y"))
+	if got := g.problems.Changes() + g.mirror.changes(); got != before+2 {
 		t.Errorf("%d, was %d", got, before)
 	}
 }

@@ -104,7 +104,7 @@ func TestSlowStore(t *testing.T) {
 		must(t, err)
 		a.mirror.replace(r)
 		must(t, a.tend(t.Context()))
-		if wrong := a.problems.all(); len(wrong) > 0 || len(a.mirror.cache.Own) != 3 {
+		if wrong := a.problems.All(); len(wrong) > 0 || len(a.mirror.cache.Own) != 3 {
 			t.Errorf("wrong: %v; it has %v", wrong, a.mirror.cache.Own)
 		}
 		w, err := Admin{s}.read(t.Context())

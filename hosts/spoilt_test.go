@@ -20,7 +20,7 @@ func TestSpoiltEndpoint(t *testing.T) {
 	must(t, Admin{s}.Create(ctx, lan()))
 	w := &world{Networks: []store.Network{lan()}}
 	a := &Agent{self: "me", others: map[string]time.Time{}, wall: time.Now}
-	a.opts.Store, a.opts.TTL, a.opts.Reclaim, a.opts.Log, a.problems.log = s, time.Minute, time.Hour, t.Logf, t.Logf
+	a.opts.Store, a.opts.TTL, a.opts.Reclaim, a.opts.Log, a.problems.Log = s, time.Minute, time.Hour, t.Logf, t.Logf
 	for _, id := range []string{"stays", "goes", "spoilt"} {
 		a.containers = append(a.containers, container{Network: "lan", ID: id, Addrs: []netip.Addr{netip.MustParseAddr("10.200.3.2")}, Names: []string{id}})
 	}

@@ -33,7 +33,7 @@ const statusFile = "status.json"
 
 // saveStatus writes the current problems of this host to a file.
 func (a *Agent) saveStatus() error {
-	data, err := json.Marshal(status{a.self, a.problems.all()})
+	data, err := json.Marshal(status{a.self, a.problems.All()})
 	if err != nil {
 		return err
 	}

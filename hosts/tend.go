@@ -13,27 +13,28 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // tendStore keeps this host's records in the store up to date: its node, lease, blocks and
 // containers. If the store fails, it tries again.
 func (a *Agent) tendStore(ctx context.Context) {
 	for ctx.Err() == nil {
-		began, before := time.Now(), a.problems.changes()+a.mirror.changes()
+		began, before := time.Now(), a.problems.Changes()+a.mirror.changes()
 		err := a.tend(ctx)
 		took := time.Since(began)
 		if ctx.Err() == nil && !errors.Is(err, errNoUplink) {
-			a.problems.set("store", err)
+			a.problems.Set("store", err)
 		}
-		if a.problems.changes()+a.mirror.changes() != before {
-			signal(a.local) // so that the other loop updates the kernel, the cache and the status
+		if a.problems.Changes()+a.mirror.changes() != before {
+			resident.Signal(a.local) // so that the other loop updates the kernel, the cache and the status
 		}
 		pause := reconcileEvery
 		if err != nil {
-			pause = jitter(retryFirst)
+			pause = resident.Jitter(resident.RetryFirst)
 		}
 		if a.await(ctx, pause); err == nil {
-			clock.Sleep(ctx, settle(took))
+			clock.Sleep(ctx, resident.Settle(took))
 		}
 	}
 }
@@ -59,7 +60,7 @@ func (a *Agent) await(ctx context.Context, most time.Duration) {
 // does not delay the others.
 func (a *Agent) tend(ctx context.Context) error {
 	self, err := a.node()
-	if a.problems.set("uplink", err); err != nil {
+	if a.problems.Set("uplink", err); err != nil {
 		return errNoUplink
 	}
 	w, _, synced := a.mirror.snapshot()
@@ -77,7 +78,7 @@ func (a *Agent) tend(ctx context.Context) error {
 	for i := range networks {
 		wrong[networks[i].Name] = a.claim(ctx, &w, &networks[i])
 	}
-	a.problems.setAll("block of", wrong)
+	a.problems.SetAll("block of", wrong)
 	return errors.Join(a.leave(ctx, &w), a.publish(ctx, &w))
 }
 

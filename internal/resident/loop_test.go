@@ -1,0 +1,61 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resident
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// However long a look took, the next one follows soon.
+func TestSettle(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{0: settleTime, time.Second: restFactor * time.Second, time.Minute: settleMost, time.Hour: settleMost} {
+		if got := Settle(took); got != want {
+			t.Errorf("after %v: %v, want %v", took, got, want)
+		}
+	}
+}
+
+// A process asks a server that fails less and less often, and not all agents at once.
+func TestRetryPause(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for range 100 {
+		d := Jitter(time.Second)
+		if seen[d] = true; d < time.Second/2 || d > 3*time.Second/2 {
+			t.Fatal(d)
+		}
+	}
+	if len(seen) < 50 {
+		t.Error("all at once")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	calls := 0
+	Repeat(ctx, func(error) {}, func() error { calls++; return errors.New("away") })
+	if calls > 4 { // after 0.5, 1.5 and 3.5 s at the earliest
+		t.Errorf("%d calls", calls)
+	}
+}
+
+// A problem is logged when it appears and when it ends.
+func TestProblemsLoggedOnce(t *testing.T) {
+	var log []string
+	away := errors.New("the store is away")
+	s := Problems{Log: func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }}
+	for range 3 {
+		s.Set("store", away)
+		s.SetAll("network", map[string]error{"lan": away, "fine": nil})
+	}
+	s.SetAll("network", nil)
+	s.Set("store", nil)
+	s.Set("store", nil)
+	want := []string{"store: the store is away", "network lan: the store is away", "network lan: resolved", "store: resolved"}
+	if !slices.Equal(log, want) || len(s.All()) != 0 {
+		t.Errorf("%q", log)
+	}
+}
