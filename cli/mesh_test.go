@@ -32,7 +32,7 @@ func meshTurn(verb string) error {
 	}
 	defer m.Close()
 	if verb == "clear" {
-		return m.Clear(context.Background(), "")
+		return m.Clear(context.Background(), mesh.Self{})
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "uplink0"

@@ -59,7 +59,7 @@ func (c *hostsLeaveCommand) leave(where paths.Paths) error {
 	return c.admin.do(func(ctx context.Context, a hosts.Admin) error {
 		return hosts.Leaving{
 			Store: a.Store, Paths: where, ConfDir: dir, Force: c.Force,
-			Clear: func(ctx context.Context) error { return fabric.Clear(ctx, "") },
+			Clear: func(ctx context.Context) error { return fabric.Clear(ctx, mesh.Self{}) },
 			Log:   printLine,
 		}.Do(ctx)
 	})

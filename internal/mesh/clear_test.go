@@ -58,7 +58,7 @@ func TestForwardDrop(t *testing.T) {
 		}
 	}
 	quiet(t, u, h1, h2)
-	h2.do(func() error { return h2.mesh.Clear(ctx, "") })
+	h2.do(func() error { return h2.mesh.Clear(ctx, Self{}) })
 	if after := h2.sh("iptables-nft -S; ip6tables-nft -S"); after != before {
 		t.Errorf("rules after Clear:\n%swere\n%s", after, before)
 	}
@@ -96,13 +96,13 @@ func TestClear(t *testing.T) {
 	l := newLab(t)
 	u := setup{transport, "46"}
 	h := l.hosts[0]
-	h.do(func() error { return h.mesh.Clear(ctx, "") }) // it never existed
+	h.do(func() error { return h.mesh.Clear(ctx, Self{}) }) // it never existed
 	before := h.snapshot()
 	u.sync(h, l.hosts[:3]...)
 	if h.snapshot() == before {
 		t.Fatal("the snapshot shows nothing of a mesh")
 	}
-	h.do(func() error { return h.mesh.Clear(ctx, "") })
+	h.do(func() error { return h.mesh.Clear(ctx, Self{}) })
 	if after := h.snapshot(); after != before {
 		t.Errorf("after Clear:\n%swas\n%s", after, before)
 	}
@@ -141,9 +141,13 @@ func TestTwoMeshes(t *testing.T) {
 	if count(112) != 4 || count(113) != 0 || count(114) != 1 {
 		t.Errorf("after the number changed: %d, %d and %d routes", count(112), count(113), count(114))
 	}
-	h.do(func() error { return h.mesh.Clear(ctx, "k8s") })
+	h.do(func() error { return h.mesh.Clear(ctx, Self{Name: "k8s"}) })
 	if count(112) != 4 || count(114) != 0 {
 		t.Errorf("after Clear: %d and %d routes", count(112), count(114))
+	}
+	h.do(func() error { return h.mesh.Clear(ctx, Self{Name: "k8s", Protocol: 114}) })
+	if count(112) != 4 {
+		t.Errorf("after Clear of a mesh without a record, another one has %d routes", count(112))
 	}
 }
 

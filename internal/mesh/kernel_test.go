@@ -252,7 +252,7 @@ func TestForeign(t *testing.T) {
 			if n := len(h.list(t, "routes")); n != 3 {
 				t.Errorf("%d routes of ours, want those of 3 other blocks", n)
 			}
-			h.do(func() error { return h.mesh.Clear(ctx, "") })
+			h.do(func() error { return h.mesh.Clear(ctx, Self{}) })
 			got, err := h.conn.RouteListFiltered(netlink.FAMILY_ALL, theirs, netlink.RT_FILTER_DST)
 			if err != nil || len(got) != 1 || got[0].Protocol != 4 {
 				t.Errorf("their route: %v, %v", got, err)

@@ -140,21 +140,20 @@ func (s State) devices() (names []string) {
 // mark returns the mark of this mesh, which all its objects have.
 func (s State) mark() mark { return mark{s.Protocol, s.Name} }
 
-// Clear removes everything of a mesh: routes, devices, facts and the record. The record names
-// them. The name "" means the default mesh. It is called when the agent is removed. It accepts
-// that the mesh never existed.
-func (m *Mesh) Clear(ctx context.Context, name string) error {
-	if name == "" {
-		name = DefaultName
-	}
+// Clear removes everything of the mesh that self names: routes, devices, facts and the record.
+// It is called when the agent is removed. The record has the protocol number of the routes.
+// Without a record self has it: a mesh that never existed is no error, and no other mesh loses
+// its routes.
+func (m *Mesh) Clear(ctx context.Context, self Self) error {
+	self = self.withDefaults()
 	unlock, err := lock(ctx, m.opts.Paths)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	rec, err := readRecord(m.opts.Paths, name)
+	rec, err := readRecord(m.opts.Paths, self.Name)
 	if err != nil || rec == nil {
-		rec = &note{Protocol: DefaultProtocol, Name: name} // has the mark of the default mesh
+		rec = &note{Protocol: self.Protocol, Name: self.Name}
 	}
 	return m.clear(ctx, rec.mark())
 }

@@ -259,7 +259,7 @@ func TestWireClear(t *testing.T) {
 	if h.snapshot() == before {
 		t.Fatal("the snapshot shows nothing of a mesh")
 	}
-	h.do(func() error { return h.mesh.Clear(ctx, "") })
+	h.do(func() error { return h.mesh.Clear(ctx, Self{}) })
 	if after := h.snapshot(); after != before {
 		t.Errorf("after Clear:\n%swas\n%s", after, before)
 	}
