@@ -4,12 +4,9 @@
 package cli
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -64,22 +61,14 @@ func (a *app) writePods(p plan.Network) (path string, changed bool, err error) {
 	if len(p.Node) > 0 {
 		path = a.podNetwork()
 	}
-	old, err := durable.ReadConf(path)
-	switch {
-	case err == nil && bytes.Equal(old, data):
-		return path, false, nil
-	case err == nil && !plan.IsOurs(old):
+	changed, err = durable.Update(path, data, 0o644, plan.IsOurs)
+	if errors.Is(err, durable.ErrForeign) {
 		return "", false, spec.Errorf(spec.CodeInvalidConfig, "install: %s is not of patchbay install --kubernetes: move it away", path)
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	}
+	if err != nil {
 		return "", false, fmt.Errorf("install: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return "", false, fmt.Errorf("install: %w", err)
-	}
-	if err := durable.WriteDurable(path, data, 0o644); err != nil {
-		return "", false, fmt.Errorf("install: %w", err)
-	}
-	return path, true, nil
+	return path, changed, nil
 }
 
 // removePodTemplate removes the template if install wrote it. It keeps the network's file,
