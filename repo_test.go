@@ -157,9 +157,10 @@ var layers = []struct {
 	{"hosts/store/etcd", []string{"hosts/store", "internal/..."}, "it knows the types it stores, and not what they are for"},
 	{"hosts/...", []string{"hosts/...", "docker/state", "spec", "netns", "internal/..."}, "it prepares what others attach to, and attaches nothing"},
 	{"node/plan", []string{"spec", "paths", "owner", "internal/..."}, "it computes for the agent and for install, and knows no API server"},
+	{"node/...", []string{"node/plan", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},
 	{"docker/...", []string{"chain", "cnm", "invoke", "ipam", "netns", "plugin", "plugin/kernel", "spec", "docker/...", "internal/..."}, "a runtime: Docker's networks are lists of plugins to it"},
 	{"dist/...", nil, "files to install"},
-	{"cli/daemon", []string{"dhcp/...", "cnm", "docker/...", "hosts/...", "dist/...", "internal/..."}, "the commands of patchbayd start its services"},
+	{"cli/daemon", []string{"dhcp/...", "cnm", "docker/...", "hosts/...", "node/...", "dist/...", "internal/..."}, "the commands of patchbayd start its services"},
 	{"cli/gc", onNode, "a command for a whole node stands beside the commands, above plugins and chains"},
 	{"cli/doctor", append([]string{"cli/gc", "cli/netfile", "plugin/hostlocal"}, onNode...), "as cli/gc; it reads ranges as host-local does"},
 	{"cli/netfile", onNode, "as cli/gc: it makes and removes networks"},
@@ -251,6 +252,17 @@ func TestForbiddenImportsOfDrivers(t *testing.T) {
 	refuseImports(t, module+"/cmd/patchbay-cnm", slices.DeleteFunc(slices.Clone(forbidden), func(f forbiddenImport) bool {
 		return slices.Contains(may, f.prefix)
 	}))
+}
+
+// Only the agent of a Kubernetes node imports client-go, so only patchbayd links it.
+func TestKubernetesIsTheAgents(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, imp := range p.Imports {
+			if strings.HasPrefix(imp, "k8s.io/") && p.path() != "node" && !strings.HasPrefix(p.path(), "test/") {
+				t.Errorf("%s imports %s: only node may", p.path(), imp)
+			}
+		}
+	}
 }
 
 func refuseImports(t *testing.T, program string, list []forbiddenImport) {

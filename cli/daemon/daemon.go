@@ -37,6 +37,7 @@ func (a *app) commands() []command {
 		{"dhcp", "keep DHCP leases for the plugin dhcp", dhcpLong, &dhcpCommand{app: a}},
 		{"docker", "make CNI networks Docker's", dockerLong, &dockerCommand{app: a}},
 		{"hosts", "make CNI networks span many hosts", hostsLong, newHostsCommand(a)},
+		{"node", "prepare a Kubernetes node for its pods", nodeLong, newNodeCommand(a)},
 		{"help", "print the help of a command", helpLong, &helpCommand{app: a}},
 		{"version", "print the version", versionLong, &versionCommand{}},
 	}

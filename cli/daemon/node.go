@@ -1,0 +1,149 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/terminal"
+	"github.com/patchbay-net/patchbay/node"
+	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/paths"
+)
+
+const nodeLong = `Prepares a Kubernetes node for its pods, on each node, usually as a DaemonSet:
+
+  patchbayd node --cluster-cidr 10.244.0.0/16 --cluster-cidr fd00:244::/56
+
+The agent installs the plugins, writes the pods' network once the Node has its
+podCIDRs, and keeps the routes to the other nodes: directly where they share a
+link, else through a VXLAN tunnel. No pod waits for it or for the API server:
+when both are away, pods start, and those that run keep their routes. Its state
+is below /var/lib/patchbay/node.`
+
+// nodeCommand is `patchbayd node`.
+type nodeCommand struct {
+	NodeName   string         `long:"node-name" value-name:"NAME" env:"NODE_NAME" description:"name of this Node (default: the hostname)"`
+	Kubeconfig string         `long:"kubeconfig" value-name:"FILE" env:"KUBECONFIG" description:"how to reach the API server (default: the ServiceAccount of the pod)"`
+	Cluster    []string       `long:"cluster-cidr" value-name:"PREFIX" description:"the addresses of the cluster's pods, as the controller manager's --cluster-cidr; may be repeated"`
+	Transport  mesh.Transport `long:"transport" default:"auto" choice:"auto" choice:"routes" choice:"vxlan" description:"how packets reach other nodes: auto is routes where they share a link, else vxlan"`
+	Port       uint16         `long:"port" value-name:"PORT" default:"4789" description:"of the tunnel, UDP"`
+	BinDir     string         `long:"cni-bin-dir" value-name:"DIR" default:"/opt/cni/bin" description:"where the plugins are installed; empty: they are already"`
+	ConfDir    string         `long:"cni-conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where the pods' network is written"`
+	Program    string         `long:"program" value-name:"FILE" description:"the program patchbay, which is installed (default: beside this one)"`
+	Listen     string         `long:"listen" value-name:"ADDRESS:PORT" default:"127.0.0.1:9472" description:"serve /metrics, /healthz and /readyz; empty: do not"`
+
+	Clean nodeCleanCommand `command:"clean" description:"remove what the agent made from this node"`
+
+	app *app
+}
+
+func newNodeCommand(a *app) *nodeCommand {
+	c := &nodeCommand{app: a}
+	c.Clean.node = c
+	return c
+}
+
+// Execute runs the agent until a signal ends the process.
+func (c *nodeCommand) Execute(args []string) error {
+	if len(args) > 0 {
+		return usageError{terminal.UnknownCommand(c.app.parsed.Find("node"), args[0])}
+	}
+	logger := log.New(c.app.log, "", log.LstdFlags)
+	opts, err := c.options(paths.Default(), logger.Printf)
+	if err != nil {
+		return err
+	}
+	if err := durable.MakeDir(opts.Paths.State, "node"); err != nil {
+		return err
+	}
+	unlock, err := lockState(c.app.ctx, node.StateDir(opts.Paths), 0)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	fabric, err := mesh.Open(mesh.Options{
+		Paths: opts.Paths, Wanted: node.StateDir(opts.Paths), Warn: func(err error) { logger.Print(err) },
+	})
+	if err != nil {
+		return err
+	}
+	defer fabric.Close()
+	opts.Fabric = fabric
+	a, err := node.New(opts)
+	if err != nil {
+		return err
+	}
+	stop, err := c.serve(a, logger)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	a.Run(c.app.ctx)
+	return nil
+}
+
+func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any)) (o node.Options, err error) {
+	o = node.Options{
+		Settings: plan.Settings{Node: c.NodeName, Transport: c.Transport, Port: c.Port},
+		Config:   node.Kubeconfig(c.Kubeconfig), Paths: where, ConfDir: c.ConfDir, Log: printLine,
+	}
+	if o.Node == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return o, fmt.Errorf("find the name of this node: %w", err)
+		}
+		o.Node = strings.ToLower(name) // as the kubelet does
+	}
+	if o.Cluster, err = clusterPrefixes(c.Cluster); err != nil {
+		return o, err
+	}
+	if c.BinDir != "" {
+		o.Install, err = c.installer()
+	}
+	return o, err
+}
+
+// clusterPrefixes parses the addresses of the cluster's pods.
+func clusterPrefixes(texts []string) (list []netip.Prefix, err error) {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p != p.Masked() {
+			return nil, usageError{fmt.Errorf("--cluster-cidr %q: want the prefix of a network, as 10.244.0.0/16", text)}
+		}
+		for _, other := range list {
+			if p.Overlaps(other) {
+				return nil, usageError{fmt.Errorf("--cluster-cidr %s overlaps %s", p, other)}
+			}
+		}
+		list = append(list, p)
+	}
+	if len(list) == 0 {
+		return nil, usageError{errors.New("--cluster-cidr is missing: the agent must know which addresses are pods")}
+	}
+	return list, nil
+}
+
+// serve starts the HTTP server of metrics and health.
+func (c *nodeCommand) serve(a *node.Agent, logger *log.Logger) (stop func(), err error) {
+	if c.Listen == "" {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("serve metrics: %w: name another address with --listen", err)
+	}
+	server := &http.Server{Handler: a.Handler(), ReadHeaderTimeout: lookTime, ErrorLog: logger}
+	go server.Serve(l)                    //nolint:errcheck // it ends with Close
+	return func() { server.Close() }, nil //nolint:errcheck // the process ends
+}

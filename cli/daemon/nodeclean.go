@@ -1,0 +1,89 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/node"
+	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/paths"
+)
+
+// nodeCleanCommand is `patchbayd node clean`.
+type nodeCleanCommand struct {
+	node *nodeCommand
+}
+
+// Execute undoes the agent's work on this node, and prints each step.
+func (c *nodeCleanCommand) Execute(args []string) error {
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	where := paths.Default()
+	if err := durable.MakeDir(where.State, "node"); err != nil {
+		return err
+	}
+	dir := node.StateDir(where)
+	unlock, err := lockState(context.Background(), dir, 0)
+	if err != nil {
+		return fmt.Errorf("%w: stop it first, delete the DaemonSet's pod", err)
+	}
+	defer unlock()
+	if err := c.clear(where); err != nil {
+		return err
+	}
+	if err := removeNetwork(where, c.node.ConfDir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+func (*nodeCleanCommand) clear(where paths.Paths) error {
+	fabric, err := mesh.Open(mesh.Options{Paths: where})
+	if err != nil {
+		return err
+	}
+	defer fabric.Close()
+	if err := fabric.Clear(context.Background(), plan.Settings{}.Mesh()); err != nil {
+		return err
+	}
+	printLine("routes to other nodes, tunnels and the firewall's rules for them: removed")
+	return nil
+}
+
+// removeNetwork removes the network's file, unless pods need it for their DEL.
+func removeNetwork(where paths.Paths, confDir string) error {
+	path := filepath.Join(confDir, plan.NetworkFile)
+	data, err := durable.ReadConf(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !plan.IsOurs(data) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	store := record.New(where.Run)
+	defer store.Close()
+	records, torn, err := store.Scan(plan.NetworkName)
+	if err != nil {
+		return err
+	}
+	if n := len(records) + len(torn); n > 0 {
+		printLine("%s stays: pods of this node use it, and their removal needs it; drain the node, then run this again", path)
+		return nil
+	}
+	if err := durable.Remove(path); err != nil {
+		return err
+	}
+	printLine("%s: removed", path)
+	return nil
+}

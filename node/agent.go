@@ -1,0 +1,271 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/resident"
+	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/paths"
+)
+
+// Options configure an Agent.
+type Options struct {
+	plan.Settings
+
+	// Config returns how to reach the API server, and a text that differs when that has
+	// changed: the agent asks before each request.
+	Config func() (c *rest.Config, version string, err error)
+
+	Fabric  Fabric
+	Paths   paths.Paths // State holds the agent's directory
+	ConfDir string      // directory of CNI configurations, such as /etc/cni/net.d
+
+	// Install puts the plugins into the runtime's directory; nil: something else does.
+	Install func(context.Context) error
+
+	Log func(format string, args ...any)
+}
+
+// Fabric carries packets between the nodes: *mesh.Mesh.
+type Fabric interface {
+	Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error
+	UplinkMTU(underlay []netip.Addr) (int, error)
+	// Watch calls changed when Apply must run again, until ctx ends.
+	Watch(ctx context.Context, changed func()) error
+}
+
+// StateDir is the agent's directory.
+func StateDir(p paths.Paths) string { return filepath.Join(p.State, "node") }
+
+// Agent is the agent of one node.
+type Agent struct {
+	opts    Options
+	mirror  mirror
+	api     connection
+	trouble trouble
+	events  events
+	metrics *metrics
+
+	nodes  chan struct{} // the Nodes changed
+	kernel chan struct{} // the kernel's state changed
+
+	// Fields of tend.
+	installed bool
+	trimmed   bool
+	saved     []byte // content of the cache's file
+	meshed    meshed
+
+	mu     sync.Mutex
+	unable error     // why the node is not ready
+	turned time.Time // when tend last began to work
+	peers  int
+	routes int
+}
+
+// New makes an agent, and loads the Nodes that an earlier one saved.
+func New(opts Options) (*Agent, error) {
+	if err := durable.MakeDir(opts.Paths.State, "node"); err != nil {
+		return nil, fmt.Errorf("open state: %w", err)
+	}
+	a := &Agent{
+		opts: opts, nodes: make(chan struct{}, 1), kernel: make(chan struct{}, 1),
+		unable: errNothingKnown, turned: time.Now(),
+	}
+	a.mirror = mirror{
+		self: opts.Node, changed: func() { resident.Signal(a.nodes) }, now: time.Now,
+		nodes: map[string]plan.Node{}, since: map[string]time.Time{},
+	}
+	a.trouble.problems.Log = opts.Log
+	a.trouble.changed = a.events.wake()
+	a.metrics = newMetrics(a)
+	a.api = connection{config: opts.Config, observe: a.observe}
+	a.trouble.set(cacheFailed, a.load())
+	return a, nil
+}
+
+// How often the agent looks at everything, whether or not anything changed.
+const (
+	reconcileEvery = time.Minute
+	retryEvery     = 3 * time.Second // after a failure
+)
+
+// Run works until ctx ends. What the agent made stays, because pods use it.
+func (a *Agent) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	go a.mirror.follow(ctx, a.api.get, a.asked) // the library ends it some seconds later
+	wg.Go(func() { a.tend(ctx) })
+	wg.Go(func() { a.events.tend(ctx, a) })
+	wg.Go(func() {
+		resident.Repeat(ctx, func(err error) { a.trouble.set(kernelUnwatched, err) }, func() error {
+			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })
+		})
+	})
+	wg.Wait()
+}
+
+// tend keeps the kernel and the files of this node as planned. It never waits for the API
+// server.
+func (a *Agent) tend(ctx context.Context) {
+	tick := time.NewTicker(reconcileEvery)
+	defer tick.Stop()
+	for all := true; ; {
+		began := time.Now()
+		done := a.apply(ctx, all)
+		took := time.Since(began)
+		var retry <-chan time.Time
+		if !done {
+			retry = time.After(resident.Jitter(retryEvery))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			all = true
+		case <-retry:
+			all = true
+		case <-a.kernel:
+			all = true
+			clock.Sleep(ctx, resident.Settle(took))
+		case <-a.nodes:
+			all = false
+			clock.Sleep(ctx, resident.Settle(took))
+		}
+	}
+}
+
+// apply brings this node into the planned state. With all, it compares the kernel even if
+// nothing changed. It reports whether it had to leave out nothing.
+func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
+	a.mirror.expire()
+	nodes, gone, synced := a.mirror.snapshot()
+	if len(nodes) > 0 && !synced.IsZero() {
+		a.trouble.set(cacheFailed, a.save(nodes)) // before the routes: a start without the API server uses those of the file
+	}
+	p := plan.Make(a.opts.Settings, nodes)
+	if gone && len(nodes) > 0 && p.Ready {
+		p.Problems = append(p.Problems, a.forgotten())
+	}
+	if len(nodes) > 0 || gone {
+		a.trouble.nodes(a.opts.Node, p.Problems)
+	}
+	err := a.prepare(ctx, p, all)
+	if err == nil && !a.trimmed {
+		a.trimmed = true
+		resident.TrimMemory(a.opts.Paths.Proc) //nolint:errcheck // then it stays as large
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unable, a.turned, a.peers, a.routes = err, time.Now(), len(p.Peers), p.Routes()
+	return !p.Ready || err == nil && a.meshed.done
+}
+
+func (a *Agent) forgotten() plan.Problem {
+	return plan.Problem{
+		Reason: plan.NoNode, Nodes: []string{a.opts.Node},
+		Text: fmt.Sprintf("the API server has no Node %s any more: its network stays as it is; restart the kubelet to register it again", a.opts.Node),
+	}
+}
+
+// install puts the plugins down once: a new release is a new agent.
+func (a *Agent) install(ctx context.Context) (err error) {
+	if !a.installed && a.opts.Install != nil {
+		err = a.opts.Install(ctx)
+		a.trouble.set(installFailed, err)
+	}
+	a.installed = err == nil
+	return err
+}
+
+// prepare applies a plan, and returns why the node is not ready for pods. The routes and the
+// plugins come first: pods start as soon as the network's file is there.
+func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
+	if !p.Ready {
+		return a.waiting(p)
+	}
+	uplink, err := a.opts.Fabric.UplinkMTU(p.Self.Underlay)
+	if err == nil {
+		err = a.carry(ctx, p, all)
+	}
+	a.trouble.set(meshFailed, err)
+	if uplink == 0 || errors.Is(err, mesh.ErrSelf) {
+		return err
+	}
+	if err := a.install(ctx); err != nil {
+		return err
+	}
+	p.Network.MTU = mesh.ContainerMTU(uplink, a.opts.Transport, p.Self.Underlay)
+	err = a.configure(p.Network)
+	a.trouble.set(networkFailed, err)
+	if all {
+		a.trouble.set(networkHidden, a.hidden())
+	}
+	return err
+}
+
+// waiting is why there is nothing to do yet.
+func (a *Agent) waiting(p *plan.Plan) error {
+	for i := range p.Problems {
+		if p.Problems[i].Concerns(a.opts.Node) {
+			return errors.New(p.Problems[i].Text)
+		}
+	}
+	return errNothingKnown
+}
+
+var errNothingKnown = errors.New("nothing is known of this node yet: the API server has not answered, and no earlier answer is saved")
+
+// carry applies the mesh if its input changed.
+func (a *Agent) carry(ctx context.Context, p *plan.Plan, all bool) error {
+	next := meshed{self: p.Self, peers: p.Peers}
+	if !all && a.meshed.done && reflect.DeepEqual(next.self, a.meshed.self) && reflect.DeepEqual(next.peers, a.meshed.peers) {
+		return nil
+	}
+	began := time.Now()
+	err := a.opts.Fabric.Apply(ctx, p.Self, p.Peers)
+	a.metrics.applied(time.Since(began), err)
+	next.done = err == nil
+	a.meshed = next
+	return err
+}
+
+// meshed is the input of the last Fabric.Apply.
+type meshed struct {
+	self  mesh.Self
+	peers []mesh.Peer
+	done  bool // Apply succeeded
+}
+
+// Ready returns why pods cannot start on this node; nil when they can.
+func (a *Agent) Ready() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.unable
+}
+
+// Healthy reports an agent that hangs.
+func (a *Agent) Healthy() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if idle := time.Since(a.turned); idle > hungAfter {
+		return fmt.Errorf("the agent has not looked at the node for %v", idle.Round(time.Second))
+	}
+	return nil
+}
+
+// hungAfter is longer than any apply takes.
+const hungAfter = 5 * reconcileEvery

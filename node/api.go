@@ -1,0 +1,142 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/patchbay-net/patchbay/internal/resident"
+	"github.com/patchbay-net/patchbay/node/plan"
+)
+
+// API is the API server.
+type API interface {
+	ListNodes(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error)
+	WatchNodes(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+	CreateEvent(ctx context.Context, e *corev1.Event) error
+}
+
+// client is the API server over HTTP. It knows only the types that the agent uses: the
+// whole of client-go's costs 12 MB of memory.
+type client struct{ rest rest.Interface }
+
+// codecs are those of the types that the agent uses.
+func codecs() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{}, &corev1.Event{})
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	return serializer.NewCodecFactory(scheme)
+}
+
+// NewAPI returns the API server of a configuration.
+func NewAPI(c *rest.Config) (API, error) {
+	c = rest.CopyConfig(c)
+	gv := corev1.SchemeGroupVersion
+	c.GroupVersion, c.APIPath, c.NegotiatedSerializer = &gv, "/api", codecs().WithoutConversion()
+	c.ContentType = runtime.ContentTypeProtobuf
+	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	c.UserAgent = "patchbayd-node"
+	r, err := rest.RESTClientFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("use the API server %s: %w", c.Host, err)
+	}
+	return &client{r}, nil
+}
+
+func (c *client) ListNodes(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
+	list := new(corev1.NodeList)
+	return list, c.rest.Get().Resource("nodes").VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
+}
+
+func (c *client) WatchNodes(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch = true
+	return c.rest.Get().Resource("nodes").VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+}
+
+func (c *client) CreateEvent(ctx context.Context, e *corev1.Event) error {
+	return c.rest.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+}
+
+// follow keeps the mirror equal to the API server's Nodes until ctx ends. report gets the
+// result of each request. connect returns the API server, a new one when its credentials
+// have changed.
+func (m *mirror) follow(ctx context.Context, connect func() (API, error), report func(error)) {
+	do := func(call func(API) error) error {
+		api, err := connect()
+		if err == nil {
+			err = call(api)
+		}
+		if ctx.Err() == nil {
+			report(err)
+		}
+		return err
+	}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
+			ctx, cancel := context.WithTimeout(ctx, listTime)
+			defer cancel()
+			return list, do(func(api API) error { list, err = api.ListNodes(ctx, o); return err })
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (w watch.Interface, err error) {
+			return w, do(func(api API) error { w, err = api.WatchNodes(ctx, o); return err })
+		},
+	}
+	const steps = 5 // from the first pause to the longest
+	cache.NewReflectorWithOptions(lw, &corev1.Node{}, m, cache.ReflectorOptions{
+		Name:    "nodes",
+		Backoff: &wait.Backoff{Duration: resident.RetryFirst, Cap: resident.RetryMost, Steps: steps, Factor: 2, Jitter: 1},
+	}).RunWithContext(ctx)
+}
+
+// listTime limits the list of all Nodes: a slow server may need it for thousands.
+const listTime = 2 * time.Minute
+
+// trim keeps what the agent uses of a Node.
+func trim(o *corev1.Node) plan.Node {
+	n := plan.Node{
+		Name: o.Name, UID: string(o.UID), Created: o.CreationTimestamp.Unix(), Leaving: o.DeletionTimestamp != nil,
+		Pods: strip(o.Spec.PodCIDRs),
+	}
+	if len(n.Pods) == 0 && o.Spec.PodCIDR != "" {
+		n.Pods = []string{strings.Clone(o.Spec.PodCIDR)}
+	}
+	n.Name, n.UID = strings.Clone(n.Name), strings.Clone(n.UID)
+	for _, a := range o.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			n.Addrs = append(n.Addrs, strings.Clone(a.Address))
+		}
+	}
+	for key, value := range o.Annotations {
+		if strings.HasPrefix(key, plan.AnnotationPrefix) && len(value) <= longAnnotation {
+			if n.Annotations == nil {
+				n.Annotations = map[string]string{}
+			}
+			n.Annotations[strings.Clone(key)] = strings.Clone(value)
+		}
+	}
+	return n
+}
+
+// longAnnotation is longer, in bytes, than any value of ours.
+const longAnnotation = 1024
+
+// strip copies texts, so that the object that they are part of can be freed.
+func strip(texts []string) (out []string) {
+	for _, t := range texts {
+		out = append(out, strings.Clone(t))
+	}
+	return out
+}

@@ -1,0 +1,266 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	restwatch "k8s.io/client-go/rest/watch"
+)
+
+// apiServer is an API server that can fail and lie. It speaks protobuf, lists, watches from
+// a revision, streams lists, and takes Events.
+type apiServer struct {
+	*testing.T
+	url string
+
+	mu     sync.Mutex
+	change *sync.Cond
+	closed bool
+	rev    int
+	oldest int // the first revision that can still be watched from
+	log    []change
+	nodes  map[string]*corev1.Node
+	events []*corev1.Event
+	lists  int
+	token  string                      // requests must have it
+	refuse int                         // an HTTP status for all requests
+	omit   func(name string) bool      // Nodes that lists lack
+	before func(w http.ResponseWriter) // called before each answer
+}
+
+type change struct {
+	rev  int
+	kind watch.EventType
+	node *corev1.Node
+}
+
+func newAPIServer(t *testing.T) *apiServer {
+	s := &apiServer{T: t, nodes: map[string]*corev1.Node{}, rev: 1000}
+	s.change = sync.NewCond(&s.mu)
+	h := httptest.NewServer(s)
+	s.url = h.URL
+	t.Cleanup(func() { s.cut(true); h.CloseClientConnections(); h.Close() })
+	return s
+}
+
+// config is Options.Config.
+func (s *apiServer) config() (*rest.Config, string, error) {
+	return &rest.Config{Host: s.url}, "1", nil
+}
+
+// kubeNode is a Node object as large as a real one.
+func kubeNode(i int) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: fmt.Sprint("n", i), UID: "uid-1", CreationTimestamp: metav1.Unix(int64(1000+i), 0),
+		Labels: map[string]string{"kubernetes.io/hostname": fmt.Sprint("n", i)},
+	}}
+	n.Spec.PodCIDRs = []string{fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("fd00:244:0:%x::/64", i)}
+	n.Spec.PodCIDR = n.Spec.PodCIDRs[0]
+	for _, a := range []string{fmt.Sprintf("192.0.2.%d", i), fmt.Sprintf("2001:db8::%x", i)} {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+	}
+	n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: n.Name})
+	for image := range 50 {
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{
+			Names:     []string{fmt.Sprintf("registry.example.org/team/image-%d@sha256:%064d", image, image), fmt.Sprintf("registry.example.org/team/image-%d:v1.%d", image, image)},
+			SizeBytes: 1 << 20,
+		})
+	}
+	return n
+}
+
+// set creates or changes a Node.
+func (s *apiServer) set(n *corev1.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kind := watch.Modified
+	if s.nodes[n.Name] == nil {
+		kind = watch.Added
+	}
+	s.note(kind, n)
+	s.nodes[n.Name] = n
+}
+
+// remove deletes a Node; quietly: no watch tells it, as after a restore.
+func (s *apiServer) remove(name string, quietly bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !quietly {
+		s.note(watch.Deleted, s.nodes[name])
+	}
+	delete(s.nodes, name)
+}
+
+func (s *apiServer) note(kind watch.EventType, n *corev1.Node) {
+	s.rev++
+	n.ResourceVersion = strconv.Itoa(s.rev)
+	s.log = append(s.log, change{s.rev, kind, n.DeepCopy()})
+	s.change.Broadcast()
+}
+
+// cut ends all watches; a client that then watches from where it was gets a 410.
+func (s *apiServer) cut(forGood bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rev++
+	s.closed, s.log, s.oldest = forGood, nil, s.rev
+	s.change.Broadcast()
+}
+
+// say changes what the server answers.
+func (s *apiServer) say(do func(*apiServer)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do(s)
+}
+
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	status, before := s.refuse, s.before
+	if s.token != "" && r.Header.Get("Authorization") != "Bearer "+s.token {
+		status = http.StatusUnauthorized
+	}
+	s.mu.Unlock()
+	if before != nil {
+		before(w)
+	}
+	query := r.URL.Query()
+	switch {
+	case status != 0:
+		w.WriteHeader(status)
+	case r.Method == http.MethodPost && r.URL.Path == "/api/v1/namespaces/default/events":
+		s.takeEvent(w, r)
+	case r.URL.Path != "/api/v1/nodes":
+		w.WriteHeader(http.StatusNotFound)
+	case query.Get("watch") != "":
+		from, _ := strconv.Atoi(query.Get("resourceVersion"))
+		s.watch(w, r, from, query.Get("sendInitialEvents") == "true")
+	default:
+		s.list(w)
+	}
+}
+
+func protobuf() runtime.SerializerInfo {
+	info, _ := runtime.SerializerInfoForMediaType(codecs().SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	return info
+}
+
+func (s *apiServer) encoder() runtime.Encoder {
+	return codecs().EncoderForVersion(protobuf().Serializer, corev1.SchemeGroupVersion)
+}
+
+func (s *apiServer) takeEvent(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		s.Error(err)
+	}
+	o, _, err := codecs().UniversalDeserializer().Decode(body, nil, nil)
+	e, ok := o.(*corev1.Event)
+	if err != nil || !ok {
+		s.Errorf("an Event is %T: %v", o, err)
+		return
+	}
+	s.say(func(s *apiServer) { s.events = append(s.events, e) })
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	w.WriteHeader(http.StatusCreated)
+	s.encoder().Encode(e, w) //nolint:errcheck // the client sees it
+}
+
+// visible are the Nodes that lists have, in order.
+func (s *apiServer) visible() (list []corev1.Node, rev int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lists++
+	for name, n := range s.nodes {
+		if s.omit == nil || !s.omit(name) {
+			list = append(list, *n.DeepCopy())
+		}
+	}
+	slices.SortFunc(list, func(a, b corev1.Node) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	return list, s.rev
+}
+
+func (s *apiServer) list(w http.ResponseWriter) {
+	items, rev := s.visible()
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	s.encoder().Encode(&corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(rev)}, Items: items}, w) //nolint:errcheck // the client sees it
+}
+
+func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, from int, initial bool) {
+	s.mu.Lock()
+	gone := !initial && from < s.oldest
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
+	stream := protobuf().StreamSerializer
+	out := restwatch.NewEncoder(streaming.NewEncoder(stream.Framer.NewFrameWriter(w), codecs().EncoderForVersion(stream.Serializer, corev1.SchemeGroupVersion)), s.encoder())
+	send := func(kind watch.EventType, o runtime.Object) bool {
+		err := out.Encode(&watch.Event{Type: kind, Object: o})
+		w.(http.Flusher).Flush()
+		return err == nil
+	}
+	if gone {
+		send(watch.Error, &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version"})
+		return
+	}
+	if initial {
+		items, rev := s.visible()
+		for i := range items {
+			send(watch.Added, &items[i])
+		}
+		mark := &corev1.Node{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(rev), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
+		send(watch.Bookmark, mark)
+		from = rev
+	}
+	w.(http.Flusher).Flush()
+	go func() { <-r.Context().Done(); s.change.Broadcast() }()
+	for r.Context().Err() == nil {
+		list, ok := s.next(r, from)
+		if !ok {
+			return
+		}
+		for _, c := range list {
+			send(c.kind, c.node)
+			from = c.rev
+		}
+	}
+}
+
+// next waits for changes after a revision. It is not ok when the watch was cut.
+func (s *apiServer) next(r *http.Request, after int) (list []change, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r.Context().Err() == nil && !s.closed && after >= s.oldest {
+		for _, c := range s.log {
+			if c.rev > after {
+				list = append(list, c)
+			}
+		}
+		if len(list) > 0 {
+			return list, true
+		}
+		s.change.Wait()
+	}
+	return nil, false
+}
+
+// httpRecorder returns what a handler answers.
+func httpRecorder(h http.Handler, path string) string {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w.Body.String()
+}

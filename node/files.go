@@ -1,0 +1,105 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/node/plan"
+)
+
+// cacheFile has the known Nodes, for a start without the API server.
+const cacheFile = "nodes.json"
+
+// cacheSchema is the version of the file's format. A newer one is not read.
+const cacheSchema = 1
+
+// cacheLimit is the size, in bytes, of the file of some 100,000 Nodes.
+const cacheLimit = 64 << 20
+
+type cached struct {
+	Schema int         `json:"schema"`
+	Nodes  []plan.Node `json:"nodes"`
+}
+
+func (a *Agent) cachePath() string { return filepath.Join(StateDir(a.opts.Paths), cacheFile) }
+
+// load reads the saved Nodes. Without them the agent waits for the API server.
+func (a *Agent) load() error {
+	data, err := durable.ReadUpTo(a.cachePath(), cacheLimit)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var c cached
+	if err == nil {
+		err = json.Unmarshal(data, &c)
+	}
+	if err == nil && c.Schema != cacheSchema {
+		err = fmt.Errorf("schema %d; this program reads %d", c.Schema, cacheSchema)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s, the API server has its content, too: %w", a.cachePath(), err)
+	}
+	for _, n := range c.Nodes {
+		a.mirror.nodes[n.Name] = n
+		if n.Missing {
+			a.mirror.since[n.Name] = a.mirror.now()
+		}
+	}
+	a.saved = data
+	return nil
+}
+
+// save writes the Nodes if they differ.
+func (a *Agent) save(nodes []plan.Node) error {
+	data, err := json.Marshal(cached{cacheSchema, nodes})
+	if err != nil || bytes.Equal(data, a.saved) {
+		return err
+	}
+	if err := durable.WriteDurable(a.cachePath(), data, 0o600); err != nil {
+		return err
+	}
+	a.saved = data
+	return nil
+}
+
+// configure writes the network's file if its bytes differ. In containerd 2 a change during a
+// slow ADD makes all other pods wait, so the file says nothing that comes and goes.
+func (a *Agent) configure(n plan.Network) error {
+	path := filepath.Join(a.opts.ConfDir, plan.NetworkFile)
+	changed, err := durable.Update(path, n.Text(), 0o644, plan.IsOurs)
+	if errors.Is(err, durable.ErrForeign) {
+		return fmt.Errorf("%w: move it away", err)
+	}
+	if changed && err == nil {
+		a.opts.Log("network %s: %s written", plan.NetworkName, path)
+	}
+	return err
+}
+
+// hidden reports a network's file that a runtime takes instead of ours: the first by name.
+func (a *Agent) hidden() error {
+	entries, err := os.ReadDir(a.opts.ConfDir)
+	if err != nil {
+		return nil // configure has reported it
+	}
+	for _, e := range entries {
+		path := filepath.Join(a.opts.ConfDir, e.Name())
+		if e.Name() >= plan.NetworkFile || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(path)) {
+			continue
+		}
+		if data, err := durable.ReadConf(path); err == nil && !plan.IsOurs(data) {
+			return fmt.Errorf("container runtimes take %s before %s: move it away, then new pods get our network", path, plan.NetworkFile)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/patchbay-net/patchbay/node/plan"
+)
+
+// grace is how long a Node stays that a list lacks and that no event deleted. An API server
+// that was restored from a backup lacks Nodes whose pods run, and their kubelets do not
+// register them again by themselves; a route to a Node that is gone does no harm.
+const grace = time.Hour
+
+// mirror is what the agent knows of the Nodes. It is the store of a Reflector, which tells
+// apart a Node that an event deletes and one that a list lacks.
+type mirror struct {
+	self    string // this Node's name
+	changed func()
+	now     func() time.Time
+
+	mu     sync.Mutex
+	nodes  map[string]plan.Node
+	since  map[string]time.Time // when a missing Node was first missing
+	gone   bool                 // the API server has no Node of this name
+	synced time.Time            // when the API server last told something that counts
+}
+
+var _ cache.TransformingStore = (*mirror)(nil)
+
+// Add takes a Node that is there.
+func (m *mirror) Add(obj any) error { return m.Update(obj) }
+
+// Update takes a Node that has changed.
+func (m *mirror) Update(obj any) error {
+	o, ok := obj.(*corev1.Node)
+	if !ok {
+		return fmt.Errorf("a Node is a %T", obj)
+	}
+	m.mu.Lock()
+	changed := m.put(trim(o))
+	m.synced = m.now()
+	m.mu.Unlock()
+	if changed {
+		m.changed()
+	}
+	return nil
+}
+
+// put takes a Node, and reports whether it differs.
+func (m *mirror) put(n plan.Node) (changed bool) {
+	old, known := m.nodes[n.Name]
+	if known {
+		n = n.After(old)
+	}
+	m.nodes[n.Name] = n
+	delete(m.since, n.Name)
+	if n.Name == m.self && m.gone {
+		m.gone, changed = false, true
+	}
+	return changed || !known || !reflect.DeepEqual(old, n)
+}
+
+// Delete removes a Node that was deleted, but not this one: its pods run.
+func (m *mirror) Delete(obj any) error {
+	o, ok := obj.(*corev1.Node)
+	if !ok {
+		return fmt.Errorf("a Node is a %T", obj)
+	}
+	m.mu.Lock()
+	m.synced = m.now()
+	if o.Name == m.self {
+		m.gone = true
+	} else {
+		delete(m.nodes, o.Name)
+		delete(m.since, o.Name)
+	}
+	m.mu.Unlock()
+	m.changed()
+	return nil
+}
+
+// Replace takes a list of all Nodes. What it has counts; what it lacks is missing, and stays
+// for a while. A list without this Node proves nothing about others: it is an error, so that
+// the Reflector lists again.
+func (m *mirror) Replace(list []any, _ string) error {
+	m.mu.Lock()
+	changed, there := false, map[string]bool{}
+	for _, obj := range list {
+		if o, ok := obj.(*corev1.Node); ok {
+			there[o.Name] = true
+			changed = m.put(trim(o)) || changed
+		}
+	}
+	whole := there[m.self]
+	changed = changed || m.gone == whole
+	if m.gone = !whole; whole {
+		changed = m.lack(there) || changed
+		m.synced = m.now()
+	}
+	m.mu.Unlock()
+	if changed {
+		m.changed()
+	}
+	if !whole {
+		return fmt.Errorf("the API server lists %d Nodes and not this one, %s: no Node is removed", len(list), m.self)
+	}
+	return nil
+}
+
+// lack marks the Nodes that a list lacks.
+func (m *mirror) lack(there map[string]bool) (changed bool) {
+	for name, n := range m.nodes {
+		if there[name] || n.Missing && !m.since[name].IsZero() {
+			continue
+		}
+		changed = changed || !n.Missing
+		n.Missing = true
+		m.nodes[name], m.since[name] = n, m.now()
+	}
+	return changed
+}
+
+// expire removes Nodes that were missing for too long.
+func (m *mirror) expire() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, since := range m.since {
+		if m.now().Sub(since) >= grace {
+			delete(m.nodes, name)
+			delete(m.since, name)
+		}
+	}
+}
+
+// Resync does nothing: the agent compares the kernel by itself.
+func (m *mirror) Resync() error { return nil }
+
+// Transformer trims the Nodes of a list that is still being read.
+func (m *mirror) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		o, ok := obj.(*corev1.Node)
+		if !ok {
+			return obj, nil
+		}
+		n := trim(o)
+		out := &corev1.Node{}
+		out.Name, out.CreationTimestamp, out.DeletionTimestamp = n.Name, o.CreationTimestamp, o.DeletionTimestamp
+		out.UID, out.Annotations, out.Spec.PodCIDRs = o.UID, n.Annotations, n.Pods
+		for _, a := range n.Addrs {
+			out.Status.Addresses = append(out.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+		}
+		return out, nil
+	}
+}
+
+// snapshot returns the Nodes by name, whether the API server has this one, and when it last
+// told something.
+func (m *mirror) snapshot() (nodes []plan.Node, gone bool, synced time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range m.nodes {
+		nodes = append(nodes, n)
+	}
+	slices.SortFunc(nodes, func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) })
+	return nodes, m.gone, m.synced
+}
+
+// uid is this Node's uid, or its name, as the kubelet's own Events have.
+func (m *mirror) uid() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if uid := m.nodes[m.self].UID; uid != "" {
+		return uid
+	}
+	return m.self
+}

@@ -1,0 +1,84 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/internal/mesh"
+)
+
+// Node is what the agent keeps of a Node object: some 300 bytes of the 5 to 20 kB that the
+// API server sends. Its texts are the object's own, whether they are valid or not.
+type Node struct {
+	Name    string   `json:"name"`
+	UID     string   `json:"uid,omitempty"`
+	Created int64    `json:"created,omitempty"` // seconds, by the API server's clock
+	Leaving bool     `json:"leaving,omitempty"` // its deletion has begun
+	Pods    []string `json:"podCIDRs,omitempty"`
+	Addrs   []string `json:"addresses,omitempty"` // of type InternalIP
+
+	// Annotations are those that begin with AnnotationPrefix.
+	Annotations map[string]string `json:"annotations,omitempty"`
+
+	// Missing: a list of all Nodes lacked it, and no event said that it was deleted.
+	Missing bool `json:"missing,omitempty"`
+
+	// Withheld lists what the object no longer has and an earlier version had, which is
+	// still in use.
+	Withheld []string `json:"withheld,omitempty"`
+}
+
+// AnnotationPrefix begins the names of our annotations of a Node.
+const AnnotationPrefix = "patchbay.net/"
+
+// After returns the Node as it counts after an earlier version. A version without podCIDRs
+// or without addresses takes no routes away: pods still use them, and a Node that is created
+// again has none for a moment.
+func (n Node) After(old Node) Node {
+	if len(n.blocks()) == 0 && len(old.blocks()) > 0 {
+		n.Pods, n.Withheld = old.Pods, append(n.Withheld, "podCIDRs")
+	}
+	if len(n.underlay()) == 0 && len(old.underlay()) > 0 {
+		n.Addrs, n.Withheld = old.Addrs, append(n.Withheld, "addresses of type InternalIP")
+	}
+	return n
+}
+
+// blocks are the valid podCIDRs.
+func (n Node) blocks() (list []netip.Prefix) {
+	for _, text := range n.Pods {
+		if p, err := block(text); err == nil {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// block parses a podCIDR.
+func block(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil || p != p.Masked() {
+		return p, fmt.Errorf("podCIDR %q is not the prefix of a network, as 10.244.3.0/24", text)
+	}
+	if err := mesh.CheckSubnet(p); err != nil {
+		return p, fmt.Errorf("podCIDR %w", err)
+	}
+	return p, nil
+}
+
+// underlay is the first valid address of each family.
+func (n Node) underlay() (list []netip.Addr) {
+	for _, text := range n.Addrs {
+		a, err := netip.ParseAddr(text)
+		if err != nil || a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() {
+			continue
+		}
+		if len(list) == 0 || len(list) == 1 && list[0].Is4() != a.Is4() {
+			list = append(list, a)
+		}
+	}
+	return list
+}

@@ -1,0 +1,155 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/order"
+)
+
+// The mesh of the pods, beside the default one of `patchbayd hosts`.
+const (
+	Device   = "patchbay-pods"
+	VNI      = 0x706f // "po"
+	Protocol = 113    // free in /etc/iproute2/rt_protos
+)
+
+// Settings are the node's own.
+type Settings struct {
+	Node      string         // its name in the cluster
+	Cluster   []netip.Prefix // the addresses of all pods; they do not overlap
+	Transport mesh.Transport
+	Port      uint16 // UDP, of the tunnel; 0: the default
+}
+
+// Mesh is this node without what the Nodes say.
+func (s Settings) Mesh() mesh.Self {
+	self := mesh.Self{Name: NetworkName, Device: Device, VNI: VNI, Protocol: Protocol, ID: s.Node, Port: s.Port}
+	for _, p := range s.Cluster {
+		self.Subnets = append(self.Subnets, mesh.Subnet{Network: NetworkName, Prefix: p})
+	}
+	return self
+}
+
+// Plan is what the node needs.
+type Plan struct {
+	Ready    bool // the node has an address and podCIDRs; else only Problems counts
+	Self     mesh.Self
+	Peers    []mesh.Peer
+	Network  Network // without an MTU
+	Problems []Problem
+}
+
+// Routes is the number of the peers' blocks.
+func (p *Plan) Routes() (n int) {
+	for i := range p.Peers {
+		n += len(p.Peers[i].Blocks)
+	}
+	return n
+}
+
+// Make computes the plan. Its result does not depend on the order of the Nodes.
+func Make(s Settings, nodes []Node) *Plan {
+	m := &maker{Settings: s, plan: &Plan{Self: s.Mesh()}}
+	nodes = slices.Clone(nodes)
+	order.Stable(nodes, m.before)
+	if len(nodes) == 0 || nodes[0].Name != s.Node {
+		m.problem(NoNode, "the API server has no Node %s: is --node-name right, and is the kubelet registered?", []string{s.Node}, s.Node)
+	}
+	for _, n := range nodes {
+		m.node(n)
+	}
+	return m.plan
+}
+
+// maker makes one plan.
+type maker struct {
+	Settings
+	plan   *Plan
+	claims []claim
+}
+
+// claim is a block with its Node.
+type claim struct {
+	block netip.Prefix
+	node  string
+}
+
+// before says which of two Nodes gets a block that both have: this one, whose pods do not
+// need the mesh; one that is there before one that leaves and one that is missing; the older
+// one, since it may have pods already. All nodes but those two decide alike.
+func (m *maker) before(a, b Node) int {
+	return cmp.Or(
+		first(a.Name == m.Node, b.Name == m.Node),
+		first(!a.Missing, !b.Missing), first(!a.Leaving, !b.Leaving),
+		cmp.Compare(a.Created, b.Created), strings.Compare(a.Name, b.Name))
+}
+
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+func (m *maker) node(n Node) {
+	blocks, underlay := m.blocks(n), n.underlay()
+	about := []string{n.Name}
+	for _, what := range n.Withheld {
+		m.problem(Withheld, "Node %s has no %s any more: those that it had stay in use; a Node that is deleted and registered again gets new ones", about, n.Name, what)
+	}
+	if len(underlay) == 0 {
+		m.problem(NoAddress, "Node %s has no address of type InternalIP: set the kubelet's --node-ip", about, n.Name)
+	}
+	switch {
+	case len(blocks) == 0 || len(underlay) == 0:
+	case n.Name == m.Node:
+		m.plan.Ready = true
+		m.plan.Self.Underlay, m.plan.Self.Blocks = underlay, blocks
+		m.plan.Network = Network{Cluster: m.Cluster, Node: blocks}
+	default:
+		m.plan.Peers = append(m.plan.Peers, mesh.Peer{ID: n.Name, Name: n.Name, Underlay: underlay, Blocks: blocks, Transport: m.Transport})
+	}
+}
+
+// blocks returns a Node's podCIDRs that are valid and no other Node's.
+func (m *maker) blocks(n Node) (list []netip.Prefix) {
+	about := []string{n.Name}
+	if len(n.Pods) == 0 {
+		m.problem(NoPodCIDR, "Node %s has no podCIDR yet: the controller manager gives it one with --allocate-node-cidrs and --cluster-cidr", about, n.Name)
+	}
+	for _, text := range n.Pods {
+		p, err := block(text)
+		if err != nil {
+			m.problem(BadPodCIDR, "Node %s: %v: delete the Node and let the kubelet register it again", about, n.Name, err)
+			continue
+		}
+		if !slices.ContainsFunc(m.Cluster, func(c netip.Prefix) bool { return c.Contains(p.Addr()) && c.Bits() <= p.Bits() }) {
+			m.problem(OutsideCluster, "Node %s: podCIDR %s is in no --cluster-cidr of the agent, %v: give the agent the controller manager's", about, n.Name, p, m.Cluster)
+			continue
+		}
+		if i := slices.IndexFunc(m.claims, func(c claim) bool { return c.block.Overlaps(p) }); i >= 0 {
+			other := m.claims[i]
+			m.problem(Overlap, "Node %s: podCIDR %s overlaps %s of Node %s, which keeps it: delete one of the Nodes and let its kubelet register it again",
+				[]string{n.Name, other.node}, n.Name, p, other.block, other.node)
+			continue
+		}
+		m.claims = append(m.claims, claim{p, n.Name})
+		list = append(list, p)
+	}
+	return list
+}
+
+func (m *maker) problem(reason Reason, format string, about []string, args ...any) {
+	m.plan.Problems = append(m.plan.Problems, Problem{Reason: reason, Nodes: about, Text: fmt.Sprintf(format, args...)})
+}

@@ -1,0 +1,156 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/mesh"
+)
+
+func settings() Settings {
+	return Settings{Node: "n1", Transport: mesh.Auto, Cluster: []netip.Prefix{
+		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/56"),
+	}}
+}
+
+// node is a dual-stack Node.
+func node(i int) Node {
+	return Node{
+		Name: fmt.Sprint("n", i), Created: int64(i), Addrs: []string{fmt.Sprintf("192.0.2.%d", i), fmt.Sprintf("2001:db8::%d", i)},
+		Pods: []string{fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("fd00:244:0:%d::/64", i)},
+	}
+}
+
+func with(n Node, change func(*Node)) Node {
+	change(&n)
+	return n
+}
+
+// render is a plan as text.
+func render(p *Plan) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "ready %v self %v %v\n", p.Ready, p.Self.Underlay, p.Self.Blocks)
+	for _, peer := range p.Peers {
+		fmt.Fprintf(&b, "%s %v %v\n", peer.ID, peer.Underlay, peer.Blocks)
+	}
+	for _, x := range p.Problems {
+		fmt.Fprintf(&b, "%s %v\n", x.Reason, x.Nodes)
+	}
+	return b.String()
+}
+
+const alone = "ready true self [192.0.2.1 2001:db8::1] [10.244.1.0/24 fd00:244:0:1::/64]\n"
+
+func TestMake(t *testing.T) {
+	pods := func(list ...string) func(*Node) { return func(n *Node) { n.Pods = list } }
+	addrs := func(list ...string) func(*Node) { return func(n *Node) { n.Addrs = list } }
+	for name, v := range map[string]struct {
+		nodes []Node
+		want  string
+	}{
+		"nothing": {nil, "ready false self [] []\nNodeNotFound [n1]\n"},
+		"dual":    {[]Node{node(1), node(2)}, alone + "n2 [192.0.2.2 2001:db8::2] [10.244.2.0/24 fd00:244:0:2::/64]\n"},
+		"only IPv6": {
+			[]Node{with(node(1), func(n *Node) { n.Pods, n.Addrs = n.Pods[1:], n.Addrs[1:] }), with(node(2), addrs("2001:db8::2"))},
+			"ready true self [2001:db8::1] [fd00:244:0:1::/64]\nn2 [2001:db8::2] [10.244.2.0/24 fd00:244:0:2::/64]\n",
+		},
+		"many podCIDRs": {
+			[]Node{node(1), with(node(2), pods("10.244.2.0/24", "10.244.7.0/24", "10.244.128.0/17"))},
+			alone + "n2 [192.0.2.2 2001:db8::2] [10.244.2.0/24 10.244.7.0/24 10.244.128.0/17]\n",
+		},
+		"many addresses": {
+			[]Node{node(1), with(node(2), addrs("fe80::1", "192.0.2.9", "nonsense", "192.0.2.2", "2001:db8::9", "2001:db8::2"))},
+			alone + "n2 [192.0.2.9 2001:db8::9] [10.244.2.0/24 fd00:244:0:2::/64]\n",
+		},
+		"own without podCIDRs":  {[]Node{with(node(1), pods()), node(2)}, "ready false self [] []\nn2 [192.0.2.2 2001:db8::2] [10.244.2.0/24 fd00:244:0:2::/64]\nNoPodCIDR [n1]\n"},
+		"peer without podCIDRs": {[]Node{node(1), with(node(2), pods())}, alone + "NoPodCIDR [n2]\n"},
+		"peer without address":  {[]Node{node(1), with(node(2), addrs())}, alone + "NoInternalIP [n2]\n"},
+		"malformed": {
+			[]Node{node(1), with(node(2), pods("10.244.2.0/33", "10.244.2.1/24", "0.0.0.0/0", "10.244.2.0/24"))},
+			alone + "n2 [192.0.2.2 2001:db8::2] [10.244.2.0/24]\nInvalidPodCIDR [n2]\nInvalidPodCIDR [n2]\nInvalidPodCIDR [n2]\n",
+		},
+		"outside":       {[]Node{node(1), with(node(2), pods("10.9.2.0/24", "10.0.0.0/8"))}, alone + "PodCIDROutsideCluster [n2]\nPodCIDROutsideCluster [n2]\n"},
+		"overlaps mine": {[]Node{node(1), with(node(0), pods("10.244.0.0/16"))}, alone + "PodCIDROverlaps [n0 n1]\n"},
+		"the older one keeps": {
+			[]Node{node(1), with(node(3), pods("10.244.2.128/25")), node(2)},
+			alone + "n2 [192.0.2.2 2001:db8::2] [10.244.2.0/24 fd00:244:0:2::/64]\nPodCIDROverlaps [n3 n2]\n",
+		},
+		"the missing one gives way": {
+			[]Node{node(1), with(node(2), func(n *Node) { n.Missing = true }), with(node(3), pods("10.244.2.0/24"))},
+			alone + "n3 [192.0.2.3 2001:db8::3] [10.244.2.0/24]\nn2 [192.0.2.2 2001:db8::2] [fd00:244:0:2::/64]\nPodCIDROverlaps [n2 n3]\n",
+		},
+		"the leaving one gives way": {
+			[]Node{node(1), with(node(2), func(n *Node) { n.Leaving = true }), with(node(3), pods("10.244.2.0/24"))},
+			alone + "n3 [192.0.2.3 2001:db8::3] [10.244.2.0/24]\nn2 [192.0.2.2 2001:db8::2] [fd00:244:0:2::/64]\nPodCIDROverlaps [n2 n3]\n",
+		},
+		"withheld": {[]Node{with(node(1), pods()).After(node(1))}, alone + "NodeLacksFields [n1]\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := Make(settings(), v.nodes)
+			if got := render(p); got != v.want {
+				t.Errorf("\n%swant\n%s", got, v.want)
+			}
+			slices.Reverse(v.nodes)
+			if again := Make(settings(), v.nodes); !reflect.DeepEqual(p, again) {
+				t.Errorf("in another order:\n%s", render(again))
+			}
+			for _, x := range p.Problems {
+				if strings.Contains(x.Text, "%!") || !x.Concerns(x.Nodes[0]) {
+					t.Error(x.Text)
+				}
+			}
+		})
+	}
+}
+
+// Every state that Make plans is one that the mesh takes.
+func TestMeshTakesThePlan(t *testing.T) {
+	p := Make(settings(), []Node{node(1), node(2), node(3)})
+	reach := map[netip.Addr]mesh.Reach{netip.MustParseAddr("192.0.2.2"): {Link: "eth0", OnLink: true}}
+	s, err := mesh.Compile(p.Self, p.Peers, mesh.Facts{Reach: reach, MTU: 1500})
+	if err != nil || len(s.Routes) != p.Routes() || s.Protocol != Protocol || s.Name != NetworkName || s.Devices[0].Name != Device {
+		t.Errorf("%v\n%s", err, s)
+	}
+}
+
+// A version that lacks fields keeps those of the version before, and only those.
+func TestAfter(t *testing.T) {
+	bare := Node{Name: "n2", Pods: []string{"nonsense"}}
+	got := bare.After(node(2))
+	if !slices.Equal(got.Pods, node(2).Pods) || !slices.Equal(got.Addrs, node(2).Addrs) || len(got.Withheld) != 2 {
+		t.Errorf("%+v", got)
+	}
+	moved := node(3)
+	moved.Name = "n2"
+	if got := moved.After(node(2)); !reflect.DeepEqual(got, moved) {
+		t.Errorf("%+v", got)
+	}
+	if got := bare.After(bare); len(got.Withheld) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The network names the MTU only if it is known, and is recognized either way.
+func TestNetworkText(t *testing.T) {
+	n := Network{Cluster: settings().Cluster, Node: node(1).blocks()}
+	if strings.Contains(string(n.Text()), "mtu") || !IsOurs(n.Text()) || IsTemplate(n.Text()) {
+		t.Errorf("%s", n.Text())
+	}
+	n.MTU = 1450
+	if !strings.Contains(string(n.Text()), `"mtu": 1450,`) || !IsOurs(n.Text()) {
+		t.Errorf("%s", n.Text())
+	}
+	if n.Node = nil; !IsTemplate(n.Text()) || !IsOurs(n.Text()) {
+		t.Errorf("%s", n.Text())
+	}
+	if IsOurs([]byte(`{"name": "cbr0"}`)) {
+		t.Error("a file of others")
+	}
+}

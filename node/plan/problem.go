@@ -1,0 +1,30 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import "slices"
+
+// Reason is the kind of a problem: the reason of its Event, and a label of the metrics.
+type Reason string
+
+// The reasons that Make finds.
+const (
+	NoNode         Reason = "NodeNotFound"
+	NoPodCIDR      Reason = "NoPodCIDR"
+	BadPodCIDR     Reason = "InvalidPodCIDR"
+	OutsideCluster Reason = "PodCIDROutsideCluster"
+	Overlap        Reason = "PodCIDROverlaps"
+	NoAddress      Reason = "NoInternalIP"
+	Withheld       Reason = "NodeLacksFields"
+)
+
+// Problem is something wrong with Nodes. It says what to do.
+type Problem struct {
+	Reason Reason
+	Nodes  []string // the names of those that it concerns
+	Text   string
+}
+
+// Concerns reports whether the problem is one of a Node: its own agent reports it there.
+func (p *Problem) Concerns(node string) bool { return slices.Contains(p.Nodes, node) }

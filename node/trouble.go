@@ -1,0 +1,103 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"maps"
+	"sync"
+
+	"github.com/patchbay-net/patchbay/internal/resident"
+	"github.com/patchbay-net/patchbay/node/plan"
+)
+
+// The reasons of problems that no plan finds.
+const (
+	cacheFailed     plan.Reason = "CacheFailed"
+	kernelUnwatched plan.Reason = "KernelNotWatched"
+	installFailed   plan.Reason = "InstallFailed"
+	meshFailed      plan.Reason = "MeshFailed"
+	networkFailed   plan.Reason = "NetworkFileFailed"
+	networkHidden   plan.Reason = "NetworkFileHidden"
+	apiFailed       plan.Reason = "APIServerFailed"
+	clockOff        plan.Reason = "ClockOff"
+)
+
+// trouble is what is wrong now: logged when it appears, changes or ends, and the source of
+// Events and metrics.
+type trouble struct {
+	problems resident.Problems
+	changed  func()
+
+	mu    sync.Mutex
+	own   map[plan.Reason]error // of the agent
+	found []plan.Problem        // of the Nodes
+	self  string
+}
+
+// set sets a problem of the agent itself; nil when there is none.
+func (t *trouble) set(reason plan.Reason, err error) {
+	t.problems.Set(string(reason), err)
+	t.mu.Lock()
+	if t.own == nil {
+		t.own = map[plan.Reason]error{}
+	}
+	if t.own[reason] = err; err == nil {
+		delete(t.own, reason)
+	}
+	t.mu.Unlock()
+	t.changed()
+}
+
+// nodes sets the problems of the Nodes.
+func (t *trouble) nodes(self string, list []plan.Problem) {
+	byNode := map[string]error{}
+	for i := range list {
+		key := list[i].Nodes[0] + ": " + string(list[i].Reason)
+		byNode[key] = errors.Join(byNode[key], errors.New(list[i].Text))
+	}
+	t.problems.SetAll("Node", byNode)
+	t.mu.Lock()
+	t.found, t.self = list, self
+	t.mu.Unlock()
+	t.changed()
+}
+
+// mine returns the problems of this node, by reason: those of other Nodes are reported by
+// their own agents, so that a bad Node does not have an Event of each agent.
+func (t *trouble) mine() map[plan.Reason]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := map[plan.Reason]string{}
+	for i := range t.found {
+		if p := &t.found[i]; p.Concerns(t.self) {
+			out[p.Reason] = join(out[p.Reason], p.Text)
+		}
+	}
+	for reason, err := range t.own {
+		out[reason] = join(out[reason], err.Error())
+	}
+	return out
+}
+
+func join(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "\n" + b
+}
+
+// count returns the number of problems by reason, those of all Nodes.
+func (t *trouble) count() map[plan.Reason]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := map[plan.Reason]int{}
+	for reason := range maps.Keys(t.own) {
+		out[reason]++
+	}
+	for i := range t.found {
+		out[t.found[i].Reason]++
+	}
+	return out
+}
