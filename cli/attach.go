@@ -110,11 +110,11 @@ func capArgs(s string) (out map[string]any, err error) {
 }
 
 const addLong = `Attach the network namespace NETNS (a path, or a name below /run/netns) to
-NETWORK (a name, or a file) and print the result. If it cannot be printed,
-the attachment is undone.
+NETWORK (a name, or a file) and print the result. If the result cannot be
+printed, the attachment is undone.
 
-The environment is cnitool's: NETCONFPATH, CNI_PATH, CNI_ARGS ("K=V;K=V"),
-CAP_ARGS (a JSON object of capabilities), CNI_IFNAME.
+The environment variables are those of cnitool: NETCONFPATH, CNI_PATH, CNI_ARGS
+("K=V;K=V"), CAP_ARGS (a JSON object of capabilities), CNI_IFNAME.
 
   ip netns add blue
   patchbay add -p 8080:80 patchbay blue
@@ -158,9 +158,9 @@ func (a *app) undoFailed(err error, undo func(context.Context) error) error {
 	return fmt.Errorf("%w; it was undone", err)
 }
 
-const delLong = `Detach NETNS from NETWORK. It succeeds when there is nothing to detach, when
-the namespace is gone, and when the network's file is gone, as long as the
-configuration of the ADD is cached.`
+const delLong = `Detach NETNS from NETWORK. This also succeeds if nothing is attached or the
+namespace is gone. If the network's file is gone, it uses the cached
+configuration of the ADD.`
 
 type delCommand struct{ attachment }
 

@@ -18,8 +18,8 @@ import (
 )
 
 const checkLong = `Check with every plugin of NETWORK that the attachment is still as ADD made it.
-The exit status is 0 when it is; otherwise the error lists every difference,
-with --verbose down to the elements of the firewall.
+The exit status is 0 if it is. Otherwise the error lists every difference.
+--verbose also lists the missing elements of the firewall.
 
   patchbay check mynet blue
   patchbay check --all          every attachment of this node`

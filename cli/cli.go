@@ -127,7 +127,7 @@ Network Interface, all its plugins, and the tools around them, in one file.
   patchbay run -p 8080:80 -- nginx        a command in its own namespace
   patchbay add mynet /run/netns/blue      what a container runtime does
 
-Networks are read from $NETCONFPATH (/etc/cni/net.d); with none there, a
+Networks are read from $NETCONFPATH (/etc/cni/net.d). If there are none, a
 built-in dual stack bridge called "patchbay" is used.`
 
 // commands returns all commands, in the order of the help.
@@ -141,7 +141,7 @@ func (a *app) commands() []command {
 		{name: "gc", short: "remove what dead containers left (GC)", long: gcLong, data: &gcCommand{app: a}},
 		{name: "status", short: "check whether a network can take containers (STATUS)", long: statusLong, data: &statusCommand{app: a}},
 		{name: "ps", short: "list attachments and where they live", long: psLong, data: &psCommand{app: a}},
-		{name: "inspect", short: "print all that is known of an attachment", long: inspectLong, data: &inspectCommand{app: a}},
+		{name: "inspect", short: "print all that is known about an attachment", long: inspectLong, data: &inspectCommand{app: a}},
 		{name: "docker", short: "manage the driver of Docker's networks", long: dockerLong, data: &dockerCommand{app: a}, passThrough: true},
 		{name: "network", short: "create, remove, list and validate networks", long: networkLong, data: newNetworkCommand(a)},
 		{name: "explain", short: "print what an ADD would do", long: explainLong, data: &explainCommand{app: a}},

@@ -15,8 +15,8 @@ import (
 const convertLong = `Read a network configuration (.conflist, or .conf with one plugin; "-" is
 standard input) and print it with all its plugins inside one plugin of type
 patchbay, which runs them in one process with one firewall transaction.
-Name, version and every other key stay. The plugins keep their own settings,
-and the new plugin declares all their capabilities.`
+Name, version and all other keys do not change. The plugins keep their own
+settings, and the new plugin declares all their capabilities.`
 
 type convertCommand struct {
 	app  *app

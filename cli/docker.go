@@ -15,12 +15,13 @@ import (
 const dockerLong = `Runs "patchbayd docker", the driver that makes CNI networks available to
 Docker:
 
-  patchbay docker ps              its endpoints, with the published ports that
+  patchbay docker ps              list its endpoints, with the published ports that
                                   Docker cannot show
-  patchbay docker gc              what it holds for containers that are gone
-  patchbay docker install         the driver as a service; uninstall
+  patchbay docker gc              remove what it holds for containers that are gone
+  patchbay docker install         install the driver as a service; or uninstall
 
-It speaks HTTP, which this program does not, so patchbayd must be installed.`
+The driver needs HTTP, which this program does not contain, so patchbayd must be
+installed.`
 
 // dockerCommand is `patchbay docker`.
 type dockerCommand struct {

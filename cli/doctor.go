@@ -17,7 +17,7 @@ it. Nothing is changed. The kernel's features are tried in a separate namespace.
 
 The exit status is for monitoring: 0 when nothing is wrong, 1 with warnings
 only, 2 with problems (something does not work now, or an ADD would fail), 3
-when doctor could not be run as asked.
+if doctor could not run as asked.
 
   patchbay doctor
   patchbay doctor --check pools --check conntrack --json`

@@ -20,9 +20,9 @@ import (
 )
 
 const explainLong = `Print what an ADD to NETWORK (a name, or a FILE) would do, in the syntax of
-ip, nft and tc, and the result it would return. Nothing is touched: every
-plugin compiles the state it wants and prints it; an address is looked
-up but not reserved. It works only with plugins that are built in.`
+ip, nft and tc, and the result it would return. Nothing is changed: every
+plugin only prints the state that it would create, and finds a free address
+without reserving it. This works only with built-in plugins.`
 
 type explainCommand struct {
 	app    *app

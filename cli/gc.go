@@ -20,20 +20,20 @@ import (
 const gcLong = `Without NETWORK, look at the whole node: compare records, cached results of
 every runtime, address files, links and firewall rules (also those of the
 reference plugins) with the namespaces that exist, and show what is dead.
---apply removes it. An attachment is dead when its namespace is gone and, with
---from, the runtime does not list its container. What is not certain stays
-and is shown with the reason.
+--apply removes what is dead. An attachment is dead if its namespace is gone and,
+with --from, the runtime does not list its container. If this is not certain, the
+attachment stays and is shown with the reason.
 
   patchbay gc                     what would be removed
   patchbay gc --apply --from podman
 
-With NETWORK, the GC of the specification: remove what is left of the
-attachments of NETWORK whose containers are gone. Without a flag, it removes
-attachments that are dead by the same evidence, without a grace period; unsure
-ones stay, and a warning gives the reason. --valid names those to keep, whether
+With NETWORK, run the GC of the specification: remove what is left of the
+attachments of NETWORK whose containers are gone. Without a flag, it decides by
+the same rules, but without a grace period. An attachment that may be alive stays,
+and a warning gives the reason. --valid names the attachments to keep, whether
 their namespace exists or not; all others are removed. --all keeps none: it
-detaches every container of the network, as cnitool gc does. An attachment made
-while it runs stays.`
+detaches every container of the network, as cnitool gc does. An attachment that
+is made while gc runs stays.`
 
 type gcCommand struct {
 	app *app
@@ -42,7 +42,7 @@ type gcCommand struct {
 	Valid  []string `long:"valid" value-name:"ID[/IFNAME]" description:"keep this attachment and remove all others; may be repeated"`
 	All    bool     `long:"all" description:"keep no attachment"`
 	DryRun bool     `long:"dry-run" short:"n" description:"only print what would be removed"`
-	IfName string   `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"interface of a --valid without one"`
+	IfName string   `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"interface of a --valid that names none"`
 	JSON   bool     `long:"json" description:"print a JSON array, or the error as an object"`
 	Args   struct {
 		Network networkName `positional-arg-name:"NETWORK"`
@@ -122,8 +122,7 @@ func (c *gcCommand) print(j *judgement) error {
 }
 
 const statusLong = `Check with every plugin of NETWORK that an ADD would work now. The exit status
-is 0 when it would. A second argument is accepted, as by cnitool, and
-ignored.`
+is 0 if it would. A second argument is ignored, as by cnitool.`
 
 type statusCommand struct {
 	app *app
@@ -226,7 +225,7 @@ func (a *app) judge(ctx context.Context, network string) (*gc.Judged, error) {
 type nodeFlags struct {
 	Apply bool          `long:"apply" description:"remove what is dead; without it only list it"`
 	From  runtimeName   `long:"from" value-name:"crictl|podman|docker|FILE" description:"treat containers that this runtime lists as alive; ids from FILE, one a line"`
-	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"keep what is younger"`
+	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"keep what is younger than this"`
 }
 
 // node runs gc without a network: for the whole node.

@@ -15,11 +15,11 @@ import (
 	"github.com/patchbay-net/patchbay/cli/netfile"
 )
 
-const inspectLong = `Print what is known of the attachments of a container, as a JSON array:
+const inspectLong = `Print what is known about the attachments of a container, as a JSON array:
 network, namespace, interfaces, addresses, routes, published ports, the
-plugins of its chain and those that keep a record, and its age. CONTAINER is
-an id or the beginning of one, with /IFNAME for one of several interfaces, or
-a namespace: its path, or its name below /run/netns.`
+plugins of the chain, the plugins that keep a record, and the age. CONTAINER is
+an id, the beginning of an id, or a namespace: its path, or its name below
+/run/netns. Add /IFNAME to an id for one of several interfaces.`
 
 type inspectCommand struct {
 	app  *app

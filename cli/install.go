@@ -15,18 +15,18 @@ import (
 )
 
 const installLong = `Put this program into DIR (such as /opt/cni/bin) under the name of every
-plugin, safely while containers start: the program is copied once, made
-durable, and each name is replaced by a rename of a hard link, so a runtime
-finds either the old program or the new one, whole. Running processes keep
-the old program.
+plugin. This is safe while containers start: the program is copied once and
+synced, and each name is replaced by renaming a hard link. So a runtime finds
+either the complete old program or the complete new one. Running processes
+keep the old program.
 
-Files from other packages are never overwritten: under these names they are
-only replaced with --backup, which keeps them, or --force:
+Other programs under these names are only replaced with --backup, which keeps
+them, or with --force:
 
   patchbay install --backup /opt/cni/bin.before /opt/cni/bin
 
-Going back is as safe: every program of the backup directory gets its name
-again by a rename, then the names that only this program has are removed:
+To go back is as safe: every program in the backup directory gets its name
+again by a rename, and then the names that only this program has are removed:
 
   patchbay install --restore /opt/cni/bin.before /opt/cni/bin
 
@@ -35,8 +35,9 @@ Without a backup, --remove removes this program's files:
   patchbay install --remove /opt/cni/bin
 
 On a Kubernetes node, --kubernetes also writes the pods' network, which needs
-no agent: /etc/cni/patchbay.template, which containerd (conf_template) fills
-with the node's podCIDRs, or with --pod-cidr the network itself, for CRI-O:
+no agent. It writes /etc/cni/patchbay.template, which containerd (conf_template)
+fills with the node's podCIDRs. With --pod-cidr, for CRI-O, it writes the
+network itself:
 
   patchbay install --kubernetes --cluster-cidr 10.244.0.0/16 /opt/cni/bin`
 

@@ -14,7 +14,7 @@ import (
 )
 
 const networkLong = `Networks are the .conflist, .conf and .json files in $NETCONFPATH
-(/etc/cni/net.d). With none there, a built-in network is used.
+(/etc/cni/net.d). If there are none, a built-in network is used.
 
   patchbay network create pods          a bridge in a free subnet
   patchbay network create --ipv6 --subnet 10.70.0.0/16 pods
@@ -25,7 +25,7 @@ type networkCommand struct {
 	Create   networkCreateCommand   `command:"create" description:"write the file of a new network"`
 	Remove   networkRemoveCommand   `command:"rm" description:"remove a network and what it left on the host"`
 	List     networkListCommand     `command:"ls" description:"list the networks, the preferred one first"`
-	Inspect  networkInspectCommand  `command:"inspect" description:"print what is known of networks, as a JSON array"`
+	Inspect  networkInspectCommand  `command:"inspect" description:"print what is known about networks, as a JSON array"`
 	Show     networkShowCommand     `command:"show" description:"print the configuration of a network"`
 	Validate networkValidateCommand `command:"validate" description:"check a network and that its plugins support its version"`
 }

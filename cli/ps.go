@@ -26,9 +26,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const psLong = `List the attachments of this node, from the cached results of every runtime
-that keeps them in the usual place and from the records of our plugins, those
-of patchbay-cnm too, with each one's namespace and a process in it.`
+const psLong = `List the attachments of this node, each with its namespace and a process in
+it. They are found in the results that runtimes cache in the usual directory,
+and in the records of our plugins, including patchbay-cnm.`
 
 type psCommand struct {
 	app     *app

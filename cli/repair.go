@@ -23,13 +23,13 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-const repairLong = `Restore what was removed from our firewall table (nft flush ruleset, a
-firewall service restarting, Docker starting later): chains and rules, what
-networks share, and the published ports of every attachment whose namespace
-exists; and on the host the routes of ptp and what 127.0.0.1 needs to reach
-published ports. The records below /run/patchbay list what must exist. What exists
-is not touched, so it can be called at any time, from a hook of the firewall's
-service for example.`
+const repairLong = `Restore what was removed from our firewall table, for example by nft flush
+ruleset, by a restarted firewall service, or by Docker when it starts: chains
+and rules, the elements of networks, and those of every attachment whose
+namespace exists. On the host it restores the routes of ptp, and the sysctl
+that 127.0.0.1 needs to reach published ports. The records below /run/patchbay
+list what must exist. What exists is not changed, so repair can run at any
+time, for example in a hook of the firewall's service.`
 
 type repairCommand struct {
 	app  *app

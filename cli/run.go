@@ -25,17 +25,17 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const runLong = `Run CMD in a new network namespace attached to a network, and detach it when
-CMD ends. Everything else CMD shares with the machine. The exit status is
-CMD's; 125 when the network failed, 126 and 127 when CMD cannot be run or
-does not exist.
+const runLong = `Run CMD in a new network namespace that is attached to a network, and detach
+it when CMD ends. CMD shares everything else with the machine. The exit status
+is CMD's, or 125 if the network failed, 126 if CMD cannot be executed, 127 if
+CMD does not exist.
 
 -i and -t are accepted for users of docker's -it: CMD has this terminal with or
 without them. --ifname names the interface.
 
-With several networks the interfaces are eth0, eth1 and so on, or as --ifname
-says, in the order of the flags; --publish, --ip, --mac, CAP_ARGS and the name
-servers are the first network's.
+With several networks the interfaces are eth0, eth1 and so on, or have the names
+of --ifname, in the order of the flags. --publish, --ip, --mac, CAP_ARGS and the
+name servers apply to the first network.
 
 The next run cleans up after a run that was killed.
 
@@ -47,8 +47,8 @@ type runCommand struct {
 	app     *app
 	Network []networkName `long:"network" value-name:"NAME" description:"network to attach to, or its file (the first configured one); may be repeated"`
 	IfName  []string      `long:"ifname" value-name:"NAME" description:"name of the interface in the namespace (CNI_IFNAME, eth0); may be repeated"`
-	Stdin   bool          `long:"interactive" short:"i" description:"for docker's users: CMD always reads this standard input"`
-	TTY     bool          `long:"tty" short:"t" description:"for docker's users: CMD always has this terminal"`
+	Stdin   bool          `long:"interactive" short:"i" description:"accepted as in docker's -it: CMD always reads this standard input"`
+	TTY     bool          `long:"tty" short:"t" description:"accepted as in docker's -it: CMD always has this terminal"`
 	capabilityFlags
 	Args struct {
 		Command []string `positional-arg-name:"CMD..." required:"1"`

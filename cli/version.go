@@ -6,7 +6,7 @@ package cli
 import "github.com/patchbay-net/patchbay/internal/terminal"
 
 const versionLong = `Print the version, the commit it was built from and the versions of the CNI
-specification it speaks.`
+specification that it supports.`
 
 type versionCommand struct {
 	app  *app

@@ -44,8 +44,8 @@ func (a *app) commands() []command {
 }
 
 // about is the text before the list of commands.
-const about = `patchbayd runs Patchbay's services. Each command is one service, in the foreground,
-logging to standard error; SIGTERM ends it.`
+const about = `patchbayd runs Patchbay's services. Each command runs one service in the
+foreground. The service logs to standard error, and SIGTERM ends it.`
 
 // Main runs a command and returns the exit status.
 func Main(args []string, log io.Writer) int {
@@ -169,7 +169,7 @@ func (c *helpCommand) Execute(words []string) error {
 }
 
 const versionLong = `Print the version, the commit it was built from and the versions of the CNI
-specification it speaks.`
+specification that it supports.`
 
 // versionCommand is `patchbayd version`.
 type versionCommand struct{}

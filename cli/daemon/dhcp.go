@@ -19,24 +19,25 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-const dhcpLong = `Keeps DHCP leases for the plugin dhcp, Patchbay's or the reference's: gets
-addresses, renews them while the container's interface exists, releases them.
+const dhcpLong = `Keeps DHCP leases for the plugin dhcp, Patchbay's or the reference's: it gets
+addresses, renews them while the container's interface exists, and releases them.
 
-Systemd starts it by its socket (patchbay-dhcp.socket); started by hand it makes
-the socket itself. The leases are below /run/patchbay/dhcp, and a restarted
-keeper goes on with them. The flags are the reference daemon's.`
+systemd starts it when a plugin uses its socket (patchbay-dhcp.socket). If it is
+started by hand, it makes the socket itself. The leases are in files below
+/run/patchbay/dhcp, and a restarted keeper continues with them. The flags have
+the names of the reference daemon's.`
 
 // dhcpCommand is `patchbayd dhcp`.
 type dhcpCommand struct {
 	PidFile       string        `long:"pidfile" value-name:"FILE" description:"write the process id there (an absolute path)"`
-	HostPrefix    string        `long:"hostprefix" value-name:"DIR" description:"where the host's root is, for socket and namespaces"`
+	HostPrefix    string        `long:"hostprefix" value-name:"DIR" description:"where the host's root is mounted; put before the paths of socket and namespaces"`
 	SocketPath    string        `long:"socketpath" value-name:"PATH" default:"/run/cni/dhcp.sock" description:"where to listen"`
 	Broadcast     bool          `long:"broadcast" description:"ask servers to broadcast their answers"`
-	Timeout       time.Duration `long:"timeout" value-name:"TIME" default:"10s" description:"of one request"`
+	Timeout       time.Duration `long:"timeout" value-name:"TIME" default:"10s" description:"how long to wait for the answer to one request"`
 	ResendMax     time.Duration `long:"resendmax" value-name:"TIME" default:"62s" description:"the longest wait between two requests"`
 	ResendTimeout time.Duration `long:"resendtimeout" value-name:"TIME" default:"208s" description:"how long an ADD tries"`
 	Watch         time.Duration `long:"watch" value-name:"TIME" default:"30s" description:"how often an interface is checked"`
-	Detach        bool          `long:"detach" description:"go into the background once the socket exists"`
+	Detach        bool          `long:"detach" description:"go into the background when the socket exists"`
 
 	app *app
 }

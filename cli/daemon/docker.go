@@ -26,28 +26,29 @@ const dockerLong = `Makes CNI networks available to Docker:
 
   docker network create -d patchbay --ipam-driver null -o cni.network=NAME NAME
 
-Systemd starts it by its socket (patchbay-docker.socket), which must exist
-before dockerd; started by hand it makes the socket itself. Its state is below
-/var/lib/patchbay/docker.
+systemd starts it when Docker uses its socket (patchbay-docker.socket), which must
+exist before dockerd starts. If it is started by hand, it makes the socket
+itself. Its state is below /var/lib/patchbay/docker.
 
 patchbayd docker install puts this program into /usr/local/bin and its units into
-/etc/systemd/system, and starts the socket; a second call updates them.
-uninstall removes them. Files from other packages are never overwritten.
+/etc/systemd/system, and starts the socket. A second call updates them.
+patchbayd docker uninstall removes them. Files from other packages are never overwritten.
 
 patchbayd docker ps shows the endpoints with their published ports, which Docker
-cannot show of external drivers. patchbayd docker gc removes what it holds for
-containers and networks that are gone, through the running driver or by itself; patchbay gc --from docker calls it.`
+cannot show for external drivers. patchbayd docker gc removes what the driver
+holds for containers and networks that are gone, whether or not a driver is
+running. patchbay gc --from docker calls it.`
 
 // dockerCommand is `patchbayd docker`.
 type dockerCommand struct {
-	Socket   string        `long:"socket" value-name:"PATH" default:"/run/docker/plugins/patchbay.sock" description:"where to listen; the file's name is the driver's"`
-	Group    string        `long:"group" value-name:"GROUP" description:"group that may connect besides root; it gets root's power"`
+	Socket   string        `long:"socket" value-name:"PATH" default:"/run/docker/plugins/patchbay.sock" description:"where to listen; the name of the file is the name of the driver"`
+	Group    string        `long:"group" value-name:"GROUP" description:"group that may connect besides root; its members get the power of root"`
 	Plugins  string        `long:"plugins" value-name:"DIR:DIR" default:"/opt/cni/bin" env:"CNI_PATH" description:"directories of CNI plugins"`
-	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"CNI configurations"`
-	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's, where names of containers are read"`
-	Docker   string        `long:"docker" value-name:"URL" default:"unix:///var/run/docker.sock" description:"Docker's API, queried now and then for its networks; empty: never"`
-	Timeout  time.Duration `long:"timeout" value-name:"TIME" default:"1m" description:"of one call; Docker itself waits for ever"`
-	Grace    time.Duration `long:"grace" value-name:"TIME" default:"5m" description:"minimum age of objects that Docker forgot before they are removed"`
+	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"directory of CNI configurations"`
+	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's data directory, from which names of containers are read"`
+	Docker   string        `long:"docker" value-name:"URL" default:"unix:///var/run/docker.sock" description:"Docker's API, which is asked now and then for its networks; empty: never"`
+	Timeout  time.Duration `long:"timeout" value-name:"TIME" default:"1m" description:"limit of one call; Docker itself waits for ever"`
+	Grace    time.Duration `long:"grace" value-name:"TIME" default:"5m" description:"how old an object that Docker has forgotten must be to be removed"`
 
 	JSON    bool         `long:"json" description:"ps, gc: print an array of objects"`
 	GC      gcFlags      `group:"patchbayd docker gc"`

@@ -21,14 +21,14 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-const hostsLong = `Makes a CNI network span many hosts: each runs this agent, and all share one store.
+const hostsLong = `Makes a CNI network span many hosts. Each host runs this agent, and all share one store.
 
   patchbayd hosts create NAME --subnet 10.200.0.0/16     once, on any host
   docker network create -d patchbay --ipam-driver null -o cni.network=NAME NAME     on each
 
-The agent prepares: it takes a block of addresses for this host, writes the
-network's configuration, and keeps the routes to the other hosts. No container
-waits for it or for the store. Its state is below /var/lib/patchbay/hosts.`
+The agent takes a block of addresses for this host, writes the network's
+configuration, and maintains the routes to the other hosts. No container waits
+for the agent or for the store. Its state is below /var/lib/patchbay/hosts.`
 
 // usualConfDir is the default of --conf-dir.
 const usualConfDir = "/etc/cni/net.d"
@@ -37,16 +37,16 @@ const usualConfDir = "/etc/cni/net.d"
 type hostsCommand struct {
 	storeFlag
 	Serve    string        `long:"serve" value-name:"ADDRESS[:PORT]?ca=FILE&cert=FILE&key=FILE" description:"serve the store of this host to other hosts, whose store is etcds://ADDRESS/hosts?ca=FILE&cert=FILE&key=FILE"`
-	Address  []string      `long:"address" value-name:"ADDRESS" description:"where other hosts reach this one, at most one of each family (default: those of the interface with the default route)"`
+	Address  []string      `long:"address" value-name:"ADDRESS" description:"address at which other hosts reach this one, at most one of each family (default: those of the interface with the default route)"`
 	Name     string        `long:"name" value-name:"NAME" description:"name of this host (default: its hostname)"`
-	TTL      time.Duration `long:"ttl" value-name:"TIME" default:"30s" description:"how long after its last sign of life a host counts as gone"`
+	TTL      time.Duration `long:"ttl" value-name:"TIME" default:"30s" description:"how long a host may be silent before it counts as gone"`
 	Reclaim  time.Duration `long:"reclaim" value-name:"TIME" default:"24h" description:"how long a host must be gone before another may take its block, when no other is free; 10 minutes and 10 times the ttl at least"`
-	Port     uint16        `long:"port" value-name:"PORT" default:"4789" description:"of the tunnel, UDP"`
+	Port     uint16        `long:"port" value-name:"PORT" default:"4789" description:"UDP port of the tunnel"`
 	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where CNI configurations are written"`
 	DNS      []string      `long:"dns" optional:"yes" optional-value:"*" value-name:"NETWORK" description:"answer for the names of containers, on the gateway addresses of a network, or of all"`
-	Domain   string        `long:"domain" value-name:"DOMAIN" description:"answer for NAME.NETWORK.DOMAIN, too"`
+	Domain   string        `long:"domain" value-name:"DOMAIN" description:"also answer for NAME.NETWORK.DOMAIN"`
 	Upstream []string      `long:"upstream" value-name:"ADDRESS[:PORT]" description:"DNS servers for all other names (default: those of /etc/resolv.conf)"`
-	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's, where names of containers are read"`
+	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's data directory, from which names of containers are read"`
 
 	Create hostsCreateCommand `command:"create" description:"add a network on all hosts"`
 	Remove hostsRemoveCommand `command:"rm" description:"remove a network from all hosts"`

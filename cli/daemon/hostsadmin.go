@@ -51,11 +51,11 @@ type one struct {
 
 // hostsCreateCommand is `patchbayd hosts create`.
 type hostsCreateCommand struct {
-	Subnet    []string `long:"subnet" value-name:"PREFIX" required:"1" description:"the range of all hosts together, at most one of each family"`
+	Subnet    []string `long:"subnet" value-name:"PREFIX" required:"1" description:"address range for all hosts together, at most one of each family"`
 	Block     int      `long:"block" value-name:"BITS" description:"prefix length of one host's IPv4 addresses (default: 24)"`
-	Block6    int      `long:"block6" value-name:"BITS" description:"and of its IPv6 addresses (default: 64)"`
-	Transport string   `long:"transport" choice:"auto" choice:"routes" choice:"vxlan" default:"auto" description:"between hosts: plain routes, which need one link; VXLAN; or routes where there is one link"`
-	MTU       int      `long:"mtu" value-name:"BYTES" description:"of containers (default: the uplink's, less the tunnel's header)"`
+	Block6    int      `long:"block6" value-name:"BITS" description:"prefix length of one host's IPv6 addresses (default: 64)"`
+	Transport string   `long:"transport" choice:"auto" choice:"routes" choice:"vxlan" default:"auto" description:"how packets get to other hosts: routes (all hosts must be on one link), vxlan, or auto (routes to hosts on the same link)"`
+	MTU       int      `long:"mtu" value-name:"BYTES" description:"MTU of containers (default: the uplink's MTU minus the tunnel's header)"`
 	Plugins   string   `long:"plugins" value-name:"FILE" description:"the plugins after the bridge: a list, or a .conflist (default: firewall and portmap)"`
 	Args      one      `positional-args:"yes"`
 

@@ -17,7 +17,7 @@ import (
 
 // hostsLeaveCommand is `patchbayd hosts leave`.
 type hostsLeaveCommand struct {
-	Force bool `long:"force" description:"even if containers or Docker networks have addresses of this host's blocks, which other hosts may then assign too"`
+	Force bool `long:"force" description:"leave even if containers or Docker networks have addresses of this host's blocks, which other hosts may then assign too"`
 
 	admin admin
 	hosts *hostsCommand
