@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call calls a method, such as "NetworkDriver.Join". in is the request (nil: an empty
-// body), out a pointer to the answer (nil: ignored). The error wraps ErrUnreachable,
-// ErrTimeout, ErrLost or ErrBadAnswer, or is a *DriverError; ctx ends the call too.
+// Call calls a method, such as "NetworkDriver.Join". in is the request; nil sends an empty
+// body. out points to the answer; nil ignores it. The error wraps ErrUnreachable, ErrTimeout,
+// ErrLost or ErrBadAnswer, or is a *DriverError. The call also ends when ctx ends.
 func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	var body []byte
 	if in != nil {
@@ -40,7 +40,7 @@ func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	return nil
 }
 
-// reach posts until a driver listens or the patience ends.
+// reach tries to send the request until a driver listens or the patience is over.
 func (c *Client) reach(ctx context.Context, method string, body []byte) (*answer, error) {
 	end := time.Now().Add(c.opts.Patience)
 	for pause := firstPause; ; pause *= 2 {
@@ -59,13 +59,13 @@ func (c *Client) reach(ctx context.Context, method string, body []byte) (*answer
 	}
 }
 
-// answer is the driver's HTTP response.
+// answer is the HTTP response of the driver.
 type answer struct {
 	status int
 	body   []byte
 }
 
-// post makes one attempt.
+// post tries once to send the request.
 func (c *Client) post(ctx context.Context, method string, body []byte) (*answer, error) {
 	limit, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
@@ -92,7 +92,7 @@ func (c *Client) post(ctx context.Context, method string, body []byte) (*answer,
 	return &answer{resp.StatusCode, data}, nil
 }
 
-// broken says why there is no answer; it distinguishes our own limit from the caller's.
+// broken returns why there is no answer. It distinguishes our own time limit from the caller's.
 func broken(ctx, limit context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil || unreachable(err):
@@ -105,11 +105,11 @@ func broken(ctx, limit context.Context, err error) error {
 	return err
 }
 
-// maxText is how many characters of a driver's error are passed on.
+// maxText is how many characters of a driver's error are kept.
 const maxText = 2000
 
-// decode reads the error, under either name, and then the answer. An empty body is an
-// answer without values.
+// decode reads the error, which may have one of two names, and then the answer. An empty body
+// counts as an answer without values.
 func (a *answer) decode(method string, out any) error {
 	data := bytes.TrimSpace(a.body)
 	var e errorBody
@@ -137,7 +137,7 @@ func (a *answer) decode(method string, out any) error {
 	return nil
 }
 
-// query is Call that returns a new answer.
+// query calls a method and returns the answer in a new value.
 func query[Out any](ctx context.Context, c *Client, method string, in any) (*Out, error) {
 	out := new(Out)
 	if err := c.Call(ctx, method, in, out); err != nil {
@@ -146,14 +146,14 @@ func query[Out any](ctx context.Context, c *Client, method string, in any) (*Out
 	return out, nil
 }
 
-// Activate asks what the plugin implements. Managed plugins do not have this call:
-// errors.Is(err, ErrNotImplemented).
+// Activate asks which interfaces the plugin implements. Managed plugins do not have this
+// method, and the error is ErrNotImplemented.
 func (c *Client) Activate(ctx context.Context) (*Manifest, error) {
 	return query[Manifest](ctx, c, "Plugin.Activate", nil)
 }
 
-// Gone says whether an error means that the driver did not answer: it may or may not have
-// carried out the call.
+// Gone reports whether an error means that the driver did not answer. The driver may or may not
+// have carried out the call.
 func Gone(err error) bool {
 	var answered *DriverError
 	return err != nil && !errors.As(err, &answered) && !errors.Is(err, ErrBadAnswer)

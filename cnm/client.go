@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Endpoint is where a driver listens.
+// Endpoint says where a driver listens.
 type Endpoint struct {
 	Name string `json:"name,omitempty"` // for messages
 	// URL is unix:///path, tcp://host:port, http://host:port or https://host:port.
@@ -45,17 +45,17 @@ type TLS struct {
 	KeyFile string `json:"keyFile,omitempty"`
 }
 
-// String is the name, or the URL when there is none.
+// String returns the name, or the URL if there is no name.
 func (e Endpoint) String() string { return cmp.Or(e.Name, e.URL) }
 
-// ClientOptions are a client's times; zero values select the defaults.
+// ClientOptions holds the times of a client. Zero values mean the defaults.
 type ClientOptions struct {
-	// Timeout bounds one call, without the time to connect. Default 30 s.
+	// Timeout limits one call, without the time to connect. Default 30 s.
 	Timeout time.Duration
-	// Patience is how long a driver may be away, for example during a restart, before a
-	// call fails. Default 2 s. Docker's is 15 s.
+	// Patience is how long the client waits for a driver that does not listen, for example
+	// during a restart, before a call fails. Default 2 s. Docker waits 15 s.
 	Patience time.Duration
-	// Depth is the number of drivers that call each other up to the caller (EnvDepth).
+	// Depth is how many drivers have called each other before the caller (EnvDepth).
 	Depth int
 }
 
@@ -65,8 +65,8 @@ const (
 	firstPause      = 50 * time.Millisecond
 )
 
-// Client calls one driver. It is a NetworkDriver with all optional interfaces, and an
-// IPAMDriver. Several goroutines may use it at once.
+// Client calls one driver. It implements NetworkDriver with all optional interfaces, and
+// IPAMDriver. Its methods may be called concurrently.
 type Client struct {
 	at   Endpoint
 	base string // http://host
@@ -74,8 +74,8 @@ type Client struct {
 	opts ClientOptions
 }
 
-// NewClient returns a client without connecting. It fails when the endpoint is invalid or
-// its files cannot be read.
+// NewClient returns a client, but does not connect. It fails if the endpoint is invalid or its
+// files cannot be read.
 func NewClient(at Endpoint, opts ClientOptions) (*Client, error) {
 	opts.Timeout = cmp.Or(max(opts.Timeout, 0), defaultTimeout)
 	opts.Patience = cmp.Or(max(opts.Patience, 0), defaultPatience)
@@ -84,7 +84,7 @@ func NewClient(at Endpoint, opts ClientOptions) (*Client, error) {
 		return nil, fmt.Errorf("driver %s: %w", at, err)
 	}
 	c := &Client{at: at, opts: opts}
-	// A connection that is kept may be that of a driver which restarted meanwhile.
+	// Connections are not kept, because the driver may have been restarted since.
 	transport := &http.Transport{DisableCompression: true, DisableKeepAlives: true}
 	if c.base, err = target(u, at.TLS != nil, transport); err != nil {
 		return nil, fmt.Errorf("driver %s: %w", at, err)
@@ -98,10 +98,10 @@ func NewClient(at Endpoint, opts ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// unixHost is Docker's name for the host behind a socket.
+// unixHost is the host name that Docker sends over a socket.
 const unixHost = "plugin.moby.localhost"
 
-// target turns a driver's URL into an HTTP URL.
+// target returns the HTTP URL for a driver's URL.
 func target(u *url.URL, secure bool, transport *http.Transport) (string, error) {
 	switch u.Scheme {
 	case "unix":
@@ -126,7 +126,7 @@ func target(u *url.URL, secure bool, transport *http.Transport) (string, error) 
 }
 
 func (t *TLS) config() (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: t.InsecureSkipVerify} //nolint:gosec // the operator asked for it
+	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: t.InsecureSkipVerify} //nolint:gosec // the operator asked for this
 	if t.CAFile != "" {
 		pem, err := os.ReadFile(t.CAFile)
 		if err != nil {
@@ -151,12 +151,12 @@ func (t *TLS) config() (*tls.Config, error) {
 // Endpoint returns where the driver listens.
 func (c *Client) Endpoint() Endpoint { return c.at }
 
-// Close ends idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// unreachable says whether a call never got to a driver: no program listens there. An
-// error after the connection was made does not count, as the driver may have carried out
-// the call.
+// unreachable reports whether a call cannot have reached a driver, because no program listens.
+// It returns false for an error after the connection was made, because the driver may then have
+// carried out the call.
 func unreachable(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"

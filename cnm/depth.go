@@ -10,27 +10,27 @@ import (
 	"strconv"
 )
 
-// EnvDepth gives a plugin the number of drivers that called each other before it: each
-// driver runs the plugin that calls the next. The plugin's calls of a driver carry the
-// number in a header.
+// EnvDepth is the environment variable that counts drivers calling each other: a driver may run
+// a plugin that calls the next driver. It gives the plugin the number of drivers before it.
+// When the plugin calls a driver, it sends this number in a header.
 const EnvDepth = "PATCHBAY_CNM_DEPTH"
 
 const depthHeader = "Patchbay-Depth"
 
-// maxDepth is how many drivers may call each other in this way. A network whose plugin
-// calls the driver that runs it, for the same network, would never end.
+// maxDepth is how many drivers may call each other in this way. Without a limit, a network
+// whose plugin calls the driver of the same network would never end.
 const maxDepth = 2
 
 type depthKey struct{}
 
-// Depth is the depth of a call that a Handler answers, 0 for one of Docker's.
+// Depth returns the depth of a call that a Handler answers. It is 0 for a call from Docker.
 func Depth(ctx context.Context) int {
 	n, _ := ctx.Value(depthKey{}).(int)
 	return n
 }
 
-// deep notes the depth of a call, and refuses one that creates something if it is too
-// deep. Calls that remove something are not limited.
+// deep stores the depth of a call in the context. It refuses a call that is too deep if that
+// call creates something. Calls that remove something are always allowed.
 func deep(r *http.Request, method string) (context.Context, error) {
 	n, err := strconv.Atoi(r.Header.Get(depthHeader))
 	if err != nil || n < 0 {

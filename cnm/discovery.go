@@ -18,17 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SocketDir is where drivers put their sockets.
+// SocketDir is the directory in which drivers make their sockets.
 const SocketDir = "/run/docker/plugins"
 
-// Dirs are the directories in which drivers are looked up.
+// Dirs lists the directories in which drivers are searched.
 type Dirs struct {
 	Sockets []string // NAME.sock or NAME/NAME.sock
 	Specs   []string // NAME.spec or NAME.json, or the same below NAME/
 }
 
-// DefaultDirs are Docker's directories. Without root, those of rootless Docker come
-// first.
+// DefaultDirs returns the directories that Docker uses. If the user is not root, those of
+// rootless Docker come first.
 func DefaultDirs() Dirs {
 	d := Dirs{Sockets: []string{SocketDir}, Specs: []string{"/etc/docker/plugins", "/usr/lib/docker/plugins"}}
 	if os.Geteuid() == 0 {
@@ -40,8 +40,9 @@ func DefaultDirs() Dirs {
 	return d
 }
 
-// Find looks a driver up by its name. Sockets win over files, .spec over .json, the first
-// directory over the others. The error wraps ErrNoDriver when there is no such driver.
+// Find searches for a driver by its name. Sockets come before files, .spec before .json, and
+// earlier directories before later ones. The error wraps ErrNoDriver if there is no such
+// driver.
 func (d Dirs) Find(name string) (Endpoint, error) {
 	if !validName(name) {
 		return Endpoint{}, fmt.Errorf("driver %.80q: a name is of letters, digits, '_', '.', '-', ':' and '/'", name)
@@ -65,7 +66,7 @@ func (d Dirs) Find(name string) (Endpoint, error) {
 	return Endpoint{}, fmt.Errorf("driver %s: %w in %s", name, ErrNoDriver, strings.Join(append(d.Sockets, d.Specs...), ", "))
 }
 
-// validName keeps a name inside its directory.
+// validName reports whether a name cannot lead out of its directory.
 func validName(name string) bool {
 	for _, part := range strings.Split(name, "/") {
 		if part == "" || part == "." || part == ".." {
@@ -86,8 +87,8 @@ func candidates(dir, name, ext string) []string {
 	return []string{filepath.Join(dir, name+ext), filepath.Join(dir, name, filepath.Base(name)+ext)}
 }
 
-// readSpec reads a file with a driver's address: the URL alone (.spec) or an object with
-// Addr and TLSConfig (.json).
+// readSpec reads a file with the address of a driver. A .spec file has only the URL, and a
+// .json file an object with Addr and TLSConfig.
 func readSpec(name, path string) (Endpoint, error) {
 	data, err := readSmall(path)
 	if err != nil {
@@ -103,7 +104,7 @@ func readSpec(name, path string) (Endpoint, error) {
 func parseSpec(name, ext string, data []byte) (Endpoint, error) {
 	at := Endpoint{Name: name, URL: strings.TrimSpace(string(data))}
 	if ext == ".json" {
-		// encoding/json matches keys in any case, so TLS's tags match Docker's keys.
+		// encoding/json ignores case in keys, so the tags of TLS match Docker's keys.
 		var file struct {
 			Addr      string
 			TLSConfig *TLS
@@ -119,11 +120,11 @@ func parseSpec(name, ext string, data []byte) (Endpoint, error) {
 	return at, nil
 }
 
-// maxSpec is more than any such file holds, in bytes.
+// maxSpec is larger than any such file, in bytes.
 const maxSpec = 64 << 10
 
 func readSmall(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // does not wait for a pipe
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // O_NONBLOCK: if the file is a pipe, it does not wait
 	if err != nil {
 		return nil, err
 	}

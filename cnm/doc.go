@@ -1,9 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnm is Docker's protocol for network drivers and IPAM drivers outside of
-// dockerd (libnetwork's "remote" drivers, legacy v1 plugins): its messages, a server for
-// drivers, a client for programs that use a driver, and the lookup of drivers by name.
+// Package cnm implements the protocol between Docker and drivers outside of dockerd, for
+// network drivers and IPAM drivers (libnetwork's "remote" drivers, legacy v1 plugins). It has
+// the messages, a server for drivers, a client for programs that use a driver, and a search for
+// drivers by name.
 //
 //	type driver struct{ … }                                  // a NetworkDriver
 //	cnm.Serve(ctx, listener, &cnm.Handler{Network: driver{}})
@@ -12,8 +13,8 @@
 //	c, err := cnm.NewClient(at, cnm.ClientOptions{})
 //	answer, err := c.Join(ctx, &cnm.JoinRequest{…})          // *Client is a NetworkDriver too
 //
-// The facts are those of moby (daemon/libnetwork/drivers/remote/api,
-// daemon/libnetwork/ipams/remote/api, pkg/plugins) from 20.10 to 29: one set of
-// structs serves all. Addresses are CIDR on the wire unless a field says otherwise; an
-// unknown address is the empty string, here the zero value.
+// The facts come from moby 20.10 to 29 (daemon/libnetwork/drivers/remote/api,
+// daemon/libnetwork/ipams/remote/api, pkg/plugins). The same structs serve all these versions.
+// An address in a message has a prefix length unless its field says otherwise. An unknown
+// address is the empty string in a message, and the zero value in Go.
 package cnm

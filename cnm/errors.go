@@ -11,31 +11,31 @@ import (
 	"strings"
 )
 
-// Errors of a driver that are not in its answer (DriverError).
+// The ways in which a call can fail without an error in the driver's answer (DriverError).
 var (
-	// ErrUnreachable is wrapped when no program listens at the driver's address.
+	// ErrUnreachable means that no program listens at the driver's address.
 	ErrUnreachable = errors.New("driver cannot be reached")
-	// ErrLost is wrapped when the driver ended the connection instead of answering, for
-	// example because the call crashed it. It may have carried out the call.
+	// ErrLost means that the driver closed the connection instead of answering, for example
+	// because the call made it crash. The driver may have carried out the call.
 	ErrLost = errors.New("driver ended the connection without an answer")
-	// ErrNotImplemented is wrapped when the driver does not know a method (404).
+	// ErrNotImplemented means that the driver does not know a method (404).
 	ErrNotImplemented = errors.New("driver does not implement it")
-	// ErrBadAnswer is wrapped when the answer breaks the protocol.
+	// ErrBadAnswer means that the answer violates the protocol.
 	ErrBadAnswer = errors.New("bad answer of the driver")
-	// ErrNoDriver is wrapped when no driver of a name is found.
+	// ErrNoDriver means that there is no driver of this name.
 	ErrNoDriver = errors.New("plugin not found")
-	// ErrTimeout is wrapped when the driver did not answer in time.
+	// ErrTimeout means that the driver did not answer in time.
 	ErrTimeout = errors.New("no answer in time")
 )
 
-// DriverError is an error that a driver answered.
+// DriverError is an error that a driver has answered.
 type DriverError struct {
 	Method string // "NetworkDriver.Join"
 	Text   string
 	Status int // HTTP status; 200 for an error in a regular answer
 }
 
-// Error is Docker's text.
+// Error returns the text that Docker prints.
 func (e *DriverError) Error() string {
 	if e.Status == http.StatusOK {
 		return fmt.Sprintf("%s: %s", e.Method, e.Text)
@@ -43,20 +43,20 @@ func (e *DriverError) Error() string {
 	return fmt.Sprintf("%s: HTTP status %d: %s", e.Method, e.Status, e.Text)
 }
 
-// Is says that a 404 is ErrNotImplemented.
+// Is reports that a 404 is ErrNotImplemented.
 func (e *DriverError) Is(target error) bool {
 	return target == ErrNotImplemented && e.Status == http.StatusNotFound
 }
 
-// IsMissing says whether a driver answered that it does not know a network, an endpoint
-// or a pool. The protocol has no codes, only a text that each driver words differently;
-// so a wrong result must cost no more than one call.
+// IsMissing reports whether a driver answered that it does not know a network, an endpoint or a
+// pool. The protocol has no error codes, and each driver uses other words. So the result may be
+// wrong, and then must cost no more than one call.
 func IsMissing(err error) bool {
 	return says(err, "not found", "unknown", "no such", "not exist", "n't exist", "not known", "no network", "invalid network", "invalid pool", "missing network") ||
 		errors.Is(err, ErrNotImplemented)
 }
 
-// SaysExists says whether a driver answered that something exists already.
+// SaysExists reports whether a driver answered that something exists already.
 func SaysExists(err error) bool {
 	return says(err, "exist", "already", "duplicate", "in use", "conflict") && !IsMissing(err)
 }

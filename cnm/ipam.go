@@ -10,8 +10,8 @@ import (
 
 // IPAMCapabilities is the answer to IpamDriver.GetCapabilities.
 type IPAMCapabilities struct {
-	RequiresMACAddress    bool // every RequestAddress of an endpoint must contain its MAC
-	RequiresRequestReplay bool // dockerd repeats all requests when it starts
+	RequiresMACAddress    bool // every RequestAddress of an endpoint must contain its MAC address
+	RequiresRequestReplay bool // dockerd must repeat all requests when it starts
 }
 
 // AddressSpaces names the driver's address spaces.
@@ -23,17 +23,17 @@ type AddressSpaces struct {
 // RequestPoolRequest asks for a pool.
 type RequestPoolRequest struct {
 	AddressSpace string
-	Pool         string // CIDR (`--subnet`); "" lets the driver choose
+	Pool         string // CIDR (`--subnet`); if "", the driver chooses
 	SubPool      string // CIDR (`--ip-range`)
 	Options      map[string]string
 	V6           bool
 }
 
-// RequestPoolResponse is a pool.
+// RequestPoolResponse describes the pool that the driver gave.
 type RequestPoolResponse struct {
 	PoolID string // any text; later calls name the pool by it
 	Pool   netip.Prefix
-	Data   map[string]string // OptionGateway: CIDR; Docker then requests no gateway
+	Data   map[string]string // OptionGateway: CIDR; if it is set, Docker does not request a gateway
 }
 
 // ReleasePoolRequest gives a pool back.
@@ -42,13 +42,13 @@ type ReleasePoolRequest struct{ PoolID string }
 // RequestAddressRequest asks for an address.
 type RequestAddressRequest struct {
 	PoolID  string
-	Address netip.Addr // the requested address, or zero
+	Address netip.Addr // the requested address; if zero, the driver chooses
 	Options map[string]string
 }
 
-// RequestAddressResponse is an address with the pool's prefix length.
+// RequestAddressResponse has an address, with the prefix length of the pool.
 type RequestAddressResponse struct {
-	Address netip.Prefix // host bits kept
+	Address netip.Prefix // with its host bits
 	Data    map[string]string
 }
 
@@ -58,8 +58,8 @@ type ReleaseAddressRequest struct {
 	Address netip.Addr
 }
 
-// IPAMDriver gives out addresses. It never learns the network or the endpoint: it only
-// gets PoolID and, if required, the MAC.
+// IPAMDriver gives out addresses. It does not get to know the network or the endpoint, only the
+// pool id and, if it requires that, the MAC address.
 type IPAMDriver interface {
 	IPAMCapabilities(context.Context) (*IPAMCapabilities, error)
 	AddressSpaces(context.Context) (*AddressSpaces, error)

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// find returns a method, or nil when the driver does not have it.
+// find returns the function for a method, or nil if the driver does not have the method.
 func (h *Handler) find(method string) methodFunc {
 	service, name, _ := strings.Cut(method, ".")
 	switch {
@@ -105,7 +105,7 @@ func ipamMethod(d IPAMDriver, name string) methodFunc {
 	return nil
 }
 
-// needs refuses empty names.
+// needs returns an error if one of the names is empty.
 func needs(names ...string) error {
 	if slices.Contains(names, "") {
 		return errEmpty

@@ -10,13 +10,13 @@ import (
 	"net/netip"
 )
 
-// Scopes of a driver (Capabilities.Scope).
+// The scopes of a driver (Capabilities.Scope).
 const (
-	ScopeLocal  = "local"  // networks of this host alone
-	ScopeGlobal = "global" // networks of a cluster
+	ScopeLocal  = "local"  // each network exists on one host only
+	ScopeGlobal = "global" // each network exists on all hosts of a cluster
 )
 
-// Keys of the options.
+// The keys of options.
 const (
 	OptionGeneric      = "com.docker.network.generic"               // the user's -o: strings
 	OptionEnableIPv4   = "com.docker.network.enable_ipv4"           // bool, since 28
@@ -31,7 +31,7 @@ const (
 	OptionIfName       = "com.docker.network.endpoint.ifname"       // driver-opt, since 28
 )
 
-// Options are options whose types depend on their keys.
+// Options holds options. The type of a value depends on its key.
 type Options map[string]json.RawMessage
 
 // Set stores a value.
@@ -44,7 +44,7 @@ func (o Options) Set(key string, value any) error {
 	return nil
 }
 
-// Get decodes a value into v. ok is false when there is none.
+// Get decodes a value into v. ok is false if the key is missing.
 func (o Options) Get(key string, v any) (ok bool, err error) {
 	data, ok := o[key]
 	if !ok || string(data) == "null" {
@@ -56,15 +56,15 @@ func (o Options) Get(key string, v any) (ok bool, err error) {
 	return true, nil
 }
 
-// Strings decodes the user's own options (OptionGeneric). It refuses a value that is not
-// a string: every version of Docker sends strings.
+// Strings decodes the options that the user gave (OptionGeneric). It refuses a value that is
+// not a string, because every version of Docker sends strings.
 func (o Options) Strings() (map[string]string, error) {
 	var m map[string]string
 	_, err := o.Get(OptionGeneric, &m)
 	return m, err
 }
 
-// Flag decodes a boolean; it is byDefault when absent.
+// Flag decodes a boolean. It returns byDefault if the key is missing.
 func (o Options) Flag(key string, byDefault bool) (bool, error) {
 	v := byDefault
 	_, err := o.Get(key, &v)
@@ -78,11 +78,11 @@ type ExposedPort struct {
 	Proto uint8
 }
 
-// PortBinding is a published port (`-p`). With HostPort 0, or a range up to HostPortEnd,
-// the driver chooses.
+// PortBinding is a published port (`-p`). The driver chooses the host's port if HostPort is 0
+// or a range up to HostPortEnd.
 type PortBinding struct {
 	Proto       uint8
-	IP          string // of the container; Docker leaves it empty
+	IP          string // the container's address; Docker leaves it empty
 	Port        uint16
 	HostIP      string
 	HostPort    uint16
@@ -99,22 +99,22 @@ type Capabilities struct {
 	GwAllocChecker    bool   `json:",omitempty"` // since 28
 }
 
-// GwAllocCheckRequest asks, before any IPAM request, whether a network needs gateways.
-// Docker sends it only to a driver that announced GwAllocChecker.
+// GwAllocCheckRequest asks whether a network needs gateways. Docker sends it before any IPAM
+// request, and only to a driver whose capabilities include GwAllocChecker.
 type GwAllocCheckRequest struct{ Options Options }
 
-// GwAllocCheckResponse says which gateways must not be reserved.
+// GwAllocCheckResponse says for which families no gateway must be reserved.
 type GwAllocCheckResponse struct{ SkipIPv4, SkipIPv6 bool }
 
-// IPAMData are the addresses of one pool of a network.
+// IPAMData describes one pool of a network.
 type IPAMData struct {
 	AddressSpace string
 	Pool         netip.Prefix            `json:",omitzero"`
-	Gateway      netip.Prefix            `json:",omitzero"` // host bits kept
+	Gateway      netip.Prefix            `json:",omitzero"` // with its host bits
 	AuxAddresses map[string]netip.Prefix `json:",omitzero"`
 }
 
-// CreateNetworkRequest creates a network. It carries no name and no labels.
+// CreateNetworkRequest creates a network. It has no name and no labels.
 type CreateNetworkRequest struct {
 	NetworkID string
 	Options   Options
@@ -125,8 +125,8 @@ type CreateNetworkRequest struct {
 // NetworkRequest names a network (DeleteNetwork, FreeNetwork).
 type NetworkRequest struct{ NetworkID string }
 
-// AllocateNetworkRequest asks a global driver, on a manager of a swarm, for the options
-// that all hosts of the network must share.
+// AllocateNetworkRequest asks a global driver for the options that all hosts of the network
+// must share. A manager of a swarm sends it.
 type AllocateNetworkRequest struct {
 	NetworkID string
 	Options   map[string]string
@@ -134,14 +134,14 @@ type AllocateNetworkRequest struct {
 	IPv6Data  []IPAMData
 }
 
-// AllocateNetworkResponse has the options that replace the user's in every
+// AllocateNetworkResponse has the options that replace the user's options in every
 // CreateNetwork.
 type AllocateNetworkResponse struct{ Options map[string]string }
 
-// Interface holds the addresses of an endpoint. An answer may only set those that were
-// not in the request.
+// Interface describes an endpoint's interface. An answer may set only fields that were empty in
+// the request.
 type Interface struct {
-	Address     netip.Prefix // host bits kept
+	Address     netip.Prefix // with its host bits
 	AddressIPv6 netip.Prefix
 	MacAddress  string
 }
@@ -154,7 +154,7 @@ type CreateEndpointRequest struct {
 	Options    Options
 }
 
-// CreateEndpointResponse holds the driver's choice. Interface may be nil.
+// CreateEndpointResponse says what the driver chose. Interface may be nil.
 type CreateEndpointResponse struct {
 	Interface *Interface `json:",omitempty"`
 }
@@ -171,8 +171,8 @@ type EndpointInfo struct {
 	Value map[string]any
 }
 
-// JoinRequest attaches an endpoint to a sandbox. Since 28 the namespace exists at
-// SandboxKey by then; before, it does not for `docker run`.
+// JoinRequest attaches an endpoint to a sandbox. Since Docker 28 there is a namespace at
+// SandboxKey when it is sent. Before, there is none yet during `docker run`.
 type JoinRequest struct {
 	NetworkID  string
 	EndpointID string
@@ -180,8 +180,8 @@ type JoinRequest struct {
 	Options    Options
 }
 
-// InterfaceName says which link of the host moves into the sandbox, and its name there:
-// DstPrefix and a number, or DstName.
+// InterfaceName says which link of the host must move into the sandbox, and the link's name
+// there: DstPrefix and a number, or DstName.
 type InterfaceName struct {
 	SrcName   string
 	DstPrefix string
@@ -201,42 +201,42 @@ type StaticRoute struct {
 	NextHop     netip.Addr `json:",omitzero"`
 }
 
-// JoinResponse says how the sandbox is attached. Without InterfaceName the driver
-// attached it itself, or not at all.
+// JoinResponse says how to attach the sandbox. If InterfaceName is empty, the driver has
+// attached the sandbox itself, or there is no link.
 type JoinResponse struct {
 	InterfaceName         *InterfaceName `json:",omitempty"`
-	Gateway               netip.Addr     // no prefix length
+	Gateway               netip.Addr     // without a prefix length
 	GatewayIPv6           netip.Addr
 	StaticRoutes          []StaticRoute `json:",omitempty"`
 	DisableGatewayService bool          `json:",omitempty"`
 }
 
-// ConnectivityRequest opens an endpoint to the outside; Options are Join's.
+// ConnectivityRequest connects an endpoint to the outside. Its options are those of Join.
 type ConnectivityRequest struct {
 	NetworkID  string
 	EndpointID string
 	Options    Options
 }
 
-// DiscoverNode is the DiscoveryType of a host.
+// DiscoverNode is the DiscoveryType for a host.
 const DiscoverNode = 1
 
-// DiscoveryRequest reports a host that came or went.
+// DiscoveryRequest reports a host that has come or gone.
 type DiscoveryRequest struct {
 	DiscoveryType int
 	DiscoveryData DiscoveryData
 }
 
-// DiscoveryData is a host.
+// DiscoveryData describes a host.
 type DiscoveryData struct {
 	Address     string
 	BindAddress string
 	Self        bool
 }
 
-// NetworkDriver has the methods that every network driver must answer. Implement
-// Connectivity, GatewayChecker, Allocator and Discoverer as needed: a missing method is
-// answered by 404, as Docker expects.
+// NetworkDriver has the methods that every network driver must implement. Connectivity,
+// GatewayChecker, Allocator and Discoverer are optional. The server answers 404 for a method
+// that is missing, as Docker expects.
 type NetworkDriver interface {
 	Capabilities(context.Context) (*Capabilities, error)
 	CreateNetwork(context.Context, *CreateNetworkRequest) error
@@ -248,14 +248,15 @@ type NetworkDriver interface {
 	Leave(context.Context, *EndpointRequest) error
 }
 
-// Connectivity publishes ports. After a restart of dockerd with live-restore, Docker does
-// not call Revoke: Leave must do its work too.
+// Connectivity publishes ports. After dockerd was restarted with live-restore, it does not call
+// Revoke, so Leave must do the work of Revoke too.
 type Connectivity interface {
 	ProgramExternalConnectivity(context.Context, *ConnectivityRequest) error
 	RevokeExternalConnectivity(context.Context, *EndpointRequest) error
 }
 
-// GatewayChecker can make gateways unnecessary. Announce it in Capabilities.
+// GatewayChecker says which gateways a network does not need. A driver that implements it must
+// announce this in its Capabilities.
 type GatewayChecker interface {
 	GwAllocCheck(context.Context, *GwAllocCheckRequest) (*GwAllocCheckResponse, error)
 }
@@ -266,7 +267,7 @@ type Allocator interface {
 	FreeNetwork(context.Context, *NetworkRequest) error
 }
 
-// Discoverer gets the hosts that come and go.
+// Discoverer is told which hosts come and go.
 type Discoverer interface {
 	DiscoverNew(context.Context, *DiscoveryRequest) error
 	DiscoverDelete(context.Context, *DiscoveryRequest) error

@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drain is how long running calls may take at the end of a server whose handler has no
-// limit.
+// drain is how long calls may take after the server has been told to end, if the handler has no
+// time limit.
 const drain = 10 * time.Second
 
-// drain is long enough for a call that has just begun, and for its answer.
+// drain returns a time that is long enough for a call that has just begun, and for its answer.
 func (h *Handler) drain() time.Duration {
 	if h.Timeout > 0 {
 		return h.Timeout + time.Second
@@ -28,9 +28,9 @@ func (h *Handler) drain() time.Duration {
 	return drain
 }
 
-// Serve answers calls on l until ctx ends, then lets running calls finish within their
-// Timeout. It closes l. l may be ListenUnix's or a socket from systemd (socket
-// activation), where the kernel queues calls while no process serves it.
+// Serve answers calls on l until ctx ends. Then it waits for running calls, at most for their
+// Timeout, and closes l. l may come from ListenUnix, or from systemd (socket activation). With
+// systemd, the kernel queues calls while no process serves.
 func Serve(ctx context.Context, l net.Listener, h *Handler) error {
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: drain}
 	done := make(chan error, 1)
@@ -46,11 +46,11 @@ func Serve(ctx context.Context, l net.Listener, h *Handler) error {
 	return fmt.Errorf("serve %s: %w", l.Addr(), err)
 }
 
-// ListenUnix makes the socket at which a driver is found (SocketDir/NAME.sock). Only root
-// may connect, or, with a gid of 0 or more, also that group: a program that may connect
-// may have the host's network changed. Missing directories are made so that no other user
-// can enter them or, with a group, list them. ListenUnix replaces a socket at path if no
-// process answers there.
+// ListenUnix makes the socket at which Docker finds a driver (SocketDir/NAME.sock). Only root
+// may connect, and also the group gid if gid is 0 or more. A program that may connect can make
+// the driver change the host's network. ListenUnix creates missing directories so that other
+// users cannot enter them; with a group, others may enter but not list them. It replaces a
+// socket at path if no process answers there.
 func ListenUnix(path string, gid int) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), dirMode(gid)); err != nil {
 		return nil, fmt.Errorf("make directory of socket: %w", err)
@@ -68,7 +68,7 @@ func ListenUnix(path string, gid int) (net.Listener, error) {
 	return &unixListener{l, path}, nil
 }
 
-// dirMode is the mode of new directories. Docker makes /run/docker for root alone, for
+// dirMode returns the mode of new directories. Docker creates /run/docker for root alone, for
 // the sockets of all drivers, and does not change an existing one.
 func dirMode(gid int) os.FileMode {
 	if gid >= 0 {
@@ -77,8 +77,8 @@ func dirMode(gid int) os.FileMode {
 	return 0o700
 }
 
-// vacant refuses a path at which another process listens. A process that is too busy to
-// accept, or that we may not connect to, counts as well.
+// vacant returns an error if another process listens at a path. That includes a process that is
+// too busy to accept, and one to which we may not connect.
 func vacant(path string) error {
 	c, err := net.Dial("unix", path)
 	switch {
@@ -90,11 +90,11 @@ func vacant(path string) error {
 	return fmt.Errorf("listen at %s: another process may: %w", path, err)
 }
 
-// listenAt makes the socket in a directory that only root may enter, and moves it out
-// when its mode is right: whatever the umask is, no other user can connect before.
+// listenAt makes the socket in a directory that only root may enter, and moves it to its path
+// when its mode is right. So no other user can connect before, whatever the umask is.
 func listenAt(path string, gid int) (l *net.UnixListener, err error) {
 	private := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"~")
-	if err := os.RemoveAll(private); err != nil { // left by a killed process
+	if err := os.RemoveAll(private); err != nil { // left by a process that was killed
 		return nil, err
 	}
 	if err := os.Mkdir(private, 0o700); err != nil {
@@ -126,7 +126,8 @@ func publish(temp, path string, gid int) error {
 	return os.Rename(temp, path)
 }
 
-// removeSocket removes a leftover socket, and nothing else.
+// removeSocket removes a socket that an earlier process left. It refuses to remove any other
+// file.
 func removeSocket(path string) error {
 	fi, err := os.Lstat(path)
 	switch {
@@ -145,8 +146,8 @@ type unixListener struct {
 	path string
 }
 
-// Close removes the socket before it closes the listener: afterwards the path may be a
-// successor's.
+// Close removes the socket before it closes the listener. After closing, the path may belong to
+// another process.
 func (l *unixListener) Close() error {
 	return errors.Join(removeSocket(l.path), l.Listener.Close())
 }

@@ -19,11 +19,11 @@ import (
 // ContentType is the media type of requests and answers.
 const ContentType = "application/vnd.docker.plugins.v1.2+json"
 
-// MaxBody bounds one message, in bytes. A published port takes about 110 bytes, and
-// telephony publishes ten thousand ports.
+// MaxBody limits one message, in bytes. A published port takes about 110 bytes, and some
+// telephony programs publish ten thousand ports.
 const MaxBody = 16 << 20
 
-// Implements lists, in a Manifest, the interfaces of a plugin.
+// Names of interfaces that a plugin implements, for a Manifest.
 const (
 	ImplementsNetwork = "NetworkDriver"
 	ImplementsIPAM    = "IpamDriver"
@@ -32,44 +32,44 @@ const (
 // Manifest is the answer to Plugin.Activate.
 type Manifest struct{ Implements []string }
 
-// Handler serves drivers over HTTP: POST /Service.Method with a JSON body. It serves many
-// calls at once, as dockerd makes them.
+// Handler serves drivers over HTTP: POST /Service.Method with a JSON body. It may be called
+// concurrently, as dockerd does.
 type Handler struct {
-	Network NetworkDriver // nil: none
-	IPAM    IPAMDriver    // nil: none
+	Network NetworkDriver // nil if there is none
+	IPAM    IPAMDriver    // nil if there is none
 
-	// Down, if it is set, is the answer to every call but Activate and GetCapabilities:
-	// Docker asks those once and remembers the answer.
+	// Down, if it is set, is the answer to every call except Activate and GetCapabilities.
+	// Docker calls those two only once and remembers the answer.
 	Down error
 
-	// Timeout bounds a call. Docker has no limit of its own and holds locks while it
-	// waits, so the Handler must answer for a driver that hangs. At the limit the context
-	// of the call ends and Docker gets an error. 0 is no limit.
+	// Timeout limits a call. Docker has no limit of its own and holds locks while it waits, so
+	// the Handler must answer even if a driver hangs. When the time is over, the context of the
+	// call ends and Docker gets an error. 0 means no limit.
 	Timeout time.Duration
 
-	// Others are additional methods, by their full name.
+	// Others has additional methods, by their full name.
 	Others map[string]Method
 
 	// Log, if it is set, is called after every answered call.
 	Log func(Call)
 
-	bodyTime time.Duration // replaces slowest in tests
+	bodyTime time.Duration // tests set it instead of slowest
 }
 
-// Method answers one call: body is the request as received, perhaps empty. The answer is
-// written as JSON.
+// Method answers one call. body is the request as it was received, and may be empty. The answer
+// is written as JSON.
 type Method func(ctx context.Context, body []byte) (answer any, err error)
 
-// Call is one answered call.
+// Call describes one call that was answered.
 type Call struct {
 	Method string
 	Took   time.Duration
 	Err    error
 }
 
-// ServeHTTP answers one call. It reads neither Host (empty on 20.10) nor the headers.
-// Errors go into a regular answer, under the names that network and IPAM drivers use; an
-// unknown method is 404.
+// ServeHTTP answers one call. It reads neither Host (which is empty with Docker 20.10) nor the
+// headers. It writes an error into a regular answer, under both names that network and IPAM
+// drivers use. It answers 404 for an unknown method.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	method := r.URL.Path
@@ -101,16 +101,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// slowest is how long a caller may take to send a body. Docker's are a few hundred bytes
-// and arrive at once.
+// slowest is how long a client may take to send a body. Docker's bodies have a few hundred
+// bytes and arrive at once.
 const slowest = 10 * time.Second
 
-// read reads the whole body, if the caller sends it in time.
+// read reads the whole body, if the client sends it in time.
 func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	conn := http.NewResponseController(w)
 	limited := conn.SetReadDeadline(time.Now().Add(cmp.Or(h.bodyTime, slowest))) == nil
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
-	if limited && err == nil { // without a deadline, the server notices when the caller goes
+	if limited && err == nil { // without a deadline the server notices when the client disconnects
 		err = conn.SetReadDeadline(time.Time{})
 	}
 	if err != nil {
@@ -119,7 +119,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return bytes.TrimSpace(body), nil
 }
 
-// errorBody has the error under the names that network and IPAM drivers use.
+// errorBody has the error under both names that network and IPAM drivers use.
 type errorBody struct{ Err, Error string }
 
 func write(w http.ResponseWriter, answer any, err error) {
@@ -127,7 +127,7 @@ func write(w http.ResponseWriter, answer any, err error) {
 		text := err.Error()
 		var p *panicError
 		if errors.As(err, &p) {
-			text = p.short() // the stack belongs into the log, not into the output of `docker run`
+			text = p.short() // the stack goes into the log, not into the output of `docker run`
 		}
 		answer = errorBody{text, text}
 	}
@@ -137,7 +137,7 @@ func write(w http.ResponseWriter, answer any, err error) {
 		return
 	}
 	w.Header().Set("Content-Type", ContentType)
-	w.Write(append(data, '\n')) //nolint:errcheck // fails only if the caller is gone
+	w.Write(append(data, '\n')) //nolint:errcheck // fails only if the client is gone
 }
 
 type result struct {
@@ -145,8 +145,8 @@ type result struct {
 	err    error
 }
 
-// watch runs a call under the time limit. A driver that ignores its context keeps
-// running; the caller still gets an answer.
+// watch runs a call with a time limit. If the driver ignores its context, it keeps running, but
+// the client gets an answer.
 func (h *Handler) watch(ctx context.Context, method string, fn methodFunc, body []byte) (any, error) {
 	if h.Timeout == 0 {
 		return safely(ctx, method, fn, body)
@@ -178,11 +178,11 @@ type panicError struct {
 
 func (p *panicError) short() string { return fmt.Sprintf("%s panicked: %v", p.method, p.value) }
 
-// Error is the text for the log, with the stack.
+// Error returns the text for the log, with the stack.
 func (p *panicError) Error() string { return fmt.Sprintf("%s\n%s", p.short(), p.stack) }
 
-// safely turns a panic into an error: one broken call must not end the driver of all
-// containers.
+// safely turns a panic into an error, because one broken call must not end the driver that all
+// containers use.
 func safely(ctx context.Context, method string, fn methodFunc, body []byte) (answer any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -192,21 +192,21 @@ func safely(ctx context.Context, method string, fn methodFunc, body []byte) (ans
 	return fn(ctx, body)
 }
 
-// methodFunc decodes, calls and answers a method.
+// methodFunc decodes a request, calls the method and returns the answer.
 type methodFunc func(ctx context.Context, body []byte) (any, error)
 
-// request is what decode needs of a message: valid refuses one without the names that it
-// needs.
+// request is what decode needs from a message: valid returns an error if a required name is
+// missing.
 type request[T any] interface {
 	*T
 	valid() error
 }
 
-// errEmpty refuses a message without names. dockerd sends an empty body when it repeats a
-// call whose body it has already read.
+// errEmpty refuses a message without names. dockerd sends an empty body when it repeats a call
+// whose body it has already read.
 var errEmpty = errors.New("the request names no object, as when Docker repeats one after a restart of the driver: try again")
 
-// ask is a method with an answer.
+// ask makes a methodFunc for a method with an answer.
 func ask[In, Out any, P request[In]](fn func(context.Context, P) (*Out, error)) methodFunc {
 	return func(ctx context.Context, body []byte) (any, error) {
 		in, err := decode[In, P](body)
@@ -221,7 +221,7 @@ func ask[In, Out any, P request[In]](fn func(context.Context, P) (*Out, error)) 
 	}
 }
 
-// order is a method without an answer.
+// order makes a methodFunc for a method without an answer.
 func order[In any, P request[In]](fn func(context.Context, P) error) methodFunc {
 	return func(ctx context.Context, body []byte) (any, error) {
 		in, err := decode[In, P](body)
@@ -232,9 +232,9 @@ func order[In any, P request[In]](fn func(context.Context, P) error) methodFunc 
 	}
 }
 
-// remove is order for methods that remove something. An empty body, which names nothing,
-// succeeds without a call. The call goes on when the caller goes: Docker does not repeat
-// it.
+// remove makes a methodFunc for a method that removes something. An empty body names nothing,
+// so it succeeds without a call. If the client disconnects, the call continues, because Docker
+// does not repeat it.
 func remove[In any, P request[In]](fn func(context.Context, P) error) methodFunc {
 	next := order[In, P](fn)
 	return func(ctx context.Context, body []byte) (any, error) {
@@ -257,7 +257,7 @@ func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, end)
 }
 
-// get is a method without a request; it ignores the body.
+// get makes a methodFunc for a method without a request. It ignores the body.
 func get[Out any](fn func(context.Context) (*Out, error)) methodFunc {
 	return func(ctx context.Context, _ []byte) (any, error) { return fn(ctx) }
 }

@@ -25,8 +25,8 @@ func showNetworks(list []network) any {
 	return out
 }
 
-// showNetwork shows the network of an id, else of a name, else of a prefix of the id:
-// Docker's order.
+// showNetwork returns the network with this id, else the one with this name, else the one whose
+// id begins with it. Docker uses the same order.
 func showNetwork(list []network, id string) any {
 	for _, is := range []func(network) bool{
 		func(n network) bool { return n.Request.NetworkID == id },
@@ -57,7 +57,7 @@ func showContainer(list []network, id string) any {
 		"Config": map[string]any{"Labels": map[string]string{}, "Hostname": ""}, "NetworkSettings": settings}
 }
 
-// containers are those of all networks, by id, with their settings.
+// containers returns the containers of all networks by id, with their settings in each network.
 func containers(list []network) map[string]map[string]any {
 	out := map[string]map[string]any{}
 	for _, n := range list {
@@ -71,7 +71,8 @@ func containers(list []network) map[string]map[string]any {
 	return out
 }
 
-// settings are an endpoint's. An unknown address is encoded as the empty text.
+// settings returns the settings of an endpoint. An unknown address is encoded as the empty
+// string.
 func (n network) settings(m *remote.Attachment) map[string]any {
 	i := has(m)
 	s := map[string]any{
@@ -100,7 +101,7 @@ func (n network) flag(key string) bool {
 	return err == nil && v
 }
 
-// docker is the network in Docker's format.
+// docker returns the network in Docker's format.
 func (n network) docker() map[string]any {
 	options, err := n.Request.Options.Strings()
 	if err != nil || options == nil {
@@ -134,7 +135,7 @@ func (n network) docker() map[string]any {
 	}
 }
 
-// joined are the pairs of network and container.
+// joined returns all pairs of a network and a container in it.
 func joined(list []network) map[[2]string]string {
 	out := map[[2]string]string{}
 	for _, n := range list {
@@ -145,7 +146,7 @@ func joined(list []network) map[[2]string]string {
 	return out
 }
 
-// events reports an action for the pairs of one map that the other lacks.
+// events returns one event for each pair that is in one map and not in the other.
 func events(action string, of, than map[[2]string]string) (list []map[string]any) {
 	t := time.Now()
 	for at, name := range of {

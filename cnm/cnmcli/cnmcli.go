@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnmcli is the list of patchbay-cnm's plugins and its commands: install the
-// plugins, list and delete the networks that drivers were asked for, and serve the
-// stand-in for Docker's API.
+// Package cnmcli has the commands of patchbay-cnm: they install the plugins, list and delete
+// networks of Docker's drivers, and serve a part of Docker's API. It also lists the plugins in
+// the program.
 package cnmcli
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// Plugins returns the plugins of the program.
+// Plugins returns the plugins in the program.
 func Plugins() []*plugin.Plugin { return []*plugin.Plugin{&cnmplugin.Plugin, &cnmipam.Plugin} }
 
 // Find returns the plugin of a type, or nil.
@@ -51,18 +51,18 @@ IPAM driver.
   patchbay-cnm version                  which build it is
 `
 
-// errUsage is a mistake on the command line.
+// errUsage is the error for a mistake on the command line.
 var errUsage = errors.New("see patchbay-cnm help")
 
-// app holds the process's inputs and outputs.
+// app holds the inputs and outputs of the process.
 type app struct {
 	stdout io.Writer
 	stderr io.Writer
 	paths  paths.Paths
 }
 
-// Main runs a command and returns the exit status: 0, 1 when it failed, 2 for a mistake
-// on the command line. SIGTERM ends docker-api cleanly.
+// Main runs a command and returns the exit status: 0 if it succeeded, 1 if it failed, 2 for a
+// mistake on the command line. After SIGTERM, docker-api ends cleanly.
 func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -104,14 +104,14 @@ func (a *app) run(ctx context.Context, args []string) error {
 	return fmt.Errorf("unknown command %q: %w", strings.Join(args, " "), errUsage)
 }
 
-// say prints one line of data.
+// say prints one line to standard output.
 func (a *app) say(format string, args ...any) error {
 	_, err := fmt.Fprintf(a.stdout, format+"\n", args...)
 	return err
 }
 
-// install puts the program into a directory under the plugins' names. It may run while
-// containers start: each name is that of the old program or of the new one, whole.
+// install puts the program into a directory under the names of the plugins. Containers may
+// start meanwhile: under each name is always the complete old or the complete new program.
 func (a *app) install(dir string) error {
 	program, err := os.ReadFile("/proc/self/exe")
 	if err == nil {

@@ -19,20 +19,20 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// api stands in for the part of Docker's API that network drivers read: networks with
-// their names and labels, containers with their networks, and events. It shows what the
-// plugin cnm recorded and changes nothing. A driver that asks Docker gets
+// api serves the part of Docker's API that network drivers read: networks with their names and
+// labels, containers with their networks, and events. It shows what the plugin cnm recorded,
+// and changes nothing. A driver that asks Docker must be started with
 // DOCKER_HOST=unix:///run/patchbay/docker.sock.
 type api struct{ state *remote.Dir }
 
-// apiVersion is the API version that it reports: the oldest that today's clients accept
-// and all drivers support.
+// apiVersion is the API version that api reports. It is the oldest one that today's clients
+// accept, and all drivers support it.
 const apiVersion = "1.44"
 
-// headerTime is how long a caller may take to send a request's header.
+// headerTime limits how long a client may take to send the header of a request.
 const headerTime = 2 * time.Second
 
-// dockerAPI serves until the process gets a signal to end.
+// dockerAPI serves until a signal ends the process.
 func (a *app) dockerAPI(ctx context.Context, args []string) error {
 	path := filepath.Join(a.paths.Run, "docker.sock")
 	if len(args) > 0 {
@@ -54,15 +54,15 @@ func (a *app) dockerAPI(ctx context.Context, args []string) error {
 	return fmt.Errorf("serve %s: %w", path, err)
 }
 
-// ServeHTTP answers GET, and HEAD of /_ping; an unknown path is 404, as with Docker. Paths
-// may begin with a version, such as /v1.43.
+// ServeHTTP answers GET, and HEAD for /_ping. Like Docker, it answers 404 for an unknown path,
+// and accepts paths that begin with a version, such as /v1.43.
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := unversioned(r.URL.Path)
 	w.Header().Set("Api-Version", apiVersion)
 	w.Header().Set("Ostype", "linux")
 	switch kind, id, below := strings.Cut(strings.TrimPrefix(path, "/"), "/"); {
 	case path == "/_ping" && (r.Method == http.MethodGet || r.Method == http.MethodHead):
-		w.Write([]byte("OK")) //nolint:errcheck // fails only if the caller is gone
+		w.Write([]byte("OK")) //nolint:errcheck // fails only if the client is gone
 	case r.Method != http.MethodGet:
 		fail(w, http.StatusForbidden, "this is patchbay-cnm in Docker's place: it only serves GET")
 	case path == "/version":
@@ -97,17 +97,17 @@ func unversioned(path string) string {
 func write(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(v) //nolint:errcheck // fails only if the caller is gone
+	json.NewEncoder(w).Encode(v) //nolint:errcheck // fails only if the client is gone
 }
 
 func fail(w http.ResponseWriter, status int, message string) {
 	write(w, status, map[string]string{"message": message})
 }
 
-// missing is the answer for an object that does not exist: Docker's text.
+// missing is the error for an object that does not exist. It has Docker's text.
 type missing string
 
-// show answers with a part of the networks.
+// show answers a request with a part of the networks.
 func (a *api) show(w http.ResponseWriter, part func([]network) any) {
 	list, ok := a.list(w)
 	if !ok {
@@ -121,7 +121,8 @@ func (a *api) show(w http.ResponseWriter, part func([]network) any) {
 	write(w, http.StatusOK, v)
 }
 
-// list is read; on an error it answers with that (ok is false).
+// list reads all networks. If that fails, it answers the request with the error, and ok is
+// false.
 func (a *api) list(w http.ResponseWriter) (list []network, ok bool) {
 	list, err := a.read()
 	if err != nil {
@@ -146,7 +147,7 @@ func (a *api) read() (list []network, err error) {
 		n := network{name: name, Network: new(cnmplugin.Network)}
 		ok, err := a.state.Load(remote.Networks, name, n.Network)
 		if err != nil || !ok {
-			continue // it is being made, or torn: Docker does not show such networks either
+			continue // it is being created, or its file is truncated: Docker does not show such networks either
 		}
 		if n.members, _, err = a.state.List(name, cnmplugin.Plugin.Name); err != nil {
 			return nil, err
@@ -157,11 +158,11 @@ func (a *api) read() (list []network, err error) {
 	return list, nil
 }
 
-// poll is how often events looks for containers that joined or left.
+// poll is how often events looks for containers that joined or left a network.
 const poll = 500 * time.Millisecond
 
-// events streams the containers that join and leave a network until the caller goes.
-// While the state cannot be read, it reports none.
+// events reports the containers that join and leave a network, until the client disconnects.
+// While the state cannot be read, it reports nothing.
 func (a *api) events(w http.ResponseWriter, r *http.Request) {
 	list, ok := a.list(w)
 	if !ok {

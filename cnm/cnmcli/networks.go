@@ -19,12 +19,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// known is what drivers were asked for under one name.
+// known holds what the plugins have asked of drivers for one network name.
 type known struct {
-	network *cnmplugin.Network // nil: only addresses
-	pools   *cnmipam.State     // nil: none
+	network *cnmplugin.Network // nil if only addresses were requested
+	pools   *cnmipam.State     // nil if no pools were requested
 	living  []spec.Attachment
-	broken  error // why parts are missing: files that cannot be used
+	broken  error // which files could not be used, so that parts are missing
 }
 
 func (a *app) known(name string) (k *known, err error) {
@@ -44,7 +44,7 @@ func (a *app) known(name string) (k *known, err error) {
 	return k, err
 }
 
-// load reads a file, and notes one that cannot be used.
+// load reads a file. If the file cannot be used, it stores the error in broken.
 func (k *known) load(s *remote.Dir, kind, name string, v any) (ok bool, err error) {
 	ok, err = s.Load(kind, name, v)
 	if errors.Is(err, remote.ErrBroken) {
@@ -54,11 +54,11 @@ func (k *known) load(s *remote.Dir, kind, name string, v any) (ok bool, err erro
 	return ok, err
 }
 
-// living are the attachments of a network. While the driver of an ended attachment is
-// away, its address is kept too: such an attachment does not live.
+// living returns the attachments of a network that have not ended. An attachment that has ended
+// may still have a record and an address, if its driver could not be reached.
 func living(s *remote.Dir, network string) ([]spec.Attachment, error) {
 	set, ended := map[spec.Attachment]bool{}, map[spec.Attachment]bool{}
-	for _, p := range Plugins() { // cnm first
+	for _, p := range Plugins() { // cnm comes first
 		list, _, err := s.List(network, p.Name)
 		if err != nil {
 			return nil, err
@@ -99,7 +99,8 @@ func (a *app) networks() error {
 	return broken
 }
 
-// line describes a network: name, driver, id, IPAM driver, pools, attachments, errors.
+// line describes a network in one line: name, driver, id, IPAM driver, pools, attachments,
+// errors.
 func (k *known) line(name string) string {
 	line := name
 	if k.network != nil {
@@ -118,9 +119,9 @@ func (k *known) line(name string) string {
 	return line
 }
 
-// rm deletes a network by the plugins' own GC, which changes nothing that is in use.
-// force also forgets what drivers that are away have not ended, and files that cannot be
-// read: they do not show which driver they are about.
+// rm deletes a network by calling the GC of the plugins, which changes nothing that is in use.
+// If force is set, it then also removes the records of what unreachable drivers have not ended,
+// and files that cannot be read, which no longer say which driver they belong to.
 func (a *app) rm(ctx context.Context, name string, force bool) error {
 	if err := spec.ValidateNetworkName(name); err != nil {
 		return err
@@ -169,7 +170,7 @@ func (a *app) forget(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		if _, err = s.Load(kind, name, v); errors.Is(err, remote.ErrBroken) { // read again with the lock
+		if _, err = s.Load(kind, name, v); errors.Is(err, remote.ErrBroken) { // read again while the lock is held
 			err = s.Remove(kind, name)
 		}
 		unlock()
@@ -180,7 +181,7 @@ func (a *app) forget(ctx context.Context, name string) error {
 	return nil
 }
 
-// at is the part of a configuration that names a driver.
+// at returns the part of a configuration that names a driver.
 func at(e cnm.Endpoint, force bool) map[string]any {
 	conf := map[string]any{"keepNetwork": false, "keepPool": false, "delIgnoreUnreachable": force}
 	if e.Name != "" {

@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// Address requests an address for an attachment. When the driver no longer knows the
-// pool, because it restarted without its state, Address requests the same pool once more.
-// The caller must give back an address that comes with an error.
+// Address requests an address for an attachment. If the driver no longer knows the pool,
+// because it was restarted without its state, Address requests the pool again and tries once
+// more. If it returns an address together with an error, the caller must give the address back.
 func (k *Keeper) Address(ctx context.Context, s *State, p *Pool, want netip.Addr, options map[string]string) (netip.Prefix, error) {
 	if _, err := k.Client(); err != nil {
 		return netip.Prefix{}, err
@@ -34,7 +34,7 @@ func (k *Keeper) Address(ctx context.Context, s *State, p *Pool, want netip.Addr
 	return got, remote.Error(err)
 }
 
-// again requests the network's pool and every address that is in use, unless another ADD
+// again requests the network's pool again, and every address that is in use, unless another ADD
 // has just done so.
 func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	unlock, err := k.state.Lock(ctx, remote.Pools, k.r.Network)
@@ -44,14 +44,14 @@ func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	defer unlock()
 	now := new(State)
 	if ok, err := k.state.Load(remote.Pools, k.r.Network, now); err == nil && ok && now.Again > s.Again {
-		s.adopt(now) // another ADD was faster
+		s.adopt(now) // another ADD has done it meanwhile
 		return nil
 	}
 	return k.repeat(ctx, s, p)
 }
 
-// adopt takes the driver's present ids of the pools: of both families, since both may
-// have changed.
+// adopt takes the driver's new pool ids from now. It does so for both families, because both
+// may have changed.
 func (s *State) adopt(now *State) {
 	s.Again = now.Again
 	for _, p := range s.Pools {
@@ -63,8 +63,9 @@ func (s *State) adopt(now *State) {
 	}
 }
 
-// replay repeats all requests for a driver that RequiresRequestReplay when the node has
-// booted since: the driver's memory is gone, and it may not notice.
+// replay repeats all requests if the node has booted since they were sent, for a driver that
+// sets RequiresRequestReplay. Such a driver has lost its memory, and may not notice that
+// itself.
 func (k *Keeper) replay(ctx context.Context, s *State) error {
 	if !s.RequiresReplay || s.Boot == k.state.Boot() {
 		return nil
@@ -77,7 +78,7 @@ func (k *Keeper) replay(ctx context.Context, s *State) error {
 		if cnm.Gone(err) {
 			return remote.Error(err)
 		}
-		if err != nil { // the driver still has it
+		if err != nil { // the driver still knows the pool
 			kernel.Warn(k.r, err)
 		}
 	}
@@ -85,7 +86,7 @@ func (k *Keeper) replay(ctx context.Context, s *State) error {
 	return k.save(s)
 }
 
-// repeat is again with the lock held.
+// repeat does the work of again, while the caller holds the lock.
 func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 	request := p.Request
 	request.Pool = p.Prefix.String()
@@ -95,7 +96,7 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 	}
 	if got.PoolID == "" || got.Pool != p.Prefix {
 		err := k.bad("RequestPool", "%s was asked for again, pool id %q, pool %v given", p.Prefix, got.PoolID, got.Pool)
-		if got.PoolID != "" && got.PoolID != p.ID { // otherwise each ADD would leave one at the driver
+		if got.PoolID != "" && got.PoolID != p.ID { // otherwise each ADD would leave one more pool at the driver
 			err = errors.Join(err, k.client.ReleasePool(ctx, &cnm.ReleasePoolRequest{PoolID: got.PoolID}))
 		}
 		return err
@@ -117,9 +118,9 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 	return nil
 }
 
-// out are the addresses of a family that attachments have, of the network's one pool
-// whatever its id was: unless they are requested, the driver would give them out once
-// more.
+// out returns the addresses of one family that attachments have. They all belong to the
+// network's one pool of that family, even if they were requested under an earlier pool id. They
+// must be requested again: otherwise the driver would give them to other containers.
 func (k *Keeper) out(v6 bool) (addrs []netip.Addr) {
 	list, _, err := k.state.List(k.r.Network, name)
 	if err != nil {
@@ -135,8 +136,8 @@ func (k *Keeper) out(v6 bool) (addrs []netip.Addr) {
 	return addrs
 }
 
-// IDOf is the present id of an address's pool. It differs from the recorded one if the
-// driver forgot the pool and it was requested again.
+// IDOf returns the present id of the pool of an address. It differs from the recorded id if the
+// driver forgot the pool and the pool was requested again.
 func IDOf(s *remote.Dir, network string, a remote.Address) string {
 	now := new(State)
 	if ok, err := s.Load(remote.Pools, network, now); err != nil || !ok {
@@ -150,7 +151,7 @@ func IDOf(s *remote.Dir, network string, a remote.Address) string {
 	return a.PoolID
 }
 
-// Release gives the pools of a network back if no attachment uses them.
+// Release gives the pools of a network back, if no attachment uses them.
 func (k *Keeper) Release(ctx context.Context) error {
 	unlock, err := k.state.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
@@ -167,8 +168,9 @@ func (k *Keeper) Release(ctx context.Context) error {
 	return k.give(ctx, have)
 }
 
-// give releases what the driver gave, in Docker's order, and forgets it. An error that
-// the driver answers does not keep it; a driver that is away does.
+// give gives back what the driver gave, in Docker's order, and then removes the state. If the
+// driver answers with an error, the state is removed nevertheless. If the driver does not
+// answer, the state stays.
 func (k *Keeper) give(ctx context.Context, s *State) error {
 	c, err := k.conf.Recorded(k.r, s.Driver)
 	if err != nil {
@@ -202,8 +204,8 @@ func (k *Keeper) giveOne(ctx context.Context, c *cnm.Client, p *Pool) error {
 	return k.answered(c.ReleasePool(ctx, &cnm.ReleasePoolRequest{PoolID: p.ID}))
 }
 
-// answered turns an error that the driver answered into a warning, and with
-// delIgnoreUnreachable also a missing answer.
+// answered turns an error that the driver answered into a warning. With delIgnoreUnreachable it
+// does the same if the driver did not answer.
 func (k *Keeper) answered(err error) error {
 	if err == nil || cnm.Gone(err) && !k.conf.DelIgnoreUnreachable {
 		return err

@@ -1,11 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnmipam is the plugin `cnm-ipam`: it gives any CNI plugin addresses from a
-// Docker IPAM driver, such as Infoblox's or Calico's. The driver's pools belong to the
-// network: requested once, at the first ADD, under the network's lock; recorded after
-// every answer; requested again when the driver has forgotten them (Keeper). Each
-// attachment has one address of each pool.
+// Package cnmipam is the plugin `cnm-ipam`, which gives any CNI plugin addresses from a Docker
+// IPAM driver, such as Infoblox's or Calico's. The driver's pools belong to the network. The
+// first ADD requests them, while it holds the network's lock, and records every answer. If the
+// driver has forgotten the pools, they are requested again (Keeper). Each attachment has one
+// address from each pool.
 package cnmipam
 
 import (
@@ -39,7 +39,7 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
-// Conf is the configuration of the calling plugin, as far as we read it.
+// Conf has the keys that this plugin reads from the calling plugin's configuration.
 type Conf struct {
 	IPAM *Section `json:"ipam"`
 
@@ -64,7 +64,7 @@ type ipam struct {
 	keeper *Keeper
 	state  *remote.Dir
 	wanted []remote.AddressWanted
-	away   error // why the driver did not answer a release
+	away   error // why the driver did not answer when an address was released
 }
 
 func load(r *plugin.Request) (*ipam, error) {
@@ -115,7 +115,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return i.result(a.Addresses), nil
 }
 
-// canServe refuses a requested address that is in no pool, or the second of one.
+// canServe refuses a requested address that is in no pool, and a second one in the same pool.
 func (i *ipam) canServe(pools *State) error {
 	taken := map[*Pool]bool{}
 	for _, w := range i.wanted {
@@ -140,8 +140,8 @@ func poolOf(pools *State, a netip.Addr) *Pool {
 	return nil
 }
 
-// request requests an address of one pool and records it; the undo of the record gives it
-// back.
+// request requests an address of one pool and records it. When the ADD fails, the undo of the
+// record gives the address back.
 func (i *ipam) request(ctx context.Context, pools *State, p *Pool, a *remote.Attachment) error {
 	if err := i.r.Step("request address of " + p.Prefix.String()); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (i *ipam) request(ctx context.Context, pools *State, p *Pool, a *remote.Att
 	if err := i.keep(ctx, p, a, got); err != nil {
 		return err
 	}
-	return err // the driver gave another address than requested; the undo gives it back
+	return err // the driver gave another address than the requested one; the undo gives it back
 }
 
 // keep records an address, unless another container has it.
@@ -176,7 +176,7 @@ func (i *ipam) keep(ctx context.Context, p *Pool, a *remote.Attachment, got neti
 	if what, ok := p.Keeps(got.Addr()); ok {
 		return fmt.Errorf("driver %s: %w", a.Driver, remote.GivenTwice(method, got, what))
 	}
-	// From here on the undo decides whether to give it back.
+	// From here on, the undo decides whether to give the address back.
 	a.Addresses = append(a.Addresses, remote.Address{PoolID: p.ID, Address: got, Gateway: p.Has.Addr()})
 	unlock, err := i.state.Lock(ctx, remote.Pools, i.r.Network)
 	if err != nil {
@@ -189,8 +189,8 @@ func (i *ipam) keep(ctx context.Context, p *Pool, a *remote.Attachment, got neti
 	return i.state.Write(i.r.Network, name, a)
 }
 
-// release gives an address back, unless another container has it by now: the driver gave
-// it twice, or it handled an earlier release whose answer we lost.
+// release gives an address back, unless another container has it now. That happens if the
+// driver gave the address twice, or if it handled an earlier release whose answer was lost.
 func (i *ipam) release(ctx context.Context, c *cnm.Client, a *remote.Attachment, has remote.Address) error {
 	other, err := i.state.Holder(i.r.Network, name, a.Owner, has.Address.Addr())
 	switch {
@@ -212,7 +212,7 @@ func (i *ipam) result(addrs []remote.Address) *spec.Result {
 	return out
 }
 
-// explain lists the requests. The driver's answers are unknown.
+// explain lists the requests that an ADD would send. The driver's answers are not known.
 func (i *ipam) explain() *spec.Result {
 	for _, p := range i.keeper.Wanted().Pools {
 		remote.Explain(i.r, "IpamDriver.RequestPool %q (once a network), RequestAddress", p.Request.Pool)
@@ -220,15 +220,15 @@ func (i *ipam) explain() *spec.Result {
 	return i.result(nil)
 }
 
-// end releases the addresses of an attachment and forgets it, or keeps it until the
-// driver answers.
+// end releases the addresses of an attachment and removes its record. If the driver does not
+// answer, the record stays until it does.
 func (i *ipam) end(ctx context.Context, a *remote.Attachment) error {
 	return i.state.Finish(i.r, name, a, i.releaseAll(ctx, a), i.conf.IPAM.DelIgnoreUnreachable)
 }
 
-// endOld ends an earlier attachment of the ADD's name, whose record the ADD is going to
-// replace; so it fails while the record has addresses that the driver could not release.
-// A driver that dies over the call got it.
+// endOld ends an earlier attachment that has the name of this ADD. The ADD will replace its
+// record, so endOld fails while the record has addresses that the driver could not release. If
+// the connection to the driver breaks during the call, the release counts as done.
 func (i *ipam) endOld(ctx context.Context, a *remote.Attachment) error {
 	err := i.end(ctx, a)
 	if err == nil && !errors.Is(i.away, cnm.ErrLost) && !i.conf.IPAM.DelIgnoreUnreachable {
@@ -237,15 +237,15 @@ func (i *ipam) endOld(ctx context.Context, a *remote.Attachment) error {
 	return err
 }
 
-// releaseAll releases every address. It returns the error of the first release that the
-// driver did not answer; an error that the driver answers is only a warning.
+// releaseAll releases every address. It returns the first error for which the driver did not
+// answer. An error that the driver answered is only a warning.
 func (i *ipam) releaseAll(ctx context.Context, a *remote.Attachment) error {
 	if len(a.Addresses) == 0 || i.away != nil {
 		return i.away
 	}
 	c, err := i.conf.IPAM.Recorded(i.r, a.Driver)
 	if err != nil {
-		return fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // for example, its certificate is gone
+		return fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // for example because its certificate is gone
 	}
 	i.state.MarkEnded(i.r, name, a)
 	for _, addr := range a.Addresses {
@@ -256,7 +256,7 @@ func (i *ipam) releaseAll(ctx context.Context, a *remote.Attachment) error {
 	return i.away
 }
 
-// careful is load for requests that must work with any configuration.
+// careful loads what a request needs that must work with any configuration.
 func careful(r *plugin.Request) *ipam {
 	i := &ipam{r: r, state: remote.Of(r), conf: new(Conf)}
 	if err := r.Decode(i.conf); err != nil {
@@ -280,7 +280,8 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return i.end(ctx, a)
 }
 
-// check expects the record, and its addresses in the previous result.
+// check returns an error unless the attachment has a record and the previous result has its
+// addresses.
 func check(_ context.Context, r *plugin.Request) error {
 	if _, err := load(r); err != nil {
 		return err
@@ -303,8 +304,8 @@ func check(_ context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// gc ends stale attachments, and releases the pools with the last one if the
-// configuration says so.
+// gc ends attachments that are no longer valid. If the configuration says so, it also releases
+// the pools when no attachment is left.
 func gc(ctx context.Context, r *plugin.Request) error {
 	i := careful(r)
 	ok, err := i.state.Collect(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) })

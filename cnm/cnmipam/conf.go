@@ -74,24 +74,25 @@ type Subnet struct {
 	IPv6 bool `json:"ipv6"`
 }
 
-// State is what a driver gave for a network.
+// State holds what a driver gave for a network.
 type State struct {
 	Driver      cnm.Endpoint `json:"driver"`
-	Hash        string       `json:"hash"` // of the requests
+	Hash        string       `json:"hash"` // hash of the requests
 	Space       string       `json:"space"`
 	RequiresMAC bool         `json:"requiresMAC,omitempty"`
 	Pools       []*Pool      `json:"pools"`
 
-	// RequiresReplay is the driver's capability; Boot is the boot of the last requests.
+	// RequiresReplay is a capability of the driver. Boot is the boot in which the last requests
+	// were sent.
 	RequiresReplay bool   `json:"requiresReplay,omitempty"`
 	Boot           string `json:"boot,omitempty"`
 
-	// Again counts the pools that were requested again because the driver had forgotten
-	// them: of two ADDs that find this out, only one repeats the request.
+	// Again counts how often pools were requested again because the driver had forgotten them.
+	// If two ADDs find this out, only one repeats the request.
 	Again int `json:"times,omitempty"`
 }
 
-// Whole refuses a file with an empty pool.
+// Whole returns an error if the file has an empty pool.
 func (s *State) Whole() error {
 	if slices.Contains(s.Pools, nil) {
 		return errors.New("a pool without content")
@@ -99,21 +100,21 @@ func (s *State) Whole() error {
 	return nil
 }
 
-// Pool is one pool. What the driver has not given yet is zero.
+// Pool is one pool. Fields that the driver has not filled yet are zero.
 type Pool struct {
 	Request cnm.RequestPoolRequest `json:"request"`
-	Gateway netip.Addr             `json:"gateway,omitzero"` // requested
-	Aux     map[string]netip.Addr  `json:"aux,omitempty"`    // requested
+	Gateway netip.Addr             `json:"gateway,omitzero"` // the requested gateway
+	Aux     map[string]netip.Addr  `json:"aux,omitempty"`    // the requested addresses
 
 	ID       string                  `json:"id,omitempty"`
 	Prefix   netip.Prefix            `json:"prefix,omitzero"`
 	Has      netip.Prefix            `json:"has,omitzero"`      // the gateway that the driver gave
-	Reserved bool                    `json:"reserved,omitzero"` // the gateway was requested as an address of its own
+	Reserved bool                    `json:"reserved,omitzero"` // the gateway was requested as a separate address
 	HasAux   map[string]netip.Prefix `json:"hasAux,omitempty"`
 	Done     bool                    `json:"done,omitempty"`
 }
 
-// Data are the pools in the form of CreateNetwork.
+// Data returns the pools in the form of CreateNetwork.
 func (s *State) Data() (v4, v6 []cnm.IPAMData) {
 	for _, p := range s.Pools {
 		d := cnm.IPAMData{AddressSpace: s.Space, Pool: p.Prefix, Gateway: p.Has, AuxAddresses: p.HasAux}
@@ -126,7 +127,7 @@ func (s *State) Data() (v4, v6 []cnm.IPAMData) {
 	return v4, v6
 }
 
-// load reads the pools to request from the configuration. Errors have the code 7.
+// load reads from the configuration which pools to request. Its errors have the code 7.
 func (c *Section) load() (*State, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

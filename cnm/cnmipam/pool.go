@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Keeper manages the pools of a request's network.
+// Keeper manages the pools of the network of a request.
 type Keeper struct {
 	conf   *Section
 	r      *plugin.Request
@@ -34,7 +34,7 @@ func NewKeeper(r *plugin.Request, conf *Section) (*Keeper, error) {
 	return &Keeper{conf: conf, r: r, state: remote.Of(r), want: want}, nil
 }
 
-// Client returns the client of the driver, which it finds at the first use.
+// Client returns a client of the driver. It searches for the driver at the first call.
 func (k *Keeper) Client() (*cnm.Client, error) {
 	if k.client == nil {
 		c, err := k.conf.Client(k.r)
@@ -46,11 +46,11 @@ func (k *Keeper) Client() (*cnm.Client, error) {
 	return k.client, nil
 }
 
-// Wanted is what Ensure would request (dry runs).
+// Wanted returns what Ensure would request, for dry runs.
 func (k *Keeper) Wanted() *State { return k.want }
 
-// Ensure requests the pools, at most once for a network. skip leaves gateways out. A
-// changed configuration is refused as long as attachments use the pools.
+// Ensure requests the pools, at most once for a network. skip says which families need no
+// gateway. It refuses a changed configuration while attachments use the pools.
 func (k *Keeper) Ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
 	unlock, err := k.state.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
@@ -76,7 +76,8 @@ func (k *Keeper) ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*St
 	return k.request(ctx, skip)
 }
 
-// Given is what the driver gave, if it is complete and of this configuration; else nil.
+// Given returns what the driver gave, if this is complete and belongs to this configuration,
+// else nil.
 func (k *Keeper) Given() *State {
 	s := new(State)
 	ok, err := k.state.Load(remote.Pools, k.r.Network, s)
@@ -90,8 +91,8 @@ func (s *State) done() bool {
 	return !slices.ContainsFunc(s.Pools, func(p *Pool) bool { return !p.Done })
 }
 
-// replace gives back the pools of an old configuration, or the part of them that a killed
-// ADD got.
+// replace gives back the pools of an old configuration, or those that a killed ADD had
+// requested.
 func (k *Keeper) replace(ctx context.Context, have *State) error {
 	if have.done() {
 		n, err := k.state.Members(k.r.Network, name)
@@ -106,8 +107,8 @@ func (k *Keeper) replace(ctx context.Context, have *State) error {
 	return k.give(ctx, have)
 }
 
-// request requests everything. It records each answer at once, and gives everything back
-// if the rest fails.
+// request requests everything. It records each answer at once. If a later request fails, it
+// gives everything back.
 func (k *Keeper) request(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
 	c, err := k.Client()
 	if err != nil {
@@ -134,7 +135,7 @@ func (k *Keeper) request(ctx context.Context, skip cnm.GwAllocCheckResponse) (*S
 func (k *Keeper) describe(ctx context.Context, s *State) error {
 	caps, err := k.client.IPAMCapabilities(ctx)
 	switch {
-	case errors.Is(err, cnm.ErrNotImplemented): // as old drivers do
+	case errors.Is(err, cnm.ErrNotImplemented): // old drivers answer so
 	case err != nil:
 		return err
 	default:
@@ -160,7 +161,7 @@ func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCh
 	if err != nil {
 		return taken(err)
 	}
-	p.ID, p.Prefix = got.PoolID, got.Pool // to give back, even if it is refused
+	p.ID, p.Prefix = got.PoolID, got.Pool // recorded even if it is refused, so that it can be given back
 	if got.PoolID == "" || !got.Pool.IsValid() || got.Pool.Addr().Is6() != p.Request.V6 {
 		return k.bad("RequestPool", "pool id %q, pool %v", got.PoolID, got.Pool)
 	}
@@ -187,8 +188,8 @@ func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCh
 	return k.save(s)
 }
 
-// taken adds a hint to the error of a pool that is already in use, by a user that we
-// cannot know: it may be ours, if an ADD was killed before it got the answer.
+// taken adds a hint to the error for a pool that is already in use. We cannot know who uses it:
+// it may be our own pool, if an ADD was killed before it got the answer.
 func taken(err error) error {
 	if !cnm.SaysExists(err) {
 		return err
@@ -198,7 +199,7 @@ func taken(err error) error {
 			"release it with the driver's own tools, or ask for another subnet")
 }
 
-// gateway takes the gateway that came with the pool, or requests one.
+// gateway uses the gateway that came with the pool, or requests one.
 func (k *Keeper) gateway(ctx context.Context, s *State, p *Pool, given string, skip cnm.GwAllocCheckResponse) (err error) {
 	switch {
 	case given != "":
@@ -217,8 +218,8 @@ func (k *Keeper) gateway(ctx context.Context, s *State, p *Pool, given string, s
 	return k.save(s)
 }
 
-// address requests one address of a pool. If the driver gives another than the requested
-// one, address returns both that address, which is now out of the pool, and an error.
+// address requests one address of a pool. If the driver gives another address than the
+// requested one, address returns that address, which is no longer free, together with an error.
 func (k *Keeper) address(ctx context.Context, p *Pool, want netip.Addr, options map[string]string) (netip.Prefix, error) {
 	got, err := k.client.RequestAddress(ctx, &cnm.RequestAddressRequest{PoolID: p.ID, Address: want, Options: options})
 	switch {
@@ -232,13 +233,13 @@ func (k *Keeper) address(ctx context.Context, p *Pool, want netip.Addr, options 
 	return got.Address, nil
 }
 
-// bad is the error for an answer that breaks the protocol.
+// bad returns the error for an answer that violates the protocol.
 func (k *Keeper) bad(method, format string, args ...any) error {
 	return fmt.Errorf("driver %s: IpamDriver.%s: %w: %s", k.client.Endpoint(), method, cnm.ErrBadAnswer, fmt.Sprintf(format, args...))
 }
 
-// Keeps says what an address of a pool is reserved for, if anything: for example "the
-// gateway's".
+// Keeps returns what an address of a pool is reserved for, for example "the gateway's". ok is
+// false if it is not reserved.
 func (p *Pool) Keeps(a netip.Addr) (what string, ok bool) {
 	if p.Has.IsValid() && p.Has.Addr() == a {
 		return "the gateway's", true

@@ -15,8 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// compile computes the result for an interface of the container from the answers of the
-// driver and IPAM; nil: in a dry run, the driver's are unknown. It changes nothing.
+// compile returns the result for an interface of the container. It computes the result from the
+// answers of the driver and of IPAM. In a dry run the driver's answers are not known, and it
+// returns nil. It changes nothing.
 func (w *work) compile() *spec.Result {
 	result := &spec.Result{
 		Interfaces: []spec.Interface{{Name: w.r.IfName, Sandbox: w.r.NetNS}},
@@ -38,8 +39,8 @@ func (w *work) compile() *spec.Result {
 	return result
 }
 
-// ips are the addresses: IPAM's, or else the driver's. The gateway is the one from the
-// driver's answer to Join, or else IPAM's.
+// ips returns the addresses: those of IPAM, or else those of the driver. The gateway is the one
+// in the driver's answer to Join, or else IPAM's.
 func (w *work) ips() (list []spec.IPConfig) {
 	if w.ipam != nil {
 		list = append(list, w.ipam.IPs...)
@@ -61,7 +62,7 @@ func (w *work) ips() (list []spec.IPConfig) {
 	return list
 }
 
-// gateway is the driver's for a family.
+// gateway returns the driver's gateway for a family.
 func (w *work) gateway(want4 bool) netip.Addr {
 	gw := w.join.GatewayIPv6
 	if want4 {
@@ -73,9 +74,9 @@ func (w *work) gateway(want4 bool) netip.Addr {
 	return gw
 }
 
-// routes are, in this order: those on the link, including one to a gateway outside of the
-// container's subnets; the driver's; the default; IPAM's to destinations that have no
-// route yet.
+// routes returns, in this order: the routes on the link, including one to a gateway outside the
+// container's subnets; the driver's routes; the default route; and IPAM's routes to
+// destinations that have no route yet.
 func (w *work) routes(ips []spec.IPConfig, more []spec.Route) (list []spec.Route) {
 	add := func(r spec.Route) {
 		known := slices.ContainsFunc(list, func(o spec.Route) bool { return o.Dst == r.Dst })
@@ -116,7 +117,7 @@ func onLink(dst netip.Prefix) spec.Route {
 	return spec.Route{Dst: dst, Scope: &scope}
 }
 
-// reaches says whether the container reaches an address on its link.
+// reaches reports whether the container reaches an address directly on its link.
 func reaches(ips []spec.IPConfig, routes []spec.Route, a netip.Addr) bool {
 	if a.IsLinkLocalUnicast() && a.Is6() {
 		return true
@@ -134,10 +135,11 @@ func gatewayOf(ips []spec.IPConfig, want4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// configure gives the link of a result its addresses and routes. ADD and CHECK use it.
+// configure returns the addresses and routes that the link of a result must have. ADD and CHECK
+// use it.
 func configure(ifName string, ips []spec.IPConfig, routes []spec.Route) netstate.State {
 	result := &spec.Result{Routes: routes}
-	for _, ip := range ips { // without the gateway, which is not for routes that have none
+	for _, ip := range ips { // leaves out the gateway: it is not meant for routes without one
 		result.IPs = append(result.IPs, spec.IPConfig{Address: ip.Address})
 	}
 	return endpoint.Configure(ifName, result)

@@ -1,14 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnmplugin is the plugin `cnm`: it attaches a container by a Docker network
-// driver. The plugin takes dockerd's place: it creates the network at the first ADD, then
-// an endpoint for each attachment, moves the link that the driver hands over into the
-// container and configures it.
+// Package cnmplugin is the plugin `cnm`, which attaches a container with a Docker network
+// driver. The plugin does what dockerd does. It creates the network at the first ADD. For each
+// attachment it creates an endpoint, moves the link that the driver made into the container,
+// and configures it.
 //
-// Ids derive from names, so every call can be repeated. The plugin records each request
-// before it sends it. Docker's own bridge and overlay drivers are part of dockerd and
-// cannot be driven; docs/plugins/cnm.md says what replaces them.
+// Ids are derived from names, so every call can be repeated. The plugin records each request
+// before it sends it. Docker's own bridge and overlay drivers are part of dockerd, so a plugin
+// cannot use them; docs/plugins/cnm.md says what replaces them.
 package cnmplugin
 
 import (
@@ -41,7 +41,7 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
-// Conf is the configuration.
+// Conf is the configuration of the plugin.
 type Conf struct {
 	remote.Conf
 
@@ -107,10 +107,10 @@ type Conf struct {
 	RuntimeConfig Runtime     `json:"runtimeConfig"`
 	Args          remote.Args `json:"args"`
 
-	pools *cnmipam.Section // of cnm-ipam
+	pools *cnmipam.Section // the section of cnm-ipam
 }
 
-// Runtime holds the capabilities.
+// Runtime holds the capabilities that the runtime sends.
 type Runtime struct {
 	remote.Runtime
 
@@ -174,17 +174,17 @@ func decode(r *plugin.Request) (*Conf, error) {
 	return c, err
 }
 
-// wanted is what the caller requests.
+// wanted returns the addresses and the MAC address that the caller requests.
 func (c *Conf) wanted() *remote.Wanted {
 	return &remote.Wanted{RuntimeConfig: c.RuntimeConfig.Runtime, Args: c.Args}
 }
 
-// driver names the network's driver in one word.
+// driver returns a word that names the network's driver.
 func (c *Conf) driver() string {
 	return cmp.Or(c.Driver, c.Socket, c.URL)
 }
 
-// ports are the published ports in the driver's types.
+// ports returns the published ports in the types of the driver's protocol.
 func (c *Conf) ports() ([]cnm.PortBinding, error) {
 	list := []cnm.PortBinding{}
 	for _, p := range c.RuntimeConfig.PortMappings {
@@ -220,12 +220,13 @@ func protocol(s string) (uint8, bool) {
 	return 0, false
 }
 
-// hash covers what CreateNetwork requests and the driver that gets the request.
+// hash returns a hash of everything that CreateNetwork requests, and of the driver that gets
+// the request.
 func (c *Conf) hash() string {
 	return remote.Hash([]any{c.Identity(), c.Options, c.Internal, c.IPv6, c.NetworkID, c.EmulateSwarm, c.IPAM.Type})
 }
 
-// bad is a driver's answer that breaks the protocol.
+// bad returns the error for a driver's answer that violates the protocol.
 func bad(method, format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %s", method, cnm.ErrBadAnswer, fmt.Sprintf(format, args...))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// careful prepares a request that must work with any configuration and without one.
+// careful prepares a request that must work with any configuration, even without one.
 func careful(r *plugin.Request) (*work, error) {
 	w := &work{r: r, state: remote.Of(r), conf: new(Conf)}
 	if err := r.Decode(w.conf); err != nil {
@@ -31,16 +31,16 @@ func careful(r *plugin.Request) (*work, error) {
 	return w, err
 }
 
-// del ends the attachment at the driver, then gives the addresses back. While the driver
-// is away its endpoint still has them, so they stay allocated: DEL succeeds, and a later
-// ADD or GC of the network does the rest.
+// del ends the attachment at the driver, and then gives the addresses back. If the driver
+// cannot be reached, its endpoint still has the addresses, so they stay allocated. DEL then
+// succeeds, and a later ADD or GC of the network does the rest.
 func del(ctx context.Context, r *plugin.Request) error {
 	w, err := careful(r)
 	if err != nil {
 		return err
 	}
 	a, torn := w.state.Take(r, name)
-	if a == nil { // the interface may still exist, with our mark
+	if a == nil { // the interface may still exist and have our mark
 		a = w.derived(&remote.Attachment{Owner: r.Owner})
 	}
 	if r.NetNS != "" {
@@ -57,13 +57,13 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return w.releaseIPAM(ctx)
 }
 
-// unrecordedTime is how long a DEL without a record tries to reach the driver.
+// unrecordedTime limits how long a DEL without a record tries to reach the driver.
 const unrecordedTime = 10 * time.Second
 
-// endUnrecorded is end without a record. Only a lost record leaves something to end:
-// usually the DEL is a repetition, or the ADD failed early. So nothing is kept for later
-// when the driver is away: otherwise a record of every container that could not start
-// would be kept.
+// endUnrecorded ends an attachment that has no record. There is something to end only if the
+// record was lost. Usually the DEL is a repetition, or the ADD failed early. So if the driver
+// cannot be reached, no record is kept for later: otherwise every container that could not
+// start would leave one.
 func (w *work) endUnrecorded(ctx context.Context, a *remote.Attachment) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, unrecordedTime)
 	defer cancel()
@@ -78,8 +78,8 @@ func (w *work) releaseIPAM(ctx context.Context) error {
 	return w.r.IPAM(ctx, spec.Del)
 }
 
-// derived is what the driver may have been asked for an attachment whose record is lost
-// or cannot be read: ids derive from names.
+// derived returns what the driver may have been asked for an attachment whose record is lost or
+// cannot be read. It can do that because ids are derived from names.
 func (w *work) derived(a *remote.Attachment) *remote.Attachment {
 	if have := w.known(); have != nil {
 		a.Driver, a.NetworkID = have.Driver, have.Request.NetworkID
@@ -89,8 +89,8 @@ func (w *work) derived(a *remote.Attachment) *remote.Attachment {
 	return a
 }
 
-// end undoes in reverse order what an attachment records, and forgets the attachment, or
-// keeps it while the driver is away (done is false).
+// end undoes in reverse order what the record of an attachment lists, and removes the record.
+// If the driver cannot be reached, the record stays, and done is false.
 func (w *work) end(ctx context.Context, a *remote.Attachment) (done bool, err error) {
 	unreached, err := w.endAtDriver(ctx, a)
 	if err != nil {
@@ -105,8 +105,8 @@ func (w *work) finish(a *remote.Attachment, unreached error) error {
 	return w.state.Finish(w.r, name, a, unreached, w.conf.DelIgnoreUnreachable)
 }
 
-// endAndRelease ends an attachment that an ADD finds. It gives the addresses back before
-// it forgets the attachment: nothing else would do it later.
+// endAndRelease ends an earlier attachment that an ADD finds. It gives the addresses back
+// before it removes the record, because nothing would do that later.
 func (w *work) endAndRelease(ctx context.Context, a *remote.Attachment) error {
 	unreached, err := w.endAtDriver(ctx, a)
 	if err == nil && w.done(unreached) {
@@ -118,7 +118,7 @@ func (w *work) endAndRelease(ctx context.Context, a *remote.Attachment) error {
 	return w.finish(a, unreached)
 }
 
-// release gives back the addresses of any attachment of the network.
+// release gives back the addresses of an attachment of the network.
 func (w *work) release(ctx context.Context, a *remote.Attachment) error {
 	if w.r.Head.IPAM.Type == "" || a.ContainerID == "" {
 		return nil
@@ -139,15 +139,16 @@ func (w *work) release(ctx context.Context, a *remote.Attachment) error {
 	return err
 }
 
-// endOthers ends at the driver, now that it answers, what earlier DELs could not.
+// endOthers ends attachments that earlier DELs could not end at the driver, because the driver
+// answers now.
 func (w *work) endOthers(ctx context.Context) error {
 	w.state.EndOthers(w.r, name, func(a *remote.Attachment) error { return w.endAndRelease(ctx, a) })
 	return nil
 }
 
-// endAtDriver makes Docker's calls in reverse: Revoke, Leave, the link to the host, and
-// DeleteEndpoint. unreached says why the driver could not be asked; an error that it
-// answers becomes a warning. err is our own error.
+// endAtDriver makes Docker's calls in reverse order: Revoke, Leave, then the link goes back to
+// the host, and DeleteEndpoint. unreached says why the driver could not be asked. An error that
+// the driver answers becomes a warning. err is an error of our own.
 func (w *work) endAtDriver(ctx context.Context, a *remote.Attachment) (unreached, err error) {
 	id := &cnm.EndpointRequest{NetworkID: a.NetworkID, EndpointID: a.EndpointID}
 	c, unreached := w.reach(a)
@@ -170,14 +171,14 @@ func (w *work) endAtDriver(ctx context.Context, a *remote.Attachment) (unreached
 	}
 	w.away = unreached
 	if unreached != nil && !w.conf.DelIgnoreUnreachable {
-		return unreached, nil // the link keeps our mark until the driver is back
+		return unreached, nil // the link keeps our mark until the driver can be reached
 	}
 	unknown := unreached != nil || refused != nil || a.Link == nil
 	return unreached, tidy(w.env.Host, a.Owner, a.Link, unknown)
 }
 
-// ended is remote.Answered for a call that ends something: what the driver does not know has
-// ended.
+// ended does the same as remote.Answered, for a call that ends something. If the driver does
+// not know the object, it has ended.
 func (w *work) ended(err error) error {
 	if cnm.IsMissing(err) {
 		return nil
@@ -185,7 +186,7 @@ func (w *work) ended(err error) error {
 	return remote.Answered(w.r, err)
 }
 
-// reach returns a client of the driver, unless there is nothing to ask it. If the driver
+// reach returns a client of the driver, or nil if there is nothing to ask. If the driver has
 // just failed to answer for another attachment, reach does not wait for it again.
 func (w *work) reach(a *remote.Attachment) (c *cnm.Client, unreached error) {
 	if !a.Opened && !a.Joined && !a.Created {
@@ -196,7 +197,7 @@ func (w *work) reach(a *remote.Attachment) (c *cnm.Client, unreached error) {
 	}
 	c, err := w.driverOf(a)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // for example, its certificate is gone
+		return nil, fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // for example because its certificate is gone
 	}
 	return c, nil
 }
@@ -208,8 +209,8 @@ func (w *work) driverOf(a *remote.Attachment) (*cnm.Client, error) {
 	return w.conf.Recorded(w.r, a.Driver)
 }
 
-// bringBack moves the link out of a container that still exists. The path in the record
-// may now lead to another container: only the mark counts.
+// bringBack moves the link out of a container that still exists. It identifies the link by its
+// mark, because the path in the record may now lead to another container.
 func (w *work) bringBack(a *remote.Attachment) error {
 	if a.NetNS == "" {
 		return nil
@@ -233,8 +234,8 @@ func (w *work) bringBack(a *remote.Attachment) error {
 	return giveBack(&env, a.Owner, to)
 }
 
-// gc ends the attachments that are no longer valid, and the network with the last one if
-// the configuration says so.
+// gc ends the attachments that are no longer valid. If the configuration says so, it also
+// deletes the network when no attachment is left.
 func gc(ctx context.Context, r *plugin.Request) error {
 	w, err := careful(r)
 	if err != nil {
@@ -254,7 +255,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(errs...)
 }
 
-// endNetwork gives the pools back and deletes the network if it has no attachments.
+// endNetwork gives the pools back and deletes the network, if the network has no attachments.
 func (w *work) endNetwork(ctx context.Context) error {
 	unlock, err := w.state.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {

@@ -33,7 +33,7 @@ func (w *work) createEndpoint(ctx context.Context) error {
 	out, err := w.askEndpoint(ctx, in)
 	var refused *cnm.DriverError
 	if errors.As(err, &refused) {
-		w.at.Created = false // the driver refused: there is nothing to delete
+		w.at.Created = false // the driver refused, so there is nothing to delete
 	}
 	if err != nil {
 		return err
@@ -44,10 +44,10 @@ func (w *work) createEndpoint(ctx context.Context) error {
 	return w.keep(ctx)
 }
 
-// askEndpoint repeats the request in two cases. If the driver has forgotten the network,
-// it creates that first. If the driver already has the endpoint, it ends that first: the
-// id derives from our names, so the endpoint comes from an ADD of ours whose record is
-// lost.
+// askEndpoint sends the request, and repeats it in two cases. If the driver has forgotten the
+// network, it creates the network first. If the driver already has the endpoint, it deletes the
+// endpoint first: endpoint ids are derived from our names, so an ADD of ours whose record is
+// lost has created it.
 func (w *work) askEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (*cnm.CreateEndpointResponse, error) {
 	out, err := w.client.CreateEndpoint(ctx, in)
 	switch {
@@ -64,8 +64,8 @@ func (w *work) askEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (
 	return w.client.CreateEndpoint(ctx, in)
 }
 
-// keep records the addresses that the driver chose, unless another container has them.
-// IPAM looks after the addresses that it chose itself.
+// keep records the addresses that the driver chose, unless another container has them. It does
+// not record those that IPAM chose, because IPAM does that itself.
 func (w *work) keep(ctx context.Context) error {
 	chosen := slices.DeleteFunc([]netip.Prefix{w.has.Address, w.has.AddressIPv6}, func(p netip.Prefix) bool {
 		return !p.IsValid() || p == w.want.Address || p == w.want.AddressIPv6
@@ -88,7 +88,7 @@ func (w *work) keep(ctx context.Context) error {
 	return w.state.Write(w.r.Network, name, w.at)
 }
 
-// endpointRequest is the request of CreateEndpoint.
+// endpointRequest returns the request CreateEndpoint.
 func (w *work) endpointRequest() (*cnm.CreateEndpointRequest, error) {
 	if err := w.setWanted(); err != nil {
 		return nil, err
@@ -114,8 +114,8 @@ func (w *work) endpointRequest() (*cnm.CreateEndpointRequest, error) {
 	}, nil
 }
 
-// options are the sandbox's: its ports. Docker sends none to CreateEndpoint in an
-// internal network.
+// options returns the options of the sandbox, which are its ports. In an internal network
+// Docker sends no ports to CreateEndpoint.
 func (w *work) options(none bool) (cnm.Options, error) {
 	ports, err := w.conf.ports()
 	if err != nil {
@@ -132,9 +132,9 @@ func (w *work) options(none bool) (cnm.Options, error) {
 	return opts, errors.Join(opts.Set(cnm.OptionPortMap, ports), opts.Set(cnm.OptionExposedPorts, exposed))
 }
 
-// setWanted fills in the interface to request: the addresses that IPAM gave, or those
-// that the caller requests if there is no IPAM; the requested MAC, or the one that the
-// IPAM driver got.
+// setWanted fills in the interface to request. Its addresses are those that IPAM gave, or, if
+// there is no IPAM, those that the caller requests. Its MAC address is the requested one, or
+// the one that the IPAM driver got.
 func (w *work) setWanted() error {
 	w.want = new(cnm.Interface)
 	mac, err := w.conf.wanted().MAC(w.r)
@@ -144,7 +144,7 @@ func (w *work) setWanted() error {
 	if err != nil {
 		return err
 	}
-	w.want.MacAddress = mac.String() // empty: the driver chooses
+	w.want.MacAddress = mac.String() // if empty, the driver chooses
 	if w.ipam != nil {
 		for _, ip := range w.ipam.IPs {
 			w.give(ip.Address)
@@ -166,15 +166,15 @@ func (w *work) setWanted() error {
 	return nil
 }
 
-// sentMAC says whether the IPAM driver asked for the MAC and so got it.
+// sentMAC reports whether the IPAM driver has asked for the MAC address, and so has got one.
 func (w *work) sentMAC() bool {
 	s := new(cnmipam.State)
 	ok, err := w.state.Load(remote.Pools, w.r.Network, s)
 	return err == nil && ok && s.RequiresMAC
 }
 
-// give adds an address to the request. An endpoint takes one of each family; any others
-// are only set on the link.
+// give adds an address to the request. An endpoint has only one address of each family. Further
+// addresses are set only on the link.
 func (w *work) give(p netip.Prefix) bool {
 	switch {
 	case p.Addr().Is4() && !w.want.Address.IsValid():
@@ -219,7 +219,7 @@ func merge(want, got *cnm.Interface) (*cnm.Interface, error) {
 	return &out, nil
 }
 
-// ethernet says whether a text is a MAC that an interface can have.
+// ethernet reports whether a text is a MAC address that an interface can have.
 func ethernet(s string) bool {
 	mac, err := net.ParseMAC(s)
 	return err == nil && len(mac) == 6 && endpoint.ValidateMAC(mac) == nil
@@ -234,9 +234,8 @@ func sameMAC(a, b string) bool {
 	return err == nil && x.String() == y.String()
 }
 
-// attach joins the endpoint to the container and configures the link that the driver
-// hands over. A driver that hands over none has configured the container itself, or there
-// is no link.
+// attach joins the endpoint to the container, and configures the link that the driver names. If
+// the driver names no link, it has configured the container itself, or there is no link.
 func (w *work) attach(ctx context.Context) error {
 	if err := w.joinEndpoint(ctx); err != nil {
 		return err
@@ -268,7 +267,7 @@ func (w *work) joinEndpoint(ctx context.Context) error {
 	return w.blame(possible(w.join))
 }
 
-// blame names the driver in the error for an answer that breaks the protocol.
+// blame adds the driver's name to the error for an answer that violates the protocol.
 func (w *work) blame(err error) error {
 	if err == nil {
 		return nil
@@ -276,8 +275,8 @@ func (w *work) blame(err error) error {
 	return fmt.Errorf("driver %s: %w", w.client.Endpoint(), err)
 }
 
-// possible refuses the gateways and routes that the kernel would refuse: its error names
-// the driver.
+// possible refuses gateways and routes that the kernel would refuse, because this error names
+// the driver and the kernel's would not.
 func possible(j *cnm.JoinResponse) error {
 	const method = "NetworkDriver.Join"
 	if j.Gateway.IsValid() && !j.Gateway.Is4() || j.GatewayIPv6.IsValid() && !j.GatewayIPv6.Is6() {

@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// takeOver moves the link that the driver names into the container and configures it.
+// takeOver moves the link that the driver names into the container, and configures it.
 func (w *work) takeOver(ctx context.Context) error {
 	src := w.join.InterfaceName.SrcName
 	link, err := w.env.Host.Link(src)
@@ -38,7 +38,7 @@ func (w *work) takeOver(ctx context.Context) error {
 	}
 	mac, err := net.ParseMAC(w.has.MacAddress)
 	if err != nil {
-		mac = nil // the driver gave none
+		mac = nil // the driver sent no MAC address
 	}
 	result := w.compile()
 	state := netstate.State{handover{
@@ -48,17 +48,17 @@ func (w *work) takeOver(ctx context.Context) error {
 	return w.blame(kernel.Of(w.r).Apply(ctx, w.r, w.env, state))
 }
 
-// handover is the move of a link that a driver made on the host into the container.
+// handover moves a link that a driver made on the host into the container.
 type handover struct {
-	From  string // its name on the host
+	From  string // the link's name on the host
 	To    string
-	Alias string           // its alias on the host
-	MAC   net.HardwareAddr // nil: unchanged
+	Alias string           // the link's alias on the host
+	MAC   net.HardwareAddr // if nil, the MAC address does not change
 	Owner owner.Key
 	NetNS string // for messages
 }
 
-// String is the ip command.
+// String returns the equivalent ip command.
 func (h handover) String() string {
 	s := fmt.Sprintf("host: ip link set %s netns %s name %s alias %s", h.From, h.NetNS, h.To, h.Owner.Alias())
 	if h.MAC != nil {
@@ -67,7 +67,7 @@ func (h handover) String() string {
 	return s
 }
 
-// Ensure moves, renames and marks the link in one message.
+// Ensure moves, renames and marks the link in one netlink message.
 func (h handover) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	link, err := env.Host.Link(h.From)
 	if err != nil {
@@ -79,8 +79,8 @@ func (h handover) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, e
 		to.MAC = h.MAC
 	}
 	if err := env.Host.SetLink(link.Attrs().Index, to); err != nil {
-		// The kernel may have applied half of the message: back looks where the link is
-		// now.
+		// The kernel may have applied only a part of the message, so back looks where the link
+		// is now.
 		return nil, errors.Join(fmt.Errorf("failed to move %q to %s as %q: %w", h.From, h.NetNS, h.To, h.explain(err)), h.back(env))
 	}
 	env.Forget(netstate.Host, h.From)
@@ -99,8 +99,8 @@ func (h handover) back(env *netstate.Env) error {
 	return giveBack(env, h.Owner, remote.Link{Name: h.From, Alias: h.Alias})
 }
 
-// giveBack moves a link from the container to the host, under the name the driver knows.
-// The link keeps our mark: tidy removes it.
+// giveBack moves a link from the container to the host, under the name that the driver knows.
+// The link keeps our mark until tidy removes it.
 func giveBack(env *netstate.Env, o owner.Key, to remote.Link) error {
 	link, err := marked(env.Sandbox, o)
 	if err != nil || link == nil {
@@ -112,7 +112,7 @@ func giveBack(env *netstate.Env, o owner.Key, to remote.Link) error {
 	}
 	defer host.Close() //nolint:errcheck // read only
 	err = env.Sandbox.SetLink(link.Attrs().Index, nl.LinkChange{Down: true, NetNS: host.Fd(), Name: to.Name})
-	if errors.Is(err, unix.EEXIST) { // another program took the name
+	if errors.Is(err, unix.EEXIST) { // another program has the name now
 		err = env.Sandbox.SetLink(link.Attrs().Index, nl.LinkChange{Down: true, NetNS: host.Fd(), Name: o.LinkName("cnm", 0)})
 	}
 	if err != nil && !nl.IsNotFound(err) {
@@ -121,15 +121,15 @@ func giveBack(env *netstate.Env, o owner.Key, to remote.Link) error {
 	return nil
 }
 
-// marked finds an owner's link by its mark, since the link may have been renamed; nil
-// when there is none.
+// marked finds the link of an owner by its mark, because the link may have been renamed. It
+// returns nil if there is none.
 func marked(conn *nl.Conn, o owner.Key) (netlink.Link, error) {
 	return conn.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == o.Alias() })
 }
 
-// tidy handles a link that is back on the host and still exists after the driver ended
-// the endpoint. A device that the driver keeps loses our mark. A link that was made for
-// the container is deleted if the driver no longer knows it, or not by its present name.
+// tidy handles a link that is back on the host and still exists after the driver has ended the
+// endpoint. A device that the driver keeps only loses our mark. A link that was made for the
+// container is deleted if the driver no longer knows it, or does not know its present name.
 func tidy(host *nl.Conn, o owner.Key, was *remote.Link, forgotten bool) error {
 	link, err := marked(host, o)
 	if err != nil || link == nil {
@@ -148,7 +148,7 @@ func tidy(host *nl.Conn, o owner.Key, was *remote.Link, forgotten bool) error {
 	return nil
 }
 
-// perContainer are the kinds of links that are made for one container.
+// perContainer reports whether a link of this kind is made for one container.
 func perContainer(kind string) bool {
 	switch kind {
 	case "veth", "macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "dummy", "tuntap", "netkit":
@@ -157,7 +157,7 @@ func perContainer(kind string) bool {
 	return false
 }
 
-// Diff expects the link in the container, with its MAC.
+// Diff returns a difference unless the link is in the container and has its MAC address.
 func (h handover) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Sandbox, h.To)
 	switch {

@@ -15,24 +15,24 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Network is what a driver was asked for a network (remote.Networks).
+// Network holds what a driver was asked for a network (remote.Networks).
 type Network struct {
 	Driver  cnm.Endpoint              `json:"driver"`
-	Hash    string                    `json:"hash"` // of the configuration
+	Hash    string                    `json:"hash"` // hash of the configuration
 	Request *cnm.CreateNetworkRequest `json:"request"`
 	Labels  map[string]string         `json:"labels,omitempty"`
 
-	Nodes []cnm.DiscoveryData `json:"nodes,omitempty"` // sent to the driver in DiscoverNew
+	Nodes []cnm.DiscoveryData `json:"nodes,omitempty"` // the nodes that DiscoverNew has sent to the driver
 
 	Allocated bool `json:"allocated,omitempty"` // AllocateNetwork was called
 	Created   bool `json:"created,omitempty"`   // CreateNetwork succeeded
 
-	// Again counts how often CreateNetwork was repeated for a driver that had forgotten
-	// the network: of two ADDs that find this out, only one repeats it.
+	// Again counts how often CreateNetwork was repeated because the driver had forgotten the
+	// network. If two ADDs find this out, only one repeats the call.
 	Again int `json:"times,omitempty"`
 }
 
-// Whole refuses a file without a request.
+// Whole returns an error if the file contains no request.
 func (n *Network) Whole() error {
 	if n.Request == nil {
 		return errors.New("no request")
@@ -40,8 +40,8 @@ func (n *Network) Whole() error {
 	return nil
 }
 
-// ensureNetwork creates the network, at most once, and begins the attachment. It holds
-// the network's lock for both, so that no GC deletes the network in between.
+// ensureNetwork creates the network, at most once, and begins the attachment. It holds the lock
+// of the network for both, so that no GC deletes the network in between.
 func (w *work) ensureNetwork(ctx context.Context) error {
 	unlock, err := w.state.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {
@@ -67,8 +67,8 @@ func (w *work) ensureNetwork(ctx context.Context) error {
 	return w.begin()
 }
 
-// fits begins the attachment if the existing network is the wanted one; otherwise it
-// deletes the network, if it can.
+// fits begins the attachment if the existing network has the wanted configuration. Otherwise it
+// deletes the network, if that is possible.
 func (w *work) fits(ctx context.Context, have *Network) (ok bool, err error) {
 	if have.Hash != w.conf.hash() {
 		return false, w.replace(ctx, have)
@@ -90,7 +90,7 @@ func (w *work) fits(ctx context.Context, have *Network) (ok bool, err error) {
 	return true, w.begin()
 }
 
-// begin records the attachment before the driver is asked for it.
+// begin records the attachment before it asks the driver.
 func (w *work) begin() error {
 	w.at = w.state.New(w.r, w.net.Driver)
 	w.at.NetworkID = w.net.Request.NetworkID
@@ -98,7 +98,7 @@ func (w *work) begin() error {
 	return w.state.Begin(w.r, name, w.at)
 }
 
-// replace deletes a network whose configuration changed, if it has no attachments.
+// replace deletes a network whose configuration has changed, if it has no attachments.
 func (w *work) replace(ctx context.Context, have *Network) error {
 	n, err := w.state.Members(w.r.Network, name)
 	switch {
@@ -136,9 +136,9 @@ func (w *work) createNetwork(ctx context.Context) error {
 
 func (w *work) saveNetwork() error { return w.state.Save(remote.Networks, w.r.Network, w.net) }
 
-// create sends CreateNetwork. A driver that has the network already knows it from an ADD
-// whose end we did not see; if it has no attachments, create deletes and creates it
-// again.
+// create sends CreateNetwork. If the driver already has the network, an earlier ADD created it
+// but did not get the answer. If that network has no attachments, create deletes it and creates
+// it again.
 func (w *work) create(ctx context.Context) error {
 	err := w.client.CreateNetwork(ctx, w.net.Request)
 	if !cnm.SaysExists(err) {
@@ -158,8 +158,8 @@ func (w *work) create(ctx context.Context) error {
 	return err
 }
 
-// giveUp forgets a network that the driver refused, and frees what was allocated for it.
-// If the driver did not answer, the next ADD looks again.
+// giveUp removes the record of a network that the driver refused, and frees what was allocated
+// for it. If the driver did not answer, it does nothing: the next ADD asks again.
 func (w *work) giveUp(ctx context.Context, failed error) error {
 	if cnm.Gone(failed) {
 		return nil
@@ -205,8 +205,8 @@ func (w *work) networkID() string {
 	return remote.ID(w.conf.Identity(), w.r.Network)
 }
 
-// known reads what a driver was asked for the network, or derives it from the
-// configuration when the file cannot be read; nil when there is none.
+// known reads what a driver was asked for the network. If the file cannot be read, it derives
+// this from the configuration. It returns nil if there is no file.
 func (w *work) known() *Network {
 	have := new(Network)
 	ok, err := w.state.Load(remote.Networks, w.r.Network, have)
@@ -225,7 +225,7 @@ func (w *work) known() *Network {
 	return &Network{Driver: at, Request: &cnm.CreateNetworkRequest{NetworkID: w.networkID()}}
 }
 
-// networkRequest is the request of CreateNetwork.
+// networkRequest returns the request CreateNetwork.
 func (w *work) networkRequest(ctx context.Context) (*cnm.CreateNetworkRequest, error) {
 	in := &cnm.CreateNetworkRequest{NetworkID: w.networkID(), Options: cnm.Options{}}
 	if err := in.Options.Set(cnm.OptionGeneric, options(w.conf.Options)); err != nil {
@@ -247,8 +247,8 @@ func (w *work) networkRequest(ctx context.Context) (*cnm.CreateNetworkRequest, e
 	)
 }
 
-// data are the network's pools: the IPAM driver's, those derived from the answer of a CNI
-// plugin, or Docker's for a network without IPAM.
+// data returns the pools of the network: those of the IPAM driver, or those derived from the
+// answer of a CNI plugin, or, without IPAM, the ones that Docker uses for such a network.
 func (w *work) data(ctx context.Context, opts cnm.Options) (v4, v6 []cnm.IPAMData, err error) {
 	skip, err := w.skipGateways(ctx, opts)
 	if err != nil {
@@ -276,8 +276,8 @@ func null(all string) []cnm.IPAMData {
 	return []cnm.IPAMData{{AddressSpace: "null", Pool: netip.MustParsePrefix(all)}}
 }
 
-// derive takes a pool from the first address of a family, with the gateway unless the
-// driver needs none. The address space is Docker's own.
+// derive makes a pool from the first address of a family. It includes the gateway, unless the
+// driver needs none. The address space is the one that Docker uses.
 func derive(ips []spec.IPConfig, want4, noGateway bool) []cnm.IPAMData {
 	for _, ip := range ips {
 		if ip.Address.Addr().Is4() != want4 {
@@ -292,7 +292,7 @@ func derive(ips []spec.IPConfig, want4, noGateway bool) []cnm.IPAMData {
 	return nil
 }
 
-// skipGateways asks a driver with that capability which gateways it does not need.
+// skipGateways asks the driver which gateways it does not need, if it has that capability.
 func (w *work) skipGateways(ctx context.Context, opts cnm.Options) (skip cnm.GwAllocCheckResponse, err error) {
 	if !w.caps.GwAllocChecker {
 		return skip, nil
@@ -304,9 +304,9 @@ func (w *work) skipGateways(ctx context.Context, opts cnm.Options) (skip cnm.GwA
 	return *out, nil
 }
 
-// deleteNetwork deletes a network at the driver and forgets it. An error that the driver
-// answers is only a warning, as for Docker; so is a missing answer with
-// delIgnoreUnreachable.
+// deleteNetwork deletes a network at the driver and removes its record. As in Docker, an error
+// that the driver answers is only a warning. With delIgnoreUnreachable, a missing answer is
+// only a warning too.
 func (w *work) deleteNetwork(ctx context.Context, have *Network) error {
 	c, err := w.conf.Recorded(w.r, have.Driver)
 	if err != nil {
@@ -332,8 +332,8 @@ func (w *work) free(ctx context.Context, c *cnm.Client, have *Network) error {
 	return remote.Answered(w.r, c.FreeNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
 }
 
-// createAgain repeats CreateNetwork for a driver that has forgotten the network: many
-// keep their networks only in memory. ok is false if the driver had not forgotten it.
+// createAgain repeats CreateNetwork if the driver has forgotten the network; many drivers keep
+// their networks only in memory. ok is false if the driver had not forgotten it.
 func (w *work) createAgain(ctx context.Context) (ok bool) {
 	unlock, err := w.state.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {
@@ -343,9 +343,9 @@ func (w *work) createAgain(ctx context.Context) (ok bool) {
 	defer unlock()
 	now := new(Network)
 	if ok, err := w.state.Load(remote.Networks, w.r.Network, now); err == nil && ok && now.Again > w.net.Again {
-		return true // another ADD was faster
+		return true // another ADD has done it meanwhile
 	}
-	w.net.Nodes = nil // the driver forgot them too
+	w.net.Nodes = nil // the driver has forgotten the nodes too
 	if err := w.discover(ctx); err != nil {
 		kernel.Warn(w.r, err)
 	}
@@ -360,7 +360,7 @@ func (w *work) createAgain(ctx context.Context) (ok bool) {
 	return true
 }
 
-// newKeeper opens the pools when IPAM is a driver too.
+// newKeeper opens the pools if IPAM is a Docker driver too.
 func (w *work) newKeeper() (err error) {
 	if w.conf.pools != nil {
 		w.keeper, err = cnmipam.NewKeeper(w.r, w.conf.pools)

@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// nodes are those that a swarm's driver gets, this one first.
+// nodes returns the nodes that the driver of a swarm gets, beginning with this node.
 func (c *Conf) nodes() (list []cnm.DiscoveryData, err error) {
 	if c.NodeAddress == "" && len(c.Nodes) == 0 {
 		return nil, nil
@@ -35,8 +35,8 @@ func (c *Conf) nodes() (list []cnm.DiscoveryData, err error) {
 	return list, nil
 }
 
-// discover sends the driver the nodes that came and went since the last call. If the
-// driver does not implement the call, that is no error.
+// discover tells the driver which nodes have come and gone since the last call. It is no error
+// if the driver does not implement the call.
 func (w *work) discover(ctx context.Context) error {
 	want, err := w.conf.nodes()
 	if err != nil || slices.Equal(want, w.net.Nodes) {

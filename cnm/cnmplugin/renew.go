@@ -12,11 +12,11 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/remote"
 )
 
-// outdated says whether the driver made the network for other pools than those that
-// addresses come from now: pools of another IPAM configuration, or pools that were
-// requested again after a GC gave them back. IPAM refuses another configuration while its
-// pools are in use. A plugin may give addresses of several subnets, of which Docker knows
-// the first; so with such a plugin only a network without attachments is outdated.
+// outdated reports whether the driver made the network for other pools than the present ones.
+// That is so if the configuration of IPAM has changed, or if a GC gave the pools back and they
+// were requested again. IPAM itself refuses another configuration while its pools are in use. A
+// CNI IPAM plugin may give addresses of several subnets, and Docker's protocol has only the
+// first. So with such a plugin a network is outdated only if it has no attachments.
 func (w *work) outdated(ctx context.Context, have *Network) (bool, error) {
 	was := have.Request
 	switch {
@@ -44,7 +44,7 @@ func (w *work) pools(ctx context.Context, opts cnm.Options) (v4, v6 []cnm.IPAMDa
 	return w.data(ctx, opts)
 }
 
-// same returns equal texts for equal pools.
+// same returns a text that is equal for equal pools.
 func same(v4, v6 []cnm.IPAMData) string {
 	return remote.Hash([][]cnm.IPAMData{append([]cnm.IPAMData{}, v4...), append([]cnm.IPAMData{}, v6...)})
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// result is the ADD's result: it describes the link that was taken over, or what the
-// driver itself did in the container.
+// result returns the result of the ADD. It describes the link that was moved into the
+// container, or what the driver itself did in the container.
 func (w *work) result() (*spec.Result, error) {
 	result := w.compile()
 	if w.at.Link != nil {
@@ -27,7 +27,7 @@ func (w *work) result() (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(links) == 0 { // a driver without a link, such as one for a host's own network
+	if len(links) == 0 { // the driver made no link; a driver for the host's own network does so
 		result.Interfaces = nil
 		for i := range result.IPs {
 			result.IPs[i].Interface = nil
@@ -37,8 +37,8 @@ func (w *work) result() (*spec.Result, error) {
 	return w.found(result, links)
 }
 
-// appeared are the links that the container did not have before the ADD, with the one of
-// CNI_IFNAME first.
+// appeared returns the links that the container did not have before the ADD. The link that
+// CNI_IFNAME names comes first.
 func (w *work) appeared() (list []netlink.Link, err error) {
 	links, err := w.env.Sandbox.LinkList()
 	if err != nil {
@@ -56,8 +56,8 @@ func (w *work) appeared() (list []netlink.Link, err error) {
 	return list, nil
 }
 
-// found describes what a driver itself did in the container, as read from the kernel: the
-// driver's answer does not contain it.
+// found describes what a driver itself did in the container. It reads this from the kernel,
+// because the driver's answer does not contain it.
 func (w *work) found(result *spec.Result, links []netlink.Link) (*spec.Result, error) {
 	result.Interfaces, result.IPs, result.Routes = nil, nil, nil
 	for n, l := range links {
@@ -85,7 +85,7 @@ func (w *work) found(result *spec.Result, links []netlink.Link) (*spec.Result, e
 	return result, nil
 }
 
-// defaultGateway is the next hop of the first default route of a family.
+// defaultGateway returns the next hop of the first default route of a family.
 func defaultGateway(routes []netlink.Route, want4 bool) netip.Addr {
 	for _, r := range routes {
 		if gw := nl.AddrOf(r.Gw); gw.IsValid() && gw.Is4() == want4 && prefixOf(r).Bits() == 0 {
@@ -95,7 +95,7 @@ func defaultGateway(routes []netlink.Route, want4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// madeRoutes are the routes that were not made by the kernel.
+// madeRoutes returns the routes that the kernel did not make itself.
 func madeRoutes(routes []netlink.Route) (list []spec.Route) {
 	for _, r := range routes {
 		if r.Protocol == unix.RTPROT_KERNEL || r.Protocol == unix.RTPROT_RA {
@@ -111,8 +111,8 @@ func madeRoutes(routes []netlink.Route) (list []spec.Route) {
 	return list
 }
 
-// prefixOf is a route's destination; the netlink library leaves it out of some default
-// routes.
+// prefixOf returns the destination of a route. The netlink library leaves it out of some
+// default routes.
 func prefixOf(r netlink.Route) netip.Prefix {
 	if r.Dst != nil {
 		return nl.PrefixOf(r.Dst)

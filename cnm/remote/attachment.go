@@ -19,20 +19,20 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Attachment is what a driver was asked for one attachment. It is written before the
-// first call, so that any later request can undo everything. The program patchbay reads a
-// part of it as record.Driver.
+// Attachment holds what a driver was asked for one attachment. It is written before the first
+// call, so that a later request can undo everything. The program patchbay reads a part of it as
+// record.Driver.
 type Attachment struct {
 	Owner       owner.Key `json:"-"`
 	ContainerID string    `json:"-"`
 	IfName      string    `json:"-"`
 	NetNS       string    `json:"-"`
 
-	mark *life.Mark // of NetNS
+	mark *life.Mark // identifies NetNS
 
 	Driver cnm.Endpoint `json:"driver"`
 	Boot   string       `json:"boot,omitempty"`
-	// Ended says that the attachment is over, although the driver may not know it yet.
+	// Ended means that the attachment has ended, although the driver may not know this yet.
 	Ended bool `json:"ended,omitempty"`
 
 	NetworkID  string `json:"networkId,omitempty"`
@@ -42,30 +42,30 @@ type Attachment struct {
 	Opened     bool   `json:"opened,omitempty"`  // ProgramExternalConnectivity was called, or is about to be
 	Link       *Link  `json:"link,omitempty"`
 
-	Interface *cnm.Interface `json:"interface,omitempty"` // the endpoint's interface, as far as it is known
+	Interface *cnm.Interface `json:"interface,omitempty"` // the endpoint's interface, with the fields that are known
 
-	Addresses []Address `json:"addresses,omitempty"` // of an IPAM driver
+	Addresses []Address `json:"addresses,omitempty"` // addresses from an IPAM driver
 }
 
-// Link is the link of the host that a driver handed over.
+// Link is the host's link that a driver handed over.
 type Link struct {
-	Name  string `json:"name"`            // on the host
-	Alias string `json:"alias,omitempty"` // its alias there
+	Name  string `json:"name"`            // its name on the host
+	Alias string `json:"alias,omitempty"` // its alias on the host
 }
 
-// Address is an address of a pool.
+// Address is an address from a pool.
 type Address struct {
 	PoolID  string       `json:"poolId"`
 	Address netip.Prefix `json:"address"`
 	Gateway netip.Addr   `json:"gateway,omitzero"`
 }
 
-// New is the attachment of a request.
+// New returns the attachment for a request. It does not write it.
 func (d *Dir) New(r *plugin.Request, at cnm.Endpoint) *Attachment {
 	return &Attachment{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: d.boot, mark: life.MarkOf(r.NetNS, d.boot)}
 }
 
-// Write stores an attachment and locks it until the session ends.
+// Write writes the record of an attachment, and locks it until the session ends.
 func (d *Dir) Write(network, pluginName string, a *Attachment) error {
 	rec, err := a.record(network, pluginName)
 	if err != nil {
@@ -85,7 +85,7 @@ func (a *Attachment) record(network, pluginName string) (*record.Record, error) 
 	}, nil
 }
 
-// Begin writes the attachment of an ADD.
+// Begin writes the record for an ADD.
 func (d *Dir) Begin(r *plugin.Request, pluginName string, a *Attachment) error {
 	if err := r.Step("record " + pluginName); err != nil {
 		return err
@@ -93,8 +93,8 @@ func (d *Dir) Begin(r *plugin.Request, pluginName string, a *Attachment) error {
 	return d.Write(r.Network, pluginName, a)
 }
 
-// Take reads and locks the attachment of a DEL; nil when there is none. torn says that it
-// exists but cannot be read.
+// Take reads and locks the record for a DEL. It returns nil if there is none. torn is true if
+// the record exists but cannot be read.
 func (d *Dir) Take(r *plugin.Request, pluginName string) (a *Attachment, torn bool) {
 	rec, err := d.Records.Take(r.Network, r.Owner, pluginName)
 	if err == nil && rec != nil {
@@ -106,7 +106,7 @@ func (d *Dir) Take(r *plugin.Request, pluginName string) (a *Attachment, torn bo
 	return a, err != nil
 }
 
-// Read is Take without the lock, and with the error.
+// Read does the same as Take, but takes no lock and returns the error.
 func (d *Dir) Read(r *plugin.Request, pluginName string) (*Attachment, error) {
 	rec, err := d.Records.Read(r.Network, r.Owner, pluginName)
 	if err != nil || rec == nil {
@@ -124,8 +124,8 @@ func fromRecord(rec *record.Record) (*Attachment, error) {
 	return a, nil
 }
 
-// Dead says whether an attachment is over, even without a DEL: its container's namespace
-// is gone, or the node has booted since.
+// Dead reports whether an attachment has ended, even without a DEL. It has if its container's
+// namespace is gone, or if the node has booted since.
 func (d *Dir) Dead(a *Attachment) bool {
 	if a.Ended || a.Boot != d.boot {
 		return true
@@ -134,12 +134,12 @@ func (d *Dir) Dead(a *Attachment) bool {
 	return state == life.Dead
 }
 
-// Fresh prepares an ADD: end ends a dead attachment of the same name; a living one is
-// refused.
+// Fresh prepares an ADD. If there is a dead attachment of the same name, it calls end. If there
+// is a living one, it returns an error.
 func (d *Dir) Fresh(r *plugin.Request, pluginName string, end func(*Attachment) error) error {
 	old, err := d.Read(r, pluginName)
 	if err != nil {
-		kernel.Warn(r, err) // treated as none; Write replaces it
+		kernel.Warn(r, err) // treated as if there were none; Write replaces the file
 	}
 	if old == nil {
 		return nil
@@ -150,8 +150,7 @@ func (d *Dir) Fresh(r *plugin.Request, pluginName string, end func(*Attachment) 
 	return end(old)
 }
 
-// List reads the attachments of a network, as far as they can be read; torn are the
-// owners of the others.
+// List reads the attachments of a network. torn has the owners of those that cannot be read.
 func (d *Dir) List(network, pluginName string) (list []*Attachment, torn []owner.Key, err error) {
 	records, broken, err := d.Records.Scan(network)
 	for _, rec := range records {
@@ -173,15 +172,15 @@ func (d *Dir) List(network, pluginName string) (list []*Attachment, torn []owner
 	return list, torn, err
 }
 
-// Members is the number of attachments of a network, also of those that cannot be read.
+// Members returns the number of attachments of a network, including those that cannot be read.
 func (d *Dir) Members(network, pluginName string) (int, error) {
 	list, torn, err := d.List(network, pluginName)
 	return len(list) + len(torn), err
 }
 
-// Collect calls end for the attachments that a GC request does not name, and for those
-// that have ended; ok is false when it has no list, which permits nothing. It leaves out
-// attachments that an ADD or DEL works on.
+// Collect calls end for the attachments that a GC request does not name, and for those that
+// have ended. ok is false if the request has no list: then it calls end for none. It leaves out
+// attachments on which an ADD or DEL is working.
 func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*Attachment) error) (ok bool, err error) {
 	keep, ok := r.Valid()
 	if !ok {
@@ -209,17 +208,18 @@ func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*Attachment
 	return true, errors.Join(errs...)
 }
 
-// newer says that an attachment is newer than a GC's list.
+// newer reports whether an attachment is newer than the list of a GC.
 func (d *Dir) newer(r *plugin.Request, o owner.Key, pluginName string) bool {
 	return d.Records.Since(&record.Record{Network: r.Network, Owner: o, Plugin: pluginName}).After(r.Listed())
 }
 
-// othersTime is how long an ADD keeps starting to end other attachments.
+// othersTime is how long an ADD may begin to end further attachments.
 const othersTime = 5 * time.Second
 
 // EndOthers calls end for the attachments that earlier DELs could not end at the driver,
-// now that it answers; also for one of the attachment itself, since Fresh may have run
-// too early. What a slow driver has no time for is left to a later ADD or GC.
+// because the driver answers now. It includes an earlier one of the same name, because Fresh
+// may have run before the driver answered. If the driver is slow, a later ADD or GC ends the
+// rest.
 func (d *Dir) EndOthers(r *plugin.Request, pluginName string, end func(*Attachment) error) {
 	list, _, err := d.List(r.Network, pluginName)
 	if err != nil {
@@ -239,15 +239,15 @@ func (d *Dir) EndOthers(r *plugin.Request, pluginName string, end func(*Attachme
 	}
 }
 
-// claim locks an attachment of another request, and reads it again. nil: another process
-// works on it, or it has changed.
+// claim locks the attachment of another request, and reads it again. It returns nil if another
+// process is working on it, or if it has changed.
 func (d *Dir) claim(r *plugin.Request, pluginName string, a *Attachment) *Attachment {
 	rec, ok, err := d.Records.TryTake(r.Network, a.Owner, pluginName, 0)
 	if !ok {
 		return nil
 	}
 	if a.ContainerID == "" && err != nil {
-		return a // torn, as before
+		return a // cannot be read, as before
 	}
 	if err != nil || rec == nil {
 		return nil
@@ -259,9 +259,9 @@ func (d *Dir) claim(r *plugin.Request, pluginName string, a *Attachment) *Attach
 	return now
 }
 
-// Finish removes an attachment's record after the driver has ended the attachment, or
-// keeps the record for later when the driver was away: unreached says why. Only errors of
-// our own fail.
+// Finish removes the record of an attachment after the driver has ended the attachment. If the
+// driver could not be reached, unreached says why, and the record is kept for later. Finish
+// returns only errors of our own.
 func (d *Dir) Finish(r *plugin.Request, pluginName string, a *Attachment, unreached error, forget bool) error {
 	if !cnm.Gone(unreached) || forget {
 		if unreached != nil {
@@ -271,19 +271,19 @@ func (d *Dir) Finish(r *plugin.Request, pluginName string, a *Attachment, unreac
 	}
 	kernel.Warn(r, fmt.Errorf("%w; a later ADD or GC of network %s tries again", unreached, r.Network))
 	if a.ContainerID == "" {
-		return nil // a torn record is kept as it is
+		return nil // a record that cannot be read is kept as it is
 	}
 	return d.rewriteEnded(r, pluginName, a)
 }
 
-// MarkEnded records that an attachment is over before the driver is asked to end it: from
-// then on its addresses may be another's. An attachment that was never written does not
-// need this.
+// MarkEnded records that an attachment has ended before the driver is asked to end it, because
+// the driver may give its addresses to another attachment from then on. It does nothing for an
+// attachment that was never written.
 func (d *Dir) MarkEnded(r *plugin.Request, pluginName string, a *Attachment) {
 	if a.Ended || a.ContainerID == "" {
 		return
 	}
-	if err := d.rewriteEnded(r, pluginName, a); err != nil { // a full disk must not stop a DEL
+	if err := d.rewriteEnded(r, pluginName, a); err != nil { // a full disk must not make a DEL fail
 		kernel.Warn(r, err)
 	}
 }

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remote is what the plugins cnm and cnm-ipam share: how to find a driver, errors
-// of drivers as errors of CNI, and the state that outlives a reboot, as that of Docker's
-// drivers does: what a driver was asked for a network (its file, under its lock) and for
-// an attachment (its record).
+// Package remote has what the plugins cnm and cnm-ipam share. It finds drivers and turns their
+// errors into CNI errors. It also stores what a driver was asked: for a network in a file that
+// has a lock, and for an attachment in a record. This state survives a reboot, because the
+// state of Docker's drivers does.
 package remote
 
 import (
@@ -69,7 +69,7 @@ func (c *Conf) Endpoint() (cnm.Endpoint, error) {
 	return cnm.DefaultDirs().Find(c.Driver)
 }
 
-// Validate refuses a configuration that names no driver, or several.
+// Validate returns an error unless the configuration names exactly one driver.
 func (c *Conf) Validate() error {
 	n := 0
 	for _, s := range []string{c.Driver, c.Socket, c.URL} {
@@ -95,10 +95,10 @@ func (c *Conf) Validate() error {
 	return nil
 }
 
-// Identity distinguishes drivers.
+// Identity returns a text that differs for different drivers.
 func (c *Conf) Identity() string { return c.Driver + "\x00" + c.Socket + "\x00" + c.URL }
 
-// Client finds the driver and returns a client of it, which is closed with the session.
+// Client finds the driver and returns a client for it. The client is closed with the session.
 func (c *Conf) Client(r *plugin.Request) (*cnm.Client, error) {
 	at, err := c.Endpoint()
 	switch {
@@ -111,7 +111,7 @@ func (c *Conf) Client(r *plugin.Request) (*cnm.Client, error) {
 }
 
 func (c *Conf) client(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
-	depth, _ := strconv.Atoi(os.Getenv(cnm.EnvDepth)) // not set unless a driver calls us
+	depth, _ := strconv.Atoi(os.Getenv(cnm.EnvDepth)) // only set if a driver has called us
 	client, err := cnm.NewClient(at, cnm.ClientOptions{Timeout: time.Duration(c.Timeout) * time.Second, Depth: depth})
 	if err != nil {
 		return nil, spec.Invalid("%w", err)
@@ -120,8 +120,8 @@ func (c *Conf) client(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
 	return client, nil
 }
 
-// Recorded returns a client of the driver in a record. A driver with a name is looked up
-// again: it may have another socket by now.
+// Recorded returns a client for the driver that a record names. It searches again for a driver
+// with a name, because the driver may have another socket now.
 func (c *Conf) Recorded(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
 	if at.Name != "" {
 		if found, err := cnm.DefaultDirs().Find(at.Name); err == nil {
@@ -131,10 +131,10 @@ func (c *Conf) Recorded(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error)
 	return c.client(r, at)
 }
 
-// CodeDriver is the code of an error that a driver answered.
+// CodeDriver is the CNI error code for an error that a driver answered.
 const CodeDriver spec.Code = 100
 
-// Error gives an error of a driver its code.
+// Error gives an error of a driver its CNI error code.
 func Error(err error) error {
 	var answered *cnm.DriverError
 	var coded *spec.Error
@@ -151,8 +151,8 @@ func Error(err error) error {
 	return err
 }
 
-// Ready says whether the driver answers and implements a service, for STATUS and before
-// the first call. Managed plugins do not answer Activate.
+// Ready returns an error unless the driver answers and implements a service. It is used for
+// STATUS and before the first call. Managed plugins do not answer Activate.
 func Ready(ctx context.Context, c *cnm.Client, service string) error {
 	m, err := c.Activate(ctx)
 	switch {
@@ -167,8 +167,8 @@ func Ready(ctx context.Context, c *cnm.Client, service string) error {
 	return spec.Invalid("driver %s is no %s: it implements %q", c.Endpoint(), service, m.Implements)
 }
 
-// Answered turns an error that the driver answered into a warning, and returns the error
-// of a driver that did not answer. That a driver does not implement a call is neither.
+// Answered turns an error that the driver answered into a warning. If the driver did not
+// answer, it returns the error. If the driver does not implement the call, it does neither.
 func Answered(r *plugin.Request, err error) error {
 	if err == nil || cnm.Gone(err) {
 		return err

@@ -26,7 +26,7 @@ import (
 // Dir is the state below /var/lib/patchbay/cnm.
 type Dir struct {
 	Path    string
-	Records *record.Dir // of attachments
+	Records *record.Dir // the records of attachments
 
 	boot string
 	proc string
@@ -34,51 +34,51 @@ type Dir struct {
 
 type storeKey struct{}
 
-// Of returns the session's state.
+// Of returns the state for a session.
 func Of(r *plugin.Request) *Dir {
 	return r.Session.Value(storeKey{}, func() any {
 		s := Open(r.Session.Paths.State)
 		s.proc = r.Session.Paths.Proc
-		s.boot, _ = clock.BootID(r.Session.Paths.Proc) // without an id all boots look the same
+		s.boot, _ = clock.BootID(r.Session.Paths.Proc) // if there is no id, all boots look the same
 		r.Session.OnClose(s.Records.Close)
 		return s
 	}).(*Dir)
 }
 
-// Open returns the state below a state directory.
+// Open returns the state below the directory stateDir.
 func Open(stateDir string) *Dir {
 	records := record.OfDrivers(stateDir)
 	return &Dir{Path: records.Path, Records: records, proc: "/proc"}
 }
 
-// Boot is the id of this boot of the node.
+// Boot returns the id of this boot of the node.
 func (d *Dir) Boot() string { return d.boot }
 
-// Schema is the number of the file format. Files with a higher number are not read.
+// Schema is the version of the file format. Files of a later version are not read.
 const Schema = 1
 
-// Kinds of files: each says what a driver was asked for a network.
+// The kinds of files. Each says what a driver was asked for a network.
 const (
 	Networks = "networks"
 	Pools    = "pools"
 )
 
-// header begins every file.
+// header is at the beginning of every file.
 type header struct {
 	Schema int             `json:"schema"`
-	Name   string          `json:"name"` // of the network
+	Name   string          `json:"name"` // the name of the network
 	State  json.RawMessage `json:"state"`
 }
 
-// ErrBroken is wrapped when a file exists and cannot be used.
+// ErrBroken means that a file exists and cannot be used.
 var ErrBroken = errors.New("broken state")
 
 func (d *Dir) path(kind, network string) string {
 	return filepath.Join(d.Path, kind, network+".json")
 }
 
-// Load reads a network's file into v, which may have a method Whole that reports missing
-// parts. ok is false when there is no file.
+// Load reads the file of a network into v. If v has a method Whole, that method reports missing
+// parts. ok is false if there is no file.
 func (d *Dir) Load(kind, network string, v any) (ok bool, err error) {
 	if err := durable.CheckDir(d.Path, kind); err != nil {
 		return false, fmt.Errorf("read state: %w", err)
@@ -108,7 +108,7 @@ func (d *Dir) Load(kind, network string, v any) (ok bool, err error) {
 	return true, nil
 }
 
-// LoadWhole is Load for an ADD, which replaces a file that cannot be used.
+// LoadWhole does the same as Load, for an ADD. The ADD replaces a file that cannot be used.
 func (d *Dir) LoadWhole(r *plugin.Request, kind string, v any) (ok bool, err error) {
 	ok, err = d.Load(kind, r.Network, v)
 	if errors.Is(err, ErrBroken) {
@@ -118,8 +118,8 @@ func (d *Dir) LoadWhole(r *plugin.Request, kind string, v any) (ok bool, err err
 	return ok, err
 }
 
-// Save writes a network's file, and waits until it is on the disk: drivers remember what
-// it describes. A network's file is saved only a few times, not by every ADD
+// Save writes the file of a network, and waits until it is on the disk, because a driver also
+// keeps what the file describes. Only a few calls save the file, not every ADD
 // (docs/adr/0005-no-fsync-on-add.md).
 func (d *Dir) Save(kind, network string, v any) error {
 	state, err := json.Marshal(v)
@@ -136,7 +136,7 @@ func (d *Dir) Save(kind, network string, v any) error {
 	return durable.WriteDurable(d.path(kind, network), data, 0o600)
 }
 
-// Remove forgets a network. A missing file is no error.
+// Remove removes the file of a network. It is no error if there is none.
 func (d *Dir) Remove(kind, network string) error {
 	if err := durable.CheckDir(d.Path, kind); err != nil {
 		return fmt.Errorf("remove state: %w", err)
@@ -144,12 +144,11 @@ func (d *Dir) Remove(kind, network string) error {
 	return durable.Remove(d.path(kind, network))
 }
 
-// lockTime is how long a call waits for other calls of its network, which wait for the
-// driver.
+// lockTime is how long a call waits for other calls for its network, which may be waiting for
+// the driver.
 const lockTime = 60 * time.Second
 
-// Lock takes the lock of a network's file, which the kernel releases when the process
-// ends.
+// Lock takes the lock of a network's file. The kernel releases the lock when the process ends.
 func (d *Dir) Lock(ctx context.Context, kind, network string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTime)
 	defer cancel()
@@ -164,7 +163,7 @@ func (d *Dir) Lock(ctx context.Context, kind, network string) (unlock func(), er
 	return unlock, err
 }
 
-// Names lists the networks that have a file.
+// Names lists the networks that have a file of this kind.
 func (d *Dir) Names(kind string) (names []string, err error) {
 	paths, err := filepath.Glob(filepath.Join(d.Path, kind, "*.json"))
 	for _, p := range paths {
@@ -173,19 +172,19 @@ func (d *Dir) Names(kind string) (names []string, err error) {
 	return names, err
 }
 
-// ID is 64 hex digits, always the same for the same names: a network's derive from its
-// driver and name, an endpoint's from the network's id and the owner, so that the name of
-// a record is enough to compute it.
+// ID returns 64 hexadecimal digits that depend only on the given names. The id of a network is
+// made from the names of its driver and network, and that of an endpoint from the network's id
+// and the owner. So the id of an endpoint can be computed from the name of its record.
 func ID(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
 }
 
-// Hash is the hash of a value's JSON. It shows whether a configuration changed.
+// Hash returns the hash of a value's JSON. It shows whether a configuration has changed.
 func Hash(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {
-		panic("cnm: hash: " + err.Error()) // plain data
+		panic("cnm: hash: " + err.Error()) // plain data always can be encoded
 	}
 	return ID(string(data))
 }

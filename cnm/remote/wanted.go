@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Wanted is what a caller may request besides the configuration.
+// Wanted holds what a caller may request outside the configuration.
 type Wanted struct {
 	RuntimeConfig Runtime `json:"runtimeConfig"`
 	Args          Args    `json:"args"`
@@ -31,7 +31,7 @@ type Runtime struct {
 	IPs []string `json:"ips"`
 }
 
-// Args is the key `args`.
+// Args holds the key `args`.
 type Args struct {
 	CNI struct {
 		// MAC is as in runtimeConfig.
@@ -44,18 +44,18 @@ type Args struct {
 	} `json:"cni"`
 }
 
-// MAC is the requested MAC address, nil when there is none.
+// MAC returns the requested MAC address, or nil if there is none.
 func (w *Wanted) MAC(r *plugin.Request) (net.HardwareAddr, error) {
 	return endpoint.WantedMAC(r, w.RuntimeConfig.MAC, w.Args.CNI.MAC)
 }
 
-// AddressWanted is a requested address; Bits is -1 without a prefix length.
+// AddressWanted is a requested address. Bits is -1 if it has no prefix length.
 type AddressWanted struct {
 	Addr netip.Addr
 	Bits int
 }
 
-// IPs are the requested addresses.
+// IPs returns the requested addresses.
 func (w *Wanted) IPs(r *plugin.Request) (list []AddressWanted, err error) {
 	args, err := r.CNIArgs()
 	if err != nil {
@@ -79,10 +79,9 @@ func (w *Wanted) IPs(r *plugin.Request) (list []AddressWanted, err error) {
 	return list, nil
 }
 
-// ChosenMAC is the MAC address of an attachment for which the driver chooses none: the
-// requested one, else one derived from the owner, as our other plugins give their
-// interface. So an IPAM driver that requires the MAC gets the right one before the
-// interface exists.
+// ChosenMAC returns the MAC address for an attachment, if the driver does not choose one. It is
+// the requested one, or else one derived from the owner, as our other plugins use. So an IPAM
+// driver that requires the MAC address gets the right one before the interface exists.
 func ChosenMAC(r *plugin.Request) (net.HardwareAddr, error) {
 	var w Wanted
 	if err := json.Unmarshal(r.Config, &w); err != nil {
