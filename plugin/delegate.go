@@ -11,9 +11,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// IPAMAdd asks the IPAM plugin of the configuration for addresses, and then pushes their
-// release to the undo stack. It pushes nothing for a plugin that refuses because the
-// attachment already has addresses, which must be kept.
+// IPAMAdd asks the configuration's IPAM plugin for addresses and then pushes their release to
+// the undo stack. If the plugin refuses because the attachment already has addresses, it
+// pushes nothing, because those addresses must stay.
 func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 	if err := r.Step("ipam"); err != nil {
 		return nil, err
@@ -34,8 +34,8 @@ func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 	return result, nil
 }
 
-// IPAM calls another verb of the IPAM plugin with this request's configuration and
-// environment (SPEC.md section 4); without such a plugin it does nothing.
+// IPAM calls another verb of the IPAM plugin with the configuration and environment of this
+// request (SPEC.md section 4). If the configuration has no IPAM plugin, it does nothing.
 func (r *Request) IPAM(ctx context.Context, verb spec.Verb) error {
 	if r.Head.IPAM.Type == "" {
 		return nil
@@ -46,7 +46,7 @@ func (r *Request) IPAM(ctx context.Context, verb spec.Verb) error {
 	return err
 }
 
-// IgnoreGone turns the given errors into success: for DEL a missing object counts as deleted.
+// IgnoreGone returns nil for the given errors. For a DEL, a missing object counts as deleted.
 func IgnoreGone(err error, gone ...error) error {
 	for _, g := range gone {
 		if errors.Is(err, g) {
@@ -56,12 +56,13 @@ func IgnoreGone(err error, gone ...error) error {
 	return err
 }
 
-// shortestPrefix is that of the largest private networks: 10.0.0.0/8 and fd00::/8.
+// shortestPrefix is the prefix length of the largest private networks, 10.0.0.0/8 and
+// fd00::/8.
 const shortestPrefix = 8
 
-// CheckPrefix refuses the address of a container whose prefix cannot be its network. A
-// prefix of no bits is everything: what a host accepts and does not masquerade for the
-// network would apply to every host.
+// CheckPrefix returns an error if the prefix of a container's address cannot be its network.
+// For example, a prefix of length 0 contains every host. Then the firewall would accept
+// traffic of every host and masquerade none.
 func CheckPrefix(address netip.Prefix) error {
 	if address.Bits() >= shortestPrefix {
 		return nil
@@ -71,7 +72,7 @@ func CheckPrefix(address netip.Prefix) error {
 		address.Addr(), address.Addr().BitLen())
 }
 
-// CheckPrefixes is CheckPrefix of each address in a result.
+// CheckPrefixes applies CheckPrefix to each address in a result.
 func CheckPrefixes(result *spec.Result) error {
 	if result == nil {
 		return nil
@@ -84,8 +85,8 @@ func CheckPrefixes(result *spec.Result) error {
 	return nil
 }
 
-// CheckRoutes refuses a route without destination, which the reference copies in a form that
-// no caller can read.
+// CheckRoutes returns an error for a route without destination. The reference copies such a
+// route in a form that no caller can read.
 func CheckRoutes(routes []spec.Route) error {
 	for i, r := range routes {
 		if !r.Dst.IsValid() {
@@ -95,7 +96,8 @@ func CheckRoutes(routes []spec.Route) error {
 	return nil
 }
 
-// CheckFamilies refuses more addresses of a family than the version can express.
+// CheckFamilies returns an error if the version of the request cannot express so many
+// addresses of a family.
 func (r *Request) CheckFamilies(v4, v6 int) error {
 	if (v4 > 1 || v6 > 1) && !spec.AtLeast(r.Version, "0.3.0") {
 		return spec.Invalid("CNI version %v does not support more than 1 address per family", r.Version)

@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Inner is a plugin whose configuration is part of another plugin's: a member of a
-// `patchbay` list, or the plugin inside `wrap`. It is called as a runtime would call it,
+// Inner is a plugin whose configuration is part of another plugin's configuration: a member of
+// a `patchbay` list, or the plugin inside `wrap`. It is called as a runtime would call it,
 // with the environment of the outer request.
 type Inner struct {
 	Type string
@@ -21,17 +21,17 @@ type Inner struct {
 	conf    map[string]json.RawMessage
 }
 
-// Given is what an outer plugin passes down. Caps is its runtimeConfig; Args its args, for
-// an inner plugin without its own. AllCaps passes all of Caps to a plugin that declares no
-// capabilities.
+// Given is what an outer plugin passes to an inner one. Caps is the outer plugin's
+// runtimeConfig. Args are its args, for an inner plugin that has no args of its own. AllCaps
+// passes all of Caps to a plugin that declares no capabilities.
 type Given struct {
 	Caps    map[string]json.RawMessage
 	Args    json.RawMessage
 	AllCaps bool
 }
 
-// NewInner reads an inner plugin's configuration and sets what a runtime would: name,
-// version, its share of runtimeConfig, the attachments of a GC.
+// NewInner reads an inner plugin's configuration and sets what a runtime would set: name,
+// version, the plugin's part of runtimeConfig, and the valid attachments of a GC.
 func NewInner(r *Request, raw json.RawMessage, given Given) (*Inner, error) {
 	var head struct {
 		Type         string          `json:"type"`
@@ -68,8 +68,8 @@ func (i *Inner) head() {
 	}
 }
 
-// grant writes runtimeConfig with the capabilities the plugin declares, and
-// removes the declaration, as a runtime must (SPEC.md, "Deriving request").
+// grant writes runtimeConfig with the capabilities that the plugin declares. It removes the
+// declaration, as a runtime must (SPEC.md, "Deriving request").
 func (i *Inner) grant(declared map[string]bool, given Given) {
 	all := given.AllCaps && len(declared) == 0
 	delete(i.conf, "capabilities")
@@ -85,7 +85,8 @@ func (i *Inner) grant(declared map[string]bool, given Given) {
 	}
 }
 
-// set writes a key whose value always marshals: strings, lists of strings and earlier JSON.
+// set writes a key. Its value can always be encoded: it is a string, a list of strings, or
+// JSON that was read before.
 func (i *Inner) set(key string, value any) {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -94,8 +95,8 @@ func (i *Inner) set(key string, value any) {
 	i.conf[key] = data
 }
 
-// Config returns the whole configuration with prev, a previous result in the
-// request's version; nil for none.
+// Config returns the whole configuration. prev is a previous result in the request's version;
+// nil means none.
 func (i *Inner) Config(prev json.RawMessage) ([]byte, error) {
 	delete(i.conf, "prevResult")
 	if len(prev) > 0 {
@@ -108,8 +109,8 @@ func (i *Inner) Config(prev json.RawMessage) ([]byte, error) {
 	return data, nil
 }
 
-// SetConfig replaces the configuration, except for the keys that belong to the runtime:
-// name, cniVersion, type, previous result and the attachments of a GC.
+// SetConfig replaces the configuration, except the keys that belong to the runtime: name,
+// cniVersion, type, previous result and the valid attachments of a GC.
 func (i *Inner) SetConfig(data []byte) error {
 	conf := make(map[string]json.RawMessage)
 	if err := json.Unmarshal(data, &conf); err != nil {
@@ -142,7 +143,7 @@ func (i *Inner) Do(ctx context.Context, verb spec.Verb, prev json.RawMessage) er
 	return err
 }
 
-// call is a verb of the plugin with the environment of the request.
+// call returns the call of a verb of the plugin, with the environment of the request.
 func (i *Inner) call(verb spec.Verb, prev json.RawMessage) (*spec.Call, error) {
 	stdin, err := i.Config(prev)
 	if err != nil {

@@ -16,13 +16,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Invoke calls a plugin: in process when the file that CNI_PATH finds is this program, and
-// by exec otherwise, since an operator's file wins.
+// Invoke calls a plugin. If the file that CNI_PATH finds is this program, Invoke calls the
+// plugin within this process. Otherwise it executes that file, because a program that the
+// operator installed has priority.
 func (s *Session) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
 	return s.invoke(ctx, pluginType, c, false)
 }
 
-// invoke is Invoke for a delegate or, with outermost, for a request of a runtime.
+// invoke does the work of Invoke. outermost is true for the request of a runtime and false for
+// a delegate.
 func (s *Session) invoke(ctx context.Context, pluginType string, c *spec.Call, outermost bool) (out []byte, err error) {
 	p, err := s.start(pluginType, c, func(path string) error {
 		out, err = s.exec().Run(ctx, path, c)
@@ -33,16 +35,16 @@ func (s *Session) invoke(ctx context.Context, pluginType string, c *spec.Call, o
 	}
 	if ctx, err = deeper(ctx, pluginType); err != nil {
 		if c.Verb == spec.Del {
-			return nil, nil // ADD ran as often as it was called
+			return nil, nil // the ADD stopped at the same depth, so nothing deeper exists
 		}
 		return nil, err
 	}
 	return serve(ctx, p, c, s, outermost)
 }
 
-// Add is Invoke for an ADD, with prev as the previous result (nil: none, unless the
-// configuration has one). In process neither it nor the result passes through JSON; the
-// plugin may change prev.
+// Add works like Invoke for an ADD. prev is the previous result; if it is nil, the plugin uses
+// the one in the configuration, if any. Within this process neither prev nor the result is
+// encoded as JSON. The plugin may change prev.
 func (s *Session) Add(ctx context.Context, pluginType string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
 	p, err := s.start(pluginType, c, func(path string) error {
 		result, err = s.addBy(ctx, path, c, prev)
@@ -59,7 +61,7 @@ func (s *Session) Add(ctx context.Context, pluginType string, c *spec.Call, prev
 
 func (s *Session) exec() *invoke.Exec { return &invoke.Exec{Stderr: s.Stderr} }
 
-// addBy is an ADD by another program.
+// addBy runs an ADD in another program.
 func (s *Session) addBy(ctx context.Context, path string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
 	call := *c
 	if call.Config, err = spec.WithPrevResult(c.Config, prev); err != nil {
@@ -80,12 +82,13 @@ func (s *Session) addBy(ctx context.Context, path string, c *spec.Call, prev *sp
 	return result, nil
 }
 
-// takenTries is how often a program that is gone at its start is looked up again.
+// takenTries is how often start looks for a program again if the program is gone when it is
+// started.
 const takenTries = 4
 
-// start finds a plugin: one of this process, or else a program, which run starts. A program
-// that an installer removes in between never ran: it is looked up again, and this process
-// may have the plugin by then.
+// start finds a plugin. If the plugin is in this process, start returns it; otherwise it calls
+// run with the path of the program. An installer may remove the program before it starts. Then
+// start looks again, and this process may have the plugin by then.
 func (s *Session) start(pluginType string, c *spec.Call, run func(path string) error) (p *Plugin, err error) {
 	for range takenTries {
 		p, path, rerr := s.resolve(pluginType, c)
@@ -99,14 +102,14 @@ func (s *Session) start(pluginType string, c *spec.Call, run func(path string) e
 	return nil, err
 }
 
-// maxDepth is more than plugins ever call each other: a list, a wrapper, an interface and
-// an address are four.
+// maxDepth is more than the depth to which plugins really call each other. A list, a wrapper,
+// an interface plugin and an IPAM plugin make four.
 const maxDepth = 8
 
 type depthKey struct{}
 
-// deeper counts how deep plugins of this process call each other: a plugin that is its own
-// IPAM plugin would never end.
+// deeper counts how deep plugins of this process call each other, and stops at maxDepth.
+// Without this limit, a plugin that is configured as its own IPAM plugin would never end.
 func deeper(ctx context.Context, pluginType string) (context.Context, error) {
 	depth, _ := ctx.Value(depthKey{}).(int)
 	if depth == maxDepth {
@@ -115,11 +118,11 @@ func deeper(ctx context.Context, pluginType string) (context.Context, error) {
 	return context.WithValue(ctx, depthKey{}, depth+1), nil
 }
 
-// ErrResult is wrapped when another program's ADD succeeded and its output is no result:
-// unlike a failed ADD, it must be rolled back by its DEL.
+// ErrResult means that the ADD of another program succeeded but its output is not a result.
+// Such an ADD must be rolled back with a DEL, unlike an ADD that failed.
 var ErrResult = errors.New("invalid result")
 
-// resolve finds the plugin: one of this process, or else the path of a program.
+// resolve finds a plugin: one of this process, or the path of a program.
 func (s *Session) resolve(pluginType string, c *spec.Call) (p *Plugin, path string, err error) {
 	p = find(s.Plugins, pluginType)
 	path, err = invoke.Find(pluginType, c.Path)
@@ -143,8 +146,8 @@ func find(list []*Plugin, name string) *Plugin {
 	return nil
 }
 
-// isSelf reports whether path is the running program: the same inode, or the same
-// build where an installer copied instead of linking.
+// isSelf reports whether path is the running program. It is if it has the same inode. If an
+// installer copied the program instead of linking it, the build must be the same.
 func isSelf(path string) bool {
 	const self = "/proc/self/exe"
 	a, err := os.Stat(self)
@@ -158,12 +161,12 @@ func isSelf(path string) bool {
 	return os.SameFile(a, b) || a.Size() == b.Size() && sameBuild(self, path)
 }
 
-// IsSelf reports whether the program at path is this one, so that calling it is calling this
-// process. It is for commands that check an installation.
+// IsSelf reports whether the program at path is this program. It serves commands that check an
+// installation.
 func IsSelf(path string) bool { return isSelf(path) }
 
-// sameBuild compares the start of two programs of one size: the ELF header and
-// Go's build id, which the linker places in the first page.
+// sameBuild compares the beginning of two programs with the same size. There are the ELF
+// header and Go's build id; the linker puts both into the first page.
 func sameBuild(a, b string) bool {
 	x, y := firstPage(a), firstPage(b)
 	return x != nil && bytes.Contains(x, []byte("Go\x00\x00")) && bytes.Equal(x, y)

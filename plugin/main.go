@@ -19,19 +19,19 @@ import (
 )
 
 // Main runs p as a program and returns the exit status: 0, or 1 with an error object on
-// standard output. Without CNI_COMMAND it describes the program on standard error and
-// returns 0, which packages check.
+// standard output. If CNI_COMMAND is not set, it describes the program on standard error and
+// returns 0; packages check this.
 func Main(p *Plugin) int { return MainOf(p, []*Plugin{p}) }
 
-// MainOf is Main for a program with several plugins: those in all may be called in process
-// as delegates.
+// MainOf works like Main for a program with several plugins. It may call the plugins in all as
+// delegates within the process.
 //
-// There is no signal handler: it would start two threads, 0.3 ms a call, and DEL and GC
-// handle a terminated plugin like a killed one.
+// It installs no signal handler. A handler would start two threads, which costs 0.3 ms per
+// call, and DEL and GC treat a terminated plugin like a killed one.
 //
-// One P is enough for sequential work: more of them wake threads that look for work, an
-// eighth of the CPU of an ADD. Setting it stops the world once, which is not worth it for a
-// VERSION.
+// A plugin works sequentially, so one P (the Go scheduler's processor) is enough. More of them
+// wake threads that search for work, which costs an eighth of the CPU time of an ADD. Setting
+// GOMAXPROCS stops the world once; for a VERSION this is not worth it.
 func MainOf(p *Plugin, all []*Plugin) int {
 	if status, ok := helper(p, os.Args, os.Stderr); ok {
 		return status
@@ -45,8 +45,8 @@ func MainOf(p *Plugin, all []*Plugin) int {
 	return Run(context.Background(), p, s, Stdio{os.Getenv, os.Stdin, stdout(), os.Stderr})
 }
 
-// stdout is standard output under another number: a write to descriptor 1, when the runtime
-// that would read it has ended, kills a Go program before it can undo anything.
+// stdout returns standard output with another descriptor number. If the runtime has ended, a
+// write to descriptor 1 would kill a Go program before it can undo anything.
 func stdout() *os.File {
 	fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -55,7 +55,7 @@ func stdout() *os.File {
 	return os.NewFile(uintptr(fd), "standard output")
 }
 
-// Stdio is the plugin's part of the process.
+// Stdio holds the environment and the standard files of the process.
 type Stdio struct {
 	Getenv func(string) string
 	Stdin  io.Reader
@@ -63,7 +63,7 @@ type Stdio struct {
 	Stderr io.Writer
 }
 
-// Run is Main with the process as an argument.
+// Run works like Main, but gets environment and standard files from its caller.
 func Run(ctx context.Context, p *Plugin, s *Session, io Stdio) int {
 	if io.Getenv("CNI_COMMAND") == "" {
 		about(p, io.Stderr)
@@ -98,8 +98,8 @@ func call(ctx context.Context, p *Plugin, s *Session, stdio Stdio) error {
 	return nil
 }
 
-// detach rolls back an ADD whose result reached no runtime, by its DEL: the ADD is
-// committed, so the undo stack is not enough.
+// detach rolls back an ADD if its result could not be written. It calls DEL, because the ADD
+// is committed already and the undo stack is not enough.
 func detach(ctx context.Context, p *Plugin, c *spec.Call, s *Session, out []byte) error {
 	if c.Verb != spec.Add {
 		return nil
@@ -111,7 +111,7 @@ func detach(ctx context.Context, p *Plugin, c *spec.Call, s *Session, out []byte
 		del.Config, err = spec.WithPrevResult(c.Config, result)
 	}
 	if err != nil {
-		del.Config = c.Config // DEL works without
+		del.Config = c.Config // DEL works without prevResult
 	}
 	if _, err := serve(ctx, p, &del, s, true); err != nil {
 		return fmt.Errorf("undo: %w", err)
@@ -124,7 +124,7 @@ func about(p *Plugin, w io.Writer) {
 		p.Name, p.About, strings.Join(p.Versions(), ", "))
 }
 
-// errorJSON is the error object, indented like a result.
+// errorJSON returns the error object, indented like a result.
 func errorJSON(err error) []byte {
 	e := *spec.AsError(err)
 	if e.CNIVersion == "" {
@@ -137,8 +137,8 @@ func errorJSON(err error) []byte {
 	return data
 }
 
-// versionResult returns the version of the input, as the specification requires, and lists
-// what the plugin supports.
+// versionResult answers VERSION. As the specification requires, it returns the version of the
+// request and lists the versions that the plugin supports.
 func versionResult(ctx context.Context, p *Plugin, c *spec.Call, s *Session) ([]byte, error) {
 	var in struct {
 		CNIVersion string `json:"cniVersion"`
@@ -158,7 +158,7 @@ func versionResult(ctx context.Context, p *Plugin, c *spec.Call, s *Session) ([]
 	return append(data, '\n'), err
 }
 
-// versionsFor is Versions without those that the configuration excludes.
+// versionsFor returns the supported versions that the configuration does not exclude.
 func (p *Plugin) versionsFor(ctx context.Context, c *spec.Call, s *Session) []string {
 	versions := p.Versions()
 	if p.VersionsFor == nil || len(c.Config) == 0 {
@@ -171,30 +171,30 @@ func (p *Plugin) versionsFor(ctx context.Context, c *spec.Call, s *Session) []st
 	return slices.DeleteFunc(slices.Clone(versions), func(v string) bool { return !slices.Contains(narrow, v) })
 }
 
-// Builtin calls plugins in this process, each call in a session of its own. It is the
-// in-process half of invoke.Invoker; exec is the other half, for plugins of other programs.
+// Builtin calls plugins within this process, each call in a new session. It implements
+// invoke.Invoker, as invoke.Exec does for other programs.
 type Builtin struct {
 	NewSession func() *Session
 }
 
-// Invoke runs the call. Plugins that are not in process are exec'd.
+// Invoke runs the call. It executes a program for a plugin that is not in this process.
 func (b *Builtin) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
 	s := b.NewSession()
 	defer s.Close()
 	return s.invoke(ctx, pluginType, c, true)
 }
 
-// helperArg is the argument that makes a plugin's program run its Helper. Runtimes pass
-// none.
+// helperArg is the argument that makes a plugin's program run its Helper. Runtimes never pass
+// it.
 const helperArg = "__helper"
 
-// HelperArgs are the arguments, from the program's name on, with which a plugin starts its
-// own program (Session.Self) to run its Helper.
+// HelperArgs returns the arguments, beginning with the program's name, with which a plugin
+// starts its own program (Session.Self) to run its Helper.
 func HelperArgs(p string, args ...string) []string {
 	return append([]string{p, helperArg}, args...)
 }
 
-// helper runs a Helper if the process was started for one.
+// helper runs a Helper if the process was started for that.
 func helper(p *Plugin, args []string, stderr io.Writer) (status int, ok bool) {
 	if p.Helper == nil || len(args) < 2 || args[1] != helperArg {
 		return 0, false
@@ -206,6 +206,6 @@ func helper(p *Plugin, args []string, stderr io.Writer) (status int, ok bool) {
 	return 0, true
 }
 
-// SelfPath is the path of this program, even where its file was replaced. It is the
-// Session.Self of a program whose main is Main or MainOf.
+// SelfPath is the path of the running program, even if its file was replaced. It is the
+// Session.Self of a program whose main function calls Main or MainOf.
 const SelfPath = "/proc/self/exe"

@@ -3,16 +3,16 @@
 
 // Package plugin is the SDK for CNI plugins.
 //
-// A plugin is a value: a Plugin with functions that take one Request and return one Result.
-// It never reads the environment, prints, exits or changes its thread's namespace. Main
-// runs a Plugin as a program, Builtin runs it inside another program. Both refuse the same
-// calls before any work, and write the same bytes.
+// A plugin is a value of type Plugin. Its functions take a Request and return a Result. They
+// never read the environment, print, exit or change the namespace of their thread. Main runs a
+// Plugin as a program, and Builtin runs it inside another program. Both refuse the same calls
+// before any work and write the same bytes.
 //
 //	func main() {
 //		os.Exit(plugin.Main(&plugin.Plugin{Name: "mine", Add: add, Del: del}))
 //	}
 //
-// A call succeeds and does nothing where the Plugin has no function for its verb.
+// If the Plugin has no function for a verb, a call of this verb succeeds and does nothing.
 package plugin
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Kind is a plugin's place in a chain.
+// Kind says where in a chain a plugin belongs.
 type Kind int
 
 // The kinds of plugins.
@@ -38,48 +38,49 @@ func (k Kind) String() string { return [...]string{"interface", "chained", "ipam
 type Plugin struct {
 	Name       string // the CNI type, such as "host-local"
 	Kind       Kind
-	About      string // one line for people
+	About      string // description in one line
 	MinVersion string // oldest version of the specification; empty means 0.1.0
 
-	// Layer2 means that without ipam the result has no addresses. Versions before 0.3.0
-	// cannot express that: the SDK refuses such an ADD before it calls the plugin.
+	// Layer2 means that without ipam the result has no addresses. Versions before 0.3.0 cannot
+	// express such a result. So the SDK refuses such an ADD before it calls the plugin.
 	Layer2 bool
 
-	// Capabilities are the runtimeConfig keys the plugin understands.
+	// Capabilities lists the keys of runtimeConfig that the plugin understands.
 	Capabilities []string
 
-	// Conf returns a pointer to the configuration with its defaults, which the SDK decodes
-	// once (Request.Conf). The field reference is generated from it.
+	// Conf returns a pointer to a configuration with default values. The SDK decodes the request
+	// into it once (Request.Conf). The field tables in the documentation are generated from its
+	// type.
 	Conf func() any
 
-	// NoPrev are the errors of a request without a previous result.
+	// NoPrev has the errors for a request without a previous result.
 	NoPrev NoPrev
 
-	// Delegates means that ADD and DEL call the IPAM plugin of the configuration. The SDK
-	// passes CHECK, GC and STATUS on to it.
+	// Delegates means that ADD and DEL call the configuration's IPAM plugin. The SDK then passes
+	// CHECK, GC and STATUS to it.
 	Delegates bool
 
-	// Validate, which may be nil, returns the errors, besides those of Conf, that Add itself
-	// would return for the configuration before it changes anything. It reads the
-	// configuration alone. STATUS calls it first, for any plugin, and `patchbay network
-	// validate` for any version of the specification.
+	// Validate, which may be nil, returns the errors that Add would find in the configuration
+	// before it changes anything, except errors of Conf. It looks only at the configuration.
+	// STATUS calls it first. `patchbay network validate` calls it for any version of the
+	// specification.
 	Validate func(*Request) error
 
-	// Warnings, which may be nil, returns settings that are valid for Validate and Add, as
-	// for the reference, but cannot be intended. `patchbay network validate` warns of them.
+	// Warnings, which may be nil, describes settings that Validate, Add and the reference accept
+	// but that are surely mistakes. `patchbay network validate` prints them.
 	Warnings func(*Request) []string
 
-	// Samples, which may be nil, are answers that an IPAM plugin's Add could give, as far
-	// as the configuration alone decides: together they use each of its ranges. The plugin
-	// that calls it for addresses validates them.
+	// Samples, which may be nil, returns answers that the ADD of an IPAM plugin could give, if
+	// the configuration alone determines them. Together they use each of its ranges. The plugin
+	// that calls the IPAM plugin validates them.
 	Samples func(*Request) []*spec.Result
 
-	// VersionsFor, which may be nil, reduces Versions to those that the configuration in a
-	// VERSION request, if any, allows. nil keeps all of them.
+	// VersionsFor, which may be nil, returns those of Versions that the configuration in a
+	// VERSION request allows. nil means all of them.
 	VersionsFor func(context.Context, *Session, *spec.Call) []string
 
-	// Helper, which may be nil, is work that a plugin does in a process of its own, started
-	// with HelperArgs: under another security label, say.
+	// Helper, which may be nil, is work that the plugin does in a separate process, for example
+	// under another security label. HelperArgs has the arguments of that process.
 	Helper func(args []string) error
 
 	Add    func(context.Context, *Request) (*spec.Result, error)
@@ -89,11 +90,11 @@ type Plugin struct {
 	Status func(context.Context, *Request) error
 }
 
-// NoPrev has the texts, which are the reference's, by verb. An empty one: the verb works
-// without a previous result.
+// NoPrev has the texts of the errors for ADD and CHECK. They are the reference's. An empty
+// text means that the verb works without a previous result.
 type NoPrev struct{ Add, Check string }
 
-// Versions lists what the plugin supports, oldest first.
+// Versions lists the versions that the plugin supports, oldest first.
 func (p *Plugin) Versions() []string {
 	if p.MinVersion == "" {
 		return spec.Versions()

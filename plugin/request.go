@@ -14,20 +14,21 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Request is one call as a plugin sees it. It is valid until the call returns.
+// Request is one call of a plugin. It is valid until the call returns.
 type Request struct {
 	*spec.Call
 	Plugin  *Plugin
 	Network string    // name of the network
 	Version string    // cniVersion of the configuration, of the result and of prevResult
-	Owner   owner.Key // mark of everything that the attachment owns; empty for GC and STATUS
+	Owner   owner.Key // owner key of all objects of the attachment; empty for GC and STATUS
 	Head    *spec.Conf
 	Session *Session
 
-	// InList is what the list adds to the configuration; nil unless a list is validated.
+	// InList is what the list adds to the configuration. It is nil unless a list is being
+	// validated.
 	InList *InList
 
-	conf    any // of Conf
+	conf    any // returned by Conf
 	confErr error
 
 	undo   undoStack
@@ -35,12 +36,13 @@ type Request struct {
 	listed time.Time
 }
 
-// Loader is a configuration with rules: Load completes what was decoded, or refuses it.
+// Loader is a configuration with its own rules. Load completes the decoded configuration or
+// returns an error.
 type Loader interface{ Load(*Request) error }
 
-// Conf returns the configuration, which it decodes at the first call. The SDK has refused an
-// invalid one before it calls a plugin for ADD, CHECK or STATUS. For DEL and GC it is what
-// could be read, beside the error.
+// Conf returns the configuration. It decodes it at the first call. For ADD, CHECK and STATUS,
+// the SDK refuses an invalid configuration before it calls the plugin. For DEL and GC, Conf
+// returns what could be read together with the error.
 func (r *Request) Conf() (any, error) {
 	if r.conf != nil || r.Plugin.Conf == nil {
 		return r.conf, r.confErr
@@ -53,7 +55,7 @@ func (r *Request) Conf() (any, error) {
 	return r.conf, r.confErr
 }
 
-// ConfOf is Conf with the type that Plugin.Conf returns, without the error.
+// ConfOf returns the configuration in the type that Plugin.Conf returns, without the error.
 func ConfOf[C any](r *Request) *C {
 	c, _ := r.Conf()
 	return c.(*C)
@@ -67,7 +69,7 @@ func (r *Request) validate() error {
 	return r.Plugin.Validate(r)
 }
 
-// Decode reads the configuration into v. Keys match in any case, unknown keys
+// Decode reads the configuration into v. The case of keys does not matter, and unknown keys
 // are ignored.
 func (r *Request) Decode(v any) error {
 	if err := json.Unmarshal(r.Config, v); err != nil {
@@ -76,18 +78,17 @@ func (r *Request) Decode(v any) error {
 	return nil
 }
 
-// Prev returns the previous result, or nil when there is none. The plugin may
-// change it.
+// Prev returns the previous result, or nil if there is none. The plugin may change it.
 func (r *Request) Prev() *spec.Result { return r.prev }
 
-// CNIArgs returns the pairs of CNI_ARGS.
+// CNIArgs returns the pairs in CNI_ARGS.
 func (r *Request) CNIArgs() ([]spec.Arg, error) { return spec.ParseArgs(r.Args) }
 
-// Undo pushes a step that reverts the last change. The steps run in reverse order when the
-// ADD fails, each even if another failed.
+// Undo pushes a step that reverts the last change. If the ADD fails, the steps run in reverse
+// order, each even if another one failed.
 func (r *Request) Undo(fn func(context.Context) error) { r.undo.push(fn) }
 
-// Step names the next change. Tests make a step fail there to prove that nothing is left
+// Step names the next change. Tests make ADD fail at a step and check that nothing is left
 // behind.
 func (r *Request) Step(name string) error { return r.Session.step(name) }
 
@@ -98,7 +99,7 @@ type undoStack []func(context.Context) error
 
 func (u *undoStack) push(fn func(context.Context) error) { *u = append(*u, fn) }
 
-// run runs every step, even when ctx is already cancelled.
+// run runs every step, even if ctx is cancelled already.
 func (u *undoStack) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
@@ -110,7 +111,7 @@ func (u *undoStack) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// newRequest refuses a call that p cannot serve, before any work.
+// newRequest returns an error if p cannot serve the call, before any work.
 func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 	if err := call.Validate(); err != nil {
 		return nil, err
@@ -141,9 +142,9 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 	return r, r.place()
 }
 
-// place checks the namespace. An IPAM plugin does not use it: its caller may know only a
-// name (upstream's README calls host-local with /dev/null). An error in the configuration
-// is reported first: it does not depend on the namespace.
+// place checks the namespace. It skips IPAM plugins, because they do not use the namespace.
+// Their caller may pass any path; upstream's README calls host-local with /dev/null. An error
+// in the configuration is reported first, because it does not depend on the namespace.
 func (r *Request) place() error {
 	if r.Verb != spec.Del && r.Plugin.Kind == IPAM {
 		return nil
@@ -158,11 +159,11 @@ func (r *Request) place() error {
 	return err
 }
 
-// allowed refuses a version that the plugin does not support and a verb that the version
-// does not have. The texts are skel's.
+// allowed returns an error if the plugin does not support the version or the version does not
+// have the verb. The texts are skel's.
 func allowed(p *Plugin, verb spec.Verb, version string) error {
 	min := map[spec.Verb]string{spec.Check: "0.4.0", spec.GC: "1.1.0", spec.Status: "1.1.0"}[verb]
-	if min != "" { // skel cannot compare an invalid version, and otherwise lists it as unsupported
+	if min != "" { // for an invalid version, skel has another text than for an unsupported one
 		if err := spec.ValidateVersion(version); err != nil {
 			return spec.Errorf(spec.CodeDecoding, "%w", err)
 		}
@@ -180,10 +181,11 @@ func allowed(p *Plugin, verb spec.Verb, version string) error {
 		WithDetails("config is %q, plugin supports %q", version, versions)
 }
 
-// CheckNetNS refuses a namespace that is missing (ADD, CHECK) or is the plugin's own. For a
-// DEL the plugin's own counts as gone: a path below /proc leads there when a process id is
-// used again. The SDK calls it before every plugin but an IPAM plugin; an IPAM plugin that
-// works in the namespace calls it itself. A session asks the kernel once for each path.
+// CheckNetNS returns an error if the namespace is missing (ADD, CHECK) or is the namespace of
+// this process. For a DEL, the namespace of this process counts as gone, because a path in
+// /proc leads there after the kernel used a process id again. The SDK calls CheckNetNS before
+// every plugin except IPAM plugins. An IPAM plugin that works in the namespace calls it
+// itself. A session asks the kernel only once for each path.
 func (r *Request) CheckNetNS() error {
 	if !r.PerContainer() || r.NetNS == "" {
 		return nil
@@ -191,7 +193,7 @@ func (r *Request) CheckNetNS() error {
 	same, err := r.Session.isOwnNetNS(r.NetNS)
 	switch {
 	case err != nil && r.Verb == spec.Del:
-		return nil // a missing namespace is no error, and no other error may stop a DEL
+		return nil // the namespace may be missing, and no error may stop a DEL
 	case err != nil:
 		return spec.Errorf(spec.CodeInvalidNetNS, "failed to open netns %q: %w", r.NetNS, err)
 	case same && !r.NetNSOverride && r.Verb == spec.Del:
@@ -205,7 +207,7 @@ func (r *Request) CheckNetNS() error {
 	return nil
 }
 
-// parsePrev reads prevResult. A DEL ignores one that cannot be read.
+// parsePrev reads prevResult. A DEL ignores a prevResult that cannot be read.
 func (r *Request) parsePrev() error {
 	raw := r.Head.PrevResult
 	if len(raw) == 0 || string(raw) == "null" {
@@ -221,8 +223,8 @@ func (r *Request) parsePrev() error {
 	return nil
 }
 
-// Valid reports for a GC whether to keep an attachment. A request that has no list of
-// attachments keeps everything (ok is false).
+// Valid tells a GC which attachments to keep. If the request has no list of valid attachments,
+// ok is false and keep always returns true.
 func (r *Request) Valid() (keep func(containerID, ifName string) bool, ok bool) {
 	list, ok := r.Head.Valid()
 	set := make(map[spec.Attachment]bool, len(list))
@@ -232,13 +234,13 @@ func (r *Request) Valid() (keep func(containerID, ifName string) bool, ok bool) 
 	return func(id, ifName string) bool { return !ok || set[spec.Attachment{ContainerID: id, IfName: ifName}] }, ok
 }
 
-// Listed is when the list of a GC's valid attachments was begun, by the clock that dates
-// files. Objects that are dated later are not on it and must be kept. A runtime that does
-// not send the time keeps ADDs out while a GC runs (SPEC.md, "GC"): then it is when the
-// first plugin was called.
+// Listed returns the time at which a GC's list of valid attachments was begun, by the clock
+// that dates files. Objects with a later date are not on the list and must be kept. A runtime
+// that does not send the time runs no ADD during a GC (SPEC.md, "GC"). In that case Listed
+// returns the time at which the first plugin was called.
 func (r *Request) Listed() time.Time { return r.listed }
 
-// String names the call for logs, without the configuration.
+// String describes the call for logs, without the configuration.
 func (r *Request) String() string {
 	if !r.PerContainer() {
 		return fmt.Sprintf("%s %s %s", r.Verb, r.Head.Type, r.Network)

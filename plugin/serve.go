@@ -11,8 +11,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// serve runs one call of p from validation to the encoded result, for both transports.
-// outermost means that queued work is done at the end; a delegate leaves that to its caller.
+// serve runs one call of p, from validation to the encoded result, for both transports. If
+// outermost is set, it does the queued work at the end. A delegate leaves the queued work to
+// its caller.
 func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermost bool) ([]byte, error) {
 	if call.Verb == spec.Version {
 		out, err := versionResult(ctx, p, call, s)
@@ -29,8 +30,8 @@ func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermos
 	return result.Encode(r.Version)
 }
 
-// serveAdd is serve for an ADD within this process: prev and the result do not pass through
-// JSON, if the version can express all of them.
+// serveAdd works like serve for an ADD within this process. prev and the result are not
+// encoded as JSON, if the version can express them completely.
 func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result, s *Session) (*spec.Result, error) {
 	r, err := newRequest(p, call, s)
 	if err != nil {
@@ -50,11 +51,11 @@ func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result
 	return spec.ParseResult(out, r.Version)
 }
 
-// handle calls the plugin, then finishes the queued work or rolls everything back.
+// handle calls the plugin. Then it does the queued work, or rolls everything back.
 func (r *Request) handle(ctx context.Context, outermost bool) (*spec.Result, error) {
 	result, err := r.run(ctx)
 	if outermost && (err == nil || r.Verb == spec.Del || r.Verb == spec.GC) {
-		err = spec.Join(err, finish(ctx, r)) // a removal is finished even if another step failed
+		err = spec.Join(err, finish(ctx, r)) // finish a removal even if another step failed
 	}
 	if err == nil {
 		return result, nil
@@ -62,9 +63,9 @@ func (r *Request) handle(ctx context.Context, outermost bool) (*spec.Result, err
 	return nil, withVersion(spec.Join(err, takeBack(ctx, r, outermost)), r.Version)
 }
 
-// takeBack rolls back a failed ADD: it discards queued work, undoes every step, and does
-// the work that the undo steps queued. It also discards the work of earlier members of a
-// chain, because the chain fails as a whole.
+// takeBack rolls back a failed ADD. It discards queued work, undoes every step, and does the
+// work that the undo steps queued. It also discards the work of earlier members of a chain,
+// because the chain fails as a whole.
 func takeBack(ctx context.Context, r *Request, outermost bool) error {
 	if r.Verb != spec.Add {
 		return nil
@@ -80,7 +81,7 @@ func takeBack(ctx context.Context, r *Request, outermost bool) error {
 	return nil
 }
 
-// finish does the queued work; a dry run has none.
+// finish does the queued work. A dry run has none.
 func finish(ctx context.Context, r *Request) error {
 	if err := r.Step("commit"); err != nil {
 		return err
@@ -88,8 +89,8 @@ func finish(ctx context.Context, r *Request) error {
 	return r.Session.Flush(ctx)
 }
 
-// run calls the function of the verb. A panic becomes the plugin's error and does not end
-// the process: the undo stack must still run.
+// run calls the plugin's function for the verb. It turns a panic into an error of the plugin,
+// because the undo stack must still run.
 func (r *Request) run(ctx context.Context) (result *spec.Result, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -104,7 +105,7 @@ func (r *Request) run(ctx context.Context) (result *spec.Result, err error) {
 	case spec.Add:
 		return r.add(ctx)
 	case spec.Check:
-		ipam := r.forward(ctx) // each whatever the other's result
+		ipam := r.forward(ctx) // call both, whatever the other's result
 		return nil, spec.Join(ipam, r.check(ctx))
 	case spec.GC:
 		err := r.call(ctx, r.Plugin.GC)
@@ -122,7 +123,7 @@ func (r *Request) call(ctx context.Context, fn func(context.Context, *Request) e
 	return fn(ctx, r)
 }
 
-// forward passes the verb on to the IPAM plugin.
+// forward calls the same verb of the IPAM plugin.
 func (r *Request) forward(ctx context.Context) error {
 	if !r.Plugin.Delegates {
 		return nil
@@ -150,7 +151,8 @@ func (r *Request) check(ctx context.Context) error {
 	return r.call(ctx, r.Plugin.Check)
 }
 
-// add refuses a result that the version cannot express before any queued work is done.
+// add calls ADD of the plugin. If the version cannot express the result, it returns an error
+// before any queued work is done.
 func (r *Request) add(ctx context.Context) (*spec.Result, error) {
 	if err := r.expressible(); err != nil {
 		return nil, err
@@ -174,14 +176,15 @@ func (r *Request) add(ctx context.Context) (*spec.Result, error) {
 	result.CNIVersion = r.Version
 	if r.Plugin.Kind == Interface && !spec.AtLeast(r.Version, "1.1.0") {
 		for i := range result.Interfaces {
-			result.Interfaces[i].MTU = 0 // since 1.1.0; values of other plugins in prevResult are kept
+			result.Interfaces[i].MTU = 0 // mtu exists since 1.1.0; keep what other plugins put into prevResult
 		}
 	}
 	_, err := result.As(r.Version)
 	return result, err
 }
 
-// expressible refuses a version that cannot express the known part of the result.
+// expressible returns an error if the version cannot express a result that the configuration
+// determines.
 func (r *Request) expressible() error {
 	if !r.Plugin.Layer2 || r.Head.IPAM.Type != "" {
 		return nil
@@ -190,7 +193,7 @@ func (r *Request) expressible() error {
 	return err
 }
 
-// withVersion gives the error its wire form with the version of the request.
+// withVersion returns the error object for err, with the version of the request.
 func withVersion(err error, version string) error {
 	if err == nil {
 		return nil

@@ -15,26 +15,26 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// Session is the state that the calls of one outermost request share: where state is
-// stored, how delegates are called, and values such as sockets and the firewall
+// Session is the state that all calls of one outermost request share. It knows where state is
+// stored and how delegates are called. It also holds values such as sockets and the firewall
 // transaction, which is committed once, at the end.
 type Session struct {
 	Paths   paths.Paths
-	Plugins []*Plugin // that may run in process
+	Plugins []*Plugin // plugins that may run in process
 	Stderr  io.Writer
 
 	// Dry, if set, makes an ADD write down its changes instead of making them (`patchbay
 	// explain`).
 	Dry func(line string)
 
-	// Self is the path of a program whose main is Main or MainOf, usually this one; empty
-	// when plugins run inside another project's program.
+	// Self is the path of a program whose main function calls Main or MainOf, usually this
+	// program. It is empty if the plugins run inside another project's program.
 	Self string
 
-	// Fault, if set, is called before every change (tests).
+	// Fault, if set, is called before every change. Only tests set it.
 	Fault func(step string) error
 
-	foreignNetNS string // known not to be our own namespace
+	foreignNetNS string // a path that is known not to be our own namespace
 
 	values  []sessionValue
 	flush   []func(context.Context) error
@@ -44,12 +44,12 @@ type Session struct {
 
 type sessionValue struct{ key, value any }
 
-// NewSession returns a session on this node's paths.
+// NewSession returns a session with the paths of this node.
 func NewSession(plugins []*Plugin) *Session {
 	return &Session{Paths: paths.Default(), Plugins: plugins, Stderr: os.Stderr}
 }
 
-// Value returns the session's value for key and makes it at the first use.
+// Value returns the session's value for key. It makes the value at the first call.
 func (s *Session) Value(key any, make func() any) any {
 	for _, v := range s.values {
 		if v.key == key {
@@ -74,7 +74,8 @@ func (s *Session) isOwnNetNS(path string) (same bool, err error) {
 
 type listedKey struct{}
 
-// listed is Request.Listed. Plugins that are called in turn share the first one's.
+// listed returns the time for Request.Listed. Plugins that are called one after the other
+// share the time of the first one.
 func (s *Session) listed(config []byte) time.Time {
 	if t, ok := clock.Listed(config); ok {
 		return t
@@ -82,10 +83,10 @@ func (s *Session) listed(config []byte) time.Time {
 	return s.Value(listedKey{}, func() any { return time.Now() }).(time.Time)
 }
 
-// OnFlush registers work that is queued during the calls and done once.
+// OnFlush registers a function that does queued work, once, at the end of the calls.
 func (s *Session) OnFlush(fn func(context.Context) error) { s.flush = append(s.flush, fn) }
 
-// OnDiscard registers a function that discards queued work when a request fails.
+// OnDiscard registers a function that discards queued work if a request fails.
 func (s *Session) OnDiscard(fn func()) { s.discard = append(s.discard, fn) }
 
 // OnClose registers a function to call at the end of the session.
@@ -100,7 +101,7 @@ func (s *Session) Flush(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close ends the session and closes everything opened in it, last opened first.
+// Close ends the session. It closes everything that was opened in it, in reverse order.
 func (s *Session) Close() {
 	for i := len(s.close) - 1; i >= 0; i-- {
 		s.close[i]()

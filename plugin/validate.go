@@ -12,15 +12,15 @@ import (
 
 // InList is what a list adds to a plugin's configuration.
 type InList struct {
-	First   bool            // no plugin comes before it
-	Main    string          // our plugin before it that makes the interface, if known
-	Granted map[string]bool // the capabilities that it declares, which a runtime may give it
+	First   bool            // no plugin comes before this one
+	Main    string          // the plugin of ours before this one that makes the interface, if known
+	Granted map[string]bool // capabilities that the plugin declares and a runtime may give
 	Answers []*spec.Result  // the answers that IPAM would give to Main
 }
 
-// Validate lets a plugin of this process check a configuration in a list, for any version.
-// Valid settings that cannot be intended are returned as doubts. For a plugin of another
-// program it only checks whether the program exists.
+// Validate lets a plugin of this process check its configuration in a list, for any version.
+// doubts describes valid settings that are surely mistakes. For a plugin of another program,
+// Validate only checks whether the program exists.
 func (s *Session) Validate(pluginType string, c *spec.Call, in InList) (doubts []string, err error) {
 	r, err := s.judged(pluginType, c, in)
 	if err != nil || r == nil {
@@ -35,8 +35,8 @@ func (s *Session) Validate(pluginType string, c *spec.Call, in InList) (doubts [
 	return doubts, nil
 }
 
-// judged is the request with which a plugin of this process checks a configuration; nil for
-// a plugin of another program.
+// judged returns the request with which a plugin of this process checks a configuration. It
+// returns nil for a plugin of another program.
 func (s *Session) judged(pluginType string, c *spec.Call, in InList) (*Request, error) {
 	p, _, err := s.resolve(pluginType, c)
 	if err != nil || p == nil {
@@ -51,9 +51,8 @@ func (s *Session) judged(pluginType string, c *spec.Call, in InList) (*Request, 
 	return &Request{Call: &call, Plugin: p, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s, InList: &in}, nil
 }
 
-// Samples are the answers that the IPAM plugin of the configuration would give
-// (Plugin.Samples), when a list is validated. There are none for a plugin of another
-// program.
+// Samples returns the answers that the configuration's IPAM plugin would give (Plugin.Samples)
+// while a list is validated. For a plugin of another program it returns none.
 func (r *Request) Samples() []*spec.Result {
 	if r.InList == nil || r.Head.IPAM.Type == "" {
 		return nil
@@ -65,14 +64,14 @@ func (r *Request) Samples() []*spec.Result {
 	return of.Plugin.Samples(of)
 }
 
-// Own returns the plugin of this process for a type; nil when it is another program or
-// missing.
+// Own returns the plugin of this process with this type. It returns nil if the plugin is
+// another program or is missing.
 func (s *Session) Own(pluginType string, c *spec.Call) *Plugin {
 	p, _, _ := s.resolve(pluginType, c)
 	return p
 }
 
-// KindWord is a Go type in JSON's words.
+// KindWord describes a Go type in the terms of JSON.
 func KindWord(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer:

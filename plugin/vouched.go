@@ -19,15 +19,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The two names of a GC's list (spec.Conf).
+// These are the two names of a GC's list (spec.Conf).
 const (
 	validKey    = "cni.dev/valid-attachments"
 	validOldKey = "cni.dev/attachments"
 )
 
-// vouch adds to a GC's valid attachments those of the Docker driver: the caller may be
-// another runtime on the same network. Plugins that are called in turn, ours or not, get
-// the longer list.
+// vouch adds the Docker driver's attachments to a GC's valid attachments, because the GC's
+// caller may be another runtime on the same network. Plugins that are called afterwards, ours
+// or not, get the longer list.
 func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf, error) {
 	valid, ok := head.Valid()
 	if call.Verb != spec.GC || !ok {
@@ -54,9 +54,9 @@ func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf
 	return &more, head, err
 }
 
-// vouched are the attachments of each container for which the Docker driver holds a
-// namespace, whichever runtime made them. A record that does not decode is skipped; one
-// that cannot be read is an error, since GC removes anything that is left out.
+// vouched returns the attachments of each container for which the Docker driver holds a
+// namespace, whichever runtime made them. It skips a record that cannot be decoded. A record
+// that cannot be read is an error, because GC removes every attachment that is left out.
 func vouched(p paths.Paths, network string) (valid []spec.Attachment, err error) {
 	if _, err := os.Lstat(p.Holds()); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // the driver has never run
@@ -80,8 +80,9 @@ func vouched(p paths.Paths, network string) (valid []spec.Attachment, err error)
 	return valid, nil
 }
 
-// note is what vouched needs of a record. internal/record itself links the firewall and
-// the kernel's protocols, which a plugin made with the SDK does not need.
+// note is the part of a record that vouched needs. vouched does not use internal/record,
+// because that package links the firewall and the kernel's protocols, which a plugin made with
+// the SDK does not need.
 type note struct {
 	spec.Attachment
 	NetNS string     `json:"netns"`
@@ -100,7 +101,7 @@ func notesOf(runDir, network string) (notes []note, err error) {
 	for _, e := range entries {
 		var n note
 		switch data, err := os.ReadFile(filepath.Join(dir, e.Name())); {
-		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+		case errors.Is(err, fs.ErrNotExist): // another process has removed it
 		case err != nil:
 			return nil, fmt.Errorf("read records: %w", err)
 		case json.Unmarshal(data, &n) == nil && n.ContainerID != "":
@@ -115,7 +116,7 @@ func withValid(config []byte, valid []spec.Attachment) ([]byte, error) {
 	if err := json.Unmarshal(config, &conf); err != nil {
 		return nil, err
 	}
-	for key := range conf { // keys match in any case
+	for key := range conf { // the case of keys does not matter
 		if strings.EqualFold(key, validKey) || strings.EqualFold(key, validOldKey) {
 			delete(conf, key)
 		}

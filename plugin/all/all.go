@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package all lists the plugins of this program. A new plugin is one folder and
-// one line here; a test names the line when it is missing.
+// Package all lists the plugins of this program. To add a plugin, add its folder and one line
+// here. A test fails and names the line if it is missing.
 package all
 
 import (
@@ -29,8 +29,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/wrap"
 )
 
-// The list is an array of pointers, which the linker lays out, so it needs no work before
-// main.
+// The list is an array of pointers. The linker can build it, so it costs no time before main.
 var list = [...]*plugin.Plugin{
 	&bandwidth.Plugin,
 	&bridge.Plugin,
@@ -57,7 +56,7 @@ var list = [...]*plugin.Plugin{
 // Plugins returns every plugin.
 func Plugins() []*plugin.Plugin { return list[:] }
 
-// Find returns the plugin of a type, or nil.
+// Find returns the plugin of a type, or nil if there is none.
 func Find(pluginType string) *plugin.Plugin {
 	for _, p := range list {
 		if p.Name == pluginType {

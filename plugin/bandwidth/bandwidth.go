@@ -1,12 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bandwidth is the plugin `bandwidth`: it limits the traffic that a container
-// receives with a token bucket on the host's end of its veth, and the traffic that it sends
-// with one on an ifb device that the veth's traffic is redirected to.
+// Package bandwidth is the plugin `bandwidth`. It limits a container's traffic with token
+// buckets. Traffic that the container receives is limited on the host's end of its veth.
+// Traffic that the container sends is redirected to an ifb device and limited there.
 //
-// Units are bits. A burst that only means "the runtime had none" is replaced by a tenth of
-// a second of the rate (see defaultBurst). Linux >= 3.4.
+// All limits are in bits. Some runtimes send a huge burst that only means "none"; the plugin
+// replaces it by a tenth of a second of the rate (see defaultBurst). Needs Linux >= 3.4.
 package bandwidth
 
 import (
@@ -72,11 +72,11 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return extend(r, env, device.name)
 }
 
-// newDevice chooses the name of the device and records it.
+// newDevice chooses the name of the ifb device and records the name.
 func newDevice(r *plugin.Request, k *kernel.Kernel, env *netstate.Env, host string) (d ifb, err error) {
 	d.like, d.owner = host, r.Owner
 	dead := false
-	if before, _ := k.Records.Read(r.Network, r.Owner, name); before != nil { // a broken one proves nothing
+	if before, _ := k.Records.Read(r.Network, r.Owner, name); before != nil { // a broken record proves nothing
 		state, _ := k.Life(before)
 		dead = state == life.Dead
 	}
@@ -98,7 +98,7 @@ func compile(limits shapes, host string, device ifb) netstate.State {
 	return s
 }
 
-// extend appends the ifb to the result, as the reference does.
+// extend adds the ifb to the result, as the reference does.
 func extend(r *plugin.Request, env *netstate.Env, device string) (*spec.Result, error) {
 	result := r.Prev()
 	if device == "" {
@@ -116,15 +116,15 @@ func extend(r *plugin.Request, env *netstate.Env, device string) (*spec.Result, 
 	return result, nil
 }
 
-// hostLink finds the host's end of the container's veth: it must be the peer of
-// the interface and listed in the previous result.
+// hostLink returns the host's end of the container's veth. It must be the peer of the
+// container's interface and be in the previous result.
 func hostLink(env *netstate.Env, r *plugin.Request) (string, error) {
 	if len(r.Prev().Interfaces) == 0 {
 		return "", spec.Invalid("no interfaces provided")
 	}
 	inside, err := env.Link(netstate.Sandbox, r.IfName)
 	if err != nil && r.Session.Dry != nil {
-		return firstHostInterface(r.Prev()), nil // nothing has been made yet
+		return firstHostInterface(r.Prev()), nil // nothing exists yet
 	}
 	if err != nil {
 		return "", fmt.Errorf("container interface %s has no veth peer: %w", r.IfName, err)
@@ -155,7 +155,7 @@ func firstHostInterface(prev *spec.Result) string {
 	return name
 }
 
-// del removes the ifb; the queues on the veth are deleted with the veth. It needs no
+// del removes the ifb. The kernel deletes the queues on the veth with the veth. del needs no
 // configuration, namespace or previous result.
 func del(_ context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
@@ -205,8 +205,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	}
 	err = kernel.Check(ctx, env, compile(limits, host, device))
 	if asSent, serr := plugin.ConfOf[Conf](r).limits(false); err != nil && serr == nil && asSent != limits {
-		// The reference passes the runtime's burst to the kernel unchanged: an attachment
-		// that it made before a swap of the programs is no fault.
+		// If the reference made the attachment, the kernel has the runtime's burst unchanged. That
+		// is not a difference.
 		if kernel.Check(ctx, env, compile(asSent, host, device)) == nil {
 			return nil
 		}

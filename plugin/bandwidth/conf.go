@@ -11,19 +11,19 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Limits are rates in bits a second and bursts in bits, as seen from the container: ingress
-// is the traffic that it receives. A rate of 0 is no limit.
+// Limits are rates in bits a second and bursts in bits. Ingress is the traffic that the
+// container receives. A rate of 0 means no limit.
 type Limits struct {
-	// IngressRate limits what the container receives, in bits a second; 0 is no limit.
+	// IngressRate limits what the container receives, in bits a second; 0 means no limit.
 	// Reference: below 8 becomes 0.
 	IngressRate uint64 `json:"ingressRate"`
 
-	// IngressBurst is in bits, less than 4 GiB; required with the rate.
-	// Reference: passes the largest value, which runtimes send for "none", to the kernel.
+	// IngressBurst is in bits, less than 4 GiB; required with the rate. Reference: passes the
+	// largest value, which runtimes send for "none", to the kernel.
 	IngressBurst uint64 `json:"ingressBurst"`
 
-	// EgressRate limits what the container sends, in bits a second; 0 is no limit.
-	// Reference: below 8 becomes 0; a second attachment of the container to the network fails.
+	// EgressRate limits what the container sends, in bits a second; 0 means no limit. Reference:
+	// below 8 becomes 0; a second attachment of the container to the network fails.
 	EgressRate uint64 `json:"egressRate"`
 
 	// EgressBurst is in bits, less than 4 GiB; required with the rate.
@@ -31,35 +31,34 @@ type Limits struct {
 	EgressBurst uint64 `json:"egressBurst"`
 }
 
-// Conf is the configuration. When any of the four keys is present the
-// capability `bandwidth` is ignored; nothing is merged.
+// Conf is the configuration. If it has any of the four keys, the values of the capability
+// `bandwidth` are ignored; the two are never merged.
 type Conf struct {
 	*Limits
 
 	RuntimeConfig struct {
-		// Bandwidth has the same four keys; ignored when one of them is in the
-		// configuration.
-		// Reference: same.
+		// Bandwidth has the same four keys; it is ignored if the configuration itself has one of
+		// them. Reference: same.
 		Bandwidth *Limits `json:"bandwidth"`
 	} `json:"runtimeConfig"`
 
 	shapes shapes
 }
 
-// shape is one direction's token bucket in the kernel's units.
+// shape is the token bucket of one direction, in the kernel's units.
 type shape struct {
-	rate  uint64 // bytes a second
+	rate  uint64 // bytes per second
 	burst uint32 // bytes
 }
 
-// shapes are both directions; a rate of 0 is none.
+// shapes holds both directions. A rate of 0 means no limit.
 type shapes struct{ ingress, egress shape }
 
 func (s shapes) none() bool { return s.ingress.rate == 0 && s.egress.rate == 0 }
 
-// The bursts that runtimes send when a pod names a rate and no burst: all ones
-// in 32 bits of bits (containerd, 512 MiB) or of bytes (CRI-O, 4 GiB less 8
-// bits; Kubernetes' own constant).
+// Runtimes send one of these bursts if a pod sets a rate and no burst: the highest 32-bit
+// number of bits (containerd, 512 MiB), or of bytes (CRI-O, 4 GiB less 8 bits; Kubernetes has
+// the same constant).
 const (
 	noBurstContainerd = math.MaxUint32
 	noBurstCRIO       = 8*math.MaxUint32 - 1
@@ -71,8 +70,8 @@ func (c *Conf) Load(*plugin.Request) (err error) {
 	return err
 }
 
-// limits are the configuration's, else the runtime's, whose bursts are replaced where
-// sensible is set.
+// limits returns the limits of the configuration or, if it has none, those of the runtime. If
+// sensible is set, it replaces bursts of the runtime that mean "none".
 func (c *Conf) limits(sensible bool) (shapes, error) {
 	limits, fromRuntime := c.Limits, false
 	if limits == nil {
@@ -89,7 +88,7 @@ func (c *Conf) limits(sensible bool) (shapes, error) {
 	return shapes{ingress, egress}, err
 }
 
-// toShape converts bits to bytes and refuses half a limit.
+// toShape converts bits to bytes. It returns an error if only one of rate and burst is set.
 func toShape(rate, burst uint64, fromRuntime bool) (shape, error) {
 	if fromRuntime && (burst == noBurstContainerd || burst == noBurstCRIO) {
 		burst = defaultBurst(rate)
@@ -109,10 +108,10 @@ func toShape(rate, burst uint64, fromRuntime bool) (shape, error) {
 	return shape{rate: rate / 8, burst: uint32(burst / 8)}, nil
 }
 
-// defaultBurst is the burst for a runtime that has none to give: its 512 MiB at 10 Mbit/s
-// would let seven minutes of traffic pass unlimited (kubernetes#90838). The default is a
-// tenth of a second of the rate, at least two packets of the largest size that the stack
-// sends (GSO, 64 KiB), in bits; 0 without a rate.
+// defaultBurst returns the burst, in bits, for a runtime that sends none. The runtimes' 512
+// MiB would let seven minutes of traffic pass unlimited at 10 Mbit/s (kubernetes#90838). The
+// default is a tenth of a second of the rate, but at least two packets of the largest size
+// that the network stack sends (GSO, 64 KiB). Without a rate it is 0.
 func defaultBurst(rate uint64) uint64 {
 	const least = 2 * 65536 * 8
 	if rate == 0 {
@@ -121,8 +120,8 @@ func defaultBurst(rate uint64) uint64 {
 	return min(max(rate/10, least), 8*(math.MaxUint32-1))
 }
 
-// validate refuses limits without a veth, if the list shows which plugin makes the
-// interface.
+// validate returns an error if the interface is not a veth. It can know this only if the list
+// shows which plugin makes the interface.
 func validate(r *plugin.Request) error {
 	if plugin.ConfOf[Conf](r).shapes.none() {
 		return nil
@@ -133,7 +132,8 @@ func validate(r *plugin.Request) error {
 	return nil
 }
 
-// withoutVeth is the plugin that makes the interface, if that is no veth.
+// withoutVeth returns the name of the plugin that makes the interface, if the interface is not
+// a veth.
 func withoutVeth(r *plugin.Request) string {
 	if r.InList == nil || r.InList.Main == "bridge" || r.InList.Main == "ptp" {
 		return ""

@@ -18,11 +18,11 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// latency is how long a packet may wait in a bucket's queue, the reference's value: 25 ms,
-// in microseconds.
+// latency is how long a packet may wait in a bucket's queue: 25 ms, in microseconds. The
+// reference uses the same value.
 const latency = 25_000
 
-// tbf is a token bucket filter as the root queue of a host link.
+// tbf is a token bucket filter. It is the root queue of a host link.
 type tbf struct {
 	link string
 	shape
@@ -32,8 +32,8 @@ func (t tbf) String() string {
 	return fmt.Sprintf("host: tc qdisc replace dev %s root handle 1: tbf rate %dbit burst %db latency 25ms", t.link, t.rate*8, t.burst)
 }
 
-// qdisc computes the kernel's numbers exactly as the reference does, so that each plugin's
-// CHECK accepts the other's queue.
+// qdisc computes the kernel's numbers exactly as the reference does. So the CHECK of each
+// plugin accepts the other's queue.
 func (t tbf) qdisc(index int) *netlink.Tbf {
 	ticks := float64(uint32(float64(t.burst)*netlink.TIME_UNITS_PER_SEC/float64(t.rate))) * netlink.TickInUsec()
 	return &netlink.Tbf{
@@ -57,7 +57,7 @@ func (t tbf) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error)
 	return func(context.Context) error { return deleteQdisc(env, q, t.link) }, nil
 }
 
-// Diff compares rate, limit and buffer.
+// Diff compares rate, limit and buffer of the queue.
 func (t tbf) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Host, t.link)
 	if nl.IsNotFound(err) {
@@ -90,8 +90,8 @@ func compare(link string, want, got *netlink.Tbf) string {
 	return ""
 }
 
-// redirect sends the packets that a host link receives, which are those that the container
-// sends, through another link, where they can be queued.
+// redirect sends packets that a host link receives through another link, where they can be
+// queued. The container sends these packets.
 type redirect struct{ from, to string }
 
 func (d redirect) String() string {
@@ -121,9 +121,9 @@ func (d redirect) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, e
 	return undo, nil
 }
 
-// matchAll steals every packet for the other link. Without TC_ACT_STOLEN, which
-// NewMirredAction sets, the kernel sends a copy there and lets the packet itself continue
-// unshaped.
+// matchAll redirects every packet to the other link. NewMirredAction sets TC_ACT_STOLEN.
+// Without it, the kernel would redirect a copy and let the packet itself continue without a
+// limit.
 func matchAll(from, to netlink.Link) *netlink.U32 {
 	return &netlink.U32{
 		FilterAttrs: netlink.FilterAttrs{
@@ -134,7 +134,7 @@ func matchAll(from, to netlink.Link) *netlink.U32 {
 	}
 }
 
-// Diff looks for the filter.
+// Diff reports whether the filter is missing.
 func (d redirect) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	missing := fmt.Sprintf("traffic of %s is not redirected to %s", d.from, d.to)
 	from, err := env.Link(netstate.Host, d.from)
@@ -153,8 +153,9 @@ func (d redirect) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	return "", nil
 }
 
-// addQdisc adds a queue in place of one that an earlier ADD left: DEL leaves the queues to
-// be deleted with the link, since each would cost it an RCU wait.
+// addQdisc adds a queue. It replaces a queue that an earlier ADD left. (A DEL leaves the
+// queues, because the kernel deletes them with the link, and deleting each queue would wait
+// for RCU.)
 func addQdisc(env *netstate.Env, q netlink.Qdisc, link netlink.Link) error {
 	err := env.Host.QdiscAdd(q)
 	if !errors.Is(err, unix.EEXIST) || !leftover(env, q, link) {
@@ -166,8 +167,8 @@ func addQdisc(env *netstate.Env, q netlink.Qdisc, link netlink.Link) error {
 	return env.Host.QdiscAdd(q)
 }
 
-// leftover reports whether the link has a queue of this kind, handle and parent, which only
-// this plugin makes.
+// leftover reports whether the link has a queue of this kind, handle and parent. Only this
+// plugin makes such a queue.
 func leftover(env *netstate.Env, q netlink.Qdisc, link netlink.Link) bool {
 	list, err := env.Host.QdiscList(link)
 	return err == nil && slices.ContainsFunc(list, func(other netlink.Qdisc) bool {
@@ -187,16 +188,16 @@ func deleteQdisc(env *netstate.Env, q netlink.Qdisc, link string) error {
 // ifb is the device that queues what a container sends.
 type ifb struct {
 	name  string
-	like  string // the host link whose MTU it takes
+	like  string // the ifb gets the MTU of this host link
 	owner owner.Key
-	stale bool // an earlier ADD's device has the name
+	stale bool // the device of an earlier ADD has the name
 }
 
 func (i ifb) String() string {
 	return fmt.Sprintf("host: ip link add %s up mtu-of %s type ifb", i.name, i.like)
 }
 
-// Ensure makes the device and marks it.
+// Ensure makes the device and writes our mark.
 func (i ifb) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	like, err := env.Link(netstate.Host, i.like)
 	if err != nil {
@@ -217,7 +218,7 @@ func (i ifb) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error)
 	if err := env.Host.LinkSetAlias(link, i.owner.Alias()); err != nil {
 		return nil, errors.Join(fmt.Errorf("mark link %s: %w", i.name, err), undo(context.Background()))
 	}
-	made, err := env.Host.Link(i.name) // its address goes into the result
+	made, err := env.Host.Link(i.name) // its MAC address goes into the result
 	if err != nil {
 		return nil, errors.Join(err, undo(context.Background()))
 	}
@@ -225,7 +226,8 @@ func (i ifb) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error)
 	return undo, nil
 }
 
-// Diff expects the device, up: a device that is down drops all that the container sends.
+// Diff reports whether the device is missing or down. If it is down, it drops everything that
+// the container sends.
 func (i ifb) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Host, i.name)
 	switch {
@@ -239,16 +241,17 @@ func (i ifb) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	return "", nil
 }
 
-// candidates are the names that an attachment's ifb may have: the reference's, which does
-// not contain the interface name, and one of our own for a second attachment of one
-// container to one network.
+// candidates returns the names that an attachment's ifb may have: the reference's name, and
+// two of ours. The reference's name does not contain the interface name. So if a container has
+// two attachments to one network, the second one needs our name.
 func candidates(network, containerID string, o owner.Key) []string {
 	return []string{kernel.ReferenceIFB(network, containerID), o.LinkName("bwp", 0), o.LinkName("bwp", 1)}
 }
 
-// freeName returns the first candidate that no other attachment has. A device of this
-// attachment is stale, to be removed, when the namespace of the ADD that made it is proven
-// dead.
+// freeName returns the first candidate that no other attachment uses. If this attachment
+// already has a device with that name, dead decides. If dead is set, the namespace of the
+// earlier ADD is gone, and freeName reports the device as stale so that the ADD removes it.
+// Otherwise freeName returns an error.
 func freeName(host *nl.Conn, names []string, o owner.Key, dead bool) (name string, stale bool, err error) {
 	for _, name := range names {
 		link, err := host.Link(name)
@@ -267,8 +270,8 @@ func freeName(host *nl.Conn, names []string, o owner.Key, dead bool) (name strin
 	return "", false, fmt.Errorf("adding link: the names %v are all taken: %w", names, unix.EEXIST)
 }
 
-// owned returns the names of devices that are this attachment's: those with its mark, and
-// those without a mark, which the reference plugin made.
+// owned returns the names of this attachment's devices. A device has the attachment's mark, or
+// no mark if the reference made it.
 func owned(host *nl.Conn, names []string, o owner.Key) (mine []string, err error) {
 	var errs []error
 	for _, name := range names {

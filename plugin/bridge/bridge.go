@@ -1,12 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bridge is the plugin `bridge`: it connects a container to a bridge of the host by
-// a veth pair and gives the bridge, when it is the gateway, an address in each of the
+// Package bridge is the plugin `bridge`. It connects a container to a bridge of the host with
+// a veth pair. If the bridge is the gateway, the plugin gives it an address in each of the
 // container's subnets.
 //
-// The bridge, its addresses and forwarding belong to the network: the first ADD that needs
-// them makes them, and no DEL removes them. The pair is the attachment's.
+// The bridge, its addresses and forwarding belong to the network. The first ADD that needs
+// them makes them, and no DEL removes them. The veth pair belongs to the attachment.
 package bridge
 
 import (
@@ -76,7 +76,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return result, describe(env, in.conf, result)
 }
 
-// prepare looks at the host and refuses errors before anything is changed.
+// prepare reads the state of the host. It refuses a configuration that cannot work, before
+// anything is changed.
 func prepare(ctx context.Context, r *plugin.Request) (env *netstate.Env, in input, err error) {
 	k := kernel.Of(r)
 	if env, err = k.Env(r); err != nil {
@@ -107,7 +108,7 @@ func inputOf(r *plugin.Request) input {
 	return input{conf: plugin.ConfOf[Conf](r), network: r.Network, comment: endpoint.Comment(r)}
 }
 
-// apply records the attachment's whole state and applies the part that is still to do.
+// apply records the whole state of the attachment and then applies the part in todo.
 func apply(ctx context.Context, r *plugin.Request, env *netstate.Env, in input, all, todo netstate.State) error {
 	k := kernel.Of(r)
 	rec := &record.Record{Bridge: in.conf.Bridge, Links: []string{in.pair.Host}}
@@ -118,8 +119,8 @@ func apply(ctx context.Context, r *plugin.Request, env *netstate.Env, in input, 
 	return k.Apply(ctx, r, env, todo)
 }
 
-// describe completes the result with what only the kernel knows. It reads the bridge's MAC
-// again unless it is pinned: ports may change it.
+// describe adds to the result what only the kernel knows. It reads the bridge's MAC again,
+// unless the MAC is fixed, because ports may change it.
 func describe(env *netstate.Env, c *Conf, result *spec.Result) error {
 	if !c.IsGateway {
 		env.Forget(netstate.Host, c.Bridge)
@@ -137,7 +138,7 @@ func describe(env *netstate.Env, c *Conf, result *spec.Result) error {
 
 func del(ctx context.Context, r *plugin.Request) error {
 	if _, err := r.Conf(); err != nil || !plugin.ConfOf[Conf](r).MacSpoofChk {
-		return endpoint.Detach(ctx, r) // a configuration that became invalid must not stop the DEL
+		return endpoint.Detach(ctx, r) // a configuration that is no longer valid must not stop the DEL
 	}
 	return endpoint.Detach(ctx, r, spoofElements(endpoint.Lost(r), endpoint.Comment(r))...)
 }
@@ -155,7 +156,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if in.pair, err = endpoint.Found(r, env); err != nil {
 		return err
 	}
-	if in.conf.IsGateway { // without an address, a bridge of the reference takes that of its ports, as they come and go
+	if in.conf.IsGateway { // unless it is a gateway, a bridge of the reference may change its MAC with its ports
 		if in.bridgeMAC, err = endpoint.MACOf(r.Prev(), in.conf.Bridge); err != nil {
 			return err
 		}
@@ -170,8 +171,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return endpoint.Check(ctx, r, env, append(state, reached(state, r.Prev().IPs)...))
 }
 
-// reached expects that the host reaches the addresses whose gateway it is through the link
-// that has the gateway.
+// reached returns objects that check for each address: the host reaches it through the link
+// that has its gateway. It skips addresses whose gateway is not this host.
 func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
 	for _, o := range s {
 		g, ok := o.(netstate.Gateway)
@@ -187,9 +188,9 @@ func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
 	return out
 }
 
-// status reports whether an ADD could work: the kernel has VLANs if the configuration needs
-// them, the bridge's name is unused or a bridge's that accepts the gateways, we may change
-// the firewall if the configuration needs it.
+// status reports whether an ADD could work. If the configuration needs VLANs, the kernel must
+// support them. The bridge's name must be free, or belong to a bridge that accepts the
+// gateways. If the configuration needs the firewall, we must be allowed to change it.
 func status(_ context.Context, r *plugin.Request) error {
 	conf, k := plugin.ConfOf[Conf](r), kernel.Of(r)
 	host, err := k.Host()

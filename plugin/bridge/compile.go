@@ -16,21 +16,21 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The indexes of the result's interfaces, which callers rely on.
+// These are the indexes of the result's interfaces. Callers rely on them.
 const (
 	atBridge = iota
 	atHost
 	atContainer
-	atVLAN // only with a gateway in a VLAN
+	atVLAN // exists only with a gateway in a VLAN
 )
 
 // input is everything that compile reads.
 type input struct {
 	conf      *Conf
-	ipam      *spec.Result // nil: layer 2 only
+	ipam      *spec.Result // nil: no addresses, layer 2 only
 	pair      *endpoint.Pair
-	bridgeMAC net.HardwareAddr // of a new bridge
-	comment   string           // of firewall elements
+	bridgeMAC net.HardwareAddr // MAC of a new bridge
+	comment   string           // comment of the firewall elements
 	network   string
 }
 
@@ -43,8 +43,8 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	return append(link(in), s...), result, nil
 }
 
-// link is bridge, veth pair and port: the part of the state that does not depend on IPAM's
-// answer, since other IPAM plugins work through the link.
+// link returns the bridge, the veth pair and the port. This part of the state does not need
+// IPAM's answer. It comes first because some IPAM plugins work through the link.
 func link(in input) netstate.State {
 	c := in.conf
 	veth := in.pair.Veth(c.MTU)
@@ -56,7 +56,7 @@ func link(in input) netstate.State {
 			VLANFiltering: c.Vlan != 0 || c.VlanTrunk != nil, Pin: c.IsGateway,
 			Network: in.network,
 		},
-		endpoint.NoRouters(c.Bridge), // its ports have no IP stack of their own
+		endpoint.NoRouters(c.Bridge), // ports have no IP stack of their own
 		veth,
 	)
 	if list := portVLANs(c); len(list) > 0 {
@@ -72,8 +72,8 @@ func link(in input) netstate.State {
 	return s
 }
 
-// configuration is the part of the state that depends on IPAM's answer, and the result
-// without what only the kernel knows (MTU, the MAC of an existing bridge).
+// configuration returns the part of the state that needs IPAM's answer, and the result. The
+// result lacks what only the kernel knows: the MTU, and the MAC of an existing bridge.
 func configuration(in input) (s netstate.State, result *spec.Result, err error) {
 	c := in.conf
 	result = &spec.Result{Interfaces: []spec.Interface{
@@ -100,7 +100,7 @@ func configuration(in input) (s netstate.State, result *spec.Result, err error) 
 	return s, result, nil
 }
 
-// bridgeDAD is gatewayDAD for a bridge that is the gateway itself.
+// bridgeDAD applies gatewayDAD if the bridge itself is the gateway.
 func bridgeDAD(c *Conf, ips []spec.IPConfig) netstate.State {
 	list := gatewayDAD(c, ips)
 	if c.Vlan != 0 || len(list) == 0 {
@@ -109,9 +109,10 @@ func bridgeDAD(c *Conf, ips []spec.IPConfig) netstate.State {
 	return netstate.State{netstate.IPv6{Where: netstate.Host, List: list}}
 }
 
-// gatewayDAD lets a gateway solicit IPv6 neighbours at once: the link is ours. It is set
-// before the kernel looks for duplicates of the link-local address, which for a bridge is
-// when the container's end of its first port goes up.
+// gatewayDAD lets a gateway send IPv6 neighbour solicitations at once, without duplicate
+// address detection. That is safe because both ends of the link are ours. It must be set
+// before the kernel starts duplicate detection for the link-local address. On a bridge this
+// happens when the container's end of the first port goes up.
 func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	if !c.IsGateway || c.EnableDad {
 		return nil
@@ -119,14 +120,16 @@ func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	return endpoint.NoDuplicates(c.gatewayLink(), ips)
 }
 
-// spoofElements let the container send only from its own MAC. The set of owners is
-// portmap's: without its record, portmap's DEL searches only for owners in that set.
+// spoofElements returns elements that let the container send only from its own MAC. It adds no
+// element to the set of owners, which belongs to portmap: if portmap's record is lost,
+// portmap's DEL searches only for owners in that set.
 func spoofElements(p *endpoint.Pair, comment string) []nft.Element {
 	return nft.CheckMAC(p.Host, p.MAC, comment)
 }
 
-// portVLANs are in the reference's order, which decides when a VLAN is configured both
-// tagged and untagged. A trunk without vlan has VLAN 1 untagged.
+// portVLANs returns the VLANs of the port in the order that the reference uses. The order
+// matters if a VLAN is both tagged and untagged in the configuration. A trunk without vlan has
+// VLAN 1 untagged.
 func portVLANs(c *Conf) (list []netstate.VLANs) {
 	untagged := func(id uint16) netstate.VLANs { return netstate.VLANs{First: id, Last: id, PVID: true} }
 	if c.Vlan != 0 {
@@ -141,9 +144,9 @@ func portVLANs(c *Conf) (list []netstate.VLANs) {
 	return list
 }
 
-// addressing completes IPAM's addresses and routes: every address belongs to the
-// container's interface, a gateway is the first address of its subnet unless IPAM gives
-// one, and each family gets a default route.
+// addressing completes IPAM's addresses and routes. Every address belongs to the container's
+// interface. If IPAM gives no gateway, the gateway is the first address of the subnet. Each
+// family gets a default route.
 func addressing(c *Conf, ipam *spec.Result) (ips []spec.IPConfig, routes []spec.Route) {
 	routes = append(routes, ipam.Routes...)
 	done := make(map[bool]bool) // families with a default route
@@ -179,7 +182,7 @@ func defaultNet(v4 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// container is the state in the sandbox: settings, addresses, link, routes.
+// container returns the state in the sandbox: settings, addresses, link and routes.
 func container(c *Conf, result *spec.Result) netstate.State {
 	name := result.Interfaces[atContainer].Name
 	s := endpoint.EnableIPv6(name, result.IPs, settings(name, c.EnableDad)...)
@@ -193,8 +196,9 @@ func container(c *Conf, result *spec.Result) netstate.State {
 	return s
 }
 
-// settings are those of the container's interface: the kernel announces its IPv6 addresses
-// and looks for duplicates of them, also of addresses that other programs add.
+// settings returns settings of the container's interface. The kernel announces its IPv6
+// addresses. If dad is set, the kernel looks for duplicates, also of addresses that other
+// programs add.
 func settings(name string, dad bool) []netstate.LinkIPv6 {
 	list := []netstate.LinkIPv6{{Link: name, Conf: nl.NdiscNotify, Value: 1}}
 	if !dad {
@@ -205,8 +209,8 @@ func settings(name string, dad bool) []netstate.LinkIPv6 {
 		netstate.LinkIPv6{Link: name, Conf: nl.AcceptDAD, Value: 1})
 }
 
-// gateways gives the gateways' addresses to the bridge, or to its interface in the VLAN,
-// and switches forwarding on.
+// gateways gives the gateways' addresses to the bridge, or to its interface in the VLAN. It
+// also switches forwarding on.
 func gateways(in input, result *spec.Result) (s netstate.State) {
 	c := in.conf
 	if !c.IsGateway {
@@ -235,7 +239,8 @@ func gateways(in input, result *spec.Result) (s netstate.State) {
 	return append(s, endpoint.Forwarding(result.IPs, link, "failed to enable forwarding", in.network))
 }
 
-// gatewayLink is the interface with the gateways: the bridge, or our interface in the VLAN.
+// gatewayLink returns the name of the interface that has the gateways: the bridge, or our
+// interface in the VLAN.
 func (c *Conf) gatewayLink() string {
 	if c.Vlan == 0 {
 		return c.Bridge
@@ -243,7 +248,7 @@ func (c *Conf) gatewayLink() string {
 	return fmt.Sprintf("%s.%d", c.Bridge, c.Vlan)
 }
 
-// bringUp waits for the port, if the container's end is to be up.
+// bringUp waits for the port, unless the container's end stays down.
 func bringUp(in input) (s netstate.State) {
 	if in.conf.DisableContainerInterface {
 		return nil
@@ -254,9 +259,9 @@ func bringUp(in input) (s netstate.State) {
 	return append(s, netstate.PortUp{Link: in.pair.Host})
 }
 
-// settle waits for duplicate address detection if configured, and announces the addresses
-// when the port forwards. host-local gives out an address again only after all others; the
-// gateway may still have a neighbour entry for it.
+// settle announces the addresses when the port forwards, and first waits for duplicate address
+// detection if configured. The gateway may still have a neighbour entry of an earlier
+// container, although host-local uses an address again only after all others.
 func settle(c *Conf, p *endpoint.Pair, result *spec.Result) (s netstate.State) {
 	if c.EnableDad && endpoint.HasFamily(result.IPs, false) {
 		s = append(s, netstate.Settle{Link: p.IfName})

@@ -17,110 +17,100 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// Bridge is made when it is missing, used unchanged when it exists, and removed only by
-	// patchbay network rm.
-	// Reference: never removed; one it makes has a changing Ethernet address until it is a gateway.
+	// Bridge is the name of the bridge. A missing bridge is made; an existing one is used
+	// unchanged. Only patchbay network rm removes it. Reference: never removed; one it makes has a
+	// changing Ethernet address until it is a gateway.
 	Bridge string `json:"bridge"`
 
-	// IsGateway gives the bridge an address in each of the container's subnets,
-	// IPAM's gateway, else the first address, and switches forwarding on.
+	// IsGateway gives the bridge an address in each of the container's subnets and switches
+	// forwarding on. The address is IPAM's gateway or, if IPAM gives none, the first address.
 	// Reference: IPv6 addresses of the bridge wait for duplicate address detection.
 	IsGateway bool `json:"isGateway"`
 
-	// IsDefaultGateway is isGateway, and a default route of each family unless IPAM
-	// gives one with a gateway.
-	// Reference: same.
+	// IsDefaultGateway sets isGateway and adds a default route of each family, unless IPAM gives
+	// one with a gateway. Reference: same.
 	IsDefaultGateway bool `json:"isDefaultGateway"`
 
-	// ForceAddress replaces another IPv4 address of the bridge, or an overlapping
-	// IPv6 one, which is an error otherwise.
-	// Reference: same.
+	// ForceAddress replaces another IPv4 address of the bridge, or an overlapping IPv6 address.
+	// Without it such an address is an error. Reference: same.
 	ForceAddress bool `json:"forceAddress"`
 
-	// IPMasq masquerades packets that leave the subnets, with the host's address.
-	// Reference: rules for each container, left behind when the namespace ended before DEL.
+	// IPMasq gives packets that leave the subnets the host's address (masquerade). Reference: makes
+	// rules for each container and leaves them behind if the namespace ended before DEL.
 	IPMasq bool `json:"ipMasq"`
 
-	// IPMasqOutside lists prefixes of networks that the subnets are a part of: packets that
-	// leave the prefix around an address are masqueraded, with or without ipMasq.
-	// Reference: none.
+	// IPMasqOutside lists prefixes that contain the subnets. Packets that leave the prefix around
+	// an address are masqueraded, with or without ipMasq. Reference: none.
 	IPMasqOutside endpoint.Outside `json:"ipMasqOutside"`
 
 	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.
 	// Reference: runs iptables (default) or nft.
 	IPMasqBackend *string `json:"ipMasqBackend"`
 
-	// Internal keeps the host from forwarding packets from or to the bridge, with or
-	// without a gateway: its containers reach each other and the host. There is no
-	// masquerade then. Excludes other networks on the bridge.
-	// Reference: none.
+	// Internal stops the host from forwarding packets from or to the bridge, with or without a
+	// gateway. The containers still reach each other and the host. Nothing is masqueraded. No other
+	// network may use the bridge. Reference: none.
 	Internal bool `json:"internal"`
 
-	// MTU in bytes of the pair, and of a new bridge; 0 is the kernel's.
-	// Reference: does not report it in the result.
+	// MTU in bytes of the veth pair and of a new bridge; 0 means the kernel's default. Reference:
+	// does not report it in the result.
 	MTU int `json:"mtu"`
 
-	// HairpinMode lets the bridge send frames back through the port they came from.
-	// Excludes promiscMode.
-	// Reference: same.
+	// HairpinMode lets the bridge send frames back through the port they came from. It excludes
+	// promiscMode. Reference: same.
 	HairpinMode bool `json:"hairpinMode"`
 
-	// PromiscMode makes the bridge device promiscuous.
-	// Reference: CHECK fails during a capture on a bridge that is not.
+	// PromiscMode makes the bridge device promiscuous. Reference: without promiscMode, CHECK fails
+	// while a program captures packets on the bridge.
 	PromiscMode bool `json:"promiscMode"`
 
-	// PortIsolation isolates the port: such ports reach the host and other ports, not each other.
-	// Reference: same.
+	// PortIsolation isolates the port: isolated ports reach the host and other ports, but not each
+	// other. Reference: same.
 	PortIsolation bool `json:"portIsolation"`
 
-	// MacSpoofChk drops frames with another source address than the container's.
-	// Reference: runs nft; leaves its chains when the namespace ended before DEL.
+	// MacSpoofChk drops frames whose source address is not the container's. Reference: runs nft;
+	// leaves its chains behind if the namespace ended before DEL.
 	MacSpoofChk bool `json:"macspoofchk"`
 
-	// EnableDad looks for duplicates of the IPv6 addresses of container and bridge,
-	// 1-2 s.
-	// Reference: only for the container; those of the bridge are always checked.
+	// EnableDad makes the kernel look for duplicates of the IPv6 addresses of container and bridge,
+	// which takes 1-2 s. Reference: only for the container; those of the bridge are always checked.
 	EnableDad bool `json:"enabledad"`
 
-	// DisableContainerInterface leaves the container's end down, for another program to set
-	// up. Excludes ipam.
-	// Reference: same.
+	// DisableContainerInterface leaves the container's end down, so that another program can set it
+	// up. It excludes ipam. Reference: same.
 	DisableContainerInterface bool `json:"disableContainerInterface"`
 
-	// Vlan is the untagged VLAN of the port, 1 to 4094; 0 is none.
-	// Reference: same.
+	// Vlan is the untagged VLAN of the port, 1 to 4094; 0 means none. Reference: same.
 	Vlan int `json:"vlan"`
 
-	// VlanTrunk lists the tagged VLANs of the port; without vlan, VLAN 1 is untagged.
-	// Reference: same.
+	// VlanTrunk lists the tagged VLANs of the port. Without vlan, VLAN 1 is untagged. Reference:
+	// same.
 	VlanTrunk []Trunk `json:"vlanTrunk"`
 
-	// PreserveDefaultVlan keeps the bridge's default VLAN on the port, too.
-	// Reference: same since v1.8.0; true by default before.
+	// PreserveDefaultVlan also keeps the bridge's default VLAN on the port. Reference: same since
+	// v1.8.0; true by default before.
 	PreserveDefaultVlan bool `json:"preserveDefaultVlan"`
 
-	// IPAM is the section of the IPAM plugin; without a type, layer 2 only.
-	// Reference: CHECK fails without.
+	// IPAM is the section of the IPAM plugin. Without a type the container gets no addresses (layer
+	// 2 only). Reference: CHECK fails without a type.
 	IPAM struct {
-		// Type is the IPAM plugin; the section's other keys are its own.
-		// Reference: same.
+		// Type is the IPAM plugin. The other keys of the section belong to that plugin. Reference:
+		// same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is set.
-	// Reference: same.
+	// DNS replaces IPAM's DNS settings if any of its keys is set. Reference: same.
 	DNS spec.DNS `json:"dns"`
 
 	Args struct {
 		CNI struct {
-			// MAC is the container's Ethernet address; overrides MAC= in CNI_ARGS.
-			// Reference: same.
+			// MAC is the container's Ethernet address; it overrides MAC= in CNI_ARGS. Reference: same.
 			MAC string `json:"mac"`
 		} `json:"cni"`
 	} `json:"args"`
 	RuntimeConfig struct {
-		// MAC is the container's Ethernet address; overrides args.cni.
-		// Reference: same; without any, a random one.
+		// MAC is the container's Ethernet address; it overrides args.cni. Reference: same; if none is
+		// given, a random one.
 		MAC string `json:"mac"`
 	} `json:"runtimeConfig"`
 
@@ -128,18 +118,16 @@ type Conf struct {
 	trunks []vlanRange
 }
 
-// Trunk is one VLAN or a range of them, or both.
+// Trunk is a single VLAN, a range of VLANs, or both.
 type Trunk struct {
-	// MinID is the first VLAN of a range, with maxID; 1 to 4094.
-	// Reference: same.
+	// MinID is the first VLAN of a range and needs maxID; 1 to 4094. Reference: same.
 	MinID *int `json:"minID"`
 
 	// MaxID is the last VLAN of a range.
 	// Reference: same.
 	MaxID *int `json:"maxID"`
 
-	// ID is one VLAN.
-	// Reference: same.
+	// ID is a single VLAN. Reference: same.
 	ID *int `json:"id"`
 }
 
@@ -189,12 +177,12 @@ func (c *Conf) validate() error {
 		return spec.Invalid("invalid bridge name %q: %w", c.Bridge, err)
 	}
 	if c.IPAM.Type == "" {
-		return nil // layer 2 only
+		return nil // no addresses, layer 2 only
 	}
-	return spec.ValidatePluginType(c.IPAM.Type) // before a bridge is made for nothing
+	return spec.ValidatePluginType(c.IPAM.Type) // fail before a bridge is made
 }
 
-// vlanRange is first to last, both included.
+// vlanRange is a range of VLANs, both ends included.
 type vlanRange struct{ first, last uint16 }
 
 // trunkVLANs merges the trunk's entries into ranges in ascending order.
@@ -247,10 +235,10 @@ func (t Trunk) vlans() (ids []int, err error) {
 	return append(ids, *t.ID), nil
 }
 
-// validate checks the answers that IPAM would give.
+// validate checks the configuration against the addresses that IPAM would give.
 func validate(r *plugin.Request) error {
 	c := plugin.ConfOf[Conf](r)
-	if c.Bridge == "lo" && r.InList != nil { // STATUS looks which link has the name
+	if c.Bridge == "lo" && r.InList != nil { // STATUS checks which kind of link has the name
 		return spec.Invalid("%q already exists but is not a bridge", c.Bridge)
 	}
 	return endpoint.ValidateSamples(r, func(ipam *spec.Result) (*spec.Result, error) {
@@ -263,7 +251,8 @@ func validate(r *plugin.Request) error {
 	})
 }
 
-// oneGateway refuses two gateways when the first conflicts with the second.
+// oneGateway returns an error if the bridge would need two gateways and the first conflicts with
+// the second.
 func (c *Conf) oneGateway(ips []spec.IPConfig) error {
 	if !c.IsGateway || c.ForceAddress {
 		return nil
@@ -280,7 +269,7 @@ func (c *Conf) oneGateway(ips []spec.IPConfig) error {
 	return nil
 }
 
-// gateways returns the addresses that a bridge would get.
+// gateways returns the addresses that the bridge would get.
 func (c *Conf) gateways(ips []spec.IPConfig) (list []netip.Prefix) {
 	for _, ip := range ips {
 		if ip.Gateway.IsValid() {
@@ -290,7 +279,7 @@ func (c *Conf) gateways(ips []spec.IPConfig) (list []netip.Prefix) {
 	return list
 }
 
-// doubts reports fields that have no effect beside the others.
+// doubts warns about fields that have no effect together with the other fields.
 func doubts(r *plugin.Request) (list []string) {
 	c := plugin.ConfOf[Conf](r)
 	if c.IPAM.Type == "" && (c.IsGateway || c.IPMasq) {
@@ -305,8 +294,8 @@ func doubts(r *plugin.Request) (list []string) {
 	return append(list, c.trunkDoubts()...)
 }
 
-// replaced reports that containers of several subnets replace each other's address on the
-// bridge.
+// replaced warns that containers of different subnets would replace each other's gateway address
+// on the bridge.
 func (c *Conf) replaced(r *plugin.Request) []string {
 	var all []netip.Prefix
 	for _, sample := range r.Samples() {

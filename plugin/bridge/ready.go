@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// ready refuses what keeps every ADD from giving the bridge its gateways. ADD may use any
-// range of a set: one that fits is enough.
+// ready returns an error if no ADD could give the bridge its gateways. An ADD may use any
+// range of a set, so one range that fits is enough.
 func (c *Conf) ready(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) error {
 	sets := c.gatewaySets(r)
 	if len(sets) == 0 {
@@ -44,8 +44,7 @@ func (c *Conf) ready(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) error {
 	return nil
 }
 
-// gatewaySets returns the gateways that an ADD may need, for each set of ranges. Other IPAM
-// plugins return their addresses only with the ADD.
+// gatewaySets returns the gateways that an ADD may need, for each range set. It knows only the ranges of host-local; other IPAM plugins return their addresses only during the ADD.
 func (c *Conf) gatewaySets(r *plugin.Request) (sets [][]netip.Prefix) {
 	if !c.IsGateway || c.IPAM.Type != "host-local" {
 		return nil
@@ -63,13 +62,14 @@ func (c *Conf) gatewaySets(r *plugin.Request) (sets [][]netip.Prefix) {
 	return sets
 }
 
-// gatewayNow is the gateway's link as it is, or as the kernel would create it.
+// gatewayNow describes the gateway's link as it is now. If the link does not exist, it
+// describes the link as the kernel would create it.
 type gatewayNow struct {
 	name   string
 	force  bool
 	addrs  []nl.Addr
-	noIPv6 string // the sysctl that switches IPv6 off
-	mtu    int    // 0: a first port may change it
+	noIPv6 string // the sysctl that disables IPv6
+	mtu    int    // 0 if the first port may change the MTU
 }
 
 func (c *Conf) gatewayNow(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) (at gatewayNow, err error) {
@@ -99,9 +99,10 @@ func (c *Conf) gatewayNow(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) (a
 	return at, err
 }
 
-// keepsMTU reports whether a new port leaves a small MTU unchanged. It does on a bridge with
-// other ports, and on a bridge of this network whose MTU was changed later. A bridge that
-// another program made small gets the MTU of its first port.
+// keepsMTU reports whether a bridge with a small MTU keeps it when a port is added. It does if
+// the bridge has other ports. It also does if this network made the bridge, because then an
+// operator changed its MTU later. In other cases another program made the bridge, and the
+// bridge takes the MTU of its first port.
 func (c *Conf) keepsMTU(r *plugin.Request, k *kernel.Kernel, host *nl.Conn, link netlink.Link) (bool, error) {
 	if c.Vlan != 0 || link.Attrs().MTU >= endpoint.LeastMTU6 {
 		return true, nil
@@ -115,7 +116,7 @@ func (c *Conf) keepsMTU(r *plugin.Request, k *kernel.Kernel, host *nl.Conn, link
 	return slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex == index }), err
 }
 
-// takes refuses a gateway's address that the kernel would refuse for the link.
+// takes returns an error if the kernel would refuse a gateway's address on the link.
 func (at gatewayNow) takes(p netip.Prefix) error {
 	others, there := netstate.Gateway{Prefix: p}.Others(at.addrs)
 	switch {
@@ -135,9 +136,10 @@ func (at gatewayNow) takes(p netip.Prefix) error {
 	return nil
 }
 
-// isolation keeps the host from forwarding to and from an internal network. The bridge's
-// attachments share it; the kernel identifies forwarded packets by the bridge alone. In a
-// VLAN it covers the bridge as well, which may be in that VLAN.
+// isolation returns the objects that stop the host from forwarding to and from an internal
+// network. All attachments of the bridge share them, because the firewall can identify
+// forwarded packets only by the bridge. If the gateway is in a VLAN, they cover the bridge
+// too, because the bridge may be in the same VLAN.
 func isolation(in input) (s netstate.State) {
 	if !in.conf.Internal {
 		return nil
@@ -155,8 +157,9 @@ func isolation(in input) (s netstate.State) {
 	return s
 }
 
-// fits refuses an internal bridge for a network that is not internal, and for an internal
-// network a bridge whose traffic the firewall sees on another link.
+// fits returns an error in two cases. The network is not internal, but the bridge belongs to
+// an internal network. Or the network is internal, but its bridge is in a VRF, so that the
+// firewall would see the packets on another link.
 func (c *Conf) fits(k *kernel.Kernel) error {
 	link, err := c.find(k)
 	if err != nil {
@@ -176,8 +179,9 @@ func (c *Conf) fits(k *kernel.Kernel) error {
 	return nil
 }
 
-// find returns the bridge, nil when it does not exist yet. A configuration may name it by
-// an alternative name: find sets the name that the firewall sees, which records have too.
+// find returns the bridge, or nil if it does not exist yet. The configuration may use an
+// alternative name of the bridge. Then find replaces it by the name that the firewall sees and
+// that records contain.
 func (c *Conf) find(k *kernel.Kernel) (netlink.Link, error) {
 	host, err := k.Host()
 	if err != nil {
@@ -194,10 +198,10 @@ func (c *Conf) find(k *kernel.Kernel) (netlink.Link, error) {
 	return link, nil
 }
 
-// alone refuses to make a bridge internal while containers of a network that is not
-// internal use it: they would lose their connection to the outside.
+// alone returns an error if a bridge should become internal but containers of a network that
+// is not internal use it. These containers would lose their connection to the outside.
 func (c *Conf) alone(k *kernel.Kernel) error {
-	all, _, _ := k.Records.Scan("") // an unreadable record names no bridge
+	all, _, _ := k.Records.Scan("") // a record that cannot be read names no bridge
 	for _, rec := range all {
 		if rec.Plugin != name || rec.Bridge != c.Bridge || slices.Contains(rec.Shared, record.InternalFact(c.Bridge)) {
 			continue

@@ -1,10 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dhcp is the plugin `dhcp`: it gets addresses from DHCP servers on the container's
-// network. A lease must be renewed, so a process must keep running: the keeper, `patchbayd
-// dhcp` or the reference's daemon, on a unix socket. The plugin is called when the
-// interface exists, through which servers are reached.
+// Package dhcp is the plugin `dhcp`. It gets addresses from DHCP servers on the container's
+// network. A lease must be renewed, so a process must keep running. This process is the
+// keeper: `patchbayd dhcp` or the reference's daemon, which listens on a unix socket. The
+// plugin must be called after the interface exists, because it reaches the servers through the
+// interface.
 package dhcp
 
 import (
@@ -75,7 +76,8 @@ func load(r *plugin.Request) (*dhcprpc.IPAM, error) {
 	return conf, err
 }
 
-// argsOf is the request for the keeper, which may run in another directory.
+// argsOf returns the request for the keeper. It has the absolute path of the namespace, because the keeper may
+// run in another directory.
 func argsOf(r *plugin.Request) (*dhcprpc.Args, error) {
 	a := &dhcprpc.Args{ContainerID: r.ContainerID, Netns: r.NetNS, IfName: r.IfName, Args: r.Args, StdinData: r.Config}
 	if r.NetNS == "" {
@@ -88,8 +90,8 @@ func argsOf(r *plugin.Request) (*dhcprpc.Args, error) {
 	return a, nil
 }
 
-// prepare is the configuration and the request of ADD and CHECK, for which the keeper works in
-// the namespace.
+// prepare returns the configuration and the request for ADD and CHECK. For both, the keeper
+// works in the container's namespace.
 func prepare(r *plugin.Request) (*dhcprpc.IPAM, *dhcprpc.Args, error) {
 	conf, err := load(r)
 	if err != nil {
@@ -125,8 +127,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return k.Call(ctx, dhcprpc.Allocate, args)
 }
 
-// pretend is the ADD of a dry run. Before a request to a server no address is known: one of
-// the documentation's prefixes takes its place.
+// pretend returns the result of an ADD in a dry run. No server is asked, so it uses an address
+// from a documentation prefix.
 func pretend(conf *dhcprpc.IPAM, dry func(string)) *spec.Result {
 	result := &spec.Result{}
 	say := func(family, address, gateway string) {
@@ -143,7 +145,7 @@ func pretend(conf *dhcprpc.IPAM, dry func(string)) *spec.Result {
 	return result
 }
 
-// dial connects to the keeper, and first starts one if configured.
+// dial connects to the keeper. If configured, it starts a keeper first.
 func dial(ctx context.Context, conf *dhcprpc.IPAM) (*dhcprpc.Client, error) {
 	k, err := dhcprpc.Dial(ctx, conf.Socket())
 	if errors.Is(err, dhcprpc.ErrDial) && conf.StartKeeper {
@@ -162,18 +164,18 @@ func dial(ctx context.Context, conf *dhcprpc.IPAM) (*dhcprpc.Client, error) {
 	return k, nil
 }
 
-// noKeeper is code 50 with advice.
+// noKeeper returns an error with code 50 that says how to start a keeper.
 func noKeeper(err error) error {
 	return spec.Errorf(spec.CodeNotAvailable, "error dialing DHCP daemon: %w", err).
 		WithDetails("start a keeper of leases: systemctl enable --now patchbay-dhcp.socket, or without systemd: patchbayd dhcp --detach")
 }
 
-// answerTime is how long DEL, GC and CHECK wait for a keeper: the reference's daemon may
-// never answer.
+// answerTime is how long DEL, GC and CHECK wait for a keeper. They need a limit, because the
+// reference's daemon may never answer.
 const answerTime = 15 * time.Second
 
-// release releases the lease at the keeper. Without a keeper it removes the lease's file,
-// so that the next keeper does not use it; at the server the lease expires.
+// release asks the keeper to release the lease. If no keeper runs, it removes the lease's
+// file, so that the next keeper does not use the lease. The lease then expires at the server.
 func release(ctx context.Context, r *plugin.Request, socket string, a *dhcprpc.Args) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -190,7 +192,7 @@ func release(ctx context.Context, r *plugin.Request, socket string, a *dhcprpc.A
 	return err
 }
 
-// del needs no valid configuration: the record has the socket.
+// del needs no valid configuration, because the record names the socket.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	rec, err := k.Records.Read(r.Network, r.Owner, name)
@@ -207,7 +209,8 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return k.Records.Remove(r.Network, r.Owner, name)
 }
 
-// socketOf is where the lease may be: the record's socket, else the configuration's.
+// socketOf returns the socket of the keeper that may have the lease: the record's socket or,
+// if there is no record, the configuration's.
 func socketOf(r *plugin.Request, rec *record.Record) string {
 	if rec != nil && rec.Socket != "" {
 		return rec.Socket
@@ -220,7 +223,7 @@ func socketOf(r *plugin.Request, rec *record.Record) string {
 	return conf.Socket()
 }
 
-// check expects the lease at the keeper and its addresses in the previous result.
+// check asks the keeper for the lease and compares its addresses with the previous result.
 func check(ctx context.Context, r *plugin.Request) error {
 	conf, args, err := prepare(r)
 	if err != nil {
@@ -233,7 +236,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		return noKeeper(err)
 	}
 	defer k.Close()
-	method := dhcprpc.Allocate // the reference's daemon has nothing else
+	method := dhcprpc.Allocate // the reference's daemon has no other method
 	if k.Ours {
 		method = dhcprpc.Check
 	}
@@ -244,8 +247,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return match(r, lease)
 }
 
-// match compares the lease with the previous result, if there is one. A server
-// may have changed the address meanwhile.
+// match compares the lease with the previous result, if there is one. The server may have
+// changed the address in between.
 func match(r *plugin.Request, lease *spec.Result) error {
 	if r.Prev() == nil {
 		return nil
@@ -259,7 +262,7 @@ func match(r *plugin.Request, lease *spec.Result) error {
 	return nil
 }
 
-// status succeeds when a keeper listens, or can be started.
+// status succeeds if a keeper listens or can be started.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := load(r)
 	if err != nil {

@@ -13,8 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// gc releases the leases of attachments that are gone: those with a record of ours, at any
-// keeper, and those that our keeper got for the reference's plugin.
+// gc releases the leases of attachments that are not valid. It finds them by our records,
+// whichever keeper they name. Our keeper also knows leases that it got for the reference's
+// plugin.
 func gc(ctx context.Context, r *plugin.Request) error {
 	err := kernel.Of(r).Sweep(ctx, r, func(rec *record.Record) error { return releaseRecorded(ctx, r, rec) })
 	if _, ok := r.Valid(); !ok {
@@ -28,7 +29,7 @@ func releaseRecorded(ctx context.Context, r *plugin.Request, rec *record.Record)
 	return release(ctx, r, socketOf(r, rec), args)
 }
 
-// collect passes the GC on to the configured keeper if it is ours.
+// collect passes the GC to the configured keeper, if the keeper is ours.
 func collect(ctx context.Context, r *plugin.Request) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

@@ -14,11 +14,11 @@ import (
 	"syscall"
 )
 
-// program is the program that keeps leases.
+// program is the name of the program that keeps leases.
 const program = "patchbayd"
 
-// findKeeper returns the path of patchbayd: beside this program, in PATH, or where packages
-// put it.
+// findKeeper returns the path of patchbayd. It looks next to this program, in PATH, and where
+// packages install it.
 func findKeeper() (string, error) {
 	candidates := []string{program}
 	if self, err := os.Executable(); err == nil {
@@ -35,8 +35,8 @@ func findKeeper() (string, error) {
 	return "", fmt.Errorf("find %s: not in %v: %w", program, candidates, os.ErrNotExist)
 }
 
-// startKeeper starts a keeper that detaches itself, and returns when its socket exists.
-// When several start at once one of them remains.
+// startKeeper starts a keeper and returns when the keeper's socket exists. The keeper detaches
+// itself. If several processes start one at once, only one keeper remains.
 func startKeeper(ctx context.Context, socket string) error {
 	path, err := findKeeper()
 	if err != nil {
@@ -51,9 +51,9 @@ func startKeeper(ctx context.Context, socket string) error {
 	return nil
 }
 
-// Daemon is `dhcp daemon`, with which units for the reference start its keeper: this
-// process becomes patchbayd with the same arguments. It returns only when that fails, with
-// the exit status.
+// Daemon implements `dhcp daemon`, the command with which the reference's service units start
+// its keeper. It turns this process into patchbayd with the same arguments. It returns only if
+// that fails; then it returns the exit status.
 func Daemon(args []string, stderr io.Writer) int {
 	path, err := findKeeper()
 	if err == nil {

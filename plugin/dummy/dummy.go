@@ -1,8 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dummy is the plugin `dummy`: a device that drops what it sends, for addresses of
-// a container that must not depend on any link. The kernel needs CONFIG_DUMMY.
+// Package dummy is the plugin `dummy`. It makes a device that drops everything it sends. Such
+// a device holds addresses of a container that must not depend on any link. The kernel needs
+// CONFIG_DUMMY.
 package dummy
 
 import (
@@ -44,13 +45,13 @@ var Plugin = plugin.Plugin{
 // Conf is the configuration.
 type Conf struct {
 	IPAM struct {
-		// Type is the IPAM plugin, required; the section's other keys are its own.
-		// Reference: same.
+		// Type is the IPAM plugin and is required. The other keys of the section belong to that
+		// plugin. Reference: same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is set.
-	// Reference: ignored, the result has IPAM's.
+	// DNS replaces IPAM's DNS settings if any of its keys is set. Reference: ignored, the result
+	// has IPAM's.
 	DNS spec.DNS `json:"dns"`
 }
 
@@ -62,7 +63,7 @@ func (c *Conf) Load(*plugin.Request) error {
 	return nil
 }
 
-// validate checks the answers that IPAM would give.
+// validate checks the configuration against the addresses that IPAM would give.
 func validate(r *plugin.Request) error { return endpoint.ValidateSegment(r, 0) }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -73,8 +74,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return single(r, endpoint.AddressesOf(r).Container()).Attach(ctx, r, env)
 }
 
-// single is the attachment. The address of a new one is derived from the owner, so that a
-// repeated ADD gives the same.
+// single describes the attachment. A new interface gets a MAC derived from the owner, so a
+// repeated ADD gives the same MAC.
 func single(r *plugin.Request, mac net.HardwareAddr) *endpoint.Single {
 	link := netstate.Child{
 		Kind: &netlink.Dummy{}, Name: r.IfName, Temp: endpoint.TempName(r.Owner), MasterIn: netstate.Sandbox,

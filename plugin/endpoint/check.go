@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Found reads the pair of an attachment from the previous result. The host's end is the
-// peer of the container's interface, and must be in the result too.
+// Found reads the pair of an attachment from the previous result. The host's end is the peer
+// of the container's interface. It must be in the result too.
 func Found(r *plugin.Request, env *netstate.Env) (*Pair, error) {
 	inside, err := findInside(r, env)
 	if err != nil {
@@ -52,8 +52,8 @@ func Found(r *plugin.Request, env *netstate.Env) (*Pair, error) {
 	return nil, spec.Errorf(spec.CodeInternal, "CNI veth created for %s was not found in prevResult: its peer is %s", r.IfName, peer.Attrs().Name)
 }
 
-// findInside returns the result's entry for the interface in the namespace. Two paths may
-// lead to the same namespace.
+// findInside returns the result's entry for the interface in the namespace. It accepts another
+// path of the same namespace.
 func findInside(r *plugin.Request, env *netstate.Env) (spec.Interface, error) {
 	sandbox := ""
 	for _, i := range r.Prev().Interfaces {
@@ -82,8 +82,8 @@ func sameNS(path string, ns *netns.NS) bool {
 	return err == nil && a == b
 }
 
-// MACOf returns the Ethernet address that a result has for an interface of the host; nil
-// when it has none.
+// MACOf returns the Ethernet address of a host interface in a result, or nil if the result has
+// none.
 func MACOf(result *spec.Result, name string) (net.HardwareAddr, error) {
 	for _, i := range result.Interfaces {
 		if i.Name == name && i.Sandbox == "" {
@@ -93,10 +93,10 @@ func MACOf(result *spec.Result, name string) (net.HardwareAddr, error) {
 	return nil, nil
 }
 
-// Check compares the kernel with a state, and with it the table that all forwarded traffic
-// passes. It leaves the firewall out where the reference plugin made the attachment: then
-// no record exists, the host's end has no mark of ours, and the reference's masquerade
-// serves as well as ours.
+// Check compares the kernel with a state. It also checks the table that all forwarded traffic
+// passes. If the reference plugin made the attachment, Check skips the firewall, because the
+// reference's masquerade is as good as ours. It recognises such an attachment: no record
+// exists, and the host's end has no mark of ours.
 func Check(ctx context.Context, r *plugin.Request, env *netstate.Env, s netstate.State) error {
 	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil {
@@ -151,7 +151,7 @@ func inFirewall(o netstate.Object) bool {
 	return false
 }
 
-// Ready is the part of STATUS that checks whether an ADD can write its record.
+// Ready checks for STATUS whether an ADD can write its record.
 func Ready(r *plugin.Request) error {
 	if err := kernel.Of(r).Records.Ready(r.Network); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "no record can be written: %w", err)
@@ -159,7 +159,7 @@ func Ready(r *plugin.Request) error {
 	return nil
 }
 
-// FirewallReady is the part of STATUS that checks whether we may use nftables.
+// FirewallReady checks for STATUS whether we may use nftables.
 func FirewallReady(r *plugin.Request) error {
 	if err := kernel.Of(r).NFT.Status(); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "the firewall cannot be used: %w", err)

@@ -20,14 +20,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Child is an attachment whose interface is a link on top of another one, its master. It
-// has the common code of macvlan, ipvlan and vlan.
+// Child is an attachment whose interface is a link on top of another link, its master. The
+// plugins macvlan, ipvlan and vlan share this code.
 type Child struct {
 	Kind        netlink.Link // see netstate.Child
-	Master      string       // "": the interface of the default route
+	Master      string       // "" means the interface of the default route
 	InContainer bool         // the master is in the container
-	MTU         int          // bytes; 0 is the master's
-	AnyMTU      bool         // it may exceed the master's
+	MTU         int          // bytes; 0 means the master's MTU
+	AnyMTU      bool         // the MTU may be larger than the master's
 	MAC         net.HardwareAddr
 	DAD         bool     // look for duplicates of IPv6 addresses
 	NoARP       bool     // neighbours do not resolve the link's addresses
@@ -36,7 +36,7 @@ type Child struct {
 	Addresses *spec.Result // used instead of IPAM's answer; may be nil
 }
 
-// Attach is the ADD.
+// Attach performs the ADD.
 func (c *Child) Attach(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *Child) Attach(ctx context.Context, r *plugin.Request) (*spec.Result, er
 	return c.single(c.Link(r.Owner, r.IfName, r.NetNS)).Attach(ctx, r, env)
 }
 
-// prepare refuses impossible configurations before it changes anything.
+// prepare refuses configurations that cannot work, before it changes anything.
 func (c *Child) prepare(r *plugin.Request, env *netstate.Env) error {
 	if t := r.Head.IPAM.Type; t != "" {
 		if err := spec.ValidatePluginType(t); err != nil {
@@ -69,7 +69,7 @@ func (c *Child) prepare(r *plugin.Request, env *netstate.Env) error {
 	return c.fits(master)
 }
 
-// fits refuses an MTU that a link on this master cannot have.
+// fits returns an error if a link on this master cannot have the MTU.
 func (c *Child) fits(master netlink.Link) error {
 	if most := master.Attrs().MTU; c.MTU < 0 || c.MTU > most && !c.AnyMTU {
 		return spec.Invalid("invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, most)
@@ -77,7 +77,7 @@ func (c *Child) fits(master netlink.Link) error {
 	return ValidateMTU(c.MTU)
 }
 
-// ValidateMaster refuses the name of a link that can be no master.
+// ValidateMaster returns an error if no master can have this name.
 func ValidateMaster(name string) error {
 	if name == "lo" {
 		return spec.Invalid("invalid master %q: no link can be on lo", name)
@@ -85,7 +85,7 @@ func ValidateMaster(name string) error {
 	return nil
 }
 
-// noMaster is the error for a missing master, in the reference's words.
+// noMaster returns the error for a missing master, with the reference's text.
 func noMaster(name string, err error) error {
 	if nl.IsNotFound(err) {
 		return spec.Invalid("failed to lookup master %q: Link not found", name)
@@ -100,8 +100,8 @@ func (c *Child) where() netstate.Where {
 	return netstate.Host
 }
 
-// Link is the object that creates the link of an attachment, at first under a name derived
-// from the owner.
+// Link returns the object that creates the link of an attachment. The link is first created
+// under a name derived from the owner.
 func (c *Child) Link(o owner.Key, ifName, netNS string) netstate.Child {
 	return netstate.Child{
 		Kind: c.Kind, Name: ifName, Temp: TempName(o), Master: c.Master, MasterIn: c.where(),
@@ -122,8 +122,8 @@ func (c *Child) Compile(link netstate.Child, ipam *spec.Result) (netstate.State,
 	return c.single(link).Compile(link.Name, link.NetNS, ipam)
 }
 
-// configure gives the link its settings, addresses and routes, and announces the addresses
-// on the segment.
+// configure gives the link its settings, addresses and routes. It announces the addresses on
+// the segment.
 func (c *Child) configure(name string, result *spec.Result) netstate.State {
 	s := c.settings(name, result.IPs)
 	var addrs []netip.Addr
@@ -145,10 +145,10 @@ func (c *Child) configure(name string, result *spec.Result) netstate.State {
 	return s
 }
 
-// settings announce IPv6 addresses, also those that the link gets from a router. Unlike a
-// bridge's port the link shares its segment with other hosts, so the kernel still looks for
-// duplicates of the addresses that it chooses itself; IPAM's addresses can be used at once
-// (pain 7).
+// settings makes the kernel announce IPv6 addresses, including addresses that the link gets
+// from a router. Unlike the port of a bridge, the link shares its segment with other hosts. So
+// the kernel still looks for duplicates of the addresses that it chooses itself. IPAM's
+// addresses can be used at once (pain 7).
 func (c *Child) settings(name string, ips []spec.IPConfig) netstate.State {
 	more := []netstate.LinkIPv6{{Link: name, Conf: nl.NdiscNotify, Value: 1}}
 	if c.DAD {
@@ -162,8 +162,8 @@ func (c *Child) settings(name string, ips []spec.IPConfig) netstate.State {
 	return netstate.State{netstate.IPv6{Where: netstate.Sandbox, List: more}}
 }
 
-// Check is CHECK without the IPAM plugin's part: it compares the kernel with the state that
-// an ADD would make of the previous result.
+// Check performs CHECK without the IPAM plugin's part. It compares the kernel with the state
+// that an ADD would make from the previous result.
 func (c *Child) Check(ctx context.Context, r *plugin.Request) error {
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {
@@ -174,7 +174,7 @@ func (c *Child) Check(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	link := c.Link(r.Owner, r.IfName, r.NetNS)
-	link.AnyMaster = c.Master == "" // the default route may have changed since
+	link.AnyMaster = c.Master == "" // the default route may have changed since the ADD
 	if link.MAC, err = parseMAC(inside); err != nil {
 		return err
 	}
@@ -189,8 +189,8 @@ func (c *Child) Check(ctx context.Context, r *plugin.Request) error {
 	return kernel.Check(ctx, env, state)
 }
 
-// addressesOf is a result with the addresses of one interface only: a later plugin may have
-// added others.
+// addressesOf returns a result with the addresses of one interface only, because a later
+// plugin may have added other interfaces.
 func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
 	out := *result
 	out.IPs = nil
@@ -202,9 +202,9 @@ func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
 	return &out
 }
 
-// Status reports whether an ADD could work: the kernel supports such links, the master exists
-// and its MTU is large enough, IPAM is ready. A master in a container, or chosen by a
-// chain, cannot be checked.
+// Status reports whether an ADD could work: the kernel supports such links, the master exists,
+// its MTU is large enough, and IPAM is ready. It cannot check a master inside a container or a
+// master that a chain chooses.
 func (c *Child) Status(r *plugin.Request, mayInherit bool) error {
 	if err := KernelMakes(r, c.Kind.Type()); err != nil {
 		return err
@@ -235,7 +235,7 @@ func (c *Child) masterReady(r *plugin.Request) error {
 	return c.fits(master)
 }
 
-// KernelMakes refuses a kind of link that the kernel does not support.
+// KernelMakes returns an error if the kernel does not support a kind of link.
 func KernelMakes(r *plugin.Request, kind string) error {
 	host, err := kernel.Of(r).Host()
 	if err == nil {
@@ -247,8 +247,8 @@ func KernelMakes(r *plugin.Request, kind string) error {
 	return nil
 }
 
-// defaultInterface is the link of the best default route of the main table, IPv4 before
-// IPv6. Of several next hops the first counts.
+// defaultInterface returns the link of the best default route in the main table. It prefers
+// IPv4 to IPv6. Of several next hops it uses the first.
 func defaultInterface(conn *nl.Conn) (string, error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		index, err := conn.DefaultLink(family, true)

@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// EnableIPv6 switches IPv6 on for the container's loopback and interface, and keeps
-// addresses while the interface is down. It is needed when, and only when, there is an IPv6
-// address. more settings are written in the same trip into the namespace.
+// EnableIPv6 switches IPv6 on for the container's loopback and interface, and keeps addresses
+// while the interface is down. It does nothing if there is no IPv6 address. It writes the
+// settings in more at the same time.
 func EnableIPv6(ifName string, ips []spec.IPConfig, more ...netstate.LinkIPv6) netstate.State {
 	if !HasFamily(ips, false) {
 		return nil
@@ -33,16 +33,17 @@ func EnableIPv6(ifName string, ips []spec.IPConfig, more ...netstate.LinkIPv6) n
 	}}
 }
 
-// NoRouters keeps router advertisements, which a container could send, from configuring a
-// link of the host (CVE-2020-10749). more settings are written with it.
+// NoRouters stops router advertisements from configuring a link of the host, because a
+// container could send them (CVE-2020-10749). It writes the settings in more at the same time.
 func NoRouters(link string, more ...netstate.LinkIPv6) netstate.Object {
 	list := append([]netstate.LinkIPv6{{Link: link, Conf: nl.AcceptRA, Value: 0}}, more...)
 	return netstate.IPv6{Where: netstate.Host, List: list}
 }
 
-// NoDuplicates lets a link of a pair between our own ends use its IPv6 addresses at once,
-// including the link-local one: until the kernel has looked for duplicates of that, 1-2 s,
-// it cannot solicit a neighbour and sends nothing.
+// NoDuplicates lets a link use its IPv6 addresses at once, without duplicate address
+// detection. It is for a veth pair whose two ends are ours. It includes the link-local
+// address. Until the kernel has checked that address, which takes 1-2 s, it cannot send
+// neighbour solicitations, and so no packets.
 func NoDuplicates(link string, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	if !HasFamily(ips, false) {
 		return nil
@@ -50,8 +51,8 @@ func NoDuplicates(link string, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	return []netstate.LinkIPv6{{Link: link, Conf: nl.AcceptDAD, Value: 0}}
 }
 
-// Answering waits until the kernel answers for IPv6 addresses of a link, so that the first
-// packet to them is not lost.
+// Answering waits until the kernel answers neighbour solicitations for a link's IPv6
+// addresses. Otherwise the first packet to them would be lost.
 func Answering(where netstate.Where, link string, addrs ...netip.Addr) netstate.State {
 	a := netstate.Answering{Where: where, Link: link}
 	for _, addr := range addrs {
@@ -65,7 +66,7 @@ func Answering(where netstate.Where, link string, addrs ...netip.Addr) netstate.
 	return netstate.State{a}
 }
 
-// Of lists the addresses, and their gateways.
+// Of returns the addresses and their gateways.
 func Of(ips []spec.IPConfig) (addrs, gateways []netip.Addr) {
 	for _, ip := range ips {
 		addrs = append(addrs, ip.Address.Addr())
@@ -76,14 +77,14 @@ func Of(ips []spec.IPConfig) (addrs, gateways []netip.Addr) {
 	return addrs, gateways
 }
 
-// Forwarding switches forwarding on for the families of the addresses, and records that it
-// was off. link is the host's link that the container's traffic enters through, failed the
-// text of a failure.
+// Forwarding switches forwarding on for the families of the addresses, and records that it was
+// off. link is the host's link through which the container's traffic enters. failed is the
+// text of the error if it fails.
 func Forwarding(ips []spec.IPConfig, link, failed, network string) netstate.Object {
 	return netstate.Forwarding{Link: link, IPv4: HasFamily(ips, true), IPv6: HasFamily(ips, false), Failed: failed, Network: network}
 }
 
-// HasFamily reports whether one of the addresses is of IPv4 (or else of IPv6).
+// HasFamily reports whether one of the addresses is IPv4 (v4 is true) or IPv6 (v4 is false).
 func HasFamily(ips []spec.IPConfig, v4 bool) bool {
 	for _, ip := range ips {
 		if ip.Address.Addr().Is4() == v4 {
@@ -93,8 +94,9 @@ func HasFamily(ips []spec.IPConfig, v4 bool) bool {
 	return false
 }
 
-// Routes are the routes of an IPAM result without duplicates. A route without a gateway
-// uses the first gateway of its family; without one it uses the link itself.
+// Routes returns the routes of an IPAM result without duplicates. A route without a gateway
+// gets the first gateway of its family. If the family has no gateway, the route uses the link
+// directly.
 func Routes(ifName string, result *spec.Result) (s []netstate.Route) {
 	for _, r := range result.Routes {
 		route := netstate.Route{
@@ -126,8 +128,8 @@ func firstGateway(ips []spec.IPConfig, v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// DNS is the DNS section of a result: the configuration's own settings when it has any,
-// even an empty list, else IPAM's.
+// DNS returns the DNS section of a result. If the configuration has any DNS setting, even an
+// empty list, it returns the configuration's. Otherwise it returns IPAM's.
 func DNS(conf, ipam spec.DNS) spec.DNS {
 	if conf.Nameservers != nil || conf.Search != nil || conf.Options != nil || conf.Domain != "" {
 		return conf
@@ -135,12 +137,13 @@ func DNS(conf, ipam spec.DNS) spec.DNS {
 	return ipam
 }
 
-// Outside is the key ipMasqOutside: prefixes that contain an address's network, such as
-// that of a network over many hosts, which contains one host's part. Traffic that leaves
-// the prefix around an address is masqueraded, rather than traffic that leaves the subnet.
+// Outside is the value of the key ipMasqOutside. It lists prefixes that contain an address's
+// network. For example, the network of many hosts contains the part of each host. Traffic is
+// masqueraded if it leaves the prefix around an address, and not already if it leaves the
+// subnet.
 type Outside []netip.Prefix
 
-// Validate refuses strings that are no prefix.
+// Validate returns an error for a string that is not a prefix.
 func (o Outside) Validate() error {
 	for _, p := range o {
 		switch {
@@ -153,8 +156,8 @@ func (o Outside) Validate() error {
 	return nil
 }
 
-// around is an address with the length of the widest prefix that contains it, its own or a
-// listed one.
+// around returns an address with the length of the widest prefix that contains it. The prefix
+// is the address's own or a listed one.
 func (o Outside) around(address netip.Prefix) (wide netip.Prefix, listed bool) {
 	wide = address
 	for _, p := range o {
@@ -168,10 +171,10 @@ func (o Outside) around(address netip.Prefix) (wide netip.Prefix, listed bool) {
 	return wide, listed
 }
 
-// Masquerade gives traffic that leaves the networks of the addresses the host's address:
-// with all, for every address, else for those in a prefix of outside. It belongs to the
-// attachment, so it does not affect other networks, neither one within its range nor one
-// around it.
+// Masquerade returns elements that give traffic leaving the networks of the addresses the
+// host's address. If all is set, it does so for every address, otherwise only for addresses in
+// a prefix of outside. The elements belong to the attachment, so they do not affect other
+// networks, even if the networks contain each other.
 func Masquerade(ips []spec.IPConfig, all bool, outside Outside, comment string) (s netstate.State) {
 	for _, ip := range ips {
 		network, listed := outside.around(ip.Address)
@@ -185,14 +188,14 @@ func Masquerade(ips []spec.IPConfig, all bool, outside Outside, comment string) 
 	return s
 }
 
-// lostMasquerade returns all elements that Masquerade may have made for an address, for a
-// DEL whose record is lost.
+// lostMasquerade returns all elements that Masquerade may have made for an address. It serves
+// a DEL whose record is lost.
 func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
 	var conf struct {
 		Outside Outside `json:"ipMasqOutside"`
 	}
 	if err := r.Decode(&conf); err != nil {
-		conf.Outside = nil // a configuration that became invalid must not stop the removal
+		conf.Outside = nil // a configuration that is no longer valid must not stop the removal
 	}
 	network, _ := conf.Outside.around(address)
 	if network == address {
@@ -201,6 +204,6 @@ func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
 	return nft.Masqueraded(network, Comment(r), address)
 }
 
-// factMasquerade is the prefix of the facts that schema 1 of the firewall used instead,
-// followed by the subnet.
+// factMasquerade is the prefix of the names of facts that schema 1 of the firewall used
+// instead of elements. The subnet follows.
 const factMasquerade = "masquerade-"

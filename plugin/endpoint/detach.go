@@ -23,15 +23,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Detach is the DEL of a plugin that makes a veth pair. Each step runs even if another
-// failed: the firewall first, so that no rule names an address that IPAM may give to
-// another attachment, then the link, the address, the record (see takeAndRelease). lost are
-// the elements that the attachment would have, for when its record is lost.
+// Detach performs the DEL of a plugin that makes a veth pair. Each step runs even if another
+// one failed. The order is: firewall, link, address, record (see takeAndRelease). The firewall
+// comes first, so that no rule contains an address that IPAM may give to another attachment.
+// lost has the elements that the attachment would have; they are removed if its record is
+// lost.
 func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	k := kernel.Of(r)
 	env, err := k.Env(r)
 	if err != nil {
-		kernel.Warn(r, err) // the host's side is enough
+		kernel.Warn(r, err) // the work on the host's side is enough
 		env, err = k.HostEnv(r)
 	}
 	if err != nil {
@@ -43,10 +44,10 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	})
 }
 
-// takeAndRelease removes what the plugin made and releases the address, each whether or not
-// the other fails. The address goes last, since another attachment may get it from then on.
-// But an IPAM plugin that works through the interface is called while the interface exists:
-// dhcp reaches the server through it.
+// takeAndRelease removes what the plugin made and releases the address. It does each even if
+// the other fails. Normally it releases the address last, because another attachment may get
+// the address then. But an IPAM plugin that works through the interface must be called first;
+// dhcp reaches the server through the interface.
 func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
 	if IPAMNeedsLink(r.Head.IPAM.Type) {
 		err := releaseAddress(ctx, r)
@@ -56,8 +57,8 @@ func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) e
 	return errors.Join(err, releaseAddress(ctx, r))
 }
 
-// releaseAddress calls the IPAM plugin of the configuration, and the record's when the
-// configuration has changed since.
+// releaseAddress calls the IPAM plugin of the configuration. If the configuration no longer
+// has one, it calls the IPAM plugins that have a record of the attachment.
 func releaseAddress(ctx context.Context, r *plugin.Request) error {
 	if r.Head.IPAM.Type != "" {
 		return r.IPAM(ctx, spec.Del)
@@ -75,10 +76,10 @@ func releaseAddress(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(errs...)
 }
 
-// withoutRecord is what the owner alone determines: the names of links and the facts that
-// it references, and, when its addresses are unknown, its elements. Attachments of the
-// reference plugin have no record either, so DEL also looks for what it left in the
-// firewall.
+// withoutRecord makes a record from what the owner alone determines: the names of links, and
+// the facts that the owner holds. If the attachment's addresses are not known, it also
+// searches for the owner's elements. Attachments of the reference plugin have no record
+// either. So it also queues the removal of what the reference left in the firewall.
 func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, lost []nft.Element) *record.Record {
 	rec := &record.Record{}
 	for n := range byte(candidates) {
@@ -103,7 +104,8 @@ func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, lost 
 	return rec
 }
 
-// addresses returns those of the previous result, else those of the interface.
+// addresses returns the addresses of the previous result or, if there is none, those of the
+// interface.
 func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Prefix) {
 	if prev := r.Prev(); prev != nil {
 		for _, ip := range prev.IPs {
@@ -130,8 +132,8 @@ func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Prefix) {
 	return addrs
 }
 
-// Collect is the GC of a plugin that makes a veth pair: the work of DEL for every record of
-// the network that is not on the list of valid attachments.
+// Collect performs the GC of a plugin that makes a veth pair. It does the work of DEL for
+// every record of the network whose attachment is not valid.
 func Collect(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	env, err := k.HostEnv(r)
@@ -150,15 +152,15 @@ func Collect(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(err, lost, k.SweepAbandoned(ctx, r))
 }
 
-// takeDown removes everything from the kernel. The firewall's removals may take effect
-// while the link is being deleted, but have taken effect when it returns. The elements that
-// keep a network internal go after the link.
+// takeDown removes everything from the kernel. The firewall removes elements while the link is
+// being deleted, but all are gone when takeDown returns. The elements that keep a network
+// internal are removed after the link.
 func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record) error {
 	var errs []error
 	k.Withdraw(rec)
 	err := k.NFT.Start(ctx)
 	if err != nil && len(rec.Elements)+len(rec.Shared) == 0 {
-		err = nil // no rights for nftables, and nothing of ours in it
+		err = nil // we may not use nftables, and nothing of ours is in it
 	}
 	errs = append(errs, err)
 	if err = deletePair(env, rec); err == nil {
@@ -169,8 +171,8 @@ func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *rec
 	return errors.Join(append(errs, err, k.NFT.Commit(ctx))...)
 }
 
-// deletePair deletes the pair by its host end, else by the container's: the names of the
-// reference's host ends are random.
+// deletePair deletes the pair by its host end. If that is not found, it deletes the pair by
+// the container's end, because the reference gives host ends random names.
 func deletePair(env *netstate.Env, rec *record.Record) error {
 	for _, name := range rec.Links {
 		link, err := env.Host.Link(name)
@@ -190,15 +192,16 @@ func deletePair(env *netstate.Env, rec *record.Record) error {
 	return deleteInside(env, rec)
 }
 
-// belongs reports whether a link under a name of the owner is the owner's. A link without a
-// mark is: an ADD ended between making and marking it.
+// belongs reports whether a link with a name of the owner belongs to the owner. A link without
+// a mark does, because its ADD ended before it wrote the mark.
 func belongs(link netlink.Link, o owner.Key) bool {
 	theirs, marked := owner.FromAlias(link.Attrs().Alias)
 	return link.Type() == "veth" && (!marked || theirs == o)
 }
 
-// deleteInside deletes the interface in the container unless it is another attachment's: a
-// runtime also calls DEL after an ADD that was refused because the interface existed.
+// deleteInside deletes the interface in the container, unless it belongs to another
+// attachment. That happens because a runtime also calls DEL after an ADD that was refused
+// because the interface existed.
 func deleteInside(env *netstate.Env, rec *record.Record) error {
 	link, err := env.Sandbox.Link(rec.IfName)
 	if nl.IsNotFound(err) {
@@ -220,27 +223,27 @@ func deleteInside(env *netstate.Env, rec *record.Record) error {
 	return netstate.DeleteLink(env.Sandbox, link)
 }
 
-// Remover removes what a plugin put into a container's namespace. rec is nil when there is
-// no record.
+// Remover removes what a plugin put into a container's namespace. rec is nil if there is no
+// record.
 type Remover func(ctx context.Context, at Place, rec *record.Record) error
 
-// Place is the namespace of a container that is being detached.
+// Place is the namespace from which a container's interface is removed.
 type Place struct {
-	Conn *nl.Conn // nil: the namespace is gone
-	// Old means that the path is from a record, not from the runtime. Another namespace may
-	// have the path by now: only a marked interface is ours.
+	Conn *nl.Conn // nil if the namespace is gone
+	// Old means that only a record names the path and the runtime does not. Another namespace may
+	// have the path by now, so only an interface with our mark is ours.
 	Old bool
 }
 
-// DetachLink is the DEL of a Single that made its interface. kind is the library's name of
-// it ("tuntap"): an interface of the reference plugin has no mark, and one of another kind
-// belongs to another program. If only a record knows the namespace,
-// DetachLink also leaves an interface alone that has the name but no mark.
+// DetachLink performs the DEL of a Single that made its interface. kind is the netlink
+// library's name of the interface's kind ("tuntap"). An interface of the reference plugin has
+// no mark, so the kind decides: an interface of another kind belongs to another program. If
+// only a record names the namespace, DetachLink does not touch an interface without a mark.
 func DetachLink(ctx context.Context, r *plugin.Request, kind string) error {
 	return DetachSingle(ctx, r, deleteLink(r, kind))
 }
 
-// CollectLinks is its GC.
+// CollectLinks performs the GC of a Single that made its interface.
 func CollectLinks(ctx context.Context, r *plugin.Request, kind string) error {
 	return CollectSingle(ctx, r, deleteLink(r, kind))
 }
@@ -248,7 +251,7 @@ func CollectLinks(ctx context.Context, r *plugin.Request, kind string) error {
 func deleteLink(r *plugin.Request, kind string) Remover {
 	return func(_ context.Context, at Place, rec *record.Record) error {
 		if at.Conn == nil {
-			return nil // it was deleted with the namespace
+			return nil // the kernel deleted it with the namespace
 		}
 		o, ifName := r.Owner, r.IfName
 		if rec != nil {
@@ -265,11 +268,12 @@ func deleteLink(r *plugin.Request, kind string) Remover {
 	}
 }
 
-// TempName is the first name of a new interface in the container. It derives from the
-// owner, so that DEL finds one without a mark.
+// TempName returns the first name of a new interface in the container. It is derived from the
+// owner, so DEL finds the interface even without a mark.
 func TempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
 
-// own finds the owner's interface by its name, or by its mark if the container renamed it.
+// own finds the owner's interface by its name. If the container renamed it, own finds it by
+// its mark.
 func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error) {
 	link, err := at.Conn.Link(ifName)
 	if err == nil && link.Type() == kind {
@@ -284,8 +288,8 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 	return at.Conn.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == o.Alias() && l.Type() == kind })
 }
 
-// DetachSingle is the DEL of a Single: it calls take and IPAM (see takeAndRelease), and
-// deletes the record last, unless take fails with kernel.ErrUnfinished.
+// DetachSingle performs the DEL of a Single. It calls take and the IPAM plugin (see
+// takeAndRelease). It deletes the record last, unless take fails with kernel.ErrUnfinished.
 func DetachSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {
@@ -305,8 +309,8 @@ func DetachSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	})
 }
 
-// openPlace opens a namespace that may be gone. The process's own is no container's: a path
-// below /proc leads to another one when a process id is used again.
+// openPlace opens a namespace that may be gone. It refuses the namespace of this process. A
+// path in /proc leads to another process when the kernel uses a process id again, and may then lead to the host's namespace.
 func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
 	if path == "" {
 		return nil
@@ -324,8 +328,8 @@ func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
 	return nil
 }
 
-// CollectSingle is the GC of a Single: it calls take for each record that is not on the
-// list of valid attachments.
+// CollectSingle performs the GC of a Single. It calls take for each record whose attachment is
+// not valid.
 func CollectSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	err := k.Sweep(ctx, r, func(rec *record.Record) error {

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpoint is the common part of the plugins that make a veth pair: names and
-// Ethernet addresses derived from the owner, addresses and routes of an IPAM result as
-// objects, masquerade, and DEL and GC, which find everything without namespace, previous
-// result or configuration.
+// Package endpoint has the common code of the plugins that make a link for a container. It
+// derives names and Ethernet addresses from the owner, and turns an IPAM result into objects
+// for addresses, routes and masquerade. Its DEL and GC find everything even without the
+// namespace, the previous result and the configuration.
 package endpoint
 
 import (
@@ -28,25 +28,25 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// linkPrefix is the prefix of the names of host ends, as the reference's: tools such as
-// NetworkManager leave "veth*" alone.
+// linkPrefix is the prefix of the names of host ends. The reference uses the same, and tools
+// such as NetworkManager do not touch "veth*".
 const linkPrefix = "veth"
 
-// candidates is how many names an owner has on the host, in case the first ones are taken.
+// candidates is how many names an owner can have on the host. The first names may be taken.
 const candidates = 4
 
-// Pair names the two ends of an attachment.
+// Pair names the two ends of an attachment's veth pair.
 type Pair struct {
 	Owner   owner.Key
-	Host    string // the host's end
-	IfName  string // the container's end
+	Host    string // name of the host's end
+	IfName  string // name of the container's end
 	NetNS   string
 	HostMAC net.HardwareAddr
-	MAC     net.HardwareAddr // of the container's end
+	MAC     net.HardwareAddr // MAC of the container's end
 }
 
-// New chooses the names of a new pair. Before it changes anything it refuses an attachment
-// or an interface that already exists.
+// New chooses the names of a new pair. It returns an error if the attachment or the interface
+// already exists, before it changes anything.
 func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Addresses) (*Pair, error) {
 	p := &Pair{Owner: r.Owner, IfName: r.IfName, NetNS: r.NetNS, HostMAC: macs.Host(), MAC: macs.Container()}
 	_, err := env.Sandbox.Link(r.IfName)
@@ -60,8 +60,8 @@ func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Address
 	return p, err
 }
 
-// Lost describes the pair of a DEL whose record is lost: the usual name, and the address of
-// the previous result, else the derived one.
+// Lost describes the pair for a DEL whose record is lost. It uses the usual name. The MAC is
+// that of the previous result or, if there is none, the derived one.
 func Lost(r *plugin.Request) *Pair {
 	p := &Pair{Owner: r.Owner, Host: r.Owner.LinkName(linkPrefix, 0), MAC: AddressesOf(r).Container()}
 	if r.Prev() == nil {
@@ -75,7 +75,7 @@ func Lost(r *plugin.Request) *Pair {
 	return p
 }
 
-// freeName returns the owner's first unused name.
+// freeName returns the owner's first name that is not in use.
 func freeName(ctx context.Context, r *plugin.Request, env *netstate.Env) (string, error) {
 	for n := range byte(candidates) {
 		name := r.Owner.LinkName(linkPrefix, n)
@@ -86,16 +86,18 @@ func freeName(ctx context.Context, r *plugin.Request, env *netstate.Env) (string
 	return "", fmt.Errorf("failed to find a unique veth name")
 }
 
-// A namespace whose processes and sockets have just ended lives some milliseconds longer,
-// until the kernel has released the last socket. isFree waits for that.
+// After the last process and socket of a namespace have ended, the namespace exists some
+// milliseconds longer, until the kernel has released the last socket. isFree waits for this
+// time.
 const (
 	endingTries = 100
 	endingWait  = 5 * time.Millisecond
 )
 
-// isFree reports whether the attachment may use a name. A link of the owner itself is the
-// attachment: a second ADD is an error, unless the namespace of the first is gone, or is
-// just ending, and the kernel has not deleted its links yet.
+// isFree reports whether the attachment may use a name. If a link with the name has the
+// owner's mark, the attachment exists already, and a second ADD is an error. But if the
+// namespace of the first ADD is gone or just ending, isFree deletes the link, which the kernel
+// has not deleted yet.
 func isFree(ctx context.Context, r *plugin.Request, env *netstate.Env, name string) (bool, error) {
 	for try := 1; ; try++ {
 		link, err := env.Host.Link(name)
@@ -114,7 +116,7 @@ func isFree(ctx context.Context, r *plugin.Request, env *netstate.Env, name stri
 	}
 }
 
-// attachedIn returns the namespace of our record.
+// attachedIn returns the namespace in our record.
 func attachedIn(r *plugin.Request) string {
 	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil || rec == nil || rec.NetNS == "" {
@@ -123,9 +125,10 @@ func attachedIn(r *plugin.Request) string {
 	return rec.NetNS
 }
 
-// orphaned reports whether the namespace of a link's other end is gone: nothing holds it, or
-// the namespace in our record is dead. When the record has the request's path, that path
-// leads to another namespace by now if the link's other end is not in it.
+// orphaned reports whether the namespace of a link's other end is gone. It is gone if nothing
+// holds it, or if the namespace in our record is dead. If the record has the path of this
+// request, the path may lead to a new namespace. That is the case if the link's other end is
+// not in it.
 func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
 	if at := link.Attrs(); link.Type() == "veth" && at.NetNsID >= 0 && !env.Host.Lives(at.NetNsID) {
 		return true
@@ -142,29 +145,29 @@ func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
 	return state == life.Dead
 }
 
-// Addresses derives locally administered Ethernet addresses. They are stable when an ADD is
-// repeated, and different on every node and after every boot (clones of a machine share
-// everything but the boot id).
+// Addresses derives locally administered Ethernet addresses. A repeated ADD gets the same
+// addresses. They differ on every node and after every boot. (Clones of a machine have
+// everything in common except the boot id.)
 type Addresses struct {
 	boot  string
 	owner owner.Key
 }
 
-// AddressesOf reads the boot id; without one the addresses derive from the rest.
+// AddressesOf reads the boot id. If it cannot be read, the addresses are derived without it.
 func AddressesOf(r *plugin.Request) Addresses {
 	id, _ := clock.BootID(r.Session.Paths.Proc)
 	return Addresses{boot: id, owner: r.Owner}
 }
 
-// Host is the address of the host's end.
+// Host returns the MAC of the host's end.
 func (a Addresses) Host() net.HardwareAddr { return deriveMAC(a.boot, string(a.owner), "host") }
 
-// Container is the address of the container's end.
+// Container returns the MAC of the container's end.
 func (a Addresses) Container() net.HardwareAddr {
 	return deriveMAC(a.boot, string(a.owner), "container")
 }
 
-// Bridge is the fixed address of a new bridge.
+// Bridge returns the fixed MAC of a new bridge.
 func (a Addresses) Bridge(name string) net.HardwareAddr { return deriveMAC(a.boot, "bridge", name) }
 
 func deriveMAC(parts ...string) net.HardwareAddr {
@@ -177,14 +180,15 @@ func deriveMAC(parts ...string) net.HardwareAddr {
 	return mac
 }
 
-// Veth is the object that creates the pair. mtu is in bytes, 0 for the kernel's default.
+// Veth returns the object that creates the pair. mtu is in bytes; 0 means the kernel's
+// default.
 func (p *Pair) Veth(mtu int) netstate.Veth {
 	return netstate.Veth{
 		Name: p.Host, Peer: p.IfName, MTU: mtu, MAC: p.HostMAC, PeerMAC: p.MAC, Owner: p.Owner, NetNS: p.NetNS,
 	}
 }
 
-// Note records what a state has in the firewall.
+// Note copies what a state has in the firewall into the record.
 func Note(rec *record.Record, s netstate.State) {
 	for _, o := range s {
 		switch o := o.(type) {
@@ -196,12 +200,12 @@ func Note(rec *record.Record, s netstate.State) {
 	}
 }
 
-// Comment is the comment of the attachment's elements.
+// Comment returns the comment of the attachment's firewall elements.
 func Comment(r *plugin.Request) string {
 	return nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)
 }
 
-// Describe fills name, address and MTU of a link into a result's interface.
+// Describe sets name, MAC and MTU in a result's interface to those of the link.
 func Describe(env *netstate.Env, w netstate.Where, i *spec.Interface) error {
 	link, err := env.Link(w, i.Name)
 	if err != nil {

@@ -17,27 +17,27 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Single is an attachment of one interface that is only in the container's namespace: a
-// tap, a dummy, a device of the host.
+// Single is an attachment with one interface that exists only in the container's namespace: a
+// tap, a dummy, or a device of the host.
 type Single struct {
-	MAC    net.HardwareAddr // if known before; may be nil
-	Link   netstate.State   // creates the interface, down
-	Record *record.Record   // what DEL needs beyond names; may be nil
+	MAC    net.HardwareAddr // nil if not known before the ADD
+	Link   netstate.State   // creates the interface, which is down
+	Record *record.Record   // what DEL needs to know besides names; may be nil
 	DNS    spec.DNS         // from the configuration
-	MTU    int              // in bytes; 0: not known
+	MTU    int              // bytes; 0 means not known
 
-	// Addresses are used instead of asking IPAM; may be nil.
+	// Addresses, if set, are used instead of asking IPAM.
 	Addresses *spec.Result
-	// Configure replaces the function of that name; may be nil.
+	// Configure, if set, replaces the function Configure.
 	Configure func(ifName string, result *spec.Result) netstate.State
 
-	// Exists is the error when the container has an interface of the name.
+	// Exists is the error to return if the container already has an interface with this name.
 	Exists error
 }
 
-// Attach is the ADD. It calls an IPAM plugin that works through the interface, as dhcp
-// does, when the interface exists and is up, and others before, so that an exhausted pool
-// costs nothing.
+// Attach performs the ADD. Some IPAM plugins, such as dhcp, work through the interface; Attach
+// calls them after the interface exists and is up. It calls other IPAM plugins before it makes
+// the interface, so that an exhausted pool costs nothing.
 func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.Env) (*spec.Result, error) {
 	if err := s.begin(r, env); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.En
 	return result, Describe(env, netstate.Sandbox, &result.Interfaces[0])
 }
 
-// begin refuses an existing interface and writes the record.
+// begin returns an error if the interface exists; otherwise it writes the record.
 func (s *Single) begin(r *plugin.Request, env *netstate.Env) error {
 	if t := r.Head.IPAM.Type; t != "" {
 		if err := spec.ValidatePluginType(t); err != nil {
@@ -87,14 +87,15 @@ func (s *Single) begin(r *plugin.Request, env *netstate.Env) error {
 	return kernel.Of(r).Record(r, cmp.Or(s.Record, &record.Record{}))
 }
 
-// IPAMNeedsLink reports whether an IPAM plugin may work through the container's interface: the
-// reference calls all of them when it exists, and only ours are known not to use it.
+// IPAMNeedsLink reports whether an IPAM plugin may work through the container's interface. It
+// returns false only for our own plugins that do not use it. The reference calls every IPAM
+// plugin after the interface exists.
 func IPAMNeedsLink(ipamType string) bool {
 	return ipamType != "" && ipamType != "host-local" && ipamType != "static"
 }
 
-// Compile computes the desired state, which begins with Link, and the result. It changes
-// nothing. Without IPAM (nil) the interface is only set up.
+// Compile computes the desired state and the result. The state begins with Link. Compile
+// changes nothing. If ipam is nil, the interface is only set up and gets no addresses.
 func (s *Single) Compile(ifName, sandbox string, ipam *spec.Result) (netstate.State, *spec.Result, error) {
 	result := &spec.Result{
 		Interfaces: []spec.Interface{{Name: ifName, Mac: s.MAC.String(), Sandbox: sandbox}},
@@ -109,7 +110,7 @@ func (s *Single) Compile(ifName, sandbox string, ipam *spec.Result) (netstate.St
 	}
 	result.Routes, result.DNS = ipam.Routes, DNS(s.DNS, ipam.DNS)
 	for _, ip := range ipam.IPs {
-		ip.Interface = new(int) // the only one
+		ip.Interface = new(int) // the only interface has index 0
 		result.IPs = append(result.IPs, ip)
 	}
 	configure := s.Configure
@@ -119,8 +120,8 @@ func (s *Single) Compile(ifName, sandbox string, ipam *spec.Result) (netstate.St
 	return append(state, configure(ifName, result)...), result, nil
 }
 
-// Configure gives an interface of the container the addresses and routes of a result and
-// sets it up, so that the kernel announces it.
+// Configure gives a container's interface the addresses and routes of a result. Then it sets
+// the interface up, which makes the kernel announce it.
 func Configure(ifName string, result *spec.Result) netstate.State {
 	s := EnableIPv6(ifName, result.IPs, NoDuplicates(ifName, result.IPs)...)
 	for _, ip := range result.IPs {
@@ -133,15 +134,15 @@ func Configure(ifName string, result *spec.Result) netstate.State {
 	return s
 }
 
-// OnSegment is Configure for an interface on a segment with other hosts: it announces the
-// addresses there.
+// OnSegment works like Configure, but also announces the addresses. It serves an interface on
+// a segment with other hosts.
 func OnSegment(ifName string, result *spec.Result) netstate.State {
 	return new(Child).configure(ifName, result)
 }
 
-// FoundMAC is the Ethernet address that the previous result has for the container's
-// interface (nil: none). A result without an entry for this interface and namespace is an
-// error.
+// FoundMAC returns the Ethernet address of the container's interface in the previous result.
+// It returns nil if there is no previous result. It returns an error if the result has no
+// entry for this interface and namespace.
 func FoundMAC(r *plugin.Request, env *netstate.Env) (net.HardwareAddr, error) {
 	inside, err := findInside(r, env)
 	if err != nil {
@@ -150,7 +151,8 @@ func FoundMAC(r *plugin.Request, env *netstate.Env) (net.HardwareAddr, error) {
 	return parseMAC(inside)
 }
 
-// Check is the CHECK: IPAM's, then the state that the previous result describes.
+// Check performs CHECK. It first calls CHECK of the IPAM plugin and then compares the kernel
+// with the state that the previous result describes.
 func (s *Single) Check(ctx context.Context, r *plugin.Request, env *netstate.Env) error {
 	var ipam *spec.Result
 	if r.Head.IPAM.Type != "" {

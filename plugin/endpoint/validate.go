@@ -18,9 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// ValidateSamples calls fits with the answers that IPAM would give, as far as the
-// configuration decides them. fits returns the container's result for an answer;
-// ValidateSamples checks the routes of all results together.
+// ValidateSamples calls fits with each answer that IPAM would give, if the configuration
+// determines the answers. fits returns the container's result for an answer. ValidateSamples
+// then checks the routes of all results together.
 func ValidateSamples(r *plugin.Request, fits func(ipam *spec.Result) (*spec.Result, error)) error {
 	var results []*spec.Result
 	for _, sample := range r.Samples() {
@@ -36,8 +36,9 @@ func ValidateSamples(r *plugin.Request, fits func(ipam *spec.Result) (*spec.Resu
 	return validateRoutes(results)
 }
 
-// ValidateAnswer refuses early, for an interface of an MTU (0: not known), an answer of
-// IPAM that the kernel would refuse only after much else was made.
+// ValidateAnswer returns an error if the kernel would refuse IPAM's answer for an interface
+// with this MTU (0 means not known). Without this check, the kernel would refuse it only after
+// other objects were made.
 func ValidateAnswer(mtu int, ipam *spec.Result) error {
 	for i, ip := range ipam.IPs {
 		a := ip.Address.Addr()
@@ -58,9 +59,10 @@ func ValidateAnswer(mtu int, ipam *spec.Result) error {
 	return nil
 }
 
-// validateRoutes refuses a route through a gateway that the interface never reaches, by its
-// addresses or by an earlier route. Any range of a set may give the address: a gateway in
-// the subnet of one range serves the attachments with an address of that range.
+// validateRoutes returns an error for a route through a gateway that the interface can never
+// reach, neither by its addresses nor by an earlier route. Any range of a set may give the
+// address. So a gateway in the subnet of one range serves the attachments whose address is
+// from that range.
 func validateRoutes(results []*spec.Result) error {
 	var near []netip.Prefix
 	for _, result := range results {
@@ -91,22 +93,24 @@ func reachable(routes []netstate.Route, near []netip.Prefix) error {
 	return nil
 }
 
-// ValidateSegment checks IPAM's answers for the plugins of one interface on a segment.
+// ValidateSegment checks IPAM's answers for plugins that make one interface on a segment.
 func ValidateSegment(r *plugin.Request, mtu int) error {
 	return ValidateSamples(r, func(ipam *spec.Result) (*spec.Result, error) {
 		return ipam, ValidateAnswer(mtu, ipam)
 	})
 }
 
-// The MTUs, in bytes, that the kernel accepts: below the first it has no IPv4, below the
-// second no IPv6 (RFC 8200), above the last no interface.
+// These are the MTUs, in bytes, that the kernel accepts. An interface with an MTU below the
+// first has no IPv4, below the second no IPv6 (RFC 8200). No interface can have an MTU above
+// the last.
 const (
 	LeastMTU  = 68
 	LeastMTU6 = 1280
 	MostMTU   = 65535
 )
 
-// ValidateMTU refuses an MTU that no interface can have; 0 leaves it to the kernel.
+// ValidateMTU returns an error for an MTU that no interface can have. 0 is valid and means the
+// kernel's default.
 func ValidateMTU(mtu int) error {
 	if mtu != 0 && (mtu < LeastMTU || mtu > MostMTU) {
 		return spec.Invalid("invalid MTU %d: must be 0 (the kernel's) or between %d and %d", mtu, LeastMTU, MostMTU)
@@ -114,8 +118,8 @@ func ValidateMTU(mtu int) error {
 	return nil
 }
 
-// ValidateMAC refuses an Ethernet address that no interface can have. It does not check
-// addresses of other kinds of hardware.
+// ValidateMAC returns an error for an Ethernet address that no interface can have. It does not
+// check addresses of other kinds of hardware.
 func ValidateMAC(mac net.HardwareAddr) error {
 	switch {
 	case len(mac) != 6:
@@ -127,8 +131,8 @@ func ValidateMAC(mac net.HardwareAddr) error {
 	return nil
 }
 
-// ValidateNewName refuses names that the kernel accepts for no interface: two are
-// directories of sysctls, and with % it chooses another name itself.
+// ValidateNewName returns an error for a name that the kernel accepts for no interface. Two
+// names are directories of sysctls. If a name contains %, the kernel chooses another name.
 func ValidateNewName(name string) error {
 	if name == "all" || name == "default" {
 		return fmt.Errorf("the kernel has sysctls under the name %s, so no interface can have it", name)
@@ -139,8 +143,9 @@ func ValidateNewName(name string) error {
 	return nil
 }
 
-// WantedMAC is the Ethernet address that a caller asks for, nil when there is none: the
-// capability's (inRuntime) before args.cni.mac (inArgs) before MAC= in CNI_ARGS.
+// WantedMAC returns the Ethernet address that a caller asks for, or nil. The capability
+// (inRuntime) has priority over args.cni.mac (inArgs), which has priority over MAC= in
+// CNI_ARGS.
 func WantedMAC(r *plugin.Request, inRuntime, inArgs string) (net.HardwareAddr, error) {
 	arg, err := MACArg(r)
 	text := cmp.Or(inRuntime, inArgs, arg)
@@ -157,7 +162,7 @@ func WantedMAC(r *plugin.Request, inRuntime, inArgs string) (net.HardwareAddr, e
 	return mac, nil
 }
 
-// MACArg is MAC= in CNI_ARGS.
+// MACArg returns the value of MAC= in CNI_ARGS.
 func MACArg(r *plugin.Request) (string, error) {
 	args, err := r.CNIArgs()
 	mac, _ := spec.LookupArg(args, "MAC")

@@ -17,9 +17,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// accept plans how a FORWARD that drops identifies the container's packets: by the bridge
-// and the subnet, the same for all its containers, if the host has the subnet on that
-// bridge; else by the address alone.
+// accept plans how a FORWARD chain that drops packets recognises the container's packets. If
+// the host has the subnet on the container's bridge, the rule matches bridge and subnet; it is
+// the same for all containers of the subnet. Otherwise the rule matches only the container's
+// address.
 func (p *plan) accept(r *plugin.Request, env *netstate.Env) {
 	if p.acceptInside(r) {
 		return
@@ -42,8 +43,8 @@ func (p *plan) acceptSubnet(f record.Fact) {
 	}
 }
 
-// acceptInside plans accept for an internal network: only for traffic within its bridge.
-// Everything else is dropped, even when accepted.
+// acceptInside plans accept rules for an internal network: only traffic within its bridge.
+// Everything else is dropped, even if another rule accepts it.
 func (p *plan) acceptInside(r *plugin.Request) bool {
 	links, records := r.Prev().Interfaces, kernel.Of(r).Records
 	if !slices.ContainsFunc(links, func(i spec.Interface) bool { return i.Sandbox == "" && records.Stands(record.InternalFact(i.Name)) }) {
@@ -57,8 +58,8 @@ func (p *plan) acceptInside(r *plugin.Request) bool {
 	return true
 }
 
-// subnetFact is the fact of a subnet on a bridge. Its name contains the operator's chain
-// when that is not the default.
+// subnetFact returns the fact of a subnet on a bridge. If the operator's chain is not the
+// default, the fact's name contains it.
 func (p *plan) subnetFact(bridge string, subnet netip.Prefix, inside bool) record.Fact {
 	f := record.Fact{Name: factAccept + bridge + "-" + subnet.String(), Accepts: []netip.Prefix{subnet}, Bridge: bridge, Inside: inside}
 	if inside {
@@ -70,7 +71,7 @@ func (p *plan) subnetFact(bridge string, subnet netip.Prefix, inside bool) recor
 	return f
 }
 
-// adminChain is empty for the default chain.
+// adminChain returns the operator's chain, or "" for the default chain.
 func (p *plan) adminChain() string {
 	if p.conf.IptablesAdminChainName == iptnft.DefaultAdminChain {
 		return ""
@@ -78,9 +79,9 @@ func (p *plan) adminChain() string {
 	return p.conf.IptablesAdminChainName
 }
 
-// hostBridge is the bridge that the container's packets enter through, and the addresses
-// that the host has on it. A bridge in a VRF does not count: FORWARD sees the VRF. Nor does
-// a bridge that cannot be looked up: accepting by address always works.
+// hostBridge returns the bridge through which the container's packets enter, and the host's
+// addresses on that bridge. It skips a bridge in a VRF, because FORWARD sees the VRF. It also
+// skips a bridge that it cannot look up; accepting by address always works.
 func hostBridge(r *plugin.Request, env *netstate.Env) (name string, has []netip.Addr) {
 	links := r.Prev().Interfaces
 	if len(links) == 0 || links[0].Name == "" || links[0].Sandbox != "" {
@@ -104,8 +105,8 @@ func hostBridge(r *plugin.Request, env *netstate.Env) (name string, has []netip.
 	return name, has
 }
 
-// notYet are the addresses that a bridge will have once an explained ADD has made it. The
-// plugin bridge reports its host link as well.
+// notYet returns the addresses that a bridge will have after an ADD that is only explained. It
+// includes the host link of the plugin bridge.
 func notYet(prev *spec.Result) (has []netip.Addr) {
 	if len(prev.Interfaces) < 3 || prev.Interfaces[1].Sandbox != "" {
 		return nil
@@ -116,8 +117,8 @@ func notYet(prev *spec.Result) (has []netip.Addr) {
 	return has
 }
 
-// asAttached plans to accept what the record of the ADD says: the bridge may have changed
-// since, and an attachment of an earlier release had its subnet accepted from any link.
+// asAttached plans to accept what the record of the ADD says. The bridge may have changed
+// since the ADD, and an earlier release accepted the subnet from any link.
 func (p *plan) asAttached(k *kernel.Kernel, rec *record.Record) {
 	var facts []record.Fact
 	for _, name := range rec.Shared {

@@ -15,33 +15,30 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// Backend may be firewalld, or iptables, which means nftables without asking for
-	// firewalld (0.5 ms where there is a bus). Any other value is the default.
-	// Default: firewalld if it owns its name on the system bus, else nftables.
-	// Reference: needs iptables and ip6tables, and has no nftables.
+	// Backend may be firewalld, or iptables, which means nftables without asking for firewalld
+	// (saves 0.5 ms if there is a bus). Any other value means the default. Default: firewalld if
+	// it owns its name on the system bus, else nftables. Reference: needs iptables and ip6tables,
+	// and has no nftables.
 	Backend string `json:"backend"`
 
-	// IptablesAdminChainName is the operator's chain of overrides in the filter
-	// tables of iptables-nft where those drop; `inet patchbay` has one for itself,
-	// `admin`.
-	// Default: CNI-ADMIN.
-	// Reference: takes names that iptables cannot have.
+	// IptablesAdminChainName is a chain for the operator's own rules in the filter tables of
+	// iptables-nft. It is used if those tables drop packets; `inet patchbay` has its own chain,
+	// `admin`. Default: CNI-ADMIN. Reference: accepts names that iptables cannot have.
 	IptablesAdminChainName string `json:"iptablesAdminChainName"`
 
-	// FirewalldZone is the zone the container's addresses become sources of.
-	// Default: trusted.
-	// Reference: CHECK takes any answer; a reload of firewalld loses the sources for good.
+	// FirewalldZone is the zone to which the container's addresses are added as sources. Default:
+	// trusted. Reference: CHECK accepts any answer; after a reload of firewalld the sources are
+	// lost.
 	FirewalldZone string `json:"firewalldZone"`
 
-	// IngressPolicy is open, same-bridge (other bridges with a policy cannot reach this
-	// one) or isolated (nor can containers on this bridge reach each other). nftables
-	// enforces it with every backend.
-	// Default: open.
-	// Reference: never removes the rules of a bridge, and CHECK ignores them.
+	// IngressPolicy is open, same-bridge (other bridges with a policy cannot reach this one) or
+	// isolated (the containers on this bridge cannot reach each other either). nftables enforces
+	// it with every backend. Default: open. Reference: never removes the rules of a bridge, and
+	// CHECK ignores them.
 	IngressPolicy string `json:"ingressPolicy"`
 }
 
-// The values of Conf.
+// These are values of Conf's fields.
 const (
 	backendIPTables  = "iptables"
 	backendFirewalld = "firewalld"
@@ -59,7 +56,8 @@ func (c *Conf) Load(*plugin.Request) error {
 	return c.validate()
 }
 
-// xtNameMax is the longest name of an iptables chain (XT_FUNCTION_MAXNAMELEN less the NUL).
+// xtNameMax is the length of the longest name of an iptables chain (XT_FUNCTION_MAXNAMELEN
+// without the NUL).
 const xtNameMax = 28
 
 func (c *Conf) validate() error {
@@ -78,7 +76,8 @@ func (c *Conf) validate() error {
 	return nil
 }
 
-// plainName reports whether s has only characters that names of chains and zones may have.
+// plainName reports whether s has only characters that are allowed in names of chains and
+// zones.
 func plainName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -90,13 +89,13 @@ func plainName(s string) bool {
 	return s != ""
 }
 
-// isolates reports whether the policy concerns a bridge.
+// isolates reports whether the policy restricts traffic to a bridge.
 func (c *Conf) isolates() bool {
 	return c.IngressPolicy == policySameBridge || c.IngressPolicy == policyIsolated
 }
 
-// bridge is the bridge of a policy: the first interface of prevResult, where the plugin
-// bridge puts it.
+// bridge returns the bridge to which a policy applies. It is the first interface of
+// prevResult, where the plugin bridge puts it.
 func (c *Conf) bridge(prev *spec.Result) (string, error) {
 	if len(prev.Interfaces) == 0 {
 		return "", spec.Invalid(`interface needs to be set for ingress policy %q, make sure to chain "firewall" plugin with "bridge"`, c.IngressPolicy)
@@ -111,7 +110,8 @@ func (c *Conf) bridge(prev *spec.Result) (string, error) {
 	return name, nil
 }
 
-// sources are the container's addresses in firewalld's form: with the full prefix length.
+// sources returns the container's addresses as firewalld writes them, with the full prefix
+// length.
 func sources(prev *spec.Result) (out []netip.Prefix) {
 	for _, ip := range prev.IPs {
 		a := ip.Address.Addr()
@@ -120,7 +120,7 @@ func sources(prev *spec.Result) (out []netip.Prefix) {
 	return out
 }
 
-// subnets are the networks of the addresses, each once.
+// subnets returns the networks of the container's addresses, each once.
 func subnets(prev *spec.Result) (out []netip.Prefix) {
 	seen := make(map[netip.Prefix]bool)
 	for _, ip := range prev.IPs {
@@ -132,7 +132,7 @@ func subnets(prev *spec.Result) (out []netip.Prefix) {
 	return out
 }
 
-// doubts reports fields that Add silently ignores, as the reference does.
+// doubts warns about fields that ADD silently ignores, as the reference does.
 func doubts(r *plugin.Request) (list []string) {
 	c := plugin.ConfOf[Conf](r)
 	switch c.Backend {

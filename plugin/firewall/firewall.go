@@ -1,23 +1,23 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package firewall is the plugin `firewall`: it lets a container's traffic
-// through the host's firewall, and keeps networks apart where a policy asks for
-// it.
+// Package firewall is the plugin `firewall`. It lets a container's traffic through the host's
+// firewall. If a policy asks for it, it also keeps networks apart.
 //
-//   - Nothing in our table drops a container's traffic but a policy, so on most
-//     nodes there is nothing to accept. But what another table drops, ours cannot
-//     accept: where `filter FORWARD` of iptables-nft drops, by policy or by a
-//     rule, each subnet on a bridge, or each address elsewhere, gets its accept
-//     there, in DOCKER-USER or CNI-FORWARD, behind the operator's CNI-ADMIN. A
-//     FORWARD of iptables-legacy that drops is out of reach: ADD warns and
-//     STATUS fails.
-//   - ingressPolicy is two sets of bridges in the table `inet patchbay`; the
-//     operator's overrides come before them, in the chain `admin` of that table.
-//   - firewalld is called over D-Bus to add the addresses to a zone.
+//   - In our own table only a policy drops a container's traffic. So on most
+//     nodes nothing has to be accepted. But if another table drops packets, our
+//     table cannot accept them. So if `filter FORWARD` of iptables-nft drops, by
+//     policy or by a rule, the plugin adds accept rules there, in DOCKER-USER or
+//     CNI-FORWARD: for each subnet on a bridge, and for each other address. The
+//     operator's CNI-ADMIN comes before them. If FORWARD of iptables-legacy
+//     drops, the plugin cannot help: ADD warns and STATUS fails.
+//   - ingressPolicy uses two sets of bridges in the table `inet patchbay`. The
+//     operator's rules in the chain `admin` of that table come before them.
+//   - With firewalld, the plugin adds the addresses to a zone over D-Bus.
 //
-// Policies and the accepts of bridges are the same for every attachment and are removed
-// with the last one; addresses are the attachment's own. DEL needs the record alone.
+// Policies and the accept rules of bridges are the same for every attachment and are removed
+// with the last one. Accept rules of addresses belong to one attachment. DEL needs only the
+// record.
 package firewall
 
 import (
@@ -57,7 +57,7 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
-// add passes the previous result through.
+// add returns the previous result unchanged.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	conf, k := plugin.ConfOf[Conf](r), kernel.Of(r)
 	env, err := k.HostEnv(r)
@@ -71,7 +71,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err := iptnft.LegacyDrops(r.Session.Paths.Proc, p.subnets); err != nil {
 		kernel.Warn(r, err)
 	}
-	earlier, _ := k.Records.Read(r.Network, r.Owner, name) // a broken one is replaced
+	earlier, _ := k.Records.Read(r.Network, r.Owner, name) // a broken record is replaced
 	p.repeated = earlier != nil
 	if err := k.Record(r, p.record(earlier)); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), nil
 }
 
-// check compares the kernel, and firewalld, with the state that ADD made.
+// check compares the kernel and firewalld with the state that ADD made.
 func check(ctx context.Context, r *plugin.Request) error {
 	conf, k := plugin.ConfOf[Conf](r), kernel.Of(r)
 	env, err := k.HostEnv(r)
@@ -102,13 +102,13 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return k.AllowReference(r, iptnft.Accepting(addresses(ctx, r)), kernel.Check(ctx, env, p.compile(k)))
 }
 
-// gc removes what belongs to attachments that are not valid any more.
+// gc removes what belongs to attachments that are no longer valid.
 func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	return k.Sweep(ctx, r, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
 }
 
-// status reports whether an ADD could work, and whether its rules would have effect.
+// status reports whether an ADD could work, and whether its rules would have an effect.
 func status(ctx context.Context, r *plugin.Request) error {
 	if err := kernel.Of(r).NFT.Status(); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "firewall cannot be changed: %w", err)
@@ -129,20 +129,20 @@ func status(ctx context.Context, r *plugin.Request) error {
 // plan is everything that one attachment needs.
 type plan struct {
 	owner   owner.Key
-	comment string // of the attachment
+	comment string // comment of the attachment's elements
 	network string
 	conf    *Conf
-	bridge  string // "" without a policy
+	bridge  string // "" if there is no policy
 	subnets []netip.Prefix
 	sources []netip.Prefix
-	daemon  *daemon // nil: nftables
+	daemon  *daemon // nil means nftables
 
 	accepts   []record.Fact  // subnets on the bridge
 	addresses []netip.Prefix // accepted from any link
-	repeated  bool           // an ADD came before
+	repeated  bool           // this attachment had an ADD before
 }
 
-// newPlan refuses what is impossible before anything is changed.
+// newPlan refuses what cannot work, before anything is changed.
 func newPlan(ctx context.Context, r *plugin.Request, c *Conf, env *netstate.Env) (*plan, error) {
 	if err := plugin.CheckPrefixes(r.Prev()); err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func newPlan(ctx context.Context, r *plugin.Request, c *Conf, env *netstate.Env)
 	return p, nil
 }
 
-// connect connects to firewalld, if the backend may be that.
+// connect connects to firewalld if the backend allows it.
 func (p *plan) connect(ctx context.Context, r *plugin.Request) error {
 	if p.conf.Backend == backendIPTables {
 		return nil
@@ -179,7 +179,7 @@ func (p *plan) connect(ctx context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// facts are the facts that the network's attachments share.
+// facts returns the facts that the network's attachments share.
 func (p *plan) facts() (facts []record.Fact) {
 	facts = slices.Clone(p.accepts)
 	if p.bridge == "" {
@@ -195,7 +195,7 @@ func (p *plan) facts() (facts []record.Fact) {
 	}, within)
 }
 
-// record is the record for DEL, with what an earlier ADD of the attachment holds.
+// record returns the record for DEL. It includes what an earlier ADD of the attachment holds.
 func (p *plan) record(earlier *record.Record) *record.Record {
 	rec := &record.Record{Bridge: p.bridge, Accepts: p.addresses}
 	if len(p.addresses) > 0 {
@@ -232,7 +232,7 @@ func (p *plan) compile(k *kernel.Kernel) (s netstate.State) {
 	return s
 }
 
-// zoneSources are the attachment's addresses in its zone of firewalld.
+// zoneSources returns the attachment's addresses in its firewalld zone.
 func (p *plan) zoneSources(records *record.Dir) (list []source) {
 	for _, a := range p.sources {
 		list = append(list, source{p.daemon, p.conf.FirewalldZone, a, p.owner, records})
@@ -240,7 +240,7 @@ func (p *plan) zoneSources(records *record.Dir) (list []source) {
 	return list
 }
 
-// The prefixes of the facts' names.
+// The names of facts begin with these prefixes.
 const (
 	factAccept     = "accept-"
 	factIsolation  = "isolation-"

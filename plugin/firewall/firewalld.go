@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// firewalld's names on the system bus (FIREWALLD.DBUS(5)).
+// These are firewalld's names on the system bus (FIREWALLD.DBUS(5)).
 const (
 	busName        = "org.freedesktop.DBus"
 	firewalldName  = "org.fedoraproject.FirewallD1"
@@ -36,14 +36,14 @@ const (
 	dbusNoSuchName = "org.freedesktop.DBus.Error.NameHasNoOwner"
 )
 
-// errNoFirewalld is wrapped when firewalld cannot be reached.
+// errNoFirewalld means that firewalld cannot be reached.
 var errNoFirewalld = errors.New("firewalld is not running")
 
 // daemon is a connection to firewalld.
 type daemon struct{ conn *dbus.Conn }
 
-// connect connects to the system bus, at DBUS_SYSTEM_BUS_ADDRESS or its usual address, and
-// checks that firewalld is on it. It starts nothing.
+// connect connects to the system bus and checks that firewalld is on it. It uses the address
+// in DBUS_SYSTEM_BUS_ADDRESS or the usual one. It does not start firewalld.
 func connect(ctx context.Context) (*daemon, error) {
 	conn, err := dbus.ConnectSystemBus(dbus.WithContext(context.WithoutCancel(ctx)))
 	if err != nil {
@@ -66,8 +66,8 @@ func connect(ctx context.Context) (*daemon, error) {
 
 func (d *daemon) close() { d.conn.Close() } //nolint:errcheck // nothing to lose
 
-// call calls a method of a zone with one source. firewalld names its errors in
-// the text: "ZONE_ALREADY_SET: ...".
+// call calls a method of a zone with one source. firewalld puts the name of an error into the
+// error's text: "ZONE_ALREADY_SET: ...".
 func (d *daemon) call(ctx context.Context, method, zone string, source netip.Prefix, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, firewalldTime)
 	defer cancel()
@@ -75,7 +75,7 @@ func (d *daemon) call(ctx context.Context, method, zone string, source netip.Pre
 	return obj.CallWithContext(ctx, method, dbus.FlagNoAutoStart, zone, source.String()).Store(answer)
 }
 
-// add makes an address a source of a zone. An existing one is kept.
+// add makes an address a source of a zone. If the zone has it already, added is false.
 func (d *daemon) add(ctx context.Context, zone string, source netip.Prefix) (added bool, err error) {
 	var in string
 	err = d.call(ctx, zoneAdd, zone, source, &in)
@@ -88,7 +88,7 @@ func (d *daemon) add(ctx context.Context, zone string, source netip.Prefix) (add
 	return true, nil
 }
 
-// remove removes an address from a zone. A missing one is no error.
+// remove removes an address from a zone. It accepts that the address is missing.
 func (d *daemon) remove(ctx context.Context, zone string, source netip.Prefix) error {
 	var in string
 	err := d.call(ctx, zoneRemove, zone, source, &in)
@@ -98,7 +98,7 @@ func (d *daemon) remove(ctx context.Context, zone string, source netip.Prefix) e
 	return nil
 }
 
-// has asks whether an address is in a zone. The reference ignored the answer.
+// has asks whether an address is in a zone. (The reference ignores the answer.)
 func (d *daemon) has(ctx context.Context, zone string, source netip.Prefix) (yes bool, err error) {
 	if err := d.call(ctx, zoneQuery, zone, source, &yes); err != nil {
 		return false, fmt.Errorf("failed to find the address %v in %v zone: %w", source, zone, err)
@@ -106,8 +106,8 @@ func (d *daemon) has(ctx context.Context, zone string, source netip.Prefix) (yes
 	return yes, nil
 }
 
-// isError reports whether err is a D-Bus error of this name, or firewalld's of this code,
-// which it writes at the beginning of the message.
+// isError reports whether err is a D-Bus error with this name, or a firewalld error with this
+// code. firewalld writes the code at the beginning of the message.
 func isError(err error, name string) bool {
 	var e dbus.Error
 	if !errors.As(err, &e) {
@@ -119,20 +119,22 @@ func isError(err error, name string) bool {
 	return len(e.Body) > 0 && strings.HasPrefix(fmt.Sprint(e.Body[0]), name)
 }
 
-// source is an address in a zone of firewalld. Attachments of networks with equal subnets
-// share one, so it is a fact that each holds: the last holder removes it from the zone.
+// source is an address in a firewalld zone. Attachments of networks with equal subnets may
+// share one. So each attachment holds it as a fact, and the last holder removes it from the
+// zone.
 type source struct {
-	daemon  *daemon // nil in a dry run, and on DEL when firewalld is gone
+	daemon  *daemon // nil in a dry run, and in a DEL if firewalld no longer runs
 	zone    string
 	address netip.Prefix
 	owner   owner.Key
 	records *record.Dir
 }
 
-// fact is the name of the fact that the attachments hold.
+// fact returns the name of the fact that the attachments hold.
 func (s source) fact() string { return factSource + s.zone + "-" + s.address.String() }
 
-// sourceOf reads the name of a fact. A zone may have hyphens, an address has none.
+// sourceOf reads zone and address from the name of a fact. A zone may contain hyphens; an
+// address contains none.
 func sourceOf(fact string) (s source, ok bool) {
 	name, ok := strings.CutPrefix(fact, factSource)
 	at := strings.LastIndexByte(name, '-')
@@ -143,13 +145,14 @@ func sourceOf(fact string) (s source, ok bool) {
 	return source{zone: name[:at], address: address}, err == nil
 }
 
-// String is the firewall-cmd command.
+// String returns the firewall-cmd command.
 func (s source) String() string {
 	return fmt.Sprintf("host: firewall-cmd --zone=%s --add-source=%s", s.zone, s.address)
 }
 
-// Ensure holds the source and adds it. The hold of an earlier ADD remains when this ADD
-// fails, and so does a source that was in the zone before any attachment held it.
+// Ensure holds the fact and adds the source to the zone. If this ADD fails, the hold of an
+// earlier ADD remains. A source that was in the zone before any attachment held it remains
+// too.
 func (s source) Ensure(ctx context.Context, _ *netstate.Env) (netstate.Undo, error) {
 	held, first := s.records.Holds(s.fact(), s.owner), false
 	begin := func(*record.Fact) error { first = true; return nil }
@@ -174,9 +177,9 @@ func (s source) Ensure(ctx context.Context, _ *netstate.Env) (netstate.Undo, err
 	return undo, nil
 }
 
-// leave releases the source. An attachment of an earlier release or of the reference plugin
-// does not hold it: leave holds it first, so that no other attachment adds it meanwhile.
-// That is impossible where state is read-only.
+// leave releases the source. Attachments of an earlier release or of the reference plugin do
+// not hold it. So leave holds it first, so that no other attachment adds it at the same time.
+// If the state directory is read-only, it cannot hold it.
 func (s source) leave(ctx context.Context, r *plugin.Request) error {
 	if !s.records.Holds(s.fact(), s.owner) {
 		if s.daemon == nil {
@@ -193,7 +196,7 @@ func (s source) leave(ctx context.Context, r *plugin.Request) error {
 	return s.records.Release(ctx, s.fact(), s.owner, func(record.Fact) error { return s.remove(ctx, r) })
 }
 
-// remove removes the source from its zone. If firewalld fails, that is only a warning.
+// remove removes the source from its zone. If firewalld fails, it only warns.
 func (s source) remove(ctx context.Context, r *plugin.Request) error {
 	if s.daemon == nil {
 		return nil
@@ -204,7 +207,7 @@ func (s source) remove(ctx context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// Diff asks firewalld.
+// Diff asks firewalld whether the source is missing.
 func (s source) Diff(ctx context.Context, _ *netstate.Env) (string, error) {
 	yes, err := s.daemon.has(ctx, s.zone, s.address)
 	if err != nil || yes {
@@ -213,7 +216,7 @@ func (s source) Diff(ctx context.Context, _ *netstate.Env) (string, error) {
 	return fmt.Sprintf("failed to find the address %v in %v zone (a reload of firewalld drops it, patchbay repair adds it again)", s.address, s.zone), nil
 }
 
-// sourcesOf returns the sources that a record names, and its facts that are none.
+// sourcesOf returns the sources in a record, and the record's facts that are not sources.
 func sourcesOf(rec *record.Record) (list []source, facts []string) {
 	for _, z := range rec.Zones() {
 		for _, a := range z.Sources {
@@ -242,7 +245,7 @@ func contains(list []source, s source) bool {
 	return false
 }
 
-// leaveZones releases sources. A firewalld that has ended has forgotten them.
+// leaveZones releases sources. If firewalld has ended, it has forgotten them anyway.
 func leaveZones(ctx context.Context, r *plugin.Request, k *kernel.Kernel, o owner.Key, list []source) error {
 	if len(list) == 0 {
 		return nil

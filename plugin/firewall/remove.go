@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// del removes what the record names. Without one the attachment may be the reference's,
-// whose rules are found by name and address.
+// del removes what the record names. If there is no record, the reference may have made the
+// attachment; then del finds the rules by name and address.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	lost := func() *record.Record {
@@ -31,8 +31,8 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return k.Detach(r, lost, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
 }
 
-// remove removes everything of one attachment: for DEL and GC. Every step runs even if
-// another failed.
+// remove removes everything of one attachment, for DEL and GC. Every step runs even if another
+// one failed.
 func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
 	var errs []error
 	sources, facts := sourcesOf(rec)
@@ -46,8 +46,8 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	return errors.Join(errs...)
 }
 
-// withoutRecord makes up a record: the facts that the owner holds, and, as in the
-// reference, the addresses of prevResult in the zone of the configuration.
+// withoutRecord makes a record from the facts that the owner holds. Like the reference, it
+// also adds the addresses of prevResult in the zone of the configuration.
 func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	rec := &record.Record{}
 	held, err := k.Records.Held(r.Owner)
@@ -66,7 +66,7 @@ func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	return rec
 }
 
-// adminChain is the configuration's, empty when a DEL has none.
+// adminChain returns the configuration's chain. It returns "" if a DEL has none.
 func adminChain(r *plugin.Request) string {
 	if _, err := r.Conf(); err != nil {
 		return ""
@@ -83,8 +83,8 @@ func isOurs(fact string) bool {
 	return false
 }
 
-// addresses returns those of an attachment: from prevResult, else from the files of
-// host-local, which runs after us on DEL.
+// addresses returns the addresses of an attachment: from prevResult or, if there is none, from
+// the files of host-local. On DEL, host-local runs after this plugin.
 func addresses(ctx context.Context, r *plugin.Request) (out []netip.Addr) {
 	if r.Prev() != nil {
 		for _, s := range sources(r.Prev()) {
@@ -113,9 +113,9 @@ func addresses(ctx context.Context, r *plugin.Request) (out []netip.Addr) {
 	return out
 }
 
-// Restore adds the addresses of a record again to their zone, from which a reload of
-// firewalld removes them, and returns those that were missing. `patchbay repair` calls it
-// besides restoring elements.
+// Restore adds the addresses of a record to their zone again and returns those that were
+// missing. A reload of firewalld removes them. `patchbay repair` calls Restore in addition to
+// restoring elements.
 func Restore(ctx context.Context, rec *record.Record) (added []netip.Prefix, err error) {
 	if len(rec.Sources) == 0 {
 		return nil, nil

@@ -13,49 +13,45 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf is the configuration. Of the keys that name the device the first one set, in this
-// order, counts.
+// Conf is the configuration. Several keys can name the device. The first one that is set, in
+// the order below, is used.
 type Conf struct {
 	// Device is the name of the device on the host.
 	// Reference: same.
 	Device string `json:"device"`
 
-	// HWAddr is the device's address. A real device comes before virtual ones that
-	// share it (a bridge, a VLAN).
-	// Reference: the first of all that have it.
+	// HWAddr is the device's Ethernet address. If virtual devices (a bridge, a VLAN) share it,
+	// the real device is used. Reference: the first of all that have it.
 	HWAddr string `json:"hwaddr"`
 
-	// KernelPath is the device's directory below /sys/devices/.
-	// Reference: same; ".." leads out of it.
+	// KernelPath is the device's directory below /sys/devices/. Reference: same; ".." leads out
+	// of it.
 	KernelPath string `json:"kernelpath"`
 
-	// PCIBusID is the device's address on the PCI bus, such as 0000:00:1f.6; virtio
-	// devices are found behind it. One with a driver of user space (vfio-pci,
-	// uio_pci_generic, igb_uio) is not moved, but IPAM gives it addresses.
-	// Reference: same.
+	// PCIBusID is the device's address on the PCI bus, such as 0000:00:1f.6; a virtio device is
+	// found behind its PCI device. A device with a driver of user space (vfio-pci,
+	// uio_pci_generic, igb_uio) is not moved, but IPAM gives it addresses. Reference: same.
 	PCIBusID string `json:"pciBusID"`
 
-	// DPDKMode says that a program in user space drives the device: nothing is moved. A
-	// device with a PCI address is recognised without it.
-	// Reference: same, though not documented.
+	// DPDKMode says that a program in user space drives the device, so nothing is moved. For a
+	// device with a PCI address this is detected without dpdkMode. Reference: same, though not
+	// documented.
 	DPDKMode bool `json:"dpdkMode"`
 
-	// IPAM is the section of the IPAM plugin; without a type, no addresses.
-	// Reference: one that fails leaves the device in the container.
+	// IPAM is the section of the IPAM plugin. Without a type the device gets no addresses.
+	// Reference: if IPAM fails, the device stays in the container.
 	IPAM struct {
-		// Type is the IPAM plugin; the section's other keys are its own.
-		// Reference: same.
+		// Type is the IPAM plugin. The other keys of the section belong to that plugin. Reference:
+		// same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is set.
-	// Reference: always replaces IPAM's.
+	// DNS replaces IPAM's DNS settings if any of its keys is set. Reference: always replaces
+	// IPAM's.
 	DNS spec.DNS `json:"dns"`
 
 	RuntimeConfig struct {
-		// DeviceID is a device's address on the PCI bus, which overrides pciBusID, or its
-		// name on the auxiliary bus.
-		// Reference: same.
+		// DeviceID is a device's address on the PCI bus or its name on the auxiliary bus. It overrides pciBusID. Reference: same.
 		DeviceID string `json:"deviceID"`
 	} `json:"runtimeConfig"`
 
@@ -83,8 +79,8 @@ func (c *Conf) Load(*plugin.Request) (err error) {
 	return nil
 }
 
-// validate checks the answers that IPAM would give. Without
-// a device, the runtime must be allowed to name one.
+// validate checks the configuration against the addresses that IPAM would give. If the
+// configuration names no device, it must allow the runtime to name one.
 func validate(r *plugin.Request) error {
 	c := plugin.ConfOf[Conf](r)
 	if c.Device == "lo" {
@@ -95,7 +91,7 @@ func validate(r *plugin.Request) error {
 		return spec.Invalid("%s", noSelector)
 	}
 	if mayName || c.PCIBusID != "" || c.DPDKMode {
-		return nil // a program in user space may use the addresses as it likes
+		return nil // a program in user space may use any addresses
 	}
 	return endpoint.ValidateSegment(r, 0)
 }

@@ -23,11 +23,11 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// kindOfReal is the library's kind of a device without a kind. The kernel does not destroy
-// such devices with a namespace but moves them to the first one.
+// kindOfReal is the netlink library's name for a device without a kind. When a namespace ends,
+// the kernel does not delete such devices but moves them to the first namespace.
 const kindOfReal = "device"
 
-// sysfs is the mount point of sysfs: /sys, or a test's.
+// sysfs is the path where sysfs is mounted: /sys, or another path in a test.
 type sysfs string
 
 func (s sysfs) pci(id string) string { return filepath.Join(string(s), "bus/pci/devices", id) }
@@ -36,8 +36,8 @@ func (s sysfs) auxiliary(id string) string {
 	return filepath.Join(string(s), "bus/auxiliary/devices", id)
 }
 
-// resolve finds the bus of a runtime's device id, and whether the device has a driver in
-// user space.
+// resolve finds out on which bus a runtime's device id is, and whether the device has a driver
+// in user space.
 func (s sysfs) resolve(c *Conf) error {
 	if id := c.RuntimeConfig.DeviceID; id != "" {
 		switch {
@@ -73,7 +73,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// find looks the device up on the host.
+// find returns the device on the host.
 func (s sysfs) find(c *Conf, host *nl.Conn) (netlink.Link, error) {
 	link, err := s.lookup(c, host)
 	if err != nil {
@@ -109,8 +109,8 @@ func (s sysfs) lookup(c *Conf, host *nl.Conn) (netlink.Link, error) {
 	return host.Link(entries[0].Name())
 }
 
-// pciNet is the directory with the devices of a PCI function. Those of virtio are one level
-// down.
+// pciNet returns the directory with the network devices of a PCI function. Virtio devices are
+// one level deeper.
 func (s sysfs) pciNet(id string) (string, error) {
 	dir := filepath.Join(s.pci(id), "net")
 	if exists(dir) {
@@ -135,8 +135,8 @@ func byAddress(c *Conf, host *nl.Conn) (netlink.Link, error) {
 	return found, nil
 }
 
-// pick prefers a real device: bridges, bonds and VLANs share the address of the device
-// below.
+// pick prefers a real device, because bridges, bonds and VLANs have the address of the device
+// below them.
 func pick(links []netlink.Link, c *Conf) (found netlink.Link) {
 	for _, l := range links {
 		switch {
@@ -150,17 +150,17 @@ func pick(links []netlink.Link, c *Conf) (found netlink.Link) {
 	return found
 }
 
-// kernel is the place of a path below /sys.
+// kernel returns the real path of a path in /sys.
 func (s sysfs) kernel(path string) string {
 	return filepath.Join(string(s), strings.TrimPrefix(filepath.Clean(path), "/sys"))
 }
 
-// path is the place of a device's hardware below /sys/devices; empty for a virtual device.
+// path returns the path of a device's hardware in /sys/devices, or "" for a virtual device.
 func (s sysfs) path(name string) string {
 	return s.real(filepath.Join(string(s), "class/net", name, "device"))
 }
 
-// real follows links; empty when the path does not exist.
+// real follows symbolic links. It returns "" if the path does not exist.
 func (s sysfs) real(path string) string {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -175,7 +175,7 @@ func unplugged(path string) bool {
 	return path != "" && errors.Is(err, fs.ErrNotExist)
 }
 
-// describe reads the properties of a device before it leaves the host.
+// describe reads the properties of a device before the device leaves the host.
 func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, error) {
 	a := link.Attrs()
 	d := &record.Device{
@@ -183,7 +183,7 @@ func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, erro
 		MAC: a.HardwareAddr.String(), Burnt: a.PermHWAddr.String(), Path: sys.path(a.Name), Alias: a.Alias,
 	}
 	if d.Alias == d.Name {
-		d.Alias = "" // our mark, of an ADD that was killed
+		d.Alias = "" // the mark of a killed ADD
 	}
 	if a.MasterIndex != 0 {
 		master, err := host.LinkAt(a.MasterIndex)
@@ -200,10 +200,10 @@ func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, erro
 	return d, err
 }
 
-// addresses lists the addresses that no other program would restore: not those that the
-// kernel makes (link-local), nor those that expire (DHCP, router advertisements).
+// addresses returns the addresses that no other program would restore. It skips addresses that
+// the kernel makes (link-local) and addresses that expire (DHCP, router advertisements).
 func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err error) {
-	few, err := host.Addrs(link.Attrs().Index) // the library reads those of all links
+	few, err := host.Addrs(link.Attrs().Index) // the library would read the addresses of all links
 	if err != nil || !slices.ContainsFunc(few, func(a nl.Addr) bool { return persists(a.Prefix, int(a.Flags)) }) {
 		return nil, err
 	}
@@ -228,7 +228,7 @@ func persists(p netip.Prefix, flags int) bool {
 	return flags&unix.IFA_F_PERMANENT != 0 && !(p.Addr().Is6() && p.Addr().IsLinkLocalUnicast())
 }
 
-// routes lists the routes that the kernel does not derive from the addresses.
+// routes returns the routes that the kernel does not derive from the addresses.
 func routes(host *nl.Conn, index int) (list []record.DeviceRoute, err error) {
 	filter := &netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_UNSPEC}
 	found, err := host.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
@@ -247,7 +247,7 @@ func routes(host *nl.Conn, index int) (list []record.DeviceRoute, err error) {
 	return list, nil
 }
 
-// ipNet is nil for the invalid prefix: no peer, a default route.
+// ipNet returns nil for the invalid prefix, which means no peer or a default route.
 func ipNet(p netip.Prefix) *net.IPNet {
 	if !p.IsValid() {
 		return nil
@@ -255,10 +255,10 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return nl.IPNet(p)
 }
 
-// is reports whether a link is the device. Its name and namespace change with the move, its
-// index and address may change, and the container may remove the alias, which has its old
-// name. Then two properties must agree, one of them an address: other containers have an
-// eth0 with a low index too.
+// is reports whether a link is the device. Name and namespace change with the move; index and
+// address may change; and the container may remove the alias, which has the device's old name.
+// So two properties must agree, and one of them must be an address. Name and index are not
+// enough: other containers have an eth0 with a low index too.
 func is(d *record.Device, link netlink.Link, ifName string) bool {
 	a := link.Attrs()
 	mac := d.MAC != "" && a.HardwareAddr.String() == d.MAC
@@ -273,7 +273,8 @@ func is(d *record.Device, link netlink.Link, ifName string) bool {
 	return mac && (burnt || index || name) || burnt && (index || name)
 }
 
-// search finds the device in a namespace, under any name; nil when it is not there.
+// search finds the device in a namespace under any name. It returns nil if the device is not
+// there.
 func search(c *nl.Conn, d *record.Device, ifName string) (netlink.Link, error) {
 	for _, name := range []string{ifName, d.Name} {
 		link, err := c.Link(name)

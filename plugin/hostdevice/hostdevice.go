@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostdevice is the plugin `host-device`: it moves a device of the host into a
-// container, usually a network card or a virtual function, and returns it afterwards
-// unchanged. The record has the device's properties before it moves.
+// Package hostdevice is the plugin `host-device`. It moves a device of the host into a
+// container, usually a network card or a virtual function. Afterwards it returns the device
+// unchanged. The record holds the properties that the device had before the move.
 package hostdevice
 
 import (
@@ -79,8 +79,8 @@ func single(r *plugin.Request, conf *Conf, m move) *endpoint.Single {
 	}
 }
 
-// addUserSpace gives addresses to a device that the kernel does not drive. A record without
-// a device says that nothing was moved.
+// addUserSpace gives addresses to a device without a kernel driver. Its record has no device,
+// which means that nothing was moved.
 func addUserSpace(ctx context.Context, r *plugin.Request, conf *Conf) (*spec.Result, error) {
 	if err := kernel.Of(r).Record(r, &record.Record{}); err != nil {
 		return nil, err
@@ -115,8 +115,8 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return endpoint.CollectSingle(ctx, r, bringHome(r))
 }
 
-// bringHome takes the device out of the container, or finds it on the host when the
-// namespace is gone.
+// bringHome moves the device out of the container. If the namespace is gone, it finds the
+// device on the host.
 func bringHome(r *plugin.Request) endpoint.Remover {
 	return func(ctx context.Context, at endpoint.Place, rec *record.Record) error {
 		host, err := kernel.Of(r).Host()
@@ -138,19 +138,19 @@ func bringHome(r *plugin.Request) endpoint.Remover {
 		}
 		t.Device, t.ifName = rec.Device, rec.IfName
 		if in := holder(r, t.Device, rec); in != nil {
-			t.sandbox = in // whatever namespace the runtime names
+			t.sandbox = in // even if the runtime names another namespace
 		}
 		if err := t.home(ctx); err != nil || rec.Network == r.Network {
 			return err
 		}
-		return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, name) // that of the network's other name
+		return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, name) // the record under the network's other name
 	}
 }
 
 func check(ctx context.Context, r *plugin.Request) error {
 	conf, k := plugin.ConfOf[Conf](r), kernel.Of(r)
 	rec := k.Read(r)
-	if rec == nil { // the reference plugin's
+	if rec == nil { // the reference plugin attached it
 		if err := sysfs(r.Session.Paths.Sys).resolve(conf); err != nil {
 			return err
 		}
@@ -172,8 +172,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return single(r, conf, m).Check(ctx, r, env)
 }
 
-// status reports whether the device exists: on the host, or in a container of ours and so only
-// busy. A device that the runtime chooses is not known.
+// status reports whether the device exists. The device may be on the host, or busy in one of
+// our containers. status cannot check a device that the runtime chooses.
 func status(_ context.Context, r *plugin.Request) error {
 	conf := plugin.ConfOf[Conf](r)
 	if !conf.selects() {

@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// moved lists the records of devices that are away, of every network.
+// moved returns the records of moved devices, of every network.
 func moved(r *plugin.Request) (list []*record.Record) {
 	records, err := kernel.Of(r).Records.List("")
 	if err != nil {
@@ -35,9 +35,9 @@ func moved(r *plugin.Request) (list []*record.Record) {
 	return list
 }
 
-// findHealed is find for an ADD. A container that ended without DEL leaves its device on
-// the host under the container's name: findHealed restores the name first, since the new
-// record would otherwise replace it.
+// findHealed does the work of find for an ADD. If a container ended without DEL, its device is
+// on the host under the name that it had in the container. Then findHealed first restores the
+// name, because the new record will replace the record that has it.
 func findHealed(r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link, error) {
 	sys := sysfs(r.Session.Paths.Sys)
 	link, err := sys.find(conf, env.Host)
@@ -52,13 +52,13 @@ func findHealed(r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link,
 	return sys.find(conf, env.Host)
 }
 
-// misnamed reports whether a link may have had another name: its alias is a name.
+// misnamed reports whether the link may have had another name before. Its alias is that name.
 func misnamed(link netlink.Link) bool {
 	a := link.Attrs()
 	return a.Alias != a.Name && spec.ValidateIfName(a.Alias) == nil
 }
 
-// heal restores a device that is on the host under another name than its own.
+// heal restores a device that is on the host under a wrong name.
 func heal(r *plugin.Request, host *nl.Conn, rec *record.Record) error {
 	link, err := search(host, rec.Device, rec.IfName)
 	if err != nil || link == nil || link.Attrs().Alias != rec.Device.Name || !misnamed(link) {
@@ -71,8 +71,8 @@ func heal(r *plugin.Request, host *nl.Conn, rec *record.Record) error {
 	return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, rec.Plugin)
 }
 
-// earlier finishes a killed ADD of this attachment before its record is replaced. A device
-// that is still in a container needs a DEL.
+// earlier finishes a killed ADD of this attachment before its record is replaced. If the
+// device is still in a container, a DEL is needed.
 func earlier(ctx context.Context, r *plugin.Request, host *nl.Conn) error {
 	k := kernel.Of(r)
 	rec, err := k.Records.Read(r.Network, r.Owner, name)
@@ -86,14 +86,14 @@ func earlier(ctx context.Context, r *plugin.Request, host *nl.Conn) error {
 	return t.home(ctx)
 }
 
-// holder is the namespace of a record if the device is in it, else nil.
+// holder returns the namespace of a record if the device is in it, else nil.
 func holder(r *plugin.Request, d *record.Device, rec *record.Record) *nl.Conn {
 	if rec.NetNS == "" {
 		return nil
 	}
 	c, err := kernel.Of(r).Sandbox(rec.NetNS)
 	if err != nil {
-		return nil // gone
+		return nil // the namespace is gone
 	}
 	if own, err := c.NS.IsCurrent(); err != nil || own {
 		return nil // the path leads to another namespace by now
@@ -104,13 +104,13 @@ func holder(r *plugin.Request, d *record.Device, rec *record.Record) *nl.Conn {
 	return c
 }
 
-// inUse reports whether the device is in a container of ours.
+// inUse reports whether the device is in one of our containers.
 func inUse(r *plugin.Request, sys sysfs, c *Conf) bool {
 	return slices.ContainsFunc(moved(r), func(rec *record.Record) bool { return sys.names(c, rec.Device) })
 }
 
-// names reports whether the configuration, which was resolved before, means a device in a
-// container.
+// names reports whether the configuration means a device that is in a container. resolve must
+// have been called on the configuration.
 func (s sysfs) names(c *Conf, d *record.Device) bool {
 	at := ""
 	switch {
@@ -128,9 +128,9 @@ func (s sysfs) names(c *Conf, d *record.Device) bool {
 	return at != "" && (d.Path == at || strings.HasPrefix(d.Path, at+"/"))
 }
 
-// unrecorded describes a device without record: the reference plugin moved it, or the
-// record is lost. It is nil when there is none, or when the device may not be this
-// attachment's. The alias has the original name; nothing else is known.
+// unrecorded describes a device without a record. Either the reference plugin moved it, or the
+// record is lost. Its alias has the original name; nothing else is known. unrecorded returns
+// nil if there is no such device, or if it may belong to another attachment.
 func unrecorded(r *plugin.Request, host *nl.Conn, at endpoint.Place) (*record.Device, error) {
 	if at.Conn == nil {
 		return unrecordedOnHost(r, host)
@@ -160,9 +160,9 @@ func deviceOf(link netlink.Link, home string) *record.Device {
 	return &record.Device{Name: home, Index: a.Index, Kind: link.Type(), MAC: a.HardwareAddr.String(), Burnt: a.PermHWAddr.String()}
 }
 
-// unrecordedOnHost finds the device when the namespace is gone: the device that the
-// configuration names, if the kernel returned it. It then has its name in the container, or
-// devN, and its original name as its alias.
+// unrecordedOnHost finds a device without a record after the namespace is gone. If the kernel
+// returned the device that the configuration names, the device has its original name as its
+// alias. Its own name is the one from the container, or devN.
 func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) {
 	conf, sys := plugin.ConfOf[Conf](r), sysfs(r.Session.Paths.Sys)
 	if _, err := r.Conf(); err != nil || sys.resolve(conf) != nil || conf.DPDKMode {
@@ -183,20 +183,20 @@ func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) 
 	return deviceOf(link, a.Alias), nil
 }
 
-// byAlias finds the link of an alias; nil when there is none.
+// byAlias returns the link with an alias, or nil if there is none.
 func byAlias(host *nl.Conn, alias string) (netlink.Link, error) {
 	return host.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == alias })
 }
 
-// claimed reports whether another attachment's record names the device.
+// claimed reports whether the record of another attachment names the device.
 func claimed(r *plugin.Request, home string) bool {
 	return slices.ContainsFunc(moved(r), func(rec *record.Record) bool { return rec.Device.Name == home })
 }
 
-// renamed is the record that an attachment left under another name of its network, for a
-// DEL whose network has none; nil when there is none. A container may be on two networks
-// with one interface name, when one of the two ADDs failed: so the configuration must name
-// the device too, or the record is kept.
+// renamed returns a record that the attachment left under another name of its network, or nil.
+// It serves a DEL whose network has no record. A container may be on two networks with the
+// same interface name, if one of the two ADDs failed. So renamed returns the record only if
+// the configuration names the device too.
 func renamed(r *plugin.Request) *record.Record {
 	for _, rec := range moved(r) {
 		if rec.ContainerID != r.ContainerID || rec.IfName != r.IfName || rec.Network == r.Network {
@@ -218,7 +218,7 @@ func renamed(r *plugin.Request) *record.Record {
 }
 
 // means reports whether the configuration of the request names a device. A configuration that
-// became invalid names nothing.
+// is no longer valid names none.
 func means(r *plugin.Request, d *record.Device) bool {
 	_, err := r.Conf()
 	conf, sys := plugin.ConfOf[Conf](r), sysfs(r.Session.Paths.Sys)

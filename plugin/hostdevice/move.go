@@ -21,22 +21,22 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// move is the object: a device of the host in the container.
+// move is a device of the host that is moved into the container.
 type move struct {
 	device *record.Device
 	ifName string
-	netns  string // path, for people
+	netns  string // path, for messages
 	mac    net.HardwareAddr
 }
 
-// String is the ip commands.
+// String returns the ip commands.
 func (m move) String() string {
 	return fmt.Sprintf("host: ip link set %s alias %[1]s; ip link set %[1]s netns %s name %s", m.device.Name, m.netns, m.ifName)
 }
 
-// Ensure sets the device's name as its alias, as the reference does, and then moves it. The
-// kernel moves and renames under one lock, so udev and others see it disappear and not
-// change its name.
+// Ensure stores the device's name in its alias, as the reference does, and then moves the
+// device. The kernel moves and renames it under one lock. So udev and other programs see it
+// disappear; they do not see the new name.
 func (m move) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	t := trip{Device: m.device, ifName: m.ifName, sandbox: env.Sandbox, host: env.Host}
 	undo := func(ctx context.Context) error {
@@ -65,7 +65,8 @@ func (m move) move(env *netstate.Env) error {
 	return nil
 }
 
-// Diff expects the moved device, with the MAC of the previous result.
+// Diff reports whether the moved device is missing or has another MAC than in the previous
+// result.
 func (m move) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Sandbox, m.ifName)
 	switch {
@@ -81,20 +82,20 @@ func (m move) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	return "", nil
 }
 
-// endTime is how long the kernel may take to end a namespace and return its real devices
+// endTime is how long the kernel may take to end a namespace and return its real devices,
 // after the last reference is gone.
 const endTime = 2 * time.Second
 
 // trip is a device and the namespaces where it may be.
 type trip struct {
 	*record.Device
-	ifName  string // in the container
+	ifName  string // name in the container
 	sandbox *nl.Conn
 	host    *nl.Conn
 }
 
-// home moves the device to the host and restores its properties. It can be called again
-// after any interruption, and when nothing was done at all.
+// home moves the device to the host and restores its properties. It may be called again after
+// any interruption, and even if nothing was moved.
 func (t trip) home(ctx context.Context) error {
 	away := false
 	if t.sandbox != nil {
@@ -113,13 +114,13 @@ func (t trip) home(ctx context.Context) error {
 		return err
 	}
 	if !away && link.Attrs().Alias != t.Name {
-		return nil // it never left, or is restored
+		return nil // the device never left, or is restored already
 	}
 	return t.restore(link)
 }
 
-// arrived finds the device on the host. A virtual device that is nowhere was deleted with
-// its namespace, and unplugged hardware does not come back.
+// arrived finds the device on the host. If a virtual device is missing, the kernel deleted it
+// with its namespace. If the hardware was unplugged, the device does not come back.
 func (t trip) arrived(ctx context.Context) (netlink.Link, error) {
 	for end := time.Now().Add(endTime); ; {
 		link, err := search(t.host, t.Device, t.ifName)
@@ -137,15 +138,14 @@ func (t trip) arrived(ctx context.Context) (netlink.Link, error) {
 	}
 }
 
-// out moves the device out of the container. It sets the device's name first, so that no
-// program on the host (udev) sees another name and renames it.
+// out moves the device out of the container. It first sets the device's original name. So no
+// program on the host, such as udev, sees another name and renames the device.
 func (t trip) out(link netlink.Link) error {
 	index := link.Attrs().Index
 	if err := t.sandbox.SetLink(index, nl.LinkChange{Down: true, Alias: &t.Name}); err != nil {
 		return fmt.Errorf("set %s down: %w", t.ifName, err)
 	}
-	// The container may have another link of the name: then the device is renamed on the
-	// host.
+	// The container may have another link with this name. Then the device is renamed on the host.
 	if err := t.sandbox.SetLink(index, nl.LinkChange{Name: t.Name}); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("failed to rename device %q to %q: %w", link.Attrs().Name, t.Name, err)
 	}
@@ -157,8 +157,8 @@ func (t trip) out(link netlink.Link) error {
 	return t.send(link, own.Fd())
 }
 
-// send moves the device to the host. When its name is taken there it gets the kernel's next
-// one, and it loses alternative names that are taken.
+// send moves the device to the host. If its name is taken there, the device gets the next name
+// that the kernel chooses. It loses alternative names that are taken.
 func (t trip) send(link netlink.Link, hostNS int) (err error) {
 	index := link.Attrs().Index
 	for _, name := range []string{t.Name, fallback} {
@@ -167,11 +167,11 @@ func (t trip) send(link netlink.Link, hostNS int) (err error) {
 			break
 		}
 		if _, gone := t.sandbox.LinkAt(index); gone != nil {
-			return nil // it moved and was not renamed: restore does it
+			return nil // it has moved but has the wrong name; restore renames it
 		}
 		for _, alt := range link.Attrs().AltNames {
 			if _, err := t.host.Link(alt); err == nil {
-				_ = t.sandbox.LinkDelAltName(link, alt) // the next try reports it
+				_ = t.sandbox.LinkDelAltName(link, alt) // the next try reports an error
 			}
 		}
 	}
@@ -181,12 +181,11 @@ func (t trip) send(link netlink.Link, hostNS int) (err error) {
 	return nil
 }
 
-// fallback is the pattern from which the kernel chooses the first free name, as it does
-// itself.
+// fallback is the pattern of the names that the kernel chooses. It takes the first free one.
 const fallback = "dev%d"
 
-// restore restores the device's properties on the host. It removes the alias last: as long
-// as the alias exists, something is missing.
+// restore restores the device's properties on the host. It removes the alias last: a device
+// that still has the alias is not completely restored.
 func (t trip) restore(link netlink.Link) error {
 	index := link.Attrs().Index
 	errs := []error{t.rename(link), t.dress(link)}
@@ -215,7 +214,7 @@ func wrap(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// rename restores the device's name. Another link may have it by now.
+// rename restores the device's name. Another link may have the name by now.
 func (t trip) rename(link netlink.Link) error {
 	a := link.Attrs()
 	if a.Name == t.Name {
@@ -233,7 +232,7 @@ func (t trip) rename(link netlink.Link) error {
 	return wrap("rename", err)
 }
 
-// dress restores MAC, MTU and master where they differ.
+// dress restores MAC, MTU and master if they differ.
 func (t trip) dress(link netlink.Link) error {
 	a, to := link.Attrs(), nl.LinkChange{}
 	if mac, err := net.ParseMAC(t.MAC); err == nil && a.HardwareAddr.String() != t.MAC {
@@ -260,7 +259,7 @@ func (t trip) dress(link netlink.Link) error {
 func (t trip) addAddr(link netlink.Link, a record.DeviceAddr) error {
 	addr := &netlink.Addr{IPNet: ipNet(a.Prefix), Peer: ipNet(a.Peer), Label: a.Label, Scope: a.Scope, Flags: a.Flags}
 	if a.Prefix.Addr().Is6() {
-		addr.Flags |= unix.IFA_F_NODAD // it had the address already
+		addr.Flags |= unix.IFA_F_NODAD // the device had this address before
 	}
 	if err := t.host.AddrAdd(link, addr); err != nil && !errors.Is(err, unix.EEXIST) {
 		return wrap("address "+a.Prefix.String(), err)

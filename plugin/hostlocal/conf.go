@@ -17,30 +17,29 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf is the part of the calling plugin's configuration that we read.
+// Conf is the part of the calling plugin's configuration that this plugin reads.
 type Conf struct {
 	IPAM *IPAM `json:"ipam"`
 
 	RuntimeConfig struct {
-		// IPRanges are sets before all others.
-		// Reference: same.
+		// IPRanges are range sets that come before all others. Reference: same.
 		IPRanges [][]Range `json:"ipRanges"`
 
-		// IPs are requested addresses, with or without a prefix length.
-		// Reference: same.
+		// IPs are requested addresses, with or without a prefix length. Reference: same.
 		IPs []string `json:"ips"`
 	} `json:"runtimeConfig"`
 
 	Args struct {
 		CNI struct {
-			// IPs are requested addresses too, as is IP in CNI_ARGS; all add up.
+			// IPs are requested addresses too, and so is IP in CNI_ARGS; all of them are requested.
 			// Reference: other keys in CNI_ARGS are an error unless IgnoreUnknown is set.
 			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
 }
 
-// IPAM is the section `ipam`. The fields of Range are one more set, before those of Ranges.
+// IPAM is the section `ipam`. The fields of Range are one more set, which comes before those
+// of Ranges.
 type IPAM struct {
 	Range
 
@@ -48,29 +47,26 @@ type IPAM struct {
 	// Reference: same.
 	Type string `json:"type"`
 
-	// Ranges are sets of the same four keys; each gives one address.
-	// Reference: a full set stays full after a reboot, and an empty file is lost for good.
+	// Ranges are range sets with the same four keys; each set gives one address. Reference: a
+	// full set stays full after a reboot, and the address of an empty file is lost forever.
 	Ranges [][]Range `json:"ranges"`
 
-	// Routes are copied into the result.
-	// Reference: takes one without dst.
+	// Routes are copied into the result. Reference: accepts a route without dst.
 	Routes []spec.Route `json:"routes"`
 
-	// ResolvConf is a file whose nameserver, domain, search and options lines
-	// become the result's dns.
-	// Reference: same.
+	// ResolvConf is a file whose nameserver, domain, search and options lines become the result's
+	// dns. Reference: same.
 	ResolvConf string `json:"resolvConf"`
 
-	// DataDir has the reservations, a directory for each network.
-	// Default: /var/lib/cni/networks.
-	// Reference: DEL looks in the configured one only.
+	// DataDir holds the reservations, in a directory for each network. Default:
+	// /var/lib/cni/networks. Reference: DEL looks in the configured one only.
 	DataDir string `json:"dataDir"`
 }
 
-// Range is a part of a set.
+// Range is a part of a range set.
 type Range struct {
-	// Subnet in CIDR notation; with the next three a set before those of ranges.
-	// Reference: same.
+	// Subnet in CIDR notation; together with the next three keys it is a set that comes before
+	// ranges. Reference: same.
 	Subnet string `json:"subnet"`
 
 	// RangeStart is the first address to give out.
@@ -78,13 +74,11 @@ type Range struct {
 	// Reference: same.
 	RangeStart string `json:"rangeStart"`
 
-	// RangeEnd is the last address to give out.
-	// Default: the subnet's last, for IPv4 without broadcast.
-	// Reference: takes one before the start.
+	// RangeEnd is the last address to give out. Default: the subnet's last address, or for IPv4
+	// the one before broadcast. Reference: accepts an end before the start.
 	RangeEnd string `json:"rangeEnd"`
 
-	// Gateway is in the result and never given out.
-	// Default: the subnet's first address.
+	// Gateway is in the result and is never given out. Default: the subnet's first address.
 	// Reference: same.
 	Gateway string `json:"gateway"`
 }
@@ -98,7 +92,7 @@ type pool struct {
 	dataDir    string
 }
 
-// load reads and checks everything that an ADD needs. Without any range the error wraps
+// load reads and checks everything that an ADD needs. If there is no range, the error wraps
 // ipam.ErrNoRanges.
 func load(r *plugin.Request) (*pool, error) {
 	conf, err := r.Conf()
@@ -125,7 +119,8 @@ func (c *Conf) pool(r *plugin.Request) (p *pool, err error) {
 	return p, r.CheckFamilies(ipam.Families(p.sets))
 }
 
-// all lists the sets in the order of the result: capability, flat, ranges.
+// all returns the sets in the order of the result: those of the capability, the set of the
+// section's own fields, and those of ranges.
 func (c *Conf) all() [][]Range {
 	all := append([][]Range(nil), c.RuntimeConfig.IPRanges...)
 	if c.IPAM.Subnet != "" {
@@ -134,7 +129,7 @@ func (c *Conf) all() [][]Range {
 	return append(all, c.IPAM.Ranges...)
 }
 
-// Sets are the canonical sets of a configuration.
+// Sets returns the canonical range sets of a configuration.
 func Sets(conf [][]Range) ([]ipam.RangeSet, error) {
 	out := make([]ipam.RangeSet, len(conf))
 	for i, set := range conf {
@@ -149,7 +144,7 @@ func Sets(conf [][]Range) ([]ipam.RangeSet, error) {
 	return out, ipam.Canonicalize(out)
 }
 
-// requested collects the addresses that CNI_ARGS, args.cni and the capability ask for.
+// requested returns the addresses that CNI_ARGS, args.cni and the capability ask for.
 func requested(r *plugin.Request, conf *Conf) ([]netip.Addr, error) {
 	var texts []string
 	args, err := r.CNIArgs()
@@ -172,7 +167,7 @@ func requested(r *plugin.Request, conf *Conf) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// parseIP reads <ip>[/<prefix>].
+// parseIP reads an address, with or without "/" and a prefix length.
 func parseIP(s string) (netip.Addr, error) {
 	host, _, hasPrefix := strings.Cut(s, "/")
 	if hasPrefix {
@@ -194,7 +189,7 @@ func dataDir(r *plugin.Request, configured string) string {
 	return filepath.Join(r.Session.Paths.CNI, "networks")
 }
 
-// configuredDir is the directory of a configuration that may be invalid.
+// configuredDir returns the directory of a configuration that may be invalid.
 func configuredDir(r *plugin.Request) (string, error) {
 	var conf struct {
 		IPAM struct {
@@ -205,8 +200,8 @@ func configuredDir(r *plugin.Request) (string, error) {
 	return dataDir(r, conf.IPAM.DataDir), err
 }
 
-// validate accepts a configuration without ranges if they may come with each ADD, by the
-// capability ipRanges.
+// validate accepts a configuration without ranges if each ADD may bring them (capability
+// ipRanges).
 func validate(r *plugin.Request) error {
 	p, err := load(r)
 	if errors.Is(err, ipam.ErrNoRanges) && (r.InList == nil || r.InList.Granted["ipRanges"]) {
@@ -226,7 +221,7 @@ func validate(r *plugin.Request) error {
 	return p.checkRequested()
 }
 
-// checkRequested expects each requested address to be in a range.
+// checkRequested returns an error if a requested address is in no range.
 func (p *pool) checkRequested() error {
 	for _, a := range p.requested {
 		i := slices.IndexFunc(p.sets, func(s ipam.RangeSet) bool { return s.Contains(a) })
@@ -240,8 +235,8 @@ func (p *pool) checkRequested() error {
 	return nil
 }
 
-// samples are as many answers as the largest set has ranges. If a runtime may add ranges,
-// any answer is possible.
+// samples returns examples of possible answers, as many as the largest set has ranges. If a
+// runtime may add ranges, any answer is possible.
 func samples(r *plugin.Request) (list []*spec.Result) {
 	p, err := load(r)
 	if err != nil || r.InList.Granted["ipRanges"] {
@@ -267,7 +262,7 @@ func lengths(sets []ipam.RangeSet) (list []int) {
 	return list
 }
 
-// doubts reports fields that are not read, and files.
+// doubts warns about fields and files that are not read.
 func doubts(r *plugin.Request) (list []string) {
 	conf := plugin.ConfOf[Conf](r)
 	if conf.IPAM == nil {

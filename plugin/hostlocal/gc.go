@@ -26,8 +26,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// gc releases the reservations of attachments that are gone, in every directory that the
-// configuration or a record names, and deletes their records.
+// gc releases the reservations of attachments that are not valid, in every directory that the
+// configuration or a record names. Then it deletes their records.
 func gc(ctx context.Context, r *plugin.Request) error {
 	valid, ok := r.Head.Valid()
 	if !ok {
@@ -53,13 +53,14 @@ func gc(ctx context.Context, r *plugin.Request) error {
 		errs = append(errs, collect(ctx, r, d, keeper(valid)))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // the records name what is left
+		return err // keep the records, because they name what is left
 	}
 	return kernel.CollectRecords(ctx, r)
 }
 
-// keeper reports whether an owner is still valid. One without an interface name,
-// from a file of an old version, is valid with its container.
+// keeper returns a function that reports whether an owner is still valid. An owner without an
+// interface name, from a file of an old version, is valid if its container has a valid
+// attachment.
 func keeper(valid []spec.Attachment) func(ipam.Holder) bool {
 	set := map[ipam.Holder]bool{}
 	for _, a := range valid {
@@ -69,8 +70,8 @@ func keeper(valid []spec.Attachment) func(ipam.Holder) bool {
 	return func(o ipam.Holder) bool { return set[o] }
 }
 
-// collect looks first, and then for each owner again, with the attachment's claim: it locks
-// the directory only for as long as one owner takes.
+// collect first lists the owners that are not valid. Then it looks at each owner again, with a
+// claim on the attachment. So it locks the directory only as long as one owner takes.
 func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Holder) bool) error {
 	owners, err := stale(ctx, r, dir, keep)
 	errs := []error{err}
@@ -82,7 +83,7 @@ func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.
 	return errors.Join(errs...)
 }
 
-// stale sweeps a directory and lists the owners that are not valid.
+// stale sweeps a directory and returns the owners that are not valid.
 func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Holder) bool) (map[ipam.Holder]bool, error) {
 	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
 	if err != nil {
@@ -92,16 +93,16 @@ func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Ho
 	return ipam.Stale(tx, keep)
 }
 
-// gone returns the function that proves a reservation's attachment dead. The path of its
-// namespace is in our record, with a mark that distinguishes another namespace under the
-// same path, or in libcni's cache for an attachment of the reference. When the path is
-// unknown, a reservation from before the node booted is gone, because no namespace survives
-// a boot. The time of a file is a weak proof of that, so in addition no namespace may have
-// the address.
+// gone returns a function that reports whether a reservation's attachment is provably dead. It
+// looks at the path of the attachment's namespace. Our record has this path, with a mark that
+// tells a later namespace at the same path apart. For an attachment of the reference, libcni's
+// cache has the path. If the path is not known, a reservation from before the last boot is
+// dead, because no namespace survives a boot. But the time of a file is a weak proof of the
+// boot; so in addition no namespace may have the address.
 //
-// prior is our record before this call wrote its own. For this request's own names the
-// runtime says that the container is a new one: that a process still holds the namespace of
-// the earlier one is no reason to refuse it.
+// prior is our record from before this call wrote its own. For the attachment of this request,
+// the runtime says that the container is new. So even if a process still holds the earlier
+// namespace, the reservation may be used again.
 func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 	inUse := sync.OnceValues(func() (map[netip.Addr]string, error) { return life.Addresses(r.Session.Paths.Proc) })
 	held := sync.OnceValue(func() life.Held { return life.HeldBy(r.Session.Paths.Proc) })
@@ -131,8 +132,8 @@ func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 	}
 }
 
-// abandoned checks what a path alone does not show: after a boot, or when the path was
-// bound again, another namespace may be there. It is another one if it does not have the
+// abandoned checks what a path alone does not show. After a boot, or if the path was bound
+// again, another namespace may be at the path. It is another one if it does not have the
 // address.
 func abandoned(r *plugin.Request, path string, res ipam.Reservation) bool {
 	sandbox, err := kernel.Of(r).Sandbox(path)
@@ -143,13 +144,13 @@ func abandoned(r *plugin.Request, path string, res ipam.Reservation) bool {
 	return err == nil && !slices.ContainsFunc(list, func(a netlink.Addr) bool { return nl.AddrOf(a.IP) == res.Addr })
 }
 
-// recordedNetNS reads our record; that of this request's owner is prior, since the current
-// one is this call's.
+// recordedNetNS returns path and mark of the namespace from our record. For the owner of this
+// request it uses prior, because this call has replaced the record.
 func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Holder) (path string, mark *life.Mark) {
 	key := owner.Of(r.Network, o.ID, o.IfName)
 	rec := prior
 	if key != r.Owner {
-		rec, _ = kernel.Of(r).Records.Read(r.Network, key, name) // a broken one names none
+		rec, _ = kernel.Of(r).Records.Read(r.Network, key, name) // a broken record names no namespace
 	}
 	if rec == nil {
 		return "", nil
@@ -157,7 +158,8 @@ func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Holder) (path
 	return rec.NetNS, rec.NetNSMark
 }
 
-// cachedNetNS reads libcni's cache, whose format is its own (libcni/api.go).
+// cachedNetNS returns the path of the namespace from libcni's cache, in libcni's format
+// (libcni/api.go).
 func cachedNetNS(r *plugin.Request, o ipam.Holder) string {
 	file := filepath.Join(r.Session.Paths.CNI, "results", r.Network+"-"+o.ID+"-"+o.IfName)
 	data, err := os.ReadFile(file)

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostlocal is the plugin `host-local`: it assigns addresses of this node's ranges
-// and keeps them in files that the reference's program can take over at any moment (package
+// Package hostlocal is the plugin `host-local`. It assigns addresses from ranges of this node.
+// It keeps them in files that the reference's program can take over at any moment (package
 // ipam).
 package hostlocal
 
@@ -45,7 +45,7 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
-// store is the reservations of the request's network below dir.
+// store returns the store with the reservations of the request's network in dir.
 func store(r *plugin.Request, dir string) *ipam.FileStore {
 	boot, err := ipam.ReadBoot(r.Session.Paths.Proc)
 	if err != nil {
@@ -91,7 +91,7 @@ func allocate(ctx context.Context, r *plugin.Request, p *pool) ([]ipam.Grant, er
 			if !refused {
 				return nil
 			}
-			return kernel.Of(r).Records.Write(prior) // a living attachment that refuses us gets its record back
+			return kernel.Of(r).Records.Write(prior) // the attachment still exists, so its record is restored
 		})
 	}
 	if err := kernel.Of(r).Record(r, &record.Record{DataDir: p.dataDir}); err != nil {
@@ -124,8 +124,8 @@ func fromStore(ctx context.Context, r *plugin.Request, p *pool, gone func(ipam.R
 	})
 }
 
-// pushRelease pushes the release of the allocated addresses; in a dry run it writes them
-// down.
+// pushRelease pushes the release of the allocated addresses to the undo stack. In a dry run it
+// only prints the addresses.
 func pushRelease(r *plugin.Request, p *pool, leases []ipam.Grant) {
 	if r.Session.Dry == nil {
 		r.Undo(func(ctx context.Context) error { return release(ctx, r, p.dataDir) })
@@ -136,7 +136,7 @@ func pushRelease(r *plugin.Request, p *pool, leases []ipam.Grant) {
 	}
 }
 
-// coded gives the error of an exhausted pool its code.
+// coded adds the error code to the error of an exhausted pool.
 func coded(err error) error {
 	if errors.Is(err, ipam.ErrExhausted) {
 		return spec.Errorf(spec.CodeNotAvailable, "%w", err).
@@ -146,7 +146,7 @@ func coded(err error) error {
 }
 
 // del releases everything of the attachment, in the directories of the record and of the
-// configuration, which need not be valid.
+// configuration. The configuration need not be valid.
 func del(ctx context.Context, r *plugin.Request) error {
 	dir, err := configuredDir(r)
 	if err != nil {
@@ -165,7 +165,7 @@ func release(ctx context.Context, r *plugin.Request, dir string) error {
 	return releaseOf(ctx, r, dir, me(r), nil)
 }
 
-// releaseOf releases those reservations of an owner that match.
+// releaseOf releases the reservations of an owner that match accepts.
 func releaseOf(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder, match func(ipam.Reservation) bool) error {
 	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
 	if err != nil {
@@ -176,8 +176,8 @@ func releaseOf(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder
 	return err
 }
 
-// check finds the reservation of this container and interface, and one for each
-// address of the previous result that is from our ranges.
+// check finds the reservation of this container and interface. It also checks that each
+// address of the previous result that is in our ranges is reserved.
 func check(ctx context.Context, r *plugin.Request) error {
 	p, err := load(r)
 	if err != nil {
@@ -204,7 +204,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		WithDetails("interface %s, directory %s, missing %s", r.IfName, filepath.Join(p.dataDir, r.Network), what)
 }
 
-// lost returns the first address of the result that is in our ranges and is not held.
+// lost returns the first address of the result that is in our ranges but is not reserved.
 func lost(p *pool, prev *spec.Result, held []ipam.Reservation) netip.Addr {
 	if prev == nil {
 		return netip.Addr{}
@@ -224,8 +224,8 @@ func lost(p *pool, prev *spec.Result, held []ipam.Reservation) netip.Addr {
 	return netip.Addr{}
 }
 
-// status reports whether an ADD would get its addresses. Ranges that come only with each ADD,
-// by the capability ipRanges, cannot be checked.
+// status reports whether an ADD would get its addresses. It cannot check ranges that come only
+// with each ADD (capability ipRanges).
 func status(ctx context.Context, r *plugin.Request) error {
 	p, err := load(r)
 	if errors.Is(err, ipam.ErrNoRanges) {
@@ -245,7 +245,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 	return coded(ipam.Status(tx, p.sets, gone(r, nil)))
 }
 
-// readResolvConf reads the file of the option resolvConf.
+// readResolvConf reads the file that the option resolvConf names.
 func readResolvConf(path string) (spec.DNS, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -259,8 +259,8 @@ func readResolvConf(path string) (spec.DNS, error) {
 	return dns, nil
 }
 
-// parseResolvConf reads the lines of resolv.conf(5) that a result can carry:
-// every nameserver, search and options line adds, the last domain wins.
+// parseResolvConf reads the lines of resolv.conf(5) that a result can contain. Nameserver,
+// search and options lines add up; of several domain lines the last one is used.
 func parseResolvConf(r io.Reader) (dns spec.DNS, err error) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {

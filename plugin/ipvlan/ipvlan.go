@@ -1,12 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipvlan is the plugin `ipvlan`: a link of the container's own on top of a link of
-// the host, with the same Ethernet address. It works where a switch or a cloud accepts only
-// one address, which macvlan cannot do.
+// Package ipvlan is the plugin `ipvlan`. It gives a container a link on top of a link of the
+// host. Both have the same Ethernet address. So it works where a switch or a cloud accepts
+// only one address; macvlan does not work there.
 //
-// The kernel needs CONFIG_IPVLAN. A link cannot be the master of ipvlans and of
-// macvlans at once.
+// The kernel needs CONFIG_IPVLAN. A link cannot be the master of ipvlan and macvlan links at
+// the same time.
 package ipvlan
 
 import (
@@ -55,7 +55,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return c.Attach(ctx, r)
 }
 
-// inherit takes the master from the previous result if the configuration has none, and the
+// inherit takes from the previous result what the configuration lacks: the master, and the
 // addresses if there is no IPAM plugin.
 func inherit(c *endpoint.Child, prev *spec.Result, ipamType string) error {
 	if c.Master == "" {
@@ -86,7 +86,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 
 func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, name) }
 
-// status cannot check a master that the rest of a chain may provide.
+// status cannot check a master that an earlier plugin of a chain may provide.
 func status(_ context.Context, r *plugin.Request) error {
 	conf := plugin.ConfOf[Conf](r)
 	return child(conf).Status(r, conf.IPAM.Type == "")
@@ -94,40 +94,38 @@ func status(_ context.Context, r *plugin.Request) error {
 
 // Conf is the configuration.
 type Conf struct {
-	// Master is the parent link. Default: in a chain the one interface of the previous
-	// result, else the default route's.
-	// Reference: DEL fails when the default cannot be found, CHECK always.
+	// Master is the parent link. Default: in a chain the one interface of the previous result,
+	// else the default route's. Reference: DEL fails if the default cannot be found; CHECK always
+	// fails without master.
 	Master string `json:"master"`
 
-	// Mode is l2, the container is on the master's segment; l3, the host routes between the
-	// containers, and the kernel sends no ARP or neighbour discovery for them; l3s, so that
-	// the host's firewall sees them. Default: l2.
-	// Reference: same.
+	// Mode is l2 (the container is on the master's segment), l3 (the host routes between the
+	// containers, and the kernel sends no ARP or neighbour discovery for them) or l3s (like l3,
+	// but the host's firewall sees the packets). Default: l2. Reference: same.
 	Mode string `json:"mode"`
 
-	// MTU in bytes; 0 is the master's, and follows it. It may be more than the master's.
-	// Reference: ignores values below 0; not in the result.
+	// MTU in bytes; 0 means the master's MTU and follows its changes. It may be larger than the
+	// master's. Reference: ignores values below 0; not in the result.
 	MTU int `json:"mtu"`
 
 	// LinkInContainer says that the master is in the container.
 	// Reference: same.
 	LinkInContainer bool `json:"linkInContainer"`
 
-	// EnableDad looks for duplicates of the IPv6 addresses, 1-2 s.
+	// EnableDad makes the kernel look for duplicates of the IPv6 addresses, which takes 1-2 s.
 	// Reference: none, it always does.
 	EnableDad bool `json:"enabledad"`
 
-	// IPAM is the section of the IPAM plugin. In a chain it may be left out: then
-	// the link gets the addresses of the previous result.
-	// Reference: same.
+	// IPAM is the section of the IPAM plugin. In a chain it may be left out; then the link gets
+	// the addresses of the previous result. Reference: same.
 	IPAM struct {
-		// Type is the IPAM plugin; the section's other keys are its own.
-		// Reference: same.
+		// Type is the IPAM plugin. The other keys of the section belong to that plugin. Reference:
+		// same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is set.
-	// Reference: always replaces IPAM's.
+	// DNS replaces IPAM's DNS settings if any of its keys is set. Reference: always replaces
+	// IPAM's.
 	DNS spec.DNS `json:"dns"`
 
 	mode netlink.IPVlanMode
@@ -143,8 +141,8 @@ func (c *Conf) Load(*plugin.Request) error {
 	return err
 }
 
-// validate checks the MTU, and the answers that IPAM would give. In a
-// chain earlier plugins may have given the addresses.
+// validate checks the MTU, and the configuration against the addresses that IPAM would give.
+// In a chain, an earlier plugin may have given the addresses.
 func validate(r *plugin.Request) error {
 	c := plugin.ConfOf[Conf](r)
 	if c.IPAM.Type == "" && r.InList != nil && r.InList.First {

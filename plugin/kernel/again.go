@@ -16,21 +16,22 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// A runtime may call ADD again under the same names when the namespace has died without a
-// DEL. The transaction of the new ADD also removes the earlier ADD's firewall elements
-// that it does not have itself: stale ports would lead to the next container that gets the
-// address. Until the removal is committed the record names both sets.
+// A runtime may repeat an ADD if the namespace has died without a DEL. Then the new ADD's
+// transaction also removes the firewall elements of the earlier ADD that the new ADD does not
+// have. Otherwise old ports would lead to the next container that gets the address. Until the
+// transaction is committed, the record names the elements of both ADDs.
 
 // repeatedAdd holds what a repeated ADD removes.
 type repeatedAdd struct {
 	rec  *record.Record
 	gone []nft.Element
-	over bool // done, or the ADD failed
+	over bool // the removal is done, or the ADD failed
 }
 
-// follow copies into rec what the earlier record names, and returns the elements to
-// remove: those that rec does not have, if the earlier ADD's namespace is gone. If that is
-// alive they stay until DEL: another member of the same list may have made them.
+// follow copies into rec what the earlier record names. It returns the elements to remove:
+// those that rec does not have, if the namespace of the earlier ADD is gone. If the namespace
+// still exists, the elements stay until DEL, because another member of the same list may have
+// made them.
 func (k *Kernel) follow(rec, before *record.Record) *repeatedAdd {
 	a := &repeatedAdd{rec: rec}
 	if before == nil {
@@ -55,7 +56,7 @@ func (a *repeatedAdd) before(rec *record.Record) bool {
 	return !a.over && a.rec.Owner == rec.Owner && a.rec.Plugin == rec.Plugin && a.rec.Network == rec.Network
 }
 
-// removeLater queues the removal.
+// removeLater queues the removal of the earlier ADD's elements.
 func (k *Kernel) removeLater(r *plugin.Request, a *repeatedAdd) {
 	for _, other := range k.repeats {
 		other.over = other.over || other.before(a.rec)
@@ -69,7 +70,8 @@ func (k *Kernel) removeLater(r *plugin.Request, a *repeatedAdd) {
 	r.Session.OnDiscard(func() { a.over = true })
 }
 
-// inherit copies what only DEL removes: each plugin releases its facts in its own way.
+// inherit copies into rec what only a DEL may remove, because each plugin releases its facts
+// differently.
 func inherit(rec, before *record.Record) {
 	rec.Shared = slices.Concat(rec.Shared, except(before.Shared, rec.Shared))
 	rec.Links = slices.Concat(rec.Links, except(before.Links, rec.Links))
@@ -78,11 +80,11 @@ func inherit(rec, before *record.Record) {
 	if len(rec.Accepts) == 0 {
 		rec.AdminChain = before.AdminChain
 	}
-	rec.Accepts = slices.Concat(rec.Accepts, except(before.Accepts, rec.Accepts)) // found by the owner
+	rec.Accepts = slices.Concat(rec.Accepts, except(before.Accepts, rec.Accepts)) // the removal finds them by owner
 	inheritZones(rec, before)
 }
 
-// inheritZones copies the sources of firewalld's zones, each with its zone.
+// inheritZones copies the sources of firewalld zones, each with its zone.
 func inheritZones(rec, before *record.Record) {
 	if len(rec.Sources) == 0 {
 		rec.Zone = before.Zone
@@ -99,8 +101,8 @@ func inheritZones(rec, before *record.Record) {
 	}
 }
 
-// settle runs after the transaction: it writes the record without the removed elements. If
-// that fails, the record names too much, which does no harm.
+// settle runs after the transaction. It writes the record without the removed elements. If
+// that fails, the record names too many elements, which does no harm.
 func (k *Kernel) settle(r *plugin.Request, a *repeatedAdd) error {
 	if a.over || k.failed {
 		return nil
@@ -125,22 +127,24 @@ func without(elems, others []nft.Element) []nft.Element {
 	})
 }
 
-// except is without for comparable values.
+// except returns the values of list that are not in others.
 func except[T comparable](list, others []T) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return slices.Contains(others, x) })
 }
 
-// Two attachments may need elements of the same key: networks with equal subnets assign
-// one address twice, and a container publishes a port for two networks. The last one to
-// come has the element, and its record names the earlier owners; when it goes, the same
-// transaction restores the element of the last living one.
+// Two attachments may need elements with the same key: networks with equal subnets assign one
+// address twice, or a container publishes a port for two networks. The attachment that came
+// last has the element, and its record names the earlier owners. When its DEL removes the
+// element, the same transaction restores the element of the last earlier owner that is still
+// alive.
 
-// Displace notes in rec the owner of an element before rec's owner takes it. The session
-// keeps the earlier owner's records locked, so that no DEL of it runs meanwhile.
+// Displace adds the current owner of an element to rec before rec's owner takes the element.
+// The session keeps the current owner's records locked, so that no DEL of it runs at the same
+// time.
 func (k *Kernel) Displace(rec *record.Record, from owner.Key) error {
 	before := k.Records.TakeAll(from)
 	if len(before) == 0 {
-		return nil // no owner to restore it for
+		return nil // the owner has no record, so nothing could be restored
 	}
 	var list []owner.Key
 	noted := rec.Noted
@@ -157,7 +161,7 @@ func (k *Kernel) Displace(rec *record.Record, from owner.Key) error {
 	return k.Records.Write(rec)
 }
 
-// unique keeps the last of equal ones.
+// unique removes duplicates and keeps the last of equal values.
 func unique(list []owner.Key) (out []owner.Key) {
 	for i, o := range list {
 		if !slices.Contains(list[i+1:], o) {
@@ -167,7 +171,7 @@ func unique(list []owner.Key) (out []owner.Key) {
 	return out
 }
 
-// displaced is called when another attachment has an element that this session needs.
+// displaced is called if another attachment has an element that this session needs.
 func (k *Kernel) displaced(r *plugin.Request, taken *nft.TakenError) error {
 	from, _ := nft.OwnerOf(taken.Have.Comment)
 	for _, rec := range slices.Backward(k.adding) {
@@ -186,7 +190,7 @@ func (k *Kernel) displaced(r *plugin.Request, taken *nft.TakenError) error {
 	return nil
 }
 
-// Withdraw queues the removal of a record's firewall elements, and restores those of
+// Withdraw queues the removal of a record's firewall elements and restores the elements of
 // displaced owners.
 func (k *Kernel) Withdraw(rec *record.Record) { k.withdraw(rec, rec.Elements) }
 
@@ -198,7 +202,7 @@ func (k *Kernel) withdraw(rec *record.Record, elems []nft.Element) {
 	k.NFT.Withdraw(func(gone nft.Element) (nft.Element, bool) { return k.heir(rec, gone) }, elems...)
 }
 
-// heir is the element that replaces one of rec's.
+// heir returns the element that replaces a removed element of rec.
 func (k *Kernel) heir(rec *record.Record, gone nft.Element) (nft.Element, bool) {
 	candidates := rec.Displaced
 	if !rec.Noted {
@@ -216,7 +220,7 @@ func (k *Kernel) heir(rec *record.Record, gone nft.Element) (nft.Element, bool) 
 	return nft.Element{}, false
 }
 
-// alsoNaming returns the other owners whose records name an element with gone's key.
+// alsoNaming returns the other owners whose records name an element with the key of gone.
 func (k *Kernel) alsoNaming(not owner.Key, gone nft.Element) (owners []owner.Key) {
 	if k.all == nil {
 		k.all, _ = k.Records.List("") // a torn record names nothing

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kernel is how our plugins change the node: sockets in the host's and the
-// container's namespace, the one firewall transaction and the records, opened at first use
-// and shared by all calls of a session.
+// Package kernel is what our plugins use to change the node: sockets in the host's and the
+// container's namespace, the firewall with its single transaction, and the records. Each is
+// opened at its first use, and all calls of a session share it.
 package kernel
 
 import (
@@ -33,20 +33,20 @@ type Kernel struct {
 	host       *nl.Conn
 	sandboxes  map[string]*nl.Conn
 	collecting bool
-	failed     bool           // the last flush's transaction failed
-	repeats    []*repeatedAdd // ADDs
+	failed     bool           // the transaction of the last flush failed
+	repeats    []*repeatedAdd // repeated ADDs
 	adding     []*record.Record
-	all        []*record.Record // alsoNaming's cache
-	boot       string           // bootID's cache
+	all        []*record.Record // cache of alsoNaming
+	boot       string           // cache of bootID
 }
 
 type sessionKey struct{}
 
 // Of returns the session's Kernel. The firewall queue is committed when the session is
-// flushed and discarded when the request fails.
+// flushed, and discarded if the request fails.
 func Of(r *plugin.Request) *Kernel { return OfSession(r.Session) }
 
-// OfSession is Of for a session without a request.
+// OfSession works like Of for a session without a request.
 func OfSession(s *plugin.Session) *Kernel {
 	return s.Value(sessionKey{}, func() any { return open(s) }).(*Kernel)
 }
@@ -70,8 +70,8 @@ func (k *Kernel) commit(ctx context.Context) error {
 	return err
 }
 
-// close closes the firewall socket last: that waits for the kernel when elements were
-// deleted.
+// close closes the firewall socket last, because after a deletion of elements this waits for
+// the kernel.
 func (k *Kernel) close() {
 	for _, c := range k.sandboxes {
 		c.Close()
@@ -79,7 +79,7 @@ func (k *Kernel) close() {
 	if k.host != nil {
 		k.host.Close()
 	}
-	k.Records.Close() // before the wait
+	k.Records.Close() // release the locks before waiting
 	k.NFT.Close()     //nolint:errcheck // the queue is committed or discarded by now
 }
 
@@ -100,8 +100,8 @@ func (k *Kernel) Host() (*nl.Conn, error) {
 	return k.host, nil
 }
 
-// Sandbox returns the socket in the namespace at path. netns.Gone reports whether the
-// error means that the namespace is gone.
+// Sandbox returns the socket in the namespace at path. For an error, netns.Gone reports
+// whether the namespace is gone.
 func (k *Kernel) Sandbox(path string) (*nl.Conn, error) {
 	if c, ok := k.sandboxes[path]; ok {
 		return c, nil
@@ -125,7 +125,7 @@ func (k *Kernel) env(r *plugin.Request) *netstate.Env {
 	}
 }
 
-// Env opens both namespaces of a request. The sandbox is nil on DEL when the namespace is
+// Env opens both namespaces of a request. In a DEL, the sandbox is nil if the namespace is
 // missing or not given.
 func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
 	env := k.env(r)
@@ -143,8 +143,8 @@ func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
 	return env, nil
 }
 
-// HostEnv is Env for a plugin that works only on the host: it saves the thread and the
-// sockets in the container's namespace, a fifth of such an ADD.
+// HostEnv works like Env for a plugin that works only on the host. It saves the thread and the
+// sockets in the container's namespace, a fifth of the time of such an ADD.
 func (k *Kernel) HostEnv(r *plugin.Request) (*netstate.Env, error) {
 	host, err := k.Host()
 	if err != nil {
@@ -155,8 +155,7 @@ func (k *Kernel) HostEnv(r *plugin.Request) (*netstate.Env, error) {
 	return env, nil
 }
 
-// Apply ensures s, and pushes each undo on the request's stack. In a dry session it only
-// prints s.
+// Apply ensures s and pushes each undo on the request's stack. In a dry run it only prints s.
 func (k *Kernel) Apply(ctx context.Context, r *plugin.Request, env *netstate.Env, s netstate.State) error {
 	if dry := r.Session.Dry; dry != nil {
 		for _, o := range s {
@@ -165,21 +164,21 @@ func (k *Kernel) Apply(ctx context.Context, r *plugin.Request, env *netstate.Env
 		return nil
 	}
 	a := netstate.Applier{Env: env, Undo: r.Undo}
-	if r.Session.Fault != nil { // only tests use the names
+	if r.Session.Fault != nil { // only tests use the names of steps
 		a.Step = r.Step
 	}
 	return a.Apply(ctx, s)
 }
 
-// Record writes a plugin's record before it touches anything, and pushes an undo that
-// removes it or restores the earlier record. It fills in the attachment's names, and what
+// Record writes a plugin's record before the plugin changes anything. It pushes an undo that
+// removes the record or restores the earlier one. It sets the attachment's names and adds what
 // an earlier ADD left (follow).
 func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	name(r, rec)
 	if args, err := r.CNIArgs(); err == nil {
 		rec.Pod = spec.Pod(args)
 	}
-	if netns.Is(r.NetNS) { // IPAM plugins are called with any path, which later proves nothing about the attachment's life
+	if netns.Is(r.NetNS) { // IPAM plugins may get any path; a path that is no namespace would later prove nothing
 		rec.NetNS, rec.NetNSMark = r.NetNS, k.mark(r.NetNS)
 	}
 	if r.Session.Dry != nil {
@@ -195,7 +194,7 @@ func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	k.adding = append(k.adding, rec)
 	r.Undo(func(context.Context) error {
 		if before != nil {
-			return k.Records.Rewrite(before) // its objects still exist
+			return k.Records.Rewrite(before) // the earlier record's objects still exist
 		}
 		return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
 	})
@@ -206,8 +205,8 @@ func name(r *plugin.Request, rec *record.Record) {
 	rec.Plugin, rec.Owner, rec.Network, rec.ContainerID, rec.IfName = r.Plugin.Name, r.Owner, r.Network, r.ContainerID, r.IfName
 }
 
-// Read returns the plugin's record of the attachment; nil when there is none, or when it
-// cannot be read, which is a warning.
+// Read returns the plugin's record of the attachment. It returns nil if there is none. If the
+// record cannot be read, it warns and returns nil.
 func (k *Kernel) Read(r *plugin.Request) *record.Record {
 	rec, err := k.Records.Read(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil {
@@ -216,7 +215,7 @@ func (k *Kernel) Read(r *plugin.Request) *record.Record {
 	return rec
 }
 
-// mark is the mark of the namespace at path, with its cookie.
+// mark returns the mark of the namespace at path, with its cookie.
 func (k *Kernel) mark(path string) *life.Mark {
 	m := life.MarkOf(path, k.bootID())
 	if m != nil {
@@ -225,8 +224,9 @@ func (k *Kernel) mark(path string) *life.Mark {
 	return m
 }
 
-// cookie is that of the namespace at path, or 0: without it, judging a mark is less
-// certain. It needs no Sandbox, whose sockets and their poller take longer.
+// cookie returns the cookie of the namespace at path, or 0 if it cannot be read. Without the
+// cookie, comparing marks is less certain. cookie does not call Sandbox, whose sockets and
+// poller take longer.
 func (k *Kernel) cookie(path string) uint64 {
 	if c, ok := k.sandboxes[path]; ok {
 		return c.Cookie()
@@ -240,15 +240,15 @@ func (k *Kernel) cookie(path string) uint64 {
 	return cookie
 }
 
-// write adds to rec what the earlier record names, and writes it. If another ADD of the
-// same names writes in between, it reads that record and tries again.
+// write adds to rec what the earlier record names, and writes rec. If another ADD of the same
+// attachment writes in between, it reads that record and tries again.
 func (k *Kernel) write(r *plugin.Request, rec *record.Record) (before *record.Record, err error) {
 	rec.Noted = true
 	mine := *rec
 	const tries = 10
 	for try := 1; ; try++ {
 		if before, err = k.Records.Take(rec.Network, rec.Owner, rec.Plugin); err != nil {
-			Warn(r, err) // the new record replaces it
+			Warn(r, err) // the new record replaces the broken one
 		}
 		*rec = mine
 		a := k.follow(rec, before)
@@ -262,7 +262,7 @@ func (k *Kernel) write(r *plugin.Request, rec *record.Record) (before *record.Re
 	}
 }
 
-// bootID is empty when it is not readable.
+// bootID returns "" if the boot id cannot be read.
 func (k *Kernel) bootID() string {
 	if k.boot == "" {
 		k.boot, _ = clock.BootID(k.session.Paths.Proc)
@@ -270,9 +270,9 @@ func (k *Kernel) bootID() string {
 	return k.boot
 }
 
-// Check turns differences from the kernel into CHECK's error, which wraps
-// *netstate.Differences and has the firewall's elements in its details. If s has elements,
-// it compares their tables as well.
+// Check turns differences from the kernel into the error of CHECK. The error wraps
+// *netstate.Differences, and its details list the firewall's elements. If s has elements,
+// Check compares their tables too.
 func Check(ctx context.Context, env *netstate.Env, s netstate.State) error {
 	diffs, err := append(slices.Clone(s), s.Tables()...).Diff(ctx, env)
 	if err != nil {

@@ -22,11 +22,12 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// SweepLost calls remove for attachments of the network that are not on a GC's list, with
-// those of their elements that mine selects and no record names. An ADD writes its record
-// first, so such an attachment has lost its record. Elements in the plugin's records are
-// left to Sweep. The author of the list may have lost the attachment too, so one with a
-// living pair stays.
+// SweepLost finds attachments of the network that have elements in the firewall but neither a
+// valid attachment in a GC's list nor a record. An ADD writes its record first, so such an
+// attachment has lost its record. SweepLost calls remove with the elements that mine selects.
+// It skips elements that a record names, because Sweep removes those. It also skips an
+// attachment whose veth pair is in use, because the author of the list may have lost the
+// attachment too.
 func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remove func(*record.Record) error) error {
 	living := k.living(r)
 	elems, err := k.OwnedElements()
@@ -54,8 +55,8 @@ func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remov
 	return errors.Join(errs...)
 }
 
-// OfOwner returns the elements of an owner that mine selects, by their comments. It lists
-// all sets: for a DEL without any other trace of the attachment.
+// OfOwner returns the elements of an owner that mine selects. It finds them by their comments
+// and therefore lists all sets. It serves a DEL that has no other trace of the attachment.
 func (k *Kernel) OfOwner(o owner.Key, mine func(nft.Element) bool) ([]nft.Element, error) {
 	elems, err := k.OwnedElements()
 	return slices.DeleteFunc(elems, func(e nft.Element) bool {
@@ -64,8 +65,8 @@ func (k *Kernel) OfOwner(o owner.Key, mine func(nft.Element) bool) ([]nft.Elemen
 	}), err
 }
 
-// keepsPair reports, with a warning, whether a link of the owner is the host's end of a
-// living pair, or cannot be read.
+// keepsPair reports whether a link of the owner is the host's end of a pair that is in use, or
+// cannot be read. If so, it also warns.
 func (k *Kernel) keepsPair(r *plugin.Request, o owner.Key) bool {
 	link, err := k.livingPair(o)
 	switch {
@@ -91,8 +92,8 @@ func (k *Kernel) livingPair(o owner.Key) (name string, err error) {
 	return link.Attrs().Name, nil
 }
 
-// ofNetwork reports whether a comment names the network, and, unless it is truncated, the
-// owner's other names.
+// ofNetwork reports whether a comment names the network and, unless the comment was cut, the
+// other names of the owner.
 func ofNetwork(network string, o owner.Key, comment string) bool {
 	_, names, _ := strings.Cut(comment, " ")
 	parts := strings.Split(names, "/")
@@ -102,7 +103,8 @@ func ofNetwork(network string, o owner.Key, comment string) bool {
 	return len(parts) == 3 && owner.Of(network, parts[1], parts[2]) == o
 }
 
-// unnamed returns the elements that no record names. A torn record may name any.
+// unnamed returns the elements that no record names. If a record is torn, it returns none,
+// because the record may name any element.
 func unnamed(elems []nft.Element, records []record.CurrentRecord) []nft.Element {
 	return slices.DeleteFunc(elems, func(e nft.Element) bool {
 		return slices.ContainsFunc(records, func(s record.CurrentRecord) bool {
@@ -111,9 +113,9 @@ func unnamed(elems []nft.Element, records []record.CurrentRecord) []nft.Element 
 	})
 }
 
-// Derive reconstructs a torn record from everything that carries its owner: facts that no
-// readable record has, elements, links, and the attachment's names, if they are known
-// anywhere.
+// Derive reconstructs a torn record from everything that has its owner key: facts that no
+// readable record has, elements, and links. It adds the attachment's names if they can be
+// found.
 func (k *Kernel) Derive(t record.Torn) (*record.Record, error) {
 	rec := &record.Record{Plugin: t.Plugin, Owner: t.Owner, Network: t.Network}
 	if t.Plugin == "tuning" {
@@ -139,8 +141,8 @@ func (k *Kernel) Derive(t record.Torn) (*record.Record, error) {
 	return rec, nil
 }
 
-// unclaimed returns the facts that the owner holds and that no other plugin's record of it
-// lists.
+// unclaimed returns the facts that the owner holds and that no record of another plugin lists
+// for this owner.
 func (k *Kernel) unclaimed(t record.Torn) (names []string, err error) {
 	held, err := k.Records.Held(t.Owner)
 	if err != nil || len(held) == 0 {
@@ -161,8 +163,8 @@ func (k *Kernel) unclaimed(t record.Torn) (names []string, err error) {
 	return names, nil
 }
 
-// OwnedElements returns the elements of attachments, also those in the maps of conditions.
-// It lists all sets: for GC.
+// OwnedElements returns the elements of attachments, including those in the maps of
+// conditions. It lists all sets; GC uses it.
 func (k *Kernel) OwnedElements() ([]nft.Element, error) {
 	_, facts, _ := k.Records.Facts() // a broken fact has no maps
 	var maps []string
@@ -174,8 +176,8 @@ func (k *Kernel) OwnedElements() ([]nft.Element, error) {
 	return k.NFT.Owned(maps...)
 }
 
-// marked returns the host's links with the owner in their alias, and the names that an ADD
-// may have given a link before marking it.
+// marked returns the names of the host's links whose alias has the owner. It adds the names
+// that an ADD may have given to a link before it wrote the alias.
 func (k *Kernel) marked(o owner.Key) (names []string, err error) {
 	host, err := k.Host()
 	if err != nil {
@@ -196,9 +198,9 @@ func (k *Kernel) marked(o owner.Key) (names []string, err error) {
 	return names, nil
 }
 
-// Names finds container id and interface name of an owner in whatever still has them:
-// comments of elements, cached results, address files and tuning's backups. The owner is
-// their hash, so a match is proof; without one both are empty.
+// Names finds the container id and the interface name of an owner. It searches comments of
+// elements, cached results, address files and tuning's backups. The owner is a hash of the
+// names, so a match is certain. Without a match both names are empty.
 func Names(p paths.Paths, network string, o owner.Key, elems []nft.Element) (id, ifName string) {
 	try := func(a, b string) bool {
 		if owner.Of(network, a, b) == o {
@@ -234,7 +236,7 @@ func Names(p paths.Paths, network string, o owner.Key, elems []nft.Element) (id,
 	return "", ""
 }
 
-// splits tries every way to split name in two at sep, which both parts may contain.
+// splits tries every way to split name in two at sep. Both parts may contain sep too.
 func splits(name, sep string, try func(a, b string) bool) bool {
 	for i := range len(name) {
 		if name[i:i+1] == sep && try(name[:i], name[i+1:]) {
@@ -244,8 +246,8 @@ func splits(name, sep string, try func(a, b string) bool) bool {
 	return false
 }
 
-// collect keeps `patchbay repair` out until the session ends: it would restore what is
-// being removed.
+// collect keeps `patchbay repair` out until the session ends, because repair would restore
+// what is being removed.
 func (k *Kernel) collect(ctx context.Context, r *plugin.Request) {
 	if k.collecting {
 		return

@@ -26,9 +26,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// AllowReference drops CHECK's error err for an attachment that the reference plugins made before
-// our binaries replaced theirs: the plugin has no record of it, and the reference's
-// objects exist. They serve until the attachment's DEL.
+// AllowReference returns nil instead of CHECK's error err if a reference plugin made the
+// attachment before our programs replaced the reference's. It recognises such an attachment: the
+// plugin has no record of it, and the reference's objects exist. These objects serve until the
+// attachment's DEL.
 func (k *Kernel) AllowReference(r *plugin.Request, theirs iptnft.Made, err error) error {
 	if err == nil {
 		return nil
@@ -52,16 +53,16 @@ func Unrecorded(err error) error {
 	return spec.Errorf(spec.ErrorCode(err), "%w", found).WithDetails("%s", strings.Join(found.Details(), "; "))
 }
 
-// Attachment holds the names of a request's attachment, as the reference plugins use them.
+// Attachment returns the names of a request's attachment as the reference plugins use them.
 func Attachment(r *plugin.Request) iptnft.Attachment {
 	return iptnft.Attachment{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
 }
 
-// SweepAbandoned removes what the reference plugins made for attachments that only address
-// files still name: firewall rules, the ifb of bandwidth, the backup of tuning. These
-// carry no owner and are found by the container's names, so it comes before the GC of the
-// addresses, and in the first plugin, since runtimes send a GC in the order of the list.
-// It does nothing for an attachment of ours, which has a record.
+// SweepAbandoned removes what the reference plugins made for attachments that only address files
+// still name: firewall rules, the ifb of bandwidth, and the backup of tuning. These objects have
+// no owner key and are found by the container's names. So SweepAbandoned must run before the GC
+// of the addresses deletes the address files. It runs in the first plugin, because runtimes send
+// a GC in the order of the list. It skips attachments that have a record, because those are ours.
 func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request) error {
 	list := k.abandoned(ctx, r)
 	if len(list) == 0 {
@@ -71,7 +72,7 @@ func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request) error {
 	errs := []error{err}
 	for o, addrs := range list {
 		if rules {
-			errs = append(errs, k.NFT.Commit(ctx)) // the queue may hold removals of the same rules
+			errs = append(errs, k.NFT.Commit(ctx)) // the queue may contain removals of the same rules
 			k.NFT.Queue(iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: o.ID, IfName: o.IfName}, addrs))
 			errs = append(errs, k.NFT.Commit(ctx))
 		}
@@ -84,9 +85,9 @@ func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(errs...)
 }
 
-// abandoned lists, with their addresses, the attachments that host-local's files name, but
-// neither the list of valid attachments in a GC request nor a record of the plugin. It reads
-// the files in their default directory.
+// abandoned returns attachments, with their addresses, that are named only by host-local's files.
+// Neither the valid attachments of a GC nor a record of the plugin names them. It reads the files
+// in their default directory.
 func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Holder][]netip.Addr {
 	keep, ok := r.Valid()
 	if !ok {
@@ -106,7 +107,7 @@ func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Hold
 	return list
 }
 
-// recorded reports whether an attachment is or may be ours.
+// recorded reports whether an attachment is ours or may be ours.
 func (k *Kernel) recorded(r *plugin.Request, o ipam.Holder) bool {
 	rec, err := k.Records.Read(r.Network, owner.Of(r.Network, o.ID, o.IfName), r.Plugin.Name)
 	return rec != nil || err != nil
@@ -123,8 +124,8 @@ func reserved(ctx context.Context, r *plugin.Request) ([]ipam.Reservation, error
 	return tx.List(false)
 }
 
-// deleteReferenceIFB deletes the ifb of the reference's bandwidth. Its name does not
-// depend on the interface: another attachment of the container may use it.
+// deleteReferenceIFB deletes the ifb of the reference's bandwidth. It keeps the ifb if another
+// attachment of the container may use it, because the name does not depend on the interface.
 func (k *Kernel) deleteReferenceIFB(r *plugin.Request, containerID string) error {
 	valid, _ := r.Head.Valid()
 	for _, v := range valid {
@@ -149,16 +150,16 @@ func (k *Kernel) deleteReferenceIFB(r *plugin.Request, containerID string) error
 	return nil
 }
 
-// ReferenceIFB is the name of the reference's ifb: "bwp" and hex digits of sha512(network
-// + container id), 15 bytes in all.
+// ReferenceIFB returns the name of the reference's ifb: "bwp" and hex digits of sha512(network +
+// container id), 15 bytes together.
 func ReferenceIFB(network, containerID string) string {
 	sum := sha512.Sum512([]byte(network + containerID))
 	return "bwp" + hex.EncodeToString(sum[:])[:12]
 }
 
-// AsAttached returns the state that CHECK expects of an attachment from before schema 2 of
-// the firewall: the elements of the shared facts whose names begin with prefix, instead of
-// the newer elements of its own.
+// AsAttached returns the state that CHECK expects of an attachment from before schema 2 of the
+// firewall. Such an attachment has the elements of the shared facts whose names begin with
+// prefix. It does not have the elements of its own that newer selects.
 func (k *Kernel) AsAttached(rec *record.Record, s netstate.State, prefix string, newer func(nft.Element) bool) netstate.State {
 	var before netstate.State
 	for _, name := range rec.Shared {

@@ -16,16 +16,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// ErrUnfinished is wrapped by the error of a removal that has done what is possible now. It
-// does not fail a DEL or GC: the record is kept, so that the next GC tries again.
+// ErrUnfinished means that a removal has done everything that is possible now. It does not
+// fail a DEL or GC. The record is kept, so that the next GC tries again.
 var ErrUnfinished = errors.New("not finished")
 
-// errLater is the error of a removal that deletes the record itself.
+// errLater means that the end of the session deletes the record.
 var errLater = errors.New("the end of the session deletes the record")
 
-// Detach is the DEL of a plugin that keeps records: it calls remove with the locked record,
-// and then deletes it. lost makes up the record where there is none, or a broken one; it may
-// be nil.
+// Detach performs the DEL of a plugin that keeps records. It calls remove with the locked
+// record and then deletes the record. If there is no record, or a broken one, it calls lost to
+// make one. lost may be nil.
 func (k *Kernel) Detach(r *plugin.Request, lost func() *record.Record, remove func(*record.Record) error) error {
 	rec, err := k.Records.Take(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil {
@@ -38,7 +38,7 @@ func (k *Kernel) Detach(r *plugin.Request, lost func() *record.Record, remove fu
 	return k.drop(r, r.Owner, remove(rec))
 }
 
-// drop deletes the record after a removal that succeeded.
+// drop deletes the record if the removal succeeded.
 func (k *Kernel) drop(r *plugin.Request, o owner.Key, err error) error {
 	switch {
 	case err == nil:
@@ -52,8 +52,9 @@ func (k *Kernel) drop(r *plugin.Request, o owner.Key, err error) error {
 	return err
 }
 
-// Finish ends a removal: it sends what is queued for rec. The end of the session waits for
-// it, so that a link can be deleted meanwhile, and then deletes the record.
+// Finish ends a removal. It sends what is queued for rec. It does not wait for the result, so
+// that a link can be deleted in the meantime. The end of the session waits and then deletes
+// the record.
 func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Record) error {
 	if err := k.NFT.Start(ctx); err != nil {
 		return err
@@ -67,10 +68,10 @@ func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Reco
 	return errLater
 }
 
-// DetachInside is Detach for a chained plugin that works inside the container: it calls
-// remove with the record (nil: none) if the namespace still exists. A record or namespace
-// that cannot be read must not keep a runtime from deleting the interface, with which the
-// rest goes.
+// DetachInside performs the DEL of a chained plugin that works inside the container. If the
+// namespace still exists, it calls remove with the record, or with nil if there is none. If
+// the record or the namespace cannot be read, it only warns. The runtime must be able to
+// delete the interface, and the rest is deleted with the interface.
 func DetachInside(r *plugin.Request, remove func(*nl.Conn, *record.Record) error) error {
 	k := Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {
@@ -86,16 +87,17 @@ func DetachInside(r *plugin.Request, remove func(*nl.Conn, *record.Record) error
 	})
 }
 
-// CollectRecords is the GC of a plugin whose objects end with the namespace.
+// CollectRecords performs the GC of a plugin whose objects end with the namespace.
 func CollectRecords(ctx context.Context, r *plugin.Request) error {
 	return Of(r).Sweep(ctx, r, func(*record.Record) error { return nil })
 }
 
-// Sweep is the GC of a plugin that keeps records: for each attachment that is not on the
-// request's list it calls remove, with a record that is derived from the owner where the one
-// on disk is torn, and then deletes the record. Without a list nothing may be removed.
+// Sweep performs the GC of a plugin that keeps records. For each attachment that is not valid
+// it calls remove with the record and then deletes the record. If the record on disk is torn,
+// it derives one from the owner. If the request has no list of valid attachments, it removes
+// nothing.
 //
-// The list proves nothing about an attachment made after it: see Seize.
+// An attachment made after the list is not on the list although it is valid; see Seize.
 func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*record.Record) error) error {
 	keep, ok := r.Valid()
 	if !ok {
@@ -123,7 +125,7 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 	return errors.Join(errs...)
 }
 
-// living returns the owners on a GC's list.
+// living returns the owners of a GC's valid attachments.
 func (k *Kernel) living(r *plugin.Request) map[owner.Key]bool {
 	valid, _ := r.Head.Valid()
 	living := make(map[owner.Key]bool, len(valid))
@@ -147,15 +149,15 @@ func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, remove func(*record.Re
 			return nil // a DEL has removed it
 		}
 		if rec.ContainerID == "" && k.keepsPair(r, o) {
-			return nil // torn and without names: it cannot be on any list
+			return nil // a torn record without names: no list can contain it
 		}
 		return k.drop(r, o, remove(rec))
 	})
 }
 
-// Seize runs fn with an attachment that is not on a GC's list, unless it is newer than the
-// list or another process works on it: then its absence does not mean that it is dead. The
-// record of the plugin stays locked until it is removed.
+// Seize runs fn for an attachment that is not on a GC's list. It skips an attachment that is
+// newer than the list or that another process works on, because such an attachment may be
+// alive. The plugin's record stays locked until it is removed.
 func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) error {
 	var others []string
 	release, keepReason, err := k.Records.Seize(r.Network, o, func(now []record.CurrentRecord) string {
@@ -174,13 +176,13 @@ func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) error {
 	}
 	defer release()
 	for _, other := range others {
-		k.Records.Unlock(r.Network, o, other) // for the GC of the other plugin
+		k.Records.Unlock(r.Network, o, other) // the other plugin's GC takes this lock
 	}
 	return fn()
 }
 
-// newer returns the attachments with a record that is newer than a GC's list, or in use:
-// their absence from the list does not make their objects dead, recorded or not.
+// newer returns the attachments whose record is newer than a GC's list, or in use. They may be
+// alive although the list does not contain them, so GC must keep all their objects.
 func (k *Kernel) newer(r *plugin.Request) (list []spec.Attachment) {
 	records, _, _ := k.Records.Scan(r.Network) // a torn record names no attachment
 	for _, rec := range records {
@@ -192,8 +194,8 @@ func (k *Kernel) newer(r *plugin.Request) (list []spec.Attachment) {
 	return list
 }
 
-// SweepReference queues the removal of what the reference plugins left in the firewall for
-// attachments that are neither on a GC's list nor newer.
+// SweepReference queues the removal of what the reference plugins left in the firewall. It
+// keeps the rules of attachments that are on a GC's list or newer than the list.
 func (k *Kernel) SweepReference(r *plugin.Request) {
 	valid, _ := r.Head.Valid()
 	var stay []iptnft.Attachment

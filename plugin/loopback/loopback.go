@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package loopback is the plugin `loopback`: it sets a container's lo up. It
-// ignores CNI_IFNAME and keeps nothing.
+// Package loopback is the plugin `loopback`. It sets a container's lo up. It ignores
+// CNI_IFNAME and stores nothing.
 package loopback
 
 import (
@@ -29,7 +29,7 @@ var Plugin = plugin.Plugin{
 	Check: check,
 }
 
-// compile is the desired state for any configuration.
+// compile returns the desired state, which is the same for every configuration.
 func compile() netstate.State { return netstate.State{netstate.Up{Where: netstate.Sandbox, Link: lo}} }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -51,8 +51,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	}, nil
 }
 
-// addresses lists the first address of each family, and refuses one that does
-// not belong on lo.
+// addresses returns the first address of each family. It returns an error for an address that
+// does not belong on lo.
 func addresses(env *netstate.Env) (ips []spec.IPConfig, err error) {
 	link, err := env.Link(netstate.Sandbox, lo)
 	if err != nil {

@@ -1,12 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package macvlan is the plugin `macvlan`: a link of the container's own, with an Ethernet
-// address of its own, on top of a link of the host. The container is on the host's segment
-// as if it were plugged into the same switch.
+// Package macvlan is the plugin `macvlan`. It gives a container a link on top of a link of the
+// host, with a different Ethernet address. The container is on the host's segment, as if it
+// were connected to the same switch.
 //
-// The kernel needs CONFIG_MACVLAN. The host does not reach its own children
-// through their master; give it a macvlan of its own for that.
+// The kernel needs CONFIG_MACVLAN. The host cannot reach the containers through their master.
+// If it must reach them, give the host a macvlan link too.
 package macvlan
 
 import (
@@ -46,7 +46,7 @@ var Plugin = plugin.Plugin{
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	conf := plugin.ConfOf[Conf](r)
 	c := child(conf)
-	if c.MAC == nil && conf.mode != netlink.MACVLAN_MODE_PASSTHRU { // that has the master's
+	if c.MAC == nil && conf.mode != netlink.MACVLAN_MODE_PASSTHRU { // in passthru mode the link has the master's MAC
 		c.MAC = endpoint.AddressesOf(r).Container()
 	}
 	return c.Attach(ctx, r)
@@ -73,48 +73,46 @@ func status(_ context.Context, r *plugin.Request) error {
 
 // Conf is the configuration.
 type Conf struct {
-	// Master is the parent link. Default: the default route's.
-	// Reference: same.
+	// Master is the parent link. Default: the default route's. Reference: same.
 	Master string `json:"master"`
 
-	// Mode decides which containers on the master a container reaches: bridge, all;
-	// private, none; vepa, those to which the switch sends frames back; passthru, the only
-	// child gets all traffic. Default: bridge.
-	// Reference: same; passthru loses mac.
+	// Mode decides which containers on the same master a container can reach: bridge (all),
+	// private (none), vepa (those to which the switch sends frames back). With passthru, the
+	// container is the only one on the master and gets all traffic. Default: bridge. Reference:
+	// same; passthru loses mac.
 	Mode string `json:"mode"`
 
-	// MTU in bytes, at most the master's; 0 is the master's.
-	// Reference: not in the result.
+	// MTU in bytes, at most the master's; 0 means the master's MTU. Reference: not in the result.
 	MTU int `json:"mtu"`
 
-	// Mac is the Ethernet address; without, one derived from the owner, the same when an
-	// ADD is repeated and different on every node.
-	// Reference: without, a random one, the same on clones of a machine.
+	// Mac is the Ethernet address. If it is missing, it is derived from the owner: a repeated ADD
+	// gives the same address, and every node gives another. Reference: if it is missing, a random
+	// one, the same on clones of a machine.
 	Mac string `json:"mac"`
 
 	// LinkInContainer says that the master is in the container.
 	// Reference: same.
 	LinkInContainer bool `json:"linkInContainer"`
 
-	// BcQueueLen is how many broadcast frames may wait at the master; 0 is the kernel's
-	// 1000. The largest value of all children counts. Linux >= 5.11.
+	// BcQueueLen is how many broadcast frames may wait at the master; 0 means the kernel's
+	// default, 1000. The largest value of all containers on the master is used. Linux >= 5.11.
 	// Reference: same.
 	BcQueueLen uint32 `json:"bcqueuelen"`
 
-	// EnableDad looks for duplicates of the IPv6 addresses, 1-2 s.
+	// EnableDad makes the kernel look for duplicates of the IPv6 addresses, which takes 1-2 s.
 	// Reference: none, it always does.
 	EnableDad bool `json:"enabledad"`
 
-	// IPAM is the section of the IPAM plugin; without a type, layer 2 only.
-	// Reference: same.
+	// IPAM is the section of the IPAM plugin. Without a type the container gets no addresses
+	// (layer 2 only). Reference: same.
 	IPAM struct {
-		// Type is the IPAM plugin; the section's other keys are its own.
-		// Reference: same.
+		// Type is the IPAM plugin. The other keys of the section belong to that plugin. Reference:
+		// same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is set.
-	// Reference: always replaces IPAM's.
+	// DNS replaces IPAM's DNS settings if any of its keys is set. Reference: always replaces
+	// IPAM's.
 	DNS spec.DNS `json:"dns"`
 
 	RuntimeConfig struct {
@@ -145,7 +143,7 @@ func (c *Conf) Load(r *plugin.Request) error {
 	return err
 }
 
-// validate checks the MTU, and the answers that IPAM would give.
+// validate checks the MTU, and the configuration against the addresses that IPAM would give.
 func validate(r *plugin.Request) error {
 	c := plugin.ConfOf[Conf](r)
 	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
@@ -165,7 +163,7 @@ func modeOf(s string) (netlink.MacvlanMode, error) {
 	return 0, spec.Invalid("unknown macvlan mode: %q", s)
 }
 
-// parseMAC is nil for no address.
+// parseMAC parses an Ethernet address. For "" it returns nil.
 func parseMAC(s string) (net.HardwareAddr, error) {
 	if s == "" {
 		return nil, nil

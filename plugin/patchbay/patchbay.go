@@ -1,12 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package patchbay is the plugin `patchbay`: its configuration holds a list of plugins, and
-// it runs them all in one process with one firewall transaction, so that a runtime pays one
-// exec for a whole chain. `patchbay convert` writes this form from an ordinary conflist.
+// Package patchbay is the plugin `patchbay`. Its configuration contains a list of plugins. It
+// runs them in one process with one firewall transaction, so that a runtime starts only one
+// program for a whole chain. `patchbay convert` makes such a configuration from an ordinary
+// conflist.
 //
-// A member runs in process when CNI_PATH finds this program under its name or nothing at
-// all; another program found there is exec'd, as the runtime would.
+// A member runs in this process if CNI_PATH finds this program under the member's name, or no
+// program at all. If CNI_PATH finds another program, that program is executed, as the runtime
+// would do.
 package patchbay
 
 import (
@@ -44,24 +46,21 @@ var Plugin = plugin.Plugin{
 // Conf is the configuration.
 type Conf struct {
 	// Plugins are plugin configurations as in a conflist, at least one. Each may have
-	// `capabilities`; the outer plugin must declare their union, which `patchbay convert`
-	// does. DEL and GC work without them, from the records.
-	// Reference: none, ours only.
+	// `capabilities`; the outer plugin must declare all of them, and `patchbay convert` does so.
+	// DEL and GC do not need the list, because they use the records. Reference: none, ours only.
 	Plugins []json.RawMessage `json:"plugins"`
 
-	// RuntimeConfig is written by the runtime and passed to the members that declare the
-	// capability.
-	// Reference: none, ours only.
+	// RuntimeConfig is written by the runtime. Its values are passed to the members that declare
+	// the capability. Reference: none, ours only.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 
-	// Args is passed to members that have none of their own.
-	// Reference: none, ours only.
+	// Args is passed to members that have no args of their own. Reference: none, ours only.
 	Args json.RawMessage `json:"args"`
 }
 
-// add runs the members in order and pushes the DEL of each that succeeded. A failed member
-// has rolled itself back; a DEL could remove an attachment that the member refused to make
-// twice.
+// add runs the members in order and pushes the DEL of each one that succeeded. It does not
+// call DEL for a member that failed. That member has rolled itself back, and if it refused to
+// attach twice, a DEL would remove the existing attachment.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	members, err := load(r)
 	if err != nil {
@@ -93,8 +92,8 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(each(ctx, r, members, "delete", r.Head.PrevResult)...)
 }
 
-// askAll is CHECK and STATUS: every member answers, as in a list of a runtime
-// (docs/adr/0037).
+// askAll performs CHECK and STATUS. It asks every member, as a runtime asks every plugin of a
+// list (docs/adr/0037).
 func askAll(ctx context.Context, r *plugin.Request) error {
 	members, err := load(r)
 	if err != nil {
@@ -107,7 +106,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(each(ctx, r, remaining(r), "GC", nil)...)
 }
 
-// each calls every member, and goes on after errors.
+// each calls every member and continues after errors.
 func each(ctx context.Context, r *plugin.Request, members []*plugin.Inner, verb string, prev json.RawMessage) (errs []error) {
 	for _, m := range members {
 		if err := m.Do(ctx, r.Verb, prev); err != nil {
@@ -117,13 +116,13 @@ func each(ctx context.Context, r *plugin.Request, members []*plugin.Inner, verb 
 	return errs
 }
 
-// failed names the member of an error.
+// failed adds the member's name to an error.
 func failed(m *plugin.Inner, err error, verb string) error {
 	return fmt.Errorf("plugin type=%q failed (%s): %w", m.Type, verb, err)
 }
 
-// load decodes every member. Nothing may run unless all are well-formed. For DEL and GC
-// load returns the well-formed ones beside the first error.
+// load decodes every member. If one is malformed, no member may run. For DEL and GC, load
+// returns the well-formed members together with the first error.
 func load(r *plugin.Request) (members []*plugin.Inner, err error) {
 	if _, err := r.Conf(); err != nil {
 		return nil, err
@@ -154,10 +153,10 @@ func loadMember(raw json.RawMessage, r *plugin.Request, conf *Conf) (*plugin.Inn
 	return m, nil
 }
 
-// remaining are the members of a DEL or GC: those of the list and, when it is damaged,
-// those that have records, of this attachment or for a GC of any. It reports that the
-// configuration is wrong, but that must not keep anything from being removed. Only a member
-// of another program that cannot be read any more is lost.
+// remaining returns the members for a DEL or GC. If the list is damaged, it adds the plugins
+// that have records: for a DEL records of this attachment, for a GC of any. It only warns
+// about the damage, because a wrong configuration must not stop a removal. A member of another
+// program whose configuration cannot be read is not called.
 func remaining(r *plugin.Request) []*plugin.Inner {
 	members, err := load(r)
 	if err == nil {
@@ -167,14 +166,14 @@ func remaining(r *plugin.Request) []*plugin.Inner {
 	return append(recorded(r, members), members...)
 }
 
-// recorded are the plugins with a record that are not among members, each with the part of
-// the configuration that DEL needs, in the order of a chain.
+// recorded returns the plugins that have a record and are not in members, in the order of a
+// chain. Each gets the part of the configuration that DEL needs.
 func recorded(r *plugin.Request, members []*plugin.Inner) (list []*plugin.Inner) {
 	kinds := kindsOnRecord(r)
 	for _, m := range members {
 		delete(kinds, m.Type)
 	}
-	// DEL runs in reverse order: chained plugins first, addresses last.
+	// DEL runs in reverse order, so chained plugins come first and addresses last.
 	for _, kind := range []plugin.Kind{plugin.IPAM, plugin.Interface, plugin.Chained} {
 		for _, p := range r.Session.Plugins {
 			if p.Kind != kind || !kinds[p.Name] {
@@ -191,8 +190,8 @@ func recorded(r *plugin.Request, members []*plugin.Inner) (list []*plugin.Inner)
 	return list
 }
 
-// kindsOnRecord are the types of plugins that have records in the network, for a
-// DEL those of the attachment.
+// kindsOnRecord returns the types of plugins that have records in the network. For a DEL it
+// considers only records of the attachment.
 func kindsOnRecord(r *plugin.Request) map[string]bool {
 	records, torn, err := kernel.Of(r).Records.Scan(r.Network)
 	if err != nil {

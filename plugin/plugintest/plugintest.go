@@ -1,7 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plugintest tests a plugin against the contract of all plugins, in three lines:
+// Package plugintest tests whether a plugin fulfils the contract of all plugins. A test needs
+// three lines:
 //
 //	func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
 //
@@ -9,14 +10,14 @@
 //		plugintest.Run(t, &Plugin, plugintest.Case{Subject: plugintest.Subject(t, "host-local")})
 //	}
 //
-// Subject reads conformance/subjects/NAME.json, the description for any project's plugin of
-// that type; conformance.Subject documents it. A test may as well write the Subject as a Go
-// value.
+// Subject reads conformance/subjects/NAME.json. This file describes the plugin of that type,
+// in any project; conformance.Subject documents its fields. A test may also write the Subject
+// as a Go value.
 //
-// Run runs every script of conformance/contract twice, in process (plugin.Builtin) and by
-// exec (the test binary started under the plugin's name), and once for each version of the
-// specification. In process it adds what only Go can: a fault at every Session.Fault step
-// of ADD, a cancelled context, a panic-free refusal of broken input, and a count of
+// Run runs every script of conformance/contract in process (plugin.Builtin) and as a program
+// (the test binary, started under the plugin's name). It does so for each version of the
+// specification. In process it adds tests that only Go can do: a fault at every Session.Fault
+// step of ADD, a cancelled context, refusal of broken input without a panic, and a count of
 // goroutines and file descriptors.
 package plugintest
 
@@ -36,29 +37,28 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// Case is one configuration of a plugin for the contract.
+// Case is one configuration of a plugin to test.
 type Case struct {
 	conformance.Subject
 
-	// Delegates may be called in process, as if the same binary held them. Exec finds them
-	// too, under their names.
+	// Delegates are plugins that may be called in process, as if the same binary contained them.
+	// As programs they are found under their names.
 	Delegates []*plugin.Plugin
 
-	// Prepare replaces Subject.Prev: see conformance.Suite.
+	// Prepare replaces Subject.Prev; see conformance.Suite.
 	Prepare func(t *testing.T, a *conformance.Attachment) *spec.Result
-	// Break replaces Subject.Break, and BreakError is text that CHECK's error
-	// must contain afterwards.
+	// Break replaces Subject.Break. BreakError is a text that the error of CHECK must contain
+	// afterwards.
 	Break      func(t *testing.T, a *conformance.Attachment)
 	BreakError string
 
-	// NoFaults means that ADD changes nothing that could fail half way.
+	// NoFaults means that ADD changes nothing that could fail half-way.
 	NoFaults bool
 }
 
-// Main is the TestMain of a plugin's package. Started under the name of one of
-// the plugins, the test binary is that plugin; otherwise the tests run in a
-// network, a /run and a /var/lib of their own (test/nettest). List the
-// delegates too.
+// Main is the TestMain of a plugin's package. If the test binary is started under the name of
+// one of the plugins, it runs that plugin. Otherwise it runs the tests with their own network,
+// /run and /var/lib (test/nettest). The list of plugins must include the delegates.
 func Main(m *testing.M, plugins ...*plugin.Plugin) {
 	name := filepath.Base(os.Args[0])
 	for _, p := range plugins {
@@ -69,7 +69,7 @@ func Main(m *testing.M, plugins ...*plugin.Plugin) {
 	nettest.Main(m)
 }
 
-// Subject reads a description of conformance/subjects.
+// Subject reads a description from conformance/subjects.
 func Subject(t testing.TB, name string) conformance.Subject {
 	t.Helper()
 	s, err := conformance.Named(name)
@@ -79,7 +79,7 @@ func Subject(t testing.TB, name string) conformance.Subject {
 	return *s
 }
 
-// Run tests p against the contract in each case.
+// Run tests in each case whether p fulfils the contract.
 func Run(t *testing.T, p *plugin.Plugin, cases ...Case) {
 	t.Helper()
 	for _, c := range cases {
@@ -92,7 +92,7 @@ func Run(t *testing.T, p *plugin.Plugin, cases ...Case) {
 	}
 }
 
-// fill completes the case from the plugin.
+// fill sets the missing fields of the case from the plugin.
 func (c *Case) fill(p *plugin.Plugin) {
 	if c.Type == "" {
 		c.Type = p.Name
@@ -119,8 +119,8 @@ func (c *Case) run(t *testing.T, p *plugin.Plugin) {
 	t.Run("leaks", func(t *testing.T) { c.leaks(t, inProcess) })
 }
 
-// suite is the contract over one transport. In process the path names a directory that does
-// not exist, so that no program is found there.
+// suite returns the contract's tests over one transport. In process, path names a directory
+// that does not exist, so that no program is found there.
 func (c *Case) suite(inv invoke.Invoker, path []string) conformance.Suite {
 	if path == nil {
 		path = []string{"/nonexistent/plugintest"}
@@ -131,7 +131,7 @@ func (c *Case) suite(inv invoke.Invoker, path []string) conformance.Suite {
 	}
 }
 
-// builtin calls p and its delegates in process.
+// builtin returns an Invoker that calls p and its delegates in process.
 func (c *Case) builtin(t *testing.T, p *plugin.Plugin, fault func(string) error) invoke.Invoker {
 	return &plugin.Builtin{NewSession: func() *plugin.Session {
 		s := plugin.NewSession(append([]*plugin.Plugin{p}, c.Delegates...))
@@ -141,8 +141,8 @@ func (c *Case) builtin(t *testing.T, p *plugin.Plugin, fault func(string) error)
 	}}
 }
 
-// Install links the test binary under the plugins' names into a directory for
-// CNI_PATH. The plugins must be those of Main.
+// Install links the test binary into a directory under the plugins' names. The directory
+// serves as CNI_PATH. The plugins must be those that Main got.
 func Install(t testing.TB, plugins ...*plugin.Plugin) (dir string) {
 	t.Helper()
 	self, err := os.Executable()
@@ -170,7 +170,8 @@ func (l logWriter) Write(p []byte) (int, error) {
 // errFault is the error of an injected fault.
 var errFault = errors.New("injected fault")
 
-// faults fails ADD before each of its changes in turn and checks that nothing is left.
+// faults makes ADD fail before each of its changes in turn, and checks each time that nothing
+// is left.
 func (c *Case) faults(t *testing.T, p *plugin.Plugin) {
 	steps := c.steps(t, p)
 	if len(steps) == 0 {
@@ -196,7 +197,7 @@ func (c *Case) faults(t *testing.T, p *plugin.Plugin) {
 	}
 }
 
-// steps runs one ADD and lists the steps it names.
+// steps runs one ADD and returns the names of its steps.
 func (c *Case) steps(t *testing.T, p *plugin.Plugin) (names []string) {
 	recording := false
 	inv := c.builtin(t, p, func(step string) error {
@@ -218,8 +219,8 @@ func (c *Case) steps(t *testing.T, p *plugin.Plugin) (names []string) {
 	return names
 }
 
-// cancelled: a call whose context has ended does nothing or finishes, and never leaves half
-// of its work.
+// cancelled checks that a call whose context has ended does nothing or everything, but never
+// half of its work.
 func (c *Case) cancelled(t *testing.T, inv invoke.Invoker) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -234,7 +235,7 @@ func (c *Case) cancelled(t *testing.T, inv invoke.Invoker) {
 	if _, err := w.Call(t.Context(), spec.Add); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = w.Call(ctx, spec.Del) // may do nothing, may do all of it
+	_, _ = w.Call(ctx, spec.Del) // may do nothing or everything
 	if _, err := w.Call(t.Context(), spec.Del); err != nil {
 		t.Errorf("DEL after a cancelled one: %v", err)
 	}
@@ -243,11 +244,11 @@ func (c *Case) cancelled(t *testing.T, inv invoke.Invoker) {
 	}
 }
 
-// leaks counts goroutines and descriptors around a life in process.
+// leaks counts goroutines and descriptors before and after an ADD and a DEL in process.
 func (c *Case) leaks(t *testing.T, inv invoke.Invoker) {
 	w := c.suite(inv, nil).World(t)
 	defer w.Close()
-	c.life(t, w) // descriptors that are opened once and kept, such as the poller's, are open now
+	c.life(t, w) // first run: opens descriptors that stay open, such as the poller's
 	goroutines, fds := runtime.NumGoroutine(), descriptors(t)
 	for range 3 {
 		c.life(t, w)

@@ -27,19 +27,19 @@ import (
 )
 
 // plan is everything that one attachment's mappings need. It is computed from the
-// configuration and prevResult alone; only route is looked up.
+// configuration and prevResult; only route is read from the kernel.
 type plan struct {
 	owner    owner.Key
 	network  string
-	id       string // of the container
+	id       string // container id
 	comment  string
 	snat     bool
 	masqAll  bool
-	only     *nft.Conditions // nil without conditions
+	only     *nft.Conditions // nil if there are no conditions
 	mappings []mapping
 	addrs    []netip.Prefix // the container's first address of each family
-	route    string         // the host's interface towards the container, with snat and IPv4
-	port     string         // the bridge port that needs hairpin mode
+	route    string         // the host's interface towards the container; set only with snat and IPv4
+	port     string         // bridge port that needs hairpin mode
 }
 
 func newPlan(r *plugin.Request) *plan {
@@ -57,7 +57,7 @@ func newPlan(r *plugin.Request) *plan {
 	}
 }
 
-// trim treats a list whose first token is empty as no list, like the reference.
+// trim treats a list whose first token is empty as no list, as the reference does.
 func trim(conditions []string) []string {
 	if language(conditions) == "" {
 		return nil
@@ -65,8 +65,8 @@ func trim(conditions []string) []string {
 	return conditions
 }
 
-// containerAddrs returns the first address of each family that is on ifName in a sandbox,
-// or on no interface that prevResult names.
+// containerAddrs returns the container's first address of each family. The address must be on
+// ifName in a sandbox, or on no interface that prevResult names.
 func containerAddrs(prev *spec.Result, ifName string) (addrs []netip.Prefix) {
 	var have4, have6 bool
 	for _, ip := range prev.IPs {
@@ -83,7 +83,7 @@ func containerAddrs(prev *spec.Result, ifName string) (addrs []netip.Prefix) {
 	return addrs
 }
 
-// each calls fn for every mapping and each container address that it serves.
+// each calls fn for every mapping, with each container address that the mapping serves.
 func (p *plan) each(fn func(m mapping, container netip.Addr)) {
 	for _, a := range p.addrs {
 		for _, m := range p.mappings {
@@ -94,7 +94,7 @@ func (p *plan) each(fn func(m mapping, container netip.Addr)) {
 	}
 }
 
-// unserved lists mappings for a family in which the container has no address.
+// unserved returns the mappings for a family in which the container has no address.
 func (p *plan) unserved() (out []mapping) {
 	served := make(map[mapping]bool)
 	p.each(func(m mapping, _ netip.Addr) { served[m] = true })
@@ -106,7 +106,7 @@ func (p *plan) unserved() (out []mapping) {
 	return out
 }
 
-// ports are the elements that other attachments may publish too.
+// ports returns the elements that other attachments may publish too.
 func (p *plan) ports() (elems []nft.Element) {
 	p.each(func(m mapping, to netip.Addr) {
 		elems = append(elems, nft.Port(m.published(to), p.only, p.comment))
@@ -118,7 +118,7 @@ func (m mapping) published(container netip.Addr) nft.Published {
 	return nft.Published{Host: m.host, Protocol: m.protocol, Port: m.hostPort, To: netip.AddrPortFrom(container, m.containerPort)}
 }
 
-// own are the elements whose key belongs to the attachment.
+// own returns the elements whose key no other attachment can have.
 func (p *plan) own() []nft.Element {
 	elems := []nft.Element{nft.Owner(string(p.owner), p.comment)}
 	if !p.snat {
@@ -136,7 +136,7 @@ func (p *plan) own() []nft.Element {
 	return elems
 }
 
-// facts are the facts that the network's attachments share.
+// facts returns the facts that the network's attachments share.
 func (p *plan) facts() (facts []record.Fact) {
 	if p.only != nil {
 		facts = append(facts, record.Fact{Name: FactConditions + p.only.ID(), Conditions: p.only})
@@ -144,7 +144,7 @@ func (p *plan) facts() (facts []record.Fact) {
 	return facts
 }
 
-// record is the record for DEL.
+// record returns the record for DEL.
 func (p *plan) record() *record.Record {
 	rec := &record.Record{Elements: append(p.own(), p.ports()...)}
 	if p.route != "" {
@@ -156,8 +156,8 @@ func (p *plan) record() *record.Record {
 	return rec
 }
 
-// compile computes the desired state. It changes nothing. rec is the attachment's record,
-// nil where nothing is applied.
+// compile computes the desired state. It changes nothing. rec is the attachment's record; it
+// is nil if nothing will be applied.
 func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) {
 	if p.route != "" {
 		s = append(s, localNet{p.route, p.network, p.owner, k})
@@ -177,7 +177,7 @@ func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) 
 	return s
 }
 
-// The prefixes of the facts' names.
+// The names of facts begin with these prefixes.
 const (
 	FactConditions = "conditions-"
 	factLocalNet   = "localnet-"
@@ -193,7 +193,7 @@ func isOurs(fact string) bool {
 	return false
 }
 
-// hostPort is a published port: an element that another owner may have.
+// hostPort is the element of a published port. Another owner may have it.
 type hostPort struct {
 	netstate.Element
 	k         *kernel.Kernel
@@ -201,8 +201,8 @@ type hostPort struct {
 	rec       *record.Record // nil in CHECK
 }
 
-// Ensure queues the element. The owner of the port is known when the queue is committed, and
-// only then is it checked whether that owner lives.
+// Ensure queues the element. Only when the queue is committed it becomes known which owner has
+// the port; then the owner is checked.
 func (c hostPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	env.NFT.Claim(func(taken *nft.TakenError) error {
 		o := ownerOf(c.k, taken.Have)
@@ -219,22 +219,22 @@ func (c hostPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, e
 	return nil, nil
 }
 
-// TakenError reports that another container has a host port.
+// TakenError means that another container has a host port.
 type TakenError struct {
 	Want   nft.Element
-	Holder *record.Record // nil when it cannot be read
+	Holder *record.Record // nil if it cannot be read
 	owner  string
 }
 
-// Error names the holder in full, for logs of runtimes.
+// Error names the holder completely, because it goes into logs of runtimes.
 func (e *TakenError) Error() string { return "host port is taken by " + e.owner }
 
-// Port is the port as people write it: 8080/tcp, 127.0.0.1:53/udp.
+// Port returns the port as people write it, such as 8080/tcp or 127.0.0.1:53/udp.
 func (e *TakenError) Port() string {
 	return strings.TrimPrefix(e.Want.Meaning().What, "published port ")
 }
 
-// Lost reports nothing for a port that another attachment of the container has.
+// Lost reports nothing if another attachment of the same container has the port.
 func (c hostPort) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, error) {
 	lost, err := c.Element.Lost(ctx, env)
 	if len(lost) == 0 || err != nil {
@@ -247,7 +247,7 @@ func (c hostPort) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost,
 	return lost, err
 }
 
-// siblings reports whether another attachment of the container made an element.
+// siblings reports whether another attachment of the same container made an element.
 func (c hostPort) siblings(have nft.Element) bool {
 	mine, _ := nft.OwnerOf(c.Comment)
 	o := ownerOf(c.k, have)
@@ -258,11 +258,11 @@ func (c hostPort) siblings(have nft.Element) bool {
 // holder is the owner of a published port.
 type holder struct {
 	name  string
-	rec   *record.Record // nil when it has none
+	rec   *record.Record // nil if it has none
 	alive bool
 }
 
-// gone explains why a port may be taken over.
+// gone says why a port may be taken over.
 func (h holder) gone() string {
 	if h.name == "" {
 		return "which is no attachment's"
@@ -270,8 +270,8 @@ func (h holder) gone() string {
 	return "of " + h.name + ", which is gone"
 }
 
-// ownerOf names the owner of an element and reports whether it lives. It is dead when its
-// record or its namespace is gone. An owner that cannot be checked counts as alive.
+// ownerOf names the owner of an element and reports whether the owner is alive. The owner is
+// dead if its record or its namespace is gone. If that cannot be checked, it counts as alive.
 func ownerOf(k *kernel.Kernel, e nft.Element) holder {
 	key, ok := nft.OwnerOf(e.Comment)
 	if !ok {
@@ -284,16 +284,16 @@ func ownerOf(k *kernel.Kernel, e nft.Element) holder {
 		return h
 	}
 	h.name = fmt.Sprintf("container %s (network %s, interface %s)", rec.ContainerID, rec.Network, rec.IfName)
-	state, _ := k.Life(rec) // the address may have moved on: a virtual machine takes it off the pod's interface
+	state, _ := k.Life(rec) // do not check the address: a virtual machine may have taken it off the pod's interface
 	h.rec, h.alive = rec, state != life.Dead
 	return h
 }
 
-// findRoute finds the interface that leads to the container: the bridge, or the host's end
-// of a veth. Without a route there is no way from 127.0.0.1 and no hairpin, and the
-// reference reports nothing. It refuses an address that the host has too: the ports would
-// lead to the host's own services, and the loopback interface would count as the way to the
-// container.
+// findRoute finds the host's interface that leads to the container: the bridge, or the host's
+// end of a veth. Without a route, 127.0.0.1 and hairpin do not work; like the reference,
+// findRoute does not report that. It returns an error if the host has the container's address
+// itself. In that case the ports would lead to services on the host, and the loopback
+// interface would count as the interface to the container.
 func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 	for i, a := range p.addrs {
 		link, err := routeTo(env, a.Addr())
@@ -307,19 +307,19 @@ func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 		p.setRoute(link.Attrs().Name)
 	}
 	if r.Session.Dry != nil && p.snat {
-		p.setRoute(firstHostInterface(r.Prev())) // no interface before the container exists
+		p.setRoute(firstHostInterface(r.Prev())) // in a dry run there is no interface yet
 	}
 	return nil
 }
 
-// setRoute sets the interface to the container, which only IPv4 uses.
+// setRoute sets the interface that leads to the container. Only IPv4 needs it.
 func (p *plan) setRoute(link string) {
 	if slices.ContainsFunc(p.addrs, func(a netip.Prefix) bool { return a.Addr().Is4() }) {
 		p.route = link
 	}
 }
 
-// errLocal is the kernel's answer for an address of its own.
+// errLocal means that the address belongs to the host itself.
 var errLocal = errors.New("the host has this address itself")
 
 func routeTo(env *netstate.Env, a netip.Addr) (netlink.Link, error) {
@@ -340,8 +340,8 @@ func routeTo(env *netstate.Env, a netip.Addr) (netlink.Link, error) {
 	return nil, fmt.Errorf("find route to %s: %w", a, unix.ENETUNREACH)
 }
 
-// firstHostInterface is the interface that a chain's first plugin names as the container's
-// route: the bridge, else the veth.
+// firstHostInterface returns the interface that leads to the container according to the
+// chain's first plugin: the bridge or, if there is none, the veth.
 func firstHostInterface(prev *spec.Result) string {
 	for _, i := range prev.Interfaces {
 		if i.Sandbox == "" {

@@ -17,90 +17,81 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// SNAT masquerades connections whose answers would be lost otherwise: from a container,
-	// or a neighbour in its subnet, to its published port, and from 127.0.0.0/8.
-	// Default: true.
-	// Reference: with iptables the whole subnet, for any connection to the port.
+	// SNAT masquerades connections whose answers would be lost otherwise. These come from a
+	// container, or a neighbour in its subnet, to its published port, and from 127.0.0.0/8.
+	// Default: true. Reference: with iptables the whole subnet, for any connection to the port.
 	SNAT *bool `json:"snat"`
 
-	// MasqAll masquerades every client of a published port, so that the container sees the
-	// host's address only. Needs snat.
-	// Reference: same; wrong with nftables in v1.9.1.
+	// MasqAll masquerades every client of a published port, so that the container sees only the
+	// host's address. It needs snat. Reference: same; wrong with nftables in v1.9.1.
 	MasqAll bool `json:"masqAll"`
 
-	// MarkMasqBit is 0 to 31, validated, and without effect: no packet is marked, so no bit
-	// can conflict with another program's. Excludes externalSetMarkChain.
-	// Reference: the bit that marks packets to masquerade, 13 by default.
+	// MarkMasqBit must be 0 to 31 and has no effect: no packet is marked, so no bit can conflict
+	// with another program's. It excludes externalSetMarkChain. Reference: the bit that marks
+	// packets to masquerade, 13 by default.
 	MarkMasqBit *int `json:"markMasqBit"`
 
-	// ExternalSetMarkChain may be KUBE-MARK-MASQ, which asks kube-proxy to masquerade;
-	// portmap then masquerades itself. Any other is refused with code 2: its content is not
-	// known, and nftables cannot jump into iptables.
-	// Reference: the iptables chain to jump to for packets to masquerade.
+	// ExternalSetMarkChain may be KUBE-MARK-MASQ, which asks kube-proxy to masquerade; portmap
+	// then masquerades itself. Any other chain is refused with code 2, because its content is not
+	// known and nftables cannot jump into iptables. Reference: the iptables chain to jump to for
+	// packets to masquerade.
 	ExternalSetMarkChain *string `json:"externalSetMarkChain"`
 
-	// ConditionsV4 limits the mappings of this network to IPv4 packets that meet the
-	// conditions: iptables or nft tokens, see "Conditions".
-	// Reference: with nftables the last ADD's apply to every network; any token is passed
-	// on.
+	// ConditionsV4 limits the mappings of this network to IPv4 packets that meet the conditions:
+	// iptables or nft tokens, see "Conditions". Reference: with nftables the conditions of the
+	// last ADD apply to every network; any token is passed on.
 	ConditionsV4 []string `json:"conditionsV4"`
 
-	// ConditionsV6 is the same for IPv6.
-	// Reference: as conditionsV4.
+	// ConditionsV6 does the same for IPv6. Reference: as conditionsV4.
 	ConditionsV6 []string `json:"conditionsV6"`
 
-	// Backend may be iptables or nftables. Both use nftables; it decides in which language
-	// the conditions must be.
-	// Default: the conditions' language.
-	// Reference: runs iptables (default) or nft; conditions of nft's need backend nftables.
+	// Backend may be iptables or nftables. Both use nftables; the backend decides in which
+	// language the conditions must be. Default: the conditions' language. Reference: runs
+	// iptables (default) or nft; conditions of nft's need backend nftables.
 	Backend *string `json:"backend"`
 
 	RuntimeConfig struct {
-		// PortMappings is the capability portMappings, keys in any letter case; an empty
-		// list is accepted.
-		// Reference: DEL without the list leaves every rule.
+		// PortMappings are the values of the capability portMappings. Keys may be in any letter
+		// case; an empty list is accepted. Reference: DEL without the list leaves every rule.
 		PortMappings []PortMapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
 
 	mappings []mapping
-	only     *nft.Conditions // nil without conditions
+	only     *nft.Conditions // nil if there are no conditions
 }
 
 // PortMapping is one entry of the capability portMappings.
 type PortMapping struct {
-	// HostPort is 1 to 65535; required.
-	// Reference: has no upper bound, and a port that is taken is published without effect.
+	// HostPort is 1 to 65535; required. Reference: has no upper bound, and publishes a port that
+	// is taken without effect.
 	HostPort int `json:"hostPort"`
 
 	// ContainerPort is 1 to 65535; required.
 	// Reference: has no upper bound.
 	ContainerPort int `json:"containerPort"`
 
-	// Protocol is tcp, udp or sctp, in any letter case.
-	// Default: tcp.
-	// Reference: is not validated.
+	// Protocol is tcp, udp or sctp, in any letter case. Default: tcp. Reference: does not
+	// validate it.
 	Protocol string `json:"protocol"`
 
-	// HostIP limits the mapping to one address of the host; 0.0.0.0 is every IPv4, :: every
-	// IPv6 address, ::1 is refused.
-	// Default: every local address.
-	// Reference: accepts garbage for IPv6, and ::1, which never works.
+	// HostIP limits the mapping to one address of the host. 0.0.0.0 means every IPv4 address, ::
+	// every IPv6 address; ::1 is refused. Default: every local address. Reference: accepts
+	// garbage for IPv6, and ::1, which never works.
 	HostIP string `json:"hostIP"`
 }
 
-// The reference's backends.
+// These are the backends of the reference.
 const (
 	backendIPTables = "iptables"
 	backendNFTables = "nftables"
 )
 
-// kubeMarkMasq is the one chain of externalSetMarkChain whose meaning is known without
-// reading it: kube-proxy masquerades packets that passed it.
+// kubeMarkMasq is the only chain of externalSetMarkChain whose meaning is known: kube-proxy
+// masquerades packets that passed through it.
 const kubeMarkMasq = "KUBE-MARK-MASQ"
 
 // Load validates the configuration, in the reference's order. It refuses conditions that we
-// cannot express: if one were ignored, a port would be published to more clients than
-// intended.
+// cannot express. If it ignored one, a port would be published to more clients than intended.
 func (c *Conf) Load(r *plugin.Request) (err error) {
 	if err := c.validate(); err != nil {
 		return err
@@ -134,9 +125,9 @@ func (c *Conf) validate() error {
 	return nil
 }
 
-// checkBackend refuses options of one backend beside the other. Without a backend the
-// conditions decide, as the reference documents (its code checked whether the iptables
-// program exists).
+// checkBackend returns an error if options of both backends are used together. If no backend
+// is set, the conditions decide, as the reference documents. (The reference's code checks
+// whether the iptables program exists.)
 func (c *Conf) checkBackend() error {
 	options := map[string][]string{}
 	note := func(backend, option string) {
@@ -163,8 +154,8 @@ func (c *Conf) checkBackend() error {
 	return nil
 }
 
-// language returns the program that conditions were written for: those of iptables begin
-// with an option or a negation. It is empty when there are none.
+// language returns the program for which the conditions were written. Conditions of iptables
+// begin with an option or a negation. Without conditions it returns "".
 func language(conditions []string) string {
 	switch {
 	case len(conditions) == 0 || conditions[0] == "":
@@ -175,15 +166,15 @@ func language(conditions []string) string {
 	return backendNFTables
 }
 
-// mapping is one validated port mapping.
+// mapping is a validated port mapping.
 type mapping struct {
-	host          netip.Addr // invalid: every address of both families
+	host          netip.Addr // not valid if the mapping is for every address of both families
 	hostPort      uint16
 	containerPort uint16
 	protocol      uint8 // IP protocol number
 }
 
-// String is the mapping in the usual notation: 127.0.0.1:8080:80/tcp.
+// String returns the mapping in the usual notation: 127.0.0.1:8080:80/tcp.
 func (m mapping) String() string {
 	s := fmt.Sprintf("%d:%d/%s", m.hostPort, m.containerPort, protocolName(m.protocol))
 	if m.host.IsValid() {
@@ -197,8 +188,8 @@ func (m mapping) serves(container netip.Addr) bool {
 	return !m.host.IsValid() || m.host.Is4() == container.Is4()
 }
 
-// parseMappings validates the capability. A repeated entry counts once; two entries that
-// send one port to two places are refused.
+// parseMappings validates the capability. It accepts repeated entries. It returns an error if
+// two entries send one port to different places.
 func parseMappings(entries []PortMapping) ([]mapping, error) {
 	type key struct {
 		host     netip.Addr
@@ -230,8 +221,8 @@ func parseMappings(entries []PortMapping) ([]mapping, error) {
 	return out, nil
 }
 
-// hosts returns the host's addresses of the mapping: without an address, all of each
-// family, as 0.0.0.0 and :: stand for.
+// hosts returns the host's addresses of the mapping. A mapping without an address has one for
+// each family: 0.0.0.0 and ::, which stand for all addresses.
 func (m mapping) hosts() []netip.Addr {
 	if m.host.IsValid() {
 		return []netip.Addr{m.host}
@@ -276,8 +267,8 @@ func protocolName(p uint8) string {
 	return "sctp"
 }
 
-// parseHostIP reads the host address of a mapping. The reference took an invalid string for
-// an IPv6 address and mapped nothing.
+// parseHostIP reads the host address of a mapping. (The reference treats an invalid string as
+// an IPv6 address and maps nothing.)
 func parseHostIP(s string) (netip.Addr, error) {
 	if s == "" {
 		return netip.Addr{}, nil

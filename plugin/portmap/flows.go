@@ -22,18 +22,19 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// A UDP flow keeps going where its first packet went, published or not, as long as packets
-// follow. TCP connections end by themselves; the reference leaves them alone, and so do we.
+// A UDP flow goes where its first packet went, as long as packets follow. Publishing a port or
+// removing a mapping does not change that. So this file deletes such flows. TCP connections
+// end by themselves; like the reference, we do not touch them.
 
 // udpMapping is a published UDP port, read from an element of a map.
 type udpMapping struct {
-	host netip.Addr // invalid: every local address
+	host netip.Addr // not valid for every local address
 	port uint16
 	to   netip.AddrPort
 }
 
-// udpMappings reads them from elements: [address . ] protocol . port, each field padded to
-// four bytes, to address . port.
+// udpMappings reads mappings from elements. An element's key is [address . ] protocol . port,
+// its data is address . port. Each field is padded to four bytes.
 func udpMappings(elems []nft.Element) (out []udpMapping) {
 	for _, e := range elems {
 		to, ok := e.Container()
@@ -45,7 +46,7 @@ func udpMappings(elems []nft.Element) (out []udpMapping) {
 			port: binary.BigEndian.Uint16(e.Key[fixed+4:]),
 			to:   netip.AddrPortFrom(to, binary.BigEndian.Uint16(e.Data[len(e.Data)-4:])),
 		}
-		m.host, _ = netip.AddrFromSlice(e.Key[:fixed]) // without an address in the key: the zero Addr
+		m.host, _ = netip.AddrFromSlice(e.Key[:fixed]) // the zero Addr if the key has no address
 		out = append(out, m)
 	}
 	return out
@@ -56,16 +57,16 @@ func isPortMap(set string) bool {
 	return kind == nft.SetPorts4 || kind == nft.SetPorts6 || kind == nft.SetHostPorts4 || kind == nft.SetHostPorts6
 }
 
-// A listing reads the kernel's whole hash table, 11 ms at its usual 262,144 buckets,
-// however few flows there are. So there is one listing for each family, not one for each
-// mapping as in the reference.
+// A listing reads the kernel's whole hash table. With the usual 262,144 buckets this takes 11
+// ms, even if there are few flows. So there is one listing for each family. The reference has
+// one for each mapping.
 
 // stale reports whether a flow to a mapping's port must be deleted.
 type stale func(udpMapping, conntrack.Flow) (bool, error)
 
-// flushAfterCommit deletes, once the ports are published, the UDP flows to them that go
-// elsewhere, and the flows of ports of an earlier ADD that rec does not name any more. A
-// failure is a warning, as in the reference.
+// flushAfterCommit deletes UDP flows after the ports are published. It deletes flows to these
+// ports that go elsewhere, and flows to ports of an earlier ADD that rec no longer names. Like
+// the reference, it only warns if this fails.
 func flushAfterCommit(r *plugin.Request, k *kernel.Kernel, p *plan, rec *record.Record) {
 	fresh, before := udpMappings(p.ports()), udpMappings(rec.Elements)
 	if len(before) == 0 || r.Session.Dry != nil {
@@ -89,8 +90,8 @@ func forgetFlows(r *plugin.Request, k *kernel.Kernel, gone []udpMapping) {
 	forget(r, k, gone, func(m udpMapping, f conntrack.Flow) (bool, error) { return f.Reply.Src == m.to, nil })
 }
 
-// forget deletes the flows to the mappings that are stale. The socket is closed with the
-// session, see conntrack.Conn.Close.
+// forget deletes the flows to the mappings for which is returns true. The socket is closed at
+// the end of the session; see conntrack.Conn.Close.
 func forget(r *plugin.Request, k *kernel.Kernel, ms []udpMapping, is stale) {
 	if host, err := k.Host(); err == nil {
 		if n, err := host.Sysctl("net/netfilter/nf_conntrack_count"); err == nil && n == "0" {
@@ -111,8 +112,8 @@ func forget(r *plugin.Request, k *kernel.Kernel, ms []udpMapping, is stale) {
 	}
 }
 
-// forgetFamily handles the mappings of one family. For one port the kernel filters the
-// flows by port, for several by UDP.
+// forgetFamily does the work of forget for one address family. For a single port the kernel
+// filters the flows by port; for several ports it filters only by UDP.
 func forgetFamily(c *conntrack.Conn, ms []udpMapping, is stale) error {
 	if len(ms) == 0 {
 		return nil
@@ -142,9 +143,9 @@ func forgetFamily(c *conntrack.Conn, ms []udpMapping, is stale) error {
 	return errors.Join(errs...)
 }
 
-// astray finds the flows to a published port that go elsewhere: to a process of the host,
-// to a container that had the port before. It leaves flows through the host to the same
-// port of another address alone.
+// astray finds flows to a published port that go elsewhere: to a process on the host, or to a
+// container that had the port before. It skips flows that the host only forwards to the same
+// port of another address.
 func astray(k *kernel.Kernel) stale {
 	type place struct {
 		dst  netip.Addr
@@ -169,8 +170,8 @@ func astray(k *kernel.Kernel) stale {
 	}
 }
 
-// concerns reports whether a mapping for all addresses handles packets to an address: the
-// address is one of the host's, and no mapping names it.
+// concerns reports whether a mapping for all addresses applies to packets to dst. It does if
+// dst is an address of the host and no other mapping names dst.
 func (m udpMapping) concerns(k *kernel.Kernel, dst netip.Addr) (bool, error) {
 	host, err := k.Host()
 	if err != nil {

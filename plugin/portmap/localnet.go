@@ -21,11 +21,11 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// localNet lets packets from the host's 127.0.0.0/8 leave through an interface, which the
-// kernel takes for a mistake until route_localnet is set. That opens the other direction
-// too: any machine behind the interface could reach the host's loopback services
-// (CVE-2020-8558). So a guard in the firewall comes with it, and both are removed with the
-// last attachment. The reference adds no guard.
+// localNet lets packets from the host's 127.0.0.0/8 leave through an interface. The kernel
+// drops such packets unless route_localnet is set. But route_localnet also lets every machine
+// behind the interface reach services on the host's loopback (CVE-2020-8558). So localNet also
+// adds a guard to the firewall; the reference adds none. Both are removed with the last
+// attachment.
 type localNet struct {
 	ifName, network string
 	owner           owner.Key
@@ -44,11 +44,11 @@ func (l localNet) fact() netstate.Fact {
 	}
 }
 
-// String is the guard and the sysctl.
+// String describes the guard and the sysctl.
 func (l localNet) String() string { return l.fact().String() + "; sysctl -w " + l.key() + "=1" }
 
-// Ensure holds the fact, queues the guard and sets the sysctl. On a read-only /proc/sys the
-// ports cannot be reached from 127.0.0.1, and everything else works.
+// Ensure holds the fact, queues the guard and sets the sysctl. If /proc/sys is read-only, the
+// ports cannot be reached from 127.0.0.1, but everything else works.
 func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	f, first := l.fact(), *env
 	first.First = func(f *record.Fact) error {
@@ -63,12 +63,12 @@ func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo,
 		return nil, fmt.Errorf("unable to enable route_localnet: %w", err)
 	}
 	undo := func(ctx context.Context) error {
-		if held { // by an earlier ADD
+		if held { // an earlier ADD holds it
 			return nil
 		}
 		return release(ctx, l.k, f.Name, l.owner)
 	}
-	// Read it while the fact is held: an earlier last holder may have reset it.
+	// Read the sysctl while the fact is held, because an earlier last holder may have reset it.
 	now, err := env.Host.Sysctl(l.key())
 	if err == nil && now == "1" {
 		return undo, nil
@@ -86,7 +86,7 @@ func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo,
 	return undo, nil
 }
 
-// Diff checks both.
+// Diff checks the guard and the sysctl.
 func (l localNet) Diff(ctx context.Context, env *netstate.Env) (string, error) {
 	return netstate.Sentence(l.Lost(ctx, env))
 }
@@ -107,8 +107,8 @@ func (l localNet) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost,
 	return l.fact().Lost(ctx, env)
 }
 
-// release drops an owner's reference to a fact. The last holder of route_localnet resets
-// the sysctl before the guard is removed.
+// release removes an owner from the holders of a fact. For route_localnet, the last holder
+// resets the sysctl before it removes the guard.
 func release(ctx context.Context, k *kernel.Kernel, fact string, o owner.Key) error {
 	if !strings.HasPrefix(fact, factLocalNet) {
 		return netstate.ReleaseFact(ctx, k.Records, fact, o, k.NFT)
@@ -116,8 +116,8 @@ func release(ctx context.Context, k *kernel.Kernel, fact string, o owner.Key) er
 	return netstate.ReleaseFact(ctx, k.Records, fact, o, k.NFT, func(f record.Fact) error { return setBack(k, f) })
 }
 
-// setBack restores the sysctls of a fact. An interface that is gone needs nothing, and
-// where /proc/sys cannot be written nothing was changed.
+// setBack restores the sysctls of a fact. It ignores an interface that is gone, and a
+// read-only /proc/sys, where nothing was changed.
 func setBack(k *kernel.Kernel, f record.Fact) error {
 	if len(f.Before) == 0 {
 		return nil
@@ -135,12 +135,13 @@ func setBack(k *kernel.Kernel, f record.Fact) error {
 	return nil
 }
 
-// With br_netfilter a packet to a published port of its own sender is translated within the
-// bridge, which then must send it out through the port where it came in: hairpin mode (pain
-// 20). Without br_netfilter the packet is routed and needs nothing.
+// A container may send a packet to its own published port. With br_netfilter the packet is
+// translated within the bridge. The bridge must then send it out through the port where it
+// came in; this is hairpin mode (pain 20). Without br_netfilter the packet is routed and needs
+// no hairpin mode.
 
-// findPort finds the port of bridge that belongs to the container, among the
-// interfaces of prevResult, when hairpin mode matters.
+// findPort finds the bridge's port that belongs to the container, among the interfaces of
+// prevResult. It returns "" if hairpin mode does not matter.
 func findPort(r *plugin.Request, env *netstate.Env, bridge netlink.Link) string {
 	if bridge.Type() != "bridge" || !bridgeNetfilter(env) {
 		return ""
@@ -157,8 +158,8 @@ func findPort(r *plugin.Request, env *netstate.Env, bridge netlink.Link) string 
 	return ""
 }
 
-// bridgeNetfilter reports whether bridged frames pass the IP firewall. The keys
-// are missing until the module br_netfilter is loaded.
+// bridgeNetfilter reports whether bridged frames pass the IP firewall. The sysctls do not
+// exist before the module br_netfilter is loaded.
 func bridgeNetfilter(env *netstate.Env) bool {
 	for _, key := range [...]string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
 		if v, err := env.Host.Sysctl(key); err == nil && v != "0" {
@@ -168,16 +169,16 @@ func bridgeNetfilter(env *netstate.Env) bool {
 	return false
 }
 
-// hairpinPort lets a bridge send a frame back through the port it came from. The setting is
-// deleted with the link.
+// hairpinPort lets a bridge send a frame back through the port it came from. The kernel
+// deletes the setting with the link.
 type hairpinPort struct{ link string }
 
-// String is the ip command.
+// String returns the ip command that sets hairpin mode.
 func (h hairpinPort) String() string {
 	return "host: ip link set " + h.link + " type bridge_slave hairpin on"
 }
 
-// Ensure sets the mode.
+// Ensure sets hairpin mode.
 func (h hairpinPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	link, err := env.Link(netstate.Host, h.link)
 	if err != nil {
@@ -198,7 +199,7 @@ func (h hairpinPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo
 	}, nil
 }
 
-// Diff reads the mode.
+// Diff reports whether hairpin mode is off.
 func (h hairpinPort) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Host, h.link)
 	if err != nil {

@@ -1,31 +1,34 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package portmap is the plugin `portmap`: it publishes ports of a container on
-// the host. Each mapping is one element of a map in the table `inet patchbay`,
-// keyed by protocol and host port, so a packet costs one lookup however many
-// ports are published, and an ADD one transaction however many there are.
+// Package portmap is the plugin `portmap`. It publishes ports of a container on the host. Each
+// mapping is one element of a map in the table `inet patchbay`; the key is the protocol and
+// the host port. So a packet costs one lookup, and an ADD one transaction, however many ports
+// are published.
 //
-// Decisions (docs/plugins/portmap.md has them for operators):
+// Decisions (docs/plugins/portmap.md explains them to operators):
 //
-//   - A host port belongs to the attachment that has it. A second attachment that asks for
-//     it is refused with the name of the first, unless the first is dead: its
-//     record or namespace is gone. The reference appends a rule that never matches.
-//   - A container in two networks publishes its ports for both (podman does so):
-//     the last attachment has them, and leaves them to the other one.
-//   - A mapping with a host address is looked up before one for all addresses,
-//     a network with conditions before one without.
-//   - The first rule at a local address wins: kube-proxy's and Docker's
-//     rules (priority dstnat) run before ours (dstnat + 5).
-//   - A client's address survives. Only traffic whose answer would be lost is
-//     masqueraded: clients in the container's own subnet, the container itself
-//     among them, because the answer would not pass the host, and 127.0.0.0/8.
-//   - Two attachments of one container are independent: elements carry
+//   - A host port belongs to the attachment that has it. If a second attachment
+//     asks for it, the error names the first one. If the first one is dead
+//     because its record or namespace is gone, the second one gets the port.
+//     (The reference appends a rule that never matches.)
+//   - A container in two networks publishes its ports for both, as with podman.
+//     The attachment that came last has them; when it ends, the other one gets
+//     them.
+//   - A mapping with a host address comes before one for all addresses, and a
+//     network with conditions before one without.
+//   - kube-proxy's and Docker's rules (priority dstnat) run before ours
+//     (dstnat + 5), so their published ports win.
+//   - The container sees the client's address, unless the answer would be lost
+//     because it would not pass the host. Only such traffic is masqueraded:
+//     traffic from the container's own subnet, including the container itself,
+//     and from 127.0.0.0/8.
+//   - Two attachments of one container are independent, because elements have
 //     the owner of (network, container, interface).
-//   - DEL needs the record alone: no namespace, configuration, prevResult or
+//   - DEL needs only the record: no namespace, configuration, prevResult or
 //     runtimeConfig.
 //
-// Linux >= 5.10; SCTP needs the kernel's SCTP connection tracking.
+// Needs Linux >= 5.10; SCTP needs the kernel's SCTP connection tracking.
 package portmap
 
 import (
@@ -59,7 +62,7 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
-// add passes the previous result through.
+// add returns the previous result unchanged.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	k := kernel.Of(r)
 	if len(plugin.ConfOf[Conf](r).mappings) == 0 {
@@ -87,7 +90,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), nil
 }
 
-// addNothing is the ADD without ports. It still removes those of an earlier ADD.
+// addNothing performs an ADD without ports. It still removes the ports of an earlier ADD.
 func addNothing(r *plugin.Request, k *kernel.Kernel) error {
 	if rec, _ := k.Records.Read(r.Network, r.Owner, name); rec == nil {
 		return nil
@@ -100,8 +103,8 @@ func addNothing(r *plugin.Request, k *kernel.Kernel) error {
 	return nil
 }
 
-// del removes the elements of the record, else those of the configuration, and what the
-// reference plugin left for the attachment.
+// del removes the elements of the record. If there is no record, it removes the elements of
+// the configuration and what the reference plugin left for the attachment.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	lost := func() *record.Record {
@@ -136,7 +139,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 
 func isOfPorts(e nft.Element) bool { return !e.OfInterface() }
 
-// gc removes what belongs to attachments that are not valid any more.
+// gc removes what belongs to attachments that are no longer valid.
 func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	err := k.Sweep(ctx, r, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
@@ -151,7 +154,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(append(errs, k.NFT.Commit(ctx))...)
 }
 
-// doubts reports fields that Add silently ignores, as the reference does.
+// doubts warns about fields that ADD silently ignores, as the reference does.
 func doubts(r *plugin.Request) (list []string) {
 	conf := plugin.ConfOf[Conf](r)
 	if conf.MasqAll && !conf.snat() {

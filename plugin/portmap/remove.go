@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// remove removes everything of one attachment: for DEL and GC. Every step runs even if
-// another failed.
+// remove removes everything of one attachment, for DEL and GC. Every step runs even if another
+// one failed.
 func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
 	k.Withdraw(rec)
 	var errs []error
@@ -37,7 +37,7 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	return errors.Join(errs...)
 }
 
-// leftovers is what the reference plugin made for an attachment that has no record of ours.
+// leftovers removes what the reference plugin made for an attachment without a record.
 func leftovers(r *plugin.Request) nft.Extra {
 	var addrs []netip.Addr
 	if r.Prev() != nil {
@@ -48,15 +48,15 @@ func leftovers(r *plugin.Request) nft.Extra {
 	return iptnft.Leftovers(kernel.Attachment(r), addrs)
 }
 
-// reference is what the reference plugin would have made instead of the plan.
+// reference returns what the reference plugin would have made instead of the plan.
 func (p *plan) reference(r *plugin.Request) iptnft.Made {
 	ports := make(map[netip.Addr]int)
 	p.each(func(_ mapping, to netip.Addr) { ports[to]++ })
 	return kernel.Attachment(r).Publishing(slices.Collect(maps.Keys(ports)), func(a netip.Addr) int { return ports[a] })
 }
 
-// withoutRecord makes up a record from other sources: the facts that the owner holds, the
-// configuration if given, and, if the firewall still knows the owner, its elements.
+// withoutRecord makes a record from other sources: the facts that the owner holds, the
+// configuration if it is given, and the owner's elements in the firewall.
 func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	rec := &record.Record{}
 	_, known, err := k.NFT.Get(nft.SetOwners, nft.IfName(string(r.Owner)))
@@ -74,7 +74,8 @@ func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	return rec
 }
 
-// everything lists the firewall's elements of an owner, and the facts that it holds.
+// everything returns a record with the owner's elements in the firewall and the facts that the
+// owner holds.
 func everything(r *plugin.Request, k *kernel.Kernel, o owner.Key) *record.Record {
 	held, conditional := heldFacts(r, k, o)
 	elems, err := k.NFT.Owned(conditional...)
@@ -84,8 +85,8 @@ func everything(r *plugin.Request, k *kernel.Kernel, o owner.Key) *record.Record
 	return &record.Record{Shared: held, Elements: ownedBy(o, elems)}
 }
 
-// heldFacts lists the portmap facts an owner holds, and the maps of those that
-// are conditions.
+// heldFacts returns the portmap facts that an owner holds. For facts of conditions it also
+// returns the maps.
 func heldFacts(r *plugin.Request, k *kernel.Kernel, o owner.Key) (held, maps []string) {
 	holders, facts, err := k.Records.Facts()
 	if err != nil {

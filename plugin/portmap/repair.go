@@ -17,8 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// Lacking is what `patchbay repair` restores for a living attachment besides the firewall:
-// the settings that let 127.0.0.1 reach its ports. all are the attachment's records.
+// Lacking returns what `patchbay repair` must restore for a living attachment in addition to
+// the firewall: the settings that let 127.0.0.1 reach its ports. all are the attachment's
+// records.
 func Lacking(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record, all []*record.Record) (s netstate.State, err error) {
 	for _, fact := range rec.Shared {
 		link, ok := strings.CutPrefix(fact, factLocalNet)
@@ -41,7 +42,8 @@ func Lacking(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *reco
 	return s, nil
 }
 
-// hairpins are the attachment's ports of a bridge that need the mode and lack it.
+// hairpins returns the attachment's ports of a bridge that need hairpin mode but do not have
+// it.
 func hairpins(ctx context.Context, env *netstate.Env, bridge string, all []*record.Record) (s netstate.State) {
 	br, err := env.Link(netstate.Host, bridge)
 	if err != nil || br.Type() != "bridge" || !bridgeNetfilter(env) {
@@ -61,8 +63,8 @@ func hairpins(ctx context.Context, env *netstate.Env, bridge string, all []*reco
 	return s
 }
 
-// ownWay is the interface through which the host reaches a container, when the attachment's
-// own records name it and it is none of another network's.
+// ownWay returns the host's interface that leads to the container, if the attachment's own
+// records name it. It returns "" if the interface belongs to another network.
 func ownWay(env *netstate.Env, rec *record.Record, all []*record.Record) string {
 	i := slices.IndexFunc(rec.Elements, func(e nft.Element) bool { return strings.HasPrefix(e.Set, nft.SetNeighbours4+"_") })
 	if i < 0 || len(rec.Elements[i].Key) < 4 {
@@ -81,15 +83,16 @@ func ownWay(env *netstate.Env, rec *record.Record, all []*record.Record) string 
 	return ""
 }
 
-// relocated is localNet for a container that was behind another attachment's interface,
-// which is gone, when its ports were published.
+// relocated does the work of localNet for a container that the host reaches through another
+// interface than before. When the ports were published, the host reached it through the
+// interface of another attachment, which is gone now.
 type relocated struct {
 	localNet
 	rec  *record.Record
-	from string // the fact
+	from string // name of the old fact
 }
 
-// Ensure writes the record before and after, so that a DEL at any time releases what is
+// Ensure writes the record before and after the change. So a DEL at any time releases what is
 // held.
 func (m relocated) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	fact := m.fact().Name
@@ -109,18 +112,17 @@ func (m relocated) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo
 	return nil, m.k.Records.Rewrite(m.rec)
 }
 
-// way is the host's interface towards a container, for CHECK: when its route is gone, a
-// default route leads to the container through another interface, whose settings decide
-// nothing.
+// way checks during CHECK which interface leads to the container. If the container's route is
+// gone, a default route leads through another interface, whose settings do not matter.
 type way struct {
 	to      netip.Addr
-	by, now string // at ADD, and now; "" without a route
-	gone    bool   // by does not exist any more
+	by, now string // interface at the ADD, and now; "" if there is no route
+	gone    bool   // the interface by no longer exists
 }
 
-// asRecorded gives the plan the interface of the record. When another attachment with the
-// same address came later, the route is that one's; and when that one is gone, no route is
-// expected.
+// asRecorded sets the plan's interface to the one in the record. If another attachment got the
+// same address later, the route leads to that attachment. If that attachment is gone, no route
+// is expected.
 func (p *plan) asRecorded(k *kernel.Kernel, env *netstate.Env, rec *record.Record) netstate.State {
 	var ways []string
 	for _, fact := range rec.Shared {
@@ -145,10 +147,10 @@ func (p *plan) asRecorded(k *kernel.Kernel, env *netstate.Env, rec *record.Recor
 // String names the expected interface.
 func (w way) String() string { return fmt.Sprintf("host: reach %s by %s", w.to, w.by) }
 
-// Ensure does nothing: the plugin before portmap made the route.
+// Ensure does nothing, because the plugin before portmap made the route.
 func (way) Ensure(context.Context, *netstate.Env) (netstate.Undo, error) { return nil, nil }
 
-// Diff compares both.
+// Diff compares the interface at the ADD with the interface now.
 func (w way) Diff(context.Context, *netstate.Env) (string, error) {
 	switch w.now {
 	case w.by:

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The indexes of the result's interfaces, which callers rely on.
+// These are the indexes of the result's interfaces. Callers rely on them.
 const (
 	atHost = iota
 	atContainer
@@ -26,12 +26,12 @@ type input struct {
 	conf    *Conf
 	ipam    *spec.Result
 	pair    *endpoint.Pair
-	comment string // of firewall elements
+	comment string // comment of the firewall elements
 	network string
 }
 
-// compile computes the desired state and the result without what only the kernel knows (the
-// MTU). It changes nothing.
+// compile computes the desired state and the result. The result lacks the MTU, which only the
+// kernel knows. It changes nothing.
 func compile(in input) (netstate.State, *spec.Result, error) {
 	if len(in.ipam.IPs) == 0 {
 		return nil, nil, spec.Invalid("IPAM plugin returned missing IP config")
@@ -69,8 +69,8 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	return s, result, nil
 }
 
-// container gives the interface its addresses without the kernel's route to the subnet: the
-// whole subnet is behind the gateway, and the gateway on the link.
+// container gives the interface its addresses. It leaves out the kernel's route to the subnet,
+// because the whole subnet is behind the gateway. The gateway itself is on the link.
 func container(name string, result *spec.Result) netstate.State {
 	s := endpoint.EnableIPv6(name, result.IPs, endpoint.NoDuplicates(name, result.IPs)...)
 	for _, ip := range result.IPs {
@@ -87,7 +87,7 @@ func container(name string, result *spec.Result) netstate.State {
 	return s
 }
 
-// subnetRoutes lead to the gateway and through it to the subnet, each once.
+// subnetRoutes returns the routes to the gateways, and through them to the subnets, each once.
 func subnetRoutes(name string, ips []spec.IPConfig) (routes []netstate.Route) {
 	done := make(map[netip.Prefix]bool)
 	add := func(r netstate.Route) {
@@ -108,8 +108,9 @@ func subnetRoutes(name string, ips []spec.IPConfig) (routes []netstate.Route) {
 	return routes
 }
 
-// needsOnLink: the kernel accepts a next hop only where a route of link scope leads; within
-// the subnet, only the gateway has one.
+// needsOnLink reports whether a route through gw needs the flag onlink. The kernel accepts a
+// next hop only if a route of link scope leads to it. Within the subnet, only the container's
+// own gateway has such a route.
 func needsOnLink(gw netip.Addr, ips []spec.IPConfig) (within bool) {
 	if !gw.IsValid() {
 		return false
@@ -123,7 +124,8 @@ func needsOnLink(gw netip.Addr, ips []spec.IPConfig) (within bool) {
 	return within
 }
 
-// host gives the host's end the gateways' addresses and the routes to the container's.
+// host gives the host's end the gateways' addresses and the routes to the container's
+// addresses.
 func host(name string, ips []spec.IPConfig) (s netstate.State) {
 	done := make(map[netip.Addr]bool)
 	for _, ip := range ips {
@@ -136,8 +138,8 @@ func host(name string, ips []spec.IPConfig) (s netstate.State) {
 	return s
 }
 
-// routeTo leads from the host to an address. It replaces the route of an attachment that is
-// just being removed.
+// routeTo returns the route from the host to an address. It replaces the route of an
+// attachment that is just being removed.
 func routeTo(name string, a netip.Addr) netstate.Route {
 	route := netstate.Route{Where: netstate.Host, Link: name, Dst: single(a), Replace: true}
 	if a.Is4() {
@@ -148,8 +150,8 @@ func routeTo(name string, a netip.Addr) netstate.Route {
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// Lacking is what `patchbay repair` restores on the host for a living attachment: its
-// routes, where none leads to the address. It leaves another attachment's route alone.
+// Lacking returns what `patchbay repair` must restore on the host for a living attachment: its
+// routes, if no route leads to the address. It does not change another attachment's route.
 func Lacking(env *netstate.Env, rec *record.Record, result *spec.Result) (s netstate.State, err error) {
 	if len(rec.Links) == 0 || result == nil {
 		return nil, nil
@@ -174,7 +176,7 @@ func Lacking(env *netstate.Env, rec *record.Record, result *spec.Result) (s nets
 	return s, nil
 }
 
-// repairable makes CHECK advise `patchbay repair`.
+// repairable marks routes so that CHECK advises `patchbay repair`.
 func repairable(s netstate.State) {
 	for i, o := range s {
 		if route, ok := o.(netstate.Route); ok && route.Where == netstate.Host {

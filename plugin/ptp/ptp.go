@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ptp is the plugin `ptp`: it connects a container to the host by a veth pair, as
-// if it were a point-to-point link. The container's whole subnet is behind the gateway,
-// whose address every host end has; the host has one route to each container.
+// Package ptp is the plugin `ptp`. It connects a container to the host with a veth pair, like
+// a point-to-point link. The container reaches its whole subnet through the gateway. Every
+// host end has the gateway's address. The host has one route to each container.
 package ptp
 
 import (
@@ -45,17 +45,16 @@ var Plugin = plugin.Plugin{
 
 // Conf is the configuration.
 type Conf struct {
-	// IPMasq masquerades packets that leave the subnets, with the host's address.
-	// Reference: rules for each container, left behind when the namespace ended before DEL.
+	// IPMasq gives packets that leave the subnets the host's address (masquerade). Reference:
+	// makes rules for each container and leaves them behind if the namespace ended before DEL.
 	IPMasq bool `json:"ipMasq"`
 
-	// MTU in bytes of the pair; 0 is the kernel's.
-	// Reference: does not report it in the result.
+	// MTU in bytes of the veth pair; 0 means the kernel's default. Reference: does not report it
+	// in the result.
 	MTU int `json:"mtu"`
 
-	// IPMasqOutside lists prefixes of networks that the subnets are a part of: packets that
-	// leave the prefix around an address are masqueraded, with or without ipMasq.
-	// Reference: none.
+	// IPMasqOutside lists prefixes that contain the subnets. Packets that leave the prefix around
+	// an address are masqueraded, with or without ipMasq. Reference: none.
 	IPMasqOutside endpoint.Outside `json:"ipMasqOutside"`
 
 	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.
@@ -63,13 +62,13 @@ type Conf struct {
 	IPMasqBackend *string `json:"ipMasqBackend"`
 
 	IPAM struct {
-		// Type is the IPAM plugin, required; it must give a gateway with each address. The
-		// section's other keys are its own. Reference: fails in netlink without a gateway.
+		// Type is the IPAM plugin and is required; it must give a gateway with each address. The
+		// other keys of the section belong to that plugin. Reference: fails in netlink without a
+		// gateway.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is set.
-	// Reference: same.
+	// DNS replaces IPAM's DNS settings if any of its keys is set. Reference: same.
 	DNS spec.DNS `json:"dns"`
 }
 
@@ -160,7 +159,7 @@ func status(_ context.Context, r *plugin.Request) error {
 	return endpoint.Ready(r)
 }
 
-// validate checks the answers that IPAM would give.
+// validate checks the configuration against the addresses that IPAM would give.
 func validate(r *plugin.Request) error {
 	c := plugin.ConfOf[Conf](r)
 	return endpoint.ValidateSamples(r, func(ipam *spec.Result) (*spec.Result, error) {
@@ -176,7 +175,8 @@ func validate(r *plugin.Request) error {
 	})
 }
 
-// reaching is an answer with the gateways as neighbours, as with this plugin.
+// reaching returns an answer in which the gateways are neighbours, as they are with this
+// plugin.
 func reaching(ipam *spec.Result) *spec.Result {
 	result := *ipam
 	result.IPs = slices.Clone(ipam.IPs)
@@ -188,7 +188,8 @@ func reaching(ipam *spec.Result) *spec.Result {
 	return &result
 }
 
-// doubts: CNI_ARGS may still name a gateway, so an address without one is not refused.
+// doubts warns about an address without a gateway. validate accepts it, because CNI_ARGS may
+// name a gateway.
 func doubts(r *plugin.Request) (list []string) {
 	for _, sample := range r.Samples() {
 		for _, ip := range sample.IPs {

@@ -19,13 +19,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// source is one address of the interface and the table for its packets.
+// source is one address of the interface and the routing table for packets from this address.
 type source struct {
 	spec.IPConfig
 	table int
 }
 
-// rulesOnly is the state when another program fills the table.
+// rulesOnly returns the state if another program fills the table.
 func rulesOnly(list []source) (s netstate.State) {
 	for _, src := range list {
 		s = append(s, rule{src.Address.Addr(), src.table})
@@ -33,10 +33,10 @@ func rulesOnly(list []source) (s netstate.State) {
 	return s
 }
 
-// compile computes the desired state: for each address a rule, a default route and the
-// link's routes that are the address's; then the removal of these from the main table,
-// except for the source hints. The rule comes first, so that after a kill it leads DEL to
-// the table.
+// compile computes the desired state. Each address gets a rule, a default route, and those
+// routes of the link that belong to the address. Then these routes are removed from the main
+// table, except the source hints. The rule comes first, so that a DEL after a kill finds the
+// table by the rule.
 func compile(conf *Conf, link string, list []source, have []netlink.Route) (s netstate.State) {
 	have = movable(have)
 	for _, src := range list {
@@ -62,7 +62,7 @@ func compile(conf *Conf, link string, list []source, have []netlink.Route) (s ne
 	return s
 }
 
-// hints are the routes to the addresses' subnets in the main table.
+// hints returns the routes to the addresses' subnets in the main table.
 func (c *Conf) hints(link string, list []source) (out []route) {
 	if !c.AddSourceHints {
 		return nil
@@ -79,7 +79,7 @@ func (c *Conf) hints(link string, list []source) (out []route) {
 	return out
 }
 
-// place is a route in the table of src.
+// place returns a route moved to the table of src.
 func place(r netlink.Route, link string, src source) route {
 	r.Table = src.table
 	return route{link: link, msg: r}
@@ -91,8 +91,8 @@ func defaultRoute(gw netip.Addr) netlink.Route {
 
 func zero(a netip.Addr) *net.IPNet { return nl.IPNet(netip.PrefixFrom(a, 0).Masked()) }
 
-// movable leaves out the link-local routes of IPv6, which the interface itself needs for
-// any source.
+// movable returns the routes that may be moved. It leaves out IPv6 link-local routes, because
+// the interface needs them for packets from any address.
 func movable(have []netlink.Route) (out []netlink.Route) {
 	for _, r := range have {
 		if r.Dst != nil && !linkLocal(r) {
@@ -106,7 +106,7 @@ func linkLocal(r netlink.Route) bool {
 	return r.Dst != nil && r.Dst.IP.IsLinkLocalUnicast() && r.Dst.IP.To4() == nil
 }
 
-// steady is a route without the flags of its momentary state.
+// steady returns a route without the flags that describe its current state.
 func steady(r netlink.Route) netlink.Route {
 	r.Flags &= int(netlink.FLAG_ONLINK)
 	for _, hop := range r.MultiPath {
@@ -115,7 +115,7 @@ func steady(r netlink.Route) netlink.Route {
 	return r
 }
 
-// serves reports whether a route goes into the table of src: its next hop or its
+// serves reports whether a route goes into the table of src. It does if its next hop or its
 // own source is in the subnet of src, or in no address's subnet at all.
 func serves(r netlink.Route, src source, all []source) bool {
 	if (r.Dst.IP.To4() != nil) != src.Address.Addr().Is4() {
@@ -129,8 +129,8 @@ func within(src source, r netlink.Route) bool {
 	return near(r.Src) || near(r.Gw) || slices.ContainsFunc(r.MultiPath, func(hop *netlink.NexthopInfo) bool { return near(hop.Gw) })
 }
 
-// promised are the routes that a link has by its previous result: a dry run uses them in
-// place of the kernel's, and CHECK looks for them.
+// promised returns the routes that a link has according to its previous result. A dry run uses
+// them instead of the kernel's routes, and CHECK expects them.
 func promised(prev *spec.Result, list []source) (out []netlink.Route) {
 	for _, src := range list {
 		if !src.Address.IsSingleIP() {
@@ -139,7 +139,7 @@ func promised(prev *spec.Result, list []source) (out []netlink.Route) {
 	}
 	for _, r := range prev.Routes {
 		if r.Table != nil && *r.Table != 0 && *r.Table != unix.RT_TABLE_MAIN {
-			continue // not in the main table, so not moved
+			continue // not in the main table, so it is not moved
 		}
 		m := netlink.Route{Dst: nl.IPNet(r.Dst.Masked())}
 		if gw := nextHop(r, list); gw.IsValid() {
@@ -153,8 +153,8 @@ func promised(prev *spec.Result, list []source) (out []netlink.Route) {
 	return out
 }
 
-// nextHop applies the rule for results: a route without a next hop uses the first of its
-// family.
+// nextHop returns the next hop of a route in a result. A route without a next hop uses the
+// first one of its family.
 func nextHop(r spec.Route, list []source) netip.Addr {
 	if r.GW.IsValid() {
 		return r.GW
@@ -183,8 +183,8 @@ func (u rule) message() *netlink.Rule {
 	return m
 }
 
-// Ensure adds the rule unless it exists. The kernel would add an equal one with another
-// priority (NLM_F_EXCL compares that too).
+// Ensure adds the rule unless it exists. It must check this itself, because NLM_F_EXCL
+// compares the priority too: the kernel would add an equal rule with another priority.
 func (u rule) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	if missing, err := u.Diff(ctx, env); err != nil || missing == "" {
 		return nil, err
@@ -202,7 +202,7 @@ func (u rule) remove(c *nl.Conn) error {
 	return nil
 }
 
-// Diff expects the rule.
+// Diff reports whether the rule is missing.
 func (u rule) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	rules, err := env.Sandbox.Rules()
 	if err != nil || slices.Contains(rulesFrom(rules, u.src), u) {
@@ -211,7 +211,7 @@ func (u rule) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	return fmt.Sprintf("rule from %s to table %d not found", u.src, u.table), nil
 }
 
-// rulesFrom finds the rules for exactly this source.
+// rulesFrom returns the rules for exactly this source address.
 func rulesFrom(rules []netlink.Rule, src netip.Addr) (out []rule) {
 	for _, r := range rules {
 		if r.Src != nil && r.Table > 0 && r.Src.String() == single(src).String() {
@@ -223,16 +223,16 @@ func rulesFrom(rules []netlink.Rule, src netip.Addr) (out []rule) {
 
 func single(a netip.Addr) *net.IPNet { return nl.IPNet(netip.PrefixFrom(a, a.BitLen())) }
 
-// route is a route of the link as the kernel returned it, with the table to add it to or,
-// if gone, to remove it from. One with beside set comes after the routes of other links to
-// the same destination.
+// route is a route of the link as the kernel returned it. It is added to its table or, if gone
+// is set, removed from it. If beside is set, it may exist together with routes of other links
+// to the same destination, and comes after them.
 type route struct {
 	link         string
 	gone, beside bool
 	msg          netlink.Route
 }
 
-// is reports whether r is the route, whichever program made it.
+// is reports whether r is the same route. It does not matter which program made r.
 func (o route) is(r netlink.Route) bool {
 	return r.Dst.String() == o.msg.Dst.String() && r.Src.Equal(o.msg.Src) && len(r.Gw) == 0
 }
@@ -303,7 +303,7 @@ func (o route) join(c *nl.Conn, link netlink.Link) (netstate.Undo, error) {
 	return func(context.Context) error { return drop(c, o.msg) }, nil
 }
 
-// drop deletes a route; a missing one is no error.
+// drop deletes a route. It accepts that the route is missing.
 func drop(c *nl.Conn, r netlink.Route) error {
 	if err := c.RouteDel(&r); err != nil && !nl.IsNotFound(err) {
 		return fmt.Errorf("Failed to delete route: %s from table %d: %w", r.Dst, r.Table, err)
@@ -311,7 +311,7 @@ func drop(c *nl.Conn, r netlink.Route) error {
 	return nil
 }
 
-// Diff expects a route to the destination in the table, through the next hop.
+// Diff reports whether the table has no route to the destination through the next hop.
 func (o route) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Sandbox, o.link)
 	if err != nil {

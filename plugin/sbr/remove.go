@@ -47,14 +47,14 @@ func release(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Rec
 		if u.Own && link != nil {
 			errs = append(errs, giveBack(r, c, link, u.Table))
 		}
-		errs = append(errs, rule{u.Src, u.Table}.remove(c)) // last: it leads a second DEL to the table
+		errs = append(errs, rule{u.Src, u.Table}.remove(c)) // last, because a second DEL finds the table by the rule
 	}
 	return errors.Join(errs...)
 }
 
-// owned returns the rules of the record. Without a record, for an attachment of the
-// reference plugin say, they are found by the addresses of the link and of the previous
-// result.
+// owned returns the rules of the record. If there is no record, for example because the
+// reference plugin made the attachment, it finds them by the addresses of the link and of the
+// previous result.
 func owned(r *plugin.Request, c *nl.Conn, rec *record.Record, link netlink.Link) (out []record.Rule, err error) {
 	if rec != nil {
 		return rec.Rules, nil
@@ -81,15 +81,15 @@ func owned(r *plugin.Request, c *nl.Conn, rec *record.Record, link netlink.Link)
 	return out, nil
 }
 
-// giveBack moves the routes of a table back to the main one, unless another route has taken
-// the place. It drops default routes: until the interface is deleted, which comes next,
-// they could attract the container's other traffic.
+// giveBack moves the routes of a table back to the main table. It skips a route if the main
+// table has another one to the same destination. It drops default routes, because they could
+// attract other traffic of the container until the interface is deleted, which happens next.
 func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error {
 	list, err := c.LinkRoutes(link.Attrs().Index, table)
 	if err != nil {
 		return err
 	}
-	order.Stable(list, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) }) // next hops after the routes to them
+	order.Stable(list, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) }) // routes through a next hop come after the route to it
 	main, err := c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return err
@@ -108,15 +108,15 @@ func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error
 	return errors.Join(errs...)
 }
 
-// has reports whether a route to the destination exists. Each link has its own link-local
-// route of IPv6, which the reference removes.
+// has reports whether a route to the destination exists. For an IPv6 link-local route it looks
+// only at the same link, because each link has one. (The reference removes them.)
 func has(routes []netlink.Route, want netlink.Route) bool {
 	return slices.ContainsFunc(routes, func(r netlink.Route) bool {
 		return r.Dst.String() == want.Dst.String() && (!linkLocal(want) || r.LinkIndex == want.LinkIndex)
 	})
 }
 
-// addresses returns those of the link and of the previous result.
+// addresses returns the addresses of the link and of the previous result.
 func addresses(r *plugin.Request, c *nl.Conn, link netlink.Link) (out []netip.Addr, err error) {
 	if r.Prev() != nil {
 		ips, err := sources(r)

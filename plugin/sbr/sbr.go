@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sbr is the plugin `sbr`, source based routing: packets that a container sends
-// from an address of an interface leave through that interface, however many others it has.
-// Each address gets a rule and a routing table, into which the routes of the interface
-// move. Everything is in the container's namespace.
+// Package sbr is the plugin `sbr` (source based routing). Packets that a container sends from
+// an address of an interface leave through that interface, even if the container has other
+// interfaces. Each address gets a rule and a routing table. The routes of the interface move
+// into these tables. Everything is in the container's namespace.
 package sbr
 
 import (
@@ -29,7 +29,7 @@ const (
 	noPrev = "This plugin must be called as chained plugin"
 )
 
-// firstTable is where the search for free tables begins.
+// firstTable is the number at which the search for free tables begins.
 const firstTable = 100
 
 // Plugin is the plugin.
@@ -80,8 +80,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), k.Apply(ctx, r, env, state)
 }
 
-// assign gives each address its table: the configured one, else the one that a
-// rule for the address already leads to, else a free one.
+// assign gives each address a table: the configured one, else the one to which a rule for the
+// address already leads, else a free one.
 func assign(c *nl.Conn, conf *Conf, ips []spec.IPConfig) (list []source, err error) {
 	rules, err := c.Rules()
 	if err != nil {
@@ -112,8 +112,8 @@ func kernels(table int) bool {
 	return table == unix.RT_TABLE_DEFAULT || table == unix.RT_TABLE_MAIN || table == unix.RT_TABLE_LOCAL
 }
 
-// desired compiles from the routes that the link has. In a dry run there may be no link
-// yet: then from the routes it will have.
+// desired compiles the state from the routes that the link has. In a dry run the link may not
+// exist yet; then it uses the routes that the link will have.
 func desired(r *plugin.Request, env *netstate.Env, conf *Conf, list []source) (netstate.State, error) {
 	if conf.Table != nil {
 		return rulesOnly(list), nil
@@ -139,8 +139,8 @@ func rulesOf(conf *Conf, list []source) (rules []record.Rule) {
 	return rules
 }
 
-// check compares with the previous result: for each address a rule, and in its table the
-// default route and the address's routes.
+// check compares the kernel with the previous result. Each address must have a rule. The
+// address's table must have the default route and the routes of the address.
 func check(ctx context.Context, r *plugin.Request) error {
 	conf := plugin.ConfOf[Conf](r)
 	ips, err := sources(r)
@@ -170,8 +170,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return kernel.Check(ctx, env, expected(r, conf, list))
 }
 
-// expected is compile for the routes of the previous result, without the removed ones:
-// later plugins and programs may add routes.
+// expected returns the state for the routes of the previous result. It leaves out the
+// removals, because later plugins and programs may add routes.
 func expected(r *plugin.Request, conf *Conf, list []source) (s netstate.State) {
 	if conf.Table != nil {
 		return rulesOnly(list)
@@ -187,25 +187,24 @@ func expected(r *plugin.Request, conf *Conf, list []source) (s netstate.State) {
 
 // Conf is the configuration.
 type Conf struct {
-	// Table is a routing table that another program fills: only rules that lead to it are
-	// made, and no route is changed. Without, each address gets a table of its own, the
-	// first from 100 on that no rule, route or VRF has.
-	// Reference: looks for free tables only in rules and the main table.
+	// Table is a routing table that another program fills. Then only rules that lead to it are
+	// made, and no route is changed. Without table, each address gets its own table: the first
+	// from 100 on that no rule, route or VRF has. Reference: looks for free tables only in rules
+	// and the main table.
 	Table *int `json:"table"`
 
-	// Gateways, one of IPv4 and one of IPv6 at most, replace those of the addresses for the
-	// default routes of the tables. Refused with `table`.
-	// Reference: not in v1.9.1; named so in its development branch.
+	// Gateways has at most one IPv4 and one IPv6 address. They replace the gateways of the
+	// addresses in the default routes of the tables. Refused with `table`. Reference: not in
+	// v1.9.1; named so in its development branch.
 	Gateways []netip.Addr `json:"gateways"`
 
-	// AddSourceHints keeps, or adds, the route to each address's subnet in the main table,
-	// with the address as preferred source: a program that binds no source reaches the
-	// subnet. Refused with `table`.
-	// Reference: not in v1.9.1; the same in its development branch.
+	// AddSourceHints keeps or adds the route to each address's subnet in the main table, with the
+	// address as preferred source. So a program that binds no source address reaches the subnet.
+	// Refused with `table`. Reference: not in v1.9.1; the same in its development branch.
 	AddSourceHints bool `json:"addSourceHints"`
 }
 
-// maxTable is the largest number of a table, 32 bits without the sign.
+// maxTable is the largest number of a table (32 bits, unsigned).
 const maxTable = 1<<32 - 1
 
 // Load validates the configuration.
@@ -249,7 +248,7 @@ func validate(r *plugin.Request) error {
 	return nil
 }
 
-// reaches reports whether an interface with these addresses and routes has a neighbour gw.
+// reaches reports whether gw is a neighbour of an interface with these addresses and routes.
 func reaches(answer *spec.Result, gw netip.Addr) bool {
 	near := func(ip spec.IPConfig) bool { return ip.Address.Masked().Contains(gw) || ip.Gateway == gw }
 	direct := func(route netstate.Route) bool { return !route.Gateway.IsValid() && route.Dst.Contains(gw) }
@@ -257,7 +256,7 @@ func reaches(answer *spec.Result, gw netip.Addr) bool {
 		slices.ContainsFunc(endpoint.Routes("", answer), direct)
 }
 
-// doubts: the kernel has other uses for three tables.
+// doubts warns about three tables that the kernel uses for other purposes.
 func doubts(r *plugin.Request) []string {
 	c := plugin.ConfOf[Conf](r)
 	if c.Table == nil || *c.Table < unix.RT_TABLE_DEFAULT || *c.Table > unix.RT_TABLE_LOCAL {
@@ -266,8 +265,8 @@ func doubts(r *plugin.Request) []string {
 	return []string{fmt.Sprintf("table %d is the kernel's, which looks it up for every source already", *c.Table)}
 }
 
-// gateway is the next hop of the default route for an address; when it is invalid, only the
-// link's own default routes are used.
+// gateway returns the next hop of the default route for an address. If it is not valid, only
+// the link's own default routes are used.
 func (c *Conf) gateway(ip spec.IPConfig) netip.Addr {
 	for _, gw := range c.Gateways {
 		if gw.Is4() == ip.Address.Addr().Is4() {
@@ -277,8 +276,8 @@ func (c *Conf) gateway(ip spec.IPConfig) netip.Addr {
 	return ip.Gateway
 }
 
-// sources are the addresses of the interface in the previous result. An address without an
-// interface counts as the interface's.
+// sources returns the addresses of the interface in the previous result. An address that names
+// no interface counts too.
 func sources(r *plugin.Request) (ips []spec.IPConfig, err error) {
 	for _, ip := range r.Prev().IPs {
 		if in := r.Prev().Of(ip); in == nil || in.Name == r.IfName {

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package static is the plugin `static`: it returns the addresses that the configuration or
-// the caller names. It keeps no state and does not check whether an address is in use
-// elsewhere.
+// Package static is the plugin `static`. It returns the addresses that the configuration or
+// the caller names. It keeps no state and does not check whether another container uses an
+// address.
 package static
 
 import (
@@ -31,7 +31,8 @@ var Plugin = plugin.Plugin{
 	Check: check,
 }
 
-// doubts: addresses may come with each ADD, but not in most networks.
+// doubts warns if the configuration has no addresses. Addresses may come with each ADD, but in
+// most networks they do not.
 func doubts(r *plugin.Request) []string {
 	if len(plugin.ConfOf[Conf](r).addrs) > 0 || r.InList != nil && r.InList.Granted["ips"] {
 		return nil
@@ -39,7 +40,7 @@ func doubts(r *plugin.Request) []string {
 	return []string{"static gives no address: only CNI_ARGS could name one"}
 }
 
-// samples is the one possible answer, unless the runtime replaces it.
+// samples returns the only possible answer, unless the runtime replaces it.
 func samples(r *plugin.Request) []*spec.Result {
 	_, err := r.Conf()
 	if conf := plugin.ConfOf[Conf](r); err == nil && len(conf.addrs) > 0 && !r.InList.Granted["ips"] {
@@ -60,8 +61,8 @@ func (c *Conf) answer() *spec.Result {
 	return result
 }
 
-// check expects every configured address in the previous result, with its gateway if it has
-// one. (The reference accepts a missing address.)
+// check reports an error if a configured address, or its gateway, is missing in the previous
+// result. (The reference accepts a missing address.)
 func check(_ context.Context, r *plugin.Request) error {
 	for _, a := range plugin.ConfOf[Conf](r).addrs {
 		if !a.in(r.Prev().IPs) {
@@ -71,13 +72,13 @@ func check(_ context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// address is one address to assign.
+// address is an address to assign.
 type address struct {
-	prefix  netip.Prefix // host bits kept
-	gateway netip.Addr   // or zero
+	prefix  netip.Prefix // with host bits
+	gateway netip.Addr   // zero if there is none
 }
 
-// in reports whether ips has the address, with its gateway if that is set.
+// in reports whether ips has the address and, if a gateway is set, the gateway.
 func (a address) in(ips []spec.IPConfig) bool {
 	for _, ip := range ips {
 		if ip.Address.Addr() == a.prefix.Addr() {
@@ -87,7 +88,7 @@ func (a address) in(ips []spec.IPConfig) bool {
 	return false
 }
 
-// Conf is the part of the calling plugin's configuration that we read.
+// Conf is the part of the calling plugin's configuration that this plugin reads.
 type Conf struct {
 	IPAM *IPAM `json:"ipam"`
 
@@ -105,7 +106,7 @@ type Conf struct {
 		} `json:"cni"`
 	} `json:"args"`
 
-	addrs []address // to assign
+	addrs []address // addresses to assign
 }
 
 // IPAM is the section `ipam`.
@@ -114,12 +115,11 @@ type IPAM struct {
 	// Reference: same.
 	Type string `json:"type"`
 
-	// Addresses may be empty; IP in CNI_ARGS, a list with commas, adds to them.
-	// Reference: CHECK accepts a missing one.
+	// Addresses may be empty. IP in CNI_ARGS, a list with commas, adds to them. Reference: CHECK
+	// accepts a missing one.
 	Addresses []Address `json:"addresses"`
 
-	// Routes are copied into the result.
-	// Reference: takes one without dst.
+	// Routes are copied into the result. Reference: accepts a route without dst.
 	Routes []spec.Route `json:"routes"`
 
 	// DNS is copied into the result.
@@ -127,20 +127,19 @@ type IPAM struct {
 	DNS spec.DNS `json:"dns"`
 }
 
-// Address is one address of the file, in CIDR notation, and its gateway.
+// Address is an address in CIDR notation, with its gateway.
 type Address struct {
 	// Address is in CIDR notation.
 	// Reference: same.
 	Address string `json:"address"`
 
-	// Gateway of this address. GATEWAY in CNI_ARGS becomes that of every address whose
-	// subnet contains it.
-	// Reference: GATEWAY reaches only the addresses of IP.
+	// Gateway of this address. GATEWAY in CNI_ARGS becomes the gateway of every address whose
+	// subnet contains it. Reference: GATEWAY reaches only the addresses of IP.
 	Gateway string `json:"gateway"`
 }
 
-// Load collects the addresses: those of the file, then IP in CNI_ARGS, which adds; args.cni
-// and runtimeConfig replace them.
+// Load collects the addresses. It starts with those of the configuration and adds IP in
+// CNI_ARGS. If args.cni or runtimeConfig has addresses, they replace all of these.
 func (c *Conf) Load(r *plugin.Request) (err error) {
 	if c.IPAM == nil {
 		return spec.Invalid("IPAM config missing 'ipam' key")
@@ -200,7 +199,7 @@ func (c *IPAM) addresses() ([]address, error) {
 	return out, nil
 }
 
-// withArgs appends the list IP of CNI_ARGS, and sets each GATEWAY of CNI_ARGS for every
+// withArgs appends the addresses in IP of CNI_ARGS. It sets each GATEWAY of CNI_ARGS for every
 // address whose subnet contains it.
 func withArgs(addrs []address, r *plugin.Request) ([]address, error) {
 	args, err := r.CNIArgs()
@@ -232,7 +231,7 @@ func withArgs(addrs []address, r *plugin.Request) ([]address, error) {
 	return addrs, nil
 }
 
-// parseAll reads a list of addresses; format is the error text for an invalid one.
+// parseAll reads a list of addresses. format is the error text for an invalid address.
 func parseAll(list []string, format string) ([]address, error) {
 	out := make([]address, 0, len(list))
 	for _, s := range list {
@@ -251,7 +250,7 @@ func parseCIDR(s string) (netip.Prefix, bool) {
 	return p, err == nil && !p.Addr().Is4In6()
 }
 
-// parseGateway reads an address; the empty text means none.
+// parseGateway reads an address. "" means none.
 func parseGateway(s string) (netip.Addr, error) {
 	if s == "" {
 		return netip.Addr{}, nil

@@ -17,16 +17,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// labelled makes taps in a process with an SELinux label: the kernel keeps the label of the
-// process that makes a tap, and a process with threads can change its own only by executing
-// a program.
+// labelled makes taps in a process with an SELinux label. The kernel gives a tap the label of
+// the process that makes it. A process with threads can change its label only by executing a
+// program, so a separate process is needed.
 type labelled struct {
 	label   string
 	program string // plugin.Session.Self
-	proc    string // the mount point of procfs
+	proc    string // path of procfs
 }
 
-// newLabelled refuses, before any work, a node without SELinux.
+// newLabelled returns an error on a node without SELinux, before any work.
 func newLabelled(r *plugin.Request, label string) (*labelled, error) {
 	if _, err := os.Stat(filepath.Join(r.Session.Paths.Sys, "fs/selinux/enforce")); err != nil {
 		return nil, spec.Invalid("failed set socket label: SELinux is not enabled on this node: %w", err)
@@ -37,14 +37,14 @@ func newLabelled(r *plugin.Request, label string) (*labelled, error) {
 	return &labelled{label: label, program: r.Session.Self, proc: r.Session.Paths.Proc}, nil
 }
 
-// add makes the tap. The namespace and the label are the thread's, and a new process
-// inherits them.
+// add makes the tap in a new process. The process inherits namespace and label from the
+// current thread.
 func (l *labelled) add(c *nl.Conn, t nl.Tap) error {
 	return c.Do(func() error {
 		if err := l.write(l.label); err != nil {
 			return fmt.Errorf("failed set socket label: %w", err)
 		}
-		return errors.Join(l.run(t), l.write("\n")) // an empty label is the default again
+		return errors.Join(l.run(t), l.write("\n")) // an empty label restores the default
 	})
 }
 
@@ -70,7 +70,7 @@ func (l *labelled) run(t nl.Tap) error {
 	return nil
 }
 
-// helper is the main function of that process.
+// helper is the main function of the new process.
 func helper(args []string) error {
 	var t nl.Tap
 	if len(args) != 1 {

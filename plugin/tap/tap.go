@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tap is the plugin `tap`: a tap device in the container's namespace, for a virtual
-// machine or another program that produces frames. It is made by ioctl on /dev/net/tun
-// (CONFIG_TUN) and needs no other program.
+// Package tap is the plugin `tap`. It makes a tap device in the container's namespace, for a
+// virtual machine or another program that sends and receives frames. It uses an ioctl on
+// /dev/net/tun (CONFIG_TUN) and needs no other program.
 package tap
 
 import (
@@ -23,7 +23,7 @@ import (
 
 const name = "tap"
 
-// kind is the library's name of a tap.
+// kind is the netlink library's name of a tap.
 const kind = "tuntap"
 
 // Plugin is the plugin.
@@ -100,7 +100,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 
 func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, kind) }
 
-// status fails on a node without /dev/net/tun, and for a label on a node without SELinux.
+// status returns an error on a node without /dev/net/tun, and for a label on a node without
+// SELinux.
 func status(_ context.Context, r *plugin.Request) error {
 	if err := nl.CanTap(); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "taps cannot be made: %w", err)
@@ -115,20 +116,19 @@ func status(_ context.Context, r *plugin.Request) error {
 
 // Conf is the configuration.
 type Conf struct {
-	// MultiQueue lets a program that opens the tap open several queues.
-	// Reference: same.
+	// MultiQueue lets the program that opens the tap open several queues. Reference: same.
 	MultiQueue bool `json:"multiQueue"`
 
-	// MTU in bytes; 0 is the kernel's.
-	// Reference: ignored when owner and group are both given; not in the result.
+	// MTU in bytes; 0 means the kernel's default. Reference: ignored when owner and group are
+	// both given; not in the result.
 	MTU int `json:"mtu"`
 
-	// Mac is the Ethernet address of the tap; without, one derived from the owner, the same
-	// when an ADD is repeated.
-	// Reference: ignored when owner and group are both given; if empty, the kernel chooses one.
+	// Mac is the Ethernet address of the tap. If it is missing, it is derived from the owner, and
+	// a repeated ADD gives the same. Reference: ignored when owner and group are both given; if
+	// empty, the kernel chooses one.
 	Mac string `json:"mac"`
 
-	// Owner is the id of the user who may open the tap; without, no user gets the right.
+	// Owner is the id of the user who may open the tap. Without it, no user gets the right.
 	// Reference: same; without, ip(8) of iproute2 makes the tap.
 	Owner *uint32 `json:"owner"`
 
@@ -136,25 +136,24 @@ type Conf struct {
 	// Reference: same; without, ip(8) of iproute2 makes the tap.
 	Group *uint32 `json:"group"`
 
-	// SelinuxContext is the label of the process that makes the tap. The policy checks it
-	// when a program opens the tap.
-	// Reference: same; ip(8) of iproute2 is that process.
+	// SelinuxContext is the label of the process that makes the tap. The SELinux policy checks it
+	// when a program opens the tap. Reference: same; ip(8) of iproute2 is that process.
 	SelinuxContext string `json:"selinuxContext"`
 
 	// Bridge is a bridge in the container; the tap becomes a port of it.
 	// Reference: same.
 	Bridge string `json:"bridge"`
 
-	// IPAM is the section of the IPAM plugin; without a type, layer 2 only.
-	// Reference: same.
+	// IPAM is the section of the IPAM plugin. Without a type the tap gets no addresses (layer 2
+	// only). Reference: same.
 	IPAM struct {
-		// Type is the IPAM plugin; the section's other keys are its own.
-		// Reference: same.
+		// Type is the IPAM plugin. The other keys of the section belong to that plugin. Reference:
+		// same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is set.
-	// Reference: always replaces IPAM's.
+	// DNS replaces IPAM's DNS settings if any of its keys is set. Reference: always replaces
+	// IPAM's.
 	DNS spec.DNS `json:"dns"`
 
 	RuntimeConfig struct {
@@ -176,15 +175,15 @@ func (c *Conf) Load(r *plugin.Request) error {
 	return c.validate()
 }
 
-// mostMTU leaves room for an Ethernet header in a frame read from a tap.
+// mostMTU leaves room for an Ethernet header in a frame that is read from a tap.
 const mostMTU = endpoint.MostMTU - 14
 
-// nobody is the kernel's number for no user and no group.
+// nobody is the kernel's number for "no user" and "no group".
 const nobody = 1<<32 - 1
 
 func noID(id *uint32) bool { return id != nil && *id == nobody }
 
-// validate checks the answers that IPAM would give.
+// validate checks the configuration against the addresses that IPAM would give.
 func validate(r *plugin.Request) error {
 	return endpoint.ValidateSegment(r, plugin.ConfOf[Conf](r).MTU)
 }

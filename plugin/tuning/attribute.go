@@ -20,22 +20,22 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// attribute is one property of the container's interface, as functions that ADD, CHECK and
-// the restoring DEL share.
+// attribute is one property of the container's interface. Its functions serve ADD, CHECK, and
+// the DEL that restores it.
 type attribute struct {
-	name   string // as ip(8) writes it
+	name   string // name as ip(8) writes it
 	ifName string
 	want   string
 	get    func(netlink.Link) string
 	set    func(c *nl.Conn, link netlink.Link, value string) error
-	differ string // CHECK's text: interface, wanted, current
+	differ string // text of CHECK's error, with interface, wanted and current value
 }
 
 func (a attribute) String() string {
 	return fmt.Sprintf("sandbox: ip link set dev %s %s %s", a.ifName, a.name, a.want)
 }
 
-// Ensure sets the property; undo sets the old value.
+// Ensure sets the property. Its undo sets the old value.
 func (a attribute) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	link, err := env.Sandbox.Link(a.ifName)
 	if err != nil {
@@ -56,7 +56,7 @@ func (a attribute) apply(c *nl.Conn, link netlink.Link, value string) error {
 	return nil
 }
 
-// Diff compares with the kernel.
+// Diff reports whether the property has another value in the kernel.
 func (a attribute) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Sandbox, a.ifName)
 	if nl.IsNotFound(err) {
@@ -80,7 +80,7 @@ func attributes(c *Conf, ifName string) (list []attribute) {
 	return b.attributes(ifName)
 }
 
-// attributes lists those of s that are set.
+// attributes returns the attributes that are set in s.
 func (s saved) attributes(ifName string) (list []attribute) {
 	if s.Mac != "" {
 		list = append(list, attribute{"address", ifName, s.Mac, getMAC, setMAC,
@@ -156,8 +156,8 @@ func number(v string, set func(int) error) error {
 	return set(n)
 }
 
-// canonicalMAC writes an address as the kernel reports it; decode has refused
-// what does not parse.
+// canonicalMAC returns an address as the kernel reports it. The address is valid, because Load
+// has parsed it.
 func canonicalMAC(s string) string {
 	mac, err := net.ParseMAC(s)
 	if err != nil {
@@ -166,8 +166,8 @@ func canonicalMAC(s string) string {
 	return mac.String()
 }
 
-// saved is the reference's backup file: the original value of every changed attribute. Each
-// plugin restores what the other saved.
+// saved is the reference's backup file. It has the original value of every changed attribute.
+// So the reference and we can each restore what the other saved.
 type saved struct {
 	Mac      string `json:"mac,omitempty"`
 	Promisc  *bool  `json:"promisc,omitempty"`
@@ -200,7 +200,7 @@ func original(c *Conf, link netlink.Link) saved {
 	return s
 }
 
-// backupPath names the file; id and ifName are validated names.
+// backupPath returns the path of the backup file. id and ifName are validated names.
 func backupPath(dataDir, id, ifName string) string {
 	return filepath.Join(dataDir, id+"_"+ifName+".json")
 }
@@ -220,7 +220,7 @@ func (s saved) save(path string) error {
 	return nil
 }
 
-// loadSaved reads a backup. A missing, empty or torn file holds nothing.
+// loadSaved reads a backup. If the file is missing, empty or torn, it returns an empty backup.
 func loadSaved(path string) (s saved, err error) {
 	if err := durable.CheckDir(filepath.Dir(path)); err != nil {
 		return s, fmt.Errorf("read backup: %w", err)

@@ -19,12 +19,12 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// DataDir has the backups of what DEL restores. Default: /run/cni/tuning.
+	// DataDir is the directory of the backups from which DEL restores. Default: /run/cni/tuning.
 	// Reference: a backup remains when the namespace is gone.
 	DataDir string `json:"dataDir"`
 
-	// Sysctl has keys below net, with dots or slashes; IFNAME stands for the interface.
-	// They are written in the given order and not restored: they end with the namespace.
+	// Sysctl has keys below net, with dots or slashes; IFNAME stands for the interface. They are
+	// written in the given order. They are not restored, because they end with the namespace.
 	// Reference: writes in any order; a name of an interface with dots breaks the key.
 	Sysctl Sysctls `json:"sysctl"`
 
@@ -32,24 +32,24 @@ type Conf struct {
 	// Reference: same.
 	Mac string `json:"mac"`
 
-	// Promisc is promiscuous mode.
-	// Reference: CHECK compares it even when it is not configured.
+	// Promisc switches promiscuous mode on. Reference: CHECK compares it even when it is not
+	// configured.
 	Promisc bool `json:"promisc"`
 
 	// MTU in bytes; 0 leaves it unchanged.
 	// Reference: same.
 	MTU int `json:"mtu"`
 
-	// TxQLen is the length of the send queue in packets; without, it is unchanged.
-	// Reference: same.
+	// TxQLen is the length of the send queue in packets. If it is missing, the length is
+	// unchanged. Reference: same.
 	TxQLen *int `json:"txQLen"`
 
-	// Allmulti receives every multicast; without, it is unchanged.
-	// Reference: same.
+	// Allmulti makes the interface receive every multicast. If it is missing, the setting is
+	// unchanged. Reference: same.
 	Allmulti *bool `json:"allmulti"`
 
 	RuntimeConfig struct {
-		// Mac is the capability; overrides MAC= in CNI_ARGS and the configuration.
+		// Mac is the value of the capability. It overrides MAC= in CNI_ARGS and the configuration.
 		// Reference: same.
 		Mac string `json:"mac"`
 	} `json:"runtimeConfig"`
@@ -58,14 +58,14 @@ type Conf struct {
 	} `json:"args"`
 }
 
-// Overrides are args.cni, which override everything else, runtimeConfig included.
+// Overrides are the values in args.cni. They override everything else, including
+// runtimeConfig.
 type Overrides struct {
-	// Sysctl adds to the configuration's and overrides it key by key.
-	// Reference: crashes when the configuration has none.
+	// Sysctl is merged with the configuration's; its values win. Reference: crashes when the
+	// configuration has none.
 	Sysctl Sysctls `json:"sysctl"`
 
-	// Mac overrides every other.
-	// Reference: same.
+	// Mac overrides every other. Reference: same.
 	Mac *string `json:"mac"`
 
 	// Promisc overrides the configuration's.
@@ -85,16 +85,16 @@ type Overrides struct {
 	TxQLen *int `json:"txQLen"`
 }
 
-// Sysctl is one key as written and its value.
+// Sysctl is a key, as written, and its value.
 type Sysctl struct{ Key, Value string }
 
-// Sysctls are the pairs in the order of the configuration, which is the order
-// of writing.
+// Sysctls are the pairs in the order of the configuration. They are written in this order.
 type Sysctls []Sysctl
 
 var errDuplicate = errors.New("duplicated sysctl keys are not allowed")
 
-// UnmarshalJSON reads an object, keeps its order and refuses a key given twice.
+// UnmarshalJSON reads an object and keeps its order. It returns an error for a key that is
+// given twice.
 func (s *Sysctls) UnmarshalJSON(data []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	start, err := dec.Token()
@@ -130,7 +130,7 @@ func (s Sysctls) find(key string) *Sysctl {
 	return nil
 }
 
-// merge adds other, whose values win.
+// merge adds other. If both have a key, the value of other wins.
 func (s *Sysctls) merge(other Sysctls) {
 	for _, o := range other {
 		if have := s.find(o.Key); have != nil {
@@ -141,8 +141,8 @@ func (s *Sysctls) merge(other Sysctls) {
 	}
 }
 
-// Load merges what overrides the configuration, and validates it; precedence of the MAC
-// address: args.cni, runtimeConfig, CNI_ARGS, configuration.
+// Load merges the values that override the configuration, and validates the result. For the
+// MAC address, the order of precedence is args.cni, runtimeConfig, CNI_ARGS, configuration.
 func (c *Conf) Load(r *plugin.Request) error {
 	arg, err := endpoint.MACArg(r)
 	if err != nil {

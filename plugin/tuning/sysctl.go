@@ -21,15 +21,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// sysctl is one value inside the container's namespace.
+// sysctl is one value in the container's namespace.
 type sysctl struct{ key, value string } // key with slashes, below net/
 
 func (s sysctl) String() string { return "sandbox: sysctl " + s.key + "=" + s.value }
 
-// Ensure writes the value; undo restores the old one.
+// Ensure writes the value. Its undo restores the old value.
 func (s sysctl) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	old, err := env.Sandbox.Sysctl(s.key)
-	if err != nil && !errors.Is(err, fs.ErrPermission) { // some keys can only be written
+	if err != nil && !errors.Is(err, fs.ErrPermission) { // some keys can be written but not read
 		return nil, err
 	}
 	if err := env.Sandbox.SetSysctl(s.key, s.value); err != nil {
@@ -38,7 +38,7 @@ func (s sysctl) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, err
 	return func(context.Context) error { return env.Sandbox.SetSysctl(s.key, old) }, nil
 }
 
-// Diff compares the text.
+// Diff compares the text of the value.
 func (s sysctl) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	now, err := env.Sandbox.Sysctl(s.key)
 	if err != nil {
@@ -50,8 +50,8 @@ func (s sysctl) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	return "", nil
 }
 
-// resolve turns a configured key into a path below /proc/sys: dots become slashes and
-// IFNAME the interface, which may contain dots.
+// resolve turns a configured key into a path in /proc/sys. Dots become slashes, and IFNAME
+// becomes the name of the interface, which may contain dots.
 func resolve(key, ifName string) (string, error) {
 	path := strings.ReplaceAll(key, ".", "/")
 	path = filepath.Clean("/" + strings.Replace(path, "IFNAME", ifName, 1))
@@ -61,8 +61,8 @@ func resolve(key, ifName string) (string, error) {
 	return path[1:], nil
 }
 
-// resolveAll checks every key against the operator's allow list and resolves
-// it. Without the file everything below net is allowed.
+// resolveAll checks every key against the operator's allow list and resolves it. If the file
+// is missing, everything below net is allowed.
 func resolveAll(list Sysctls, ifName, etc string) ([]sysctl, error) {
 	allowed, restricted, err := allowList(filepath.Join(etc, "tuning", "allowlist.conf"))
 	if err != nil {
@@ -84,7 +84,7 @@ func resolveAll(list Sysctls, ifName, etc string) ([]sysctl, error) {
 	return out, nil
 }
 
-// allowList reads one regular expression for each line.
+// allowList reads a file with one regular expression per line.
 func allowList(path string) (lines []string, present bool, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +101,8 @@ func allowList(path string) (lines []string, present bool, err error) {
 	return lines, true, nil
 }
 
-// permit matches unanchored, as the reference does.
+// permit checks a key against the allowed expressions. Like the reference, it does not anchor
+// them.
 func permit(key string, allowed []string) error {
 	for _, expr := range allowed {
 		ok, err := regexp.MatchString(expr, key)
@@ -115,7 +116,7 @@ func permit(key string, allowed []string) error {
 	return spec.Invalid("Sysctl %s is not allowed. Only the following sysctls are allowed: %+v", key, allowed)
 }
 
-// anyName is used for the interface when it is not known; every namespace has it.
+// anyName stands for the interface if its name is not known. Every namespace has an lo.
 const anyName = "lo"
 
 // validate checks the keys of sysctls.
@@ -124,8 +125,8 @@ func validate(r *plugin.Request) error {
 	return err
 }
 
-// doubts reports values that some kinds of interfaces refuse, and sysctls that a module may
-// add.
+// doubts warns about values that some kinds of interfaces refuse, and about sysctls that this
+// kernel does not have without a module.
 func doubts(r *plugin.Request) (list []string) {
 	c := plugin.ConfOf[Conf](r)
 	if endpoint.ValidateMTU(c.MTU) != nil {
@@ -140,15 +141,15 @@ func doubts(r *plugin.Request) (list []string) {
 	if key := c.disablesIPv6(); key != "" && r.InList != nil && slices.ContainsFunc(r.InList.Answers, hasIPv6) {
 		list = append(list, fmt.Sprintf("sysctl %s removes the IPv6 addresses that IPAM gives", key))
 	}
-	keys, _ := resolveAll(c.Sysctl, anyName, r.Session.Paths.Etc) // validate has checked them
+	keys, _ := resolveAll(c.Sysctl, anyName, r.Session.Paths.Etc) // validate has checked the keys
 	for i, k := range keys {
 		list = append(list, k.doubt(c.Sysctl[i].Key, r.Session.Paths.Proc)...)
 	}
 	return list
 }
 
-// disablesIPv6 is the sysctl that disables IPv6, on the interface or on all; empty for
-// none.
+// disablesIPv6 returns the configured sysctl that disables IPv6, on the interface or on all
+// interfaces, or "".
 func (c *Conf) disablesIPv6() string {
 	for _, s := range c.Sysctl {
 		path, err := resolve(s.Key, "IFNAME")
@@ -164,7 +165,8 @@ func hasIPv6(r *spec.Result) bool {
 	return slices.ContainsFunc(r.IPs, func(ip spec.IPConfig) bool { return ip.Address.Addr().Is6() })
 }
 
-// doubt looks for a sysctl in this namespace, which has the same keys as another.
+// doubt looks for a sysctl in this process's namespace, because every namespace has the same
+// keys.
 func (s sysctl) doubt(key, proc string) []string {
 	fi, err := os.Stat(filepath.Join(proc, "sys", s.key))
 	switch {

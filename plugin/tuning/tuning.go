@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tuning is the plugin `tuning`: it sets sysctls of the container's
-// namespace and attributes of its interface. DEL restores the attributes, which
-// matters for devices that outlive the namespace; sysctls end with it.
+// Package tuning is the plugin `tuning`. It sets sysctls of the container's namespace and
+// attributes of the container's interface. DEL restores the attributes. This matters for
+// devices that still exist after the namespace has ended. Sysctls end with the namespace.
 package tuning
 
 import (
@@ -63,7 +63,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return adjust(r, conf), nil
 }
 
-// compile computes the desired state: sysctls, then attributes.
+// compile computes the desired state. Sysctls come before attributes.
 func compile(r *plugin.Request, conf *Conf) (s netstate.State, err error) {
 	keys, err := resolveAll(conf.Sysctl, r.IfName, r.Session.Paths.Etc)
 	if err != nil {
@@ -121,8 +121,8 @@ func adjust(r *plugin.Request, conf *Conf) *spec.Result {
 	return result
 }
 
-// del restores what ADD saved, if the interface still exists, and deletes the backup. Only
-// a file that cannot be removed may fail a DEL.
+// del restores what ADD saved, if the interface still exists, and deletes the backup. Only a
+// backup that cannot be removed may fail a DEL.
 func del(_ context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {
@@ -140,7 +140,8 @@ func del(_ context.Context, r *plugin.Request) error {
 	})
 }
 
-// dirOnDel prefers the record: the configuration may have changed or be unreadable by now.
+// dirOnDel prefers the directory in the record, because the configuration may have changed or
+// may be unreadable by now.
 func dirOnDel(r *plugin.Request, rec *record.Record) string {
 	if rec != nil && rec.DataDir != "" {
 		return rec.DataDir
@@ -181,8 +182,9 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return kernel.Check(ctx, env, state)
 }
 
-// gc removes the backups of attachments that are gone. Their devices were deleted with the
-// namespace, or were not restored, and the next ADD saves their values anew.
+// gc removes the backups of attachments that are no longer valid. Their devices were deleted
+// with the namespace, or were not restored. The next ADD saves the values of such a device
+// again.
 func gc(ctx context.Context, r *plugin.Request) error {
 	return kernel.Of(r).Sweep(ctx, r, func(rec *record.Record) error {
 		return removeFile(backupPath(rec.DataDir, rec.ContainerID, rec.IfName))

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vlan is the plugin `vlan`: the container's interface is the interface to one VLAN
-// (802.1Q) of a link of the host.
+// Package vlan is the plugin `vlan`. It gives a container an interface in one VLAN (802.1Q) of
+// a link of the host.
 //
 // The kernel needs CONFIG_VLAN_8021Q.
 package vlan
@@ -65,36 +65,35 @@ func status(_ context.Context, r *plugin.Request) error {
 
 // Conf is the configuration.
 type Conf struct {
-	// Master is the parent link, required.
-	// Reference: DEL fails, and the address leaks, when it is gone.
+	// Master is the parent link, required. Reference: DEL fails, and the address leaks, when it
+	// is gone.
 	Master string `json:"master"`
 
-	// VlanID is the VLAN, 0 to 4094. A link has one interface for each.
-	// Reference: same.
+	// VlanID is the VLAN, 0 to 4094. A link has at most one interface for each VLAN. Reference:
+	// same.
 	VlanID int `json:"vlanId"`
 
-	// MTU in bytes, at most the master's; 0 is the master's.
-	// Reference: not in the result.
+	// MTU in bytes, at most the master's; 0 means the master's MTU. Reference: not in the result.
 	MTU int `json:"mtu"`
 
 	// LinkInContainer says that the master is in the container.
 	// Reference: DEL fails when the namespace is gone.
 	LinkInContainer bool `json:"linkInContainer"`
 
-	// EnableDad looks for duplicates of the IPv6 addresses, 1-2 s.
+	// EnableDad makes the kernel look for duplicates of the IPv6 addresses, which takes 1-2 s.
 	// Reference: none, it always does.
 	EnableDad bool `json:"enabledad"`
 
 	// IPAM is the section of the IPAM plugin, required.
 	// Reference: same.
 	IPAM struct {
-		// Type is the IPAM plugin; the section's other keys are its own.
-		// Reference: same.
+		// Type is the IPAM plugin. The other keys of the section belong to that plugin. Reference:
+		// same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is set.
-	// Reference: always replaces IPAM's.
+	// DNS replaces IPAM's DNS settings if any of its keys is set. Reference: always replaces
+	// IPAM's.
 	DNS spec.DNS `json:"dns"`
 }
 
@@ -113,7 +112,7 @@ func (c *Conf) Load(*plugin.Request) error {
 	return endpoint.ValidateMaster(c.Master)
 }
 
-// validate checks the MTU, and the answers that IPAM would give.
+// validate checks the MTU, and the configuration against the addresses that IPAM would give.
 func validate(r *plugin.Request) error {
 	c := plugin.ConfOf[Conf](r)
 	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vrf is the plugin `vrf`: it puts the container's interface into a VRF, a virtual
-// router with a routing table of its own (Linux 4.3, CONFIG_NET_VRF). The VRF is made in
-// the container's namespace for the first interface and deleted with the last.
+// Package vrf is the plugin `vrf`. It puts the container's interface into a VRF, a virtual
+// router with its own routing table (Linux 4.3, CONFIG_NET_VRF). The VRF is made in the
+// container's namespace for the first interface and deleted with the last one.
 package vrf
 
 import (
@@ -42,7 +42,7 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
-// validate knows the names of interfaces that every container has.
+// validate returns an error if the VRF has the name of an interface that every container has.
 func validate(r *plugin.Request) error {
 	if vrf := plugin.ConfOf[Conf](r).VRFName; vrf == "lo" {
 		return spec.Invalid("vrf %q cannot have the name of an existing interface", vrf)
@@ -72,8 +72,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), k.Apply(ctx, r, env, compile(r, conf, table))
 }
 
-// choose finds the table: the configured one, the VRF's, else a free one. there means that
-// the VRF exists.
+// choose returns the table: the configured one, else the VRF's, else a free one. there means
+// that the VRF exists.
 func choose(c *nl.Conn, conf *Conf) (table int, there bool, err error) {
 	have, err := netstate.FindVRF(c, conf.VRFName)
 	switch {
@@ -90,8 +90,8 @@ func choose(c *nl.Conn, conf *Conf) (table int, there bool, err error) {
 	return table, false, err
 }
 
-// keepRecord writes the record, unless the interface is already a member of a VRF: then
-// this ADD will be refused, and the record is the first ADD's.
+// keepRecord writes the record, unless the interface is already in a VRF. In that case this
+// ADD will be refused, and the record belongs to the first ADD.
 func keepRecord(k *kernel.Kernel, r *plugin.Request, c *nl.Conn, rec *record.Record) error {
 	if link, err := c.Link(r.IfName); err == nil && link.Attrs().MasterIndex != 0 {
 		return nil
@@ -106,7 +106,8 @@ func compile(r *plugin.Request, conf *Conf, table int) netstate.State {
 	}
 }
 
-// check expects the VRF, its member, and the result's routes in its table.
+// check compares the kernel with the result: the VRF must exist with its member, and the
+// result's routes must be in its table.
 func check(ctx context.Context, r *plugin.Request) error {
 	conf := plugin.ConfOf[Conf](r)
 	env, err := kernel.Of(r).Env(r)
@@ -126,7 +127,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return kernel.Check(ctx, env, state)
 }
 
-// del takes the interface out of the VRF, and deletes the VRF when it was the last.
+// del takes the interface out of the VRF. If it was the last interface, del deletes the VRF.
 func del(ctx context.Context, r *plugin.Request) error {
 	return kernel.DetachInside(r, func(c *nl.Conn, rec *record.Record) error { return leave(ctx, r, c, rec) })
 }
@@ -158,8 +159,9 @@ func leave(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Recor
 	return netstate.DeleteEmptyVRF(c, vrfName, made)
 }
 
-// whereabouts names the VRF, and reports whether it may be deleted though it has no mark of
-// ours: this attachment made it, or the reference plugin did, which writes no record.
+// whereabouts returns the name of the VRF. made means that the VRF may be deleted although it
+// has no mark of ours: this attachment made it, or the reference plugin did, which writes no
+// record.
 func whereabouts(r *plugin.Request, rec *record.Record) (vrfName string, made bool) {
 	if rec != nil && rec.VRF != nil {
 		return rec.VRF.Name, rec.VRF.Made
@@ -177,10 +179,9 @@ type Conf struct {
 	// Reference: also removes one that existed before.
 	VRFName string `json:"vrfname"`
 
-	// Table is the VRF's routing table. Without, it is the table of an existing VRF, or the
-	// first from 1 on that no VRF, rule or route has.
-	// Reference: looks only at other VRFs, so it may take a table of another program, or
-	// main.
+	// Table is the VRF's routing table. Without it, the table of an existing VRF is used, or the
+	// first from 1 on that no VRF, rule or route has. Reference: looks only at other VRFs, so it
+	// may take a table of another program, or main.
 	Table uint32 `json:"table"`
 }
 

@@ -18,12 +18,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// call calls the plugin through fn, again when it asks for that (code 11), each time within
-// the timeout.
+// call calls the plugin through fn. If the plugin answers with code 11 (try again later), it
+// calls the plugin again. Each call must end within the timeout.
 func (w *wrapped) call(ctx context.Context, fn func(context.Context) error) error {
 	if w.conf.Retry.Times > 0 {
-		// A plugin in process that fails discards what earlier members of a `patchbay` list
-		// have queued; they do not fail with it if another try succeeds.
+		// If a plugin in this process fails, it discards what earlier members of a `patchbay` list
+		// have queued. So this work is done first; those members do not fail if another try
+		// succeeds.
 		if err := w.flush(ctx); err != nil {
 			return err
 		}
@@ -54,7 +55,8 @@ func (w *wrapped) once(ctx context.Context, fn func(context.Context) error) erro
 	return err
 }
 
-// flush does the queued work, the firewall's changes, before a command looks.
+// flush does the queued work, such as changes of the firewall, before a command looks at the
+// node.
 func (w *wrapped) flush(ctx context.Context) error {
 	if w.request.Session.Dry != nil {
 		return nil
@@ -62,7 +64,8 @@ func (w *wrapped) flush(ctx context.Context) error {
 	return w.request.Session.Flush(ctx)
 }
 
-// before runs the commands before the plugin; with stop the first that fails ends it.
+// before runs the commands before the plugin. If stop is set, it stops at the first one that
+// fails.
 func (w *wrapped) before(ctx context.Context, stop bool) error {
 	return w.each(w.conf.Around[w.request.Verb].Before, stop, func(c *Command) error {
 		stdin, err := w.stdin()
@@ -77,13 +80,13 @@ func (w *wrapped) before(ctx context.Context, stop bool) error {
 	})
 }
 
-// stdin is the configuration that the plugin gets.
+// stdin returns the configuration that the plugin gets.
 func (w *wrapped) stdin() ([]byte, error) {
 	r := w.request
 	if r.Verb != spec.Add || r.Prev() == nil {
 		return w.Config(r.Head.PrevResult)
 	}
-	prev, err := r.Prev().Encode(r.Version) // in a chain within one process the configuration does not have it
+	prev, err := r.Prev().Encode(r.Version) // in a chain within one process, the configuration does not contain it
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +94,7 @@ func (w *wrapped) stdin() ([]byte, error) {
 }
 
 // after runs the configured After commands of CHECK, STATUS, DEL and GC, which return no
-// result; afterAdd does it for ADD.
+// result. afterAdd does this for ADD.
 func (w *wrapped) after(ctx context.Context, stop bool) error {
 	list := w.conf.Around[w.request.Verb].After
 	if len(list) == 0 {
@@ -108,7 +111,7 @@ func (w *wrapped) after(ctx context.Context, stop bool) error {
 	}))
 }
 
-// afterAdd runs the commands after ADD, each with the current result.
+// afterAdd runs the commands after ADD. Each gets the current result.
 func (w *wrapped) afterAdd(ctx context.Context, result *spec.Result) (*spec.Result, error) {
 	list := w.conf.Around[spec.Add].After
 	if len(list) == 0 {
@@ -132,7 +135,7 @@ func (w *wrapped) afterAdd(ctx context.Context, result *spec.Result) (*spec.Resu
 	return result, err
 }
 
-// each calls fn for every command, until the first error or, without stop, for all.
+// each calls fn for every command. If stop is set, it stops at the first error.
 func (w *wrapped) each(list []Command, stop bool, fn func(*Command) error) error {
 	var errs []error
 	for i := range list {
@@ -152,8 +155,8 @@ func (w *wrapped) each(list []Command, stop bool, fn func(*Command) error) error
 	return spec.Join(errs...)
 }
 
-// command runs one command and returns the patch that it printed, if it should print one. A
-// dry run only writes the command down.
+// command runs one command. If the command is configured to print a patch, command returns the
+// patch. A dry run only writes down the command.
 func (w *wrapped) command(ctx context.Context, when string, c *Command, stdin []byte) (p *Patch, err error) {
 	if dry := w.request.Session.Dry; dry != nil {
 		dry(fmt.Sprintf("host: run %s", strings.Join(c.Argv, " ")))
@@ -183,13 +186,13 @@ type step struct {
 	ContainerID string    `json:"containerID,omitempty"`
 	IfName      string    `json:"ifname,omitempty"`
 	Step        string    `json:"step"` // before, plugin, after
-	Name        string    `json:"name"` // of the program or plugin
+	Name        string    `json:"name"` // name of the program or plugin
 	Millis      float64   `json:"ms"`
 	Code        spec.Code `json:"code,omitempty"`
 	Error       string    `json:"error,omitempty"`
 }
 
-// timed runs fn and writes a line about it.
+// timed runs fn and writes a line about it to the log.
 func (w *wrapped) timed(kind, name string, fn func() error) error {
 	if w.conf.Log == "" {
 		return fn()
@@ -209,8 +212,8 @@ func (w *wrapped) timed(kind, name string, fn func() error) error {
 	return err
 }
 
-// append writes the line with one call, so that lines of several processes do not mix. A
-// link at the path is not followed, and nothing waits for the reader of a pipe.
+// append writes the line with a single call, so that lines of several processes do not mix. It
+// does not follow a symbolic link at path, and it does not wait for a pipe to be read.
 func (s *step) append(path string) error {
 	line, err := json.Marshal(s)
 	if err != nil {

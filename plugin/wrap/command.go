@@ -17,12 +17,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The limits, in bytes, of the output that is kept. The rest is read and discarded, so that
-// the command does not block.
+// These limits say how many bytes of a command's output are kept. The rest is read and
+// discarded, so that the command does not block.
 const (
-	mostPatch  = 1 << 20  // of standard output that is a patch
-	mostLog    = 64 << 10 // of standard error
-	mostQuoted = 1 << 10  // of either, in an error
+	mostPatch  = 1 << 20  // standard output that is a patch
+	mostLog    = 64 << 10 // standard error
+	mostQuoted = 1 << 10  // each of them in an error text
 )
 
 // limited keeps the first bytes that are written to it.
@@ -40,21 +40,22 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// drained is how long the pipes are read after the command ended, if it left a process
-// behind.
+// drained is how long the pipes are read after the command has ended, if the command left a
+// process behind.
 const drained = time.Second
 
-// run runs the command to its end and returns its output. The command is in a process group
-// of its own, which is killed at the timeout. It does not outlive this process either: its
-// work must not come after the DEL that follows a killed ADD. The kernel kills it when the
-// starting thread ends, so that thread is kept.
+// run runs the command to its end and returns its output. The command has its own process
+// group, which is killed at the timeout. The command must not run longer than this process,
+// because a DEL may follow a killed ADD, and the command's work must not come after it. So the
+// kernel kills the command when the thread that started it ends, and run keeps this thread
+// until then.
 func (c *Command) run(ctx context.Context, call *spec.Call, stdin []byte) (stdout, stderr []byte, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("it took longer than %v: %w", c.timeout, context.DeadlineExceeded))
 	defer cancel()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
-	cmd.Env = append(os.Environ(), call.Environ()...) // the last of equal names wins
+	cmd.Env = append(os.Environ(), call.Environ()...) // of equal names, the last one is used
 	cmd.Stdin = bytes.NewReader(stdin)
 	out, log := &limited{most: mostPatch}, &limited{most: mostLog}
 	cmd.Stdout, cmd.Stderr = out, log
@@ -66,7 +67,7 @@ func (c *Command) run(ctx context.Context, call *spec.Call, stdin []byte) (stdou
 	case err != nil && ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case errors.Is(err, exec.ErrWaitDelay):
-		err = nil // it succeeded, and a process that it left behind has the pipes
+		err = nil // it succeeded, but a process that it left behind still has the pipes
 	case err != nil:
 		err = c.failure(err, out.data, log.data)
 	case c.Output != "" && out.cut:
@@ -75,8 +76,8 @@ func (c *Command) run(ctx context.Context, call *spec.Call, stdin []byte) (stdou
 	return out.data, log.data, err
 }
 
-// failure is the command's error. A command may print an error object, as a plugin does,
-// and so choose the code.
+// failure returns the error of a command that failed. Like a plugin, a command may print an
+// error object and so choose the code.
 func (c *Command) failure(err error, stdout, stderr []byte) error {
 	if e, ok := spec.ParseError(stdout); ok {
 		return e

@@ -16,82 +16,73 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// Plugin is the configuration of the plugin that is wrapped, as it would stand in a
-	// list; required.
+	// Plugin is the configuration of the wrapped plugin, as it would be in a list; required.
 	// Reference: none, ours only.
 	Plugin json.RawMessage `json:"plugin"`
 
-	// Config changes the configuration that the plugin gets, for every verb.
-	// Reference: none, ours only.
+	// Config changes the configuration that the plugin gets, for every verb. Reference: none,
+	// ours only.
 	Config *Patch `json:"config"`
 
-	// Result changes the result of ADD before the commands after it get it. The runtime and
-	// later plugins get only the changed result.
-	// Reference: none, ours only.
+	// Result changes the result of ADD before the commands after it get it. The runtime and later
+	// plugins get only the changed result. Reference: none, ours only.
 	Result *Patch `json:"result"`
 
-	// Around has, by verb (ADD, DEL, CHECK, GC, STATUS), the commands to run before and
-	// after the plugin.
-	// Reference: none, ours only.
+	// Around lists, for each verb (ADD, DEL, CHECK, GC, STATUS), the commands to run before and
+	// after the plugin. Reference: none, ours only.
 	Around map[spec.Verb]Around `json:"around"`
 
-	// Timeout limits each call of the plugin, as in 20s or 1m30s; without, none. A plugin
-	// run by exec is killed with everything that it started, and DEL rolls back an ADD that
-	// ends so.
-	// Reference: none, ours only.
+	// Timeout limits each call of the plugin, as in 20s or 1m30s. By default there is no limit. A
+	// plugin run by exec is killed with everything that it started, and DEL rolls back an ADD
+	// that ends so. Reference: none, ours only.
 	Timeout string `json:"timeout"`
 
-	// Retry calls the plugin again when, and only when, it fails with code 11 (try again
-	// later).
-	// Reference: none, ours only.
+	// Retry calls the plugin again if it fails with code 11 (try again later), but not after any
+	// other error. Reference: none, ours only.
 	Retry Retry `json:"retry"`
 
 	// Log is the absolute path of a file that gets a line of JSON for each step: time,
-	// attachment, step, milliseconds, error. Never configurations or results.
+	// attachment, step, milliseconds, error. It never contains configurations or results.
 	// Reference: none, ours only.
 	Log string `json:"log"`
 
-	// RuntimeConfig goes to the plugin: all of it, or what the plugin declares in
-	// capabilities of its own.
-	// Reference: none, ours only.
+	// RuntimeConfig is passed to the plugin: all of it or, if the plugin's configuration declares
+	// capabilities, only those. Reference: none, ours only.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 
-	// Args are passed to a plugin that has none of its own.
-	// Reference: none, ours only.
+	// Args are passed to a plugin that has none of its own. Reference: none, ours only.
 	Args json.RawMessage `json:"args"`
 }
 
-// Around has the commands around one verb.
+// Around has the commands for one verb.
 type Around struct {
-	// Before are commands to run before the plugin is called, in order. The first that
-	// fails ends the call, except for DEL and GC.
-	// Reference: none, ours only.
+	// Before lists commands to run before the plugin, in order. The first one that fails ends the
+	// call, except for DEL and GC. Reference: none, ours only.
 	Before []Command `json:"before"`
 
-	// After are commands to run when the plugin has succeeded; for DEL and GC always. A
-	// command that fails ends the call, and for ADD the plugin's ADD is rolled back.
-	// Reference: none, ours only.
+	// After lists commands to run after the plugin has succeeded; for DEL and GC they always run.
+	// A command that fails ends the call; for ADD, the plugin's ADD is rolled back. Reference:
+	// none, ours only.
 	After []Command `json:"after"`
 }
 
-// Command is a program to run. It has a plugin's environment, on standard input the
-// plugin's configuration, or after ADD its result.
+// Command is a program to run. It has the environment of a plugin. Its standard input is the
+// plugin's configuration or, after ADD, the result.
 type Command struct {
-	// Argv is the program, an absolute path, and its arguments. There is no shell.
-	// Reference: none, ours only.
+	// Argv is the program, an absolute path, and its arguments. There is no shell. Reference:
+	// none, ours only.
 	Argv []string `json:"argv"`
 
-	// Timeout kills it with everything that it started; 10s by default.
-	// Reference: none, ours only.
+	// Timeout limits the command. When it is over, the command is killed with everything that it
+	// started; 10s by default. Reference: none, ours only.
 	Timeout string `json:"timeout"`
 
-	// MayFail makes a failure a warning.
-	// Reference: none, ours only.
+	// MayFail turns a failure into a warning. Reference: none, ours only.
 	MayFail bool `json:"mayFail"`
 
-	// Output says what its standard output is: merge (JSON Merge Patch) or patch (JSON
-	// Patch) of the configuration before, of the result after ADD; nothing by default.
-	// Reference: none, ours only.
+	// Output says what the command's standard output is: merge (JSON Merge Patch) or patch (JSON
+	// Patch). Before the plugin it changes the configuration, after ADD the result. By default
+	// the output is ignored. Reference: none, ours only.
 	Output string `json:"output"`
 
 	timeout time.Duration
@@ -99,23 +90,21 @@ type Command struct {
 
 // Patch changes a JSON document: first Merge, then Patch.
 type Patch struct {
-	// Merge is a JSON Merge Patch (RFC 7396): an object whose keys replace, null removes.
-	// Reference: none, ours only.
+	// Merge is a JSON Merge Patch (RFC 7396), an object: its keys replace those of the document,
+	// and null removes a key. Reference: none, ours only.
 	Merge json.RawMessage `json:"merge"`
 
-	// Patch is a JSON Patch (RFC 6902): a list of operations; test makes it conditional.
-	// Reference: none, ours only.
+	// Patch is a JSON Patch (RFC 6902): a list of operations. The operation test makes it
+	// conditional. Reference: none, ours only.
 	Patch json.RawMessage `json:"patch"`
 }
 
 // Retry says how often to try again.
 type Retry struct {
-	// Times is how often the plugin is called again, 10 at most.
-	// Reference: none, ours only.
+	// Times is how often the plugin is called again, 10 at most. Reference: none, ours only.
 	Times int `json:"times"`
 
-	// Wait is the time before each, 200ms by default.
-	// Reference: none, ours only.
+	// Wait is the time before each new call, 200ms by default. Reference: none, ours only.
 	Wait string `json:"wait"`
 }
 
@@ -125,7 +114,7 @@ const (
 	commandTimeout = 10 * time.Second
 )
 
-// wrapped is the configuration after reading: parsed durations, and a plugin that is ready
+// wrapped is the configuration after reading, with parsed durations and a plugin that is ready
 // to be called.
 type wrapped struct {
 	*plugin.Inner
@@ -135,7 +124,7 @@ type wrapped struct {
 	wait    time.Duration
 }
 
-// load reads the whole configuration and refuses errors before any work.
+// load reads the whole configuration. It returns an error before any work is done.
 func load(r *plugin.Request) (*wrapped, error) {
 	if _, err := r.Conf(); err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The forms of a command's output.
+// These are the forms of a command's output.
 const (
 	outputMerge = "merge"
 	outputPatch = "patch"
@@ -45,8 +45,8 @@ func (p *Patch) validate() (err error) {
 
 func isObject(data []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) }
 
-// apply returns the changed document. A nil patch changes nothing. The library panics over
-// some patches (FuzzPatch has them), which must not keep a DEL from the plugin.
+// apply returns the changed document. A nil patch changes nothing. The library panics on some
+// patches (FuzzPatch has them). apply catches this, because a DEL must still reach the plugin.
 func (p *Patch) apply(doc []byte) (out []byte, err error) {
 	if p == nil {
 		return doc, nil
@@ -82,7 +82,8 @@ func operate(doc, operations []byte) ([]byte, error) {
 	return patch.ApplyWithOptions(doc, options)
 }
 
-// patchOf is a command's output as a patch; nil when it printed nothing.
+// patchOf turns a command's output into a patch. It returns nil if the command printed
+// nothing.
 func (c *Command) patchOf(stdout []byte) (*Patch, error) {
 	if len(bytes.TrimSpace(stdout)) == 0 {
 		return nil, nil
@@ -97,8 +98,8 @@ func (c *Command) patchOf(stdout []byte) (*Patch, error) {
 	return p, p.validate()
 }
 
-// patchConfig changes the configuration of the plugin. A patch that does not apply must not
-// keep a DEL from running: a runtime may leave out keys that it gave to ADD.
+// patchConfig changes the configuration of the plugin. If a patch cannot be applied, a DEL
+// still runs, because a runtime may leave out keys that it gave to ADD.
 func (w *wrapped) patchConfig() error {
 	err := w.changeConfig(w.conf.Config)
 	if err != nil && w.request.Verb == spec.Del {
@@ -122,7 +123,8 @@ func (w *wrapped) changeConfig(p *Patch) error {
 	return w.SetConfig(doc)
 }
 
-// changeResult returns a new result, validated like a plugin's.
+// changeResult returns a changed copy of the result. It validates the copy like a plugin's
+// result.
 func (w *wrapped) changeResult(result *spec.Result, p *Patch) (*spec.Result, error) {
 	if p == nil {
 		return result, nil

@@ -1,11 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wrap is the plugin `wrap`: it calls one other plugin, ours or another project's,
-// with additions: commands before and after each verb, patches of the configuration and of
-// the result, a timeout, retries when the plugin asks for them, a log. It takes the other
-// plugin's place, first in a list, later in it, or within `patchbay`, and passes every verb
-// on.
+// Package wrap is the plugin `wrap`. It calls one other plugin, ours or another project's, and
+// adds to it: commands before and after each verb, patches of the configuration and of the
+// result, a timeout, retries if the plugin asks for them, and a log. It stands in a list, or
+// inside `patchbay`, where the other plugin would stand, and passes every verb on.
 package wrap
 
 import (
@@ -39,8 +38,8 @@ var Plugin = plugin.Plugin{
 	VersionsFor: versions,
 }
 
-// add runs the commands before, the plugin and the commands after; when something after the
-// plugin fails, the plugin's DEL rolls its ADD back.
+// add runs the commands before, the plugin, and the commands after. If something after the
+// plugin fails, it calls the plugin's DEL to roll back the ADD.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	w, err := load(r)
 	if err != nil {
@@ -62,9 +61,10 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return w.afterAdd(ctx, result)
 }
 
-// addInner calls the plugin's ADD. A plugin that fails rolls itself back, and a DEL could
-// remove an attachment that it refused to make twice. But a plugin that was killed in the
-// middle did not roll back, nor did one that succeeded with an invalid result.
+// addInner calls the plugin's ADD. Normally it does not call DEL if the ADD fails. The plugin
+// has rolled itself back, and if it refused to attach twice, a DEL would remove the existing
+// attachment. But it calls DEL if the plugin was killed, or if it succeeded with an invalid
+// result, because then nothing was rolled back.
 func (w *wrapped) addInner(ctx context.Context) (result *spec.Result, err error) {
 	r := w.request
 	if err := r.Step("wrapped " + w.Type); err != nil {
@@ -84,7 +84,7 @@ func (w *wrapped) addInner(ctx context.Context) (result *spec.Result, err error)
 	return result, err
 }
 
-// undo is the plugin's DEL with the result of its ADD.
+// undo calls the plugin's DEL with the result of its ADD.
 func (w *wrapped) undo(ctx context.Context, result *spec.Result) error {
 	var prev json.RawMessage
 	if result != nil && spec.AtLeast(w.request.Version, "0.4.0") {
@@ -96,8 +96,8 @@ func (w *wrapped) undo(ctx context.Context, result *spec.Result) error {
 	return w.Do(ctx, spec.Del, prev)
 }
 
-// throughout is DEL and GC: everything runs, and every failure is reported. Errors in the
-// rest of the configuration must not keep the plugin from being called.
+// throughout performs DEL and GC. It runs everything and reports every failure. Errors in the
+// rest of the configuration must not stop the call of the plugin.
 func throughout(ctx context.Context, r *plugin.Request) error {
 	w, err := load(r)
 	if err != nil {
@@ -108,9 +108,9 @@ func throughout(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(before, inner, w.after(ctx, false))
 }
 
-// bare calls the plugin alone, with its configuration unchanged.
+// bare calls only the plugin, with its configuration unchanged.
 func bare(ctx context.Context, r *plugin.Request, wrong error) error {
-	w, err := loadPlugin(r, plugin.ConfOf[Conf](r)) // the readable part of it
+	w, err := loadPlugin(r, plugin.ConfOf[Conf](r)) // reads what can be read
 	if err != nil {
 		return wrong
 	}
@@ -118,7 +118,7 @@ func bare(ctx context.Context, r *plugin.Request, wrong error) error {
 	return w.failed(w.Do(ctx, r.Verb, r.Head.PrevResult))
 }
 
-// inOrder is CHECK and STATUS: the first error is the answer.
+// inOrder performs CHECK and STATUS. It stops at the first error.
 func inOrder(ctx context.Context, r *plugin.Request) error {
 	w, err := load(r)
 	if err != nil {
@@ -147,8 +147,8 @@ func (w *wrapped) failed(err error) error {
 	return fmt.Errorf("wrapped plugin type=%q failed (%s): %w", w.Type, w.request.Verb, err)
 }
 
-// versions are those that the plugin supports as well, when the request names the plugin;
-// runtimes call VERSION without a configuration.
+// versions returns the versions that the plugin supports too, if the request names the plugin.
+// Runtimes send VERSION without a configuration.
 func versions(ctx context.Context, s *plugin.Session, call *spec.Call) []string {
 	var conf struct {
 		Plugin json.RawMessage `json:"plugin"`
