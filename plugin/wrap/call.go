@@ -67,17 +67,7 @@ func (w *wrapped) flush(ctx context.Context) error {
 // before runs the commands before the plugin. If stop is set, it stops at the first one that
 // fails.
 func (w *wrapped) before(ctx context.Context, stop bool) error {
-	return w.each(w.conf.Around[w.request.Verb].Before, stop, func(c *Command) error {
-		stdin, err := w.stdin()
-		if err != nil {
-			return err
-		}
-		p, err := w.command(ctx, "before", c, stdin)
-		if err != nil {
-			return err
-		}
-		return w.changeConfig(p)
-	})
+	return w.each(ctx, "before", stop, w.stdin, w.changeConfig)
 }
 
 // stdin returns the configuration that the plugin gets.
@@ -96,51 +86,50 @@ func (w *wrapped) stdin() ([]byte, error) {
 // after runs the configured After commands of CHECK, STATUS, DEL and GC, which return no
 // result. afterAdd does this for ADD.
 func (w *wrapped) after(ctx context.Context, stop bool) error {
-	list := w.conf.Around[w.request.Verb].After
-	if len(list) == 0 {
+	if len(w.conf.Around[w.request.Verb].After) == 0 {
 		return nil
 	}
 	flushed := w.flush(ctx)
-	return errors.Join(flushed, w.each(list, stop, func(c *Command) error {
-		stdin, err := w.stdin()
-		if err != nil {
-			return err
-		}
-		_, err = w.command(ctx, "after", c, stdin)
-		return err
-	}))
+	return errors.Join(flushed, w.each(ctx, "after", stop, w.stdin, func(*Patch) error { return nil }))
 }
 
 // afterAdd runs the commands after ADD. Each gets the current result.
 func (w *wrapped) afterAdd(ctx context.Context, result *spec.Result) (*spec.Result, error) {
-	list := w.conf.Around[spec.Add].After
-	if len(list) == 0 {
+	if len(w.conf.Around[spec.Add].After) == 0 {
 		return result, nil
 	}
 	if err := w.flush(ctx); err != nil {
 		return nil, err
 	}
-	err := w.each(list, true, func(c *Command) error {
-		stdin, err := result.Encode(w.request.Version)
-		if err != nil {
-			return err
+	current := func() ([]byte, error) { return result.Encode(w.request.Version) }
+	err := w.each(ctx, "after", true, current, func(p *Patch) error {
+		changed, err := w.changeResult(result, p)
+		if err == nil { // with mayFail the result stays as it was
+			result = changed
 		}
-		p, err := w.command(ctx, "after", c, stdin)
-		if err != nil || p == nil {
-			return err
-		}
-		result, err = w.changeResult(result, p)
 		return err
 	})
 	return result, err
 }
 
-// each calls fn for every command. If stop is set, it stops at the first error.
-func (w *wrapped) each(list []Command, stop bool, fn func(*Command) error) error {
+// each runs every command before or after the plugin. If stop is set, it stops at the first
+// error. stdin returns a command's input, and apply gets the patch that it printed, or nil.
+func (w *wrapped) each(ctx context.Context, when string, stop bool, stdin func() ([]byte, error), apply func(*Patch) error) error {
+	list := w.conf.Around[w.request.Verb].Before
+	if when == "after" {
+		list = w.conf.Around[w.request.Verb].After
+	}
 	var errs []error
 	for i := range list {
 		c := &list[i]
-		err := fn(c)
+		in, err := stdin()
+		var p *Patch
+		if err == nil {
+			p, err = w.command(ctx, when, c, in)
+		}
+		if err == nil {
+			err = apply(p)
+		}
 		if err != nil && c.MayFail {
 			kernel.Warn(w.request, fmt.Errorf("command %s: %w", c.Argv[0], err))
 			continue

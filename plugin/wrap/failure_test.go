@@ -87,6 +87,21 @@ func TestMayFail(t *testing.T) {
 	b.wantCalls("before inner-ADD")
 }
 
+// TestMayFailPatch: a patch of the result that may fail, and does, leaves the result as it was.
+func TestMayFailPatch(t *testing.T) {
+	b := newBench(t)
+	patch := b.script("patch", `echo '[{"op":"test","path":"/ips","value":[]}]'`)
+	result, err := b.call(spec.Add, fmt.Sprintf(`%s,"around":{"ADD":{"after":[{"argv":[%q],"output":"patch","mayFail":true},{"argv":[%q]}]}}`, innerConf, patch, b.script("next", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(result.Interfaces) != 1 || len(result.IPs) != 1 {
+		t.Errorf("result: %+v", result)
+	}
+	b.has("standard error", b.stderr.String(), "patch: result of inner: apply patch")
+	b.wantCalls("inner-ADD patch next")
+}
+
 func TestRetry(t *testing.T) {
 	for _, tc := range []struct {
 		code        spec.Code
