@@ -66,15 +66,7 @@ func (m *Remover) Lock(ctx context.Context) (unlock func(), err error) {
 func (m *Remover) Remove(ctx context.Context, l *chain.List) (*Removal, error) {
 	r := &Removal{Network: l.Name, Removed: []string{}, Left: []string{}}
 	i := Describe(l)
-	var errs []error
-	for _, step := range []func() error{
-		func() error { return m.elements(ctx, r) },
-		func() error { return m.addresses(r, i) },
-		func() error { return m.bridge(r, l, i) },
-	} {
-		errs = append(errs, step())
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(m.elements(ctx, r), m.addresses(r, i), m.bridge(r, l, i)); err != nil {
 		return r, err // keeps the file, so that the operator can try again
 	}
 	if l.File != "" {

@@ -85,26 +85,15 @@ func addUserSpace(ctx context.Context, r *plugin.Request, conf *Conf) (*spec.Res
 	if err := kernel.Of(r).Record(r, &record.Record{}); err != nil {
 		return nil, err
 	}
-	result := &spec.Result{
-		Interfaces: []spec.Interface{{Name: r.IfName, Sandbox: r.NetNS}},
-		DNS:        conf.DNS,
+	var ipam *spec.Result
+	if conf.IPAM.Type != "" {
+		var err error
+		if ipam, err = r.IPAMAdd(ctx); err != nil {
+			return nil, err
+		}
 	}
-	if conf.IPAM.Type == "" {
-		return result, nil
-	}
-	ipam, err := r.IPAMAdd(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(ipam.IPs) == 0 {
-		return nil, spec.Invalid("IPAM plugin returned missing IP config")
-	}
-	for _, ip := range ipam.IPs {
-		ip.Interface = new(int)
-		result.IPs = append(result.IPs, ip)
-	}
-	result.Routes, result.DNS = ipam.Routes, endpoint.DNS(conf.DNS, ipam.DNS)
-	return result, nil
+	_, result, err := (&endpoint.Single{DNS: conf.DNS}).Compile(r.IfName, r.NetNS, ipam)
+	return result, err
 }
 
 func del(ctx context.Context, r *plugin.Request) error {
