@@ -23,7 +23,7 @@ import (
 // callTime limits each call of a plugin.
 const callTime = 30 * time.Second
 
-func theWorld(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
+func theWorld(ts *testscript.TestScript) *World { return ts.Value(worldKey{}).(*World) }
 
 // condition evaluates the conditions [since:V], [kind:K], [stateless], [unchecked] and
 // [again].
@@ -75,14 +75,14 @@ type verdict struct{ err error }
 func (v *verdict) Error() string { return v.err.Error() }
 
 // runFor works like run, with the time limit callTime.
-func (w *world) runFor(p *place, r *request) ([]byte, error) {
+func (w *World) runFor(p *place, r *request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
 	return w.run(ctx, p, r)
 }
 
 // run calls the plugin and stores the result of an ADD in p.
-func (w *world) run(ctx context.Context, p *place, r *request) ([]byte, error) {
+func (w *World) run(ctx context.Context, p *place, r *request) ([]byte, error) {
 	call, err := w.call(p, r)
 	if err != nil {
 		return nil, &verdict{fmt.Errorf("build the request: %w", err)}
@@ -100,7 +100,7 @@ func (w *world) run(ctx context.Context, p *place, r *request) ([]byte, error) {
 // judge checks the plugin's standard output against the specification. ADD must print a result
 // of the requested version, VERSION must print something, and the other verbs must print
 // nothing.
-func (w *world) judge(p *place, r *request, out []byte) error {
+func (w *World) judge(p *place, r *request, out []byte) error {
 	switch r.verb {
 	case spec.Version:
 		_, err := spec.ParseVersions(out)

@@ -130,7 +130,7 @@ func TestSubjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range list {
-		w := &world{t: t, suite: &Suite{Subject: s}, version: "1.1.0"}
+		w := &World{t: t, suite: &Suite{Subject: s}, version: "1.1.0"}
 		for _, second := range []bool{false, true} {
 			p := &place{second: second}
 			if _, err := w.config(p, &request{verb: "ADD", opts: map[string]string{}}); err != nil {
@@ -164,7 +164,7 @@ func TestWorldSeesLeaks(t *testing.T) {
 		if err := leave(w); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if left, err := w.w.left(); err != nil || len(left) == 0 {
+		if left, err := w.left(); err != nil || len(left) == 0 {
 			t.Errorf("%s: not noticed (%v)", what, err)
 		}
 		w.Close()

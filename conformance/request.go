@@ -43,7 +43,7 @@ func (r *request) get(key, def string) string {
 }
 
 // call builds the environment of a call for an attachment.
-func (w *world) call(p *place, r *request) (*spec.Call, error) {
+func (w *World) call(p *place, r *request) (*spec.Call, error) {
 	c := &spec.Call{Verb: r.verb, Path: w.suite.Path}
 	if r.verb == spec.Add || r.verb == spec.Del || r.verb == spec.Check {
 		c.ContainerID = r.get("id", p.ContainerID)
@@ -65,7 +65,7 @@ func (w *world) call(p *place, r *request) (*spec.Call, error) {
 }
 
 // config builds the standard input of a call.
-func (w *world) config(p *place, r *request) ([]byte, error) {
+func (w *World) config(p *place, r *request) ([]byte, error) {
 	if r.get("conf", "") == "garbage" {
 		return []byte(`{"cniVersion": "1.1.0", "name`), nil
 	}
@@ -112,7 +112,7 @@ func reduce(conf Object, keep []string, kind string) {
 
 // previous sets prevResult in the configuration's version. ADD gets the result of the plugin
 // before; CHECK and DEL get the result of the ADD.
-func (w *world) previous(conf Object, p *place, r *request) error {
+func (w *World) previous(conf Object, p *place, r *request) error {
 	prev := p.prev
 	if r.verb == spec.Check || r.verb == spec.Del {
 		prev = p.Result
@@ -130,7 +130,7 @@ func (w *world) previous(conf Object, p *place, r *request) error {
 }
 
 // attachments encodes the list of valid attachments for a GC.
-func (w *world) attachments(names string) (json.RawMessage, error) {
+func (w *World) attachments(names string) (json.RawMessage, error) {
 	list := []spec.Attachment{}
 	for _, name := range strings.Split(names, ",") {
 		if name == "none" {

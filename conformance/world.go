@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"fmt"
 	"strings"
@@ -22,8 +23,9 @@ const Network = "conformance"
 
 type worldKey struct{}
 
-// world is the state of one script. It has two attachments, each in a new namespace.
-type world struct {
+// World is the state of one script: two attachments, each in a new namespace. Its methods
+// give Go tests what a script has.
+type World struct {
 	t       *testing.T
 	suite   *Suite
 	version string
@@ -42,11 +44,36 @@ type place struct {
 	inside leak.State // state of the namespace before the plugin ran
 }
 
+// World makes the attachments. It uses the newest version of the specification.
+func (s Suite) World(t *testing.T) *World { return newWorld(t, &s, spec.Current) }
+
+// Call calls the plugin for the first attachment, as "cni VERB" does in a script.
+func (w *World) Call(ctx context.Context, verb spec.Verb) ([]byte, error) {
+	return w.run(ctx, w.places["first"], &request{verb: verb})
+}
+
+// Attachment returns the first attachment.
+func (w *World) Attachment() *Attachment { return &w.places["first"].Attachment }
+
+// Left lists the objects that are on the node now and were not there at the start, one per
+// line. The script command "clean" prints the same list.
+func (w *World) Left() string {
+	w.t.Helper()
+	left, err := w.settle()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if len(left) == 0 {
+		return ""
+	}
+	return left.String()
+}
+
 // newWorld makes the namespaces. What Prepare makes belongs to the state at the start.
-func newWorld(t *testing.T, s *Suite, version string) *world {
+func newWorld(t *testing.T, s *Suite, version string) *World {
 	s.Subject.need(t)
 	s.Subject.host(t)
-	w := &world{t: t, suite: s, version: version, places: map[string]*place{}}
+	w := &World{t: t, suite: s, version: version, places: map[string]*place{}}
 	for i, name := range []string{"first", "second"} {
 		id := "pbt" + strings.ToLower(rand.Text()[:12])
 		p := &place{second: i == 1}
@@ -63,7 +90,7 @@ func newWorld(t *testing.T, s *Suite, version string) *world {
 	return w
 }
 
-func (w *world) prepare(p *place, number int) {
+func (w *World) prepare(p *place, number int) {
 	s := w.suite
 	switch {
 	case s.Prepare != nil:
@@ -74,7 +101,7 @@ func (w *world) prepare(p *place, number int) {
 }
 
 // place returns the attachment that a command names. The default is the first.
-func (w *world) place(name string) (*place, error) {
+func (w *World) place(name string) (*place, error) {
 	p, ok := w.places[cmp.Or(name, "first")]
 	if !ok {
 		return nil, fmt.Errorf("no attachment %q", name)
@@ -89,7 +116,7 @@ var settleTime = 30 * time.Second
 
 // settle calls left again until nothing but files is left, or until the time is over. It does
 // not wait for files, because they do not disappear by themselves.
-func (w *world) settle() (leak.State, error) {
+func (w *World) settle() (leak.State, error) {
 	for end := time.Now().Add(settleTime); ; time.Sleep(10 * time.Millisecond) {
 		left, err := w.left()
 		if err != nil || len(left) == len(left.Of("file")) || time.Now().After(end) {
@@ -98,9 +125,9 @@ func (w *world) settle() (leak.State, error) {
 	}
 }
 
-// close deletes the namespaces. nettest does this only at the end of the test, which is late
-// for a test that makes many worlds.
-func (w *world) close() {
+// Close deletes the namespaces. If a test does not call it, the end of the test deletes them,
+// which is late for a test that makes many worlds.
+func (w *World) Close() {
 	for _, p := range w.places {
 		if err := netns.Delete(p.NetNS); err != nil {
 			w.t.Error(err)
@@ -110,7 +137,7 @@ func (w *world) close() {
 
 // left lists what the host and the namespaces have now and did not have at the start. It omits
 // what remains with the network by design.
-func (w *world) left() (leak.State, error) {
+func (w *World) left() (leak.State, error) {
 	now, err := leak.Take()
 	if err != nil {
 		return nil, err
