@@ -29,29 +29,30 @@ type known struct {
 
 func (a *app) known(name string) (k *known, err error) {
 	s := remote.Open(a.paths.State)
-	k = &known{network: new(cnmplugin.Network), pools: new(cnmipam.State)}
-	if ok, err := k.load(s, remote.Networks, name, k.network); err != nil {
+	k = new(known)
+	if k.network, err = load[cnmplugin.Network](k, s, remote.Networks, name); err != nil {
 		return nil, err
-	} else if !ok {
-		k.network = nil
 	}
-	if ok, err := k.load(s, remote.Pools, name, k.pools); err != nil {
+	if k.pools, err = load[cnmipam.State](k, s, remote.Pools, name); err != nil {
 		return nil, err
-	} else if !ok {
-		k.pools = nil
 	}
 	k.living, err = living(s, name)
 	return k, err
 }
 
-// load reads a file. If the file cannot be used, it stores the error in broken.
-func (k *known) load(s *remote.Dir, kind, name string, v any) (ok bool, err error) {
-	ok, err = s.Load(kind, name, v)
+// load reads a file, and returns nil if there is none. If the file cannot be used, it stores the
+// error in broken.
+func load[T any](k *known, s *remote.Dir, kind, name string) (*T, error) {
+	v := new(T)
+	ok, err := s.Load(kind, name, v)
 	if errors.Is(err, remote.ErrBroken) {
 		k.broken = errors.Join(k.broken, err)
-		return false, nil
+		return nil, nil
 	}
-	return ok, err
+	if !ok {
+		return nil, err
+	}
+	return v, err
 }
 
 // living returns the attachments of a network that have not ended. An attachment that has ended
