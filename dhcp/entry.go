@@ -130,7 +130,7 @@ func (e *entry) result() (*spec.Result, error) {
 	for _, a := range e.addrs {
 		g := a.grant
 		if g == nil {
-			return nil, fmt.Errorf("the %s lease was lost; a server is being looked for", a.name)
+			return nil, fmt.Errorf("the %s lease was lost; the keeper is searching for a server", a.name)
 		}
 		out.IPs = append(out.IPs, spec.IPConfig{Address: g.Address, Gateway: g.Gateway})
 		out.Routes = append(out.Routes, g.Routes...)

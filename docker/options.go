@@ -78,7 +78,7 @@ func (o *options) set(key, value string) (err error) {
 	case optIsolate:
 		policy, ok := map[string]string{"true": "same-bridge", "strict": "isolated"}[value]
 		if o.isolate = policy; !ok && value != "false" {
-			err = fmt.Errorf("option %s=%q: want true (other networks that have it, too, cannot reach it), strict (nor containers each other, by way of the host) or false", key, value)
+			err = fmt.Errorf("option %s=%q: want true (other networks with this option cannot reach it), strict (its containers also cannot reach each other through the host) or false", key, value)
 		}
 	case optBridge:
 		if o.gwbridge, err = strconv.ParseBool(value); err != nil {

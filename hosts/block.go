@@ -100,8 +100,8 @@ func holdingOf(n *store.Network, node string, blocks []store.Block, remembered [
 	return h
 }
 
-// possible reports whether a host can claim this block of a network. A record of any other
-// block must not keep addresses from being used.
+// possible reports whether a host can claim this block of a network. Other blocks are ignored:
+// their records reserve no addresses.
 func possible(n *store.Network, block netip.Prefix) bool {
 	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return fits(n, s, block) })
 }

@@ -129,9 +129,9 @@ func (a *Agent) tidyAddrs(b *bridges, p *part) error {
 		if errs = append(errs, err); !free {
 			return false
 		}
-		a.opts.Log("network %s: taking address %s from %s", p.Network.Name, at.Prefix, link.Attrs().Name)
+		a.opts.Log("network %s: removing address %s from %s", p.Network.Name, at.Prefix, link.Attrs().Name)
 		if err := b.conn.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(at.Prefix)}); err != nil && !nl.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("take address %s from %s: %w", at.Prefix, link.Attrs().Name, err))
+			errs = append(errs, fmt.Errorf("remove address %s from %s: %w", at.Prefix, link.Attrs().Name, err))
 			return false
 		}
 		return true

@@ -17,7 +17,7 @@ import (
 )
 
 // uplinkAddrs returns the underlay addresses of a host for which the user has configured none.
-// For each family that is the first global address of the link with the default route.
+// For each family it returns the first global address of the link with the default route.
 func uplinkAddrs(proc string) (out []netip.Addr, err error) {
 	conn, err := nl.Host(proc)
 	if err != nil {

@@ -147,7 +147,7 @@ func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	for _, name := range ways {
 		if n.strict(name) {
 			found = append(found, warning(
-				fmt.Sprintf("the reverse path filter of %s is strict and %s: answers that come in another way are silently dropped", name, why),
+				fmt.Sprintf("the reverse path filter of %s is strict and %s: answers that arrive on another interface are silently dropped", name, why),
 				"%s (loose)", setBy("net/ipv4/conf/"+name+"/rp_filter", "2")))
 		}
 	}

@@ -51,7 +51,7 @@ func (v *vetter) order(p *plugin.Plugin, n *jsonat.Node, at *place) {
 	case makes(p) && at.main != "":
 		v.problem(n, spec.Errorf(spec.CodeInvalidConfig, "%s: %s makes the interface already, and only one can", p.Name, at.main))
 	case slices.Contains(at.seen, p.Name):
-		v.warn(offsetOf(n), "%s: it comes twice, and has one record of an attachment", p.Name)
+		v.warn(offsetOf(n), "%s: it comes twice, but keeps only one record of an attachment", p.Name)
 	case p.Kind == plugin.IPAM:
 		v.warn(offsetOf(n), "%s: it makes no interface: it belongs in the ipam of one that does", p.Name)
 	}

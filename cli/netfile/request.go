@@ -215,7 +215,7 @@ func readIsolate(at, value string) (string, error) {
 	case "strict":
 		return "isolated", nil
 	}
-	return "", mistake("", at, "it is true (other networks that have it, too, cannot reach it), strict (nor containers each other, by way of the host) or false")
+	return "", mistake("", at, "it is true (other networks with this option cannot reach it), strict (its containers also cannot reach each other through the host) or false")
 }
 
 // possible returns an error for a valid request that no ADD could carry out.

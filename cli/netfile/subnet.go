@@ -26,7 +26,7 @@ func (w *wanted) readSubnets() error {
 		case err != nil:
 			return mistake("such as 10.89.0.0/24 or fd00:89::/64", at, "it is no subnet: ADDRESS/BITS")
 		case p.Addr().Is4In6():
-			return mistake("", at, "an IPv4 subnet is written as one")
+			return mistake("", at, "write an IPv4 subnet as IPv4")
 		case p != p.Masked():
 			return mistake("did you mean "+p.Masked().String()+"?", at, "it is an address in a subnet")
 		}

@@ -158,7 +158,7 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 	case k.network != nil || k.pools != nil:
 		return fmt.Errorf("network %s is not deleted: its drivers cannot be reached; see rm --force", name)
 	case k.broken != nil:
-		return fmt.Errorf("network %s is not deleted: it is unknown what its drivers were asked for; see rm --force: %w", name, k.broken)
+		return fmt.Errorf("network %s is not deleted: the records of what its drivers were asked cannot be read; see rm --force: %w", name, k.broken)
 	}
 	return nil
 }

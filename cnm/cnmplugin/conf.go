@@ -79,7 +79,7 @@ type Conf struct {
 	EmulateSwarm bool `json:"emulateSwarm"`
 
 	// NodeAddress is this node's address, as --advertise-addr of a swarm. With
-	// emulateSwarm the driver gets it in DiscoverNew.
+	// emulateSwarm the driver gets this address in DiscoverNew.
 	// Reference: none, ours only.
 	NodeAddress string `json:"nodeAddress"`
 
@@ -88,12 +88,12 @@ type Conf struct {
 	// Reference: none, ours only.
 	Nodes []string `json:"nodes"`
 
-	// Labels of the network. No call carries them; they are for drivers that read them
-	// from Docker's API (patchbay-cnm docker-api).
+	// Labels are the network's labels. No call sends labels to the driver, but a driver can
+	// read them from Docker's API (patchbay-cnm docker-api).
 	// Reference: none, ours only.
 	Labels map[string]string `json:"labels"`
 
-	// DNS replaces IPAM's when any of its keys is set.
+	// DNS replaces the DNS settings of IPAM if any of its keys is set.
 	// Reference: none, ours only.
 	DNS spec.DNS `json:"dns"`
 
@@ -129,7 +129,7 @@ type PortMapping struct {
 	// Reference: none, ours only.
 	ContainerPort int `json:"containerPort"`
 
-	// Protocol is tcp, udp or sctp, in any case.
+	// Protocol is tcp, udp or sctp, in upper or lower case.
 	// Default: tcp.
 	// Reference: none, ours only.
 	Protocol string `json:"protocol"`

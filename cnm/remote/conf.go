@@ -168,7 +168,8 @@ func Ready(ctx context.Context, c *cnm.Client, service string) error {
 }
 
 // Answered turns an error that the driver answered into a warning. If the driver did not
-// answer, it returns the error. If the driver does not implement the call, it does neither.
+// answer, it returns the error. A call that the driver does not implement gives neither a
+// warning nor an error.
 func Answered(r *plugin.Request, err error) error {
 	if err == nil || cnm.Gone(err) {
 		return err

@@ -118,7 +118,7 @@ func holds(conn *nl.Conn, link netlink.Link, a netip.Prefix) (bool, error) {
 	return false, err
 }
 
-// without returns a copy of g without the routes that keep has too.
+// without returns a copy of g that lacks the routes which are also in keep.
 func (g *Grant) without(keep *Grant) *Grant {
 	out := &Grant{Gateway: g.Gateway}
 	if g.Address != keep.Address {

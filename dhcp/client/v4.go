@@ -167,7 +167,7 @@ func (c *V4) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait t
 		return nil, err
 	}
 	defer closeLater(client)
-	// This needs a new transaction id. NewRenewFromAck would use the old one again.
+	// The request needs a new transaction id. NewRenewFromAck would use the old one again.
 	request, err := dhcpv4.New(dhcpv4.PrependModifiers(c.modifiers(),
 		dhcpv4.WithHwAddr(sock.mac), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(before.YourIPAddr),
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainName, dhcpv4.OptionDomainNameServer))...)

@@ -30,8 +30,8 @@ type V6 struct {
 	ID string // container/network/interface, from which the DUID is made
 }
 
-// duid returns the attachment's own DUID-UUID (RFC 6355). Like option 61 of DHCPv4, it is made
-// from ID.
+// duid returns the attachment's own DUID-UUID (RFC 6355). The DUID is made from ID, like option
+// 61 of DHCPv4.
 func (c *V6) duid() dhcpv6.DUID {
 	sum := sha256.Sum256([]byte(c.ID))
 	d := &dhcpv6.DUIDUUID{}

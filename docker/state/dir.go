@@ -234,7 +234,7 @@ func (k *Kind[T, P]) read() (map[string]*T, error) {
 		switch {
 		case err == nil:
 			all[e.Name()] = v
-		case !errors.Is(err, ErrUnknown): // otherwise it was removed meanwhile
+		case !errors.Is(err, ErrUnknown): // otherwise another process has removed the object
 			errs = append(errs, err)
 		}
 	}

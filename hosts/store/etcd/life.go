@@ -31,8 +31,8 @@ func (l *life) end() {
 	l.work.Wait()
 }
 
-// until returns a context that also ends when the store is closed, with the same cause. The
-// function releases it.
+// until returns a context that also ends when the store is closed, with the same cause. Call
+// the returned function to release the context.
 func (l *life) until(ctx context.Context) (context.Context, func()) {
 	both, cancel := context.WithCancelCause(ctx)
 	if l.ctx.Err() != nil {
