@@ -98,7 +98,21 @@ func (k *cluster) install(node string) {
 // installTemplate lets containerd make a node's network when it knows the node's pod CIDRs.
 func (k *cluster) installTemplate(node string) {
 	k.Helper()
-	k.node(node, patchbay(), "install", "--kubernetes", "--cluster-cidr=10.244.0.0/16", "--cluster-cidr=fd00:244::/56", "/opt/cni/bin")
+	args := []string{patchbay(), "install", "--kubernetes", "--cluster-cidr=fd00:244::/56"}
+	if len(k.nodeAddrs(node)) == 2 {
+		args = append(args, "--cluster-cidr=10.244.0.0/16")
+	}
+	k.node(node, append(args, "/opt/cni/bin")...)
+}
+
+// nodeAddrs are a node's, one of each family that the cluster has.
+func (k *cluster) nodeAddrs(node string) []string {
+	k.Helper()
+	raw, err := os.ReadFile(filepath.Join(k.dir, "nodes", node, "addresses"))
+	if err != nil {
+		k.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(raw)), ",")
 }
 
 // importProbe gives a node the image of the probe.
@@ -147,7 +161,7 @@ func (k *cluster) ready(limit time.Duration, what ...string) {
 func (k *cluster) addrs(pod string) []string {
 	k.Helper()
 	addrs := strings.Fields(k.kubectl("get", "pod", pod, "-o", "jsonpath={.status.podIPs[*].ip}"))
-	if len(addrs) != 2 {
+	if len(addrs) != len(k.nodeAddrs("n1")) {
 		k.Fatalf("pod %s has the addresses %v, want one of each family", pod, addrs)
 	}
 	return addrs

@@ -48,6 +48,30 @@ func TestPodNetwork(t *testing.T) {
 	})
 }
 
+// TestPodNetworkIPv6 has a cluster without IPv4. It runs when PATCHBAY_NIGHTLY is 1, as
+// `make nightly` says.
+func TestPodNetworkIPv6(t *testing.T) {
+	if !ours() || os.Getenv("PATCHBAY_NIGHTLY") != "1" {
+		t.Log("runs in make nightly, with our build")
+		return
+	}
+	onNode(t, func(t *testing.T) {
+		k := newCluster(t, "3", "ipv6", "routed", "containerd2=n2")
+		defer k.saveLogs()
+		k.podNetwork("n1", "n2", "n3")
+		k.pod("one", "n1", 18080)
+		k.pod("two", "n1", 0)
+		k.pod("far", "n2", 18080)
+		k.service("one")
+		k.ready(2*time.Minute, "pods", "--all")
+		k.do("proxy", "nftables")
+		k.proveService("IPv6 only", "one", "two", "far")
+		k.proveHostPort("one", "n1")
+		k.proveHostPort("far", "n2")
+		k.proveHosts()
+	})
+}
+
 // podNetwork gives nodes the network of `patchbay install --kubernetes`, and routes.
 func (k *cluster) podNetwork(nodes ...string) {
 	k.Helper()
@@ -106,16 +130,6 @@ func (k *cluster) proveHostPort(pod, node string) {
 	for _, addr := range k.nodeAddrs(node) {
 		k.ask("hairpin through a host port", pod, "tcp", hostPort(addr, 18080))
 	}
-}
-
-// nodeAddrs are a node's, one of each family that the cluster has.
-func (k *cluster) nodeAddrs(node string) []string {
-	k.Helper()
-	raw, err := os.ReadFile(k.dir + "/nodes/" + node + "/addresses")
-	if err != nil {
-		k.Fatal(err)
-	}
-	return strings.Split(strings.TrimSpace(string(raw)), ",")
 }
 
 // proveHosts: a host reaches pods of its own and of another node, pods reach hosts. A pod
