@@ -12,7 +12,7 @@ BEGAN   := $(shell date +%s)
 
 # One stage after the other: each wants the whole machine.
 .NOTPARALLEL:
-.PHONY: build test setup lint unit e2e test-kernel race fuzz bench install nightly demo
+.PHONY: build test setup setup-nightly lint unit e2e test-kernel race fuzz bench install kube-e2e nightly demo
 
 build: ## bin/patchbay, bin/patchbayd and bin/patchbay-cnm: static, as they are released
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbay ./cmd/patchbay
@@ -25,6 +25,9 @@ test: setup lint unit $(if $(ROOT),e2e test-kernel)
 
 setup: ## fetches and builds what tests need; the stages after it fetch nothing
 	scripts/setup
+
+setup-nightly: ## what only nightly needs too: Kubernetes' own tests
+	scripts/setup nightly
 
 lint: setup
 	scripts/stage lint scripts/lint
@@ -51,7 +54,11 @@ bench: setup ## beside the reference plugins; writes docs/bench
 install: build
 	bin/patchbay install $(CNI_BIN)
 
-nightly: test race ## longer than a change can wait for
+kube-e2e: setup-nightly ## Kubernetes' own tests of networks on three nodes, and clusters that a change need not wait for
+	logs=$$(mktemp -d) && echo "logs in $$logs" && PATCHBAY_E2E=1 PATCHBAY_NIGHTLY=1 PATCHBAY_KUBE_E2E=$$logs \
+		scripts/stage kube-e2e $(GO) test -count=1 -timeout 4h -v -run 'TestSigNetwork|TestPodNetworkIPv6' ./test/e2e
+
+nightly: test race kube-e2e ## longer than a change can wait for
 	FUZZTIME=5m scripts/fuzz
 	PATCHBAY_CRASH_TRIES=5000 PATCHBAY_CHURN=10m $(GO) test -timeout 90m ./test/crash/...
 	earlier=$$(mktemp -d) && scripts/earlier 17baa13 $$earlier && \

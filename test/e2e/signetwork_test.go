@@ -1,0 +1,115 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	_ "embed"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/test/reftest"
+)
+
+// signetwork lists Kubernetes' own specs of networks: which we run, and why not the others.
+//
+//go:embed testdata/signetwork.txt
+var signetwork string
+
+// specs are the lists of that file by the line above them, without its colon.
+func specs(t *testing.T) map[string][]string {
+	t.Helper()
+	lists, head := map[string][]string{}, ""
+	for line := range strings.Lines(signetwork) {
+		line = strings.TrimSuffix(line, "\n")
+		switch name, isHead := strings.CutSuffix(line, ":"); {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case strings.HasPrefix(line, "[sig-network] "):
+			lists[head] = append(lists[head], line)
+		case isHead && (name == "run" || strings.HasPrefix(name, "left out, ")):
+			head = name
+		default:
+			t.Fatalf("signetwork.txt: neither a spec nor a reason: %q", line)
+		}
+	}
+	return lists
+}
+
+// kubetest runs a command of test/labs/kubetest.
+func kubetest(t *testing.T, args ...string) string {
+	t.Helper()
+	return run(t, reftest.Lab(t, "kubetest/kubetest"), args...)
+}
+
+// TestSigNetworkList: each spec of sig-network is either run or left out with a reason, none
+// twice, and all exist. The programs are there on a machine that had `scripts/setup nightly`;
+// elsewhere only the file and its version are looked at.
+func TestSigNetworkList(t *testing.T) {
+	var listed []string
+	for head, list := range specs(t) {
+		if head == "" {
+			t.Errorf("signetwork.txt: %d specs below no heading", len(list))
+		}
+		listed = append(listed, list...)
+	}
+	slices.Sort(listed)
+	if once := slices.Compact(slices.Clone(listed)); len(once) != len(listed) {
+		t.Errorf("signetwork.txt lists %d specs twice", len(listed)-len(once))
+	}
+	mod, err := os.ReadFile(reftest.Lab(t, "kubetest/go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`k8s.io/kubernetes (\S+)`).FindSubmatch(mod)[1]
+	if !strings.Contains(signetwork, "Kubernetes "+string(version)+",") {
+		t.Errorf("signetwork.txt is not of Kubernetes %s: compare it with `kubetest list`", version)
+	}
+	programs := run(t, reftest.Lab(t, "../../scripts/pinned"), "-n", reftest.Lab(t, "kubetest"))
+	if _, err := os.Stat(programs + "/e2e.test"); err != nil {
+		t.Logf("specs not compared: %v", err)
+		return
+	}
+	there := strings.Split(kubetest(t, "list"), "\n")
+	for _, spec := range there {
+		if !slices.Contains(listed, spec) {
+			t.Errorf("signetwork.txt does not list %s", spec)
+		}
+	}
+	for _, spec := range listed {
+		if !slices.Contains(there, spec) {
+			t.Errorf("signetwork.txt lists a spec that does not exist: %s", spec)
+		}
+	}
+}
+
+// TestSigNetwork runs Kubernetes' own tests on three nodes. PATCHBAY_KUBE_E2E is the
+// directory for its logs and makes it run: it takes an hour (`make kube-e2e`).
+// PATCHBAY_KUBE_E2E_FOCUS restricts it to specs whose names match.
+func TestSigNetwork(t *testing.T) {
+	logs := os.Getenv("PATCHBAY_KUBE_E2E")
+	if logs == "" {
+		t.Log("not without PATCHBAY_KUBE_E2E")
+		return
+	}
+	onNode(t, func(t *testing.T) {
+		k := newCluster(t, "3", "containerd2=n2,n3")
+		k.podNetwork("n1", "n2", "n3")
+		k.do("proxy", "nftables")
+		kubetest(t, "prepare")
+		list := filepath.Join(k.dir, "specs")
+		if err := os.WriteFile(list, []byte(strings.Join(specs(t)["run"], "\n")+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(reftest.Lab(t, "kubetest/kubetest"), "run", logs, list, os.Getenv("PATCHBAY_KUBE_E2E_FOCUS"))
+		out, err := cmd.CombinedOutput()
+		t.Logf("%s", out)
+		if err != nil {
+			t.Errorf("%v; the log is %s/log", err, logs)
+		}
+	})
+}
