@@ -1,0 +1,35 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestNodeRefuses(t *testing.T) {
+	dir := dockerEnv(t)
+	cluster := "--cluster-cidr=10.244.0.0/16"
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{nil, 2, "--cluster-cidr is missing"},
+		{[]string{"--cluster-cidr=10.244.0.1/16"}, 2, "want the prefix of a network"},
+		{[]string{cluster, "--cluster-cidr=10.244.128.0/17"}, 2, "10.244.128.0/17 overlaps 10.244.0.0/16"},
+		{[]string{cluster, "--transport=pigeon"}, 2, "pigeon"},
+		{[]string{cluster, "--program=" + dir + "/none"}, 1, "name it with --program"},
+		{[]string{cluster, "--cni-bin-dir=", "--listen=192.0.2.77:1"}, 1, "name another address with --listen"},
+		{[]string{"clear"}, 2, "clear"},
+		{[]string{"clean", "x"}, 2, `unexpected argument "x"`},
+	} {
+		var log bytes.Buffer
+		code := Main(append([]string{"node"}, c.args...), &log)
+		if code != c.code || !strings.Contains(log.String(), c.says) {
+			t.Errorf("%v: %d, %s", c.args, code, &log)
+		}
+	}
+}

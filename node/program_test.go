@@ -1,0 +1,283 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/test/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// uplink makes the link with node n1's addresses, on which the kernel expects the others.
+func uplink(t *testing.T) {
+	t.Helper()
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "up0"}, PeerName: "up1"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"up0", "up1"} {
+		link, err := netlink.LinkByName(name)
+		if err == nil {
+			err = netlink.LinkSetUp(link)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	link, err := netlink.LinkByName("up0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { netlink.LinkDel(link) }) //nolint:errcheck // the namespace ends
+	for _, text := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
+		p := netip.MustParsePrefix(text)
+		mask := net.CIDRMask(p.Bits(), p.Addr().BitLen())
+		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: mask}, Flags: unix.IFA_F_NODAD}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// program is patchbayd, built once.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "patchbayd-")
+	if err != nil {
+		return "", err
+	}
+	out, err := exec.Command("go", "build", "-o", dir, "../cmd/patchbayd").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return dir + "/patchbayd", nil
+})
+
+// process is a running `patchbayd node`.
+type process struct {
+	*testing.T
+	cmd  *exec.Cmd
+	dir  string
+	args []string
+}
+
+func newProcess(t *testing.T, api *apiServer) *process {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(filepath.Dir(path)) }) //nolint:errcheck // a test
+	p := &process{T: t, dir: t.TempDir()}
+	config := filepath.Join(p.dir, "kubeconfig")
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "x",
+		"clusters": []any{map[string]any{"name": "x", "cluster": map[string]any{"server": api.url}}},
+		"contexts": []any{map[string]any{"name": "x", "context": map[string]any{"cluster": "x", "user": "x"}}},
+		"users":    []any{map[string]any{"name": "x", "user": map[string]any{}}},
+	})
+	if err == nil {
+		err = os.WriteFile(config, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.args = []string{
+		path, "node", "--node-name", "n1", "--kubeconfig", config, "--cni-bin-dir=", "--cni-conf-dir", p.dir + "/net.d",
+		"--cluster-cidr", "10.244.0.0/16", "--cluster-cidr", "fd00:244::/56",
+	}
+	return p
+}
+
+// start runs the program until it is ready, and returns how long that took.
+func (p *process) start() time.Duration {
+	p.Helper()
+	p.cmd = exec.Command(p.args[0], p.args[1:]...)
+	var log bytes.Buffer
+	p.cmd.Stderr = &log
+	began := time.Now()
+	if err := p.cmd.Start(); err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(func() { p.stop(unix.SIGKILL) })
+	for end := began.Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if resp, err := http.Get("http://127.0.0.1:9472/readyz"); err == nil {
+			resp.Body.Close() //nolint:errcheck // a test
+			if resp.StatusCode == http.StatusOK {
+				return time.Since(began)
+			}
+		}
+	}
+	p.stop(unix.SIGKILL)
+	p.Fatalf("not ready:\n%s", &log)
+	return 0
+}
+
+func (p *process) stop(s unix.Signal) {
+	if p.cmd != nil {
+		p.cmd.Process.Signal(s) //nolint:errcheck // it may have ended
+		p.cmd.Wait()            //nolint:errcheck // it was killed
+	}
+	p.cmd = nil
+}
+
+// memory is a line of /proc/PID/status, in kB.
+func (p *process) memory(name string) int {
+	p.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		p.Fatal(err)
+	}
+	n, _ := strconv.Atoi(string(regexp.MustCompile(name + `:\s+(\d+)`).FindSubmatch(status)[1]))
+	return n
+}
+
+// TestProgram runs the real program beside 50 and then 200 Nodes: it is killed and starts
+// again, and the kernel reports no change. It prints its times and memory.
+func TestProgram(t *testing.T) {
+	uplink(t)
+	api := newAPIServer(t)
+	for i := range 50 {
+		api.set(kubeNode(i + 1))
+	}
+	p := newProcess(t, api)
+	t.Logf("50 Nodes: ready after %v", p.start())
+	if n := routes(t); n != 98 {
+		t.Errorf("%d routes, want one of each family to each of 49 nodes", n)
+	}
+	for i := 50; i < 200; i++ {
+		api.set(kubeNode(i + 1))
+	}
+	for end := time.Now().Add(patience); routes(t) != 398; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d routes", routes(t))
+		}
+	}
+	p.stop(unix.SIGKILL)
+	silent := listen(t)
+	took := p.start()
+	if events := silent(); len(events) > 0 {
+		t.Errorf("a second start changed: %v", events)
+	}
+	t.Logf("200 Nodes: ready again after %v", took)
+	for _, name := range []string{"VmRSS", "RssAnon", "RssFile", "VmHWM"} {
+		t.Logf("200 Nodes: %s %d kB", name, p.memory(name))
+	}
+	// The budget is 30 MB; what the kernel maps at once varies.
+	if rss := p.memory("VmRSS"); rss > 36<<10 {
+		t.Errorf("the agent has %d kB of memory", rss)
+	}
+	p.stop(unix.SIGTERM)
+	if out, err := exec.Command(p.args[0], "node", "clean", "--cni-conf-dir", p.dir+"/net.d").CombinedOutput(); err != nil {
+		t.Errorf("clean: %v: %s", err, out)
+	}
+	if left, _ := filepath.Glob(p.dir + "/net.d/*"); routes(t) != 0 || len(left) > 0 {
+		t.Errorf("clean left %d routes and %v", routes(t), left)
+	}
+	if _, err := os.Stat(StateDir(paths.Default())); !os.IsNotExist(err) {
+		t.Errorf("clean left the state: %v", err)
+	}
+	if err := os.WriteFile(p.dir+"/net.d/10-pods.conflist", []byte(`{"name": "other"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(p.args[0], "node", "clean", "--cni-conf-dir", p.dir+"/net.d").CombinedOutput(); err != nil {
+		t.Errorf("clean again: %v: %s", err, out)
+	}
+	if left, _ := filepath.Glob(p.dir + "/net.d/*"); len(left) != 1 {
+		t.Error("clean removed another program's file")
+	}
+}
+
+// routes counts those of the mesh.
+func routes(t *testing.T) int {
+	t.Helper()
+	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: 113}, netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// listen notes what the kernel reports of links, routes, addresses and firewall until the
+// result is called.
+func listen(t *testing.T) (events func() []string) {
+	t.Helper()
+	route, err := vnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := vnl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() (list []string) {
+		defer route.Close()
+		defer tables.Close()
+		buf := make([]byte, 1<<16)
+		for _, s := range []*vnl.NetlinkSocket{route, tables} {
+			for {
+				n, _, err := unix.Recvfrom(s.GetFd(), buf, unix.MSG_DONTWAIT)
+				if err != nil {
+					break
+				}
+				list = append(list, fmt.Sprintf("%x", buf[:min(n, 64)]))
+			}
+		}
+		return list
+	}
+}
+
+// TestTunnel: with the transport vxlan, the agent's mesh stands beside the one of
+// `patchbayd hosts`, on the same port.
+func TestTunnel(t *testing.T) {
+	nettest.Need(t, nettest.LinkKind("vxlan"))
+	uplink(t)
+	where := paths.Default()
+	m, err := mesh.Open(mesh.Options{Paths: where})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	defer m.Clear(context.Background(), mesh.Self{}) //nolint:errcheck // the namespace ends
+	hosts := mesh.Self{
+		ID: "a", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Blocks: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24")},
+		Subnets: []mesh.Subnet{{Network: "lan", Prefix: netip.MustParsePrefix("10.200.0.0/16")}},
+	}
+	peer := mesh.Peer{ID: "b", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, Blocks: []netip.Prefix{netip.MustParsePrefix("10.200.2.0/24")}, Transport: mesh.VXLAN}
+	if err := m.Apply(context.Background(), hosts, []mesh.Peer{peer}); err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t, 1, 2)
+	l.start(func(o *Options) { o.Fabric, o.Transport, o.Paths = m, mesh.VXLAN, where })
+	l.await("ready", func() bool { return l.Ready() == nil })
+	l.await("two routes", func() bool { return routes(t) == 2 })
+	l.stop()
+	if err := m.Clear(context.Background(), l.opts.Mesh()); err != nil || routes(t) != 0 {
+		t.Errorf("%v, %d routes", err, routes(t))
+	}
+	if out, err := exec.Command("ip", "route", "show", "proto", "112").Output(); err != nil || !strings.Contains(string(out), "10.200.2.0/24") {
+		t.Errorf("the other mesh has %q (%v)", out, err)
+	}
+}
