@@ -68,7 +68,7 @@ func Used(base, below string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// Dir returns the store's directory.
+// Path returns the directory of the state.
 func (d *Dir) Path() string { return d.dir }
 
 // Keep makes the store remember each list after it has read the list once. Only the process
