@@ -62,7 +62,8 @@ func (e *entry) ask(ctx context.Context, a *address) error {
 }
 
 // upkeep starts the goroutines of an entry: one for each address, and one that checks whether
-// the interface still exists. If the interface is being moved, they start when it has arrived.
+// the interface still exists. If the interface is being moved, the goroutines start when it has
+// arrived.
 func (e *entry) upkeep() {
 	ctx, pause := context.WithCancel(e.ctx)
 	e.pause = pause

@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// schema is the version of the format. The keeper does not read a file of a newer one.
+// schema is the version of the format. The keeper does not read a file of a newer version.
 const schema = 1
 
 // record holds the leases of one attachment.

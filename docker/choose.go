@@ -131,7 +131,7 @@ func checkFamilies(asked []cnm.PortBinding, network string, has []netip.Prefix) 
 }
 
 // start returns where the search for a port begins: at the first port of a range, as in Docker,
-// or else at a random port. Each failed try moves it by one.
+// or else at a random port. After each failed try the search begins one port further.
 func start(b cnm.PortBinding, first, last uint16, try int) int {
 	size := int(last) - int(first) + 1
 	if b.HostPort == 0 {

@@ -358,8 +358,8 @@ const evictTime = awaitTime + 5*time.Second
 // whether it is gone. Keep would come too late: a dockerd that was killed starts its containers
 // again at once, with their old ports and addresses, but Keep may collect only a minute later.
 // Here an endpoint does not become dead by its age. The exceptions are an endpoint between two
-// calls of Docker, and one whose sandbox has not appeared. Docker was killed during their start
-// or end, or is about to go on, so evict waits until one of these is certain.
+// calls of Docker, and one whose sandbox has not appeared. In both cases Docker was killed in
+// the middle, or will continue soon, and evict waits to see which.
 func (d *Driver) evict(ctx context.Context, id string, keepLease bool) (gone bool) {
 	ctx, cancel := context.WithTimeout(ctx, evictTime)
 	defer cancel()

@@ -46,7 +46,7 @@ type docker struct {
 	networks    []*state.Network
 	endpoints   []*state.Endpoint
 
-	// What was last read. It is valid until a file changes.
+	// The result of the last read. It is valid until a file changes.
 	whole  bool // that read had no error
 	all    []container
 	copies []dockerCopy

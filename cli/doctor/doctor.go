@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package doctor implements `patchbay doctor`: it finds what is wrong with the networking of a
-// node, and says what to do about it. Other commands use parts of it. Validate judges a
+// node, and says what to do about it. Other commands use parts of this package. Validate judges a
 // configuration, Status and Inspect call plugins, Look compares attachments with the kernel.
 //
 // A check is one function with a line in the table of Checks. It only reads. It finds out what

@@ -48,7 +48,7 @@ type Protocol interface {
 	Parse(raw []byte) (*Grant, error)
 	// Acquire asks any server for an address.
 	Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error)
-	// Extend asks for more time: the server that granted g, or any server if rebind is set.
+	// Extend asks the server that granted g for more time, or any server if rebind is set.
 	Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait time.Duration) (*Grant, error)
 	// Release gives the address of g back. It does not wait for an answer.
 	Release(ctx context.Context, p *Place, g *Grant) error

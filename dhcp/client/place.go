@@ -19,8 +19,9 @@ import (
 var ErrGone = errors.New("the interface is gone")
 
 // Place is one interface in a container's namespace. Each exchange opens the namespace again.
-// In between it is not open, because an open socket or descriptor would keep the namespace of a
-// dead container alive. No thread stays in the namespace. A Place can be stored as JSON.
+// Between two exchanges the namespace is not open, because an open socket or descriptor would
+// keep the namespace of a dead container alive. No thread stays in the namespace. A Place can
+// be stored as JSON.
 type Place struct {
 	NetNS  string   `json:"netns"` // a path that the keeper can open
 	ID     netns.ID `json:"id"`    // identifies the namespace

@@ -31,10 +31,10 @@ func (r *results) writeDocker(w io.Writer) {
 }
 
 const dockerHow = `
-Containers of one image, made one after the other, the networks taking turns in an order drawn for each round. Measured at Docker's API: *to running* is create and start, what
-` + "`docker run -d`" + ` waits for, without the start of the client program; *remove* is ` + "`docker rm -f`" + `. Pods a second are those of 8 callers at
-once. The data of Docker and of our driver are on one disk. Docker's bridge is a network of its own with Docker's defaults; ours is a bridge with
-masquerade, hairpin and the plugin firewall. Milliseconds.
+All containers are of one image and are started one after the other. The networks take turns, in a random order for each round. The times are
+milliseconds, measured at Docker's API. *To running* is create and start, for which ` + "`docker run -d`" + ` waits, without the start of the client
+program. *Remove* is ` + "`docker rm -f`" + `. Pods per second are measured with 8 callers at once. The data of Docker and of our driver are on one disk.
+Docker's bridge is a separate network with Docker's defaults. Ours is a bridge with masquerade, hairpin and the plugin firewall.
 `
 
 func (d *dockerResult) writeRounds(w io.Writer) {
@@ -69,7 +69,7 @@ var dockerCallOrder = [...]struct{ method, about string }{
 }
 
 func (d *dockerResult) writeCalls(w io.Writer) {
-	fmt.Fprintf(w, "\nWhat our driver took of it, one port published (medians):\n\n| call | ms | what it does |\n| --- | --: | --- |\n")
+	fmt.Fprintf(w, "\nThe time that our driver took, with one published port (medians):\n\n| call | ms | what it does |\n| --- | --: | --- |\n")
 	for _, c := range dockerCallOrder {
 		if s := d.Calls[c.method]; len(s) > 0 {
 			fmt.Fprintf(w, "| %s | %s | %s |\n", strings.TrimPrefix(c.method, "."), ms(s.wall(50)), c.about)
@@ -79,7 +79,7 @@ func (d *dockerResult) writeCalls(w io.Writer) {
 	for _, key := range slices.Sorted(maps.Keys(d.Plugins)) {
 		parts = append(parts, fmt.Sprintf("%s %.0f", key, median(d.Plugins[key])))
 	}
-	fmt.Fprintf(w, "\nOf that the plugins took: %s.\n", strings.Join(parts, ", "))
+	fmt.Fprintf(w, "\nThe plugins took this part of it: %s.\n", strings.Join(parts, ", "))
 	for _, way := range []struct {
 		to, verb   string
 		calls      []string
@@ -89,7 +89,7 @@ func (d *dockerResult) writeCalls(w io.Writer) {
 		{"gone", "DEL", dockerRemoveCalls[:], d.Remove["ours-p"], d.Remove["none"]},
 	} {
 		driver, plugins := d.callTime(way.calls), d.pluginTime(way.verb)
-		fmt.Fprintf(w, "\nOn the way to %s a network of ours with a port costs %s ms more than none: %s in the driver, %s of them in plugins, and the rest in dockerd.\n",
+		fmt.Fprintf(w, "\nUntil a container is %s, a network of ours with a port takes %s ms more than no network: %s ms in the driver, of which %s ms are in plugins, and the rest in dockerd.\n",
 			way.to, whole(way.ours.wall(50)-way.none.wall(50)), whole(driver), whole(plugins))
 	}
 }
@@ -130,18 +130,20 @@ func whole(d time.Duration) string { return fmt.Sprintf("%.0f", float64(d)/1e6) 
 const dockerReasons = `
 ## Why
 
-Docker's bridge runs inside dockerd and makes its veth where it is needed. A driver outside of it is asked over a socket, once a step, and dockerd does
-the same work of its own for both: the namespace of the container, addresses, routes, DNS. What ours adds:
+Docker's bridge driver runs inside dockerd and makes its veth where the container needs it. dockerd calls an external driver over a socket, once
+per step. For both, dockerd does the same work itself: the namespace of the container, addresses, routes, DNS. Our driver adds this work:
 
-- **Plugins.** Each is a process for each verb: two on the way to running, three with a published port. As ` + "`type: patchbay`" + ` where the
-  whole chain runs in one place, before Docker 28, it is one.
-- **A holding namespace.** CNI makes an interface in a namespace, Docker takes one from the host's, and a container's namespace is not there yet before
-  Docker 28. So there is one more namespace to make and to destroy, and the interface moves twice more: into the host's namespace before
-  Docker takes it, and back before DEL. Each set down and each move waits for all processors (RCU), under the lock that all network
-  configuration of the kernel shares; the kernel destroys namespaces under it too, later, when the next container waits for it.
-- **What is written before it is done.** The endpoint's file is synced to the disk before each step, so that a driver killed between any two knows
-  what is there: 7 times on the way to running (9 with a port), 5 times on the way back. On a disk that is slow to sync this is what counts.
+- **Plugins.** Each plugin is one process per verb: two until the container runs, three with a published port. With ` + "`type: patchbay`" + ` it is one
+  process, if the whole chain runs in one place, as before Docker 28.
+- **A holding namespace.** CNI makes an interface in a namespace, but Docker takes it from the host's namespace, and before Docker 28 the
+  container's namespace does not exist yet. So one more namespace is made and destroyed, and the interface moves two more times: into the host's
+  namespace before Docker takes it, and back before DEL. Each time a link is set down or moved, the kernel waits for all processors (RCU), and
+  holds the lock for all network configuration meanwhile. It also destroys namespaces under this lock, later, so that the next container waits.
+- **Files that are written before each step.** The endpoint's file is synced to the disk before each step, so that a driver that is killed between
+  two steps knows what exists. It is synced 7 times until the container runs (9 with a port), and 5 times until it is removed. On a disk that is
+  slow to sync, the syncs matter most.
 
-What was saved after the first measurement: looking for the container's waiting process read a directory of each process of the host (20 ms with 220
-processes, and more with more; now 0.5 ms), and each file's directory was synced with it (12 syncs of a start, now 7).
+Two changes after the first measurement saved time. The search for the container's waiting process read a directory for each process of the host,
+which took 20 ms with 220 processes; it now takes 0.5 ms. Each file's directory was synced together with the file, 12 syncs for a start; now there
+are 7.
 `

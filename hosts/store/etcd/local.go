@@ -24,7 +24,7 @@ const Cluster = "hosts"
 const agentWaits = 30 * time.Second
 
 // openLocal opens the store in a directory of this host. The process that holds the lock of the
-// store serves it to the other processes. That is the agent, or a command while no agent runs.
+// store serves it to the other processes. This process is the agent, or a command while no agent runs.
 // Only one command runs at a time, so that no command depends on another.
 func openLocal(ctx context.Context, dir string, agent bool, listen *Options) (s *Engine, err error) {
 	at := filepath.Join(dir, "etcd")
