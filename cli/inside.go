@@ -88,7 +88,7 @@ const (
 	resolvConf = "/etc/resolv.conf"
 
 	// systemdResolvConf names the real servers on a machine where resolv.conf names
-	// systemd-resolved. That one listens on the loopback interface, which no other namespace
+	// systemd-resolved. systemd-resolved listens on the loopback interface, which no other namespace
 	// can reach.
 	systemdResolvConf = "/run/systemd/resolve/resolv.conf"
 )

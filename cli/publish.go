@@ -258,8 +258,8 @@ func (s socket) serves(p portMapping) bool {
 	return want.IsUnspecified() || have.IsUnspecified()
 }
 
-// hostSockets reads /proc/net. It takes a file that cannot be read for empty: that error must
-// not stop the container.
+// hostSockets reads /proc/net. If it cannot read a file, it treats the file as empty, because
+// this must not stop the container.
 func hostSockets(proc string) (out []socket) {
 	for _, table := range [...]struct{ proto, file, state string }{
 		{"tcp", "tcp", "0A"}, {"tcp", "tcp6", "0A"}, // TCP_LISTEN

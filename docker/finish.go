@@ -161,8 +161,9 @@ func (d *Driver) del(ctx context.Context, n *network, e *state.Endpoint, p part)
 	return d.save(e)
 }
 
-// gone empties the namespace of an ADD's place if that namespace no longer exists. It also does
-// so if another namespace now has the path, because that one belongs to another container.
+// gone empties the namespace of an ADD's place if that namespace no longer exists. It also
+// empties it if another namespace now has the path, because the path then belongs to another
+// container.
 func gone(e *state.Endpoint, at state.Where) (state.Where, error) {
 	id, there, err := live(at.NetNS)
 	if !there || at.NetNS == e.Sandbox && id != e.SandboxID {

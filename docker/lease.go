@@ -66,8 +66,8 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 }
 
 // give answers a request from a lease. It calls the IPAM plugin if the lease is new or does not
-// have the wanted address. It also does so if the node has booted since, because the plugin may
-// have given the addresses to another container.
+// have the wanted address. It also calls the plugin if the node has booted since, because the
+// plugin may have given the addresses to another container.
 func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Allocation, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
 	if used, err := d.used(l); err != nil {
 		return nil, err

@@ -126,10 +126,11 @@ func moved(blocks []store.Block, b store.Block) bool {
 }
 
 // waits reports whether the present node of a missing block is waiting for a free block. Then
-// the missing block is not its own, because it would have written that one again. Without this
-// rule, two hosts could each take the block for the other's, and both would wait for ever. The
-// rule needs data that the store sent at least rebuildTime after it lost its data: before, the
-// node may have had no time to write, and this host may have been cut off since.
+// the missing block is not its own, because the node would have written its own block again.
+// Without this rule, two hosts could each take the block for the other's, and both would wait
+// for ever. The rule needs data that the store sent at least rebuildTime after it lost its
+// data: before, the node may have had no time to write, and this host may have been cut off
+// since.
 func (m *mirror) waits(w *world, b store.Block) bool {
 	n, there := m.networks[b.Network]
 	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })

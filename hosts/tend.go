@@ -94,9 +94,10 @@ func (a *Agent) node() (store.Node, error) {
 	return store.Node{ID: a.self, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), Lasting: true}, nil
 }
 
-// seenEvery is how often this host updates the time in its record. It does so in addition to
-// the lease, because the time is still there when the lease has ended. It is seldom, because
-// each update is sent to all hosts, and only a host that reclaims a block needs the time.
+// seenEvery is how often this host updates the time in its record. The time is needed in
+// addition to the lease, because it is still there when the lease has ended. The updates are
+// seldom, because each update is sent to all hosts, and only a host that reclaims a block needs
+// the time.
 func (a *Agent) seenEvery() time.Duration {
 	const part = 24
 	return min(max(a.opts.Reclaim/part, seenLeast), time.Hour)

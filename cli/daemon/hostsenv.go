@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// serviceFile is the EnvironmentFile of patchbay-hosts.service. Commands read from it which
-// store the running agent uses.
+// serviceFile is the EnvironmentFile of patchbay-hosts.service. Commands read this file to find
+// the store of the running agent.
 const serviceFile = "/etc/patchbay/hosts.env"
 
 // service holds the options in that file that the subcommands need.

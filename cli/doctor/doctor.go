@@ -131,7 +131,8 @@ func problem(what, fix string, args ...any) Finding {
 	return Finding{Level: Problem, What: what, Fix: fmt.Sprintf(fix, args...)}
 }
 
-// groups collects names under a text. The texts keep the order in which they were added.
+// groups maps each text to the names for which it was found. The texts keep the order in which
+// they were added.
 type groups struct {
 	order []string
 	names map[string][]string

@@ -258,7 +258,7 @@ func own(s *plugin.Session, rt *chain.Runtime, p *chain.Plugin) bool {
 }
 
 // Inspect runs the CHECK of those plugins of an attachment that are built into this program. It
-// also does so if the list's version has no CHECK, or if the list sets disableCheck, which is
+// runs them even if the list's version has no CHECK, or if the list sets disableCheck, which is
 // meant for other vendors' plugins. It takes no lock.
 func Inspect(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List, a chain.Attachment) error {
 	list := *l

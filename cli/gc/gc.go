@@ -163,7 +163,7 @@ func (c *collector) apply(ctx context.Context, report *Report) error {
 // Judged lists the attachments of one network, including living ones.
 type Judged struct {
 	Attachments []*Attachment
-	Nameless    []*Attachment // attachments, mostly links, whose network is not known and that are not dead
+	Nameless    []*Attachment // attachments without a known network that are not dead; most are only a link
 
 	world *world
 }

@@ -145,8 +145,8 @@ func (k *Kind[T, P]) Save(v P) error {
 	if err = write(path, data, 0o600); err == nil {
 		written, err = decode[T, P](path, data) // decoded again, because the caller may change its copy
 	}
-	// This comes after the write. A List that runs meanwhile returns the old or the new object;
-	// a later List returns the new one.
+	// The list is changed only after the write. A List that runs meanwhile returns the old or
+	// the new object; a later List returns the new one.
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {

@@ -29,8 +29,8 @@ type secrets struct {
 	ca, password string
 }
 
-// secrets reads the files, except the file of the password. That one may be a pipe, and was
-// read before.
+// secrets reads the files, except the file of the password. The file of the password may be a
+// pipe, and was read before.
 func (o *Options) secrets() (s secrets, err error) {
 	s.password = o.Password
 	s.tls, s.ca, err = o.TLS.config()
