@@ -144,9 +144,8 @@ func (a *api) read() (list []network, err error) {
 		return nil, err
 	}
 	for _, name := range names {
-		n := network{name: name, Network: new(cnmplugin.Network)}
-		ok, err := a.state.Load(remote.Networks, name, n.Network)
-		if err != nil || !ok {
+		n := network{name: name}
+		if n.Network, err = remote.Load[cnmplugin.Network](a.state, remote.Networks, name); err != nil || n.Network == nil {
 			continue // it is being created, or its file is truncated: Docker does not show such networks either
 		}
 		if n.members, _, err = a.state.List(name, cnmplugin.Plugin.Name); err != nil {

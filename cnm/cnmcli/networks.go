@@ -43,14 +43,10 @@ func (a *app) known(name string) (k *known, err error) {
 // load reads a file, and returns nil if there is none. If the file cannot be used, it stores the
 // error in broken.
 func load[T any](k *known, s *remote.Dir, kind, name string) (*T, error) {
-	v := new(T)
-	ok, err := s.Load(kind, name, v)
+	v, err := remote.Load[T](s, kind, name)
 	if errors.Is(err, remote.ErrBroken) {
 		k.broken = errors.Join(k.broken, err)
 		return nil, nil
-	}
-	if !ok {
-		return nil, err
 	}
 	return v, err
 }
@@ -166,20 +162,22 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 // forget removes the files of a network that cannot be used.
 func (a *app) forget(ctx context.Context, name string) error {
 	s := remote.Open(a.paths.State)
-	for kind, v := range map[string]any{remote.Networks: new(cnmplugin.Network), remote.Pools: new(cnmipam.State)} {
-		unlock, err := s.Lock(ctx, kind, name)
-		if err != nil {
-			return err
-		}
-		if _, err = s.Load(kind, name, v); errors.Is(err, remote.ErrBroken) { // read again while the lock is held
-			err = s.Remove(kind, name)
-		}
-		unlock()
-		if err != nil {
-			return err
-		}
+	if err := forget[cnmplugin.Network](ctx, s, remote.Networks, name); err != nil {
+		return err
 	}
-	return nil
+	return forget[cnmipam.State](ctx, s, remote.Pools, name)
+}
+
+func forget[T any](ctx context.Context, s *remote.Dir, kind, name string) error {
+	unlock, err := s.Lock(ctx, kind, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err = remote.Load[T](s, kind, name); errors.Is(err, remote.ErrBroken) { // read again while the lock is held
+		err = s.Remove(kind, name)
+	}
+	return err
 }
 
 // at returns the part of a configuration that names a driver.

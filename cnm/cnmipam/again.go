@@ -42,8 +42,7 @@ func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 		return err
 	}
 	defer unlock()
-	now := new(State)
-	if ok, err := k.state.Load(remote.Pools, k.r.Network, now); err == nil && ok && now.Again > s.Again {
+	if now, err := remote.Load[State](k.state, remote.Pools, k.r.Network); err == nil && now != nil && now.Again > s.Again {
 		s.adopt(now) // another ADD has done it meanwhile
 		return nil
 	}
@@ -139,8 +138,8 @@ func (k *Keeper) out(v6 bool) (addrs []netip.Addr) {
 // IDOf returns the present id of the pool of an address. It differs from the recorded id if the
 // driver forgot the pool and the pool was requested again.
 func IDOf(s *remote.Dir, network string, a remote.Address) string {
-	now := new(State)
-	if ok, err := s.Load(remote.Pools, network, now); err != nil || !ok {
+	now, err := remote.Load[State](s, remote.Pools, network)
+	if err != nil || now == nil {
 		return a.PoolID
 	}
 	for _, p := range now.Pools {
@@ -161,8 +160,8 @@ func (k *Keeper) Release(ctx context.Context) error {
 	if n, err := k.state.Members(k.r.Network, name); err != nil || n > 0 {
 		return err
 	}
-	have := new(State)
-	if ok, err := k.state.Load(remote.Pools, k.r.Network, have); err != nil || !ok {
+	have, err := remote.Load[State](k.state, remote.Pools, k.r.Network)
+	if err != nil || have == nil {
 		return err
 	}
 	return k.give(ctx, have)

@@ -61,14 +61,13 @@ func (k *Keeper) Ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*St
 }
 
 func (k *Keeper) ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
-	have := new(State)
-	ok, err := k.state.LoadWhole(k.r, remote.Pools, have)
+	have, err := remote.LoadWhole[State](k.state, k.r, remote.Pools)
 	switch {
 	case err != nil:
 		return nil, err
-	case ok && have.Hash == k.want.Hash && have.done():
+	case have != nil && have.Hash == k.want.Hash && have.done():
 		return have, k.replay(ctx, have)
-	case ok:
+	case have != nil:
 		if err := k.replace(ctx, have); err != nil {
 			return nil, err
 		}
@@ -79,9 +78,8 @@ func (k *Keeper) ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*St
 // Given returns what the driver gave, if this is complete and belongs to this configuration,
 // else nil.
 func (k *Keeper) Given() *State {
-	s := new(State)
-	ok, err := k.state.Load(remote.Pools, k.r.Network, s)
-	if err != nil || !ok || s.Hash != k.want.Hash || !s.done() {
+	s, err := remote.Load[State](k.state, remote.Pools, k.r.Network)
+	if err != nil || s == nil || s.Hash != k.want.Hash || !s.done() {
 		return nil
 	}
 	return s

@@ -168,9 +168,8 @@ func (w *work) setWanted() error {
 
 // sentMAC reports whether the IPAM driver has asked for the MAC address, and so has got one.
 func (w *work) sentMAC() bool {
-	s := new(cnmipam.State)
-	ok, err := w.state.Load(remote.Pools, w.r.Network, s)
-	return err == nil && ok && s.RequiresMAC
+	s, err := remote.Load[cnmipam.State](w.state, remote.Pools, w.r.Network)
+	return err == nil && s != nil && s.RequiresMAC
 }
 
 // give adds an address to the request. An endpoint has only one address of each family. Further

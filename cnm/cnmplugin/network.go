@@ -48,13 +48,12 @@ func (w *work) ensureNetwork(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	have := new(Network)
-	ok, err := w.state.LoadWhole(w.r, remote.Networks, have)
-	switch {
-	case err != nil:
+	have, err := remote.LoadWhole[Network](w.state, w.r, remote.Networks)
+	if err != nil {
 		return err
-	case ok:
-		if ok, err = w.fits(ctx, have); err != nil || ok {
+	}
+	if have != nil {
+		if ok, err := w.fits(ctx, have); err != nil || ok {
 			return err
 		}
 	}
@@ -208,13 +207,9 @@ func (w *work) networkID() string {
 // known reads what a driver was asked for the network. If the file cannot be read, it derives
 // this from the configuration. It returns nil if there is no file.
 func (w *work) known() *Network {
-	have := new(Network)
-	ok, err := w.state.Load(remote.Networks, w.r.Network, have)
-	switch {
-	case err == nil && ok:
+	have, err := remote.Load[Network](w.state, remote.Networks, w.r.Network)
+	if err == nil {
 		return have
-	case err == nil:
-		return nil
 	}
 	kernel.Warn(w.r, err)
 	at, err := w.conf.Endpoint()
@@ -341,8 +336,7 @@ func (w *work) createAgain(ctx context.Context) (ok bool) {
 		return false
 	}
 	defer unlock()
-	now := new(Network)
-	if ok, err := w.state.Load(remote.Networks, w.r.Network, now); err == nil && ok && now.Again > w.net.Again {
+	if now, err := remote.Load[Network](w.state, remote.Networks, w.r.Network); err == nil && now != nil && now.Again > w.net.Again {
 		return true // another ADD has done it meanwhile
 	}
 	w.net.Nodes = nil // the driver has forgotten the nodes too

@@ -77,16 +77,16 @@ func (d *Dir) path(kind, network string) string {
 	return filepath.Join(d.Path, kind, network+".json")
 }
 
-// Load reads the file of a network into v. If v has a method Whole, that method reports missing
-// parts. ok is false if there is no file.
-func (d *Dir) Load(kind, network string, v any) (ok bool, err error) {
+// Load reads the file of a network. If T has a method Whole, that method reports missing parts.
+// Load returns nil if there is no file.
+func Load[T any](d *Dir, kind, network string) (*T, error) {
 	if err := durable.CheckDir(d.Path, kind); err != nil {
-		return false, fmt.Errorf("read state: %w", err)
+		return nil, fmt.Errorf("read state: %w", err)
 	}
 	path := d.path(kind, network)
 	data, err := durable.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return nil, nil
 	}
 	var h header
 	if err == nil {
@@ -94,28 +94,29 @@ func (d *Dir) Load(kind, network string, v any) (ok bool, err error) {
 	}
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("read %s: %w: %w", path, ErrBroken, err)
+		return nil, fmt.Errorf("read %s: %w: %w", path, ErrBroken, err)
 	case h.Schema > Schema || h.Name != network:
-		return false, fmt.Errorf("read %s: %w: schema %d of %q, this program reads up to %d", path, ErrBroken, h.Schema, h.Name, Schema)
+		return nil, fmt.Errorf("read %s: %w: schema %d of %q, this program reads up to %d", path, ErrBroken, h.Schema, h.Name, Schema)
 	}
+	v := new(T)
 	err = json.Unmarshal(h.State, v)
-	if whole, ok := v.(interface{ Whole() error }); ok && err == nil {
+	if whole, ok := any(v).(interface{ Whole() error }); ok && err == nil {
 		err = whole.Whole()
 	}
 	if err != nil {
-		return false, fmt.Errorf("read %s: %w: %w", path, ErrBroken, err)
+		return nil, fmt.Errorf("read %s: %w: %w", path, ErrBroken, err)
 	}
-	return true, nil
+	return v, nil
 }
 
 // LoadWhole does the same as Load, for an ADD. The ADD replaces a file that cannot be used.
-func (d *Dir) LoadWhole(r *plugin.Request, kind string, v any) (ok bool, err error) {
-	ok, err = d.Load(kind, r.Network, v)
+func LoadWhole[T any](d *Dir, r *plugin.Request, kind string) (*T, error) {
+	v, err := Load[T](d, kind, r.Network)
 	if errors.Is(err, ErrBroken) {
 		kernel.Warn(r, err)
-		return false, nil
+		return nil, nil
 	}
-	return ok, err
+	return v, err
 }
 
 // Save writes the file of a network, and waits until it is on the disk, because a driver also
