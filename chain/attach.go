@@ -95,7 +95,7 @@ func (rt *Runtime) delAll(ctx context.Context, list *List, a *Attachment, result
 	if result != nil && spec.AtLeast(list.CNIVersion, "0.4.0") {
 		data, err := result.Encode(list.CNIVersion)
 		if err != nil {
-			rt.warn(fmt.Errorf("network %q: go on without a previous result: %w", list.Name, err))
+			rt.warn(fmt.Errorf("network %q: the plugins get no previous result: %w", list.Name, err))
 		}
 		r.prevResult = data
 	}

@@ -135,7 +135,7 @@ func (d *dir) read(name string) (file, error) {
 }
 
 // errTorn is the warning about a file without content.
-var errTorn = errors.New("empty or torn file of a crash, its address counts as free")
+var errTorn = errors.New("empty or torn file after a crash; its address counts as free")
 
 // torn reports whether f is a file that a crash left incomplete. Such a file is empty, blank,
 // or full of zeros that were allocated and never written. Its address counts as free.

@@ -174,7 +174,7 @@ func (c *Conf) fits(k *kernel.Kernel) error {
 	}
 	if link != nil && link.Attrs().MasterIndex != 0 {
 		return spec.Invalid("bridge %q cannot be internal: it is in a VRF", c.Bridge).
-			WithDetails("the firewall would see forwarded packets by that; ip link set %s nomaster", c.Bridge)
+			WithDetails("the firewall would see forwarded packets on the VRF; run ip link set %s nomaster", c.Bridge)
 	}
 	return nil
 }

@@ -138,7 +138,7 @@ func ValidateNewName(name string) error {
 		return fmt.Errorf("the kernel has sysctls under the name %s, so no interface can have it", name)
 	}
 	if strings.Contains(name, "%") {
-		return fmt.Errorf("the kernel would make another name of %s: leave the %% out", name)
+		return fmt.Errorf("the kernel would choose another name for %s: leave out the %%", name)
 	}
 	return nil
 }

@@ -227,7 +227,7 @@ func (t trip) rename(link netlink.Link) error {
 	}
 	err := t.host.SetLink(a.Index, nl.LinkChange{Name: t.Name})
 	if errors.Is(err, unix.EEXIST) {
-		err = fmt.Errorf("the host has another %s; the device stays %s until that is gone: %w", t.Name, a.Name, err)
+		err = fmt.Errorf("the host has another device %s; this device keeps the name %s until the other is gone: %w", t.Name, a.Name, err)
 	}
 	return wrap("rename", err)
 }

@@ -269,7 +269,7 @@ func doubts(r *plugin.Request) (list []string) {
 		return nil
 	}
 	if c := conf.IPAM; c.Subnet == "" && (c.RangeStart != "" || c.RangeEnd != "" || c.Gateway != "") {
-		list = append(list, "rangeStart, rangeEnd and gateway are not read without a subnet beside them")
+		list = append(list, "rangeStart, rangeEnd and gateway have no effect without a subnet in the same section")
 	}
 	if dir := conf.IPAM.DataDir; dir != "" && !filepath.IsAbs(dir) {
 		list = append(list, fmt.Sprintf("dataDir %q is no absolute path: plugins run in any directory", dir))

@@ -213,7 +213,7 @@ func (c *Conf) Load(*plugin.Request) error {
 		return spec.Invalid("invalid table %d: must be between 1 and %d", *c.Table, maxTable)
 	}
 	if c.Table != nil && (len(c.Gateways) > 0 || c.AddSourceHints) {
-		return spec.Invalid("gateways and addSourceHints cannot be set with table %d: its routes are not made here", *c.Table)
+		return spec.Invalid("gateways and addSourceHints cannot be set with table %d: another program makes the routes of that table", *c.Table)
 	}
 	var families [2]bool
 	for _, gw := range c.Gateways {

@@ -157,7 +157,7 @@ func LegacyDrops(proc string, concerned []netip.Prefix) error {
 	if len(programs) == 0 {
 		return nil
 	}
-	return fmt.Errorf("chain FORWARD of %s drops packets, which nothing in nftables can change: containers may have no network; "+
+	return fmt.Errorf("chain FORWARD of %s drops packets, and no nftables rule can change that: containers may have no network; "+
 		"accept their subnets there (-I FORWARD -s SUBNET -j ACCEPT, and -d SUBNET), or move the rules to iptables-nft",
 		strings.Join(programs, " and "))
 }
