@@ -15,7 +15,7 @@ import (
 
 const rollbackTime = time.Minute
 
-// Add attaches a container. It calls every plugin in order, passes each one the result of the
+// Add attaches a container. Add calls every plugin in order, passes each one the result of the
 // plugin before, and caches the last result. If a plugin fails, or the result cannot be
 // cached, Add calls DEL on every plugin of the list, as SPEC.md ("Attachment") demands; this
 // includes plugins whose ADD did not run. Add calls no DEL if NoRollback is set, or if the
@@ -88,7 +88,7 @@ func (rt *Runtime) rollback(ctx context.Context, list *List, a *Attachment, resu
 	return rt.delAll(ctx, list, a, result, true)
 }
 
-// delAll calls DEL on every plugin in reverse order. It continues after an error
+// delAll calls DEL on every plugin in reverse order. delAll continues after an error
 // (docs/adr/0010) and joins the errors.
 func (rt *Runtime) delAll(ctx context.Context, list *List, a *Attachment, result *spec.Result, rollback bool) error {
 	r := &request{list: list, capabilities: a.Capabilities}
@@ -109,7 +109,7 @@ func (rt *Runtime) delAll(ctx context.Context, list *List, a *Attachment, result
 	return errors.Join(errs...)
 }
 
-// Del detaches a container. It calls every plugin in reverse order. It deletes the cached
+// Del detaches a container. Del calls every plugin in reverse order. Del deletes the cached
 // result only if all plugins succeed, so a DEL can be repeated until it works. If the cached
 // result cannot be read, Del passes the error to Warn. If the caller leaves Args or
 // Capabilities empty, Del uses the values of the ADD.
@@ -126,7 +126,7 @@ func (rt *Runtime) Del(ctx context.Context, list *List, a Attachment) error {
 }
 
 // Alone runs fn while no other operation of this runtime works on the container and no GC runs
-// on the network. It passes detach to fn: fn calls it to run Del without taking the locks
+// on the network. Alone passes detach to fn: fn calls it to run Del without taking the locks
 // again. entered is false if Alone could not get the locks.
 func (rt *Runtime) Alone(ctx context.Context, network, containerID string, fn func(detach func(context.Context, *List, Attachment) error) error) (entered bool, err error) {
 	if err := spec.ValidateNetworkName(network); err != nil {
@@ -165,7 +165,7 @@ func (rt *Runtime) del(ctx context.Context, list *List, a *Attachment) error {
 	return rt.forget(list.Name, a)
 }
 
-// DelCached detaches with the cached configuration of the ADD. It serves networks whose
+// DelCached detaches with the cached configuration of the ADD. DelCached serves networks whose
 // configuration was removed or replaced. If no configuration is cached, its error wraps
 // ErrNotCached.
 func (rt *Runtime) DelCached(ctx context.Context, network string, a Attachment) error {

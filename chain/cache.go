@@ -55,8 +55,8 @@ type Cached struct {
 	Since   time.Time    // time of the ADD
 }
 
-// Pod returns "namespace/name" of the Kubernetes pod that the ADD served. It returns "" if the
-// ADD served no pod.
+// Pod returns "namespace/name" of the Kubernetes pod that the ADD served. Pod returns "" if
+// the ADD served no pod.
 func (c *Cached) Pod() string {
 	var args []spec.Arg
 	for _, a := range c.Args {
@@ -69,9 +69,9 @@ func (c *Cached) key() spec.Attachment {
 	return spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
-// fill sets the fields of a that the caller of DEL or CHECK left empty. It treats an empty map
-// like nil. Otherwise a CHECK without port mappings would not notice a broken port, and the
-// DEL of a portmap of another project would leave the port in place.
+// fill sets the fields of a that the caller of DEL or CHECK left empty. fill treats an empty
+// map like nil. Otherwise a CHECK without port mappings would not notice a broken port, and
+// the DEL of a portmap of another project would leave the port in place.
 func (c *Cached) fill(a *Attachment) {
 	if len(a.Args) == 0 {
 		a.Args = c.Args
@@ -177,8 +177,8 @@ func temporary(path string) string {
 
 const temporaryPrefix = ".result-"
 
-// sweepTemporary deletes temporary files that killed ADDs left behind. It keeps files written
-// after before, because an ADD may still be writing them.
+// sweepTemporary deletes temporary files that killed ADDs left behind. sweepTemporary keeps
+// files written after before, because an ADD may still be writing them.
 func (rt *Runtime) sweepTemporary(before time.Time) error {
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(rt.results()), temporaryPrefix+"*"))
 	if err != nil {
@@ -269,7 +269,7 @@ func decode(data []byte) (*Cached, error) {
 	return c, nil
 }
 
-// forget deletes the cache file of an attachment, even a broken one. It keeps a file that
+// forget deletes the cache file of an attachment, even a broken one. forget keeps a file that
 // belongs to another attachment.
 func (rt *Runtime) forget(network string, a *Attachment) error {
 	if err := rt.guard(); err != nil {
@@ -287,7 +287,7 @@ func (rt *Runtime) forget(network string, a *Attachment) error {
 	return remove(path)
 }
 
-// remove deletes a file. It accepts that the file is missing.
+// remove deletes a file. remove accepts that the file is missing.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("delete cached result: %w", err)
@@ -304,8 +304,8 @@ func (rt *Runtime) Cached(network string, a Attachment) (*Cached, error) {
 }
 
 // Attachments lists the cached attachments of one container, or of all containers if
-// containerID is "". It sorts them by file name. If some files cannot be read, it returns the
-// readable attachments together with the joined errors.
+// containerID is "". Attachments sorts them by file name. If some files cannot be read, it
+// returns the readable attachments together with the joined errors.
 func (rt *Runtime) Attachments(containerID string) (list []Cached, err error) {
 	if err := rt.guard(); err != nil {
 		return nil, err

@@ -29,9 +29,9 @@ func (rt *Runtime) Check(ctx context.Context, list *List, a Attachment) error {
 	return rt.checkEach(ctx, list, a, func(ctx context.Context, _ string, check func(context.Context) error) error { return check(ctx) })
 }
 
-// Inspect works like Check, but takes no lock and ignores disableCheck. It serves callers that
-// must not write; they check again before they report an error. Each plugin has AskTime to
-// answer.
+// Inspect works like Check, but takes no lock and ignores disableCheck. Inspect serves callers
+// that must not write; they check again before they report an error. Each plugin has AskTime
+// to answer.
 func (rt *Runtime) Inspect(ctx context.Context, list *List, a Attachment) error {
 	if err := checkable(list, a); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (rt *Runtime) VersionInfo(ctx context.Context, pluginType string) (*spec.Ve
 	return spec.ParseVersions(out)
 }
 
-// Validate checks that every plugin of a list exists and supports the list's version. It
+// Validate checks that every plugin of a list exists and supports the list's version. Validate
 // returns the capabilities that the list declares, sorted. The error names all faults.
 func (rt *Runtime) Validate(ctx context.Context, list *List) (capabilities []string, err error) {
 	var errs []error

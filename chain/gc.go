@@ -34,11 +34,11 @@ type Keep struct {
 	listed time.Time // time of the list; GC keeps attachments made later
 }
 
-// GC removes what is left of attachments that are no longer valid. It works on the networks one
+// GC removes what is left of attachments that are no longer valid. GC works on the networks one
 // after the other. For each cached attachment that is not valid it calls DEL with the
 // configuration of its ADD. Then it calls GC on every plugin with the list of valid attachments
 // (since 1.1.0). During this time no ADD or DEL of this runtime runs on the network, and GC
-// keeps attachments that other runtimes make. GC continues after errors and joins them. It skips
+// keeps attachments that other runtimes make. GC continues after errors and joins them. GC skips
 // networks that set disableGC.
 func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
 	errs := []error{rt.sweepTemporary(clock.Listing(ctx))}
@@ -114,7 +114,7 @@ func (rt *Runtime) delStale(ctx context.Context, k *Keep, cached []Cached) error
 	return errors.Join(errs...)
 }
 
-// delOne detaches one attachment. It first locks the container against CHECK and claims the
+// delOne detaches one attachment. delOne first locks the container against CHECK and claims the
 // attachment against ADDs of other runtimes; the network's lock already stops our own ADDs and
 // DELs. Then it checks again whether the attachment is dead.
 func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
@@ -137,7 +137,7 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 }
 
 // reasonToKeep returns why GC keeps an attachment, for example because an ADD made it after the
-// list of valid attachments. It returns "" if GC may remove the attachment.
+// list of valid attachments. reasonToKeep returns "" if GC may remove the attachment.
 func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []record.CurrentRecord) string {
 	const newer = "it is newer than the list of valid attachments"
 	for _, s := range now {

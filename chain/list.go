@@ -48,8 +48,8 @@ func listError(format string, args ...any) error {
 	return spec.Invalid("error parsing configuration list: "+format, args...)
 }
 
-// ParseList reads the JSON of a .conflist. It accepts a list without plugins, because LoadFile
-// may add plugins from other files.
+// ParseList reads the JSON of a .conflist. ParseList accepts a list without plugins, because
+// LoadFile may add plugins from other files.
 func ParseList(data []byte) (*List, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -152,8 +152,8 @@ func ParsePlugin(data []byte) (*Plugin, error) {
 	return &Plugin{Type: head.Type, Name: head.Name, Capabilities: head.Capabilities, Raw: data}, nil
 }
 
-// ParseSingle reads the JSON of a .conf or .json file, which holds a single plugin. It returns
-// a list with that plugin.
+// ParseSingle reads the JSON of a .conf or .json file, which holds a single plugin.
+// ParseSingle returns a list with that plugin.
 func ParseSingle(data []byte) (*List, error) {
 	var raw json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {

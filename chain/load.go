@@ -71,7 +71,7 @@ type Dir struct {
 	Broken []*FileError // files that cannot be read; the other files work without them
 }
 
-// LoadDir reads every configuration of a directory. It treats a missing directory like an
+// LoadDir reads every configuration of a directory. LoadDir treats a missing directory like an
 // empty one.
 func LoadDir(dir string) (*Dir, error) {
 	d := &Dir{Path: dir}
@@ -234,7 +234,7 @@ func (l *List) addFiles(dir string) error {
 	return l.inline()
 }
 
-// files lists the files in dir that have one of the extensions, sorted. It treats a missing
+// files lists the files in dir that have one of the extensions, sorted. files treats a missing
 // directory like an empty one.
 func files(dir string, extensions ...string) (out []string, err error) {
 	entries, err := os.ReadDir(dir)

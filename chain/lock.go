@@ -65,7 +65,7 @@ func (rt *Runtime) lockAttachment(ctx context.Context, network, containerID stri
 	return func() { container(); operations() }, nil
 }
 
-// lockNetwork takes the lock for GC. It excludes every ADD and DEL in the network.
+// lockNetwork takes the lock for GC. lockNetwork excludes every ADD and DEL in the network.
 func (rt *Runtime) lockNetwork(ctx context.Context, network string) (unlock func(), err error) {
 	gate, err := rt.lock(ctx, lockName(network, gateLock), syscall.LOCK_EX, 0)
 	if err != nil {
@@ -79,7 +79,7 @@ func (rt *Runtime) lockNetwork(ctx context.Context, network string) (unlock func
 	return func() { operations(); gate() }, nil
 }
 
-// Exclusive runs fn while no ADD, DEL or GC of this runtime works in the network. It serves
+// Exclusive runs fn while no ADD, DEL or GC of this runtime works in the network. Exclusive serves
 // callers that remove or change the network itself. With FileDecides, an ADD that waited for
 // Exclusive checks the network's file again.
 func (rt *Runtime) Exclusive(ctx context.Context, network string, fn func() error) error {
@@ -94,8 +94,8 @@ func (rt *Runtime) Exclusive(ctx context.Context, network string, fn func() erro
 	return fn()
 }
 
-// lockName builds a file name from a validated name. It cuts the name so that the file system
-// accepts it; therefore two long names may share a lock.
+// lockName builds a file name from a validated name. lockName cuts the name so that the file
+// system accepts it; therefore two long names may share a lock.
 func lockName(name, suffix string) string { return name[:min(len(name), 200)] + suffix }
 
 // lockContainer locks a container. When the holder is done, it removes the lock file before it
@@ -113,9 +113,9 @@ func (rt *Runtime) lockContainer(ctx context.Context, containerID string) (unloc
 	}, nil
 }
 
-// lock takes one lock. It tries until ctx ends or the time limit is over. The limit is
-// LockTime, or most if most is shorter and not zero. If it fails, the error names the process
-// that holds the lock.
+// lock takes one lock. lock tries until ctx ends or the time limit is over. The limit is LockTime,
+// or most if most is shorter and not zero. If it fails, the error names the process that holds the
+// lock.
 func (rt *Runtime) lock(ctx context.Context, name string, how int, most time.Duration) (release func(), err error) {
 	limit := cmp.Or(rt.LockTime, lockTime)
 	if most > 0 {
@@ -157,7 +157,7 @@ func tryLock(path string, how int) (*os.File, error) {
 	return nil, errors.Join(err, f.Close())
 }
 
-// openLock opens a lock file. It tries to make the directory only after opening failed.
+// openLock opens a lock file. openLock tries to make the directory only after opening failed.
 func openLock(path string) (*os.File, error) {
 	const flags = os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 	runDir, locks := filepath.Split(filepath.Dir(path))

@@ -85,14 +85,14 @@ type Attachment struct {
 	// Capabilities holds the runtime's value for each capability. A plugin gets only the
 	// capabilities that it declares.
 	Capabilities map[string]any
-	// Prev is the previous result for the first plugin of an ADD. It serves a list that continues a
-	// chain whose first part ran elsewhere. The rollback of a failed ADD uses it too. It is not
+	// Prev is the previous result for the first plugin of an ADD. Prev serves a list that continues
+	// a chain whose first part ran elsewhere. The rollback of a failed ADD uses it too. Prev is not
 	// cached. CHECK and DEL use the cached result of the ADD, which was built on it. Both parts of
 	// the chain have the same cache key, so each needs its own CacheDir.
 	Prev *spec.Result
 }
 
-// Load reads the configuration of a network from ConfDir. It reports broken files of other
+// Load reads the configuration of a network from ConfDir. Load reports broken files of other
 // networks through Warn.
 func (rt *Runtime) Load(name string) (*List, error) {
 	d, err := LoadDir(rt.confDir())
@@ -188,7 +188,7 @@ func (rt *Runtime) run(ctx context.Context, p *Plugin, r *request, call *spec.Ca
 	return out, err
 }
 
-// Event describes one finished call of a plugin. It serves logs and traces.
+// Event describes one finished call of a plugin. Event serves logs and traces.
 type Event struct {
 	Network     string
 	ContainerID string // empty for GC, STATUS and VERSION
@@ -233,9 +233,9 @@ func trace(ctx context.Context) Trace {
 }
 
 // request builds the standard input of each plugin from its object in the list (SPEC.md,
-// "Deriving request configuration"). It adds the list's name and version, the keys that the
-// runtime sets, and the capabilities that the plugin declares. It removes keys that only the
-// runtime may set, in upper and lower case, because plugins ignore the case of keys.
+// "Deriving request configuration"). request adds the list's name and version, the keys that the
+// runtime sets, and the capabilities that the plugin declares. request removes keys that only
+// the runtime may set, in upper and lower case, because plugins ignore the case of keys.
 type request struct {
 	list         *List
 	capabilities map[string]any // nil outside ADD, DEL and CHECK

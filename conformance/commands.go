@@ -202,8 +202,8 @@ func cmdClean(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cmdStands checks that the node has more objects than at the start. It proves that cmdClean
-// can see what an attachment makes.
+// cmdStands checks that the node has more objects than at the start. cmdStands proves that
+// cmdClean can see what an attachment makes.
 func cmdStands(ts *testscript.TestScript, neg bool, args []string) {
 	left, err := theWorld(ts).left()
 	ts.Check(err)

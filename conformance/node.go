@@ -37,7 +37,7 @@ func inside(path string, fn func() error) error {
 	return ns.Do(fn)
 }
 
-// veth makes a veth pair between the host and the attachment's namespace. It returns the
+// veth makes a veth pair between the host and the attachment's namespace. veth returns the
 // result that an interface plugin would print for this pair. number gives each attachment
 // different addresses.
 func veth(t *testing.T, a *Attachment, p *Prev, number int) *spec.Result {
@@ -124,8 +124,8 @@ func device(t *testing.T, name string, ends ...string) {
 	}
 }
 
-// configure runs in the container's namespace. It adds addresses and default routes and sets
-// the link up.
+// configure runs in the container's namespace. configure adds addresses and default routes and
+// sets the link up.
 func configure(r *spec.Result, a *Attachment, p *Prev, number int) error {
 	link, err := netlink.LinkByName(a.IfName)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// Main is the TestMain of a package that calls Run. It gives the tests their own network, /run
-// and /var/lib.
+// Main is the TestMain of a package that calls Run. Main gives the tests their own network,
+// /run and /var/lib.
 func Main(m *testing.M) { nettest.Main(m) }
 
 // Run tests the plugins in dir against the contract. dir is also their CNI_PATH.
@@ -58,8 +58,8 @@ type Attachment struct {
 	Result      *spec.Result // result of the last ADD; nil before it
 }
 
-// Run runs every script at the newest version. It also runs the scripts about versions at each
-// version that the subject supports.
+// Run runs every script at the newest version. Run also runs the scripts about versions at
+// each version that the subject supports.
 func (s Suite) Run(t *testing.T) {
 	s.Subject.need(t)
 	dir := t.TempDir()
@@ -107,7 +107,7 @@ func (s Suite) setup(env *testscript.Env, version string) error {
 	return nil
 }
 
-// shim makes a *testing.T usable as a testscript.T. It runs scripts one after the other,
+// shim makes a *testing.T usable as a testscript.T. shim runs scripts one after the other,
 // because they share the host's namespace, where the suite counts leaks.
 type shim struct{ *testing.T }
 

@@ -165,7 +165,7 @@ func (a *allocation) repeated(set RangeSet) (held netip.Addr, ok bool, err error
 
 func (a *allocation) gone(r Reservation) bool { return a.Gone != nil && a.Gone(r) }
 
-// next takes the next free address. It first trusts the hints, then refreshes them, and at
+// next takes the next free address. next first trusts the hints, then refreshes them, and at
 // last reclaims reservations of an earlier boot.
 func (a *allocation) next(i int, set RangeSet) (netip.Addr, error) {
 	addr, ok, err := a.search(i, set)
@@ -314,9 +314,9 @@ func releaseAll(tx *Tx, all []Reservation, err error) ([]Reservation, error) {
 	return done, err
 }
 
-// Stale sweeps the store and returns the owners for which keep returns false. GC uses it. It
-// ignores files that name no owner, because operators block addresses with such files. For
-// files without an interface name, keep gets an empty IfName.
+// Stale sweeps the store and returns the owners for which keep returns false. GC uses it.
+// Stale ignores files that name no owner, because operators block addresses with such files.
+// For files without an interface name, keep gets an empty IfName.
 func Stale(tx *Tx, keep func(Holder) bool) (map[Holder]bool, error) {
 	if err := tx.Sweep(); err != nil {
 		return nil, err

@@ -77,7 +77,7 @@ func readUptime(proc string) (time.Duration, error) {
 	return time.Duration(seconds * float64(time.Second)), err
 }
 
-// readSmall reads a file of one line. It does not register the file with the poller, as
+// readSmall reads a file of one line. readSmall does not register the file with the poller, as
 // os.File would.
 func readSmall(path string) ([]byte, error) {
 	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY, 0)
@@ -103,8 +103,8 @@ func (b Boot) mark() uint64 {
 	return binary.LittleEndian.Uint64(sum[:]) | 1
 }
 
-// before reports whether a reservation was made in an earlier boot. It compares the boot that
-// made the reservation. If only a scan found the file, it compares the file's time.
+// before reports whether a reservation was made in an earlier boot. before compares the boot
+// that made the reservation. If only a scan found the file, it compares the file's time.
 func (b Boot) before(mark uint64, since time.Time) bool {
 	if b.ID == "" {
 		return false

@@ -72,7 +72,7 @@ func checkName(network string) error {
 	return nil
 }
 
-// openat is openat(2) with close-on-exec. It repeats an interrupted call.
+// openat is openat(2) with close-on-exec. openat repeats an interrupted call.
 func openat(at int, name string, flags int, perm uint32) (int, error) {
 	for {
 		fd, err := unix.Openat(at, name, flags|unix.O_CLOEXEC, perm)
@@ -82,7 +82,8 @@ func openat(at int, name string, flags int, perm uint32) (int, error) {
 	}
 }
 
-// closeFD closes a descriptor. It ignores the error, because every write was checked already.
+// closeFD closes a descriptor. closeFD ignores the error, because every write was checked
+// already.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
 func (d *dir) close() { closeFD(d.fd) }
@@ -158,7 +159,7 @@ func (d *dir) names() ([]string, error) {
 	return names, nil
 }
 
-// link creates a file with its content in one step, so the file is never incomplete. It
+// link creates a file with its content in one step, so the file is never incomplete. link
 // returns the file's mtime. If the name exists, the error wraps fs.ErrExist.
 func (d *dir) link(name string, content []byte) (int64, error) {
 	fd, err := openat(d.fd, ".", unix.O_TMPFILE|unix.O_WRONLY, 0o600)
@@ -218,7 +219,7 @@ func writeAll(fd int, content []byte) (since int64, err error) {
 	return st.Mtim.Nano(), err
 }
 
-// unlink removes a file. It accepts that the file is missing.
+// unlink removes a file. unlink accepts that the file is missing.
 func (d *dir) unlink(name string) error {
 	err := unix.Unlinkat(d.fd, name, 0)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -258,8 +259,8 @@ func (d *dir) touch(name string) error {
 	return nil
 }
 
-// version identifies a state of the directory. It changes whenever a process adds or removes a
-// file.
+// version identifies a state of the directory. version changes whenever a process adds or
+// removes a file.
 type version struct{ dev, ino, mtime, ctime uint64 }
 
 func (d *dir) version() (version, error) {
@@ -281,7 +282,7 @@ func (d *dir) stamp() error {
 	return nil
 }
 
-// lock takes the flock(2) on the file "lock", as the reference does. It returns the file's
+// lock takes the flock(2) on the file "lock", as the reference does. lock returns the file's
 // descriptor; closing the descriptor unlocks. If shared is set, lock does not create the file,
 // and readers do not wait for each other; fd is -1 if the file does not exist.
 func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {

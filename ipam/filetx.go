@@ -16,8 +16,8 @@ const separator = "\r\n"
 // content returns the text of an address file for this owner.
 func (o Holder) content() string { return o.ID + separator + o.IfName }
 
-// ownerOf reads the owner from the text of an address file. It accepts the line ends that scripts write. It returns the zero Holder if the
-// file names no owner.
+// ownerOf reads the owner from the text of an address file. ownerOf accepts the line ends that
+// scripts write. ownerOf returns the zero Holder if the file names no owner.
 func ownerOf(content string) Holder {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(content), "\n")
 	o := Holder{strings.TrimSpace(id), ifName}
@@ -31,8 +31,9 @@ func ownerOf(content string) Holder {
 	return o
 }
 
-// Tx is a transaction on a FileStore. It holds the lock and an index that matches the directory. Each method is atomic: a process that dies
-// between two calls leaves a valid store. dir is nil if the directory does not exist.
+// Tx is a transaction on a FileStore. Tx holds the lock and an index that matches the directory.
+// Each method is atomic: a process that dies between two calls leaves a valid store. dir is nil
+// if the directory does not exist.
 type Tx struct {
 	store  *FileStore
 	mode   Mode
@@ -67,8 +68,9 @@ func (t *Tx) reservation(e entry, o Holder) Reservation {
 	return Reservation{Addr: e.addr, Owner: o, EarlierBoot: t.store.Boot.before(e.boot, e.time()), Since: e.time()}
 }
 
-// Held returns the addresses of an owner, in any order. It first looks for files that name the owner completely. If there are none, it looks
-// for files of an older host-local, which hold only the container id.
+// Held returns the addresses of an owner, in any order. Held first looks for files that name the
+// owner completely. If there are none, it looks for files of an older host-local, which hold only
+// the container id.
 func (t *Tx) Held(o Holder) ([]Reservation, error) {
 	held, err := t.heldBy(o.content(), o)
 	if err == nil && len(held) == 0 {
@@ -146,7 +148,8 @@ func (t *Tx) known(e entry) entry {
 	return e
 }
 
-// Free returns the first address from first to last, both included, that the index shows as free. The answer is a hint; only Claim decides.
+// Free returns the first address from first to last, both included, that the index shows as free.
+// The answer is a hint; only Claim decides.
 func (t *Tx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
 	a, ok, err := t.index.free(first, last)
 	if err == nil {
@@ -158,8 +161,8 @@ func (t *Tx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
 	return t.index.free(first, last)
 }
 
-// Claim reserves an address by linking a complete file into the directory. It returns false if another owner has the address; Free then no
-// longer offers it. A torn file counts as free.
+// Claim reserves an address by linking a complete file into the directory. Claim returns false if
+// another owner has the address; Free then no longer offers it. A torn file counts as free.
 func (t *Tx) Claim(o Holder, a netip.Addr) (bool, error) {
 	if err := o.Validate(); err != nil {
 		return false, err
@@ -191,8 +194,8 @@ func (t *Tx) removeTorn(name string) error {
 	return t.dir.unlink(name)
 }
 
-// Sweep scans the directory and removes torn files, which crashed processes left without an owner. Every scan also removes the temporary files
-// of linkNamed.
+// Sweep scans the directory and removes torn files, which crashed processes left without an
+// owner. Every scan also removes the temporary files of linkNamed.
 func (t *Tx) Sweep() error {
 	if t.dir == nil {
 		return nil
@@ -209,7 +212,8 @@ func (t *Tx) Sweep() error {
 	return nil
 }
 
-// Renew marks a reservation as made now and in this boot. It updates the file's time and the index.
+// Renew marks a reservation as made now and in this boot. Renew updates the file's time and the
+// index.
 func (t *Tx) Renew(r Reservation) error {
 	name := r.Addr.String()
 	if err := t.dir.touch(name); err != nil {
@@ -254,8 +258,9 @@ func (t *Tx) Release(r Reservation) error {
 	return nil
 }
 
-// Cursor returns the address that was last given out from a set, or the zero address. It reads it from last_reserved_ip.N, which the reference
-// writes too. After a crash the file may hold no address; then the search starts at the beginning.
+// Cursor returns the address that was last given out from a set, or the zero address. Cursor
+// reads it from last_reserved_ip.N, which the reference writes too. After a crash the file may
+// hold no address; then the search starts at the beginning.
 func (t *Tx) Cursor(set int) netip.Addr {
 	if t.dir == nil {
 		return netip.Addr{}
@@ -304,8 +309,9 @@ func (t *Tx) owner(a netip.Addr) (Holder, error) {
 	return ownerOf(string(f.data)), err
 }
 
-// Refresh scans the directory to correct hints that may be out of date. It returns false, without a scan, if the index comes from scans alone.
-// Callers use Refresh before they report a pool as full.
+// Refresh scans the directory to correct hints that may be out of date. Refresh returns false,
+// without a scan, if the index comes from scans alone. Callers use Refresh before they report a
+// pool as full.
 func (t *Tx) Refresh() (bool, error) {
 	if t.dir == nil || t.index.head.exact == 1 && !t.changed && !t.suspect {
 		return false, nil

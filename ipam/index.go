@@ -150,7 +150,7 @@ func readIndex(p pages, size int64) (*index, error) {
 	return x, x.head.check(size)
 }
 
-// buildIndex makes an index in memory. It has room for 50% more entries.
+// buildIndex makes an index in memory. buildIndex has room for 50% more entries.
 func buildIndex(entries []entry) *index {
 	bases := map[number]bool{}
 	for i := range entries {
@@ -220,8 +220,8 @@ func (x *index) putEntry(i uint64, e entry, used bool) error {
 
 func (x *index) home(k key) uint64 { return binary.LittleEndian.Uint64(k[:]) & (x.head.eslots - 1) }
 
-// probe calls fn for the slots from the home of k up to and including the first unused one. It
-// stops early if fn returns stop.
+// probe calls fn for the slots from the home of k up to and including the first unused one.
+// probe stops early if fn returns stop.
 func (x *index) probe(k key, fn func(i uint64, e entry, used bool) (stop bool)) error {
 	for n, i := uint64(0), x.home(k); n < x.head.eslots; n, i = n+1, (i+1)&(x.head.eslots-1) {
 		e, used, err := x.entry(i)
@@ -246,7 +246,7 @@ func (x *index) find(k key) (found []entry, err error) {
 	return found, err
 }
 
-// insert adds e. It replaces an entry with the same key and address.
+// insert adds e. insert replaces an entry with the same key and address.
 func (x *index) insert(e entry) error {
 	if 4*x.head.entries >= 3*x.head.eslots || 4*x.head.chunks >= 3*x.head.cslots {
 		return errNoRoom
@@ -265,8 +265,8 @@ func (x *index) insert(e entry) error {
 	return errors.Join(x.putEntry(at, e, true), x.mark(e.addr, true))
 }
 
-// remove deletes the entry with this key and address. It closes the gap in the hash table, so
-// probing needs no tombstones.
+// remove deletes the entry with this key and address. remove closes the gap in the hash table,
+// so probing needs no tombstones.
 func (x *index) remove(k key, a netip.Addr) error {
 	gap, found := uint64(0), false
 	err := x.probe(k, func(i uint64, e entry, used bool) bool {

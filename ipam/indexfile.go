@@ -175,7 +175,7 @@ func (t *Tx) scanFile(s *scan, name string) error {
 	return nil
 }
 
-// keep makes x the index of this transaction. It also writes x to a file for later
+// keep makes x the index of this transaction. keep also writes x to a file for later
 // transactions, if an index file is allowed.
 func (t *Tx) keep(x *index) {
 	if t.indexFD >= 0 {
@@ -238,7 +238,7 @@ func checkIndexDir(path string) error {
 	return durable.CheckDir(filepath.Clean(run), dir)
 }
 
-// createIn creates a file. It makes the directory if it is missing.
+// createIn creates a file. createIn makes the directory if it is missing.
 func createIn(path string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	fd, err := openat(unix.AT_FDCWD, path, flags, 0o600)

@@ -80,7 +80,7 @@ func (s *FileStore) warn(err error) {
 	}
 }
 
-// Begin starts a transaction and excludes other processes until Close. It waits for them as
+// Begin starts a transaction and excludes other processes until Close. Begin waits for them as
 // long as ctx allows. With Existing or ReadOnly, Begin treats a missing directory like an
 // empty store and does not create it.
 func (s *FileStore) Begin(ctx context.Context, m Mode) (tx *Tx, err error) {

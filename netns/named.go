@@ -18,7 +18,7 @@ import (
 // point.
 var lockTime = 30 * time.Second
 
-// Create makes a network namespace and binds it at path, like `ip netns add`. It makes the
+// Create makes a network namespace and binds it at path, like `ip netns add`. Create makes the
 // directory of path and shares it between mount namespaces. The namespace lives until Delete.
 func Create(path string) error {
 	if err := shareDir(filepath.Dir(path)); err != nil {

@@ -46,7 +46,7 @@ func Open(path string) (*NS, error) {
 	return n, nil
 }
 
-// Is reports whether path is a network namespace. It does not open the path.
+// Is reports whether path is a network namespace. Is does not open the path.
 func Is(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && isNS(&st)
@@ -68,7 +68,7 @@ func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(e
 // Path returns the path that Open got.
 func (n *NS) Path() string { return n.path }
 
-// Fd returns the descriptor of the namespace. It is valid until Close.
+// Fd returns the descriptor of the namespace. The descriptor is valid until Close.
 func (n *NS) Fd() int { return n.fd }
 
 // Close closes the descriptor. A second call does nothing.
@@ -126,9 +126,9 @@ func (n *NS) IsCurrent() (bool, error) {
 	return a == b, err
 }
 
-// IsOwn reports whether the namespace bound at path is the namespace of the calling thread. It
-// does not open them, so it takes a sixth of the time of Open and IsCurrent. If path is not a
-// namespace, it returns the error of Open.
+// IsOwn reports whether the namespace bound at path is the namespace of the calling thread.
+// IsOwn does not open them, so it takes a sixth of the time of Open and IsCurrent. If path is
+// not a namespace, it returns the error of Open.
 func IsOwn(path string) (bool, error) {
 	var at, own unix.Stat_t
 	if unix.Stat(path, &at) == nil && unix.Stat(current, &own) == nil && at.Dev == own.Dev { // same device: both are in nsfs
@@ -182,7 +182,7 @@ func thereAndBack(there, back int, fn func() error) error {
 	return err
 }
 
-// Worker is a thread inside a namespace. It runs functions one after the other.
+// Worker is a thread inside a namespace. Worker runs functions one after the other.
 type Worker struct {
 	calls chan call
 	once  sync.Once
@@ -193,8 +193,8 @@ type call struct {
 	done chan error
 }
 
-// NewWorker starts a thread inside n. It never uses the first thread of the process, because
-// /proc/PID/ns would then show other programs that the whole process is in n.
+// NewWorker starts a thread inside n. NewWorker never uses the first thread of the process,
+// because /proc/PID/ns would then show other programs that the whole process is in n.
 func (n *NS) NewWorker() *Worker {
 	w := &Worker{calls: make(chan call)}
 	GoOnThread(func() { w.run(n.Fd(), n.path) })
@@ -248,8 +248,8 @@ func (w *Worker) Do(fn func() error) error {
 func (w *Worker) Close() { w.once.Do(func() { close(w.calls) }) }
 
 // openFile works like os.Open, but does not register the file with the poller, which refuses
-// namespaces. This saves five system calls. It never blocks, even if the path is a FIFO or a
-// device.
+// namespaces. This saves five system calls. openFile never blocks, even if the path is a FIFO
+// or a device.
 func openFile(path string) (int, error) {
 	for {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)

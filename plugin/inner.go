@@ -12,7 +12,7 @@ import (
 )
 
 // Inner is a plugin whose configuration is part of another plugin's configuration: a member of
-// a `patchbay` list, or the plugin inside `wrap`. It is called as a runtime would call it,
+// a `patchbay` list, or the plugin inside `wrap`. Inner is called as a runtime would call it,
 // with the environment of the outer request.
 type Inner struct {
 	Type string
@@ -68,7 +68,7 @@ func (i *Inner) head() {
 	}
 }
 
-// grant writes runtimeConfig with the capabilities that the plugin declares. It removes the
+// grant writes runtimeConfig with the capabilities that the plugin declares. grant removes the
 // declaration, as a runtime must (SPEC.md, "Deriving request").
 func (i *Inner) grant(declared map[string]bool, given Given) {
 	all := given.AllCaps && len(declared) == 0

@@ -146,8 +146,9 @@ func find(list []*Plugin, name string) *Plugin {
 	return nil
 }
 
-// isSelf reports whether path is the running program. It is if it has the same inode. If an
-// installer copied the program instead of linking it, the build must be the same.
+// isSelf reports whether path is the running program. A path with the same inode is the
+// running program. If an installer copied the program instead of linking it, the build must be
+// the same.
 func isSelf(path string) bool {
 	const self = "/proc/self/exe"
 	a, err := os.Stat(self)
@@ -161,8 +162,8 @@ func isSelf(path string) bool {
 	return os.SameFile(a, b) || a.Size() == b.Size() && sameBuild(self, path)
 }
 
-// IsSelf reports whether the program at path is this program. It serves commands that check an
-// installation.
+// IsSelf reports whether the program at path is this program. IsSelf serves commands that
+// check an installation.
 func IsSelf(path string) bool { return isSelf(path) }
 
 // sameBuild compares the beginning of two programs with the same size. There are the ELF

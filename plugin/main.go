@@ -23,10 +23,10 @@ import (
 // returns 0; packages check this.
 func Main(p *Plugin) int { return MainOf(p, []*Plugin{p}) }
 
-// MainOf works like Main for a program with several plugins. It may call the plugins in all as
-// delegates within the process.
+// MainOf works like Main for a program with several plugins. MainOf may call the plugins in
+// all as delegates within the process.
 //
-// It installs no signal handler. A handler would start two threads, which costs 0.3 ms per
+// MainOf installs no signal handler. A handler would start two threads, which costs 0.3 ms per
 // call, and DEL and GC treat a terminated plugin like a killed one.
 //
 // A plugin works sequentially, so one P (the Go scheduler's processor) is enough. More of them
@@ -98,8 +98,8 @@ func call(ctx context.Context, p *Plugin, s *Session, stdio Stdio) error {
 	return nil
 }
 
-// detach rolls back an ADD if its result could not be written. It calls DEL, because the ADD
-// is committed already and the undo stack is not enough.
+// detach rolls back an ADD if its result could not be written. detach calls DEL, because the
+// ADD is committed already and the undo stack is not enough.
 func detach(ctx context.Context, p *Plugin, c *spec.Call, s *Session, out []byte) error {
 	if c.Verb != spec.Add {
 		return nil
@@ -171,13 +171,13 @@ func (p *Plugin) versionsFor(ctx context.Context, c *spec.Call, s *Session) []st
 	return slices.DeleteFunc(slices.Clone(versions), func(v string) bool { return !slices.Contains(narrow, v) })
 }
 
-// Builtin calls plugins within this process, each call in a new session. It implements
+// Builtin calls plugins within this process, each call in a new session. Builtin implements
 // invoke.Invoker, as invoke.Exec does for other programs.
 type Builtin struct {
 	NewSession func() *Session
 }
 
-// Invoke runs the call. It executes a program for a plugin that is not in this process.
+// Invoke runs the call. Invoke executes a program for a plugin that is not in this process.
 func (b *Builtin) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
 	s := b.NewSession()
 	defer s.Close()
@@ -206,6 +206,6 @@ func helper(p *Plugin, args []string, stderr io.Writer) (status int, ok bool) {
 	return 0, true
 }
 
-// SelfPath is the path of the running program, even if its file was replaced. It is the
+// SelfPath is the path of the running program, even if its file was replaced. SelfPath is the
 // Session.Self of a program whose main function calls Main or MainOf.
 const SelfPath = "/proc/self/exe"

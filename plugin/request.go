@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Request is one call of a plugin. It is valid until the call returns.
+// Request is one call of a plugin. Request is valid until the call returns.
 type Request struct {
 	*spec.Call
 	Plugin  *Plugin
@@ -24,7 +24,7 @@ type Request struct {
 	Head    *spec.Conf
 	Session *Session
 
-	// InList is what the list adds to the configuration. It is nil unless a list is being
+	// InList is what the list adds to the configuration. InList is nil unless a list is being
 	// validated.
 	InList *InList
 
@@ -40,9 +40,9 @@ type Request struct {
 // returns an error.
 type Loader interface{ Load(*Request) error }
 
-// Conf returns the configuration. It decodes it at the first call. For ADD, CHECK and STATUS,
-// the SDK refuses an invalid configuration before it calls the plugin. For DEL and GC, Conf
-// returns what could be read together with the error.
+// Conf returns the configuration. Conf decodes it at the first call. For ADD, CHECK and
+// STATUS, the SDK refuses an invalid configuration before it calls the plugin. For DEL and GC,
+// Conf returns the error together with what could be read.
 func (r *Request) Conf() (any, error) {
 	if r.conf != nil || r.Plugin.Conf == nil {
 		return r.conf, r.confErr
@@ -142,7 +142,7 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 	return r, r.place()
 }
 
-// place checks the namespace. It skips IPAM plugins, because they do not use the namespace.
+// place checks the namespace. place skips IPAM plugins, because they do not use the namespace.
 // Their caller may pass any path; upstream's README calls host-local with /dev/null. An error
 // in the configuration is reported first, because it does not depend on the namespace.
 func (r *Request) place() error {

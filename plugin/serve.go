@@ -63,9 +63,9 @@ func (r *Request) handle(ctx context.Context, outermost bool) (*spec.Result, err
 	return nil, withVersion(spec.Join(err, takeBack(ctx, r, outermost)), r.Version)
 }
 
-// takeBack rolls back a failed ADD. It discards queued work, undoes every step, and does the
-// work that the undo steps queued. It also discards the work of earlier members of a chain,
-// because the chain fails as a whole.
+// takeBack rolls back a failed ADD. takeBack discards queued work, undoes every step, and does
+// the work that the undo steps queued. takeBack also discards the work of earlier members of a
+// chain, because the chain fails as a whole.
 func takeBack(ctx context.Context, r *Request, outermost bool) error {
 	if r.Verb != spec.Add {
 		return nil
@@ -89,7 +89,7 @@ func finish(ctx context.Context, r *Request) error {
 	return r.Session.Flush(ctx)
 }
 
-// run calls the plugin's function for the verb. It turns a panic into an error of the plugin,
+// run calls the plugin's function for the verb. run turns a panic into an error of the plugin,
 // because the undo stack must still run.
 func (r *Request) run(ctx context.Context) (result *spec.Result, err error) {
 	defer func() {

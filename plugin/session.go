@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// Session is the state that all calls of one outermost request share. It knows where state is
-// stored and how delegates are called. It also holds values such as sockets and the firewall
-// transaction, which is committed once, at the end.
+// Session is the state that all calls of one outermost request share. Session knows where
+// state is stored and how delegates are called. Session also holds values such as sockets and
+// the firewall transaction, which is committed once, at the end.
 type Session struct {
 	Paths   paths.Paths
 	Plugins []*Plugin // plugins that may run in process
@@ -28,7 +28,7 @@ type Session struct {
 	Dry func(line string)
 
 	// Self is the path of a program whose main function calls Main or MainOf, usually this
-	// program. It is empty if the plugins run inside another project's program.
+	// program. Self is empty if the plugins run inside another project's program.
 	Self string
 
 	// Fault, if set, is called before every change. Only tests set it.
@@ -49,7 +49,7 @@ func NewSession(plugins []*Plugin) *Session {
 	return &Session{Paths: paths.Default(), Plugins: plugins, Stderr: os.Stderr}
 }
 
-// Value returns the session's value for key. It makes the value at the first call.
+// Value returns the session's value for key. Value makes the value at the first call.
 func (s *Session) Value(key any, make func() any) any {
 	for _, v := range s.values {
 		if v.key == key {
@@ -101,7 +101,7 @@ func (s *Session) Flush(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close ends the session. It closes everything that was opened in it, in reverse order.
+// Close ends the session. Close closes everything that was opened in it, in reverse order.
 func (s *Session) Close() {
 	for i := len(s.close) - 1; i >= 0; i-- {
 		s.close[i]()

@@ -35,8 +35,8 @@ func (s *Session) Validate(pluginType string, c *spec.Call, in InList) (doubts [
 	return doubts, nil
 }
 
-// judged returns the request with which a plugin of this process checks a configuration. It
-// returns nil for a plugin of another program.
+// judged returns the request with which a plugin of this process checks a configuration.
+// judged returns nil for a plugin of another program.
 func (s *Session) judged(pluginType string, c *spec.Call, in InList) (*Request, error) {
 	p, _, err := s.resolve(pluginType, c)
 	if err != nil || p == nil {
@@ -64,7 +64,7 @@ func (r *Request) Samples() []*spec.Result {
 	return of.Plugin.Samples(of)
 }
 
-// Own returns the plugin of this process with this type. It returns nil if the plugin is
+// Own returns the plugin of this process with this type. Own returns nil if the plugin is
 // another program or is missing.
 func (s *Session) Own(pluginType string, c *spec.Call) *Plugin {
 	p, _, _ := s.resolve(pluginType, c)

@@ -55,8 +55,9 @@ func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf
 }
 
 // vouched returns the attachments of each container for which the Docker driver holds a
-// namespace, whichever runtime made them. It skips a record that cannot be decoded. A record
-// that cannot be read is an error, because GC removes every attachment that is left out.
+// namespace, whichever runtime made them. vouched skips a record that cannot be decoded. A
+// record that cannot be read is an error, because GC removes every attachment that is left
+// out.
 func vouched(p paths.Paths, network string) (valid []spec.Attachment, err error) {
 	if _, err := os.Lstat(p.Holds()); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // the driver has never run

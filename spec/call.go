@@ -21,7 +21,7 @@ const (
 	Version Verb = "VERSION"
 )
 
-// Call is one call of a plugin. It holds the environment and the standard input. Runtimes
+// Call is one call of a plugin. Call holds the environment and the standard input. Runtimes
 // write the environment with Environ, and plugins read it with ParseEnviron; a call within the
 // process passes the Call itself.
 type Call struct {
@@ -43,7 +43,7 @@ type Call struct {
 	Config []byte // standard input
 }
 
-// Environ returns the CNI variables of c as K=V. It sets empty variables too, so that the
+// Environ returns the CNI variables of c as K=V. Environ sets empty variables too, so that the
 // plugin inherits none of them from the caller's environment.
 func (c *Call) Environ() []string {
 	env := []string{
@@ -67,9 +67,9 @@ func (c *Call) Environ() []string {
 	return env
 }
 
-// ParseEnviron reads a call from an environment. It returns an error if a variable that the
-// verb needs is missing, or if an id or interface name is malformed. It leaves Config empty.
-// The error texts are skel's.
+// ParseEnviron reads a call from an environment. ParseEnviron returns an error if a variable
+// that the verb needs is missing, or if an id or interface name is malformed. ParseEnviron
+// leaves Config empty. The error texts are skel's.
 func ParseEnviron(getenv func(string) string) (*Call, error) {
 	c := &Call{
 		Verb:        Verb(getenv("CNI_COMMAND")),
@@ -134,7 +134,7 @@ func (c *Call) missing() (names []string) {
 type Arg struct{ Key, Value string }
 
 // ParseArgs splits CNI_ARGS. Like the reference, it refuses a pair that does not have exactly
-// one '='. It accepts every key, because plugins ignore keys that they do not know; so
+// one '='. ParseArgs accepts every key, because plugins ignore keys that they do not know; so
 // IgnoreUnknown is not needed (pain 33).
 func ParseArgs(s string) ([]Arg, error) {
 	if s == "" {
@@ -152,7 +152,7 @@ func ParseArgs(s string) ([]Arg, error) {
 }
 
 // Pod returns "namespace/name" of the Kubernetes pod that CNI_ARGS names (K8S_POD_NAMESPACE,
-// K8S_POD_NAME). It returns "" if they name none, or if a value is not a valid name.
+// K8S_POD_NAME). Pod returns "" if they name none, or if a value is not a valid name.
 func Pod(args []Arg) string {
 	namespace, _ := LookupArg(args, "K8S_POD_NAMESPACE")
 	name, _ := LookupArg(args, "K8S_POD_NAME")

@@ -46,8 +46,8 @@ func valid(r *Result) (*Result, error) {
 }
 
 // usable returns an error if an address or a route's destination is missing, because no plugin
-// could use the result and the reference crashes on it. It accepts an interface index out of
-// range, as the reference does; Of then returns nil.
+// could use the result and the reference crashes on it. usable accepts an interface index out
+// of range, as the reference does; Of then returns nil.
 func (r *Result) usable() error {
 	for i, ip := range r.IPs {
 		if !ip.Address.IsValid() {
@@ -62,7 +62,7 @@ func (r *Result) usable() error {
 	return nil
 }
 
-// Validate checks a result that a plugin is about to return. It refuses what ParseResult
+// Validate checks a result that a plugin is about to return. Validate refuses what ParseResult
 // refuses, and interface indices out of range.
 func (r *Result) Validate() error {
 	for i, ip := range r.IPs {
@@ -73,7 +73,7 @@ func (r *Result) Validate() error {
 	return r.usable()
 }
 
-// Of returns the interface of an address. It returns nil if the address has no interface
+// Of returns the interface of an address. Of returns nil if the address has no interface
 // index, or one out of range.
 func (r *Result) Of(ip IPConfig) *Interface {
 	if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) {

@@ -31,8 +31,8 @@ const (
 	CodeInternal            Code = 999
 )
 
-// Error is the error object that a plugin prints. It wraps the original Go error, so errors.Is
-// works within the process.
+// Error is the error object that a plugin prints. Error wraps the original Go error, so
+// errors.Is works within the process.
 type Error struct {
 	CNIVersion string `json:"cniVersion,omitempty"`
 	Code       Code   `json:"code"`
@@ -94,8 +94,8 @@ func Join(errs ...error) error {
 	return errors.Join(errs...)
 }
 
-// ErrorCode returns the code of err. It returns 0 for nil, and CodeInternal for an error
-// without a code.
+// ErrorCode returns the code of err. ErrorCode returns 0 for nil, and CodeInternal for an
+// error without a code.
 func ErrorCode(err error) Code {
 	if err == nil {
 		return 0

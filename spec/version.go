@@ -18,8 +18,8 @@ const Current = "1.1.0"
 // documentation says 0.2.0, but no program implemented that.)
 const Legacy = "0.1.0"
 
-// Versions lists every supported version, oldest first. It is a function, because a package
-// variable would cost time before main.
+// Versions lists every supported version, oldest first. Versions is a function, because a
+// package variable would cost time before main.
 func Versions() []string {
 	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 }
@@ -45,8 +45,8 @@ func Supported(v string) bool {
 	return false
 }
 
-// Compare compares two versions. It returns a negative number if a is older than b. An empty
-// version counts as Legacy, an invalid one as 0.0.0.
+// Compare compares two versions. Compare returns a negative number if a is older than b. An
+// empty version counts as Legacy, an invalid one as 0.0.0.
 func Compare(a, b string) int {
 	x, _ := parseVersion(a)
 	y, _ := parseVersion(b)
@@ -61,8 +61,8 @@ func Compare(a, b string) int {
 // AtLeast reports whether v is equal to min or newer.
 func AtLeast(v, min string) bool { return Compare(v, min) >= 0 }
 
-// ValidateVersion returns an error unless v has the form MAJOR[.MINOR[.PATCH]]. It accepts an
-// empty version, which means Legacy.
+// ValidateVersion returns an error unless v has the form MAJOR[.MINOR[.PATCH]].
+// ValidateVersion accepts an empty version, which means Legacy.
 func ValidateVersion(v string) error {
 	_, err := parseVersion(v)
 	return err

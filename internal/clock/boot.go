@@ -30,8 +30,8 @@ func BootID(proc string) (string, error) {
 	return strings.TrimSpace(string(id[:n])), nil
 }
 
-// SinceBoot returns the time since boot (CLOCK_BOOTTIME). It includes suspended time. Setting
-// the clock does not change it.
+// SinceBoot returns the time since boot (CLOCK_BOOTTIME). SinceBoot includes suspended time.
+// Setting the clock does not change it.
 func SinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Sleep waits for d, or until ctx ends. It reports whether it waited for the whole time. If
+// Sleep waits for d, or until ctx ends. Sleep reports whether it waited for the whole time. If
 // both end at the same moment, it may return either value.
 func Sleep(ctx context.Context, d time.Duration) (whole bool) {
 	select {

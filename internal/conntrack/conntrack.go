@@ -70,8 +70,8 @@ func (c *Conn) List(f Filter) ([]Flow, error) {
 	return flows, nil
 }
 
-// Delete deletes exactly this flow, identified by its tuple, its zone and the kernel's id. It
-// accepts that the flow has already ended.
+// Delete deletes exactly this flow, identified by its tuple, its zone and the kernel's id.
+// Delete accepts that the flow has already ended.
 func (c *Conn) Delete(f Flow) error {
 	ae := netlink.NewAttributeEncoder()
 	ae.Bytes(unix.NLA_F_NESTED|ctaTupleOrig, f.tuple)

@@ -56,8 +56,8 @@ type Tuple struct {
 	Src, Dst netip.AddrPort
 }
 
-// Flow is one entry. It has the tuple of the first packet and the tuple of an answer. Without
-// NAT, the answer's tuple is the original one with both ends swapped.
+// Flow is one entry. Flow has the tuple of the first packet and the tuple of an answer.
+// Without NAT, the answer's tuple is the original one with both ends swapped.
 type Flow struct {
 	Orig, Reply Tuple
 
@@ -121,7 +121,7 @@ func (f Filter) request() (netlink.Message, error) {
 	}, err
 }
 
-// side is one end of a tuple. It has the address, the port, and the numbers of their
+// side is one end of a tuple. side has the address, the port, and the numbers of their
 // attributes and flags.
 type side struct {
 	addr     netip.Addr
@@ -132,8 +132,8 @@ type side struct {
 	portFlag uint32
 }
 
-// tuple encodes the fields that are set and returns their flags. It leaves IPv6 addresses to
-// Match, because the kernel's comparison is inverted: it drops the entries that have the
+// tuple encodes the fields that are set and returns their flags. tuple leaves IPv6 addresses
+// to Match, because the kernel's comparison is inverted: it drops the entries that have the
 // address (ctnetlink_filter_match_tuple, Linux 5.8 to at least 6.18).
 func (f Filter) tuple(ae *netlink.AttributeEncoder, t uint16, s side) (flags uint32) {
 	flags = flagProtoNum

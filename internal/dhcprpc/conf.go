@@ -95,7 +95,7 @@ type Request struct {
 	Option string `json:"option"`
 }
 
-// Parse reads a configuration. It returns an error if the section ipam is missing.
+// Parse reads a configuration. Parse returns an error if the section ipam is missing.
 func Parse(config []byte) (*IPAM, error) {
 	c := new(Conf)
 	if err := json.Unmarshal(config, c); err != nil {
@@ -141,7 +141,7 @@ type Options struct {
 	Request []uint8  `json:"request,omitempty"` // codes; if empty, the defaults of every client
 }
 
-// Options combines the options of the configuration with values from CNI_ARGS. It ignores
+// Options combines the options of the configuration with values from CNI_ARGS. Options ignores
 // malformed pairs in CNI_ARGS, and keys that the configuration does not name.
 func (c *IPAM) Options(cniArgs string) (*Options, error) {
 	out := new(Options)
@@ -240,8 +240,8 @@ func lookup(args, key string) (value string, ok bool) {
 	return value, ok
 }
 
-// Network reads only the name of the network. It serves verbs that must not fail if the rest
-// of the configuration is wrong.
+// Network reads only the name of the network. Network serves verbs that must not fail if the
+// rest of the configuration is wrong.
 func Network(config []byte) (string, error) {
 	var c struct {
 		Name string `json:"name"`

@@ -9,7 +9,7 @@ import (
 	"fmt"
 )
 
-// record is a decoded struct: a map from field names to values. It does not contain fields
+// record is a decoded struct: a map from field names to values. record does not contain fields
 // whose value is zero.
 type record map[string]any
 

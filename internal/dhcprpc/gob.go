@@ -38,8 +38,8 @@ type field struct {
 	typ  int
 }
 
-// gobWriter appends to a stream. It supports only what a call needs: structs of strings, byte
-// slices and unsigned numbers.
+// gobWriter appends to a stream. gobWriter supports only what a call needs: structs of
+// strings, byte slices and unsigned numbers.
 type gobWriter struct{ out []byte }
 
 func appendUint(b []byte, v uint64) []byte {

@@ -18,8 +18,8 @@ import (
 var ErrNotOurs = errors.New("not a state directory of ours")
 
 // CheckDir returns an error if another user can change base, or one of the nested directories
-// that below names. It accepts missing directories. base itself may be a symbolic link that an
-// operator made; CheckDir follows only links that belong to root or to us.
+// that below names. CheckDir accepts missing directories. base itself may be a symbolic link
+// that an operator made; CheckDir follows only links that belong to root or to us.
 func CheckDir(base string, below ...string) error {
 	if err := checkLink(base); err != nil {
 		return err

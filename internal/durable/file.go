@@ -67,7 +67,7 @@ func place(path string, data []byte, how how) (fd int, err error) {
 }
 
 // fill writes a file that no other process can see yet, so no other process can hold its lock.
-// It ignores an error of flock, because some file systems have no locks.
+// fill ignores an error of flock, because some file systems have no locks.
 func fill(fd int, data []byte, lock bool) error {
 	if lock {
 		_ = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
@@ -75,16 +75,16 @@ func fill(fd int, data []byte, lock bool) error {
 	return writeAll(fd, data)
 }
 
-// ErrIrregular means that path is not a regular file of acceptable size. It may be a symbolic
-// link, or a pipe without a writer.
+// ErrIrregular means that path is not a regular file of acceptable size. ErrIrregular may be a
+// symbolic link, or a pipe without a writer.
 var ErrIrregular = errors.New("not a regular file of ours")
 
 // maxSize is the size of the largest state file that Read accepts, in bytes. Callers of
 // ReadUpTo set another limit.
 const maxSize = 1 << 20
 
-// Read returns the content of a state file of at most 1 MiB. It does not follow symbolic links
-// and does not wait for pipes. If the file is missing, the error wraps fs.ErrNotExist.
+// Read returns the content of a state file of at most 1 MiB. Read does not follow symbolic
+// links and does not wait for pipes. If the file is missing, the error wraps fs.ErrNotExist.
 func Read(path string) ([]byte, error) { return ReadUpTo(path, maxSize) }
 
 // ReadUpTo works like Read with another limit in bytes. The writer must not let the file grow
@@ -112,7 +112,7 @@ func ReadUpTo(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// Open opens a file or directory and returns its descriptor. It creates a new file with mode
+// Open opens a file or directory and returns its descriptor. Open creates a new file with mode
 // 0600. An os.File would need five more system calls to register with the poller, which
 // refuses such files.
 func Open(path string, flags int) (fd int, err error) {
@@ -142,8 +142,8 @@ func readFull(fd int, data []byte) ([]byte, error) {
 	return data, nil
 }
 
-// Remove deletes path and the temporary file that a killed writer left. It accepts that they
-// are missing.
+// Remove deletes path and the temporary file that a killed writer left. Remove accepts that
+// they are missing.
 func Remove(path string) error {
 	return errors.Join(remove(path), remove(path+suffix))
 }
@@ -172,7 +172,7 @@ func writeAll(fd int, data []byte) error {
 	return nil
 }
 
-// link gives the file without a name its name. It replaces an existing file with a rename.
+// link gives the file without a name its name. link replaces an existing file with a rename.
 func link(fd int, path string, create bool) error {
 	self := fmt.Sprintf("/proc/self/fd/%d", fd)
 	err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)

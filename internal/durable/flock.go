@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// patience is how long an operation waits for a lock. It is longer than any process normally
-// holds a lock, and shorter than a runtime waits for a plugin.
+// patience is how long an operation waits for a lock. patience is longer than any process
+// normally holds a lock, and shorter than a runtime waits for a plugin.
 const patience = 30 * time.Second
 
 // These are the shortest and the longest pause between two attempts.
@@ -25,7 +25,7 @@ const (
 )
 
 // WithLockLimit limits the wait for a lock to 30 seconds and to half of the time that ctx has
-// left. It serves operations that continue without the lock, such as a DEL.
+// left. WithLockLimit serves operations that continue without the lock, such as a DEL.
 func WithLockLimit(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := patience
 	if end, ok := ctx.Deadline(); ok {

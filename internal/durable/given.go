@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadConf returns a configuration file that another program wrote. It reads a regular file,
-// or a symbolic link to one, of at most 1 MiB. It does not wait for pipes and does not open
-// devices. If the file is missing, the error wraps fs.ErrNotExist.
+// ReadConf returns a configuration file that another program wrote. ReadConf reads a regular
+// file, or a symbolic link to one, of at most 1 MiB. ReadConf does not wait for pipes and does
+// not open devices. If the file is missing, the error wraps fs.ErrNotExist.
 func ReadConf(path string) ([]byte, error) {
 	if err := regular(path, os.Stat); err != nil { // opening some devices has side effects
 		return nil, err
@@ -30,8 +30,8 @@ func ReadConf(path string) ([]byte, error) {
 	return readBounded(path, f)
 }
 
-// ReadGiven works like ReadConf for a path that the user typed. It also reads a pipe or a
-// terminal to its end, at most 1 MiB.
+// ReadGiven works like ReadConf for a path that the user typed. ReadGiven also reads a pipe or
+// a terminal to its end, at most 1 MiB.
 func ReadGiven(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock locks the file at path. It creates a missing file with mode 0600 and does not follow
+// Lock locks the file at path. Lock creates a missing file with mode 0600 and does not follow
 // symbolic links. If ctx ends before the lock is free, the error wraps the cause of ctx.
 func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -25,7 +25,7 @@ func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// LockDir locks an existing directory. It waits at most 30 seconds.
+// LockDir locks an existing directory. LockDir waits at most 30 seconds.
 func LockDir(ctx context.Context, path string) (unlock func(), err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // file gets exactly this mode, whatever the umask is. A new name is synced to the disk too.
 // For an existing name that is not necessary: after a power loss, the path has either the old
 // file or the new file, and both are complete. Like Write, WriteSynced replaces symbolic
-// links. It closes the file before it gives the file its name, so that a program can be
-// executed at once.
+// links. WriteSynced closes the file before it gives the file its name, so that a program can
+// be executed at once.
 func WriteSynced(path string, data []byte, mode fs.FileMode) error {
 	_, missing := os.Lstat(path)
 	if err := replace(path, data, mode); err != nil || missing == nil {
@@ -27,8 +27,8 @@ func WriteSynced(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// WriteDurable works like WriteSynced, but always syncs the directory too. It serves files
-// whose old content must not return after a power loss.
+// WriteDurable works like WriteSynced, but always syncs the directory too. WriteDurable serves
+// files whose old content must not return after a power loss.
 func WriteDurable(path string, data []byte, mode fs.FileMode) error {
 	if err := replace(path, data, mode); err != nil {
 		return err
@@ -46,8 +46,8 @@ func SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// replace writes a temporary file next to path and renames it. It overwrites the temporary
-// file that a killed writer left.
+// replace writes a temporary file next to path and renames it. replace overwrites the
+// temporary file that a killed writer left.
 func replace(path string, data []byte, mode fs.FileMode) error {
 	temp := path + suffix
 	err := remove(temp)

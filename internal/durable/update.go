@@ -16,7 +16,7 @@ import (
 var ErrForeign = errors.New("it is another program's")
 
 // Update is WriteDurable for a file that other programs read and watch, and may write: it
-// writes only bytes that differ, and replaces only a file that is ours. It makes the
+// writes only bytes that differ, and replaces only a file that is ours. Update makes the
 // directory, and reports whether it wrote.
 func Update(path string, data []byte, mode fs.FileMode, ours func(old []byte) bool) (changed bool, err error) {
 	old, err := ReadConf(path)

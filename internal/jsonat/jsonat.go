@@ -162,8 +162,8 @@ func (n *Node) String() string {
 	return fmt.Sprint(n.Token)
 }
 
-// Nearest returns the known word that differs from word only by a typing error. It returns ""
-// if there is none.
+// Nearest returns the known word that differs from word only by a typing error. Nearest
+// returns "" if there is none.
 func Nearest(word string, known []string) (nearest string) {
 	least := max(2, len(word)/3) + 1
 	for _, k := range known {

@@ -22,8 +22,8 @@ func (c *claims) add(block netip.Prefix, peer string) {
 	c.peers[block], c.bits[block.Bits()] = peer, true
 }
 
-// overlap returns an error if a block overlaps a claimed one. It looks up blocks of the same
-// or a shorter prefix length. It searches all blocks only if some have a longer one.
+// overlap returns an error if a block overlaps a claimed one. overlap looks up blocks of the
+// same or a shorter prefix length. overlap searches all blocks only if some have a longer one.
 func (c *claims) overlap(block netip.Prefix) error {
 	longer := false
 	for bits := range c.bits {

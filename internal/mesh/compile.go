@@ -144,7 +144,7 @@ func (c *compiler) route(p Peer, block netip.Prefix) (Route, error) {
 	return c.tunnel(p, block)
 }
 
-// direct returns a route through the peer's underlay address. It prefers an address of the
+// direct returns a route through the peer's underlay address. direct prefers an address of the
 // block's family. An IPv4 block may have an IPv6 next hop, but an IPv6 block cannot have an
 // IPv4 next hop.
 func (c *compiler) direct(p Peer, block netip.Prefix) (r Route, ok bool) {
@@ -162,7 +162,7 @@ func (c *compiler) direct(p Peer, block netip.Prefix) (r Route, ok bool) {
 }
 
 // tunnel returns a route through the tunnel device of the address family that both hosts have.
-// It adds the device's entries for the peer.
+// tunnel adds the device's entries for the peer.
 func (c *compiler) tunnel(p Peer, block netip.Prefix) (Route, error) {
 	local, remote, ok := c.ends(p)
 	if !ok {
@@ -183,7 +183,7 @@ func (c *compiler) tunnel(p Peer, block netip.Prefix) (Route, error) {
 	return Route{Dst: block, Via: hop, Link: d.Name, OnLink: true}, nil
 }
 
-// ends returns the ends of the tunnel. It chooses IPv4 if both hosts have it, so both hosts
+// ends returns the ends of the tunnel. ends chooses IPv4 if both hosts have it, so both hosts
 // choose the same family.
 func (c *compiler) ends(p Peer) (local, remote netip.Addr, ok bool) {
 	for _, v4 := range []bool{true, false} {

@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// device makes the kernel's device equal to d and returns its index. It replaces the link only
-// if the kernel cannot change what differs.
+// device makes the kernel's device equal to d and returns its index. device replaces the link
+// only if the kernel cannot change what differs.
 func (m *Mesh) device(s State, d Device) (int, error) {
 	link, err := m.conn.Link(d.Name)
 	if err == nil && !ours(link, s.mark(), d) {
@@ -181,9 +181,9 @@ func sameEntry(a, b nl.FDBEntry) bool {
 	return bytes.Equal(a.MAC, b.MAC) && a.Remote == b.Remote && a.Port == b.Port
 }
 
-// prune removes entries that belong to no peer. The device is ours, so all its entries are. It
-// looks only at the entries from before tunnels. That is enough, because tunnels changes only
-// entries of peers, which stay.
+// prune removes entries that belong to no peer. The device is ours, so all its entries are.
+// prune looks only at the entries from before tunnels. That is enough, because tunnels changes
+// only entries of peers, which stay.
 func (m *Mesh) prune(p placed) error {
 	var errs []error
 	for _, e := range p.fdb {

@@ -17,7 +17,7 @@ import (
 )
 
 // forwarding enables forwarding for the families of the networks, as the bridge plugin does.
-// It never disables forwarding.
+// forwarding never disables forwarding.
 func (s State) forwarding(ctx context.Context, env *netstate.Env) error {
 	f := netstate.Forwarding{Failed: "failed to enable forwarding"}
 	for _, x := range s.Subnets {
@@ -28,8 +28,8 @@ func (s State) forwarding(ctx context.Context, env *netstate.Env) error {
 	return err
 }
 
-// warnLegacy warns about rules that drop packets and that no rule of ours can override. It
-// warns only once.
+// warnLegacy warns about rules that drop packets and that no rule of ours can override.
+// warnLegacy warns only once.
 func (m *Mesh) warnLegacy(subnets []Subnet) {
 	var concerned []netip.Prefix
 	for _, x := range subnets {
@@ -56,8 +56,8 @@ func (x Subnet) facts() []record.Fact {
 // masquerade returns the name of the fact that masquerades the subnet.
 func (x Subnet) masquerade() string { return "masquerade-" + x.Prefix.String() }
 
-// holder is the mesh as a holder of facts. It is not an attachment, so gc does not look for a
-// container.
+// holder is the mesh as a holder of facts. holder is not an attachment, so gc does not look
+// for a container.
 type holder struct {
 	mark    mark
 	records *record.Dir
@@ -90,8 +90,8 @@ func (h holder) counted(network string) bool {
 	})
 }
 
-// take holds the wanted facts. It also restores elements that another program removed from the
-// firewall.
+// take holds the wanted facts. take also restores elements that another program removed from
+// the firewall.
 func (h holder) take(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
 	var errs []error
 	held := &netstate.Env{NFT: env.NFT, Records: h.records}

@@ -18,8 +18,8 @@ import (
 )
 
 // Look reads the kernel's routes to every peer, and what Compile needs to know about this
-// host. It fails if this host does not have one of its own underlay addresses. It also fails
-// if a peer needs WireGuard and the kernel does not have it.
+// host. Look fails if this host does not have one of its own underlay addresses. Look also
+// fails if a peer needs WireGuard and the kernel does not have it.
 func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
 	f := Facts{Reach: make(map[netip.Addr]Reach)}
 	_, err := m.conn.Sysctl("net/ipv6/conf/all/forwarding")
@@ -89,7 +89,7 @@ func (m *Mesh) addrs() ([]netlink.Addr, error) {
 	return slices.DeleteFunc(list, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }), nil
 }
 
-// own returns the host's addresses in its blocks. It stores for Watch what it looked at.
+// own returns the host's addresses in its blocks. own stores for Watch what it looked at.
 func (m *Mesh) own(blocks []netip.Prefix, addrs []netlink.Addr) map[netip.Prefix]netip.Addr {
 	out := make(map[netip.Prefix]netip.Addr)
 	for _, b := range blocks {

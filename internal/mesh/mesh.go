@@ -56,7 +56,7 @@ type Mesh struct {
 	known   map[netip.Addr]bool // the host's addresses at the last Look
 }
 
-// Open opens a socket. It changes nothing.
+// Open opens a socket. Open changes nothing.
 func Open(o Options) (*Mesh, error) {
 	conn, err := nl.Host(o.Paths.Proc)
 	if err != nil {
@@ -85,8 +85,8 @@ func (m *Mesh) Apply(ctx context.Context, self Self, peers []Peer) error {
 	return errors.Join(err, m.Sync(ctx, s))
 }
 
-// Sync changes the kernel where it differs from the state. It continues after an error and
-// joins all errors. It adds new routes before it removes old ones.
+// Sync changes the kernel where it differs from the state. Sync continues after an error and
+// joins all errors. Sync adds new routes before it removes old ones.
 func (m *Mesh) Sync(ctx context.Context, s State) error {
 	unlock, err := lock(ctx, m.opts.Paths)
 	if err != nil {
@@ -141,7 +141,7 @@ func (s State) devices() (names []string) {
 func (s State) mark() mark { return mark{s.Protocol, s.Name} }
 
 // Clear removes everything of the mesh that self names: routes, devices, facts and the record.
-// It is called when the agent is removed. The record has the protocol number of the routes.
+// Clear is called when the agent is removed. The record has the protocol number of the routes.
 // Without a record self has it: a mesh that never existed is no error, and no other mesh loses
 // its routes.
 func (m *Mesh) Clear(ctx context.Context, self Self) error {

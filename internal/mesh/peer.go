@@ -60,8 +60,9 @@ type Subnet struct {
 	Network string // for readers of rules and errors
 	Prefix  netip.Prefix
 
-	// Masquerade gives packets that leave the range the host's address. It serves attachments
-	// without their own masquerade, which come from the configuration of an earlier release.
+	// Masquerade gives packets that leave the range the host's address. Masquerade serves
+	// attachments without their own masquerade, which come from the configuration of an earlier
+	// release.
 	Masquerade bool
 
 	// Unsettled keeps such a masquerade if it exists, because an ADD with that configuration may
@@ -129,8 +130,8 @@ func (s Self) withDefaults() Self {
 	return s
 }
 
-// VTEP returns the Ethernet address of a host's end of the tunnel. It is locally administered
-// and depends only on the id.
+// VTEP returns the Ethernet address of a host's end of the tunnel. The address is locally
+// administered and depends only on the id.
 func VTEP(id string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte("patchbay vtep\x00" + id))
 	return append(net.HardwareAddr{0x02}, sum[:5]...)
@@ -159,9 +160,9 @@ func Overhead(t Transport, underlay netip.Addr) int {
 	return bytes
 }
 
-// ContainerMTU returns the MTU for containers, in bytes. It depends on the uplink's MTU and on
-// the host's underlay addresses. With this MTU, packets fit every transport that the network
-// may use.
+// ContainerMTU returns the MTU for containers, in bytes. ContainerMTU depends on the uplink's
+// MTU and on the host's underlay addresses. With this MTU, packets fit every transport that
+// the network may use.
 func ContainerMTU(uplink int, t Transport, underlay []netip.Addr) int {
 	if t == Routes {
 		return uplink

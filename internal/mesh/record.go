@@ -21,13 +21,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// recordDir is a directory in the run directory. It has a file for each wanted mesh.
+// recordDir is a directory in the run directory. recordDir has a file for each wanted mesh.
 const recordDir = "mesh"
 
 // recordSchema is the version of the record's format. This program does not read a newer one.
 const recordSchema = 1
 
-// note is the record of a mesh. It is written before the first change and removed after the
+// note is the record of a mesh. note is written before the first change and removed after the
 // last one.
 type note struct {
 	Schema   int    `json:"schema"`
@@ -47,7 +47,7 @@ func (n *note) stands() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// mark identifies the devices and facts of a mesh. It is enough to find all objects of the
+// mark identifies the devices and facts of a mesh. mark is enough to find all objects of the
 // mesh.
 type mark struct {
 	protocol uint8

@@ -18,8 +18,8 @@ import (
 // replace such a route.
 var ErrForeignRoute = errors.New("a foreign route is in the way")
 
-// routes makes our routes in the kernel equal to the state. It first adds and changes routes,
-// each in one step. Then it removes routes that are no longer wanted.
+// routes makes our routes in the kernel equal to the state. routes first adds and changes
+// routes, each in one step. Then it removes routes that are no longer wanted.
 func (m *Mesh) routes(s State) error {
 	have, err := m.ourRoutes(s.Protocol)
 	if err != nil {
@@ -62,9 +62,9 @@ type existing struct {
 	stale bool // no longer wanted
 }
 
-// ensure adds or replaces a route and marks the existing one as wanted. It marks the existing
-// route even if it cannot change it. The existing route may still carry the part of the block
-// that a foreign route does not cover.
+// ensure adds or replaces a route and marks the existing one as wanted. ensure marks the
+// existing route even if it cannot change it. The existing route may still carry the part of
+// the block that a foreign route does not cover.
 func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
 	if have != nil {
 		have.stale = false
@@ -86,10 +86,10 @@ func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
 	return err
 }
 
-// foreign reads the kernel's route into a block. It returns an error if a route of another
-// program covers the same block or a part of it. It also returns an error if the network of a
-// local link contains the block, because packets for neighbours on that link would go to a
-// peer.
+// foreign reads the kernel's route into a block. foreign returns an error if a route of
+// another program covers the same block or a part of it. foreign also returns an error if the
+// network of a local link contains the block, because packets for neighbours on that link
+// would go to a peer.
 func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
 	a := dst.Addr()
 	if !dst.IsSingleIP() {

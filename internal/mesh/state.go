@@ -46,13 +46,13 @@ type Route struct {
 	Via    netip.Addr // may be IPv4 or IPv6
 	Link   string
 	OnLink bool // Via is on the link, but no other route tells the kernel so
-	// Src is the source address for programs on this host. It is the host's address in the
+	// Src is the source address for programs on this host. Src is the host's address in the
 	// network, if it has one. If the programs used the underlay address, their packets would
 	// arrive at the other host from outside the network, and a FORWARD policy would drop them
 	// there.
 	Src netip.Addr
 
-	// Refused is a route for a whole range, which sends packets nowhere. It has no Via and
+	// Refused is a route for a whole range, which sends packets nowhere. Refused has no Via and
 	// no Link.
 	Refused bool
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// validate checks the description of this host. It trusts no value, because values come from a
-// configuration and, through a store, from other hosts.
+// validate checks the description of this host. validate trusts no value, because values come
+// from a configuration and, through a store, from other hosts.
 func (s Self) validate() error {
 	if err := spec.ValidateIfName(s.Device + "6"); err != nil {
 		return fmt.Errorf("device %q: %w", s.Device, err)
@@ -93,7 +93,7 @@ func within(addrs []netip.Addr, subnets []Subnet) error {
 	return nil
 }
 
-// apart leaves out networks with a range that no host can use. It also leaves out networks
+// apart leaves out networks with a range that no host can use. apart also leaves out networks
 // that contain an underlay address of this host, because they cannot work here; the other
 // networks can. If two networks overlap, it returns an error, because it is not clear to which
 // network a block belongs.

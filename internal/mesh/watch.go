@@ -36,8 +36,9 @@ func (m *Mesh) remember(s State) {
 	m.depends = names
 }
 
-// concerns reports whether the State uses a link. It compares name and index: a link that was
-// created again has the same name, and an event about a deleted link has the same index.
+// concerns reports whether the State uses a link. concerns compares name and index: a link
+// that was created again has the same name, and an event about a deleted link has the same
+// index.
 func (m *Mesh) concerns(name string, index int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,15 +66,15 @@ func (m *Mesh) moved(u netlink.AddrUpdate) bool {
 	return slices.Contains(m.uplinks, u.LinkIndex) || slices.ContainsFunc(m.blocks, func(b netip.Prefix) bool { return b.Contains(a) })
 }
 
-// Watch calls changed after each change that may require a Sync. It watches the links that the
-// last Sync used, the links with underlay addresses, the routes through them, default routes,
-// and the host's addresses that matter. For example, the kernel removes our routes when an
-// uplink goes down, and an uplink may get another address or MTU.
+// Watch calls changed after each change that may require a Sync. Watch watches the links that
+// the last Sync used, the links with underlay addresses, the routes through them, default
+// routes, and the host's addresses that matter. For example, the kernel removes our routes
+// when an uplink goes down, and an uplink may get another address or MTU.
 //
 // Watch calls changed from one goroutine. The caller should wait a moment before it syncs,
 // because changes come in bursts. Watch also reports the changes that Sync makes; the Sync
 // after that writes nothing. Watch returns when ctx ends, or with an error if it cannot read
-// the kernel's events. It may run at the same time as Sync.
+// the kernel's events. Watch may run at the same time as Sync.
 func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
 	links, routes, addrs := make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.AddrUpdate)

@@ -34,7 +34,7 @@ type Keys struct {
 	Private Secret
 }
 
-// Secret is a private key. It is never printed.
+// Secret is a private key. Secret is never printed.
 type Secret [32]byte
 
 // String hides the key.
@@ -43,10 +43,10 @@ func (Secret) String() string { return "(private key)" }
 // GoString hides the key.
 func (Secret) GoString() string { return "(private key)" }
 
-// Wire is the desired WireGuard device. It has one address in each block of this host: the
+// Wire is the desired WireGuard device. Wire has one address in each block of this host: the
 // first one, which IPAM plugins never give to a container. Processes of the host and
-// masqueraded packets leave with it, because the other end accepts nothing that is not in
-// our blocks.
+// masqueraded packets leave with it, because the other end accepts nothing that is not in our
+// blocks.
 type Wire struct {
 	Name  string
 	Key   Key

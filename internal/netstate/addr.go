@@ -55,7 +55,7 @@ func (a Addr) message() *netlink.Addr {
 	return &netlink.Addr{IPNet: nl.IPNet(a.Prefix), Flags: a.flags()}
 }
 
-// Ensure adds the address. It fails if the link has the address already.
+// Ensure adds the address. Ensure fails if the link has the address already.
 func (a Addr) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(a.Where, a.Link)
 	if err != nil {

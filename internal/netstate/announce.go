@@ -16,11 +16,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Announce tells neighbours the addresses of a link in the sandbox. It makes the kernel send
-// gratuitous ARP and neighbour advertisements (arp_notify, ndisc_notify). The kernel sends
-// them by itself when the link goes up. But at that time the bridge's port does not forward
-// yet, so no neighbour receives them. Announce sets the link's Ethernet address to its current
-// value, which makes the kernel send them again.
+// Announce tells neighbours the addresses of a link in the sandbox. Announce makes the kernel
+// send gratuitous ARP and neighbour advertisements (arp_notify, ndisc_notify). The kernel
+// sends them by itself when the link goes up. But at that time the bridge's port does not
+// forward yet, so no neighbour receives them. Announce sets the link's Ethernet address to its
+// current value, which makes the kernel send them again.
 //
 // A broadcast costs 2 us for each port of the bridge. Therefore Ensure does not always
 // announce if Gateway is set. Gateway is the host's link to which containers send. Then Ensure
@@ -41,7 +41,7 @@ func (a Announce) String() string {
 	return s
 }
 
-// Ensure announces the addresses. It has nothing to undo.
+// Ensure announces the addresses. Ensure has nothing to undo.
 func (a Announce) Ensure(_ context.Context, env *Env) (Undo, error) {
 	needed, err := a.needed(env)
 	if err != nil || !needed {
@@ -85,9 +85,9 @@ func (a Announce) Diff(context.Context, *Env) (string, error) { return "", nil }
 // unplugged cable must not delay the ADD.
 const announceTime = 100 * time.Millisecond
 
-// Advertise announces the addresses of a sandbox's link on a shared segment. It sends more
-// than the kernel does with arp_notify and ndisc_notify (see nl.Conn.Announce). A failure is
-// only a warning.
+// Advertise announces the addresses of a sandbox's link on a shared segment. Advertise sends
+// more than the kernel does with arp_notify and ndisc_notify (see nl.Conn.Announce). A failure
+// is only a warning.
 type Advertise struct {
 	Link  string
 	Addrs []netip.Addr
@@ -98,7 +98,7 @@ func (a Advertise) String() string {
 	return fmt.Sprintf("sandbox: announce %s on %s (gratuitous ARP, neighbour advertisement)", spaced(a.Addrs), a.Link)
 }
 
-// Ensure waits for the carrier and announces the addresses. It has nothing to undo.
+// Ensure waits for the carrier and announces the addresses. Ensure has nothing to undo.
 func (a Advertise) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	link, err := env.Sandbox.Link(a.Link)
 	if err != nil {
@@ -118,7 +118,7 @@ func (a Advertise) Ensure(ctx context.Context, env *Env) (Undo, error) {
 
 func running(l netlink.Link) bool { return l.Attrs().Flags&net.FlagRunning != 0 }
 
-// wait returns when the link can send frames. It returns an error if the link does not get
+// wait returns when the link can send frames. wait returns an error if the link does not get
 // there in time.
 func (a Advertise) wait(ctx context.Context, conn *nl.Conn, index int) error {
 	up, err := untilLinks(ctx, conn, announceTime, func() (bool, error) {

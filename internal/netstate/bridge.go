@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Bridge is a bridge on the host. It belongs to the network and not to an attachment. So no
-// DEL removes it, and Ensure does not change an existing bridge beyond what its fields say.
+// Bridge is a bridge on the host. Bridge belongs to the network and not to an attachment. So
+// no DEL removes it, and Ensure does not change an existing bridge beyond what its fields say.
 type Bridge struct {
 	Name string
 	MTU  int // MTU of a new bridge, in bytes; 0 means the kernel's default
@@ -110,7 +110,7 @@ func setMAC(env *Env, link netlink.Link, mac net.HardwareAddr) error {
 	return nil
 }
 
-// make creates the bridge. It accepts that another process creates the bridge first.
+// make creates the bridge. make accepts that another process creates the bridge first.
 func (b Bridge) make(env *Env) (netlink.Link, error) {
 	br := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
 	br.Name, br.MTU, br.HardwareAddr, br.Flags = b.Name, b.MTU, b.MAC, net.FlagUp
@@ -133,8 +133,8 @@ func (b Bridge) make(env *Env) (netlink.Link, error) {
 }
 
 // Diff reports whether the bridge is missing or down, or has another MAC than in the previous
-// result. It reports missing promiscuous mode if the configuration asks for it. It does not
-// report promiscuous mode that another program, such as tcpdump, switched on.
+// result. Diff reports missing promiscuous mode if the configuration asks for it. Diff does
+// not report promiscuous mode that another program, such as tcpdump, switched on.
 func (b Bridge) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, b.Name)
 	switch {
@@ -175,8 +175,8 @@ func (p Port) String() string {
 	return fmt.Sprintf("host: ip link set %s master %s%s", p.Link, p.Bridge, portText(p.PortFlags))
 }
 
-// Ensure attaches the link to the bridge. It has nothing to undo, because the link itself is
-// deleted.
+// Ensure attaches the link to the bridge. Ensure has nothing to undo, because the link itself
+// is deleted.
 func (p Port) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {

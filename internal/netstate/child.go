@@ -91,7 +91,7 @@ func (c Child) explain(err error) error {
 }
 
 // adopt sets the link's name and our mark in one message, so no program sees the name without
-// the mark. It sets the Ethernet address too, because a passthru macvlan starts with its
+// the mark. adopt sets the Ethernet address too, because a passthru macvlan starts with its
 // master's address.
 func (c Child) adopt(env *Env) error {
 	link, err := env.Sandbox.Link(c.Temp)

@@ -56,7 +56,7 @@ func (d *Differences) Sentence() string {
 	return enumerate(what) + " are"
 }
 
-// What lists the lost objects, each once, published ports first. It leaves out the owner's
+// What lists the lost objects, each once, published ports first. What leaves out the owner's
 // mark if anything else is lost.
 func (d *Differences) What() (what []string) {
 	mark := nft.Owner("", "").Meaning().What

@@ -23,7 +23,7 @@ type Element struct{ nft.Element }
 // String describes the element in a sentence. The record has its bytes.
 func (e Element) String() string { return "host: firewall: " + e.Meaning().Does }
 
-// Ensure queues the element. It has nothing to undo, because a failed request discards the
+// Ensure queues the element. Ensure has nothing to undo, because a failed request discards the
 // queue.
 func (e Element) Ensure(_ context.Context, env *Env) (Undo, error) {
 	if env.Taken == nil {
@@ -157,14 +157,15 @@ func accepted(f record.Fact, subnets ...netip.Prefix) []iptnft.Source {
 }
 
 // ReleaseFact removes o from the holders of a fact. If o was the last holder, ReleaseFact
-// first calls before (if given), then starts the removal of the fact's elements. It does both
-// while it holds the fact's lock. It does not wait until the elements have expired; the Commit
-// at the end of the session does. Another process that adds one of them meanwhile waits until
-// the element is gone.
+// first calls before (if given), then starts the removal of the fact's elements. ReleaseFact
+// does both while it holds the fact's lock. ReleaseFact does not wait until the elements have
+// expired; the Commit at the end of the session does. Another process that adds one of them
+// meanwhile waits until the element is gone.
 //
 // The subnets of networks may be nested, and a set holds only the widest range. So when
-// ReleaseFact removes a range, it queues the ranges of other facts inside it again. It leaves
-// all other facts alone, because other processes may release them at the same time.
+// ReleaseFact removes a range, it queues the ranges of other facts inside it again.
+// ReleaseFact leaves all other facts alone, because other processes may release them at the
+// same time.
 func ReleaseFact(ctx context.Context, s *record.Dir, name string, o owner.Key, fw *nft.Conn, before ...func(record.Fact) error) error {
 	return s.Release(ctx, name, o, func(f record.Fact) error {
 		for _, fn := range before {
@@ -267,7 +268,7 @@ func (a Accepted) extra() nft.Extra { return iptnft.Accept(a.sources(), a.AdminC
 // String names the accepted addresses.
 func (a Accepted) String() string { return "host: firewall: " + a.extra().String() }
 
-// Ensure queues the rules. It has nothing to undo, because a failed request discards the
+// Ensure queues the rules. Ensure has nothing to undo, because a failed request discards the
 // queue.
 func (a Accepted) Ensure(_ context.Context, env *Env) (Undo, error) {
 	env.NFT.Queue(a.extra())
@@ -288,8 +289,8 @@ func (a Accepted) Lost(_ context.Context, env *Env) (lost []Lost, err error) {
 	return lost, err
 }
 
-// AllAccepted reports whether the addresses of all records are accepted. It reads the rules
-// only once, so it is faster than a look for each record.
+// AllAccepted reports whether the addresses of all records are accepted. AllAccepted reads the
+// rules only once, so it is faster than a look for each record.
 func AllAccepted(env *Env, records []*record.Record) (bool, error) {
 	byAdmin := make(map[string][]iptnft.Source)
 	for _, rec := range records {

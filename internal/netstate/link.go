@@ -176,8 +176,8 @@ func findVeth(env *Env, w Where, name string, mac net.HardwareAddr) (link netlin
 	return link, "", nil
 }
 
-// DeleteLink deletes a link. It accepts that the link is missing. The kernel takes 15-20 ms
-// for a deletion (RCU), so delete only one end of a pair.
+// DeleteLink deletes a link. DeleteLink accepts that the link is missing. The kernel takes
+// 15-20 ms for a deletion (RCU), so delete only one end of a pair.
 func DeleteLink(c *nl.Conn, link netlink.Link) error {
 	if err := c.LinkDel(link); err != nil && !nl.IsNotFound(err) {
 		return fmt.Errorf("failed to delete %q: %w", link.Attrs().Name, err)

@@ -28,7 +28,7 @@ type Object interface {
 	// Ensure creates or changes the object. undo reverts what Ensure changed; it is nil if Ensure
 	// changed nothing. If Ensure fails, it has already reverted its own changes.
 	Ensure(ctx context.Context, env *Env) (undo Undo, err error)
-	// Diff says how the kernel differs from the object. It returns "" if the kernel does not
+	// Diff says how the kernel differs from the object. Diff returns "" if the kernel does not
 	// differ.
 	Diff(ctx context.Context, env *Env) (string, error)
 }
@@ -55,7 +55,7 @@ type Env struct {
 	NFT     *nft.Conn
 
 	// Records stores the facts that attachments share, and notes about what was made for a
-	// network. It may be nil if the state has no Fact; then nothing is noted.
+	// network. Records may be nil if the state has no Fact; then nothing is noted.
 	Records *record.Dir
 
 	// Warn receives failures that do not fail the request, such as a sysctl that cannot be
@@ -66,7 +66,7 @@ type Env struct {
 	// attachment takes the element over.
 	Taken func(*nft.TakenError) error
 
-	// First is called before an attachment becomes the first holder of a fact. It may be nil.
+	// First is called before an attachment becomes the first holder of a fact. First may be nil.
 	First func(*record.Fact) error
 
 	// AddTap creates a tap in a process with another security label. If it is nil, this process
@@ -84,7 +84,7 @@ func (e *Env) Conn(w Where) *nl.Conn {
 	return e.Sandbox
 }
 
-// Link returns a link. It reads each link from the kernel only once.
+// Link returns a link. Link reads each link from the kernel only once.
 func (e *Env) Link(w Where, name string) (netlink.Link, error) {
 	if l, ok := e.links[w][name]; ok {
 		return l, nil

@@ -122,7 +122,7 @@ func gatewayText(gw netip.Addr) string {
 	return gw.String()
 }
 
-// Diff reports whether the route to the destination through the gateway is missing. It looks
+// Diff reports whether the route to the destination through the gateway is missing. Diff looks
 // in Table. If Table is 0, it looks in every table, because a later plugin (sbr, vrf) may have
 // moved the route.
 func (r Route) Diff(_ context.Context, env *Env) (string, error) {
@@ -239,9 +239,9 @@ func (w Reached) String() string { return fmt.Sprintf("host: reach %s by %s", w.
 // Ensure does nothing, because these routes come with the host's addresses.
 func (Reached) Ensure(context.Context, *Env) (Undo, error) { return nil, nil }
 
-// Diff reports that no route exists or that the route uses another link. It reports neither a
-// link that is down nor a missing address, because other objects do. It skips a link in a VRF,
-// which has its own routes.
+// Diff reports that no route exists or that the route uses another link. Diff reports neither
+// a link that is down nor a missing address, because other objects do. Diff skips a link in a
+// VRF, which has its own routes.
 func (w Reached) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, w.Link)
 	if err != nil || link.Attrs().MasterIndex != 0 || link.Attrs().RawFlags&unix.IFF_UP == 0 {

@@ -18,7 +18,7 @@ import (
 )
 
 // Sysctls are kernel settings of one namespace. Ensure enters the namespace once for all of
-// them. It does not write a value that is already set.
+// them. Sysctls does not write a value that is already set.
 type Sysctls struct {
 	Where Where
 	List  []nl.Setting
@@ -79,7 +79,7 @@ func ignoreMissing(_ nl.Setting, err error) error {
 	return err
 }
 
-// Diff compares the needed settings. It skips the others, because operators and the tuning
+// Diff compares the needed settings. Diff skips the others, because operators and the tuning
 // plugin may change them.
 func (s Sysctls) Diff(_ context.Context, env *Env) (string, error) {
 	if s.Needed == "" {
@@ -132,7 +132,7 @@ func (i IPv6) sysctls(list []LinkIPv6) Sysctls {
 func (i IPv6) String() string { return i.sysctls(i.List).String() }
 
 // Ensure writes the values that differ. If a link has no IPv6, Ensure still writes a needed
-// setting, so that the kernel reports the error. It skips other settings of such a link.
+// setting, so that the kernel reports the error. Ensure skips other settings of such a link.
 func (i IPv6) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	list, err := i.differing(env)
 	if err != nil || len(list) == 0 {
@@ -155,7 +155,7 @@ func (i IPv6) differing(env *Env) (list []LinkIPv6, err error) {
 	return list, nil
 }
 
-// Diff reports whether IPv6 is disabled although it is needed. It skips the other settings,
+// Diff reports whether IPv6 is disabled although it is needed. Diff skips the other settings,
 // because operators and the tuning plugin may change them.
 func (i IPv6) Diff(_ context.Context, env *Env) (string, error) {
 	list, err := i.differing(env)
@@ -206,7 +206,7 @@ func (f Forwarding) String() string {
 	return s.String()
 }
 
-// Ensure reads the setting over netlink. It writes the sysctl only if necessary.
+// Ensure reads the setting over netlink. Ensure writes the sysctl only if necessary.
 func (f Forwarding) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	s := Sysctls{Where: Host, Needed: f.Failed}
 	for _, family := range f.families() {

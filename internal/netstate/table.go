@@ -40,7 +40,7 @@ func (Table) Ensure(context.Context, *Env) (Undo, error) { return nil, nil }
 // mostChanges is how many changes of a table a sentence lists.
 const mostChanges = 3
 
-// Diff lists the changes of the table. It skips a table that a newer program made.
+// Diff lists the changes of the table. Diff skips a table that a newer program made.
 func (t Table) Diff(_ context.Context, env *Env) (string, error) {
 	diffs, err := env.NFT.VerifyTable(t.family())
 	var newer *nft.NewerSchemaError

@@ -50,7 +50,7 @@ func (p PortVLANs) String() string {
 	return fmt.Sprintf("host: bridge vlan dev %s: %s", p.Link, strings.Join(words, ", "))
 }
 
-// Ensure sets the VLANs. It has nothing to undo, because they are deleted with the link.
+// Ensure sets the VLANs. Ensure has nothing to undo, because they are deleted with the link.
 func (p PortVLANs) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -97,8 +97,8 @@ func (p PortVLANs) removeDefault(env *Env, link netlink.Link) error {
 	return err
 }
 
-// Diff reports which VLANs the port lacks. It reads the VLANs of all ports, because the kernel
-// has no other request. Only a CHECK of a port with VLANs pays for this.
+// Diff reports which VLANs the port lacks. Diff reads the VLANs of all ports, because the
+// kernel has no other request. Only a CHECK of a port with VLANs pays for this.
 func (p PortVLANs) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {

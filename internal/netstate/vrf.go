@@ -18,10 +18,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// vrfAlias marks a VRF that we made. It names no owner, because attachments share the VRF.
+// vrfAlias marks a VRF that we made. vrfAlias names no owner, because attachments share the
+// VRF.
 const vrfAlias = "patchbay: vrf"
 
-// VRF is a virtual router in the sandbox (Linux >= 4.3). It is a link whose members use a
+// VRF is a virtual router in the sandbox (Linux >= 4.3). VRF is a link whose members use a
 // separate routing table.
 type VRF struct {
 	Name  string
@@ -117,7 +118,7 @@ func DeleteEmptyVRF(c *nl.Conn, name string, anyway bool) error {
 
 // Member puts a link of the sandbox into a VRF. For this the kernel sets the link down and up
 // again, and so drops routes and addresses. Ensure restores the link's routes in the VRF's
-// table. It also restores the link's global IPv6 addresses, which the kernel drops unless
+// table. Member also restores the link's global IPv6 addresses, which the kernel drops unless
 // keep_addr_on_down is set.
 type Member struct{ Link, VRF string }
 

@@ -173,8 +173,8 @@ func (a Answering) Diff(context.Context, *Env) (string, error) { return "", nil 
 // socket loses events when its buffer overflows.
 const lostEvent = 50 * time.Millisecond
 
-// untilLinks runs until with the events of a namespace's links and a time limit. It starts to
-// listen before the first question, so it misses no event.
+// untilLinks runs until with the events of a namespace's links and a time limit. untilLinks
+// starts to listen before the first question, so it misses no event.
 func untilLinks(ctx context.Context, conn *nl.Conn, most time.Duration, ask func() (bool, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -198,8 +198,8 @@ func untilAddrs(ctx context.Context, conn *nl.Conn, most time.Duration, ask func
 	return until(ctx, events, ask)
 }
 
-// handle returns the namespace of a connection in the netlink library's type. It returns nil
-// for the namespace of the process.
+// handle returns the namespace of a connection in the netlink library's type. handle returns
+// nil for the namespace of the process.
 func handle(conn *nl.Conn) *vnetns.NsHandle {
 	if conn.NS == nil {
 		return nil
@@ -229,8 +229,8 @@ func until[T any](ctx context.Context, events <-chan T, ask func() (bool, error)
 	}
 }
 
-// unsubscribe ends a subscription of the netlink library. It reads the remaining events,
-// because the library's goroutine would otherwise block for ever on the last one.
+// unsubscribe ends a subscription of the netlink library. unsubscribe reads the remaining
+// events, because the library's goroutine would otherwise block for ever on the last one.
 func unsubscribe[T any](events <-chan T, done chan<- struct{}) {
 	close(done)
 	for range events { // discard

@@ -41,10 +41,10 @@ func (p plan) empty() bool {
 	return len(p.lengths)+len(p.add)+len(p.delete)+len(p.expire)+len(p.extras) == 0
 }
 
-// Commit reads the kernel's state and applies the queue in one transaction. It creates missing
-// tables and upgrades older ones. It returns when every change is visible. A removal by expiry
-// becomes visible after a tick of the kernel's clock (2-5 ms). If Commit fails, it has changed
-// nothing. In both cases the queue is empty afterwards.
+// Commit reads the kernel's state and applies the queue in one transaction. Commit creates
+// missing tables and upgrades older ones. Commit returns when every change is visible. A
+// removal by expiry becomes visible after a tick of the kernel's clock (2-5 ms). If Commit
+// fails, it has changed nothing. In both cases the queue is empty afterwards.
 //
 // The error is *TakenError, *NewerSchemaError, or the kernel's error together with the message
 // that caused it (errors.Is with a syscall.Errno works).
@@ -55,9 +55,9 @@ func (c *Conn) Commit(ctx context.Context) error {
 	return c.settle()
 }
 
-// Start works like Commit, but does not wait for removals. It serves a DEL that deletes a link
-// in the meantime. Before another owner may get what was removed, call Commit with an empty
-// queue.
+// Start works like Commit, but does not wait for removals. Start serves a DEL that deletes a
+// link in the meantime. Before another owner may get what was removed, call Commit with an
+// empty queue.
 func (c *Conn) Start(ctx context.Context) error {
 	defer c.Discard()
 	if !c.Pending() {
@@ -75,8 +75,8 @@ func (c *Conn) Start(ctx context.Context) error {
 }
 
 // commit tries a transaction. If another process changed the kernel's state in between, it
-// reads the state and tries again. It does the same after an overflow of the socket (ENOBUFS),
-// because the kernel may have applied the transaction.
+// reads the state and tries again. commit does the same after an overflow of the socket
+// (ENOBUFS), because the kernel may have applied the transaction.
 func (c *Conn) commit(ctx context.Context) error {
 	const tries = 5
 	for try := 1; ; try++ {
@@ -147,9 +147,9 @@ func (c *Conn) try(ctx context.Context) error {
 	return nil
 }
 
-// messages builds the transaction. It adds elements of attachments with NLM_F_EXCL. Without
-// the flag, the kernel would accept an element even if another owner added the same key after
-// we looked.
+// messages builds the transaction. messages adds elements of attachments with NLM_F_EXCL.
+// Without the flag, the kernel would accept an element even if another owner added the same
+// key after we looked.
 func (p plan) messages() ([]netlink.Message, error) {
 	msgs, err := encode(p.encode)
 	if err != nil {

@@ -52,7 +52,7 @@ func (c *Conditions) parse() (v4, v6 match, err error) {
 	return v4, v6, errors.Join(err4, err6)
 }
 
-// ID is part of the names of the chain and the maps. It is a hash of the network and its
+// ID is part of the names of the chain and the maps. ID is a hash of the network and its
 // conditions. So after a change of the conditions, the old and the new chain exist next to
 // each other for a while.
 func (c *Conditions) ID() string {

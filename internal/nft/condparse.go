@@ -175,8 +175,8 @@ func (p *condParser) addr(source, not bool, value string) error {
 	return nil
 }
 
-// iface compiles a comparison of an interface name. It compares a complete name with its final NUL, and for "eth*"
-// or "eth+" only the part before the sign.
+// iface compiles a comparison of an interface name. iface compares a complete name with its final
+// NUL, and for "eth*" or "eth+" only the part before the sign.
 func (p *condParser) iface(not bool, value string) error {
 	prefix, star := strings.CutSuffix(value, "*")
 	prefix, plus := strings.CutSuffix(prefix, "+")

@@ -50,7 +50,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// dial opens the socket. It sets ExtendedAcknowledge so that the kernel adds a text to its
+// dial opens the socket. dial sets ExtendedAcknowledge so that the kernel adds a text to its
 // errors.
 func (c *Conn) dial() error {
 	if c.lib != nil {
@@ -72,7 +72,7 @@ func (c *Conn) dial() error {
 // buffer is the default size of a socket's buffer (net.core.{r,w}mem_default).
 const buffer = 200 << 10
 
-// send sends one transaction. It returns the kernel's errors, each with the message that
+// send sends one transaction. send returns the kernel's errors, each with the message that
 // caused it. The kernel has processed everything when the system call returns, so send reads
 // answers until none is left.
 func (c *Conn) send(msgs []netlink.Message) error {

@@ -50,10 +50,10 @@ type Element struct {
 	leaving bool // the timeout comes from one of our removals
 }
 
-// same reports whether two elements have the same owner and the same data. It ignores the rest
-// of the comments, which is only for people. If it did not, two networks that share a bridge
-// would replace each other's elements at each ADD, and every process would wait for RCU each
-// time.
+// same reports whether two elements have the same owner and the same data. same ignores the
+// rest of the comments, which is only for people. If it did not, two networks that share a
+// bridge would replace each other's elements at each ADD, and every process would wait for RCU
+// each time.
 func (e Element) same(o Element) bool {
 	mine, ok1 := OwnerOf(e.Comment)
 	theirs, ok2 := OwnerOf(o.Comment)
@@ -65,8 +65,8 @@ func (e Element) SameKey(o Element) bool {
 	return e.Set == o.Set && bytes.Equal(e.Key, o.Key) && bytes.Equal(e.KeyEnd, o.KeyEnd)
 }
 
-// ofAnother reports whether have, found under e's key, belongs to another owner. It compares
-// the owners in the comments; if one has no owner, it compares the data.
+// ofAnother reports whether have, found under e's key, belongs to another owner. ofAnother
+// compares the owners in the comments; if one has no owner, it compares the data.
 func (e Element) ofAnother(have Element) bool {
 	mine, ok1 := OwnerOf(e.Comment)
 	theirs, ok2 := OwnerOf(have.Comment)
@@ -114,8 +114,8 @@ func OwnerOf(comment string) (key string, ok bool) {
 	return key, ok && owner.Key(key).Valid()
 }
 
-// cleanComment replaces characters that nft cannot read back. It cuts the text after a
-// complete rune.
+// cleanComment replaces characters that nft cannot read back. cleanComment cuts the text after
+// a complete rune.
 func cleanComment(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == '"' || r == 0x7f || r == utf8.RuneError {

@@ -70,7 +70,7 @@ func (c *Conn) settle() error {
 	return nil
 }
 
-// gone waits until the elements no longer exist. It returns those that still exist at the
+// gone waits until the elements no longer exist. gone returns those that still exist at the
 // deadline.
 func (c *Conn) gone(elems []Element) ([]Element, error) {
 	deadline := time.Now().Add(expiryDeadline)
@@ -84,9 +84,9 @@ func (c *Conn) gone(elems []Element) ([]Element, error) {
 	}
 }
 
-// present returns those of elems that still exist unchanged. It leaves out an element that now
-// belongs to another owner. On kernels with expiry it also leaves out an element without a
-// timeout: another process added the element again after ours expired, and needs it.
+// present returns those of elems that still exist unchanged. present leaves out an element
+// that now belongs to another owner. On kernels with expiry it also leaves out an element
+// without a timeout: another process added the element again after ours expired, and needs it.
 func (c *Conn) present(elems []Element) ([]Element, error) {
 	what := make([]query, len(elems))
 	for i, e := range elems {
@@ -132,8 +132,8 @@ func (c *Conn) recallExpiry() expiry {
 	return expiryUnknown
 }
 
-// learnExpiry records whether expiry works. It ignores errors, because the file only saves
-// time.
+// learnExpiry records whether expiry works. learnExpiry ignores errors, because the file only
+// saves time.
 func (c *Conn) learnExpiry(works bool) {
 	c.expiry = expiryIgnored
 	if works {

@@ -23,8 +23,8 @@ type Published struct {
 	To       netip.AddrPort
 }
 
-// Port returns the element that publishes a port. It goes into the maps of the conditions c,
-// or into the common maps if c is nil. The address family is that of p.To.
+// Port returns the element that publishes a port. The element goes into the maps of the
+// conditions c, or into the common maps if c is nil. The address family is that of p.To.
 func Port(p Published, c *Conditions, comment string) Element {
 	wild := !p.Host.IsValid() || p.Host.IsUnspecified()
 	set := SetHostPorts4
@@ -49,8 +49,8 @@ func MasqAll(addr netip.Addr, comment string) Element {
 	return Element{Set: of(addr, SetMasqAll4, SetMasqAll6), Key: Addr(addr), Comment: cleanComment(comment)}
 }
 
-// SNAT returns the element that lets Neighbours and MasqAll work for one published port. It
-// also masquerades traffic to this port from 127.0.0.0/8. Without this restriction to
+// SNAT returns the element that lets Neighbours and MasqAll work for one published port. The
+// element also masquerades traffic to this port from 127.0.0.0/8. Without this restriction to
 // published ports, Neighbours and MasqAll would masquerade the destination NAT of every
 // program and hide the client. An example is a Kubernetes Service between two pods of a
 // subnet.
@@ -71,8 +71,8 @@ func GuardLoopback(ifName, network string) Element {
 }
 
 // Masqueraded returns elements that give a container's packets the host's address when they
-// leave the host. It excludes packets to the container's own network, to the prefixes in
-// others, and to multicast groups.
+// leave the host. Masqueraded excludes packets to the container's own network, to the prefixes
+// in others, and to multicast groups.
 func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) []Element {
 	a := address.Addr().Unmap()
 	elems := []Element{{Set: of(a, SetMasqueraded4, SetMasqueraded6), Key: Addr(a), Comment: cleanComment(comment)}}
@@ -102,8 +102,9 @@ func Neighbours(address netip.Prefix, comment string) Element {
 }
 
 // Masquerade returns elements that give packets from a subnet the host's address when they
-// leave the host. It excludes packets within the subnet and to multicast groups. It does not
-// consider which network an address belongs to. Releases before Masqueraded used it.
+// leave the host. Masquerade excludes packets within the subnet and to multicast groups.
+// Masquerade does not consider which network an address belongs to. Releases before
+// Masqueraded used it.
 func Masquerade(subnet netip.Prefix, network string) []Element {
 	a := subnet.Addr()
 	return []Element{

@@ -17,9 +17,9 @@ import (
 // (EEXIST, ENOTEMPTY). But the subnets of networks may be nested. So a set holds only the
 // widest ranges; a range inside another adds nothing.
 
-// networks plans the operations on ranges. It lists each set that they change, applies the
-// operations to the list, and sends the difference. A set is small: it grows with the number
-// of networks only.
+// networks plans the operations on ranges. networks lists each set that they change, applies
+// the operations to the list, and sends the difference. A set is small: it grows with the
+// number of networks only.
 func (c *Conn) networks(p *plan, ops []op) error {
 	for len(ops) > 0 {
 		set := ops[0].el.Set
@@ -81,7 +81,7 @@ next:
 	return out
 }
 
-// Covers reports whether each part of e's range contains the same part of o's range. It
+// Covers reports whether each part of e's range contains the same part of o's range. Covers
 // returns false for elements of different sets and for elements that are not ranges.
 func (e Element) Covers(o Element) bool {
 	if e.Set != o.Set || len(e.KeyEnd) == 0 {

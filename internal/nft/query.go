@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Get returns the element with this key. It always takes about 0.06 ms. In a set of networks
-// it returns the range that contains key. It does not return an element that is being removed
+// Get returns the element with this key. Get always takes about 0.06 ms. In a set of networks
+// it returns the range that contains key. Get does not return an element that is being removed
 // (see Remove).
 func (c *Conn) Get(set string, key []byte) (Element, bool, error) {
 	spec, ok := specOf(set)
@@ -80,7 +80,7 @@ func (c *Conn) List(set string) ([]Element, error) {
 	}
 }
 
-// standing decodes a listing. It leaves out elements that are being removed.
+// standing decodes a listing. standing leaves out elements that are being removed.
 func standing(msgs []netlink.Message) ([]Element, error) {
 	var all []Element
 	for _, m := range msgs {
@@ -207,7 +207,7 @@ func nested(ae *netlink.AttributeEncoder, typ uint16, fill func(*netlink.Attribu
 }
 
 // ask sends all queries with one system call. If there are more than 64, it sends 64 at a
-// time, so that the answers fit into the socket's buffer. It calls read with the answer for
+// time, so that the answers fit into the socket's buffer. ask calls read with the answer for
 // each object that exists.
 func (c *Conn) ask(what []query, read func(i int, answer []netlink.Message) error) error {
 	if err := c.dial(); err != nil {
@@ -282,8 +282,8 @@ func (c *Conn) list(q query) ([]netlink.Message, error) {
 }
 
 // Owned returns the elements of attachments, which are the elements whose comment names an
-// owner. It searches the common sets and the given maps of conditions (Conditions.Maps). It
-// reads every element, so only GC, repair and doctor use it.
+// owner. Owned searches the common sets and the given maps of conditions (Conditions.Maps).
+// Owned reads every element, so only GC, repair and doctor use it.
 func (c *Conn) Owned(maps ...string) (elems []Element, err error) {
 	all, err := c.ofAttachments(maps)
 	return slices.DeleteFunc(all, func(e Element) bool { _, ok := OwnerOf(e.Comment); return !ok }), err

@@ -29,7 +29,7 @@ func (o op) String() string {
 }
 
 // Replacement returns the element that replaces a removed element with the same key. ok is false
-// if no element replaces it. It may be called more than once.
+// if no element replaces it. Replacement may be called more than once.
 type Replacement func(gone Element) (next Element, ok bool)
 
 // ErrKeep is what the decide function of Claim returns to keep the other owner's element.
@@ -40,9 +40,9 @@ var ErrKeep = errors.New("another owner keeps the element")
 type Extra interface {
 	// String describes the change.
 	String() string
-	// Plan reads the kernel's state and returns the function that queues the change. It returns nil
-	// if nothing has to change. It is called again if another process changed the kernel's state in
-	// between.
+	// Plan reads the kernel's state and returns the function that queues the change. Plan returns
+	// nil if nothing has to change. Plan is called again if another process changed the kernel's
+	// state in between.
 	Plan(c *Conn) (func(enc *nftables.Conn) error, error)
 }
 
@@ -57,8 +57,8 @@ func (c *Conn) Claim(decide func(*TakenError) error, elems ...Element) {
 	c.push(elems, op{decide: decide})
 }
 
-// Remove queues the removal of elements. It accepts missing elements and keeps elements that now
-// belong to another owner. In a set of networks it removes exactly this range. If the range
+// Remove queues the removal of elements. Remove accepts missing elements and keeps elements that
+// now belong to another owner. In a set of networks it removes exactly this range. If the range
 // contains a range of another network, the caller must add that range again in the same Commit.
 func (c *Conn) Remove(elems ...Element) { c.push(elems, op{remove: true}) }
 
@@ -89,7 +89,7 @@ func (c *Conn) Queue(x Extra) {
 	c.extras = append(c.extras, x)
 }
 
-// push queues an operation for each element. It replaces an earlier operation on the same
+// push queues an operation for each element. push replaces an earlier operation on the same
 // element.
 func (c *Conn) push(elems []Element, o op) {
 	if c.index == nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // Rebuild restores the existing tables in one transaction: schema number, sets, chains and
-// static rules. It keeps the elements, the operator's chain and the networks' chains. Once a
-// table is complete, a second transaction clears its dormant flag.
+// static rules. Rebuild keeps the elements, the operator's chain and the networks' chains.
+// Once a table is complete, a second transaction clears its dormant flag.
 func (c *Conn) Rebuild(ctx context.Context) error {
 	if err := c.dial(); err != nil {
 		return err
@@ -45,8 +45,8 @@ func (c *Conn) Rebuild(ctx context.Context) error {
 	return c.wake(dormant)
 }
 
-// rebuild queues the repair of one table and returns the table as it is now. It returns nil if
-// the table does not exist.
+// rebuild queues the repair of one table and returns the table as it is now. rebuild returns
+// nil if the table does not exist.
 func (c *Conn) rebuild(enc *nftables.Conn, f nftables.TableFamily) (*Table, error) {
 	t, s, err := c.readOurs(f)
 	if err != nil || t == nil {
@@ -92,8 +92,8 @@ func (s *state) renumber(enc *nftables.Conn) error {
 	return enc.SetAddElements(set, []nftables.SetElement{{Key: number(0), Val: number(s.schema)}})
 }
 
-// dropWrong queues the deletion of base chains that are not ours. It also deletes our chains
-// that are at another hook, because the kernel cannot move a chain.
+// dropWrong queues the deletion of base chains that are not ours. dropWrong also deletes our
+// chains that are at another hook, because the kernel cannot move a chain.
 func (t *Table) dropWrong(enc *nftables.Conn, l layout) {
 	names := t.foreign(l)
 	for _, want := range l.chains {
@@ -131,8 +131,8 @@ func notOurs(f nftables.TableFamily) error {
 		FamilyName(f), TableName)
 }
 
-// unnumbered returns the error for a table without a schema number. It says why the number is
-// missing and what to do.
+// unnumbered returns the error for a table without a schema number. unnumbered says why the
+// number is missing and what to do.
 func (c *Conn) unnumbered(f nftables.TableFamily) error {
 	if sets, err := c.setNames(f); err == nil && ours(sets) {
 		return fmt.Errorf("table %s %s has lost its schema number: %w", FamilyName(f), TableName, ErrDamaged)

@@ -16,7 +16,7 @@ import (
 // Attrs are the attributes of a message or expression. Their types have no flags.
 type Attrs []netlink.Attribute
 
-// attributes splits b into attributes. It returns none if b cannot be read.
+// attributes splits b into attributes. attributes returns none if b cannot be read.
 func attributes(b []byte) (Attrs, error) {
 	attrs, err := netlink.UnmarshalAttributes(b)
 	for i := range attrs {
@@ -116,7 +116,8 @@ func (r Rule) Has(name, kind string) bool {
 	return false
 }
 
-// Comment returns the comment of a rule. It reads nft's user data and iptables' comment match.
+// Comment returns the comment of a rule. Comment reads nft's user data and iptables' comment
+// match.
 func (r Rule) Comment() string {
 	if c := commentIn(r.UserData, userdata.TypeComment); c != "" {
 		return c

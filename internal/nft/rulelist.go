@@ -33,7 +33,7 @@ type Rule struct {
 	Exprs    []Expr
 }
 
-// Expr is one expression of a rule. It has the kernel's name of the expression and its
+// Expr is one expression of a rule. Expr has the kernel's name of the expression and its
 // attributes.
 type Expr struct {
 	Name string
@@ -71,7 +71,7 @@ func (c *Conn) ListRules(family nftables.TableFamily, table, chain string) ([]Ru
 }
 
 // ListHandles works like ListRules, but without the expressions, which take most of the time.
-// It serves long chains in which the comment identifies a rule.
+// ListHandles serves long chains in which the comment identifies a rule.
 func (c *Conn) ListHandles(family nftables.TableFamily, table, chain string) ([]Rule, error) {
 	return c.listRules(family, table, chain, func(*Rule, *netlink.AttributeDecoder) error { return nil })
 }

@@ -174,15 +174,16 @@ func (l layout) create(enc *nftables.Conn, schema uint16) error {
 	return l.fill(enc, nil, nil, schema)
 }
 
-// upgrade queues the changes from schema old to ours. It creates what is missing and replaces
-// the static rules. It keeps the elements, and the chains whose rules are not ours.
+// upgrade queues the changes from schema old to ours. upgrade creates what is missing and
+// replaces the static rules. upgrade keeps the elements, and the chains whose rules are not
+// ours.
 func (l layout) upgrade(enc *nftables.Conn, have []string, old, schema uint16) error {
 	return l.fill(enc, have, &old, schema)
 }
 
-// fill queues the sets that are missing and the chains. It skips existing sets: nft -f writes
-// their type differently, and the kernel refuses to create an existing set with a different
-// type.
+// fill queues the sets that are missing and the chains. fill skips existing sets: nft -f
+// writes their type differently, and the kernel refuses to create an existing set with a
+// different type.
 func (l layout) fill(enc *nftables.Conn, have []string, old *uint16, schema uint16) error {
 	for _, s := range l.sets {
 		if slices.Contains(have, s) {
@@ -289,8 +290,8 @@ func inLoopback(source bool) match {
 	return rule(family(false), MatchPrefix(lo, source, expr.CmpOpEq))
 }
 
-// loopbackGuard drops packets to 127.0.0.0/8 from guarded interfaces. It runs before
-// connection tracking, which restores the address 127.0.0.1 in answers.
+// loopbackGuard drops packets to 127.0.0.0/8 from guarded interfaces. loopbackGuard runs
+// before connection tracking, which restores the address 127.0.0.1 in answers.
 func loopbackGuard() match {
 	return rule(inLoopback(false), match{
 		loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetLocalNet, false),

@@ -54,8 +54,8 @@ func (t *Table) chain(name string) *Chain {
 // String returns the name of the table as users know it.
 func (t *Table) String() string { return fmt.Sprintf("table %s %s", FamilyName(t.Family), t.Name) }
 
-// ReadTable reads a table in three requests. It returns nil if the table does not exist. While
-// other processes write, the three answers may not fit together.
+// ReadTable reads a table in three requests. ReadTable returns nil if the table does not
+// exist. While other processes write, the three answers may not fit together.
 func (c *Conn) ReadTable(f nftables.TableFamily, name string) (*Table, error) {
 	t := &Table{Family: f, Name: name, Rules: make(map[string][]Rule)}
 	found, err := c.readFlags(t)
@@ -131,17 +131,17 @@ func devicesOf(hook Attrs) (names []string) {
 	return names
 }
 
-// Member is an element of any program's set or map. It covers the keys from Low to High, both
-// included. Keys are compared field by field, in the kernel's bytes. Verdict is nil if the set
-// is not a verdict map.
+// Member is an element of any program's set or map. Member covers the keys from Low to High,
+// both included. Keys are compared field by field, in the kernel's bytes. Verdict is nil if
+// the set is not a verdict map.
 type Member struct {
 	Low, High []byte
 	Verdict   *expr.Verdict
 }
 
-// Members returns the elements of a set of any program's table, in order. It reads the set at
-// the first call. A key with several fields has them one after the other, each padded to a
-// multiple of four bytes. For a set with a catch-all element, Members returns nil.
+// Members returns the elements of a set of any program's table, in order. Members reads the
+// set at the first call. A key with several fields has them one after the other, each padded
+// to a multiple of four bytes. For a set with a catch-all element, Members returns nil.
 func (t *Table) Members(set string) ([]Member, error) {
 	if members, ok := t.sets[set]; ok {
 		return members, nil

@@ -21,10 +21,10 @@ func families() []nftables.TableFamily {
 	return []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge}
 }
 
-// Status reports whether this program could change our tables, and whether the tables work. It
-// returns an error if the kernel has no nftables, if the caller lacks CAP_NET_ADMIN, if a
-// newer program made a table (*NewerSchemaError), or if a table is dormant or has lost its
-// number (ErrDamaged). It changes nothing.
+// Status reports whether this program could change our tables, and whether the tables work.
+// Status returns an error if the kernel has no nftables, if the caller lacks CAP_NET_ADMIN, if
+// a newer program made a table (*NewerSchemaError), or if a table is dormant or has lost its
+// number (ErrDamaged). Status changes nothing.
 func (c *Conn) Status() error {
 	if err := c.dial(); err != nil {
 		return err
@@ -47,8 +47,8 @@ func (c *Conn) Status() error {
 }
 
 // Verify compares our tables with what this program writes and describes every difference.
-// doctor, CHECK and repair use it. It finds the effects of `nft flush table` and of manual
-// changes. It does not check the operator's chain, the networks' conditions (see
+// doctor, CHECK and repair use it. Verify finds the effects of `nft flush table` and of manual
+// changes. Verify does not check the operator's chain, the networks' conditions (see
 // Conditions.Lost) and the elements. A missing table, or one with an older schema, is not a
 // difference, because the next change creates or upgrades it.
 func (c *Conn) Verify() (diffs []string, err error) {
@@ -87,8 +87,8 @@ func (c *Conn) verifyOnce(f nftables.TableFamily) (diffs []string, err error) {
 	return append(diffs, t.compare(s)...), nil
 }
 
-// readOurs reads one of our tables with its schema number and its sets. It returns nil if the
-// table does not exist.
+// readOurs reads one of our tables with its schema number and its sets. readOurs returns nil
+// if the table does not exist.
 func (c *Conn) readOurs(f nftables.TableFamily) (*Table, state, error) {
 	t, err := c.ReadTable(f, TableName)
 	if err != nil || t == nil {

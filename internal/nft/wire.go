@@ -85,7 +85,7 @@ func (e *Element) decode(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// decodeValue reads the bytes of a key or of data. It skips a verdict.
+// decodeValue reads the bytes of a key or of data. decodeValue skips a verdict.
 func decodeValue(to *Hex) func(*netlink.AttributeDecoder) error {
 	return func(ad *netlink.AttributeDecoder) error {
 		for ad.Next() {
@@ -123,12 +123,12 @@ func (e Element) setElement(timeout time.Duration) nftables.SetElement {
 // without a lock.
 var encoding sync.Mutex
 
-// encode runs fn on a library connection without a socket. It returns the messages that the
-// library would have sent, without begin and end. The library itself can only send. Its Flush
-// asks for an answer to each message and for an echo of each rule. So 300 messages overflow
-// the socket's buffer. And if the echoes need two datagrams, the library reports an error
-// although the transaction was committed. Therefore we send the messages ourselves and ask for
-// one answer (see send).
+// encode runs fn on a library connection without a socket. encode returns the messages that
+// the library would have sent, without begin and end. The library itself can only send. Its
+// Flush asks for an answer to each message and for an echo of each rule. So 300 messages
+// overflow the socket's buffer. And if the echoes need two datagrams, the library reports an
+// error although the transaction was committed. Therefore we send the messages ourselves and
+// ask for one answer (see send).
 func encode(fn func(*nftables.Conn) error) ([]netlink.Message, error) {
 	encoding.Lock()
 	defer encoding.Unlock()

@@ -100,8 +100,8 @@ func (c *Conn) setNames(f nftables.TableFamily) (names []string, err error) {
 	return names, err
 }
 
-// wrongLengths compares a chain's rules for prefix lengths with the sets. It accepts two equal
-// rules, which do no harm.
+// wrongLengths compares a chain's rules for prefix lengths with the sets. wrongLengths accepts
+// two equal rules, which do no harm.
 func wrongLengths(chain string, rules []Rule, specs []setSpec) (diffs []string) {
 	known := 0
 	for _, s := range specs {

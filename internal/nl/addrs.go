@@ -118,8 +118,9 @@ func (c *Conn) Joined(index int) ([]netip.Addr, error) {
 	return groups, nil
 }
 
-// IPNet returns a prefix in the netlink library's type, with its host bits. It never returns
-// nil, because nil would mean a default route. For an invalid prefix, both fields are nil.
+// IPNet returns a prefix in the netlink library's type, with its host bits. IPNet never
+// returns nil, because nil would mean a default route. For an invalid prefix, both fields are
+// nil.
 func IPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -56,7 +56,7 @@ func (c *Conn) probeSelf(link netlink.Link, addr netip.Addr) error {
 	return nil
 }
 
-// advertise sends the IPv6 advertisements. It runs on a thread inside the namespace.
+// advertise sends the IPv6 advertisements. advertise runs on a thread inside the namespace.
 func advertise(link netlink.Link, addrs []netip.Addr) error {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 const tries = 100
 
 // Retry repeats a dump that the kernel interrupted because a table changed (NLM_F_DUMP_INTR).
-// It tries at most 100 times.
+// Retry tries at most 100 times.
 func Retry[T any](dump func() (T, error)) (out T, err error) {
 	for range tries {
 		if out, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -61,7 +61,7 @@ func parseFDB(m []byte) (e FDBEntry, index int, ok bool) {
 	return e, index, e.MAC != nil
 }
 
-// SetFDB makes e the device's only entry for its MAC. It replaces an earlier remote in one
+// SetFDB makes e the device's only entry for its MAC. SetFDB replaces an earlier remote in one
 // step.
 func (c *Conn) SetFDB(index int, e FDBEntry) error {
 	parts := e.message(index)

@@ -116,7 +116,7 @@ func (c *Conn) IPv6Setting(index int, conf IPv6Conf) (value int32, ok bool) {
 }
 
 // SetUp sets a link up. If notify is set, the same message also sets arp_notify. Unlike
-// writing the sysctl, this needs no thread in the namespace. It also avoids the cost of
+// writing the sysctl, this needs no thread in the namespace. SetUp also avoids the cost of
 // opening a sysctl (see procfs).
 func (c *Conn) SetUp(index int, notify bool) error {
 	head := linkHead(index)
@@ -186,15 +186,15 @@ func (v Veth) end(name string, mac net.HardwareAddr) []vnl.NetlinkRequestData {
 type PortFlags struct{ Hairpin, Isolated bool }
 
 // SetAlias writes a link's ifalias. If flags has any flag, it also sets the flags of the link
-// as a port. It sends one message.
+// as a port. SetAlias sends one message.
 func (c *Conn) SetAlias(name, alias string, flags PortFlags) error {
 	return c.mark(name, alias, flags)
 }
 
-// SetAliasQuiet works like SetAlias. It also stops the kernel from giving the link an IPv6
-// address when its carrier comes up (IFLA_INET6_ADDR_GEN_MODE none). Each such address would
-// slow down every later link of this node that goes down, because the kernel walks all IPv6
-// routes then.
+// SetAliasQuiet works like SetAlias. SetAliasQuiet also stops the kernel from giving the link
+// an IPv6 address when its carrier comes up (IFLA_INET6_ADDR_GEN_MODE none). Each such address
+// would slow down every later link of this node that goes down, because the kernel walks all
+// IPv6 routes then.
 func (c *Conn) SetAliasQuiet(name, alias string, flags PortFlags) error {
 	const genModeNone = 1 // IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
 	spec := attr(unix.IFLA_AF_SPEC, nil)

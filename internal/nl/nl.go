@@ -37,7 +37,7 @@ func Host(proc string) (*Conn, error) {
 	return &Conn{Handle: h, raw: raw, proc: procfs{path: proc}}, nil
 }
 
-// In opens a socket in ns. It takes ownership of ns; Close closes both.
+// In opens a socket in ns. In takes ownership of ns; Close closes both.
 func In(ns *netns.NS, proc string) (*Conn, error) {
 	h, raw, err := dialIn(ns)
 	if err != nil {

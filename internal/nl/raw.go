@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// request sends one message for which the library has no function. It returns the answers of
-// one type; 0 means any type.
+// request sends one message for which the library has no function. request returns the answers
+// of one type; 0 means any type.
 func (c *Conn) request(msgType, flags int, answer uint16, parts ...vnl.NetlinkRequestData) ([][]byte, error) {
 	req := vnl.NewNetlinkRequest(msgType, flags)
 	for _, p := range parts {
@@ -62,8 +62,8 @@ func attr(kind int, value []byte) *vnl.RtAttr { return vnl.NewRtAttr(kind, value
 
 func attr32(kind int, value uint32) *vnl.RtAttr { return attr(kind, vnl.Uint32Attr(value)) }
 
-// attributes yields the kind and value of each attribute. It stops at a truncated attribute;
-// the library's parser may panic there.
+// attributes yields the kind and value of each attribute. attributes stops at a truncated
+// attribute; the library's parser may panic there.
 func attributes(b []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		for len(b) >= unix.SizeofRtAttr {

@@ -77,9 +77,9 @@ func (c *Conn) Rules() ([]netlink.Rule, error) {
 }
 
 // FreeTable returns the number of an unused routing table, the lowest from first on. No rule
-// names the table, no route is in it, and no VRF uses it. It is not one of the kernel's tables
-// (253 default, 254 main, 255 local) and not in taken. The caller must hold Lock from this
-// call until it uses the table.
+// names the table, no route is in it, and no VRF uses it. The table is not one of the kernel's
+// tables (253 default, 254 main, 255 local) and not in taken. The caller must hold Lock from
+// this call until it uses the table.
 func (c *Conn) FreeTable(first int, taken ...int) (int, error) {
 	used := map[int]bool{unix.RT_TABLE_DEFAULT: true, unix.RT_TABLE_MAIN: true, unix.RT_TABLE_LOCAL: true}
 	for _, t := range taken {
@@ -121,9 +121,9 @@ func (c *Conn) tablesInUse(used map[int]bool) error {
 	return nil
 }
 
-// Lock takes the lock of the namespace, which the reference's sbr takes too. It is a flock on
-// the namespace itself, so every path to the namespace gives the same lock. The lock ends with
-// the process that holds it.
+// Lock takes the lock of the namespace, which the reference's sbr takes too. The lock is a
+// flock on the namespace itself, so every path to the namespace gives the same lock. The lock
+// ends with the process that holds it.
 func (c *Conn) Lock(ctx context.Context) (unlock func(), err error) {
 	if c.NS == nil {
 		return nil, errors.New("lock namespace: the host's cannot be locked")

@@ -41,8 +41,8 @@ type Setting struct{ Key, Value string }
 func (s Setting) String() string { return s.Key + "=" + s.Value }
 
 // SwapSysctls writes every value that differs and returns the earlier values of the changed
-// settings. It enters the namespace only once. If a write fails, it calls failed; it continues
-// if failed returns nil.
+// settings. SwapSysctls enters the namespace only once. If a write fails, it calls failed; it
+// continues if failed returns nil.
 func (c *Conn) SwapSysctls(want []Setting, failed func(Setting, error) error) (old []Setting, err error) {
 	err = c.Do(func() error {
 		for _, s := range want {
@@ -77,7 +77,7 @@ func writeError(s Setting, err error) error {
 // Every network namespace has entries with the same names there. The kernel keeps all such
 // entries of one mount in one hash chain. After 2,000 namespaces had read an entry, opening
 // one took 350 µs instead of 9 µs (Linux 6.18), on the host too. A new, detached mount takes
-// 15 µs. It starts with an empty chain and does not lengthen the others.
+// 15 µs. Such a mount starts with an empty chain and does not lengthen the others.
 type procfs struct {
 	path   string
 	root   int // descriptor of the mount; -1 means: use path

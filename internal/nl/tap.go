@@ -26,8 +26,9 @@ type Tap struct {
 // AddTap creates a tap, which is down. If the tap exists, the error is EBUSY or EEXIST.
 func (c *Conn) AddTap(t Tap) error { return c.Do(t.Add) }
 
-// Add creates the tap in the namespace of the calling thread. The process that later opens the tap chooses whether frames have a header (IFF_VNET_HDR,
-// IFF_NO_PI). Before TUNSETPERSIST, closing the descriptor deletes the device.
+// Add creates the tap in the namespace of the calling thread. The process that later opens the
+// tap chooses whether frames have a header (IFF_VNET_HDR, IFF_NO_PI). Before TUNSETPERSIST,
+// closing the descriptor deletes the device.
 func (t Tap) Add() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -61,7 +62,7 @@ func (t Tap) ioctl(fd int, request uint, value *uint32, name string) error {
 	return nil
 }
 
-// CanTap returns an error that says why this process cannot make taps. It returns nil if it can.
+// CanTap returns an error that says why this process cannot make taps. CanTap returns nil if it can.
 func CanTap() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -70,9 +71,10 @@ func CanTap() error {
 	return unix.Close(fd)
 }
 
-// CanMake returns an error if the kernel cannot make links of a kind. It returns nil if the kernel can, or if that is not known. It makes no link: the request
-// has a multicast Ethernet address and a parent link that does not exist, and each kind refuses one of the two. As for an ADD, Linux first tries to load a
-// module.
+// CanMake returns an error if the kernel cannot make links of a kind. CanMake returns nil if the
+// kernel can, or if that is not known. CanMake makes no link: the request has a multicast
+// Ethernet address and a parent link that does not exist, and each kind refuses one of the two.
+// As for an ADD, Linux first tries to load a module.
 func (c *Conn) CanMake(kind string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = "patchbay-probe", net.HardwareAddr{1, 0, 0, 0, 0, 1}
@@ -83,10 +85,12 @@ func (c *Conn) CanMake(kind string) error {
 	return nil // EPERM tells nothing, because an ADD may have more rights in the caller's own namespaces
 }
 
-// CanFilterVLANs returns an error if the kernel cannot make bridges, or was built without CONFIG_BRIDGE_VLAN_FILTERING. It returns nil if bridges can filter
-// VLANs, or if that is not known. It makes no bridge. It asks for a bridge with an existing name and an invalid default VLAN. A kernel with VLAN filtering
-// refuses the VLAN; another kernel ignores the VLAN and refuses the name. Before the bridge module is loaded, every kernel would refuse the name first. So
-// CanMake loads the module.
+// CanFilterVLANs returns an error if the kernel cannot make bridges, or was built without
+// CONFIG_BRIDGE_VLAN_FILTERING. CanFilterVLANs returns nil if bridges can filter VLANs, or if
+// that is not known. CanFilterVLANs makes no bridge. CanFilterVLANs asks for a bridge with an
+// existing name and an invalid default VLAN. A kernel with VLAN filtering refuses the VLAN;
+// another kernel ignores the VLAN and refuses the name. Before the bridge module is loaded, every
+// kernel would refuse the name first. So CanMake loads the module.
 func (c *Conn) CanFilterVLANs() error {
 	if err := c.CanMake("bridge"); err != nil {
 		return err

@@ -25,8 +25,8 @@ import (
 // claimSuffix makes Scan skip a claim like a temporary file (durable.IsTemp).
 const claimSuffix = ".gc~"
 
-// claimTime is how long an ADD waits for a running gc. It is longer than the DELs of one
-// attachment take. If a gc is killed, its claim ends at once.
+// claimTime is how long an ADD waits for a running gc. claimTime is longer than the DELs of
+// one attachment take. If a gc is killed, its claim ends at once.
 const claimTime = 30 * time.Second
 
 func (d *Dir) claimPath(network string, o owner.Key) string {
@@ -54,7 +54,7 @@ func (d *Dir) dropClaim(path string) {
 	removeEmpty(filepath.Dir(path))
 }
 
-// yield waits for a gc that has claimed the attachment. It reports whether there was one.
+// yield waits for a gc that has claimed the attachment. yield reports whether there was one.
 func (d *Dir) yield(network string, o owner.Key) bool {
 	path := d.claimPath(network, o)
 	if d.holds(path) || errors.Is(unix.Access(path, unix.F_OK), unix.ENOENT) {
@@ -94,10 +94,10 @@ const InUse = "an ADD or DEL is working on it"
 // errClaimed means that another gc has the claim.
 var errClaimed = errors.New("another gc has claimed it")
 
-// Seize is the first step of a gc that removes an attachment. It claims the attachment against
-// ADDs and locks all its records. Then it passes the current records to judge, which returns a
-// reason to keep the attachment, or "". If another process works on the attachment, Seize
-// itself returns a reason. If the attachment stays, Seize keeps no claim and no lock.
+// Seize is the first step of a gc that removes an attachment. Seize claims the attachment
+// against ADDs and locks all its records. Then it passes the current records to judge, which
+// returns a reason to keep the attachment, or "". If another process works on the attachment,
+// Seize itself returns a reason. If the attachment stays, Seize keeps no claim and no lock.
 // Otherwise release ends the claim; the locks end when the records are removed, or with Unlock
 // or Close.
 func (d *Dir) Seize(network string, o owner.Key, judge func([]CurrentRecord) (keepReason string)) (release func(), keepReason string, err error) {

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// Device describes a link of the host that was moved into a container. It has the link's
+// Device describes a link of the host that was moved into a container. Device has the link's
 // earlier state, which DEL restores.
 type Device struct {
 	Name   string `json:"name"`
@@ -51,13 +51,13 @@ type DeviceRoute struct {
 	Flags    int          `json:"flags,omitempty"`
 }
 
-// OfDrivers returns the store of patchbay-cnm in a state directory. It lists what the plugins
-// of patchbay-cnm requested from Docker's drivers. It survives a reboot, as the drivers' own
-// state does.
+// OfDrivers returns the store of patchbay-cnm in a state directory. OfDrivers lists what the
+// plugins of patchbay-cnm requested from Docker's drivers. The store survives a reboot, as the
+// drivers' own state does.
 func OfDrivers(stateDir string) *Dir { return New(filepath.Join(stateDir, "cnm")) }
 
-// Driver is the part of Record.Remote whose format package cnm/remote keeps stable. It serves
-// readers that do not know the protocol of the drivers.
+// Driver is the part of Record.Remote whose format package cnm/remote keeps stable. Driver
+// serves readers that do not know the protocol of the drivers.
 type Driver struct {
 	Driver struct {
 		Name string `json:"name"` // empty for a driver that only a URL identifies
@@ -74,8 +74,8 @@ type Driver struct {
 	} `json:"addresses"` // only for an IPAM driver
 }
 
-// DriverOf decodes Remote. It returns nil for the record of a plugin without a driver. Its
-// error wraps ErrBroken.
+// DriverOf decodes Remote. DriverOf returns nil for the record of a plugin without a driver.
+// Its error wraps ErrBroken.
 func (r *Record) DriverOf() (*Driver, error) {
 	if len(r.Remote) == 0 {
 		return nil, nil

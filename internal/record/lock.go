@@ -40,9 +40,9 @@ type locks struct {
 	stood map[string]version
 }
 
-// Take works like Read for a caller that will remove what the record lists. It first locks the
-// record. The lock ends when the Dir is closed or the record is removed. If another process
-// holds the lock for more than a second, Take continues without it.
+// Take works like Read for a caller that will remove what the record lists. Take first locks
+// the record. The lock ends when the Dir is closed or the record is removed. If another
+// process holds the lock for more than a second, Take continues without it.
 func (d *Dir) Take(network string, o owner.Key, plugin string) (*Record, error) {
 	if d.guard(attachments, network) != nil {
 		return d.Read(network, o, plugin)
@@ -51,8 +51,8 @@ func (d *Dir) Take(network string, o owner.Key, plugin string) (*Record, error) 
 	return r, err
 }
 
-// TakeAll works like Take for all records of an owner, of any plugin and network. It skips
-// records that cannot be read.
+// TakeAll works like Take for all records of an owner, of any plugin and network. TakeAll
+// skips records that cannot be read.
 func (d *Dir) TakeAll(o owner.Key) (list []*Record) {
 	if !o.Valid() {
 		return nil
@@ -122,8 +122,9 @@ func (d *Dir) Close() {
 	d.locks.held = nil
 }
 
-// lock locks a file and returns false if another process has the lock. It returns true without
-// a lock if the file is missing, cannot be opened, or is on a file system without locks.
+// lock locks a file and returns false if another process has the lock. lock returns true
+// without a lock if the file is missing, cannot be opened, or is on a file system without
+// locks.
 func (d *Dir) lock(path string, wait time.Duration) bool {
 	if d.holds(path) {
 		return true
@@ -166,7 +167,7 @@ func (d *Dir) holds(path string) bool {
 	return ok
 }
 
-// keep stores a lock. It releases the lock of an earlier file at the same path.
+// keep stores a lock. keep releases the lock of an earlier file at the same path.
 func (d *Dir) keep(path string, fd int) {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
@@ -222,8 +223,8 @@ func (d *Dir) lockAll(ctx context.Context, lock func(context.Context, int) error
 }
 
 // version distinguishes files that were at a path one after the other. The zero value means
-// that there is no file. It includes the modification time, because some file systems use an
-// inode's number again at once.
+// that there is no file. version includes the modification time, because some file systems use
+// an inode's number again at once.
 type version struct {
 	dev, ino uint64
 	mtime    int64

@@ -19,8 +19,8 @@ import (
 const made = "made"
 
 // Made is a note about an object or setting of the host that an ADD made for a network and
-// that no DEL removes: a bridge, or forwarding. `network rm` reads the notes. It keeps objects
-// without a note.
+// that no DEL removes: a bridge, or forwarding. `network rm` reads the notes. The command
+// keeps objects without a note.
 type Made struct {
 	Network string `json:"network"`          // network of the ADD
 	Index   int    `json:"index,omitempty"`  // index of a bridge; a later bridge may have the same name
@@ -35,7 +35,7 @@ func MadeSysctl(key string) string { return "sysctl." + strings.ReplaceAll(key, 
 
 func (d *Dir) madePath(name string) string { return filepath.Join(d.Path, made, name) }
 
-// NoteMade writes a note. It replaces an older note with the same name.
+// NoteMade writes a note. NoteMade replaces an older note with the same name.
 func (d *Dir) NoteMade(name string, m Made) error {
 	data, err := json.Marshal(m)
 	if err == nil {
@@ -53,7 +53,7 @@ func (d *Dir) NoteMade(name string, m Made) error {
 	return nil
 }
 
-// Made reads a note. It returns nil if there is none.
+// Made reads a note. Made returns nil if there is none.
 func (d *Dir) Made(name string) (*Made, error) {
 	if err := d.guard(made); err != nil {
 		return nil, fmt.Errorf("read note %s: %w: %w", name, ErrBroken, err)
@@ -72,7 +72,7 @@ func (d *Dir) Made(name string) (*Made, error) {
 	return m, nil
 }
 
-// ForgetMade removes a note. It accepts that the note is missing.
+// ForgetMade removes a note. ForgetMade accepts that the note is missing.
 func (d *Dir) ForgetMade(name string) error {
 	if err := d.guard(made); err != nil {
 		return fmt.Errorf("forget %s: %w", name, err)

@@ -57,8 +57,8 @@ type Record struct {
 	// attachment in the list.
 	Displaced []owner.Key `json:"displaced,omitempty"`
 
-	// Noted means that Displaced is complete. It is false in records of an earlier release, and
-	// in records that were reconstructed after a loss.
+	// Noted means that Displaced is complete. Noted is false in records of an earlier release,
+	// and in records that were reconstructed after a loss.
 	Noted bool `json:"noted,omitempty"`
 
 	Device *Device `json:"device,omitempty"` // device of the host that is now in the container
@@ -176,8 +176,8 @@ func (d *Dir) WriteOver(r *Record) error {
 	return err
 }
 
-// Rewrite works like Write for a DEL that keeps what it could not finish. It does not wait for
-// a gc, because the gc may have called the DEL.
+// Rewrite works like Write for a DEL that keeps what it could not finish. Rewrite does not
+// wait for a gc, because the gc may have called the DEL.
 func (d *Dir) Rewrite(r *Record) error { return d.write(r, false) }
 
 // write replaces a record. If create is set, it makes a new record and fails if one exists.
@@ -247,8 +247,8 @@ func (d *Dir) readKnown(path string) (*Record, error) {
 	return read(path)
 }
 
-// Find returns the record of a plugin for an owner whose network is not known. It returns nil
-// if there is none.
+// Find returns the record of a plugin for an owner whose network is not known. Find returns
+// nil if there is none.
 func (d *Dir) Find(o owner.Key, plugin string) (*Record, error) {
 	if !o.Valid() {
 		return nil, nil
@@ -306,7 +306,7 @@ func (d *Dir) readFound(path string) (*Record, error) {
 }
 
 // Remove deletes the record of a plugin. With the last record it deletes the network's
-// directory. It deletes only the file that this Dir last read, wrote or locked. So a late
+// directory. Remove deletes only the file that this Dir last read, wrote or locked. So a late
 // DEL does not delete the record of a newer ADD of the same attachment, even if the DEL found
 // no record itself. Remove accepts that the record is missing.
 func (d *Dir) Remove(network string, o owner.Key, plugin string) error {
@@ -343,7 +343,7 @@ type Torn struct {
 	Err     error // wraps ErrBroken
 }
 
-// List reads the records of a network, or of all networks if network is "", in any order. It
+// List reads the records of a network, or of all networks if network is "", in any order. List
 // returns the good records together with the joined errors of the broken ones.
 func (d *Dir) List(network string) (records []*Record, err error) {
 	records, torn, err := d.Scan(network)

@@ -30,7 +30,7 @@ const (
 )
 
 // Fact is firewall state that several attachments share, such as the masquerade of a subnet.
-// It exists as long as it has a holder.
+// Fact exists as long as it has a holder.
 type Fact struct {
 	Name     string        `json:"name"` // kind and subject, such as masq-10.88.0.0/16
 	Elements []nft.Element `json:"elements,omitempty"`
@@ -60,7 +60,7 @@ func (d *Dir) factDir(name string) string {
 
 // Hold makes o a holder of f. Call it before the elements are added, so that no other process
 // counts the holders and removes the elements afterwards. For the first holder, Hold calls
-// begin with the fact before it writes the fact. It does so under the fact's lock, because
+// begin with the fact before it writes the fact. Hold does so under the fact's lock, because
 // begin may read earlier settings, and no last holder may restore them at the same time.
 func (d *Dir) Hold(ctx context.Context, f Fact, o owner.Key, begin func(*Fact) error) error {
 	dir := d.factDir(f.Name)
@@ -99,10 +99,10 @@ func hold(dir, ref string) error {
 }
 
 // Release removes o from the holders of a fact. If o is the last holder, Release calls remove
-// with the fact, under the fact's lock. It deletes the holder only after remove succeeded. So
-// if remove fails or the process is killed, the next DEL or GC tries again. A killed process
-// may leave a fact without a holder. Any call of Release removes such a fact; a caller that
-// never held it passes an empty o.
+// with the fact, under the fact's lock. Release deletes the holder only after remove
+// succeeded. So if remove fails or the process is killed, the next DEL or GC tries again. A
+// killed process may leave a fact without a holder. Any call of Release removes such a fact; a
+// caller that never held it passes an empty o.
 func (d *Dir) Release(ctx context.Context, name string, o owner.Key, remove func(Fact) error) error {
 	dir := d.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -133,8 +133,8 @@ func (d *Dir) Release(ctx context.Context, name string, o owner.Key, remove func
 	})
 }
 
-// heldByOthers reports whether the fact has another holder. It reads at most two entries, even
-// of a large directory.
+// heldByOthers reports whether the fact has another holder. heldByOthers reads at most two
+// entries, even of a large directory.
 func heldByOthers(dir, own string) (bool, error) {
 	fd, err := durable.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -166,7 +166,7 @@ func removeFact(dir, name string, remove func(Fact) error) error {
 	return remove(f)
 }
 
-// touch creates an empty file. It keeps an existing file.
+// touch creates an empty file. touch keeps an existing file.
 func touch(path string) error {
 	fd, err := durable.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err != nil {
@@ -227,8 +227,8 @@ func (d *Dir) factDirs() (dirs []string, err error) {
 	return dirs, nil
 }
 
-// Others lists all facts except the one with this name. It skips facts that cannot be read;
-// Facts reports them.
+// Others lists all facts except the one with this name. Others skips facts that cannot be
+// read; Facts reports them.
 func (d *Dir) Others(name string) (facts []Fact) {
 	dirs, err := d.factDirs()
 	if err != nil {
@@ -313,7 +313,7 @@ func lockFact(ctx context.Context, fd int) error {
 	return durable.LockExclusive(ctx, fd)
 }
 
-// Held lists the names of the facts that o holds, without reading the facts. It serves a DEL
+// Held lists the names of the facts that o holds, without reading the facts. Held serves a DEL
 // that has lost its record.
 func (d *Dir) Held(o owner.Key) (names []string, err error) {
 	dirs, err := d.factDirs()

@@ -49,7 +49,7 @@ func (p *patient) Accept() (net.Conn, error) {
 	}
 }
 
-// report logs an error. It needs no lock, because only one goroutine accepts.
+// report logs an error. report needs no lock, because only one goroutine accepts.
 func (p *patient) report(err error) {
 	if p.logged.IsZero() || time.Since(p.logged) > quiet {
 		p.logged = time.Now()

@@ -64,8 +64,8 @@ func Help(root *flags.Command, words []string, width int) (string, error) {
 	return text(chain, width), nil
 }
 
-// UnknownCommand returns the error for an unknown subcommand. It lists the existing
-// subcommands.
+// UnknownCommand returns the error for an unknown subcommand. UnknownCommand lists the
+// existing subcommands.
 func UnknownCommand(c *flags.Command, word string) error {
 	var has []string
 	for _, sub := range c.Commands() {
@@ -140,9 +140,9 @@ func writeArgs(b *strings.Builder, c *flags.Command, width int) {
 	}
 }
 
-// writeGroups writes the flags of a group under its title, then those of its subgroups. It
-// leaves out the library's own group, whose only flag is --help; the help text mentions that
-// flag elsewhere.
+// writeGroups writes the flags of a group under its title, then those of its subgroups.
+// writeGroups leaves out the library's own group, whose only flag is --help; the help text
+// mentions that flag elsewhere.
 func writeGroups(b *strings.Builder, g *flags.Group, title string, width int) {
 	head := "\n" + title + ":\n"
 	for _, o := range g.Options() {

@@ -9,7 +9,7 @@ import (
 )
 
 // Printable returns s with all characters escaped that would move the cursor, break the line
-// or hide text. It writes them as Go does, such as \n and \x1b.
+// or hide text. Printable writes them as Go does, such as \n and \x1b.
 func Printable(s string) string {
 	if !strings.ContainsFunc(s, hidden) {
 		return s

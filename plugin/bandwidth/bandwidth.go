@@ -86,7 +86,7 @@ func newDevice(r *plugin.Request, k *kernel.Kernel, env *netstate.Env, host stri
 	return d, k.Record(r, &record.Record{Links: []string{d.name}})
 }
 
-// compile computes the desired state. It changes nothing.
+// compile computes the desired state. compile changes nothing.
 func compile(limits shapes, host string, device ifb) netstate.State {
 	var s netstate.State
 	if limits.ingress.rate > 0 {
@@ -116,8 +116,8 @@ func extend(r *plugin.Request, env *netstate.Env, device string) (*spec.Result, 
 	return result, nil
 }
 
-// hostLink returns the host's end of the container's veth. It must be the peer of the
-// container's interface and be in the previous result.
+// hostLink returns the host's end of the container's veth. The host's end must be the peer of
+// the container's interface and be in the previous result.
 func hostLink(env *netstate.Env, r *plugin.Request) (string, error) {
 	if len(r.Prev().Interfaces) == 0 {
 		return "", spec.Invalid("no interfaces provided")

@@ -88,7 +88,8 @@ func (c *Conf) limits(sensible bool) (shapes, error) {
 	return shapes{ingress, egress}, err
 }
 
-// toShape converts bits to bytes. It returns an error if only one of rate and burst is set.
+// toShape converts bits to bytes. toShape returns an error if only one of rate and burst is
+// set.
 func toShape(rate, burst uint64, fromRuntime bool) (shape, error) {
 	if fromRuntime && (burst == noBurstContainerd || burst == noBurstCRIO) {
 		burst = defaultBurst(rate)
@@ -120,8 +121,8 @@ func defaultBurst(rate uint64) uint64 {
 	return min(max(rate/10, least), 8*(math.MaxUint32-1))
 }
 
-// validate returns an error if the interface is not a veth. It can know this only if the list
-// shows which plugin makes the interface.
+// validate returns an error if the interface is not a veth. validate can know this only if the
+// list shows which plugin makes the interface.
 func validate(r *plugin.Request) error {
 	if plugin.ConfOf[Conf](r).shapes.none() {
 		return nil

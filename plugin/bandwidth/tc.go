@@ -22,7 +22,7 @@ import (
 // reference uses the same value.
 const latency = 25_000
 
-// tbf is a token bucket filter. It is the root queue of a host link.
+// tbf is a token bucket filter. tbf is the root queue of a host link.
 type tbf struct {
 	link string
 	shape
@@ -153,7 +153,7 @@ func (d redirect) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	return "", nil
 }
 
-// addQdisc adds a queue. It replaces a queue that an earlier ADD left. (A DEL leaves the
+// addQdisc adds a queue. addQdisc replaces a queue that an earlier ADD left. (A DEL leaves the
 // queues, because the kernel deletes them with the link, and deleting each queue would wait
 // for RCU.)
 func addQdisc(env *netstate.Env, q netlink.Qdisc, link netlink.Link) error {

@@ -76,8 +76,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return result, describe(env, in.conf, result)
 }
 
-// prepare reads the state of the host. It refuses a configuration that cannot work, before
-// anything is changed.
+// prepare reads the state of the host. prepare refuses a configuration that cannot work,
+// before anything is changed.
 func prepare(ctx context.Context, r *plugin.Request) (env *netstate.Env, in input, err error) {
 	k := kernel.Of(r)
 	if env, err = k.Env(r); err != nil {
@@ -119,8 +119,8 @@ func apply(ctx context.Context, r *plugin.Request, env *netstate.Env, in input, 
 	return k.Apply(ctx, r, env, todo)
 }
 
-// describe adds to the result what only the kernel knows. It reads the bridge's MAC again,
-// unless the MAC is fixed, because ports may change it.
+// describe adds to the result what only the kernel knows. describe reads the bridge's MAC
+// again, unless the MAC is fixed, because ports may change it.
 func describe(env *netstate.Env, c *Conf, result *spec.Result) error {
 	if !c.IsGateway {
 		env.Forget(netstate.Host, c.Bridge)
@@ -172,7 +172,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 }
 
 // reached returns objects that check for each address: the host reaches it through the link
-// that has its gateway. It skips addresses whose gateway is not this host.
+// that has its gateway. reached skips addresses whose gateway is not this host.
 func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
 	for _, o := range s {
 		g, ok := o.(netstate.Gateway)

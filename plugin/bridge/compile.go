@@ -34,7 +34,7 @@ type input struct {
 	network   string
 }
 
-// compile computes the desired state and the result. It changes nothing.
+// compile computes the desired state and the result. compile changes nothing.
 func compile(in input) (netstate.State, *spec.Result, error) {
 	s, result, err := configuration(in)
 	if err != nil {
@@ -44,7 +44,7 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 }
 
 // link returns the bridge, the veth pair and the port. This part of the state does not need
-// IPAM's answer. It comes first because some IPAM plugins work through the link.
+// IPAM's answer. The link is made first because some IPAM plugins work through the link.
 func link(in input) netstate.State {
 	c := in.conf
 	veth := in.pair.Veth(c.MTU)
@@ -110,9 +110,9 @@ func bridgeDAD(c *Conf, ips []spec.IPConfig) netstate.State {
 }
 
 // gatewayDAD lets a gateway send IPv6 neighbour solicitations at once, without duplicate
-// address detection. That is safe because both ends of the link are ours. It must be set
-// before the kernel starts duplicate detection for the link-local address. On a bridge this
-// happens when the container's end of the first port goes up.
+// address detection. That is safe because both ends of the link are ours. The setting must be
+// written before the kernel starts duplicate detection for the link-local address. On a bridge
+// this happens when the container's end of the first port goes up.
 func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	if !c.IsGateway || c.EnableDad {
 		return nil
@@ -120,9 +120,9 @@ func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	return endpoint.NoDuplicates(c.gatewayLink(), ips)
 }
 
-// spoofElements returns elements that let the container send only from its own MAC. It adds no
-// element to the set of owners, which belongs to portmap: if portmap's record is lost,
-// portmap's DEL searches only for owners in that set.
+// spoofElements returns elements that let the container send only from its own MAC.
+// spoofElements adds no element to the set of owners, which belongs to portmap: if portmap's
+// record is lost, portmap's DEL searches only for owners in that set.
 func spoofElements(p *endpoint.Pair, comment string) []nft.Element {
 	return nft.CheckMAC(p.Host, p.MAC, comment)
 }
@@ -209,8 +209,8 @@ func settings(name string, dad bool) []netstate.LinkIPv6 {
 		netstate.LinkIPv6{Link: name, Conf: nl.AcceptDAD, Value: 1})
 }
 
-// gateways gives the gateways' addresses to the bridge, or to its interface in the VLAN. It
-// also switches forwarding on.
+// gateways gives the gateways' addresses to the bridge, or to its interface in the VLAN.
+// gateways also switches forwarding on.
 func gateways(in input, result *spec.Result) (s netstate.State) {
 	c := in.conf
 	if !c.IsGateway {

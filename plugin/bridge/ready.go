@@ -44,7 +44,8 @@ func (c *Conf) ready(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) error {
 	return nil
 }
 
-// gatewaySets returns the gateways that an ADD may need, for each range set. It knows only the ranges of host-local; other IPAM plugins return their addresses only during the ADD.
+// gatewaySets returns the gateways that an ADD may need, for each range set. gatewaySets knows
+// only the ranges of host-local; other IPAM plugins return their addresses only during the ADD.
 func (c *Conf) gatewaySets(r *plugin.Request) (sets [][]netip.Prefix) {
 	if !c.IsGateway || c.IPAM.Type != "host-local" {
 		return nil

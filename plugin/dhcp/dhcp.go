@@ -76,8 +76,8 @@ func load(r *plugin.Request) (*dhcprpc.IPAM, error) {
 	return conf, err
 }
 
-// argsOf returns the request for the keeper. It has the absolute path of the namespace, because the keeper may
-// run in another directory.
+// argsOf returns the request for the keeper. The request has the absolute path of the
+// namespace, because the keeper may run in another directory.
 func argsOf(r *plugin.Request) (*dhcprpc.Args, error) {
 	a := &dhcprpc.Args{ContainerID: r.ContainerID, Netns: r.NetNS, IfName: r.IfName, Args: r.Args, StdinData: r.Config}
 	if r.NetNS == "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// gc releases the leases of attachments that are not valid. It finds them by our records,
+// gc releases the leases of attachments that are not valid. gc finds them by our records,
 // whichever keeper they name. Our keeper also knows leases that it got for the reference's
 // plugin.
 func gc(ctx context.Context, r *plugin.Request) error {

@@ -17,8 +17,8 @@ import (
 // program is the name of the program that keeps leases.
 const program = "patchbayd"
 
-// findKeeper returns the path of patchbayd. It looks next to this program, in PATH, and where
-// packages install it.
+// findKeeper returns the path of patchbayd. findKeeper looks next to this program, in PATH,
+// and where packages install it.
 func findKeeper() (string, error) {
 	candidates := []string{program}
 	if self, err := os.Executable(); err == nil {
@@ -52,8 +52,8 @@ func startKeeper(ctx context.Context, socket string) error {
 }
 
 // Daemon implements `dhcp daemon`, the command with which the reference's service units start
-// its keeper. It turns this process into patchbayd with the same arguments. It returns only if
-// that fails; then it returns the exit status.
+// its keeper. Daemon turns this process into patchbayd with the same arguments. Daemon returns
+// only if that fails; then it returns the exit status.
 func Daemon(args []string, stderr io.Writer) int {
 	path, err := findKeeper()
 	if err == nil {

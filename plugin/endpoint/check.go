@@ -52,8 +52,8 @@ func Found(r *plugin.Request, env *netstate.Env) (*Pair, error) {
 	return nil, spec.Errorf(spec.CodeInternal, "CNI veth created for %s was not found in prevResult: its peer is %s", r.IfName, peer.Attrs().Name)
 }
 
-// findInside returns the result's entry for the interface in the namespace. It accepts another
-// path of the same namespace.
+// findInside returns the result's entry for the interface in the namespace. findInside accepts
+// another path of the same namespace.
 func findInside(r *plugin.Request, env *netstate.Env) (spec.Interface, error) {
 	sandbox := ""
 	for _, i := range r.Prev().Interfaces {
@@ -93,10 +93,10 @@ func MACOf(result *spec.Result, name string) (net.HardwareAddr, error) {
 	return nil, nil
 }
 
-// Check compares the kernel with a state. It also checks the table that all forwarded traffic
-// passes. If the reference plugin made the attachment, Check skips the firewall, because the
-// reference's masquerade is as good as ours. It recognises such an attachment: no record
-// exists, and the host's end has no mark of ours.
+// Check compares the kernel with a state. Check also checks the table that all forwarded
+// traffic passes. If the reference plugin made the attachment, Check skips the firewall,
+// because the reference's masquerade is as good as ours. Check recognises such an attachment:
+// no record exists, and the host's end has no mark of ours.
 func Check(ctx context.Context, r *plugin.Request, env *netstate.Env, s netstate.State) error {
 	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil {

@@ -117,13 +117,13 @@ func (c *Child) single(link netstate.Child) *Single {
 	}
 }
 
-// Compile computes the desired state and the result. It changes nothing.
+// Compile computes the desired state and the result. Compile changes nothing.
 func (c *Child) Compile(link netstate.Child, ipam *spec.Result) (netstate.State, *spec.Result, error) {
 	return c.single(link).Compile(link.Name, link.NetNS, ipam)
 }
 
-// configure gives the link its settings, addresses and routes. It announces the addresses on
-// the segment.
+// configure gives the link its settings, addresses and routes. configure announces the
+// addresses on the segment.
 func (c *Child) configure(name string, result *spec.Result) netstate.State {
 	s := c.settings(name, result.IPs)
 	var addrs []netip.Addr
@@ -162,8 +162,8 @@ func (c *Child) settings(name string, ips []spec.IPConfig) netstate.State {
 	return netstate.State{netstate.IPv6{Where: netstate.Sandbox, List: more}}
 }
 
-// Check performs CHECK without the IPAM plugin's part. It compares the kernel with the state
-// that an ADD would make from the previous result.
+// Check performs CHECK without the IPAM plugin's part. Check compares the kernel with the
+// state that an ADD would make from the previous result.
 func (c *Child) Check(ctx context.Context, r *plugin.Request) error {
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {
@@ -203,8 +203,8 @@ func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
 }
 
 // Status reports whether an ADD could work: the kernel supports such links, the master exists,
-// its MTU is large enough, and IPAM is ready. It cannot check a master inside a container or a
-// master that a chain chooses.
+// its MTU is large enough, and IPAM is ready. Status cannot check a master inside a container
+// or a master that a chain chooses.
 func (c *Child) Status(r *plugin.Request, mayInherit bool) error {
 	if err := KernelMakes(r, c.Kind.Type()); err != nil {
 		return err
@@ -247,8 +247,8 @@ func KernelMakes(r *plugin.Request, kind string) error {
 	return nil
 }
 
-// defaultInterface returns the link of the best default route in the main table. It prefers
-// IPv4 to IPv6. Of several next hops it uses the first.
+// defaultInterface returns the link of the best default route in the main table.
+// defaultInterface prefers IPv4 to IPv6. Of several next hops it uses the first.
 func defaultInterface(conn *nl.Conn) (string, error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		index, err := conn.DefaultLink(family, true)

@@ -16,8 +16,8 @@ import (
 )
 
 // EnableIPv6 switches IPv6 on for the container's loopback and interface, and keeps addresses
-// while the interface is down. It does nothing if there is no IPv6 address. It writes the
-// settings in more at the same time.
+// while the interface is down. EnableIPv6 does nothing if there is no IPv6 address. EnableIPv6
+// writes the settings in more at the same time.
 func EnableIPv6(ifName string, ips []spec.IPConfig, more ...netstate.LinkIPv6) netstate.State {
 	if !HasFamily(ips, false) {
 		return nil
@@ -34,16 +34,17 @@ func EnableIPv6(ifName string, ips []spec.IPConfig, more ...netstate.LinkIPv6) n
 }
 
 // NoRouters stops router advertisements from configuring a link of the host, because a
-// container could send them (CVE-2020-10749). It writes the settings in more at the same time.
+// container could send them (CVE-2020-10749). NoRouters writes the settings in more at the
+// same time.
 func NoRouters(link string, more ...netstate.LinkIPv6) netstate.Object {
 	list := append([]netstate.LinkIPv6{{Link: link, Conf: nl.AcceptRA, Value: 0}}, more...)
 	return netstate.IPv6{Where: netstate.Host, List: list}
 }
 
 // NoDuplicates lets a link use its IPv6 addresses at once, without duplicate address
-// detection. It is for a veth pair whose two ends are ours. It includes the link-local
-// address. Until the kernel has checked that address, which takes 1-2 s, it cannot send
-// neighbour solicitations, and so no packets.
+// detection. NoDuplicates is for a veth pair whose two ends are ours. NoDuplicates includes
+// the link-local address. Until the kernel has checked that address, which takes 1-2 s, it
+// cannot send neighbour solicitations, and so no packets.
 func NoDuplicates(link string, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	if !HasFamily(ips, false) {
 		return nil
@@ -137,10 +138,10 @@ func DNS(conf, ipam spec.DNS) spec.DNS {
 	return ipam
 }
 
-// Outside is the value of the key ipMasqOutside. It lists prefixes that contain an address's
-// network. For example, the network of many hosts contains the part of each host. Traffic is
-// masqueraded if it leaves the prefix around an address, and not already if it leaves the
-// subnet.
+// Outside is the value of the key ipMasqOutside. Outside lists prefixes that contain an
+// address's network. For example, the network of many hosts contains the part of each host.
+// Traffic is masqueraded if it leaves the prefix around an address, and not already if it
+// leaves the subnet.
 type Outside []netip.Prefix
 
 // Validate returns an error for a string that is not a prefix.
@@ -188,8 +189,8 @@ func Masquerade(ips []spec.IPConfig, all bool, outside Outside, comment string) 
 	return s
 }
 
-// lostMasquerade returns all elements that Masquerade may have made for an address. It serves
-// a DEL whose record is lost.
+// lostMasquerade returns all elements that Masquerade may have made for an address.
+// lostMasquerade serves a DEL whose record is lost.
 func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
 	var conf struct {
 		Outside Outside `json:"ipMasqOutside"`

@@ -44,9 +44,9 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	})
 }
 
-// takeAndRelease removes what the plugin made and releases the address. It does each even if
-// the other fails. Normally it releases the address last, because another attachment may get
-// the address then. But an IPAM plugin that works through the interface must be called first;
+// takeAndRelease removes what the plugin made and releases the address. takeAndRelease does each
+// even if the other fails. Normally it releases the address last, because another attachment may
+// get the address then. But an IPAM plugin that works through the interface must be called first;
 // dhcp reaches the server through the interface.
 func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
 	if IPAMNeedsLink(r.Head.IPAM.Type) {
@@ -132,7 +132,7 @@ func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Prefix) {
 	return addrs
 }
 
-// Collect performs the GC of a plugin that makes a veth pair. It does the work of DEL for
+// Collect performs the GC of a plugin that makes a veth pair. Collect does the work of DEL for
 // every record of the network whose attachment is not valid.
 func Collect(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
@@ -268,7 +268,7 @@ func deleteLink(r *plugin.Request, kind string) Remover {
 	}
 }
 
-// TempName returns the first name of a new interface in the container. It is derived from the
+// TempName returns the first name of a new interface in the container. The name is derived from the
 // owner, so DEL finds the interface even without a mark.
 func TempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
 
@@ -288,8 +288,9 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 	return at.Conn.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == o.Alias() && l.Type() == kind })
 }
 
-// DetachSingle performs the DEL of a Single. It calls take and the IPAM plugin (see
-// takeAndRelease). It deletes the record last, unless take fails with kernel.ErrUnfinished.
+// DetachSingle performs the DEL of a Single. DetachSingle calls take and the IPAM plugin (see
+// takeAndRelease). DetachSingle deletes the record last, unless take fails with
+// kernel.ErrUnfinished.
 func DetachSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {
@@ -309,8 +310,9 @@ func DetachSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	})
 }
 
-// openPlace opens a namespace that may be gone. It refuses the namespace of this process. A
-// path in /proc leads to another process when the kernel uses a process id again, and may then lead to the host's namespace.
+// openPlace opens a namespace that may be gone. openPlace refuses the namespace of this process. A
+// path in /proc leads to another process when the kernel uses a process id again, and may then lead
+// to the host's namespace.
 func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
 	if path == "" {
 		return nil
@@ -328,8 +330,8 @@ func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
 	return nil
 }
 
-// CollectSingle performs the GC of a Single. It calls take for each record whose attachment is
-// not valid.
+// CollectSingle performs the GC of a Single. CollectSingle calls take for each record whose
+// attachment is not valid.
 func CollectSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	err := k.Sweep(ctx, r, func(rec *record.Record) error {

@@ -45,7 +45,7 @@ type Pair struct {
 	MAC     net.HardwareAddr // MAC of the container's end
 }
 
-// New chooses the names of a new pair. It returns an error if the attachment or the interface
+// New chooses the names of a new pair. New returns an error if the attachment or the interface
 // already exists, before it changes anything.
 func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Addresses) (*Pair, error) {
 	p := &Pair{Owner: r.Owner, IfName: r.IfName, NetNS: r.NetNS, HostMAC: macs.Host(), MAC: macs.Container()}
@@ -60,7 +60,7 @@ func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Address
 	return p, err
 }
 
-// Lost describes the pair for a DEL whose record is lost. It uses the usual name. The MAC is
+// Lost describes the pair for a DEL whose record is lost. Lost uses the usual name. The MAC is
 // that of the previous result or, if there is none, the derived one.
 func Lost(r *plugin.Request) *Pair {
 	p := &Pair{Owner: r.Owner, Host: r.Owner.LinkName(linkPrefix, 0), MAC: AddressesOf(r).Container()}
@@ -125,10 +125,10 @@ func attachedIn(r *plugin.Request) string {
 	return rec.NetNS
 }
 
-// orphaned reports whether the namespace of a link's other end is gone. It is gone if nothing
-// holds it, or if the namespace in our record is dead. If the record has the path of this
-// request, the path may lead to a new namespace. That is the case if the link's other end is
-// not in it.
+// orphaned reports whether the namespace of a link's other end is gone. The namespace is gone
+// if nothing holds it, or if the namespace in our record is dead. If the record has the path
+// of this request, the path may lead to a new namespace. That is the case if the link's other
+// end is not in it.
 func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
 	if at := link.Attrs(); link.Type() == "veth" && at.NetNsID >= 0 && !env.Host.Lives(at.NetNsID) {
 		return true

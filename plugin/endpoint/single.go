@@ -36,8 +36,8 @@ type Single struct {
 }
 
 // Attach performs the ADD. Some IPAM plugins, such as dhcp, work through the interface; Attach
-// calls them after the interface exists and is up. It calls other IPAM plugins before it makes
-// the interface, so that an exhausted pool costs nothing.
+// calls them after the interface exists and is up. Attach calls other IPAM plugins before it
+// makes the interface, so that an exhausted pool costs nothing.
 func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.Env) (*spec.Result, error) {
 	if err := s.begin(r, env); err != nil {
 		return nil, err
@@ -87,9 +87,9 @@ func (s *Single) begin(r *plugin.Request, env *netstate.Env) error {
 	return kernel.Of(r).Record(r, cmp.Or(s.Record, &record.Record{}))
 }
 
-// IPAMNeedsLink reports whether an IPAM plugin may work through the container's interface. It
-// returns false only for our own plugins that do not use it. The reference calls every IPAM
-// plugin after the interface exists.
+// IPAMNeedsLink reports whether an IPAM plugin may work through the container's interface.
+// IPAMNeedsLink returns false only for our own plugins that do not use it. The reference calls
+// every IPAM plugin after the interface exists.
 func IPAMNeedsLink(ipamType string) bool {
 	return ipamType != "" && ipamType != "host-local" && ipamType != "static"
 }
@@ -134,15 +134,15 @@ func Configure(ifName string, result *spec.Result) netstate.State {
 	return s
 }
 
-// OnSegment works like Configure, but also announces the addresses. It serves an interface on
-// a segment with other hosts.
+// OnSegment works like Configure, but also announces the addresses. OnSegment serves an
+// interface on a segment with other hosts.
 func OnSegment(ifName string, result *spec.Result) netstate.State {
 	return new(Child).configure(ifName, result)
 }
 
 // FoundMAC returns the Ethernet address of the container's interface in the previous result.
-// It returns nil if there is no previous result. It returns an error if the result has no
-// entry for this interface and namespace.
+// FoundMAC returns nil if there is no previous result. FoundMAC returns an error if the result
+// has no entry for this interface and namespace.
 func FoundMAC(r *plugin.Request, env *netstate.Env) (net.HardwareAddr, error) {
 	inside, err := findInside(r, env)
 	if err != nil {
@@ -151,8 +151,8 @@ func FoundMAC(r *plugin.Request, env *netstate.Env) (net.HardwareAddr, error) {
 	return parseMAC(inside)
 }
 
-// Check performs CHECK. It first calls CHECK of the IPAM plugin and then compares the kernel
-// with the state that the previous result describes.
+// Check performs CHECK. Check first calls CHECK of the IPAM plugin and then compares the
+// kernel with the state that the previous result describes.
 func (s *Single) Check(ctx context.Context, r *plugin.Request, env *netstate.Env) error {
 	var ipam *spec.Result
 	if r.Head.IPAM.Type != "" {

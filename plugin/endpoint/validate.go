@@ -118,8 +118,8 @@ func ValidateMTU(mtu int) error {
 	return nil
 }
 
-// ValidateMAC returns an error for an Ethernet address that no interface can have. It does not
-// check addresses of other kinds of hardware.
+// ValidateMAC returns an error for an Ethernet address that no interface can have. ValidateMAC
+// does not check addresses of other kinds of hardware.
 func ValidateMAC(mac net.HardwareAddr) error {
 	switch {
 	case len(mac) != 6:

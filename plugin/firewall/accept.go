@@ -80,8 +80,8 @@ func (p *plan) adminChain() string {
 }
 
 // hostBridge returns the bridge through which the container's packets enter, and the host's
-// addresses on that bridge. It skips a bridge in a VRF, because FORWARD sees the VRF. It also
-// skips a bridge that it cannot look up; accepting by address always works.
+// addresses on that bridge. hostBridge skips a bridge in a VRF, because FORWARD sees the VRF.
+// hostBridge also skips a bridge that it cannot look up; accepting by address always works.
 func hostBridge(r *plugin.Request, env *netstate.Env) (name string, has []netip.Addr) {
 	links := r.Prev().Interfaces
 	if len(links) == 0 || links[0].Name == "" || links[0].Sandbox != "" {
@@ -105,8 +105,8 @@ func hostBridge(r *plugin.Request, env *netstate.Env) (name string, has []netip.
 	return name, has
 }
 
-// notYet returns the addresses that a bridge will have after an ADD that is only explained. It
-// includes the host link of the plugin bridge.
+// notYet returns the addresses that a bridge will have after an ADD that is only explained.
+// notYet includes the host link of the plugin bridge.
 func notYet(prev *spec.Result) (has []netip.Addr) {
 	if len(prev.Interfaces) < 3 || prev.Interfaces[1].Sandbox != "" {
 		return nil

@@ -94,7 +94,7 @@ func (c *Conf) isolates() bool {
 	return c.IngressPolicy == policySameBridge || c.IngressPolicy == policyIsolated
 }
 
-// bridge returns the bridge to which a policy applies. It is the first interface of
+// bridge returns the bridge to which a policy applies. The bridge is the first interface of
 // prevResult, where the plugin bridge puts it.
 func (c *Conf) bridge(prev *spec.Result) (string, error) {
 	if len(prev.Interfaces) == 0 {

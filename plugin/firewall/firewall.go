@@ -195,7 +195,8 @@ func (p *plan) facts() (facts []record.Fact) {
 	}, within)
 }
 
-// record returns the record for DEL. It includes what an earlier ADD of the attachment holds.
+// record returns the record for DEL. The record includes what an earlier ADD of the attachment
+// holds.
 func (p *plan) record(earlier *record.Record) *record.Record {
 	rec := &record.Record{Bridge: p.bridge, Accepts: p.addresses}
 	if len(p.addresses) > 0 {
@@ -216,7 +217,7 @@ func (p *plan) record(earlier *record.Record) *record.Record {
 	return rec
 }
 
-// compile computes the desired state. It changes nothing.
+// compile computes the desired state. compile changes nothing.
 func (p *plan) compile(k *kernel.Kernel) (s netstate.State) {
 	for _, f := range p.facts() {
 		s = append(s, netstate.Fact{Fact: f, Owner: p.owner})

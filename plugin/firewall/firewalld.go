@@ -42,8 +42,8 @@ var errNoFirewalld = errors.New("firewalld is not running")
 // daemon is a connection to firewalld.
 type daemon struct{ conn *dbus.Conn }
 
-// connect connects to the system bus and checks that firewalld is on it. It uses the address
-// in DBUS_SYSTEM_BUS_ADDRESS or the usual one. It does not start firewalld.
+// connect connects to the system bus and checks that firewalld is on it. connect uses the
+// address in DBUS_SYSTEM_BUS_ADDRESS or the usual one. connect does not start firewalld.
 func connect(ctx context.Context) (*daemon, error) {
 	conn, err := dbus.ConnectSystemBus(dbus.WithContext(context.WithoutCancel(ctx)))
 	if err != nil {
@@ -88,7 +88,7 @@ func (d *daemon) add(ctx context.Context, zone string, source netip.Prefix) (add
 	return true, nil
 }
 
-// remove removes an address from a zone. It accepts that the address is missing.
+// remove removes an address from a zone. remove accepts that the address is missing.
 func (d *daemon) remove(ctx context.Context, zone string, source netip.Prefix) error {
 	var in string
 	err := d.call(ctx, zoneRemove, zone, source, &in)

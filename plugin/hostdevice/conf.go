@@ -51,7 +51,8 @@ type Conf struct {
 	DNS spec.DNS `json:"dns"`
 
 	RuntimeConfig struct {
-		// DeviceID is a device's address on the PCI bus or its name on the auxiliary bus. It overrides pciBusID. Reference: same.
+		// DeviceID is a device's address on the PCI bus or its name on the auxiliary bus. It overrides
+		// pciBusID. Reference: same.
 		DeviceID string `json:"deviceID"`
 	} `json:"runtimeConfig"`
 

@@ -160,7 +160,7 @@ func (s sysfs) path(name string) string {
 	return s.real(filepath.Join(string(s), "class/net", name, "device"))
 }
 
-// real follows symbolic links. It returns "" if the path does not exist.
+// real follows symbolic links. real returns "" if the path does not exist.
 func (s sysfs) real(path string) string {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -200,8 +200,9 @@ func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, erro
 	return d, err
 }
 
-// addresses returns the addresses that no other program would restore. It skips addresses that
-// the kernel makes (link-local) and addresses that expire (DHCP, router advertisements).
+// addresses returns the addresses that no other program would restore. addresses skips
+// addresses that the kernel makes (link-local) and addresses that expire (DHCP, router
+// advertisements).
 func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err error) {
 	few, err := host.Addrs(link.Attrs().Index) // the library would read the addresses of all links
 	if err != nil || !slices.ContainsFunc(few, func(a nl.Addr) bool { return persists(a.Prefix, int(a.Flags)) }) {
@@ -273,8 +274,8 @@ func is(d *record.Device, link netlink.Link, ifName string) bool {
 	return mac && (burnt || index || name) || burnt && (index || name)
 }
 
-// search finds the device in a namespace under any name. It returns nil if the device is not
-// there.
+// search finds the device in a namespace under any name. search returns nil if the device is
+// not there.
 func search(c *nl.Conn, d *record.Device, ifName string) (netlink.Link, error) {
 	for _, name := range []string{ifName, d.Name} {
 		link, err := c.Link(name)

@@ -194,9 +194,9 @@ func claimed(r *plugin.Request, home string) bool {
 }
 
 // renamed returns a record that the attachment left under another name of its network, or nil.
-// It serves a DEL whose network has no record. A container may be on two networks with the
-// same interface name, if one of the two ADDs failed. So renamed returns the record only if
-// the configuration names the device too.
+// renamed serves a DEL whose network has no record. A container may be on two networks with
+// the same interface name, if one of the two ADDs failed. So renamed returns the record only
+// if the configuration names the device too.
 func renamed(r *plugin.Request) *record.Record {
 	for _, rec := range moved(r) {
 		if rec.ContainerID != r.ContainerID || rec.IfName != r.IfName || rec.Network == r.Network {
@@ -218,7 +218,7 @@ func renamed(r *plugin.Request) *record.Record {
 }
 
 // means reports whether the configuration of the request names a device. A configuration that
-// is no longer valid names none.
+// is no longer valid names no device.
 func means(r *plugin.Request, d *record.Device) bool {
 	_, err := r.Conf()
 	conf, sys := plugin.ConfOf[Conf](r), sysfs(r.Session.Paths.Sys)

@@ -94,8 +94,8 @@ type trip struct {
 	host    *nl.Conn
 }
 
-// home moves the device to the host and restores its properties. It may be called again after
-// any interruption, and even if nothing was moved.
+// home moves the device to the host and restores its properties. home may be called again
+// after any interruption, and even if nothing was moved.
 func (t trip) home(ctx context.Context) error {
 	away := false
 	if t.sandbox != nil {
@@ -138,7 +138,7 @@ func (t trip) arrived(ctx context.Context) (netlink.Link, error) {
 	}
 }
 
-// out moves the device out of the container. It first sets the device's original name. So no
+// out moves the device out of the container. out first sets the device's original name. So no
 // program on the host, such as udev, sees another name and renames the device.
 func (t trip) out(link netlink.Link) error {
 	index := link.Attrs().Index
@@ -158,7 +158,7 @@ func (t trip) out(link netlink.Link) error {
 }
 
 // send moves the device to the host. If its name is taken there, the device gets the next name
-// that the kernel chooses. It loses alternative names that are taken.
+// that the kernel chooses. The device loses alternative names that are taken.
 func (t trip) send(link netlink.Link, hostNS int) (err error) {
 	index := link.Attrs().Index
 	for _, name := range []string{t.Name, fallback} {
@@ -181,11 +181,12 @@ func (t trip) send(link netlink.Link, hostNS int) (err error) {
 	return nil
 }
 
-// fallback is the pattern of the names that the kernel chooses. It takes the first free one.
+// fallback is the pattern of the names that the kernel chooses. The kernel takes the first
+// free name.
 const fallback = "dev%d"
 
-// restore restores the device's properties on the host. It removes the alias last: a device
-// that still has the alias is not completely restored.
+// restore restores the device's properties on the host. restore removes the alias last: a
+// device that still has the alias is not completely restored.
 func (t trip) restore(link netlink.Link) error {
 	index := link.Attrs().Index
 	errs := []error{t.rename(link), t.dress(link)}

@@ -93,12 +93,12 @@ func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Ho
 	return ipam.Stale(tx, keep)
 }
 
-// gone returns a function that reports whether a reservation's attachment is provably dead. It
-// looks at the path of the attachment's namespace. Our record has this path, with a mark that
-// tells a later namespace at the same path apart. For an attachment of the reference, libcni's
-// cache has the path. If the path is not known, a reservation from before the last boot is
-// dead, because no namespace survives a boot. But the time of a file is a weak proof of the
-// boot; so in addition no namespace may have the address.
+// gone returns a function that reports whether a reservation's attachment is provably dead.
+// gone looks at the path of the attachment's namespace. Our record has this path, with a mark
+// that tells a later namespace at the same path apart. For an attachment of the reference,
+// libcni's cache has the path. If the path is not known, a reservation from before the last
+// boot is dead, because no namespace survives a boot. But the time of a file is a weak proof
+// of the boot; so in addition no namespace may have the address.
 //
 // prior is our record from before this call wrote its own. For the attachment of this request,
 // the runtime says that the container is new. So even if a process still holds the earlier
@@ -133,8 +133,7 @@ func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 }
 
 // abandoned checks what a path alone does not show. After a boot, or if the path was bound
-// again, another namespace may be at the path. It is another one if it does not have the
-// address.
+// again, another namespace may be at the path. A namespace without the address is another one.
 func abandoned(r *plugin.Request, path string, res ipam.Reservation) bool {
 	sandbox, err := kernel.Of(r).Sandbox(path)
 	if err != nil {

@@ -176,7 +176,7 @@ func releaseOf(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder
 	return err
 }
 
-// check finds the reservation of this container and interface. It also checks that each
+// check finds the reservation of this container and interface. check also checks that each
 // address of the previous result that is in our ranges is reserved.
 func check(ctx context.Context, r *plugin.Request) error {
 	p, err := load(r)
@@ -224,8 +224,8 @@ func lost(p *pool, prev *spec.Result, held []ipam.Reservation) netip.Addr {
 	return netip.Addr{}
 }
 
-// status reports whether an ADD would get its addresses. It cannot check ranges that come only
-// with each ADD (capability ipRanges).
+// status reports whether an ADD would get its addresses. status cannot check ranges that come
+// only with each ADD (capability ipRanges).
 func status(ctx context.Context, r *plugin.Request) error {
 	p, err := load(r)
 	if errors.Is(err, ipam.ErrNoRanges) {

@@ -28,7 +28,7 @@ type repeatedAdd struct {
 	over bool // the removal is done, or the ADD failed
 }
 
-// follow copies into rec what the earlier record names. It returns the elements to remove:
+// follow copies into rec what the earlier record names. follow returns the elements to remove:
 // those that rec does not have, if the namespace of the earlier ADD is gone. If the namespace
 // still exists, the elements stay until DEL, because another member of the same list may have
 // made them.
@@ -101,7 +101,7 @@ func inheritZones(rec, before *record.Record) {
 	}
 }
 
-// settle runs after the transaction. It writes the record without the removed elements. If
+// settle runs after the transaction. settle writes the record without the removed elements. If
 // that fails, the record names too many elements, which does no harm.
 func (k *Kernel) settle(r *plugin.Request, a *repeatedAdd) error {
 	if a.over || k.failed {

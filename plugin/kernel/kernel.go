@@ -143,8 +143,8 @@ func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
 	return env, nil
 }
 
-// HostEnv works like Env for a plugin that works only on the host. It saves the thread and the
-// sockets in the container's namespace, a fifth of the time of such an ADD.
+// HostEnv works like Env for a plugin that works only on the host. HostEnv saves the thread
+// and the sockets in the container's namespace, a fifth of the time of such an ADD.
 func (k *Kernel) HostEnv(r *plugin.Request) (*netstate.Env, error) {
 	host, err := k.Host()
 	if err != nil {
@@ -170,9 +170,9 @@ func (k *Kernel) Apply(ctx context.Context, r *plugin.Request, env *netstate.Env
 	return a.Apply(ctx, s)
 }
 
-// Record writes a plugin's record before the plugin changes anything. It pushes an undo that
-// removes the record or restores the earlier one. It sets the attachment's names and adds what
-// an earlier ADD left (follow).
+// Record writes a plugin's record before the plugin changes anything. Record pushes an undo
+// that removes the record or restores the earlier one. Record sets the attachment's names and
+// adds what an earlier ADD left (follow).
 func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	name(r, rec)
 	if args, err := r.CNIArgs(); err == nil {
@@ -205,8 +205,8 @@ func name(r *plugin.Request, rec *record.Record) {
 	rec.Plugin, rec.Owner, rec.Network, rec.ContainerID, rec.IfName = r.Plugin.Name, r.Owner, r.Network, r.ContainerID, r.IfName
 }
 
-// Read returns the plugin's record of the attachment. It returns nil if there is none. If the
-// record cannot be read, it warns and returns nil.
+// Read returns the plugin's record of the attachment. Read returns nil if there is none. If
+// the record cannot be read, it warns and returns nil.
 func (k *Kernel) Read(r *plugin.Request) *record.Record {
 	rec, err := k.Records.Read(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil {

@@ -25,9 +25,9 @@ import (
 // SweepLost finds attachments of the network that have elements in the firewall but neither a
 // valid attachment in a GC's list nor a record. An ADD writes its record first, so such an
 // attachment has lost its record. SweepLost calls remove with the elements that mine selects.
-// It skips elements that a record names, because Sweep removes those. It also skips an
-// attachment whose veth pair is in use, because the author of the list may have lost the
-// attachment too.
+// SweepLost skips elements that a record names, because Sweep removes those. SweepLost also
+// skips an attachment whose veth pair is in use, because the author of the list may have lost
+// the attachment too.
 func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remove func(*record.Record) error) error {
 	living := k.living(r)
 	elems, err := k.OwnedElements()
@@ -55,8 +55,9 @@ func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remov
 	return errors.Join(errs...)
 }
 
-// OfOwner returns the elements of an owner that mine selects. It finds them by their comments
-// and therefore lists all sets. It serves a DEL that has no other trace of the attachment.
+// OfOwner returns the elements of an owner that mine selects. OfOwner finds them by their
+// comments and therefore lists all sets. OfOwner serves a DEL that has no other trace of the
+// attachment.
 func (k *Kernel) OfOwner(o owner.Key, mine func(nft.Element) bool) ([]nft.Element, error) {
 	elems, err := k.OwnedElements()
 	return slices.DeleteFunc(elems, func(e nft.Element) bool {
@@ -114,7 +115,7 @@ func unnamed(elems []nft.Element, records []record.CurrentRecord) []nft.Element 
 }
 
 // Derive reconstructs a torn record from everything that has its owner key: facts that no
-// readable record has, elements, and links. It adds the attachment's names if they can be
+// readable record has, elements, and links. Derive adds the attachment's names if they can be
 // found.
 func (k *Kernel) Derive(t record.Torn) (*record.Record, error) {
 	rec := &record.Record{Plugin: t.Plugin, Owner: t.Owner, Network: t.Network}
@@ -164,7 +165,7 @@ func (k *Kernel) unclaimed(t record.Torn) (names []string, err error) {
 }
 
 // OwnedElements returns the elements of attachments, including those in the maps of
-// conditions. It lists all sets; GC uses it.
+// conditions. OwnedElements lists all sets; GC uses it.
 func (k *Kernel) OwnedElements() ([]nft.Element, error) {
 	_, facts, _ := k.Records.Facts() // a broken fact has no maps
 	var maps []string
@@ -176,8 +177,8 @@ func (k *Kernel) OwnedElements() ([]nft.Element, error) {
 	return k.NFT.Owned(maps...)
 }
 
-// marked returns the names of the host's links whose alias has the owner. It adds the names
-// that an ADD may have given to a link before it wrote the alias.
+// marked returns the names of the host's links whose alias has the owner. marked adds the
+// names that an ADD may have given to a link before it wrote the alias.
 func (k *Kernel) marked(o owner.Key) (names []string, err error) {
 	host, err := k.Host()
 	if err != nil {
@@ -198,7 +199,7 @@ func (k *Kernel) marked(o owner.Key) (names []string, err error) {
 	return names, nil
 }
 
-// Names finds the container id and the interface name of an owner. It searches comments of
+// Names finds the container id and the interface name of an owner. Names searches comments of
 // elements, cached results, address files and tuning's backups. The owner is a hash of the
 // names, so a match is certain. Without a match both names are empty.
 func Names(p paths.Paths, network string, o owner.Key, elems []nft.Element) (id, ifName string) {

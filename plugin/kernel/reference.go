@@ -27,9 +27,9 @@ import (
 )
 
 // AllowReference returns nil instead of CHECK's error err if a reference plugin made the
-// attachment before our programs replaced the reference's. It recognises such an attachment: the
-// plugin has no record of it, and the reference's objects exist. These objects serve until the
-// attachment's DEL.
+// attachment before our programs replaced the reference's. AllowReference recognises such an
+// attachment: the plugin has no record of it, and the reference's objects exist. These objects
+// serve until the attachment's DEL.
 func (k *Kernel) AllowReference(r *plugin.Request, theirs iptnft.Made, err error) error {
 	if err == nil {
 		return nil
@@ -61,8 +61,9 @@ func Attachment(r *plugin.Request) iptnft.Attachment {
 // SweepAbandoned removes what the reference plugins made for attachments that only address files
 // still name: firewall rules, the ifb of bandwidth, and the backup of tuning. These objects have
 // no owner key and are found by the container's names. So SweepAbandoned must run before the GC
-// of the addresses deletes the address files. It runs in the first plugin, because runtimes send
-// a GC in the order of the list. It skips attachments that have a record, because those are ours.
+// of the addresses deletes the address files. SweepAbandoned runs in the first plugin, because
+// runtimes send a GC in the order of the list. SweepAbandoned skips attachments that have a
+// record, because those are ours.
 func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request) error {
 	list := k.abandoned(ctx, r)
 	if len(list) == 0 {
@@ -85,9 +86,9 @@ func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(errs...)
 }
 
-// abandoned returns attachments, with their addresses, that are named only by host-local's files.
-// Neither the valid attachments of a GC nor a record of the plugin names them. It reads the files
-// in their default directory.
+// abandoned returns attachments, with their addresses, that are named only by host-local's
+// files. Neither the valid attachments of a GC nor a record of the plugin names them. abandoned
+// reads the files in their default directory.
 func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Holder][]netip.Addr {
 	keep, ok := r.Valid()
 	if !ok {
@@ -124,8 +125,9 @@ func reserved(ctx context.Context, r *plugin.Request) ([]ipam.Reservation, error
 	return tx.List(false)
 }
 
-// deleteReferenceIFB deletes the ifb of the reference's bandwidth. It keeps the ifb if another
-// attachment of the container may use it, because the name does not depend on the interface.
+// deleteReferenceIFB deletes the ifb of the reference's bandwidth. deleteReferenceIFB keeps the
+// ifb if another attachment of the container may use it, because the name does not depend on the
+// interface.
 func (k *Kernel) deleteReferenceIFB(r *plugin.Request, containerID string) error {
 	valid, _ := r.Head.Valid()
 	for _, v := range valid {
@@ -159,7 +161,7 @@ func ReferenceIFB(network, containerID string) string {
 
 // AsAttached returns the state that CHECK expects of an attachment from before schema 2 of the
 // firewall. Such an attachment has the elements of the shared facts whose names begin with
-// prefix. It does not have the elements of its own that newer selects.
+// prefix. Such an attachment does not have the elements of its own that newer selects.
 func (k *Kernel) AsAttached(rec *record.Record, s netstate.State, prefix string, newer func(nft.Element) bool) netstate.State {
 	var before netstate.State
 	for _, name := range rec.Shared {

@@ -16,14 +16,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// ErrUnfinished means that a removal has done everything that is possible now. It does not
-// fail a DEL or GC. The record is kept, so that the next GC tries again.
+// ErrUnfinished means that a removal has done everything that is possible now. ErrUnfinished
+// does not fail a DEL or GC. The record is kept, so that the next GC tries again.
 var ErrUnfinished = errors.New("not finished")
 
 // errLater means that the end of the session deletes the record.
 var errLater = errors.New("the end of the session deletes the record")
 
-// Detach performs the DEL of a plugin that keeps records. It calls remove with the locked
+// Detach performs the DEL of a plugin that keeps records. Detach calls remove with the locked
 // record and then deletes the record. If there is no record, or a broken one, it calls lost to
 // make one. lost may be nil.
 func (k *Kernel) Detach(r *plugin.Request, lost func() *record.Record, remove func(*record.Record) error) error {
@@ -52,9 +52,9 @@ func (k *Kernel) drop(r *plugin.Request, o owner.Key, err error) error {
 	return err
 }
 
-// Finish ends a removal. It sends what is queued for rec. It does not wait for the result, so
-// that a link can be deleted in the meantime. The end of the session waits and then deletes
-// the record.
+// Finish ends a removal. Finish sends what is queued for rec. Finish does not wait for the
+// result, so that a link can be deleted in the meantime. The end of the session waits and then
+// deletes the record.
 func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Record) error {
 	if err := k.NFT.Start(ctx); err != nil {
 		return err
@@ -155,8 +155,8 @@ func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, remove func(*record.Re
 	})
 }
 
-// Seize runs fn for an attachment that is not on a GC's list. It skips an attachment that is
-// newer than the list or that another process works on, because such an attachment may be
+// Seize runs fn for an attachment that is not on a GC's list. Seize skips an attachment that
+// is newer than the list or that another process works on, because such an attachment may be
 // alive. The plugin's record stays locked until it is removed.
 func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) error {
 	var others []string
@@ -194,8 +194,9 @@ func (k *Kernel) newer(r *plugin.Request) (list []spec.Attachment) {
 	return list
 }
 
-// SweepReference queues the removal of what the reference plugins left in the firewall. It
-// keeps the rules of attachments that are on a GC's list or newer than the list.
+// SweepReference queues the removal of what the reference plugins left in the firewall.
+// SweepReference keeps the rules of attachments that are on a GC's list or newer than the
+// list.
 func (k *Kernel) SweepReference(r *plugin.Request) {
 	valid, _ := r.Head.Valid()
 	var stay []iptnft.Attachment

@@ -51,8 +51,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	}, nil
 }
 
-// addresses returns the first address of each family. It returns an error for an address that
-// does not belong on lo.
+// addresses returns the first address of each family. addresses returns an error for an
+// address that does not belong on lo.
 func addresses(env *netstate.Env) (ips []spec.IPConfig, err error) {
 	link, err := env.Link(netstate.Sandbox, lo)
 	if err != nil {

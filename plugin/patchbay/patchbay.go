@@ -58,7 +58,7 @@ type Conf struct {
 	Args json.RawMessage `json:"args"`
 }
 
-// add runs the members in order and pushes the DEL of each one that succeeded. It does not
+// add runs the members in order and pushes the DEL of each one that succeeded. add does not
 // call DEL for a member that failed. That member has rolled itself back, and if it refused to
 // attach twice, a DEL would remove the existing attachment.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -92,8 +92,8 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(each(ctx, r, members, "delete", r.Head.PrevResult)...)
 }
 
-// askAll performs CHECK and STATUS. It asks every member, as a runtime asks every plugin of a
-// list (docs/adr/0037).
+// askAll performs CHECK and STATUS. askAll asks every member, as a runtime asks every plugin
+// of a list (docs/adr/0037).
 func askAll(ctx context.Context, r *plugin.Request) error {
 	members, err := load(r)
 	if err != nil {
@@ -154,9 +154,9 @@ func loadMember(raw json.RawMessage, r *plugin.Request, conf *Conf) (*plugin.Inn
 }
 
 // remaining returns the members for a DEL or GC. If the list is damaged, it adds the plugins
-// that have records: for a DEL records of this attachment, for a GC of any. It only warns
-// about the damage, because a wrong configuration must not stop a removal. A member of another
-// program whose configuration cannot be read is not called.
+// that have records: for a DEL records of this attachment, for a GC of any. remaining only
+// warns about the damage, because a wrong configuration must not stop a removal. A member of
+// another program whose configuration cannot be read is not called.
 func remaining(r *plugin.Request) []*plugin.Inner {
 	members, err := load(r)
 	if err == nil {

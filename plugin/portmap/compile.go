@@ -26,7 +26,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// plan is everything that one attachment's mappings need. It is computed from the
+// plan is everything that one attachment's mappings need. plan is computed from the
 // configuration and prevResult; only route is read from the kernel.
 type plan struct {
 	owner    owner.Key
@@ -156,8 +156,8 @@ func (p *plan) record() *record.Record {
 	return rec
 }
 
-// compile computes the desired state. It changes nothing. rec is the attachment's record; it
-// is nil if nothing will be applied.
+// compile computes the desired state. compile changes nothing. rec is the attachment's record;
+// it is nil if nothing will be applied.
 func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) {
 	if p.route != "" {
 		s = append(s, localNet{p.route, p.network, p.owner, k})
@@ -291,8 +291,8 @@ func ownerOf(k *kernel.Kernel, e nft.Element) holder {
 
 // findRoute finds the host's interface that leads to the container: the bridge, or the host's
 // end of a veth. Without a route, 127.0.0.1 and hairpin do not work; like the reference,
-// findRoute does not report that. It returns an error if the host has the container's address
-// itself. In that case the ports would lead to services on the host, and the loopback
+// findRoute does not report that. findRoute returns an error if the host has the container's
+// address itself. In that case the ports would lead to services on the host, and the loopback
 // interface would count as the interface to the container.
 func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 	for i, a := range p.addrs {

@@ -90,7 +90,7 @@ const (
 // masquerades packets that passed through it.
 const kubeMarkMasq = "KUBE-MARK-MASQ"
 
-// Load validates the configuration, in the reference's order. It refuses conditions that we
+// Load validates the configuration, in the reference's order. Load refuses conditions that we
 // cannot express. If it ignored one, a port would be published to more clients than intended.
 func (c *Conf) Load(r *plugin.Request) (err error) {
 	if err := c.validate(); err != nil {
@@ -188,8 +188,8 @@ func (m mapping) serves(container netip.Addr) bool {
 	return !m.host.IsValid() || m.host.Is4() == container.Is4()
 }
 
-// parseMappings validates the capability. It accepts repeated entries. It returns an error if
-// two entries send one port to different places.
+// parseMappings validates the capability. parseMappings accepts repeated entries.
+// parseMappings returns an error if two entries send one port to different places.
 func parseMappings(entries []PortMapping) ([]mapping, error) {
 	type key struct {
 		host     netip.Addr

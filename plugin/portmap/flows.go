@@ -64,9 +64,9 @@ func isPortMap(set string) bool {
 // stale reports whether a flow to a mapping's port must be deleted.
 type stale func(udpMapping, conntrack.Flow) (bool, error)
 
-// flushAfterCommit deletes UDP flows after the ports are published. It deletes flows to these
-// ports that go elsewhere, and flows to ports of an earlier ADD that rec no longer names. Like
-// the reference, it only warns if this fails.
+// flushAfterCommit deletes UDP flows after the ports are published. flushAfterCommit deletes
+// flows to these ports that go elsewhere, and flows to ports of an earlier ADD that rec no
+// longer names. Like the reference, it only warns if this fails.
 func flushAfterCommit(r *plugin.Request, k *kernel.Kernel, p *plan, rec *record.Record) {
 	fresh, before := udpMappings(p.ports()), udpMappings(rec.Elements)
 	if len(before) == 0 || r.Session.Dry != nil {
@@ -144,8 +144,8 @@ func forgetFamily(c *conntrack.Conn, ms []udpMapping, is stale) error {
 }
 
 // astray finds flows to a published port that go elsewhere: to a process on the host, or to a
-// container that had the port before. It skips flows that the host only forwards to the same
-// port of another address.
+// container that had the port before. astray skips flows that the host only forwards to the
+// same port of another address.
 func astray(k *kernel.Kernel) stale {
 	type place struct {
 		dst  netip.Addr

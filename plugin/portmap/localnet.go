@@ -116,7 +116,7 @@ func release(ctx context.Context, k *kernel.Kernel, fact string, o owner.Key) er
 	return netstate.ReleaseFact(ctx, k.Records, fact, o, k.NFT, func(f record.Fact) error { return setBack(k, f) })
 }
 
-// setBack restores the sysctls of a fact. It ignores an interface that is gone, and a
+// setBack restores the sysctls of a fact. setBack ignores an interface that is gone, and a
 // read-only /proc/sys, where nothing was changed.
 func setBack(k *kernel.Kernel, f record.Fact) error {
 	if len(f.Before) == 0 {
@@ -141,7 +141,7 @@ func setBack(k *kernel.Kernel, f record.Fact) error {
 // no hairpin mode.
 
 // findPort finds the bridge's port that belongs to the container, among the interfaces of
-// prevResult. It returns "" if hairpin mode does not matter.
+// prevResult. findPort returns "" if hairpin mode does not matter.
 func findPort(r *plugin.Request, env *netstate.Env, bridge netlink.Link) string {
 	if bridge.Type() != "bridge" || !bridgeNetfilter(env) {
 		return ""

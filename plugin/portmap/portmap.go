@@ -90,7 +90,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), nil
 }
 
-// addNothing performs an ADD without ports. It still removes the ports of an earlier ADD.
+// addNothing performs an ADD without ports. addNothing still removes the ports of an earlier
+// ADD.
 func addNothing(r *plugin.Request, k *kernel.Kernel) error {
 	if rec, _ := k.Records.Read(r.Network, r.Owner, name); rec == nil {
 		return nil

@@ -64,7 +64,7 @@ func hairpins(ctx context.Context, env *netstate.Env, bridge string, all []*reco
 }
 
 // ownWay returns the host's interface that leads to the container, if the attachment's own
-// records name it. It returns "" if the interface belongs to another network.
+// records name it. ownWay returns "" if the interface belongs to another network.
 func ownWay(env *netstate.Env, rec *record.Record, all []*record.Record) string {
 	i := slices.IndexFunc(rec.Elements, func(e nft.Element) bool { return strings.HasPrefix(e.Set, nft.SetNeighbours4+"_") })
 	if i < 0 || len(rec.Elements[i].Key) < 4 {

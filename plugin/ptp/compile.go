@@ -31,7 +31,7 @@ type input struct {
 }
 
 // compile computes the desired state and the result. The result lacks the MTU, which only the
-// kernel knows. It changes nothing.
+// kernel knows. compile changes nothing.
 func compile(in input) (netstate.State, *spec.Result, error) {
 	if len(in.ipam.IPs) == 0 {
 		return nil, nil, spec.Invalid("IPAM plugin returned missing IP config")
@@ -69,8 +69,8 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	return s, result, nil
 }
 
-// container gives the interface its addresses. It leaves out the kernel's route to the subnet,
-// because the whole subnet is behind the gateway. The gateway itself is on the link.
+// container gives the interface its addresses. container leaves out the kernel's route to the
+// subnet, because the whole subnet is behind the gateway. The gateway itself is on the link.
 func container(name string, result *spec.Result) netstate.State {
 	s := endpoint.EnableIPv6(name, result.IPs, endpoint.NoDuplicates(name, result.IPs)...)
 	for _, ip := range result.IPs {
@@ -138,7 +138,7 @@ func host(name string, ips []spec.IPConfig) (s netstate.State) {
 	return s
 }
 
-// routeTo returns the route from the host to an address. It replaces the route of an
+// routeTo returns the route from the host to an address. routeTo replaces the route of an
 // attachment that is just being removed.
 func routeTo(name string, a netip.Addr) netstate.Route {
 	route := netstate.Route{Where: netstate.Host, Link: name, Dst: single(a), Replace: true}
@@ -151,7 +151,8 @@ func routeTo(name string, a netip.Addr) netstate.Route {
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // Lacking returns what `patchbay repair` must restore on the host for a living attachment: its
-// routes, if no route leads to the address. It does not change another attachment's route.
+// routes, if no route leads to the address. Lacking does not change another attachment's
+// route.
 func Lacking(env *netstate.Env, rec *record.Record, result *spec.Result) (s netstate.State, err error) {
 	if len(rec.Links) == 0 || result == nil {
 		return nil, nil

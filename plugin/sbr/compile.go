@@ -91,8 +91,8 @@ func defaultRoute(gw netip.Addr) netlink.Route {
 
 func zero(a netip.Addr) *net.IPNet { return nl.IPNet(netip.PrefixFrom(a, 0).Masked()) }
 
-// movable returns the routes that may be moved. It leaves out IPv6 link-local routes, because
-// the interface needs them for packets from any address.
+// movable returns the routes that may be moved. movable leaves out IPv6 link-local routes,
+// because the interface needs them for packets from any address.
 func movable(have []netlink.Route) (out []netlink.Route) {
 	for _, r := range have {
 		if r.Dst != nil && !linkLocal(r) {
@@ -183,7 +183,7 @@ func (u rule) message() *netlink.Rule {
 	return m
 }
 
-// Ensure adds the rule unless it exists. It must check this itself, because NLM_F_EXCL
+// Ensure adds the rule unless it exists. Ensure must check this itself, because NLM_F_EXCL
 // compares the priority too: the kernel would add an equal rule with another priority.
 func (u rule) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	if missing, err := u.Diff(ctx, env); err != nil || missing == "" {
@@ -223,9 +223,9 @@ func rulesFrom(rules []netlink.Rule, src netip.Addr) (out []rule) {
 
 func single(a netip.Addr) *net.IPNet { return nl.IPNet(netip.PrefixFrom(a, a.BitLen())) }
 
-// route is a route of the link as the kernel returned it. It is added to its table or, if gone
-// is set, removed from it. If beside is set, it may exist together with routes of other links
-// to the same destination, and comes after them.
+// route is a route of the link as the kernel returned it. route is added to its table or, if
+// gone is set, removed from it. If beside is set, it may exist together with routes of other
+// links to the same destination, and comes after them.
 type route struct {
 	link         string
 	gone, beside bool
@@ -303,7 +303,7 @@ func (o route) join(c *nl.Conn, link netlink.Link) (netstate.Undo, error) {
 	return func(context.Context) error { return drop(c, o.msg) }, nil
 }
 
-// drop deletes a route. It accepts that the route is missing.
+// drop deletes a route. drop accepts that the route is missing.
 func drop(c *nl.Conn, r netlink.Route) error {
 	if err := c.RouteDel(&r); err != nil && !nl.IsNotFound(err) {
 		return fmt.Errorf("Failed to delete route: %s from table %d: %w", r.Dst, r.Table, err)

@@ -81,9 +81,10 @@ func owned(r *plugin.Request, c *nl.Conn, rec *record.Record, link netlink.Link)
 	return out, nil
 }
 
-// giveBack moves the routes of a table back to the main table. It skips a route if the main
-// table has another one to the same destination. It drops default routes, because they could
-// attract other traffic of the container until the interface is deleted, which happens next.
+// giveBack moves the routes of a table back to the main table. giveBack skips a route if the
+// main table has another one to the same destination. giveBack drops default routes, because
+// they could attract other traffic of the container until the interface is deleted, which
+// happens next.
 func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error {
 	list, err := c.LinkRoutes(link.Attrs().Index, table)
 	if err != nil {

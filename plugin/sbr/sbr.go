@@ -170,7 +170,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return kernel.Check(ctx, env, expected(r, conf, list))
 }
 
-// expected returns the state for the routes of the previous result. It leaves out the
+// expected returns the state for the routes of the previous result. expected leaves out the
 // removals, because later plugins and programs may add routes.
 func expected(r *plugin.Request, conf *Conf, list []source) (s netstate.State) {
 	if conf.Table != nil {

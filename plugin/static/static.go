@@ -138,7 +138,7 @@ type Address struct {
 	Gateway string `json:"gateway"`
 }
 
-// Load collects the addresses. It starts with those of the configuration and adds IP in
+// Load collects the addresses. Load starts with those of the configuration and adds IP in
 // CNI_ARGS. If args.cni or runtimeConfig has addresses, they replace all of these.
 func (c *Conf) Load(r *plugin.Request) (err error) {
 	if c.IPAM == nil {
@@ -199,8 +199,8 @@ func (c *IPAM) addresses() ([]address, error) {
 	return out, nil
 }
 
-// withArgs appends the addresses in IP of CNI_ARGS. It sets each GATEWAY of CNI_ARGS for every
-// address whose subnet contains it.
+// withArgs appends the addresses in IP of CNI_ARGS. withArgs sets each GATEWAY of CNI_ARGS for
+// every address whose subnet contains it.
 func withArgs(addrs []address, r *plugin.Request) ([]address, error) {
 	args, err := r.CNIArgs()
 	if err != nil {

@@ -129,11 +129,11 @@ type Conf struct {
 	Mac string `json:"mac"`
 
 	// Owner is the id of the user who may open the tap. Without it, no user gets the right.
-	// Reference: same; without, ip(8) of iproute2 makes the tap.
+	// Reference: same; without it, ip(8) of iproute2 makes the tap.
 	Owner *uint32 `json:"owner"`
 
 	// Group is the id of the group that may open the tap.
-	// Reference: same; without, ip(8) of iproute2 makes the tap.
+	// Reference: same; without it, ip(8) of iproute2 makes the tap.
 	Group *uint32 `json:"group"`
 
 	// SelinuxContext is the label of the process that makes the tap. The SELinux policy checks it

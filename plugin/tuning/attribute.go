@@ -166,8 +166,8 @@ func canonicalMAC(s string) string {
 	return mac.String()
 }
 
-// saved is the reference's backup file. It has the original value of every changed attribute.
-// So the reference and we can each restore what the other saved.
+// saved is the reference's backup file. saved has the original value of every changed
+// attribute. So the reference and we can each restore what the other saved.
 type saved struct {
 	Mac      string `json:"mac,omitempty"`
 	Promisc  *bool  `json:"promisc,omitempty"`

@@ -93,8 +93,8 @@ type Sysctls []Sysctl
 
 var errDuplicate = errors.New("duplicated sysctl keys are not allowed")
 
-// UnmarshalJSON reads an object and keeps its order. It returns an error for a key that is
-// given twice.
+// UnmarshalJSON reads an object and keeps its order. UnmarshalJSON returns an error for a key
+// that is given twice.
 func (s *Sysctls) UnmarshalJSON(data []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	start, err := dec.Token()

@@ -201,8 +201,8 @@ func (w *wrapped) timed(kind, name string, fn func() error) error {
 	return err
 }
 
-// append writes the line with a single call, so that lines of several processes do not mix. It
-// does not follow a symbolic link at path, and it does not wait for a pipe to be read.
+// append writes the line with a single call, so that lines of several processes do not mix.
+// append does not follow a symbolic link at path, and it does not wait for a pipe to be read.
 func (s *step) append(path string) error {
 	line, err := json.Marshal(s)
 	if err != nil {

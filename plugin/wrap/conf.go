@@ -66,8 +66,8 @@ type Around struct {
 	After []Command `json:"after"`
 }
 
-// Command is a program to run. It has the environment of a plugin. Its standard input is the
-// plugin's configuration or, after ADD, the result.
+// Command is a program to run. Command has the environment of a plugin. Its standard input is
+// the plugin's configuration or, after ADD, the result.
 type Command struct {
 	// Argv is the program, an absolute path, and its arguments. There is no shell. Reference:
 	// none, ours only.
@@ -124,7 +124,7 @@ type wrapped struct {
 	wait    time.Duration
 }
 
-// load reads the whole configuration. It returns an error before any work is done.
+// load reads the whole configuration. load returns an error before any work is done.
 func load(r *plugin.Request) (*wrapped, error) {
 	if _, err := r.Conf(); err != nil {
 		return nil, err

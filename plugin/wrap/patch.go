@@ -82,7 +82,7 @@ func operate(doc, operations []byte) ([]byte, error) {
 	return patch.ApplyWithOptions(doc, options)
 }
 
-// patchOf turns a command's output into a patch. It returns nil if the command printed
+// patchOf turns a command's output into a patch. patchOf returns nil if the command printed
 // nothing.
 func (c *Command) patchOf(stdout []byte) (*Patch, error) {
 	if len(bytes.TrimSpace(stdout)) == 0 {
@@ -123,8 +123,8 @@ func (w *wrapped) changeConfig(p *Patch) error {
 	return w.SetConfig(doc)
 }
 
-// changeResult returns a changed copy of the result. It validates the copy like a plugin's
-// result.
+// changeResult returns a changed copy of the result. changeResult validates the copy like a
+// plugin's result.
 func (w *wrapped) changeResult(result *spec.Result, p *Patch) (*spec.Result, error) {
 	if p == nil {
 		return result, nil

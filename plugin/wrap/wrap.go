@@ -96,8 +96,8 @@ func (w *wrapped) undo(ctx context.Context, result *spec.Result) error {
 	return w.Do(ctx, spec.Del, prev)
 }
 
-// throughout performs DEL and GC. It runs everything and reports every failure. Errors in the
-// rest of the configuration must not stop the call of the plugin.
+// throughout performs DEL and GC. throughout runs everything and reports every failure. Errors
+// in the rest of the configuration must not stop the call of the plugin.
 func throughout(ctx context.Context, r *plugin.Request) error {
 	w, err := load(r)
 	if err != nil {
@@ -118,7 +118,7 @@ func bare(ctx context.Context, r *plugin.Request, wrong error) error {
 	return w.failed(w.Do(ctx, r.Verb, r.Head.PrevResult))
 }
 
-// inOrder performs CHECK and STATUS. It stops at the first error.
+// inOrder performs CHECK and STATUS. inOrder stops at the first error.
 func inOrder(ctx context.Context, r *plugin.Request) error {
 	w, err := load(r)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// File is the name of the file in the directory that Open gets. It has the private key as
+// File is the name of the file in the directory that Open gets. File has the private key as
 // `wg genkey` prints it.
 const File = "wireguard.key"
 

@@ -172,8 +172,8 @@ func ofNew(mask []byte, op uint32, value []byte) bool {
 }
 
 // xtStates reads the flags, the inverted flags and the states from xt_conntrack_mtinfo3
-// (linux/netfilter/xt_conntrack.h). It reports whether only answers have these states, and
-// whether a new connection has one of them.
+// (linux/netfilter/xt_conntrack.h). xtStates reports whether only answers have these states,
+// and whether a new connection has one of them.
 func xtStates(info []byte) (answers, begins bool) {
 	const flags, inverted, states = 146, 148, 150
 	at := binary.NativeEndian.Uint16
@@ -185,7 +185,7 @@ func xtStates(info []byte) (answers, begins bool) {
 	return !not && at(info[states:])&stateEstablished != 0 && !isNew, isNew != not
 }
 
-// meta returns what the traffic tells about a field of the packet's metadata. It knows the
+// meta returns what the traffic tells about a field of the packet's metadata. meta knows the
 // family and the link at the containers' end.
 func (t Traffic) meta(key uint32) field {
 	switch {
@@ -205,8 +205,8 @@ func (t Traffic) meta(key uint32) field {
 	return field{}
 }
 
-// payload returns what the traffic tells about a field of the packet. It knows the containers'
-// address.
+// payload returns what the traffic tells about a field of the packet. payload knows the
+// containers' address.
 func (t Traffic) payload(e nft.Expr) field {
 	if e.Number(unix.NFTA_PAYLOAD_BASE) == uint32(expr.PayloadBaseTransportHeader) {
 		return field{kind: 'n'}

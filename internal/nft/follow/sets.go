@@ -40,8 +40,8 @@ func (w *walk) lookup(e nft.Expr, regs *registers) (condition, []branch) {
 	return w.anyOf(key, kind, members, e.Number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0), nil
 }
 
-// members returns the elements of a set. It returns nil if they cannot be read, and for our
-// own table, because doctor compares our sets with the records.
+// members returns the elements of a set. members returns nil if they cannot be read, and for
+// our own table, because doctor compares our sets with the records.
 func (w *walk) members(set string) []nft.Member {
 	if w.table.Name == nft.TableName {
 		return nil

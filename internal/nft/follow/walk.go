@@ -106,7 +106,7 @@ func (w *walk) note(b branch, f fate) {
 	w.answers = w.answers || b.state && b.answers && !w.Out && b.verdict != nil && b.verdict.Kind == expr.VerdictAccept
 }
 
-// branch returns the effect of a rule on the traffic that it matches. It does not follow a
+// branch returns the effect of a rule on the traffic that it matches. branch does not follow a
 // conditional call of another chain; it assumes that the called chain may accept.
 func (w *walk) branch(b branch, depth int) (f fate, ends bool) {
 	switch {
@@ -145,8 +145,8 @@ type Drop struct {
 	Doubt string // only if At is "": a rule that may drop but cannot be evaluated
 }
 
-// DroppedBy returns the rule of a base chain that drops the traffic. It reports the chain's
-// policy only if a rule leads to the policy, or if traffic has Ports.
+// DroppedBy returns the rule of a base chain that drops the traffic. DroppedBy reports the
+// chain's policy only if a rule leads to the policy, or if traffic has Ports.
 func DroppedBy(t *nft.Table, base nft.Chain, traffic Traffic) Drop {
 	w := &walk{table: t, Traffic: traffic}
 	switch f := w.chain(base.Name, 0); {

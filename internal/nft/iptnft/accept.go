@@ -32,8 +32,8 @@ const (
 )
 
 // Accept lets traffic through FORWARD in the iptables-nft filter table of each family if
-// FORWARD drops by policy or by a rule. It accepts traffic from a source, the answers to it,
-// and published ports.
+// FORWARD drops by policy or by a rule. Accept accepts traffic from a source, the answers to
+// it, and published ports.
 //
 // If FORWARD jumps to DOCKER-USER, Accept appends two rules per source to DOCKER-USER.
 // Otherwise it appends them to CNI-FORWARD and puts a jump to CNI-FORWARD at the top of
@@ -44,8 +44,9 @@ func Accept(sources []Source, adminChain string) nft.Extra {
 	return acceptExtra{sources, admin(adminChain), false}
 }
 
-// Unaccept removes what Accept made. It also removes the chains if they are empty otherwise.
-// It does not check whether FORWARD drops, because the policy may have changed.
+// Unaccept removes what Accept made. Unaccept also removes the chains if they are empty
+// otherwise. Unaccept does not check whether FORWARD drops, because the policy may have
+// changed.
 func Unaccept(sources []Source, adminChain string) nft.Extra {
 	return acceptExtra{sources, admin(adminChain), true}
 }
@@ -194,8 +195,9 @@ func (f filter) drops() bool {
 	return false
 }
 
-// accept plans the rules of sources that have no rules yet, and the jumps of all sources. It
-// plans the jumps even if the rules exist, because a flush of FORWARD removes only the jumps.
+// accept plans the rules of sources that have no rules yet, and the jumps of all sources.
+// accept plans the jumps even if the rules exist, because a flush of FORWARD removes only the
+// jumps.
 func (f filter) accept(sources []Source) (todo []step) {
 	target := f.cni
 	if f.forward.jump(f.user.name) != nil {
@@ -247,8 +249,8 @@ func (f filter) frame(target chain, owned bool) (todo []step) {
 	return todo
 }
 
-// unaccept plans the removal of the sources' rules. It also removes chains that then contain
-// only our jumps.
+// unaccept plans the removal of the sources' rules. unaccept also removes chains that then
+// contain only our jumps.
 func (f filter) unaccept(sources []Source) (todo []step) {
 	disowned, empty := f.disown(sources)
 	isGone := func(r nft.Rule) bool {

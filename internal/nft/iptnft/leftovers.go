@@ -62,7 +62,7 @@ func (a Attachment) spoofChain() string { return "cni-br-iface-" + a.ContainerID
 // look only.
 func Leftovers(a Attachment, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
 
-// Present reports whether a table exists that may contain leftovers. It looks once.
+// Present reports whether a table exists that may contain leftovers. Present looks once.
 func Present(c *nft.Conn) (bool, error) {
 	refs := []nft.Ref{{Family: nftables.TableFamilyINet, Table: tableMasquerade}, {Family: nftables.TableFamilyBridge, Table: tableNAT}}
 	for _, f := range families() {
@@ -84,8 +84,8 @@ func (l leftovers) String() string {
 	return fmt.Sprintf("remove what the reference plugins left for %s/%s/%s", l.Network, l.ContainerID, l.IfName)
 }
 
-// place is one kind of leftover. It has the chain that may contain leftovers, and the function
-// that removes them.
+// place is one kind of leftover. place has the chain that may contain leftovers, and the
+// function that removes them.
 type place struct {
 	ref  nft.Ref
 	plan func(*nft.Conn, nft.Ref) ([]step, error)
@@ -134,8 +134,8 @@ func (l leftovers) places() []place {
 	return all
 }
 
-// mine reports whether a rule concerns one of the addresses. It returns true if the addresses
-// are not known.
+// mine reports whether a rule concerns one of the addresses. mine returns true if the
+// addresses are not known.
 func (l leftovers) mine(r nft.Rule) bool {
 	return len(l.addrs) == 0 || l.mentioned(r)
 }
@@ -225,8 +225,8 @@ func deleteWhere(c *nft.Conn, ref nft.Ref, is func(nft.Rule) bool) ([]step, erro
 }
 
 // Sweep removes what the reference plugins left for attachments of a network, except for the
-// valid attachments. GC uses it. It lists the chains of the reference, so its cost grows with
-// their number. It keeps rules that name neither a network nor an attachment: rules of
+// valid attachments. GC uses it. Sweep lists the chains of the reference, so its cost grows
+// with their number. Sweep keeps rules that name neither a network nor an attachment: rules of
 // cni_hostport (their comment is only the container's id), of macspoofchk and of the firewall
 // plugin.
 func Sweep(network string, valid []Attachment) nft.Extra { return sweep{network, valid} }

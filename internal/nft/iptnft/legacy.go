@@ -19,9 +19,9 @@ import (
 )
 
 // LegacyTables returns the tables of iptables-legacy and ip6tables-legacy that are in use,
-// each once. Their rules cannot be reached over netlink. It reads /proc/net/ip_tables_names
-// and ip6_tables_names; proc is the path of procfs. If the kernel has no such tables, or a
-// rootless caller may not read the lists, it returns none.
+// each once. Their rules cannot be reached over netlink. LegacyTables reads
+// /proc/net/ip_tables_names and ip6_tables_names; proc is the path of procfs. If the kernel
+// has no such tables, or a rootless caller may not read the lists, it returns none.
 func LegacyTables(proc string) ([]string, error) {
 	var tables []string
 	for _, family := range [...]string{"ip", "ip6"} {
@@ -51,8 +51,8 @@ func legacyTables(proc, family string) ([]string, error) {
 // LegacyForwardDrops reports whether FORWARD in the filter table of iptables-legacy or
 // ip6tables-legacy drops by policy, or has a rule that drops or rejects. None of our rules can
 // accept such traffic earlier. Call LegacyForwardDrops only if LegacyTables returned "ip
-// filter" or "ip6 filter", because the call makes the kernel create the table. It needs
-// CAP_NET_ADMIN and CAP_NET_RAW.
+// filter" or "ip6 filter", because the call makes the kernel create the table.
+// LegacyForwardDrops needs CAP_NET_ADMIN and CAP_NET_RAW.
 func LegacyForwardDrops(v6 bool) (bool, error) {
 	drops, err := forwardDrops(v6)
 	if err != nil {
@@ -127,8 +127,8 @@ func getsockopt(fd, level, name int, b []byte) error {
 }
 
 // LegacyDrops returns an error if a FORWARD chain of iptables-legacy drops packets, because we
-// cannot change that chain. It considers the families of the subnets, or both families if
-// there are no subnets. proc is the path of procfs.
+// cannot change that chain. LegacyDrops considers the families of the subnets, or both
+// families if there are no subnets. proc is the path of procfs.
 func LegacyDrops(proc string, concerned []netip.Prefix) error {
 	var programs []string
 	for _, family := range [...]struct {

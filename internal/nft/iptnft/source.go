@@ -32,7 +32,7 @@ type Source struct {
 	// is loaded.
 	Inside bool
 
-	// Owner is the comment of the attachment that has the address. It begins with the
+	// Owner is the comment of the attachment that has the address. Owner begins with the
 	// attachment's key (nft.Comment). The rules of attachments are in a separate chain.
 	Owner string
 
@@ -175,9 +175,9 @@ func ofFamily(sources []Source, f nftables.TableFamily) (out []Source) {
 	return out
 }
 
-// Passed reports whether FORWARD of the filter tables accepts the traffic of all sources. It
-// considers the rules of every program. It lists the tables, so call it only if our own rules
-// are missing.
+// Passed reports whether FORWARD of the filter tables accepts the traffic of all sources.
+// Passed considers the rules of every program. Passed lists the tables, so call it only if our
+// own rules are missing.
 func Passed(c *nft.Conn, sources []Source) (worst follow.Answer, err error) {
 	for _, family := range families() {
 		theirs := ofFamily(sources, family)

@@ -93,7 +93,7 @@ func accepts(c *nft.Conn, addr netip.Addr) (bool, error) {
 	}) > 0, in.err
 }
 
-// rules counts the rules of one table. It stops at the first error.
+// rules counts the rules of one table. rules stops at the first error.
 type rules struct {
 	c      *nft.Conn
 	family nftables.TableFamily
@@ -203,8 +203,8 @@ func Forwarded(c *nft.Conn) (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// acceptsOne reads `-s A/32 -j ACCEPT` and `-d A/32 … -j ACCEPT`. It recognizes a shorter
-// prefix, which is no single address, by a mask or by fewer compared bytes.
+// acceptsOne reads `-s A/32 -j ACCEPT` and `-d A/32 … -j ACCEPT`. acceptsOne recognizes a
+// shorter prefix, which is no single address, by a mask or by fewer compared bytes.
 func acceptsOne(r nft.Rule, f nftables.TableFamily) (a netip.Addr, ok bool) {
 	code, _, ends := r.Verdict()
 	if !ends || code != verdictAccept || r.Has("bitwise", "") || strings.HasPrefix(r.Comment(), commentAccept) {
