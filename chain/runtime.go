@@ -33,7 +33,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Default directories of a Runtime.
+// These are the default directories of a Runtime.
 const (
 	DefaultConfDir  = "/etc/cni/net.d"
 	DefaultCacheDir = "/var/lib/cni" // libcni's directory; the results are in its subdirectory results

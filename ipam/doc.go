@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipam gives out addresses. It has the address ranges, the allocator, and the store.
-// The store keeps reservations on disk in the layout of the reference's host-local.
+// Package ipam gives out addresses. The package has the address ranges, the allocator, and the
+// store. The store keeps reservations on disk in the layout of the reference's host-local.
 //
 // Range and RangeSet follow the reference's rules and use its error texts. Allocate, Release,
 // Stale and Status work on a Tx, a transaction on a FileStore, and never touch a file
@@ -23,10 +23,10 @@
 // out of date or of another schema, FileStore builds it again from the files. If it cannot be
 // written, FileStore keeps it in memory during the call.
 //
-// The index records the directory's device, inode, mtime and ctime. If any of them differs
-// now, the index is out of date. Before Linux 6.13 the kernel's clock for mtime moves in ticks
-// of 1 to 4 ms. If another program changed the directory in the same tick as we did, the mtime
-// would not show its change. So after each of our changes, and before each scan, we set the
+// The index records the directory's device, inode, mtime and ctime. If any of them differs now,
+// the index is out of date. Before Linux 6.13 the kernel's clock for mtime moves in ticks of 1
+// to 4 ms. If another program changed the directory in the same tick as we did, the mtime would
+// not show its change. So after each of our changes, and before each scan, we set the
 // directory's mtime ten seconds into the past. Any later change sets mtime to the present,
 // which never equals the recorded value. This works within a tick, and on file systems that
 // store whole seconds.

@@ -51,7 +51,7 @@ type Reservation struct {
 // Mode says what a transaction may change.
 type Mode int
 
-// The modes.
+// These are the modes of a transaction.
 const (
 	Write    Mode = iota // create a missing directory (ADD)
 	Existing             // change only an existing directory (DEL, CHECK, GC, STATUS)

@@ -24,7 +24,7 @@ import (
 // Kind says where in a chain a plugin belongs.
 type Kind int
 
-// The kinds of plugins.
+// These are the kinds of plugins.
 const (
 	Interface Kind = iota // makes the container's interface; first in a chain
 	Chained               // adjusts what the plugins before it made

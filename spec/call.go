@@ -11,7 +11,7 @@ import (
 // Verb is the value of CNI_COMMAND.
 type Verb string
 
-// The verbs of version 1.1.0.
+// These are the verbs of version 1.1.0.
 const (
 	Add     Verb = "ADD"
 	Del     Verb = "DEL"

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package spec defines the data of the Container Network Interface: the wire types of every
-// version from 0.1.0 to 1.1.0, the rules for names and versions, the error object, and a
-// plugin call with its environment and standard input.
+// version from 0.1.0 to 1.1.0, the rules for names and versions, the error object, and a plugin
+// call with its environment and standard input.
 //
-// One Go type, Result, serves all versions. It has the fields of the newest one; ParseResult
-// and Result.Encode convert from and to other versions. This package touches no file, process
-// or network.
+// One Go type, Result, serves all versions. Result has the fields of the newest one;
+// ParseResult and Result.Encode convert from and to other versions. This package touches no
+// file, process or network.
 package spec
 
 import (

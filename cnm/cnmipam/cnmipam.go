@@ -24,7 +24,7 @@ import (
 
 const name = "cnm-ipam"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.IPAM,

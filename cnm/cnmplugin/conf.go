@@ -26,7 +26,7 @@ import (
 
 const name = "cnm"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Interface,

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package conntrack lists and deletes connection tracking entries of the current network
-// namespace, over nfnetlink with mdlayher/netlink. It exists because an entry decides where
-// the packets of a UDP flow go as long as packets keep coming. An entry that is older than a
-// published port, or that belongs to a removed container, sends the client's packets to the
-// wrong place (plugins#123).
+// namespace, over nfnetlink with mdlayher/netlink. Package conntrack exists because an entry
+// decides where the packets of a UDP flow go as long as packets keep coming. An entry that is
+// older than a published port, or that belongs to a removed container, sends the client's
+// packets to the wrong place (plugins#123).
 //
 // vishvananda/netlink has the same calls, but lists the whole table, which has millions of
 // entries on a busy node. Here the kernel filters (CTA_FILTER, Linux >= 5.8).

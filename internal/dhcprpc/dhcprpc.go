@@ -1,11 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dhcprpc is a client for a keeper of DHCP leases. It uses the protocol between the
-// reference's plugin `dhcp` and its daemon: Go's net/rpc with gob, over HTTP CONNECT on a unix
-// socket. We do not use net/rpc, because it imports net/http (0.35 ms and 4 MB in every plugin
-// process). Nor do we use encoding/gob, because it fills its registries before main (0.15 ms
-// and 440 allocations, measured with go1.26).
+// Package dhcprpc is a client for a keeper of DHCP leases. Package dhcprpc uses the protocol
+// between the reference's plugin `dhcp` and its daemon: Go's net/rpc with gob, over HTTP
+// CONNECT on a unix socket. We do not use net/rpc, because it imports net/http (0.35 ms and 4
+// MB in every plugin process). Nor do we use encoding/gob, because it fills its registries
+// before main (0.15 ms and 440 allocations, measured with go1.26).
 //
 // A request contains skel.CmdArgs, and an answer contains a result of version 1.0.0. The
 // documentation of encoding/gob defines the format.

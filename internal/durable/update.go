@@ -12,12 +12,12 @@ import (
 	"path/filepath"
 )
 
-// ErrForeign is wrapped when a file is not the caller's to replace.
+// ErrForeign means that the caller does not own the file, so Update does not replace it.
 var ErrForeign = errors.New("it is another program's")
 
-// Update is WriteDurable for a file that other programs read and watch, and may write: it
-// writes only bytes that differ, and replaces only a file that is ours. Update makes the
-// directory, and reports whether it wrote.
+// Update works like WriteDurable for a file that other programs read and watch, and may write.
+// It writes only if the content differs, and replaces only a file that is ours. It makes the
+// directory if necessary. changed reports whether it wrote the file.
 func Update(path string, data []byte, mode fs.FileMode, ours func(old []byte) bool) (changed bool, err error) {
 	old, err := ReadConf(path)
 	switch {

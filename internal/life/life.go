@@ -23,7 +23,7 @@ import (
 // State says what is known about a namespace.
 type State int
 
-// The states.
+// These are the possible states of a namespace.
 const (
 	Unsure State = iota
 	Alive

@@ -1,21 +1,21 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mesh connects the containers of several hosts. It makes routes to hosts on the same
-// link, a VXLAN device for the other hosts or a WireGuard device for all, and firewall rules
-// for the whole network. Its caller provides the list of hosts.
+// Package mesh connects the containers of several hosts. Package mesh makes routes to hosts on
+// the same link, a VXLAN device for the other hosts or a WireGuard device for all, and firewall
+// rules for the whole network. Its caller provides the list of hosts.
 //
 // Look reads the kernel's routes to the peers. Compile computes a State from the host, its
 // peers and these routes; it changes nothing. Sync compares the State with the kernel and
-// changes only what differs. So a second Sync writes nothing. Connections survive every Sync,
-// a restart of the agent and an upgrade. Sync also removes our objects that the State no
-// longer contains.
+// changes only what differs. So a second Sync writes nothing. Connections survive every Sync, a
+// restart of the agent and an upgrade. Sync also removes our objects that the State no longer
+// contains.
 //
 // # What is ours
 //
 // Our routes have our own protocol number, and our devices have an ifalias. Facts of the
-// firewall have a holder named after the mesh. A record in /run/patchbay shows that the mesh
-// is wanted (docs/ownership.md). The mesh never changes objects of other programs. If another
+// firewall have a holder named after the mesh. A record in /run/patchbay shows that the mesh is
+// wanted (docs/ownership.md). The mesh never changes objects of other programs. If another
 // program has a route for a peer's block, the error names that route.
 //
 // # The tunnel
@@ -24,8 +24,8 @@
 // from the peer's Ethernet address to the peer's underlay address. The device also has one
 // permanent neighbour for each peer: a link-local IPv6 address derived from the Ethernet
 // address. This address is the next hop for IPv4 and IPv6 blocks (an IPv6 next hop for IPv4
-// needs Linux 5.2). So the device needs no address and sends no neighbour solicitations. If
-// the kernel was booted without IPv6, the next hop of a block is the block's network address.
+// needs Linux 5.2). So the device needs no address and sends no neighbour solicitations. If the
+// kernel was booted without IPv6, the next hop of a block is the block's network address.
 //
 // One device serves one family of underlay addresses, because the kernel opens one socket for
 // it. Two peers use IPv4 if both have it, and IPv6 otherwise. If some peers need IPv4 and
@@ -43,8 +43,8 @@
 //
 // # Offloads
 //
-// The outer UDP checksum is on, for IPv4 too. It costs almost nothing, because the inner
-// checksum is known. A receiving network card without VXLAN support can still check it.
+// The outer UDP checksum is on, for IPv4 too. The checksum costs almost nothing, because the
+// inner checksum is known. A receiving network card without VXLAN support can still check it.
 // Kernels before 5.7 sent wrong checksums if outer packets were marked or translated. The mesh
 // does neither, and the underlay must lie outside the networks, so that masquerading does not
 // translate outer packets either. Some cards mistake a tunnel for another kind of tunnel

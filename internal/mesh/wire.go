@@ -27,7 +27,7 @@ func ParseKey(s string) (k Key, err error) {
 	return Key(b), nil
 }
 
-// Keys are a host's own. The private key goes to the kernel and nowhere else: no State has
+// Keys are this host's keys. The private key is given to the kernel only; no State contains
 // it.
 type Keys struct {
 	Public  Key
@@ -43,22 +43,22 @@ func (Secret) String() string { return "(private key)" }
 // GoString hides the key.
 func (Secret) GoString() string { return "(private key)" }
 
-// Wire is the desired WireGuard device. Wire has one address in each block of this host: the
-// first one, which IPAM plugins never give to a container. Processes of the host and
-// masqueraded packets leave with it, because the other end accepts nothing that is not in our
+// Wire is the desired WireGuard device. In each block of this host it has the first address,
+// which IPAM plugins never give to a container. Programs on the host and masqueraded packets
+// use this address as their source, because the other end accepts only addresses from our
 // blocks.
 type Wire struct {
 	Name  string
 	Key   Key
 	Port  uint16
-	MTU   int // bytes
+	MTU   int // MTU in bytes
 	Addrs []netip.Prefix
 	Peers []nl.WirePeer
 
-	NoIPv6 bool // the kernel has none
+	NoIPv6 bool // the kernel has no IPv6
 }
 
-// String returns the device as commands of ip(8) and wg(8).
+// String returns the commands of ip(8) and wg(8) that make the device.
 func (w *Wire) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "ip link add %s mtu %d type wireguard\nwg set %[1]s listen-port %[3]d # public key %s\n", w.Name, w.MTU, w.Port, w.Key)
@@ -72,7 +72,8 @@ func (w *Wire) String() string {
 	return b.String()
 }
 
-// wireAddr returns the device's address in a block; invalid for a block of one address.
+// wireAddr returns the device's address in a block. It returns the invalid address for a block
+// of one address.
 func wireAddr(block netip.Prefix) (a netip.Addr) {
 	if block.IsSingleIP() {
 		return a
@@ -80,7 +81,7 @@ func wireAddr(block netip.Prefix) (a netip.Addr) {
 	return block.Masked().Addr()
 }
 
-// wire returns the route to a block of an encrypted peer, and adds the peer to the device.
+// wire returns the route to a block of an encrypted peer and adds the peer to the device.
 func (c *compiler) wire(p Peer, block netip.Prefix) (r Route, err error) {
 	local, remote, ok := c.ends(p)
 	switch {
@@ -111,7 +112,7 @@ func (c *compiler) wire(p Peer, block netip.Prefix) (r Route, err error) {
 	return Route{Dst: block, Link: w.Name, Src: c.wireSource(block)}, nil
 }
 
-// wireDevice returns the device, and adds it at the first use.
+// wireDevice returns the WireGuard device. At the first use it adds the device to the state.
 func (c *compiler) wireDevice() *Wire {
 	if c.state.Wire != nil {
 		return c.state.Wire
@@ -126,7 +127,8 @@ func (c *compiler) wireDevice() *Wire {
 	return w
 }
 
-// checkKey refuses a peer that nothing can be encrypted for. It gets no other transport.
+// checkKey returns an error for a peer to which nothing can be encrypted. Such a peer gets no
+// other transport.
 func (c *compiler) checkKey(p Peer) error {
 	if p.Key == (Key{}) {
 		return errors.New("it has published no WireGuard key, and nothing is sent to it unencrypted: is its agent older, or without WireGuard?")
@@ -153,9 +155,10 @@ func (c *compiler) wireSource(block netip.Prefix) (src netip.Addr) {
 	return src
 }
 
-// refuse closes the networks of encrypted peers as a whole, below the routes to their
-// blocks. Otherwise packets for a peer without a key, or for all peers while the device is
-// gone, would take the default route, in clear text.
+// refuse adds routes that refuse packets to the networks of encrypted peers. The routes to the
+// peers' blocks have priority. Without them, packets for a peer without a key would take the
+// default route unencrypted. The same would happen to packets for all peers while the device
+// does not exist.
 func (c *compiler) refuse(peers []Peer) {
 	for _, n := range c.self.Subnets {
 		in := func(p Peer) bool {

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// wireKey returns this host's public key if a peer wants WireGuard, which the kernel must
-// have.
+// wireKey returns this host's public key if a peer needs WireGuard. It returns an error if the
+// kernel does not have WireGuard.
 func (m *Mesh) wireKey(peers []Peer) (k Key, err error) {
 	if !slices.ContainsFunc(peers, func(p Peer) bool { return p.Transport == WireGuard }) {
 		return k, nil
@@ -33,7 +33,7 @@ func (m *Mesh) wireKey(peers []Peer) (k Key, err error) {
 	return m.opts.Keys.Public, nil
 }
 
-// wired is an existing device as it was before this Sync.
+// wired is an existing device with the state that it had before this Sync.
 type wired struct {
 	mesh  *Mesh
 	want  *Wire
@@ -41,7 +41,8 @@ type wired struct {
 	index int
 }
 
-// wire brings the device into its state, and adds peers. The result is nil without one.
+// wire makes the kernel's device equal to the state and adds peers. It returns nil if the
+// state has no such device.
 func (m *Mesh) wire(s State) (*wired, error) {
 	if s.Wire == nil {
 		return nil, nil
@@ -64,8 +65,8 @@ func (m *Mesh) wire(s State) (*wired, error) {
 	return d, errors.Join(d.addrs(), d.peers(socket))
 }
 
-// wireLink makes the link and brings its alias and MTU into their state. A link of the kind
-// that is down and has no alias is ours: the agent was killed before it wrote the alias.
+// wireLink makes the link and sets its alias and MTU. A WireGuard link that is down and has no
+// alias is ours; an agent was killed before it wrote the alias.
 func (m *Mesh) wireLink(s State) (index int, err error) {
 	link, err := m.conn.Link(s.Wire.Name)
 	if nl.IsNotFound(err) {
@@ -95,7 +96,7 @@ func (m *Mesh) wireLink(s State) (index int, err error) {
 	return at.Index, err
 }
 
-// adjust sets the key and the port, and then the link up.
+// adjust sets the key and the port, and then sets the link up.
 func (d *wired) adjust(socket *nl.WireGuard) error {
 	if keys := d.mesh.opts.Keys; d.have.Key != keys.Public || d.have.Port != d.want.Port {
 		err := socket.SetDevice(d.index, nl.WireKey(keys.Private), d.want.Port)
@@ -124,7 +125,7 @@ func (d *wired) inUse(err error) error {
 	return fmt.Errorf("UDP port %d: %w (another WireGuard device or program has it)", d.want.Port, err)
 }
 
-// addrs adds the device's addresses and removes others: the device is ours.
+// addrs adds the device's addresses and removes all others, because the device is ours.
 func (d *wired) addrs() error {
 	link, err := d.mesh.conn.LinkAt(d.index)
 	if err != nil {
@@ -151,9 +152,9 @@ func (d *wired) addrs() error {
 	return nil
 }
 
-// peers adds and changes peers. A block that moved to another peer, or to a new key of the
-// same host, goes over in one step. Addresses are replaced only if some must go, because
-// the peer has none for a moment then.
+// peers adds and changes peers. If a block moved to another peer, or to a new key of the same
+// host, the kernel moves it in one step. All addresses of a peer are replaced only if some
+// must be removed, because the peer then has none for a moment.
 func (d *wired) peers(socket *nl.WireGuard) error {
 	var errs []error
 	for _, p := range d.want.Peers {

@@ -1,9 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nft is the firewall of Patchbay. It manages the nftables table `inet patchbay`, and
-// `bridge patchbay` if macspoofchk is used. It uses netlink and needs neither the nft nor the
-// iptables program. testdata/table.golden shows the table as nft lists it.
+// Package nft is the firewall of Patchbay. Package nft manages the nftables table `inet
+// patchbay`, and `bridge patchbay` if macspoofchk is used. Package nft uses netlink and needs
+// neither the nft nor the iptables program. testdata/table.golden shows the table as nft lists
+// it.
 //
 // How callers use the package:
 //

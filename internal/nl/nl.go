@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nl provides a route-netlink socket in one namespace. It builds on
+// Package nl provides a route-netlink socket in one namespace. Package nl builds on
 // vishvananda/netlink and adds what that library leaves to its callers. The namespace is fixed
 // when the socket is opened. Interrupted dumps are repeated. One function recognises all "not
 // found" errors. The sysctls of the namespace can be read and written.

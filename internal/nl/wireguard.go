@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WireKey is a key of WireGuard: Curve25519.
+// WireKey is a WireGuard key (Curve25519).
 type WireKey [32]byte
 
-// String returns the key as wg(8) writes it. A zero key is "".
+// String returns the key as wg(8) writes it, or "" for a zero key.
 func (k WireKey) String() string {
 	if k == (WireKey{}) {
 		return ""
@@ -27,16 +27,16 @@ func (k WireKey) String() string {
 
 // WireDevice is a WireGuard device without its private key.
 type WireDevice struct {
-	Key   WireKey // public
-	Port  uint16  // UDP
+	Key   WireKey // public key
+	Port  uint16  // UDP port
 	Peers []WirePeer
 }
 
 // WirePeer is a peer of a WireGuard device.
 type WirePeer struct {
-	Key      WireKey // public
+	Key      WireKey // public key
 	Endpoint netip.AddrPort
-	Allowed  []netip.Prefix // packets to them go to this peer, and it may send packets from them
+	Allowed  []netip.Prefix // packets to these prefixes go to this peer, and it may send packets from them
 }
 
 // WireGuard is a generic-netlink socket to the kernel's WireGuard.
@@ -45,7 +45,7 @@ type WireGuard struct {
 	family int
 }
 
-// The numbers of linux/genetlink.h and linux/wireguard.h.
+// These numbers are from linux/genetlink.h and linux/wireguard.h.
 const (
 	genlController  = 0x10
 	genlGetFamily   = 3
@@ -67,13 +67,13 @@ const (
 	wireAllowedBits = 3
 
 	wirePeerRemove  = 1
-	wirePeerReplace = 2 // the allowed addresses
+	wirePeerReplace = 2 // replace the allowed addresses
 )
 
-// ErrNoWireGuard is wrapped when the kernel has no WireGuard.
+// ErrNoWireGuard means that the kernel has no WireGuard.
 var ErrNoWireGuard = errors.New("this kernel has no WireGuard (Linux 5.6, CONFIG_WIREGUARD; `modprobe wireguard` shows why)")
 
-// WireGuard opens a socket in c's namespace. Linux loads the module first.
+// WireGuard opens a socket in the namespace of c. Linux loads the module before.
 func (c *Conn) WireGuard() (w *WireGuard, err error) {
 	w = new(WireGuard)
 	if err := c.Do(func() error { w.raw, err = dialSocket(unix.NETLINK_GENERIC); return err }); err != nil {
@@ -106,16 +106,17 @@ func (w *WireGuard) send(family int, command uint8, flags int, parts ...vnl.Netl
 	return w.raw.execute(req, 0)
 }
 
-// genlHead is the header of a message (struct genlmsghdr): its command, in version 1. The
-// library's copies two bytes of other memory into the reserved field.
+// genlHead is the header of a message (struct genlmsghdr): its command and version 1. We do
+// not use the library's type, because it copies two bytes of other memory into the reserved
+// field.
 type genlHead uint8
 
 const sizeofGenlHead = 4
 
-// Len is part of the library's interface of a message's parts.
+// Len implements the library's interface for parts of a message.
 func (genlHead) Len() int { return sizeofGenlHead }
 
-// Serialize is the other part.
+// Serialize implements the library's interface for parts of a message.
 func (h genlHead) Serialize() []byte { return []byte{byte(h), 1, 0, 0} }
 
 // Device reads the device with an index.
@@ -132,8 +133,8 @@ func (w *WireGuard) Device(index int) (d WireDevice, err error) {
 	return d, nil
 }
 
-// add adds one message. The kernel divides a device with many peers among several, and may
-// divide one peer.
+// add handles one message. The kernel spreads a device with many peers over several messages,
+// and may split one peer.
 func (d *WireDevice) add(m []byte) {
 	for kind, v := range attributes(m) {
 		switch {
@@ -206,8 +207,8 @@ func (w *WireGuard) SetDevice(index int, private WireKey, port uint16) error {
 	return err
 }
 
-// SetPeer adds a peer or changes one. Its allowed addresses are taken from any other peer;
-// with replace it loses those that p does not list.
+// SetPeer adds or changes a peer. The kernel takes the peer's allowed addresses from all other
+// peers. If replace is set, the peer loses addresses that p does not list.
 func (w *WireGuard) SetPeer(index int, p WirePeer, replace bool) error {
 	parts := []vnl.NetlinkRequestData{attr(wirePeerAddr, sockaddr(p.Endpoint))}
 	if replace {

@@ -20,23 +20,23 @@ func Signal(c chan struct{}) {
 }
 
 const (
-	settleTime = 20 * time.Millisecond // waits so long for further changes, to handle them together
+	settleTime = 20 * time.Millisecond // waits this long for further changes, to handle them together
 	restFactor = 4                     // rests this many times as long as the work took
-	settleMost = 5 * time.Second       // limits the rest, because with a slow server the process itself works only a small part of that time
+	settleMost = 5 * time.Second       // longest rest; it matters with a slow server, when the process itself works only a part of the time
 )
 
-// Settle returns how long to collect changes before the next check. It is longer if the last
-// check took long, so that checks never use a whole processor. It is limited because meanwhile
-// the loop notices nothing.
+// Settle returns how long to collect changes before the next check. The time is longer if the
+// last check took long, so that checks never use a whole processor. The time is limited,
+// because the loop notices nothing while it waits.
 func Settle(took time.Duration) time.Duration {
 	return min(max(settleTime, restFactor*took), settleMost)
 }
 
-// RetryFirst and RetryMost are the first and the longest pause after a failure. The pauses grow
-// because hundreds of nodes ask for everything when a server is back.
+// RetryFirst and RetryMost are the first and the longest pause after a failure. The pauses
+// grow, because hundreds of nodes ask for everything when a server is back.
 const RetryFirst, RetryMost = time.Second, 15 * time.Second
 
-// Repeat calls fn until ctx ends, with a pause after each call.
+// Repeat calls fn again and again until ctx ends, with a pause after each call.
 func Repeat(ctx context.Context, failed func(error), fn func() error) {
 	for pause := RetryFirst; ctx.Err() == nil; pause = min(2*pause, RetryMost) {
 		began := time.Now()

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TrimMemory gives back what only the start of a process needed: free memory of the heap,
-// and pages of its program, of which initialisation touches nearly all. The kernel maps
-// those that are used again from its cache.
+// TrimMemory gives memory back that only the start of a process needed: free memory of the
+// heap, and pages of the program, because initialisation touches nearly all of them. If a page
+// is used again, the kernel maps it from its cache.
 func TrimMemory(proc string) error {
 	debug.FreeOSMemory()
 	program, err := os.Readlink(proc + "/self/exe")
@@ -42,7 +42,7 @@ func TrimMemory(proc string) error {
 	return nil
 }
 
-// mapping is one of a process (proc_pid_maps(5)).
+// mapping is one memory mapping of a process (proc_pid_maps(5)).
 type mapping struct {
 	from, to uintptr
 	writable bool
@@ -56,8 +56,8 @@ func parseMapping(line string) (m mapping, ok bool) {
 	return m, n >= 6 //nolint:mnd // all but the file
 }
 
-// unchanged recognizes the line of smaps for a mapping without pages of the process's own,
-// such as a loader's relocations, which the file does not have.
+// unchanged reports whether a line of smaps says that a mapping has no pages of the process's own.
+// A loader's relocations are such pages.
 func unchanged(line string) bool {
 	f := strings.Fields(line)
 	return len(f) == 3 && f[0] == "Anonymous:" && f[1] == "0"

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package terminal prints what people read on a terminal: help, versions, and names from other
-// programs. It removes from such names what would disturb the terminal.
+// programs. Package terminal removes from such names what would disturb the terminal.
 package terminal
 
 import (

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bandwidth is the plugin `bandwidth`. It limits a container's traffic with token
-// buckets. Traffic that the container receives is limited on the host's end of its veth.
+// Package bandwidth is the plugin `bandwidth`. The plugin limits a container's traffic with
+// token buckets. Traffic that the container receives is limited on the host's end of its veth.
 // Traffic that the container sends is redirected to an ifb device and limited there.
 //
 // All limits are in bits. Some runtimes send a huge burst that only means "none"; the plugin
@@ -24,7 +24,7 @@ import (
 
 const name = "bandwidth"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Chained,

@@ -1,12 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bridge is the plugin `bridge`. It connects a container to a bridge of the host with
-// a veth pair. If the bridge is the gateway, the plugin gives it an address in each of the
-// container's subnets.
+// Package bridge is the plugin `bridge`. The plugin connects a container to a bridge of the
+// host with a veth pair. If the bridge is the gateway, the plugin gives it an address in each
+// of the container's subnets.
 //
-// The bridge, its addresses and forwarding belong to the network. The first ADD that needs
-// them makes them, and no DEL removes them. The veth pair belongs to the attachment.
+// The bridge, its addresses and forwarding belong to the network. The first ADD that needs them
+// makes them, and no DEL removes them. The veth pair belongs to the attachment.
 package bridge
 
 import (
@@ -24,7 +24,7 @@ import (
 
 const name = "bridge"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Interface,

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// Bridge is the name of the bridge. A missing bridge is made; an existing one is used
 	// unchanged. Only patchbay network rm removes it. Reference: never removed; one it makes has a

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dhcp is the plugin `dhcp`. It gets addresses from DHCP servers on the container's
-// network. A lease must be renewed, so a process must keep running. This process is the
-// keeper: `patchbayd dhcp` or the reference's daemon, which listens on a unix socket. The
+// Package dhcp is the plugin `dhcp`. The plugin gets addresses from DHCP servers on the
+// container's network. A lease must be renewed, so a process must keep running. This process is
+// the keeper: `patchbayd dhcp` or the reference's daemon, which listens on a unix socket. The
 // plugin must be called after the interface exists, because it reaches the servers through the
 // interface.
 package dhcp
@@ -28,7 +28,7 @@ import (
 
 const name = "dhcp"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:     name,
 	Kind:     plugin.IPAM,

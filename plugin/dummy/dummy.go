@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dummy is the plugin `dummy`. It makes a device that drops everything it sends. Such
-// a device holds addresses of a container that must not depend on any link. The kernel needs
-// CONFIG_DUMMY.
+// Package dummy is the plugin `dummy`. The plugin makes a device that drops everything it
+// sends. Such a device holds addresses of a container that must not depend on any link. The
+// kernel needs CONFIG_DUMMY.
 package dummy
 
 import (
@@ -23,7 +23,7 @@ import (
 
 const name = "dummy"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:  name,
 	Kind:  plugin.Interface,
@@ -42,7 +42,7 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	IPAM struct {
 		// Type is the IPAM plugin and is required. The other keys of the section belong to that

@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// Backend may be firewalld, or iptables, which means nftables without asking for firewalld
 	// (saves 0.5 ms if there is a bus). Any other value means the default. Default: firewalld if

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package firewall is the plugin `firewall`. It lets a container's traffic through the host's
-// firewall. If a policy asks for it, it also keeps networks apart.
+// Package firewall is the plugin `firewall`. The plugin lets a container's traffic through the
+// host's firewall. If a policy asks for it, it also keeps networks apart.
 //
 //   - In our own table only a policy drops a container's traffic. So on most
 //     nodes nothing has to be accepted. But if another table drops packets, our
@@ -40,7 +40,7 @@ const (
 	noPrev = "missing prevResult from earlier plugin"
 )
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:       name,
 	Kind:       plugin.Chained,

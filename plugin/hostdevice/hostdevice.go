@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostdevice is the plugin `host-device`. It moves a device of the host into a
+// Package hostdevice is the plugin `host-device`. The plugin moves a device of the host into a
 // container, usually a network card or a virtual function. Afterwards it returns the device
 // unchanged. The record holds the properties that the device had before the move.
 package hostdevice
@@ -21,7 +21,7 @@ import (
 
 const name = "host-device"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Interface,

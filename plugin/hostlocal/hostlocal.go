@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostlocal is the plugin `host-local`. It assigns addresses from ranges of this node.
-// It keeps them in files that the reference's program can take over at any moment (package
-// ipam).
+// Package hostlocal is the plugin `host-local`. The plugin assigns addresses from ranges of
+// this node. The plugin keeps them in files that the reference's program can take over at any
+// moment (package ipam).
 package hostlocal
 
 import (
@@ -27,7 +27,7 @@ import (
 
 const name = "host-local"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.IPAM,

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipvlan is the plugin `ipvlan`. It gives a container a link on top of a link of the
-// host. Both have the same Ethernet address. So it works where a switch or a cloud accepts
-// only one address; macvlan does not work there.
+// Package ipvlan is the plugin `ipvlan`. The plugin gives a container a link on top of a link
+// of the host. Both have the same Ethernet address. So it works where a switch or a cloud
+// accepts only one address; macvlan does not work there.
 //
 // The kernel needs CONFIG_IPVLAN. A link cannot be the master of ipvlan and macvlan links at
 // the same time.
@@ -22,7 +22,7 @@ import (
 
 const name = "ipvlan"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:  name,
 	Kind:  plugin.Interface,
@@ -92,7 +92,7 @@ func status(_ context.Context, r *plugin.Request) error {
 	return child(conf).Status(r, conf.IPAM.Type == "")
 }
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// Master is the parent link. Default: in a chain the one interface of the previous result,
 	// else the default route's. Reference: DEL fails if the default cannot be found; CHECK always

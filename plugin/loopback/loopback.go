@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package loopback is the plugin `loopback`. It sets a container's lo up. It ignores
-// CNI_IFNAME and stores nothing.
+// Package loopback is the plugin `loopback`. The plugin sets a container's lo up. The plugin
+// ignores CNI_IFNAME and stores nothing.
 package loopback
 
 import (
@@ -17,7 +17,7 @@ import (
 
 const lo = "lo"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:  "loopback",
 	Kind:  plugin.Interface,

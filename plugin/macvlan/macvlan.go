@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package macvlan is the plugin `macvlan`. It gives a container a link on top of a link of the
-// host, with a different Ethernet address. The container is on the host's segment, as if it
-// were connected to the same switch.
+// Package macvlan is the plugin `macvlan`. The plugin gives a container a link on top of a link
+// of the host, with a different Ethernet address. The container is on the host's segment, as if
+// it were connected to the same switch.
 //
 // The kernel needs CONFIG_MACVLAN. The host cannot reach the containers through their master.
 // If it must reach them, give the host a macvlan link too.
@@ -23,7 +23,7 @@ import (
 
 const name = "macvlan"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Interface,
@@ -71,7 +71,7 @@ func status(_ context.Context, r *plugin.Request) error {
 	return child(plugin.ConfOf[Conf](r)).Status(r, false)
 }
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// Master is the parent link. Default: the default route's. Reference: same.
 	Master string `json:"master"`

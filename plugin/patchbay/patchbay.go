@@ -26,7 +26,7 @@ import (
 
 const name = "patchbay"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:       name,
 	Kind:       plugin.Interface,
@@ -43,7 +43,7 @@ var Plugin = plugin.Plugin{
 	Status: askAll,
 }
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// Plugins are plugin configurations as in a conflist, at least one. Each may have
 	// `capabilities`; the outer plugin must declare all of them, and `patchbay convert` does so.

@@ -10,15 +10,15 @@
 //		plugintest.Run(t, &Plugin, plugintest.Case{Subject: plugintest.Subject(t, "host-local")})
 //	}
 //
-// Subject reads conformance/subjects/NAME.json. This file describes the plugin of that type,
-// in any project; conformance.Subject documents its fields. A test may also write the Subject
-// as a Go value.
+// Subject reads conformance/subjects/NAME.json. This file describes the plugin of that type, in
+// any project; conformance.Subject documents its fields. A test may also write the Subject as a
+// Go value.
 //
 // Run runs every script of conformance/contract in process (plugin.Builtin) and as a program
-// (the test binary, started under the plugin's name). It does so for each version of the
-// specification. In process it adds tests that only Go can do: a fault at every Session.Fault
-// step of ADD, a cancelled context, refusal of broken input without a panic, and a count of
-// goroutines and file descriptors.
+// (the test binary, started under the plugin's name). Run does so for each
+// version of the specification. In process it adds tests that only Go can do: a fault at every
+// Session.Fault step of ADD, a cancelled context, refusal of broken input without a panic, and
+// a count of goroutines and file descriptors.
 package plugintest
 
 import (

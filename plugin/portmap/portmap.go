@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package portmap is the plugin `portmap`. It publishes ports of a container on the host. Each
-// mapping is one element of a map in the table `inet patchbay`; the key is the protocol and
-// the host port. So a packet costs one lookup, and an ADD one transaction, however many ports
-// are published.
+// Package portmap is the plugin `portmap`. The plugin publishes ports of a container on the
+// host. Each mapping is one element of a map in the table `inet patchbay`; the key is the
+// protocol and the host port. So a packet costs one lookup, and an ADD one transaction, however
+// many ports are published.
 //
 // Decisions (docs/plugins/portmap.md explains them to operators):
 //
@@ -45,7 +45,7 @@ import (
 
 const name = "portmap"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Chained,

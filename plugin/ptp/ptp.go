@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ptp is the plugin `ptp`. It connects a container to the host with a veth pair, like
-// a point-to-point link. The container reaches its whole subnet through the gateway. Every
-// host end has the gateway's address. The host has one route to each container.
+// Package ptp is the plugin `ptp`. The plugin connects a container to the host with a veth
+// pair, like a point-to-point link. The container reaches its whole subnet through the gateway.
+// Every host end has the gateway's address. The host has one route to each container.
 package ptp
 
 import (
@@ -23,7 +23,7 @@ import (
 
 const name = "ptp"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:  name,
 	Kind:  plugin.Interface,
@@ -43,7 +43,7 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// IPMasq gives packets that leave the subnets the host's address (masquerade). Reference:
 	// makes rules for each container and leaves them behind if the namespace ended before DEL.

@@ -32,7 +32,7 @@ const (
 // firstTable is the number at which the search for free tables begins.
 const firstTable = 100
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:  name,
 	Kind:  plugin.Chained,
@@ -185,7 +185,7 @@ func expected(r *plugin.Request, conf *Conf, list []source) (s netstate.State) {
 	return s
 }
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// Table is a routing table that another program fills. Then only rules that lead to it are
 	// made, and no route is changed. Without table, each address gets its own table: the first

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package static is the plugin `static`. It returns the addresses that the configuration or
-// the caller names. It keeps no state and does not check whether another container uses an
-// address.
+// Package static is the plugin `static`. The plugin returns the addresses that the
+// configuration or the caller names. The plugin keeps no state and does not check whether
+// another container uses an address.
 package static
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:         "static",
 	Kind:         plugin.IPAM,

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tap is the plugin `tap`. It makes a tap device in the container's namespace, for a
-// virtual machine or another program that sends and receives frames. It uses an ioctl on
-// /dev/net/tun (CONFIG_TUN) and needs no other program.
+// Package tap is the plugin `tap`. The plugin makes a tap device in the container's namespace,
+// for a virtual machine or another program that sends and receives frames. The plugin uses an
+// ioctl on /dev/net/tun (CONFIG_TUN) and needs no other program.
 package tap
 
 import (
@@ -26,7 +26,7 @@ const name = "tap"
 // kind is the netlink library's name of a tap.
 const kind = "tuntap"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Interface,
@@ -114,7 +114,7 @@ func status(_ context.Context, r *plugin.Request) error {
 	return endpoint.Ready(r)
 }
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// MultiQueue lets the program that opens the tap open several queues. Reference: same.
 	MultiQueue bool `json:"multiQueue"`

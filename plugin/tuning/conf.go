@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// DataDir is the directory of the backups from which DEL restores. Default: /run/cni/tuning.
 	// Reference: a backup remains when the namespace is gone.

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tuning is the plugin `tuning`. It sets sysctls of the container's namespace and
-// attributes of the container's interface. DEL restores the attributes. This matters for
+// Package tuning is the plugin `tuning`. The plugin sets sysctls of the container's namespace
+// and attributes of the container's interface. DEL restores the attributes. This matters for
 // devices that still exist after the namespace has ended. Sysctls end with the namespace.
 package tuning
 
@@ -23,7 +23,7 @@ const (
 	noPrev = "Required prevResult missing"
 )
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Chained,

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vlan is the plugin `vlan`. It gives a container an interface in one VLAN (802.1Q) of
-// a link of the host.
+// Package vlan is the plugin `vlan`. The plugin gives a container an interface in one VLAN
+// (802.1Q) of a link of the host.
 //
 // The kernel needs CONFIG_VLAN_8021Q.
 package vlan
@@ -20,7 +20,7 @@ import (
 
 const name = "vlan"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:  name,
 	Kind:  plugin.Interface,
@@ -63,7 +63,7 @@ func status(_ context.Context, r *plugin.Request) error {
 	return child(plugin.ConfOf[Conf](r)).Status(r, false)
 }
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// Master is the parent link, required. Reference: DEL fails, and the address leaks, when it
 	// is gone.

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vrf is the plugin `vrf`. It puts the container's interface into a VRF, a virtual
-// router with its own routing table (Linux 4.3, CONFIG_NET_VRF). The VRF is made in the
+// Package vrf is the plugin `vrf`. The plugin puts the container's interface into a VRF, a
+// virtual router with its own routing table (Linux 4.3, CONFIG_NET_VRF). The VRF is made in the
 // container's namespace for the first interface and deleted with the last one.
 package vrf
 
@@ -25,7 +25,7 @@ const (
 	noPrev = "missing prevResult from earlier plugin"
 )
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:       name,
 	Kind:       plugin.Chained,
@@ -172,7 +172,7 @@ func whereabouts(r *plugin.Request, rec *record.Record) (vrfName string, made bo
 	return plugin.ConfOf[Conf](r).VRFName, true
 }
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// VRFName is the VRF in the container that the interface joins; required. It is made if
 	// it is missing, and removed with its last interface.

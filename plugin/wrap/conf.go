@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf is the configuration.
+// Conf is the configuration of this plugin.
 type Conf struct {
 	// Plugin is the configuration of the wrapped plugin, as it would be in a list; required.
 	// Reference: none, ours only.
@@ -94,8 +94,7 @@ type Patch struct {
 	// and null removes a key. Reference: none, ours only.
 	Merge json.RawMessage `json:"merge"`
 
-	// Patch is a JSON Patch (RFC 6902): a list of operations. The operation test makes it
-	// conditional. Reference: none, ours only.
+	// Patch is a JSON Patch (RFC 6902): a list of operations. The operation `test` makes a patch conditional. Reference: none, ours only.
 	Patch json.RawMessage `json:"patch"`
 }
 

@@ -1,10 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wrap is the plugin `wrap`. It calls one other plugin, ours or another project's, and
-// adds to it: commands before and after each verb, patches of the configuration and of the
-// result, a timeout, retries if the plugin asks for them, and a log. It stands in a list, or
-// inside `patchbay`, where the other plugin would stand, and passes every verb on.
+// Package wrap is the plugin `wrap`. The plugin calls one other plugin, ours or another
+// project's, and adds to it: commands before and after each verb, patches of the configuration
+// and of the result, a timeout, retries if the plugin asks for them, and a log. The plugin
+// stands in a list, or inside `patchbay`, where the other plugin would stand, and passes every
+// verb on.
 package wrap
 
 import (
@@ -20,7 +21,7 @@ import (
 
 const name = "wrap"
 
-// Plugin is the plugin.
+// Plugin has the name, the versions and the functions of this plugin.
 var Plugin = plugin.Plugin{
 	Name:  name,
 	Kind:  plugin.Interface,

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wirekey keeps a host's WireGuard keys. The private one is made on the host, in a
-// file that only root can read, and leaves it never; the public one is for publishing. It
-// is a package of its own because a plugin links package mesh, and no key.
+// Package wirekey keeps a host's WireGuard keys. The private key is made on the host, in a
+// file that only root can read, and never leaves the host. The public key is for publishing.
+// The package is separate from package mesh, because plugins link mesh and need no keys.
 package wirekey
 
 import (
@@ -22,13 +22,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// File is the name of the file in the directory that Open gets. File has the private key as
-// `wg genkey` prints it.
+// File is the name of the key file in the directory that Open gets. The file has the private
+// key as `wg genkey` prints it.
 const File = "wireguard.key"
 
-// Open returns the keys in dir, and makes them the first time. dir is made with mode 0700.
-// For other keys remove the file: the host cannot be reached until its peers know the new
-// public key.
+// Open returns the keys in dir and makes them if they are missing. It makes dir with mode
+// 0700. To get other keys, remove the file; then the host cannot be reached until its peers
+// know the new public key.
 func Open(ctx context.Context, dir string) (*mesh.Keys, error) {
 	if err := durable.MakeDir(dir); err != nil {
 		return nil, fmt.Errorf("make WireGuard key: %w", err)
@@ -62,7 +62,8 @@ func keysOf(k *ecdh.PrivateKey) *mesh.Keys {
 	return &mesh.Keys{Public: mesh.Key(k.PublicKey().Bytes()), Private: mesh.Secret(k.Bytes())}
 }
 
-// read refuses a file that others can read: they may have the key.
+// read reads the key file. It returns an error if other users can read the file, because they
+// may have the key.
 func read(path string) (*mesh.Keys, error) {
 	at, err := os.Lstat(path)
 	if err != nil {
