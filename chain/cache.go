@@ -335,8 +335,7 @@ func (rt *Runtime) Attachments(containerID string) (list []Cached, err error) {
 // written, because libcni does not write atomically.
 const sweepAge = time.Minute
 
-// sweep deletes the broken cache files of a network, except those of valid attachments. Their
-// content is lost already.
+// sweep deletes the broken cache files of a network, except those of valid attachments. The content of a broken file is lost already.
 func (rt *Runtime) sweep(k *Keep) error {
 	entries, err := os.ReadDir(rt.results())
 	if err != nil || rt.guard() != nil {

@@ -123,7 +123,7 @@ func (g Gateway) String() string {
 
 func (g Gateway) addr() Addr { return Addr{Where: Host, Link: g.Link, Prefix: g.Prefix, DAD: g.DAD} }
 
-// Ensure adds the address if it is missing. Nearly always it exists already.
+// Ensure adds the address if it is missing. The address nearly always exists.
 func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, g.Link)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // schemaNumber is the schema of the table that this program writes. A change of the layout
-// only adds to it and increases the number. It is a string so that a test can build a program
+// only adds to it and increases the number. The number is a string so that a test can build a program
 // with another number: -ldflags "-X
 // github.com/patchbay-net/patchbay/internal/nft.schemaNumber=4".
 var schemaNumber = "3"

@@ -84,8 +84,7 @@ func lengthsIn(sets []string) (specs []setSpec) {
 	return specs
 }
 
-// setNames returns the sets and maps of one of our tables. For a missing table it returns
-// none.
+// setNames returns the sets and maps of one of our tables. A missing table has none.
 func (c *Conn) setNames(f nftables.TableFamily) (names []string, err error) {
 	msgs, err := c.list(query{get: unix.NFT_MSG_GETSET, family: f, table: TableName})
 	for _, m := range msgs {

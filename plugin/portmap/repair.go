@@ -117,7 +117,7 @@ func (m relocated) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo
 type way struct {
 	to      netip.Addr
 	by, now string // interface at the ADD, and now; "" if there is no route
-	gone    bool   // the interface by no longer exists
+	gone    bool   // the interface of the ADD no longer exists
 }
 
 // asRecorded sets the plan's interface to the one in the record. If another attachment got the

@@ -265,7 +265,7 @@ func doubts(r *plugin.Request) []string {
 	return []string{fmt.Sprintf("table %d is the kernel's, which looks it up for every source already", *c.Table)}
 }
 
-// gateway returns the next hop of the default route for an address. If it is not valid, only
+// gateway returns the next hop of the default route for an address. If the gateway is not valid, only
 // the link's own default routes are used.
 func (c *Conf) gateway(ip spec.IPConfig) netip.Addr {
 	for _, gw := range c.Gateways {
