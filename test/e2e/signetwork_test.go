@@ -88,8 +88,9 @@ func TestSigNetworkList(t *testing.T) {
 	}
 }
 
-// TestSigNetwork runs Kubernetes' own tests on three nodes. PATCHBAY_KUBE_E2E is the
-// directory for its logs and makes it run: it takes an hour (`make kube-e2e`).
+// TestSigNetwork runs Kubernetes' own tests on three nodes whose network is that of
+// `patchbayd node`, one of them behind a router. PATCHBAY_KUBE_E2E is the directory for its
+// logs and makes it run: it takes half an hour (`make kube-e2e`).
 // PATCHBAY_KUBE_E2E_FOCUS restricts it to specs whose names match.
 func TestSigNetwork(t *testing.T) {
 	logs := os.Getenv("PATCHBAY_KUBE_E2E")
@@ -97,9 +98,18 @@ func TestSigNetwork(t *testing.T) {
 		t.Log("not without PATCHBAY_KUBE_E2E")
 		return
 	}
+	if os.Getenv(insideEnv) == "" {
+		if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	onNode(t, func(t *testing.T) {
-		k := newCluster(t, "3", "containerd2=n2,n3")
-		k.podNetwork("n1", "n2", "n3")
+		k := newCluster(t, "3", "routed", "containerd2=n2,n3")
+		k.agentAccount()
+		for _, node := range []string{"n1", "n2", "n3"} {
+			k.startAgent(node)
+		}
+		k.do("routes", "cp", "fabric") // the API server reaches pods, too
 		k.do("proxy", "nftables")
 		kubetest(t, "prepare")
 		k.runSpecs(logs, specs(t)["run"], os.Getenv("PATCHBAY_KUBE_E2E_FOCUS"))
