@@ -4,6 +4,7 @@
 GO      ?= go
 DESTDIR ?=
 CNI_BIN ?= $(DESTDIR)/opt/cni/bin
+IMAGE   ?= ghcr.io/patchbay-net/patchbay:latest
 
 # Real callers and a second kernel need root: as anybody else `make test` stops
 # after what an ordinary user can run, and says so.
@@ -12,7 +13,7 @@ BEGAN   := $(shell date +%s)
 
 # One stage after the other: each wants the whole machine.
 .NOTPARALLEL:
-.PHONY: build test setup setup-nightly lint unit e2e test-kernel race fuzz bench install kube-e2e nightly demo
+.PHONY: build test setup setup-nightly lint unit e2e test-kernel race fuzz bench install kube-e2e nightly demo image
 
 build: ## bin/patchbay, bin/patchbayd and bin/patchbay-cnm: static, as they are released
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbay ./cmd/patchbay
@@ -70,6 +71,9 @@ nightly: test race kube-e2e ## longer than a change can wait for
 	seed=$$(date +%s); echo "PATCHBAY_DIFF_SEED=$$seed"; \
 		PATCHBAY_DIFF_SEED=$$seed PATCHBAY_DIFF_CASES=300 $(GO) test -timeout 240m ./test/differential
 	$(GO) run ./test/bench
+
+image: build ## bin/patchbay-image.tar, the Kubernetes agent for `ctr images import`
+	$(GO) run ./dist/image bin/patchbay-image.tar $(IMAGE) bin/patchbay bin/patchbayd
 
 demo: ## two containers, a published port and the way out, then nothing is left
 	$(GO) run ./cmd/patchbay demo

@@ -1,0 +1,119 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubernetes holds the manifest and the Helm chart of the Kubernetes agent.
+package kubernetes
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the manifest that the chart makes")
+
+// render fills the chart in. It uses no function that Helm adds to Go's templates.
+func render(t *testing.T, change func(values map[string]any)) string {
+	t.Helper()
+	text, err := os.ReadFile("chart/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]any{}
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	if change != nil {
+		change(values)
+	}
+	tmpl, err := template.New("patchbay.yaml").Option("missingkey=error").ParseFiles("chart/templates/patchbay.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := tmpl.Execute(&out, map[string]any{"Values": values}); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// objects decodes a manifest, and fails for a field that Kubernetes does not know.
+func objects(t *testing.T, manifest string) (ds appsv1.DaemonSet, role rbacv1.ClusterRole) {
+	t.Helper()
+	into := []any{&corev1.ServiceAccount{}, &role, &rbacv1.ClusterRoleBinding{}, &ds}
+	docs := strings.Split(manifest, "\n---\n")
+	if len(docs) != len(into) {
+		t.Fatalf("%d objects, want %d", len(docs), len(into))
+	}
+	for i, doc := range docs {
+		if err := yaml.UnmarshalStrict([]byte(doc), into[i]); err != nil {
+			t.Fatalf("%T: %v", into[i], err)
+		}
+	}
+	return ds, role
+}
+
+// TestManifest compares the manifest with what the chart makes of its own values.
+func TestManifest(t *testing.T) {
+	want := "# Made from chart/ by `go test ./dist/kubernetes -update`. Change --cluster-cidr to your cluster's.\n" + render(t, nil)
+	if *update {
+		if err := os.WriteFile("patchbay.yaml", []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile("patchbay.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Error("patchbay.yaml is not what the chart makes: run `go test ./dist/kubernetes -update`")
+	}
+	objects(t, want)
+}
+
+// TestRights fails when the role allows more, or less, than package node asks for.
+func TestRights(t *testing.T) {
+	_, role := objects(t, render(t, nil))
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
+	}
+	if !slices.EqualFunc(role.Rules, want, func(a, b rbacv1.PolicyRule) bool { return a.String() == b.String() }) {
+		t.Errorf("rights are %v, want %v", role.Rules, want)
+	}
+}
+
+// TestValues changes each value and looks for it in the result.
+func TestValues(t *testing.T) {
+	ds, _ := objects(t, render(t, func(v map[string]any) {
+		v["clusterCIDRs"] = []string{"10.1.0.0/16", "fd00:1::/56"}
+		v["image"], v["imagePullPolicy"] = "registry.example/patchbay:1", "Never"
+		v["transport"], v["port"] = "vxlan", 8472
+		v["listenAddress"], v["listenPort"] = "0.0.0.0", 9999
+		v["cniBinDir"], v["cniConfDir"] = "/usr/lib/cni", "/etc/cni/other"
+		v["apiServerHost"], v["apiServerPort"] = "fd00::1", 443
+	}))
+	c := ds.Spec.Template.Spec.Containers[0]
+	wantArgs := []string{
+		"node", "--cluster-cidr=10.1.0.0/16", "--cluster-cidr=fd00:1::/56", "--transport=vxlan", "--port=8472",
+		"--cni-bin-dir=/host/usr/lib/cni", "--cni-conf-dir=/host/etc/cni/other", "--listen=0.0.0.0:9999",
+	}
+	if !slices.Equal(c.Args, wantArgs) {
+		t.Errorf("arguments are %q, want %q", c.Args, wantArgs)
+	}
+	if c.Image != "registry.example/patchbay:1" || c.ImagePullPolicy != corev1.PullNever || c.ReadinessProbe.HTTPGet.Port.IntValue() != 9999 {
+		t.Errorf("image %s, policy %s, port %s", c.Image, c.ImagePullPolicy, &c.ReadinessProbe.HTTPGet.Port)
+	}
+	if e := c.Env; len(e) != 3 || e[1].Value != "fd00::1" || e[2].Value != "443" {
+		t.Errorf("environment is %v", e)
+	}
+}
