@@ -274,6 +274,13 @@ func TestTunnel(t *testing.T) {
 	l.await("ready", func() bool { return l.Ready() == nil })
 	l.await("two routes", func() bool { return routes(t) == 2 })
 	l.stop()
+	silent := listen(t)
+	l.start(func(o *Options) { o.Fabric, o.Transport, o.Paths = m, mesh.VXLAN, where })
+	l.await("ready", func() bool { return l.Ready() == nil })
+	l.stop()
+	if events := silent(); len(events) > 0 {
+		t.Errorf("a second start changed: %v", events)
+	}
 	if err := m.Clear(context.Background(), l.opts.Mesh()); err != nil || routes(t) != 0 {
 		t.Errorf("%v, %d routes", err, routes(t))
 	}

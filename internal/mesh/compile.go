@@ -180,7 +180,7 @@ func (c *compiler) tunnel(p Peer, block netip.Prefix) (Route, error) {
 		return Route{}, err
 	}
 	d.add(p, remote, cmp.Or(p.Port, c.self.Port), hop)
-	return Route{Dst: block, Via: hop, Link: d.Name, OnLink: true}, nil
+	return Route{Dst: block, Via: hop, Link: d.Name, OnLink: true, Src: c.self.sourceOf(block)}, nil
 }
 
 // ends returns the ends of the tunnel. ends chooses IPv4 if both hosts have it, so both hosts
@@ -205,7 +205,7 @@ func (c *compiler) device(local netip.Addr) (*Device, error) {
 	}
 	d := Device{
 		Name: c.self.Device, VNI: c.self.VNI, Port: c.self.Port, Local: local,
-		MAC: c.self.VTEP, MTU: c.self.MTU, NoIPv6: c.facts.NoIPv6,
+		MAC: c.self.VTEP, MTU: c.self.MTU, NoIPv6: c.facts.NoIPv6, Sources: c.self.Sources,
 	}
 	if local.Is6() {
 		d.Name += "6"

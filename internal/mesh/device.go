@@ -99,10 +99,12 @@ func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 	if err := m.sysctls(d.Name, d.NoIPv6); err != nil { // before the device is up, so that the kernel gives it no address
 		return err
 	}
-	if at.Flags&net.FlagUp != 0 {
-		return nil
+	if at.Flags&net.FlagUp == 0 {
+		if err := m.conn.SetLink(at.Index, nl.LinkChange{Up: true}); err != nil {
+			return err
+		}
 	}
-	return m.conn.SetLink(at.Index, nl.LinkChange{Up: true})
+	return m.sources(vx, d)
 }
 
 // sysctls sets rp_filter to loose. Packets may arrive through the tunnel although the answers

@@ -34,7 +34,7 @@ func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
 	if f.Key, err = m.wireKey(peers); err != nil {
 		return Facts{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
-	f.Own = m.own(self.Blocks, addrs)
+	f.Own = m.own(self.borrowed(), addrs)
 	for _, p := range peers {
 		for _, a := range p.Underlay {
 			if _, done := f.Reach[a]; done || !a.IsValid() {

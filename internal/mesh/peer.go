@@ -105,6 +105,12 @@ type Self struct {
 
 	Subnets []Subnet       // all networks
 	Blocks  []netip.Prefix // blocks of this host; a peer that claims one of them is refused
+
+	// Sources are addresses of this host in its blocks, at most one of each family. They are
+	// on the tunnel's devices, and packets of the host's own processes into a tunnel have them.
+	// Without Sources any address that the host has in its blocks is the source of every route:
+	// with the last container that has it the kernel removes these routes.
+	Sources []netip.Addr
 }
 
 func (s Self) withDefaults() Self {

@@ -29,6 +29,7 @@ type Device struct {
 	MAC     net.HardwareAddr
 	MTU     int  // bytes
 	NoIPv6  bool // the kernel has no IPv6
+	Sources []netip.Addr
 	Tunnels []Tunnel
 }
 
@@ -84,6 +85,9 @@ func (d Device) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "ip link add %s mtu %d address %s type vxlan id %d local %s dstport %d nolearning udpcsum\n",
 		d.Name, d.MTU, d.MAC, d.VNI, d.Local, d.Port)
+	for _, a := range d.Sources {
+		fmt.Fprintf(&b, "ip addr add %s dev %s\n", a, d.Name)
+	}
 	for _, t := range d.Tunnels {
 		fmt.Fprintf(&b, "bridge fdb replace %s dev %s dst %s", t.MAC, d.Name, t.Remote)
 		if t.Port != d.Port {

@@ -34,6 +34,9 @@ func (s Self) validate() error {
 	if err := checkMAC(s.VTEP); err != nil {
 		return err
 	}
+	if err := s.checkSources(); err != nil {
+		return err
+	}
 	return checkUnderlay(s.Underlay)
 }
 

@@ -115,11 +115,23 @@ func (m *maker) node(n Node) {
 	case len(blocks) == 0 || len(underlay) == 0:
 	case n.Name == m.Node:
 		m.plan.Ready = true
-		m.plan.Self.Underlay, m.plan.Self.Blocks = underlay, blocks
+		m.plan.Self.Underlay, m.plan.Self.Blocks, m.plan.Self.Sources = underlay, blocks, sources(blocks)
 		m.plan.Network = Network{Cluster: m.Cluster, Node: blocks}
 	default:
 		m.plan.Peers = append(m.plan.Peers, mesh.Peer{ID: n.Name, Name: n.Name, Underlay: underlay, Blocks: blocks, Transport: m.Transport})
 	}
+}
+
+// sources are the first addresses of the first block of each family, which no pod gets: the
+// source of this node's own packets into tunnels. Answers to it take the tunnel, too; answers
+// to the node's own address would not, and be dropped as spoofed by the network between.
+func sources(blocks []netip.Prefix) (list []netip.Addr) {
+	for _, b := range blocks {
+		if a := b.Addr(); !b.IsSingleIP() && !slices.ContainsFunc(list, func(have netip.Addr) bool { return have.Is4() == a.Is4() }) {
+			list = append(list, a)
+		}
+	}
+	return list
 }
 
 // blocks returns a Node's podCIDRs that are valid and no other Node's.

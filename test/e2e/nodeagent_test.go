@@ -46,6 +46,7 @@ func TestNodeAgent(t *testing.T) {
 		k.ready(2*time.Minute, "pods", "--all")
 		k.proveMesh("one", "far", "three")
 		k.proveWays()
+		k.proveHostToPod()
 
 		before := k.agentState("n1")
 		k.stopAgent("n1", "KILL")
@@ -182,6 +183,18 @@ func (k *cluster) proveWays() {
 				k.Errorf("%s: %s, want %s:\n%s", node, got, want, routes)
 			}
 		}
+	}
+}
+
+// proveHostToPod: a node reaches pods of others. Behind a tunnel they see an address of its
+// podCIDR, so that their answers take the tunnel, too.
+func (k *cluster) proveHostToPod() {
+	k.Helper()
+	n1 := k.podCIDRs("n1")
+	for i, far := range k.addrs("far") {
+		own, _, _ := strings.Cut(n1[i], "/")
+		k.seenAs("pod far by n1", k.node("n1", probeProgram(), "who", "tcp", hostPort(far, probePort)), own)
+		k.seenAs("pod three by n1", k.node("n1", probeProgram(), "who", "tcp", hostPort(k.addrs("three")[i], probePort)), k.nodeAddrs("n1")[i])
 	}
 }
 
