@@ -207,7 +207,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, from int, init
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
 	stream := protobuf().StreamSerializer
-	out := restwatch.NewEncoder(streaming.NewEncoder(stream.Framer.NewFrameWriter(w), codecs().EncoderForVersion(stream.Serializer, corev1.SchemeGroupVersion)), s.encoder())
+	out := restwatch.NewEncoder(streaming.NewEncoder(stream.NewFrameWriter(w), codecs().EncoderForVersion(stream.Serializer, corev1.SchemeGroupVersion)), s.encoder())
 	send := func(kind watch.EventType, o runtime.Object) bool {
 		err := out.Encode(&watch.Event{Type: kind, Object: o})
 		w.(http.Flusher).Flush()

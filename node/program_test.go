@@ -88,7 +88,7 @@ func newProcess(t *testing.T, api *apiServer) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(filepath.Dir(path)) }) //nolint:errcheck // a test
+	t.Cleanup(func() { os.RemoveAll(filepath.Dir(path)) })
 	p := &process{T: t, dir: t.TempDir()}
 	config := filepath.Join(p.dir, "kubeconfig")
 	text, err := json.Marshal(map[string]any{

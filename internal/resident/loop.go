@@ -34,7 +34,10 @@ func Settle(took time.Duration) time.Duration {
 
 // RetryFirst and RetryMost are the first and the longest pause after a failure. The pauses
 // grow, because hundreds of nodes ask for everything when a server is back.
-const RetryFirst, RetryMost = time.Second, 15 * time.Second
+const (
+	RetryFirst = time.Second
+	RetryMost  = 15 * time.Second
+)
 
 // Repeat calls fn again and again until ctx ends, with a pause after each call.
 func Repeat(ctx context.Context, failed func(error), fn func() error) {

@@ -103,7 +103,7 @@ func (k *cluster) startAgent(node string) {
 	if err != nil {
 		k.Fatal(err)
 	}
-	defer log.Close() //nolint:errcheck // the agent has a copy
+	defer log.Close()
 	cmd := exec.Command("nsenter", "-t", k.pid(node+"-holder"), "-m", "-u", "-n", "--", patchbayd(), "node",
 		"--kubeconfig", k.dir+"/cfg/agent.kubeconfig", "--program", patchbay(),
 		"--cluster-cidr=10.244.0.0/16", "--cluster-cidr=fd00:244::/56")
@@ -111,7 +111,7 @@ func (k *cluster) startAgent(node string) {
 	if err := cmd.Start(); err != nil {
 		k.Fatal(err)
 	}
-	go cmd.Wait() //nolint:errcheck // it is killed
+	go cmd.Wait()
 	if err := os.WriteFile(k.dir+"/run/"+node+"-agent.pid", []byte(strconv.Itoa(cmd.Process.Pid)), 0o600); err != nil {
 		k.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func ready(ns string) error {
 		if err != nil {
 			return err
 		}
-		defer c.Close() //nolint:errcheck // a test
+		defer c.Close()
 		if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
 			return err
 		}
@@ -177,8 +177,8 @@ func (k *cluster) proveWays() {
 	for node, want := range map[string]string{"n1": "1 plain, 1 tunnelled", "n2": "0 plain, 2 tunnelled", "n3": "1 plain, 1 tunnelled"} {
 		for _, family := range []string{"-4", "-6"} {
 			routes := k.node(node, "ip", family, "route", "show", "proto", "113")
-			tunnelled := strings.Count(routes, " dev patchbay-pods ")
-			plain := strings.Count(routes, " dev eth0 ")
+			tunnelled := strings.Count(routes, " dev patchbay-pods")
+			plain := strings.Count(routes, " dev eth0")
 			if got := fmt.Sprintf("%d plain, %d tunnelled", plain, tunnelled); got != want {
 				k.Errorf("%s: %s, want %s:\n%s", node, got, want, routes)
 			}
