@@ -48,6 +48,9 @@ type Fabric interface {
 	UplinkMTU(underlay []netip.Addr) (int, error)
 	// Watch calls changed when Apply must run again, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
+	// Probe calls changed when a path to another host carries more or less than before, until
+	// ctx ends.
+	Probe(ctx context.Context, changed func()) error
 }
 
 // Agent is the agent of one host.
@@ -142,6 +145,11 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Go(func() {
 		resident.Repeat(ctx, func(err error) { a.problems.Set("watch the kernel", err) }, func() error {
 			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })
+		})
+	})
+	wg.Go(func() {
+		resident.Repeat(ctx, func(err error) { a.problems.Set("probe the paths", err) }, func() error {
+			return a.opts.Fabric.Probe(ctx, func() { resident.Signal(a.kernel) })
 		})
 	})
 	wg.Wait()

@@ -52,6 +52,7 @@ func (f *fakeFabric) UplinkMTU([]netip.Addr) (int, error) {
 }
 
 func (f *fakeFabric) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
+func (f *fakeFabric) Probe(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
 
 // routes returns the blocks of the other hosts, with those hosts' names.
 func (f *fakeFabric) routes() (out []string) {

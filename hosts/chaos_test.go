@@ -262,6 +262,7 @@ func (h *simHost) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) er
 
 func (h *simHost) UplinkMTU([]netip.Addr) (int, error)       { return 1500, nil }
 func (h *simHost) Watch(ctx context.Context, _ func()) error { return nil }
+func (h *simHost) Probe(ctx context.Context, _ func()) error { return nil }
 
 // block returns the range of a host's configuration; invalid without one.
 func (h *simHost) block(network string) (p netip.Prefix) {

@@ -29,6 +29,10 @@ type Facts struct {
 	NoIPv6 bool                 // the kernel was booted without IPv6
 	Key    Key                  // this host's public key for WireGuard
 
+	// Paths has the path MTU to underlay addresses, in bytes, as far as Probe has found it. 0
+	// means that the path carries as much as the uplink.
+	Paths map[netip.Addr]int
+
 	// Own has the host's addresses in Self's blocks. These are the addresses of the host's
 	// bridges.
 	Own map[netip.Prefix]netip.Addr
@@ -104,6 +108,10 @@ func (c *compiler) peer(p Peer) {
 			c.fail(p, "%w", err)
 			continue
 		}
+		if r.MTU > 0 && r.MTU < minMTU && b.Addr().Is6() {
+			c.fail(p, "no route to %s: the path carries packets of %d bytes to it, and IPv6 needs %d", b, r.MTU, minMTU)
+			continue
+		}
 		c.used.add(b, p.ID)
 		if !r.Src.IsValid() {
 			r.Src = c.source(b)
@@ -154,7 +162,7 @@ func (c *compiler) direct(p Peer, block netip.Prefix) (r Route, ok bool) {
 		}
 		for _, a := range p.Underlay {
 			if at := c.facts.Reach[a]; a.Is4() == v4 && at.OnLink && at.Link != "" {
-				return Route{Dst: block, Via: a, Link: at.Link}, true
+				return c.limit(Route{Dst: block, Via: a, Link: at.Link}, a, 0, c.facts.MTU), true
 			}
 		}
 	}
@@ -180,7 +188,20 @@ func (c *compiler) tunnel(p Peer, block netip.Prefix) (Route, error) {
 		return Route{}, err
 	}
 	d.add(p, remote, cmp.Or(p.Port, c.self.Port), hop)
-	return Route{Dst: block, Via: hop, Link: d.Name, OnLink: true, Src: c.self.sourceOf(block)}, nil
+	return c.limit(Route{Dst: block, Via: hop, Link: d.Name, OnLink: true, Src: c.self.sourceOf(block)}, remote, Overhead(VXLAN, remote), d.MTU), nil
+}
+
+// limit gives a route the MTU of the path to an underlay address if its link carries more.
+func (c *compiler) limit(r Route, to netip.Addr, overhead, link int) Route {
+	if !slices.Contains(c.state.Ends, to) {
+		c.state.Ends = append(c.state.Ends, to)
+	}
+	path, known := c.facts.Paths[to]
+	r.KeepMTU = !known
+	if path > 0 && path-overhead < link {
+		r.MTU = path - overhead
+	}
+	return r
 }
 
 // ends returns the ends of the tunnel. ends chooses IPv4 if both hosts have it, so both hosts
@@ -241,6 +262,7 @@ func (c *compiler) sort() {
 	}
 	order.By(c.state.Routes, func(a, b Route) int { return byPrefix(a.Dst, b.Dst) })
 	order.By(c.state.Subnets, func(a, b Subnet) int { return byPrefix(a.Prefix, b.Prefix) })
+	order.By(c.state.Ends, netip.Addr.Compare)
 	order.By(c.state.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	for _, d := range c.state.Devices {
 		order.By(d.Tunnels, func(a, b Tunnel) int { return bytes.Compare(a.MAC, b.MAC) })

@@ -41,6 +41,11 @@
 // masquerading use this address as source. The mesh does not drop unencrypted packets that
 // arrive from outside.
 //
+// # Path MTU
+//
+// Probe finds how many bytes the path to each peer carries, and Sync gives the routes to that
+// peer an MTU if it is less than the link's (docs/adr/0045).
+//
 // # Offloads
 //
 // The outer UDP checksum is on, for IPv4 too. The checksum costs almost nothing, because the

@@ -35,6 +35,7 @@ func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
 		return Facts{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
 	f.Own = m.own(self.borrowed(), addrs)
+	f.Paths = m.paths.known(f.MTU)
 	for _, p := range peers {
 		for _, a := range p.Underlay {
 			if _, done := f.Reach[a]; done || !a.IsValid() {

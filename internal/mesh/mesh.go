@@ -47,6 +47,7 @@ type Mesh struct {
 	conn *nl.Conn
 
 	legacy resident.Failure // rules of iptables-legacy that drop packets
+	paths  found            // by Probe
 
 	// The following fields tell Watch what to watch. mu protects them.
 	mu      sync.Mutex
@@ -65,7 +66,7 @@ func Open(o Options) (*Mesh, error) {
 	if o.Warn == nil {
 		o.Warn = func(error) {}
 	}
-	return &Mesh{opts: o, conn: conn}, nil
+	return &Mesh{opts: o, conn: conn, paths: found{again: make(chan bool, 1)}}, nil
 }
 
 // Close closes the socket. All objects in the kernel remain.

@@ -34,7 +34,11 @@ func (m *Mesh) routes(s State) error {
 	for _, r := range s.Routes {
 		want, err := m.message(r, s.Protocol, links)
 		if err == nil {
-			err = m.ensure(want, there[keyOf(want)])
+			have := there[keyOf(want)]
+			if r.KeepMTU && have != nil && have.route.LinkIndex == want.LinkIndex {
+				want.MTU = have.route.MTU
+			}
+			err = m.ensure(want, have)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", r, err))
@@ -125,6 +129,7 @@ func (m *Mesh) message(r Route, protocol uint8, links map[string]int) (*netlink.
 		links[r.Link] = link.Attrs().Index
 	}
 	out := &netlink.Route{
+		MTU:       r.MTU,
 		LinkIndex: links[r.Link], Dst: nl.IPNet(r.Dst), Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST,
 		Protocol: netlink.RouteProtocol(protocol),
 	}
@@ -151,7 +156,7 @@ func (m *Mesh) message(r Route, protocol uint8, links map[string]int) (*netlink.
 }
 
 func same(a, b netlink.Route) bool {
-	return (a.LinkIndex == b.LinkIndex || a.Type == unix.RTN_UNREACHABLE) && hop(a) == hop(b) && nl.AddrOf(a.Src) == nl.AddrOf(b.Src) && a.Type == b.Type &&
+	return (a.LinkIndex == b.LinkIndex || a.Type == unix.RTN_UNREACHABLE) && hop(a) == hop(b) && nl.AddrOf(a.Src) == nl.AddrOf(b.Src) && a.Type == b.Type && a.MTU == b.MTU &&
 		a.Flags&int(netlink.FLAG_ONLINK) == b.Flags&int(netlink.FLAG_ONLINK)
 }
 

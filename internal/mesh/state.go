@@ -18,6 +18,7 @@ type State struct {
 	Wire     *Wire    // nil if no peer uses WireGuard
 	Routes   []Route
 	Subnets  []Subnet
+	Ends     []netip.Addr // the peers' underlay addresses in use; Probe probes the paths to them
 }
 
 // Device is this host's end of the tunnel.
@@ -56,6 +57,12 @@ type Route struct {
 	// Refused is a route for a whole range, which sends packets nowhere. Refused has no Via and
 	// no Link.
 	Refused bool
+
+	// MTU is the path MTU in bytes, less the tunnel's header. 0 means that the path carries as
+	// much as the link. If Probe has not found it yet, KeepMTU is set, and an existing route
+	// keeps its MTU: a new agent must not make packets too long for the path.
+	MTU     int
+	KeepMTU bool
 }
 
 // String returns the state as commands of ip(8), bridge(8) and nft(8), one object per line.
@@ -119,6 +126,9 @@ func (r Route) String() string {
 	}
 	if r.Src.IsValid() {
 		s += " src " + r.Src.String()
+	}
+	if r.MTU > 0 {
+		s += fmt.Sprintf(" mtu %d", r.MTU)
 	}
 	return s
 }

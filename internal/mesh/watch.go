@@ -31,6 +31,7 @@ func (m *Mesh) remember(s State) {
 			names[name] = link.Attrs().Index
 		}
 	}
+	m.paths.want(s.Ends)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.depends = names
@@ -119,7 +120,11 @@ func (m *Mesh) next(listening context.Context, links <-chan netlink.LinkUpdate, 
 	case <-listening.Done():
 		return false, false
 	case u, ok := <-links:
-		return ok && m.concerns(u.Attrs().Name, u.Attrs().Index), ok
+		matters = ok && m.concerns(u.Attrs().Name, u.Attrs().Index)
+		if matters {
+			m.paths.stir()
+		}
+		return matters, ok
 	case u, ok := <-routes:
 		return ok && (m.concerns("", u.LinkIndex) || nl.PrefixOf(u.Dst).Bits() <= 0), ok
 	case u, ok := <-addrs:

@@ -109,7 +109,8 @@ func (c *compiler) wire(p Peer, block netip.Prefix) (r Route, err error) {
 		i = len(w.Peers) - 1
 	}
 	w.Peers[i].Allowed = append(w.Peers[i].Allowed, block)
-	return Route{Dst: block, Link: w.Name, Src: c.wireSource(block)}, nil
+	r = Route{Dst: block, Link: w.Name, Src: c.wireSource(block)}
+	return c.limit(r, remote, Overhead(WireGuard, remote), w.MTU), nil
 }
 
 // wireDevice returns the WireGuard device. At the first use it adds the device to the state.

@@ -1,0 +1,207 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// found is what Probe has found. mu protects the fields.
+type found struct {
+	again chan bool // all paths are probed again
+
+	mu     sync.Mutex
+	uplink int                // MTU of the uplink at the last Look
+	ends   []netip.Addr       // of the last State
+	mtu    map[netip.Addr]int // see Facts.Paths
+}
+
+// known returns the paths for Facts. An uplink with another MTU makes Probe start again.
+func (f *found) known(uplink int) map[netip.Addr]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.uplink != uplink {
+		f.uplink = uplink
+		f.stir()
+	}
+	return maps.Clone(f.mtu)
+}
+
+// want stores the ends that Probe is to probe.
+func (f *found) want(ends []netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Equal(f.ends, ends) {
+		f.ends = ends
+		f.stir()
+	}
+}
+
+// stir makes Probe start again.
+func (f *found) stir() {
+	select {
+	case f.again <- true:
+	default: // Probe has not yet seen an earlier signal
+	}
+}
+
+// probes returns the probes to make: of all ends.
+func (f *found) probes() (list []*probe) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range f.ends {
+		if f.uplink > leastPath(a) {
+			list = append(list, newProbe(a, f.uplink))
+		}
+	}
+	return list
+}
+
+// note stores the results. It reports whether a path differs from before. A path of which
+// nothing is known now keeps its value: the peer may be down.
+func (f *found) note(list []*probe) (changed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	mtu := make(map[netip.Addr]int)
+	for _, a := range f.ends {
+		if was, ok := f.mtu[a]; ok {
+			mtu[a] = was
+		}
+	}
+	for _, p := range list {
+		if p.verdict == works && slices.Contains(f.ends, p.to) {
+			mtu[p.to] = p.mtu()
+		}
+	}
+	changed = !maps.Equal(mtu, f.mtu)
+	f.mtu = mtu
+	return changed
+}
+
+// probeEvery is the time between two probes of the same path, unless a link changes.
+const probeEvery = 10 * time.Minute
+
+// Probe finds the path MTU to the underlay addresses of the peers and calls changed when it
+// differs from the one before; then the caller calls Apply. It probes when Sync has a new
+// peer, when Watch reports a link, and every ten minutes. It returns when ctx ends, or with an
+// error if this program may not send echo requests. It may run at the same time as Sync and
+// Watch, on a thread in the same namespace.
+//
+// The kernel's own path MTU discovery needs an ICMP error from the router in the middle, which
+// many networks drop. Probe sends echo requests that no router may fragment instead, and the
+// peer's kernel answers them. If the peer answers none, its path stays unknown.
+func (m *Mesh) Probe(ctx context.Context, changed func()) error {
+	s, err := openEcho()
+	if err != nil {
+		return fmt.Errorf("probe paths: %w", err)
+	}
+	defer s.close()
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		list := m.paths.probes()
+		s.run(ctx, list)
+		if ctx.Err() == nil && m.paths.note(list) {
+			changed()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.paths.again:
+		case <-tick.C:
+		}
+	}
+}
+
+// probe is the search for one path MTU. Each round sends two packets: one of the size to try,
+// then a small one. If only the small one is answered, three times, the size is too large: a
+// busy host or a lost packet does not decide.
+type probe struct {
+	to      netip.Addr
+	uplink  int // MTU in bytes, the first size to try
+	low     int // known to work, or the least
+	high    int // the largest that may work
+	votes   int // rounds in which only the small packet was answered
+	losses  int // rounds without an answer
+	verdict verdict
+
+	sequence     uint16 // of the round's first packet
+	large, small bool   // answers in this round
+}
+
+type verdict int
+
+const (
+	searching verdict = iota
+	works
+	unknown
+)
+
+// rounds is how often an answer may be missing before it decides.
+const rounds = 3
+
+// leastPath is the least path MTU that is looked for: IPv6 guarantees it, and for IPv4 it is
+// what every host accepts.
+func leastPath(to netip.Addr) int {
+	if to.Is4() {
+		return 576
+	}
+	return minMTU
+}
+
+func newProbe(to netip.Addr, uplink int) *probe {
+	return &probe{to: to, uplink: uplink, low: leastPath(to), high: uplink}
+}
+
+// size is the size to try: at first the uplink's MTU, which nearly always works.
+func (p *probe) size() int {
+	if p.high == p.uplink {
+		return p.high
+	}
+	return (p.low + p.high + 1) / 2
+}
+
+// tooLarge notes that the size does not work.
+func (p *probe) tooLarge() {
+	p.high, p.votes = p.size()-1, 0
+	p.settle()
+}
+
+// end ends a round.
+func (p *probe) end() {
+	switch {
+	case p.verdict != searching:
+	case p.large:
+		p.low, p.votes, p.losses = p.size(), 0, 0
+	case p.small:
+		if p.votes++; p.votes == rounds {
+			p.tooLarge()
+		}
+	default:
+		if p.losses++; p.losses == rounds {
+			p.verdict = unknown
+		}
+	}
+	p.settle()
+}
+
+func (p *probe) settle() {
+	if p.verdict == searching && p.low >= p.high {
+		p.verdict = works
+	}
+}
+
+// mtu is the result: 0 is the uplink's.
+func (p *probe) mtu() int {
+	if p.low >= p.uplink {
+		return 0
+	}
+	return p.low
+}
