@@ -104,12 +104,33 @@ func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 			return err
 		}
 	}
-	return m.sources(vx, d)
+	return errors.Join(m.sources(vx, d), m.local(vx, d))
+}
+
+// local gives the device its link-local address, and removes that of an earlier MAC. The
+// address answers the tests of other hosts (offload.go).
+func (m *Mesh) local(vx *netlink.Vxlan, d Device) error {
+	if d.NoIPv6 {
+		return nil
+	}
+	want := netip.PrefixFrom(NextHop(d.MAC), 64)
+	have, err := m.conn.AddrList(vx, netlink.FAMILY_V6)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range have {
+		if p := nl.PrefixOf(a.IPNet); p == want {
+			return nil
+		} else if p.Addr().IsLinkLocalUnicast() {
+			err = errors.Join(err, m.conn.AddrDel(vx, &a))
+		}
+	}
+	return errors.Join(err, m.conn.AddrAdd(vx, &netlink.Addr{IPNet: nl.IPNet(want), Flags: unix.IFA_F_NODAD}))
 }
 
 // sysctls sets rp_filter to loose. Packets may arrive through the tunnel although the answers
-// take a route, and a strict filter would drop such packets. The device needs no IPv6 address
-// and must not accept router advertisements.
+// take a route, and a strict filter would drop such packets. The device gets no IPv6 address
+// from the kernel and must not accept router advertisements.
 func (m *Mesh) sysctls(device string, noIPv6 bool) error {
 	list := []nl.Setting{{Key: "net/ipv4/conf/" + device + "/rp_filter", Value: "2"}}
 	if !noIPv6 {

@@ -24,8 +24,10 @@
 // from the peer's Ethernet address to the peer's underlay address. The device also has one
 // permanent neighbour for each peer: a link-local IPv6 address derived from the Ethernet
 // address. This address is the next hop for IPv4 and IPv6 blocks (an IPv6 next hop for IPv4
-// needs Linux 5.2). So the device needs no address and sends no neighbour solicitations. If the
-// kernel was booted without IPv6, the next hop of a block is the block's network address.
+// needs Linux 5.2). So the device sends no neighbour solicitations. It has the
+// address that is derived from its own Ethernet address, and answers the tests of other hosts
+// there (docs/adr/0049). If the kernel was booted without IPv6, the next hop of a block is the
+// block's network address.
 //
 // One device serves one family of underlay addresses, because the kernel opens one socket for
 // it. Two peers use IPv4 if both have it, and IPv6 otherwise. If some peers need IPv4 and

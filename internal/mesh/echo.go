@@ -97,12 +97,12 @@ func (e *echo) ask(p *probe) {
 	for p.verdict == searching {
 		e.sequence += 2
 		p.sequence = e.sequence
-		if err := e.send(p.to, p.size(), p.sequence); !errors.Is(err, unix.EMSGSIZE) {
+		if err := e.send(p, p.size(), p.sequence); !errors.Is(err, unix.EMSGSIZE) {
 			break
 		}
 		p.tooLarge()
 	}
-	_ = e.send(p.to, smallProbe, p.sequence+1) // without an answer, end counts a loss
+	_ = e.send(p, smallProbe, p.sequence+1) // without an answer, end counts a loss
 }
 
 const (
@@ -111,20 +111,20 @@ const (
 )
 
 // send sends an echo request in an IP packet of a size.
-func (e *echo) send(to netip.Addr, size int, sequence uint16) error {
-	if to.Is4() {
+func (e *echo) send(p *probe, size int, sequence uint16) error {
+	if p.to.Is4() {
 		b := make([]byte, size-20)
 		b[0] = 8 // echo
 		binary.BigEndian.PutUint16(b[4:], e.id)
 		binary.BigEndian.PutUint16(b[6:], sequence)
 		binary.BigEndian.PutUint16(b[2:], checksum(b))
-		return unix.Sendto(e.four, b, 0, &unix.SockaddrInet4{Addr: to.As4()})
+		return unix.Sendto(e.four, b, 0, &unix.SockaddrInet4{Addr: p.to.As4()})
 	}
 	b := make([]byte, size-40) // the kernel adds the checksum
 	b[0] = 128                 // echo
 	binary.BigEndian.PutUint16(b[4:], e.id)
 	binary.BigEndian.PutUint16(b[6:], sequence)
-	return unix.Sendto(e.six, b, 0, &unix.SockaddrInet6{Addr: to.As16()})
+	return unix.Sendto(e.six, b, 0, &unix.SockaddrInet6{Addr: p.to.As16(), ZoneId: uint32(p.zone)})
 }
 
 // checksum is that of RFC 1071.

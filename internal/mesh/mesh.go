@@ -36,7 +36,8 @@ type Options struct {
 	Keys *Keys
 
 	// Warn receives errors that stop nothing. Examples are a read-only sysctl, and rules of
-	// iptables-legacy that drop packets and that no nftables rule can override. Warn may be nil.
+	// iptables-legacy that drop packets and that no nftables rule can override. Probe
+	// calls Warn, too. It may be nil.
 	Warn func(error)
 }
 

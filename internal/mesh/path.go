@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
 // found is what Probe has found. mu protects the fields.
@@ -20,6 +22,7 @@ type found struct {
 	mu     sync.Mutex
 	uplink int                // MTU of the uplink at the last Look
 	ends   []netip.Addr       // of the last State
+	inner  []tunnelEnd        // of the last State
 	mtu    map[netip.Addr]int // see Facts.Paths
 }
 
@@ -35,11 +38,11 @@ func (f *found) known(uplink int) map[netip.Addr]int {
 }
 
 // want stores the ends that Probe is to probe.
-func (f *found) want(ends []netip.Addr) {
+func (f *found) want(ends []netip.Addr, inner []tunnelEnd) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !slices.Equal(f.ends, ends) {
-		f.ends = ends
+	if !slices.Equal(f.ends, ends) || !slices.Equal(f.inner, inner) {
+		f.ends, f.inner = ends, inner
 		f.stir()
 	}
 }
@@ -62,6 +65,13 @@ func (f *found) probes() (list []*probe) {
 		}
 	}
 	return list
+}
+
+// tunnels returns the ends of tunnels to test.
+func (f *found) tunnels() []tunnelEnd {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.inner
 }
 
 // note stores the results. It reports whether a path differs from before. A path of which
@@ -97,12 +107,21 @@ const probeEvery = 10 * time.Minute
 // The kernel's own path MTU discovery needs an ICMP error from the router in the middle, which
 // many networks drop. Probe sends echo requests that no router may fragment instead, and the
 // peer's kernel answers them. If the peer answers none, its path stays unknown.
+//
+// Probe also tests once for each peer whether TCP passes through the VXLAN device, and turns
+// the checksum offload of the device off if that is the reason why not (docs/adr/0049).
 func (m *Mesh) Probe(ctx context.Context, changed func()) error {
 	s, err := openEcho()
 	if err != nil {
 		return fmt.Errorf("probe paths: %w", err)
 	}
 	defer s.close()
+	conn, err := nl.Host(m.opts.Paths.Proc) // Sync uses the other one at the same time
+	if err != nil {
+		return fmt.Errorf("probe paths: %w", err)
+	}
+	defer conn.Close()
+	tunnels := &offloads{conn: conn, warn: m.opts.Warn, echo: s, tested: make(map[tunnelEnd]bool)}
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
 	for {
@@ -111,6 +130,7 @@ func (m *Mesh) Probe(ctx context.Context, changed func()) error {
 		if ctx.Err() == nil && m.paths.note(list) {
 			changed()
 		}
+		tunnels.run(ctx, m.paths.tunnels())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -125,6 +145,7 @@ func (m *Mesh) Probe(ctx context.Context, changed func()) error {
 // busy host or a lost packet does not decide.
 type probe struct {
 	to      netip.Addr
+	zone    int // index of the link, of a link-local address
 	uplink  int // MTU in bytes, the first size to try
 	low     int // known to work, or the least
 	high    int // the largest that may work

@@ -56,7 +56,7 @@ func TestFoundPaths(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	f := found{again: make(chan bool, 1)}
 	f.known(1500)
-	f.want([]netip.Addr{a, b})
+	f.want([]netip.Addr{a, b}, nil)
 	note := func(to netip.Addr, v verdict, low int, changed bool) {
 		t.Helper()
 		if got := f.note([]*probe{{to: to, uplink: 1500, low: low, verdict: v}}); got != changed {
@@ -71,7 +71,7 @@ func TestFoundPaths(t *testing.T) {
 	if got := fmt.Sprint(f.known(1500)); got != "map[192.0.2.1:1400 192.0.2.2:0]" {
 		t.Error(got)
 	}
-	f.want([]netip.Addr{b})
+	f.want([]netip.Addr{b}, nil)
 	note(b, unknown, 0, true)
 	if got := fmt.Sprint(f.known(1500)); got != "map[192.0.2.2:0]" {
 		t.Error(got)

@@ -95,6 +95,9 @@ func (d Device) String() string {
 	for _, a := range d.Sources {
 		fmt.Fprintf(&b, "ip addr add %s dev %s\n", a, d.Name)
 	}
+	if !d.NoIPv6 {
+		fmt.Fprintf(&b, "ip address add %s/64 dev %s nodad\n", NextHop(d.MAC), d.Name)
+	}
 	for _, t := range d.Tunnels {
 		fmt.Fprintf(&b, "bridge fdb replace %s dev %s dst %s", t.MAC, d.Name, t.Remote)
 		if t.Port != d.Port {

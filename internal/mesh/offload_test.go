@@ -1,0 +1,102 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"encoding/binary"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/test/nettest"
+)
+
+// until waits for a condition.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(8 * patience); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %s", what, 8*patience)
+		}
+	}
+}
+
+func (h *host) txChecksum() bool {
+	h.t.Helper()
+	on, err := h.conn.TxChecksum(DefaultDevice)
+	must(h.t, err)
+	return on
+}
+
+// counted is the number of packets that the rule of a host's table "probe" has seen.
+func (h *host) counted() string {
+	return regexp.MustCompile(`packets (\d+)`).FindStringSubmatch(h.sh("nft list table inet probe"))[1]
+}
+
+// A kernel or card that corrupts the checksum of TCP within the tunnel: the offload goes off,
+// once, and stays off. A firewall that drops TCP, and a tunnel that works, leave it on.
+func TestOffload(t *testing.T) {
+	needVXLAN(t)
+	nettest.Need(t, nettest.Program("nft"))
+	for _, tc := range []struct {
+		name, rule string // of host 4
+		broken     bool
+	}{
+		{"intact", "tcp dport 9 counter", false},
+		{"firewall", "tcp dport 9 counter drop", false},
+		{"broken", "tcp dport 9 counter", true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLab(t)
+			u := setup{VXLAN, "4"}
+			h1, h4 := l.hosts[0], l.hosts[3]
+			u.all(h1, h4)
+			h4.sh("nft 'table inet probe { chain in { type filter hook input priority 0; " + tc.rule + "; }; }'")
+			if tc.broken {
+				l.router.sh(fmt.Sprintf("nft 'table inet broken { chain f { type filter hook forward priority 0; udp dport 4789 @th,688,16 %#x drop; }; }'", h1.partial(h4)))
+			}
+			stop := h1.probing(func() { u.sync(h1, h1, h4) })
+			want := map[string]bool{"intact": true}[tc.name]
+			switch tc.name {
+			case "broken":
+				until(t, "the offload is turned off", func() bool { return !h1.txChecksum() })
+				until(t, "TCP passes", func() bool { return h4.counted() != "0" })
+			case "firewall": // with the offload, then without
+				until(t, "TCP is tried", func() bool { return len(h4.counted()) > 1 || h4.counted() >= "4" })
+				want = true
+			default:
+				until(t, "TCP is tried", func() bool { return h4.counted() != "0" })
+			}
+			stop()
+			if on := h1.txChecksum(); on != want {
+				t.Errorf("offload is on: %v, want %v", on, want)
+			}
+			said := strings.Join(h1.warned, "\n")
+			if strings.Contains(said, "checksum offload of patchbay-vx is turned off") != tc.broken || !tc.broken && said != "" {
+				t.Errorf("said: %q", said)
+			}
+			h1.mesh.Close()
+			h1.open()
+			u.sync(h1, h1, h4)
+			if on := h1.txChecksum(); on != want {
+				t.Errorf("with a new agent it is on: %v, want %v", on, want)
+			}
+			quiet(t, u, h1, h4)
+		})
+	}
+}
+
+// partial is what a packet has in place of the checksum of a SYN to another host's end of the
+// tunnel, while it is left to the last step: the sum of the pseudo header. On the links of the
+// lab there is no last step.
+func (h *host) partial(to *host) uint16 {
+	src, dst := NextHop(VTEP(h.id())).As16(), NextHop(VTEP(to.id())).As16()
+	const syn = 40 // bytes, with its options
+	b := binary.BigEndian.AppendUint32(append(src[:], dst[:]...), syn)
+	return ^checksum(binary.BigEndian.AppendUint32(b, unix.IPPROTO_TCP))
+}
