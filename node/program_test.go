@@ -17,7 +17,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -61,19 +60,6 @@ func uplink(t *testing.T) {
 	}
 }
 
-// program is patchbayd, built once.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "patchbayd-")
-	if err != nil {
-		return "", err
-	}
-	out, err := exec.Command("go", "build", "-o", dir, "../cmd/patchbayd").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return dir + "/patchbayd", nil
-})
-
 // process is a running `patchbayd node`.
 type process struct {
 	*testing.T
@@ -84,12 +70,11 @@ type process struct {
 
 func newProcess(t *testing.T, api *apiServer) *process {
 	t.Helper()
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(filepath.Dir(path)) })
 	p := &process{T: t, dir: t.TempDir()}
+	path := filepath.Join(p.dir, "patchbayd")
+	if out, err := exec.Command("go", "build", "-o", path, "../cmd/patchbayd").CombinedOutput(); err != nil {
+		t.Fatalf("build patchbayd: %v: %s", err, out)
+	}
 	config := filepath.Join(p.dir, "kubeconfig")
 	text, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "x",
