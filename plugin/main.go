@@ -42,7 +42,12 @@ func MainOf(p *Plugin, all []*Plugin) int {
 	s := NewSession(all)
 	s.Self = SelfPath
 	defer s.Close()
-	return Run(context.Background(), p, s, Stdio{os.Getenv, os.Stdin, stdout(), os.Stderr})
+	status := Run(context.Background(), p, s, Stdio{os.Getenv, os.Stdin, stdout(), os.Stderr})
+	if status == 0 && os.Getenv("PATCHBAY_SWEEP") != "off" {
+		s.Close() // its locks
+		s.afterwards()
+	}
+	return status
 }
 
 // stdout returns standard output with another descriptor number. If the runtime has ended, a

@@ -34,6 +34,10 @@ const (
 // String returns the kind's name.
 func (k Kind) String() string { return [...]string{"interface", "chained", "ipam"}[k] }
 
+// DelOrder sorts plugins as a DEL calls them: those that made something for the interface
+// first, addresses last.
+func (k Kind) DelOrder() int { return [...]int{Chained: 0, Interface: 1, IPAM: 2}[k] }
+
 // Plugin is one CNI plugin.
 type Plugin struct {
 	Name       string // the CNI type, such as "host-local"

@@ -6,6 +6,7 @@ package plugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -40,6 +41,7 @@ type Session struct {
 	flush   []func(context.Context) error
 	discard []func()
 	close   []func()
+	done    []func() func(context.Context)
 }
 
 type sessionValue struct{ key, value any }
@@ -47,6 +49,11 @@ type sessionValue struct{ key, value any }
 // NewSession returns a session with the paths of this node.
 func NewSession(plugins []*Plugin) *Session {
 	return &Session{Paths: paths.Default(), Plugins: plugins, Stderr: os.Stderr}
+}
+
+// Fork returns a new session of the same program on the same node.
+func (s *Session) Fork() *Session {
+	return &Session{Paths: s.Paths, Plugins: s.Plugins, Stderr: s.Stderr, Self: s.Self, Fault: s.Fault}
 }
 
 // Value returns the session's value for key. Value makes the value at the first call.
@@ -91,6 +98,41 @@ func (s *Session) OnDiscard(fn func()) { s.discard = append(s.discard, fn) }
 
 // OnClose registers a function to call at the end of the session.
 func (s *Session) OnClose(fn func()) { s.close = append(s.close, fn) }
+
+// OnDone registers a look at the node for a program that has ended its call well: the result
+// is out and the session closed. The runtime still waits, so the look must be short; what it
+// returns, if it finds work, is given a second. A kill must harm neither.
+func (s *Session) OnDone(look func() (work func(context.Context))) { s.done = append(s.done, look) }
+
+// doneTime limits work after a call.
+const doneTime = time.Second
+
+// afterwards does what OnDone registered. Whatever happens in it, the call is done.
+func (s *Session) afterwards() {
+	defer s.calm()
+	for _, look := range s.done {
+		if work := look(); work != nil {
+			s.within(doneTime, work)
+		}
+	}
+}
+
+// within waits for work no longer than a time: the end of the process ends it.
+func (s *Session) within(limit time.Duration, work func(context.Context)) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	go func() {
+		defer cancel()
+		defer s.calm()
+		work(ctx)
+	}()
+	<-ctx.Done()
+}
+
+func (s *Session) calm() {
+	if v := recover(); v != nil {
+		fmt.Fprintf(s.Stderr, "patchbay: warning: after the call: %v\n", v) //nolint:errcheck // a log line
+	}
+}
 
 // Flush does the queued work now.
 func (s *Session) Flush(ctx context.Context) error {

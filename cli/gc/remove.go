@@ -6,7 +6,6 @@ package gc
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -202,20 +201,15 @@ func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
 	return "", errors.Join(errs...)
 }
 
-// delRecord calls the DEL of one plugin. The record has everything that DEL needs, so the
-// configuration holds only the network's name. DEL succeeds even if a Docker driver cannot be
+// delRecord calls the DEL of one plugin. DEL succeeds even if a Docker driver cannot be
 // reached, and then keeps its record. So if the record is still there, the driver has not been
 // called, and its objects stay on the host until a later call.
 func (r *remover) delRecord(ctx context.Context, k kept) (keep string, err error) {
-	conf := map[string]any{"cniVersion": spec.Current, "name": r.a.Network, "type": k.plugin}
+	call := kernel.RecordedDel(k.plugin, r.a.Network, r.a.ContainerID, r.a.IfName)
 	if k.driver {
-		conf["ipam"] = struct{}{}
+		call.Config = fmt.Appendf([]byte(`{"ipam":{},`), "%s", call.Config[1:])
 	}
-	config, err := json.Marshal(conf)
-	if err != nil {
-		return "", err
-	}
-	call := &spec.Call{Verb: spec.Del, ContainerID: r.a.ContainerID, IfName: r.a.IfName, Config: config, Path: r.path(k.plugin)}
+	call.Path = r.path(k.plugin)
 	_, err = r.Invoke(ctx, k.plugin, call)
 	switch {
 	case k.driver && errors.Is(err, invoke.ErrNotFound):

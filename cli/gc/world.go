@@ -24,14 +24,7 @@ import (
 func (c *collector) newWorld() *world {
 	proc := c.Paths.Proc
 	w := &world{now: time.Now(), boot: c.boot.Since, grace: c.Grace, carries: c.carries, seesAll: life.SeesProcesses}
-	held := sync.OnceValue(func() life.Held { return life.HeldBy(proc) })
-	w.namespace = func(path string, was *life.Mark) (life.State, string) {
-		state, why := life.AtForRemoval(path, was, proc, c.Paths.Run)
-		if state == life.Dead && was != nil {
-			return held().Doubt(was, why)
-		}
-		return state, why
-	}
+	w.namespace = (&life.Judge{Proc: proc, Run: c.Paths.Run}).At
 	if c.Live != nil {
 		w.listed = func(id string) bool { return c.Live[id] }
 	}

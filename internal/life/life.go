@@ -325,6 +325,27 @@ func AtForRemoval(path string, was *Mark, proc, runDir string) (State, string) {
 	return state, why
 }
 
+// Judge judges namespaces for a caller that removes what is dead. It looks at the processes
+// of the node once, before it calls the first one dead.
+type Judge struct {
+	Proc, Run string
+
+	held *Held
+}
+
+// At is AtForRemoval with the doubts of Held.
+func (j *Judge) At(path string, was *Mark) (State, string) {
+	state, why := AtForRemoval(path, was, j.Proc, j.Run)
+	if state != Dead || was == nil {
+		return state, why
+	}
+	if j.held == nil {
+		held := HeldBy(j.Proc)
+		j.held = &held
+	}
+	return j.held.Doubt(was, why)
+}
+
 // SeesProcesses reports whether this process sees all processes of the node.
 func SeesProcesses() bool {
 	place := placeOf("/proc/self/ns/net")

@@ -35,11 +35,15 @@ func (d *Dir) claimPath(network string, o owner.Key) string {
 
 // Claim makes ADDs of an attachment wait until release is called.
 func (d *Dir) Claim(network string, o owner.Key) (release func(), err error) {
+	return d.claim(network, o, patience)
+}
+
+func (d *Dir) claim(network string, o owner.Key, wait time.Duration) (release func(), err error) {
 	if err := d.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("claim attachment: %w", err)
 	}
 	path := d.claimPath(network, o)
-	if !d.lock(path, patience) {
+	if !d.lock(path, wait) {
 		return nil, fmt.Errorf("claim attachment: %s: %w", path, errClaimed)
 	}
 	if err := d.place(path, nil); err != nil {
@@ -51,7 +55,7 @@ func (d *Dir) Claim(network string, o owner.Key) (release func(), err error) {
 func (d *Dir) dropClaim(path string) {
 	_ = durable.Remove(path) // a file that remains is no claim; the next ADD or gc removes it
 	d.unlock(path)
-	removeEmpty(filepath.Dir(path))
+	d.removeNetwork(filepath.Base(filepath.Dir(path)))
 }
 
 // yield waits for a gc that has claimed the attachment. yield reports whether there was one.
@@ -74,11 +78,16 @@ func (d *Dir) SweepClaims() error {
 	}
 	found, err := filepath.Glob(filepath.Join(d.Path, attachments, "*", "*"+claimSuffix))
 	for _, path := range found {
-		if d.lock(path, 0) {
-			d.dropClaim(path)
-		}
+		d.sweepClaim(path)
 	}
 	return err
+}
+
+// sweepClaim removes a claim unless a process holds it.
+func (d *Dir) sweepClaim(path string) {
+	if d.lock(path, 0) {
+		d.dropClaim(path)
+	}
 }
 
 // CurrentRecord is a record that exists. Record is nil if the file is torn.
@@ -101,7 +110,16 @@ var errClaimed = errors.New("another gc has claimed it")
 // Otherwise release ends the claim; the locks end when the records are removed, or with Unlock
 // or Close.
 func (d *Dir) Seize(network string, o owner.Key, judge func([]CurrentRecord) (keepReason string)) (release func(), keepReason string, err error) {
-	drop, err := d.Claim(network, o)
+	return d.seize(network, o, patience, judge)
+}
+
+// TrySeize is Seize for a caller that can try again later. It does not wait for another gc.
+func (d *Dir) TrySeize(network string, o owner.Key, judge func([]CurrentRecord) (keepReason string)) (release func(), keepReason string, err error) {
+	return d.seize(network, o, 0, judge)
+}
+
+func (d *Dir) seize(network string, o owner.Key, wait time.Duration, judge func([]CurrentRecord) (keepReason string)) (release func(), keepReason string, err error) {
+	drop, err := d.claim(network, o, wait)
 	if errors.Is(err, errClaimed) {
 		return nil, InUse, nil
 	}

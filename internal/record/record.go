@@ -317,7 +317,7 @@ func (d *Dir) Remove(network string, o owner.Key, plugin string) error {
 	defer d.unlock(path)
 	was, known := d.known(path)
 	if known && was == (version{}) { // an ADD may write a record at any moment
-		removeEmpty(filepath.Dir(path))
+		d.removeNetwork(network)
 		return nil
 	}
 	if known && was != versionAt(path) {
@@ -327,7 +327,7 @@ func (d *Dir) Remove(network string, o owner.Key, plugin string) error {
 		return fmt.Errorf("remove record: %w", err)
 	}
 	d.know(path, version{})
-	removeEmpty(filepath.Dir(path))
+	d.removeNetwork(network)
 	return nil
 }
 

@@ -38,6 +38,7 @@ type Kernel struct {
 	adding     []*record.Record
 	all        []*record.Record // cache of alsoNaming
 	boot       string           // cache of bootID
+	sweeps     bool             // sweepDead was called
 }
 
 type sessionKey struct{}
@@ -192,6 +193,7 @@ func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 		return err
 	}
 	k.adding = append(k.adding, rec)
+	k.sweepDead(r, rec)
 	r.Undo(func(context.Context) error {
 		if before != nil {
 			return k.Records.Rewrite(before) // the earlier record's objects still exist

@@ -31,7 +31,9 @@ func (k *Kernel) Detach(r *plugin.Request, lost func() *record.Record, remove fu
 	if err != nil {
 		Warn(r, err)
 	}
-	if rec == nil && lost != nil {
+	if rec != nil {
+		k.sweepDead(r, rec)
+	} else if lost != nil {
 		rec = lost()
 		name(r, rec)
 	}

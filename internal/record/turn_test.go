@@ -1,0 +1,169 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/owner"
+)
+
+// ofPod writes the records of a pod's attachment with its namespace at path.
+func ofPod(t testing.TB, s *Dir, id, path string, mark *life.Mark) owner.Key {
+	t.Helper()
+	r := sample(id)
+	r.NetNS, r.NetNSMark, r.Pod = path, mark, "default/"+id
+	for _, plugin := range []string{"host-local", "ptp", "portmap"} {
+		r.Plugin = plugin
+		if err := s.Write(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r.Owner
+}
+
+const ownNS = "/proc/self/ns/net"
+
+// markOwn is the mark of ownNS, whose inode it keeps.
+func markOwn(t testing.TB) *life.Mark {
+	t.Helper()
+	f, err := os.Open(ownNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() }) //nolint:errcheck // read only
+	mark := life.MarkOf(ownNS, "boot")
+	if mark == nil {
+		t.Fatal("no mark")
+	}
+	return mark
+}
+
+// Each call looks at four attachments at most, and all have their turn.
+func TestSuspectsInTurn(t *testing.T) {
+	s := New(t.TempDir())
+	const pods = 50
+	missing := filepath.Join(t.TempDir(), "missing")
+	seen := map[owner.Key]int{}
+	for n := range pods {
+		ofPod(t, s, fmt.Sprint(n), missing, &life.Mark{Dev: 1})
+	}
+	s.Close()
+	for range pods {
+		owners, err := New(s.Path).Suspects("pods", filepath.Dir(missing), 4)
+		if err != nil || len(owners) > 4 {
+			t.Fatalf("%v, %v", owners, err)
+		}
+		for _, o := range owners {
+			seen[o]++
+		}
+	}
+	if len(seen) != pods {
+		t.Errorf("%d calls saw %d of %d", pods, len(seen), pods)
+	}
+	for n := range pods {
+		for _, plugin := range []string{"host-local", "ptp", "portmap"} {
+			if err := s.Remove("pods", owner.Of("pods", fmt.Sprint(n), "eth0"), plugin); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if owners, err := s.Suspects("pods", filepath.Dir(missing), 4); len(owners) > 0 || err != nil {
+		t.Errorf("without records: %v, %v", owners, err)
+	}
+	if _, err := os.Lstat(filepath.Join(s.Path, turns)); err == nil {
+		t.Error("the turns outlive the records")
+	}
+}
+
+// Only a pod's attachment whose namespace is not where it was is suspect. The text that left
+// looks for is what encode writes.
+func TestSuspects(t *testing.T) {
+	there := markOwn(t)
+	other := *there
+	other.Ino++
+	for name, c := range map[string]struct {
+		path, dir string
+		mark      *life.Mark
+		want      bool
+	}{
+		"there":           {path: ownNS, dir: filepath.Dir(ownNS), mark: there},
+		"another one":     {path: ownNS, dir: filepath.Dir(ownNS), mark: &other, want: true},
+		"missing":         {path: "/proc/self/ns/missing", dir: filepath.Dir(ownNS), mark: there, want: true},
+		"other directory": {path: "/proc/self/ns/missing", dir: "/run/netns", mark: there},
+		"without a mark":  {path: ownNS, dir: filepath.Dir(ownNS), want: true},
+	} {
+		s := New(t.TempDir())
+		o := ofPod(t, s, "c1", c.path, c.mark)
+		got, err := s.Suspects("pods", c.dir, 4)
+		if err != nil || slices.Contains(got, o) != c.want {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+		s.Close()
+	}
+	s := New(t.TempDir())
+	r := sample("c1") // not of a pod
+	r.NetNS = "/run/netns/missing"
+	if err := s.Write(r); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Suspects("pods", "/run/netns", 4); len(got) > 0 || err != nil {
+		t.Errorf("not of a pod: %v, %v", got, err)
+	}
+	s.Close()
+}
+
+// A damaged position, and one beyond the end, start over; what is no record is passed.
+func TestSuspectsWithDamage(t *testing.T) {
+	s := New(t.TempDir())
+	o := ofPod(t, s, "c1", "/run/netns/missing", &life.Mark{Dev: 1})
+	s.Close()
+	for _, name := range []string{"x", "torn~", string(o) + claimSuffix} {
+		if err := os.WriteFile(filepath.Join(s.Path, attachments, "pods", name), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(s.Path, turns), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []string{"", "x", "-5", "999", "99999999999999999999999", fmt.Sprintf(positionFormat, 1<<62)} {
+		if err := os.WriteFile(s.turnPath("pods"), []byte(at), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var seen []owner.Key
+		for range 3 {
+			got, err := New(s.Path).Suspects("pods", "/run/netns", 4)
+			if err != nil {
+				t.Errorf("%q: %v", at, err)
+			}
+			seen = append(seen, got...)
+		}
+		if !slices.Contains(seen, o) {
+			t.Errorf("from %q the record is never seen", at)
+		}
+	}
+	if _, err := os.Lstat(s.claimPath("pods", o)); err == nil {
+		t.Error("the claim of a killed gc stays")
+	}
+}
+
+// The look that each ADD and DEL of a pod takes.
+func BenchmarkSuspects(b *testing.B) {
+	s := New(b.TempDir())
+	mark := markOwn(b)
+	for n := range 100 {
+		ofPod(b, s, fmt.Sprint(n), ownNS, mark)
+	}
+	s.Close()
+	for b.Loop() {
+		if owners, err := s.Suspects("pods", filepath.Dir(ownNS), 3); len(owners) > 0 || err != nil {
+			b.Fatal(owners, err)
+		}
+	}
+}

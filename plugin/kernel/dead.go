@@ -1,0 +1,165 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/order"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// How many attachments one call looks at, and removes. Each pod brings an ADD and a DEL,
+// so a sweep looks at more than come, and comes around; looking at one takes 15 µs.
+const (
+	sweepLooks   = 3
+	sweepRemoves = 2
+)
+
+// sweepGrace is the least age of a record that is removed: gc's default.
+const sweepGrace = time.Minute
+
+// sweepDead registers a sweep for the end of a call for a pod: a runtime that crashed never
+// calls the DEL of some pods, and containerd calls no GC. It removes attachments of the
+// same runtime alone: of pods, on the same network, with a namespace in the same directory.
+func (k *Kernel) sweepDead(r *plugin.Request, rec *record.Record) {
+	if k.sweeps || r.Plugin.Kind != plugin.Interface || rec.Pod == "" || rec.NetNS == "" {
+		return
+	}
+	k.sweeps = true
+	sw := &deadSweep{session: k.session, network: rec.Network, own: rec.Owner, dir: filepath.Dir(rec.NetNS)}
+	sw.judge = life.Judge{Proc: k.session.Paths.Proc, Run: k.session.Paths.Run}
+	r.Session.OnDone(sw.look)
+}
+
+// deadSweep is a sweep for one call.
+type deadSweep struct {
+	session *plugin.Session
+	network string
+	own     owner.Key // of the call
+	dir     string    // of the runtime's namespaces
+	judge   life.Judge
+}
+
+// look finds what may be dead. In most calls there is nothing.
+func (w *deadSweep) look() (work func(context.Context)) {
+	suspects, err := record.New(w.session.Paths.Run).Suspects(w.network, w.dir, sweepLooks)
+	w.warn(err)
+	suspects = slices.DeleteFunc(suspects, func(o owner.Key) bool { return o == w.own })
+	if len(suspects) == 0 {
+		return nil
+	}
+	return func(ctx context.Context) { w.removeSome(ctx, suspects) }
+}
+
+func (w *deadSweep) removeSome(ctx context.Context, suspects []owner.Key) {
+	for removed := 0; len(suspects) > 0 && removed < sweepRemoves && ctx.Err() == nil; suspects = suspects[1:] {
+		done, err := w.remove(ctx, suspects[0])
+		w.warn(err)
+		if done {
+			removed++
+		}
+	}
+}
+
+func (w *deadSweep) warn(err error) {
+	if err != nil {
+		fmt.Fprintf(w.session.Stderr, "patchbay: warning: sweep of network %s: %v\n", w.network, err) //nolint:errcheck // a log line
+	}
+}
+
+// remove removes an attachment if it is dead, as gc does: with its claim, and by the DEL of
+// each plugin that has a record.
+func (w *deadSweep) remove(ctx context.Context, o owner.Key) (removed bool, err error) {
+	s := w.session.Fork()
+	defer s.Close()
+	k := OfSession(s)
+	done, err := k.Records.Collecting(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	var found []record.CurrentRecord
+	release, keep, err := k.Records.TrySeize(w.network, o, func(now []record.CurrentRecord) string {
+		found = now
+		return w.keep(k, o, now)
+	})
+	if err != nil || keep != "" {
+		return false, err
+	}
+	defer release()
+	order.Stable(found, func(a, b record.CurrentRecord) int { return cmp.Compare(delOrder(s, a.Plugin), delOrder(s, b.Plugin)) })
+	var errs []error
+	for _, at := range found {
+		_, err := s.Invoke(ctx, at.Plugin, RecordedDel(at.Plugin, w.network, at.Record.ContainerID, at.Record.IfName))
+		errs = append(errs, err, s.Flush(ctx))
+	}
+	return true, errors.Join(errs...)
+}
+
+// keep is the reason to keep an attachment, whose records are locked.
+func (w *deadSweep) keep(k *Kernel, o owner.Key, now []record.CurrentRecord) string {
+	if len(now) == 0 || len(record.OfDrivers(w.session.Paths.State).Current(w.network, o)) > 0 {
+		return "it is gone, or a driver must be told"
+	}
+	for _, at := range now {
+		rec := at.Record
+		switch {
+		case rec == nil || delOrder(k.session, at.Plugin) < 0:
+			return "a record cannot be read, or is another program's"
+		case rec.Pod == "" || rec.NetNSMark == nil || filepath.Dir(rec.NetNS) != w.dir:
+			return "it may be another runtime's"
+		case time.Since(at.Since) < sweepGrace:
+			return "it is young"
+		}
+		if state, why := w.judge.At(rec.NetNS, rec.NetNSMark); state != life.Dead {
+			return why
+		}
+		if k.carries(rec) {
+			return "its pair carries"
+		}
+	}
+	return ""
+}
+
+// carries reports whether a link of a record is the host's end of a living pair, or cannot
+// be read.
+func (k *Kernel) carries(rec *record.Record) bool {
+	host, err := k.Host()
+	return err != nil || slices.ContainsFunc(rec.Links, func(name string) bool {
+		l, err := host.Link(name)
+		return err != nil && !nl.IsNotFound(err) || err == nil && netstate.Carries(l) && host.Lives(l.Attrs().NetNsID)
+	})
+}
+
+// delOrder is the place of a plugin of this program in a DEL, or -1 for another program's.
+func delOrder(s *plugin.Session, name string) int {
+	i := slices.IndexFunc(s.Plugins, func(p *plugin.Plugin) bool { return p.Name == name })
+	if i < 0 {
+		return -1
+	}
+	return s.Plugins[i].Kind.DelOrder()
+}
+
+// RecordedDel is the DEL of a plugin that has a record of the attachment, in this process:
+// the path leads nowhere. The record holds all that DEL needs, so the configuration is only
+// a name.
+func RecordedDel(pluginType, network, containerID, ifName string) *spec.Call {
+	return &spec.Call{
+		Verb: spec.Del, ContainerID: containerID, IfName: ifName, Path: []string{"/nonexistent"},
+		Config: fmt.Appendf(nil, `{"cniVersion":%q,"name":%q,"type":%q}`, spec.Current, network, pluginType),
+	}
+}
