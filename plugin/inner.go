@@ -19,6 +19,7 @@ type Inner struct {
 
 	request *Request
 	conf    map[string]json.RawMessage
+	ready   *Request // of Prepare
 }
 
 // Given is what an outer plugin passes to an inner one. Caps is the outer plugin's
@@ -124,8 +125,39 @@ func (i *Inner) SetConfig(data []byte) error {
 	return nil
 }
 
+// Prepare begins an ADD: it refuses a configuration that the plugin would refuse, so that
+// nothing is changed for it. A plugin of another program decides for itself, later.
+func (i *Inner) Prepare() error {
+	call, err := i.call(spec.Add, nil)
+	if err != nil {
+		return err
+	}
+	s := i.request.Session
+	p, _, err := s.resolve(i.Type, call)
+	if err != nil || p == nil {
+		return nil //nolint:nilerr // Add reports it
+	}
+	r, err := newRequest(p, call, s)
+	if err != nil {
+		return err
+	}
+	if _, err := r.Conf(); err != nil {
+		return err
+	}
+	i.ready = r
+	return nil
+}
+
 // Add calls ADD with prev as the previous result.
 func (i *Inner) Add(ctx context.Context, prev *spec.Result) (*spec.Result, error) {
+	if r := i.ready; r != nil {
+		i.ready = nil
+		ctx, err := deeper(ctx, i.Type)
+		if err != nil {
+			return nil, err
+		}
+		return r.addAfter(ctx, prev)
+	}
 	call, err := i.call(spec.Add, nil)
 	if err != nil {
 		return nil, err

@@ -37,6 +37,11 @@ func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result
 	if err != nil {
 		return nil, withVersion(err, spec.Current)
 	}
+	return r.addAfter(ctx, prev)
+}
+
+// addAfter is an ADD within this process with prev as the previous result.
+func (r *Request) addAfter(ctx context.Context, prev *spec.Result) (*spec.Result, error) {
 	if prev != nil {
 		r.prev = prev
 	}
