@@ -14,7 +14,8 @@ import (
 // Limits are rates in bits a second and bursts in bits. Ingress is the traffic that the
 // container receives. A rate of 0 means no limit.
 type Limits struct {
-	// IngressRate limits what the container receives, in bits a second; 0 means no limit.
+	// IngressRate limits what the container receives, in bits a second, at most 1 Pbit/s; 0
+	// means no limit.
 	// Reference: below 8 becomes 0.
 	IngressRate uint64 `json:"ingressRate"`
 
@@ -22,8 +23,9 @@ type Limits struct {
 	// largest value, which runtimes send for "none", to the kernel.
 	IngressBurst uint64 `json:"ingressBurst"`
 
-	// EgressRate limits what the container sends, in bits a second; 0 means no limit. Reference:
-	// below 8 becomes 0; a second attachment of the container to the network fails.
+	// EgressRate limits what the container sends, in bits a second, at most 1 Pbit/s; 0
+	// means no limit. Reference: below 8 becomes 0; a second attachment of the
+	// container to the network fails.
 	EgressRate uint64 `json:"egressRate"`
 
 	// EgressBurst is in bits, less than 4 GiB; required with the rate.
@@ -64,6 +66,9 @@ const (
 	noBurstCRIO       = 8*math.MaxUint32 - 1
 )
 
+// maxRate is the highest rate that Kubernetes accepts, in bits a second: 1 Pbit/s.
+const maxRate = 1e15
+
 // Load validates the limits.
 func (c *Conf) Load(*plugin.Request) (err error) {
 	c.shapes, err = c.limits(true)
@@ -103,6 +108,8 @@ func toShape(rate, burst uint64, fromRuntime bool) (shape, error) {
 		return shape{}, spec.Invalid("burst cannot be more than 4GB")
 	case rate != 0 && rate < 8:
 		return shape{}, spec.Invalid("invalid rate: %d bits/s is less than a byte a second", rate)
+	case rate > maxRate:
+		return shape{}, spec.Invalid("invalid rate: %d bits/s is more than 1 Pbit/s", rate)
 	case burst != 0 && burst < 8:
 		return shape{}, spec.Invalid("invalid burst: %d bits is less than a byte", burst)
 	}

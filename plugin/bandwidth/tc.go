@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -39,7 +40,7 @@ func (t tbf) qdisc(index int) *netlink.Tbf {
 	return &netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       t.rate,
-		Limit:      uint32(float64(t.rate)*latency/netlink.TIME_UNITS_PER_SEC) + t.burst,
+		Limit:      uint32(min(float64(t.rate)*latency/netlink.TIME_UNITS_PER_SEC+float64(t.burst), math.MaxUint32)),
 		Buffer:     uint32(ticks),
 	}
 }
