@@ -59,9 +59,10 @@ type Conf struct {
 }
 
 // add validates the configurations of all members before it changes anything, because a part
-// of them comes from the runtime, for a pod. Then add runs the members in order and pushes the DEL of each one that succeeded. add does not
-// call DEL for a member that failed. That member has rolled itself back, and if it refused to
-// attach twice, a DEL would remove the existing attachment.
+// of them comes from the runtime, for a pod. Then add runs the members in order and pushes the
+// DEL of each one that succeeded. add does not call DEL for a member that failed. That member
+// has rolled itself back, and if it refused to attach twice, a DEL would remove the existing
+// attachment.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	members, err := load(r)
 	if err != nil {
