@@ -65,8 +65,8 @@ func (c *Cached) Pod() string {
 	return spec.Pod(args)
 }
 
-func (c *Cached) key() spec.Attachment {
-	return spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}
+func (c *Cached) key() spec.AttachmentKey {
+	return spec.AttachmentKey{ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
 // fill sets the fields of a that the caller of DEL or CHECK left empty. fill treats an empty

@@ -22,11 +22,11 @@ import (
 // network; if Valid is empty, it removes all.
 type Keep struct {
 	List  *List
-	Valid []spec.Attachment
+	Valid []spec.AttachmentKey
 
 	// Now, if set, returns further valid attachments. GC calls it once no ADD and no DEL of this
 	// runtime runs on the network, so that attachments made after Valid was listed are not missed.
-	Now func(context.Context) ([]spec.Attachment, error)
+	Now func(context.Context) ([]spec.AttachmentKey, error)
 	// Alive, if set, is asked again just before GC detaches an attachment. At that moment no
 	// runtime can run an ADD of this attachment.
 	Alive func(*Cached) bool
@@ -97,7 +97,7 @@ func (p *patient) Invoke(ctx context.Context, pluginType string, call *spec.Call
 
 // delStale detaches the cached attachments of a network that are not valid.
 func (rt *Runtime) delStale(ctx context.Context, k *Keep, cached []Cached) error {
-	valid := make(map[spec.Attachment]bool, len(k.Valid))
+	valid := make(map[spec.AttachmentKey]bool, len(k.Valid))
 	for _, a := range k.Valid {
 		valid[a] = true
 	}
@@ -161,7 +161,7 @@ func (rt *Runtime) gcPlugins(ctx context.Context, k *Keep) error {
 	if !spec.AtLeast(k.List.CNIVersion, "1.1.0") {
 		return nil
 	}
-	valid := append([]spec.Attachment{}, k.Valid...) // encodes as [], never as null
+	valid := append([]spec.AttachmentKey{}, k.Valid...) // encodes as [], never as null
 	r := &request{list: k.List, valid: &valid, listed: k.listed}
 	var errs []error
 	for i := range k.List.Plugins {

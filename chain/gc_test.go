@@ -35,7 +35,7 @@ func TestGC(t *testing.T) {
 	b.add(list, "a", "b", "c")
 	other := mustList(t, strings.Replace(three, `"net"`, `"net-b"`, 1))
 	b.add(other, "a")
-	err := b.GC(t.Context(), chain.Keep{List: list, Valid: []spec.Attachment{{ContainerID: "b", IfName: "eth0"}}})
+	err := b.GC(t.Context(), chain.Keep{List: list, Valid: []spec.AttachmentKey{{ContainerID: "b", IfName: "eth0"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestGCSweepsBrokenCache(t *testing.T) {
 			t.Error("what a killed ADD left is still there")
 		}
 	}()
-	err := b.GC(t.Context(), chain.Keep{List: list, Valid: []spec.Attachment{
+	err := b.GC(t.Context(), chain.Keep{List: list, Valid: []spec.AttachmentKey{
 		{ContainerID: "a", IfName: "eth0"}, {ContainerID: "valid", IfName: "eth0"}}})
 	if err != nil {
 		t.Fatal(err)

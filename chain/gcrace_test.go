@@ -31,7 +31,7 @@ func TestGCLeavesWhatComesMeanwhile(t *testing.T) {
 	other.RunDir = t.TempDir()
 	err := b.GC(t.Context(), chain.Keep{
 		List: list,
-		Now: func(ctx context.Context) ([]spec.Attachment, error) {
+		Now: func(ctx context.Context) ([]spec.AttachmentKey, error) {
 			for _, id := range []string{"new", "back"} {
 				if _, err := other.Add(ctx, list, chain.Attachment{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}); err != nil {
 					t.Error(err)
@@ -72,7 +72,7 @@ func TestGCLooksAtRecords(t *testing.T) {
 			b := newBench(t)
 			list := mustList(t, three)
 			b.add(list, "c1")
-			err := b.GC(t.Context(), chain.Keep{List: list, Now: func(context.Context) ([]spec.Attachment, error) {
+			err := b.GC(t.Context(), chain.Keep{List: list, Now: func(context.Context) ([]spec.AttachmentKey, error) {
 				s := records.New(b.RunDir)
 				t.Cleanup(s.Close)
 				err := s.Write(&records.Record{Plugin: "rec1", Network: "net", ContainerID: "c1", IfName: "eth0", Owner: owner.Of("net", "c1", "eth0")})

@@ -83,7 +83,7 @@ func ourVerbs(t *testing.T, b *bench, data []byte) {
 	if spec.AtLeast(list.CNIVersion, "0.4.0") {
 		check = b.Check(t.Context(), list, richAttachment)
 	}
-	keep := chain.Keep{List: list, Valid: []spec.Attachment{{ContainerID: "c1", IfName: "eth0"}}}
+	keep := chain.Keep{List: list, Valid: []spec.AttachmentKey{{ContainerID: "c1", IfName: "eth0"}}}
 	for _, err := range []error{err, check, b.Status(t.Context(), list), b.GC(t.Context(), keep), b.Del(t.Context(), list, richAttachment)} {
 		if err != nil {
 			t.Fatal(err)
@@ -299,7 +299,7 @@ func TestCacheTolerance(t *testing.T) {
 			if wrong := test.broken && test.about != "another attachment's" && err == nil; wrong {
 				t.Error("the list does not report it")
 			}
-			keep := chain.Keep{List: list, Valid: []spec.Attachment{{ContainerID: "c1", IfName: "eth0"}, {ContainerID: "other", IfName: "eth0"}}}
+			keep := chain.Keep{List: list, Valid: []spec.AttachmentKey{{ContainerID: "c1", IfName: "eth0"}, {ContainerID: "other", IfName: "eth0"}}}
 			if err := b.GC(t.Context(), keep); err != nil {
 				t.Errorf("GC: %v", err)
 			}

@@ -240,8 +240,8 @@ type request struct {
 	list         *List
 	capabilities map[string]any // nil outside ADD, DEL and CHECK
 	prevResult   json.RawMessage
-	valid        *[]spec.Attachment // GC only
-	listed       time.Time          // GC only: time of the list
+	valid        *[]spec.AttachmentKey // GC only
+	listed       time.Time             // GC only: time of the list
 }
 
 // config returns the standard input for one plugin.

@@ -28,8 +28,8 @@ type target struct {
 	capabilityFlags
 }
 
-// attachment holds the flags and arguments that add and del share.
-type attachment struct {
+// attachFlags holds the flags and arguments that add and del share.
+type attachFlags struct {
 	target
 	JSON bool `long:"json" description:"print errors as the CNI error object, too"`
 	verbosity
@@ -120,7 +120,7 @@ The environment variables are those of cnitool: NETCONFPATH, CNI_PATH, CNI_ARGS
   patchbay add -p 8080:80 patchbay blue
   patchbay del patchbay blue`
 
-type addCommand struct{ attachment }
+type addCommand struct{ attachFlags }
 
 // Execute attaches the namespace.
 func (c *addCommand) Execute([]string) error {
@@ -162,7 +162,7 @@ const delLong = `Detach NETNS from NETWORK. This also succeeds if nothing is att
 namespace is gone. If the network's file is gone, it uses the cached
 configuration of the ADD.`
 
-type delCommand struct{ attachment }
+type delCommand struct{ attachFlags }
 
 // Execute detaches the namespace. It uses the cached configuration if the network's file is
 // gone.

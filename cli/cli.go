@@ -135,8 +135,8 @@ func (a *app) commands() []command {
 	return []command{
 		{name: "run", short: "run a command attached to a network", long: runLong, data: &runCommand{app: a}, passThrough: true},
 		{name: "demo", short: "prove that networking works on this machine", long: demoLong, data: &demoCommand{app: a}},
-		{name: "add", short: "attach a namespace to a network (ADD)", long: addLong, data: &addCommand{attachment{target: target{app: a}}}},
-		{name: "del", short: "detach a namespace from a network (DEL)", long: delLong, data: &delCommand{attachment{target: target{app: a}}}},
+		{name: "add", short: "attach a namespace to a network (ADD)", long: addLong, data: &addCommand{attachFlags{target: target{app: a}}}},
+		{name: "del", short: "detach a namespace from a network (DEL)", long: delLong, data: &delCommand{attachFlags{target: target{app: a}}}},
 		{name: "check", short: "compare an attachment with the kernel (CHECK)", long: checkLong, data: &checkCommand{target: target{app: a}}},
 		{name: "gc", short: "remove what dead containers left (GC)", long: gcLong, data: &gcCommand{app: a}},
 		{name: "status", short: "check whether a network can take containers (STATUS)", long: statusLong, data: &statusCommand{app: a}},

@@ -89,7 +89,7 @@ func (c *gcCommand) Execute([]string) error {
 func (c *gcCommand) explicit() bool { return c.All || len(c.Valid) > 0 }
 
 // named returns the attachments that --valid names.
-func (c *gcCommand) named() (keep []spec.Attachment, err error) {
+func (c *gcCommand) named() (keep []spec.AttachmentKey, err error) {
 	for _, v := range c.Valid {
 		id, name, ok := strings.Cut(v, "/")
 		if !ok {
@@ -101,7 +101,7 @@ func (c *gcCommand) named() (keep []spec.Attachment, err error) {
 		if err := spec.ValidateIfName(name); err != nil {
 			return nil, usage("", "--valid %s: %v", v, err)
 		}
-		keep = append(keep, spec.Attachment{ContainerID: id, IfName: name})
+		keep = append(keep, spec.AttachmentKey{ContainerID: id, IfName: name})
 	}
 	return keep, nil
 }
@@ -148,7 +148,7 @@ type judgement struct {
 	app      *app
 	network  string
 	explicit bool // keep only the attachments in named
-	named    []spec.Attachment
+	named    []spec.AttachmentKey
 
 	judged       *gc.Judged
 	gone, unsure []judgedOne
@@ -164,7 +164,7 @@ type judgedOne struct {
 // keep lists the attachments to keep: all that are not certainly dead. The caller makes sure
 // that no ADD of this runtime is running. What another runtime attaches meanwhile is newer than
 // the list, so it stays.
-func (j *judgement) keep(ctx context.Context) (keep []spec.Attachment, err error) {
+func (j *judgement) keep(ctx context.Context) (keep []spec.AttachmentKey, err error) {
 	known, unread := j.app.standing(j.network)
 	j.app.warn(unread)
 	if j.explicit {
@@ -186,7 +186,7 @@ func (j *judgement) keep(ctx context.Context) (keep []spec.Attachment, err error
 
 // sort stores the decision about one attachment, and returns its names if it stays. If its
 // container is not known, no list can name it, and sort returns nil.
-func (j *judgement) sort(a *gc.Attachment, known []*standing) (keep []spec.Attachment) {
+func (j *judgement) sort(a *gc.Candidate, known []*standing) (keep []spec.AttachmentKey) {
 	s := of(a, known)
 	v := judgedOne{s, a.State, a.Why}
 	switch a.State {
@@ -199,12 +199,12 @@ func (j *judgement) sort(a *gc.Attachment, known []*standing) (keep []spec.Attac
 	if a.ContainerID == "" {
 		return nil
 	}
-	return []spec.Attachment{s.key()}
+	return []spec.AttachmentKey{s.key()}
 }
 
 // of returns the entry of known that describes a. If there is none, it returns an entry with
 // only a's names.
-func of(a *gc.Attachment, known []*standing) *standing {
+func of(a *gc.Candidate, known []*standing) *standing {
 	s := &standing{Network: a.Network, ContainerID: cmp.Or(a.ContainerID, "owner "+string(a.Owner)), IfName: a.IfName}
 	if i := slices.IndexFunc(known, func(x *standing) bool { return x.key() == s.key() }); i >= 0 {
 		return known[i]
@@ -273,14 +273,14 @@ func (a *app) gcOptions(from runtimeName, grace time.Duration) (o gc.Options, er
 
 // reportList returns the list that --json prints. An object that belongs to no attachment
 // becomes an entry without names. Living attachments are not in it: ps lists them.
-func reportList(r *gc.Report) []*gc.Attachment {
-	list := append([]*gc.Attachment{}, r.Attachments...)
+func reportList(r *gc.Report) []*gc.Candidate {
+	list := append([]*gc.Candidate{}, r.Attachments...)
 	for _, s := range r.Stray {
 		s.Why = s.Reason()
 		list = append(list, s)
 	}
 	if r.Legacy != nil {
-		rules := &gc.Attachment{State: gc.Dead, Why: whyLegacy, Removed: r.Legacy.Removed, Error: r.Legacy.Note}
+		rules := &gc.Candidate{State: gc.Dead, Why: whyLegacy, Removed: r.Legacy.Removed, Error: r.Legacy.Note}
 		for _, argv := range r.Legacy.Commands {
 			rules.Objects = append(rules.Objects, gc.Object{Kind: "command", Name: shellQuoted(argv...)})
 		}

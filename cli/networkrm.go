@@ -142,7 +142,7 @@ func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standi
 
 // ports returns attachments of which only an interface on the network's bridge is left, if that
 // interface is alive.
-func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Attachment) (list []*standing, err error) {
+func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Candidate) (list []*standing, err error) {
 	s := c.app.session()
 	defer s.Close()
 	host, err := kernel.OfSession(s).Host()
@@ -183,7 +183,7 @@ func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.
 			}
 		}
 	}
-	alive := func(context.Context) (keep []spec.Attachment, err error) {
+	alive := func(context.Context) (keep []spec.AttachmentKey, err error) {
 		list, err := c.attached(n, true)
 		for _, s := range list {
 			keep = append(keep, s.key())

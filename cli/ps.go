@@ -65,8 +65,8 @@ type standing struct {
 	mark  *life.Mark // identifies NetNS, if a record does
 }
 
-func (s *standing) key() spec.Attachment {
-	return spec.Attachment{ContainerID: s.ContainerID, IfName: s.IfName}
+func (s *standing) key() spec.AttachmentKey {
+	return spec.AttachmentKey{ContainerID: s.ContainerID, IfName: s.IfName}
 }
 
 // Execute prints what can be read. If nothing can be read it fails: an empty table would mean

@@ -129,7 +129,7 @@ func (r *repairer) run(ctx context.Context) error {
 func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	beside := f
 	beside.Elements = nil
-	missing, err := netstate.Fact{Fact: beside}.Diff(ctx, r.env)
+	missing, err := netstate.HeldFact{Fact: beside}.Diff(ctx, r.env)
 	if err != nil {
 		return fmt.Errorf("repair %s: %w", f.Name, err)
 	}
@@ -194,7 +194,7 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	}
 	elements := r.restorable(name, rec)
 	r.ownerless = make(map[string]bool)
-	r.fw.Claim(func(taken *nft.TakenError) error { return r.taken(rec, taken) }, elements...)
+	r.fw.AddOrDecide(func(taken *nft.TakenError) error { return r.taken(rec, taken) }, elements...)
 	missing, acceptErr := r.accepts(ctx, rec)
 	err = r.commit(ctx, name, elements)
 	if err == nil {

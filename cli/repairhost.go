@@ -30,7 +30,7 @@ func (r *repairer) host(ctx context.Context) (err error) {
 	}
 	r.env.Warn, r.env.Records = r.app.warn, r.k.Records
 	list, _ := doctor.NewLook(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files
-	order.Stable(list, func(a, b *doctor.Attachment) int { return took(b) - took(a) })
+	order.Stable(list, func(a, b *doctor.Attached) int { return took(b) - took(a) })
 	var errs []error
 	for _, a := range list {
 		for _, rec := range a.Records {
@@ -42,7 +42,7 @@ func (r *repairer) host(ctx context.Context) (err error) {
 	return errors.Join(errs...)
 }
 
-func took(a *doctor.Attachment) (n int) {
+func took(a *doctor.Attached) (n int) {
 	for _, r := range a.Records {
 		n = max(n, len(r.Displaced))
 	}
@@ -51,7 +51,7 @@ func took(a *doctor.Attachment) (n int) {
 
 // ends repairs the host's side of an attachment. It first looks without a lock. If something is
 // missing, it locks the record and looks again.
-func (r *repairer) ends(ctx context.Context, a *doctor.Attachment, listed *record.Record) error {
+func (r *repairer) ends(ctx context.Context, a *doctor.Attached, listed *record.Record) error {
 	if s, err := r.lacking(ctx, a, listed); len(s) == 0 || err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (r *repairer) ends(ctx context.Context, a *doctor.Attachment, listed *recor
 }
 
 // lacking returns the host's objects that are missing. It returns none for a dead attachment.
-func (r *repairer) lacking(ctx context.Context, a *doctor.Attachment, rec *record.Record) (netstate.State, error) {
+func (r *repairer) lacking(ctx context.Context, a *doctor.Attached, rec *record.Record) (netstate.State, error) {
 	if rec.NetNS == "" || r.dead(rec) {
 		return nil, nil
 	}
@@ -141,7 +141,7 @@ func (r *repairer) unrepaired(ctx context.Context) {
 }
 
 // lacks describes what a living attachment still misses after the repair, and what to do.
-func (r *repairer) lacks(ctx context.Context, look *doctor.Look, a *doctor.Attachment) string {
+func (r *repairer) lacks(ctx context.Context, look *doctor.Look, a *doctor.Attached) string {
 	switch {
 	case a.Gone():
 		return ""

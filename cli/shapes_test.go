@@ -29,7 +29,7 @@ func TestShapes(t *testing.T) {
 		{"`ps --json`: an array", standing{}},
 		{"`inspect`: an array", inspected{}},
 		{"`check --all --json`: an array", finding{}},
-		{"`gc --json`: an array", gc.Attachment{}},
+		{"`gc --json`: an array", gc.Candidate{}},
 		{"`network ls --json`: an array", networkInfo{}},
 		{"of a file that cannot be read", brokenInfo{}},
 		{"`network inspect`: an array", inspectedNetwork{}},

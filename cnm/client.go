@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Endpoint says where a driver listens.
-type Endpoint struct {
+// DriverAddr says where a driver listens.
+type DriverAddr struct {
 	Name string `json:"name,omitempty"` // for messages
 	// URL is unix:///path, tcp://host:port, http://host:port or https://host:port.
 	URL string `json:"url"`
@@ -46,7 +46,7 @@ type TLS struct {
 }
 
 // String returns the name, or the URL if there is no name.
-func (e Endpoint) String() string { return cmp.Or(e.Name, e.URL) }
+func (e DriverAddr) String() string { return cmp.Or(e.Name, e.URL) }
 
 // ClientOptions holds the times of a client. Zero values mean the defaults.
 type ClientOptions struct {
@@ -68,7 +68,7 @@ const (
 // Client calls one driver. It implements NetworkDriver with all optional interfaces, and
 // IPAMDriver. Its methods may be called concurrently.
 type Client struct {
-	at   Endpoint
+	at   DriverAddr
 	base string // http://host
 	http *http.Client
 	opts ClientOptions
@@ -76,7 +76,7 @@ type Client struct {
 
 // NewClient returns a client, but does not connect. It fails if the endpoint is invalid or its
 // files cannot be read.
-func NewClient(at Endpoint, opts ClientOptions) (*Client, error) {
+func NewClient(at DriverAddr, opts ClientOptions) (*Client, error) {
 	opts.Timeout = cmp.Or(max(opts.Timeout, 0), defaultTimeout)
 	opts.Patience = cmp.Or(max(opts.Patience, 0), defaultPatience)
 	u, err := url.Parse(at.URL)
@@ -149,7 +149,7 @@ func (t *TLS) config() (*tls.Config, error) {
 }
 
 // Endpoint returns where the driver listens.
-func (c *Client) Endpoint() Endpoint { return c.at }
+func (c *Client) Endpoint() DriverAddr { return c.at }
 
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }

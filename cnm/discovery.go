@@ -43,14 +43,14 @@ func DefaultDirs() Dirs {
 // Find searches for a driver by its name. Sockets come before files, .spec before .json, and
 // earlier directories before later ones. The error wraps ErrNoDriver if there is no such
 // driver.
-func (d Dirs) Find(name string) (Endpoint, error) {
+func (d Dirs) Find(name string) (DriverAddr, error) {
 	if !validName(name) {
-		return Endpoint{}, fmt.Errorf("driver %.80q: a name is of letters, digits, '_', '.', '-', ':' and '/'", name)
+		return DriverAddr{}, fmt.Errorf("driver %.80q: a name is of letters, digits, '_', '.', '-', ':' and '/'", name)
 	}
 	for _, dir := range d.Sockets {
 		for _, path := range candidates(dir, name, ".sock") {
 			if fi, err := os.Stat(path); err == nil && fi.Mode().Type() == os.ModeSocket {
-				return Endpoint{Name: name, URL: "unix://" + path}, nil
+				return DriverAddr{Name: name, URL: "unix://" + path}, nil
 			}
 		}
 	}
@@ -63,7 +63,7 @@ func (d Dirs) Find(name string) (Endpoint, error) {
 			}
 		}
 	}
-	return Endpoint{}, fmt.Errorf("driver %s: %w in %s", name, ErrNoDriver, strings.Join(append(d.Sockets, d.Specs...), ", "))
+	return DriverAddr{}, fmt.Errorf("driver %s: %w in %s", name, ErrNoDriver, strings.Join(append(d.Sockets, d.Specs...), ", "))
 }
 
 // validName reports whether a name cannot lead out of its directory.
@@ -89,20 +89,20 @@ func candidates(dir, name, ext string) []string {
 
 // readSpec reads a file with the address of a driver. A .spec file has only the URL, and a
 // .json file an object with Addr and TLSConfig.
-func readSpec(name, path string) (Endpoint, error) {
+func readSpec(name, path string) (DriverAddr, error) {
 	data, err := readSmall(path)
 	if err != nil {
-		return Endpoint{}, err
+		return DriverAddr{}, err
 	}
 	at, err := parseSpec(name, filepath.Ext(path), data)
 	if err != nil {
-		return Endpoint{}, fmt.Errorf("read %s: %w", path, err)
+		return DriverAddr{}, fmt.Errorf("read %s: %w", path, err)
 	}
 	return at, nil
 }
 
-func parseSpec(name, ext string, data []byte) (Endpoint, error) {
-	at := Endpoint{Name: name, URL: strings.TrimSpace(string(data))}
+func parseSpec(name, ext string, data []byte) (DriverAddr, error) {
+	at := DriverAddr{Name: name, URL: strings.TrimSpace(string(data))}
 	if ext == ".json" {
 		// encoding/json ignores case in keys, so the tags of TLS match Docker's keys.
 		var file struct {
@@ -110,12 +110,12 @@ func parseSpec(name, ext string, data []byte) (Endpoint, error) {
 			TLSConfig *TLS
 		}
 		if err := json.Unmarshal(data, &file); err != nil {
-			return Endpoint{}, err
+			return DriverAddr{}, err
 		}
 		at.URL, at.TLS = file.Addr, file.TLSConfig
 	}
 	if u, err := url.Parse(at.URL); err != nil || u.Scheme == "" {
-		return Endpoint{}, fmt.Errorf("%.200q is no URL of a driver, such as unix:///run/x.sock or tcp://host:port", at.URL)
+		return DriverAddr{}, fmt.Errorf("%.200q is no URL of a driver, such as unix:///run/x.sock or tcp://host:port", at.URL)
 	}
 	return at, nil
 }

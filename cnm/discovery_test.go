@@ -105,12 +105,12 @@ func TestEndpoints(t *testing.T) {
 	for at, text := range map[string]string{
 		"unix://relative": "absolute", "unix://": "absolute", "tcp://host": "host and port", "ftp://x": "want unix", "": "want unix", "http://": "host and port", "%": "invalid",
 	} {
-		if _, err := NewClient(Endpoint{URL: at}, ClientOptions{}); err == nil || !strings.Contains(err.Error(), text) {
+		if _, err := NewClient(DriverAddr{URL: at}, ClientOptions{}); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%q: %v, want %q", at, err, text)
 		}
 	}
 	for _, files := range []TLS{{CAFile: "/nonexistent"}, {CertFile: "/nonexistent"}, {CAFile: put(t, t.TempDir(), "ca", "no PEM")}} {
-		if _, err := NewClient(Endpoint{URL: "tcp://h:1", TLS: &files}, ClientOptions{}); err == nil {
+		if _, err := NewClient(DriverAddr{URL: "tcp://h:1", TLS: &files}, ClientOptions{}); err == nil {
 			t.Errorf("%+v is accepted", files)
 		}
 	}

@@ -137,7 +137,7 @@ func TestClientReplaysRecordings(t *testing.T) {
 		io.WriteString(w, e.answer) //nolint:errcheck // a test
 	}))
 	defer srv.Close()
-	c, err := NewClient(Endpoint{URL: srv.URL}, ClientOptions{})
+	c, err := NewClient(DriverAddr{URL: srv.URL}, ClientOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -213,7 +213,7 @@ func TestClientErrors(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	c, err := NewClient(Endpoint{Name: "x", URL: srv.URL}, ClientOptions{Patience: 100 * time.Millisecond})
+	c, err := NewClient(DriverAddr{Name: "x", URL: srv.URL}, ClientOptions{Patience: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestClientErrors(t *testing.T) {
 // A driver that restarts is waited for.
 func TestClientWaits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
-	c, err := NewClient(Endpoint{URL: "unix://" + path}, ClientOptions{})
+	c, err := NewClient(DriverAddr{URL: "unix://" + path}, ClientOptions{})
 	if err != nil || c.opts.Patience != defaultPatience {
 		t.Fatal(c, err)
 	}

@@ -159,7 +159,7 @@ func cmdBreak(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	w.broken = true
 	if w.suite.Break != nil {
-		w.suite.Break(w.t, &p.Attachment)
+		w.suite.Break(w.t, &p.Container)
 		return
 	}
 	switch how := w.suite.Subject.breaking(); how {
@@ -169,7 +169,7 @@ func cmdBreak(ts *testscript.TestScript, neg bool, args []string) {
 	case "prev":
 		breakPrev(p)
 	default:
-		ts.Check(damage(how, &p.Attachment))
+		ts.Check(damage(how, &p.Container))
 	}
 }
 

@@ -40,7 +40,7 @@ func inside(path string, fn func() error) error {
 // veth makes a veth pair between the host and the attachment's namespace. veth returns the
 // result that an interface plugin would print for this pair. number gives each attachment
 // different addresses.
-func veth(t *testing.T, a *Attachment, p *Prev, number int) *spec.Result {
+func veth(t *testing.T, a *Container, p *Prev, number int) *spec.Result {
 	t.Helper()
 	host := a.ContainerID[:12]
 	ns, err := vnetns.GetFromPath(a.NetNS)
@@ -126,7 +126,7 @@ func device(t *testing.T, name string, ends ...string) {
 
 // configure runs in the container's namespace. configure adds addresses and default routes and
 // sets the link up.
-func configure(r *spec.Result, a *Attachment, p *Prev, number int) error {
+func configure(r *spec.Result, a *Container, p *Prev, number int) error {
 	link, err := netlink.LinkByName(a.IfName)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func configure(r *spec.Result, a *Attachment, p *Prev, number int) error {
 }
 
 // damage damages an attachment in the way that Subject.Break names.
-func damage(how string, a *Attachment) error {
+func damage(how string, a *Container) error {
 	return inside(a.NetNS, func() error {
 		link, err := netlink.LinkByName(a.IfName)
 		if err != nil {

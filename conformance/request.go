@@ -131,7 +131,7 @@ func (w *World) previous(conf Object, p *place, r *request) error {
 
 // attachments encodes the list of valid attachments for a GC.
 func (w *World) attachments(names string) (json.RawMessage, error) {
-	list := []spec.Attachment{}
+	list := []spec.AttachmentKey{}
 	for _, name := range strings.Split(names, ",") {
 		if name == "none" {
 			continue
@@ -140,7 +140,7 @@ func (w *World) attachments(names string) (json.RawMessage, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, spec.Attachment{ContainerID: p.ContainerID, IfName: p.IfName})
+		list = append(list, spec.AttachmentKey{ContainerID: p.ContainerID, IfName: p.IfName})
 	}
 	return json.Marshal(list)
 }

@@ -40,9 +40,9 @@ type Suite struct {
 	// Prepare, if set, replaces Subject.Prev. It prepares the attachment's namespace and the
 	// host, and returns the result of the plugin before, or nil. The suite calls it once for each
 	// attachment.
-	Prepare func(t *testing.T, a *Attachment) *spec.Result
+	Prepare func(t *testing.T, a *Container) *spec.Result
 	// Break, if set, replaces Subject.Break.
-	Break func(t *testing.T, a *Attachment)
+	Break func(t *testing.T, a *Container)
 	// BreakError is a text that the error of CHECK must contain after the damage.
 	BreakError string
 
@@ -50,8 +50,8 @@ type Suite struct {
 	Scripts fs.FS
 }
 
-// Attachment is one of the two attachments of a script.
-type Attachment struct {
+// Container is one of the two containers of a script.
+type Container struct {
 	ContainerID string
 	NetNS       string // path of the namespace
 	IfName      string

@@ -37,7 +37,7 @@ type World struct {
 
 // place is an attachment and what existed before the plugin ran.
 type place struct {
-	Attachment
+	Container
 	prev   *spec.Result
 	second bool
 	gone   bool       // the namespace was deleted
@@ -53,7 +53,7 @@ func (w *World) Call(ctx context.Context, verb spec.Verb) ([]byte, error) {
 }
 
 // Attachment returns the first attachment.
-func (w *World) Attachment() *Attachment { return &w.places["first"].Attachment }
+func (w *World) Attachment() *Container { return &w.places["first"].Container }
 
 // Left lists the objects that are on the node now and were not there at the start, one per
 // line. The script command "clean" prints the same list.
@@ -77,7 +77,7 @@ func newWorld(t *testing.T, s *Suite, version string) *World {
 	for i, name := range []string{"first", "second"} {
 		id := "pbt" + strings.ToLower(rand.Text()[:12])
 		p := &place{second: i == 1}
-		p.Attachment = Attachment{ContainerID: id, NetNS: nettest.NewNS(t, id), IfName: cmp.Or(s.Subject.IfName, "eth0")}
+		p.Container = Container{ContainerID: id, NetNS: nettest.NewNS(t, id), IfName: cmp.Or(s.Subject.IfName, "eth0")}
 		w.prepare(p, i)
 		inside, err := stateIn(p.NetNS)
 		if err != nil {
@@ -94,9 +94,9 @@ func (w *World) prepare(p *place, number int) {
 	s := w.suite
 	switch {
 	case s.Prepare != nil:
-		p.prev = s.Prepare(w.t, &p.Attachment)
+		p.prev = s.Prepare(w.t, &p.Container)
 	case s.Subject.Prev != nil:
-		p.prev = veth(w.t, &p.Attachment, s.Subject.Prev, number)
+		p.prev = veth(w.t, &p.Container, s.Subject.Prev, number)
 	}
 }
 

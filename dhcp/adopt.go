@@ -145,7 +145,7 @@ func (k *Keeper) adopt(c *Cached) error {
 }
 
 // left returns a grant for each address of a cached result that is on the interface.
-func (k *Keeper) left(c *Cached) (out []*client.Grant) {
+func (k *Keeper) left(c *Cached) (out []*client.Lease) {
 	p, err := k.place(c.Args.Netns, c.Args.IfName)
 	if err != nil {
 		return nil // the container is gone, and no DEL was called
@@ -154,7 +154,7 @@ func (k *Keeper) left(c *Cached) (out []*client.Grant) {
 		if had, err := p.Holds(ip.Address); err != nil || !had {
 			continue
 		}
-		g := &client.Grant{Address: ip.Address, Gateway: ip.Gateway}
+		g := &client.Lease{Address: ip.Address, Gateway: ip.Gateway}
 		for _, r := range c.Result.Routes {
 			if r.Dst.Addr().Is4() == ip.Address.Addr().Is4() {
 				g.Routes = append(g.Routes, r)
@@ -166,7 +166,7 @@ func (k *Keeper) left(c *Cached) (out []*client.Grant) {
 }
 
 // replace replaces the addresses in left, which are on the interface, by the granted ones.
-func (e *entry) replace(left []*client.Grant) {
+func (e *entry) replace(left []*client.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, a := range e.addrs {

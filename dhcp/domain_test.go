@@ -18,7 +18,7 @@ func TestDomains(t *testing.T) {
 		"example.com": "example.com", "Site_1.corp.": "Site_1.corp.",
 		"x\nnameserver 6.6.6.6": "", "a b": "", "a..b": "", ".": "", "é.com": "", strings.Repeat("a", 64): "",
 	} {
-		g := &client.Grant{DNS: spec.DNS{Domain: domain, Search: []string{domain, "ok.example"}}}
+		g := &client.Lease{DNS: spec.DNS{Domain: domain, Search: []string{domain, "ok.example"}}}
 		e := &entry{addrs: []*address{{grant: g}}}
 		got, err := e.result()
 		if err != nil || got.DNS.Domain != want || slices.Contains(got.DNS.Search, domain) != (want != "") || !slices.Contains(got.DNS.Search, "ok.example") {

@@ -19,7 +19,7 @@ import (
 // entry is one attachment and its leases.
 type entry struct {
 	k   *Keeper
-	rec *record // its names never change
+	rec *leaseFile // its names never change
 
 	ready chan struct{} // closed when the entry has its leases, or err is set
 	err   error
@@ -41,10 +41,10 @@ type address struct {
 	*held
 	name  string // for the log
 	proto client.Protocol
-	grant *client.Grant // nil if none is granted now
+	grant *client.Lease // nil if none is granted now
 }
 
-func (k *Keeper) newEntry(r *record) *entry {
+func (k *Keeper) newEntry(r *leaseFile) *entry {
 	e := &entry{k: k, rec: r, ready: make(chan struct{})}
 	e.ctx, e.stop = context.WithCancel(k.ctx)
 	if r.V4 != nil {
@@ -112,7 +112,7 @@ func (e *entry) acquire(ctx context.Context) error {
 }
 
 // accept stores a new grant.
-func (e *entry) accept(a *address, g *client.Grant) {
+func (e *entry) accept(a *address, g *client.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a.grant = g

@@ -78,7 +78,7 @@ func New(opts Options) (*Keeper, error) {
 }
 
 // takeUp continues with a lease that the last keeper stored.
-func (k *Keeper) takeUp(r *record) {
+func (k *Keeper) takeUp(r *leaseFile) {
 	r.Place.Proc = k.opts.Proc
 	e := k.newEntry(r)
 	if err := e.restore(); err != nil {
@@ -158,7 +158,7 @@ func (k *Keeper) place(netNS, ifName string) (*client.Place, error) {
 }
 
 // request returns a record of what a call asks for, without an address or a place.
-func (k *Keeper) request(a *dhcprpc.Args) (*record, error) {
+func (k *Keeper) request(a *dhcprpc.Args) (*leaseFile, error) {
 	conf, err := dhcprpc.Parse(a.StdinData)
 	if err != nil {
 		return nil, err
@@ -176,7 +176,7 @@ func (k *Keeper) request(a *dhcprpc.Args) (*record, error) {
 			return nil, err
 		}
 	}
-	r := &record{
+	r := &leaseFile{
 		Owner: owner.Of(network, a.ContainerID, a.IfName), Network: network, ContainerID: a.ContainerID, IfName: a.IfName,
 		Begun: time.Now().Round(0), Options: *opts, Priority: conf.Priority,
 	}
@@ -190,7 +190,7 @@ func (k *Keeper) request(a *dhcprpc.Args) (*record, error) {
 }
 
 // claim returns the entry of r's attachment. mine reports that the entry is new.
-func (k *Keeper) claim(r *record) (e *entry, mine bool) {
+func (k *Keeper) claim(r *leaseFile) (e *entry, mine bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if e := k.entries[r.Owner]; e != nil {
@@ -298,7 +298,7 @@ func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	k.mu.Lock()
 	var stale []*entry
 	for _, e := range k.entries {
-		known := slices.Contains(list, spec.Attachment{ContainerID: e.rec.ContainerID, IfName: e.rec.IfName})
+		known := slices.Contains(list, spec.AttachmentKey{ContainerID: e.rec.ContainerID, IfName: e.rec.IfName})
 		if e.rec.Network == head.Name && !known && e.settled() && !e.rec.Begun.After(listed) {
 			stale = append(stale, e)
 		}

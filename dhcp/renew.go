@@ -149,7 +149,7 @@ func pauseOf(left, valid time.Duration) time.Duration {
 }
 
 // change applies what the server has changed in a renewal to the interface.
-func (e *entry) change(from, to *client.Grant) {
+func (e *entry) change(from, to *client.Lease) {
 	if from.Address != to.Address {
 		e.k.opts.Log("%s: the server changed %s to %s", e, from.Address, to.Address)
 	}
@@ -161,7 +161,7 @@ func (e *entry) change(from, to *client.Grant) {
 // lose removes an address that expired or was refused, because another client may have it
 // already.
 func (e *entry) lose(a *address) {
-	had, err := e.rec.Place.Change(a.grant, &client.Grant{})
+	had, err := e.rec.Place.Change(a.grant, &client.Lease{})
 	if err != nil {
 		e.k.opts.Log("%s: withdraw %s: %v", e, a.grant.Address, err)
 	}
@@ -181,7 +181,7 @@ func (e *entry) regain(ctx context.Context, a *address) {
 		return
 	}
 	if a.Lost {
-		if _, err := e.rec.Place.Change(&client.Grant{}, a.grant); err != nil {
+		if _, err := e.rec.Place.Change(&client.Lease{}, a.grant); err != nil {
 			e.k.opts.Log("%s: apply new lease: %v", e, err)
 		}
 	}

@@ -23,8 +23,8 @@ import (
 // schema is the version of the format. The keeper does not read a file of a newer version.
 const schema = 1
 
-// record holds the leases of one attachment.
-type record struct {
+// leaseFile holds the leases of one attachment.
+type leaseFile struct {
 	Schema      int       `json:"schema"`
 	Boot        string    `json:"boot"` // the boot that all times here are relative to
 	Owner       owner.Key `json:"owner"`
@@ -68,7 +68,7 @@ func openFiles(run, proc string) (*files, error) {
 }
 
 // write writes a record to its file.
-func (s *files) write(r *record) error {
+func (s *files) write(r *leaseFile) error {
 	r.Schema, r.Boot = schema, s.boot
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *files) remove(o owner.Key) error {
 
 // list reads the records of this boot, and removes those of earlier boots. If records are
 // broken, it returns an error together with the good ones, and keeps the broken files.
-func (s *files) list() (records []*record, err error) {
+func (s *files) list() (records []*leaseFile, err error) {
 	if err := durable.CheckDir(s.run, dhcprpc.LeaseDir); err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)
 	}
@@ -121,13 +121,13 @@ func (s *files) list() (records []*record, err error) {
 	return records, errors.Join(errs...)
 }
 
-func (s *files) read(o owner.Key) (*record, error) {
+func (s *files) read(o owner.Key) (*leaseFile, error) {
 	path := dhcprpc.LeaseFile(s.run, o)
 	data, err := durable.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	r := new(record)
+	r := new(leaseFile)
 	if err == nil {
 		err = json.Unmarshal(data, r)
 	}

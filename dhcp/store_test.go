@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-func recordOf(id string) *record {
-	return &record{
+func recordOf(id string) *leaseFile {
+	return &leaseFile{
 		Owner: owner.Of("net", id, "eth0"), Network: "net", ContainerID: id, IfName: "eth0",
 		Place:   client.Place{NetNS: "/run/netns/x", ID: netns.ID{Dev: 4, Ino: 5}, IfName: "eth0", Index: 7},
 		Options: dhcprpc.Options{Provide: []dhcprpc.Option{{Code: 12, Value: []byte("web")}}, Request: []uint8{1, 3}}, Priority: 9,

@@ -127,8 +127,8 @@ func (c *collector) settle(kind, name string, v verdict, remove func() error) er
 }
 
 // facts returns the facts that are the same for all objects.
-func (c *collector) facts() *facts {
-	return &facts{now: time.Now(), boot: c.d.boot, grace: c.grace, wanted: c.wanted}
+func (c *collector) facts() *evidence {
+	return &evidence{now: time.Now(), boot: c.d.boot, grace: c.grace, wanted: c.wanted}
 }
 
 // endpoint judges an endpoint while it holds the endpoint's lock. If it is alive, endpoint
@@ -152,7 +152,7 @@ func (c *collector) endpoint(ctx context.Context, id string) error {
 	})
 }
 
-func (f *facts) look(e *state.Endpoint) {
+func (f *evidence) look(e *state.Endpoint) {
 	f.sandbox, f.there, f.unseen = live(e.Sandbox)
 	_, none := os.Lstat(e.Sandbox)
 	f.missing = errors.Is(none, fs.ErrNotExist)

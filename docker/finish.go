@@ -187,7 +187,7 @@ func (d *Driver) result(n *network, e *state.Endpoint, at state.Where) (*spec.Re
 }
 
 // complete does the work of a call of Docker that was lost, for an endpoint that is alive.
-func (d *Driver) complete(ctx context.Context, f *facts, e *state.Endpoint) error {
+func (d *Driver) complete(ctx context.Context, f *evidence, e *state.Endpoint) error {
 	switch {
 	case awaitsSandbox(e) && f.there:
 		return d.adopt(e, f.sandbox)
@@ -214,7 +214,7 @@ const placeTime = time.Second
 // finished its setup. runc's init does not count, because it waits for the end of the setup.
 // The result may be wrong for another runtime's process, and for a running container that is
 // just being connected: their processes look the same.
-func (d *Driver) runs(f *facts, e *state.Endpoint) bool {
+func (d *Driver) runs(f *evidence, e *state.Endpoint) bool {
 	if f.age(e.Changed) < d.opts.place {
 		return false
 	}

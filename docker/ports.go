@@ -173,7 +173,7 @@ func mappings(list []state.Port) (out []mapping) {
 
 // lostPorts reports whether a container runs without its published ports. Docker asks for them
 // only once, so they are missing if the driver was killed meanwhile.
-func (d *Driver) lostPorts(f *facts, e *state.Endpoint) bool {
+func (d *Driver) lostPorts(f *evidence, e *state.Endpoint) bool {
 	return len(e.Asked) > 0 && e.Ports != state.Done && e.Phase == state.Joined && f.here(e) &&
 		finished(e) && !shut(e) && d.runs(f, e)
 }

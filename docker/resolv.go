@@ -123,10 +123,10 @@ func (d *Driver) resolvOf(c *containerFile) string {
 	return filepath.Join(d.opts.DataRoot, "containers", c.ID, resolvName)
 }
 
-// claimFile claims a file for an endpoint. It returns an error if another network of the
-// container has claimed the file. The claim of an old endpoint, whose sandbox is another one,
+// takeFile takes a file for an endpoint. It returns an error if another network of the
+// container has taken the file. The file of an old endpoint, whose sandbox is another one,
 // does not count.
-func (d *Driver) claimFile(ctx context.Context, e *state.Endpoint, path string) error {
+func (d *Driver) takeFile(ctx context.Context, e *state.Endpoint, path string) error {
 	if path == "" {
 		return nil
 	}
@@ -144,7 +144,7 @@ func (d *Driver) claimFile(ctx context.Context, e *state.Endpoint, path string) 
 	return d.save(e)
 }
 
-// alsoOn returns the other endpoints that have claimed a file.
+// alsoOn returns the other endpoints that have taken a file.
 func (d *Driver) alsoOn(e *state.Endpoint, path string) (list []*state.Endpoint) {
 	all, err := d.state.Endpoints.List()
 	if err != nil {

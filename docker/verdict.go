@@ -36,9 +36,9 @@ const (
 	hasNot
 )
 
-// facts holds everything that a verdict depends on. That Docker was not asked is never a reason
+// evidence holds everything that a verdict depends on. That Docker was not asked is never a reason
 // for dead.
-type facts struct {
+type evidence struct {
 	now    time.Time
 	boot   string
 	grace  time.Duration // unused objects are kept that long
@@ -57,7 +57,7 @@ type facts struct {
 
 // endpoint judges an endpoint. The caller holds the endpoint's lock, so a phase that ends in
 // -ing means that its call was killed.
-func (f *facts) endpoint(e *state.Endpoint) verdict {
+func (f *evidence) endpoint(e *state.Endpoint) verdict {
 	switch {
 	case f.unseen != nil:
 		return unsure("whether its sandbox is gone is unknown: %v", f.unseen)
@@ -80,7 +80,7 @@ func (f *facts) endpoint(e *state.Endpoint) verdict {
 }
 
 // between judges an endpoint that waits for Docker's next call.
-func (f *facts) between(e *state.Endpoint) verdict {
+func (f *evidence) between(e *state.Endpoint) verdict {
 	if f.old(e) || f.late(e) {
 		return dead(fmt.Sprintf("it is %s since %v", e.Phase, e.Changed.Format(time.RFC3339)))
 	}
@@ -90,7 +90,7 @@ func (f *facts) between(e *state.Endpoint) verdict {
 // awaiting judges an endpoint that waits for its sandbox. If the sandbox's path is a file
 // without a namespace, there are two possible reasons: dockerd leaves such files for a minute,
 // or this process cannot see the mount. In neither case may the endpoint block others for ever.
-func (f *facts) awaiting(e *state.Endpoint) verdict {
+func (f *evidence) awaiting(e *state.Endpoint) verdict {
 	switch {
 	case f.there:
 		return alive("its sandbox exists now")
@@ -108,7 +108,7 @@ func (f *facts) awaiting(e *state.Endpoint) verdict {
 // it after it removed the endpoint. If Docker has an address that none of our endpoints uses,
 // it may belong to a container on another driver's network (-d macvlan --ipam-driver patchbay),
 // and only Docker knows.
-func (f *facts) lease(l *state.Allocation) verdict {
+func (f *evidence) lease(l *state.Allocation) verdict {
 	switch {
 	case f.use.state != life.Dead:
 		return f.use
@@ -123,7 +123,7 @@ func (f *facts) lease(l *state.Allocation) verdict {
 }
 
 // network judges a network by whether it was deleted and whether Docker has it.
-func (f *facts) network(n *state.Network) verdict {
+func (f *evidence) network(n *state.Network) verdict {
 	switch {
 	case n.Deleted:
 		return dead("it was not removed completely")
@@ -133,7 +133,7 @@ func (f *facts) network(n *state.Network) verdict {
 	return alive("Docker made it")
 }
 
-func (f *facts) pool(*state.Pool) verdict {
+func (f *evidence) pool(*state.Pool) verdict {
 	if f.docker == hasNot {
 		return dead("no network of Docker uses it")
 	}
@@ -142,7 +142,7 @@ func (f *facts) pool(*state.Pool) verdict {
 
 // unlessUsed judges an object that Docker no longer has. It is not dead while a running
 // container uses it, for example after Docker has lost its own state.
-func (f *facts) unlessUsed(why string) verdict {
+func (f *evidence) unlessUsed(why string) verdict {
 	if f.use.state == life.Dead {
 		return dead(why)
 	}
@@ -150,19 +150,19 @@ func (f *facts) unlessUsed(why string) verdict {
 }
 
 // here reports whether the sandbox that the endpoint joined still exists.
-func (f *facts) here(e *state.Endpoint) bool { return f.there && f.sandbox == e.SandboxID }
+func (f *evidence) here(e *state.Endpoint) bool { return f.there && f.sandbox == e.SandboxID }
 
 // old reports whether the endpoint's last step was longer ago than the grace period, which is
 // longer than any call takes.
-func (f *facts) old(e *state.Endpoint) bool { return f.age(e.Changed) >= f.grace }
+func (f *evidence) old(e *state.Endpoint) bool { return f.age(e.Changed) >= f.grace }
 
 // late reports whether Docker's next call is overdue while another endpoint wants the address
 // or port of this one.
-func (f *facts) late(e *state.Endpoint) bool { return f.wanted && f.age(e.Changed) >= awaitTime }
+func (f *evidence) late(e *state.Endpoint) bool { return f.wanted && f.age(e.Changed) >= awaitTime }
 
 // age returns the time since the last step. If the clock was set back meanwhile, the last step
 // is in the future, and its distance counts.
-func (f *facts) age(last time.Time) time.Duration { return f.now.Sub(last).Abs() }
+func (f *evidence) age(last time.Time) time.Duration { return f.now.Sub(last).Abs() }
 
 // passing reports whether an endpoint waits for Docker's next call, or for its sandbox.
 func passing(e *state.Endpoint) bool {
@@ -182,13 +182,13 @@ func awaitsSandbox(e *state.Endpoint) bool {
 // unfinished reports whether the setup in a sandbox is incomplete. Docker may still ask for the
 // rest. It will not if that call was killed, or if the container runs already: then the call
 // was lost.
-func (f *facts) unfinished(e *state.Endpoint) bool {
+func (f *evidence) unfinished(e *state.Endpoint) bool {
 	return e.Phase == state.Joined && f.here(e) && !e.Closed && !finished(e)
 }
 
 // abandoned reports whether Docker will not release the address of a dead endpoint. Docker
 // releases an address before it ends the sandbox, and at once if it gives up a start.
-func (f *facts) abandoned(e *state.Endpoint) bool {
+func (f *evidence) abandoned(e *state.Endpoint) bool {
 	ended := e.Phase == state.Joined && !awaitsSandbox(e) && !f.here(e)
 	return e.Boot != f.boot || ended || f.late(e)
 }

@@ -81,7 +81,7 @@ func TestVerdictOfEndpoint(t *testing.T) {
 	} {
 		now := time.Now()
 		e := &state.Endpoint{Phase: c.phase, SandboxID: c.id, Changed: now.Add(-c.age), Boot: c.boot}
-		f := facts{now: now, grace: time.Minute, wanted: c.wanted, docker: c.docker, use: c.use, missing: c.sandbox == none}
+		f := evidence{now: now, grace: time.Minute, wanted: c.wanted, docker: c.docker, use: c.use, missing: c.sandbox == none}
 		switch c.sandbox {
 		case place:
 			f.there, f.sandbox = true, joined
@@ -121,7 +121,7 @@ func TestVerdictOfLease(t *testing.T) {
 		"asked for, and never given":         {state.Allocation{Boot: "now"}, anHour, none, notAsked, life.Dead},
 		"asked for":                          {state.Allocation{Boot: "now"}, aSecond, none, notAsked, life.Alive},
 	} {
-		f := facts{now: time.Now(), boot: "now", grace: time.Minute, docker: c.docker, use: c.use}
+		f := evidence{now: time.Now(), boot: "now", grace: time.Minute, docker: c.docker, use: c.use}
 		c.l.Since = f.now.Add(-c.age)
 		if got := f.lease(&c.l); got.state != c.want || got.why == "" {
 			t.Errorf("%s: %v", name, got)
@@ -145,7 +145,7 @@ func TestVerdictOfNetworkAndPool(t *testing.T) {
 		"not removed completely":          {true, notAsked, used, life.Dead, life.Alive},
 		"not removed completely, and has": {true, has, used, life.Dead, life.Alive},
 	} {
-		f := facts{docker: c.docker, use: c.use}
+		f := evidence{docker: c.docker, use: c.use}
 		if got := f.network(&state.Network{Deleted: c.deleted}); got.state != c.network || got.why == "" {
 			t.Errorf("%s: network: %v", name, got)
 		}

@@ -70,7 +70,7 @@ func TestChain(t *testing.T) {
 	b := chain.Attachment{ContainerID: "b", NetNS: nettest.NewNS(t, "b"), IfName: "eth0"}
 	attach(t, rt, list, a, "10.44.0.2")
 	attach(t, rt, list, b, "10.44.0.3")
-	if err := rt.GC(t.Context(), chain.Keep{List: list, Valid: []spec.Attachment{{ContainerID: "b", IfName: "eth0"}}}); err != nil {
+	if err := rt.GC(t.Context(), chain.Keep{List: list, Valid: []spec.AttachmentKey{{ContainerID: "b", IfName: "eth0"}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat("/run/cni/hosts/mixed/a@eth0"); err == nil {

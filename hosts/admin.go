@@ -100,7 +100,7 @@ func (a Admin) Create(ctx context.Context, n store.Network) error {
 }
 
 // Remove removes a network with its blocks. It refuses while containers are on the network,
-// unless force is set. It does not see containers of a host that has no lease, because the
+// unless force is set. It does not see containers of a host that has no session, because the
 // store has no endpoints of that host. A network that cannot be read is removed only with
 // force.
 func (a Admin) Remove(ctx context.Context, name string, force bool) error {
@@ -108,7 +108,7 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 	if err != nil && !(force && errors.Is(err, store.ErrUnreadable)) {
 		return err
 	}
-	endpoints, _, err := list(ctx, a.Store.Endpoints(), name+"/")
+	endpoints, _, err := list(ctx, a.Store.Entries(), name+"/")
 	if err != nil && !(force && errors.Is(err, store.ErrUnreadable)) {
 		return err
 	}
@@ -130,7 +130,7 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 }
 
 // describe names some endpoints and their hosts.
-func (a Admin) describe(ctx context.Context, endpoints []store.Endpoint) string {
+func (a Admin) describe(ctx context.Context, endpoints []store.Entry) string {
 	nodes, _, err := list(ctx, a.Store.Nodes(), "")
 	if err != nil {
 		nodes = nil // describe then prints the hosts' ids
@@ -147,7 +147,7 @@ func (a Admin) describe(ctx context.Context, endpoints []store.Endpoint) string 
 }
 
 // called returns the name by which a user knows an endpoint.
-func called(e *store.Endpoint) string {
+func called(e *store.Entry) string {
 	if len(e.Names) > 0 {
 		return e.Names[0]
 	}
@@ -220,9 +220,9 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	if err != nil {
 		return nil, fmt.Errorf("forget host: %w", errors.Join(err, unread))
 	}
-	there, _, err := list(ctx, a.Store.Endpoints(), presence+"/"+n.ID+"/")
-	if len(there) > 0 || errors.Is(err, store.ErrUnreadable) { // an object that cannot be read shows presence too, because it is on a lease
-		return nil, fmt.Errorf("forget host %s: it is present: run `patchbayd hosts leave` there, or stop the service and wait for its lease to end", name)
+	there, _, err := list(ctx, a.Store.Entries(), presence+"/"+n.ID+"/")
+	if len(there) > 0 || errors.Is(err, store.ErrUnreadable) { // an object that cannot be read shows presence too, because it is on a session
+		return nil, fmt.Errorf("forget host %s: it is present: run `patchbayd hosts leave` there, or stop the service and wait for its session to end", name)
 	}
 	if err != nil {
 		return nil, err

@@ -79,14 +79,14 @@ type Agent struct {
 
 	// Fields that only tendStore uses.
 	written       store.Node // this host's record as the agent last wrote it to the store
-	lease         store.Lease
-	long          store.Lease                           // the lease of the endpoint in the network lasting
-	endLease      context.CancelFunc                    // ends the context of both leases
-	run           string                                // how the ids of the endpoints on this lease end
-	published     map[string]store.Item[store.Endpoint] // the endpoints that the store has on this lease, by key
-	others        map[string]time.Time                  // when an agent with this host's id was first seen on another lease, by that lease's suffix
-	duplicateSeen time.Time                             // when another host with this host's id was last seen
-	checked       time.Time                             // when published was last compared with the store
+	session       store.Session
+	long          store.Session                      // the session of the endpoint in the network lasting
+	endSession    context.CancelFunc                 // ends the context of both sessions
+	run           string                             // how the ids of the endpoints on this session end
+	published     map[string]store.Item[store.Entry] // the endpoints that the store has on this session, by key
+	others        map[string]time.Time               // when an agent with this host's id was first seen on another session, by that session's suffix
+	duplicateSeen time.Time                          // when another host with this host's id was last seen
+	checked       time.Time                          // when published was last compared with the store
 
 	// Fields that only tendHost uses.
 	meshed   meshed

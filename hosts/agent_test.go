@@ -191,7 +191,7 @@ func lan() store.Network {
 // endpointNames returns the names of the endpoints in the store.
 func endpointNames(t *testing.T, s store.Store) (out []string) {
 	t.Helper()
-	all, _, err := list(t.Context(), s.Endpoints(), "")
+	all, _, err := list(t.Context(), s.Entries(), "")
 	must(t, err)
 	for _, e := range sorted(all) {
 		if !ofHost(&e) {

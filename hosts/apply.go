@@ -48,7 +48,7 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 }
 
 // facts collects what compile needs to know about this host.
-func (a *Agent) facts(w *world) *facts {
+func (a *Agent) facts(w *world) *thisHost {
 	f := a.looks(w)
 	f.dns = a.opts.DNS
 	f.settled = func(network string) bool { return settled(a.opts.ConfDir, network) }
@@ -68,8 +68,8 @@ func (a *Agent) usable(w *world, underlay []netip.Addr) ([]store.Network, map[st
 }
 
 // looks returns the facts that make this host refuse networks, without the underlay addresses.
-func (a *Agent) looks(w *world) *facts {
-	return &facts{
+func (a *Agent) looks(w *world) *thisHost {
+	return &thisHost{
 		hinders: func(n *store.Network) error { return a.inTheWay(w, n) },
 		runs: func(network string, block netip.Prefix) bool {
 			free, _ := a.free(network, block)

@@ -66,17 +66,17 @@ func TestNothingKnown(t *testing.T) {
 	}
 }
 
-// A lost lease removes the names; the next lease brings them back.
-func TestLeaseLost(t *testing.T) {
+// A lost session removes the names; the next session brings them back.
+func TestSessionLost(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	must(t, Admin{g}.Create(t.Context(), lan()))
 	a := newHost(t, g, 1)
 	a.start()
 	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web")
 	until(t, "the name is published", func() bool { return slices.Equal(endpointNames(t, g), []string{"web"}) })
-	must(t, g.lease().End(t.Context()))
-	until(t, "a new lease with the name", func() bool { return a.log.has("was lost") && slices.Equal(endpointNames(t, g), []string{"web"}) })
-	until(t, "nothing is left of the leases", func() bool { return g.ended.Load() == 2 })
+	must(t, g.session().End(t.Context()))
+	until(t, "a new session with the name", func() bool { return a.log.has("was lost") && slices.Equal(endpointNames(t, g), []string{"web"}) })
+	until(t, "nothing is left of the sessions", func() bool { return g.ended.Load() == 2 })
 	a.detach("e1", "lan", a.block("lan").Addr().Next().Next().String())
 	until(t, "gone", func() bool { return len(endpointNames(t, g)) == 0 })
 }
@@ -90,7 +90,7 @@ func TestRestartShowsNoGap(t *testing.T) {
 	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web")
 	until(t, "the name is published", func() bool { return slices.Equal(endpointNames(t, s), []string{"web"}) })
 	keys := func() []string {
-		all, _, err := list(t.Context(), s.Endpoints(), "lan/")
+		all, _, err := list(t.Context(), s.Entries(), "lan/")
 		must(t, err)
 		var out []string
 		for key := range all {
@@ -101,7 +101,7 @@ func TestRestartShowsNoGap(t *testing.T) {
 	before := keys()
 	a.stop()
 	a.start()
-	until(t, "the next lease's, and only that", func() bool {
+	until(t, "the next session's, and only that", func() bool {
 		now := keys()
 		if len(now) == 0 {
 			t.Fatal("a gap")
@@ -114,24 +114,24 @@ func TestRestartShowsNoGap(t *testing.T) {
 // until the other host's endpoints have not come for duplicateExpiry.
 func TestDuplicateID(t *testing.T) {
 	a := &Agent{self: "me", run: "own", others: map[string]time.Time{}}
-	before := store.Endpoint{Network: presence, ID: "host.before", Node: "me"}
-	next := store.Endpoint{Network: "lan", ID: "e2.next", Node: "me"}
-	own := store.Endpoint{Network: "lan", ID: "e1.own", Node: "me"}
+	before := store.Entry{Network: presence, ID: "host.before", Node: "me"}
+	next := store.Entry{Network: "lan", ID: "e2.next", Node: "me"}
+	own := store.Entry{Network: "lan", ID: "e1.own", Node: "me"}
 	began := time.Now()
 	for _, c := range []struct {
 		after    time.Duration
-		others   []store.Endpoint
+		others   []store.Entry
 		reported bool
 	}{
-		{0, []store.Endpoint{before, own}, false},
-		{time.Second, []store.Endpoint{before}, false},
-		{duplicateAfter / 2, []store.Endpoint{before, own}, false},
-		{duplicateAfter, []store.Endpoint{own}, false},
-		{duplicateAfter + 1, []store.Endpoint{before, next, own}, true}, // it came again
-		{duplicateAfter + 2, []store.Endpoint{next, before}, true},
+		{0, []store.Entry{before, own}, false},
+		{time.Second, []store.Entry{before}, false},
+		{duplicateAfter / 2, []store.Entry{before, own}, false},
+		{duplicateAfter, []store.Entry{own}, false},
+		{duplicateAfter + 1, []store.Entry{before, next, own}, true}, // it came again
+		{duplicateAfter + 2, []store.Entry{next, before}, true},
 		{duplicateAfter + 3, nil, true}, // removed, until it comes again
-		{duplicateAfter + reconcileEvery, []store.Endpoint{own}, true},
-		{duplicateAfter + duplicateExpiry, []store.Endpoint{before}, true},
+		{duplicateAfter + reconcileEvery, []store.Entry{own}, true},
+		{duplicateAfter + duplicateExpiry, []store.Entry{before}, true},
 		{duplicateAfter + duplicateExpiry + duplicateExpiry - 1, nil, true},
 		{duplicateAfter + duplicateExpiry + duplicateExpiry, nil, false},
 	} {
@@ -147,15 +147,15 @@ func TestDuplicateIDReportedOnce(t *testing.T) {
 	now := time.Now()
 	a := &Agent{self: "me", run: "own", checked: now, others: map[string]time.Time{"before": now.Add(-time.Hour)}}
 	a.opts.Store, a.problems.Log = openStore(t), t.Logf
-	a.published = map[string]store.Item[store.Endpoint]{}
+	a.published = map[string]store.Item[store.Entry]{}
 	for key, e := range a.endpoints(&world{}, nil) {
-		a.published[key] = store.Item[store.Endpoint]{Object: e}
+		a.published[key] = store.Item[store.Entry]{Object: e}
 	}
 	look := func(what string, reported, changes int, ids ...string) {
 		t.Helper()
 		w := &world{}
 		for _, id := range ids {
-			w.Endpoints = append(w.Endpoints, store.Endpoint{Network: presence, ID: id, Node: "me"})
+			w.Endpoints = append(w.Endpoints, store.Entry{Network: presence, ID: id, Node: "me"})
 		}
 		must(t, a.publish(t.Context(), w))
 		if len(a.problems.All()) != reported || a.problems.Changes() != changes {
@@ -182,7 +182,7 @@ func TestReclaim(t *testing.T) {
 		must(t, err)
 	}
 	// c has been gone longest by its record, but is present.
-	_, err := s.Endpoints().Create(t.Context(), store.Endpoint{Network: presence, ID: "host", Node: "nodec"}, nil)
+	_, err := s.Entries().Create(t.Context(), store.Entry{Network: presence, ID: "host", Node: "nodec"}, nil)
 	must(t, err)
 	a, b := newHost(t, s, 1), newHost(t, s, 2)
 	a.start()
@@ -197,7 +197,7 @@ func TestReclaim(t *testing.T) {
 		t.Error("a configuration without a block")
 	}
 	a.stop()
-	must(t, s.Endpoints().Delete(t.Context(), a.presenceKey(), ""))
+	must(t, s.Entries().Delete(t.Context(), a.presenceKey(), ""))
 	if gone, err := (Admin{s}).Forget(t.Context(), "host1"); err != nil || len(gone) != 1 || gone[0].Prefix != prefix("10.200.0.4/30") {
 		t.Errorf("forget: %v %v", gone, err)
 	}
@@ -208,7 +208,7 @@ func TestReclaim(t *testing.T) {
 
 func (h *host) presenceKey() string {
 	h.t.Helper()
-	all, _, err := list(h.t.Context(), h.store.Endpoints(), presence+"/"+h.agent.ID()+"/")
+	all, _, err := list(h.t.Context(), h.store.Entries(), presence+"/"+h.agent.ID()+"/")
 	must(h.t, err)
 	for key := range all {
 		return key

@@ -122,7 +122,7 @@ func (h *simHost) start() {
 	h.agent.links = h.links.open
 }
 
-// stop kills the agent, after which its lease ends.
+// stop kills the agent, after which its session ends.
 func (h *simHost) stop() {
 	check(h.client.Close())
 	h.up = false
@@ -171,18 +171,18 @@ func (h *simHost) step() {
 	}
 }
 
-// keep renews the host's leases, as an agent does all the time.
+// keep renews the host's sessions, as an agent does all the time.
 func (h *simHost) keep() {
-	h.client.Keep(h.agent.lease)
+	h.client.Keep(h.agent.session)
 	h.client.Keep(h.agent.long)
 	if h.up && !h.cut && lasts(h.agent.long) {
 		h.reached = time.Now()
 	}
 }
 
-// lasts reports whether a lease exists and is not over. A host whose lease ended has lost
+// lasts reports whether a session exists and is not over. A host whose session ended has lost
 // its blocks before it comes back.
-func lasts(l store.Lease) bool {
+func lasts(l store.Session) bool {
 	if l == nil {
 		return false
 	}
@@ -225,7 +225,7 @@ func (h *simHost) follow(table, most int) {
 	case 2:
 		watchSome(h, h.client.Blocks(), m.blocks, &h.at[2], most)
 	case last:
-		watchSome(h, h.client.Endpoints(), m.endpoints, &h.at[last], most)
+		watchSome(h, h.client.Entries(), m.endpoints, &h.at[last], most)
 	}
 }
 
@@ -246,7 +246,7 @@ func watchSome[T store.Object](h *simHost, t store.Table[T], into map[string]T, 
 
 // Apply implements Fabric: the kernel has what compile returns.
 func (h *simHost) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) error {
-	facts := mesh.Facts{Reach: map[netip.Addr]mesh.Reach{}, MTU: 1500}
+	facts := mesh.Observed{Reach: map[netip.Addr]mesh.Reach{}, MTU: 1500}
 	for _, p := range peers {
 		for _, a := range p.Underlay {
 			facts.Reach[a] = mesh.Reach{Link: "eth0", OnLink: true}

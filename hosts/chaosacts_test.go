@@ -64,7 +64,7 @@ func (c *cluster) pass() {
 	}
 }
 
-// passes lets times 3 s pass for all leases.
+// passes lets times 3 s pass for all sessions.
 func (c *cluster) passes(times int) {
 	for range times {
 		c.keep()
@@ -81,7 +81,7 @@ func (c *cluster) keep() {
 	}
 }
 
-// passLong lets hours pass while agents renew their leases. A host that is cut off or
+// passLong lets hours pass while agents renew their sessions. A host that is cut off or
 // stopped for the longest of the times may lose its blocks.
 func (c *cluster) passLong() {
 	calm := c.calm

@@ -276,7 +276,7 @@ func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet 
 
 // nodesOn returns the nodes that have an endpoint in one of the networks presence and lasting.
 func (a *Agent) nodesOn(ctx context.Context, network string) (map[string]bool, error) {
-	there, _, err := list(ctx, a.opts.Store.Endpoints(), network+"/")
+	there, _, err := list(ctx, a.opts.Store.Entries(), network+"/")
 	out := map[string]bool{}
 	for _, e := range there {
 		out[e.Node] = true

@@ -28,7 +28,7 @@ func full(t *testing.T, seen time.Time) (store.Store, *world, store.Network) {
 		_, err = s.Blocks().Create(t.Context(), store.Block{Network: "lan", Prefix: nth(n.Subnets[0], 30, uint64(i)), Node: id}, nil)
 		must(t, err)
 	}
-	_, err := s.Endpoints().Create(t.Context(), store.Endpoint{Network: lasting, Node: "first", ID: "host.x"}, nil)
+	_, err := s.Entries().Create(t.Context(), store.Entry{Network: lasting, Node: "first", ID: "host.x"}, nil)
 	must(t, err)
 	return s, &world{Networks: []store.Network{n}}, n
 }
@@ -43,7 +43,7 @@ func TestReclaimAsksNoClock(t *testing.T) {
 			a.opts.Store, a.opts.Reclaim, a.opts.Log = s, 24*time.Hour, t.Logf
 			must(t, a.claim(t.Context(), w, &n))
 			if got := a.mirror.cache.Own["lan"]; !slices.Equal(got, prefixes("10.200.0.4/30")) {
-				t.Errorf("clock %s, seen %v: took %v, want the block of the host without a lease", about, seen, got)
+				t.Errorf("clock %s, seen %v: took %v, want the block of the host without a session", about, seen, got)
 			}
 		}
 	}
@@ -92,7 +92,7 @@ func TestLostBlockIsReached(t *testing.T) {
 	s, w, n := full(t, time.Now())
 	a := &Agent{self: "me", wall: time.Now}
 	a.opts.Store, a.opts.Reclaim, a.opts.Log, a.opts.Paths.CNI = s, 24*time.Hour, t.Logf, t.TempDir()
-	_, err := s.Endpoints().Create(t.Context(), store.Endpoint{Network: lasting, Node: "second", ID: "host.x"}, nil)
+	_, err := s.Entries().Create(t.Context(), store.Entry{Network: lasting, Node: "second", ID: "host.x"}, nil)
 	must(t, err)
 	a.mirror.remember("lan", prefixes("10.200.0.0/30"))
 	w.Own = map[string][]netip.Prefix{"lan": prefixes("10.200.0.0/30")}
@@ -125,7 +125,7 @@ func TestBlockOfHostThatWaits(t *testing.T) {
 	two := store.Block{Network: "lan", Prefix: prefix("10.200.0.4/30"), Node: "third"}
 	m := &mirror{self: "me", doubt: time.Hour, updated: time.Now()}
 	m.tables = tablesOf(&world{Networks: []store.Network{n}, Blocks: []store.Block{two}})
-	w := &world{Networks: []store.Network{n}, Blocks: []store.Block{two}, Endpoints: []store.Endpoint{{Network: presence, Node: "other"}}}
+	w := &world{Networks: []store.Network{n}, Blocks: []store.Block{two}, Endpoints: []store.Entry{{Network: presence, Node: "other"}}}
 	w.Missing.Blocks, w.Doubted = []store.Block{one}, m.updated.Add(-rebuildTime)
 	if got := m.still(w); len(got.Blocks) != 0 {
 		t.Errorf("missing: %v", got.Blocks)

@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// facts is what compile must know about this host, besides the world. With it compile needs to
+// thisHost is what compile must know about this host, besides the world. With it compile needs to
 // read neither the kernel nor the disk.
-type facts struct {
+type thisHost struct {
 	self   store.Node   // this host's record with its underlay addresses
 	uplink int          // MTU towards the other hosts, in bytes; 0 while there is no uplink
 	dns    []string     // networks whose containers use our resolver; "*" means all
@@ -47,7 +47,7 @@ type rendered struct {
 }
 
 // compile computes the desired state of this host from the world and the facts.
-func compile(w *world, f *facts) *desired {
+func compile(w *world, f *thisHost) *desired {
 	networks, wrong := usable(w, f)
 	d := &desired{wrong: wrong, confs: map[string]rendered{}}
 	for i := range networks {
@@ -86,7 +86,7 @@ type part struct {
 }
 
 // partOf returns this host's part of a network.
-func partOf(w *world, f *facts, n *store.Network) part {
+func partOf(w *world, f *thisHost, n *store.Network) part {
 	h := holdingOf(n, f.self.ID, w.blocksOf(n.Name), w.Own[n.Name])
 	p := part{plan: plan{Network: *n, Blocks: h.have, DNS: f.answers(n.Name)}, holding: h, ready: h.complete() && f.uplink > 0}
 	p.soon = len(h.lost) == 0 && len(h.missing) > 0 && remembered(n, h.missing, w.Own[n.Name])
@@ -109,7 +109,7 @@ func remembered(n *store.Network, subnets, own []netip.Prefix) bool {
 }
 
 // answers reports whether containers of a network use our resolver.
-func (f *facts) answers(network string) bool {
+func (f *thisHost) answers(network string) bool {
 	return slices.Contains(f.dns, "*") || slices.Contains(f.dns, network)
 }
 
@@ -118,7 +118,7 @@ func (f *facts) answers(network string) bool {
 // block. Both loops of the agent call usable first, and leave the other networks alone. If a
 // refused network still has containers with addresses, it is in both results: in the first one
 // with only the subnets of these addresses.
-func usable(w *world, f *facts) (out []store.Network, wrong map[string]error) {
+func usable(w *world, f *thisHost) (out []store.Network, wrong map[string]error) {
 	wrong = map[string]error{}
 	all := slices.Clone(w.Networks)
 	slices.SortStableFunc(all, func(a, b store.Network) int { return cmp.Compare(len(w.Own[b.Name]), len(w.Own[a.Name])) })
@@ -138,7 +138,7 @@ func usable(w *world, f *facts) (out []store.Network, wrong map[string]error) {
 
 // refuses returns the reason why a host cannot take part in a network, or nil. others lists
 // networks in which it already takes part.
-func (f *facts) refuses(n *store.Network, others []store.Network) error {
+func (f *thisHost) refuses(n *store.Network, others []store.Network) error {
 	if err := errors.Join(Check(n), apart(n, others), outside(n, f.self.Underlay)); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (f *facts) refuses(n *store.Network, others []store.Network) error {
 // running returns those subnets of a refused network in which containers of this host have
 // addresses. There are some if the network was created again, and another one of its subnets is
 // the reason for the refusal.
-func (f *facts) running(w *world, n *store.Network) []netip.Prefix {
+func (f *thisHost) running(w *world, n *store.Network) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(n.Subnets), func(s netip.Prefix) bool {
 		return !slices.ContainsFunc(w.Own[n.Name], func(b netip.Prefix) bool { return fits(n, s, b) && f.runs(n.Name, b) })
 	})
@@ -177,7 +177,7 @@ func outside(n *store.Network, underlay []netip.Addr) error {
 }
 
 // meshOf returns this host and the other hosts, with their blocks. It includes hosts without a
-// lease, because such a host may have lost only its connection to the store.
+// session, because such a host may have lost only its connection to the store.
 func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 	out := mesh.Self{ID: self.ID, Underlay: self.Underlay, Port: self.Port}
 	var peers []mesh.Peer

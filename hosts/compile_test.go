@@ -56,56 +56,56 @@ func TestCompile(t *testing.T) {
 	const fabric = "lan: fabric 10.200.0.0/16, masquerade false, unsettled false"
 	for about, c := range map[string]struct {
 		w    world
-		f    facts
+		f    thisHost
 		want []string
 	}{
 		"nothing": {},
 		"a network without a block": {
-			world{Networks: []store.Network{lan()}}, facts{uplink: 1500},
+			world{Networks: []store.Network{lan()}}, thisHost{uplink: 1500},
 			[]string{"lan: bridge pb-lan []", fabric},
 		},
 		"a network with one": {
-			world{Networks: []store.Network{lan()}, Nodes: nodes, Blocks: []store.Block{mine, theirs}, Own: own}, facts{uplink: 1500},
+			world{Networks: []store.Network{lan()}, Nodes: nodes, Blocks: []store.Block{mine, theirs}, Own: own}, thisHost{uplink: 1500},
 			[]string{"lan: bridge pb-lan [10.200.3.1]", "lan: configured, mtu true, dns false", fabric, "to b: [10.200.4.0/24]"},
 		},
 		"with our resolver": {
-			world{Networks: []store.Network{lan()}, Blocks: []store.Block{mine}}, facts{uplink: 1500, dns: []string{"*"}},
+			world{Networks: []store.Network{lan()}, Blocks: []store.Block{mine}}, thisHost{uplink: 1500, dns: []string{"*"}},
 			[]string{"lan: bridge pb-lan [10.200.3.1]", "lan: configured, mtu true, dns true", fabric, "lan: names at 10.200.3.1"},
 		},
 		"without a way to the others": {
-			world{Networks: []store.Network{lan()}, Nodes: nodes, Blocks: []store.Block{mine, theirs}, Own: own}, facts{},
+			world{Networks: []store.Network{lan()}, Nodes: nodes, Blocks: []store.Block{mine, theirs}, Own: own}, thisHost{},
 			[]string{"lan: bridge pb-lan [10.200.3.1]", fabric, "lan: its configuration stays", "to b: [10.200.4.0/24]"},
 		},
 		"its block is about to be claimed again": {
-			world{Networks: []store.Network{lan()}, Nodes: nodes, Blocks: []store.Block{theirs}, Own: own}, facts{uplink: 1500},
+			world{Networks: []store.Network{lan()}, Nodes: nodes, Blocks: []store.Block{theirs}, Own: own}, thisHost{uplink: 1500},
 			[]string{"lan: bridge pb-lan [10.200.3.1]", fabric, "lan: its configuration stays", "to b: [10.200.4.0/24]"},
 		},
 		"its block became another's": {
-			world{Networks: []store.Network{lan()}, Nodes: nodes, Blocks: []store.Block{theirs, block("c", "10.200.3.0/24")}, Own: own}, facts{uplink: 1500},
+			world{Networks: []store.Network{lan()}, Nodes: nodes, Blocks: []store.Block{theirs, block("c", "10.200.3.0/24")}, Own: own}, thisHost{uplink: 1500},
 			[]string{"lan: bridge pb-lan [10.200.3.1]", fabric, "to b: [10.200.4.0/24]"},
 		},
 		"another subnet": {
-			world{Networks: []store.Network{wide}, Blocks: []store.Block{mine}, Own: own}, facts{uplink: 1500},
+			world{Networks: []store.Network{wide}, Blocks: []store.Block{mine}, Own: own}, thisHost{uplink: 1500},
 			[]string{"lan: bridge pb-lan [10.200.3.1]", fabric, "lan: fabric fd00:200::/48, masquerade false, unsettled false"},
 		},
 		"a record wider than any block": {
-			world{Networks: []store.Network{lan()}, Nodes: nodes, Blocks: []store.Block{mine, block("b", "10.200.0.0/16")}}, facts{uplink: 1500},
+			world{Networks: []store.Network{lan()}, Nodes: nodes, Blocks: []store.Block{mine, block("b", "10.200.0.0/16")}}, thisHost{uplink: 1500},
 			[]string{"lan: bridge pb-lan [10.200.3.1]", "lan: configured, mtu true, dns false", fabric},
 		},
 		"a copy of a configuration without masquerade": {
-			world{Networks: []store.Network{lan()}}, facts{copies: []dockerCopy{{Network: "lan", Bare: true}}},
+			world{Networks: []store.Network{lan()}}, thisHost{copies: []dockerCopy{{Network: "lan", Bare: true}}},
 			[]string{"lan: bridge pb-lan []", "lan: fabric 10.200.0.0/16, masquerade true, unsettled false"},
 		},
 		"copies that could not be read": {
-			world{Networks: []store.Network{lan()}}, facts{unread: true},
+			world{Networks: []store.Network{lan()}}, thisHost{unread: true},
 			[]string{"lan: bridge pb-lan []", "lan: fabric 10.200.0.0/16, masquerade false, unsettled true"},
 		},
 		"the host's own LAN": {
-			world{Networks: []store.Network{home}}, facts{uplink: 1500},
+			world{Networks: []store.Network{home}}, thisHost{uplink: 1500},
 			[]string{"home: not: subnet 192.0.2.0/24 contains this host's own address 192.0.2.7"},
 		},
 		"something in the way": {
-			world{Networks: []store.Network{lan()}, Blocks: []store.Block{mine}}, facts{uplink: 1500, hinders: func(*store.Network) error { return errors.New("in the way") }},
+			world{Networks: []store.Network{lan()}, Blocks: []store.Block{mine}}, thisHost{uplink: 1500, hinders: func(*store.Network) error { return errors.New("in the way") }},
 			[]string{"lan: not: in the way"},
 		},
 	} {

@@ -27,8 +27,8 @@ func (d damaged[T]) List(ctx context.Context, prefix string) ([]store.Item[T], s
 
 type damagedStore struct{ store.Store }
 
-func (s damagedStore) Endpoints() store.Table[store.Endpoint] {
-	return damaged[store.Endpoint]{s.Store.Endpoints(), "lan/e"}
+func (s damagedStore) Entries() store.Table[store.Entry] {
+	return damaged[store.Entry]{s.Store.Entries(), "lan/e"}
 }
 
 func (s damagedStore) Blocks() store.Table[store.Block] {

@@ -17,13 +17,13 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// emptied is a store that loses all its data under running agents: leases end, and watches
+// emptied is a store that loses all its data under running agents: sessions end, and watches
 // find another history.
 type emptied struct {
-	mu     sync.Mutex
-	now    store.Store
-	lost   chan struct{} // closed with the data
-	leases []store.Lease
+	mu       sync.Mutex
+	now      store.Store
+	lost     chan struct{} // closed with the data
+	sessions []store.Session
 }
 
 func newEmptied(t *testing.T) *emptied {
@@ -35,10 +35,10 @@ func (e *emptied) lose(t *testing.T, to store.Store) {
 	t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, l := range e.leases {
+	for _, l := range e.sessions {
 		must(t, l.End(t.Context()))
 	}
-	e.now, e.leases = to, nil
+	e.now, e.sessions = to, nil
 	close(e.lost)
 	e.lost = make(chan struct{})
 }
@@ -58,17 +58,17 @@ func (e *emptied) Nodes() store.Table[store.Node] {
 func (e *emptied) Blocks() store.Table[store.Block] {
 	return tableOf[store.Block]{e, store.Store.Blocks}
 }
-func (e *emptied) Endpoints() store.Table[store.Endpoint] {
-	return tableOf[store.Endpoint]{e, store.Store.Endpoints}
+func (e *emptied) Entries() store.Table[store.Entry] {
+	return tableOf[store.Entry]{e, store.Store.Entries}
 }
 func (e *emptied) Close() error { return nil }
 
-func (e *emptied) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
+func (e *emptied) Session(ctx context.Context, ttl time.Duration) (store.Session, error) {
 	s, _ := e.at()
-	l, err := s.Lease(ctx, ttl)
+	l, err := s.Session(ctx, ttl)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.leases = append(e.leases, l)
+	e.sessions = append(e.sessions, l)
 	return l, err
 }
 
@@ -87,7 +87,7 @@ func (t tableOf[T]) List(ctx context.Context, prefix string) ([]store.Item[T], s
 	return t.table().List(ctx, prefix)
 }
 
-func (t tableOf[T]) Create(ctx context.Context, o T, l store.Lease) (store.Revision, error) {
+func (t tableOf[T]) Create(ctx context.Context, o T, l store.Session) (store.Revision, error) {
 	return t.table().Create(ctx, o, l)
 }
 
@@ -182,8 +182,8 @@ type half struct {
 	then store.Store
 }
 
-func (h half) Blocks() store.Table[store.Block]       { return h.then.Blocks() }
-func (h half) Endpoints() store.Table[store.Endpoint] { return h.then.Endpoints() }
+func (h half) Blocks() store.Table[store.Block]  { return h.then.Blocks() }
+func (h half) Entries() store.Table[store.Entry] { return h.then.Entries() }
 
 // A restart keeps the objects that the store has lost, and no others.
 func TestMissingIsRemembered(t *testing.T) {

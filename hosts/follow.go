@@ -34,7 +34,7 @@ func (m *mirror) followWhole(ctx context.Context, s store.Store, report func(err
 	wg.Go(func() { stop(watchTable(ctx, m, s.Networks(), r.at[0], r.networks)) })
 	wg.Go(func() { stop(watchTable(ctx, m, s.Nodes(), r.at[1], r.nodes)) })
 	wg.Go(func() { stop(watchTable(ctx, m, s.Blocks(), r.at[2], r.blocks)) })
-	wg.Go(func() { stop(watchTable(ctx, m, s.Endpoints(), r.at[last], r.endpoints)) })
+	wg.Go(func() { stop(watchTable(ctx, m, s.Entries(), r.at[last], r.endpoints)) })
 	wg.Wait()
 	return context.Cause(ctx)
 }
@@ -49,7 +49,7 @@ const last = 3 // the table that is read last
 
 // read lists all tables. An object that cannot be read, for example one of a later version,
 // keeps its known value, and the error is store.ErrUnreadable. An agent that waited until it
-// could read all objects would lose its lease, and then its block.
+// could read all objects would lose its session, and then its block.
 func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error) {
 	r = new(reading)
 	var unreadable []error
@@ -57,7 +57,7 @@ func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error
 		func() error { return readTable(ctx, s.Networks(), m.networks, &r.networks, &r.at[0]) },
 		func() error { return readTable(ctx, s.Nodes(), m.nodes, &r.nodes, &r.at[1]) },
 		func() error { return readTable(ctx, s.Blocks(), m.blocks, &r.blocks, &r.at[2]) },
-		func() error { return readTable(ctx, s.Endpoints(), m.endpoints, &r.endpoints, &r.at[last]) },
+		func() error { return readTable(ctx, s.Entries(), m.endpoints, &r.endpoints, &r.at[last]) },
 	} {
 		if err = read(); err != nil && !errors.Is(err, store.ErrUnreadable) {
 			return nil, err

@@ -23,8 +23,8 @@ func (s spoilt) Nodes() store.Table[store.Node] {
 	return damaged[store.Node]{s.Store.Nodes(), s.node}
 }
 
-func (s spoilt) Endpoints() store.Table[store.Endpoint] {
-	return damaged[store.Endpoint]{s.Store.Endpoints(), s.presence}
+func (s spoilt) Entries() store.Table[store.Entry] {
+	return damaged[store.Entry]{s.Store.Entries(), s.presence}
 }
 
 func (s spoilt) Blocks() store.Table[store.Block] {
@@ -118,22 +118,22 @@ func TestForgetBack(t *testing.T) {
 // An endpoint that has changed since the last event is not removed.
 func TestDropChanged(t *testing.T) {
 	s := openStore(t)
-	a := &Agent{self: "me", published: map[string]store.Item[store.Endpoint]{}}
+	a := &Agent{self: "me", published: map[string]store.Item[store.Entry]{}}
 	a.opts.Store = s
-	was := store.Endpoint{Network: "lan", Node: "me", ID: "e.x", Names: []string{"web"}}
+	was := store.Entry{Network: "lan", Node: "me", ID: "e.x", Names: []string{"web"}}
 	now := was
 	now.Names = []string{"db"}
-	first, err := s.Endpoints().Create(t.Context(), was, nil)
+	first, err := s.Entries().Create(t.Context(), was, nil)
 	must(t, err)
-	last, err := s.Endpoints().Update(t.Context(), now, first)
+	last, err := s.Entries().Update(t.Context(), now, first)
 	must(t, err)
-	a.published[was.Key()] = store.Item[store.Endpoint]{Object: was, Revision: first}
+	a.published[was.Key()] = store.Item[store.Entry]{Object: was, Revision: first}
 	must(t, errors.Join(a.drop(t.Context(), was.Key()), a.dropOther(t.Context(), was)))
-	if at, err := s.Endpoints().Get(t.Context(), was.Key()); err != nil || at.Revision != last {
+	if at, err := s.Entries().Get(t.Context(), was.Key()); err != nil || at.Revision != last {
 		t.Errorf("%v %v", at, err)
 	}
 	must(t, a.dropOther(t.Context(), now))
-	if _, err := s.Endpoints().Get(t.Context(), was.Key()); !errors.Is(err, store.ErrNotFound) {
+	if _, err := s.Entries().Get(t.Context(), was.Key()); !errors.Is(err, store.ErrNotFound) {
 		t.Error(err)
 	}
 }

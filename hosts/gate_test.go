@@ -17,13 +17,13 @@ import (
 
 var errAway = errors.New("the store is away")
 
-// gate is a store that a test can make unreachable. It keeps the leases that were begun.
+// gate is a store that a test can make unreachable. It keeps the sessions that were begun.
 type gate struct {
 	store.Store
-	mu     sync.Mutex
-	away   bool
-	leases []store.Lease
-	ended  atomic.Int32 // contexts of leases that have ended
+	mu       sync.Mutex
+	away     bool
+	sessions []store.Session
+	ended    atomic.Int32 // contexts of sessions that have ended
 }
 
 func (g *gate) set(away bool) {
@@ -46,27 +46,27 @@ func (g *gate) Networks() store.Table[store.Network] {
 }
 func (g *gate) Nodes() store.Table[store.Node]   { return door[store.Node]{g.Store.Nodes(), g} }
 func (g *gate) Blocks() store.Table[store.Block] { return door[store.Block]{g.Store.Blocks(), g} }
-func (g *gate) Endpoints() store.Table[store.Endpoint] {
-	return door[store.Endpoint]{g.Store.Endpoints(), g}
+func (g *gate) Entries() store.Table[store.Entry] {
+	return door[store.Entry]{g.Store.Entries(), g}
 }
 
-func (g *gate) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
+func (g *gate) Session(ctx context.Context, ttl time.Duration) (store.Session, error) {
 	if err := g.err(); err != nil {
 		return nil, err
 	}
 	context.AfterFunc(ctx, func() { g.ended.Add(1) })
-	l, err := g.Store.Lease(ctx, ttl)
+	l, err := g.Store.Session(ctx, ttl)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.leases = append(g.leases, l)
+	g.sessions = append(g.sessions, l)
 	return l, err
 }
 
-// lease returns the shorter one of the two leases that were begun last.
-func (g *gate) lease() store.Lease {
+// session returns the shorter one of the two sessions that were begun last.
+func (g *gate) session() store.Session {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.leases[len(g.leases)-2]
+	return g.sessions[len(g.sessions)-2]
 }
 
 // door is a table behind a gate.
@@ -89,7 +89,7 @@ func (d door[T]) List(ctx context.Context, prefix string) ([]store.Item[T], stor
 	return d.Table.List(ctx, prefix)
 }
 
-func (d door[T]) Create(ctx context.Context, o T, l store.Lease) (store.Revision, error) {
+func (d door[T]) Create(ctx context.Context, o T, l store.Session) (store.Revision, error) {
 	if err := d.g.err(); err != nil {
 		return "", err
 	}

@@ -17,14 +17,14 @@ import (
 // late is a store that fails and counts each call for one endpoint.
 type late struct {
 	store.Store
-	store.Table[store.Endpoint]
+	store.Table[store.Entry]
 	asked *int
 	err   error
 }
 
-func (l late) Endpoints() store.Table[store.Endpoint] { return l }
+func (l late) Entries() store.Table[store.Entry] { return l }
 
-func (l late) Create(context.Context, store.Endpoint, store.Lease) (store.Revision, error) {
+func (l late) Create(context.Context, store.Entry, store.Session) (store.Revision, error) {
 	*l.asked++
 	return "", fmt.Errorf("the store: %w", l.err)
 }
@@ -34,9 +34,9 @@ func (l late) Delete(context.Context, string, store.Revision) error {
 	return fmt.Errorf("the store: %w", l.err)
 }
 
-func (l late) Get(context.Context, string) (store.Item[store.Endpoint], error) {
+func (l late) Get(context.Context, string) (store.Item[store.Entry], error) {
 	*l.asked++
-	return store.Item[store.Endpoint]{}, fmt.Errorf("the store: %w", l.err)
+	return store.Item[store.Entry]{}, fmt.Errorf("the store: %w", l.err)
 }
 
 // A store that does not answer delays each call. The agent makes one call per look, or it
@@ -54,7 +54,7 @@ func TestPublishStops(t *testing.T) {
 	}
 	look("all are new")
 	for key, e := range a.endpoints(w, a.containers) {
-		a.published[key] = store.Item[store.Endpoint]{Object: e, Revision: "1"}
+		a.published[key] = store.Item[store.Entry]{Object: e, Revision: "1"}
 		e.ID = "gone-" + e.ID
 		w.Endpoints = append(w.Endpoints, e)
 	}
@@ -66,21 +66,21 @@ func TestPublishStops(t *testing.T) {
 	}
 }
 
-// The first endpoint finds out that a lease is over. The others wait for the next lease:
+// The first endpoint finds out that a session is over. The others wait for the next session:
 // without one they would outlive this host.
-func TestPublishStopsWithoutLease(t *testing.T) {
+func TestPublishStopsWithoutSession(t *testing.T) {
 	w, a := crowded()
 	asked, ended := 0, 0
-	a.endLease = func() { ended++ }
-	a.opts.Store = late{asked: &asked, err: store.ErrLeaseOver}
-	if err := a.publish(t.Context(), w); !errors.Is(err, store.ErrLeaseOver) || asked != 1 || ended != 1 {
-		t.Errorf("asked %d times, ended %d leases: %v", asked, ended, err)
+	a.endSession = func() { ended++ }
+	a.opts.Store = late{asked: &asked, err: store.ErrSessionOver}
+	if err := a.publish(t.Context(), w); !errors.Is(err, store.ErrSessionOver) || asked != 1 || ended != 1 {
+		t.Errorf("asked %d times, ended %d sessions: %v", asked, ended, err)
 	}
 }
 
 // crowded is a host with 20 containers that the store does not have.
 func crowded() (*world, *Agent) {
-	a := &Agent{self: "me", run: "x", checked: time.Now(), others: map[string]time.Time{}, published: map[string]store.Item[store.Endpoint]{}}
+	a := &Agent{self: "me", run: "x", checked: time.Now(), others: map[string]time.Time{}, published: map[string]store.Item[store.Entry]{}}
 	for n := range byte(20) {
 		addr := netip.AddrFrom4([4]byte{10, 200, 1, 2 + n})
 		a.containers = append(a.containers, container{Network: "lan", ID: fmt.Sprint("e", n), Addrs: []netip.Addr{addr}})

@@ -119,13 +119,13 @@ func (l *Leaving) inStore(ctx context.Context) (w world, err error) {
 		err = fmt.Errorf("give back blocks: %w", err)
 	}
 	w.Blocks = slices.DeleteFunc(w.Blocks, func(b store.Block) bool { return b.Node != self })
-	w.Endpoints = slices.DeleteFunc(w.Endpoints, func(e store.Endpoint) bool { return e.Node != self })
+	w.Endpoints = slices.DeleteFunc(w.Endpoints, func(e store.Entry) bool { return e.Node != self })
 	w.Nodes = slices.DeleteFunc(w.Nodes, func(n store.Node) bool { return n.ID != self })
 	return w, err
 }
 
 // giveBack removes what the store has about this host: first its blocks, then the endpoints on
-// its last lease, then its node.
+// its last session, then its node.
 func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 	var errs []error
 	for _, b := range theirs.Blocks {
@@ -135,7 +135,7 @@ func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 		}
 	}
 	for _, e := range theirs.Endpoints {
-		errs = append(errs, deleteAsRead(ctx, l.Store.Endpoints(), e))
+		errs = append(errs, deleteAsRead(ctx, l.Store.Entries(), e))
 	}
 	for _, n := range theirs.Nodes {
 		errs = append(errs, deleteAsRead(ctx, l.Store.Nodes(), n))

@@ -19,7 +19,7 @@ import (
 
 // bare reports whether a Docker network has a copy of a configuration without masquerade. Its
 // containers, also future ones, then have no masquerade of their own.
-func (f *facts) bare(network string) bool {
+func (f *thisHost) bare(network string) bool {
 	return slices.ContainsFunc(f.copies, func(c dockerCopy) bool { return c.Bare && c.Network == network })
 }
 

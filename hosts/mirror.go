@@ -33,7 +33,7 @@ type tables struct {
 	networks  map[string]store.Network
 	nodes     map[string]store.Node
 	blocks    map[string]store.Block
-	endpoints map[string]store.Endpoint
+	endpoints map[string]store.Entry
 }
 
 // tablesOf returns the tables of a world.

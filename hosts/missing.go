@@ -18,10 +18,10 @@ import (
 // until the watch reports that the object was deleted. An object that cannot be read never
 // counts as deleted (docs/adr/0039).
 type missing struct {
-	Networks  []store.Network  `json:"networks,omitempty"`
-	Nodes     []store.Node     `json:"nodes,omitempty"`
-	Blocks    []store.Block    `json:"blocks,omitempty"`
-	Endpoints []store.Endpoint `json:"endpoints,omitempty"` // kept only for rebuildTime
+	Networks  []store.Network `json:"networks,omitempty"`
+	Nodes     []store.Node    `json:"nodes,omitempty"`
+	Blocks    []store.Block   `json:"blocks,omitempty"`
+	Endpoints []store.Entry   `json:"endpoints,omitempty"` // kept only for rebuildTime
 }
 
 // rebuildTime is how long the hosts have to write their own data to a store that lost it. After
@@ -180,7 +180,7 @@ func (m *missing) forget(object store.Object) {
 		m.Nodes = without(m.Nodes, o)
 	case store.Block:
 		m.Blocks = without(m.Blocks, o)
-	case store.Endpoint:
+	case store.Entry:
 		m.Endpoints = without(m.Endpoints, o)
 	}
 }

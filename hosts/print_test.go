@@ -14,7 +14,7 @@ import (
 // TestPrintedNames checks that no name from another host reaches the terminal as a control
 // sequence.
 func TestPrintedNames(t *testing.T) {
-	l := &Listing{Endpoints: []store.Endpoint{{ID: "e", Network: "lan", Names: []string{"web\x1b[2J\nspoof"}}}}
+	l := &Listing{Endpoints: []store.Entry{{ID: "e", Network: "lan", Names: []string{"web\x1b[2J\nspoof"}}}}
 	var out bytes.Buffer
 	must(t, l.Print(&out))
 	if got := out.String(); strings.Contains(got, "\x1b") || !strings.Contains(got, `web\x1b[2J\nspoof`) {

@@ -19,17 +19,17 @@ import (
 )
 
 // endpoints returns, by key, the endpoints of this host itself and those of its containers that
-// are on networks of the store. The ids of endpoints on one lease end in the lease's name. So
-// the endpoints of the next lease can be created before the old ones are removed, and every
+// are on networks of the store. The ids of endpoints on one session end in the session's name. So
+// the endpoints of the next session can be created before the old ones are removed, and every
 // name always exists.
-func (a *Agent) endpoints(w *world, here []container) map[string]store.Endpoint {
-	out := map[string]store.Endpoint{}
-	add := func(e store.Endpoint) {
+func (a *Agent) endpoints(w *world, here []container) map[string]store.Entry {
+	out := map[string]store.Entry{}
+	add := func(e store.Entry) {
 		e.Node, e.ID = a.self, e.ID+"."+a.run
 		out[e.Key()] = e
 	}
-	add(store.Endpoint{Network: presence, ID: "host"})
-	add(store.Endpoint{Network: lasting, ID: "host"})
+	add(store.Entry{Network: presence, ID: "host"})
+	add(store.Entry{Network: lasting, ID: "host"})
 	for i := range here {
 		if e, ok := endpointOf(w, &here[i]); ok {
 			add(e)
@@ -41,12 +41,12 @@ func (a *Agent) endpoints(w *world, here []container) map[string]store.Endpoint 
 // endpointOf converts a container to an endpoint. It returns false if the container is on no
 // network of the store. It leaves out addresses outside the network, because they do not
 // concern other hosts.
-func endpointOf(w *world, c *container) (store.Endpoint, bool) {
+func endpointOf(w *world, c *container) (store.Entry, bool) {
 	i := slices.IndexFunc(w.Networks, func(n store.Network) bool { return n.Name == c.Network })
 	if i < 0 {
-		return store.Endpoint{}, false
+		return store.Entry{}, false
 	}
-	e := store.Endpoint{Network: c.Network, ID: c.ID, MAC: c.MAC, Container: c.Docker, Names: c.Names}
+	e := store.Entry{Network: c.Network, ID: c.ID, MAC: c.MAC, Container: c.Docker, Names: c.Names}
 	for _, addr := range c.Addrs {
 		if slices.ContainsFunc(w.Networks[i].Subnets, func(p netip.Prefix) bool { return p.Contains(addr) }) {
 			e.Addrs = append(e.Addrs, addr)
@@ -56,15 +56,15 @@ func endpointOf(w *world, c *container) (store.Endpoint, bool) {
 }
 
 // publish makes the store's endpoints of this host equal to those of its containers. If a call
-// runs out of time, it makes no further calls, because each may take callTime. Without a lease
-// it creates nothing: an object without a lease would stay after this host is gone.
+// runs out of time, it makes no further calls, because each may take callTime. Without a session
+// it creates nothing: an object without a session would stay after this host is gone.
 func (a *Agent) publish(ctx context.Context, w *world) error {
 	here, known := a.known()
 	want, may := a.endpoints(w, here), a.mayUnpublish(known)
 	var errs []error
 	late := func(err error) bool {
 		errs = append(errs, err)
-		return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, store.ErrLeaseOver)
+		return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, store.ErrSessionOver)
 	}
 	if (time.Since(a.checked) >= reconcileEvery || !a.checked.After(w.Doubted)) && late(a.check(ctx, w)) {
 		return errors.Join(errs...)
@@ -87,7 +87,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 			return errors.Join(errs...)
 		}
 	}
-	var others []store.Endpoint
+	var others []store.Entry
 	for _, e := range w.Endpoints {
 		if _, ok := want[e.Key()]; !ok && e.Node == a.self && may.endpoint(&e) {
 			others = append(others, e)
@@ -109,9 +109,9 @@ const duplicateAfter, duplicateExpiry = 15 * time.Second, 3 * reconcileEvery
 
 // duplicateID looks for another host with this host's id, as copies of a machine have. It gets
 // the endpoints of this host that this agent does not want. Endpoints of this host's former
-// agent are removed, and do not come back. If endpoints of the same other lease come back,
+// agent are removed, and do not come back. If endpoints of the same other session come back,
 // another host creates them. duplicateID reports this until none have come for duplicateExpiry.
-func (a *Agent) duplicateID(others []store.Endpoint, now time.Time) error {
+func (a *Agent) duplicateID(others []store.Entry, now time.Time) error {
 	for _, e := range others {
 		run := e.ID[strings.LastIndexByte(e.ID, '.')+1:]
 		if run == a.run {
@@ -129,18 +129,18 @@ func (a *Agent) duplicateID(others []store.Endpoint, now time.Time) error {
 	return fmt.Errorf("another host has the id %s of this one: stop the agent on one of them, remove %s there, and start it", a.self, filepath.Join(a.dir, identityFile))
 }
 
-// check reads which endpoints the store has on this host's lease, because another program may
+// check reads which endpoints the store has on this host's session, because another program may
 // have deleted some.
 func (a *Agent) check(ctx context.Context, w *world) error {
-	published := map[string]store.Item[store.Endpoint]{}
+	published := map[string]store.Item[store.Entry]{}
 	for _, network := range append([]store.Network{{Name: presence}, {Name: lasting}}, w.Networks...) {
 		ctx, cancel := context.WithTimeout(ctx, callTime)
 		prefix := network.Name + "/" + a.self + "/"
-		items, _, err := a.opts.Store.Endpoints().List(ctx, prefix)
-		if cancel(); errors.Is(err, store.ErrUnreadable) { // an endpoint on this lease is put or dropped whatever it contains
+		items, _, err := a.opts.Store.Entries().List(ctx, prefix)
+		if cancel(); errors.Is(err, store.ErrUnreadable) { // an endpoint on this session is put or dropped whatever it contains
 			for key := range a.published {
 				if strings.HasPrefix(key, prefix) {
-					published[key] = store.Item[store.Endpoint]{}
+					published[key] = store.Item[store.Entry]{}
 				}
 			}
 		} else if err != nil {
@@ -157,21 +157,21 @@ func (a *Agent) check(ctx context.Context, w *world) error {
 }
 
 // put creates or updates one endpoint.
-func (a *Agent) put(ctx context.Context, key string, e store.Endpoint) error {
+func (a *Agent) put(ctx context.Context, key string, e store.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	table := a.opts.Store.Endpoints()
+	table := a.opts.Store.Entries()
 	at := a.published[key].Revision
 	var err error
 	if at != "" {
 		at, err = table.Update(ctx, e, at)
 	}
 	if at == "" || errors.Is(err, store.ErrConflict) {
-		at, err = table.Create(ctx, e, a.leaseOf(&e))
+		at, err = table.Create(ctx, e, a.sessionOf(&e))
 	}
-	if errors.Is(err, store.ErrLeaseOver) { // the lease itself may notice this much later
-		a.endLease()
-		a.lease = nil
+	if errors.Is(err, store.ErrSessionOver) { // the session itself may notice this much later
+		a.endSession()
+		a.session = nil
 	}
 	if errors.Is(err, store.ErrExists) { // an earlier call created it, and its answer was lost
 		was, err := table.Get(ctx, key)
@@ -189,23 +189,23 @@ func (a *Agent) put(ctx context.Context, key string, e store.Endpoint) error {
 	} else if err != nil {
 		return err
 	}
-	a.published[key] = store.Item[store.Endpoint]{Object: e, Revision: at}
+	a.published[key] = store.Item[store.Entry]{Object: e, Revision: at}
 	return nil
 }
 
-func (a *Agent) leaseOf(e *store.Endpoint) store.Lease {
+func (a *Agent) sessionOf(e *store.Entry) store.Session {
 	if e.Network == lasting {
 		return a.long
 	}
-	return a.lease
+	return a.session
 }
 
-// drop removes an endpoint on this lease. If the endpoint has changed since put wrote it, it
+// drop removes an endpoint on this session. If the endpoint has changed since put wrote it, it
 // belongs to another agent, and dropOther removes it.
 func (a *Agent) drop(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	err := a.opts.Store.Endpoints().Delete(ctx, key, a.published[key].Revision)
+	err := a.opts.Store.Entries().Delete(ctx, key, a.published[key].Revision)
 	if err != nil && !errors.Is(err, store.ErrConflict) {
 		return err
 	}
@@ -213,13 +213,13 @@ func (a *Agent) drop(ctx context.Context, key string) error {
 	return nil
 }
 
-// dropOther removes an endpoint on another lease, in the version that the watch delivered. If
+// dropOther removes an endpoint on another session, in the version that the watch delivered. If
 // it has changed since, it is removed after the event for that change. If it cannot be read, it
-// disappears with its lease.
-func (a *Agent) dropOther(ctx context.Context, e store.Endpoint) error {
+// disappears with its session.
+func (a *Agent) dropOther(ctx context.Context, e store.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	err := deleteAsRead(ctx, a.opts.Store.Endpoints(), e)
+	err := deleteAsRead(ctx, a.opts.Store.Entries(), e)
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnreadable) {
 		return nil
 	}

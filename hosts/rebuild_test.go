@@ -165,7 +165,7 @@ func TestCrowd(t *testing.T) {
 	w := &world{Networks: []store.Network{lan()}, Blocks: []store.Block{{Network: "lan", Prefix: lan().Subnets[0], Node: "b"}}}
 	for n := range 50000 {
 		addr := netip.AddrFrom4([4]byte{10, 200, byte(n / 250), byte(n % 250)})
-		w.Endpoints = append(w.Endpoints, store.Endpoint{Network: "lan", Node: "b", ID: addr.String(), Addrs: []netip.Addr{addr}, Names: []string{"web"}})
+		w.Endpoints = append(w.Endpoints, store.Entry{Network: "lan", Node: "b", ID: addr.String(), Addrs: []netip.Addr{addr}, Names: []string{"web"}})
 	}
 	began, v := time.Now(), &view{}
 	for range 20 {

@@ -57,8 +57,8 @@ func (r *removal) sets() bool { return len(r.unread) == 0 }
 
 // endpoint reports whether the agent may remove an endpoint from the store whose container it
 // does not know.
-func (r *removal) endpoint(e *store.Endpoint) bool {
-	id, _, _ := strings.Cut(e.ID, ".") // what follows the dot names the lease
+func (r *removal) endpoint(e *store.Entry) bool {
+	id, _, _ := strings.Cut(e.ID, ".") // what follows the dot names the session
 	return r.whole && (r.known || !r.there(id))
 }
 

@@ -36,11 +36,11 @@ func TestRemoval(t *testing.T) {
 		"sets, by a world that is remembered":                  {remembered.sets(), true},
 		"sets, by a whole world":                               {whole.sets(), true},
 		"sets, when one network could not be looked at":        {doubtful.sets(), false},
-		"a container's endpoint, of a world that is whole":     {all.endpoint(&store.Endpoint{ID: "e1.run"}), true},
-		"one whose file could not be read":                     {some.endpoint(&store.Endpoint{ID: "e1.run"}), false},
-		"one whose file is gone":                               {some.endpoint(&store.Endpoint{ID: "e2.run"}), true},
-		"presence":                                             {some.endpoint(&store.Endpoint{ID: "host.run", Network: presence}), true},
-		"a container's endpoint, of a world that is not whole": {(&removal{known: true}).endpoint(&store.Endpoint{ID: "e1.run"}), false},
+		"a container's endpoint, of a world that is whole":     {all.endpoint(&store.Entry{ID: "e1.run"}), true},
+		"one whose file could not be read":                     {some.endpoint(&store.Entry{ID: "e1.run"}), false},
+		"one whose file is gone":                               {some.endpoint(&store.Entry{ID: "e2.run"}), true},
+		"presence":                                             {some.endpoint(&store.Entry{ID: "host.run", Network: presence}), true},
+		"a container's endpoint, of a world that is not whole": {(&removal{known: true}).endpoint(&store.Entry{ID: "e1.run"}), false},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %v", about, c.got)

@@ -26,15 +26,15 @@ func (s slow) Networks() store.Table[store.Network] {
 }
 func (s slow) Nodes() store.Table[store.Node]   { return eachLate[store.Node]{s.Store.Nodes()} }
 func (s slow) Blocks() store.Table[store.Block] { return eachLate[store.Block]{s.Store.Blocks()} }
-func (s slow) Endpoints() store.Table[store.Endpoint] {
-	return eachLate[store.Endpoint]{s.Store.Endpoints()}
+func (s slow) Entries() store.Table[store.Entry] {
+	return eachLate[store.Entry]{s.Store.Entries()}
 }
 
-func (s slow) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
+func (s slow) Session(ctx context.Context, ttl time.Duration) (store.Session, error) {
 	if err := wait(ctx, slowness); err != nil {
 		return nil, err
 	}
-	return s.Store.Lease(ctx, ttl)
+	return s.Store.Session(ctx, ttl)
 }
 
 func wait(ctx context.Context, d time.Duration) error {
@@ -62,7 +62,7 @@ func (t eachLate[T]) List(ctx context.Context, prefix string) (all []store.Item[
 	return all, at, err
 }
 
-func (t eachLate[T]) Create(ctx context.Context, o T, l store.Lease) (at store.Revision, err error) {
+func (t eachLate[T]) Create(ctx context.Context, o T, l store.Session) (at store.Revision, err error) {
 	if err = wait(ctx, slowness); err == nil {
 		at, err = t.Table.Create(ctx, o, l)
 	}

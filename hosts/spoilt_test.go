@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
-// An endpoint on this host's lease that cannot be read is put again, and keeps no name of a
+// An endpoint on this host's session that cannot be read is put again, and keeps no name of a
 // removed container.
 func TestSpoiltEndpoint(t *testing.T) {
 	backing := chaos.NewStore()
@@ -24,7 +24,7 @@ func TestSpoiltEndpoint(t *testing.T) {
 	for _, id := range []string{"stays", "goes", "spoilt"} {
 		a.containers = append(a.containers, container{Network: "lan", ID: id, Addrs: []netip.Addr{netip.MustParseAddr("10.200.3.2")}, Names: []string{id}})
 	}
-	must(t, a.ensureLease(ctx))
+	must(t, a.ensureSession(ctx))
 	must(t, a.publish(ctx, w))
 	all := a.published
 	if len(all) != 5 {
@@ -43,7 +43,7 @@ func TestSpoiltEndpoint(t *testing.T) {
 		_ = a.publish(ctx, w)
 	}
 	must(t, a.publish(ctx, w))
-	items, _, err := s.Endpoints().List(ctx, "")
+	items, _, err := s.Entries().List(ctx, "")
 	if must(t, err); len(items) != 3 {
 		t.Errorf("the store has %v, want the host's own two endpoints and one container", items)
 	}

@@ -46,10 +46,10 @@ func (a *Agent) saveStatus() error {
 
 // Listing is what `ls` prints.
 type Listing struct {
-	Networks  []store.Network  `json:"networks"`
-	Nodes     []NodeLine       `json:"nodes"`
-	Blocks    []BlockLine      `json:"blocks"`
-	Endpoints []store.Endpoint `json:"endpoints"`
+	Networks  []store.Network `json:"networks"`
+	Nodes     []NodeLine      `json:"nodes"`
+	Blocks    []BlockLine     `json:"blocks"`
+	Endpoints []store.Entry   `json:"endpoints"`
 	// Wrong lists the current problems of this host.
 	Wrong []string `json:"wrong,omitempty"`
 	// Remembered says why the store cannot be reached. If it is set, the rest is the last known
@@ -74,7 +74,7 @@ type BlockLine struct {
 // dir.
 func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 	w, err := a.read(ctx)
-	out := &Listing{Nodes: []NodeLine{}, Blocks: []BlockLine{}, Endpoints: []store.Endpoint{}}
+	out := &Listing{Nodes: []NodeLine{}, Blocks: []BlockLine{}, Endpoints: []store.Entry{}}
 	unreadable := err
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		m := &mirror{}
@@ -126,7 +126,7 @@ func (a Admin) read(ctx context.Context) (w world, err error) {
 		func() error { return listInto(ctx, a.Store.Networks(), &w.Networks) },
 		func() error { return listInto(ctx, a.Store.Nodes(), &w.Nodes) },
 		func() error { return listInto(ctx, a.Store.Blocks(), &w.Blocks) },
-		func() error { return listInto(ctx, a.Store.Endpoints(), &w.Endpoints) },
+		func() error { return listInto(ctx, a.Store.Entries(), &w.Endpoints) },
 	} {
 		err := read()
 		if err != nil && !errors.Is(err, store.ErrUnreadable) {

@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// tendStore keeps this host's records in the store up to date: its node, lease, blocks and
+// tendStore keeps this host's records in the store up to date: its node, session, blocks and
 // containers. If the store fails, it tries again.
 func (a *Agent) tendStore(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -45,8 +45,8 @@ var errNoUplink = errors.New("no uplink")
 // await waits until there may be something to do.
 func (a *Agent) await(ctx context.Context, most time.Duration) {
 	var lost <-chan struct{}
-	if a.lease != nil {
-		lost = a.lease.Lost()
+	if a.session != nil {
+		lost = a.session.Lost()
 	}
 	select {
 	case <-ctx.Done():
@@ -67,8 +67,8 @@ func (a *Agent) tend(ctx context.Context) error {
 	if !synced {
 		return nil // a host that has not read the store has nothing to write yet
 	}
-	if err := a.ensureLease(ctx); err != nil {
-		return fmt.Errorf("begin lease: %w", err)
+	if err := a.ensureSession(ctx); err != nil {
+		return fmt.Errorf("begin session: %w", err)
 	}
 	if err := a.putNode(ctx, self, w.behind(&a.written)); err != nil {
 		return fmt.Errorf("put node: %w", err)
@@ -95,7 +95,7 @@ func (a *Agent) node() (store.Node, error) {
 }
 
 // seenEvery is how often this host updates the time in its record. The time is needed in
-// addition to the lease, because it is still there when the lease has ended. The updates are
+// addition to the session, because it is still there when the session has ended. The updates are
 // seldom, because each update is sent to all hosts, and only a host that reclaims a block needs
 // the time.
 func (a *Agent) seenEvery() time.Duration {
@@ -106,7 +106,7 @@ func (a *Agent) seenEvery() time.Duration {
 const seenLeast = time.Minute
 
 // LeastReclaim returns the smallest safe value for Options.Reclaim. A healthy host may lack a
-// lease for some time, and other hosts then judge it by the time in its record. They must not
+// session for some time, and other hosts then judge it by the time in its record. They must not
 // take its block while its containers run.
 func LeastReclaim(ttl time.Duration) time.Duration {
 	const times = 10
@@ -146,28 +146,28 @@ func sameNode(a, b store.Node) bool {
 	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port && a.Lasting == b.Lasting
 }
 
-// ensureLease begins a new lease if there is none or the old one was lost. The endpoints on a
-// lost lease are gone, and are written again.
-func (a *Agent) ensureLease(ctx context.Context) error {
-	if a.lease != nil && (over(a.lease) || over(a.long)) {
-		a.opts.Log("store: the lease of this host was lost: beginning another one")
-		a.endLease()
-		a.lease = nil
+// ensureSession begins a new session if there is none or the old one was lost. The endpoints on a
+// lost session are gone, and are written again.
+func (a *Agent) ensureSession(ctx context.Context) error {
+	if a.session != nil && (over(a.session) || over(a.long)) {
+		a.opts.Log("store: the session of this host was lost: beginning another one")
+		a.endSession()
+		a.session = nil
 	}
-	if a.lease == nil {
+	if a.session == nil {
 		if err := a.begin(ctx); err != nil {
 			return err
 		}
-		a.run, a.published, a.checked = random(3), map[string]store.Item[store.Endpoint]{}, time.Time{}
+		a.run, a.published, a.checked = random(3), map[string]store.Item[store.Entry]{}, time.Time{}
 	}
-	e := store.Endpoint{Network: lasting, Node: a.self, ID: "host." + a.run}
+	e := store.Entry{Network: lasting, Node: a.self, ID: "host." + a.run}
 	if _, there := a.published[e.Key()]; there {
 		return nil
 	}
 	return a.put(ctx, e.Key(), e) // before this host claims a block that the endpoint protects
 }
 
-func over(l store.Lease) bool {
+func over(l store.Session) bool {
 	select {
 	case <-l.Lost():
 		return true
@@ -176,15 +176,15 @@ func over(l store.Lease) bool {
 	}
 }
 
-// begin requests both leases within a time limit. The leases have one context, which must end
+// begin requests both sessions within a time limit. The sessions have one context, which must end
 // with them and not when begin returns.
 func (a *Agent) begin(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	limit := time.AfterFunc(callTime, cancel)
-	lease, err := a.opts.Store.Lease(ctx, a.opts.TTL)
-	var long store.Lease
+	session, err := a.opts.Store.Session(ctx, a.opts.TTL)
+	var long store.Session
 	if err == nil {
-		long, err = a.opts.Store.Lease(ctx, longTTL(a.opts.Reclaim))
+		long, err = a.opts.Store.Session(ctx, longTTL(a.opts.Reclaim))
 	}
 	if err == nil && !limit.Stop() {
 		err = ctx.Err()
@@ -193,11 +193,11 @@ func (a *Agent) begin(ctx context.Context) error {
 		cancel()
 		return err
 	}
-	a.lease, a.long, a.endLease = lease, long, cancel
+	a.session, a.long, a.endSession = session, long, cancel
 	return nil
 }
 
-// longTTL returns a TTL of which at least reclaim is left when a host stops renewing: a lease
+// longTTL returns a TTL of which at least reclaim is left when a host stops renewing: a session
 // is renewed at the latest when three eighths of its TTL are over.
 func longTTL(reclaim time.Duration) time.Duration {
 	const ttl, left = 8, 5

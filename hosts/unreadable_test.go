@@ -54,7 +54,7 @@ func TestUnreadableNetwork(t *testing.T) {
 	block := store.Block{Network: "new", Prefix: prefix("10.201.3.0/24"), Node: a.agent.ID()}
 	_, err := s.Blocks().Create(t.Context(), block, nil)
 	must(t, err)
-	must(t, s.Endpoints().Delete(t.Context(), presenceOf(t, s), ""))
+	must(t, s.Entries().Delete(t.Context(), presenceOf(t, s), ""))
 	a.start()
 	until(t, "it is present", func() bool { return presenceOf(t, s) != "" })
 	until(t, "it is logged", func() bool { return a.log.has("of schema 2") })
@@ -78,7 +78,7 @@ func TestUnreadableNetwork(t *testing.T) {
 // presenceOf returns the key of a host's presence.
 func presenceOf(t *testing.T, s store.Store) string {
 	t.Helper()
-	items, _, err := s.Endpoints().List(t.Context(), presence+"/")
+	items, _, err := s.Entries().List(t.Context(), presence+"/")
 	must(t, err)
 	if len(items) == 0 {
 		return ""

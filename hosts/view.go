@@ -81,8 +81,8 @@ func (v *view) look(w *world, self string, here []container) {
 
 // add adds an endpoint, with those of its addresses that are in the given ranges. An address in
 // a block that another host holds now may belong to another container. An endpoint may be added
-// twice, from the old lease and from the next one.
-func (i *index) add(e *store.Endpoint, within []netip.Prefix) {
+// twice, from the old session and from the next one.
+func (i *index) add(e *store.Entry, within []netip.Prefix) {
 	if i == nil {
 		return // an endpoint of a removed network, or one that only shows presence
 	}

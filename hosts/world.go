@@ -15,10 +15,10 @@ import (
 // world is what a host knows about all hosts: the tables of the store, or their last known
 // content while the store cannot be reached.
 type world struct {
-	Networks  []store.Network  `json:"networks"`
-	Nodes     []store.Node     `json:"nodes"`
-	Blocks    []store.Block    `json:"blocks"`
-	Endpoints []store.Endpoint `json:"endpoints"`
+	Networks  []store.Network `json:"networks"`
+	Nodes     []store.Node    `json:"nodes"`
+	Blocks    []store.Block   `json:"blocks"`
+	Endpoints []store.Entry   `json:"endpoints"`
 	// Own holds the last blocks of this node, by network. The node claims these blocks first,
 	// and notices if another node holds one of them.
 	Own map[string][]netip.Prefix `json:"own"`
@@ -84,12 +84,12 @@ func (w *world) present() map[string]bool {
 }
 
 // lasting is the network of the endpoints that end when other hosts may take their node's
-// blocks. They are on a lease, so the store measures that time, because clocks of hosts may
+// blocks. They are on a session, so the store measures that time, because clocks of hosts may
 // jump.
 const lasting = "_lasting"
 
 // ofHost reports whether an endpoint belongs to the host itself, and not to a container.
-func ofHost(e *store.Endpoint) bool { return e.Network == presence || e.Network == lasting }
+func ofHost(e *store.Entry) bool { return e.Network == presence || e.Network == lasting }
 
 // presence is the network of the endpoints that only show that a node is present. No CNI
 // network can have this name.

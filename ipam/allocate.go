@@ -17,7 +17,7 @@ var ErrExhausted = errors.New("no IP addresses available in range set")
 
 // Request asks for one address from each range set.
 type Request struct {
-	Owner     Holder
+	Holder    Holder
 	Sets      []RangeSet   // canonical
 	Requested []netip.Addr // addresses that the caller asks for; Allocate gives all of them or fails
 
@@ -126,7 +126,7 @@ func (a *allocation) requested(i int, set RangeSet, want netip.Addr) (netip.Addr
 	if err != nil {
 		return want, err
 	}
-	if taken && holder.Owner == a.Owner && a.gone(holder) {
+	if taken && holder.Holder == a.Holder && a.gone(holder) {
 		return want, a.renew(holder)
 	}
 	if taken && holder.EarlierBoot && a.gone(holder) {
@@ -147,7 +147,7 @@ func (a *allocation) requested(i int, set RangeSet, want netip.Addr) (netip.Addr
 
 // repeated handles an owner that already has an address of this set.
 func (a *allocation) repeated(set RangeSet) (held netip.Addr, ok bool, err error) {
-	all, err := a.tx.Held(a.Owner)
+	all, err := a.tx.Held(a.Holder)
 	if err != nil {
 		return held, false, err
 	}
@@ -156,7 +156,7 @@ func (a *allocation) repeated(set RangeSet) (held netip.Addr, ok bool, err error
 			continue
 		}
 		if !a.gone(r) {
-			return held, false, fmt.Errorf("%s has been allocated to %s, duplicate allocation is not allowed", r.Addr, a.Owner.ID)
+			return held, false, fmt.Errorf("%s has been allocated to %s, duplicate allocation is not allowed", r.Addr, a.Holder.ID)
 		}
 		return r.Addr, true, a.renew(r)
 	}
@@ -240,11 +240,11 @@ func (a *allocation) claim(i int, addr netip.Addr) (bool, error) {
 	if a.Dry {
 		return true, nil
 	}
-	ok, err := a.tx.Claim(a.Owner, addr)
+	ok, err := a.tx.Reserve(a.Holder, addr)
 	if !ok || err != nil {
 		return false, err
 	}
-	a.taken = append(a.taken, Reservation{Addr: addr, Owner: a.Owner})
+	a.taken = append(a.taken, Reservation{Addr: addr, Holder: a.Holder})
 	return true, a.tx.SetCursor(i, addr)
 }
 
@@ -324,8 +324,8 @@ func Stale(tx *Tx, keep func(Holder) bool) (map[Holder]bool, error) {
 	all, err := tx.List(false)
 	owners := map[Holder]bool{}
 	for _, r := range all {
-		if r.Owner.ID != "" && !keep(r.Owner) {
-			owners[r.Owner] = true
+		if r.Holder.ID != "" && !keep(r.Holder) {
+			owners[r.Holder] = true
 		}
 	}
 	return owners, err

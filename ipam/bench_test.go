@@ -67,7 +67,7 @@ func benchAddDel(b *testing.B, store *ipam.FileStore) {
 	step(func(tx *ipam.Tx) error { return ipam.Status(tx, sets, nil) }) // builds the index
 	for b.Loop() {
 		step(func(tx *ipam.Tx) error {
-			_, err := ipam.Allocate(tx, &ipam.Request{Owner: owner, Sets: sets})
+			_, err := ipam.Allocate(tx, &ipam.Request{Holder: owner, Sets: sets})
 			return err
 		})
 		step(func(tx *ipam.Tx) error {

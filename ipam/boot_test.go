@@ -17,7 +17,7 @@ import (
 
 func TestEarlierBoot(t *testing.T) {
 	b := newBed(t, Set(t, "10.1.0.0/29"))
-	gone := func(r ipam.Reservation) bool { return r.EarlierBoot && r.Owner != eth0("alive") }
+	gone := func(r ipam.Reservation) bool { return r.EarlierBoot && r.Holder != eth0("alive") }
 	for i, id := range []string{"a", "b", "alive", "late"} {
 		b.add(id, fmt.Sprint("10.1.0.", i+2))
 	}
@@ -27,7 +27,7 @@ func TestEarlierBoot(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(b.dir, "10.1.0.6"), old, old); err != nil {
 		t.Fatal(err)
 	}
-	req := func(id string) *ipam.Request { return &ipam.Request{Owner: eth0(id), Gone: gone} }
+	req := func(id string) *ipam.Request { return &ipam.Request{Holder: eth0(id), Gone: gone} }
 	if got, err := b.try(req("n1")); err != nil || got != "10.1.0.6" {
 		t.Fatalf("%s, %v: only the reservation found from before the boot may go", got, err)
 	}
@@ -44,7 +44,7 @@ func TestEarlierBoot(t *testing.T) {
 	if got, err := b.try(req("b")); err != nil || got != "10.1.0.3" {
 		t.Fatal(got, err)
 	}
-	if got, err := b.try(&ipam.Request{Owner: eth0("n3"), Gone: gone, Requested: []netip.Addr{netip.MustParseAddr("10.1.0.2")}}); err != nil || got != "10.1.0.2" {
+	if got, err := b.try(&ipam.Request{Holder: eth0("n3"), Gone: gone, Requested: []netip.Addr{netip.MustParseAddr("10.1.0.2")}}); err != nil || got != "10.1.0.2" {
 		t.Fatalf("an address of the dead that was asked for: %s, %v", got, err)
 	}
 	if got, err := b.try(req("n4")); err != nil || got != "10.1.0.5" {
@@ -68,13 +68,13 @@ func TestRenewTouchesTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := func(r ipam.Reservation) bool { return r.EarlierBoot }
-	if got, err := b.try(&ipam.Request{Owner: eth0("c1"), Gone: gone}); err != nil || got != "10.1.0.2" {
+	if got, err := b.try(&ipam.Request{Holder: eth0("c1"), Gone: gone}); err != nil || got != "10.1.0.2" {
 		t.Fatal(got, err)
 	}
 	if err := os.RemoveAll(b.store.IndexDir); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := b.try(&ipam.Request{Owner: eth0("c1"), Gone: gone}); err == nil {
+	if got, err := b.try(&ipam.Request{Holder: eth0("c1"), Gone: gone}); err == nil {
 		t.Fatalf("%s was given again to a living container", got)
 	}
 }

@@ -51,7 +51,7 @@ func churn(dir string) {
 		}
 		if rand.IntN(2) == 0 {
 			// Duplicates and a full pool are valid answers too.
-			_, _ = ipam.Allocate(tx, &ipam.Request{Owner: o, Sets: sets})
+			_, _ = ipam.Allocate(tx, &ipam.Request{Holder: o, Sets: sets})
 		} else if _, err := ipam.Release(tx, o, nil); err != nil {
 			panic(err)
 		}
@@ -209,7 +209,7 @@ func TestManyProcesses(t *testing.T) {
 	b.store = crashStore(dir)
 	seen := map[string]bool{}
 	for i := range 10 {
-		got, err := b.try(&ipam.Request{Owner: eth0(fmt.Sprint("new", i))})
+		got, err := b.try(&ipam.Request{Holder: eth0(fmt.Sprint("new", i))})
 		if err != nil {
 			break // the churn may have left it full
 		}

@@ -24,7 +24,7 @@ func TestOldFiles(t *testing.T) {
 	b.write("10.1.0.3", "c1")
 	b.write("10.1.0.4", "c1\n")
 	b.write("10.1.0.5", "by hand: do not use")
-	_, err := b.try(&ipam.Request{Owner: eth0("c1")})
+	_, err := b.try(&ipam.Request{Holder: eth0("c1")})
 	if err == nil || !strings.Contains(err.Error(), "has been allocated to c1, duplicate allocation is not allowed") {
 		t.Error(err)
 	}
@@ -32,7 +32,7 @@ func TestOldFiles(t *testing.T) {
 	tx := b.begin(ipam.Existing)
 	defer tx.Close()
 	gone, err := gc(tx, func(ipam.Holder) bool { return false })
-	if err != nil || len(gone) != 1 || gone[0].Owner != eth0("other") {
+	if err != nil || len(gone) != 1 || gone[0].Holder != eth0("other") {
 		t.Errorf("collected %v, %v; want only other", gone, err)
 	}
 	if _, taken, _ := tx.Holder(netip.MustParseAddr("10.1.0.5")); !taken {
@@ -64,7 +64,7 @@ func TestPlantedLinks(t *testing.T) {
 
 	b.remove("last_reserved_ip.0")
 	plant(b, "last_reserved_ip.0")
-	if _, err := b.try(&ipam.Request{Owner: eth0("c2")}); !errors.Is(err, unix.ELOOP) {
+	if _, err := b.try(&ipam.Request{Holder: eth0("c2")}); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("last_reserved_ip.0 is a link: %v", err)
 	}
 	b.del("c2", 0)
@@ -110,7 +110,7 @@ func FuzzStateFile(f *testing.F) {
 		if err != nil || mine != (len(got) == 1) {
 			t.Fatalf("%q: released %v, %v", content, got, err)
 		}
-		first, err := b.try(&ipam.Request{Owner: eth0("c8")})
+		first, err := b.try(&ipam.Request{Holder: eth0("c8")})
 		if err != nil || first == "10.1.0.2" || first == "10.1.0.1" {
 			t.Fatal(first, err)
 		}

@@ -65,7 +65,7 @@ func (b *bed) try(req *ipam.Request) (string, error) {
 
 func (b *bed) add(id, want string) {
 	b.Helper()
-	if got, err := b.try(&ipam.Request{Owner: eth0(id)}); err != nil || got != want {
+	if got, err := b.try(&ipam.Request{Holder: eth0(id)}); err != nil || got != want {
 		b.Fatalf("%s got %s, %v; want %s", id, got, err, want)
 	}
 }
@@ -178,7 +178,7 @@ func TestUnlockedChangeWithinATransaction(t *testing.T) {
 	tx := b.begin(ipam.Write)
 	b.remove("10.1.0.2")
 	b.write("10.1.0.5", "foreign\r\neth0")
-	if _, err := ipam.Allocate(tx, &ipam.Request{Owner: eth0("c4"), Sets: b.sets}); err != nil {
+	if _, err := ipam.Allocate(tx, &ipam.Request{Holder: eth0("c4"), Sets: b.sets}); err != nil {
 		t.Fatal(err)
 	}
 	tx.Close()
@@ -196,7 +196,7 @@ func TestFullOnlyInTheIndex(t *testing.T) {
 	}
 	tx := b.begin(ipam.Write)
 	b.remove("10.1.0.3")
-	if _, err := ipam.Allocate(tx, &ipam.Request{Owner: eth0("c6"), Sets: b.sets}); err != nil {
+	if _, err := ipam.Allocate(tx, &ipam.Request{Holder: eth0("c6"), Sets: b.sets}); err != nil {
 		t.Fatal(err)
 	}
 	tx.Close()
@@ -241,7 +241,7 @@ func TestRefusedNames(t *testing.T) {
 	b := newBed(t, Set(t, "10.1.0.0/24"))
 	for _, o := range []ipam.Holder{{}, {ID: "c"}, {IfName: "eth0"}, {ID: "c\r\neth1", IfName: "eth0"}, {ID: "c", IfName: "e\n"},
 		{ID: "../c", IfName: "eth0"}, {ID: "c d", IfName: "eth0"}, {ID: "c", IfName: "\x00"}} {
-		if got, err := b.try(&ipam.Request{Owner: o}); err == nil {
+		if got, err := b.try(&ipam.Request{Holder: o}); err == nil {
 			t.Errorf("%q got %s", o, got)
 		}
 	}
@@ -265,7 +265,7 @@ func TestLockWaits(t *testing.T) {
 		defer close(done)
 		other := b.begin(ipam.Write)
 		defer other.Close()
-		if _, err := ipam.Allocate(other, &ipam.Request{Owner: eth0("c2"), Sets: b.sets}); err != nil {
+		if _, err := ipam.Allocate(other, &ipam.Request{Holder: eth0("c2"), Sets: b.sets}); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -297,7 +297,7 @@ func TestReadOnlyTouchesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx := b.begin(ipam.ReadOnly)
-	got, err := ipam.Allocate(tx, &ipam.Request{Owner: eth0("c9"), Sets: b.sets, Dry: true})
+	got, err := ipam.Allocate(tx, &ipam.Request{Holder: eth0("c9"), Sets: b.sets, Dry: true})
 	tx.Close()
 	if err != nil || got[0].Address.String() != "10.1.0.4/24" {
 		t.Error(got, err)

@@ -65,7 +65,7 @@ func (t *Tx) Close() {
 }
 
 func (t *Tx) reservation(e entry, o Holder) Reservation {
-	return Reservation{Addr: e.addr, Owner: o, EarlierBoot: t.store.Boot.before(e.boot, e.time()), Since: e.time()}
+	return Reservation{Addr: e.addr, Holder: o, EarlierBoot: t.store.Boot.before(e.boot, e.time()), Since: e.time()}
 }
 
 // Held returns the addresses of an owner, in any order. Held first looks for files that name the
@@ -161,9 +161,9 @@ func (t *Tx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
 	return t.index.free(first, last)
 }
 
-// Claim reserves an address by linking a complete file into the directory. Claim returns false if
+// Reserve reserves an address by linking a complete file into the directory. Reserve returns false if
 // another owner has the address; Free then no longer offers it. A torn file counts as free.
-func (t *Tx) Claim(o Holder, a netip.Addr) (bool, error) {
+func (t *Tx) Reserve(o Holder, a netip.Addr) (bool, error) {
 	if err := o.Validate(); err != nil {
 		return false, err
 	}
@@ -230,7 +230,7 @@ func (t *Tx) Renew(r Reservation) error {
 	return nil
 }
 
-// Release frees an address if r.Owner still holds it.
+// Release frees an address if r.Holder still holds it.
 func (t *Tx) Release(r Reservation) error {
 	if t.dir == nil {
 		return nil
@@ -244,7 +244,7 @@ func (t *Tx) Release(r Reservation) error {
 	if err != nil {
 		return err
 	}
-	if ownerOf(string(f.data)) != r.Owner {
+	if ownerOf(string(f.data)) != r.Holder {
 		t.suspect = true
 		return nil
 	}

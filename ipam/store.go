@@ -37,8 +37,8 @@ func (o Holder) Validate() error {
 
 // Reservation is one address and its owner.
 type Reservation struct {
-	Addr  netip.Addr
-	Owner Holder
+	Addr   netip.Addr
+	Holder Holder
 
 	// EarlierBoot means that the reservation was made before the last boot of the node. Its
 	// namespace cannot exist any more.

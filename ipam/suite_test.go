@@ -99,7 +99,7 @@ func (s *suite) add(req *ipam.Request) (addrs []string, err error) {
 
 func (s *suite) want(n int, addr string, sets ...ipam.RangeSet) {
 	s.Helper()
-	got, err := s.add(&ipam.Request{Owner: owner(n), Sets: sets})
+	got, err := s.add(&ipam.Request{Holder: owner(n), Sets: sets})
 	if err != nil || strings.Join(got, " ") != addr {
 		s.Fatalf("c%d got %v, %v, want %s", n, got, err, addr)
 	}
@@ -140,7 +140,7 @@ func fullAndReleased(s *suite) {
 	for n := 2; n <= 6; n++ {
 		s.want(n, fmt.Sprintf("10.1.0.%d", n), set)
 	}
-	req := &ipam.Request{Owner: owner(7), Sets: []ipam.RangeSet{set}}
+	req := &ipam.Request{Holder: owner(7), Sets: []ipam.RangeSet{set}}
 	s.fails(req, "failed to allocate for range 0: no IP addresses available in range set: 10.1.0.1-10.1.0.6")
 	if _, err := s.add(req); !errors.Is(err, ipam.ErrExhausted) {
 		s.Fatalf("%v is not ErrExhausted", err)
@@ -163,7 +163,7 @@ func wraps(s *suite) {
 func allOrNothing(s *suite) {
 	a, b := Set(s, "10.1.0.0/24"), Set(s, "10.2.0.0/30")
 	s.want(1, "10.2.0.2", b)
-	s.fails(&ipam.Request{Owner: owner(2), Sets: []ipam.RangeSet{a, b}},
+	s.fails(&ipam.Request{Holder: owner(2), Sets: []ipam.RangeSet{a, b}},
 		"failed to allocate for range 1: no IP addresses available in range set: 10.2.0.1-10.2.0.2")
 	if left := s.release(2); left != nil {
 		s.Fatalf("left %v", left)
@@ -173,7 +173,7 @@ func allOrNothing(s *suite) {
 func requested(s *suite) {
 	a, b := Set(s, "10.1.0.0/24"), Set(s, "10.2.0.0/24")
 	ask := func(n int, addrs ...string) *ipam.Request {
-		req := &ipam.Request{Owner: owner(n), Sets: []ipam.RangeSet{a, b}}
+		req := &ipam.Request{Holder: owner(n), Sets: []ipam.RangeSet{a, b}}
 		for _, x := range addrs {
 			req.Requested = append(req.Requested, netip.MustParseAddr(x))
 		}
@@ -195,10 +195,10 @@ func requested(s *suite) {
 func duplicate(s *suite) {
 	set := Set(s, "10.1.0.0/24")
 	s.want(1, "10.1.0.2", set)
-	s.fails(&ipam.Request{Owner: owner(1), Sets: []ipam.RangeSet{set}},
+	s.fails(&ipam.Request{Holder: owner(1), Sets: []ipam.RangeSet{set}},
 		"failed to allocate for range 0: 10.1.0.2 has been allocated to c1, duplicate allocation is not allowed")
 	other := ipam.Holder{ID: "c1", IfName: "eth1"}
-	if got, err := s.add(&ipam.Request{Owner: other, Sets: []ipam.RangeSet{set}}); err != nil || got[0] != "10.1.0.3" {
+	if got, err := s.add(&ipam.Request{Holder: other, Sets: []ipam.RangeSet{set}}); err != nil || got[0] != "10.1.0.3" {
 		s.Fatal(got, err)
 	}
 }
@@ -206,8 +206,8 @@ func duplicate(s *suite) {
 func repeatedDead(s *suite) {
 	set := Set(s, "10.1.0.0/24")
 	s.want(1, "10.1.0.2", set)
-	gone := func(r ipam.Reservation) bool { return r.Owner == owner(1) }
-	req := &ipam.Request{Owner: owner(1), Sets: []ipam.RangeSet{set}, Gone: gone}
+	gone := func(r ipam.Reservation) bool { return r.Holder == owner(1) }
+	req := &ipam.Request{Holder: owner(1), Sets: []ipam.RangeSet{set}, Gone: gone}
 	for range 2 {
 		if got, err := s.add(req); err != nil || got[0] != "10.1.0.2" {
 			s.Fatal(got, err)
@@ -243,7 +243,7 @@ func collect(s *suite) {
 			s.Fatal(dead, err)
 		}
 		left, err := tx.List(false)
-		if err != nil || len(left) != 2 || left[0].Owner != owner(3) || left[1].Owner != owner(7) {
+		if err != nil || len(left) != 2 || left[0].Holder != owner(3) || left[1].Holder != owner(7) {
 			s.Fatal(left, err)
 		}
 	})
@@ -251,7 +251,7 @@ func collect(s *suite) {
 
 func dry(s *suite) {
 	set := Set(s, "10.1.0.0/30")
-	req := &ipam.Request{Owner: owner(1), Sets: []ipam.RangeSet{set}, Dry: true}
+	req := &ipam.Request{Holder: owner(1), Sets: []ipam.RangeSet{set}, Dry: true}
 	for range 2 {
 		tx, err := s.store.Begin(context.Background(), ipam.ReadOnly)
 		if err != nil {
@@ -299,7 +299,7 @@ func manyCallers(s *suite) {
 	var wg sync.WaitGroup
 	for n := range 64 {
 		wg.Go(func() {
-			got, err := s.add(&ipam.Request{Owner: owner(n), Sets: []ipam.RangeSet{set}})
+			got, err := s.add(&ipam.Request{Holder: owner(n), Sets: []ipam.RangeSet{set}})
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || seen[got[0]] {

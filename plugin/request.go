@@ -227,11 +227,11 @@ func (r *Request) parsePrev() error {
 // ok is false and keep always returns true.
 func (r *Request) Valid() (keep func(containerID, ifName string) bool, ok bool) {
 	list, ok := r.Head.Valid()
-	set := make(map[spec.Attachment]bool, len(list))
+	set := make(map[spec.AttachmentKey]bool, len(list))
 	for _, a := range list {
 		set[a] = true
 	}
-	return func(id, ifName string) bool { return !ok || set[spec.Attachment{ContainerID: id, IfName: ifName}] }, ok
+	return func(id, ifName string) bool { return !ok || set[spec.AttachmentKey{ContainerID: id, IfName: ifName}] }, ok
 }
 
 // Listed returns the time at which a GC's list of valid attachments was begun, by the clock

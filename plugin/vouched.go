@@ -58,7 +58,7 @@ func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf
 // namespace, whichever runtime made them. vouched skips a record that cannot be decoded. A
 // record that cannot be read is an error, because GC removes every attachment that is left
 // out.
-func vouched(p paths.Paths, network string) (valid []spec.Attachment, err error) {
+func vouched(p paths.Paths, network string) (valid []spec.AttachmentKey, err error) {
 	if _, err := os.Lstat(p.Holds()); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // the driver has never run
 	}
@@ -75,7 +75,7 @@ func vouched(p paths.Paths, network string) (valid []spec.Attachment, err error)
 	}
 	for _, n := range notes {
 		if held[n.ContainerID] {
-			valid = append(valid, n.Attachment)
+			valid = append(valid, n.AttachmentKey)
 		}
 	}
 	return valid, nil
@@ -85,7 +85,7 @@ func vouched(p paths.Paths, network string) (valid []spec.Attachment, err error)
 // because that package links the firewall and the kernel's protocols, which a plugin made with
 // the SDK does not need.
 type note struct {
-	spec.Attachment
+	spec.AttachmentKey
 	NetNS string     `json:"netns"`
 	Mark  *life.Mark `json:"netnsMark"`
 }
@@ -112,7 +112,7 @@ func notesOf(runDir, network string) (notes []note, err error) {
 	return notes, nil
 }
 
-func withValid(config []byte, valid []spec.Attachment) ([]byte, error) {
+func withValid(config []byte, valid []spec.AttachmentKey) ([]byte, error) {
 	var conf map[string]json.RawMessage
 	if err := json.Unmarshal(config, &conf); err != nil {
 		return nil, err

@@ -101,8 +101,8 @@ func TestArgs(t *testing.T) {
 }
 
 func TestConf(t *testing.T) {
-	a := spec.Attachment{ContainerID: "c", IfName: "e"}
-	for data, want := range map[string][]spec.Attachment{
+	a := spec.AttachmentKey{ContainerID: "c", IfName: "e"}
+	for data, want := range map[string][]spec.AttachmentKey{
 		`{"cni.dev/valid-attachments":[{"containerID":"c","ifname":"e"}]}`:                          {a},
 		`{"cni.dev/attachments":[{"containerID":"c","ifname":"e"}]}`:                                {a},
 		`{"cni.dev/attachments":[],"cni.dev/valid-attachments":[{"containerID":"c","ifname":"e"}]}`: {a},

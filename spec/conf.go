@@ -23,19 +23,19 @@ type Conf struct {
 	// ValidAttachments lists the attachments that a GC must keep. The text of 1.1.0 calls the key
 	// cni.dev/attachments; the main branch of the specification renamed it. We write and read
 	// both keys.
-	ValidAttachments attachments `json:"cni.dev/valid-attachments"`
-	OldAttachments   attachments `json:"cni.dev/attachments"`
+	ValidAttachments validAttachments `json:"cni.dev/valid-attachments"`
+	OldAttachments   validAttachments `json:"cni.dev/attachments"`
 }
 
-// attachments is a list that may be absent. null counts as an empty list, because libcni
+// validAttachments is a list that may be absent. null counts as an empty list, because libcni
 // writes null for a runtime that has no container left.
-type attachments struct {
-	list  []Attachment
+type validAttachments struct {
+	list  []AttachmentKey
 	named bool
 }
 
 // UnmarshalJSON is called for null too.
-func (a *attachments) UnmarshalJSON(data []byte) error {
+func (a *validAttachments) UnmarshalJSON(data []byte) error {
 	a.named = true
 	return json.Unmarshal(data, &a.list)
 }
@@ -54,7 +54,7 @@ func ParseConf(data []byte) (*Conf, error) {
 
 // Valid returns the attachments that a GC must keep. ok is false if the request has no list;
 // then the GC must not remove everything.
-func (c *Conf) Valid() (valid []Attachment, ok bool) {
+func (c *Conf) Valid() (valid []AttachmentKey, ok bool) {
 	if c.ValidAttachments.named {
 		return c.ValidAttachments.list, true
 	}

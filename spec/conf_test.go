@@ -12,15 +12,15 @@ import (
 // TestValid distinguishes an empty list, which libcni writes as null, from a request
 // without a list, which must not remove anything.
 func TestValid(t *testing.T) {
-	one := []Attachment{{ContainerID: "c", IfName: "eth0"}}
+	one := []AttachmentKey{{ContainerID: "c", IfName: "eth0"}}
 	for _, c := range []struct {
 		conf string
-		want []Attachment
+		want []AttachmentKey
 		ok   bool
 	}{
 		{`{}`, nil, false},
 		{`{"cni.dev/valid-attachments": null, "cni.dev/attachments": null}`, nil, true},
-		{`{"cni.dev/valid-attachments": []}`, []Attachment{}, true},
+		{`{"cni.dev/valid-attachments": []}`, []AttachmentKey{}, true},
 		{`{"cni.dev/valid-attachments": [{"containerID": "c", "ifname": "eth0"}]}`, one, true},
 		{`{"cni.dev/attachments": [{"containerID": "c", "ifname": "eth0"}]}`, one, true},
 		{`{"cni.dev/valid-attachments": null, "cni.dev/attachments": [{"containerID": "c", "ifname": "eth0"}]}`, nil, true},

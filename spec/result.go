@@ -83,8 +83,8 @@ func (r *Result) Clone() *Result {
 	return out
 }
 
-// Attachment names one attachment within a network.
-type Attachment struct {
+// AttachmentKey names one attachment within a network.
+type AttachmentKey struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifname"`
 }

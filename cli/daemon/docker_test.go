@@ -36,7 +36,7 @@ func TestDockerServes(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- c.Execute(nil) }()
-	client, err := cnm.NewClient(cnm.Endpoint{URL: "unix://" + c.Socket}, cnm.ClientOptions{Patience: 10 * time.Second})
+	client, err := cnm.NewClient(cnm.DriverAddr{URL: "unix://" + c.Socket}, cnm.ClientOptions{Patience: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

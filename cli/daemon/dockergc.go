@@ -87,7 +87,7 @@ func (c *dockerCommand) collectLocally() (*docker.Collected, error) {
 }
 
 func (c *dockerCommand) collectInDriver() (*docker.Collected, error) {
-	client, err := cnm.NewClient(cnm.Endpoint{Name: "patchbayd docker", URL: "unix://" + c.Socket}, cnm.ClientOptions{Timeout: 2 * c.Timeout, Patience: gcTime})
+	client, err := cnm.NewClient(cnm.DriverAddr{Name: "patchbayd docker", URL: "unix://" + c.Socket}, cnm.ClientOptions{Timeout: 2 * c.Timeout, Patience: gcTime})
 	if err != nil {
 		return nil, err
 	}

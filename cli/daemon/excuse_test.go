@@ -98,7 +98,7 @@ func socketActivated(t *testing.T, dir, args string) *cnm.Client {
 		_ = f.Close()
 		_ = l.Close()
 	})
-	client, err := cnm.NewClient(cnm.Endpoint{URL: "unix://" + path}, cnm.ClientOptions{Timeout: 20 * time.Second})
+	client, err := cnm.NewClient(cnm.DriverAddr{URL: "unix://" + path}, cnm.ClientOptions{Timeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func TestDriverWaitsForGC(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	go func() { served <- command().Execute(nil) }()
-	client, err := cnm.NewClient(cnm.Endpoint{URL: "unix://" + filepath.Join(dir, "patchbay.sock")}, cnm.ClientOptions{Patience: 30 * time.Second})
+	client, err := cnm.NewClient(cnm.DriverAddr{URL: "unix://" + filepath.Join(dir, "patchbay.sock")}, cnm.ClientOptions{Patience: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

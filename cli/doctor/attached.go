@@ -27,9 +27,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Attachment is one attachment of this node. Result and Config are nil if no runtime has cached
+// Attached is one attachment of this node. Result and Config are nil if no runtime has cached
 // them.
-type Attachment struct {
+type Attached struct {
 	chain.Cached
 	Records []*record.Record
 
@@ -38,7 +38,7 @@ type Attachment struct {
 
 // Name names the attachment in messages. If the container's id was derived from the namespace's
 // path, as cnitool does, it uses that path instead of the id.
-func (a *Attachment) Name() string {
+func (a *Attached) Name() string {
 	name := a.Network + "/" + a.ContainerID
 	if strings.HasPrefix(a.ContainerID, "cnitool-") && a.NetNS != "" {
 		name = a.Network + "/" + filepath.Base(a.NetNS)
@@ -53,7 +53,7 @@ func (a *Attachment) Name() string {
 }
 
 // pod returns the Kubernetes pod of the attachment, from the cached result or a record.
-func (a *Attachment) pod() string {
+func (a *Attached) pod() string {
 	pod := a.Pod()
 	for _, r := range a.Records {
 		pod = cmp.Or(pod, r.Pod)
@@ -62,12 +62,12 @@ func (a *Attachment) pod() string {
 }
 
 // Owner is the key that marks every object of the attachment.
-func (a *Attachment) Owner() owner.Key { return owner.Of(a.Network, a.ContainerID, a.IfName) }
+func (a *Attached) Owner() owner.Key { return owner.Of(a.Network, a.ContainerID, a.IfName) }
 
 // Uncached reports whether the result of the ADD is lost. Before it says so, it searches the
 // directories of runtimes that cache results outside the usual one, such as Multus and
 // patchbayd docker.
-func (a *Attachment) Uncached(p paths.Paths) bool {
+func (a *Attached) Uncached(p paths.Paths) bool {
 	if a.Result != nil {
 		return false
 	}
@@ -109,15 +109,15 @@ func NewLook(k *kernel.Kernel, proc string) *Look {
 
 // List merges cached results and records by network and container. If files cannot be read, it
 // returns an error together with the attachments it could read.
-func (l *Look) List(rt *chain.Runtime) ([]*Attachment, error) {
+func (l *Look) List(rt *chain.Runtime) ([]*Attached, error) {
 	cached, cerr := rt.Attachments("")
 	records, rerr := l.kernel.Records.List("")
-	all := make(map[owner.Key]*Attachment)
-	var list []*Attachment
-	add := func(c chain.Cached) *Attachment {
+	all := make(map[owner.Key]*Attached)
+	var list []*Attached
+	add := func(c chain.Cached) *Attached {
 		key := owner.Of(c.Network, c.ContainerID, c.IfName)
 		if all[key] == nil {
-			all[key] = &Attachment{Cached: c, proc: l.proc}
+			all[key] = &Attached{Cached: c, proc: l.proc}
 			list = append(list, all[key])
 		}
 		return all[key]
@@ -130,12 +130,12 @@ func (l *Look) List(rt *chain.Runtime) ([]*Attachment, error) {
 		a.NetNS = cmp.Or(a.NetNS, r.NetNS)
 		a.Records = append(a.Records, r)
 	}
-	order.By(list, func(x, y *Attachment) int { return cmp.Compare(x.Name(), y.Name()) })
+	order.By(list, func(x, y *Attached) int { return cmp.Compare(x.Name(), y.Name()) })
 	return list, errors.Join(cerr, rerr)
 }
 
 // Gone reports whether the attachment's namespace certainly no longer exists.
-func (a *Attachment) Gone() bool {
+func (a *Attached) Gone() bool {
 	if a.NetNS == "" {
 		return false
 	}
@@ -151,7 +151,7 @@ func (a *Attachment) Gone() bool {
 
 // Compare returns what links and Firewall find, and differences in our firewall table as a
 // whole.
-func (l *Look) Compare(ctx context.Context, a *Attachment) (*netstate.Differences, error) {
+func (l *Look) Compare(ctx context.Context, a *Attached) (*netstate.Differences, error) {
 	other, err := l.links(ctx, a)
 	lost, ferr := l.Firewall(ctx, a)
 	d := &netstate.Differences{Lost: lost, Other: other}
@@ -165,7 +165,7 @@ func (l *Look) Compare(ctx context.Context, a *Attachment) (*netstate.Difference
 
 // Unrecorded reports whether the host's interface of an attachment carries our mark but no
 // record exists. Then the records were lost, perhaps with all of /run/patchbay.
-func (l *Look) Unrecorded(a *Attachment) bool {
+func (l *Look) Unrecorded(a *Attached) bool {
 	if a.Result == nil || len(a.Records) > 0 {
 		return false
 	}
@@ -185,7 +185,7 @@ func (l *Look) Unrecorded(a *Attachment) bool {
 
 // Firewall returns the missing elements that the attachment's records, and the shared facts
 // they name, list.
-func (l *Look) Firewall(ctx context.Context, a *Attachment) (lost []netstate.Lost, err error) {
+func (l *Look) Firewall(ctx context.Context, a *Attached) (lost []netstate.Lost, err error) {
 	env := &netstate.Env{NFT: l.kernel.NFT}
 	for _, r := range a.Records {
 		for _, e := range r.Elements {
@@ -218,7 +218,7 @@ func (l *Look) fact(ctx context.Context, env *netstate.Env, name string) ([]nets
 	if _, asked := l.lost[name]; asked || !ok {
 		return l.lost[name], nil
 	}
-	lost, err := netstate.Fact{Fact: f}.Lost(ctx, env)
+	lost, err := netstate.HeldFact{Fact: f}.Lost(ctx, env)
 	if err == nil {
 		l.lost[name] = lost
 	}
@@ -227,7 +227,7 @@ func (l *Look) fact(ctx context.Context, env *netstate.Env, name string) ([]nets
 
 // links compares the host's links with the records. If a result is cached, it also compares the
 // container's interface with the addresses and routes in it.
-func (l *Look) links(ctx context.Context, a *Attachment) (diffs []string, err error) {
+func (l *Look) links(ctx context.Context, a *Attached) (diffs []string, err error) {
 	host, err := l.kernel.Host()
 	if err != nil {
 		return nil, err
@@ -255,7 +255,7 @@ func (l *Look) links(ctx context.Context, a *Attachment) (diffs []string, err er
 
 // hostLinks returns the names of the host's links that this attachment's records list, sorted
 // and each once. Without a record it returns none: a bridge in the result may belong to others.
-func (a *Attachment) hostLinks() (names []string) {
+func (a *Attached) hostLinks() (names []string) {
 	for _, r := range a.Records {
 		names = append(names, r.Links...)
 	}
@@ -265,7 +265,7 @@ func (a *Attachment) hostLinks() (names []string) {
 
 // compareInside compares the container's interface with the cached result, if the result says
 // that this interface is in this namespace.
-func (a *Attachment) compareInside(ctx context.Context, env *netstate.Env) (diffs []string, err error) {
+func (a *Attached) compareInside(ctx context.Context, env *netstate.Env) (diffs []string, err error) {
 	at := slices.IndexFunc(a.Result.Interfaces, func(i spec.Interface) bool { return i.Name == a.IfName && i.Sandbox == a.NetNS })
 	if at < 0 {
 		return nil, nil

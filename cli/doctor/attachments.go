@@ -22,7 +22,7 @@ const mostNamed = 3
 
 // standing returns the attachments of this node whose namespace exists. The check of leftovers
 // covers the others.
-func (n *Node) standing() (look *Look, list []*Attachment, err error) {
+func (n *Node) standing() (look *Look, list []*Attached, err error) {
 	look = NewLook(n.Kernel, n.Paths.Proc)
 	all, err := look.List(n.Runtime)
 	for _, a := range all {
@@ -94,7 +94,7 @@ func brokenFiles(err error) (broken []error, others error) {
 
 // ask runs our plugins' CHECK once per attachment, and returns the differences it found. If no
 // runtime has cached the configuration, it returns none.
-func (n *Node) ask(ctx context.Context, a *Attachment) *netstate.Differences {
+func (n *Node) ask(ctx context.Context, a *Attached) *netstate.Differences {
 	key := a.Owner()
 	if d := n.asked[key]; d != nil {
 		return d
@@ -138,7 +138,7 @@ type lacks struct {
 	counts map[string]int
 }
 
-func (l *lacks) add(a *Attachment, lost []netstate.Lost) {
+func (l *lacks) add(a *Attached, lost []netstate.Lost) {
 	if len(lost) == 0 {
 		return
 	}

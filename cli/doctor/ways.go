@@ -141,7 +141,7 @@ func (n *Node) oneWay(found []Finding, what, network string, from, to net.IP, in
 
 // misled reports permanent neighbour entries on a bridge that give a container's address
 // another MAC address than the container's. The kernel never corrects such an entry.
-func misled(a *Attachment, entries []netlink.Neigh, bridge string) (found []Finding) {
+func misled(a *Attached, entries []netlink.Neigh, bridge string) (found []Finding) {
 	for _, ip := range a.Result.IPs {
 		in := a.Result.Of(ip)
 		for i := range entries {

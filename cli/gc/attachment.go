@@ -25,9 +25,9 @@ type Object struct {
 	Name string `json:"name"`
 }
 
-// Attachment holds everything that gc found of one attachment, and whether gc judges it dead. A
+// Candidate holds everything that gc found of one attachment, and whether gc judges it dead. A
 // stray object is also an Attachment, without names and owner.
-type Attachment struct {
+type Candidate struct {
 	Network     string    `json:"network,omitempty"`
 	ContainerID string    `json:"containerID,omitempty"`
 	IfName      string    `json:"ifname,omitempty"`
@@ -70,14 +70,14 @@ type kept struct {
 
 // onlyRules reports whether only firewall elements are left of an attachment: no record,
 // result, reserved address, link or file.
-func (a *Attachment) onlyRules() bool {
+func (a *Candidate) onlyRules() bool {
 	known := len(a.records) + len(a.pools) + len(a.links) + len(a.files)
 	return len(a.elements) > 0 && known == 0 && a.cached == nil
 }
 
 // onlyTorn reports whether nothing is left of the attachment but truncated records of our
 // plugins.
-func (a *Attachment) onlyTorn() bool {
+func (a *Candidate) onlyTorn() bool {
 	readable := func(k kept) bool { return !k.torn || k.driver }
 	return a.ContainerID == "" && len(a.records) > 0 && len(a.records) == len(a.Objects) && !slices.ContainsFunc(a.records, readable)
 }
@@ -95,7 +95,7 @@ type link struct {
 }
 
 // addObject adds an object of the attachment.
-func (a *Attachment) addObject(kind, name string, inKernel bool) {
+func (a *Candidate) addObject(kind, name string, inKernel bool) {
 	o := Object{kind, name}
 	if slices.Contains(a.Objects, o) {
 		return
@@ -108,7 +108,7 @@ func (a *Attachment) addObject(kind, name string, inKernel bool) {
 
 // at adds a path of the attachment's namespace. mark identifies the namespace, if a record has
 // it.
-func (a *Attachment) at(path string, mark *life.Mark) {
+func (a *Candidate) at(path string, mark *life.Mark) {
 	if path == "" {
 		return
 	}
@@ -125,7 +125,7 @@ func (a *Attachment) at(path string, mark *life.Mark) {
 
 // marksOf returns the marks that records have for a namespace. It returns a single nil if there
 // are none.
-func (a *Attachment) marksOf(path string) []*life.Mark {
+func (a *Candidate) marksOf(path string) []*life.Mark {
 	if len(a.marks[path]) == 0 {
 		return []*life.Mark{nil}
 	}
@@ -133,20 +133,20 @@ func (a *Attachment) marksOf(path string) []*life.Mark {
 }
 
 // seen sets the attachment's age to that of its youngest trace.
-func (a *Attachment) seen(t time.Time) {
+func (a *Candidate) seen(t time.Time) {
 	if t.After(a.Since) {
 		a.Since = t
 	}
 }
 
-func (a *Attachment) addr(addr netip.Addr) {
+func (a *Candidate) addr(addr netip.Addr) {
 	if addr = addr.Unmap(); addr.IsValid() && !slices.Contains(a.Addrs, addr) {
 		a.Addrs = append(a.Addrs, addr)
 	}
 }
 
 // Name returns a name of the attachment for messages.
-func (a *Attachment) Name() string {
+func (a *Candidate) Name() string {
 	switch {
 	case a.Stray():
 		return a.Objects[0].Kind + " " + a.Objects[0].Name
@@ -161,10 +161,10 @@ func (a *Attachment) Name() string {
 }
 
 // Stray reports whether this is a single object that belongs to no known attachment.
-func (a *Attachment) Stray() bool { return a.Owner == "" }
+func (a *Candidate) Stray() bool { return a.Owner == "" }
 
 // Fix returns what the operator can do, or "" if gc has no advice.
-func (a *Attachment) Fix() string {
+func (a *Candidate) Fix() string {
 	if a.State == Dead {
 		return "patchbay gc --apply"
 	}
@@ -172,7 +172,7 @@ func (a *Attachment) Fix() string {
 }
 
 // Reason returns why gc judged as it did, and what to do.
-func (a *Attachment) Reason() string {
+func (a *Candidate) Reason() string {
 	if a.fix == "" {
 		return a.Why
 	}
@@ -180,7 +180,7 @@ func (a *Attachment) Reason() string {
 }
 
 // Links returns the names of the attachment's links on the host.
-func (a *Attachment) Links() (names []string) {
+func (a *Candidate) Links() (names []string) {
 	for _, l := range a.links {
 		names = append(names, l.name)
 	}
@@ -189,6 +189,6 @@ func (a *Attachment) Links() (names []string) {
 
 // inIPTables returns the attachment's names in the form that the reference plugins use in their
 // rules.
-func (a *Attachment) inIPTables() iptnft.Attachment {
-	return iptnft.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
+func (a *Candidate) inIPTables() iptnft.Names {
+	return iptnft.Names{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
 }

@@ -32,7 +32,7 @@ import (
 func (c *collector) readRecords(dir *record.Dir, ofDrivers bool) {
 	records, torn, err := dir.Scan("")
 	c.fail(err)
-	keep := func(a *Attachment, o owner.Key, plugin string, torn bool) {
+	keep := func(a *Candidate, o owner.Key, plugin string, torn bool) {
 		path := filepath.Join(dir.Path, "attachments", a.Network, string(o)+"."+plugin)
 		a.records = append(a.records, kept{plugin, path, torn, ofDrivers})
 		a.seen(mtime(path))
@@ -64,7 +64,7 @@ func (c *collector) readRecords(dir *record.Dir, ofDrivers bool) {
 }
 
 // attached adds what a record of patchbay-cnm says about the attachment.
-func (a *Attachment) attached(d *record.Driver, plugin string) {
+func (a *Candidate) attached(d *record.Driver, plugin string) {
 	a.addObject("record", fmt.Sprintf("%s (driver %s)", plugin, d), false)
 	for _, p := range d.Prefixes() {
 		a.addr(p.Addr())
@@ -76,7 +76,7 @@ func (a *Attachment) attached(d *record.Driver, plugin string) {
 
 // tornOwner returns the attachment that a truncated record belongs to. It takes the names from
 // the record's path.
-func (c *collector) tornOwner(t record.Torn) *Attachment {
+func (c *collector) tornOwner(t record.Torn) *Candidate {
 	id, ifName := kernel.Names(c.Paths, t.Network, t.Owner, nil)
 	a := c.owned(t.Owner)
 	a.Network = t.Network
@@ -159,10 +159,10 @@ func (c *collector) readPool(ctx context.Context, p pool) error {
 		return err
 	}
 	for _, r := range list {
-		if spec.ValidateContainerID(r.Owner.ID) != nil {
+		if spec.ValidateContainerID(r.Holder.ID) != nil {
 			continue // an operator has reserved the address
 		}
-		a := c.get(p.network, r.Owner.ID, r.Owner.IfName)
+		a := c.get(p.network, r.Holder.ID, r.Holder.IfName)
 		if !slices.Contains(a.pools, p) {
 			a.pools = append(a.pools, p)
 		}
@@ -229,7 +229,7 @@ func (c *collector) readDriver() {
 }
 
 // addFiles finds the files that plugins name after the container's id and the interface.
-func (c *collector) addFiles(a *Attachment) {
+func (c *collector) addFiles(a *Candidate) {
 	if a.ContainerID == "" || a.IfName == "" {
 		return
 	}

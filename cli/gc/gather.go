@@ -29,7 +29,7 @@ type evidence struct {
 	k    *kernel.Kernel
 	boot ipam.Boot
 
-	all map[owner.Key]*Attachment
+	all map[owner.Key]*Candidate
 
 	links      []netlink.Link // all links of the host
 	ofNetworks []nft.Element  // elements that belong to a network, not to an attachment
@@ -43,8 +43,8 @@ type evidence struct {
 // gather reads the kernel's objects before the files. An ADD writes its record before it makes
 // objects, and a DEL removes the record last. So if an object has no record here, the record
 // was lost.
-func (c *collector) gather(ctx context.Context) []*Attachment {
-	c.all = make(map[owner.Key]*Attachment)
+func (c *collector) gather(ctx context.Context) []*Candidate {
+	c.all = make(map[owner.Key]*Candidate)
 	elems, err := c.k.OwnedElements()
 	c.fail(err)
 	c.ofNetworks, err = c.k.NFT.OfNetworks()
@@ -74,7 +74,7 @@ func (c *collector) gather(ctx context.Context) []*Attachment {
 		c.inherit(a)
 	}
 	list := slices.Collect(maps.Values(c.all))
-	order.By(list, func(x, y *Attachment) int { return strings.Compare(x.Name(), y.Name()) })
+	order.By(list, func(x, y *Candidate) int { return strings.Compare(x.Name(), y.Name()) })
 	return list
 }
 
@@ -86,21 +86,21 @@ func (ev *evidence) fail(err error) {
 
 // get returns the attachment with these names. Old address files and comments in iptables have
 // no interface name: what they name becomes an attachment of its own, with an empty ifName.
-func (ev *evidence) get(network, id, ifName string) *Attachment {
+func (ev *evidence) get(network, id, ifName string) *Candidate {
 	a := ev.owned(owner.Of(network, id, ifName))
 	a.Network, a.ContainerID, a.IfName = network, id, ifName
 	return a
 }
 
-func (ev *evidence) owned(o owner.Key) *Attachment {
+func (ev *evidence) owned(o owner.Key) *Candidate {
 	if ev.all[o] == nil {
-		ev.all[o] = &Attachment{Owner: o, Objects: []Object{}}
+		ev.all[o] = &Candidate{Owner: o, Objects: []Object{}}
 	}
 	return ev.all[o]
 }
 
 // any reports whether fits returns true for some attachment.
-func (ev *evidence) any(fits func(*Attachment) bool) bool {
+func (ev *evidence) any(fits func(*Candidate) bool) bool {
 	for _, a := range ev.all {
 		if fits(a) {
 			return true
@@ -150,7 +150,7 @@ func (ev *evidence) addAccepted(comments []string) {
 }
 
 // namedBy takes the attachment's names from a comment, unless the comment is truncated.
-func (a *Attachment) namedBy(comment string) {
+func (a *Candidate) namedBy(comment string) {
 	_, rest, _ := strings.Cut(comment, " ")
 	parts := strings.Split(rest, "/")
 	if a.ContainerID == "" && len(parts) == 3 && owner.Of(parts[0], parts[1], parts[2]) == a.Owner {
@@ -163,7 +163,7 @@ func (a *Attachment) namedBy(comment string) {
 func (ev *evidence) addLinks() {
 	for _, l := range ev.links {
 		at := l.Attrs()
-		var a *Attachment
+		var a *Candidate
 		if o, marked := owner.FromAlias(at.Alias); marked {
 			a = ev.owned(o)
 		} else if at.Alias == "" && isOurKind(l) {
@@ -183,7 +183,7 @@ func isOurKind(l netlink.Link) bool {
 // namedIn finds the attachment of a link that the reference plugins made. A veth must have both
 // the name and the MAC address in a cached result, because names are used again. The name of an
 // ifb is a hash of network and container, so it needs no result.
-func (ev *evidence) namedIn(l netlink.Link) *Attachment {
+func (ev *evidence) namedIn(l netlink.Link) *Candidate {
 	name, mac := l.Attrs().Name, l.Attrs().HardwareAddr.String()
 	for _, a := range ev.all {
 		if l.Type() == "ifb" && name == kernel.ReferenceIFB(a.Network, a.ContainerID) {
@@ -217,7 +217,7 @@ func (ev *evidence) readReference() {
 	named, err := iptnft.Named(ev.k.NFT)
 	ev.fail(err)
 	for _, n := range named {
-		known := ev.any(func(a *Attachment) bool { // comments in iptables omit the interface name
+		known := ev.any(func(a *Candidate) bool { // comments in iptables omit the interface name
 			return a.Network == n.Network && a.ContainerID == n.ContainerID && (n.IfName == "" || n.IfName == a.IfName)
 		})
 		if !known {
@@ -231,12 +231,12 @@ func (ev *evidence) readReference() {
 	}
 }
 
-func leftovers(a *Attachment) nft.Extra { return iptnft.Leftovers(a.inIPTables(), a.Addrs) }
+func leftovers(a *Candidate) nft.Extra { return iptnft.Leftovers(a.inIPTables(), a.Addrs) }
 
 // inherit handles traces without an interface name, which come from old address files and from
 // rules of iptables. They get the namespaces and the age of the container's other attachments
 // on the network, so gc judges both alike.
-func (ev *evidence) inherit(a *Attachment) {
+func (ev *evidence) inherit(a *Candidate) {
 	if a.IfName != "" || a.ContainerID == "" {
 		return
 	}

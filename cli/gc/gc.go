@@ -46,16 +46,16 @@ const (
 
 // Report lists what gc found. With Options.Apply it also says what gc removed.
 type Report struct {
-	Attachments []*Attachment // those that are dead or unsure
-	Stray       []*Attachment // single objects that belong to no known attachment
+	Attachments []*Candidate // those that are dead or unsure
+	Stray       []*Candidate // single objects that belong to no known attachment
 	Legacy      *Legacy
 	Alive       int // the number of attachments that are alive
 
-	alive []*Attachment
+	alive []*Candidate
 }
 
 // All returns the attachments and the stray objects in one list.
-func (r *Report) All() []*Attachment { return slices.Concat(r.Attachments, r.Stray) }
+func (r *Report) All() []*Candidate { return slices.Concat(r.Attachments, r.Stray) }
 
 // Dead counts the dead attachments and stray objects that are still there.
 func (r *Report) Dead() (n int) {
@@ -103,7 +103,7 @@ type collector struct {
 	evidence
 	seen  *seen
 	world *world
-	stray []*Attachment
+	stray []*Candidate
 }
 
 func newCollector(o Options) *collector { return &collector{Options: o, seen: loadSeen(o.Paths.Run)} }
@@ -117,7 +117,7 @@ func (c *collector) look(ctx context.Context) (*Report, error) {
 	c.fail(err)
 	c.boot = boot
 	c.world = c.newWorld()
-	report := &Report{Attachments: []*Attachment{}}
+	report := &Report{Attachments: []*Candidate{}}
 	all := c.gather(ctx)
 	c.settle(ctx, all)
 	for _, a := range all {
@@ -131,7 +131,7 @@ func (c *collector) look(ctx context.Context) (*Report, error) {
 		}
 	}
 	report.Stray = c.strays()
-	report.Legacy, err = legacyRules(ctx, c.Paths.Proc, report.Attachments, func(a *Attachment) bool { return a.State == Dead })
+	report.Legacy, err = legacyRules(ctx, c.Paths.Proc, report.Attachments, func(a *Candidate) bool { return a.State == Dead })
 	c.fail(err)
 	return report, errors.Join(c.errs...)
 }
@@ -151,7 +151,7 @@ func (c *collector) apply(ctx context.Context, report *Report) error {
 	}
 	if report.Legacy != nil {
 		var err error // iptables-legacy keeps the rules of an attachment that could not be removed
-		report.Legacy, err = legacyRules(ctx, c.Paths.Proc, report.Attachments, func(a *Attachment) bool { return a.Removed })
+		report.Legacy, err = legacyRules(ctx, c.Paths.Proc, report.Attachments, func(a *Candidate) bool { return a.Removed })
 		errs = append(errs, err)
 	}
 	if report.Legacy != nil {
@@ -162,8 +162,8 @@ func (c *collector) apply(ctx context.Context, report *Report) error {
 
 // Judged lists the attachments of one network, including living ones.
 type Judged struct {
-	Attachments []*Attachment
-	Nameless    []*Attachment // attachments without a known network that are not dead; most are only a link
+	Attachments []*Candidate
+	Nameless    []*Candidate // attachments without a known network that are not dead; most are only a link
 
 	world *world
 }
@@ -188,8 +188,8 @@ func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
 
 // Lives judges a dead attachment again, from its cached result as it is now.
 func (j *Judged) Lives(c *chain.Cached) bool {
-	a := &Attachment{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Owner: owner.Of(c.Network, c.ContainerID, c.IfName)}
-	if i := slices.IndexFunc(j.Attachments, func(x *Attachment) bool { return x.Owner == a.Owner }); i >= 0 {
+	a := &Candidate{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Owner: owner.Of(c.Network, c.ContainerID, c.IfName)}
+	if i := slices.IndexFunc(j.Attachments, func(x *Candidate) bool { return x.Owner == a.Owner }); i >= 0 {
 		a = j.Attachments[i]
 	}
 	a.at(c.NetNS, nil)

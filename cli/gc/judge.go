@@ -35,10 +35,10 @@ type world struct {
 	seesAll   func() bool                   // whether this process can see all processes of the node
 	driver    func(containerID string) bool // whether `patchbayd docker` will detach the container
 	namespace func(path string, was *life.Mark) (life.State, string)
-	carries   func(*Attachment) (link string)              // a veth whose other end is up in another namespace
+	carries   func(*Candidate) (link string)               // a veth whose other end is up in another namespace
 	inUse     func([]netip.Addr) (where string, err error) // finds an existing namespace that has one of the addresses
 	marked    func(owner.Key) (where string, err error)    // finds an existing namespace that has a link with the owner's mark
-	firstSeen func(*Attachment) time.Time                  // when gc first saw an attachment whose objects have no date
+	firstSeen func(*Candidate) time.Time                   // when gc first saw an attachment whose objects have no date
 }
 
 // least is how long gc must have known an object that has no date. It is at least 10 seconds,
@@ -46,7 +46,7 @@ type world struct {
 func (w *world) least() time.Duration { return max(w.grace, 10*time.Second) }
 
 // judge decides from certain facts first, and then from likely ones.
-func (w *world) judge(a *Attachment) (State, string) {
+func (w *world) judge(a *Candidate) (State, string) {
 	state, reason := w.life(a)
 	if state == life.Alive && a.pendingDriver == "" {
 		return Alive, reason
@@ -95,7 +95,7 @@ func (w *world) judge(a *Attachment) (State, string) {
 const aheadOfClock = "it is dated %v ahead of the clock, so it may be younger than the grace period; --grace 0s ignores that"
 
 // earlier reports whether every trace of an attachment is older than the boot of the node.
-func (w *world) earlier(a *Attachment) bool {
+func (w *world) earlier(a *Candidate) bool {
 	return !a.Since.IsZero() && len(a.kernel) == 0 && a.Since.Before(w.boot)
 }
 
@@ -103,7 +103,7 @@ func (w *world) earlier(a *Attachment) bool {
 // them are gone, and Unsure if that is not certain for one. reason is "" if nothing names a
 // namespace. If the attachment's veth has a carrier, its other end is up in a namespace that
 // exists, so the state is Alive whatever the paths say.
-func (w *world) life(a *Attachment) (state life.State, reason string) {
+func (w *world) life(a *Candidate) (state life.State, reason string) {
 	for _, path := range a.NetNS {
 		for _, mark := range a.marksOf(path) {
 			s, why := w.namespace(path, mark)
@@ -124,7 +124,7 @@ func (w *world) life(a *Attachment) (state life.State, reason string) {
 // judgeElements judges an attachment of which only firewall elements are left. If one of them
 // is a masquerade, the attachment had a veth, which the kernel deletes with the namespace.
 // Otherwise the namespace may be one that this process cannot see.
-func (w *world) judgeElements(a *Attachment) (State, string) {
+func (w *world) judgeElements(a *Candidate) (State, string) {
 	const why = "only the firewall has a trace of it"
 	if !slices.ContainsFunc(a.elements, nft.Element.OfInterface) && !w.seesAll() {
 		return Unsure, why + ", and this process does not see all namespaces"
@@ -135,7 +135,7 @@ func (w *world) judgeElements(a *Attachment) (State, string) {
 // unused judges an attachment that seems dead but whose namespace is not known. Seeming dead is
 // not enough: the clock may have been set, or another runtime may own the container. So the
 // attachment is dead only if no namespace uses its addresses.
-func (w *world) unused(a *Attachment, taken string) (State, string) {
+func (w *world) unused(a *Candidate, taken string) (State, string) {
 	where, err := w.inUse(a.Addrs)
 	switch {
 	case err != nil:
@@ -153,7 +153,7 @@ func marks(plugin string) bool {
 }
 
 // judgeTorn judges an attachment of which only truncated records are left.
-func (w *world) judgeTorn(a *Attachment) (State, string) {
+func (w *world) judgeTorn(a *Candidate) (State, string) {
 	const why = "only a truncated record names it"
 	unmarked := slices.ContainsFunc(a.records, func(k kept) bool { return !marks(k.plugin) })
 	switch where, err := w.marked(a.Owner); {

@@ -21,8 +21,8 @@ import (
 )
 
 // torn is the evidence in a truncated record.
-func torn(plugin string, o owner.Key) Attachment {
-	return Attachment{
+func torn(plugin string, o owner.Key) Candidate {
+	return Candidate{
 		Owner: o, records: []kept{{plugin: plugin, path: "/run/" + string(o) + "." + plugin, torn: true}},
 		Objects: []Object{{"torn record", plugin}}, Since: time.Date(2026, 11, 21, 11, 0, 0, 0, time.UTC),
 	}
@@ -35,7 +35,7 @@ func TestJudge(t *testing.T) {
 	only := func(ids ...string) func(string) bool { return func(id string) bool { return slices.Contains(ids, id) } }
 	for _, tc := range []struct {
 		name   string
-		a      Attachment
+		a      Candidate
 		listed func(string) bool
 		inUse  string
 		err    error
@@ -43,53 +43,53 @@ func TestJudge(t *testing.T) {
 		want   State
 		why    string
 	}{
-		{name: "a namespace that exists", a: Attachment{NetNS: []string{"gone", "there"}, Since: old}, want: Alive},
-		{name: "a namespace that is gone", a: Attachment{NetNS: []string{"gone"}, Since: old}, want: Dead, why: "namespace gone is gone"},
-		{name: "hidden", a: Attachment{NetNS: []string{"gone", "hidden"}, Since: old}, want: Unsure, why: "hidden is no namespace here"},
-		{name: "hidden, not listed", a: Attachment{ContainerID: "c", NetNS: []string{"hidden"}, Since: old}, listed: only(), want: Unsure, why: "hidden is no namespace here"},
-		{name: "hidden, before the boot", a: Attachment{NetNS: []string{"hidden"}, Since: beforeBoot}, want: Dead, why: "booted"},
-		{name: "gone, but its pair carries", a: Attachment{NetNS: []string{"gone"}, Since: old, links: []link{{"veth1", 7}}}, want: Alive, why: "veth1 carries"},
-		{name: "unknown, but its pair carries", a: Attachment{Since: old, links: []link{{"veth1", 7}}}, want: Alive, why: "veth1 carries"},
-		{name: "pending, though its pair carries", a: Attachment{ContainerID: "c", Since: old, pendingDriver: "lab", links: []link{{"veth1", 7}}}, want: Dead},
+		{name: "a namespace that exists", a: Candidate{NetNS: []string{"gone", "there"}, Since: old}, want: Alive},
+		{name: "a namespace that is gone", a: Candidate{NetNS: []string{"gone"}, Since: old}, want: Dead, why: "namespace gone is gone"},
+		{name: "hidden", a: Candidate{NetNS: []string{"gone", "hidden"}, Since: old}, want: Unsure, why: "hidden is no namespace here"},
+		{name: "hidden, not listed", a: Candidate{ContainerID: "c", NetNS: []string{"hidden"}, Since: old}, listed: only(), want: Unsure, why: "hidden is no namespace here"},
+		{name: "hidden, before the boot", a: Candidate{NetNS: []string{"hidden"}, Since: beforeBoot}, want: Dead, why: "booted"},
+		{name: "gone, but its pair carries", a: Candidate{NetNS: []string{"gone"}, Since: old, links: []link{{"veth1", 7}}}, want: Alive, why: "veth1 carries"},
+		{name: "unknown, but its pair carries", a: Candidate{Since: old, links: []link{{"veth1", 7}}}, want: Alive, why: "veth1 carries"},
+		{name: "pending, though its pair carries", a: Candidate{ContainerID: "c", Since: old, pendingDriver: "lab", links: []link{{"veth1", 7}}}, want: Dead},
 		{
-			name: "another one at its path", a: Attachment{NetNS: []string{"there"}, Since: old, marks: map[string][]*life.Mark{"there": {{Ino: 2}}}},
+			name: "another one at its path", a: Candidate{NetNS: []string{"there"}, Since: old, marks: map[string][]*life.Mark{"there": {{Ino: 2}}}},
 			want: Dead, why: "is gone",
 		},
 		{
-			name: "it and an earlier one at its path", a: Attachment{NetNS: []string{"there"}, Since: old, marks: map[string][]*life.Mark{"there": {{Ino: 2}, {Ino: 1}}}},
+			name: "it and an earlier one at its path", a: Candidate{NetNS: []string{"there"}, Since: old, marks: map[string][]*life.Mark{"there": {{Ino: 2}, {Ino: 1}}}},
 			want: Alive,
 		},
-		{name: "gone, young", a: Attachment{NetNS: []string{"gone"}, Since: young}, want: Unsure, why: "1s old"},
-		{name: "gone, dated ahead of the clock", a: Attachment{NetNS: []string{"gone"}, Since: now.Add(72 * time.Hour)}, want: Unsure, why: "dated 72h0m0s ahead of the clock"},
-		{name: "gone, listed", a: Attachment{ContainerID: "c", NetNS: []string{"gone"}, Since: old}, listed: only("c"), want: Unsure, why: "lists"},
-		{name: "gone, not listed", a: Attachment{ContainerID: "c", NetNS: []string{"gone"}, Since: old}, listed: only("d"), want: Dead},
-		{name: "exists, not listed", a: Attachment{ContainerID: "c", NetNS: []string{"there"}, Since: old}, listed: only(), want: Alive},
-		{name: "unknown", a: Attachment{ContainerID: "c", Since: old}, want: Unsure, why: "--from"},
-		{name: "unknown, before the boot", a: Attachment{ContainerID: "c", Since: beforeBoot}, want: Dead, why: "booted"},
-		{name: "before the boot, in use", a: Attachment{ContainerID: "c", Since: beforeBoot}, inUse: "/proc/7/ns/net", want: Unsure, why: "booted, but its address is in use in /proc/7"},
-		{name: "before the boot, no view", a: Attachment{ContainerID: "c", Since: beforeBoot}, err: errors.New("no rights"), want: Unsure, why: "no rights"},
+		{name: "gone, young", a: Candidate{NetNS: []string{"gone"}, Since: young}, want: Unsure, why: "1s old"},
+		{name: "gone, dated ahead of the clock", a: Candidate{NetNS: []string{"gone"}, Since: now.Add(72 * time.Hour)}, want: Unsure, why: "dated 72h0m0s ahead of the clock"},
+		{name: "gone, listed", a: Candidate{ContainerID: "c", NetNS: []string{"gone"}, Since: old}, listed: only("c"), want: Unsure, why: "lists"},
+		{name: "gone, not listed", a: Candidate{ContainerID: "c", NetNS: []string{"gone"}, Since: old}, listed: only("d"), want: Dead},
+		{name: "exists, not listed", a: Candidate{ContainerID: "c", NetNS: []string{"there"}, Since: old}, listed: only(), want: Alive},
+		{name: "unknown", a: Candidate{ContainerID: "c", Since: old}, want: Unsure, why: "--from"},
+		{name: "unknown, before the boot", a: Candidate{ContainerID: "c", Since: beforeBoot}, want: Dead, why: "booted"},
+		{name: "before the boot, in use", a: Candidate{ContainerID: "c", Since: beforeBoot}, inUse: "/proc/7/ns/net", want: Unsure, why: "booted, but its address is in use in /proc/7"},
+		{name: "before the boot, no view", a: Candidate{ContainerID: "c", Since: beforeBoot}, err: errors.New("no rights"), want: Unsure, why: "no rights"},
 		{
-			name: "before the boot, but in the kernel", a: Attachment{ContainerID: "c", Since: beforeBoot, kernel: []Object{{"link", "x"}}},
+			name: "before the boot, but in the kernel", a: Candidate{ContainerID: "c", Since: beforeBoot, kernel: []Object{{"link", "x"}}},
 			want: Unsure, why: "--from",
 		},
-		{name: "unknown, not listed", a: Attachment{ContainerID: "c", Since: old, Addrs: []netip.Addr{addr}}, listed: only(), want: Dead},
-		{name: "unknown, not listed, in use", a: Attachment{ContainerID: "c", Since: old}, listed: only(), inUse: "/proc/7/ns/net", want: Unsure, why: "/proc/7"},
-		{name: "unknown, not listed, no view", a: Attachment{ContainerID: "c", Since: old}, listed: only(), err: errors.New("no rights"), want: Unsure, why: "no rights"},
-		{name: "nobody's", a: Attachment{Since: old}, listed: only(), want: Unsure, why: "its owner is unknown"},
-		{name: "in the firewall alone", a: Attachment{ContainerID: "c", Since: old, elements: make([]nft.Element, 1)}, want: Unsure, why: "does not see all"},
-		{name: "in the firewall alone, with a masquerade", a: Attachment{ContainerID: "c", Since: old, elements: nft.Masqueraded(netip.PrefixFrom(addr, 24), "")}, want: Dead, why: "only the firewall has a trace of it"},
-		{name: "in the firewall alone, in use", a: Attachment{ContainerID: "c", Since: old, elements: nft.Masqueraded(netip.PrefixFrom(addr, 24), "")}, inUse: "/proc/7/ns/net", want: Unsure, why: "in use in /proc/7"},
-		{name: "in the firewall alone, no view", a: Attachment{ContainerID: "c", Since: old, elements: nft.Masqueraded(netip.PrefixFrom(addr, 24), "")}, err: errors.New("no rights"), want: Unsure, why: "no rights"},
-		{name: "in the firewall, and an address", a: Attachment{ContainerID: "c", Since: old, elements: make([]nft.Element, 1), pools: make([]pool, 1)}, want: Unsure, why: "--from"},
+		{name: "unknown, not listed", a: Candidate{ContainerID: "c", Since: old, Addrs: []netip.Addr{addr}}, listed: only(), want: Dead},
+		{name: "unknown, not listed, in use", a: Candidate{ContainerID: "c", Since: old}, listed: only(), inUse: "/proc/7/ns/net", want: Unsure, why: "/proc/7"},
+		{name: "unknown, not listed, no view", a: Candidate{ContainerID: "c", Since: old}, listed: only(), err: errors.New("no rights"), want: Unsure, why: "no rights"},
+		{name: "nobody's", a: Candidate{Since: old}, listed: only(), want: Unsure, why: "its owner is unknown"},
+		{name: "in the firewall alone", a: Candidate{ContainerID: "c", Since: old, elements: make([]nft.Element, 1)}, want: Unsure, why: "does not see all"},
+		{name: "in the firewall alone, with a masquerade", a: Candidate{ContainerID: "c", Since: old, elements: nft.Masqueraded(netip.PrefixFrom(addr, 24), "")}, want: Dead, why: "only the firewall has a trace of it"},
+		{name: "in the firewall alone, in use", a: Candidate{ContainerID: "c", Since: old, elements: nft.Masqueraded(netip.PrefixFrom(addr, 24), "")}, inUse: "/proc/7/ns/net", want: Unsure, why: "in use in /proc/7"},
+		{name: "in the firewall alone, no view", a: Candidate{ContainerID: "c", Since: old, elements: nft.Masqueraded(netip.PrefixFrom(addr, 24), "")}, err: errors.New("no rights"), want: Unsure, why: "no rights"},
+		{name: "in the firewall, and an address", a: Candidate{ContainerID: "c", Since: old, elements: make([]nft.Element, 1), pools: make([]pool, 1)}, want: Unsure, why: "--from"},
 		{name: "torn", a: torn("macvlan", "keeps"), want: Unsure, why: "its link is in /proc/8/ns/net"},
 		{name: "torn, of more plugins", a: torn("sbr", "k"), want: Unsure, why: "delete /run/k.sbr"},
 		{name: "torn, without a view of all", a: torn("macvlan", "k"), want: Unsure, why: "does not see all"},
-		{name: "pending", a: Attachment{ContainerID: "c", NetNS: []string{"there"}, Since: old, pendingDriver: "lab"}, listed: only("c"), want: Dead, why: "driver lab has not been notified"},
-		{name: "pending, young", a: Attachment{ContainerID: "c", Since: young, pendingDriver: "lab"}, want: Unsure, why: "1s old"},
-		{name: "the Docker driver's", a: Attachment{ContainerID: "driver's", Since: old}, listed: only(), want: Unsure, why: "patchbayd docker"},
-		{name: "the Docker driver's, gone", a: Attachment{ContainerID: "driver's", NetNS: []string{"gone"}, Since: old}, want: Unsure, why: "patchbayd docker"},
-		{name: "without age, seen now", a: Attachment{ContainerID: "c"}, listed: only(), seen: now, want: Unsure, why: "0s old"},
-		{name: "without age, seen before", a: Attachment{ContainerID: "c"}, listed: only(), seen: old, want: Dead},
+		{name: "pending", a: Candidate{ContainerID: "c", NetNS: []string{"there"}, Since: old, pendingDriver: "lab"}, listed: only("c"), want: Dead, why: "driver lab has not been notified"},
+		{name: "pending, young", a: Candidate{ContainerID: "c", Since: young, pendingDriver: "lab"}, want: Unsure, why: "1s old"},
+		{name: "the Docker driver's", a: Candidate{ContainerID: "driver's", Since: old}, listed: only(), want: Unsure, why: "patchbayd docker"},
+		{name: "the Docker driver's, gone", a: Candidate{ContainerID: "driver's", NetNS: []string{"gone"}, Since: old}, want: Unsure, why: "patchbayd docker"},
+		{name: "without age, seen now", a: Candidate{ContainerID: "c"}, listed: only(), seen: now, want: Unsure, why: "0s old"},
+		{name: "without age, seen before", a: Candidate{ContainerID: "c"}, listed: only(), seen: old, want: Dead},
 	} {
 		w := &world{
 			now: now, boot: now.Add(-24 * time.Hour), grace: time.Minute, listed: tc.listed,
@@ -102,7 +102,7 @@ func TestJudge(t *testing.T) {
 				}
 				return life.Dead, "its namespace " + path + " is gone"
 			},
-			carries: func(a *Attachment) string {
+			carries: func(a *Candidate) string {
 				if len(a.links) > 0 {
 					return a.links[0].name
 				}
@@ -112,7 +112,7 @@ func TestJudge(t *testing.T) {
 			driver:    func(id string) bool { return id == "driver's" },
 			inUse:     func([]netip.Addr) (string, error) { return tc.inUse, tc.err },
 			marked:    func(o owner.Key) (string, error) { return map[owner.Key]string{"keeps": "/proc/8/ns/net"}[o], nil },
-			firstSeen: func(*Attachment) time.Time { return tc.seen },
+			firstSeen: func(*Candidate) time.Time { return tc.seen },
 		}
 		if got, why := w.judge(&tc.a); got != tc.want || !strings.Contains(why, tc.why) {
 			t.Errorf("%s: %s, %q", tc.name, got, why)
@@ -123,7 +123,7 @@ func TestJudge(t *testing.T) {
 // planLegacy finds iptables-legacy's rules of a dead attachment in the output of
 // iptables-save, and no others.
 func TestPlanLegacy(t *testing.T) {
-	c1 := &Attachment{Network: "my net", ContainerID: "c1", IfName: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.5")}}
+	c1 := &Candidate{Network: "my net", ContainerID: "c1", IfName: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.5")}}
 	chains := c1.inIPTables().LegacyChains()
 	save := `# Generated by iptables-save
 *nat
@@ -145,7 +145,7 @@ COMMIT
 		{"iptables-legacy", "-t", "nat", "-F", chains[0]}, {"iptables-legacy", "-t", "nat", "-F", chains[1]},
 		{"iptables-legacy", "-t", "nat", "-X", chains[0]}, {"iptables-legacy", "-t", "nat", "-X", chains[1]},
 	}
-	if diff := cmp.Diff(want, planLegacy("iptables-legacy", "nat", save, []*Attachment{c1})); diff != "" {
+	if diff := cmp.Diff(want, planLegacy("iptables-legacy", "nat", save, []*Candidate{c1})); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -159,12 +159,12 @@ func TestPlanLegacyFilter(t *testing.T) {
 -A CNI-FORWARD -s 10.1.0.5/32 -j ACCEPT
 -A CNI-FORWARD -s 10.1.0.50/32 -j ACCEPT
 `
-	c1 := &Attachment{Network: "n", ContainerID: "c1", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.5")}}
+	c1 := &Candidate{Network: "n", ContainerID: "c1", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.5")}}
 	want := [][]string{
 		{"iptables-legacy", "-t", "filter", "-D", "CNI-FORWARD", "-d", "10.1.0.5/32", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"},
 		{"iptables-legacy", "-t", "filter", "-D", "CNI-FORWARD", "-s", "10.1.0.5/32", "-j", "ACCEPT"},
 	}
-	if diff := cmp.Diff(want, planLegacy("iptables-legacy", "filter", save, []*Attachment{c1})); diff != "" {
+	if diff := cmp.Diff(want, planLegacy("iptables-legacy", "filter", save, []*Candidate{c1})); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -175,7 +175,7 @@ func TestBlind(t *testing.T) {
 	nettest.Need(t, nettest.Feature{Name: "iptables-legacy for this user", Probe: func() error {
 		return errors.Join(exec.Command("iptables-legacy", "-L").Run(), exec.Command("iptables-legacy-save").Run())
 	}})
-	c1 := &Attachment{Network: "n", ContainerID: "c1", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("fd00::5")}}
+	c1 := &Candidate{Network: "n", ContainerID: "c1", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("fd00::5")}}
 	chain := c1.inIPTables().LegacyChains()[0]
 	run := func(argv ...string) string {
 		out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
@@ -191,7 +191,7 @@ func TestBlind(t *testing.T) {
 		run(append([]string{"iptables-legacy"}, strings.Fields(rule)...)...)
 	}
 	for _, table := range []string{"nat", "filter"} {
-		for _, argv := range blind("iptables-legacy", table, []*Attachment{c1}) {
+		for _, argv := range blind("iptables-legacy", table, []*Candidate{c1}) {
 			run(argv...)
 		}
 	}
@@ -231,10 +231,10 @@ func FuzzSplitSaved(f *testing.F) {
 func TestJudgeFuture(t *testing.T) {
 	now := time.Now()
 	w := &world{
-		now: now, driver: func(string) bool { return false }, carries: func(*Attachment) string { return "" },
+		now: now, driver: func(string) bool { return false }, carries: func(*Candidate) string { return "" },
 		namespace: func(string, *life.Mark) (life.State, string) { return life.Dead, "gone" },
 	}
-	if state, why := w.judge(&Attachment{NetNS: []string{"gone"}, Since: now.Add(time.Hour)}); state != Dead {
+	if state, why := w.judge(&Candidate{NetNS: []string{"gone"}, Since: now.Add(time.Hour)}); state != Dead {
 		t.Errorf("%s: %s", state, why)
 	}
 }

@@ -25,8 +25,8 @@ type Legacy struct {
 // legacyRules finds the rules of the attachments for which fits returns true. It runs the
 // program of iptables-legacy to read the tables nat and filter, if the kernel has them. If the
 // program is missing, Note says what to do. It returns nil if there are no rules.
-func legacyRules(ctx context.Context, proc string, among []*Attachment, fits func(*Attachment) bool) (*Legacy, error) {
-	list := slices.DeleteFunc(slices.Clone(among), func(a *Attachment) bool { return a.ContainerID == "" || !fits(a) })
+func legacyRules(ctx context.Context, proc string, among []*Candidate, fits func(*Candidate) bool) (*Legacy, error) {
+	list := slices.DeleteFunc(slices.Clone(among), func(a *Candidate) bool { return a.ContainerID == "" || !fits(a) })
 	tables, err := iptnft.LegacyTables(proc)
 	if err != nil || len(list) == 0 {
 		return nil, err
@@ -58,7 +58,7 @@ func legacyRules(ctx context.Context, proc string, among []*Attachment, fits fun
 // blind returns commands for an operator to run on a machine that has iptables-legacy, if that
 // program is missing here. gc cannot read the rules then, so the commands write the table again
 // without the lines of dead attachments.
-func blind(program, table string, list []*Attachment) [][]string {
+func blind(program, table string, list []*Candidate) [][]string {
 	var patterns []string
 	for _, d := range list {
 		if table == "nat" {
@@ -83,7 +83,7 @@ func blind(program, table string, list []*Attachment) [][]string {
 
 // planLegacy parses the output of iptables-save. It deletes each rule that jumps to a chain of
 // a dead attachment, names the attachment or accepts its address, and then deletes the chains.
-func planLegacy(program, table, save string, list []*Attachment) (commands [][]string) {
+func planLegacy(program, table, save string, list []*Candidate) (commands [][]string) {
 	chains := make(map[string]bool)
 	addrs := make(map[string]bool)
 	for _, d := range list {
@@ -119,9 +119,9 @@ func after(words []string, flag string) string {
 	return ""
 }
 
-func namesDead(words []string, list []*Attachment) bool {
+func namesDead(words []string, list []*Candidate) bool {
 	a, ok := iptnft.ParseComment(after(words, "--comment"))
-	return ok && slices.ContainsFunc(list, func(d *Attachment) bool {
+	return ok && slices.ContainsFunc(list, func(d *Candidate) bool {
 		return d.Network == a.Network && d.ContainerID == a.ContainerID
 	})
 }

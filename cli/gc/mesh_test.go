@@ -80,7 +80,7 @@ func TestMesh(t *testing.T) {
 	leak.NoLeaks(t, before)
 }
 
-func strayMesh(r *gc.Report) (list []*gc.Attachment) {
+func strayMesh(r *gc.Report) (list []*gc.Candidate) {
 	for _, s := range r.Stray {
 		if s.Objects[0].Kind == "mesh" {
 			list = append(list, s)

@@ -52,15 +52,15 @@ func TestNetworkGCBesideAttachments(t *testing.T) {
 }
 
 // living lists the attachments that are recorded or cached and not certain to be dead.
-func living(t *testing.T, network string) func(context.Context) ([]spec.Attachment, error) {
-	return func(context.Context) (list []spec.Attachment, err error) {
+func living(t *testing.T, network string) func(context.Context) ([]spec.AttachmentKey, error) {
+	return func(context.Context) (list []spec.AttachmentKey, err error) {
 		records, _, err := record.New(paths.Default().Run).Scan(network)
 		if err != nil {
 			t.Error(err)
 		}
 		for _, r := range records {
 			if state, _ := r.Life("/proc"); state != life.Dead {
-				list = append(list, spec.Attachment{ContainerID: r.ContainerID, IfName: r.IfName})
+				list = append(list, spec.AttachmentKey{ContainerID: r.ContainerID, IfName: r.IfName})
 			}
 		}
 		return list, nil

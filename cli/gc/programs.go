@@ -131,7 +131,7 @@ const driverTime = 5 * time.Minute
 // askDriver runs the gc of the Docker driver, because only the driver's program can remove its
 // endpoints, networks and addresses. With Options.Apply that gc removes what is dead. If the
 // driver has never run on this node, askDriver does nothing.
-func askDriver(ctx context.Context, o *Options) ([]*Attachment, error) {
+func askDriver(ctx context.Context, o *Options) ([]*Candidate, error) {
 	if !o.Driver || !used(driverState(o.Paths)) {
 		return nil, nil
 	}
@@ -154,12 +154,12 @@ func askDriver(ctx context.Context, o *Options) ([]*Attachment, error) {
 	if derr := json.Unmarshal(out, &items); derr != nil {
 		err = errors.Join(err, fmt.Errorf("answer of patchbayd docker gc: %w", derr))
 	}
-	list := make([]*Attachment, len(items))
+	list := make([]*Candidate, len(items))
 	for n, i := range items {
 		if i.State != Unsure { // drivers of older releases do not send the state
 			i.State = Dead
 		}
-		list[n] = &Attachment{State: i.State, Why: i.Why, Objects: []Object{{"docker " + i.Kind, i.Name}}, Removed: i.Removed, Error: i.Error}
+		list[n] = &Candidate{State: i.State, Why: i.Why, Objects: []Object{{"docker " + i.Kind, i.Name}}, Removed: i.Removed, Error: i.Error}
 	}
 	return list, err
 }

@@ -34,7 +34,7 @@ type remover struct {
 	*collector
 	s      *plugin.Session
 	k      *kernel.Kernel
-	a      *Attachment
+	a      *Candidate
 	detach func(context.Context, *chain.List, chain.Attachment) error // calls DEL; the caller holds the container's locks
 }
 
@@ -43,7 +43,7 @@ const lockTime = 2 * time.Second
 
 // remove takes the locks of the runtime library and a claim, which make an ADD wait, and then
 // removes the attachment. It keeps an attachment that is in use.
-func (c *collector) remove(ctx context.Context, a *Attachment) error {
+func (c *collector) remove(ctx context.Context, a *Candidate) error {
 	s := c.NewSession()
 	defer s.Close()
 	r := &remover{collector: c, s: s, k: kernel.OfSession(s), a: a}

@@ -29,7 +29,7 @@ import (
 )
 
 // strays finds the objects that belong to no known attachment, kind by kind.
-func (c *collector) strays() []*Attachment {
+func (c *collector) strays() []*Candidate {
 	c.strayFiles("cached result", filepath.Join(c.Paths.CNI, "results", "*"), tornJSON)
 	c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), func(string) bool { return true })
 	c.strayFacts()
@@ -46,8 +46,8 @@ func (c *collector) strays() []*Attachment {
 type removal func(context.Context, *kernel.Kernel) error
 
 // dead adds a dead object; why is the reason.
-func (c *collector) dead(kind, name, why string, remove removal) *Attachment {
-	a := &Attachment{State: Dead, Why: why, Objects: []Object{{kind, name}}, remove: remove}
+func (c *collector) dead(kind, name, why string, remove removal) *Candidate {
+	a := &Candidate{State: Dead, Why: why, Objects: []Object{{kind, name}}, remove: remove}
 	c.stray = append(c.stray, a)
 	return a
 }
@@ -173,7 +173,7 @@ func (c *collector) strayAccepts() {
 	c.fail(err)
 	for _, addr := range addrs {
 		where, err := c.world.inUse([]netip.Addr{addr})
-		known := c.any(func(a *Attachment) bool { return slices.Contains(a.Addrs, addr) })
+		known := c.any(func(a *Candidate) bool { return slices.Contains(a.Addrs, addr) })
 		if err != nil || where != "" || known || !c.fromPool(addr) {
 			continue
 		}
@@ -215,7 +215,7 @@ func (c *collector) fromPool(a netip.Addr) bool {
 // has also read the fact of every living element.
 func (c *collector) strayElements() {
 	for _, e := range c.ofNetworks {
-		needed := c.any(func(a *Attachment) bool { return a.Network == e.Comment && a.State != Dead })
+		needed := c.any(func(a *Candidate) bool { return a.Network == e.Comment && a.State != Dead })
 		if needed || holds(c.facts, e) {
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 
 // claimed reports whether a link belongs to a known attachment.
 func (ev *evidence) claimed(index int) bool {
-	return ev.any(func(a *Attachment) bool {
+	return ev.any(func(a *Candidate) bool {
 		return slices.ContainsFunc(a.links, func(l link) bool { return l.index == index })
 	})
 }

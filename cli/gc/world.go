@@ -29,7 +29,7 @@ func (c *collector) newWorld() *world {
 		w.listed = func(id string) bool { return c.Live[id] }
 	}
 	w.driver = func(id string) bool { return c.driver[id] }
-	w.firstSeen = func(a *Attachment) time.Time { return c.seen.since(a.Owner, w.now) }
+	w.firstSeen = func(a *Candidate) time.Time { return c.seen.since(a.Owner, w.now) }
 	links := sync.OnceValues(func() (map[string]string, error) { return markedLinks(proc) })
 	w.marked = func(o owner.Key) (string, error) {
 		where, err := links()
@@ -81,11 +81,11 @@ const settleTime = 2 * time.Second
 
 // carries returns a link of the attachment that is the host's end of a living veth, or that
 // cannot be read.
-func (c *collector) carries(a *Attachment) string { return c.pairOf(a, false) }
+func (c *collector) carries(a *Candidate) string { return c.pairOf(a, false) }
 
 // pairOf implements carries. If ending is true, it also returns a veth whose namespace no
 // process and no mount holds any more.
-func (c *collector) pairOf(a *Attachment, ending bool) string {
+func (c *collector) pairOf(a *Candidate, ending bool) string {
 	if len(a.links) == 0 {
 		return ""
 	}
@@ -109,9 +109,9 @@ func (c *collector) pairOf(a *Attachment, ending bool) string {
 
 // settle waits for the kernel to delete veths that are the only sign of a living namespace. If
 // such a veth still has a carrier then, its namespace exists, but this process cannot see it.
-func (c *collector) settle(ctx context.Context, all []*Attachment) {
+func (c *collector) settle(ctx context.Context, all []*Candidate) {
 	pathsOnly := *c.world
-	pathsOnly.carries = func(*Attachment) string { return "" }
+	pathsOnly.carries = func(*Candidate) string { return "" }
 	end := time.Now().Add(settleTime)
 	for _, a := range all {
 		if len(a.links) == 0 {

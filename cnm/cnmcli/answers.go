@@ -73,7 +73,7 @@ func containers(list []network) map[string]map[string]any {
 
 // settings returns the settings of an endpoint. An unknown address is encoded as the empty
 // string.
-func (n network) settings(m *remote.Attachment) map[string]any {
+func (n network) settings(m *remote.DriverState) map[string]any {
 	i := has(m)
 	s := map[string]any{
 		"NetworkID": n.Request.NetworkID, "EndpointID": m.EndpointID, "MacAddress": i.MacAddress,
@@ -88,7 +88,7 @@ func (n network) settings(m *remote.Attachment) map[string]any {
 	return s
 }
 
-func has(a *remote.Attachment) cnm.Interface {
+func has(a *remote.DriverState) cnm.Interface {
 	if a.Interface == nil {
 		return cnm.Interface{}
 	}

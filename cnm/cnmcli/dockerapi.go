@@ -135,7 +135,7 @@ func (a *api) list(w http.ResponseWriter) (list []network, ok bool) {
 type network struct {
 	name string
 	*cnmplugin.Network
-	members []*remote.Attachment
+	members []*remote.DriverState
 }
 
 func (a *api) read() (list []network, err error) {
@@ -151,7 +151,7 @@ func (a *api) read() (list []network, err error) {
 		if n.members, _, err = a.state.List(name, cnmplugin.Plugin.Name); err != nil {
 			return nil, err
 		}
-		n.members = slices.DeleteFunc(n.members, func(m *remote.Attachment) bool { return m.Ended })
+		n.members = slices.DeleteFunc(n.members, func(m *remote.DriverState) bool { return m.Ended })
 		list = append(list, n)
 	}
 	return list, nil

@@ -50,7 +50,7 @@ func TestNetworkOrder(t *testing.T) {
 func TestEventsOfWhatCannotBeRead(t *testing.T) {
 	a := withNetworks(t, map[string]string{"net": "beef01"})
 	attach := func(container string) {
-		at := &remote.Attachment{Owner: owner.Of("net", container, "eth0"), ContainerID: container, IfName: "eth0"}
+		at := &remote.DriverState{Owner: owner.Of("net", container, "eth0"), ContainerID: container, IfName: "eth0"}
 		must(t, a.state.Write("net", cnmplugin.Plugin.Name, at))
 	}
 	attach("a")

@@ -23,7 +23,7 @@ import (
 type known struct {
 	network *cnmplugin.Network // nil if only addresses were requested
 	pools   *cnmipam.State     // nil if no pools were requested
-	living  []spec.Attachment
+	living  []spec.AttachmentKey
 	broken  error // which files could not be used, so that parts are missing
 }
 
@@ -53,20 +53,20 @@ func load[T any](k *known, s *remote.Dir, kind, name string) (*T, error) {
 
 // living returns the attachments of a network that have not ended. An attachment that has ended
 // may still have a record and an address, if its driver could not be reached.
-func living(s *remote.Dir, network string) ([]spec.Attachment, error) {
-	set, ended := map[spec.Attachment]bool{}, map[spec.Attachment]bool{}
+func living(s *remote.Dir, network string) ([]spec.AttachmentKey, error) {
+	set, ended := map[spec.AttachmentKey]bool{}, map[spec.AttachmentKey]bool{}
 	for _, p := range Plugins() { // cnm comes first
 		list, _, err := s.List(network, p.Name)
 		if err != nil {
 			return nil, err
 		}
 		for _, at := range list {
-			key := spec.Attachment{ContainerID: at.ContainerID, IfName: at.IfName}
+			key := spec.AttachmentKey{ContainerID: at.ContainerID, IfName: at.IfName}
 			ended[key] = ended[key] || at.Ended
 			set[key] = true
 		}
 	}
-	maps.DeleteFunc(set, func(key spec.Attachment, _ bool) bool { return ended[key] })
+	maps.DeleteFunc(set, func(key spec.AttachmentKey, _ bool) bool { return ended[key] })
 	return slices.Collect(maps.Keys(set)), nil
 }
 
@@ -181,7 +181,7 @@ func forget[T any](ctx context.Context, s *remote.Dir, kind, name string) error 
 }
 
 // at returns the part of a configuration that names a driver.
-func at(e cnm.Endpoint, force bool) map[string]any {
+func at(e cnm.DriverAddr, force bool) map[string]any {
 	conf := map[string]any{"keepNetwork": false, "keepPool": false, "delIgnoreUnreachable": force}
 	if e.Name != "" {
 		conf["driver"] = e.Name
@@ -193,7 +193,7 @@ func at(e cnm.Endpoint, force bool) map[string]any {
 
 func (a *app) collect(ctx context.Context, name, pluginType string, conf map[string]any) error {
 	maps.Copy(conf, map[string]any{
-		"cniVersion": spec.Current, "name": name, "type": pluginType, "cni.dev/valid-attachments": []spec.Attachment{},
+		"cniVersion": spec.Current, "name": name, "type": pluginType, "cni.dev/valid-attachments": []spec.AttachmentKey{},
 	})
 	data, err := json.Marshal(conf)
 	if err != nil {

@@ -88,10 +88,10 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if r.Session.Dry != nil {
 		return i.explain(), nil
 	}
-	if err := i.state.Fresh(r, name, func(a *remote.Attachment) error { return i.endOld(ctx, a) }); err != nil {
+	if err := i.state.Fresh(r, name, func(a *remote.DriverState) error { return i.endOld(ctx, a) }); err != nil {
 		return nil, err
 	}
-	i.state.EndOthers(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) })
+	i.state.EndOthers(r, name, func(a *remote.DriverState) error { return i.end(ctx, a) })
 	if err := r.Step("pools"); err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func poolOf(pools *State, a netip.Addr) *Pool {
 
 // request requests an address of one pool and records it. When the ADD fails, the undo of the
 // record gives the address back.
-func (i *ipam) request(ctx context.Context, pools *State, p *Pool, a *remote.Attachment) error {
+func (i *ipam) request(ctx context.Context, pools *State, p *Pool, a *remote.DriverState) error {
 	if err := i.r.Step("request address of " + p.Prefix.String()); err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (i *ipam) request(ctx context.Context, pools *State, p *Pool, a *remote.Att
 }
 
 // keep records an address, unless another container has it.
-func (i *ipam) keep(ctx context.Context, p *Pool, a *remote.Attachment, got netip.Prefix) error {
+func (i *ipam) keep(ctx context.Context, p *Pool, a *remote.DriverState, got netip.Prefix) error {
 	const method = "IpamDriver.RequestAddress"
 	if what, ok := p.Keeps(got.Addr()); ok {
 		return fmt.Errorf("driver %s: %w", a.Driver, remote.GivenTwice(method, got, what))
@@ -191,7 +191,7 @@ func (i *ipam) keep(ctx context.Context, p *Pool, a *remote.Attachment, got neti
 
 // release gives an address back, unless another container has it now. That happens if the
 // driver gave the address twice, or if it handled an earlier release whose answer was lost.
-func (i *ipam) release(ctx context.Context, c *cnm.Client, a *remote.Attachment, has remote.Address) error {
+func (i *ipam) release(ctx context.Context, c *cnm.Client, a *remote.DriverState, has remote.Address) error {
 	other, err := i.state.Holder(i.r.Network, name, a.Owner, has.Address.Addr())
 	switch {
 	case other != nil:
@@ -222,14 +222,14 @@ func (i *ipam) explain() *spec.Result {
 
 // end releases the addresses of an attachment and removes its record. If the driver does not
 // answer, the record stays until it does.
-func (i *ipam) end(ctx context.Context, a *remote.Attachment) error {
+func (i *ipam) end(ctx context.Context, a *remote.DriverState) error {
 	return i.state.Finish(i.r, name, a, i.releaseAll(ctx, a), i.conf.IPAM.DelIgnoreUnreachable)
 }
 
 // endOld ends an earlier attachment that has the name of this ADD. The ADD will replace its
 // record, so endOld fails while the record has addresses that the driver could not release. If
 // the connection to the driver breaks during the call, the release counts as done.
-func (i *ipam) endOld(ctx context.Context, a *remote.Attachment) error {
+func (i *ipam) endOld(ctx context.Context, a *remote.DriverState) error {
 	err := i.end(ctx, a)
 	if err == nil && !errors.Is(i.away, cnm.ErrLost) && !i.conf.IPAM.DelIgnoreUnreachable {
 		err = remote.Error(i.away)
@@ -239,7 +239,7 @@ func (i *ipam) endOld(ctx context.Context, a *remote.Attachment) error {
 
 // releaseAll releases every address. It returns the first error for which the driver did not
 // answer. An error that the driver answered is only a warning.
-func (i *ipam) releaseAll(ctx context.Context, a *remote.Attachment) error {
+func (i *ipam) releaseAll(ctx context.Context, a *remote.DriverState) error {
 	if len(a.Addresses) == 0 || i.away != nil {
 		return i.away
 	}
@@ -308,7 +308,7 @@ func check(_ context.Context, r *plugin.Request) error {
 // the pools when no attachment is left.
 func gc(ctx context.Context, r *plugin.Request) error {
 	i := careful(r)
-	ok, err := i.state.Collect(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) })
+	ok, err := i.state.Collect(r, name, func(a *remote.DriverState) error { return i.end(ctx, a) })
 	if keep := i.conf.IPAM.KeepPool; !ok || keep == nil || *keep {
 		return err
 	}

@@ -76,11 +76,11 @@ type Subnet struct {
 
 // State holds what a driver gave for a network.
 type State struct {
-	Driver      cnm.Endpoint `json:"driver"`
-	Hash        string       `json:"hash"` // hash of the requests
-	Space       string       `json:"space"`
-	RequiresMAC bool         `json:"requiresMAC,omitempty"`
-	Pools       []*Pool      `json:"pools"`
+	Driver      cnm.DriverAddr `json:"driver"`
+	Hash        string         `json:"hash"` // hash of the requests
+	Space       string         `json:"space"`
+	RequiresMAC bool           `json:"requiresMAC,omitempty"`
+	Pools       []*Pool        `json:"pools"`
 
 	// RequiresReplay is a capability of the driver. Boot is the boot in which the last requests
 	// were sent.

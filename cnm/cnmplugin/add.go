@@ -29,7 +29,7 @@ type work struct {
 	away   error           // why the driver did not answer when an attachment was ended
 
 	net  *Network
-	at   *remote.Attachment
+	at   *remote.DriverState
 	ipam *spec.Result      // result of another IPAM plugin or of cnm-ipam; nil if there is none
 	want *cnm.Interface    // the interface that CreateEndpoint sends
 	has  *cnm.Interface    // the endpoint's interface
@@ -55,7 +55,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if r.Session.Dry != nil {
 		return w.explain(ctx)
 	}
-	if err := w.state.Fresh(r, name, func(a *remote.Attachment) error { return w.endAndRelease(ctx, a) }); err != nil {
+	if err := w.state.Fresh(r, name, func(a *remote.DriverState) error { return w.endAndRelease(ctx, a) }); err != nil {
 		return nil, err
 	}
 	for _, step := range []func(context.Context) error{

@@ -41,7 +41,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	}
 	a, torn := w.state.Take(r, name)
 	if a == nil { // the interface may still exist and have our mark
-		a = w.derived(&remote.Attachment{Owner: r.Owner})
+		a = w.derived(&remote.DriverState{Owner: r.Owner})
 	}
 	if r.NetNS != "" {
 		a.NetNS = r.NetNS
@@ -64,7 +64,7 @@ const unrecordedTime = 10 * time.Second
 // record was lost. Usually the DEL is a repetition, or the ADD failed early. So if the driver
 // cannot be reached, no record is kept for later: otherwise every container that could not
 // start would leave one.
-func (w *work) endUnrecorded(ctx context.Context, a *remote.Attachment) (done bool, err error) {
+func (w *work) endUnrecorded(ctx context.Context, a *remote.DriverState) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, unrecordedTime)
 	defer cancel()
 	w.conf.DelIgnoreUnreachable = true
@@ -80,7 +80,7 @@ func (w *work) releaseIPAM(ctx context.Context) error {
 
 // derived returns what the driver may have been asked for an attachment whose record is lost or
 // cannot be read. It can do that because ids are derived from names.
-func (w *work) derived(a *remote.Attachment) *remote.Attachment {
+func (w *work) derived(a *remote.DriverState) *remote.DriverState {
 	if have := w.known(); have != nil {
 		a.Driver, a.NetworkID = have.Driver, have.Request.NetworkID
 		a.EndpointID = remote.ID(a.NetworkID, string(a.Owner))
@@ -91,7 +91,7 @@ func (w *work) derived(a *remote.Attachment) *remote.Attachment {
 
 // end undoes in reverse order what the record of an attachment lists, and removes the record.
 // If the driver cannot be reached, the record stays, and done is false.
-func (w *work) end(ctx context.Context, a *remote.Attachment) (done bool, err error) {
+func (w *work) end(ctx context.Context, a *remote.DriverState) (done bool, err error) {
 	unreached, err := w.endAtDriver(ctx, a)
 	if err != nil {
 		return false, err
@@ -101,13 +101,13 @@ func (w *work) end(ctx context.Context, a *remote.Attachment) (done bool, err er
 
 func (w *work) done(unreached error) bool { return w.conf.DelIgnoreUnreachable || !cnm.Gone(unreached) }
 
-func (w *work) finish(a *remote.Attachment, unreached error) error {
+func (w *work) finish(a *remote.DriverState, unreached error) error {
 	return w.state.Finish(w.r, name, a, unreached, w.conf.DelIgnoreUnreachable)
 }
 
 // endAndRelease ends an earlier attachment that an ADD finds. It gives the addresses back
 // before it removes the record, because nothing would do that later.
-func (w *work) endAndRelease(ctx context.Context, a *remote.Attachment) error {
+func (w *work) endAndRelease(ctx context.Context, a *remote.DriverState) error {
 	unreached, err := w.endAtDriver(ctx, a)
 	if err == nil && w.done(unreached) {
 		err = w.release(ctx, a)
@@ -119,7 +119,7 @@ func (w *work) endAndRelease(ctx context.Context, a *remote.Attachment) error {
 }
 
 // release gives back the addresses of an attachment of the network.
-func (w *work) release(ctx context.Context, a *remote.Attachment) error {
+func (w *work) release(ctx context.Context, a *remote.DriverState) error {
 	if w.r.Head.IPAM.Type == "" || a.ContainerID == "" {
 		return nil
 	}
@@ -142,14 +142,14 @@ func (w *work) release(ctx context.Context, a *remote.Attachment) error {
 // endOthers ends attachments that earlier DELs could not end at the driver, because the driver
 // answers now.
 func (w *work) endOthers(ctx context.Context) error {
-	w.state.EndOthers(w.r, name, func(a *remote.Attachment) error { return w.endAndRelease(ctx, a) })
+	w.state.EndOthers(w.r, name, func(a *remote.DriverState) error { return w.endAndRelease(ctx, a) })
 	return nil
 }
 
 // endAtDriver makes Docker's calls in reverse order: Revoke, Leave, then the link goes back to
 // the host, and DeleteEndpoint. unreached says why the driver could not be asked. An error that
 // the driver answers becomes a warning. err is an error of our own.
-func (w *work) endAtDriver(ctx context.Context, a *remote.Attachment) (unreached, err error) {
+func (w *work) endAtDriver(ctx context.Context, a *remote.DriverState) (unreached, err error) {
 	id := &cnm.EndpointRequest{NetworkID: a.NetworkID, EndpointID: a.EndpointID}
 	c, unreached := w.reach(a)
 	if c != nil && unreached == nil {
@@ -188,7 +188,7 @@ func (w *work) ended(err error) error {
 
 // reach returns a client of the driver, or nil if there is nothing to ask. If the driver has
 // just failed to answer for another attachment, reach does not wait for it again.
-func (w *work) reach(a *remote.Attachment) (c *cnm.Client, unreached error) {
+func (w *work) reach(a *remote.DriverState) (c *cnm.Client, unreached error) {
 	if !a.Opened && !a.Joined && !a.Created {
 		return nil, nil
 	}
@@ -202,7 +202,7 @@ func (w *work) reach(a *remote.Attachment) (c *cnm.Client, unreached error) {
 	return c, nil
 }
 
-func (w *work) driverOf(a *remote.Attachment) (*cnm.Client, error) {
+func (w *work) driverOf(a *remote.DriverState) (*cnm.Client, error) {
 	if w.client != nil {
 		return w.client, nil
 	}
@@ -211,7 +211,7 @@ func (w *work) driverOf(a *remote.Attachment) (*cnm.Client, error) {
 
 // bringBack moves the link out of a container that still exists. It identifies the link by its
 // mark, because the path in the record may now lead to another container.
-func (w *work) bringBack(a *remote.Attachment) error {
+func (w *work) bringBack(a *remote.DriverState) error {
 	if a.NetNS == "" {
 		return nil
 	}
@@ -241,7 +241,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	ok, err := w.state.Collect(r, name, func(a *remote.Attachment) error {
+	ok, err := w.state.Collect(r, name, func(a *remote.DriverState) error {
 		if a.EndpointID == "" {
 			a = w.derived(a)
 		}

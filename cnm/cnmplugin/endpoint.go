@@ -54,7 +54,7 @@ func (w *work) askEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (
 	case cnm.IsMissing(err) && w.createAgain(ctx):
 	case cnm.SaysExists(err):
 		kernel.Warn(w.r, err)
-		lost := w.derived(&remote.Attachment{Owner: w.r.Owner, NetNS: w.r.NetNS})
+		lost := w.derived(&remote.DriverState{Owner: w.r.Owner, NetNS: w.r.NetNS})
 		if unreached, err := w.endAtDriver(ctx, lost); cmp.Or(unreached, err) != nil {
 			return nil, cmp.Or(unreached, err)
 		}

@@ -17,7 +17,7 @@ import (
 
 // Network holds what a driver was asked for a network (remote.Networks).
 type Network struct {
-	Driver  cnm.Endpoint              `json:"driver"`
+	Driver  cnm.DriverAddr            `json:"driver"`
 	Hash    string                    `json:"hash"` // hash of the configuration
 	Request *cnm.CreateNetworkRequest `json:"request"`
 	Labels  map[string]string         `json:"labels,omitempty"`

@@ -19,10 +19,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Attachment holds what a driver was asked for one attachment. It is written before the first
+// DriverState holds what a driver was asked for one attachment. It is written before the first
 // call, so that a later request can undo everything. The program patchbay reads a part of it as
 // record.Driver.
-type Attachment struct {
+type DriverState struct {
 	Owner       owner.Key `json:"-"`
 	ContainerID string    `json:"-"`
 	IfName      string    `json:"-"`
@@ -30,8 +30,8 @@ type Attachment struct {
 
 	mark *life.Mark // identifies NetNS
 
-	Driver cnm.Endpoint `json:"driver"`
-	Boot   string       `json:"boot,omitempty"`
+	Driver cnm.DriverAddr `json:"driver"`
+	Boot   string         `json:"boot,omitempty"`
 	// Ended means that the attachment has ended, although the driver may not know this yet.
 	Ended bool `json:"ended,omitempty"`
 
@@ -61,12 +61,12 @@ type Address struct {
 }
 
 // New returns the attachment for a request. It does not write it.
-func (d *Dir) New(r *plugin.Request, at cnm.Endpoint) *Attachment {
-	return &Attachment{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: d.boot, mark: life.MarkOf(r.NetNS, d.boot)}
+func (d *Dir) New(r *plugin.Request, at cnm.DriverAddr) *DriverState {
+	return &DriverState{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: d.boot, mark: life.MarkOf(r.NetNS, d.boot)}
 }
 
 // Write writes the record of an attachment, and locks it until the session ends.
-func (d *Dir) Write(network, pluginName string, a *Attachment) error {
+func (d *Dir) Write(network, pluginName string, a *DriverState) error {
 	rec, err := a.record(network, pluginName)
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (d *Dir) Write(network, pluginName string, a *Attachment) error {
 	return d.Records.Write(rec)
 }
 
-func (a *Attachment) record(network, pluginName string) (*record.Record, error) {
+func (a *DriverState) record(network, pluginName string) (*record.Record, error) {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return nil, fmt.Errorf("encode record: %w", err)
@@ -86,7 +86,7 @@ func (a *Attachment) record(network, pluginName string) (*record.Record, error) 
 }
 
 // Begin writes the record for an ADD.
-func (d *Dir) Begin(r *plugin.Request, pluginName string, a *Attachment) error {
+func (d *Dir) Begin(r *plugin.Request, pluginName string, a *DriverState) error {
 	if err := r.Step("record " + pluginName); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (d *Dir) Begin(r *plugin.Request, pluginName string, a *Attachment) error {
 
 // Take reads and locks the record for a DEL. It returns nil if there is none. torn is true if
 // the record exists but cannot be read.
-func (d *Dir) Take(r *plugin.Request, pluginName string) (a *Attachment, torn bool) {
+func (d *Dir) Take(r *plugin.Request, pluginName string) (a *DriverState, torn bool) {
 	rec, err := d.Records.Take(r.Network, r.Owner, pluginName)
 	if err == nil && rec != nil {
 		a, err = fromRecord(rec)
@@ -107,7 +107,7 @@ func (d *Dir) Take(r *plugin.Request, pluginName string) (a *Attachment, torn bo
 }
 
 // Read does the same as Take, but takes no lock and returns the error.
-func (d *Dir) Read(r *plugin.Request, pluginName string) (*Attachment, error) {
+func (d *Dir) Read(r *plugin.Request, pluginName string) (*DriverState, error) {
 	rec, err := d.Records.Read(r.Network, r.Owner, pluginName)
 	if err != nil || rec == nil {
 		return nil, err
@@ -115,8 +115,8 @@ func (d *Dir) Read(r *plugin.Request, pluginName string) (*Attachment, error) {
 	return fromRecord(rec)
 }
 
-func fromRecord(rec *record.Record) (*Attachment, error) {
-	a := new(Attachment)
+func fromRecord(rec *record.Record) (*DriverState, error) {
+	a := new(DriverState)
 	if err := json.Unmarshal(rec.Remote, a); err != nil {
 		return nil, fmt.Errorf("record of %s/%s: %w: %w", rec.ContainerID, rec.IfName, record.ErrBroken, err)
 	}
@@ -126,7 +126,7 @@ func fromRecord(rec *record.Record) (*Attachment, error) {
 
 // Dead reports whether an attachment has ended, even without a DEL. It has if its container's
 // namespace is gone, or if the node has booted since.
-func (d *Dir) Dead(a *Attachment) bool {
+func (d *Dir) Dead(a *DriverState) bool {
 	if a.Ended || a.Boot != d.boot {
 		return true
 	}
@@ -136,7 +136,7 @@ func (d *Dir) Dead(a *Attachment) bool {
 
 // Fresh prepares an ADD. If there is a dead attachment of the same name, it calls end. If there
 // is a living one, it returns an error.
-func (d *Dir) Fresh(r *plugin.Request, pluginName string, end func(*Attachment) error) error {
+func (d *Dir) Fresh(r *plugin.Request, pluginName string, end func(*DriverState) error) error {
 	old, err := d.Read(r, pluginName)
 	if err != nil {
 		kernel.Warn(r, err) // treated as if there were none; Write replaces the file
@@ -151,7 +151,7 @@ func (d *Dir) Fresh(r *plugin.Request, pluginName string, end func(*Attachment) 
 }
 
 // List reads the attachments of a network. torn has the owners of those that cannot be read.
-func (d *Dir) List(network, pluginName string) (list []*Attachment, torn []owner.Key, err error) {
+func (d *Dir) List(network, pluginName string) (list []*DriverState, torn []owner.Key, err error) {
 	records, broken, err := d.Records.Scan(network)
 	for _, rec := range records {
 		if rec.Plugin != pluginName {
@@ -181,7 +181,7 @@ func (d *Dir) Members(network, pluginName string) (int, error) {
 // Collect calls end for the attachments that a GC request does not name, and for those that
 // have ended. ok is false if the request has no list: then it calls end for none. It leaves out
 // attachments on which an ADD or DEL is working.
-func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*Attachment) error) (ok bool, err error) {
+func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*DriverState) error) (ok bool, err error) {
 	keep, ok := r.Valid()
 	if !ok {
 		return false, nil
@@ -194,7 +194,7 @@ func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*Attachment
 	list, torn, err := d.List(r.Network, pluginName)
 	errs := []error{err}
 	for _, o := range torn {
-		list = append(list, &Attachment{Owner: o})
+		list = append(list, &DriverState{Owner: o})
 	}
 	for _, a := range list {
 		kept := living[a.Owner] || a.ContainerID != "" && keep(a.ContainerID, a.IfName)
@@ -220,7 +220,7 @@ const othersTime = 5 * time.Second
 // because the driver answers now. It includes an earlier one of the same name, because Fresh
 // may have run before the driver answered. If the driver is slow, a later ADD or GC ends the
 // rest.
-func (d *Dir) EndOthers(r *plugin.Request, pluginName string, end func(*Attachment) error) {
+func (d *Dir) EndOthers(r *plugin.Request, pluginName string, end func(*DriverState) error) {
 	list, _, err := d.List(r.Network, pluginName)
 	if err != nil {
 		kernel.Warn(r, err)
@@ -241,7 +241,7 @@ func (d *Dir) EndOthers(r *plugin.Request, pluginName string, end func(*Attachme
 
 // claim locks the attachment of another request, and reads it again. It returns nil if another
 // process is working on it, or if it has changed.
-func (d *Dir) claim(r *plugin.Request, pluginName string, a *Attachment) *Attachment {
+func (d *Dir) claim(r *plugin.Request, pluginName string, a *DriverState) *DriverState {
 	rec, ok, err := d.Records.TryTake(r.Network, a.Owner, pluginName, 0)
 	if !ok {
 		return nil
@@ -262,7 +262,7 @@ func (d *Dir) claim(r *plugin.Request, pluginName string, a *Attachment) *Attach
 // Finish removes the record of an attachment after the driver has ended the attachment. If the
 // driver could not be reached, unreached says why, and the record is kept for later. Finish
 // returns only errors of our own.
-func (d *Dir) Finish(r *plugin.Request, pluginName string, a *Attachment, unreached error, forget bool) error {
+func (d *Dir) Finish(r *plugin.Request, pluginName string, a *DriverState, unreached error, forget bool) error {
 	if !cnm.Gone(unreached) || forget {
 		if unreached != nil {
 			kernel.Warn(r, unreached)
@@ -279,7 +279,7 @@ func (d *Dir) Finish(r *plugin.Request, pluginName string, a *Attachment, unreac
 // MarkEnded records that an attachment has ended before the driver is asked to end it, because
 // the driver may give its addresses to another attachment from then on. It does nothing for an
 // attachment that was never written.
-func (d *Dir) MarkEnded(r *plugin.Request, pluginName string, a *Attachment) {
+func (d *Dir) MarkEnded(r *plugin.Request, pluginName string, a *DriverState) {
 	if a.Ended || a.ContainerID == "" {
 		return
 	}
@@ -288,7 +288,7 @@ func (d *Dir) MarkEnded(r *plugin.Request, pluginName string, a *Attachment) {
 	}
 }
 
-func (d *Dir) rewriteEnded(r *plugin.Request, pluginName string, a *Attachment) error {
+func (d *Dir) rewriteEnded(r *plugin.Request, pluginName string, a *DriverState) error {
 	a.Ended = true
 	rec, err := a.record(r.Network, pluginName)
 	if err != nil {

@@ -56,15 +56,15 @@ type Conf struct {
 }
 
 // Endpoint finds the driver.
-func (c *Conf) Endpoint() (cnm.Endpoint, error) {
+func (c *Conf) Endpoint() (cnm.DriverAddr, error) {
 	if err := c.Validate(); err != nil {
-		return cnm.Endpoint{}, err
+		return cnm.DriverAddr{}, err
 	}
 	switch {
 	case c.Socket != "":
-		return cnm.Endpoint{URL: "unix://" + c.Socket, TLS: c.TLS}, nil
+		return cnm.DriverAddr{URL: "unix://" + c.Socket, TLS: c.TLS}, nil
 	case c.URL != "":
-		return cnm.Endpoint{URL: c.URL, TLS: c.TLS}, nil
+		return cnm.DriverAddr{URL: c.URL, TLS: c.TLS}, nil
 	}
 	return cnm.DefaultDirs().Find(c.Driver)
 }
@@ -88,7 +88,7 @@ func (c *Conf) Validate() error {
 		return spec.Invalid("timeout %d: want seconds up to 600", c.Timeout)
 	}
 	if c.URL != "" {
-		if _, err := cnm.NewClient(cnm.Endpoint{URL: c.URL}, cnm.ClientOptions{}); err != nil {
+		if _, err := cnm.NewClient(cnm.DriverAddr{URL: c.URL}, cnm.ClientOptions{}); err != nil {
 			return spec.Invalid("%w", err)
 		}
 	}
@@ -110,7 +110,7 @@ func (c *Conf) Client(r *plugin.Request) (*cnm.Client, error) {
 	return c.client(r, at)
 }
 
-func (c *Conf) client(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
+func (c *Conf) client(r *plugin.Request, at cnm.DriverAddr) (*cnm.Client, error) {
 	depth, _ := strconv.Atoi(os.Getenv(cnm.EnvDepth)) // only set if a driver has called us
 	client, err := cnm.NewClient(at, cnm.ClientOptions{Timeout: time.Duration(c.Timeout) * time.Second, Depth: depth})
 	if err != nil {
@@ -122,7 +122,7 @@ func (c *Conf) client(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
 
 // Recorded returns a client for the driver that a record names. It searches again for a driver
 // with a name, because the driver may have another socket now.
-func (c *Conf) Recorded(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
+func (c *Conf) Recorded(r *plugin.Request, at cnm.DriverAddr) (*cnm.Client, error) {
 	if at.Name != "" {
 		if found, err := cnm.DefaultDirs().Find(at.Name); err == nil {
 			at = found

@@ -28,7 +28,7 @@ func TestSaveWaitsForTheDisk(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	a := &Attachment{Owner: owner.Of("net", "c", "eth0"), ContainerID: "c", IfName: "eth0", Driver: cnm.Endpoint{Name: "lab"}}
+	a := &DriverState{Owner: owner.Of("net", "c", "eth0"), ContainerID: "c", IfName: "eth0", Driver: cnm.DriverAddr{Name: "lab"}}
 	if err := withoutDisk(t, func() error { return s.Write("net", "cnm", a) }); err != nil {
 		t.Error(err)
 	}

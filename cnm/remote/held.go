@@ -22,7 +22,7 @@ import (
 // Holder finds the living attachment of a plugin, other than self, that has an address in a
 // network. It returns nil if there is none. An attachment that has ended does not count,
 // because the driver may already have given its address to another.
-func (d *Dir) Holder(network, pluginName string, self owner.Key, addr netip.Addr) (*Attachment, error) {
+func (d *Dir) Holder(network, pluginName string, self owner.Key, addr netip.Addr) (*DriverState, error) {
 	list, _, err := d.List(network, pluginName)
 	for _, a := range list {
 		if a.Owner != self && a.has(addr) && !d.Dead(a) {
@@ -33,7 +33,7 @@ func (d *Dir) Holder(network, pluginName string, self owner.Key, addr netip.Addr
 }
 
 // has reports whether an attachment has an address, from whichever driver.
-func (a *Attachment) has(addr netip.Addr) bool {
+func (a *DriverState) has(addr netip.Addr) bool {
 	same := func(p netip.Prefix) bool { return p.IsValid() && p.Addr() == addr }
 	return slices.ContainsFunc(a.Addresses, func(x Address) bool { return same(x.Address) }) ||
 		a.Interface != nil && (same(a.Interface.Address) || same(a.Interface.AddressIPv6))

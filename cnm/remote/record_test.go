@@ -23,9 +23,9 @@ func TestRecordDriver(t *testing.T) {
 	dir := t.TempDir()
 	s := Open(dir)
 	defer s.Records.Close()
-	a := &Attachment{
+	a := &DriverState{
 		Owner: owner.Of("net", "c", "eth0"), ContainerID: "c", IfName: "eth0", NetNS: "/run/netns/c", Ended: true,
-		Driver:    cnm.Endpoint{Name: "lab", URL: "unix:///x"},
+		Driver:    cnm.DriverAddr{Name: "lab", URL: "unix:///x"},
 		Interface: &cnm.Interface{Address: netip.MustParsePrefix("10.1.2.3/24"), MacAddress: "02:42:aa:bb:cc:01"},
 		Addresses: []Address{{PoolID: "p", Address: netip.MustParsePrefix("fd88::2/64"), Gateway: netip.MustParseAddr("fd88::1")}},
 	}

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package client is the DHCP client of one attachment, for both versions of DHCP. V4 and V6
-// send requests to servers. A Grant is what a server has granted. A Place is the interface in
+// send requests to servers. A Lease is what a server has granted. A Place is the interface in
 // the container's namespace, through which requests are sent and which gets the address. Each
 // request is one try. Its sockets are opened in the namespace, and closed afterwards.
 package client
@@ -21,8 +21,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Grant is one address with the options that came with it. It never changes.
-type Grant struct {
+// Lease is one address with the options that came with it. It never changes.
+type Lease struct {
 	Raw     []byte // the server's message, from which Protocol.Parse derives the other fields
 	Address netip.Prefix
 	Gateway netip.Addr // for routes without a gateway of their own; may be invalid
@@ -45,18 +45,18 @@ var ErrSilent = errors.New("no DHCP server answered")
 // its time.
 type Protocol interface {
 	// Parse parses a message that a server sent earlier.
-	Parse(raw []byte) (*Grant, error)
+	Parse(raw []byte) (*Lease, error)
 	// Acquire asks any server for an address.
-	Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error)
+	Acquire(ctx context.Context, p *Place, wait time.Duration) (*Lease, error)
 	// Extend asks the server that granted g for more time, or any server if rebind is set.
-	Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait time.Duration) (*Grant, error)
+	Extend(ctx context.Context, p *Place, g *Lease, rebind bool, wait time.Duration) (*Lease, error)
 	// Release gives the address of g back. It does not wait for an answer.
-	Release(ctx context.Context, p *Place, g *Grant) error
+	Release(ctx context.Context, p *Place, g *Lease) error
 }
 
 // Order makes T1 and T2 valid. If the server sent none, or invalid ones, they become the given
 // parts of Valid.
-func (g *Grant) Order(t1, t2 float64) {
+func (g *Lease) Order(t1, t2 float64) {
 	if g.T2 <= 0 || g.T2 > g.Valid {
 		g.T2 = time.Duration(float64(g.Valid) * t2)
 	}
@@ -70,7 +70,7 @@ func (g *Grant) Order(t1, t2 float64) {
 // configured it yet. An empty grant has no address, and counts as being on every interface.
 // Change adds the new address before it removes the old one. It does not touch what both grants
 // have, because a later plugin (sbr, vrf) may have moved the routes to another table.
-func (p *Place) Change(from, to *Grant) (had bool, err error) {
+func (p *Place) Change(from, to *Lease) (had bool, err error) {
 	gone, come := from.without(to), to.without(from)
 	if from.Address != to.Address {
 		gone, come = from, to // the kernel removes the routes with the address
@@ -119,8 +119,8 @@ func holds(conn *nl.Conn, link netlink.Link, a netip.Prefix) (bool, error) {
 }
 
 // without returns a copy of g that lacks the routes which are also in keep.
-func (g *Grant) without(keep *Grant) *Grant {
-	out := &Grant{Gateway: g.Gateway}
+func (g *Lease) without(keep *Lease) *Lease {
+	out := &Lease{Gateway: g.Gateway}
 	if g.Address != keep.Address {
 		out.Address = g.Address
 	}
@@ -132,7 +132,7 @@ func (g *Grant) without(keep *Grant) *Grant {
 	return out
 }
 
-func (g *Grant) has(r spec.Route) bool {
+func (g *Lease) has(r spec.Route) bool {
 	for _, own := range g.Routes {
 		own = g.via(own)
 		if own.Dst == r.Dst && own.GW == r.GW && own.Priority == r.Priority {
@@ -144,14 +144,14 @@ func (g *Grant) has(r spec.Route) bool {
 
 // via returns a route with the grant's gateway, if the route has none of its own, as the
 // plugins do.
-func (g *Grant) via(r spec.Route) spec.Route {
+func (g *Lease) via(r spec.Route) spec.Route {
 	if !r.GW.IsValid() {
 		r.GW = g.Gateway
 	}
 	return r
 }
 
-func (g *Grant) add(conn *nl.Conn, link netlink.Link) error {
+func (g *Lease) add(conn *nl.Conn, link netlink.Link) error {
 	if err := addAddr(conn, link, g.Address); err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (g *Grant) add(conn *nl.Conn, link netlink.Link) error {
 	return nil
 }
 
-func (g *Grant) remove(conn *nl.Conn, link netlink.Link) error {
+func (g *Lease) remove(conn *nl.Conn, link netlink.Link) error {
 	var errs []error
 	for _, r := range g.Routes {
 		if err := conn.RouteDel(route(link, g.via(r))); err != nil && !nl.IsNotFound(err) {

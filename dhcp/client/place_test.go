@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-func setup(addr, gw string) *client.Grant {
-	return &client.Grant{Address: netip.MustParsePrefix(addr), Gateway: netip.MustParseAddr(gw), Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0")}}}
+func setup(addr, gw string) *client.Lease {
+	return &client.Lease{Address: netip.MustParsePrefix(addr), Gateway: netip.MustParseAddr(gw), Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0")}}}
 }
 
 func TestChange(t *testing.T) {
@@ -31,7 +31,7 @@ func TestChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := setup("10.77.0.10/24", "10.77.0.1"), setup("10.78.0.10/24", "10.78.0.1")
-	none, router := &client.Grant{}, setup("10.78.0.10/24", "10.78.0.9")
+	none, router := &client.Lease{}, setup("10.78.0.10/24", "10.78.0.9")
 	want := func(what string, addrs, routes []string) {
 		t.Helper()
 		if a, r := dhcptest.Addrs(t, ns), dhcptest.Routes(t, ns); !reflect.DeepEqual(a, addrs) || !reflect.DeepEqual(r, routes) {
@@ -48,7 +48,7 @@ func TestChange(t *testing.T) {
 	dhcptest.Configure(t, ns, "10.77.0.10/24", "10.77.0.1")
 	for _, tc := range []struct {
 		what     string
-		from, to *client.Grant
+		from, to *client.Lease
 		addr, gw string
 	}{{"address", one, two, "10.78.0.10/24", "10.78.0.1"}, {"router", two, router, "10.78.0.10/24", "10.78.0.9"}, {"nothing", router, router, "10.78.0.10/24", "10.78.0.9"}} {
 		if _, err := p.Change(tc.from, tc.to); err != nil {

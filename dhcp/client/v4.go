@@ -59,7 +59,7 @@ func (c *V4) modifiers() []dhcpv4.Modifier {
 }
 
 // Parse parses a stored DHCPACK.
-func (c *V4) Parse(raw []byte) (*Grant, error) {
+func (c *V4) Parse(raw []byte) (*Lease, error) {
 	ack, err := decodeACK(raw)
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func decodeACK(raw []byte) (*dhcpv4.DHCPv4, error) {
 }
 
 // grant returns the grant in an ACK, or an error for a NAK.
-func (c *V4) grant(m *dhcpv4.DHCPv4) (*Grant, error) {
+func (c *V4) grant(m *dhcpv4.DHCPv4) (*Lease, error) {
 	if m.MessageType() == dhcpv4.MessageTypeNak {
 		return nil, fmt.Errorf("%w: %s", ErrNak, m.Message())
 	}
@@ -92,7 +92,7 @@ func (c *V4) grant(m *dhcpv4.DHCPv4) (*Grant, error) {
 
 // Acquire sends DISCOVER, waits for an OFFER, sends REQUEST, and waits for the ACK. wait limits
 // each of the two waits.
-func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error) {
+func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Lease, error) {
 	sock, err := broadcast(p, netip.Prefix{})
 	if err != nil {
 		return nil, err
@@ -149,7 +149,7 @@ func exchange(ctx context.Context, c *nclient4.Client, to *net.UDPAddr, m *dhcpv
 }
 
 // Extend asks the server that granted g, or any server if rebind is set.
-func (c *V4) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait time.Duration) (*Grant, error) {
+func (c *V4) Extend(ctx context.Context, p *Place, g *Lease, rebind bool, wait time.Duration) (*Lease, error) {
 	before, err := decodeACK(g.Raw)
 	if err != nil {
 		return nil, err
@@ -184,7 +184,7 @@ func (c *V4) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait t
 
 // Release tells the server, which does not answer. The interface may have lost the address
 // before, and may be deleted as soon as Release returns.
-func (c *V4) Release(ctx context.Context, p *Place, g *Grant) error {
+func (c *V4) Release(ctx context.Context, p *Place, g *Lease) error {
 	ack, err := decodeACK(g.Raw)
 	if err != nil {
 		return err

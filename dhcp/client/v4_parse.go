@@ -26,7 +26,7 @@ const (
 var errNoMask = errors.New("DHCP option Subnet Mask not found in DHCPACK")
 
 // parseV4 returns the grant in a DHCPACK.
-func parseV4(ack *dhcpv4.DHCPv4) (*Grant, error) {
+func parseV4(ack *dhcpv4.DHCPv4) (*Lease, error) {
 	ip, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
 	if !ok || ip.IsUnspecified() {
 		return nil, errors.New("no address in DHCPACK")
@@ -39,7 +39,7 @@ func parseV4(ack *dhcpv4.DHCPv4) (*Grant, error) {
 	if size != 32 {
 		return nil, fmt.Errorf("invalid subnet mask %s in DHCPACK", mask)
 	}
-	g := &Grant{
+	g := &Lease{
 		Raw:     ack.ToBytes(),
 		Address: netip.PrefixFrom(ip, bits),
 		Gateway: gateway(ack),

@@ -44,7 +44,7 @@ func (c *V6) duid() dhcpv6.DUID {
 func (c *V6) iaid() [4]byte { return [4]byte{0, 0, 0, 1} }
 
 // Parse parses a stored reply.
-func (c *V6) Parse(raw []byte) (*Grant, error) {
+func (c *V6) Parse(raw []byte) (*Lease, error) {
 	m, err := dhcpv6.MessageFromBytes(raw)
 	if err != nil {
 		return nil, fmt.Errorf("decode DHCPv6 reply: %w", err)
@@ -54,7 +54,7 @@ func (c *V6) Parse(raw []byte) (*Grant, error) {
 
 // Acquire sends SOLICIT, waits for an ADVERTISE, sends REQUEST, and waits for the REPLY. wait
 // limits the wait for an advertisement, and the wait for the link-local address before it.
-func (c *V6) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error) {
+func (c *V6) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Lease, error) {
 	link, err := p.link()
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (c *V6) solicit(ctx context.Context, client *nclient6.Client, mac net.Hardw
 }
 
 // Extend asks the server that granted g, or any server if rebind is set.
-func (c *V6) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait time.Duration) (*Grant, error) {
+func (c *V6) Extend(ctx context.Context, p *Place, g *Lease, rebind bool, wait time.Duration) (*Lease, error) {
 	kind := dhcpv6.MessageTypeRenew
 	if rebind {
 		kind = dhcpv6.MessageTypeRebind
@@ -128,7 +128,7 @@ func (c *V6) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait t
 
 // anew requests the same address from a server that does not know it (RFC 8415, 18.2.10.1). If
 // the server does not grant it, the server may give the address to another client.
-func (c *V6) anew(ctx context.Context, client *nclient6.Client, g *Grant, from *dhcpv6.Message) (*Grant, error) {
+func (c *V6) anew(ctx context.Context, client *nclient6.Client, g *Lease, from *dhcpv6.Message) (*Lease, error) {
 	m, err := c.message(g, dhcpv6.MessageTypeRequest)
 	if err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func (c *V6) anew(ctx context.Context, client *nclient6.Client, g *Grant, from *
 }
 
 // Release tells the server, and does not wait for its answer.
-func (c *V6) Release(ctx context.Context, p *Place, g *Grant) error {
+func (c *V6) Release(ctx context.Context, p *Place, g *Lease) error {
 	m, err := c.message(g, dhcpv6.MessageTypeRelease)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (c *V6) Release(ctx context.Context, p *Place, g *Grant) error {
 }
 
 // message returns a message about the address of g.
-func (c *V6) message(g *Grant, kind dhcpv6.MessageType) (*dhcpv6.Message, error) {
+func (c *V6) message(g *Lease, kind dhcpv6.MessageType) (*dhcpv6.Message, error) {
 	reply, err := dhcpv6.MessageFromBytes(g.Raw)
 	if err != nil {
 		return nil, fmt.Errorf("decode DHCPv6 reply: %w", err)
@@ -293,7 +293,7 @@ const (
 
 // parseV6 returns the grant in a reply or an advertisement. The error is ErrNak only if the
 // reply says that the address is not on our link or no longer valid.
-func parseV6(m *dhcpv6.Message) (*Grant, error) {
+func parseV6(m *dhcpv6.Message) (*Lease, error) {
 	if err := failed(m.Options.Status()); err != nil {
 		return nil, err
 	}
@@ -312,7 +312,7 @@ func parseV6(m *dhcpv6.Message) (*Grant, error) {
 		if !ok || a.ValidLifetime < time.Second {
 			continue
 		}
-		g := &Grant{Raw: m.ToBytes(), Address: netip.PrefixFrom(ip, 128), DNS: dnsV6(m), Valid: a.ValidLifetime, T1: na.T1, T2: na.T2}
+		g := &Lease{Raw: m.ToBytes(), Address: netip.PrefixFrom(ip, 128), DNS: dnsV6(m), Valid: a.ValidLifetime, T1: na.T1, T2: na.T2}
 		g.Order(defaultT1V6, defaultT2V6)
 		return g, nil
 	}

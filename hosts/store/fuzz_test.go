@@ -12,7 +12,7 @@ import (
 // again, or unreadable.
 func FuzzDecode(f *testing.F) {
 	for _, object := range []Object{
-		Network{Name: "n", Plugins: nil}, Node{ID: "n"}, Block{Network: "n"}, Endpoint{Network: "n", Node: "h", ID: "e"},
+		Network{Name: "n", Plugins: nil}, Node{ID: "n"}, Block{Network: "n"}, Entry{Network: "n", Node: "h", ID: "e"},
 	} {
 		data, err := encode(object)
 		if err != nil {

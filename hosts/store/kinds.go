@@ -37,9 +37,9 @@ func blocks() kind[Block] {
 	}}
 }
 
-func endpoints() kind[Endpoint] {
-	return kind[Endpoint]{"endpoints", "endpoint", 3, func(names []string) (Endpoint, error) {
-		return Endpoint{Network: names[0], Node: names[1], ID: names[2]}, nil
+func endpoints() kind[Entry] {
+	return kind[Entry]{"endpoints", "endpoint", 3, func(names []string) (Entry, error) {
+		return Entry{Network: names[0], Node: names[1], ID: names[2]}, nil
 	}}
 }
 

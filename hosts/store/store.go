@@ -26,8 +26,8 @@ var (
 	ErrUnreadable = errors.New("unreadable")
 	// ErrName means that no engine accepts a name; Table says which it accepts.
 	ErrName = errors.New("bad name")
-	// ErrLeaseOver means that a lease has ended and cannot be used.
-	ErrLeaseOver = errors.New("the lease is over")
+	// ErrSessionOver means that a session has ended and cannot be used.
+	ErrSessionOver = errors.New("the session is over")
 	// ErrClosed means that the store has been closed and cannot be used.
 	ErrClosed = errors.New("the store is closed")
 )
@@ -64,27 +64,27 @@ type Store interface {
 	Networks() Table[Network]
 	Nodes() Table[Node]
 	Blocks() Table[Block]
-	Endpoints() Table[Endpoint]
+	Entries() Table[Entry]
 
-	// Lease begins a lease. The store renews the lease until one of these happens: ctx ends,
-	// End is called, the store is closed, or the engine reports that the lease ended after the
+	// Session begins a session. The store renews the session until one of these happens: ctx ends,
+	// End is called, the store is closed, or the engine reports that the session ended after the
 	// engine was unreachable for longer than ttl. ttl must be at least a second. Engines round
 	// it up to whole seconds.
-	Lease(ctx context.Context, ttl time.Duration) (Lease, error)
-	// Close ends every Watch with ErrClosed. It stops the renewal of leases, but their objects
-	// stay until the leases expire. So a host does not seem absent while its agent is
+	Session(ctx context.Context, ttl time.Duration) (Session, error)
+	// Close ends every Watch with ErrClosed. It stops the renewal of sessions, but their objects
+	// stay until the sessions expire. So a host does not seem absent while its agent is
 	// restarted.
 	Close() error
 }
 
-// Lease shows that one host is present. Objects that were created with it disappear when it
+// Session shows that one host is present. Objects that were created with it disappear when it
 // ends.
-type Lease interface {
-	// Lost is closed when the lease is no longer renewed. The objects are gone by then, or, if
+type Session interface {
+	// Lost is closed when the session is no longer renewed. The objects are gone by then, or, if
 	// ctx has ended, will be gone within ttl. While the engine is unreachable, Lost stays open,
-	// because it is not known whether the lease has ended.
+	// because it is not known whether the session has ended.
 	Lost() <-chan struct{}
-	// End removes the objects of the lease at once. It may be called twice.
+	// End removes the objects of the session at once. It may be called twice.
 	End(ctx context.Context) error
 }
 
@@ -114,11 +114,11 @@ type Table[T Object] interface {
 	// from which to watch. If some objects cannot be read, it returns the others, which are
 	// valid, and an error that names the missing ones and is ErrUnreadable.
 	List(ctx context.Context, prefix string) ([]Item[T], Revision, error)
-	// Create adds an object, or returns ErrExists. lease may be nil; otherwise the object
-	// disappears when the lease ends.
-	Create(ctx context.Context, object T, lease Lease) (Revision, error)
+	// Create adds an object, or returns ErrExists. session may be nil; otherwise the object
+	// disappears when the session ends.
+	Create(ctx context.Context, object T, session Session) (Revision, error)
 	// Update replaces the object that was read at a revision. It returns ErrConflict if the
-	// object has changed since or is gone. The object keeps its lease.
+	// object has changed since or is gone. The object keeps its session.
 	Update(ctx context.Context, object T, at Revision) (Revision, error)
 	// Delete removes the object that was read at a revision. It returns ErrConflict if the
 	// object has changed since. The zero revision removes the object in any version. It is no

@@ -30,7 +30,7 @@ type Change struct {
 type Rows interface {
 	Get(ctx context.Context, key string) (Row, error)
 	List(ctx context.Context, prefix string) ([]Row, Revision, error)
-	Create(ctx context.Context, key string, data []byte, lease Lease) (Revision, error)
+	Create(ctx context.Context, key string, data []byte, session Session) (Revision, error)
 	Update(ctx context.Context, key string, data []byte, at Revision) (Revision, error)
 	Delete(ctx context.Context, key string, at Revision) error
 	Watch(ctx context.Context, after Revision) iter.Seq2[Change, error]
@@ -51,8 +51,8 @@ func (t Tables) Nodes() Table[Node] { return of(t, nodes()) }
 // Blocks implements Store.
 func (t Tables) Blocks() Table[Block] { return of(t, blocks()) }
 
-// Endpoints implements Store.
-func (t Tables) Endpoints() Table[Endpoint] { return of(t, endpoints()) }
+// Entries implements Store.
+func (t Tables) Entries() Table[Entry] { return of(t, endpoints()) }
 
 func of[T Object](t Tables, k kind[T]) Table[T] { return table[T]{k, t.Rows(k.table)} }
 
@@ -100,14 +100,14 @@ func (t table[T]) List(ctx context.Context, prefix string) ([]Item[T], Revision,
 	return items, revision, errors.Join(unreadable...)
 }
 
-func (t table[T]) Create(ctx context.Context, object T, lease Lease) (_ Revision, err error) {
+func (t table[T]) Create(ctx context.Context, object T, session Session) (_ Revision, err error) {
 	key := object.Key()
 	defer t.wrap(&err, "create", key)
 	data, err := t.data(key, object)
 	if err != nil {
 		return "", err
 	}
-	return t.rows.Create(ctx, key, data, lease)
+	return t.rows.Create(ctx, key, data, session)
 }
 
 func (t table[T]) Update(ctx context.Context, object T, at Revision) (_ Revision, err error) {

@@ -45,7 +45,7 @@ type Node struct {
 	VTEP     string       `json:"vtep"`     // Ethernet address of the host's end of the tunnel
 	Port     uint16       `json:"port"`     // UDP port of the tunnel
 	Seen     time.Time    `json:"seen"`     // when its agent last wrote this record, by the clock of that host
-	// Lasting reports that the node keeps an endpoint on a long lease, which ends when other
+	// Lasting reports that the node keeps an endpoint on a long session, which ends when other
 	// hosts may take its blocks. Then no clock of a host decides whether the node is gone. A
 	// node of an earlier release has no such endpoint.
 	Lasting bool `json:"lasting,omitempty"`
@@ -66,8 +66,9 @@ func (b Block) Key() string {
 	return b.Network + "/" + escape(b.Prefix)
 }
 
-// Endpoint is a container on a network. It is on the lease of its node.
-type Endpoint struct {
+// Entry is a container on a network, or in a network of the agents a host. It is on the session of
+// its node.
+type Entry struct {
 	Network   string       `json:"network"`
 	ID        string       `json:"id"` // unique on its node
 	Node      string       `json:"node"`
@@ -80,7 +81,7 @@ type Endpoint struct {
 }
 
 // Key returns "network/node/id".
-func (e Endpoint) Key() string { return e.Network + "/" + e.Node + "/" + e.ID }
+func (e Entry) Key() string { return e.Network + "/" + e.Node + "/" + e.ID }
 
 // escape writes a prefix as one element of a path: 10.1.2.0-24, fd00::-64.
 func escape(p netip.Prefix) string {

@@ -9,21 +9,21 @@ import (
 	"fmt"
 )
 
-// record is a decoded struct: a map from field names to values. record does not contain fields
+// gobFields is a decoded struct: a map from field names to values. gobFields does not contain fields
 // whose value is zero.
-type record map[string]any
+type gobFields map[string]any
 
 // get returns a field, or the zero value if the field is missing.
-func get[T any](r record, name string) T {
+func get[T any](r gobFields, name string) T {
 	v, _ := r[name].(T)
 	return v
 }
 
-func (r record) int(name string) int { return int(get[int64](r, name)) }
+func (r gobFields) int(name string) int { return int(get[int64](r, name)) }
 
 // intPtr returns a pointer to a number, or nil if the field was not sent. In gob, a pointer to
 // zero looks like a missing field.
-func (r record) intPtr(name string) *int {
+func (r gobFields) intPtr(name string) *int {
 	if _, ok := r[name].(int64); !ok {
 		return nil
 	}
@@ -32,7 +32,7 @@ func (r record) intPtr(name string) *int {
 }
 
 // list returns a field that holds a list.
-func list[T any](r record, name string) (out []T) {
+func list[T any](r gobFields, name string) (out []T) {
 	for _, v := range get[[]any](r, name) {
 		if e, ok := v.(T); ok {
 			out = append(out, e)
@@ -67,7 +67,7 @@ func newDecoder(r source) *gobDecoder {
 
 // next returns the next struct of the stream. On the way it stores the types that the stream
 // defines.
-func (d *gobDecoder) next() (record, error) {
+func (d *gobDecoder) next() (gobFields, error) {
 	for {
 		m, err := readMessage(d.r)
 		if err != nil {
@@ -84,7 +84,7 @@ func (d *gobDecoder) next() (record, error) {
 }
 
 // message reads a struct or a type definition. For a type definition the record is nil.
-func (d *gobDecoder) message(m *bytes.Reader) (record, error) {
+func (d *gobDecoder) message(m *bytes.Reader) (gobFields, error) {
 	id, err := readInt(m)
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (d *gobDecoder) message(m *bytes.Reader) (record, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, ok := v.(record)
+	r, ok := v.(gobFields)
 	if !ok {
 		return nil, errors.New("a struct was expected")
 	}
@@ -114,11 +114,11 @@ func (d *gobDecoder) learn(id int, m *bytes.Reader) error {
 	if len(d.types) > maxTypes || id < 64 {
 		return fmt.Errorf("type %d", id)
 	}
-	w, _ := v.(record)
-	switch st, slice := get[record](w, "StructT"), get[record](w, "SliceT"); {
+	w, _ := v.(gobFields)
+	switch st, slice := get[gobFields](w, "StructT"), get[gobFields](w, "SliceT"); {
 	case st != nil:
 		t := gobType{fields: []field{}}
-		for _, f := range list[record](st, "Field") {
+		for _, f := range list[gobFields](st, "Field") {
 			t.fields = append(t.fields, field{get[string](f, "Name"), f.int("Id")})
 		}
 		d.types[id] = t
@@ -159,8 +159,8 @@ func (d *gobDecoder) value(m *bytes.Reader, id, depth int) (any, error) {
 }
 
 // fields reads a struct. Before each field, the stream has the distance from the field before.
-func (d *gobDecoder) fields(m *bytes.Reader, fields []field, depth int) (record, error) {
-	out := record{}
+func (d *gobDecoder) fields(m *bytes.Reader, fields []field, depth int) (gobFields, error) {
+	out := gobFields{}
 	for at := -1; ; {
 		delta, err := readUint(m)
 		if err != nil || delta == 0 {

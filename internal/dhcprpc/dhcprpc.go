@@ -154,7 +154,7 @@ func (c *Client) Call(ctx context.Context, method string, a *Args) (*spec.Result
 	return decodeResult(body)
 }
 
-func (c *Client) call(method string, a *Args) (record, error) {
+func (c *Client) call(method string, a *Args) (gobFields, error) {
 	if _, err := c.conn.Write(encodeCall(method, c.seq, a)); err != nil {
 		return nil, err
 	}
@@ -187,17 +187,17 @@ func encodeCall(method string, seq uint64, a *Args) []byte {
 	return w.out
 }
 
-func decodeResult(r record) (*spec.Result, error) {
+func decodeResult(r gobFields) (*spec.Result, error) {
 	out := &spec.Result{CNIVersion: get[string](r, "CNIVersion")}
-	for _, ip := range list[record](r, "IPs") {
-		p, err := prefix(get[record](ip, "Address"))
+	for _, ip := range list[gobFields](r, "IPs") {
+		p, err := prefix(get[gobFields](ip, "Address"))
 		if err != nil {
 			return nil, err
 		}
 		out.IPs = append(out.IPs, spec.IPConfig{Address: p, Gateway: addr(get[[]byte](ip, "Gateway"))})
 	}
-	for _, r := range list[record](r, "Routes") {
-		p, err := prefix(get[record](r, "Dst"))
+	for _, r := range list[gobFields](r, "Routes") {
+		p, err := prefix(get[gobFields](r, "Dst"))
 		if err != nil {
 			return nil, err
 		}
@@ -206,7 +206,7 @@ func decodeResult(r record) (*spec.Result, error) {
 			Priority: r.int("Priority"), Table: r.intPtr("Table"), Scope: r.intPtr("Scope"),
 		})
 	}
-	if d := get[record](r, "DNS"); d != nil {
+	if d := get[gobFields](r, "DNS"); d != nil {
 		out.DNS = spec.DNS{Nameservers: list[string](d, "Nameservers"), Domain: get[string](d, "Domain"), Search: list[string](d, "Search"), Options: list[string](d, "Options")}
 	}
 	return out, nil
@@ -219,7 +219,7 @@ func addr(b []byte) netip.Addr {
 }
 
 // prefix converts a net.IPNet. An IPv4 network may have 16 bytes.
-func prefix(r record) (netip.Prefix, error) {
+func prefix(r gobFields) (netip.Prefix, error) {
 	a, mask := addr(get[[]byte](r, "IP")), get[[]byte](r, "Mask")
 	if a.Is4() && len(mask) == 16 {
 		mask = mask[12:]

@@ -22,8 +22,8 @@ type Reach struct {
 	OnLink bool   // the route has no gateway
 }
 
-// Facts are what only the kernel knows.
-type Facts struct {
+// Observed is what only the kernel knows.
+type Observed struct {
 	Reach  map[netip.Addr]Reach // routes to every peer's underlay addresses
 	MTU    int                  // lowest MTU of the links with Self's underlay addresses, in bytes
 	NoIPv6 bool                 // the kernel was booted without IPv6
@@ -42,7 +42,7 @@ type Facts struct {
 // leaves them out and joins the reasons in the error. The State contains all others, so one
 // bad entry does not cut off the other hosts. Only if the error wraps ErrSelf is there no
 // State.
-func Compile(self Self, peers []Peer, facts Facts) (State, error) {
+func Compile(self Self, peers []Peer, facts Observed) (State, error) {
 	c := &compiler{self: self.withDefaults(), facts: facts, macs: make(map[string]string), keys: make(map[Key]string)}
 	if err := c.self.validate(); err != nil {
 		return State{}, fmt.Errorf("%w: %w", ErrSelf, err)
@@ -67,14 +67,14 @@ var ErrSelf = errors.New("this host cannot take part in the mesh")
 
 type compiler struct {
 	self  Self
-	facts Facts
+	facts Observed
 	state State
 	errs  []error
 
 	excluded []netip.Prefix    // networks that were left out
 	macs     map[string]string // Ethernet address -> id of its peer
 	keys     map[Key]string    // WireGuard key -> id of its peer
-	used     claims
+	used     routed
 }
 
 // inOrder sorts the peers, so that the result does not depend on the order of the list. If two

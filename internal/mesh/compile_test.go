@@ -17,7 +17,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 // world returns a self, its peers and the kernel's facts, for the pure tests.
-func world() (Self, []Peer, Facts) {
+func world() (Self, []Peer, Observed) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	self := Self{
 		ID: "node-1", Underlay: []netip.Addr{addr("192.0.2.1"), addr("2001:db8:1::1")},
@@ -40,7 +40,7 @@ func world() (Self, []Peer, Facts) {
 		ID: "node-6", Name: "six", Underlay: []netip.Addr{addr("2001:db8:2::6")}, Transport: Auto,
 		VTEP: net.HardwareAddr{2, 0, 0, 0, 0, 6}, Blocks: []netip.Prefix{prefix("10.40.6.0/24")},
 	}
-	facts := Facts{MTU: 1500, Reach: map[netip.Addr]Reach{
+	facts := Observed{MTU: 1500, Reach: map[netip.Addr]Reach{
 		addr("192.0.2.2"): {"eth0", true}, addr("2001:db8:1::2"): {"eth0", true},
 		addr("198.51.100.4"): {"eth0", false}, addr("2001:db8:2::6"): {"eth0", false},
 	}}
@@ -48,25 +48,25 @@ func world() (Self, []Peer, Facts) {
 }
 
 func TestCompile(t *testing.T) {
-	for name, change := range map[string]func(*Self, []Peer, *Facts){
-		"auto": func(*Self, []Peer, *Facts) {},
-		"vxlan": func(_ *Self, peers []Peer, _ *Facts) {
+	for name, change := range map[string]func(*Self, []Peer, *Observed){
+		"auto": func(*Self, []Peer, *Observed) {},
+		"vxlan": func(_ *Self, peers []Peer, _ *Observed) {
 			for i := range peers {
 				peers[i].Transport = VXLAN
 			}
 		},
-		"two-transports": func(_ *Self, peers []Peer, _ *Facts) { // of one peer, for two networks
+		"two-transports": func(_ *Self, peers []Peer, _ *Observed) { // of one peer, for two networks
 			peers[1] = peers[2]
 			peers[1].Blocks, peers[1].Transport = []netip.Prefix{netip.MustParsePrefix("10.50.2.0/24")}, VXLAN
 		},
-		"ipv4-blocks-by-ipv6": func(self *Self, peers []Peer, _ *Facts) {
+		"ipv4-blocks-by-ipv6": func(self *Self, peers []Peer, _ *Observed) {
 			self.Underlay = self.Underlay[1:]
 			peers[2].Underlay = peers[2].Underlay[1:]
 			peers[1] = peers[2]
 			peers[1].ID, peers[1].Blocks = "none", nil
 			peers[1].Underlay = []netip.Addr{netip.MustParseAddr("2001:db8:1::9")}
 		},
-		"no-ipv6": func(self *Self, peers []Peer, facts *Facts) {
+		"no-ipv6": func(self *Self, peers []Peer, facts *Observed) {
 			facts.NoIPv6 = true
 			self.Underlay, self.Subnets = self.Underlay[:1], self.Subnets[:1]
 			for i := range peers {
@@ -74,10 +74,10 @@ func TestCompile(t *testing.T) {
 				peers[i].Blocks = peers[i].Blocks[:1]
 			}
 		},
-		"options": func(self *Self, _ []Peer, _ *Facts) {
+		"options": func(self *Self, _ []Peer, _ *Observed) {
 			self.Name, self.Device, self.VNI, self.Protocol, self.Port, self.MTU = "k8s", "kube-vx", 9, 113, 8472, 1380
 		},
-		"wireguard": func(_ *Self, peers []Peer, facts *Facts) {
+		"wireguard": func(_ *Self, peers []Peer, facts *Observed) {
 			facts.Key = Key{1}
 			for i := range peers {
 				peers[i].Transport, peers[i].Key = WireGuard, Key{2, byte(i)}
@@ -86,7 +86,7 @@ func TestCompile(t *testing.T) {
 			peers[2].Transport = Routes // not encrypted: a network of its own
 			peers[2].Blocks = []netip.Prefix{netip.MustParsePrefix("10.50.2.0/24")}
 		},
-		"alone": func(_ *Self, peers []Peer, _ *Facts) {
+		"alone": func(_ *Self, peers []Peer, _ *Observed) {
 			for i := range peers {
 				peers[i].Blocks = nil
 			}
@@ -120,41 +120,41 @@ func TestCompileRefuses(t *testing.T) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	for _, tc := range []struct {
 		name   string
-		change func(*Self, []Peer, *Facts)
+		change func(*Self, []Peer, *Observed)
 		want   string
 	}{
-		{"outside", func(_ *Self, p []Peer, _ *Facts) { p[2].Blocks[0] = prefix("0.0.0.0/0") },
+		{"outside", func(_ *Self, p []Peer, _ *Observed) { p[2].Blocks[0] = prefix("0.0.0.0/0") },
 			"peer near (node-2): block 0.0.0.0/0 lies in none of the networks"},
-		{"wider", func(_ *Self, p []Peer, _ *Facts) { p[2].Blocks[0] = prefix("10.0.0.0/8") }, "lies in none of the networks"},
-		{"nothing", func(_ *Self, p []Peer, _ *Facts) { p[2].Blocks[0] = netip.Prefix{} }, "lies in none of the networks"},
-		{"ours", func(_ *Self, p []Peer, _ *Facts) { p[2].Blocks[0] = prefix("10.40.1.128/25") },
+		{"wider", func(_ *Self, p []Peer, _ *Observed) { p[2].Blocks[0] = prefix("10.0.0.0/8") }, "lies in none of the networks"},
+		{"nothing", func(_ *Self, p []Peer, _ *Observed) { p[2].Blocks[0] = netip.Prefix{} }, "lies in none of the networks"},
+		{"ours", func(_ *Self, p []Peer, _ *Observed) { p[2].Blocks[0] = prefix("10.40.1.128/25") },
 			"block 10.40.1.128/25 overlaps 10.40.1.0/24 of this host"},
-		{"twice", func(_ *Self, p []Peer, _ *Facts) { p[1].Blocks[0] = prefix("10.40.2.0/24") },
+		{"twice", func(_ *Self, p []Peer, _ *Observed) { p[1].Blocks[0] = prefix("10.40.2.0/24") },
 			"peer far (node-4): block 10.40.2.0/24 overlaps 10.40.2.0/24 of peer node-2"},
-		{"transport", func(_ *Self, p []Peer, _ *Facts) { p[2].Transport = "ipsec" }, `unknown transport "ipsec"`},
-		{"no underlay", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay = nil }, "no underlay address"},
-		{"within", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay[0] = addr("10.40.9.9") },
+		{"transport", func(_ *Self, p []Peer, _ *Observed) { p[2].Transport = "ipsec" }, `unknown transport "ipsec"`},
+		{"no underlay", func(_ *Self, p []Peer, _ *Observed) { p[2].Underlay = nil }, "no underlay address"},
+		{"within", func(_ *Self, p []Peer, _ *Observed) { p[2].Underlay[0] = addr("10.40.9.9") },
 			"underlay address 10.40.9.9 lies within 10.40.0.0/16 of network blue"},
-		{"multicast", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay[0] = addr("224.0.0.1") }, "is not an address of one host"},
-		{"our address", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay[0] = addr("192.0.2.1") }, "is this host's own"},
-		{"our VTEP", func(_ *Self, p []Peer, _ *Facts) { p[2].VTEP = VTEP("node-1") }, "do two hosts have one id?"},
-		{"one VTEP", func(_ *Self, p []Peer, _ *Facts) { p[1].VTEP = VTEP("node-2") }, "is that of peer node-2"},
-		{"no MAC", func(_ *Self, p []Peer, _ *Facts) { p[2].VTEP = net.HardwareAddr{1, 2, 3} }, "is not an Ethernet address of one host"},
-		{"far routes", func(_ *Self, p []Peer, _ *Facts) { p[1].Transport = Routes }, "wants all hosts on one link"},
-		{"our network", func(s *Self, _ []Peer, _ *Facts) {
+		{"multicast", func(_ *Self, p []Peer, _ *Observed) { p[2].Underlay[0] = addr("224.0.0.1") }, "is not an address of one host"},
+		{"our address", func(_ *Self, p []Peer, _ *Observed) { p[2].Underlay[0] = addr("192.0.2.1") }, "is this host's own"},
+		{"our VTEP", func(_ *Self, p []Peer, _ *Observed) { p[2].VTEP = VTEP("node-1") }, "do two hosts have one id?"},
+		{"one VTEP", func(_ *Self, p []Peer, _ *Observed) { p[1].VTEP = VTEP("node-2") }, "is that of peer node-2"},
+		{"no MAC", func(_ *Self, p []Peer, _ *Observed) { p[2].VTEP = net.HardwareAddr{1, 2, 3} }, "is not an Ethernet address of one host"},
+		{"far routes", func(_ *Self, p []Peer, _ *Observed) { p[1].Transport = Routes }, "wants all hosts on one link"},
+		{"our network", func(s *Self, _ []Peer, _ *Observed) {
 			s.Subnets = append(s.Subnets, Subnet{Network: "huge", Prefix: prefix("192.0.0.0/8")})
 		}, "network huge is left out: underlay address 192.0.2.1 lies within 192.0.0.0/8 of network huge"},
-		{"everything", func(s *Self, _ []Peer, _ *Facts) {
+		{"everything", func(s *Self, _ []Peer, _ *Observed) {
 			s.Subnets = append(s.Subnets, Subnet{Network: "all", Prefix: prefix("0.0.0.0/0")}, Subnet{Network: "all", Prefix: prefix("::/0")})
 		}, "network all is left out: 0.0.0.0/0 cannot be a subnet for containers: it overlaps 0.0.0.0/8"},
-		{"metadata", func(s *Self, p []Peer, _ *Facts) {
+		{"metadata", func(s *Self, p []Peer, _ *Observed) {
 			s.Subnets = append(s.Subnets, Subnet{Network: "cloud", Prefix: prefix("169.254.0.0/16")})
 			p[2].Blocks = append(p[2].Blocks, prefix("169.254.169.0/24"))
 		}, "block 169.254.169.0/24 lies in none of the networks"},
-		{"loopback", func(s *Self, _ []Peer, _ *Facts) {
+		{"loopback", func(s *Self, _ []Peer, _ *Observed) {
 			s.Subnets = append(s.Subnets, Subnet{Network: "lo", Prefix: prefix("::/64")})
 		}, "network lo is left out"},
-		{"MTU", func(_ *Self, _ []Peer, f *Facts) { f.MTU = 1300 }, "an MTU of 1250 is below 1280"},
+		{"MTU", func(_ *Self, _ []Peer, f *Observed) { f.MTU = 1300 }, "an MTU of 1250 is below 1280"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			self, peers, facts := world()
@@ -198,7 +198,7 @@ func TestCompileRefusesSelf(t *testing.T) {
 
 // Claims of any length are compared with each other.
 func TestClaims(t *testing.T) {
-	var c claims
+	var c routed
 	c.add(netip.MustParsePrefix("10.40.2.0/24"), "a")
 	c.add(netip.MustParsePrefix("10.40.4.0/22"), "b")
 	for block, free := range map[string]bool{

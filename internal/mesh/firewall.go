@@ -97,7 +97,7 @@ func (h holder) take(ctx context.Context, env *netstate.Env, subnets []Subnet) e
 	held := &netstate.Env{NFT: env.NFT, Records: h.records}
 	for _, x := range subnets {
 		for _, f := range x.facts() {
-			_, err := netstate.Fact{Fact: f, Owner: h.mark.holder()}.Ensure(ctx, held)
+			_, err := netstate.HeldFact{Fact: f, Owner: h.mark.holder()}.Ensure(ctx, held)
 			errs = append(errs, err)
 		}
 	}

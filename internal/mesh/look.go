@@ -20,19 +20,19 @@ import (
 // Look reads the kernel's routes to every peer, and what Compile needs to know about this
 // host. Look fails if this host does not have one of its own underlay addresses. Look also
 // fails if a peer needs WireGuard and the kernel does not have it.
-func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
-	f := Facts{Reach: make(map[netip.Addr]Reach)}
+func (m *Mesh) Look(self Self, peers []Peer) (Observed, error) {
+	f := Observed{Reach: make(map[netip.Addr]Reach)}
 	_, err := m.conn.Sysctl("net/ipv6/conf/all/forwarding")
 	f.NoIPv6 = errors.Is(err, fs.ErrNotExist)
 	addrs, err := m.addrs()
 	if err != nil {
-		return Facts{}, err
+		return Observed{}, err
 	}
 	if f.MTU, err = m.uplinkMTU(self.Underlay, addrs); err != nil {
-		return Facts{}, fmt.Errorf("%w: %w", ErrSelf, err)
+		return Observed{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
 	if f.Key, err = m.wireKey(peers); err != nil {
-		return Facts{}, fmt.Errorf("%w: %w", ErrSelf, err)
+		return Observed{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
 	f.Own = m.own(self.borrowed(), addrs)
 	f.Paths = m.paths.known(f.MTU)
@@ -42,7 +42,7 @@ func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
 				continue
 			}
 			if f.Reach[a], err = m.reach(a); err != nil {
-				return Facts{}, err
+				return Observed{}, err
 			}
 		}
 	}

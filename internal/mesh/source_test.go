@@ -52,7 +52,7 @@ func TestSourcesRefused(t *testing.T) {
 		for _, text := range strings.Fields(list) {
 			self.Sources = append(self.Sources, netip.MustParseAddr(text))
 		}
-		if _, err := Compile(self, nil, Facts{MTU: 1500}); err == nil || !strings.Contains(err.Error(), "source address") {
+		if _, err := Compile(self, nil, Observed{MTU: 1500}); err == nil || !strings.Contains(err.Error(), "source address") {
 			t.Errorf("%s: %v", list, err)
 		}
 	}

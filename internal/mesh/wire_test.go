@@ -47,18 +47,18 @@ func TestParseKey(t *testing.T) {
 // no packet takes the default route.
 func TestCompileUnencrypted(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(*Self, []Peer, *Facts)
+		change func(*Self, []Peer, *Observed)
 		want   string
 	}{
-		"no key":  {func(_ *Self, p []Peer, _ *Facts) { p[2].Key = Key{} }, "peer near (node-2): it has published no WireGuard key"},
-		"ours":    {func(_ *Self, p []Peer, _ *Facts) { p[2].Key = Key{1} }, "is this host's own: are the hosts copies?"},
-		"twice":   {func(_ *Self, p []Peer, _ *Facts) { p[1].Key = p[2].Key }, "is that of peer node-2: are they copies?"},
-		"address": {func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay = nil }, "no underlay address"},
-		"family": {func(self *Self, p []Peer, _ *Facts) {
+		"no key":  {func(_ *Self, p []Peer, _ *Observed) { p[2].Key = Key{} }, "peer near (node-2): it has published no WireGuard key"},
+		"ours":    {func(_ *Self, p []Peer, _ *Observed) { p[2].Key = Key{1} }, "is this host's own: are the hosts copies?"},
+		"twice":   {func(_ *Self, p []Peer, _ *Observed) { p[1].Key = p[2].Key }, "is that of peer node-2: are they copies?"},
+		"address": {func(_ *Self, p []Peer, _ *Observed) { p[2].Underlay = nil }, "no underlay address"},
+		"family": {func(self *Self, p []Peer, _ *Observed) {
 			self.Underlay, p[2].Underlay = self.Underlay[:1], p[2].Underlay[1:]
 		}, "no family in common"},
-		"MTU":  {func(_ *Self, _ []Peer, f *Facts) { f.MTU = 1300 }, "no tunnel: an MTU of 1240 is below 1280"},
-		"IPv6": {func(_ *Self, _ []Peer, f *Facts) { f.NoIPv6 = true }, "no route to fd40:2::/64: this kernel was booted without IPv6"},
+		"MTU":  {func(_ *Self, _ []Peer, f *Observed) { f.MTU = 1300 }, "no tunnel: an MTU of 1240 is below 1280"},
+		"IPv6": {func(_ *Self, _ []Peer, f *Observed) { f.NoIPv6 = true }, "no route to fd40:2::/64: this kernel was booted without IPv6"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			self, peers, facts := world()

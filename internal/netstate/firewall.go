@@ -29,7 +29,7 @@ func (e Element) Ensure(_ context.Context, env *Env) (Undo, error) {
 	if env.Taken == nil {
 		env.NFT.Add(e.Element)
 	} else {
-		env.NFT.Claim(env.Taken, e.Element)
+		env.NFT.AddOrDecide(env.Taken, e.Element)
 	}
 	return nil, nil
 }
@@ -44,14 +44,14 @@ func (e Element) Lost(_ context.Context, env *Env) ([]Lost, error) {
 	return lostElements(env, e.Element)
 }
 
-// Fact is firewall state that attachments share. This attachment is one of its holders.
-type Fact struct {
+// HeldFact is a fact that this attachment holds.
+type HeldFact struct {
 	record.Fact
 	Owner owner.Key
 }
 
 // String lists the elements.
-func (f Fact) String() string {
+func (f HeldFact) String() string {
 	var parts []string
 	for _, e := range f.Elements {
 		parts = append(parts, e.Meaning().Does)
@@ -65,7 +65,7 @@ func (f Fact) String() string {
 // Ensure becomes a holder of the fact before it queues the elements. So another holder that
 // leaves cannot remove them afterwards. If an earlier ADD of the attachment became a holder,
 // the attachment stays one even if this ADD fails.
-func (f Fact) Ensure(ctx context.Context, env *Env) (Undo, error) {
+func (f HeldFact) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	held := env.Records.Holds(f.Name, f.Owner)
 	if err := env.Records.Hold(ctx, f.Fact, f.Owner, env.First); err != nil {
 		return nil, err
@@ -78,10 +78,12 @@ func (f Fact) Ensure(ctx context.Context, env *Env) (Undo, error) {
 }
 
 // Diff describes in a sentence what is lost.
-func (f Fact) Diff(ctx context.Context, env *Env) (string, error) { return Sentence(f.Lost(ctx, env)) }
+func (f HeldFact) Diff(ctx context.Context, env *Env) (string, error) {
+	return Sentence(f.Lost(ctx, env))
+}
 
 // Lost looks up the elements of the fact and its other rules.
-func (f Fact) Lost(_ context.Context, env *Env) ([]Lost, error) {
+func (f HeldFact) Lost(_ context.Context, env *Env) ([]Lost, error) {
 	lost, err := lostElements(env, f.Elements...)
 	if err != nil {
 		return lost, err

@@ -71,7 +71,7 @@ func (s State) Tables() (tables State) {
 		switch o := o.(type) {
 		case Element:
 			note(o.Element)
-		case Fact:
+		case HeldFact:
 			note(o.Elements...)
 			has[0] = has[0] || o.Conditions != nil
 		case Table:

@@ -87,7 +87,7 @@ func TestAdd(t *testing.T) {
 	})
 	t.Run("taken over", func(t *testing.T) {
 		theirs := port(80, "10.1.0.6:80", otherOwner)
-		c.Claim(func(*TakenError) error { return nil }, theirs)
+		c.AddOrDecide(func(*TakenError) error { return nil }, theirs)
 		commit(t, c)
 		c.Remove(mine) // a late DEL of the former owner
 		commit(t, c)

@@ -32,7 +32,7 @@ func (o op) String() string {
 // if no element replaces it. Replacement may be called more than once.
 type Replacement func(gone Element) (next Element, ok bool)
 
-// ErrKeep is what the decide function of Claim returns to keep the other owner's element.
+// ErrKeep is what the decide function of AddOrDecide returns to keep the other owner's element.
 var ErrKeep = errors.New("another owner keeps the element")
 
 // Extra is work on other objects than elements in the same transaction, such as a network's
@@ -51,9 +51,9 @@ type Extra interface {
 // ports, Commit returns a *TakenError if another owner has the key.
 func (c *Conn) Add(elems ...Element) { c.push(elems, op{}) }
 
-// Claim works like Add, but calls decide if another owner has the key, in plain sets too. decide
+// AddOrDecide works like Add, but calls decide if another owner has the key, in plain sets too. decide
 // returns nil to replace the element, ErrKeep to keep it, or the error that Commit should return.
-func (c *Conn) Claim(decide func(*TakenError) error, elems ...Element) {
+func (c *Conn) AddOrDecide(decide func(*TakenError) error, elems ...Element) {
 	c.push(elems, op{decide: decide})
 }
 

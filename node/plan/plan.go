@@ -73,11 +73,11 @@ func Make(s Settings, nodes []Node) *Plan {
 type maker struct {
 	Settings
 	plan   *Plan
-	claims []claim
+	placed []placed
 }
 
-// claim is a block with its Node.
-type claim struct {
+// placed is a block with its Node.
+type placed struct {
 	block netip.Prefix
 	node  string
 }
@@ -150,13 +150,13 @@ func (m *maker) blocks(n Node) (list []netip.Prefix) {
 			m.problem(OutsideCluster, "Node %s: podCIDR %s is in no --cluster-cidr of the agent, %v: give the agent the controller manager's", about, n.Name, p, m.Cluster)
 			continue
 		}
-		if i := slices.IndexFunc(m.claims, func(c claim) bool { return c.block.Overlaps(p) }); i >= 0 {
-			other := m.claims[i]
+		if i := slices.IndexFunc(m.placed, func(c placed) bool { return c.block.Overlaps(p) }); i >= 0 {
+			other := m.placed[i]
 			m.problem(Overlap, "Node %s: podCIDR %s overlaps %s of Node %s, which keeps it: delete one of the Nodes and let its kubelet register it again",
 				[]string{n.Name, other.node}, n.Name, p, other.block, other.node)
 			continue
 		}
-		m.claims = append(m.claims, claim{p, n.Name})
+		m.placed = append(m.placed, placed{p, n.Name})
 		list = append(list, p)
 	}
 	return list

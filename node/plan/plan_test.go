@@ -114,7 +114,7 @@ func TestMake(t *testing.T) {
 func TestMeshTakesThePlan(t *testing.T) {
 	p := Make(settings(), []Node{node(1), node(2), node(3)})
 	reach := map[netip.Addr]mesh.Reach{netip.MustParseAddr("192.0.2.2"): {Link: "eth0", OnLink: true}}
-	s, err := mesh.Compile(p.Self, p.Peers, mesh.Facts{Reach: reach, MTU: 1500})
+	s, err := mesh.Compile(p.Self, p.Peers, mesh.Observed{Reach: reach, MTU: 1500})
 	if err != nil || len(s.Routes) != p.Routes() || s.Protocol != Protocol || s.Name != NetworkName || s.Devices[0].Name != Device {
 		t.Errorf("%v\n%s", err, s)
 	}

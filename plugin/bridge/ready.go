@@ -150,7 +150,7 @@ func isolation(in input) (s netstate.State) {
 		links = append(links, in.conf.gatewayLink())
 	}
 	for _, link := range links {
-		s = append(s, netstate.Fact{
+		s = append(s, netstate.HeldFact{
 			Fact:  record.Fact{Name: record.InternalFact(link), Elements: nft.Internal(link, in.network)},
 			Owner: in.pair.Owner,
 		})

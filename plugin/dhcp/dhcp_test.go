@@ -46,7 +46,7 @@ func TestContract(t *testing.T) {
 				refused("a negative metric", `{"type":"dhcp","priority":-1}`, "invalid priority"),
 			},
 		},
-		Prepare: func(t *testing.T, a *conformance.Attachment) *spec.Result {
+		Prepare: func(t *testing.T, a *conformance.Container) *spec.Result {
 			dhcptest.Quiet(t, a.NetNS)
 			dhcptest.Plug(t, "br0", a.NetNS)
 			dhcptest.Up(t, a.NetNS)

@@ -145,7 +145,7 @@ func marked(r *plugin.Request, env *netstate.Env, s netstate.State) bool {
 
 func inFirewall(o netstate.Object) bool {
 	switch o.(type) {
-	case netstate.Element, netstate.Fact:
+	case netstate.Element, netstate.HeldFact:
 		return true
 	}
 	return false

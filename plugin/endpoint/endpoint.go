@@ -194,7 +194,7 @@ func Note(rec *record.Record, s netstate.State) {
 		switch o := o.(type) {
 		case netstate.Element:
 			rec.Elements = append(rec.Elements, o.Element)
-		case netstate.Fact:
+		case netstate.HeldFact:
 			rec.Shared = append(rec.Shared, o.Name)
 		}
 	}

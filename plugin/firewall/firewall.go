@@ -220,7 +220,7 @@ func (p *plan) record(earlier *record.Record) *record.Record {
 // compile computes the desired state. compile changes nothing.
 func (p *plan) compile(k *kernel.Kernel) (s netstate.State) {
 	for _, f := range p.facts() {
-		s = append(s, netstate.Fact{Fact: f, Owner: p.owner})
+		s = append(s, netstate.HeldFact{Fact: f, Owner: p.owner})
 	}
 	if len(p.addresses) > 0 {
 		s = append(s, netstate.Accepted{Addrs: p.addresses, AdminChain: p.adminChain(), Comment: p.comment, New: !p.repeated})

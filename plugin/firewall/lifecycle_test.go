@@ -127,7 +127,7 @@ func TestReferenceLeftovers(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, ip := range []string{"10.1.0.5", "fd00:1::5"} {
-				if ok, err := tx.Claim(ipam.Holder{ID: a.id, IfName: "eth0"}, netip.MustParseAddr(ip)); err != nil || !ok {
+				if ok, err := tx.Reserve(ipam.Holder{ID: a.id, IfName: "eth0"}, netip.MustParseAddr(ip)); err != nil || !ok {
 					t.Fatal(ok, err)
 				}
 			}

@@ -61,7 +61,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 // keeper returns a function that reports whether an owner is still valid. An owner without an
 // interface name, from a file of an old version, is valid if its container has a valid
 // attachment.
-func keeper(valid []spec.Attachment) func(ipam.Holder) bool {
+func keeper(valid []spec.AttachmentKey) func(ipam.Holder) bool {
 	set := map[ipam.Holder]bool{}
 	for _, a := range valid {
 		set[ipam.Holder{ID: a.ContainerID, IfName: a.IfName}] = true
@@ -111,15 +111,15 @@ func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 			where, err := inUse()
 			res.EarlierBoot = err == nil && where[res.Addr] == ""
 		}
-		path, mark := recordedNetNS(r, prior, res.Owner)
+		path, mark := recordedNetNS(r, prior, res.Holder)
 		if path == "" {
-			path = cachedNetNS(r, res.Owner)
+			path = cachedNetNS(r, res.Holder)
 		}
 		if path == "" {
 			return res.EarlierBoot
 		}
 		state, _ := life.At(path, mark, r.Session.Paths.Proc)
-		if again := owner.Of(r.Network, res.Owner.ID, res.Owner.IfName) == r.Owner; state == life.Dead && !again {
+		if again := owner.Of(r.Network, res.Holder.ID, res.Holder.IfName) == r.Owner; state == life.Dead && !again {
 			state, _ = held().Doubt(mark, "")
 		}
 		if state == life.Dead {

@@ -120,7 +120,7 @@ func fromStore(ctx context.Context, r *plugin.Request, p *pool, gone func(ipam.R
 	}
 	defer tx.Close()
 	return ipam.Allocate(tx, &ipam.Request{
-		Owner: me(r), Sets: p.sets, Requested: p.requested, Gone: gone, Dry: r.Session.Dry != nil,
+		Holder: me(r), Sets: p.sets, Requested: p.requested, Gone: gone, Dry: r.Session.Dry != nil,
 	})
 }
 

@@ -54,8 +54,8 @@ func Unrecorded(err error) error {
 }
 
 // Attachment returns the names of a request's attachment as the reference plugins use them.
-func Attachment(r *plugin.Request) iptnft.Attachment {
-	return iptnft.Attachment{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
+func Attachment(r *plugin.Request) iptnft.Names {
+	return iptnft.Names{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
 }
 
 // SweepAbandoned removes what the reference plugins made for attachments that only address files
@@ -74,7 +74,7 @@ func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request) error {
 	for o, addrs := range list {
 		if rules {
 			errs = append(errs, k.NFT.Commit(ctx)) // the queue may contain removals of the same rules
-			k.NFT.Queue(iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: o.ID, IfName: o.IfName}, addrs))
+			k.NFT.Queue(iptnft.Leftovers(iptnft.Names{Network: r.Network, ContainerID: o.ID, IfName: o.IfName}, addrs))
 			errs = append(errs, k.NFT.Commit(ctx))
 		}
 		backup := filepath.Join(r.Session.Paths.RunCNI, "tuning", o.ID+"_"+o.IfName+".json")
@@ -100,7 +100,7 @@ func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Hold
 	}
 	list := map[ipam.Holder][]netip.Addr{}
 	for _, h := range held {
-		o := h.Owner
+		o := h.Holder
 		if o.Validate() == nil && !keep(o.ID, o.IfName) && !h.Since.After(r.Listed()) && !k.recorded(r, o) {
 			list[o] = append(list[o], h.Addr)
 		}

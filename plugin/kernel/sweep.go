@@ -185,12 +185,12 @@ func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) error {
 
 // newer returns the attachments whose record is newer than a GC's list, or in use. They may be
 // alive although the list does not contain them, so GC must keep all their objects.
-func (k *Kernel) newer(r *plugin.Request) (list []spec.Attachment) {
+func (k *Kernel) newer(r *plugin.Request) (list []spec.AttachmentKey) {
 	records, _, _ := k.Records.Scan(r.Network) // a torn record names no attachment
 	for _, rec := range records {
 		since := k.Records.Since(rec)
 		if since.After(r.Listed()) || k.Records.Busy(rec.Network, rec.Owner, rec.Plugin) {
-			list = append(list, spec.Attachment{ContainerID: rec.ContainerID, IfName: rec.IfName})
+			list = append(list, spec.AttachmentKey{ContainerID: rec.ContainerID, IfName: rec.IfName})
 		}
 	}
 	return list
@@ -201,9 +201,9 @@ func (k *Kernel) newer(r *plugin.Request) (list []spec.Attachment) {
 // list.
 func (k *Kernel) SweepReference(r *plugin.Request) {
 	valid, _ := r.Head.Valid()
-	var stay []iptnft.Attachment
+	var stay []iptnft.Names
 	for _, a := range slices.Concat(valid, k.newer(r)) {
-		stay = append(stay, iptnft.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
+		stay = append(stay, iptnft.Names{ContainerID: a.ContainerID, IfName: a.IfName})
 	}
 	k.NFT.Queue(iptnft.Sweep(r.Network, stay))
 }

@@ -46,10 +46,10 @@ type Case struct {
 	Delegates []*plugin.Plugin
 
 	// Prepare replaces Subject.Prev; see conformance.Suite.
-	Prepare func(t *testing.T, a *conformance.Attachment) *spec.Result
+	Prepare func(t *testing.T, a *conformance.Container) *spec.Result
 	// Break replaces Subject.Break. BreakError is a text that the error of CHECK must contain
 	// afterwards.
-	Break      func(t *testing.T, a *conformance.Attachment)
+	Break      func(t *testing.T, a *conformance.Container)
 	BreakError string
 
 	// NoFaults means that ADD changes nothing that could fail half-way.

@@ -166,7 +166,7 @@ func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) 
 		s = append(s, hairpinPort{p.port})
 	}
 	for _, f := range p.facts() {
-		s = append(s, netstate.Fact{Fact: f, Owner: p.owner})
+		s = append(s, netstate.HeldFact{Fact: f, Owner: p.owner})
 	}
 	for _, e := range p.own() {
 		s = append(s, netstate.Element{Element: e})
@@ -204,7 +204,7 @@ type hostPort struct {
 // Ensure queues the element. Only when the queue is committed it becomes known which owner has
 // the port; then the owner is checked.
 func (c hostPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
-	env.NFT.Claim(func(taken *nft.TakenError) error {
+	env.NFT.AddOrDecide(func(taken *nft.TakenError) error {
 		o := ownerOf(c.k, taken.Have)
 		switch {
 		case o.rec != nil && o.rec.ContainerID == c.container:

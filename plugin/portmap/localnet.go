@@ -34,8 +34,8 @@ type localNet struct {
 
 func (l localNet) key() string { return "net/ipv4/conf/" + l.ifName + "/route_localnet" }
 
-func (l localNet) fact() netstate.Fact {
-	return netstate.Fact{
+func (l localNet) fact() netstate.HeldFact {
+	return netstate.HeldFact{
 		Fact: record.Fact{
 			Name:     factLocalNet + l.ifName,
 			Elements: []nft.Element{nft.GuardLoopback(l.ifName, l.network)},

@@ -17,7 +17,7 @@ import (
 )
 
 // Store is shared by all clients. It behaves as an etcd: one count of changes for all
-// tables, a history with a name, leases.
+// tables, a history with a name, sessions.
 type Store struct {
 	rows      map[string]row // by table and key
 	log       []change
@@ -25,14 +25,14 @@ type Store struct {
 	compacted int64
 	histories int
 	forked    bool // restored, and no client has read it since
-	leases    map[int]*lease
+	sessions  map[int]*session
 	begun     int
 }
 
 type row struct {
-	data  []byte
-	rev   int64
-	lease int
+	data    []byte
+	rev     int64
+	session int
 }
 
 type change struct {
@@ -43,20 +43,20 @@ type change struct {
 
 // NewStore returns an empty store.
 func NewStore() *Store {
-	return &Store{rows: map[string]row{}, leases: map[int]*lease{}, histories: 1, rev: 1}
+	return &Store{rows: map[string]row{}, sessions: map[int]*session{}, histories: 1, rev: 1}
 }
 
 func (s *Store) history() string { return fmt.Sprint("h", s.histories) }
 
 // Empty removes all data, and another history begins, as in a directory that was emptied.
 func (s *Store) Empty() {
-	*s = Store{rows: map[string]row{}, leases: map[int]*lease{}, histories: s.histories + 1, rev: 1, begun: s.begun}
+	*s = Store{rows: map[string]row{}, sessions: map[int]*session{}, histories: s.histories + 1, rev: 1, begun: s.begun}
 }
 
 // Backup returns a copy for Restore.
 func (s *Store) Backup() *Store {
 	b := *s
-	b.rows, b.log, b.leases = maps.Clone(s.rows), slices.Clone(s.log), maps.Clone(s.leases)
+	b.rows, b.log, b.sessions = maps.Clone(s.rows), slices.Clone(s.log), maps.Clone(s.sessions)
 	return &b
 }
 
@@ -71,10 +71,10 @@ func (s *Store) Restore(b *Store) {
 		s.histories = histories + 1
 	}
 	s.forked, s.begun = forked, begun
-	for id, l := range s.leases { // as an etcd that starts
+	for id, l := range s.sessions { // as an etcd that starts
 		again := *l
 		again.ends = time.Now().Add(l.ttl)
-		s.leases[id] = &again
+		s.sessions[id] = &again
 	}
 }
 
@@ -126,7 +126,7 @@ func (s *Store) Client() *Client {
 	return c
 }
 
-// Close implements store.Store. Leases are no longer renewed.
+// Close implements store.Store. Sessions are no longer renewed.
 func (c *Client) Close() error { c.closed = true; return nil }
 
 // call runs f unless the client is closed, away, or gets an error from Before.
@@ -189,12 +189,12 @@ func (t rows) List(_ context.Context, prefix string) (out []store.Row, at store.
 	return out, at, nil
 }
 
-func (t rows) Create(_ context.Context, key string, data []byte, l store.Lease) (at store.Revision, err error) {
+func (t rows) Create(_ context.Context, key string, data []byte, l store.Session) (at store.Revision, err error) {
 	err = t.call("create", key, func() error {
 		r := row{data: data}
 		if l != nil {
-			if r.lease = l.(*lease).id; t.c.s.leases[r.lease] == nil {
-				return store.ErrLeaseOver
+			if r.session = l.(*session).id; t.c.s.sessions[r.session] == nil {
+				return store.ErrSessionOver
 			}
 		}
 		if _, ok := t.at(key); ok {
@@ -212,7 +212,7 @@ func (t rows) Update(_ context.Context, key string, data []byte, read store.Revi
 		if !ok || store.At(r.rev) != read {
 			return store.ErrConflict
 		}
-		at = t.c.s.commit(t.table, key, row{data: data, lease: r.lease}, false)
+		at = t.c.s.commit(t.table, key, row{data: data, session: r.session}, false)
 		return nil
 	})
 	return at, err
@@ -259,8 +259,8 @@ func (t rows) Watch(_ context.Context, after store.Revision) iter.Seq2[store.Cha
 	}
 }
 
-// lease is renewed while its client is open and reaches the store.
-type lease struct {
+// session is renewed while its client is open and reaches the store.
+type session struct {
 	c    *Client
 	id   int
 	ttl  time.Duration
@@ -270,13 +270,13 @@ type lease struct {
 	over bool
 }
 
-// Lease implements store.Store.
-func (c *Client) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
-	var l *lease
-	err := c.call("lease", func() error {
+// Session implements store.Store.
+func (c *Client) Session(ctx context.Context, ttl time.Duration) (store.Session, error) {
+	var l *session
+	err := c.call("session", func() error {
 		c.s.begun++
-		l = &lease{c: c, id: c.s.begun, ttl: ttl, ends: time.Now().Add(ttl), ctx: ctx, lost: make(chan struct{})}
-		c.s.leases[l.id] = l
+		l = &session{c: c, id: c.s.begun, ttl: ttl, ends: time.Now().Add(ttl), ctx: ctx, lost: make(chan struct{})}
+		c.s.sessions[l.id] = l
 		return nil
 	})
 	if err != nil {
@@ -285,45 +285,45 @@ func (c *Client) Lease(ctx context.Context, ttl time.Duration) (store.Lease, err
 	return l, nil
 }
 
-func (l *lease) Lost() <-chan struct{} { return l.lost }
+func (l *session) Lost() <-chan struct{} { return l.lost }
 
-func (l *lease) End(context.Context) error {
-	return l.c.call("end lease", func() error { l.c.s.end(l.id); l.lose(); return nil })
+func (l *session) End(context.Context) error {
+	return l.c.call("end session", func() error { l.c.s.end(l.id); l.lose(); return nil })
 }
 
-func (l *lease) lose() {
+func (l *session) lose() {
 	if !l.over {
 		l.over = true
 		close(l.lost)
 	}
 }
 
-// Keep renews a client's lease, as it does every few seconds, or notices that it is over.
-func (c *Client) Keep(kept store.Lease) {
-	l, ok := kept.(*lease)
+// Keep renews a client's session, as it does every few seconds, or notices that it is over.
+func (c *Client) Keep(kept store.Session) {
+	l, ok := kept.(*session)
 	switch {
 	case !ok || l.over || c.Away || c.closed:
-	case c.s.leases[l.id] == nil:
+	case c.s.sessions[l.id] == nil:
 		l.lose()
 	case l.ctx.Err() == nil:
 		l.ends = time.Now().Add(l.ttl)
-		c.s.leases[l.id] = l
+		c.s.sessions[l.id] = l
 	}
 }
 
-// Expire ends the leases whose time is over, with all their objects.
+// Expire ends the sessions whose time is over, with all their objects.
 func (s *Store) Expire() {
-	for _, id := range slices.Sorted(maps.Keys(s.leases)) {
-		if time.Now().After(s.leases[id].ends) {
+	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
+		if time.Now().After(s.sessions[id].ends) {
 			s.end(id)
 		}
 	}
 }
 
 func (s *Store) end(id int) {
-	delete(s.leases, id)
+	delete(s.sessions, id)
 	for _, path := range slices.Sorted(maps.Keys(s.rows)) {
-		if table, key, _ := strings.Cut(path, "/"); s.rows[path].lease == id {
+		if table, key, _ := strings.Cut(path, "/"); s.rows[path].session == id {
 			s.commit(table, key, row{}, true)
 		}
 	}

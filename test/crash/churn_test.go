@@ -190,7 +190,7 @@ func (c *churning) collect(lists []*chain.List, pods []*churned) {
 		k := chain.Keep{List: l}
 		for _, p := range pods {
 			if p.list == l && p.state == attached {
-				k.Valid = append(k.Valid, spec.Attachment{ContainerID: p.id(), IfName: "eth0"})
+				k.Valid = append(k.Valid, spec.AttachmentKey{ContainerID: p.id(), IfName: "eth0"})
 			}
 		}
 		keep = append(keep, k)

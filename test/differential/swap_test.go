@@ -55,7 +55,7 @@ type swapping struct {
 	newest    *chain.List // in 1.1.0, which has GC
 	pods      int
 	lives     map[netip.Addr]string
-	living    []spec.Attachment
+	living    []spec.AttachmentKey
 }
 
 // swapped is one container.
@@ -178,7 +178,7 @@ func (s *swapping) add(rt *chain.Runtime) *swapped {
 		}
 		s.lives[a] = id
 	}
-	s.living = append(s.living, spec.Attachment{ContainerID: id, IfName: "eth0"})
+	s.living = append(s.living, spec.AttachmentKey{ContainerID: id, IfName: "eth0"})
 	return p
 }
 

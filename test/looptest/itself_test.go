@@ -35,7 +35,7 @@ func TestItself(t *testing.T) {
 	}
 	h.kill()
 	h.start(h.dirs...)
-	c, err := cnm.NewClient(cnm.Endpoint{URL: "unix://" + filepath.Join(cnm.SocketDir, "patchbay.sock")}, cnm.ClientOptions{Timeout: time.Minute})
+	c, err := cnm.NewClient(cnm.DriverAddr{URL: "unix://" + filepath.Join(cnm.SocketDir, "patchbay.sock")}, cnm.ClientOptions{Timeout: time.Minute})
 	must(t, err)
 	for _, name := range []string{"itself", "earlier", "ownpools", "there"} {
 		if err := h.attach(c, name); err == nil || !strings.Contains(err.Error(), "3 network drivers call each other") {

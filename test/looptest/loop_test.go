@@ -233,7 +233,7 @@ func TestReboot(t *testing.T) {
 	must(t, r.add(b, 0))
 	h.talk(a, b)
 	must(t, r.check(a))
-	keep := chain.Keep{List: r.List, Valid: []spec.Attachment{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "b", IfName: "eth0"}}}
+	keep := chain.Keep{List: r.List, Valid: []spec.AttachmentKey{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "b", IfName: "eth0"}}}
 	must(t, r.GC(t.Context(), keep))
 	must(t, r.check(b))
 	must(t, r.del(a))

@@ -75,7 +75,7 @@ func (h *host) start(plugins ...string) {
 	out := &strings.Builder{}
 	h.daemon.Stdout, h.daemon.Stderr = out, out
 	must(h, h.daemon.Start())
-	at := cnm.Endpoint{URL: "unix://" + filepath.Join(cnm.SocketDir, "patchbay.sock")}
+	at := cnm.DriverAddr{URL: "unix://" + filepath.Join(cnm.SocketDir, "patchbay.sock")}
 	c, err := cnm.NewClient(at, cnm.ClientOptions{Patience: time.Minute})
 	must(h, err)
 	if _, err := c.Activate(context.Background()); err != nil {

@@ -53,9 +53,9 @@ func TestMemberCutOff(t *testing.T) {
 		watches = append(watches, watched(ctx, s.Networks(), revision), watched(ctx, s.Networks(), revision))
 	}
 	const ttl = 15 * time.Second // as long as a dead connection stays in use
-	var leases []store.Lease
+	var leases []store.Session
 	for _, s := range stores {
-		l, err := s.Lease(ctx, ttl)
+		l, err := s.Session(ctx, ttl)
 		must(t, err)
 		leases = append(leases, l)
 	}

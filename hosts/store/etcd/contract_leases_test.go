@@ -14,16 +14,16 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-func (s *suite) lease(ttl time.Duration) store.Lease {
+func (s *suite) lease(ttl time.Duration) store.Session {
 	s.Helper()
-	l, err := s.s.Lease(s.ctx, ttl)
+	l, err := s.s.Session(s.ctx, ttl)
 	s.must(err)
 	return l
 }
 
 func (s *suite) leaseEnds() {
-	l, t := s.lease(time.Hour), s.s.Endpoints()
-	other := s.another().Endpoints()
+	l, t := s.lease(time.Hour), s.s.Entries()
+	other := s.another().Entries()
 	_, revision, err := other.List(s.ctx, "")
 	s.must(err)
 	at, err := t.Create(s.ctx, endpoint("n", "h", "leased"), l)
@@ -47,7 +47,7 @@ func (s *suite) leaseEnds() {
 		s.Errorf("watchers saw %v", got)
 	}
 	_, err = t.Create(s.ctx, endpoint("n", "h", "late"), l)
-	s.is(err, store.ErrLeaseOver)
+	s.is(err, store.ErrSessionOver)
 }
 
 // leaseOfMany: a watch that restarts from any event misses none, although all objects of
@@ -58,15 +58,15 @@ func (s *suite) leaseOfMany() {
 	for i := range 5 {
 		e := endpoint("n", "h", fmt.Sprint("e", i))
 		want[e.Key()] = true
-		_, err := s.s.Endpoints().Create(s.ctx, e, l)
+		_, err := s.s.Entries().Create(s.ctx, e, l)
 		s.must(err)
 	}
-	_, at, err := s.s.Endpoints().List(s.ctx, "")
+	_, at, err := s.s.Entries().List(s.ctx, "")
 	s.must(err)
 	s.must(l.End(s.ctx))
 	for _, leave := range []int{2, 1, 0} { // once within, once at the first, and then only after all
 		told := 0
-		for e, err := range s.s.Endpoints().Watch(s.ctx, at) {
+		for e, err := range s.s.Entries().Watch(s.ctx, at) {
 			s.must(err)
 			if !e.Gone {
 				s.Errorf("%q came", e.Object.Key())
@@ -104,12 +104,12 @@ func (s *suite) leaseIsKept() {
 // leaseIsLost: a lease that is not renewed ends, and a watcher gets the deletions.
 func (s *suite) leaseIsLost() {
 	ctx, cancel := context.WithCancel(s.ctx)
-	l, err := s.s.Lease(ctx, time.Second)
+	l, err := s.s.Session(ctx, time.Second)
 	s.must(err)
-	other := s.another().Endpoints()
+	other := s.another().Entries()
 	_, revision, err := other.List(s.ctx, "")
 	s.must(err)
-	_, err = s.s.Endpoints().Create(s.ctx, endpoint("n", "h", "e"), l)
+	_, err = s.s.Entries().Create(s.ctx, endpoint("n", "h", "e"), l)
 	s.must(err)
 	cancel()
 	<-l.Lost()
@@ -118,9 +118,9 @@ func (s *suite) leaseIsLost() {
 	}
 	items, _, err := other.List(s.ctx, "")
 	s.must(err)
-	s.same(items, []store.Item[store.Endpoint]{})
-	_, err = s.s.Endpoints().Create(s.ctx, endpoint("n", "h", "late"), l)
-	s.is(err, store.ErrLeaseOver)
+	s.same(items, []store.Item[store.Entry]{})
+	_, err = s.s.Entries().Create(s.ctx, endpoint("n", "h", "late"), l)
+	s.is(err, store.ErrSessionOver)
 }
 
 // leaseOfAnother: a lease is valid only in the store that gave it.

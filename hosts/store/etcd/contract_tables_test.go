@@ -30,7 +30,7 @@ func (s *suite) tables() {
 	comesBack(s, s.s.Nodes(), other.Nodes(), node("n1"), func(n *store.Node) { n.Name = "renamed" })
 	comesBack(s, s.s.Blocks(), other.Blocks(), block("blue", "10.1.2.0/24", "n1"), func(b *store.Block) { b.Node = "n2" })
 	comesBack(s, s.s.Blocks(), other.Blocks(), block("blue", "::/0", "n1"), func(b *store.Block) { b.Node = "n2" })
-	comesBack(s, s.s.Endpoints(), other.Endpoints(), endpoint("blue", "n1", "e1"), func(e *store.Endpoint) { e.Names = nil })
+	comesBack(s, s.s.Entries(), other.Entries(), endpoint("blue", "n1", "e1"), func(e *store.Entry) { e.Names = nil })
 }
 
 func comesBack[T store.Object](s *suite, here, there store.Table[T], object T, change func(*T)) {
@@ -163,7 +163,7 @@ func (s *suite) names() {
 		_, err = s.s.Networks().Get(s.ctx, name)
 		s.is(err, store.ErrName)
 		s.is(s.s.Networks().Delete(s.ctx, name, ""), store.ErrName)
-		_, err = s.s.Endpoints().Create(s.ctx, endpoint("n", name, "e"), nil)
+		_, err = s.s.Entries().Create(s.ctx, endpoint("n", name, "e"), nil)
 		s.is(err, store.ErrName)
 	}
 	for _, p := range []netip.Prefix{{}, netip.MustParsePrefix("::ffff:10.0.0.0/104")} {

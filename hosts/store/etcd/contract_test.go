@@ -119,8 +119,8 @@ func block(network, prefix, node string) store.Block {
 	return store.Block{Network: network, Prefix: netip.MustParsePrefix(prefix), Node: node}
 }
 
-func endpoint(network, node, id string) store.Endpoint {
-	return store.Endpoint{
+func endpoint(network, node, id string) store.Entry {
+	return store.Entry{
 		Network: network, Node: node, ID: id, Addrs: []netip.Addr{netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("fd00:1::3")},
 		MAC: "02:00:00:00:00:02", Container: "c0ffee", Names: []string{"web", "web.example", "käse"},
 	}

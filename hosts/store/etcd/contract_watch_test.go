@@ -40,8 +40,8 @@ func events[T store.Object](s *suite, t store.Table[T], after store.Revision, n 
 
 // listThenWatch: a watch repeats nothing of the list, and delivers all that follows.
 func (s *suite) listThenWatch() {
-	t := s.another().Endpoints()
-	create(s, s.s.Endpoints(), endpoint("n", "h", "before"))
+	t := s.another().Entries()
+	create(s, s.s.Entries(), endpoint("n", "h", "before"))
 	items, revision, err := t.List(s.ctx, "")
 	s.must(err)
 	if len(items) != 1 {
@@ -50,12 +50,12 @@ func (s *suite) listThenWatch() {
 	var want []string
 	for i := range 5 {
 		e := endpoint("n", "h", fmt.Sprint("e", i))
-		at := create(s, s.s.Endpoints(), e)
+		at := create(s, s.s.Entries(), e)
 		create(s, s.s.Blocks(), block("n", fmt.Sprintf("10.0.%d.0/24", i), "h")) // a change of another table
 		want = append(want, fmt.Sprintf("+%s@%s", e.Key(), at))
-		at, err := s.s.Endpoints().Update(s.ctx, e, at)
+		at, err := s.s.Entries().Update(s.ctx, e, at)
 		s.must(err)
-		s.must(s.s.Endpoints().Delete(s.ctx, e.Key(), at))
+		s.must(s.s.Entries().Delete(s.ctx, e.Key(), at))
 		want = append(want, fmt.Sprintf("+%s@%s", e.Key(), at), "-"+e.Key())
 	}
 	s.same(events(s, t, revision, len(want)), want)
@@ -191,18 +191,18 @@ func (s *suite) unreadableInWatch() {
 // watchersAgree: many watchers see all changes of many writers in the same order.
 func (s *suite) watchersAgree() {
 	const watchers, writers, each = 8, 4, 10
-	_, revision, err := s.s.Endpoints().List(s.ctx, "")
+	_, revision, err := s.s.Entries().List(s.ctx, "")
 	s.must(err)
 	stores := []store.Store{s.s, s.another()}
 	var all sync.WaitGroup
 	got := make([][]string, watchers)
 	for i := range watchers {
-		all.Go(func() { got[i] = events(s, stores[i%2].Endpoints(), revision, writers*each) })
+		all.Go(func() { got[i] = events(s, stores[i%2].Entries(), revision, writers*each) })
 	}
 	for w := range writers {
 		all.Go(func() {
 			for i := range each {
-				_, err := stores[w%2].Endpoints().Create(s.ctx, endpoint("n", fmt.Sprint("h", w), fmt.Sprint(i)), nil)
+				_, err := stores[w%2].Entries().Create(s.ctx, endpoint("n", fmt.Sprint("h", w), fmt.Sprint(i)), nil)
 				if err != nil {
 					s.Error(err)
 				}
@@ -221,7 +221,7 @@ func (s *suite) closed() {
 	other := open(s.T, s.o)
 	_, revision, err := other.Networks().List(s.ctx, "")
 	s.must(err)
-	l, err := other.Lease(s.ctx, time.Hour)
+	l, err := other.Session(s.ctx, time.Hour)
 	s.must(err)
 	ended := make(chan error)
 	go func() {
@@ -237,7 +237,7 @@ func (s *suite) closed() {
 	<-l.Lost()
 	_, err = other.Networks().Get(s.ctx, "a")
 	s.is(err, store.ErrClosed)
-	_, err = other.Lease(s.ctx, time.Minute)
+	_, err = other.Session(s.ctx, time.Minute)
 	s.is(err, store.ErrClosed)
 	_, err = s.s.Networks().Get(s.ctx, "a")
 	s.is(err, store.ErrNotFound)
@@ -252,7 +252,7 @@ func (s *suite) context() {
 	if _, err := s.s.Networks().Create(ctx, network("a"), nil); !errors.Is(err, context.Canceled) {
 		s.Errorf("create: %v", err)
 	}
-	if _, err := s.s.Lease(ctx, time.Minute); !errors.Is(err, context.Canceled) {
+	if _, err := s.s.Session(ctx, time.Minute); !errors.Is(err, context.Canceled) {
 		s.Errorf("lease: %v", err)
 	}
 }

@@ -76,7 +76,7 @@ func (s *Engine) explain(err error, why *reason) error {
 	at := strings.Join(s.opts.Endpoints, ",")
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		return store.ErrLeaseOver
+		return store.ErrSessionOver
 	case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
 		return store.ErrCompacted
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded:
@@ -95,7 +95,7 @@ func (s *Engine) explain(err error, why *reason) error {
 
 // answered reports whether err is an answer of etcd, and not a failure of the call.
 func answered(err error) bool {
-	for _, answer := range []error{nil, store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrLeaseOver, store.ErrCompacted} {
+	for _, answer := range []error{nil, store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrSessionOver, store.ErrCompacted} {
 		if errors.Is(err, answer) {
 			return true
 		}

@@ -205,7 +205,7 @@ func TestRestart(t *testing.T) {
 	server := newServer(t)
 	s := open(t, server.options(t))
 	ctx := t.Context()
-	l, err := s.Lease(ctx, patience)
+	l, err := s.Session(ctx, patience)
 	must(t, err)
 	_, revision, err := s.Networks().List(ctx, "")
 	must(t, err)
@@ -249,7 +249,7 @@ func TestAwayLongerThanALease(t *testing.T) {
 			o := server.options(t)
 			s := open(t, o)
 			ctx := t.Context()
-			l, err := s.Lease(ctx, ttl)
+			l, err := s.Session(ctx, ttl)
 			must(t, err)
 			_, revision, err := s.Networks().List(ctx, "")
 			must(t, err)
@@ -269,7 +269,7 @@ func TestAwayLongerThanALease(t *testing.T) {
 			}
 			<-l.Lost()
 			want(t, keys, "-leased")
-			next, err := s.Lease(ctx, patience)
+			next, err := s.Session(ctx, patience)
 			must(t, err)
 			_, err = s.Networks().Create(ctx, network("leased"), next)
 			must(t, err)
@@ -280,7 +280,7 @@ func TestAwayLongerThanALease(t *testing.T) {
 
 // goesOn checks that a lease is renewed for two more ttls, and that the watch delivers no
 // deletion.
-func goesOn(t *testing.T, s *Engine, l store.Lease, keys <-chan string, ttl time.Duration) {
+func goesOn(t *testing.T, s *Engine, l store.Session, keys <-chan string, ttl time.Duration) {
 	t.Helper()
 	again(t, func() error { _, err := s.Networks().Create(t.Context(), network("more"), l); return err })
 	want(t, keys, "+more")

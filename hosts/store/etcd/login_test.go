@@ -169,7 +169,7 @@ func TestPassword(t *testing.T) {
 		}
 	}
 	s := login("patchbay", "secret", o.Cluster)
-	l, err := s.Lease(ctx, patience)
+	l, err := s.Session(ctx, patience)
 	must(t, err)
 	at, err := s.Networks().Create(ctx, network("n"), l)
 	must(t, err)
@@ -181,7 +181,7 @@ func TestPassword(t *testing.T) {
 	want(t, keys, "+n")
 	must(t, l.End(ctx))
 	want(t, keys, "-n")
-	if _, err := s.Networks().Create(ctx, network("n"), l); !errors.Is(err, store.ErrLeaseOver) {
+	if _, err := s.Networks().Create(ctx, network("n"), l); !errors.Is(err, store.ErrSessionOver) {
 		t.Error(err)
 	}
 	server.kill()

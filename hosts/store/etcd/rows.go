@@ -81,7 +81,7 @@ func (t rows) pages(ctx context.Context, prefix string) (out []store.Row, at int
 	return out, rev, nil
 }
 
-func (t rows) Create(ctx context.Context, key string, data []byte, l store.Lease) (store.Revision, error) {
+func (t rows) Create(ctx context.Context, key string, data []byte, l store.Session) (store.Revision, error) {
 	var opts []clientv3.OpOption
 	if l != nil {
 		id, err := t.leaseID(l)

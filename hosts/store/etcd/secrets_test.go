@@ -126,7 +126,7 @@ func TestFull(t *testing.T) {
 	t.Parallel()
 	server, ctx := newServer(t), t.Context()
 	s := open(t, server.options(t))
-	l, err := s.Lease(ctx, minTTL)
+	l, err := s.Session(ctx, minTTL)
 	must(t, err)
 	_, err = s.Networks().Create(ctx, network("n"), l)
 	must(t, err)
@@ -143,11 +143,11 @@ func TestFull(t *testing.T) {
 	if _, err := s.Networks().Create(ctx, network("m"), nil); !errors.Is(err, rpctypes.ErrNoSpace) {
 		t.Errorf("create: %v", err)
 	}
-	if _, err := s.Lease(ctx, minTTL); !errors.Is(err, rpctypes.ErrNoSpace) {
+	if _, err := s.Session(ctx, minTTL); !errors.Is(err, rpctypes.ErrNoSpace) {
 		t.Errorf("lease: %v", err)
 	}
 	for range 3 { // renewed by a full etcd
-		must(t, l.(*lease).renew(ctx))
+		must(t, l.(*session).renew(ctx))
 	}
 	if all, _, err := s.Networks().List(ctx, ""); err != nil || len(all) != 1 {
 		t.Errorf("list: %v, %v", all, err)

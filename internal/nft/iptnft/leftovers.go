@@ -30,8 +30,8 @@ const (
 	chainLength       = 28
 )
 
-// Attachment has the fields from which the reference derives its names.
-type Attachment struct {
+// Names has the fields from which the reference derives its names.
+type Names struct {
 	Network, ContainerID, IfName string
 }
 
@@ -42,16 +42,16 @@ func hash(s string) string {
 
 // chainName returns the name of a chain in the nat table. The name does not depend on the
 // interface.
-func (a Attachment) chainName(prefix string) string {
+func (a Names) chainName(prefix string) string {
 	return ("CNI-" + prefix + hash(a.Network+a.ContainerID))[:chainLength]
 }
 
 // masqHash returns the beginning of the comments in masq_checks.
-func (a Attachment) masqHash() string {
+func (a Names) masqHash() string {
 	return hash(a.Network)[:16] + "-" + hash(a.IfName + ":" + a.ContainerID)[:16]
 }
 
-func (a Attachment) spoofChain() string { return "cni-br-iface-" + a.ContainerID + "-" + a.IfName }
+func (a Names) spoofChain() string { return "cni-br-iface-" + a.ContainerID + "-" + a.IfName }
 
 // Leftovers removes what the reference plugins bridge, ptp, portmap and firewall made for an
 // attachment, in iptables-nft and in their own nftables tables. So a container that was
@@ -60,7 +60,7 @@ func (a Attachment) spoofChain() string { return "cni-br-iface-" + a.ContainerID
 // plugin name no owner, so only the addresses identify them. Known addresses also protect the
 // rules of another attachment of the same container. A node without leftovers pays for one
 // look only.
-func Leftovers(a Attachment, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
+func Leftovers(a Names, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
 
 // Present reports whether a table exists that may contain leftovers. Present looks once.
 func Present(c *nft.Conn) (bool, error) {
@@ -75,7 +75,7 @@ func Present(c *nft.Conn) (bool, error) {
 }
 
 type leftovers struct {
-	Attachment
+	Names
 	addrs []netip.Addr
 }
 
@@ -229,11 +229,11 @@ func deleteWhere(c *nft.Conn, ref nft.Ref, is func(nft.Rule) bool) ([]step, erro
 // with their number. Sweep keeps rules that name neither a network nor an attachment: rules of
 // cni_hostport (their comment is only the container's id), of macspoofchk and of the firewall
 // plugin.
-func Sweep(network string, valid []Attachment) nft.Extra { return sweep{network, valid} }
+func Sweep(network string, valid []Names) nft.Extra { return sweep{network, valid} }
 
 type sweep struct {
 	network string
-	valid   []Attachment
+	valid   []Names
 }
 
 // String names the network.

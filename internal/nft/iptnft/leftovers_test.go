@@ -18,7 +18,7 @@ import (
 )
 
 // madeByReference is what the reference v1.9.1 writes for an attachment in both its forms.
-func madeByReference(a Attachment, ip string) string {
+func madeByReference(a Names, ip string) string {
 	return fmt.Sprintf(`
 iptables-nft -t nat -N %[2]s 2>/dev/null || true
 iptables-nft -t nat -A %[2]s -d 10.9.0.0/16 -m comment --comment 'name: "%[4]s" id: "%[5]s"' -j ACCEPT
@@ -77,7 +77,7 @@ func addrs(s ...string) (out []netip.Addr) {
 
 // The names are those of the reference's own code.
 func TestReferenceNames(t *testing.T) {
-	a := Attachment{"test", "1234", "eth0"}
+	a := Names{"test", "1234", "eth0"}
 	// pkg/utils/utils_test.go of the reference
 	if got := a.chainName(""); got != "CNI-2bbe0c48b91a7d1b8a6753a8" {
 		t.Errorf("chain %s", got)
@@ -90,8 +90,8 @@ func TestReferenceNames(t *testing.T) {
 func TestLeftovers(t *testing.T) {
 	c := open(t)
 	clean := sh(t, frame)
-	one, two := Attachment{"pods", "c1", "eth0"}, Attachment{"pods", "c2", "eth0"}
-	second := Attachment{"pods", "c1", "net1"} // of the same container
+	one, two := Names{"pods", "c1", "eth0"}, Names{"pods", "c2", "eth0"}
+	second := Names{"pods", "c1", "net1"} // of the same container
 	sh(t, madeByReference(two, "10.9.0.6"))
 	withTwo := sh(t, list)
 	sh(t, madeByReference(one, "10.9.0.5"))
@@ -126,10 +126,10 @@ func TestLeftovers(t *testing.T) {
 
 func TestSweep(t *testing.T) {
 	c := open(t)
-	dead, alive := Attachment{"pods", "c1", "eth0"}, Attachment{"pods", "c2", "eth0"}
-	other := Attachment{"pods2", "c1", "eth0"}
+	dead, alive := Names{"pods", "c1", "eth0"}, Names{"pods", "c2", "eth0"}
+	other := Names{"pods2", "c1", "eth0"}
 	sh(t, madeByReference(dead, "10.9.0.5")+madeByReference(alive, "10.9.0.6")+madeByReference(other, "10.9.0.7"))
-	commit(t, c, Sweep("pods", []Attachment{alive}))
+	commit(t, c, Sweep("pods", []Names{alive}))
 	got := sh(t, "iptables-nft -t nat -S; nft list table inet cni_plugins_masquerade")
 	if strings.Contains(got, "10.9.0.5") || strings.Contains(got, dead.chainName("DN-")) {
 		t.Errorf("the dead is still there:\n%s", got)
@@ -139,13 +139,13 @@ func TestSweep(t *testing.T) {
 			t.Errorf("%s lost something:\n%s", ip, got)
 		}
 	}
-	commit(t, c, Sweep("pods", []Attachment{alive}), Sweep("nowhere", nil))
+	commit(t, c, Sweep("pods", []Names{alive}), Sweep("nowhere", nil))
 }
 
 // On a clean node a look creates nothing.
 func TestLeftoversOfNobody(t *testing.T) {
 	c := open(t)
-	commit(t, c, Leftovers(Attachment{"pods", "c1", "eth0"}, addrs("10.9.0.5")), Sweep("pods", nil), Unaccept(prefixes("10.1.0.0/16"), ""))
+	commit(t, c, Leftovers(Names{"pods", "c1", "eth0"}, addrs("10.9.0.5")), Sweep("pods", nil), Unaccept(prefixes("10.1.0.0/16"), ""))
 	for _, f := range families() {
 		if got, err := c.Look(nft.Ref{Family: f, Table: "nat"}, nft.Ref{Family: f, Table: "filter"}); err != nil || got[0].Found || got[1].Found {
 			t.Errorf("tables were made: %v, %v", got, err)

@@ -28,7 +28,7 @@ func TestRealReference(t *testing.T) {
 	for _, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
 			c := open(t)
-			a := Attachment{"refnet", "0123456789ab", "eth0"}
+			a := Names{"refnet", "0123456789ab", "eth0"}
 			ns := nettest.NewNS(t, "ref-"+backend)
 			result := refAdd(t, dir, "bridge", a, ns, nil, map[string]any{
 				"bridge": "refbr0", "isGateway": true, "ipMasq": true, "ipMasqBackend": backend, "macspoofchk": true,
@@ -86,7 +86,7 @@ func count(s string, traces []string) (n int) {
 }
 
 // refAdd calls ADD of a reference plugin and returns its result.
-func refAdd(t *testing.T, dir, plugin string, a Attachment, ns string, prev json.RawMessage, conf map[string]any) json.RawMessage {
+func refAdd(t *testing.T, dir, plugin string, a Names, ns string, prev json.RawMessage, conf map[string]any) json.RawMessage {
 	t.Helper()
 	conf["cniVersion"], conf["name"], conf["type"] = "1.0.0", a.Network, plugin
 	if prev != nil {

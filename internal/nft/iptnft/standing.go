@@ -42,13 +42,13 @@ func (m Made) Stands(c *nft.Conn, proc string) (bool, error) {
 }
 
 // Masquerading returns what the reference's bridge and ptp make for ipMasq.
-func (a Attachment) Masquerading(addrs []netip.Addr) Made {
+func (a Names) Masquerading(addrs []netip.Addr) Made {
 	return Made{tableNAT, addrs, a.masquerades}
 }
 
 // Publishing returns what the reference's portmap makes. ports returns how many ports it
 // publishes for an address.
-func (a Attachment) Publishing(addrs []netip.Addr, ports func(netip.Addr) int) Made {
+func (a Names) Publishing(addrs []netip.Addr, ports func(netip.Addr) int) Made {
 	return Made{tableNAT, addrs, func(c *nft.Conn, addr netip.Addr) (bool, error) { return a.publishes(c, addr, ports(addr)) }}
 }
 
@@ -56,7 +56,7 @@ func (a Attachment) Publishing(addrs []netip.Addr, ports func(netip.Addr) int) M
 // address in CNI-FORWARD that accepts it. FORWARD jumps to CNI-FORWARD.
 func Accepting(addrs []netip.Addr) Made { return Made{tableFilter, addrs, accepts} }
 
-func (a Attachment) masquerades(c *nft.Conn, addr netip.Addr) (bool, error) {
+func (a Names) masquerades(c *nft.Conn, addr netip.Addr) (bool, error) {
 	in := rules{c: c, family: nftables.TableFamilyINet, table: tableMasquerade}
 	if in.count("postrouting", jumpsTo(chainMasqChecks)) > 0 && in.count(chainMasqChecks, func(r nft.Rule) bool {
 		return strings.HasPrefix(r.Comment(), a.masqHash()) && r.Mentions(addr.AsSlice())
@@ -70,7 +70,7 @@ func (a Attachment) masquerades(c *nft.Conn, addr netip.Addr) (bool, error) {
 	}) > 0, in.err
 }
 
-func (a Attachment) publishes(c *nft.Conn, addr netip.Addr, ports int) (bool, error) {
+func (a Names) publishes(c *nft.Conn, addr netip.Addr, ports int) (bool, error) {
 	if ports == 0 {
 		return true, nil
 	}
@@ -133,8 +133,8 @@ func familyOf(a netip.Addr) nftables.TableFamily {
 // Named returns the attachments that rules of the reference plugins name in their comments,
 // each once (pkg/utils/utils.go and pkg/ip/ipmasq_nftables_linux.go of v1.9.1). Rules in
 // iptables do not name the interface, so IfName is empty. Named skips comments that were cut.
-func Named(c *nft.Conn) (list []Attachment, err error) {
-	read := func(f nftables.TableFamily, table, chain string, parse func(string) (Attachment, bool)) {
+func Named(c *nft.Conn) (list []Names, err error) {
+	read := func(f nftables.TableFamily, table, chain string, parse func(string) (Names, bool)) {
 		rules, rerr := c.ListRules(f, table, chain)
 		if rerr != nil {
 			err = rerr
@@ -154,7 +154,7 @@ func Named(c *nft.Conn) (list []Attachment, err error) {
 }
 
 // ParseComment reads `name: "NET" id: "ID"` and `dnat name: "NET" id: "ID"`.
-func ParseComment(s string) (a Attachment, ok bool) {
+func ParseComment(s string) (a Names, ok bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(s, "dnat "), `name: "`)
 	if !ok {
 		return a, false
@@ -168,7 +168,7 @@ func ParseComment(s string) (a Attachment, ok bool) {
 
 // parseMasq reads `HASH-HASH, net: NET, if: IF, id: ID`. The hashes show whether the comment
 // is complete.
-func parseMasq(s string) (a Attachment, ok bool) {
+func parseMasq(s string) (a Names, ok bool) {
 	mark, rest, ok := strings.Cut(s, ", net: ")
 	if !ok {
 		return a, false
@@ -182,7 +182,7 @@ func parseMasq(s string) (a Attachment, ok bool) {
 
 // LegacyChains returns the names of the chains that the reference's portmap and masquerade
 // make for an attachment in the nat table. iptables-legacy has the same names.
-func (a Attachment) LegacyChains() []string {
+func (a Names) LegacyChains() []string {
 	return []string{a.chainName(""), a.chainName("DN-"), a.chainName("SN-")}
 }
 

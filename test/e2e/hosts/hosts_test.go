@@ -138,7 +138,7 @@ func etcdKilled(w *world) {
 	b.docker("rm", "-f", "late")
 }
 
-// etcdAway: for longer than any lease. Running containers talk, new ones start, and an
+// etcdAway: for longer than any session. Running containers talk, new ones start, and an
 // agent that starts without a store removes nothing.
 func etcdAway(w *world) {
 	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
@@ -178,7 +178,7 @@ func etcdAway(w *world) {
 	a.docker("rm", "-f", "alone")
 }
 
-// hostKilled: its names expire with its lease, and it blocks nothing.
+// hostKilled: its names expire with its session, and it blocks nothing.
 func hostKilled(w *world) {
 	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
 	b.die()

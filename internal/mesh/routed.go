@@ -8,14 +8,14 @@ import (
 	"net/netip"
 )
 
-// claims holds the blocks that have routes to peers. There may be thousands. The blocks of a
+// routed holds the blocks that have routes to peers. There may be thousands. The blocks of a
 // network nearly always have the same prefix length.
-type claims struct {
+type routed struct {
 	peers map[netip.Prefix]string // id of the peer that has the block
 	bits  map[int]bool            // prefix lengths in use
 }
 
-func (c *claims) add(block netip.Prefix, peer string) {
+func (c *routed) add(block netip.Prefix, peer string) {
 	if c.peers == nil {
 		c.peers, c.bits = make(map[netip.Prefix]string), make(map[int]bool)
 	}
@@ -24,7 +24,7 @@ func (c *claims) add(block netip.Prefix, peer string) {
 
 // overlap returns an error if a block overlaps a claimed one. overlap looks up blocks of the
 // same or a shorter prefix length. overlap searches all blocks only if some have a longer one.
-func (c *claims) overlap(block netip.Prefix) error {
+func (c *routed) overlap(block netip.Prefix) error {
 	longer := false
 	for bits := range c.bits {
 		if bits > block.Bits() {

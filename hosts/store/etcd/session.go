@@ -20,10 +20,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
-// lease is a lease of etcd that this process renews. It keeps its stream open as long as the
+// session is a lease of etcd that this process renews. It keeps its stream open as long as the
 // stream answers, because each new stream is a login, which costs etcd 0.1 s. If an answer
 // comes too late, the stream is dropped, and the next attempt uses another member.
-type lease struct {
+type session struct {
 	s    *Engine
 	id   clientv3.LeaseID
 	lost chan struct{}
@@ -34,9 +34,9 @@ type lease struct {
 	stream pb.Lease_LeaseKeepAliveClient // nil if no stream is open
 }
 
-// Lease implements store.Store. If ttl is shorter than etcd's minimum, which is 1.5 times its
+// Session implements store.Store. If ttl is shorter than etcd's minimum, which is 1.5 times its
 // election timeout, etcd uses the minimum.
-func (s *Engine) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
+func (s *Engine) Session(ctx context.Context, ttl time.Duration) (store.Session, error) {
 	var granted *clientv3.LeaseGrantResponse
 	err := s.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
 		granted, err = c.Grant(ctx, int64(max((ttl+time.Second-1)/time.Second, 1)))
@@ -45,7 +45,7 @@ func (s *Engine) Lease(ctx context.Context, ttl time.Duration) (store.Lease, err
 	if err != nil {
 		return nil, fmt.Errorf("begin lease: %w", err)
 	}
-	l := &lease{s: s, id: granted.ID, lost: make(chan struct{})}
+	l := &session{s: s, id: granted.ID, lost: make(chan struct{})}
 	ctx, done := s.life.until(ctx)
 	l.over = sync.OnceFunc(func() { done(); close(l.lost) })
 	s.life.work.Go(func() {
@@ -56,15 +56,15 @@ func (s *Engine) Lease(ctx context.Context, ttl time.Duration) (store.Lease, err
 	return l, nil
 }
 
-// Lost implements store.Lease.
-func (l *lease) Lost() <-chan struct{} { return l.lost }
+// Lost implements store.Session.
+func (l *session) Lost() <-chan struct{} { return l.lost }
 
 // keep renews the lease until ctx ends or the lease is over. No other error stops it. An engine
 // that was unreachable for longer than ttl may still have the lease, because etcd gives every
 // lease its full ttl when it starts. If hosts gave up, all would write their objects again just
 // when etcd is back. One attempt gets a third of the ttl, so that an attempt that hangs leaves
 // time for another.
-func (l *lease) keep(ctx context.Context, ttl time.Duration) {
+func (l *session) keep(ctx context.Context, ttl time.Duration) {
 	for wait := ttl / 4; ; {
 		clock.Sleep(ctx, wait+rand.N(wait/2)) // so that hosts do not renew at the same time
 		if ctx.Err() != nil {
@@ -76,7 +76,7 @@ func (l *lease) keep(ctx context.Context, ttl time.Duration) {
 		switch {
 		case err == nil:
 			wait = ttl / 4
-		case errors.Is(err, store.ErrLeaseOver):
+		case errors.Is(err, store.ErrSessionOver):
 			return
 		default:
 			wait = ttl / 10
@@ -84,7 +84,7 @@ func (l *lease) keep(ctx context.Context, ttl time.Duration) {
 	}
 }
 
-func (l *lease) renew(ctx context.Context) error {
+func (l *session) renew(ctx context.Context) error {
 	return l.s.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
 		if l.hangUp == nil {
 			l.ctx, l.hangUp = context.WithCancel(l.s.life.ctx)
@@ -95,14 +95,14 @@ func (l *lease) renew(ctx context.Context) error {
 			l.drop()
 		}
 		if err == nil && left <= 0 {
-			err = store.ErrLeaseOver
+			err = store.ErrSessionOver
 		}
 		return errors.Join(err, ctx.Err())
 	})
 }
 
 // exchange sends one request, and returns how many seconds are left.
-func (l *lease) exchange(c *clientv3.Client) (left int64, err error) {
+func (l *session) exchange(c *clientv3.Client) (left int64, err error) {
 	if l.stream == nil {
 		l.stream, err = pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(clientv3.WithRequireLeader(l.ctx), grpc.WaitForReady(true))
 		if err != nil {
@@ -117,34 +117,34 @@ func (l *lease) exchange(c *clientv3.Client) (left int64, err error) {
 }
 
 // drop ends the stream.
-func (l *lease) drop() {
+func (l *session) drop() {
 	if l.hangUp != nil {
 		l.hangUp()
 	}
 	l.hangUp, l.stream = nil, nil
 }
 
-// End implements store.Lease.
-func (l *lease) End(ctx context.Context) error {
+// End implements store.Session.
+func (l *session) End(ctx context.Context) error {
 	err := l.s.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
 		_, err := c.Revoke(ctx, l.id)
 		return err
 	})
-	if err != nil && !errors.Is(err, store.ErrLeaseOver) {
+	if err != nil && !errors.Is(err, store.ErrSessionOver) {
 		return fmt.Errorf("end lease: %w", err)
 	}
 	l.over()
 	return nil
 }
 
-func (s *Engine) leaseID(l store.Lease) (clientv3.LeaseID, error) {
-	ours, ok := l.(*lease)
+func (s *Engine) leaseID(l store.Session) (clientv3.LeaseID, error) {
+	ours, ok := l.(*session)
 	if !ok || ours.s != s {
 		return 0, errors.New("the lease belongs to another store")
 	}
 	select {
 	case <-ours.Lost():
-		return 0, store.ErrLeaseOver
+		return 0, store.ErrSessionOver
 	default:
 		return ours.id, nil
 	}
