@@ -275,7 +275,7 @@ func ofOtherUsers(t *testing.T, at string) {
 	if err := os.WriteFile(at, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.Remove(at) }) //nolint:errcheck // it ends with /run
+	t.Cleanup(func() { os.Remove(at) })
 	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), at, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
