@@ -148,7 +148,7 @@ func TestRefused(t *testing.T) {
 		{Request{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.255/32"}}, "it holds only the first or last address"},
 		{Request{Subnets: []string{"fd00::/64"}, Ranges: []string{"fd00::/128"}}, "it holds only the first or last address"},
 		{Request{Interface: "all"}, "so no interface can have it"},
-		{Request{Interface: "br%d"}, "leave the % out"},
+		{Request{Interface: "br%d"}, "leave out the %"},
 		{Request{Interface: "averylongname1", Options: []string{"vlan=4000"}}, "would be averylongname1.4000"},
 		{Request{Driver: "macvlan", Options: []string{"parent=lo"}}, "--parent lo: it is no Ethernet interface"},
 		{Request{Driver: "ipvlan", Options: []string{"parent=lo"}, Subnets: []string{"10.1.0.0/24"}}, "--parent lo: it is no Ethernet interface"},
