@@ -270,6 +270,19 @@ func (d *Dir) Facts() (map[string][]owner.Key, []Fact, error) {
 	return holders, facts, errors.Join(errs...)
 }
 
+// makeFact makes a fact's directory. MkdirAll fails with EEXIST if another process removes the
+// directory between MkdirAll's two looks: then the caller tries again.
+func makeFact(dir string) error {
+	err := os.MkdirAll(dir, 0o700)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if there, lookErr := os.Lstat(dir); lookErr == nil && !there.IsDir() {
+		return err
+	}
+	return nil
+}
+
 // locked makes the fact's directory, locks it and runs fn. If another process removes the
 // directory while locked waits, locked starts again. A process that hangs blocks only users of
 // this fact, and only for a limited time (durable.WithLockLimit).
@@ -280,7 +293,7 @@ func (d *Dir) locked(ctx context.Context, dir string, fn func() error) error {
 	for {
 		fd, err := durable.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := os.MkdirAll(dir, 0o700); err != nil {
+			if err := makeFact(dir); err != nil {
 				return fmt.Errorf("make fact directory: %w", err)
 			}
 			continue
