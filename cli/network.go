@@ -171,8 +171,8 @@ func (a *app) warnConfDir() {
 	}
 }
 
-// runtime returns a runtime for a network. For the built-in network it uses only the plugins in
-// this program. For a configured network it searches for plugins as a container runtime does,
+// runtime returns the chain.Runtime that calls a network's plugins. For the built-in network it
+// uses only the plugins in this program. For a configured network it searches for plugins as a container runtime does,
 // and uses its own plugin where none is installed.
 func (a *app) runtime(n *network) *chain.Runtime {
 	rt := &chain.Runtime{

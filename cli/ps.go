@@ -69,8 +69,8 @@ func (s *standing) key() spec.AttachmentKey {
 	return spec.AttachmentKey{ContainerID: s.ContainerID, IfName: s.IfName}
 }
 
-// Execute prints what can be read. If nothing can be read it fails: an empty table would mean
-// that nothing is attached.
+// Execute prints the attachments whose files it can read. It fails if only root could read one
+// of the files, because a short or empty table would mean that nothing else is attached.
 func (c *psCommand) Execute([]string) error {
 	list, unseen := c.app.seen(c.Network)
 	c.app.findProcesses(list)

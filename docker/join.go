@@ -197,9 +197,9 @@ func onLink(s *state.Snapshot, subnet netip.Prefix) bool {
 }
 
 // joined returns the answer to Join: gateways, and those routes of the main table whose gateway
-// Docker can then reach. After the interface has moved, the driver adds the other routes and
-// what else the answer cannot express. An internal network gets no gateway and no default
-// route.
+// Docker can then reach. After Docker has moved the interface into the sandbox, the driver adds
+// there what the answer cannot express: the other routes, addresses and neighbours. An internal
+// network gets no gateway and no default route.
 func joined(s *state.Snapshot, internal, gwbridge bool) *cnm.JoinResponse {
 	out := &cnm.JoinResponse{DisableGatewayService: !gwbridge}
 	var connected, hops []cnm.StaticRoute

@@ -44,8 +44,8 @@ const sentEvery = time.Millisecond
 
 // sent waits until the kernel has sent everything that was written. On a link that has just
 // come up, the kernel may first have to resolve the server's Ethernet address, and may repeat
-// that after a second. If the interface is deleted meanwhile, the packet is lost. A packet
-// socket has no such queue.
+// that after a second. If the interface is deleted meanwhile, the packet is lost. For a packet
+// socket, sent does not wait: there the kernel resolves no address.
 func (c *conn) sent(ctx context.Context) error {
 	udp, ok := c.write.(*net.UDPConn)
 	if !ok {

@@ -302,8 +302,8 @@ func placeOf(path string) *Place {
 	return &Place{uint64(st.Dev), st.Ino} //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
-// isOf reports whether the path still leads to this place. A nil place, from an old record,
-// always matches.
+// isOf reports whether this process looks the path up in this place: in the same directory or,
+// for a path in procfs, the same PID namespace. A nil place, from an old record, always matches.
 func (p *Place) isOf(path string) bool {
 	now := placeOf(path)
 	return p == nil || now != nil && *p == *now

@@ -90,8 +90,8 @@ func (h holder) counted(network string) bool {
 	})
 }
 
-// take holds the wanted facts. take also restores elements that another program removed from
-// the firewall.
+// take makes the mesh a holder of each subnet's shared facts (its accept rule and, if wanted,
+// its masquerade). take also restores elements that another program removed from the firewall.
 func (h holder) take(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
 	var errs []error
 	held := &netstate.Env{NFT: env.NFT, Records: h.records}

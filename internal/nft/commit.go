@@ -173,9 +173,10 @@ func (p plan) added(owned bool) (elems []Element) {
 	return elems
 }
 
-// encode queues everything except the new elements of attachments. The order is: tables,
-// removals, extras, new elements. Extras are in the middle because they create maps that new
-// elements need and delete maps that removals use.
+// encode queues everything except the new elements that belong to one attachment; messages adds
+// those afterwards. The order is: tables, removals, extras, new elements of networks. Extras are
+// in the middle because they create maps that new elements need and delete maps that removals
+// use.
 func (p plan) encode(enc *nftables.Conn) error {
 	for _, t := range p.tables {
 		if !t.present && !p.needs(t.family) {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attrs are the attributes of a message or expression. Their types have no flags.
+// Attrs are the attributes of a message or expression. Their types are without NLA_F_NESTED and
+// NLA_F_NET_BYTEORDER, so they can be compared.
 type Attrs []netlink.Attribute
 
 // attributes splits b into attributes. attributes returns none if b cannot be read.

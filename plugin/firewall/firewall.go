@@ -4,9 +4,10 @@
 // Package firewall is the plugin `firewall`. The plugin lets a container's traffic through the
 // host's firewall. If a policy asks for it, it also keeps networks apart.
 //
-//   - In our own table only a policy drops a container's traffic. So on most
-//     nodes nothing has to be accepted. But if another table drops packets, our
-//     table cannot accept them. So if `filter FORWARD` of iptables-nft drops, by
+//   - Our own table drops forwarded packets only for a policy or an internal
+//     network. So if no other table drops packets either, the plugin adds no
+//     accept rule. But if another table drops packets, our table cannot accept
+//     them. So if `filter FORWARD` of iptables-nft drops, by
 //     policy or by a rule, the plugin adds accept rules there, in DOCKER-USER or
 //     CNI-FORWARD: for each subnet on a bridge, and for each other address. The
 //     operator's CNI-ADMIN comes before them. If FORWARD of iptables-legacy
