@@ -183,13 +183,15 @@ func (k *cluster) proveStatus(node string) {
 		return nil
 	})
 	k.ready(time.Minute, "node", node)
-	if cpu := k.statusCPU(node); cpu >= 5*time.Millisecond {
-		k.Errorf("STATUS costs %v of CPU, want less than 5 ms", cpu)
+	status, version := k.cpu(node, "STATUS"), k.cpu(node, "VERSION")
+	k.Logf("CPU of STATUS: %v, of VERSION: %v", status, version)
+	if status > 3*version { // a busy machine makes both slower alike
+		k.Errorf("STATUS costs %v of CPU, and the program's start, VERSION, only %v", status, version)
 	}
 }
 
-// statusCPU is the least that one of some STATUS calls costs: the machine is busy.
-func (k *cluster) statusCPU(node string) time.Duration {
+// cpu is the least that one of some calls costs: the machine is busy.
+func (k *cluster) cpu(node, verb string) time.Duration {
 	k.Helper()
 	var list struct {
 		Name    string
@@ -207,13 +209,12 @@ func (k *cluster) statusCPU(node string) time.Duration {
 	least := time.Hour
 	for range 50 {
 		cmd := exec.Command("nsenter", "-t", k.pid(node+"-holder"), "-m", "-u", "-n", "--", "/opt/cni/real/patchbay")
-		cmd.Env = []string{"CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin", "PATH=/usr/bin:/bin"}
+		cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_PATH=/opt/cni/bin", "PATH=/usr/bin:/bin"}
 		cmd.Stdin = strings.NewReader(string(stdin))
 		if out, err := cmd.CombinedOutput(); err != nil {
-			k.Fatalf("STATUS: %v\n%s", err, out)
+			k.Fatalf("%s: %v\n%s", verb, err, out)
 		}
 		least = min(least, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 	}
-	k.Logf("STATUS: %v of CPU", least)
 	return least
 }
