@@ -43,12 +43,8 @@ func parsePods(cluster, node []string) (p plan.Network, err error) {
 }
 
 func prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
-	for _, text := range texts {
-		p, err := netip.ParsePrefix(text)
-		if err != nil || p != p.Masked() {
-			return nil, usage("", "%s %q: want the prefix of a network, as 10.244.0.0/16", flag, text)
-		}
-		list = append(list, p)
+	if list, err = plan.Prefixes(flag, texts); err != nil {
+		return nil, usage("", "%v", err)
 	}
 	return list, nil
 }

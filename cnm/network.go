@@ -267,7 +267,7 @@ type Allocator interface {
 	FreeNetwork(context.Context, *NetworkRequest) error
 }
 
-// Discoverer is told which hosts come and go.
+// Discoverer receives the hosts that come and go.
 type Discoverer interface {
 	DiscoverNew(context.Context, *DiscoveryRequest) error
 	DiscoverDelete(context.Context, *DiscoveryRequest) error

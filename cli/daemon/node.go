@@ -116,17 +116,15 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 
 // clusterPrefixes parses the addresses of the cluster's pods.
 func clusterPrefixes(texts []string) (list []netip.Prefix, err error) {
-	for _, text := range texts {
-		p, err := netip.ParsePrefix(text)
-		if err != nil || p != p.Masked() {
-			return nil, usageError{fmt.Errorf("--cluster-cidr %q: want the prefix of a network, as 10.244.0.0/16", text)}
-		}
-		for _, other := range list {
+	if list, err = plan.Prefixes("--cluster-cidr", texts); err != nil {
+		return nil, usageError{err}
+	}
+	for i, p := range list {
+		for _, other := range list[:i] {
 			if p.Overlaps(other) {
 				return nil, usageError{fmt.Errorf("--cluster-cidr %s overlaps %s", p, other)}
 			}
 		}
-		list = append(list, p)
 	}
 	if len(list) == 0 {
 		return nil, usageError{errors.New("--cluster-cidr is missing: the agent must know which addresses are pods")}

@@ -10,7 +10,7 @@ import (
 
 // New attachments have no ranges. Ranges serve attachments of schema 1, and containers whose
 // network an agent of many hosts masquerades because an earlier release configured it
-// (mesh.Subnet). When nobody upgrades from such attachments and Docker networks any more, this
+// (mesh.Subnet). When no upgrade starts from such attachments and Docker networks any more, this
 // file, nft.Masquerade, the interval sets and record.Others can be deleted.
 
 // The sets of networks hold ranges. The kernel refuses a range that overlaps another one

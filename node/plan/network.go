@@ -109,3 +109,15 @@ func IsOurs(file []byte) bool {
 	head, _, _ := bytes.Cut(Network{}.config("", ""), []byte(`"ipMasqOutside"`)) // the same for all prefixes
 	return IsTemplate(file) || bytes.HasPrefix(file, head)
 }
+
+// Prefixes parses the values of a flag, each the prefix of a network.
+func Prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p != p.Masked() {
+			return nil, fmt.Errorf("%s %q: want the prefix of a network, as 10.244.0.0/16", flag, text)
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
