@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// silent is a set of plugins of which "hangs" never answers.
+// silent is a set of plugins. The plugin "hangs" never answers.
 type silent struct{ asked []string }
 
 func (s *silent) Invoke(ctx context.Context, pluginType string, _ *spec.Call) ([]byte, error) {
@@ -26,7 +26,7 @@ func (s *silent) Invoke(ctx context.Context, pluginType string, _ *spec.Call) ([
 	return nil, spec.Errorf(spec.CodeTryAgain, "%s is not ready", pluginType)
 }
 
-// STATUS reports a plugin that hangs, and still reports the others.
+// STATUS reports a plugin that hangs, and reports the other plugins too.
 func TestQuestionsHaveADeadline(t *testing.T) { synctest.Test(t, questionsHaveADeadline) }
 
 func questionsHaveADeadline(t *testing.T) {
@@ -53,7 +53,7 @@ func questionsHaveADeadline(t *testing.T) {
 	}
 }
 
-// sticky is a set of plugins in which DEL and GC of "hangs" never end.
+// sticky is a set of plugins. DEL and GC of the plugin "hangs" never end.
 type sticky struct{ ended []string }
 
 func (s *sticky) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {

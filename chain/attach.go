@@ -16,10 +16,10 @@ import (
 const rollbackTime = time.Minute
 
 // Add attaches a container. Add calls every plugin in order, passes each one the result of the
-// plugin before, and caches the last result. If a plugin fails, or the result cannot be
-// cached, Add calls DEL on every plugin of the list, as SPEC.md ("Attachment") demands; this
-// includes plugins whose ADD did not run. Add calls no DEL if NoRollback is set, or if the
-// cache already held a result of this attachment: a working attachment may exist, and the
+// plugin before, and caches the last result. If a plugin fails, or if the result cannot be
+// cached, Add calls DEL on every plugin of the list, even on plugins whose ADD did not run
+// (SPEC.md, "Attachment"). In two cases Add calls no DEL: NoRollback is set, or the cache already
+// held a result of this attachment. With such a result, a working attachment may exist, and the
 // caller decides when to run DEL. FileDecides says what happens when the file of the list was
 // changed or removed after it was read.
 func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Result, error) {
@@ -51,8 +51,8 @@ func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Res
 	return nil, err
 }
 
-// addAll calls ADD on the plugins in order. If one fails, it returns the last good result with
-// the error.
+// addAll calls ADD on the plugins in order. If one plugin fails, addAll returns the result of the
+// plugin before, with the error.
 func (rt *Runtime) addAll(ctx context.Context, list *List, a *Attachment) (*spec.Result, error) {
 	result := a.Prev
 	for i := range list.Plugins {
@@ -109,9 +109,9 @@ func (rt *Runtime) delAll(ctx context.Context, list *List, a *Attachment, result
 	return errors.Join(errs...)
 }
 
-// Del detaches a container. Del calls every plugin in reverse order. Del deletes the cached
-// result only if all plugins succeed, so a DEL can be repeated until it works. If the cached
-// result cannot be read, Del passes the error to Warn. If the caller leaves Args or
+// Del detaches a container. Del calls every plugin in reverse order. If all plugins succeed, Del
+// deletes the cached result. Otherwise the caller can repeat the DEL until it works. If the
+// cached result cannot be read, Del passes the error to Warn. If the caller leaves Args or
 // Capabilities empty, Del uses the values of the ADD.
 func (rt *Runtime) Del(ctx context.Context, list *List, a Attachment) error {
 	if err := a.validate(list); err != nil {
@@ -125,9 +125,9 @@ func (rt *Runtime) Del(ctx context.Context, list *List, a Attachment) error {
 	return rt.del(ctx, list, &a)
 }
 
-// Alone runs fn while no other operation of this runtime works on the container and no GC runs
-// on the network. Alone passes detach to fn: fn calls it to run Del without taking the locks
-// again. entered is false if Alone could not get the locks.
+// Alone locks the container and the network and runs fn. Meanwhile this runtime runs no other
+// operation on the container and no GC on the network. fn gets the function detach, which runs
+// Del without taking the locks again. If Alone could not get the locks, entered is false.
 func (rt *Runtime) Alone(ctx context.Context, network, containerID string, fn func(detach func(context.Context, *List, Attachment) error) error) (entered bool, err error) {
 	if err := spec.ValidateNetworkName(network); err != nil {
 		return false, err
@@ -165,9 +165,9 @@ func (rt *Runtime) del(ctx context.Context, list *List, a *Attachment) error {
 	return rt.forget(list.Name, a)
 }
 
-// DelCached detaches with the cached configuration of the ADD. DelCached serves networks whose
-// configuration was removed or replaced. If no configuration is cached, its error wraps
-// ErrNotCached.
+// DelCached detaches with the configuration that the ADD left in the cache. DelCached serves
+// networks whose configuration was removed or replaced. If no configuration is cached, its error
+// wraps ErrNotCached.
 func (rt *Runtime) DelCached(ctx context.Context, network string, a Attachment) error {
 	if err := a.validate(&List{Name: network}); err != nil {
 		return err

@@ -96,7 +96,7 @@ func TestAddNoRollback(t *testing.T) {
 	}
 }
 
-// A second ADD that fails must not remove what the first one made.
+// A second ADD that fails must not remove what the first ADD made.
 func TestAddAgainKeepsTheFirst(t *testing.T) {
 	b := newBench(t)
 	if _, err := b.Add(t.Context(), mustList(t, three), attachment); err != nil {
@@ -119,7 +119,7 @@ func TestAddCacheFails(t *testing.T) {
 	if err := os.MkdirAll(b.CacheDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(b.CacheDir, "results"), nil, 0o600); err != nil { // in the way
+	if err := os.WriteFile(filepath.Join(b.CacheDir, "results"), nil, 0o600); err != nil { // a file in the place of the directory
 		t.Fatal(err)
 	}
 	_, err := b.Add(t.Context(), mustList(t, three), attachment)
@@ -191,8 +191,8 @@ func TestDelKeepsCache(t *testing.T) {
 	}
 }
 
-// CHECK and DEL know the arguments of the ADD, even when the caller's are empty and not
-// nil.
+// CHECK and DEL take the arguments of the ADD from the cache, even if the caller passes empty
+// ones that are not nil.
 func TestArgumentsFromCache(t *testing.T) {
 	b := newBench(t)
 	list := mustList(t, `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"rec1","capabilities":{"ips":true}}]}`)
@@ -235,7 +235,7 @@ func TestDelCached(t *testing.T) {
 	}
 }
 
-// Before 0.4.0 DEL has no previous result (R13).
+// Before version 0.4.0 a DEL gets no previous result.
 func TestDelOldVersion(t *testing.T) {
 	for version, want := range map[string]bool{"0.2.0": false, "0.3.1": false, "0.4.0": true, "1.1.0": true} {
 		b := newBench(t)

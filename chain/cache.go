@@ -50,7 +50,7 @@ type cacheFile struct {
 type Cached struct {
 	Attachment
 	Network string
-	Config  []byte       // configuration of the list at the ADD; empty if an old runtime wrote the file
+	Config  []byte       // the list's configuration at the ADD; empty if an old runtime wrote the file
 	Result  *spec.Result // nil when it cannot be read
 	Since   time.Time    // time of the ADD
 }
@@ -69,9 +69,9 @@ func (c *Cached) key() spec.AttachmentKey {
 	return spec.AttachmentKey{ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
-// fill sets the fields of a that the caller of DEL or CHECK left empty. fill treats an empty
-// map like nil. Otherwise a CHECK without port mappings would not notice a broken port, and
-// the DEL of a portmap of another project would leave the port in place.
+// fill sets the fields of a that the caller of DEL or CHECK left empty. fill also replaces an
+// empty map, because many callers pass one. Without the port mappings of the ADD, a CHECK would
+// not notice a broken port, and another project's portmap would not remove the port at DEL.
 func (c *Cached) fill(a *Attachment) {
 	if len(a.Args) == 0 {
 		a.Args = c.Args
@@ -90,9 +90,9 @@ func (c *Cached) list(def *List) *List {
 	return l
 }
 
-// cacheName returns the file name that libcni uses. Two attachments can have the same file
-// name, because each of the three parts may contain '-'. So the reader compares the content
-// too.
+// cacheName returns the file name that libcni uses. Two attachments can have the same file name,
+// because each of the three parts may contain '-'. So read also compares the names inside the
+// file.
 func cacheName(network string, a *Attachment) string {
 	return network + "-" + a.ContainerID + "-" + a.IfName
 }
@@ -114,9 +114,9 @@ func (rt *Runtime) guard() error {
 	return nil
 }
 
-// write caches a result in a file that only root can read. The file is either complete or
-// absent. write does not sync to disk: a power loss ends the container too, and every verb
-// accepts a torn file (docs/adr/0005).
+// write caches a result in a file that only root can read. The file is either complete or absent.
+// write does not sync to disk: a power loss ends the container too, and every verb accepts a file
+// that was cut short (docs/adr/0005).
 func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 	c := cacheFile{
 		Kind: cacheKind, ContainerID: a.ContainerID, Config: list.Bytes, IfName: a.IfName, Network: list.Name,
@@ -138,9 +138,9 @@ func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 	return replace(filepath.Join(rt.results(), cacheName(list.Name, a)), data)
 }
 
-// replace writes path through a temporary file. The container's lock keeps other operations
-// away from the temporary file. If the process is killed, the next try or the DEL deletes the
-// temporary file; a GC of another network may delete it too.
+// replace writes path through a temporary file. The container's lock keeps other operations away
+// from the temporary file. If the process is killed, the next ADD or DEL of the attachment
+// deletes the temporary file, or a GC does (sweepTemporary).
 func replace(path string, data []byte) (err error) {
 	for range 3 {
 		if err = replaceOnce(path, data); !errors.Is(err, fs.ErrNotExist) {
@@ -177,8 +177,8 @@ func temporary(path string) string {
 
 const temporaryPrefix = ".result-"
 
-// sweepTemporary deletes temporary files that killed ADDs left behind. sweepTemporary keeps
-// files written after before, because an ADD may still be writing them.
+// sweepTemporary deletes temporary files that killed ADDs left behind. It keeps a file that was
+// written after the time before, because an ADD may still be writing it.
 func (rt *Runtime) sweepTemporary(before time.Time) error {
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(rt.results()), temporaryPrefix+"*"))
 	if err != nil {
@@ -205,7 +205,7 @@ func (rt *Runtime) read(network string, a *Attachment) (*Cached, error) {
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case c.Network == "": // the bare result of an old runtime
+	case c.Network == "": // an old runtime wrote the bare result
 		c.Network, c.ContainerID, c.IfName = network, a.ContainerID, a.IfName
 	case c.Network != network || c.ContainerID != a.ContainerID || c.IfName != a.IfName:
 		return nil, fmt.Errorf("read %s: %w: it belongs to %s/%s on network %s", path, ErrBrokenCache, c.ContainerID, c.IfName, c.Network)
@@ -241,7 +241,8 @@ func readFile(path string) (*Cached, error) {
 	return c, nil
 }
 
-// decode reads a cache file: libcni's format, or the bare result that libcni wrote before 0.8.
+// decode reads a cache file. The file has libcni's format, or it is a bare result from libcni
+// before 0.8.
 func decode(data []byte) (*Cached, error) {
 	if len(data) == 0 {
 		return nil, errors.New("the file is empty")
@@ -331,11 +332,12 @@ func (rt *Runtime) Attachments(containerID string) (list []Cached, err error) {
 	return list, errors.Join(errs...)
 }
 
-// sweepAge is the age from which GC deletes a broken cache file. A younger file may be half
-// written, because libcni does not write atomically.
+// sweepAge is the age from which GC deletes a broken cache file. libcni does not write
+// atomically, so a younger file may only be incomplete yet.
 const sweepAge = time.Minute
 
-// sweep deletes the broken cache files of a network, except those of valid attachments. The content of a broken file is lost already.
+// sweep deletes the broken cache files of a network, except those of valid attachments. Nothing
+// can read their content any more.
 func (rt *Runtime) sweep(k *Keep) error {
 	entries, err := os.ReadDir(rt.results())
 	if err != nil || rt.guard() != nil {

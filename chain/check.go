@@ -11,12 +11,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// ErrCheckNotSupported is what Check returns, wrapped, for a list of a version before 0.4.0.
+// ErrCheckNotSupported means that the list's version is before 0.4.0 and has no CHECK. Check
+// wraps it.
 var ErrCheckNotSupported = errors.New("does not support the CHECK command")
 
 // Check calls CHECK on every plugin to find out whether the attachment is still as ADD made it
-// (docs/adr/0037). If one plugin fails, Check returns its error unchanged, with its code; it
-// joins several errors. If the list sets disableCheck, Check returns nil.
+// (docs/adr/0037). If one plugin fails, Check returns that plugin's error unchanged, with its
+// code. Check joins the errors of several plugins. If the list sets disableCheck, Check returns
+// nil.
 func (rt *Runtime) Check(ctx context.Context, list *List, a Attachment) error {
 	if err := checkable(list, a); err != nil || list.DisableCheck {
 		return err
@@ -30,8 +32,8 @@ func (rt *Runtime) Check(ctx context.Context, list *List, a Attachment) error {
 }
 
 // Inspect works like Check, but takes no lock and ignores disableCheck. Inspect serves callers
-// that must not write; they check again before they report an error. Each plugin has AskTime
-// to answer.
+// that must not write. An ADD or DEL may run at the same time, so these callers call Inspect
+// again before they report an error. Each plugin has AskTime to answer.
 func (rt *Runtime) Inspect(ctx context.Context, list *List, a Attachment) error {
 	if err := checkable(list, a); err != nil {
 		return err
@@ -51,7 +53,7 @@ func checkable(list *List, a Attachment) error {
 	return nil
 }
 
-// checkEach calls CHECK of every plugin through ask.
+// checkEach calls CHECK of every plugin. ask makes each call.
 func (rt *Runtime) checkEach(ctx context.Context, list *List, a Attachment, ask func(context.Context, string, func(context.Context) error) error) error {
 	r, err := rt.checkRequest(list, &a)
 	if err != nil {
@@ -68,8 +70,8 @@ func (rt *Runtime) checkEach(ctx context.Context, list *List, a Attachment, ask 
 	return spec.Join(errs...)
 }
 
-// checkRequest builds the CHECK request with the complete result of the ADD. If no result is
-// cached, the plugins are still called and report that prevResult is missing.
+// checkRequest builds the CHECK request with the result that the ADD left in the cache. If no
+// result is cached, the plugins are still called, and they report that prevResult is missing.
 func (rt *Runtime) checkRequest(list *List, a *Attachment) (*request, error) {
 	cached, err := rt.read(list.Name, a)
 	if err != nil {
@@ -89,8 +91,9 @@ func (rt *Runtime) checkRequest(list *List, a *Attachment) (*request, error) {
 }
 
 // Status calls STATUS on every plugin to find out whether an ADD would work now. If one plugin
-// fails, Status returns its error unchanged, with its code; it joins several errors. A list of
-// a version before 1.1.0, which has no STATUS, counts as ready.
+// fails, Status returns that plugin's error unchanged, with its code. Status joins the errors of
+// several plugins. Versions before 1.1.0 have no STATUS; a list of such a version counts as
+// ready.
 func (rt *Runtime) Status(ctx context.Context, list *List) error {
 	if !spec.AtLeast(list.CNIVersion, "1.1.0") {
 		return nil
@@ -106,12 +109,11 @@ func (rt *Runtime) Status(ctx context.Context, list *List) error {
 	return spec.Join(errs...)
 }
 
-// errSilent means that a plugin did not answer at all. A plugin that answers with an error is
-// another case.
+// errSilent means that a plugin did not answer before its time was over.
 var errSilent = errors.New("did not answer")
 
-// ask gives a plugin AskTime to answer. So a plugin that hangs does not stop the questions to
-// the other plugins.
+// ask gives a plugin AskTime to answer. If one plugin hangs, the caller can then still ask the
+// others.
 func (rt *Runtime) ask(ctx context.Context, pluginType string, verb spec.Verb, question func(context.Context) error) error {
 	if rt.AskTime <= 0 {
 		return question(ctx)
@@ -125,8 +127,8 @@ func (rt *Runtime) ask(ctx context.Context, pluginType string, verb spec.Verb, q
 	return err
 }
 
-// VersionInfo asks a plugin which versions it supports. If the plugin answers with an error
-// object, it does not know the verb VERSION; then it supports 0.1.0 (SPEC.md 0.2.0).
+// VersionInfo asks a plugin which versions it supports. An old plugin that does not know VERSION
+// answers with an error object; it supports 0.1.0 (SPEC.md 0.2.0).
 func (rt *Runtime) VersionInfo(ctx context.Context, pluginType string) (*spec.VersionInfo, error) {
 	call := rt.call(ctx, spec.Version, &Attachment{NetNS: "dummy", IfName: "dummy"}) // old plugins demand both fields
 	call.Config = []byte(fmt.Sprintf(`{"cniVersion":%q}`, spec.Current))
@@ -149,7 +151,8 @@ func (rt *Runtime) VersionInfo(ctx context.Context, pluginType string) (*spec.Ve
 }
 
 // Validate checks that every plugin of a list exists and supports the list's version. Validate
-// returns the capabilities that the list declares, sorted. The error names all faults.
+// returns the capabilities that the list's plugins declare, sorted. Its error names every plugin
+// at fault.
 func (rt *Runtime) Validate(ctx context.Context, list *List) (capabilities []string, err error) {
 	var errs []error
 	set := map[string]bool{}

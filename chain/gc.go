@@ -19,27 +19,28 @@ import (
 )
 
 // Keep lists the valid attachments of a network. GC removes every other attachment of the
-// network; if Valid is empty, it removes all.
+// network. If Valid is empty, GC removes all of them.
 type Keep struct {
 	List  *List
 	Valid []spec.AttachmentKey
 
-	// Now, if set, returns further valid attachments. GC calls it once no ADD and no DEL of this
-	// runtime runs on the network, so that attachments made after Valid was listed are not missed.
+	// Now, if set, returns further valid attachments. GC calls Now at a moment when this runtime
+	// runs no ADD and no DEL on the network. So GC also learns of the attachments that were made
+	// after Valid was listed.
 	Now func(context.Context) ([]spec.AttachmentKey, error)
-	// Alive, if set, is asked again just before GC detaches an attachment. At that moment no
-	// runtime can run an ADD of this attachment.
+	// Alive reports whether an attachment is in use after all. GC asks it just before it detaches
+	// the attachment; at that moment no runtime can run an ADD of the attachment. Alive may be nil.
 	Alive func(*Cached) bool
 
-	listed time.Time // time of the list; GC keeps attachments made later
+	listed time.Time // time at which Valid was listed; GC keeps attachments made later
 }
 
 // GC removes what is left of attachments that are no longer valid. GC works on the networks one
-// after the other. For each cached attachment that is not valid it calls DEL with the
-// configuration of its ADD. Then it calls GC on every plugin with the list of valid attachments
-// (since 1.1.0). During this time no ADD or DEL of this runtime runs on the network, and GC
-// keeps attachments that other runtimes make. GC continues after errors and joins them. GC skips
-// networks that set disableGC.
+// after the other. For each cached attachment that is not valid, it calls DEL with the
+// configuration of the ADD. Then it calls GC on every plugin with the list of valid attachments
+// (since 1.1.0). Meanwhile this runtime runs no ADD and no DEL on the network. GC keeps
+// attachments that other runtimes make at the same time. GC continues after errors and joins
+// them. GC skips networks that set disableGC.
 func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
 	errs := []error{rt.sweepTemporary(clock.Listing(ctx))}
 	for _, k := range networks {
@@ -69,7 +70,7 @@ func (rt *Runtime) gc(ctx context.Context, k *Keep) error {
 	}
 	cached, err := rt.Attachments("")
 	if err != nil {
-		rt.warn(err) // continue with the others
+		rt.warn(err) // report the error and continue
 	}
 	return errors.Join(rt.delStale(ctx, k, cached), rt.gcPlugins(ctx, k), rt.sweep(k))
 }
@@ -114,9 +115,9 @@ func (rt *Runtime) delStale(ctx context.Context, k *Keep, cached []Cached) error
 	return errors.Join(errs...)
 }
 
-// delOne detaches one attachment. delOne first locks the container against CHECK and claims the
-// attachment against ADDs of other runtimes; the network's lock already stops our own ADDs and
-// DELs. Then it checks again whether the attachment is dead.
+// delOne detaches one attachment. It first locks the container against CHECK. It then claims the
+// attachment, so that no other runtime can ADD it; the network's lock already stops ADDs and DELs
+// of this runtime. With both it checks again whether the attachment is dead.
 func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 	unlock, err := rt.lockContainer(ctx, c.ContainerID)
 	if err != nil {
@@ -131,13 +132,13 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 		return err
 	}
 	defer release()
-	records.Close() // the DEL's plugins take the locks of the records themselves; our claim does not stop them
+	records.Close() // the plugins lock the records themselves in DEL; our claim does not stop them
 	a := c.Attachment
 	return rt.del(ctx, c.list(k.List), &a)
 }
 
-// reasonToKeep returns why GC keeps an attachment, for example because an ADD made it after the
-// list of valid attachments. reasonToKeep returns "" if GC may remove the attachment.
+// reasonToKeep returns why GC keeps an attachment, for example because an ADD made it after Valid
+// was listed. If GC may remove the attachment, reasonToKeep returns "".
 func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []record.CurrentRecord) string {
 	const newer = "it is newer than the list of valid attachments"
 	for _, s := range now {

@@ -62,8 +62,8 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// An empty list of valid attachments is sent as an empty list: without a list plugins keep
-// everything.
+// GC sends an empty list of valid attachments as an empty list. If the list were missing, the
+// plugins would keep everything.
 func TestGCNothingValid(t *testing.T) {
 	b := newBench(t)
 	if err := b.GC(t.Context(), chain.Keep{List: mustList(t, three)}); err != nil {
@@ -97,7 +97,7 @@ failed to delete stale attachment x eth0: plugin type="rec1" failed (delete): st
 	}
 }
 
-// The stale attachment is deleted with the configuration of its ADD.
+// GC deletes the dead attachment with the configuration of its ADD.
 func TestGCUsesTheConfigOfTheAdd(t *testing.T) {
 	b := newBench(t)
 	b.add(mustList(t, three), "a")
@@ -149,12 +149,12 @@ func TestGCSweepsBrokenCache(t *testing.T) {
 	}
 }
 
-// R18: while GC of a network runs no ADD and no DEL runs in it, and while one of those runs
-// no GC does. ADDs of different containers run together, operations on one container do not
-// (R17).
+// While a GC of a network runs, no ADD and no DEL runs in the network. While an ADD or DEL runs,
+// no GC does. ADDs of different containers run at the same time; operations on one container do
+// not.
 func TestExclusion(t *testing.T) {
 	b := newBench(t)
-	b.Event = nil // called by several goroutines here
+	b.Event = nil // several goroutines would call it
 	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD"}]}`)
 	gc := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec2","hold":"GC"}]}`)
 	errs := make(chan error)
@@ -178,7 +178,8 @@ func TestExclusion(t *testing.T) {
 	}
 }
 
-// overlap reads the recorders' log of beginnings and ends.
+// overlap checks in the log of the recorders that ADDs of different containers ran at the same
+// time, and that nothing else did.
 func overlap(t *testing.T, calls []record) {
 	t.Helper()
 	adds, gcs, together := map[string]int{}, 0, 0
@@ -208,7 +209,7 @@ func overlap(t *testing.T, calls []record) {
 
 func TestLockWaitIsCancelled(t *testing.T) {
 	b := newBench(t)
-	b.Event = nil // called by two goroutines here
+	b.Event = nil // two goroutines would call it
 	until := filepath.Join(t.TempDir(), "go on")
 	list := mustList(t, fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD","until":%q}]}`, until))
 	done := make(chan error)

@@ -19,12 +19,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Another runtime, which takes none of our locks, attaches while the list of valid
-// attachments is made: GC keeps that attachment. It also keeps one that came back under its
-// name, and one that is found alive in the second look.
+// Another runtime, which takes none of our locks, attaches a container while Valid is listed. GC
+// keeps that attachment. GC also keeps an attachment that came back under the same name, and one
+// that Alive then finds in use.
 func TestGCLeavesWhatComesMeanwhile(t *testing.T) {
 	b := newBench(t)
-	b.Event = nil // called by two runtimes here
+	b.Event = nil // two runtimes would call it here
 	list := mustList(t, three)
 	b.add(list, "dead", "back", "alive")
 	other := *b.Runtime
@@ -57,8 +57,8 @@ func TestGCLeavesWhatComesMeanwhile(t *testing.T) {
 	}
 }
 
-// A plugin's record that is newer than the list, or that an ADD has locked, keeps its
-// attachment; and without a list nothing is removed.
+// GC keeps an attachment if a plugin's record of it is newer than the list, or if an ADD has
+// locked the record. If no list can be made, GC removes nothing.
 func TestGCLooksAtRecords(t *testing.T) {
 	for name, prepare := range map[string]func(*records.Dir) bool{
 		"locked": func(*records.Dir) bool { return true },
@@ -91,11 +91,11 @@ func TestGCLooksAtRecords(t *testing.T) {
 	}
 }
 
-// A hanging plugin blocks the operations of its own network alone, and those only for a
-// while; the error names the process that holds the lock.
+// A hanging plugin blocks only the operations of its own network, and only for a limited time.
+// The error names the process that holds the lock.
 func TestHungPlugin(t *testing.T) {
 	b := newBench(t)
-	b.Event = nil // called by two goroutines here
+	b.Event = nil // two goroutines would call it
 	b.LockTime = 50 * time.Millisecond
 	stuck := mustList(t, `{"cniVersion":"1.1.0","name":"stuck","plugins":[{"type":"rec1","hang":"ADD"}]}`)
 	fine := mustList(t, `{"cniVersion":"1.1.0","name":"fine","plugins":[{"type":"rec2"}]}`)

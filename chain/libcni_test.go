@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// libcni runs libcni over the same plugins and the same cache.
+// libcni returns a libcni runtime that uses the same plugins and the same cache.
 func (b *bench) libcni() *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir(b.Path, b.CacheDir, nil)
 }
@@ -30,7 +30,7 @@ func runtimeConf(a chain.Attachment) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: a.Args, CapabilityArgs: a.Capabilities}
 }
 
-// rich uses everything that a runtime handles in a request.
+// rich uses everything in a configuration that a runtime handles when it builds a request.
 const rich = `{"cniVersion":"%s","name":"net","plugins":[
 	{"type":"rec1","name":"own","capabilities":{"ips":true,"mac":false,"dns":true},"ipam":{"type":"x","a":[1,2.5,null]},"dns":{},"args":{"cni":{"k":"v"}}},
 	{"type":"rec2","capabilities":{"portMappings":true},"x-unknown":"<&>é"},
@@ -45,7 +45,7 @@ var richAttachment = chain.Attachment{
 	},
 }
 
-// TestSameRequestsAsLibcni runs every verb by both and compares environment and
+// TestSameRequestsAsLibcni runs every verb with libcni and with us. It compares environment and
 // standard input of every call.
 func TestSameRequestsAsLibcni(t *testing.T) {
 	for _, version := range spec.Versions() {
@@ -112,9 +112,9 @@ func libcniVerbs(t *testing.T, b *bench, data []byte) {
 	}
 }
 
-// normal decodes standard input and removes the one intended difference in a usual
-// configuration: we remove "capabilities", as the specification requires (R11), libcni
-// leaves it in. docs/libcni.md has the other differences.
+// normal decodes standard input and removes "capabilities", the one intended difference in a
+// usual configuration. We remove this key before the call, as the specification requires; libcni
+// does not. docs/libcni.md lists the other differences.
 func normal(t *testing.T, calls []record) (out []any) {
 	t.Helper()
 	for _, c := range calls {
@@ -123,13 +123,13 @@ func normal(t *testing.T, calls []record) (out []any) {
 			t.Fatal(err)
 		}
 		delete(in, "capabilities")
-		delete(in, clock.ListedKey) // libcni does not send the time of its list
+		delete(in, clock.ListedKey) // libcni does not send the time at which it made the list
 		out = append(out, []any{c.Plugin, c.Verb, c.Env, in})
 	}
 	return out
 }
 
-// TestRemovedFromRequests lists the keys that libcni passes to plugins and we remove.
+// TestRemovedFromRequests lists the keys that libcni passes to plugins and that we remove.
 func TestRemovedFromRequests(t *testing.T) {
 	b := newBench(t)
 	data := []byte(`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","capabilities":{"ips":true},
@@ -155,7 +155,7 @@ func TestRemovedFromRequests(t *testing.T) {
 	}
 }
 
-// Large numbers arrive unchanged; libcni turns them into floats.
+// Large numbers reach the plugin unchanged; libcni turns them into floats.
 func TestNumbersStay(t *testing.T) {
 	b := newBench(t)
 	if _, err := b.Add(t.Context(), mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","n":9007199254740993}]}`), attachment); err != nil {
@@ -166,7 +166,7 @@ func TestNumbersStay(t *testing.T) {
 	}
 }
 
-// TestCacheIsLibcnis: libcni reads our cache, and takes over.
+// TestCacheIsLibcnis attaches with us; libcni then reads our cache and detaches.
 func TestCacheIsLibcnis(t *testing.T) {
 	for _, version := range spec.Versions() {
 		b := newBench(t)
@@ -243,7 +243,7 @@ func modes(t *testing.T, b *bench) {
 	}
 }
 
-// TestLibcnisCacheIsOurs: we read libcni's cache, and take over.
+// TestLibcnisCacheIsOurs attaches with libcni; we then read its cache and detach.
 func TestLibcnisCacheIsOurs(t *testing.T) {
 	for _, version := range spec.Versions() {
 		b := newBench(t)
@@ -269,7 +269,7 @@ func TestLibcnisCacheIsOurs(t *testing.T) {
 	}
 }
 
-// broken cached results, as power losses and old runtimes leave them.
+// The broken cached results are such as power losses and old runtimes leave.
 func TestCacheTolerance(t *testing.T) {
 	tests := []struct {
 		about, data string
@@ -329,7 +329,7 @@ func TestCacheTolerance(t *testing.T) {
 	}
 }
 
-// A link that another user planted in place of a result is not followed.
+// Another user plants a symbolic link in place of a cached result. We do not follow it.
 func TestCacheFollowsNoLink(t *testing.T) {
 	b := newBench(t)
 	secret := filepath.Join(b.CacheDir, "secret")

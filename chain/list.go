@@ -15,7 +15,7 @@ import (
 // List is a network configuration: a named list of plugins.
 type List struct {
 	Name                   string
-	CNIVersion             string // highest version that the list and this library support; may be empty (0.1.0)
+	CNIVersion             string // highest version that both the list and this library support; may be empty, which means 0.1.0
 	DisableCheck           bool
 	DisableGC              bool
 	LoadOnlyInlinedPlugins bool
@@ -30,7 +30,7 @@ type List struct {
 // Plugin is one member of a list.
 type Plugin struct {
 	Type         string
-	Name         string          // plugin name in the object, for error messages
+	Name         string          // name of the plugin in error messages
 	Capabilities map[string]bool // capabilities that the plugin declares
 	Raw          json.RawMessage // the plugin's JSON object
 }
@@ -43,7 +43,7 @@ func (p *Plugin) String() string {
 	return fmt.Sprintf("type=%q name=%q", p.Type, p.Name)
 }
 
-// listError returns an error that starts with the same words as libcni's errors about a list.
+// listError returns an error that begins as libcni's errors about a list do.
 func listError(format string, args ...any) error {
 	return spec.Invalid("error parsing configuration list: "+format, args...)
 }
@@ -75,8 +75,8 @@ func (l *List) parseName(raw map[string]json.RawMessage) error {
 	return spec.ValidateNetworkName(l.Name)
 }
 
-// parseFlags reads the switches of a list. Each may be a boolean or a string, because the text
-// of specification 0.4.0 defined disableCheck as a string.
+// parseFlags reads the switches of a list. A switch may be a boolean or a string, because
+// specification 0.4.0 defined disableCheck as a string.
 func (l *List) parseFlags(raw map[string]json.RawMessage) (err error) {
 	if l.DisableCheck, err = parseFlag(raw, "disableCheck"); err != nil {
 		return err
@@ -178,8 +178,8 @@ func ParseSingle(data []byte) (*List, error) {
 	return ParseList(list)
 }
 
-// inline puts the plugins of all files into Bytes, so that a cached copy of the configuration
-// needs no other file.
+// inline puts the plugins of all files into Bytes. Then a cached copy of the configuration needs
+// no other file.
 func (l *List) inline() error {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(l.Bytes, &raw); err != nil {
@@ -204,9 +204,9 @@ func jsonType(data json.RawMessage) string {
 	return fmt.Sprintf("%T", value)
 }
 
-// parseVersion chooses the version of the list: the highest one that both the configuration
-// (cniVersion and cniVersions) and this library support (SPEC.md 1.1.0). If there is none, it
-// keeps cniVersion, and the plugins refuse it.
+// parseVersion chooses the version of the list. It is the highest version that this library
+// supports and that the configuration names in cniVersion or cniVersions (SPEC.md 1.1.0). If
+// there is no such version, the list keeps cniVersion, and the plugins refuse it.
 func (l *List) parseVersion(raw map[string]json.RawMessage) error {
 	if data, ok := raw["cniVersion"]; ok {
 		if json.Unmarshal(data, &l.CNIVersion) != nil || string(data) == "null" {

@@ -46,7 +46,7 @@ func (e *FileError) Error() string {
 	return fmt.Sprintf("read %s: %v", e.File, e.Err)
 }
 
-// syntaxError means that a file is not valid JSON. Its text has line and column.
+// syntaxError means that a file is not valid JSON. Its text names line and column.
 type syntaxError struct{ cause *spec.Error }
 
 func (e *syntaxError) Error() string { return e.cause.Msg }
@@ -94,9 +94,10 @@ func LoadDir(dir string) (*Dir, error) {
 	return d, nil
 }
 
-// Find returns the first list with the given name. If a broken file that comes earlier has
-// this name, Find returns its error, because a later file must not take its place. A
-// NotFoundError comes with the errors of broken files whose network name cannot be read.
+// Find returns the first list with the given name. If an earlier file is broken and has this
+// name, Find returns that file's error, because a later file must not take its place. If no file
+// has the name, Find returns a NotFoundError, together with the errors of broken files whose
+// network name cannot be read.
 func (d *Dir) Find(name string) (*List, error) {
 	for _, l := range d.Lists {
 		if l.Name == name && !d.shadowed(l) {
@@ -118,7 +119,7 @@ func (d *Dir) Find(name string) (*List, error) {
 	return nil, errors.Join(errs...)
 }
 
-// shadowed reports whether a broken file of the same network comes before l.
+// shadowed reports whether a broken file of the same network comes earlier than the file of l.
 func (d *Dir) shadowed(l *List) bool {
 	return slices.ContainsFunc(d.Broken, func(b *FileError) bool {
 		before := rank(b.File) < rank(l.File) || rank(b.File) == rank(l.File) && b.File < l.File
@@ -126,7 +127,7 @@ func (d *Dir) shadowed(l *List) bool {
 	})
 }
 
-// rank orders files by format: lists before single plugins.
+// rank orders files by format: files with a list come before files with a single plugin.
 func rank(file string) int {
 	if filepath.Ext(file) == ".conflist" {
 		return 0
@@ -147,8 +148,8 @@ func nameOf(file string) string {
 	return head.Name
 }
 
-// LoadFile reads one configuration. A .conflist is a list, to which other files may add
-// plugins; any other file is a single plugin. The file must be a regular file, or a symbolic
+// LoadFile reads one configuration. A .conflist file holds a list, to which other files may add
+// plugins. Any other file holds a single plugin. The file must be a regular file, or a symbolic
 // link to one, of at most 1 MiB.
 func LoadFile(file string) (*List, error) {
 	data, err := durable.ReadConf(file)
@@ -177,15 +178,15 @@ func ParseFile(file string, data []byte) (*List, error) {
 	return l, l.aggregate(filepath.Dir(file))
 }
 
-// stands refuses a list if FileDecides is set and the list's file was removed or changed after
-// it was read. If the file was removed, nothing could later remove what an ADD makes. If it
-// was changed, old and new configuration would mix.
+// stands refuses a list whose file was removed or changed after it was read. It does so only if
+// FileDecides is set. If the file was removed, nothing could later remove what an ADD makes. If
+// the file was changed, old and new configuration would mix.
 func (rt *Runtime) stands(l *List) error {
 	if l.source == nil || !rt.FileDecides {
 		return nil
 	}
 	if st, err := os.Stat(l.File); err == nil && !st.Mode().IsRegular() {
-		return nil // a pipe: reading it again would find it empty
+		return nil // the file was a pipe, which is empty when read again
 	}
 	now, err := durable.ReadConf(l.File)
 	switch {
@@ -199,7 +200,7 @@ func (rt *Runtime) stands(l *List) error {
 	return nil
 }
 
-// aggregate appends the plugins of <dir>/<network name>/*.conf in the order of the file names.
+// aggregate appends the plugins of <dir>/<network name>/*.conf, sorted by file name.
 func (l *List) aggregate(dir string) error {
 	if !l.LoadOnlyInlinedPlugins {
 		if err := l.addFiles(filepath.Join(dir, l.Name)); err != nil {

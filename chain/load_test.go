@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 )
 
-// TestRefusedLists compares the messages with those of libcni, which refuses the same.
+// TestRefusedLists compares our messages with those of libcni, which refuses the same lists.
 func TestRefusedLists(t *testing.T) {
 	const p = `"plugins":[{"type":"rec1"}]`
 	tests := []struct{ data, msg string }{
@@ -145,7 +145,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// R7: plugin objects of <confdir>/<name>/*.conf are appended, by file name.
+// LoadFile appends the plugins of <confdir>/<name>/*.conf to the list, sorted by file name.
 func TestSubDirectory(t *testing.T) {
 	b := newBench(t)
 	writeFiles(t, b.ConfDir, map[string]string{
@@ -190,7 +190,7 @@ func TestSubDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cached := mustList(t, string(list.Bytes)) // needs no file
+	cached := mustList(t, string(list.Bytes)) // a parsed list needs no file
 	if len(cached.Plugins) != 3 || !cached.LoadOnlyInlinedPlugins {
 		t.Errorf("inlined: %s", list.Bytes)
 	}
@@ -216,8 +216,8 @@ func FuzzParseList(f *testing.F) {
 	})
 }
 
-// TestIrregularFiles: a pipe without a writer, a device and an endless file are broken
-// files, and the others are still read.
+// TestIrregularFiles puts a pipe without a writer, a device and an endless file into the
+// directory. LoadDir reports them as broken and still reads the others.
 func TestIrregularFiles(t *testing.T) {
 	dir := t.TempDir()
 	pipe, link, long := filepath.Join(dir, "1.conflist"), filepath.Join(dir, "2.conf"), filepath.Join(dir, "3.conf")

@@ -18,9 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The locks are files under RunDir/locks. A process holds them with flock(2), so they end with
-// the process. Each network has its own locks, so a plugin that hangs blocks only one network.
-// Every process takes them in the order gate, operations, container.
+// The locks are files under RunDir/locks. A process holds a lock with flock(2), so the lock ends
+// with the process. Each network has its own locks. So a plugin that hangs blocks only one
+// network. Every process takes the locks in the order gate, operations, container.
 //
 //	NETWORK.gate.lock        held by a waiting GC, so that new ADDs cannot starve it
 //	NETWORK.operations.lock  shared by ADD and DEL, exclusive for GC and Exclusive
@@ -31,22 +31,22 @@ const (
 	containerLock  = ".container.lock"
 )
 
-// A process that waits for a lock tries again after lockStep, later after up to lockStepMax.
-// It does not use a blocking flock, because that cannot be cancelled.
+// A process that waits for a lock tries again after lockStep. The pause grows up to lockStepMax.
+// The process does not use a blocking flock, because nothing can cancel it.
 const (
 	lockStep    = time.Millisecond
 	lockStepMax = 20 * time.Millisecond
 )
 
-// lockTime is the default of LockTime. A GC that waits for a running ADD or DEL blocks new
+// lockTime is the default of LockTime. While a GC waits for a running ADD or DEL, it blocks new
 // ones for at most gateTime.
 const (
 	lockTime = time.Minute
 	gateTime = 10 * time.Second
 )
 
-// lockAttachment takes the locks for ADD and DEL. They exclude a GC of the network and every
-// other operation on the container.
+// lockAttachment takes the locks for ADD and DEL. While they are held, no GC runs on the network
+// and no other operation on the container.
 func (rt *Runtime) lockAttachment(ctx context.Context, network, containerID string) (unlock func(), err error) {
 	gate, err := rt.lock(ctx, lockName(network, gateLock), syscall.LOCK_SH, 0)
 	if err != nil {
@@ -79,9 +79,9 @@ func (rt *Runtime) lockNetwork(ctx context.Context, network string) (unlock func
 	return func() { operations(); gate() }, nil
 }
 
-// Exclusive runs fn while no ADD, DEL or GC of this runtime works in the network. Exclusive serves
-// callers that remove or change the network itself. With FileDecides, an ADD that waited for
-// Exclusive checks the network's file again.
+// Exclusive runs fn while no ADD, DEL or GC of this runtime works in the network. Exclusive
+// serves callers that remove or change the network itself. If FileDecides is set, an ADD that
+// waited for Exclusive checks the network's file again.
 func (rt *Runtime) Exclusive(ctx context.Context, network string, fn func() error) error {
 	if err := spec.ValidateNetworkName(network); err != nil {
 		return err
@@ -94,13 +94,13 @@ func (rt *Runtime) Exclusive(ctx context.Context, network string, fn func() erro
 	return fn()
 }
 
-// lockName builds a file name from a validated name. lockName cuts the name so that the file
-// system accepts it; therefore two long names may share a lock.
+// lockName builds a file name from a validated name. lockName cuts a long name, because the file
+// system limits file names. So two long names may share a lock.
 func lockName(name, suffix string) string { return name[:min(len(name), 200)] + suffix }
 
-// lockContainer locks a container. When the holder is done, it removes the lock file before it
-// releases the lock. A process that waits on the removed file notices this (sameFile) and
-// starts again. containerID must be a validated name.
+// lockContainer locks a container. On release it first removes the lock file, then unlocks. A
+// process that waits on the removed file notices with sameFile that it is gone, and starts again.
+// containerID must be a validated name.
 func (rt *Runtime) lockContainer(ctx context.Context, containerID string) (unlock func(), err error) {
 	name := lockName(containerID, containerLock)
 	release, err := rt.lock(ctx, name, syscall.LOCK_EX, 0)
@@ -113,9 +113,9 @@ func (rt *Runtime) lockContainer(ctx context.Context, containerID string) (unloc
 	}, nil
 }
 
-// lock takes one lock. lock tries until ctx ends or the time limit is over. The limit is LockTime,
-// or most if most is shorter and not zero. If it fails, the error names the process that holds the
-// lock.
+// lock takes one lock. It tries until ctx ends or the time limit is over. The limit is the
+// shorter one of LockTime and most; a zero most does not count. If lock fails, its error names
+// the process that holds the lock.
 func (rt *Runtime) lock(ctx context.Context, name string, how int, most time.Duration) (release func(), err error) {
 	limit := cmp.Or(rt.LockTime, lockTime)
 	if most > 0 {
@@ -141,7 +141,8 @@ func (rt *Runtime) lock(ctx context.Context, name string, how int, most time.Dur
 	}
 }
 
-// tryLock returns nil and no error if another process holds the lock.
+// tryLock takes the lock without waiting. If another process holds the lock, tryLock returns nil
+// and no error.
 func tryLock(path string, how int) (*os.File, error) {
 	f, err := openLock(path)
 	if err != nil {
@@ -157,7 +158,7 @@ func tryLock(path string, how int) (*os.File, error) {
 	return nil, errors.Join(err, f.Close())
 }
 
-// openLock opens a lock file. openLock tries to make the directory only after opening failed.
+// openLock opens a lock file. If opening fails, openLock makes the directory and tries again.
 func openLock(path string) (*os.File, error) {
 	const flags = os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 	runDir, locks := filepath.Split(filepath.Dir(path))

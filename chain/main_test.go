@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The test binary started under a name that begins with "rec" is a plugin that records its
-// call and does what its configuration says.
+// If the test binary is started under a name that begins with "rec", it is a plugin. The plugin
+// records its call and does what its configuration says.
 func TestMain(m *testing.M) {
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "rec") {
 		os.Exit(recorder())
@@ -29,11 +29,11 @@ func TestMain(m *testing.M) {
 
 // recConf is the recorder's configuration.
 type recConf struct {
-	Fail       map[string]spec.Error `json:"fail"`   // by verb: the error object
-	Output     map[string]string     `json:"output"` // by verb: standard output as it is
-	Hang       string                `json:"hang"`   // the verb that never ends, with a child process that does not end either
-	Hold       string                `json:"hold"`   // the verb that takes 50 ms and records when it began and ended
-	Until      string                `json:"until"`  // the file that Hold waits for instead
+	Fail       map[string]spec.Error `json:"fail"`   // the error object that each verb prints
+	Output     map[string]string     `json:"output"` // the standard output of each verb
+	Hang       string                `json:"hang"`   // the verb that never ends; its child process does not end either
+	Hold       string                `json:"hold"`   // the verb that takes 50 ms and records its beginning and end
+	Until      string                `json:"until"`  // Hold waits for this file instead of 50 ms
 	Version    string                `json:"cniVersion"`
 	PrevResult json.RawMessage       `json:"prevResult"`
 }
@@ -116,8 +116,8 @@ func (c *recConf) result(r *record) string {
 	return string(out)
 }
 
-// hang starts a child that outlives its parent unless the whole group is
-// killed, writes its pid down and waits.
+// hang starts a child that outlives its parent unless the whole process group is killed. It
+// writes the child's pid into a file and waits.
 func hang(r *record) {
 	child := exec.Command("sleep", "300")
 	if err := child.Start(); err == nil {
@@ -137,7 +137,7 @@ func note(r record, text string) {
 	_ = f.Close()
 }
 
-// bench is a runtime over recorders in directories of its own.
+// bench is a runtime with its own directories, whose plugins are recorders.
 type bench struct {
 	*chain.Runtime
 	t      *testing.T
@@ -151,7 +151,7 @@ func newBench(t *testing.T) *bench {
 	dir := t.TempDir()
 	b := &bench{t: t, log: filepath.Join(dir, "log")}
 	t.Setenv("RECORD", b.log)
-	t.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector lets every plugin sleep a second
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // without this the race detector makes every plugin sleep a second at its end
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +216,7 @@ var attachment = chain.Attachment{ContainerID: "c1", NetNS: "/run/netns/c1", IfN
 
 const three = `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1"},{"type":"rec2"},{"type":"rec3"}]}`
 
-// failing is a list of three whose plugin number n fails the verb.
+// failing is a list of three plugins. Plugin number n fails the verb.
 func failing(verb string, n int) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","plugins":[%s]}`, strings.Join([]string{
 		member(1, n, verb), member(2, n, verb), member(3, n, verb),

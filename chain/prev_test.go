@@ -10,7 +10,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The rest of a chain builds on the result of its first part, which ran elsewhere.
+// The second part of a chain starts from the result of the first part, which ran elsewhere.
 func TestAddGoesOnFromAResult(t *testing.T) {
 	b := newBench(t)
 	a := attachment

@@ -9,14 +9,14 @@
 //	list, err := rt.Load("mynet")
 //	result, err := rt.Add(ctx, list, chain.Attachment{ContainerID: id, NetNS: ns, IfName: "eth0"})
 //
-// An ADD is a transaction: when a plugin fails, every plugin of the list gets a DEL. A DEL
-// calls every plugin, goes on after errors, and keeps the cached result until all of them
-// succeeded. File locks make operations on one container run one after another and keep GC
-// apart from ADD and DEL, also between processes.
+// An ADD is a transaction: if a plugin fails, every plugin of the list gets a DEL. A DEL calls
+// every plugin, even after an error. It keeps the cached result until all plugins have succeeded.
+// File locks work between processes too: operations on one container run one after another, and
+// no GC runs during an ADD or DEL.
 //
-// Results are cached in libcni's format and place, so that a runtime on libcni and one on
-// this library can take over from each other on a live node. docs/libcni.md lists the
-// differences from libcni, and tests check them.
+// Results are cached in libcni's format and place. So on a live node a runtime that uses libcni
+// can be replaced by one that uses this library, and the reverse. docs/libcni.md lists the
+// differences from libcni; tests check that list.
 package chain
 
 import (
@@ -40,8 +40,8 @@ const (
 	DefaultRunDir   = "/run/patchbay"
 )
 
-// Runtime runs the plugins of networks. Only Path is required. A Runtime holds no state, so
-// several goroutines may use it.
+// Runtime runs the plugins of networks. Only Path is required. A Runtime holds no state in
+// memory, so several goroutines may use it.
 type Runtime struct {
 	Path     []string       // directories of plugins, passed on as CNI_PATH
 	ConfDir  string         // directory of network configurations
@@ -49,25 +49,25 @@ type Runtime struct {
 	RunDir   string         // parent directory of the locks
 	Invoker  invoke.Invoker // calls the plugins; nil executes them as programs
 
-	// FileDecides serves callers that read the network's file for each ADD. Add then refuses, with
-	// code 11, a list whose file was removed or changed after it was read. So no ADD undoes a
-	// change that was made in Exclusive. Without FileDecides, Add uses the list as it was read,
-	// whatever happens to the file.
+	// FileDecides serves callers that read the network's file for each ADD. If the list's file was
+	// removed or changed after it was read, Add refuses the list with code 11. So no ADD undoes a
+	// change that another process made in Exclusive. Without FileDecides, Add uses the list as it
+	// was read, whatever happens to the file.
 	FileDecides bool
-	// NoRollback stops Add from calling DEL after a failed ADD; the caller runs DEL.
+	// NoRollback stops Add from calling DEL after a failed ADD; the caller must run DEL.
 	NoRollback bool
-	// RollbackTime limits the rollback of a failed ADD, which continues after the caller's context
-	// has ended. Default: one minute.
+	// RollbackTime limits the time for the DELs after a failed ADD. They go on when the caller's
+	// context ends. Default: one minute.
 	RollbackTime time.Duration
 	// LockTime is how long an operation waits for another operation on the same container, or for a
-	// GC on the same network. Default: one minute. A GC stops waiting after at most ten seconds,
-	// because new operations wait for it.
+	// GC on the same network. Default: one minute. A GC waits ten seconds at most, because new
+	// operations of the network wait behind it.
 	LockTime time.Duration
 	// AskTime is how long a plugin may take to answer STATUS, VERSION or Inspect. If it is zero,
 	// only the context limits the time.
 	AskTime time.Duration
 	// DelTime is how long a plugin may take for each DEL that GC calls. Default: 30 seconds. The
-	// plugin's GC, which may remove many attachments, gets twenty times as long.
+	// verb GC of a plugin gets twenty times as long, because it may remove many attachments.
 	DelTime time.Duration
 	// Event, if set, is called after each call of a plugin. Events of one operation never overlap.
 	Event func(Event)
@@ -86,9 +86,9 @@ type Attachment struct {
 	// capabilities that it declares.
 	Capabilities map[string]any
 	// Prev is the previous result for the first plugin of an ADD. Prev serves a list that continues
-	// a chain whose first part ran elsewhere. The rollback of a failed ADD uses it too. Prev is not
-	// cached. CHECK and DEL use the cached result of the ADD, which was built on it. Both parts of
-	// the chain have the same cache key, so each needs its own CacheDir.
+	// a chain whose first part ran elsewhere. If the ADD fails, its DELs get Prev too. Prev is not
+	// cached: CHECK and DEL use the cached result of the ADD, which contains it. Both parts of the
+	// chain have the same name in the cache, so each part needs its own CacheDir.
 	Prev *spec.Result
 }
 
@@ -149,8 +149,8 @@ func (a *Attachment) validate(list *List) error {
 	return fileNameFits(cacheName(list.Name, a))
 }
 
-// call builds the environment of a plugin call. The configuration is added later. a is empty for
-// verbs that concern no container.
+// call builds the environment of a plugin call; config builds its standard input. For verbs that
+// concern no container, a is empty.
 func (rt *Runtime) call(ctx context.Context, verb spec.Verb, a *Attachment) *spec.Call {
 	t := trace(ctx)
 	return &spec.Call{
@@ -160,8 +160,8 @@ func (rt *Runtime) call(ctx context.Context, verb spec.Verb, a *Attachment) *spe
 	}
 }
 
-// override reads CNI_NETNS_OVERRIDE, libcni's extension. A plugin that runs as a program
-// inherits it from the environment.
+// override reads CNI_NETNS_OVERRIDE, libcni's extension. A plugin that runs as a program inherits
+// this variable from the environment.
 func override(s string) bool { return s == "1" || strings.EqualFold(s, "true") }
 
 func joinArgs(args [][2]string) string {
@@ -172,7 +172,7 @@ func joinArgs(args [][2]string) string {
 	return strings.Join(pairs, ";")
 }
 
-// run calls one plugin, then Event.
+// run calls one plugin, then the function Event.
 func (rt *Runtime) run(ctx context.Context, p *Plugin, r *request, call *spec.Call, rollback bool) (out []byte, err error) {
 	e := Event{
 		Network: r.list.Name, ContainerID: call.ContainerID, IfName: call.IfName,
@@ -223,7 +223,7 @@ func WithTrace(ctx context.Context, t Trace) context.Context {
 	return context.WithValue(ctx, traceKey{}, t)
 }
 
-// trace returns the trace context of ctx. If ctx has none, it returns the one in the process's
+// trace returns the trace context of ctx. If ctx has none, trace reads it from the process's
 // environment.
 func trace(ctx context.Context) Trace {
 	if t, ok := ctx.Value(traceKey{}).(Trace); ok {
@@ -232,16 +232,16 @@ func trace(ctx context.Context) Trace {
 	return Trace{os.Getenv("TRACEPARENT"), os.Getenv("TRACESTATE"), os.Getenv("BAGGAGE")}
 }
 
-// request builds the standard input of each plugin from its object in the list (SPEC.md,
-// "Deriving request configuration"). request adds the list's name and version, the keys that the
-// runtime sets, and the capabilities that the plugin declares. request removes keys that only
-// the runtime may set, in upper and lower case, because plugins ignore the case of keys.
+// request builds the standard input of each plugin from the plugin's object in the list (SPEC.md,
+// "Deriving request configuration"). It adds the list's name and version, the keys that the
+// runtime sets, and the capabilities that the plugin declares. It removes keys that only the
+// runtime may set. Plugins ignore the case of keys, so it removes them in every case.
 type request struct {
 	list         *List
 	capabilities map[string]any // nil outside ADD, DEL and CHECK
 	prevResult   json.RawMessage
 	valid        *[]spec.AttachmentKey // GC only
-	listed       time.Time             // GC only: time of the list
+	listed       time.Time             // GC only: time at which valid was listed
 }
 
 // config returns the standard input for one plugin.
@@ -259,7 +259,7 @@ func (r *request) config(p *Plugin) ([]byte, error) {
 	}
 	if r.valid != nil {
 		set["cni.dev/valid-attachments"] = *r.valid
-		set["cni.dev/attachments"] = *r.valid // the key's name in the text of 1.1.0 (cni#1101)
+		set["cni.dev/attachments"] = *r.valid // the name that version 1.1.0 of the specification gives the key (cni#1101)
 		set[clock.ListedKey] = r.listed
 	}
 	strip(conf, set)
@@ -273,7 +273,7 @@ func (r *request) config(p *Plugin) ([]byte, error) {
 	return json.Marshal(conf)
 }
 
-// share returns the capabilities that the plugin declares and the caller gives.
+// share returns those of the caller's capabilities that the plugin declares.
 func (r *request) share(p *Plugin) map[string]any {
 	out := map[string]any{}
 	for name, on := range p.Capabilities {
@@ -284,7 +284,7 @@ func (r *request) share(p *Plugin) map[string]any {
 	return out
 }
 
-// strip removes the keys that must not come from the file, and the keys that are in set.
+// strip removes the keys that a configuration file must not contain, and the keys in set.
 func strip(conf map[string]json.RawMessage, set map[string]any) {
 	for key := range conf {
 		lower := strings.ToLower(key)

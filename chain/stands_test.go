@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// An ADD that waited while its network was removed or replaced calls no plugin.
+// If a network was removed or replaced while an ADD waited, the ADD calls no plugin.
 func TestAddLooksAtTheFileAgain(t *testing.T) {
 	for want, change := range map[string]func(file string) error{
 		"":                  func(file string) error { return os.Chtimes(file, time.Now(), time.Now().Add(time.Hour)) },
@@ -62,7 +62,7 @@ func TestAddLooksAtTheFileAgain(t *testing.T) {
 	}
 }
 
-// A caller that loads a list once goes on with it, like a runtime that keeps its last good
+// A caller that loaded a list once goes on using it, like a runtime that keeps its last good
 // configuration while the file is edited.
 func TestAddOfAListThatIsKept(t *testing.T) {
 	b := newBench(t)
@@ -84,7 +84,7 @@ func TestAddOfAListThatIsKept(t *testing.T) {
 	b.add(list, "removed")
 }
 
-// Exclusive waits for an operation, but not for ever.
+// Exclusive waits for a running operation, but only for a limited time.
 func TestExclusiveHasADeadline(t *testing.T) {
 	b := newBench(t)
 	b.LockTime = 20 * time.Millisecond

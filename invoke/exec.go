@@ -51,7 +51,7 @@ func (e *Exec) Run(ctx context.Context, path string, call *spec.Call) ([]byte, e
 		cmd := e.command(ctx, path, call)
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		err := cmd.Run()
-		if err == nil || errors.Is(err, exec.ErrWaitDelay) { // ErrWaitDelay: it succeeded, but a child holds its pipes open
+		if err == nil || errors.Is(err, exec.ErrWaitDelay) { // ErrWaitDelay: the plugin succeeded, but a child holds its pipes open
 			if stderr.Len() > 0 {
 				_, _ = e.stderr().Write(stderr.Bytes()) // the plugin succeeded, even if this write fails
 			}
@@ -104,8 +104,8 @@ func environ(lists ...[]string) []string {
 	return out
 }
 
-// failure returns the error object that a failed plugin printed. If the plugin printed none,
-// the error names the program. The texts are libcni's, because runtimes and people search for
+// failure returns the error object that a failed plugin printed. If the plugin printed none, the
+// error names the program. failure uses libcni's texts, because runtimes and people search for
 // them.
 func failure(ctx context.Context, path string, err error, stdout, stderr []byte) error {
 	if ctx.Err() != nil {

@@ -55,7 +55,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestFailures: the texts are libcni's, which runtimes search for.
+// TestFailures pins libcni's error texts, which runtimes search for.
 func TestFailures(t *testing.T) {
 	tests := []struct{ body, msg string }{
 		{`exit 3`, "netplugin failed with no error message: exit status 3"},
@@ -117,8 +117,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestBusy: a program that is being written is started again until it is complete ("text
-// file busy"), and the error says so when it never is.
+// TestBusy runs a program while it is being written ("text file busy"). Exec tries again until
+// the file is complete. If the file stays busy, the error says so.
 func TestBusy(t *testing.T) {
 	self, err := os.ReadFile("/bin/true")
 	if err != nil {
@@ -152,12 +152,12 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestCancelKillsTheGroup: also the plugin's child processes.
+// TestCancelKillsTheGroup checks that a cancelled call kills the plugin's child processes too.
 func TestCancelKillsTheGroup(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	slow := script(t, `sleep 100 & echo $! >`+file+`; wait`)
 	var data []byte
-	for limit := 100 * time.Millisecond; len(data) == 0; limit *= 3 { // a busy machine starts it late
+	for limit := 100 * time.Millisecond; len(data) == 0; limit *= 3 { // a busy machine starts the plugin late
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		_, err := (&invoke.Exec{}).Invoke(ctx, "sh-plugin", callIn(slow))
 		cancel()
@@ -184,8 +184,8 @@ func running(pid int) bool {
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// TestDaemonHoldsPipes: a plugin may leave a daemon behind that never closes its output;
-// the plugin has still succeeded.
+// TestDaemonHoldsPipes leaves a daemon behind that never closes its output. The plugin has
+// succeeded all the same.
 func TestDaemonHoldsPipes(t *testing.T) {
 	start := time.Now()
 	out, err := (&invoke.Exec{}).Invoke(t.Context(), "sh-plugin", callIn(script(t, `sleep 40 & echo '{}'`)))

@@ -19,7 +19,7 @@ import (
 )
 
 // Invoker calls the plugin with the given type and returns its standard output. If the plugin
-// reports an error, it is a *spec.Error with the plugin's code.
+// reports an error, Invoke returns a *spec.Error with the plugin's code.
 type Invoker interface {
 	Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error)
 }
@@ -45,15 +45,15 @@ func Find(pluginType string, dirs []string) (string, error) {
 	return "", notFound(fmt.Sprintf("failed to find plugin %q in path [%s]", pluginType, strings.Join(dirs, " ")))
 }
 
-// notFoundError has libcni's text, because runtimes search for it, and matches ErrNotFound.
+// notFoundError matches ErrNotFound. It has libcni's text, because runtimes search for that text.
 type notFoundError struct{ msg string }
 
 func notFound(msg string) error          { return &notFoundError{msg} }
 func (e *notFoundError) Error() string   { return e.msg }
 func (e *notFoundError) Is(t error) bool { return t == ErrNotFound }
 
-// Within calls a plugin and ends the call after limit. Its error names the limit. So a plugin
-// that hangs does not stop a GC from calling the other plugins.
+// Within calls a plugin and ends the call after limit. Its error names the limit. With Within, a
+// GC goes on to the other plugins when one plugin hangs.
 func Within(ctx context.Context, limit time.Duration, in Invoker, pluginType string, call *spec.Call) ([]byte, error) {
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -18,8 +18,9 @@ import (
 // point.
 var lockTime = 30 * time.Second
 
-// Create makes a network namespace and binds it at path, like `ip netns add`. Create makes the
-// directory of path and shares it between mount namespaces. The namespace lives until Delete.
+// Create makes a network namespace and binds it at path, like `ip netns add`. If the directory of
+// path is missing, Create makes it. Create shares the directory between mount namespaces. The
+// namespace lives until Delete.
 func Create(path string) error {
 	if err := shareDir(filepath.Dir(path)); err != nil {
 		return err
@@ -37,8 +38,8 @@ func Create(path string) error {
 	return nil
 }
 
-// Delete unmounts and removes path. The namespace ends when its last process or descriptor
-// does. Delete accepts a missing path.
+// Delete unmounts and removes path. The kernel ends the namespace when no process and no
+// descriptor uses it. Delete accepts a missing path.
 func Delete(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -50,8 +51,8 @@ func Delete(path string) error {
 	return nil
 }
 
-// bindNew runs on a thread that ends afterwards, because it moves the thread into the new
-// namespace.
+// bindNew moves its thread into the new namespace. So the caller runs it on a thread that ends
+// afterwards.
 func bindNew(path string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("unshare: %w", err)
@@ -77,9 +78,9 @@ func shareDir(dir string) error {
 
 func share(dir string) error { return unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
 
-// bindDir makes dir a shared mount point. Without a lock, two calls at once could mount twice,
-// and each mount would show half of the namespaces. So bindDir locks the directory, as `ip
-// netns add` does, and then checks again.
+// bindDir makes dir a shared mount point. Two processes at once could both mount the directory,
+// and each mount would show only some of the namespaces. So bindDir locks the directory, as `ip
+// netns add` does, and checks again whether it is a mount point.
 func bindDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -98,8 +99,7 @@ func bindDir(dir string) error {
 	return share(dir)
 }
 
-// lock waits for the lock of a directory. Another holder keeps the lock only while it makes
-// one mount.
+// lock waits for the lock of a directory. A process holds this lock only for the time of one mount.
 func lock(fd int) error {
 	ask := time.NewTicker(time.Millisecond)
 	defer ask.Stop()

@@ -37,7 +37,7 @@ func mounts(t *testing.T, dir string) (n int) {
 	return n
 }
 
-// The first containers after a boot make their namespaces at once: the directory is mounted
+// Several processes make the first namespaces after a boot at once. The directory is mounted only
 // once.
 func TestFirstAtOnce(t *testing.T) {
 	for round := range 60 {
@@ -61,8 +61,7 @@ func TestFirstAtOnce(t *testing.T) {
 	}
 }
 
-// The error names the process that keeps the directory locked, and the wait for it is
-// limited.
+// The wait for a locked directory is limited, and the error names the process that holds the lock.
 func TestDirectoryThatStaysLocked(t *testing.T) {
 	dir := "/run/locked"
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -82,10 +81,10 @@ func TestDirectoryThatStaysLocked(t *testing.T) {
 	}
 }
 
-// IsOwn tells namespaces apart, and reports what is none as Open does.
+// IsOwn tells namespaces apart. For a path that is not a namespace it returns the same error as Open.
 func TestIsOwn(t *testing.T) {
 	path := nettest.NewNS(t, "other")
-	runtime.LockOSThread() // /proc/self is the first thread, which another test may have used up in its namespace
+	runtime.LockOSThread() // /proc/self shows the first thread, which another test may have left in a foreign namespace
 	defer runtime.UnlockOSThread()
 	own := fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
 	for at, want := range map[string]bool{path: false, own: true, "/proc/thread-self/ns/net": true} {

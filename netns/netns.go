@@ -3,10 +3,10 @@
 
 // Package netns opens, makes and names network namespaces.
 //
-// Other packages work in a namespace through a socket that was opened in it (internal/nl). Two
-// things belong to a thread in the kernel: sysctls and the making of a namespace. Do and
-// Worker run them on a goroutine that is locked to a thread; the thread ends with the
-// goroutine. Only Visit, which makes a socket, moves a thread to a namespace and back.
+// Other packages work in a namespace through a socket that was opened in it (internal/nl). To set
+// a sysctl or to make a namespace, a thread must be in the namespace. Do and Worker lock a
+// goroutine to a thread for that; the thread ends with the goroutine. Only Visit moves a thread
+// into a namespace and back; internal/nl opens sockets with it.
 package netns
 
 import (
@@ -61,8 +61,8 @@ const current = "/proc/thread-self/ns/net"
 // Current opens the namespace of the calling thread.
 func Current() (*NS, error) { return Open(current) }
 
-// Gone reports whether err means that a namespace no longer exists. Either its path is
-// missing, or the path is no longer a namespace (an empty file that a mount left behind).
+// Gone reports whether err means that a namespace no longer exists: its path is missing, or the
+// path is an empty file that a mount left behind.
 func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotNS) }
 
 // Path returns the path that Open got.
@@ -81,7 +81,8 @@ func (n *NS) Close() error {
 	return nil
 }
 
-// ID identifies a namespace on this node while the namespace exists.
+// ID identifies a namespace on this node. After the namespace has ended, another one may get the
+// same ID.
 type ID struct{ Dev, Ino uint64 }
 
 // ID returns the identity of n.
@@ -94,7 +95,7 @@ func (n *NS) ID() (ID, error) {
 }
 
 // Cookie returns a number that no other namespace gets until the next boot (SO_NETNS_COOKIE,
-// Linux >= 5.14). Inode numbers are not unique, because the kernel uses them again.
+// Linux >= 5.14). An inode number does not serve for this, because the kernel uses it again.
 func (n *NS) Cookie() (cookie uint64, err error) {
 	err = n.Visit(func() error {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -126,12 +127,12 @@ func (n *NS) IsCurrent() (bool, error) {
 	return a == b, err
 }
 
-// IsOwn reports whether the namespace bound at path is the namespace of the calling thread.
-// IsOwn does not open them, so it takes a sixth of the time of Open and IsCurrent. If path is
-// not a namespace, it returns the error of Open.
+// IsOwn reports whether the namespace bound at path is the namespace of the calling thread. IsOwn
+// opens neither of them. So it takes a sixth of the time that Open and IsCurrent take. If path is
+// not a namespace, IsOwn returns the error of Open.
 func IsOwn(path string) (bool, error) {
 	var at, own unix.Stat_t
-	if unix.Stat(path, &at) == nil && unix.Stat(current, &own) == nil && at.Dev == own.Dev { // same device: both are in nsfs
+	if unix.Stat(path, &at) == nil && unix.Stat(current, &own) == nil && at.Dev == own.Dev { // same device means that both are in nsfs
 		return at.Ino == own.Ino, nil
 	}
 	n, err := Open(path)
@@ -142,15 +143,16 @@ func IsOwn(path string) (bool, error) {
 	return n.IsCurrent()
 }
 
-// Do runs fn on a thread inside n. The thread ends afterwards.
+// Do runs fn on a thread inside n. The thread ends with fn.
 func (n *NS) Do(fn func() error) error {
 	w := n.NewWorker()
 	defer w.Close()
 	return w.Do(fn)
 }
 
-// Visit moves a thread into n, runs fn and moves the thread back. For one short call this is
-// cheaper than Do. fn must not panic. If the thread cannot return, it ends.
+// Visit moves a thread into n, runs fn and moves the thread back. For one short call, Visit is
+// cheaper than Do. fn must not panic. If the thread cannot return to its own namespace, the
+// thread ends.
 func (n *NS) Visit(fn func() error) error {
 	own, err := Current()
 	if err != nil {
@@ -166,8 +168,8 @@ func visit(there, back int, fn func() error) error {
 	return <-done
 }
 
-// thereAndBack keeps its goroutine locked to the thread if the thread cannot return. Then the
-// thread ends with the goroutine.
+// thereAndBack runs fn in the namespace there. If the thread cannot return to back, its goroutine
+// stays locked to the thread, so the thread ends with the goroutine.
 func thereAndBack(there, back int, fn func() error) error {
 	runtime.LockOSThread()
 	if err := unix.Setns(there, unix.CLONE_NEWNET); err != nil {
@@ -193,8 +195,8 @@ type call struct {
 	done chan error
 }
 
-// NewWorker starts a thread inside n. NewWorker never uses the first thread of the process,
-// because /proc/PID/ns would then show other programs that the whole process is in n.
+// NewWorker starts a thread inside n. NewWorker never uses the first thread of the process: other
+// programs read /proc/PID/ns, which shows the first thread's namespace for the whole process.
 func (n *NS) NewWorker() *Worker {
 	w := &Worker{calls: make(chan call)}
 	GoOnThread(func() { w.run(n.Fd(), n.path) })
@@ -218,7 +220,7 @@ func notFirst(fn func()) {
 		close(taken)
 		fn()
 	}()
-	<-taken // this goroutine keeps the first thread busy until then
+	<-taken // this goroutine occupies the first thread until fn runs on another
 	runtime.UnlockOSThread()
 }
 
@@ -247,9 +249,9 @@ func (w *Worker) Do(fn func() error) error {
 // Close ends the thread.
 func (w *Worker) Close() { w.once.Do(func() { close(w.calls) }) }
 
-// openFile works like os.Open, but does not register the file with the poller, which refuses
-// namespaces. This saves five system calls. openFile never blocks, even if the path is a FIFO
-// or a device.
+// openFile works like os.Open, but does not register the file with Go's poller, which refuses
+// namespaces. Without the poller, openFile also saves five system calls. openFile never blocks,
+// even if the path is a FIFO or a device.
 func openFile(path string) (int, error) {
 	for {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// Other programs see the process in its own namespace: its first thread, which may run any
-// goroutine, enters no other.
+// Other programs must see the process in its own namespace. They see its first thread, which may
+// run any goroutine. So that thread never enters another namespace.
 func TestFirstThread(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // goroutines wake on the first thread more often
 	own, err := os.Readlink("/proc/self/ns/net")

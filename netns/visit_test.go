@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread that cannot return from a namespace runs nothing any more: the caller is in its
-// old namespace, and so are all goroutines.
+// If a thread cannot return from a namespace, it runs nothing more. The caller and all other
+// goroutines are in the old namespace.
 func TestVisitWithoutReturn(t *testing.T) {
 	const path = "/run/netns/visited"
 	if err := Create(path); err != nil {
@@ -36,7 +36,7 @@ func TestVisitWithoutReturn(t *testing.T) {
 	if err == nil || !<-inside {
 		t.Fatalf("the thread came back, or was never there: %v", err)
 	}
-	for range 100 { // on whatever threads there are
+	for range 100 { // many times, so that the goroutines run on every thread
 		done := make(chan bool)
 		go func() {
 			own, err := ns.IsCurrent()
@@ -53,8 +53,8 @@ func TestVisitWithoutReturn(t *testing.T) {
 	}
 }
 
-// threadsIn reports for each thread but the first, which no program can end, whether it is in
-// ns.
+// threadsIn reports for each thread whether it is in ns. It leaves out the first thread, which no
+// program can end.
 func threadsIn(t *testing.T, ns *NS) (in []bool) {
 	t.Helper()
 	want, err := ns.ID()
@@ -74,7 +74,7 @@ func threadsIn(t *testing.T, ns *NS) (in []bool) {
 	return in
 }
 
-// A file whose open would block is no namespace: a FIFO, a device.
+// Open refuses a FIFO and a device as no namespace, and does not block in opening them.
 func TestOpenWaitsForNothing(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {

@@ -21,9 +21,9 @@ const (
 	Version Verb = "VERSION"
 )
 
-// Call is one call of a plugin. Call holds the environment and the standard input. Runtimes
-// write the environment with Environ, and plugins read it with ParseEnviron; a call within the
-// process passes the Call itself.
+// Call is one call of a plugin: the environment and the standard input. A runtime writes the
+// environment with Environ, and a plugin reads it with ParseEnviron. A caller in the same process
+// passes the Call itself.
 type Call struct {
 	Verb        Verb
 	ContainerID string
@@ -32,19 +32,19 @@ type Call struct {
 	Args        string   // CNI_ARGS, "K=V;K=V"
 	Path        []string // directories of CNI_PATH
 
-	// NetNSOverride allows CNI_NETNS to be the namespace of the plugin itself (CNI_NETNS_OVERRIDE
-	// in libcni).
+	// NetNSOverride says that CNI_NETNS may be the namespace in which the plugin itself runs
+	// (CNI_NETNS_OVERRIDE in libcni).
 	NetNSOverride bool
 
-	// TraceParent, TraceState and Baggage are a W3C trace context. They are passed on unchanged
+	// TraceParent, TraceState and Baggage are a W3C trace context. The plugin gets them unchanged
 	// (cni#1173).
 	TraceParent, TraceState, Baggage string
 
 	Config []byte // standard input
 }
 
-// Environ returns the CNI variables of c as K=V. Environ sets empty variables too, so that the
-// plugin inherits none of them from the caller's environment.
+// Environ returns the CNI variables of c as K=V. Environ lists empty variables too. Otherwise the
+// plugin would inherit the caller's values of those variables.
 func (c *Call) Environ() []string {
 	env := []string{
 		"CNI_COMMAND=" + string(c.Verb),
@@ -67,9 +67,9 @@ func (c *Call) Environ() []string {
 	return env
 }
 
-// ParseEnviron reads a call from an environment. ParseEnviron returns an error if a variable
-// that the verb needs is missing, or if an id or interface name is malformed. ParseEnviron
-// leaves Config empty. The error texts are skel's.
+// ParseEnviron reads a call from an environment. ParseEnviron returns an error if a variable that
+// the verb needs is missing, or if an id or interface name is malformed. ParseEnviron leaves
+// Config empty. The error texts are those of skel, the plugin library of containernetworking/cni.
 func ParseEnviron(getenv func(string) string) (*Call, error) {
 	c := &Call{
 		Verb:        Verb(getenv("CNI_COMMAND")),
@@ -133,9 +133,9 @@ func (c *Call) missing() (names []string) {
 // Arg is one "K=V" pair of CNI_ARGS.
 type Arg struct{ Key, Value string }
 
-// ParseArgs splits CNI_ARGS. Like the reference, it refuses a pair that does not have exactly
-// one '='. ParseArgs accepts every key, because plugins ignore keys that they do not know; so
-// IgnoreUnknown is not needed (pain 33).
+// ParseArgs splits CNI_ARGS. Like the reference, it refuses a pair that does not have exactly one
+// '='. ParseArgs accepts every key, with or without IgnoreUnknown, because plugins ignore keys
+// that they do not know.
 func ParseArgs(s string) ([]Arg, error) {
 	if s == "" {
 		return nil, nil

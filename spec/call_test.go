@@ -24,7 +24,7 @@ func environment(kv []string) func(string) string {
 	}
 }
 
-// TestEnvironRoundTrip: ParseEnviron reads what Environ writes.
+// TestEnvironRoundTrip checks that ParseEnviron reads what Environ writes.
 func TestEnvironRoundTrip(t *testing.T) {
 	for _, c := range []spec.Call{
 		{Verb: spec.Add, ContainerID: "c", NetNS: "/n", IfName: "eth0", Args: "A=1;B=2", Path: []string{"/a", "/b"}},
@@ -39,7 +39,7 @@ func TestEnvironRoundTrip(t *testing.T) {
 	}
 }
 
-// TestRefusedEnvironments: skel's texts and codes.
+// TestRefusedEnvironments checks that we refuse these environments with skel's texts and codes.
 func TestRefusedEnvironments(t *testing.T) {
 	tests := []struct {
 		env, msg string
@@ -147,8 +147,8 @@ func FuzzConf(f *testing.F) {
 	})
 }
 
-// FuzzResult: a result that can be read can be written in its version, and is equal when
-// read again.
+// FuzzResult checks that Encode can write every result that ParseResult accepts, and that
+// ParseResult reads an equal result back.
 func FuzzResult(f *testing.F) {
 	for _, data := range results {
 		f.Add([]byte(data))
@@ -202,7 +202,7 @@ func FuzzArgs(f *testing.F) {
 	})
 }
 
-// FuzzEnviron: accepted names cannot leave a directory.
+// FuzzEnviron checks that no accepted name leads out of a directory.
 func FuzzEnviron(f *testing.F) {
 	f.Add("ADD", "c1", "/run/netns/x", "eth0", "A=1", "/opt/cni/bin:/b")
 	f.Add("DEL", "../x", "", "a/b", "", ":")

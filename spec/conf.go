@@ -12,29 +12,29 @@ type Conf struct {
 	Name       string `json:"name"`
 	Type       string `json:"type"`
 
-	// PrevResult is the raw previous result. An ADD gets the result of the plugin before; CHECK
-	// and DEL get the result of the whole chain.
+	// PrevResult is the raw previous result. An ADD gets the result of the plugin that ran before
+	// it. CHECK and DEL get the result of the whole chain.
 	PrevResult json.RawMessage `json:"prevResult"`
 
 	IPAM struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// ValidAttachments lists the attachments that a GC must keep. The text of 1.1.0 calls the key
-	// cni.dev/attachments; the main branch of the specification renamed it. We write and read
-	// both keys.
+	// ValidAttachments lists the attachments that a GC must keep. Version 1.1.0 of the specification
+	// calls the key cni.dev/attachments; the specification's main branch calls it
+	// cni.dev/valid-attachments. We write and read both keys.
 	ValidAttachments validAttachments `json:"cni.dev/valid-attachments"`
 	OldAttachments   validAttachments `json:"cni.dev/attachments"`
 }
 
-// validAttachments is a list that may be absent. null counts as an empty list, because libcni
-// writes null for a runtime that has no container left.
+// validAttachments is a list that may be absent. A JSON null counts as an empty list, because
+// libcni writes null for a runtime that has no container left.
 type validAttachments struct {
 	list  []AttachmentKey
 	named bool
 }
 
-// UnmarshalJSON is called for null too.
+// UnmarshalJSON reads a list. encoding/json calls it for a null too.
 func (a *validAttachments) UnmarshalJSON(data []byte) error {
 	a.named = true
 	return json.Unmarshal(data, &a.list)
@@ -52,8 +52,8 @@ func ParseConf(data []byte) (*Conf, error) {
 	return c, nil
 }
 
-// Valid returns the attachments that a GC must keep. ok is false if the request has no list;
-// then the GC must not remove everything.
+// Valid returns the attachments that a GC must keep. If the request has no list, ok is false, and
+// the GC must not remove anything on the ground that it is not listed.
 func (c *Conf) Valid() (valid []AttachmentKey, ok bool) {
 	if c.ValidAttachments.named {
 		return c.ValidAttachments.list, true
@@ -61,7 +61,7 @@ func (c *Conf) Valid() (valid []AttachmentKey, ok bool) {
 	return c.OldAttachments.list, c.OldAttachments.named
 }
 
-// WithPrevResult returns config with prevResult set to prev, converted to the configuration's
+// WithPrevResult returns config with prev as its prevResult, converted to the configuration's
 // version. If prev is nil, it returns config unchanged.
 func WithPrevResult(config []byte, prev *Result) ([]byte, error) {
 	if prev == nil {

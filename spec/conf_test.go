@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestValid distinguishes an empty list, which libcni writes as null, from a request
-// without a list, which must not remove anything.
+// TestValid distinguishes an empty list, which libcni writes as null, from a request without a
+// list. A GC without a list must remove nothing.
 func TestValid(t *testing.T) {
 	one := []AttachmentKey{{ContainerID: "c", IfName: "eth0"}}
 	for _, c := range []struct {

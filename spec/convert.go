@@ -9,8 +9,8 @@ import (
 	"net/netip"
 )
 
-// ParseResult reads a result. If the result has no cniVersion, ParseResult uses version, as
-// libcni does (cni#895). A JSON null is an empty result.
+// ParseResult reads a result. If the result has no cniVersion, ParseResult takes it to be of the
+// given version, as libcni does (cni#895). A JSON null is an empty result.
 func ParseResult(data []byte, version string) (*Result, error) {
 	var head struct {
 		CNIVersion string `json:"cniVersion"`
@@ -45,9 +45,9 @@ func valid(r *Result) (*Result, error) {
 	return r, nil
 }
 
-// usable returns an error if an address or a route's destination is missing, because no plugin
-// could use the result and the reference crashes on it. usable accepts an interface index out
-// of range, as the reference does; Of then returns nil.
+// usable returns an error if an address or a route's destination is missing: no plugin could use
+// the result, and the reference crashes on it. Like the reference, usable accepts an interface
+// index that is out of range; Of returns nil for it.
 func (r *Result) usable() error {
 	for i, ip := range r.IPs {
 		if !ip.Address.IsValid() {
@@ -62,8 +62,8 @@ func (r *Result) usable() error {
 	return nil
 }
 
-// Validate checks a result that a plugin is about to return. Validate refuses what ParseResult
-// refuses, and interface indices out of range.
+// Validate checks a result that a plugin is about to return. Validate refuses all that
+// ParseResult refuses. It also refuses interface indices that are out of range.
 func (r *Result) Validate() error {
 	for i, ip := range r.IPs {
 		if ip.Interface != nil && r.Of(ip) == nil {
@@ -82,9 +82,9 @@ func (r *Result) Of(ip IPConfig) *Interface {
 	return nil
 }
 
-// Encode writes r in the given version. Like the reference, it indents by four spaces and
-// writes no final newline. Versions before 0.3.0 hold one address per family; for them Encode
-// refuses a result without addresses.
+// Encode writes r in the given version. Like the reference, it indents by four spaces and writes
+// no final newline. A result of a version before 0.3.0 holds one address per family. For those
+// versions Encode refuses a result without addresses.
 func (r *Result) Encode(version string) ([]byte, error) {
 	if version == "" {
 		version = Legacy
@@ -118,8 +118,8 @@ func (r *Result) As(version string) (any, error) {
 	return &c, nil
 }
 
-// result040 is a result of the versions 0.3.0 to 0.4.0. An address has its family, an empty
-// dns is printed, and an interface has only name, mac and sandbox.
+// result040 is a result of the versions 0.3.0 to 0.4.0. Each address has its family. An empty dns
+// is printed. An interface has only name, mac and sandbox.
 type result040 struct {
 	CNIVersion string         `json:"cniVersion"`
 	Interfaces []interface040 `json:"interfaces,omitempty"`

@@ -24,7 +24,7 @@ const (
 	CodeIO                  Code = 5
 	CodeDecoding            Code = 6
 	CodeInvalidConfig       Code = 7
-	CodeInvalidNetNS        Code = 8 // from libcni; the specification's table does not have it
+	CodeInvalidNetNS        Code = 8 // libcni has it; the specification's table does not
 	CodeTryAgain            Code = 11
 	CodeNotAvailable        Code = 50
 	CodeLimited             Code = 51 // not available, and existing containers have limited connectivity
@@ -62,16 +62,16 @@ func Errorf(code Code, format string, args ...any) *Error {
 // Invalid returns the error with which a plugin refuses a configuration.
 func Invalid(format string, args ...any) *Error { return Errorf(CodeInvalidConfig, format, args...) }
 
-// WithDetails returns e with details. They say what failed, on which object, and what to do.
+// WithDetails returns e with details, which say what failed, on which object, and what to do.
 func (e *Error) WithDetails(format string, args ...any) *Error {
 	c := *e
 	c.Details = fmt.Sprintf(format, args...)
 	return &c
 }
 
-// AsError returns the error object for any error. If err wraps an Error, the object gets its
-// code and details; the message is the whole text of err, so no context is lost. Any other
-// error gets CodeInternal.
+// AsError returns the error object for any error. If err wraps an Error, the object has that
+// Error's code and details. Its message is the whole text of err, so no context is lost. If err
+// wraps no Error, the object has CodeInternal.
 func AsError(err error) *Error {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -84,7 +84,7 @@ func AsError(err error) *Error {
 	return out
 }
 
-// Join works like errors.Join, but returns a single error unchanged, with its code and
+// Join works like errors.Join, but returns a single error unchanged, so it keeps its code and
 // details.
 func Join(errs ...error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
@@ -103,8 +103,8 @@ func ErrorCode(err error) Code {
 	return AsError(err).Code
 }
 
-// ParseError reads an error object from the standard output of a plugin. ok is false if data
-// is not an error object.
+// ParseError reads an error object from the standard output of a plugin. If data is not an error
+// object, ok is false.
 func ParseError(data []byte) (e *Error, ok bool) {
 	e = new(Error)
 	if err := json.Unmarshal(data, e); err != nil || (e.Code == 0 && e.Msg == "") {

@@ -12,8 +12,8 @@ import (
 // the terminating NUL.
 const IfNameMax = 15
 
-// ValidateContainerID checks an id by the rule of the specification: it starts with a letter
-// or digit; letters, digits, '_', '.' and '-' may follow.
+// ValidateContainerID checks an id by the rule of the specification. The id starts with a letter
+// or digit. Letters, digits, '_', '.' and '-' may follow.
 func ValidateContainerID(id string) error {
 	if id == "" {
 		return Errorf(CodeUnknownContainer, "missing containerID")
@@ -25,7 +25,7 @@ func ValidateContainerID(id string) error {
 	return tooLong(CodeInvalidEnvironment, "containerID", id)
 }
 
-// ValidateNetworkName checks the name of a network by the same rule as a container id.
+// ValidateNetworkName checks the name of a network by the rule for container ids.
 func ValidateNetworkName(name string) error {
 	if name == "" {
 		return Errorf(CodeInvalidConfig, "missing network name")
@@ -37,8 +37,8 @@ func ValidateNetworkName(name string) error {
 	return tooLong(CodeInvalidConfig, "network name", name)
 }
 
-// tooLong refuses a name that is too long for a file name (NAME_MAX is 255), because state
-// files are named after network, container and interface.
+// tooLong refuses a name that is too long for a file name. The names of state files contain
+// network, container and interface, and NAME_MAX is 255.
 func tooLong(code Code, what, s string) error {
 	if len(s) > 200 {
 		return Errorf(code, "%s is too long", what).WithDetails("%d bytes, at most 200", len(s))

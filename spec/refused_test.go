@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestRefusedResults: the refused results, with the error texts.
+// TestRefusedResults checks that these results are refused with these error texts.
 func TestRefusedResults(t *testing.T) {
 	tests := []struct {
 		data, msg string
@@ -45,11 +45,11 @@ func TestRefusedResults(t *testing.T) {
 	}
 }
 
-// TestTolerantResults: results that are accepted although they are not quite right.
+// TestTolerantResults checks that these results are accepted, although they are not quite right.
 func TestTolerantResults(t *testing.T) {
 	for data, version := range map[string]string{
 		`null`: "1.0.0", // an empty result
-		`{}`:   "1.1.0", // of the configuration's version (cni#895)
+		`{}`:   "1.1.0", // takes the version from the caller (cni#895)
 		`{"ips":[{"version":"4","address":"10.0.0.1/8"}],"unknown":{}}`:                             "1.0.0",
 		`{"ips":[{"address":"10.0.0.1/8","interface":0}]}`:                                          "1.0.0", // without an interface, as in the reference
 		`{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":-1}]}`:             "1.1.0",
@@ -64,7 +64,7 @@ func TestTolerantResults(t *testing.T) {
 	}
 }
 
-// TestRefusedEncodings: results that a version cannot express.
+// TestRefusedEncodings checks that Encode refuses results that a version cannot express.
 func TestRefusedEncodings(t *testing.T) {
 	r := &spec.Result{Interfaces: []spec.Interface{{Name: "eth0"}}}
 	if _, err := r.Encode("0.2.0"); spec.ErrorCode(err) != spec.CodeIncompatibleVersion ||
@@ -76,7 +76,7 @@ func TestRefusedEncodings(t *testing.T) {
 	}
 }
 
-// TestNamesLikeUpstream refuses the same names with the same texts.
+// TestNamesLikeUpstream compares which names we and upstream refuse, and the error texts.
 func TestNamesLikeUpstream(t *testing.T) {
 	names := []string{
 		"", "a", "0", "a-b_c.d", "-a", ".a", "_a", ".", "..", "a/b", "a b", "é", "a\n", "eth0:1", "sixteen-letters-", "fifteen-letters",
@@ -98,8 +98,8 @@ func TestNamesLikeUpstream(t *testing.T) {
 	}
 }
 
-// same compares an error with upstream's message and code. Upstream's result may be a nil
-// pointer in an interface, so its text decides.
+// same compares an error with upstream's message and code. want may be a nil pointer in an
+// interface, so same looks at its text instead of comparing it with nil.
 func same(t *testing.T, what, name string, got error, want interface{ Error() string }) {
 	t.Helper()
 	wanted := fmt.Sprintf("%v", want)
@@ -152,7 +152,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestValidate: results that ParseResult accepts and that we must not make.
+// TestValidate checks that Validate refuses these results, which ParseResult accepts.
 func TestValidate(t *testing.T) {
 	for data, msg := range map[string]string{
 		`{"ips":[{"address":"10.0.0.1/8","interface":0}]}`:                                                      "decode result: ips[0]: 10.0.0.1/8 is on interface 0, and there are 0 interfaces",

@@ -5,9 +5,9 @@
 // version from 0.1.0 to 1.1.0, the rules for names and versions, the error object, and a plugin
 // call with its environment and standard input.
 //
-// One Go type, Result, serves all versions. Result has the fields of the newest one;
-// ParseResult and Result.Encode convert from and to other versions. This package touches no
-// file, process or network.
+// One Go type, Result, serves all versions. Result has the fields of the newest version.
+// ParseResult and Result.Encode convert from and to other versions. This package touches no file,
+// process or network.
 package spec
 
 import (
@@ -44,8 +44,8 @@ type IPConfig struct {
 	Gateway   netip.Addr   `json:"gateway,omitzero"`
 }
 
-// Route is a route of the container. If GW is not set, the plugin uses the first gateway of
-// the same family. MTU, AdvMSS (bytes), Priority (metric), Table and Scope exist since 1.1.0.
+// Route is a route of the container. If a route has no GW, the plugin uses the first gateway of
+// the same family. Version 1.1.0 added MTU, AdvMSS (bytes), Priority (metric), Table and Scope.
 // Scope is 0 for global, 253 for link, 254 for host.
 type Route struct {
 	Dst      netip.Prefix `json:"dst"`

@@ -21,7 +21,8 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens of testdata anew")
 
-// results are in the newest shape; the test converts each through every pair of versions.
+// results are in the form of the newest version. The test converts each result through every pair
+// of versions.
 var results = map[string]string{
 	"full": `{"cniVersion":"1.1.0",
 		"interfaces":[{"name":"cni0","mac":"00:11:22:33:44:55"},{"name":"veth1","mac":"00:11:22:33:44:66","mtu":1400},
@@ -38,8 +39,8 @@ var results = map[string]string{
 	"dns":     `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/16"}],"dns":{"search":["<&>é"]}}`,
 }
 
-// TestConvertLikeUpstream converts every result through every pair of versions, once by us
-// and once by containernetworking/cni, and compares the JSON and the errors.
+// TestConvertLikeUpstream converts every result through every pair of versions, once with our
+// code and once with containernetworking/cni. It compares the JSON and the errors.
 func TestConvertLikeUpstream(t *testing.T) {
 	for name, data := range results {
 		for _, from := range spec.Versions() {
@@ -90,7 +91,7 @@ func ours(data []byte, to string) ([]byte, error) {
 	return r.Encode(to)
 }
 
-// sameError: we refuse what upstream refuses, with its texts.
+// sameError checks that we refuse what upstream refuses, with upstream's texts.
 func sameError(t *testing.T, name, from, to, data string, want error) {
 	t.Helper()
 	_, err := ours([]byte(data), to)
@@ -99,7 +100,7 @@ func sameError(t *testing.T, name, from, to, data string, want error) {
 	}
 }
 
-// readable: upstream reads our output, and writes the same again.
+// readable checks that upstream can read our output and writes the same bytes again.
 func readable(t *testing.T, data []byte, v string) {
 	t.Helper()
 	again, err := theirs(data, v)
@@ -120,7 +121,7 @@ func sameJSON(t *testing.T, a, b []byte) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// TestGoldens pins our bytes in each version.
+// TestGoldens pins our output in each version.
 func TestGoldens(t *testing.T) {
 	r, err := spec.ParseResult([]byte(results["full"]), "")
 	if err != nil {
@@ -150,7 +151,7 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestVersionsLikeUpstream: same order, same validity.
+// TestVersionsLikeUpstream compares the order and the validity of versions with upstream's.
 func TestVersionsLikeUpstream(t *testing.T) {
 	if got, want := spec.Versions(), version.All.SupportedVersions(); !reflect.DeepEqual(got, want) {
 		t.Errorf("versions %v, upstream %v", got, want)

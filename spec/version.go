@@ -15,11 +15,11 @@ import (
 const Current = "1.1.0"
 
 // Legacy is the version of a configuration without cniVersion, as in libcni and skel. (The
-// documentation says 0.2.0, but no program implemented that.)
+// specification's text says 0.2.0, but no program implemented that.)
 const Legacy = "0.1.0"
 
-// Versions lists every supported version, oldest first. Versions is a function, because a
-// package variable would cost time before main.
+// Versions lists every supported version, oldest first. Versions is a function, because a package
+// variable would be filled before main, in every process.
 func Versions() []string {
 	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 }
@@ -92,8 +92,8 @@ type VersionInfo struct {
 	SupportedVersions []string `json:"supportedVersions"` // versions that the plugin supports
 }
 
-// ParseVersions reads the output of VERSION. As in libcni, a plugin that answers with version
-// 0.2.0 and no list supports 0.1.0 and 0.2.0.
+// ParseVersions reads the output of VERSION. If a plugin answers with version 0.2.0 and no list,
+// it supports 0.1.0 and 0.2.0, as in libcni.
 func ParseVersions(data []byte) (*VersionInfo, error) {
 	v := new(VersionInfo)
 	if err := json.Unmarshal(data, v); err != nil {
