@@ -123,3 +123,40 @@ func TestDockerReport(t *testing.T) {
 		}
 	}
 }
+
+// A rate below the floor beside the reference's is missed, and a way that was not measured has
+// no row.
+func TestPacketRows(t *testing.T) {
+	r := newResults(false)
+	r.Packets[reference+"/"+direct+"/stream"] = []float64{30, 10, 20}
+	r.Packets[oursOne+"/"+direct+"/stream"] = []float64{18, 18, 18}
+	r.Packets[reference+"/"+direct+"/requests"] = []float64{2000}
+	r.Packets[oursOne+"/"+direct+"/requests"] = []float64{1900}
+	var b bytes.Buffer
+	r.writePackets(&b)
+	for _, want := range []string{
+		"| direct | stream, Gbit/s | 20.0 (10.0-30.0) | 18.0 (18.0-18.0) | 0.90x | **missed** |\n",
+		"| direct | requests, requests/s | 2000 (2000-2000) | 1900 (1900-1900) | 0.95x | met |\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no row %q in\n%s", want, &b)
+		}
+	}
+	if strings.Contains(b.String(), vxlan+" |") {
+		t.Errorf("a row for what was not measured:\n%s", &b)
+	}
+}
+
+func TestPodLists(t *testing.T) {
+	for _, set := range []string{reference, oursOne} {
+		for node := range 2 {
+			list, err := podList(set, node)
+			if err != nil {
+				t.Fatalf("%s: %v", set, err)
+			}
+			if want := podCIDR(node).String(); !bytes.Contains(list.Bytes, []byte(want)) {
+				t.Errorf("%s: node %d has no range %s:\n%s", set, node, want, list.Bytes)
+			}
+		}
+	}
+}

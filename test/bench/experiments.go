@@ -29,6 +29,7 @@ var experiments = [...]experiment{
 	{"dhcp", "macvlan with addresses from a DHCP server", (*lab).dhcp},
 	{"reservations", "host-local at 60,000 reservations", (*lab).reservations},
 	{"leaks", "what is left after lost namespaces and killed plugins", (*lab).leaks},
+	{"packets", "traffic between pods, on one node and between two", (*lab).packets},
 	{"growth", "ADD and DEL while up to 5,000 attachments stand", (*lab).growth},
 	{dockerExperiment, "docker run with our driver beside Docker's bridge", (*lab).docker},
 }

@@ -96,6 +96,7 @@ func (r *results) write(w io.Writer) {
 	r.writeBursts(w)
 	r.writeGrowth(w)
 	r.writeProcesses(w)
+	r.writePackets(w)
 }
 
 func (r *results) writeLatency(w io.Writer) {

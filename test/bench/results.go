@@ -28,6 +28,7 @@ type results struct {
 	Leaks     map[string]map[string]int `json:"leaks"`     // by "set/harm", then by kind
 	Size      map[string]int64          `json:"size"`      // by set, bytes
 	Growth    map[string][]point        `json:"growth"`    // by set
+	Packets   map[string][]float64      `json:"packets"`   // by "set/way/kind", rates
 	Notes     map[string]string         `json:"notes,omitempty"`
 
 	Docker map[string]*dockerResult `json:"-"` // by the lab's name of the dockerd; in a file of its own
@@ -86,7 +87,7 @@ func newResults(quick bool) results {
 		Date: time.Now().UTC().Format(time.DateOnly), Quick: quick, Machine: thisMachine(),
 		Latency: map[string]latency{}, Bursts: map[string]burst{}, Processes: map[string]map[string]int{},
 		Version: map[string]sample{}, Leaks: map[string]map[string]int{}, Size: map[string]int64{}, Growth: map[string][]point{},
-		Notes: map[string]string{},
+		Packets: map[string][]float64{}, Notes: map[string]string{},
 	}
 }
 

@@ -29,6 +29,9 @@ type request struct {
 	N       int    `json:"n,omitempty"`
 	Callers int    `json:"callers,omitempty"`
 
+	Pod string `json:"pod,omitempty"` // a pod of the experiment packets
+	To  string `json:"to,omitempty"`  // address of its traffic
+
 	Keeper []string `json:"keeper,omitempty"` // command that keeps DHCP leases
 }
 
@@ -55,6 +58,8 @@ type reply struct {
 	Cycle  cycle          `json:"cycle"`
 	Costs  []cost         `json:"costs,omitempty"`
 	Counts map[string]int `json:"counts,omitempty"`
+	Text   string         `json:"text,omitempty"`
+	Rate   float64        `json:"rate,omitempty"`
 }
 
 // serve is the worker: it enters its world, then answers requests until stdin

@@ -60,6 +60,14 @@ func (w *worker) do(req request) (rep reply, err error) {
 		rep.Costs, err = w.version(req.N)
 	case "floor":
 		rep.Cycle, err = w.floorCycle()
+	case "pod":
+		err = w.pod(req)
+	case "way":
+		err = w.way(req)
+	case "address":
+		rep.Text, err = podAddress(req.Pod)
+	case "traffic":
+		rep.Rate, err = traffic(req.Pod, req.Chain, req.To, time.Duration(req.N)*time.Millisecond)
 	case "leak-netns":
 		rep.Counts, err = w.leakNetns(req.Chain, req.N)
 	case "leak-kill":
