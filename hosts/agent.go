@@ -143,12 +143,12 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Go(func() { a.tendStore(ctx) })
 	wg.Go(func() { a.tendHost(ctx) })
 	wg.Go(func() {
-		resident.Repeat(ctx, func(err error) { a.problems.Set("watch the kernel", err) }, func() error {
+		resident.Keep(ctx, func(err error) { a.problems.Set("watch the kernel", err) }, func() error {
 			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })
 		})
 	})
 	wg.Go(func() {
-		resident.Repeat(ctx, func(err error) { a.problems.Set("probe the paths", err) }, func() error {
+		resident.Keep(ctx, func(err error) { a.problems.Set("probe the paths", err) }, func() error {
 			return a.opts.Fabric.Probe(ctx, func() { resident.Signal(a.kernel) })
 		})
 	})

@@ -39,6 +39,24 @@ const (
 	RetryMost  = 15 * time.Second
 )
 
+// Keep is Repeat for a call that returns only when it fails. failed gets nil once a call has
+// lasted for a while.
+func Keep(ctx context.Context, failed func(error), fn func() error) {
+	Repeat(ctx, failed, func() error {
+		ended, noted := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(noted)
+			select {
+			case <-ended:
+			case <-time.After(RetryMost):
+				failed(nil)
+			}
+		}()
+		defer func() { close(ended); <-noted }()
+		return fn()
+	})
+}
+
 // Repeat calls fn again and again until ctx ends, with a pause after each call.
 func Repeat(ctx context.Context, failed func(error), fn func() error) {
 	for pause := RetryFirst; ctx.Err() == nil; pause = min(2*pause, RetryMost) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -40,6 +41,34 @@ func TestRetryPause(t *testing.T) {
 	if calls > 4 { // after 0.5, 1.5 and 3.5 s at the earliest
 		t.Errorf("%d calls", calls)
 	}
+}
+
+// A failure ends when a later call has lasted for a while, and not before.
+func TestKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var last error
+		calls := 0
+		go Keep(ctx, func(err error) { last = err }, func() error {
+			if calls++; calls < 3 {
+				return errors.New("no descriptors")
+			}
+			<-ctx.Done()
+			return nil
+		})
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if last == nil {
+			t.Error("a call that has just begun counts as a success")
+		}
+		time.Sleep(RetryMost + 3*time.Second)
+		synctest.Wait()
+		if last != nil || calls != 3 {
+			t.Errorf("%v after %d calls", last, calls)
+		}
+		cancel()
+		synctest.Wait()
+	})
 }
 
 // A problem is logged when it appears and when it ends.
