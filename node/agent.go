@@ -47,6 +47,9 @@ type Fabric interface {
 	UplinkMTU(underlay []netip.Addr) (int, error)
 	// Watch calls changed when Apply must run again, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
+	// Probe calls changed when a path to another node carries more or less than before, until
+	// ctx ends.
+	Probe(ctx context.Context, changed func()) error
 }
 
 // StateDir is the agent's directory.
@@ -111,8 +114,13 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Go(func() { a.tend(ctx) })
 	wg.Go(func() { a.events.tend(ctx, a) })
 	wg.Go(func() {
-		resident.Repeat(ctx, func(err error) { a.trouble.set(kernelUnwatched, err) }, func() error {
+		resident.Keep(ctx, func(err error) { a.trouble.set(kernelUnwatched, err) }, func() error {
 			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })
+		})
+	})
+	wg.Go(func() {
+		resident.Keep(ctx, func(err error) { a.trouble.set(pathsUnprobed, err) }, func() error {
+			return a.opts.Fabric.Probe(ctx, func() { resident.Signal(a.kernel) })
 		})
 	})
 	wg.Wait()

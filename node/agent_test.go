@@ -33,6 +33,8 @@ type fabric struct {
 	peers   []mesh.Peer
 	mtu     int
 	fail    error
+
+	probe func(ctx context.Context, changed func()) error
 }
 
 func (f *fabric) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) error {
@@ -53,6 +55,21 @@ func (f *fabric) UplinkMTU([]netip.Addr) (int, error) {
 }
 
 func (*fabric) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
+
+func (f *fabric) Probe(ctx context.Context, changed func()) error {
+	if f.probe != nil {
+		return f.probe(ctx, changed)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// applied counts the calls of Apply.
+func (f *fabric) applied() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.applies
+}
 
 // peerList is what was applied last, as text.
 func (f *fabric) peerList() string {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"sync"
 
+	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/plan"
 )
@@ -16,6 +17,8 @@ import (
 const (
 	cacheFailed     plan.Reason = "CacheFailed"
 	kernelUnwatched plan.Reason = "KernelNotWatched"
+	pathsUnprobed   plan.Reason = "PathsNotProbed"
+	offloadOff      plan.Reason = "ChecksumOffloadOff"
 	installFailed   plan.Reason = "InstallFailed"
 	meshFailed      plan.Reason = "MeshFailed"
 	networkFailed   plan.Reason = "NetworkFileFailed"
@@ -48,6 +51,15 @@ func (t *trouble) set(reason plan.Reason, err error) {
 	}
 	t.mu.Unlock()
 	t.changed()
+}
+
+// Warn takes what the Fabric says beside its errors: mesh.Options.Warn.
+func (a *Agent) Warn(err error) {
+	if errors.Is(err, mesh.ErrOffload) {
+		a.trouble.set(offloadOff, err) // until the agent ends: Probe tests each peer once
+		return
+	}
+	a.opts.Log("%v", err)
 }
 
 // nodes sets the problems of the Nodes.

@@ -72,16 +72,16 @@ func (c *nodeCommand) Execute(args []string) error {
 		return err
 	}
 	defer unlock()
+	var a *node.Agent
 	fabric, err := mesh.Open(mesh.Options{
-		Paths: opts.Paths, Wanted: node.StateDir(opts.Paths), Warn: func(err error) { logger.Print(err) },
+		Paths: opts.Paths, Wanted: node.StateDir(opts.Paths), Warn: func(err error) { a.Warn(err) },
 	})
 	if err != nil {
 		return err
 	}
 	defer fabric.Close()
 	opts.Fabric = fabric
-	a, err := node.New(opts)
-	if err != nil {
+	if a, err = node.New(opts); err != nil {
 		return err
 	}
 	stop, err := c.serve(a, logger)

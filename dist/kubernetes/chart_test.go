@@ -82,7 +82,10 @@ func TestManifest(t *testing.T) {
 
 // TestRights fails when the role allows more, or less, than package node asks for.
 func TestRights(t *testing.T) {
-	_, role := objects(t, render(t, nil))
+	ds, role := objects(t, render(t, nil))
+	if c := ds.Spec.Template.Spec.Containers[0].SecurityContext.Capabilities; !slices.Equal(c.Add, []corev1.Capability{"NET_ADMIN", "NET_RAW"}) || !slices.Equal(c.Drop, []corev1.Capability{"ALL"}) {
+		t.Errorf("capabilities are %v", c)
+	}
 	want := []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},

@@ -43,6 +43,9 @@ type offloads struct {
 	tested map[tunnelEnd]bool // by this process; the kernel keeps what was turned off
 }
 
+// ErrOffload is wrapped by the warning that the checksum offload of a device is turned off.
+var ErrOffload = errors.New("the kernel or the network card of one of the hosts is broken")
+
 // run tests the ends that have not been tested.
 func (o *offloads) run(ctx context.Context, ends []tunnelEnd) {
 	for _, e := range ends {
@@ -78,8 +81,8 @@ func (o *offloads) test(ctx context.Context, e tunnelEnd, index int) (done bool,
 		return false, err
 	}
 	if tcpAnswers(ctx, e, index) {
-		o.warn(fmt.Errorf("checksum offload of %s is turned off: TCP to %s passes only without it, so the kernel or the network card of one of the hosts is broken. "+
-			"A newer kernel may help; the offload is back when the device is made again, as after a reboot", e.device, e.hop))
+		o.warn(fmt.Errorf("checksum offload of %s is turned off: TCP to %s passes only without it, so %w. "+
+			"A newer kernel may help; the offload is back when the device is made again, as after a reboot", e.device, e.hop, ErrOffload))
 		return true, nil
 	}
 	return ctx.Err() == nil, o.conn.SetTxChecksum(e.device, true)
