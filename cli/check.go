@@ -130,17 +130,21 @@ func (f *finding) text(verbose bool) string {
 // tell returns an error if CHECK found something, else nil. The error has the code of the first
 // failing plugin. With --json, its details list the missing firewall elements.
 func (c *checkCommand) tell(f *finding) error {
+	err := f.err(c.Verbose)
+	if err == nil || !c.JSON {
+		return err
+	}
+	e := *spec.AsError(err)
+	e.CNIVersion = spec.Current
+	return errors.Join(c.app.printJSON(e.WithDetails("%s", strings.Join(f.Details, "; "))), err)
+}
+
+// err returns an error if CHECK found something, else nil.
+func (f *finding) err(verbose bool) error {
 	if f.OK {
 		return nil
 	}
-	e := spec.Errorf(spec.ErrorCode(f.cause), "%s", f.text(c.Verbose))
-	if c.JSON {
-		e.CNIVersion = spec.Current
-		if err := c.app.printJSON(e.WithDetails("%s", strings.Join(f.Details, "; "))); err != nil {
-			return err
-		}
-	}
-	return &failure{err: e, code: exitFailure, hint: hintFor(f.cause)}
+	return &failure{err: spec.Errorf(spec.ErrorCode(f.cause), "%s", f.text(verbose)), code: exitFailure, hint: hintFor(f.cause)}
 }
 
 // all checks the attachments that runtimes have cached, and those that only have a record.

@@ -22,7 +22,14 @@ import (
 const explainLong = `Print what an ADD to NETWORK (a name, or a FILE) would do, in the syntax of
 ip, nft and tc, and the result it would return. Nothing is changed: every
 plugin only prints the state that it would create, and finds a free address
-without reserving it. This works only with built-in plugins.`
+without reserving it. This works only with built-in plugins.
+
+For a Kubernetes pod of this node, print what its ADD made, with the addresses
+and ports that it has, and compare that with the kernel. A line that differs is
+marked, and the exit status is 1.
+
+  patchbay explain mynet
+  patchbay explain default/web-0`
 
 type explainCommand struct {
 	app    *app
@@ -32,7 +39,7 @@ type explainCommand struct {
 	JSON   bool   `long:"json" description:"print a JSON object"`
 	capabilityFlags
 	Args struct {
-		Network networkName `positional-arg-name:"NETWORK|FILE" required:"1"`
+		Network networkName `positional-arg-name:"NETWORK|FILE|NAMESPACE/POD" required:"1"`
 	} `positional-args:"yes"`
 }
 
@@ -58,6 +65,9 @@ type pluginSteps struct {
 // Execute runs an ADD with the same runtime as a real one, but plugins print their steps
 // instead of running them.
 func (c *explainCommand) Execute([]string) error {
+	if pod := string(c.Args.Network); podNamed(pod) {
+		return c.pod(pod)
+	}
 	if os.Geteuid() != 0 && c.app.getenv(explainInside) == "" {
 		c.app.hint("for an ordinary user the host counts as empty: existing links and rules are ignored")
 		return c.app.reexec(explainInside, unix.CLONE_NEWUSER|unix.CLONE_NEWNET)
@@ -187,7 +197,9 @@ func (e *explanation) text(version string) string {
 			b.WriteString(line + "\n")
 		}
 	}
-	fmt.Fprintf(&b, "# result, CNI %s\n", version)
-	b.WriteString(indented(e.Result))
+	if e.Result != nil {
+		fmt.Fprintf(&b, "# result, CNI %s\n", version)
+		b.WriteString(indented(e.Result))
+	}
 	return b.String()
 }

@@ -18,8 +18,9 @@ import (
 const inspectLong = `Print what is known about the attachments of a container, as a JSON array:
 network, namespace, interfaces, addresses, routes, published ports, the
 plugins of the chain, the plugins that keep a record, and the age. CONTAINER is
-an id, the beginning of an id, or a namespace: its path, or its name below
-/run/netns. Add /IFNAME to an id for one of several interfaces.`
+an id, the beginning of an id, a namespace (its path, or its name below
+/run/netns), or a Kubernetes pod: NAMESPACE/POD. Add /IFNAME to an id for one
+of several interfaces.`
 
 type inspectCommand struct {
 	app  *app
@@ -54,8 +55,8 @@ func (c *inspectCommand) Execute([]string) error {
 	return errors.Join(append([]error{c.app.printJSON(out)}, errs...)...)
 }
 
-// find returns the attachments of one container. name is its id, the beginning of its id, or
-// its namespace.
+// find returns the attachments of one container. name is its id, the beginning of its id, its
+// namespace, or its pod.
 func (c *inspectCommand) find(list []*standing, name string) (found []*standing, err error) {
 	for _, s := range list {
 		if s.called(name, c.app.paths.NetNS) {
@@ -78,8 +79,8 @@ func (c *inspectCommand) find(list []*standing, name string) (found []*standing,
 	return found, nil
 }
 
-// called reports whether name is the container's id, the beginning of that id, or its
-// namespace.
+// called reports whether name is the container's id, the beginning of that id, its
+// namespace, or its pod.
 func (s *standing) called(name, netns string) bool {
 	id, ifName, one := strings.Cut(name, "/")
 	if id != "" && strings.HasPrefix(s.ContainerID, id) && (!one || ifName == s.IfName) {
@@ -88,8 +89,9 @@ func (s *standing) called(name, netns string) bool {
 	return s.in(name, netns)
 }
 
+// in reports whether name is the container's namespace, or its pod.
 func (s *standing) in(name, netns string) bool {
-	return s.NetNS != "" && (s.NetNS == name || s.NetNS == filepath.Join(netns, name))
+	return s.Pod != "" && s.Pod == name || s.NetNS != "" && (s.NetNS == name || s.NetNS == filepath.Join(netns, name))
 }
 
 func inspect(s *standing) inspected {

@@ -251,7 +251,7 @@ func indented(v any) string {
 }
 
 // rootHint is the hint for a user who is not root.
-const rootHint = "sudo, or a user namespace; `patchbay demo` and `patchbay explain` run as any user"
+const rootHint = "sudo, or a user namespace; `patchbay demo` and `patchbay explain NETWORK` run as any user"
 
 // needRoot returns an error if the user is not root, before the command changes or prints
 // anything. It does not check capabilities: without them, the kernel's own errors say what is

@@ -37,6 +37,7 @@ func TestShapes(t *testing.T) {
 		{"`doctor --json`", doctor.Report{}},
 		{"of a finding", doctor.Finding{}},
 		{"`explain --json`", explanation{}},
+		{"of a pod: an array", attachedPod{}},
 		{"`repair --json`", repaired{}},
 		{"`plugin list --json`: an array", pluginInfo{}},
 		{"`install --json`", installed{}},

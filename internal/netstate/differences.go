@@ -88,7 +88,9 @@ func (d *Differences) Details() (details []string) {
 }
 
 // Any reports whether d contains a difference.
-func (d *Differences) Any() bool { return len(d.Lost)+len(d.Other)+len(d.Tables) > 0 }
+func (d *Differences) Any() bool { return d.count() > 0 }
+
+func (d *Differences) count() int { return len(d.Lost) + len(d.Other) + len(d.Tables) }
 
 // Add adds the differences of o to d.
 func (d *Differences) Add(o *Differences) {
@@ -117,11 +119,27 @@ func enumerate(list []string) string {
 func (s State) Diff(ctx context.Context, env *Env) (*Differences, error) {
 	d := new(Differences)
 	for _, o := range s {
+		before := d.count()
 		if err := d.compare(ctx, env, o); err != nil {
 			return d, fmt.Errorf("compare %s: %w", o, err)
 		}
+		if env.Say != nil {
+			env.say(o, d.count() > before)
+		}
 	}
 	return d, nil
+}
+
+// say prints the line of an object. A whole table is no step of an ADD, so say prints it only
+// if it differs.
+func (e *Env) say(o Object, differs bool) {
+	_, table := o.(Table)
+	switch {
+	case differs:
+		e.Say(o.String() + "   # the kernel differs")
+	case !table:
+		e.Say(o.String())
+	}
 }
 
 func (d *Differences) lose(lost []Lost) {

@@ -69,6 +69,10 @@ type Env struct {
 	// First is called before an attachment becomes the first holder of a fact. First may be nil.
 	First func(*record.Fact) error
 
+	// Say is called with the line of each object that State.Diff compares, marked if the kernel
+	// differs. If it is nil, Diff prints nothing.
+	Say func(line string)
+
 	// AddTap creates a tap in a process with another security label. If it is nil, this process
 	// creates the tap.
 	AddTap func(*nl.Conn, nl.Tap) error

@@ -132,8 +132,12 @@ func pushRelease(r *plugin.Request, p *pool, leases []ipam.Grant) {
 		return
 	}
 	for _, l := range leases {
-		r.Session.Dry(fmt.Sprintf("reserve %s in %s", l.Address.Addr(), filepath.Join(p.dataDir, r.Network)))
+		explain(r, p, l.Address.Addr())
 	}
+}
+
+func explain(r *plugin.Request, p *pool, a netip.Addr) {
+	r.Session.Dry(fmt.Sprintf("reserve %s in %s", a, filepath.Join(p.dataDir, r.Network)))
 }
 
 // coded adds the error code to the error of an exhausted pool.
@@ -191,6 +195,11 @@ func check(ctx context.Context, r *plugin.Request) error {
 	held, err := tx.Held(me(r))
 	if err != nil {
 		return err
+	}
+	if r.Session.Dry != nil {
+		for _, h := range held {
+			explain(r, p, h.Addr)
+		}
 	}
 	missing := lost(p, r.Prev(), held)
 	if len(held) > 0 && !missing.IsValid() {

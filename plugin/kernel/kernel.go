@@ -122,7 +122,7 @@ func (k *Kernel) Sandbox(path string) (*nl.Conn, error) {
 func (k *Kernel) env(r *plugin.Request) *netstate.Env {
 	return &netstate.Env{
 		NFT: k.NFT, Records: k.Records, Warn: func(err error) { Warn(r, err) },
-		Taken: func(taken *nft.TakenError) error { return k.displaced(r, taken) },
+		Taken: func(taken *nft.TakenError) error { return k.displaced(r, taken) }, Say: r.Session.Dry,
 	}
 }
 

@@ -78,9 +78,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		if err := r.Step("member " + m.Type); err != nil {
 			return nil, err
 		}
-		if dry := r.Session.Dry; dry != nil {
-			dry("# " + m.Type)
-		}
+		explain(r, m)
 		prev, err = m.Add(ctx, prev)
 		if (err == nil || errors.Is(err, plugin.ErrResult)) && r.Session.Dry == nil {
 			r.Undo(func(ctx context.Context) error { return m.Do(ctx, spec.Del, nil) })
@@ -116,11 +114,19 @@ func gc(ctx context.Context, r *plugin.Request) error {
 // each calls every member and continues after errors.
 func each(ctx context.Context, r *plugin.Request, members []*plugin.Inner, verb string, prev json.RawMessage) (errs []error) {
 	for _, m := range members {
+		explain(r, m)
 		if err := m.Do(ctx, r.Verb, prev); err != nil {
 			errs = append(errs, failed(m, err, verb))
 		}
 	}
 	return errs
+}
+
+// explain prints whose the next lines of a dry run are.
+func explain(r *plugin.Request, m *plugin.Inner) {
+	if dry := r.Session.Dry; dry != nil {
+		dry("# " + m.Type)
+	}
 }
 
 // failed adds the member's name to an error.
