@@ -54,12 +54,25 @@ func Compile(self Self, peers []Peer, facts Observed) (State, error) {
 	for i, s := range c.state.Subnets {
 		c.state.Subnets[i].Prefix = s.Prefix.Masked()
 	}
+	c.state.Exempt = c.self.exemptions()
 	for _, p := range inOrder(peers) {
 		c.peer(p)
 	}
 	c.refuse(peers)
 	c.sort()
 	return c.state, errors.Join(c.errs...)
+}
+
+// exemptions pairs this host's blocks with the destinations of the same family.
+func (s Self) exemptions() (list []Exemption) {
+	for _, from := range s.Blocks {
+		for _, to := range s.Exempt {
+			if from.Addr().Is4() == to.Addr().Is4() {
+				list = append(list, Exemption{from.Masked(), to.Masked()})
+			}
+		}
+	}
+	return list
 }
 
 // ErrSelf means that the description of this host itself is wrong.

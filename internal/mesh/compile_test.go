@@ -77,6 +77,12 @@ func TestCompile(t *testing.T) {
 		"options": func(self *Self, _ []Peer, _ *Observed) {
 			self.Name, self.Device, self.VNI, self.Protocol, self.Port, self.MTU = "k8s", "kube-vx", 9, 113, 8472, 1380
 		},
+		"exempt": func(self *Self, peers []Peer, _ *Observed) {
+			for _, p := range []string{"10.40.0.0/16", "192.168.7.9/24", "fd00::/8"} {
+				self.Exempt = append(self.Exempt, netip.MustParsePrefix(p))
+			}
+			self.Blocks = append(self.Blocks, netip.MustParsePrefix("10.40.9.0/24"))
+		},
 		"wireguard": func(_ *Self, peers []Peer, facts *Observed) {
 			facts.Key = Key{1}
 			for i := range peers {

@@ -53,6 +53,17 @@ func (x Subnet) facts() []record.Fact {
 	return out
 }
 
+// facts returns the firewall facts of the mesh.
+func (s State) facts(subnets []Subnet) (out []record.Fact) {
+	for _, x := range subnets {
+		out = append(out, x.facts()...)
+	}
+	for _, x := range s.Exempt {
+		out = append(out, record.Fact{Name: fmt.Sprintf("exempt-%s-%s", x.From, x.To), Elements: []nft.Element{nft.Exempt(x.From, x.To, s.Name)}})
+	}
+	return out
+}
+
 // masquerade returns the name of the fact that masquerades the subnet.
 func (x Subnet) masquerade() string { return "masquerade-" + x.Prefix.String() }
 
@@ -90,27 +101,22 @@ func (h holder) counted(network string) bool {
 	})
 }
 
-// take makes the mesh a holder of each subnet's shared facts (its accept rule and, if wanted,
-// its masquerade). take also restores elements that another program removed from the firewall.
-func (h holder) take(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
+// take makes the mesh a holder of shared facts. take also restores elements that another program removed from the firewall.
+func (h holder) take(ctx context.Context, env *netstate.Env, facts []record.Fact) error {
 	var errs []error
 	held := &netstate.Env{NFT: env.NFT, Records: h.records}
-	for _, x := range subnets {
-		for _, f := range x.facts() {
-			_, err := netstate.HeldFact{Fact: f, Owner: h.mark.holder()}.Ensure(ctx, held)
-			errs = append(errs, err)
-		}
+	for _, f := range facts {
+		_, err := netstate.HeldFact{Fact: f, Owner: h.mark.holder()}.Ensure(ctx, held)
+		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, env.NFT.Commit(ctx))...)
 }
 
 // drop releases facts that the mesh holds but no longer wants.
-func (h holder) drop(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
+func (h holder) drop(ctx context.Context, env *netstate.Env, facts []record.Fact) error {
 	var want []string
-	for _, x := range subnets {
-		for _, f := range x.facts() {
-			want = append(want, f.Name)
-		}
+	for _, f := range facts {
+		want = append(want, f.Name)
 	}
 	held, err := h.records.Held(h.mark.holder())
 	errs := []error{err}

@@ -108,7 +108,8 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	if err != nil {
 		return err // not known what may be removed
 	}
-	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, subnets)}
+	facts := s.facts(subnets)
+	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, facts)}
 	var links []placed
 	for _, d := range s.Devices {
 		p, err := m.place(s, d)
@@ -123,7 +124,7 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	for _, p := range links {
 		errs = append(errs, m.prune(p))
 	}
-	errs = append(errs, m.dropDevices(s.mark(), s.devices()), h.drop(ctx, env, subnets))
+	errs = append(errs, m.dropDevices(s.mark(), s.devices()), h.drop(ctx, env, facts))
 	m.remember(s)
 	return errors.Join(errs...)
 }

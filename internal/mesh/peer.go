@@ -106,6 +106,10 @@ type Self struct {
 	Subnets []Subnet       // all networks
 	Blocks  []netip.Prefix // blocks of this host; a peer that claims one of them is refused
 
+	// Exempt are destinations to which packets from Blocks keep their source address, although
+	// their attachments are masqueraded. None is covered by another one.
+	Exempt []netip.Prefix
+
 	// Sources are addresses of this host in its blocks, at most one of each family. They are
 	// on the tunnel's devices, and packets of the host's own processes into a tunnel have them.
 	// Without Sources any address that the host has in its blocks is the source of every route:

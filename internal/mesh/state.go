@@ -18,8 +18,12 @@ type State struct {
 	Wire     *Wire    // nil if no peer uses WireGuard
 	Routes   []Route
 	Subnets  []Subnet
+	Exempt   []Exemption
 	Ends     []netip.Addr // the peers' underlay addresses in use; Probe probes the paths to them
 }
+
+// Exemption is from where to where masqueraded packets keep their source address.
+type Exemption struct{ From, To netip.Prefix }
 
 // Device is this host's end of the tunnel.
 type Device struct {
@@ -74,6 +78,9 @@ func (s State) String() string {
 			fmt.Fprintf(&b, "; masquerade ip saddr %[1]s ip daddr != %[1]s", x.Prefix)
 		}
 		fmt.Fprintf(&b, " # %s\n", x.Network)
+	}
+	for _, x := range s.Exempt {
+		fmt.Fprintf(&b, "do not masquerade ip saddr %s ip daddr %s\n", x.From, x.To)
 	}
 	for _, d := range s.Devices {
 		b.WriteString(d.String())

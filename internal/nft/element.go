@@ -86,7 +86,7 @@ func (e Element) Changed(have Element) bool {
 func (e Element) Container() (a netip.Addr, ok bool) {
 	spec, ok := specOf(e.Set)
 	at, fields := e.Key, spec.key
-	if len(e.Data) > 0 { // element of a published port
+	if spec.exclusive() { // element of a published port
 		at, fields = e.Data, spec.data
 	}
 	if !ok || len(fields) == 0 || fields[0] != fieldIPv4 && fields[0] != fieldIPv6 || len(at) != concatLen(fields) {

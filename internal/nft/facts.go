@@ -84,11 +84,31 @@ func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) [
 	return elems
 }
 
-// Masquerades reports whether Masqueraded returns such an element.
+// Egress returns the element that gives a masqueraded container's packets this source address
+// of the host when they leave it. The addresses have the same family.
+func Egress(container, source netip.Addr, comment string) Element {
+	return Element{Set: of(container, SetEgress4, SetEgress6), Key: Addr(container), Data: Addr(source), Comment: cleanComment(comment)}
+}
+
+// Egress reports whether the function Egress returns such an element, and its source address.
+func (e Element) Egress() (source netip.Addr, ok bool) {
+	if e.Set != SetEgress4 && e.Set != SetEgress6 {
+		return source, false
+	}
+	return netip.AddrFromSlice(e.Data)
+}
+
+// Exempt returns the element that lets masqueraded packets from one prefix to another keep
+// their source address. The prefixes have the same family.
+func Exempt(from, to netip.Prefix, network string) Element {
+	return pair(of(from.Addr(), SetExempt4, SetExempt6), from, to, network)
+}
+
+// Masquerades reports whether Masqueraded or Egress returns such an element.
 func (e Element) Masquerades() bool {
 	kind, _, _ := strings.Cut(e.Set, "_")
 	switch kind {
-	case SetMasqueraded4, SetMasqueraded6, SetSameNet4, SetSameNet6:
+	case SetEgress4, SetEgress6, SetMasqueraded4, SetMasqueraded6, SetSameNet4, SetSameNet6:
 		return true
 	}
 	return false

@@ -153,6 +153,10 @@ func (e Element) meaningIn(kind, suffix string) Meaning {
 		return Meaning{"masquerade", "masquerade " + at(0) + towards(at(1))}
 	case "nomasq":
 		return Meaning{"masquerade", "do not masquerade " + at(0) + towards(at(1))}
+	case "exempt":
+		return Meaning{"masquerade", "do not masquerade " + at(0) + towards(at(1))}
+	case "egress":
+		return Meaning{"egress address", fmt.Sprintf("masquerade %s as %s", at(0), strings.Join(data, " "))}
 	case "masqueraded":
 		return Meaning{"masquerade", "masquerade " + at(0)}
 	case "samenet":

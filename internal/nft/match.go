@@ -132,6 +132,19 @@ func dnatBy(v6, host bool, name string, conditions ...expr.Any) match {
 	})
 }
 
+// snatBy changes the source of a packet to the address that a map has for it.
+func snatBy(v6 bool, name string) match {
+	to := uint32(unix.NFPROTO_IPV4)
+	if v6 {
+		to = unix.NFPROTO_IPV6
+	}
+	return rule(family(v6), match{
+		loadAddr(v6, true, reg1),
+		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: name},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: to, RegAddrMin: reg1, RegAddrMax: reg1},
+	})
+}
+
 // multicast matches packets to a multicast group.
 func multicast(v6 bool) match {
 	if v6 {

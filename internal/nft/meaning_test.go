@@ -34,6 +34,8 @@ func TestMeaning(t *testing.T) {
 		{CheckMAC("veth1", mac, "")[0], "check of MAC addresses", "let frames of 02:00:00:00:00:01 in from veth1"},
 		{CheckMAC("veth1", mac, "")[1], "check of MAC addresses", "check the source addresses of frames from veth1"},
 		{Owner("abcdefghijklmno", ""), "mark of the owner", "mark the owner abcdefghijklmno"},
+		{Egress(to.Addr(), netip.MustParseAddr("192.0.2.10"), ""), "egress address", "masquerade 10.88.0.2 as 192.0.2.10"},
+		{Exempt(subnet, netip.MustParsePrefix("10.0.0.0/8"), ""), "masquerade", "do not masquerade 10.88.0.0/16 towards 10.0.0.0/8"},
 		{Element{Set: "new", Key: []byte{1}}, "firewall element of new", "have new { 01 }"},
 	} {
 		if m := c.e.Meaning(); m.What != c.what || m.Does != c.does {

@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// New attachments have no ranges. Ranges serve attachments of schema 1, and containers whose
-// network an agent of many hosts masquerades because an earlier release configured it
-// (mesh.Subnet). When no upgrade starts from such attachments and Docker networks any more, this
-// file, nft.Masquerade, the interval sets and record.Others can be deleted.
+// New attachments have no ranges. Ranges serve a network's exemptions from masquerade (Exempt),
+// attachments of schema 1, and containers whose network an agent of many hosts masquerades because
+// an earlier release configured it (mesh.Subnet). When no upgrade starts from such attachments and
+// Docker networks any more, nft.Masquerade and the other interval sets can be deleted.
 
 // The sets of networks hold ranges. The kernel refuses a range that overlaps another one
 // (EEXIST, ENOTEMPTY). But the subnets of networks may be nested. So a set holds only the

@@ -71,6 +71,8 @@ func attachment() []Element {
 		Neighbours(netip.MustParsePrefix("10.1.0.5/24"), com),
 		Neighbours(netip.MustParsePrefix("10.1.0.5/32"), com),
 		Neighbours(netip.MustParsePrefix("fd00:1::5/64"), com),
+		Egress(to4.Addr(), netip.MustParseAddr("192.0.2.10"), com),
+		Egress(to6.Addr(), netip.MustParseAddr("2001:db8::10"), com),
 	}, append(Masqueraded(netip.MustParsePrefix("10.1.0.5/24"), com, netip.MustParsePrefix("10.0.0.0/9")), append(
 		Masqueraded(netip.MustParsePrefix("fd00:1::5/64"), com),
 		CheckMAC("veth01234567", net.HardwareAddr{2, 0, 0, 0, 0, 1}, com)...)...)...)
@@ -79,6 +81,10 @@ func attachment() []Element {
 func network() []Element {
 	s4, s6 := netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/64")
 	out := append(Masquerade(s4, "pods"), Masquerade(s6, "pods")...)
+	for _, to := range []string{"10.0.0.0/8", "192.168.7.7/32"} {
+		out = append(out, Exempt(s4, netip.MustParsePrefix(to), "pods"))
+	}
+	out = append(out, Exempt(s6, netip.MustParsePrefix("fd00::/8"), "pods"))
 	return append(out, Hairpin(s4, "pods"), Hairpin(s6, "pods"), LocalSNAT(s4, "pods"), LocalSNAT(s6, "pods"),
 		Isolate("cni0", "pods"), SameBridge("cni0", "pods"), Apart("cni1", "pods"), GuardLoopback("cni0", "pods"))
 }

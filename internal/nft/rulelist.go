@@ -168,14 +168,15 @@ func (e Expr) is(want Expr) bool {
 	}
 	left := make(map[uint16][]byte, len(e.Attrs))
 	for _, a := range e.Attrs {
-		left[a.Type] = a.Data
+		if e.Name != "nat" || a.Type != unix.NFTA_NAT_FLAGS { // the kernel adds flags for the address and the port
+			left[a.Type] = a.Data
+		}
 	}
 	for _, a := range want.Attrs {
 		switch {
 		case e.Name == "lookup" && a.Type == unix.NFTA_LOOKUP_SET_ID:
 			continue // only valid within a transaction
 		case e.Name == "nat" && a.Type == unix.NFTA_NAT_FLAGS:
-			delete(left, a.Type) // the kernel adds flags for the address and the port
 			continue
 		case e.Name == "ct" && a.Type == unix.NFTA_CT_DIRECTION:
 			a.Data = a.Data[:1]

@@ -71,7 +71,7 @@ func inetChains() []chainSpec {
 		{name: chainSameNet, keep: true},
 		{name: chainNeighbours, keep: true},
 		{name: chainHostPorts, rules: hostPortRules()},
-		{name: chainMasquerade, rules: []staticRule{{"within a network", jump(chainSameNet)}, {"", masquerade()}}},
+		{name: chainMasquerade, rules: masqueradeRules()},
 		{name: chainHairpin, rules: hairpinRules()},
 		{name: chainPublished, rules: publishedRules()},
 		{name: chainRaw, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioRaw, rules: guard},
@@ -107,6 +107,20 @@ func postroutingRules() []staticRule {
 		{"", rule(addrsIn(true, SetNoMasq6), ret)},
 		{"", rule(addrsIn(false, SetMasq4), masquerade())},
 		{"", rule(addrsIn(true, SetMasq6), masquerade())},
+	}
+}
+
+// masqueradeRules returns the rules for packets of containers that are masqueraded: what keeps
+// the container's address, then whom another address than the usual one replaces.
+func masqueradeRules() []staticRule {
+	accept := verdict(expr.VerdictAccept)
+	return []staticRule{
+		{"within a network", jump(chainSameNet)},
+		{"", rule(addrsIn(false, SetExempt4), accept)},
+		{"", rule(addrsIn(true, SetExempt6), accept)},
+		{"", snatBy(false, SetEgress4)},
+		{"", snatBy(true, SetEgress6)},
+		{"", masquerade()},
 	}
 }
 

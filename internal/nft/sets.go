@@ -32,6 +32,12 @@ const (
 	SetMasqueraded4 = "masqueraded4" // container address: masquerade packets that leave the host, except to addresses in samenet
 	SetMasqueraded6 = "masqueraded6" //
 
+	SetEgress4 = "egress4" // map: container address -> the host's address that replaces it, instead of the one that masquerade takes
+	SetEgress6 = "egress6" //
+
+	SetExempt4 = "exempt4" // from . to: exceptions from masqueraded that belong to a network, not to an attachment
+	SetExempt6 = "exempt6" //
+
 	// These sets belong to whole networks. In schema 1 every network had elements in them. We
 	// still serve and remove attachments of schema 1; see networks.go.
 	SetHairpin4 = "hairpin4" // from . to: masquerade published traffic (schema 1)
@@ -113,6 +119,10 @@ var setSpecs = [...]setSpec{
 	{name: SetSNAT6, family: nftables.TableFamilyINet, key: fields{fieldIPv6, fieldProto, fieldPort}},
 	{name: SetMasqueraded4, family: nftables.TableFamilyINet, key: fields{fieldIPv4}},
 	{name: SetMasqueraded6, family: nftables.TableFamilyINet, key: fields{fieldIPv6}},
+	{name: SetEgress4, family: nftables.TableFamilyINet, key: fields{fieldIPv4}, data: fields{fieldIPv4}},
+	{name: SetEgress6, family: nftables.TableFamilyINet, key: fields{fieldIPv6}, data: fields{fieldIPv6}},
+	{name: SetExempt4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
+	{name: SetExempt6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
 	{name: SetHairpin4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
 	{name: SetHairpin6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
 	{name: SetMasq4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
@@ -155,8 +165,8 @@ func setsWhere(is func(setSpec) bool) (names []string) {
 
 // exclusive reports whether an element of another owner stays when this owner adds the same
 // key. Published ports are exclusive: adding a port does not take it from another owner,
-// unless a decide function allows it.
-func (s setSpec) exclusive() bool { return len(s.data) > 0 }
+// unless a decide function allows it. An address and a port are the data of those maps alone.
+func (s setSpec) exclusive() bool { return len(s.data) > 1 }
 
 // specOf returns the specification of a set. The maps of a network's conditions have names
 // like "ports4_<id>" and the specification of "ports4". The sets for one prefix length have

@@ -6,6 +6,7 @@ package nft
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -77,6 +78,13 @@ func TestLengthsToldApart(t *testing.T) {
 	}
 }
 
+// before4 returns the elements that tables before schema 4 had.
+func before4(elems []Element) []Element {
+	return slices.DeleteFunc(elems, func(e Element) bool {
+		return slices.Contains([]string{SetEgress4, SetEgress6, SetExempt4, SetExempt6}, e.Set)
+	})
+}
+
 // TestFromSchema1 runs this program on a table of schema 1 in use: its elements go on to
 // work, and are removed with their attachments and networks.
 func TestFromSchema1(t *testing.T) {
@@ -90,7 +98,7 @@ func TestFromSchema1(t *testing.T) {
 	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
 		t.Errorf("%q, %v", diffs, err)
 	}
-	for _, e := range network() {
+	for _, e := range before4(network()) {
 		mustGet(t, c, e)
 	}
 	rules := nftTool(t, "list", "chain", "inet", TableName, chainPostrouting)
@@ -120,7 +128,32 @@ func TestFromSchema2(t *testing.T) {
 	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
 		t.Errorf("%q, %v", diffs, err)
 	}
-	for _, e := range append(append(attachment(), network()...), Internal("cni2", "inner")...) {
+	for _, e := range append(before4(append(attachment(), network()...)), Internal("cni2", "inner")...) {
+		mustGet(t, c, e)
+	}
+	c.Remove(append(attachment(), network()...)...)
+	commit(t, c)
+	for _, e := range append(attachment(), network()...) {
+		if _, there, err := c.Get(e.Set, e.Key); there || err != nil {
+			t.Errorf("%s is left, %v", e, err)
+		}
+	}
+}
+
+// TestFromSchema3: attachments of schema 3 are served and removed as before, and may have what
+// schema 4 adds.
+func TestFromSchema3(t *testing.T) {
+	c := open(t)
+	nftTool(t, "-f", "testdata/schema3.nft")
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
+	}
+	c.Add(append(attachment(), network()...)...)
+	commit(t, c)
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("%q, %v", diffs, err)
+	}
+	for _, e := range append(attachment(), network()...) {
 		mustGet(t, c, e)
 	}
 	c.Remove(append(attachment(), network()...)...)

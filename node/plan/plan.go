@@ -27,6 +27,8 @@ type Settings struct {
 	Cluster   []netip.Prefix // the addresses of all pods; they do not overlap
 	Transport mesh.Transport
 	Port      uint16 // UDP, of the tunnel; 0: the default
+
+	Exempt []netip.Prefix // where packets of pods keep their address, besides Cluster
 }
 
 // Mesh is this node without what the Nodes say.
@@ -116,10 +118,22 @@ func (m *maker) node(n Node) {
 	case n.Name == m.Node:
 		m.plan.Ready = true
 		m.plan.Self.Underlay, m.plan.Self.Blocks, m.plan.Self.Sources = underlay, blocks, sources(blocks)
+		m.plan.Self.Exempt = widest(append(slices.Clone(m.Cluster), m.Exempt...))
 		m.plan.Network = Network{Cluster: m.Cluster, Node: blocks}
 	default:
 		m.plan.Peers = append(m.plan.Peers, mesh.Peer{ID: n.Name, Name: n.Name, Underlay: underlay, Blocks: blocks, Transport: m.Transport})
 	}
+}
+
+// widest leaves out prefixes that another one contains.
+func widest(list []netip.Prefix) (out []netip.Prefix) {
+	for i, p := range list {
+		if !slices.ContainsFunc(list[:i], func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) }) &&
+			!slices.ContainsFunc(list[i+1:], func(o netip.Prefix) bool { return o.Bits() < p.Bits() && o.Contains(p.Addr()) }) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // sources are the first addresses of the first block of each family, which no pod gets: the

@@ -154,3 +154,18 @@ func TestNetworkText(t *testing.T) {
 		t.Error("a file of others")
 	}
 }
+
+// Where pods keep their address: the cluster's own prefixes and the operator's, none within
+// another one, which the kernel would refuse.
+func TestExempt(t *testing.T) {
+	s := settings()
+	for _, p := range []string{"10.0.0.0/8", "10.0.0.0/8", "192.168.0.0/16", "192.168.3.0/24", "fd00::/8"} {
+		s.Exempt = append(s.Exempt, netip.MustParsePrefix(p))
+	}
+	if got := fmt.Sprint(Make(s, []Node{node(1)}).Self.Exempt); got != "[10.0.0.0/8 192.168.0.0/16 fd00::/8]" {
+		t.Error(got)
+	}
+	if got := fmt.Sprint(Make(settings(), []Node{node(1)}).Self.Exempt); got != "[10.244.0.0/16 fd00:244::/56]" {
+		t.Error(got)
+	}
+}
