@@ -1,6 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package cli is the command line of patchbay, one file per command.
+//
+// A command is a struct whose fields are its flags and whose Execute does the work
+// (docs/adr/0011-command-line-library.md). Standard output carries only data; errors go to
+// standard error as `patchbay: error: ...`, and advice as `patchbay: hint: ...`. The exit
+// codes are in docs/cli.md.
 package cli
 
 import (
@@ -9,6 +15,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/jessevdk/go-flags"
@@ -155,4 +163,36 @@ func (a *app) commands() []command {
 		{name: "completion", short: "print a shell completion script", long: completionLong, data: &completionCommand{app: a}},
 		{name: "man", short: "print the man page", long: manLong, data: &manCommand{app: a}},
 	}
+}
+
+// interrupted is the signal that ended the context.
+type interrupted struct{ syscall.Signal }
+
+func (i interrupted) Error() string { return "interrupted (" + i.String() + ")" }
+
+// interruptible cancels the context at SIGINT or SIGTERM, with the signal as the cause. Until
+// stop is called, a second signal does nothing, so that it cannot interrupt the cleanup.
+func (a *app) interruptible() (stop func()) {
+	ctx, cancel := context.WithCancelCause(a.ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		if s, ok := (<-signals).(syscall.Signal); ok {
+			cancel(interrupted{s})
+		}
+	}()
+	a.ctx = ctx
+	return func() {
+		signal.Stop(signals)
+		close(signals)
+		cancel(nil)
+	}
+}
+
+// interrupted returns the signal that cancelled the context, if one did.
+func (a *app) interrupted() (i interrupted, ok bool) {
+	if a.ctx == nil { // some tests call report without a running command
+		return i, false
+	}
+	return i, errors.As(context.Cause(a.ctx), &i)
 }

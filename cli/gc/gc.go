@@ -1,13 +1,34 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package gc finds and removes what dead attachments left on a node. It implements `patchbay
+// gc` without a network.
+//
+// gc collects everything that names an attachment: records, results that runtimes cached,
+// address files, links, firewall elements, rules of the reference plugins. It groups these
+// traces by attachment, and a pure function (judge) decides which attachments are dead. gc
+// removes only those that are certainly dead (remove). For every other one that may be dead,
+// the report says why gc keeps it.
+//
+// # What protects an ADD in progress
+//
+// gc claims an attachment and then looks for its records. Our ADD does the opposite: it writes
+// its record first, and then looks for a claim (record.Seize). So at least one of them sees the
+// other: either gc keeps the attachment, or the ADD waits for gc. An ADD or DEL locks its
+// records while it works, and gc skips locked records.
+//
+// An ADD of the reference plugins has no record. gc keeps its attachment because its namespace
+// exists and its files are younger than the grace period. gc deletes links by their index, so
+// it cannot delete a new link that has an old name. A second gc waits for the first.
 package gc
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"time"
@@ -196,4 +217,51 @@ func (j *Judged) Lives(c *chain.Cached) bool {
 	a.seen(c.Since)
 	state, _ := j.world.life(a)
 	return state != life.Dead && !j.world.earlier(a)
+}
+
+// seenFile stores when gc first saw links, elements and rules, which have no date of their own.
+const seenFile = "gc-seen.json"
+
+type seen struct {
+	path  string
+	first map[owner.Key]time.Time // as read from the file
+	now   map[owner.Key]time.Time // as it will be written, without objects that are gone
+}
+
+// loadSeen reads the file. If the file is missing or broken, it starts with an empty list, and
+// gc sees every object for the first time.
+func loadSeen(runDir string) *seen {
+	s := &seen{path: filepath.Join(runDir, seenFile), now: make(map[owner.Key]time.Time)}
+	data, err := durable.Read(s.path)
+	if err == nil && json.Unmarshal(data, &s.first) != nil {
+		s.first = nil
+	}
+	return s
+}
+
+// since returns when gc first saw an owner. For a new owner that is now.
+func (s *seen) since(o owner.Key, now time.Time) time.Time {
+	t, ok := s.first[o]
+	if !ok || t.After(now) {
+		t = now
+	}
+	s.now[o] = t
+	return t
+}
+
+func (s *seen) save(runDir string) error {
+	if len(s.now) == 0 {
+		return durable.Remove(s.path)
+	}
+	if err := durable.MakeDir(runDir); err != nil {
+		return fmt.Errorf("remember what was seen: %w", err)
+	}
+	data, err := json.Marshal(s.now)
+	if err != nil {
+		return fmt.Errorf("remember what was seen: %w", err)
+	}
+	if err := durable.Write(s.path, data); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remember what was seen: %w", err)
+	}
+	return nil
 }

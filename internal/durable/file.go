@@ -1,11 +1,24 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package durable writes and reads state files. A file is written completely or not at all,
+// can be locked, and lies in a directory that no other user can change.
+//
+// The data is first written to a file without a name, which is then linked to its path
+// (O_TMPFILE, Linux 3.11). So a killed process leaves no temporary file. Only WriteSynced and
+// WriteDurable call fsync; they serve files that must survive a power loss
+// (docs/adr/0005-no-fsync-on-add.md).
+//
+// Functions that wait for flock(2) stop waiting when their context ends. They do not use the
+// kernel's own wait, because it cannot be interrupted and blocks a thread. A lock ends with
+// the process that holds it. So a process that hangs or is stopped keeps its lock.
 package durable
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -215,4 +228,136 @@ func rename(path string, create bool) error {
 		return err
 	}
 	return remove(path + suffix)
+}
+
+// ErrForeign means that the caller does not own the file, so Update does not replace it.
+var ErrForeign = errors.New("it is another program's")
+
+// Update works like WriteDurable for a file that other programs read and watch, and may write.
+// It writes only if the content differs, and replaces only a file that is ours. It makes the
+// directory if necessary. changed reports whether it wrote the file.
+func Update(path string, data []byte, mode fs.FileMode, ours func(old []byte) bool) (changed bool, err error) {
+	old, err := ReadConf(path)
+	switch {
+	case err == nil && bytes.Equal(old, data):
+		return false, nil
+	case err == nil && !ours(old):
+		return false, fmt.Errorf("write %s: %w", path, ErrForeign)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return false, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, err
+	}
+	return true, WriteDurable(path, data, mode)
+}
+
+// WriteSynced replaces the file at path with data and waits until the data is on the disk. The
+// file gets exactly this mode, whatever the umask is. A new name is synced to the disk too.
+// For an existing name that is not necessary: after a power loss, the path has either the old
+// file or the new file, and both are complete. Like Write, WriteSynced replaces symbolic
+// links. WriteSynced closes the file before it gives the file its name, so that a program can
+// be executed at once.
+func WriteSynced(path string, data []byte, mode fs.FileMode) error {
+	_, missing := os.Lstat(path)
+	if err := replace(path, data, mode); err != nil || missing == nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// WriteDurable works like WriteSynced, but always syncs the directory too. WriteDurable serves
+// files whose old content must not return after a power loss.
+func WriteDurable(path string, data []byte, mode fs.FileMode) error {
+	if err := replace(path, data, mode); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// SyncDir syncs a directory. Afterwards, names that were added or removed survive a power
+// loss.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// replace writes a temporary file next to path and renames it. replace overwrites the
+// temporary file that a killed writer left.
+func replace(path string, data []byte, mode fs.FileMode) error {
+	temp := path + suffix
+	err := remove(temp)
+	if err == nil {
+		err = writeNew(temp, data, mode)
+	}
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, errors.Join(err, remove(temp)))
+	}
+	return nil
+}
+
+func writeNew(path string, data []byte, mode fs.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+}
+
+// ReadConf returns a configuration file that another program wrote. ReadConf reads a regular
+// file, or a symbolic link to one, of at most 1 MiB. ReadConf does not wait for pipes and does
+// not open devices. If the file is missing, the error wraps fs.ErrNotExist.
+func ReadConf(path string) ([]byte, error) {
+	if err := regular(path, os.Stat); err != nil { // opening some devices has side effects
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	if err := regular(path, func(string) (fs.FileInfo, error) { return f.Stat() }); err != nil {
+		return nil, err
+	}
+	return readBounded(path, f)
+}
+
+// ReadGiven works like ReadConf for a path that the user typed. ReadGiven also reads a pipe or
+// a terminal to its end, at most 1 MiB.
+func ReadGiven(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	return readBounded(path, f)
+}
+
+// ReadInput reads standard input to its end, at most 1 MiB.
+func ReadInput(r io.Reader) ([]byte, error) { return readBounded("standard input", r) }
+
+func readBounded(name string, r io.Reader) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
+	if err == nil && len(data) > maxSize {
+		return nil, fmt.Errorf("%s holds more than 1 MiB, which no configuration does", name)
+	}
+	return data, err
+}
+
+func regular(path string, stat func(string) (fs.FileInfo, error)) error {
+	fi, err := stat(path)
+	if err != nil || fi.Mode().IsRegular() {
+		return err
+	}
+	if fi.IsDir() {
+		return &fs.PathError{Op: "read", Path: path, Err: unix.EISDIR}
+	}
+	return fmt.Errorf("%s is a device, pipe or socket: want a regular file", path)
 }

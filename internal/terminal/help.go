@@ -10,6 +10,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jessevdk/go-flags"
@@ -233,3 +234,31 @@ func wrap(text string, width int) (lines []string) {
 	}
 	return append(lines, line)
 }
+
+// Printable returns s with all characters escaped that would move the cursor, break the line
+// or hide text. Printable writes them as Go does, such as \n and \x1b.
+func Printable(s string) string {
+	if !strings.ContainsFunc(s, hidden) {
+		return s
+	}
+	var out strings.Builder
+	for _, r := range s {
+		if hidden(r) {
+			out.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return out.String()
+}
+
+// PrintableCells applies Printable to each cell.
+func PrintableCells(cells []string) []string {
+	out := make([]string, len(cells))
+	for i, c := range cells {
+		out[i] = Printable(c)
+	}
+	return out
+}
+
+func hidden(r rune) bool { return !strconv.IsPrint(r) }

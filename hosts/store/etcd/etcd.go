@@ -13,12 +13,14 @@ package etcd
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -26,7 +28,9 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/grpclog"
+	"google.golang.org/grpc/status"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
@@ -184,3 +188,99 @@ func (s *Engine) Close() error {
 func (s *Engine) local() bool { return strings.HasPrefix(s.opts.Endpoints[0], "unix:") }
 
 var _ store.Store = (*Engine)(nil)
+
+// life is the time during which a store is open. It starts the store's goroutines, and end
+// waits for them.
+type life struct {
+	work sync.WaitGroup
+	ctx  context.Context //nolint:containedctx // this type exists to hold it; it is cancelled with the cause store.ErrClosed
+	stop context.CancelCauseFunc
+}
+
+func newLife() *life {
+	l := new(life)
+	l.ctx, l.stop = context.WithCancelCause(context.Background())
+	return l
+}
+
+// end ends the life, and waits for its goroutines.
+func (l *life) end() {
+	l.stop(store.ErrClosed)
+	l.work.Wait()
+}
+
+// until returns a context that also ends when the store is closed, with the same cause. Call
+// the returned function to release the context.
+func (l *life) until(ctx context.Context) (context.Context, func()) {
+	both, cancel := context.WithCancelCause(ctx)
+	if l.ctx.Err() != nil {
+		cancel(context.Cause(l.ctx)) // at once, before the AfterFunc below runs
+	}
+	stop := context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
+	return both, func() { stop(); cancel(nil) }
+}
+
+// ended returns the error of a Watch whose ctx, made by until, may have ended. It is nil if the
+// caller itself ended it.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	if errors.Is(context.Cause(ctx), store.ErrClosed) {
+		return store.ErrClosed
+	}
+	return nil
+}
+
+// A revision alone does not tell whether etcd lost its data, or is another etcd. Its history
+// has then begun anew, and may already have passed our revision when we look. So each history
+// of a cluster has a random name. List returns the name with the revision, and Watch compares
+// it.
+
+// history returns the name of the current history and its revision. If there is no history, it
+// begins one if begin is set; otherwise the name is "".
+func (s *Engine) history(ctx context.Context, c *clientv3.Client, begin bool) (name string, at int64, err error) {
+	key := s.prefix + "history"
+	got, err := c.Get(ctx, key)
+	if err != nil {
+		return "", 0, err
+	}
+	if len(got.Kvs) == 0 && begin {
+		absent := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+		if _, err := c.Txn(ctx).If(absent).Then(clientv3.OpPut(key, rand.Text())).Commit(); err != nil {
+			return "", 0, err
+		}
+		if got, err = c.Get(ctx, key); err != nil { // another host may have begun a history first
+			return "", 0, err
+		}
+	}
+	if len(got.Kvs) > 0 {
+		name = string(got.Kvs[0].Value)
+	}
+	return name, got.Header.Revision, nil
+}
+
+// fork gives a new name to a history that went back, for example because a backup was restored.
+// So hosts that look only after the history has passed their revision notice it too.
+func (s *Engine) fork(ctx context.Context, c *clientv3.Client, history string) error {
+	key := s.prefix + "history"
+	same := clientv3.Compare(clientv3.Value(key), "=", history)
+	_, err := c.Txn(ctx).If(same).Then(clientv3.OpPut(key, rand.Text())).Commit()
+	return err
+}
+
+// oneStream makes a watch end when its connection ends. Otherwise the client would continue the
+// watch on the next connection, even if that has another history.
+func oneStream(ctx context.Context) context.Context {
+	return context.WithValue(ctx, streamKey{}, new(atomic.Bool))
+}
+
+type streamKey struct{}
+
+// refuseSecond refuses the second stream of such a watch, in the client.
+func refuseSecond(ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	if begun, ok := ctx.Value(streamKey{}).(*atomic.Bool); ok && begun.Swap(true) {
+		return nil, status.Error(codes.Aborted, "the connection of this watch broke")
+	}
+	return next(ctx, d, c, method, opts...)
+}

@@ -6,13 +6,16 @@ package etcd
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -23,8 +26,12 @@ import (
 	"go.etcd.io/etcd/server/v3/features"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // member is an etcd with one member, in this process. It has no HTTP, and no port for other
@@ -160,4 +167,113 @@ func (s *member) stop() {
 	if s.etcd != nil {
 		s.etcd.Stop()
 	}
+}
+
+// Cluster is the name of the cluster in a host's own store. The hosts that it serves use it
+// too.
+const Cluster = "hosts"
+
+// agentWaits is how long the agent waits for a command that serves the store. It is longer than
+// a command may take.
+const agentWaits = 30 * time.Second
+
+// openLocal opens the store in a directory of this host. The process that holds the lock of the
+// store serves it to the other processes. This process is the agent, or a command while no agent runs.
+// Only one command runs at a time, so that no command depends on another.
+func openLocal(ctx context.Context, dir string, agent bool, listen *Options) (s *Engine, err error) {
+	at := filepath.Join(dir, "etcd")
+	if err := durable.MakeDir(dir, "etcd"); err != nil {
+		return nil, fmt.Errorf("open store %s: %w", dir, err)
+	}
+	if s, err = connect(Options{Endpoints: []string{"unix://" + filepath.Join(at, socketName)}, Cluster: Cluster}); err != nil {
+		return nil, err
+	}
+	if err = s.serveLocal(ctx, at, agent, listen); err == nil {
+		err = s.takeOver(ctx, dir)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open store %s: %w", dir, err), s.Close())
+	}
+	return s, nil
+}
+
+// serveLocal starts the server, unless the agent is serving the store.
+func (s *Engine) serveLocal(ctx context.Context, at string, agent bool, listen *Options) error {
+	wait := agentWaits
+	if !agent {
+		unlock, err := durable.Lock(ctx, filepath.Join(at, "turn"))
+		if err != nil {
+			return err
+		}
+		s.closed = append(s.closed, unlock)
+		wait = 0
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, wait, unix.EWOULDBLOCK)
+	defer cancel()
+	unlock, err := durable.Lock(ctx, filepath.Join(at, "lock"))
+	if !agent && errors.Is(err, unix.EWOULDBLOCK) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.closed = append(s.closed, unlock)
+	own, err := start(context.WithoutCancel(ctx), at, listen)
+	if err == nil {
+		s.closed = append(s.closed, own.stop)
+	}
+	return err
+}
+
+// takeOver copies the objects of a store in files, which earlier releases used. It does so
+// once:
+//
+//	v1/networks/x.json  {"revision": 7, "value": {...}}
+//
+// It does not copy an object on a lease, because the agent writes that again. The files stay,
+// under another name.
+func (s *Engine) takeOver(ctx context.Context, dir string) error {
+	old := filepath.Join(dir, "v1")
+	for _, table := range []string{"networks", "nodes", "blocks"} {
+		files, err := os.ReadDir(filepath.Join(old, table))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, f := range files {
+			if err := s.takeOverFile(ctx, table, filepath.Join(old, table, f.Name())); err != nil {
+				return fmt.Errorf("take over %s of an earlier release: %w", filepath.Join(old, table, f.Name()), err)
+			}
+		}
+	}
+	err := os.Rename(old, old+".taken-over")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (s *Engine) takeOverFile(ctx context.Context, table, path string) error {
+	name, isObject := strings.CutSuffix(filepath.Base(path), ".json")
+	if !isObject {
+		return nil // left by a process that was killed
+	}
+	data, err := durable.Read(path)
+	if err != nil {
+		return err
+	}
+	var row struct {
+		Lease string
+		Value json.RawMessage
+	}
+	if json.Unmarshal(data, &row) != nil || row.Value == nil {
+		row.Value = data // the object is damaged, but must not vanish: lists will name it
+	}
+	if row.Lease != "" {
+		return nil
+	}
+	_, err = s.Rows(table).Create(ctx, strings.ReplaceAll(name, ",", "/"), row.Value, nil)
+	if errors.Is(err, store.ErrExists) {
+		return nil // an earlier copy was interrupted
+	}
+	return err
 }

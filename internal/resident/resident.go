@@ -1,0 +1,218 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package resident helps processes that run for a long time. They neither exit nor use all CPU
+// time if the node briefly lacks file descriptors or memory, and they log a repeated failure
+// only once.
+package resident
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/clock"
+)
+
+const (
+	pause = 100 * time.Millisecond // between two tries
+	quiet = 10 * time.Minute       // between two log lines
+)
+
+// PatientListener returns l with another Accept. If the process or the node has no file
+// descriptor or memory for a new connection, this Accept waits a little and tries again; clients
+// wait too. It logs the error once, and again if the error still occurs or returns after ten
+// minutes. Accept returns other errors to the caller. Close ends the wait.
+func PatientListener(l net.Listener, log func(string, ...any)) net.Listener {
+	return &patient{Listener: l, log: log, closed: make(chan struct{})}
+}
+
+type patient struct {
+	net.Listener
+	log    func(string, ...any)
+	logged time.Time // zero means never
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (p *patient) Accept() (net.Conn, error) {
+	for {
+		c, err := p.Listener.Accept()
+		if err == nil || !passes(err) {
+			return c, err
+		}
+		p.report(err)
+		select {
+		case <-p.closed:
+			return nil, net.ErrClosed
+		case <-time.After(pause):
+		}
+	}
+}
+
+// report logs an error. report needs no lock, because only one goroutine accepts.
+func (p *patient) report(err error) {
+	if p.logged.IsZero() || time.Since(p.logged) > quiet {
+		p.logged = time.Now()
+		p.log("connections wait for file descriptors or memory: %v", err)
+	}
+}
+
+// passes reports whether an error is temporary and not the fault of the listener.
+func passes(err error) bool {
+	var errno unix.Errno
+	return errors.As(err, &errno) && slices.Contains([]unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED}, errno)
+}
+
+func (p *patient) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return p.Listener.Close()
+}
+
+// Signal wakes the reader of a channel with room for one signal.
+func Signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // the loop has not yet handled an earlier signal
+	}
+}
+
+const (
+	settleTime = 20 * time.Millisecond // waits this long for further changes, to handle them together
+	restFactor = 4                     // rests this many times as long as the work took
+	settleMost = 5 * time.Second       // longest rest; it matters with a slow server, when the process itself works only a part of the time
+)
+
+// Settle returns how long to collect changes before the next check. The time is longer if the
+// last check took long, so that checks never use a whole processor. The time is limited,
+// because the loop notices nothing while it waits.
+func Settle(took time.Duration) time.Duration {
+	return min(max(settleTime, restFactor*took), settleMost)
+}
+
+// RetryFirst and RetryMost are the first and the longest pause after a failure. The pauses
+// grow, because hundreds of nodes ask for everything when a server is back.
+const (
+	RetryFirst = time.Second
+	RetryMost  = 15 * time.Second
+)
+
+// Keep is Repeat for a call that returns only when it fails. failed gets nil once a call has
+// lasted for a while.
+func Keep(ctx context.Context, failed func(error), fn func() error) {
+	Repeat(ctx, failed, func() error {
+		ended, noted := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(noted)
+			select {
+			case <-ended:
+			case <-time.After(RetryMost):
+				failed(nil)
+			}
+		}()
+		defer func() { close(ended); <-noted }()
+		return fn()
+	})
+}
+
+// Repeat calls fn again and again until ctx ends, with a pause after each call.
+func Repeat(ctx context.Context, failed func(error), fn func() error) {
+	for pause := RetryFirst; ctx.Err() == nil; pause = min(2*pause, RetryMost) {
+		began := time.Now()
+		err := fn()
+		if err != nil && ctx.Err() == nil {
+			failed(err)
+		}
+		if err == nil || time.Since(began) > RetryMost {
+			pause = RetryFirst // the call worked for a while before it failed
+		}
+		clock.Sleep(ctx, Jitter(pause))
+	}
+}
+
+// Jitter returns a random time of about d, so that nodes do not act at the same moment.
+func Jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+
+// TrimMemory gives memory back that only the start of a process needed: free memory of the
+// heap, and pages of the program, because initialisation touches nearly all of them. If a page
+// is used again, the kernel maps it from its cache.
+func TrimMemory(proc string) error {
+	debug.FreeOSMemory()
+	program, err := os.Readlink(proc + "/self/exe")
+	if err != nil {
+		return err
+	}
+	maps, err := os.Open(proc + "/self/smaps")
+	if err != nil {
+		return err
+	}
+	defer maps.Close() //nolint:errcheck // read only
+	var m mapping
+	for lines := bufio.NewScanner(maps); lines.Scan(); {
+		if next, ok := parseMapping(lines.Text()); ok {
+			m = next
+		}
+		if m.file != program || m.writable || !unchanged(lines.Text()) {
+			continue
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); errno != 0 {
+			return errno
+		}
+	}
+	return nil
+}
+
+// mapping is one memory mapping of a process (proc_pid_maps(5)).
+type mapping struct {
+	from, to uintptr
+	writable bool
+	file     string
+}
+
+func parseMapping(line string) (m mapping, ok bool) {
+	var may, offset, device, inode string
+	n, _ := fmt.Sscanf(line, "%x-%x %s %s %s %s %s", &m.from, &m.to, &may, &offset, &device, &inode, &m.file)
+	m.writable = strings.Contains(may, "w")
+	return m, n >= 6 //nolint:mnd // all but the file
+}
+
+// unchanged reports whether a line of smaps says that a mapping has no pages of the process's own.
+// A loader's relocations are such pages.
+func unchanged(line string) bool {
+	f := strings.Fields(line)
+	return len(f) == 3 && f[0] == "Anonymous:" && f[1] == "0"
+}
+
+// Failure stores the last failure of one subject. Its zero value means that there is no
+// failure. Failure has no lock; callers that share a Failure must hold the lock of its
+// subject.
+type Failure struct {
+	text string
+}
+
+// Changed stores err, or no failure if err is nil. Changed reports whether the text of err
+// differs from the last failure's text. For nil, it reports whether there was a failure. After
+// nil, every failure counts as changed. Changed compares texts because readers of the log see
+// only the text.
+func (f *Failure) Changed(err error) bool {
+	was := f.text
+	f.text = ""
+	if err != nil {
+		f.text = err.Error()
+	}
+	return f.text != was
+}
+
+// String returns the text of the failure, or "" if there is none.
+func (f Failure) String() string { return f.text }
