@@ -153,11 +153,32 @@ func connect(to netip.Addr, port int) (int, error) {
 		unix.Close(fd)
 		return -1, err
 	}
-	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: to.As4()}); err != nil {
+	err = unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: to.As4()})
+	if errors.Is(err, unix.EINTR) {
+		err = connected(fd)
+	}
+	if err != nil {
 		unix.Close(fd)
 		return -1, fmt.Errorf("connect to %s port %d: %w", to, port, err)
 	}
 	return fd, nil
+}
+
+// connected waits for the end of a connect that a signal interrupted: the kernel goes on with it.
+func connected(fd int) error {
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	n, err := again(func() (int, error) { return unix.Poll(poll, 5000) })
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return unix.ETIMEDOUT
+	}
+	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err != nil {
+		return err
+	}
+	return errnoErr(unix.Errno(code))
 }
 
 func stream(dial func() (int, error), end time.Time) (count int64, err error) {
