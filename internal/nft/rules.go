@@ -26,6 +26,8 @@ const (
 	chainPublished   = "published"
 	chainHairpin     = "hairpin"
 	chainConditional = "conditional"
+	chainIsolated    = "isolated"
+	chainInternal    = "internal"
 	chainMasquerade  = "masquerading"
 	chainAdmin       = "admin" // rules of the operator; created empty, never flushed
 )
@@ -74,6 +76,8 @@ func inetChains() []chainSpec {
 		{name: chainMasquerade, rules: masqueradeRules()},
 		{name: chainHairpin, rules: hairpinRules()},
 		{name: chainPublished, rules: publishedRules()},
+		{name: chainIsolated, rules: isolatedRules()},
+		{name: chainInternal, rules: internalRules()},
 		{name: chainRaw, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioRaw, rules: guard},
 		{name: chainPrerouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, prio: prioPublish, rules: toPorts},
 		{name: chainOutput, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, prio: prioPublish, rules: toPorts},
@@ -125,20 +129,42 @@ func masqueradeRules() []staticRule {
 }
 
 // forwardRules returns the rules that drop forwarded packets. A drop is final, even if another
-// table accepts the packet.
+// table accepts the packet. Every packet between containers passes these rules, so they only
+// look up whether one of its interfaces is a closed bridge. The chains that they jump to look
+// at both interfaces.
 func forwardRules() []staticRule {
 	in, out := loadMeta(expr.MetaKeyIIFNAME, reg1), loadMeta(expr.MetaKeyOIFNAME, reg1)
-	both := match{in, loadMeta(expr.MetaKeyOIFNAME, unix.NFT_REG_2)}
-	ret, drop := verdict(expr.VerdictReturn), verdict(expr.VerdictDrop)
 	return []staticRule{
 		{"overrides of the operator", jump(chainAdmin)},
-		{"", rule(both, match{inSet(SetApart, false)}, drop)},
-		{"", rule(both, match{inSet(SetInside, false)}, ret)},
-		{"", rule(match{in, inSet(SetInternal, false)}, drop)},
-		{"", rule(match{out, inSet(SetInternal, false)}, drop)},
-		{"", rule(both, match{inSet(SetBridgeOK, false)}, ret)},
-		{"", rule(match{in, inSet(SetIsolation, false), out, inSet(SetIsolation, false)}, drop)},
+		{"", rule(match{in, inSet(SetIsolation, false)}, jump(chainIsolated))},
+		{"", rule(match{in, inSet(SetInternal, false)}, jump(chainInternal))},
+		{"", rule(match{out, inSet(SetInternal, false)}, jump(chainInternal))},
 	}
+}
+
+// isolatedRules returns the rules for packets that enter through an isolated bridge. The facts
+// Apart and SameBridge exist only beside Isolate.
+func isolatedRules() []staticRule {
+	ret, drop := verdict(expr.VerdictReturn), verdict(expr.VerdictDrop)
+	return []staticRule{
+		{"", rule(betweenIn(SetApart), drop)},
+		{"", rule(betweenIn(SetInside), ret)},
+		{"", rule(betweenIn(SetBridgeOK), ret)},
+		{"", rule(match{loadMeta(expr.MetaKeyOIFNAME, reg1), inSet(SetIsolation, false)}, drop)},
+	}
+}
+
+// internalRules returns the rules for packets from or to an internal bridge.
+func internalRules() []staticRule {
+	return []staticRule{
+		{"", rule(betweenIn(SetInside), verdict(expr.VerdictReturn))},
+		{"", verdict(expr.VerdictDrop)},
+	}
+}
+
+// betweenIn matches a packet whose two interfaces are in a set.
+func betweenIn(set string) match {
+	return match{loadMeta(expr.MetaKeyIIFNAME, reg1), loadMeta(expr.MetaKeyOIFNAME, unix.NFT_REG_2), inSet(set, false)}
 }
 
 // bridgeChains returns the chains of `bridge patchbay`.
