@@ -70,6 +70,7 @@ type Agent struct {
 	// Fields of tend.
 	installed bool
 	trimmed   bool
+	looked    bool   // for files that hide the network's
 	saved     []byte // content of the cache's file
 	meshed    meshed
 
@@ -219,8 +220,9 @@ func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
 	p.Network.MTU = mesh.ContainerMTU(uplink, a.opts.Transport, p.Self.Underlay)
 	err = a.configure(p.Network)
 	a.trouble.set(networkFailed, err)
-	if all {
-		a.trouble.set(networkHidden, a.hidden())
+	if err == nil && (all || !a.looked) {
+		a.looked = true
+		a.trouble.set(networkHidden, a.uncover())
 	}
 	return err
 }

@@ -9,9 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/node/plan"
@@ -84,22 +82,4 @@ func (a *Agent) configure(n plan.Network) error {
 		a.opts.Log("network %s: %s written", plan.NetworkName, path)
 	}
 	return err
-}
-
-// hidden reports a network's file that a runtime takes instead of ours: the first by name.
-func (a *Agent) hidden() error {
-	entries, err := os.ReadDir(a.opts.ConfDir)
-	if err != nil {
-		return nil // configure has reported it
-	}
-	for _, e := range entries {
-		path := filepath.Join(a.opts.ConfDir, e.Name())
-		if e.Name() >= plan.NetworkFile || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(path)) {
-			continue
-		}
-		if data, err := durable.ReadConf(path); err == nil && !plan.IsOurs(data) {
-			return fmt.Errorf("container runtimes take %s before %s: move it away, then new pods get our network", path, plan.NetworkFile)
-		}
-	}
-	return nil
 }

@@ -1,0 +1,55 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/node/plan"
+)
+
+// uncover looks at the files that a runtime takes instead of the network's: those before it by
+// name. It removes what containerd filled from our template, and reports all others.
+func (a *Agent) uncover() error {
+	entries, err := os.ReadDir(a.opts.ConfDir)
+	if err != nil {
+		return fmt.Errorf("look for networks that hide ours: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		hides := e.Name() < plan.NetworkFile && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name()))
+		if hides && !e.IsDir() {
+			errs = append(errs, a.uncoverFrom(filepath.Join(a.opts.ConfDir, e.Name()), e.Type().IsRegular()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// uncoverFrom removes one file if it is proven to be our template, filled by containerd. Its
+// pods keep their DEL: our file has the same network, with the same addresses. What may have
+// been changed by hand stays.
+func (a *Agent) uncoverFrom(path string, regular bool) error {
+	data, err := durable.ReadConf(path)
+	switch {
+	case err == nil && plan.IsFilled(data) && regular:
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%w: container runtimes take it before %s", err, plan.NetworkFile)
+		}
+		a.opts.Log("network %s: %s removed, which containerd made from our template: %s takes its place", plan.NetworkName, path, plan.NetworkFile)
+		return nil
+	case err == nil && plan.IsOurs(data):
+		return fmt.Errorf("container runtimes take %s before %s; it is the same network, changed by hand or by another release: "+
+			"remove it, the pods that it has made stay and end as ever", path, plan.NetworkFile)
+	case err == nil:
+		return fmt.Errorf("container runtimes take %s before %s: move it away, then new pods get our network", path, plan.NetworkFile)
+	case errors.Is(err, os.ErrNotExist):
+		return nil // it has just gone, or the link leads nowhere
+	}
+	return fmt.Errorf("container runtimes take a file before %s that cannot be read, and containerd then has no network: move it away: %w", plan.NetworkFile, err)
+}
