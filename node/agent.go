@@ -35,6 +35,10 @@ type Options struct {
 	Paths   paths.Paths // State holds the agent's directory
 	ConfDir string      // directory of CNI configurations, such as /etc/cni/net.d
 
+	// MasqueradeConfig is the operator's file of destinations to which pods keep their address;
+	// empty: there is none.
+	MasqueradeConfig string
+
 	// Install puts the plugins into the runtime's directory; nil: something else does.
 	Install func(context.Context) error
 
@@ -63,6 +67,7 @@ type Agent struct {
 	trouble trouble
 	events  events
 	metrics *metrics
+	exempt  exemptions
 
 	nodes  chan struct{} // the Nodes changed
 	kernel chan struct{} // the kernel's state changed
@@ -99,6 +104,11 @@ func New(opts Options) (*Agent, error) {
 	a.metrics = newMetrics(a)
 	a.api = connection{config: opts.Config, observe: a.observe}
 	a.trouble.set(cacheFailed, a.load())
+	a.exempt = exemptions{
+		file: opts.MasqueradeConfig, copy: filepath.Join(StateDir(opts.Paths), exemptFile), every: exemptEvery,
+		changed: func() { resident.Signal(a.nodes) }, report: func(err error) { a.trouble.set(masqueradeConfig, err) }, log: opts.Log,
+	}
+	a.exempt.load()
 	return a, nil
 }
 
@@ -114,6 +124,7 @@ func (a *Agent) Run(ctx context.Context) {
 	go a.mirror.follow(ctx, a.api.get, a.asked) // the library ends it some seconds later
 	wg.Go(func() { a.tend(ctx) })
 	wg.Go(func() { a.events.tend(ctx, a) })
+	wg.Go(func() { a.exempt.follow(ctx) })
 	wg.Go(func() {
 		resident.Keep(ctx, func(err error) { a.trouble.set(kernelUnwatched, err) }, func() error {
 			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })
@@ -165,7 +176,9 @@ func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
 	if len(nodes) > 0 && !synced.IsZero() {
 		a.trouble.set(cacheFailed, a.save(nodes)) // before the routes: a start without the API server uses those of the file
 	}
-	p := plan.Make(a.opts.Settings, nodes)
+	settings := a.opts.Settings
+	settings.Exempt = a.exempt.now()
+	p := plan.Make(settings, nodes)
 	if gone && len(nodes) > 0 && p.Ready {
 		p.Problems = append(p.Problems, a.forgotten())
 	}

@@ -129,6 +129,7 @@ func (l *lab) start(change ...func(*Options)) {
 		l.Fatal(err)
 	}
 	a.mirror.now = func() time.Time { return time.Now().Add(time.Duration(l.later.Load())) }
+	a.exempt.every = time.Millisecond
 	l.Agent = a
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -15,16 +15,17 @@ import (
 
 // The reasons of problems that no plan finds.
 const (
-	cacheFailed     plan.Reason = "CacheFailed"
-	kernelUnwatched plan.Reason = "KernelNotWatched"
-	pathsUnprobed   plan.Reason = "PathsNotProbed"
-	offloadOff      plan.Reason = "ChecksumOffloadOff"
-	installFailed   plan.Reason = "InstallFailed"
-	meshFailed      plan.Reason = "MeshFailed"
-	networkFailed   plan.Reason = "NetworkFileFailed"
-	networkHidden   plan.Reason = "NetworkFileHidden"
-	apiFailed       plan.Reason = "APIServerFailed"
-	clockOff        plan.Reason = "ClockOff"
+	cacheFailed      plan.Reason = "CacheFailed"
+	kernelUnwatched  plan.Reason = "KernelNotWatched"
+	pathsUnprobed    plan.Reason = "PathsNotProbed"
+	offloadOff       plan.Reason = "ChecksumOffloadOff"
+	installFailed    plan.Reason = "InstallFailed"
+	meshFailed       plan.Reason = "MeshFailed"
+	networkFailed    plan.Reason = "NetworkFileFailed"
+	networkHidden    plan.Reason = "NetworkFileHidden"
+	masqueradeConfig plan.Reason = "MasqueradeConfigFailed"
+	apiFailed        plan.Reason = "APIServerFailed"
+	clockOff         plan.Reason = "ClockOff"
 )
 
 // trouble is what is wrong now: logged when it appears, changes or ends, and the source of

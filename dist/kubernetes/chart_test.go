@@ -108,7 +108,8 @@ func TestValues(t *testing.T) {
 	c := ds.Spec.Template.Spec.Containers[0]
 	wantArgs := []string{
 		"node", "--cluster-cidr=10.1.0.0/16", "--cluster-cidr=fd00:1::/56", "--transport=vxlan", "--port=8472",
-		"--cni-bin-dir=/host/usr/lib/cni", "--cni-conf-dir=/host/etc/cni/other", "--listen=0.0.0.0:9999",
+		"--cni-bin-dir=/host/usr/lib/cni", "--cni-conf-dir=/host/etc/cni/other",
+		"--masquerade-config=/etc/patchbay/masquerade/config", "--listen=0.0.0.0:9999",
 	}
 	if !slices.Equal(c.Args, wantArgs) {
 		t.Errorf("arguments are %q, want %q", c.Args, wantArgs)

@@ -1,0 +1,170 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/node/plan"
+)
+
+// exemptions are the operator's destinations to which pods keep their address. The file is a key of
+// a ConfigMap, which the kubelet replaces at any time. A copy of the last good one serves while
+// the file is wrong, and after a reboot without it.
+type exemptions struct {
+	file    string // "": there is none
+	copy    string
+	every   time.Duration
+	changed func()
+	report  func(error)
+	log     func(format string, args ...any)
+
+	mu   sync.Mutex
+	list []netip.Prefix
+	last []byte // what was read last, good or not
+	good []byte // what is in use
+}
+
+// exemptFile is the name of the copy in the agent's directory.
+const exemptFile = "masquerade.yaml"
+
+// exemptEvery is the time between two looks. The kubelet takes up to a minute to change the file.
+const exemptEvery = 5 * time.Second
+
+// maxExempt limits the list. Each entry is a range in the kernel for each podCIDR of the node.
+const maxExempt = 256
+
+// now is the current list.
+func (x *exemptions) now() []netip.Prefix {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.list
+}
+
+// load reads the file, or the copy if the file is wrong.
+func (x *exemptions) load() {
+	if x.file == "" {
+		x.report(durable.Remove(x.copy)) // of an agent that had a file
+		return
+	}
+	if data, err := durable.Read(x.copy); err == nil {
+		if list, err := parseExempt(data); err == nil {
+			x.list, x.good = list, data
+		}
+	}
+	x.look()
+}
+
+// follow reads the file again and again until ctx ends.
+func (x *exemptions) follow(ctx context.Context) {
+	if x.file == "" {
+		return
+	}
+	tick := time.NewTicker(x.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			x.look()
+		}
+	}
+}
+
+// look takes the file if it has changed and is right.
+func (x *exemptions) look() {
+	data, err := x.read()
+	if err == nil && x.last != nil && bytes.Equal(data, x.last) {
+		return
+	}
+	var list []netip.Prefix
+	if x.last = data; err == nil {
+		list, err = parseExempt(data)
+	}
+	if err != nil {
+		x.report(fmt.Errorf("%s: %w: pods keep their address towards %v as before; correct the ConfigMap", x.file, err, x.now()))
+		return
+	}
+	x.report(x.take(list, data))
+}
+
+// read returns the file, empty if there is none: the ConfigMap is optional. Without the directory
+// nothing is known: it is not mounted.
+func (x *exemptions) read() ([]byte, error) {
+	data, err := durable.ReadConf(x.file)
+	switch {
+	case err == nil:
+		return append([]byte{}, data...), nil // not nil, which is a file that could not be read
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	if _, there := os.Stat(filepath.Dir(x.file)); there != nil {
+		return nil, there
+	}
+	return []byte{}, nil
+}
+
+// take puts a list to use, and notes it for the next start.
+func (x *exemptions) take(list []netip.Prefix, data []byte) error {
+	x.mu.Lock()
+	differs := !slices.Equal(x.list, list)
+	x.list = list
+	x.mu.Unlock()
+	if differs {
+		x.log("masquerade: pods keep their address towards %v", list)
+		x.changed()
+	}
+	if bytes.Equal(x.good, data) {
+		return nil
+	}
+	if err := durable.WriteDurable(x.copy, data, 0o600); err != nil {
+		x.last = nil // try again
+		return fmt.Errorf("note it for the next start: %w", err)
+	}
+	x.good = data
+	return nil
+}
+
+// exemptConfig is the file: YAML or JSON in the format of ip-masq-agent.
+type exemptConfig struct {
+	NonMasqueradeCIDRs []string `json:"nonMasqueradeCIDRs"`
+	MasqLinkLocal      *bool    `json:"masqLinkLocal"`
+	MasqLinkLocalIPv6  *bool    `json:"masqLinkLocalIPv6"`
+
+	// These are ip-masq-agent's own: how often it reads the file, and its limit of entries.
+	ResyncInterval string `json:"resyncInterval"`
+	CIDRLimit      int    `json:"cidrLimit"`
+}
+
+func parseExempt(data []byte) ([]netip.Prefix, error) {
+	var c exemptConfig
+	if err := yaml.UnmarshalStrict(data, &c); err != nil {
+		return nil, err
+	}
+	if n := len(c.NonMasqueradeCIDRs); n > maxExempt {
+		return nil, fmt.Errorf("nonMasqueradeCIDRs has %d entries, %d at most", n, maxExempt)
+	}
+	list, err := plan.Prefixes("nonMasqueradeCIDRs", c.NonMasqueradeCIDRs)
+	if c.MasqLinkLocal != nil && !*c.MasqLinkLocal {
+		list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254}), 16))
+	}
+	if c.MasqLinkLocalIPv6 != nil && !*c.MasqLinkLocalIPv6 {
+		list = append(list, netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10))
+	}
+	return list, err
+}
