@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnm implements the protocol between Docker and drivers outside of dockerd, for
-// network drivers and IPAM drivers (libnetwork's "remote" drivers, legacy v1 plugins). It has
-// the messages, a server for drivers, a client for programs that use a driver, and a search for
-// drivers by name.
+// Package cnm implements the protocol between dockerd and drivers that run outside dockerd
+// (libnetwork's "remote" drivers, legacy v1 plugins). There are network drivers and IPAM drivers.
+// The package has the messages, a server for drivers, a client for programs that call a driver,
+// and a search for drivers by name.
 //
 //	type driver struct{ … }                                  // a NetworkDriver
 //	cnm.Serve(ctx, listener, &cnm.Handler{Network: driver{}})
@@ -13,10 +13,11 @@
 //	c, err := cnm.NewClient(at, cnm.ClientOptions{})
 //	answer, err := c.Join(ctx, &cnm.JoinRequest{…})          // *Client is a NetworkDriver too
 //
-// The facts come from moby 20.10 to 29 (daemon/libnetwork/drivers/remote/api,
-// daemon/libnetwork/ipams/remote/api, pkg/plugins). The same structs serve all these versions.
-// An address in a message has a prefix length unless its field says otherwise. An unknown
-// address is the empty string in a message, and the zero value in Go.
+// What this package knows of the protocol comes from moby 20.10 to 29
+// (daemon/libnetwork/drivers/remote/api, daemon/libnetwork/ipams/remote/api, pkg/plugins). The
+// same structs serve all these versions. An address in a message has a prefix length unless its
+// field says otherwise. An unknown address is the empty string in a message, and the zero value
+// in Go.
 package cnm
 
 import (
@@ -36,9 +37,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call calls a method, such as "NetworkDriver.Join". in is the request; nil sends an empty
-// body. out points to the answer; nil ignores it. The error wraps ErrUnreachable, ErrTimeout,
-// ErrLost or ErrBadAnswer, or is a *DriverError. The call also ends when ctx ends.
+// Call calls a method, such as "NetworkDriver.Join". It sends in as the request, or an empty body
+// if in is nil. It decodes the answer into out, or ignores the answer if out is nil. The error
+// wraps ErrUnreachable, ErrTimeout, ErrLost or ErrBadAnswer, or is a *DriverError. The call ends
+// early when ctx ends.
 func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	var body []byte
 	if in != nil {
@@ -57,7 +59,7 @@ func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	return nil
 }
 
-// reach tries to send the request until a driver listens or the patience is over.
+// reach tries to send the request until a driver listens or the client's patience is over.
 func (c *Client) reach(ctx context.Context, method string, body []byte) (*answer, error) {
 	end := time.Now().Add(c.opts.Patience)
 	for pause := firstPause; ; pause *= 2 {
@@ -125,8 +127,8 @@ func broken(ctx, limit context.Context, err error) error {
 // maxText is how many characters of a driver's error are kept.
 const maxText = 2000
 
-// decode reads the error, which may have one of two names, and then the answer. An empty body
-// counts as an answer without values.
+// decode reads the error, and then the answer. Drivers use two names for the field of the error.
+// An empty body counts as an answer without values.
 func (a *answer) decode(method string, out any) error {
 	data := bytes.TrimSpace(a.body)
 	var e errorBody
@@ -163,27 +165,28 @@ func query[Out any](ctx context.Context, c *Client, method string, in any) (*Out
 	return out, nil
 }
 
-// Activate asks which interfaces the plugin implements. Managed plugins do not have this
-// method, and the error is ErrNotImplemented.
+// Activate asks which interfaces the plugin implements. Docker's managed plugins do not have this
+// method; for them the error is ErrNotImplemented.
 func (c *Client) Activate(ctx context.Context) (*Manifest, error) {
 	return query[Manifest](ctx, c, "Plugin.Activate", nil)
 }
 
-// Gone reports whether an error means that the driver did not answer. The driver may or may not
-// have carried out the call.
+// Gone reports whether an error means that the driver did not answer. Nobody knows then whether
+// the driver carried out the call.
 func Gone(err error) bool {
 	var answered *DriverError
 	return err != nil && !errors.As(err, &answered) && !errors.Is(err, ErrBadAnswer)
 }
 
-// The ways in which a call can fail without an error in the driver's answer (DriverError).
+// These errors mean that a call failed without an answer that holds an error. A driver's own
+// error is a DriverError.
 var (
 	// ErrUnreachable means that no program listens at the driver's address.
 	ErrUnreachable = errors.New("driver cannot be reached")
 	// ErrLost means that the driver closed the connection instead of answering, for example
 	// because the call made it crash. The driver may have carried out the call.
 	ErrLost = errors.New("driver ended the connection without an answer")
-	// ErrNotImplemented means that the driver does not know a method (404).
+	// ErrNotImplemented means that the driver does not have the method that was called (404).
 	ErrNotImplemented = errors.New("driver does not implement it")
 	// ErrBadAnswer means that the answer violates the protocol.
 	ErrBadAnswer = errors.New("bad answer of the driver")
@@ -208,14 +211,14 @@ func (e *DriverError) Error() string {
 	return fmt.Sprintf("%s: HTTP status %d: %s", e.Method, e.Status, e.Text)
 }
 
-// Is reports that a 404 is ErrNotImplemented.
+// Is reports whether target is ErrNotImplemented and the driver answered 404.
 func (e *DriverError) Is(target error) bool {
 	return target == ErrNotImplemented && e.Status == http.StatusNotFound
 }
 
 // IsMissing reports whether a driver answered that it does not know a network, an endpoint or a
-// pool. The protocol has no error codes, and each driver uses other words. So the result may be
-// wrong, and then must cost no more than one call.
+// pool. The protocol has no error codes, and each driver uses its own words. So IsMissing may be
+// wrong. A caller must lose no more than one call by a wrong answer.
 func IsMissing(err error) bool {
 	return says(err, "not found", "unknown", "no such", "not exist", "n't exist", "not known", "no network", "invalid network", "invalid pool", "missing network") ||
 		errors.Is(err, ErrNotImplemented)

@@ -19,21 +19,20 @@ import (
 
 // DriverAddr says where a driver listens.
 type DriverAddr struct {
-	Name string `json:"name,omitempty"` // for messages
+	Name string `json:"name,omitempty"` // used in messages
 	// URL is unix:///path, tcp://host:port, http://host:port or https://host:port.
 	URL string `json:"url"`
 	TLS *TLS   `json:"tls,omitempty"` // nil: none, unless URL says https
 }
 
-// TLS holds the keys of a .json file's TLSConfig. All files are PEM.
+// TLS holds the TLSConfig of a .json file. All files are PEM.
 type TLS struct {
 	// InsecureSkipVerify accepts any certificate of the driver.
 	// Reference: none, ours only.
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 
-	// CAFile is the file of the authorities that may sign the driver's certificate.
-	// Default: the system's list.
-	// Reference: none, ours only.
+	// CAFile is the file of the authorities that may sign the driver's certificate. Default: the
+	// system's list of authorities. Reference: none, ours only.
 	CAFile string `json:"caFile,omitempty"`
 
 	// CertFile is our certificate.
@@ -52,10 +51,11 @@ func (e DriverAddr) String() string { return cmp.Or(e.Name, e.URL) }
 type ClientOptions struct {
 	// Timeout limits one call, without the time to connect. Default 30 s.
 	Timeout time.Duration
-	// Patience is how long the client waits for a driver that does not listen, for example
-	// during a restart, before a call fails. Default 2 s. Docker waits 15 s.
+	// Patience is how long a call waits for a driver that does not listen, for example because it
+	// restarts. Default 2 s. Docker waits 15 s.
 	Patience time.Duration
-	// Depth is how many drivers have called each other before the caller (EnvDepth).
+	// Depth is how many drivers have already called each other in a chain that ends at this client
+	// (EnvDepth).
 	Depth int
 }
 
@@ -74,8 +74,8 @@ type Client struct {
 	opts ClientOptions
 }
 
-// NewClient returns a client, but does not connect. It fails if the endpoint is invalid or its
-// files cannot be read.
+// NewClient returns a client, but does not connect. It fails if the address is invalid or if it
+// cannot read the TLS files.
 func NewClient(at DriverAddr, opts ClientOptions) (*Client, error) {
 	opts.Timeout = cmp.Or(max(opts.Timeout, 0), defaultTimeout)
 	opts.Patience = cmp.Or(max(opts.Patience, 0), defaultPatience)
@@ -84,7 +84,7 @@ func NewClient(at DriverAddr, opts ClientOptions) (*Client, error) {
 		return nil, fmt.Errorf("driver %s: %w", at, err)
 	}
 	c := &Client{at: at, opts: opts}
-	// Connections are not kept, because the driver may have been restarted since.
+	// Connections are not kept open, because the driver may restart between two calls.
 	transport := &http.Transport{DisableCompression: true, DisableKeepAlives: true}
 	if c.base, err = target(u, at.TLS != nil, transport); err != nil {
 		return nil, fmt.Errorf("driver %s: %w", at, err)
@@ -155,7 +155,7 @@ func (c *Client) Endpoint() DriverAddr { return c.at }
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // unreachable reports whether a call cannot have reached a driver, because no program listens.
-// It returns false for an error after the connection was made, because the driver may then have
+// For an error after the connection was made, unreachable returns false: the driver may have
 // carried out the call.
 func unreachable(err error) bool {
 	var op *net.OpError

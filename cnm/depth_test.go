@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// Creating is refused for too many drivers; removing is not, and an invalid depth counts
-// as 0, as for Docker.
+// TestDepth checks that a call that creates something is refused for too many drivers, and that a
+// call that removes something is not. An invalid depth counts as 0, which is the depth of
+// Docker's calls.
 func TestDepth(t *testing.T) {
 	h := &Handler{Network: &scripted{answer: "{}"}}
 	for _, c := range []struct {

@@ -21,14 +21,14 @@ import (
 // SocketDir is the directory in which drivers make their sockets.
 const SocketDir = "/run/docker/plugins"
 
-// Dirs lists the directories in which drivers are searched.
+// Dirs lists the directories in which Find looks for drivers.
 type Dirs struct {
 	Sockets []string // NAME.sock or NAME/NAME.sock
 	Specs   []string // NAME.spec or NAME.json, or the same below NAME/
 }
 
-// DefaultDirs returns the directories that Docker uses. If the user is not root, those of
-// rootless Docker come first.
+// DefaultDirs returns the directories that Docker uses. If the user is not root, the directories
+// of rootless Docker come first.
 func DefaultDirs() Dirs {
 	d := Dirs{Sockets: []string{SocketDir}, Specs: []string{"/etc/docker/plugins", "/usr/lib/docker/plugins"}}
 	if os.Geteuid() == 0 {
@@ -40,9 +40,9 @@ func DefaultDirs() Dirs {
 	return d
 }
 
-// Find searches for a driver by its name. Sockets come before files, .spec before .json, and
-// earlier directories before later ones. The error wraps ErrNoDriver if there is no such
-// driver.
+// Find searches for a driver by its name. A socket wins over a file, a .spec file over a .json
+// file, and an earlier directory over a later one. If there is no such driver, the error wraps
+// ErrNoDriver.
 func (d Dirs) Find(name string) (DriverAddr, error) {
 	if !validName(name) {
 		return DriverAddr{}, fmt.Errorf("driver %.80q: a name is of letters, digits, '_', '.', '-', ':' and '/'", name)
@@ -87,8 +87,8 @@ func candidates(dir, name, ext string) []string {
 	return []string{filepath.Join(dir, name+ext), filepath.Join(dir, name, filepath.Base(name)+ext)}
 }
 
-// readSpec reads a file with the address of a driver. A .spec file has only the URL, and a
-// .json file an object with Addr and TLSConfig.
+// readSpec reads a file with the address of a driver. A .spec file holds only the URL. A .json
+// file holds an object with Addr and TLSConfig.
 func readSpec(name, path string) (DriverAddr, error) {
 	data, err := readSmall(path)
 	if err != nil {
@@ -104,7 +104,7 @@ func readSpec(name, path string) (DriverAddr, error) {
 func parseSpec(name, ext string, data []byte) (DriverAddr, error) {
 	at := DriverAddr{Name: name, URL: strings.TrimSpace(string(data))}
 	if ext == ".json" {
-		// encoding/json ignores case in keys, so the tags of TLS match Docker's keys.
+		// encoding/json ignores the case of keys, so the lower-case tags of TLS match Docker's keys.
 		var file struct {
 			Addr      string
 			TLSConfig *TLS
@@ -120,11 +120,11 @@ func parseSpec(name, ext string, data []byte) (DriverAddr, error) {
 	return at, nil
 }
 
-// maxSpec is larger than any such file, in bytes.
+// maxSpec is a limit in bytes that no real file reaches.
 const maxSpec = 64 << 10
 
 func readSmall(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // O_NONBLOCK: if the file is a pipe, it does not wait
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // O_NONBLOCK, because opening a pipe would wait for a writer
 	if err != nil {
 		return nil, err
 	}

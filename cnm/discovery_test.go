@@ -39,8 +39,8 @@ func put(t *testing.T, dir, name, text string) string {
 	return path
 }
 
-// TestFind: sockets win, then .spec, then .json; in the directory or in a directory of
-// the driver's name.
+// TestFind checks the order of the search: sockets, then .spec files, then .json files. Each may
+// lie in the directory itself or in a subdirectory with the driver's name.
 func TestFind(t *testing.T) {
 	sockets, etc, lib := t.TempDir(), t.TempDir(), t.TempDir()
 	d := Dirs{Sockets: []string{sockets}, Specs: []string{etc, lib}}
@@ -81,7 +81,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// An irregular or too long file is refused with a reason; a pipe is not waited for.
+// Find refuses an irregular file and a file that is too long, and says why. It does not wait for
+// a pipe.
 func TestIrregularFiles(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(unix.Mkfifo(filepath.Join(dir, "pipe.spec"), 0o600), os.Mkdir(filepath.Join(dir, "dir.json"), 0o700)); err != nil {
@@ -116,7 +117,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// pair makes a certificate, self-signed or signed by signer.
+// pair makes a certificate. signer signs it; without a signer it is self-signed.
 func pair(t *testing.T, name string, signer *tls.Certificate) *tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -154,7 +155,7 @@ func files(t *testing.T, dir, name string, c *tls.Certificate) (cert, key string
 	return cert, put(t, dir, name+".key", string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})))
 }
 
-// TestTLS: a driver found by its .json file; both sides check the other's certificate.
+// TestTLS finds a driver by its .json file. Client and driver check each other's certificate.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	ca := pair(t, "ca", nil)
@@ -176,7 +177,7 @@ func TestTLS(t *testing.T) {
 		{fmt.Sprintf(`{"CAFile":%q,"CertFile":%q,"KeyFile":%q}`, caFile, certFile, keyFile), true},
 		{fmt.Sprintf(`{"InsecureSkipVerify":true,"CertFile":%q,"KeyFile":%q}`, certFile, keyFile), true},
 		{fmt.Sprintf(`{"CAFile":%q}`, caFile), false},
-		{fmt.Sprintf(`{"CertFile":%q,"KeyFile":%q}`, certFile, keyFile), false}, // no authority for the driver's certificate
+		{fmt.Sprintf(`{"CertFile":%q,"KeyFile":%q}`, certFile, keyFile), false}, // no CAFile to check the driver's certificate with
 	} {
 		put(t, dir, "secure.json", fmt.Sprintf(`{"Addr":"tcp://%s","TLSConfig":%s}`, addr, c.tls))
 		at, err := Dirs{Specs: []string{dir}}.Find("secure")

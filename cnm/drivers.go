@@ -5,7 +5,7 @@ package cnm
 
 import "context"
 
-// Client implements all interfaces of a driver.
+// Client implements all interfaces that a driver can have.
 var (
 	_ NetworkDriver  = (*Client)(nil)
 	_ Connectivity   = (*Client)(nil)
@@ -70,13 +70,14 @@ func (c *Client) Leave(ctx context.Context, in *EndpointRequest) error {
 	return c.Call(ctx, "NetworkDriver.Leave", in, nil)
 }
 
-// ProgramExternalConnectivity calls the method of that name. ErrNotImplemented is not a
-// failure.
+// ProgramExternalConnectivity calls NetworkDriver.ProgramExternalConnectivity. If the driver does
+// not implement the method, that is not an error.
 func (c *Client) ProgramExternalConnectivity(ctx context.Context, in *ConnectivityRequest) error {
 	return c.Call(ctx, "NetworkDriver.ProgramExternalConnectivity", in, nil)
 }
 
-// RevokeExternalConnectivity calls the method of that name. ErrNotImplemented is not a failure.
+// RevokeExternalConnectivity calls NetworkDriver.RevokeExternalConnectivity. If the driver does
+// not implement the method, that is not an error.
 func (c *Client) RevokeExternalConnectivity(ctx context.Context, in *EndpointRequest) error {
 	return c.Call(ctx, "NetworkDriver.RevokeExternalConnectivity", in, nil)
 }
@@ -91,8 +92,8 @@ func (c *Client) DiscoverDelete(ctx context.Context, in *DiscoveryRequest) error
 	return c.Call(ctx, "NetworkDriver.DiscoverDelete", in, nil)
 }
 
-// IPAMCapabilities calls IpamDriver.GetCapabilities. A driver that answers ErrNotImplemented
-// has no capabilities.
+// IPAMCapabilities calls IpamDriver.GetCapabilities. A driver without this method has no
+// capabilities.
 func (c *Client) IPAMCapabilities(ctx context.Context) (*IPAMCapabilities, error) {
 	return query[IPAMCapabilities](ctx, c, "IpamDriver.GetCapabilities", nil)
 }

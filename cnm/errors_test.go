@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestWords: error texts of real drivers, and their meaning.
+// TestWords pins what error texts of real drivers mean.
 func TestWords(t *testing.T) {
 	for text, want := range map[string]string{
 		"network 48fe7c14 not found":                             "missing",

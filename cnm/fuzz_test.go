@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// FuzzHandler: for any request the answer is JSON or a status, and nothing panics.
+// FuzzHandler sends any request. The answer is JSON or an HTTP status, and nothing panics.
 func FuzzHandler(f *testing.F) {
 	for _, list := range recordings(f) {
 		for _, e := range list {
@@ -31,8 +31,8 @@ func FuzzHandler(f *testing.F) {
 	})
 }
 
-// FuzzAnswer: for any answer of a driver to any call, the client returns the right kind
-// of error, and only valid addresses.
+// FuzzAnswer gives any answer of a driver to any call. The client returns the right kind of
+// error, and only valid addresses.
 func FuzzAnswer(f *testing.F) {
 	for _, list := range recordings(f) {
 		for _, e := range list {
@@ -60,7 +60,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzSpec: for any content of a .spec or .json file, there is a client or an error with
+// FuzzSpec reads any content of a .spec or .json file. The result is a client, or an error with
 // the reason.
 func FuzzSpec(f *testing.F) {
 	for _, text := range []string{
@@ -77,7 +77,7 @@ func FuzzSpec(f *testing.F) {
 				continue
 			}
 			if at.TLS != nil {
-				at.TLS.CAFile, at.TLS.CertFile, at.TLS.KeyFile = "", "", "" // no file of this machine
+				at.TLS.CAFile, at.TLS.CertFile, at.TLS.KeyFile = "", "", "" // so that the client opens no file of this machine
 			}
 			if c, err := NewClient(at, ClientOptions{}); err == nil && !strings.HasPrefix(c.base, "http://") && !strings.HasPrefix(c.base, "https://") {
 				t.Errorf("%q: %q", text, c.base)

@@ -10,13 +10,13 @@ import (
 	"net/netip"
 )
 
-// The scopes of a driver (Capabilities.Scope).
+// These are the scopes of a driver (Capabilities.Scope).
 const (
 	ScopeLocal  = "local"  // each network exists on one host only
 	ScopeGlobal = "global" // each network exists on all hosts of a cluster
 )
 
-// The keys of options.
+// These are the keys of Options.
 const (
 	OptionGeneric      = "com.docker.network.generic"               // the user's -o: strings
 	OptionEnableIPv4   = "com.docker.network.enable_ipv4"           // bool, since 28
@@ -25,9 +25,9 @@ const (
 	OptionPortMap      = "com.docker.network.portmap"               // []PortBinding
 	OptionExposedPorts = "com.docker.network.endpoint.exposedports" // []ExposedPort
 	OptionMAC          = "com.docker.network.endpoint.macaddress"   // six bytes, base64
-	OptionEndpointName = "com.docker.network.endpoint.name"         // IPAM, since 29
-	OptionGateway      = "com.docker.network.gateway"               // IPAM: CIDR in RequestPool's Data
-	OptionAddressType  = "RequestAddressType"                       // IPAM: OptionGateway, or absent
+	OptionEndpointName = "com.docker.network.endpoint.name"         // for IPAM drivers, since 29
+	OptionGateway      = "com.docker.network.gateway"               // for IPAM drivers: a CIDR in RequestPool's Data
+	OptionAddressType  = "RequestAddressType"                       // for IPAM drivers: OptionGateway, or absent
 	OptionIfName       = "com.docker.network.endpoint.ifname"       // driver-opt, since 28
 )
 
@@ -44,7 +44,7 @@ func (o Options) Set(key string, value any) error {
 	return nil
 }
 
-// Get decodes a value into v. ok is false if the key is missing.
+// Get decodes the value of key into v. If the key is missing, ok is false.
 func (o Options) Get(key string, v any) (ok bool, err error) {
 	data, ok := o[key]
 	if !ok || string(data) == "null" {
@@ -64,7 +64,7 @@ func (o Options) Strings() (map[string]string, error) {
 	return m, err
 }
 
-// Flag decodes a boolean. It returns byDefault if the key is missing.
+// Flag decodes a boolean. If the key is missing, Flag returns byDefault.
 func (o Options) Flag(key string, byDefault bool) (bool, error) {
 	v := byDefault
 	_, err := o.Get(key, &v)
@@ -78,8 +78,8 @@ type ExposedPort struct {
 	Proto uint8
 }
 
-// PortBinding is a published port (`-p`). The driver chooses the host's port if HostPort is 0
-// or a range up to HostPortEnd.
+// PortBinding is a published port (`-p`). If HostPort is 0, the driver chooses the host's port.
+// If HostPortEnd is higher than HostPort, the driver chooses a port from this range.
 type PortBinding struct {
 	Proto       uint8
 	IP          string // the container's address; Docker leaves it empty
@@ -99,18 +99,18 @@ type Capabilities struct {
 	GwAllocChecker    bool   `json:",omitempty"` // since 28
 }
 
-// GwAllocCheckRequest asks whether a network needs gateways. Docker sends it before any IPAM
-// request, and only to a driver whose capabilities include GwAllocChecker.
+// GwAllocCheckRequest asks whether a network needs gateways. Docker sends this request before any
+// IPAM request. Only a driver with the capability GwAllocChecker gets it.
 type GwAllocCheckRequest struct{ Options Options }
 
-// GwAllocCheckResponse says for which families no gateway must be reserved.
+// GwAllocCheckResponse says for which families Docker must not reserve a gateway.
 type GwAllocCheckResponse struct{ SkipIPv4, SkipIPv6 bool }
 
 // IPAMData describes one pool of a network.
 type IPAMData struct {
 	AddressSpace string
 	Pool         netip.Prefix            `json:",omitzero"`
-	Gateway      netip.Prefix            `json:",omitzero"` // with its host bits
+	Gateway      netip.Prefix            `json:",omitzero"` // the gateway's address keeps its host bits
 	AuxAddresses map[string]netip.Prefix `json:",omitzero"`
 }
 
@@ -125,8 +125,8 @@ type CreateNetworkRequest struct {
 // NetworkRequest names a network (DeleteNetwork, FreeNetwork).
 type NetworkRequest struct{ NetworkID string }
 
-// AllocateNetworkRequest asks a global driver for the options that all hosts of the network
-// must share. A manager of a swarm sends it.
+// AllocateNetworkRequest asks a driver of scope global for the options that all hosts of the
+// network must share. A manager of a swarm sends this request.
 type AllocateNetworkRequest struct {
 	NetworkID string
 	Options   map[string]string
@@ -134,14 +134,14 @@ type AllocateNetworkRequest struct {
 	IPv6Data  []IPAMData
 }
 
-// AllocateNetworkResponse has the options that replace the user's options in every
-// CreateNetwork.
+// AllocateNetworkResponse holds options. In every CreateNetwork they replace the options that the
+// user gave.
 type AllocateNetworkResponse struct{ Options map[string]string }
 
 // Interface describes an endpoint's interface. An answer may set only fields that were empty in
 // the request.
 type Interface struct {
-	Address     netip.Prefix // with its host bits
+	Address     netip.Prefix // the address keeps its host bits
 	AddressIPv6 netip.Prefix
 	MacAddress  string
 }
@@ -166,13 +166,14 @@ type EndpointRequest struct {
 	EndpointID string
 }
 
-// EndpointInfo is the answer to EndpointOperInfo. Docker does not show it.
+// EndpointInfo is the answer to EndpointOperInfo. Docker shows it nowhere.
 type EndpointInfo struct {
 	Value map[string]any
 }
 
-// JoinRequest attaches an endpoint to a sandbox. Since Docker 28 there is a namespace at
-// SandboxKey when it is sent. Before, there is none yet during `docker run`.
+// JoinRequest attaches an endpoint to a sandbox. Since Docker 28, SandboxKey is the path of an
+// existing namespace. Before Docker 28, the namespace does not exist yet when `docker run` sends
+// the request.
 type JoinRequest struct {
 	NetworkID  string
 	EndpointID string
@@ -180,18 +181,18 @@ type JoinRequest struct {
 	Options    Options
 }
 
-// InterfaceName says which link of the host must move into the sandbox, and the link's name
-// there: DstPrefix and a number, or DstName.
+// InterfaceName says which link of the host Docker must move into the sandbox, and the link's
+// name there. The name is DstName, or DstPrefix and a number.
 type InterfaceName struct {
 	SrcName   string
 	DstPrefix string
 	DstName   string `json:",omitempty"` // Docker reads it since moby#52866
 }
 
-// Types of a static route.
+// These are the types of a static route.
 const (
-	NextHop   = 0 // via StaticRoute.NextHop
-	Connected = 1 // on the link
+	NextHop   = 0 // through the gateway StaticRoute.NextHop
+	Connected = 1 // without a gateway
 )
 
 // StaticRoute is a route of the sandbox.
@@ -205,13 +206,14 @@ type StaticRoute struct {
 // attached the sandbox itself, or there is no link.
 type JoinResponse struct {
 	InterfaceName         *InterfaceName `json:",omitempty"`
-	Gateway               netip.Addr     // without a prefix length
+	Gateway               netip.Addr     // has no prefix length
 	GatewayIPv6           netip.Addr
 	StaticRoutes          []StaticRoute `json:",omitempty"`
 	DisableGatewayService bool          `json:",omitempty"`
 }
 
-// ConnectivityRequest connects an endpoint to the outside. Its options are those of Join.
+// ConnectivityRequest connects an endpoint to networks outside the host. It has the same options
+// as JoinRequest.
 type ConnectivityRequest struct {
 	NetworkID  string
 	EndpointID string
@@ -235,8 +237,8 @@ type DiscoveryData struct {
 }
 
 // NetworkDriver has the methods that every network driver must implement. Connectivity,
-// GatewayChecker, Allocator and Discoverer are optional. The server answers 404 for a method
-// that is missing, as Docker expects.
+// GatewayChecker, Allocator and Discoverer are optional. If the driver lacks a method, the server
+// answers 404, as Docker expects.
 type NetworkDriver interface {
 	Capabilities(context.Context) (*Capabilities, error)
 	CreateNetwork(context.Context, *CreateNetworkRequest) error
@@ -248,20 +250,20 @@ type NetworkDriver interface {
 	Leave(context.Context, *EndpointRequest) error
 }
 
-// Connectivity publishes ports. After dockerd was restarted with live-restore, it does not call
-// Revoke, so Leave must do the work of Revoke too.
+// Connectivity publishes ports. If dockerd was restarted with live-restore, it does not call
+// RevokeExternalConnectivity later. So Leave must remove the ports too.
 type Connectivity interface {
 	ProgramExternalConnectivity(context.Context, *ConnectivityRequest) error
 	RevokeExternalConnectivity(context.Context, *EndpointRequest) error
 }
 
-// GatewayChecker says which gateways a network does not need. A driver that implements it must
-// announce this in its Capabilities.
+// GatewayChecker says which gateways a network does not need. A driver with these methods must
+// set GwAllocChecker in its Capabilities.
 type GatewayChecker interface {
 	GwAllocCheck(context.Context, *GwAllocCheckRequest) (*GwAllocCheckResponse, error)
 }
 
-// Allocator is for drivers of scope global in a swarm.
+// Allocator serves drivers of scope global in a swarm.
 type Allocator interface {
 	AllocateNetwork(context.Context, *AllocateNetworkRequest) (*AllocateNetworkResponse, error)
 	FreeNetwork(context.Context, *NetworkRequest) error
@@ -276,7 +278,7 @@ type Discoverer interface {
 // IPAMCapabilities is the answer to IpamDriver.GetCapabilities.
 type IPAMCapabilities struct {
 	RequiresMACAddress    bool // every RequestAddress of an endpoint must contain its MAC address
-	RequiresRequestReplay bool // dockerd must repeat all requests when it starts
+	RequiresRequestReplay bool // dockerd must repeat its earlier requests when it starts
 }
 
 // AddressSpaces names the driver's address spaces.
@@ -296,9 +298,9 @@ type RequestPoolRequest struct {
 
 // RequestPoolResponse describes the pool that the driver gave.
 type RequestPoolResponse struct {
-	PoolID string // any text; later calls name the pool by it
+	PoolID string // a text of the driver's choice; later calls name the pool by it
 	Pool   netip.Prefix
-	Data   map[string]string // OptionGateway: CIDR; if it is set, Docker does not request a gateway
+	Data   map[string]string // OptionGateway holds a CIDR; if it is set, Docker does not request a gateway
 }
 
 // ReleasePoolRequest gives a pool back.
@@ -313,7 +315,7 @@ type RequestAddressRequest struct {
 
 // RequestAddressResponse has an address, with the prefix length of the pool.
 type RequestAddressResponse struct {
-	Address netip.Prefix // with its host bits
+	Address netip.Prefix // the address keeps its host bits
 	Data    map[string]string
 }
 
@@ -323,8 +325,8 @@ type ReleaseAddressRequest struct {
 	Address netip.Addr
 }
 
-// IPAMDriver gives out addresses. It does not get to know the network or the endpoint, only the
-// pool id and, if it requires that, the MAC address.
+// IPAMDriver gives out addresses. A call names only the pool, not the network or the endpoint. If
+// the driver requires the MAC address, a call names that too.
 type IPAMDriver interface {
 	IPAMCapabilities(context.Context) (*IPAMCapabilities, error)
 	AddressSpaces(context.Context) (*AddressSpaces, error)

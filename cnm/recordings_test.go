@@ -19,8 +19,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// exchange is one recorded call: what dockerd (or the prototype of a CNI plugin) sent and
-// what the driver answered.
+// exchange is one recorded call: the request of dockerd, or of a prototype of the cnm plugin, and
+// the driver's answer.
 type exchange struct {
 	at     string // file:line
 	method string
@@ -30,8 +30,7 @@ type exchange struct {
 	answer string
 }
 
-// recordings reads the calls in testdata/recordings. The requests were recorded with
-// sorted keys.
+// recordings reads the calls in testdata/recordings. The recorded requests have sorted keys.
 func recordings(t testing.TB) map[string][]exchange {
 	t.Helper()
 	files, err := filepath.Glob("testdata/recordings/*.log")
@@ -50,7 +49,7 @@ func recordings(t testing.TB) map[string][]exchange {
 }
 
 func exchanges(t testing.TB, file, text string) (list []exchange) {
-	waiting := map[string][]int{} // calls without an answer yet, by method
+	waiting := map[string][]int{} // calls that have no answer yet, by method
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
@@ -94,8 +93,8 @@ func hostOf(t testing.TB, header string) string {
 	return h.Host
 }
 
-// TestServerReplaysRecordings sends dockerd's recorded requests to a Handler whose driver
-// gives the recorded answers: no part of either may be lost or changed.
+// TestServerReplaysRecordings sends dockerd's recorded requests to a Handler. Its driver gives
+// the recorded answers. No part of a request or an answer may be lost or changed.
 func TestServerReplaysRecordings(t *testing.T) {
 	for name, list := range recordings(t) {
 		t.Run(name, func(t *testing.T) {
@@ -125,8 +124,8 @@ func TestServerReplaysRecordings(t *testing.T) {
 	}
 }
 
-// TestClientReplaysRecordings calls each method with the recorded request: the client
-// must send the same values, and return the recorded answer.
+// TestClientReplaysRecordings calls each method with the recorded request. The client must send
+// the same values, and return the recorded answer.
 func TestClientReplaysRecordings(t *testing.T) {
 	var e exchange
 	var sent, accept string

@@ -273,15 +273,15 @@ func decode[T any, P request[T]](body []byte) (P, error) {
 	return in, in.valid()
 }
 
-// EnvDepth is the environment variable that counts drivers calling each other: a driver may run
-// a plugin that calls the next driver. It gives the plugin the number of drivers before it.
-// When the plugin calls a driver, it sends this number in a header.
+// EnvDepth is the environment variable that counts drivers which call each other: a driver may
+// run a plugin, and the plugin may call the next driver. The driver gives the plugin the number
+// of drivers so far. The plugin sends this number to the next driver in a header.
 const EnvDepth = "PATCHBAY_CNM_DEPTH"
 
 const depthHeader = "Patchbay-Depth"
 
-// maxDepth is how many drivers may call each other in this way. Without a limit, a network
-// whose plugin calls the driver of the same network would never end.
+// maxDepth is how many drivers may call each other in this way. Without a limit, a network whose
+// plugin calls the driver of that same network would call it without end.
 const maxDepth = 2
 
 type depthKey struct{}
@@ -292,8 +292,8 @@ func Depth(ctx context.Context) int {
 	return n
 }
 
-// deep stores the depth of a call in the context. It refuses a call that is too deep if that
-// call creates something. Calls that remove something are always allowed.
+// deep stores the depth of a call in the context. If the depth is above maxDepth, deep refuses a
+// call that creates something. It allows every call that removes something.
 func deep(r *http.Request, method string) (context.Context, error) {
 	n, err := strconv.Atoi(r.Header.Get(depthHeader))
 	if err != nil || n < 0 {

@@ -25,8 +25,8 @@ const callTime = 30 * time.Second
 
 func theWorld(ts *testscript.TestScript) *World { return ts.Value(worldKey{}).(*World) }
 
-// condition evaluates the conditions [since:V], [kind:K], [stateless], [unchecked] and
-// [again].
+// condition evaluates the conditions [since:V], [kind:K], [stateless], [unchecked] and [again];
+// the package comment explains them.
 func (s *Suite) condition(cond, version string) (bool, error) {
 	if v, ok := strings.CutPrefix(cond, "since:"); ok {
 		return spec.AtLeast(version, v), nil
@@ -68,8 +68,8 @@ func cmdCNI(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// verdict is an error that the suite found: the plugin's answer violates the specification, or
-// the request could not be built. It is not an error that the plugin reported.
+// verdict is an error that the suite found, not one that the plugin reported. Either the plugin's
+// answer violates the specification, or the suite could not build the request.
 type verdict struct{ err error }
 
 func (v *verdict) Error() string { return v.err.Error() }
@@ -97,9 +97,8 @@ func (w *World) run(ctx context.Context, p *place, r *request) ([]byte, error) {
 	return out, nil
 }
 
-// judge checks the plugin's standard output against the specification. ADD must print a result
-// of the requested version, VERSION must print something, and the other verbs must print
-// nothing.
+// judge checks the plugin's standard output against the specification. ADD must print a result of
+// the requested version. VERSION must print something. The other verbs must print nothing.
 func (w *World) judge(p *place, r *request, out []byte) error {
 	switch r.verb {
 	case spec.Version:
@@ -202,8 +201,8 @@ func cmdClean(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cmdStands checks that the node has more objects than at the start. cmdStands proves that
-// cmdClean can see what an attachment makes.
+// cmdStands checks that the node has more objects than at the start. So it proves that cmdClean
+// can see what an attachment makes.
 func cmdStands(ts *testscript.TestScript, neg bool, args []string) {
 	left, err := theWorld(ts).left()
 	ts.Check(err)

@@ -58,10 +58,9 @@ func TestPlugins(t *testing.T) {
 	}
 }
 
-// TestReference runs the same scripts on the reference plugins. That they fail some is why
-// this project exists; that they pass the others shows that the scripts require what the
-// specification requires. testdata/reference.txt lists the failures, and a listed script
-// that passes is an error too.
+// TestReference runs the same scripts on the reference plugins. testdata/reference.txt lists the
+// scripts that fail there. A listed script that passes is an error too. The scripts that pass
+// show that we demand no more than the specification.
 func TestReference(t *testing.T) {
 	dir, file := reftest.Plugins(t), filepath.Join("testdata", "reference.txt")
 	data, err := os.ReadFile(file)
@@ -90,20 +89,20 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// passes runs one "subject/script" again, with more time for the kernel to finish what a
-// call began than failures can give to each script.
+// passes runs one "subject/script" again. It waits longer for the kernel to finish what a call
+// began than failures waits in each script.
 func passes(dir, name string) bool {
 	only := "^TestPlugins$/^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
-	out, _ := exec.Command("/proc/self/exe", "-test.v", "-test.run="+only, "-plugins="+dir).CombinedOutput() // the output has more than the status
+	out, _ := exec.Command("/proc/self/exe", "-test.v", "-test.run="+only, "-plugins="+dir).CombinedOutput() // the output has more than the result
 	return strings.Contains(string(out), "--- PASS: TestPlugins/"+name+" (")
 }
 
-// failures runs TestPlugins at the newest version in a process of its own and
-// lists what failed as "subject/script".
+// failures runs TestPlugins at the newest version in a process of its own. It returns what
+// failed, as "subject/script".
 func failures(t *testing.T, dir string) []string {
 	t.Helper()
-	// This leaves out ptp, which waits for IPv6 in every ADD, and the subtests that are
-	// named after a version.
+	// The pattern leaves out ptp, which waits for IPv6 in every ADD. It also leaves out the subtests
+	// that are named after a version.
 	const newest = "-test.run=^TestPlugins$/^(bandwidth|bridge|firewall|host-local|loopback|portmap|static|tuning)$/^[a-z]"
 	cmd := exec.Command("/proc/self/exe", newest, "-plugins="+dir, "-settle=300ms")
 	out, err := cmd.CombinedOutput()
@@ -118,12 +117,13 @@ func failures(t *testing.T, dir string) []string {
 		t.Fatalf("%v: %s", err, out)
 	}
 	slices.Sort(names)
-	return slices.DeleteFunc(names, func(name string) bool { // keep the leaves
+	return slices.DeleteFunc(names, func(name string) bool { // keep only the tests without subtests
 		return slices.ContainsFunc(names, func(other string) bool { return strings.HasPrefix(other, name+"/") })
 	})
 }
 
-// TestSubjects reads every description and builds every request that it leads to.
+// TestSubjects reads every subject's description and builds every request that the scripts make
+// from it.
 func TestSubjects(t *testing.T) {
 	list, err := Load(Subjects())
 	if err != nil {
@@ -143,7 +143,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// TestWorldSeesLeaks proves that "clean" reports leaks.
+// TestWorldSeesLeaks proves that the command "clean" reports leaks.
 func TestWorldSeesLeaks(t *testing.T) {
 	list, err := Load(Subjects())
 	if err != nil {
@@ -171,7 +171,8 @@ func TestWorldSeesLeaks(t *testing.T) {
 	}
 }
 
-// makeVeth makes a pair; a bridge would not do, since a bridge may remain by design.
+// makeVeth makes a veth pair. A bridge would not serve here: a plugin may leave a bridge behind
+// by design, so "clean" ignores it.
 func makeVeth(name string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name

@@ -31,7 +31,7 @@ func cmdResult(ts *testscript.TestScript, neg bool, args []string) {
 		return
 	}
 	if !spec.AtLeast(w.version, "0.3.0") {
-		return // the result has no interfaces to check
+		return // results before 0.3.0 have no interfaces to check
 	}
 	ts.Check(inside(p.NetNS, func() error { return interfaceResult(p) }))
 }

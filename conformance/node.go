@@ -22,7 +22,7 @@ import (
 // stateIn reads the links, addresses, routes and rules inside a namespace.
 func stateIn(path string) (s leak.State, err error) {
 	err = inside(path, func() error {
-		s, err = leak.Take("/nonexistent") // no such directory: the files of the host are counted elsewhere
+		s, err = leak.Take("/nonexistent") // a directory that does not exist; the files of the host are counted elsewhere
 		return err
 	})
 	return s, err
@@ -37,9 +37,8 @@ func inside(path string, fn func() error) error {
 	return ns.Do(fn)
 }
 
-// veth makes a veth pair between the host and the attachment's namespace. veth returns the
-// result that an interface plugin would print for this pair. number gives each attachment
-// different addresses.
+// veth makes a veth pair between the host and the attachment's namespace. It returns the result
+// that an interface plugin would print for this pair. Each number leads to different addresses.
 func veth(t *testing.T, a *Container, p *Prev, number int) *spec.Result {
 	t.Helper()
 	host := a.ContainerID[:12]
@@ -54,7 +53,7 @@ func veth(t *testing.T, a *Container, p *Prev, number int) *spec.Result {
 	if err := netlink.LinkAdd(link); err != nil {
 		t.Fatalf("make veth %s: %v", host, err)
 	}
-	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // fails if the namespace was deleted first
+	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // fails if the namespace was deleted before
 	if err := netlink.LinkSetUp(link); err != nil {
 		t.Fatalf("set %s up: %v", host, err)
 	}
@@ -76,8 +75,8 @@ func (s *Subject) need(t *testing.T) {
 	}
 }
 
-// host makes what the subject needs on the host. The master is up, has carrier and has no
-// address, and must still exist when the end of the test deletes it.
+// host makes what the subject needs on the host. The master is up, has carrier and has no address.
+// At the end of the test the master must still exist.
 func (s *Subject) host(t *testing.T) {
 	t.Helper()
 	if s.Master != "" {
@@ -93,9 +92,9 @@ func (s *Subject) host(t *testing.T) {
 	}
 }
 
-// device makes a device on the host, one end of a veth pair, and sets ends up. The last is the
-// other end. If an earlier script left the device in a namespace, the kernel needs some time
-// to delete it with that namespace.
+// device makes a veth pair on the host and sets ends up. The first end is called name, and the
+// last of ends is the other end. If an earlier script left the device in a namespace, the kernel
+// needs some time to delete the device with that namespace.
 func device(t *testing.T, name string, ends ...string) {
 	t.Helper()
 	if _, err := netlink.LinkByName(name); err == nil {
@@ -103,7 +102,7 @@ func device(t *testing.T, name string, ends ...string) {
 	}
 	other := ends[len(ends)-1]
 	if old, err := netlink.LinkByName(other); err == nil {
-		_ = netlink.LinkDel(old) // fails if the kernel just deleted it
+		_ = netlink.LinkDel(old) // fails if the kernel has just deleted the device
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -111,7 +110,7 @@ func device(t *testing.T, name string, ends ...string) {
 	if err := netlink.LinkAdd(link); err != nil {
 		t.Fatalf("make device %s: %v", name, err)
 	}
-	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // fails if a namespace was deleted first
+	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // fails if a namespace was deleted before
 	for _, end := range ends {
 		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", end, "disable_ipv6"), []byte("1"), 0) // fails if the kernel has no IPv6
 		l, err := netlink.LinkByName(end)
@@ -124,8 +123,8 @@ func device(t *testing.T, name string, ends ...string) {
 	}
 }
 
-// configure runs in the container's namespace. configure adds addresses and default routes and
-// sets the link up.
+// configure runs in the container's namespace. It adds addresses and default routes and sets the
+// link up.
 func configure(r *spec.Result, a *Container, p *Prev, number int) error {
 	link, err := netlink.LinkByName(a.IfName)
 	if err != nil {

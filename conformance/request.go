@@ -57,7 +57,7 @@ func (w *World) call(p *place, r *request) (*spec.Call, error) {
 	case "gone":
 		c.NetNS = p.NetNS + "-gone"
 	case "host":
-		c.NetNS = "/proc/thread-self/ns/net" // not /proc/self: the main thread may have ended in another namespace
+		c.NetNS = "/proc/thread-self/ns/net" // not /proc/self, because the main thread may have ended in another namespace
 	}
 	var err error
 	c.Config, err = w.config(p, r)
@@ -90,7 +90,7 @@ func (w *World) config(p *place, r *request) ([]byte, error) {
 	return json.Marshal(conf)
 }
 
-// reduce changes the configuration of the ADD as kind says.
+// reduce changes the ADD's configuration in the way that kind names ("bare", "wrong").
 func reduce(conf Object, keep []string, kind string) {
 	var ipam struct {
 		Type string `json:"type"`
@@ -110,8 +110,8 @@ func reduce(conf Object, keep []string, kind string) {
 	}
 }
 
-// previous sets prevResult in the configuration's version. ADD gets the result of the plugin
-// before; CHECK and DEL get the result of the ADD.
+// previous sets prevResult in the version of the configuration. An ADD gets the result of the
+// plugin before. CHECK and DEL get the result of the ADD.
 func (w *World) previous(conf Object, p *place, r *request) error {
 	prev := p.prev
 	if r.verb == spec.Check || r.verb == spec.Del {
@@ -147,6 +147,6 @@ func (w *World) attachments(names string) (json.RawMessage, error) {
 
 func text(s string) json.RawMessage {
 	var b bytes.Buffer
-	_ = json.NewEncoder(&b).Encode(s) // cannot fail for a string
+	_ = json.NewEncoder(&b).Encode(s) // encoding a string cannot fail
 	return bytes.TrimSpace(b.Bytes())
 }

@@ -1,11 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance describes as data how every CNI plugin must behave. contract/ has a
-// short script for each rule, and subjects/ has a description of each plugin. Run tests the
-// executables of a directory against these scripts; the executables may be written in any
-// language. plugin/plugintest tests a plugin.Plugin against the same scripts, in process and
-// as a program.
+// Package conformance describes as data how every CNI plugin must behave. contract/ has a short
+// script for each rule, and subjects/ has a description of each plugin. Run runs these scripts on
+// the executables in a directory, which may be written in any language. plugin/plugintest runs
+// the same scripts on a plugin.Plugin, in process and as a program.
 //
 // A script is a txtar file in the language of github.com/rogpeppe/go-internal/testscript, with
 // these commands:
@@ -29,8 +28,8 @@
 //	clean                     the node is as it was at the start
 //	stands                    the node has more than at the start
 //
-// The conditions are [since:V] (the suite runs at V or newer), [kind:K], and [stateless],
-// [unchecked], [again] (see Subject).
+// A line may begin with a condition. [since:V] means that the suite runs at version V or newer.
+// [kind:K], [stateless], [unchecked] and [again] test a field of Subject.
 package conformance
 
 import (
@@ -53,7 +52,7 @@ import (
 // /run and /var/lib.
 func Main(m *testing.M) { nettest.Main(m) }
 
-// Run tests the plugins in dir against the contract. dir is also their CNI_PATH.
+// Run tests the plugins in dir against the contract. The plugins get dir as CNI_PATH.
 func Run(t *testing.T, dir string, list ...Subject) {
 	for _, s := range list {
 		t.Run(cmp.Or(s.Name, s.Type), func(t *testing.T) {
@@ -68,9 +67,9 @@ type Suite struct {
 	Invoker invoke.Invoker
 	Path    []string // CNI_PATH
 
-	// Prepare, if set, replaces Subject.Prev. It prepares the attachment's namespace and the
-	// host, and returns the result of the plugin before, or nil. The suite calls it once for each
-	// attachment.
+	// Prepare, if set, replaces Subject.Prev. The suite calls Prepare once for each attachment.
+	// Prepare makes what the plugin needs in the attachment's namespace and on the host. It returns
+	// the result of the plugin before, or nil.
 	Prepare func(t *testing.T, a *Container) *spec.Result
 	// Break, if set, replaces Subject.Break.
 	Break func(t *testing.T, a *Container)
@@ -89,8 +88,8 @@ type Container struct {
 	Result      *spec.Result // result of the last ADD; nil before it
 }
 
-// Run runs every script at the newest version. Run also runs the scripts about versions at
-// each version that the subject supports.
+// Run runs every script at the newest version. It also runs the scripts about versions at each
+// other version that the subject supports.
 func (s Suite) Run(t *testing.T) {
 	s.Subject.need(t)
 	dir := t.TempDir()
@@ -118,7 +117,7 @@ func (s Suite) Run(t *testing.T) {
 func (s Suite) at(t *testing.T, version string, files []string) {
 	testscript.RunT(shim{t}, testscript.Params{
 		Files:       files,
-		WorkdirRoot: t.TempDir(), // testscript's default directory stays behind when -run skips a script
+		WorkdirRoot: t.TempDir(), // testscript would leave its own default directory behind when -run skips a script
 		Setup:       func(env *testscript.Env) error { return s.setup(env, version) },
 		Condition:   func(cond string) (bool, error) { return s.condition(cond, version) },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -138,8 +137,8 @@ func (s Suite) setup(env *testscript.Env, version string) error {
 	return nil
 }
 
-// shim makes a *testing.T usable as a testscript.T. shim runs scripts one after the other,
-// because they share the host's namespace, where the suite counts leaks.
+// shim makes a *testing.T usable as a testscript.T. shim runs the scripts one after another: they
+// share the host's namespace, in which the suite looks for leaks.
 type shim struct{ *testing.T }
 
 func (t shim) Run(name string, f func(testscript.T)) {

@@ -20,15 +20,14 @@ type Subject struct {
 	Kind string `json:"kind"`           // interface, chained or ipam
 	Name string `json:"name,omitempty"` // tells several subjects of one plugin apart
 
-	// Conf is the plugin's configuration without name and cniVersion. For the second attachment,
-	// the keys of Second replace those of Conf, because some values must differ (such as a host
-	// port).
+	// Conf is the plugin's configuration without name and cniVersion. For the second attachment, the
+	// keys of Second replace those of Conf. Some values must differ there, such as a host port.
 	Conf   Object `json:"conf,omitempty"`
 	Second Object `json:"second,omitempty"`
 
 	Args       string `json:"args,omitempty"`       // CNI_ARGS
 	IfName     string `json:"ifname,omitempty"`     // default eth0
-	MinVersion string `json:"minVersion,omitempty"` // oldest version that it supports; default 0.1.0
+	MinVersion string `json:"minVersion,omitempty"` // oldest version that the plugin supports; default 0.1.0
 
 	// Prev describes what the suite prepares for a chained plugin: a veth pair in the container
 	// with these addresses.
@@ -43,7 +42,7 @@ type Subject struct {
 	// one, as one end of a veth pair.
 	Devices []string `json:"devices,omitempty"`
 
-	// Again means that a second ADD of the same attachment succeeds with the same result. If it
+	// Again means that a second ADD of the same attachment succeeds with the same result. If Again
 	// is false, the second ADD must fail and leave the first attachment unchanged.
 	Again bool `json:"again,omitempty"`
 
@@ -57,13 +56,13 @@ type Subject struct {
 	// "conf=bare" and "conf=wrong" leave these keys unchanged.
 	Keep []string `json:"keep,omitempty"`
 
-	// Leaves lists what DEL may leave on the host because the kernel deletes it with the
+	// Leaves lists objects that DEL may leave on the host, because the kernel deletes them with the
 	// interface. Each entry is the beginning of a line that "clean" prints.
 	Leaves []string `json:"leaves,omitempty"`
 
-	// Stateless means that an ADD leaves nothing on the node.
+	// Stateless means that an ADD changes nothing on the node.
 	Stateless bool `json:"stateless,omitempty"`
-	// Unchecked means that CHECK cannot notice the damage.
+	// Unchecked means that the plugin's CHECK cannot notice the damage that Break does.
 	Unchecked bool `json:"unchecked,omitempty"`
 	// L2 means that the results have no addresses. Versions before 0.3.0 cannot express such
 	// results.
@@ -102,7 +101,7 @@ func Subjects() fs.FS { return sub(subjects, "subjects") }
 func sub(f fs.FS, dir string) fs.FS {
 	s, err := fs.Sub(f, dir)
 	if err != nil {
-		panic(err) // cannot fail: the path is constant and valid
+		panic(err) // the path is constant and valid, so this cannot fail
 	}
 	return s
 }
@@ -142,7 +141,7 @@ func load(fsys fs.FS, name string) (*Subject, error) {
 	return s, nil
 }
 
-// leaves reports whether DEL may leave the object on this line of "clean".
+// leaves reports whether DEL may leave the object that this line of "clean" names.
 func (s *Subject) leaves(line string) bool {
 	return slices.ContainsFunc(s.Leaves, func(start string) bool { return strings.HasPrefix(line, start) })
 }

@@ -23,8 +23,8 @@ const Network = "conformance"
 
 type worldKey struct{}
 
-// World is the state of one script: two attachments, each in a new namespace. Its methods
-// give Go tests what a script has.
+// World is the state of one script: two attachments, each in a new namespace. A Go test can do
+// with its methods what a script does with commands.
 type World struct {
 	t       *testing.T
 	suite   *Suite
@@ -44,7 +44,7 @@ type place struct {
 	inside leak.State // state of the namespace before the plugin ran
 }
 
-// World makes the attachments. It uses the newest version of the specification.
+// World makes the two attachments of a script. It uses the newest version of the specification.
 func (s Suite) World(t *testing.T) *World { return newWorld(t, &s, spec.Current) }
 
 // Call calls the plugin for the first attachment, as "cni VERB" does in a script.
@@ -69,7 +69,7 @@ func (w *World) Left() string {
 	return left.String()
 }
 
-// newWorld makes the namespaces. What Prepare makes belongs to the state at the start.
+// newWorld makes the namespaces. Everything that Prepare makes counts as being there at the start.
 func newWorld(t *testing.T, s *Suite, version string) *World {
 	s.Subject.need(t)
 	s.Subject.host(t)
@@ -100,7 +100,7 @@ func (w *World) prepare(p *place, number int) {
 	}
 }
 
-// place returns the attachment that a command names. The default is the first.
+// place returns the attachment that a command names. If the command names none, it is the first.
 func (w *World) place(name string) (*place, error) {
 	p, ok := w.places[cmp.Or(name, "first")]
 	if !ok {
@@ -109,13 +109,13 @@ func (w *World) place(name string) (*place, error) {
 	return p, nil
 }
 
-// settleTime is how long the suite waits after a call until the kernel has finished, for
-// example deleted a namespace with its devices. It is long because many namespaces may end at
-// the same time.
+// settleTime is how long the suite waits after a call until the kernel has finished, for example
+// until it has deleted a namespace with its devices. settleTime is long, because many namespaces
+// may end at the same time.
 var settleTime = 30 * time.Second
 
-// settle calls left again until nothing but files is left, or until the time is over. It does
-// not wait for files, because they do not disappear by themselves.
+// settle calls left until nothing but files is left, or until settleTime is over. It does not
+// wait for files, because the kernel does not delete them.
 func (w *World) settle() (leak.State, error) {
 	for end := time.Now().Add(settleTime); ; time.Sleep(10 * time.Millisecond) {
 		left, err := w.left()
@@ -125,8 +125,8 @@ func (w *World) settle() (leak.State, error) {
 	}
 }
 
-// Close deletes the namespaces. If a test does not call it, the end of the test deletes them,
-// which is late for a test that makes many worlds.
+// Close deletes the namespaces. If a test does not call Close, the namespaces stay until the test
+// ends. Then a test that makes many worlds has many namespaces.
 func (w *World) Close() {
 	for _, p := range w.places {
 		if err := netns.Delete(p.NetNS); err != nil {
@@ -158,8 +158,8 @@ func (w *World) left() (leak.State, error) {
 	return out, nil
 }
 
-// kernels reports whether the kernel made the object by itself: the addresses of a loopback
-// interface that was up once, or the rule for all VRFs.
+// kernels reports whether the kernel made the object of this line by itself: the addresses of a
+// loopback interface that was up once, or the rule for all VRFs.
 func kernels(line string) bool {
 	return line == "address device lo 127.0.0.1/8" || line == "address device lo ::1/128" ||
 		strings.HasPrefix(line, "rule ip rule 1000: from all to all table 0")

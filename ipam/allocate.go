@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// ErrExhausted means that a set has no free address and no address that can be reclaimed.
-// Allocate and Status wrap it.
+// ErrExhausted means that a range set has no free address, and no address whose attachment is
+// gone. Allocate and Status wrap it.
 var ErrExhausted = errors.New("no IP addresses available in range set")
 
 // Request asks for one address from each range set.
@@ -22,14 +22,14 @@ type Request struct {
 	Requested []netip.Addr // addresses that the caller asks for; Allocate gives all of them or fails
 
 	// Gone reports whether the attachment of a reservation provably no longer exists. If Gone is
-	// nil, every attachment counts as existing. Allocate asks in two cases. First, a reservation
-	// of an earlier boot blocks an address: its set is full, or the address is requested. If the
-	// attachment is gone, Allocate reclaims the address. Second, the owner of an ADD already has
-	// an address. If its attachment is gone, the owner gets the same address again (nerdctl#3355)
-	// instead of the error "duplicate allocation is not allowed".
+	// nil, every attachment counts as existing. Allocate calls Gone in two cases. First, a
+	// reservation of an earlier boot is in the way: the set is full, or the caller requested that
+	// address. If the attachment is gone, Allocate takes the address back. Second, the owner of this
+	// ADD already has an address. If its attachment is gone, the owner gets the same address again
+	// (nerdctl#3355); otherwise the ADD fails with "duplicate allocation is not allowed".
 	Gone func(Reservation) bool
 
-	// Dry finds addresses without reserving them.
+	// Dry makes Allocate find addresses without reserving them.
 	Dry bool
 }
 
@@ -39,8 +39,9 @@ type Grant struct {
 	Gateway netip.Addr
 }
 
-// Allocate takes one address from each set, in the order of the sets. In each set it starts
-// after the address that it gave out last. If it fails, it releases what it took.
+// Allocate takes one address from each set, in the order of the sets. In each set it starts the
+// search after the address that was given out last. If Allocate fails, it releases the addresses
+// that it took.
 func Allocate(tx *Tx, req *Request) ([]Grant, error) {
 	a := &allocation{tx: tx, Request: req, wanted: unique(req.Requested)}
 	leases, err := a.all()
@@ -107,7 +108,7 @@ func (a *allocation) one(i int, set RangeSet) (netip.Addr, error) {
 	return a.next(i, set)
 }
 
-// takeWanted removes the first requested address that is in set from the list and returns it.
+// takeWanted returns the first requested address that is in set, and removes it from the list.
 func (a *allocation) takeWanted(set RangeSet) (netip.Addr, bool) {
 	for i, w := range a.wanted {
 		if set.Contains(w) {
@@ -145,7 +146,7 @@ func (a *allocation) requested(i int, set RangeSet, want netip.Addr) (netip.Addr
 	return want, err
 }
 
-// repeated handles an owner that already has an address of this set.
+// repeated handles an ADD whose owner already has an address of this set.
 func (a *allocation) repeated(set RangeSet) (held netip.Addr, ok bool, err error) {
 	all, err := a.tx.Held(a.Holder)
 	if err != nil {
@@ -165,8 +166,8 @@ func (a *allocation) repeated(set RangeSet) (held netip.Addr, ok bool, err error
 
 func (a *allocation) gone(r Reservation) bool { return a.Gone != nil && a.Gone(r) }
 
-// next takes the next free address. next first trusts the hints, then refreshes them, and at
-// last reclaims reservations of an earlier boot.
+// next takes the next free address. It first trusts the index, then scans the directory, and at
+// last takes back reservations of an earlier boot.
 func (a *allocation) next(i int, set RangeSet) (netip.Addr, error) {
 	addr, ok, err := a.search(i, set)
 	if ok || err != nil {
@@ -262,13 +263,13 @@ func (a *allocation) renew(r Reservation) error {
 	return a.tx.Renew(r)
 }
 
-// span is a run of addresses to search. The search skips its gateway.
+// span is a run of addresses to search. The search skips the gateway.
 type span struct{ first, last, gateway netip.Addr }
 
-// spans lists the addresses of a set in the order of the search. The search starts after
-// cursor, goes to the end of that range, through the other ranges, and ends with the rest of
-// the first. If the cursor is outside the set (because the set changed its position in the
-// configuration), the search starts at the beginning.
+// spans lists the addresses of a set in the order of the search. The search starts after cursor
+// and goes to the end of cursor's range. It goes on through the other ranges, and ends with the
+// part of the first range up to cursor. A cursor can be outside the set if the sets changed their
+// order in the configuration; then the search starts at the beginning.
 func spans(set RangeSet, cursor netip.Addr) []span {
 	at := set.Find(cursor)
 	if at < 0 {
@@ -291,9 +292,9 @@ func spans(set RangeSet, cursor netip.Addr) []span {
 	return append(out, rest)
 }
 
-// Release releases the addresses of an owner that match accepts, in any range. If match is
-// nil, it releases all of them. An owner without an address is no error. Release continues
-// after an error and returns the reservations that it released.
+// Release releases the addresses of an owner that match accepts, in any range. If match is nil,
+// it releases all of them. An owner without an address is no error. Release continues after an
+// error. It returns the reservations that it released.
 func Release(tx *Tx, o Holder, match func(Reservation) bool) ([]Reservation, error) {
 	held, err := tx.Held(o)
 	if match != nil {
@@ -314,9 +315,9 @@ func releaseAll(tx *Tx, all []Reservation, err error) ([]Reservation, error) {
 	return done, err
 }
 
-// Stale sweeps the store and returns the owners for which keep returns false. GC uses it.
-// Stale ignores files that name no owner, because operators block addresses with such files.
-// For files without an interface name, keep gets an empty IfName.
+// Stale scans the store and returns the owners for which keep returns false. GC uses it.
+// Operators block addresses with files that name no owner; Stale ignores those files. For a file
+// without an interface name, keep gets an empty IfName.
 func Stale(tx *Tx, keep func(Holder) bool) (map[Holder]bool, error) {
 	if err := tx.Sweep(); err != nil {
 		return nil, err
@@ -331,9 +332,9 @@ func Stale(tx *Tx, keep func(Holder) bool) (map[Holder]bool, error) {
 	return owners, err
 }
 
-// Status reports whether an ADD would get an address from every set; addresses that the ADD
-// would reclaim count. Status costs as much as the search of the ADD and reserves nothing. Its
-// error wraps ErrExhausted.
+// Status reports whether an ADD would get an address from every set. An address that the ADD
+// would take back counts as free. Status costs as much as the search of the ADD, but reserves
+// nothing. Its error wraps ErrExhausted.
 func Status(tx *Tx, sets []RangeSet, gone func(Reservation) bool) error {
 	a := &allocation{tx: tx, Request: &Request{Sets: sets, Gone: gone, Dry: true}}
 	for i, set := range sets {

@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
-// populate writes n reservations as the reference does, from 10.1.0.2 on.
+// populate writes the files of n reservations as the reference does. The first address is 10.1.0.2.
 func populate(tb testing.TB, dir string, n int) {
 	tb.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -38,8 +38,8 @@ func benchDirs(b *testing.B) map[string]string {
 	return map[string]string{"tmpfs": shm, "disk": b.TempDir()}
 }
 
-// BenchmarkAddDel is one ADD and one DEL beside n reservations, each of which opens the
-// store itself, as two processes would.
+// BenchmarkAddDel measures one ADD and one DEL in a network with n reservations. Each of the two
+// opens the store itself, as two processes would.
 func BenchmarkAddDel(b *testing.B) {
 	for where, dir := range benchDirs(b) {
 		for _, n := range []int{0, 1000, 60000} {
@@ -77,7 +77,7 @@ func benchAddDel(b *testing.B, store *ipam.FileStore) {
 	}
 }
 
-// BenchmarkRebuild is the first call after another program changed the directory.
+// BenchmarkRebuild measures the first call after another program changed the directory.
 func BenchmarkRebuild(b *testing.B) {
 	dir := b.TempDir()
 	populate(b, filepath.Join(dir, "net"), 60000)

@@ -9,16 +9,16 @@ import (
 	"net/netip"
 )
 
-// The index keeps taken addresses in chunks. A chunk is a bitmap of 1,024 adjacent addresses,
-// found by a hash of their common bits. So the index serves any range of IPv4 or IPv6 without
-// knowing the configuration.
+// The index stores the taken addresses in chunks. A chunk is a bitmap of 1,024 adjacent
+// addresses. A hash of their common bits finds the chunk. So the index serves any range of IPv4
+// or IPv6 without knowing the configuration.
 const (
 	chunkBits  = 10
 	chunkAddrs = 1 << chunkBits
 	bitmapSize = chunkAddrs / 8
 )
 
-// number is an address as a number. An IPv4 address is in its IPv4-mapped IPv6 form.
+// number is an address as a number. An IPv4 address has the number of its IPv4-mapped IPv6 address.
 type number struct{ hi, lo uint64 }
 
 func numberOf(a netip.Addr) number {
@@ -39,13 +39,13 @@ func (n number) base() number { return number{n.hi, n.lo &^ (chunkAddrs - 1)} }
 // offset returns the position of n in its chunk.
 func (n number) offset() int { return int(n.lo & (chunkAddrs - 1)) }
 
-// next returns the base of the chunk after n, which is a base too.
+// next returns the base of the chunk that follows the chunk with the base n.
 func (n number) next() number {
 	lo, carry := bits.Add64(n.lo, chunkAddrs, 0)
 	return number{n.hi + carry, lo}
 }
 
-// hash distributes the bases of chunks over a table.
+// hash spreads the bases of chunks over a table.
 func (n number) hash() uint64 {
 	h := (n.hi ^ bits.RotateLeft64(n.lo>>chunkBits, 31)) * 0x9e3779b97f4a7c15
 	return h ^ h>>29

@@ -22,10 +22,10 @@ import (
 // one of an earlier boot.
 type Boot struct {
 	ID    string    // the kernel's random boot id
-	Since time.Time // no file written in this boot has an older mtime; zero if not known
+	Since time.Time // every file written in this boot has this mtime or a later one; zero if not known
 }
 
-// ReadBoot reads the boot id, the uptime and the age of procfs. proc is the path of procfs
+// ReadBoot reads the boot id and the uptime, and the mtime of procfs. proc is the path of procfs
 // ("/proc").
 func ReadBoot(proc string) (Boot, error) {
 	id, err := clock.BootID(proc)
@@ -43,19 +43,19 @@ func ReadBoot(proc string) (Boot, error) {
 	return Boot{ID: id, Since: since(time.Now().Add(-up), time.Unix(st.Mtim.Unix()))}, nil
 }
 
-// bootMargin is how far the two estimates of the boot time may differ. If they differ more,
-// since subtracts setMargin: an operator may have set the clock back before, for example to
-// correct the time zone.
+// bootMargin is how far the two estimates of the boot time may differ. If they differ more, the
+// clock was set, and since subtracts setMargin: an operator may also have set the clock back, for
+// example to correct the time zone.
 const (
 	bootMargin = time.Minute
 	setMargin  = 24 * time.Hour
 )
 
-// since returns a time such that every file written in this boot is newer. Uptime and current
-// clock give the boot time only if the clock was not set since then. But a node without a
-// battery clock boots in 1970, and a paused virtual machine resumes years later; files written
-// before the clock was set would look older than the boot. So since uses a second source:
-// procfs was mounted early in this boot and has the clock's time of that moment.
+// since returns a time before which no file of this boot was written. The current clock minus the
+// uptime is the boot time, unless the clock was set meanwhile. A node without a battery clock
+// boots in 1970, and a paused virtual machine resumes years later. Then files that were written
+// before the clock was set would look older than the boot. So since has a second source: procfs
+// was mounted early in this boot, and its mtime is the clock of that moment.
 func since(byUptime, mounted time.Time) time.Time {
 	earlier, apart := byUptime, mounted.Sub(byUptime)
 	if apart < 0 {
@@ -77,8 +77,7 @@ func readUptime(proc string) (time.Duration, error) {
 	return time.Duration(seconds * float64(time.Second)), err
 }
 
-// readSmall reads a file of one line. readSmall does not register the file with the poller, as
-// os.File would.
+// readSmall reads a file of one line. Unlike os.File, it does not register the file with Go's poller.
 func readSmall(path string) ([]byte, error) {
 	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY, 0)
 	if err != nil {
@@ -93,8 +92,7 @@ func readSmall(path string) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// mark returns a hash of the boot id, which the index stores. 0 means that the boot is not
-// known.
+// mark returns a hash of the boot id; the index stores this hash. 0 means that the boot is not known.
 func (b Boot) mark() uint64 {
 	if b.ID == "" {
 		return 0
@@ -103,8 +101,9 @@ func (b Boot) mark() uint64 {
 	return binary.LittleEndian.Uint64(sum[:]) | 1
 }
 
-// before reports whether a reservation was made in an earlier boot. before compares the boot
-// that made the reservation. If only a scan found the file, it compares the file's time.
+// before reports whether a reservation was made in an earlier boot. If the index knows the boot
+// that made the reservation, before compares boots. If only a scan found the file, before
+// compares the file's time.
 func (b Boot) before(mark uint64, since time.Time) bool {
 	if b.ID == "" {
 		return false

@@ -21,7 +21,7 @@ func TestEarlierBoot(t *testing.T) {
 	for i, id := range []string{"a", "b", "alive", "late"} {
 		b.add(id, fmt.Sprint("10.1.0.", i+2))
 	}
-	// The reference made it two hours ago, before the node booted.
+	// The reference made this file two hours ago, before the node booted.
 	b.write("10.1.0.6", "found\r\neth0")
 	old := time.Now().Add(-2 * time.Hour)
 	if err := os.Chtimes(filepath.Join(b.dir, "10.1.0.6"), old, old); err != nil {
@@ -34,13 +34,14 @@ func TestEarlierBoot(t *testing.T) {
 	if _, err := b.try(req("n2")); !errors.Is(err, ipam.ErrExhausted) {
 		t.Fatal(err)
 	}
-	b.store.Boot = ipam.Boot{ID: "next", Since: time.Now()} // the index lives on a disk
+	b.store.Boot = ipam.Boot{ID: "next", Since: time.Now()} // after a reboot the index is still there, because it lies on a disk
 	tx := b.begin(ipam.Existing)
 	if err := ipam.Status(tx, b.sets, gone); err != nil {
 		t.Errorf("reclaimable, and yet: %v", err)
 	}
 	tx.Close()
-	// A repeated ADD of a dead owner keeps its address, which then belongs to this boot.
+	// b's container is dead. Its ADD is repeated and gets the same address, which then belongs to
+	// this boot.
 	if got, err := b.try(req("b")); err != nil || got != "10.1.0.3" {
 		t.Fatal(got, err)
 	}
@@ -55,8 +56,8 @@ func TestEarlierBoot(t *testing.T) {
 	b.del("b", 1)
 }
 
-// A reservation that is taken over from an earlier boot belongs to this boot, also for an
-// index that knows nothing but the time of the file.
+// If an ADD takes over a reservation of an earlier boot, the reservation belongs to this boot. A
+// new index sees this too, although it knows only the time of the file.
 func TestRenewTouchesTheFile(t *testing.T) {
 	b := newBed(t, Set(t, "10.1.0.0/29"))
 	b.add("c1", "10.1.0.2")
@@ -79,13 +80,13 @@ func TestRenewTouchesTheFile(t *testing.T) {
 	}
 }
 
-// A clock that is set while the node runs makes files of living containers look older than
-// the boot. The age of procfs corrects that.
+// If the clock is set while the node runs, files of living containers look older than the boot.
+// The mtime of procfs corrects the boot time.
 func TestReadBoot(t *testing.T) {
 	const hour = time.Hour
 	for _, c := range []struct {
 		name                  string
-		uptime, mounted, file time.Duration // ago, by today's clock
+		uptime, mounted, file time.Duration // counted back from today's clock
 		earlier               bool
 	}{
 		{"made before the boot", 2 * hour, 2 * hour, 3 * hour, true},

@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
-// crashDir, when set, turns the test binary into a process that allocates and
-// releases until it is killed.
+// crashDir, when set, turns the test binary into a process that allocates and releases addresses
+// until it is killed.
 const crashDir = "PATCHBAY_IPAM_CRASH"
 
 func TestMain(m *testing.M) {
@@ -35,8 +35,8 @@ func crashStore(dir string) *ipam.FileStore {
 	return &ipam.FileStore{DataDir: dir, Network: "net", IndexDir: filepath.Join(dir, "index")}
 }
 
-// churn allocates and releases for random owners, its own and those of others. It writes a
-// byte before each transaction.
+// churn allocates and releases addresses for random owners. Both processes use the same owners.
+// churn writes a byte before each transaction.
 func churn(dir string) {
 	store := crashStore(dir)
 	sets := []ipam.RangeSet{mustSet("10.1.0.0/26"), mustSet("fd00::/122")}
@@ -50,7 +50,7 @@ func churn(dir string) {
 			panic(err)
 		}
 		if rand.IntN(2) == 0 {
-			// Duplicates and a full pool are valid answers too.
+			// A refused duplicate and a full pool are valid answers too.
 			_, _ = ipam.Allocate(tx, &ipam.Request{Holder: o, Sets: sets})
 		} else if _, err := ipam.Release(tx, o, nil); err != nil {
 			panic(err)
@@ -71,9 +71,10 @@ func mustSet(subnet string) ipam.RangeSet {
 	return set
 }
 
-// TestKill kills two processes at random points, in each of many rounds. After each, every
-// address file is complete, no temporary file is left, and the index returns exactly the
-// addresses in the files, even if the kill left it behind them.
+// TestKill kills two processes at random points, in each of many rounds. After each round it
+// checks that every address file is complete and that no temporary file is left. It also checks
+// that the index returns exactly the addresses in the files, even if the kill came between the
+// change of a file and that of the index.
 func TestKill(t *testing.T) {
 	rounds := 60
 	if testing.Short() {
@@ -90,8 +91,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// killRound kills two processes when they have begun a random number of transactions, and
-// some time into the last of them.
+// killRound starts two processes. It kills them a random time after they began a random number of
+// transactions.
 func killRound(t *testing.T, dir string) {
 	t.Helper()
 	begun, out, err := os.Pipe()
@@ -130,7 +131,7 @@ func checkFiles(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(dir, "net"))
 	if errors.Is(err, os.ErrNotExist) {
-		return // killed before the first transaction made it
+		return // killed before the first transaction made the directory
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +173,7 @@ func checkIndex(t *testing.T, dir string, owners map[string]int) {
 	}
 }
 
-// releaseAll shows that no address is lost: DEL finds every address that is left.
+// releaseAll shows that a kill loses no address: DEL finds every address that is left.
 func releaseAll(t *testing.T, dir string) {
 	t.Helper()
 	for n := range 40 {
@@ -200,8 +201,7 @@ func releaseAll(t *testing.T, dir string) {
 	}
 }
 
-// TestManyProcesses: with several processes at once no address is given out twice and none
-// is lost.
+// TestManyProcesses runs several processes at once. No address is given out twice, and none is lost.
 func TestManyProcesses(t *testing.T) {
 	dir := t.TempDir()
 	killRound(t, dir)
@@ -211,7 +211,7 @@ func TestManyProcesses(t *testing.T) {
 	for i := range 10 {
 		got, err := b.try(&ipam.Request{Holder: eth0(fmt.Sprint("new", i))})
 		if err != nil {
-			break // the churn may have left it full
+			break // churn may have left the pool full
 		}
 		if seen[got] {
 			t.Fatalf("%s was given out twice", got)

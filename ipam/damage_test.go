@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
-// Files from before host-local 0.7 hold the id alone.
+// Files of a host-local before 0.7 hold only the container id.
 func TestOldFiles(t *testing.T) {
 	b := newBed(t, Set(t, "10.1.0.0/29"))
 	b.add("other", "10.1.0.2")

@@ -25,11 +25,11 @@ const (
 	lockName     = "lock"
 	cursorPrefix = "last_reserved_ip."
 	tempPrefix   = ".patchbay-" // only on file systems without O_TMPFILE
-	maxContent   = 4096         // bytes that we read of a file; ours have under 300
+	maxContent   = 4096         // bytes that we read of a file; our own files have under 300
 )
 
 // dir is the open state directory of a network. Every name is resolved relative to its
-// descriptor, and symbolic links below dataDir are not followed.
+// descriptor. Symbolic links below dataDir are not followed.
 type dir struct {
 	fd   int
 	path string
@@ -88,8 +88,7 @@ func closeFD(fd int) { _ = unix.Close(fd) }
 
 func (d *dir) close() { closeFD(d.fd) }
 
-// realPath returns the kernel's path of the directory, so that two paths to one directory
-// share an index.
+// realPath returns the kernel's path of the directory. So two paths to one directory share an index.
 func (d *dir) realPath() string {
 	if p, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(d.fd)); err == nil {
 		return p
@@ -109,8 +108,8 @@ type file struct {
 	plain bool      // a regular file of at most maxContent bytes; otherwise data is empty
 }
 
-// read reads a file. For a symbolic link, a pipe or a directory it returns a file that is not
-// plain. If the name does not exist, the error wraps fs.ErrNotExist.
+// read reads a file. If the name is a symbolic link, a pipe or a directory, the returned file is
+// not plain. If the name does not exist, the error wraps fs.ErrNotExist.
 func (d *dir) read(name string) (file, error) {
 	fd, err := openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
@@ -138,8 +137,8 @@ func (d *dir) read(name string) (file, error) {
 // errTorn is the warning about a file without content.
 var errTorn = errors.New("empty or torn file after a crash; its address counts as free")
 
-// torn reports whether f is a file that a crash left incomplete. Such a file is empty, blank,
-// or full of zeros that were allocated and never written. Its address counts as free.
+// torn reports whether a crash left f incomplete. Such a file is empty, or blank, or full of
+// zeros where the file system never wrote the data. Its address counts as free.
 func (f *file) torn() bool {
 	return f.plain && (bytes.IndexByte(f.data, 0) >= 0 || len(bytes.TrimSpace(f.data)) == 0)
 }
@@ -174,8 +173,8 @@ func (d *dir) link(name string, content []byte) (int64, error) {
 	if err != nil {
 		return 0, d.pathError("write", name, err)
 	}
-	// Linux before 6.10 needs CAP_DAC_READ_SEARCH to link a descriptor directly. Linking through
-	// /proc needs a mounted /proc.
+	// To link a descriptor directly, Linux before 6.10 demands CAP_DAC_READ_SEARCH. To link through
+	// /proc, /proc must be mounted.
 	err = unix.Linkat(fd, "", d.fd, name, unix.AT_EMPTY_PATH)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) {
 		err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), d.fd, name, unix.AT_SYMLINK_FOLLOW)
@@ -186,8 +185,8 @@ func (d *dir) link(name string, content []byte) (int64, error) {
 	return since, nil
 }
 
-// linkNamed does the work of link on file systems without unnamed files. A crash may leave a
-// file whose name starts with tempPrefix; the next scan removes it.
+// linkNamed does what link does, on file systems without O_TMPFILE. A crash may leave a file
+// whose name starts with tempPrefix; the next scan removes that file.
 func (d *dir) linkNamed(name string, content []byte) (int64, error) {
 	temp := tempPrefix + strconv.FormatUint(rand.Uint64(), 36)
 	fd, err := openat(d.fd, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
@@ -228,9 +227,9 @@ func (d *dir) unlink(name string) error {
 	return nil
 }
 
-// overwrite replaces the content of a small file in place. A crash during the write may leave
-// an old address or no address at all. That is acceptable, because the file is only a hint.
-// (The reference truncates the file first, which makes ext4 flush.)
+// overwrite replaces the content of a small file in place. A crash during the write may leave an
+// old address in the file, or no address at all. Both are harmless, because the file is only a
+// hint. (The reference truncates the file first, which makes ext4 flush it to disk.)
 func (d *dir) overwrite(name string, content []byte) error {
 	fd, err := openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -259,8 +258,8 @@ func (d *dir) touch(name string) error {
 	return nil
 }
 
-// version identifies a state of the directory. version changes whenever a process adds or
-// removes a file.
+// version identifies a state of the directory. Each file that a process adds or removes changes
+// the version.
 type version struct{ dev, ino, mtime, ctime uint64 }
 
 func (d *dir) version() (version, error) {
@@ -271,8 +270,9 @@ func (d *dir) version() (version, error) {
 	return version{uint64(st.Dev), st.Ino, uint64(st.Mtim.Nano()), uint64(st.Ctim.Nano())}, nil
 }
 
-// stamp sets the directory's mtime ten seconds into the past. So any later change gives it
-// another mtime, even within the same clock tick. The package comment explains why.
+// stamp sets the directory's mtime ten seconds into the past. So any later change gives the
+// directory another mtime, even within the same clock tick. The package comment explains the
+// danger.
 func (d *dir) stamp() error {
 	past := unix.NsecToTimespec(time.Now().Add(-10 * time.Second).UnixNano())
 	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, past}
@@ -283,8 +283,8 @@ func (d *dir) stamp() error {
 }
 
 // lock takes the flock(2) on the file "lock", as the reference does. lock returns the file's
-// descriptor; closing the descriptor unlocks. If shared is set, lock does not create the file,
-// and readers do not wait for each other; fd is -1 if the file does not exist.
+// descriptor; closing it releases the lock. If shared is set, lock does not create the file, and
+// readers do not exclude each other. If shared is set and the file does not exist, fd is -1.
 func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
 	ctx, cancel := durable.WithLockLimit(ctx)
 	defer cancel()
@@ -300,8 +300,8 @@ func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
 		if err = take(ctx, fd, how); err != nil {
 			return -1, fmt.Errorf("lock %s: %w", d.path, err)
 		}
-		// While we waited, another process may have removed the file and a third may have created it
-		// again.
+		// While this process waited, another one may have removed the file, and a third one may have
+		// created it again.
 		if d.sameFile(fd, lockName) {
 			return fd, nil
 		}
@@ -335,8 +335,8 @@ func (d *dir) sameFile(fd int, name string) bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// take locks fd. If it fails, it closes fd and returns an error. A blocking flock cannot be
-// interrupted: if ctx ends first, a goroutine remains and unlocks as soon as it gets the lock.
+// take locks fd. If take fails, it closes fd. A blocking flock cannot be interrupted. So if ctx
+// ends first, a goroutine goes on waiting and unlocks as soon as it gets the lock.
 func take(ctx context.Context, fd, how int) error {
 	err := unix.Flock(fd, how|unix.LOCK_NB)
 	if !errors.Is(err, unix.EWOULDBLOCK) {

@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
-// bed is a store and its files.
+// bed is a store in a directory of its own.
 type bed struct {
 	*testing.T
 	store *ipam.FileStore
@@ -141,7 +141,8 @@ lock -rwxr-x--- ""
 	}
 }
 
-// A change by another program right after ours, in the same clock tick, is noticed.
+// Another program changes the directory right after us, in the same clock tick. The next call
+// notices the change.
 func TestForeignChangeInTheSameTick(t *testing.T) {
 	for where, dir := range benchDirsT(t) {
 		t.Run(where, func(t *testing.T) {
@@ -151,7 +152,7 @@ func TestForeignChangeInTheSameTick(t *testing.T) {
 			for i := range 300 {
 				ours := fmt.Sprintf("10.1.%d.%d", (i+3)>>8, (i+3)&255)
 				b.add("ours", ours)
-				b.write("10.1.200.1", "foreign\r\neth0") // in swaps our file for the other program's
+				b.write("10.1.200.1", "foreign\r\neth0") // in replaces our file with the other program's
 				b.remove(ours)
 				b.del("foreign", 1)
 				b.del("ours", 0)
@@ -169,8 +170,8 @@ func benchDirsT(t *testing.T) map[string]string {
 	return map[string]string{"tmpfs": shm, "disk": t.TempDir()}
 }
 
-// An operator changes files without the lock while we hold it: the stamp hides that from
-// the next call, which must still answer correctly.
+// An operator changes files without the lock while we hold it. The new mtime hides the change
+// from the next call, which must answer correctly all the same.
 func TestUnlockedChangeWithinATransaction(t *testing.T) {
 	b := newBed(t, Set(t, "10.1.0.0/29")) // .2 to .6
 	b.add("c2", "10.1.0.2")
@@ -182,13 +183,13 @@ func TestUnlockedChangeWithinATransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx.Close()
-	b.add("c6", "10.1.0.6") // 5 is tried and found taken
+	b.add("c6", "10.1.0.6") // .5 is tried and found taken
 	b.del("foreign", 1)
 	b.add("c7", "10.1.0.2")
 	b.del("c2", 0)
 }
 
-// A pool that is full only in the index is scanned again.
+// If a pool is full only in the index, the directory is scanned again.
 func TestFullOnlyInTheIndex(t *testing.T) {
 	b := newBed(t, Set(t, "10.1.0.0/29"))
 	for i := 2; i <= 5; i++ {
@@ -209,7 +210,7 @@ func TestTornFiles(t *testing.T) {
 	b.write("10.1.0.3", "")
 	b.write("10.1.0.4", " \r\n")
 	b.write("10.1.0.5", strings.Repeat("\x00", 12))
-	b.write("last_reserved_ip.0", "10.1.0") // half of an address
+	b.write("last_reserved_ip.0", "10.1.0") // an address that was cut short
 	b.write("10.1.0.6", "someone")
 	b.add("c3", "10.1.0.3")
 	b.add("c4", "10.1.0.4")
@@ -258,7 +259,7 @@ func TestLockWaits(t *testing.T) {
 	tx.Close()
 	b.add("c1", "10.1.0.2")
 
-	// rm -rf of the directory's content deletes the lock file too.
+	// If an operator deletes all files of the directory, the lock file is gone too.
 	tx = b.begin(ipam.Write)
 	done := make(chan struct{})
 	go func() {
@@ -281,7 +282,7 @@ func TestLockWaits(t *testing.T) {
 	b.add("c1", "10.1.0.2")
 }
 
-// Only mode Write creates anything; ReadOnly leaves no trace at all.
+// Only the mode Write creates anything. ReadOnly leaves no trace at all.
 func TestReadOnlyTouchesNothing(t *testing.T) {
 	b := newBed(t, Set(t, "10.1.0.0/24"))
 	for _, m := range []ipam.Mode{ipam.ReadOnly, ipam.Existing} {
@@ -307,10 +308,10 @@ func TestReadOnlyTouchesNothing(t *testing.T) {
 	}
 }
 
-// An index that cannot be written costs time and nothing else.
+// If the index cannot be written, calls are slower but answer the same.
 func TestIndexCannotBeWritten(t *testing.T) {
 	b := newBed(t, Set(t, "10.1.0.0/24"))
-	if err := os.WriteFile(b.store.IndexDir, nil, 0o600); err != nil { // a file in place of the directory
+	if err := os.WriteFile(b.store.IndexDir, nil, 0o600); err != nil { // a file in the place of the directory
 		t.Fatal(err)
 	}
 	b.add("c1", "10.1.0.2")

@@ -27,8 +27,8 @@ func TestFileStoreWithoutIndex(t *testing.T) {
 	})
 }
 
-// A stopped process with the lock of the addresses blocks others until their timeout, and
-// their error names it.
+// A stopped process holds the lock of the addresses. Others wait until their timeout, and their
+// error names that process.
 func TestHolderThatIsStopped(t *testing.T) {
 	s := &ipam.FileStore{DataDir: t.TempDir(), Network: "net"}
 	tx, err := s.Begin(t.Context(), ipam.Write) // creates the directory

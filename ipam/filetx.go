@@ -16,8 +16,8 @@ const separator = "\r\n"
 // content returns the text of an address file for this owner.
 func (o Holder) content() string { return o.ID + separator + o.IfName }
 
-// ownerOf reads the owner from the text of an address file. ownerOf accepts the line ends that
-// scripts write. ownerOf returns the zero Holder if the file names no owner.
+// ownerOf reads the owner from the text of an address file. It accepts the line ends that scripts
+// write. If the file names no owner, ownerOf returns the zero Holder.
 func ownerOf(content string) Holder {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(content), "\n")
 	o := Holder{strings.TrimSpace(id), ifName}
@@ -31,9 +31,9 @@ func ownerOf(content string) Holder {
 	return o
 }
 
-// Tx is a transaction on a FileStore. Tx holds the lock and an index that matches the directory.
-// Each method is atomic: a process that dies between two calls leaves a valid store. dir is nil
-// if the directory does not exist.
+// Tx is a transaction on a FileStore. It holds the lock, and an index that matches the directory.
+// Each method is atomic: if the process dies between two calls, the store stays valid. If the
+// directory does not exist, dir is nil.
 type Tx struct {
 	store  *FileStore
 	mode   Mode
@@ -43,9 +43,9 @@ type Tx struct {
 	index   *index
 	indexFD int  // -1 if the index is only in memory
 	changed bool // this transaction changed the directory
-	suspect bool // the index was wrong, or must not be trusted next time
+	suspect bool // the index was wrong, or the next transaction must not trust it
 
-	// owners is what the last scan of this transaction found; nil before the first scan.
+	// owners is what the last scan of this transaction found. Before the first scan it is nil.
 	owners map[netip.Addr]Holder
 	torn   []string
 }
@@ -68,9 +68,9 @@ func (t *Tx) reservation(e entry, o Holder) Reservation {
 	return Reservation{Addr: e.addr, Holder: o, EarlierBoot: t.store.Boot.before(e.boot, e.time()), Since: e.time()}
 }
 
-// Held returns the addresses of an owner, in any order. Held first looks for files that name the
-// owner completely. If there are none, it looks for files of an older host-local, which hold only
-// the container id.
+// Held returns the addresses of an owner, in any order. Held first looks for files with the
+// owner's id and interface name. If there are none, it looks for files of a host-local before
+// 0.7, which hold only the container id.
 func (t *Tx) Held(o Holder) ([]Reservation, error) {
 	held, err := t.heldBy(o.content(), o)
 	if err == nil && len(held) == 0 {
@@ -149,7 +149,7 @@ func (t *Tx) known(e entry) entry {
 }
 
 // Free returns the first address from first to last, both included, that the index shows as free.
-// The answer is a hint; only Claim decides.
+// Another process may have taken it; only Reserve decides.
 func (t *Tx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
 	a, ok, err := t.index.free(first, last)
 	if err == nil {
@@ -161,8 +161,9 @@ func (t *Tx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
 	return t.index.free(first, last)
 }
 
-// Reserve reserves an address by linking a complete file into the directory. Reserve returns false if
-// another owner has the address; Free then no longer offers it. A torn file counts as free.
+// Reserve reserves an address by linking a complete file into the directory. If another owner has
+// the address, Reserve returns false, and Free no longer offers the address. A file that a crash
+// cut short counts as free.
 func (t *Tx) Reserve(o Holder, a netip.Addr) (bool, error) {
 	if err := o.Validate(); err != nil {
 		return false, err
@@ -188,14 +189,14 @@ func (t *Tx) Reserve(o Holder, a netip.Addr) (bool, error) {
 	return true, nil
 }
 
-// removeTorn frees an address whose file a crash left empty.
+// removeTorn frees an address whose file a crash left incomplete.
 func (t *Tx) removeTorn(name string) error {
 	t.store.warn(t.dir.pathError("reuse", name, errTorn))
 	return t.dir.unlink(name)
 }
 
-// Sweep scans the directory and removes torn files, which crashed processes left without an
-// owner. Every scan also removes the temporary files of linkNamed.
+// Sweep scans the directory and removes the incomplete files of crashed processes. Every scan
+// also removes the temporary files of linkNamed.
 func (t *Tx) Sweep() error {
 	if t.dir == nil {
 		return nil
@@ -212,8 +213,7 @@ func (t *Tx) Sweep() error {
 	return nil
 }
 
-// Renew marks a reservation as made now and in this boot. Renew updates the file's time and the
-// index.
+// Renew marks a reservation as made now, in this boot: it updates the file's time and the index.
 func (t *Tx) Renew(r Reservation) error {
 	name := r.Addr.String()
 	if err := t.dir.touch(name); err != nil {
@@ -230,7 +230,7 @@ func (t *Tx) Renew(r Reservation) error {
 	return nil
 }
 
-// Release frees an address if r.Holder still holds it.
+// Release frees an address if r.Holder still holds the address.
 func (t *Tx) Release(r Reservation) error {
 	if t.dir == nil {
 		return nil
@@ -259,8 +259,8 @@ func (t *Tx) Release(r Reservation) error {
 }
 
 // Cursor returns the address that was last given out from a set, or the zero address. Cursor
-// reads it from last_reserved_ip.N, which the reference writes too. After a crash the file may
-// hold no address; then the search starts at the beginning.
+// reads the address from last_reserved_ip.N, which the reference writes too. A crash may leave a
+// file without an address; then the search starts at the beginning of the set.
 func (t *Tx) Cursor(set int) netip.Addr {
 	if t.dir == nil {
 		return netip.Addr{}
@@ -294,7 +294,7 @@ func (t *Tx) List(earlierBoot bool) ([]Reservation, error) {
 	for _, e := range entries {
 		o, err := t.owner(e.addr)
 		if err != nil {
-			continue // deleted without the lock; a later scan sees it
+			continue // deleted by a program without the lock; a later scan notices
 		}
 		out = append(out, t.reservation(e, o))
 	}
@@ -309,8 +309,8 @@ func (t *Tx) owner(a netip.Addr) (Holder, error) {
 	return ownerOf(string(f.data)), err
 }
 
-// Refresh scans the directory to correct hints that may be out of date. Refresh returns false,
-// without a scan, if the index comes from scans alone. Callers use Refresh before they report a
+// Refresh scans the directory, to correct an index that may be wrong. If the index comes from
+// scans alone, Refresh does not scan and returns false. Callers use Refresh before they report a
 // pool as full.
 func (t *Tx) Refresh() (bool, error) {
 	if t.dir == nil || t.index.head.exact == 1 && !t.changed && !t.suspect {

@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// The index is one file with a header, a table of chunks (bitmap.go) and a table of entries.
-// Both tables are open hash tables, and their size is a power of two. Numbers are little
-// endian. indexMagic names the schema; an index with another schema is built again.
+// The index is one file with a header, a table of chunks (bitmap.go) and a table of entries. Both
+// tables are hash tables with open addressing; their size is a power of two. Numbers are little
+// endian. indexMagic names the schema. FileStore builds an index with another schema again.
 //
 //	header  magic, 12 numbers of 8 bytes (the last a checksum), padding to 128 bytes
 //	chunk   base[16] used[8] bitmap[128] padding[8]
@@ -32,11 +32,11 @@ const (
 
 var (
 	errCorrupt = errors.New("index is damaged")
-	errNoRoom  = errors.New("index has no room") // build a larger one
+	errNoRoom  = errors.New("index has no room") // make a larger index
 )
 
-// key is the hash of a file's content without surrounding white space. The reference compares
-// the same content.
+// key is the hash of an address file's content without surrounding white space, because the
+// reference also ignores white space there.
 type key [16]byte
 
 func keyOf(content string) key {
@@ -56,10 +56,10 @@ func (e *entry) time() time.Time { return time.Unix(0, e.since) }
 
 // header describes the index and the state of the directory that it matches.
 type header struct {
-	clean   uint64 // 1 unless a change is unfinished or failed
-	exact   uint64 // 1 if only scans built the index (see Tx.Refresh)
+	clean   uint64 // 1; 0 while a change is unfinished, or after a change that failed
+	exact   uint64 // 1 if only scans built the index, and no transaction added to it (see Tx.Refresh)
 	dir     version
-	boot    uint64 // Boot.mark of the boot that wrote the index; an index of an earlier boot is not trusted
+	boot    uint64 // Boot.mark of the boot that wrote the index; the index of an earlier boot is not trusted
 	entries uint64 // entries in use
 	chunks  uint64 // chunks in use
 	eslots  uint64 // slots for entries
@@ -131,8 +131,8 @@ func (m memory) ReadAt(p []byte, off int64) (int, error) { return copy(p, m[off:
 
 func (m memory) WriteAt(p []byte, off int64) (int, error) { return copy(m[off:], p), nil }
 
-// index tells which addresses an owner holds and which are free. The number of reads and
-// writes per question does not grow with the number of addresses.
+// index tells which addresses an owner holds and which addresses are free. With more addresses, a
+// question takes no more reads and writes.
 type index struct {
 	pages pages
 	head  header
@@ -150,7 +150,7 @@ func readIndex(p pages, size int64) (*index, error) {
 	return x, x.head.check(size)
 }
 
-// buildIndex makes an index in memory. buildIndex has room for 50% more entries.
+// buildIndex makes an index in memory, with room for 50% more entries.
 func buildIndex(entries []entry) *index {
 	bases := map[number]bool{}
 	for i := range entries {
@@ -220,8 +220,8 @@ func (x *index) putEntry(i uint64, e entry, used bool) error {
 
 func (x *index) home(k key) uint64 { return binary.LittleEndian.Uint64(k[:]) & (x.head.eslots - 1) }
 
-// probe calls fn for the slots from the home of k up to and including the first unused one.
-// probe stops early if fn returns stop.
+// probe calls fn for one slot after another, from the home slot of k to the first unused slot. fn
+// also gets the unused slot. If fn returns stop, probe ends early.
 func (x *index) probe(k key, fn func(i uint64, e entry, used bool) (stop bool)) error {
 	for n, i := uint64(0), x.home(k); n < x.head.eslots; n, i = n+1, (i+1)&(x.head.eslots-1) {
 		e, used, err := x.entry(i)
@@ -246,7 +246,7 @@ func (x *index) find(k key) (found []entry, err error) {
 	return found, err
 }
 
-// insert adds e. insert replaces an entry with the same key and address.
+// insert adds e. If there is an entry with the same key and address, insert replaces it.
 func (x *index) insert(e entry) error {
 	if 4*x.head.entries >= 3*x.head.eslots || 4*x.head.chunks >= 3*x.head.cslots {
 		return errNoRoom
@@ -265,8 +265,8 @@ func (x *index) insert(e entry) error {
 	return errors.Join(x.putEntry(at, e, true), x.mark(e.addr, true))
 }
 
-// remove deletes the entry with this key and address. remove closes the gap in the hash table,
-// so probing needs no tombstones.
+// remove deletes the entry with this key and address, and moves later entries into the gap. So
+// the hash table needs no marks for deleted entries.
 func (x *index) remove(k key, a netip.Addr) error {
 	gap, found := uint64(0), false
 	err := x.probe(k, func(i uint64, e entry, used bool) bool {
@@ -304,8 +304,8 @@ func (x *index) closeGap(gap uint64) error {
 	return errCorrupt
 }
 
-// all returns the entries that want accepts, sorted by address. If want is nil, it returns all
-// entries.
+// all returns the entries for which want returns true, sorted by address. If want is nil, all
+// returns every entry.
 func (x *index) all(want func(*entry) bool) ([]entry, error) {
 	b := make([]byte, x.head.eslots*entrySize)
 	if _, err := x.pages.ReadAt(b, x.entryOffset(0)); err != nil {

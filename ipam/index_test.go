@@ -36,8 +36,8 @@ func (m model) free(first, last netip.Addr) (netip.Addr, bool) {
 	}
 }
 
-// clash returns keys of which many have their home in the same slots, at the
-// end of the table, so that probing wraps around.
+// clash returns keys of which many have the same home slots, at the end of the table. So probing
+// wraps around to the beginning.
 func clash(n int) key {
 	k := keyOf(fmt.Sprint(n))
 	copy(k[:8], []byte{byte(0xfc | n&3), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
@@ -168,7 +168,7 @@ func TestHeaderDamage(t *testing.T) {
 	}
 }
 
-// A damaged table must not crash, hang or grow without end.
+// A damaged table must not make the index crash, hang or grow without limit.
 func FuzzIndexTables(f *testing.F) {
 	f.Add([]byte{1, 2, 3}, uint16(200))
 	f.Fuzz(func(t *testing.T, junk []byte, at uint16) {

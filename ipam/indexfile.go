@@ -21,7 +21,8 @@ import (
 // errStale means that an index is intact but describes another state of the directory.
 var errStale = errors.New("index is out of date")
 
-// loadIndex opens the index. If the index does not match the directory, it builds a new one.
+// loadIndex opens the index file. If the index does not match the directory, loadIndex builds a
+// new one.
 func (t *Tx) loadIndex() error {
 	if t.openIndex() == nil {
 		return nil
@@ -29,8 +30,8 @@ func (t *Tx) loadIndex() error {
 	return t.rebuildIndex()
 }
 
-// openIndex opens the index file. With errStale it still returns the index, because
-// rebuildIndex copies from it what the files do not hold.
+// openIndex opens the index file. With the error errStale it still returns the index, because
+// rebuildIndex copies from it the marks of boots, which the files do not hold.
 func (t *Tx) openIndex() error {
 	if t.store.IndexDir == "" {
 		return fs.ErrNotExist
@@ -68,8 +69,8 @@ func sizeOf(fd int) int64 {
 	return st.Size
 }
 
-// descriptor stores an index in a file. (An os.File would first register with the poller,
-// which costs a plugin process more time than all its reads.)
+// descriptor stores an index in a file. (An os.File would first register the file with Go's
+// poller, which takes a plugin process longer than all its reads.)
 type descriptor int
 
 func (d descriptor) ReadAt(p []byte, off int64) (int, error) {
@@ -88,8 +89,9 @@ func (d descriptor) WriteAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// rebuildIndex builds the index from the files. If the directory changes during the scan, it
-// scans again. If that keeps happening, it uses the index for this transaction only.
+// rebuildIndex builds the index from the files. If the directory changes during the scan,
+// rebuildIndex scans again. If the directory keeps changing, rebuildIndex uses the index for this
+// transaction only.
 func (t *Tx) rebuildIndex() error {
 	if t.dir == nil {
 		t.index = buildIndex(nil)
@@ -121,7 +123,7 @@ type scan struct {
 	owners  map[netip.Addr]Holder
 	torn    []string
 	dir     version
-	still   bool // the directory did not visibly change during the scan
+	still   bool // no change of the directory was seen during the scan
 }
 
 func (t *Tx) scan() (*scan, error) {
@@ -145,11 +147,10 @@ func (t *Tx) scan() (*scan, error) {
 	return s, err
 }
 
-// scanFile adds a file to s if its name is an address, written as we and the reference write
-// it.
+// scanFile adds a file to s if the name is an address in the form that we and the reference write.
 func (t *Tx) scanFile(s *scan, name string) error {
 	if strings.HasPrefix(name, tempPrefix) && t.mode != ReadOnly {
-		return t.dir.unlink(name) // left by a process that died; we hold the lock
+		return t.dir.unlink(name) // a process died and left this file; no process writes it, because we hold the lock
 	}
 	a, err := netip.ParseAddr(name)
 	if err != nil || a.String() != name || a.Is4In6() || a.Zone() != "" {
@@ -175,8 +176,8 @@ func (t *Tx) scanFile(s *scan, name string) error {
 	return nil
 }
 
-// keep makes x the index of this transaction. keep also writes x to a file for later
-// transactions, if an index file is allowed.
+// keep makes x the index of this transaction. If there may be an index file, keep also writes x
+// to it for later transactions.
 func (t *Tx) keep(x *index) {
 	if t.indexFD >= 0 {
 		closeFD(t.indexFD)
@@ -217,8 +218,7 @@ func writeIndex(path string, x *index) (int, error) {
 	return fd, nil
 }
 
-// removeTemps removes temporary files of processes that were killed while they wrote this
-// index.
+// removeTemps removes the temporary files of processes that were killed while they wrote this index.
 func removeTemps(path string) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
@@ -238,7 +238,7 @@ func checkIndexDir(path string) error {
 	return durable.CheckDir(filepath.Clean(run), dir)
 }
 
-// createIn creates a file. createIn makes the directory if it is missing.
+// createIn creates a file. If the directory is missing, createIn makes it.
 func createIn(path string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	fd, err := openat(unix.AT_FDCWD, path, flags, 0o600)
@@ -263,9 +263,9 @@ func (t *Tx) beginChange() {
 	}
 }
 
-// commitIndex records in the index the directory's current state. If no reservation is left,
-// it deletes the index: a node without attachments should keep nothing of ours, and reading an
-// empty directory is faster than reading an index.
+// commitIndex records the directory's current state in the index. If no reservation is left,
+// commitIndex deletes the index. So a node without attachments keeps nothing of ours; an empty
+// directory is read faster than an index.
 func (t *Tx) commitIndex() {
 	if t.indexFD < 0 || t.mode == ReadOnly {
 		return
@@ -297,8 +297,8 @@ func (t *Tx) dropIndex() {
 	removeTemps(path)
 }
 
-// insert adds an entry and makes room if necessary. If that fails, the index is not used
-// again; the files are still right.
+// insert adds an entry, and makes room first if there is none. If insert fails, the index is not
+// used again. The files are right in any case.
 func (t *Tx) insert(e entry) {
 	err := t.index.insert(e)
 	if errors.Is(err, errNoRoom) {
@@ -319,6 +319,6 @@ func (t *Tx) growIndex() error {
 	}
 	x := buildIndex(entries)
 	x.head.dir, x.head.boot = t.index.head.dir, t.index.head.boot
-	t.keep(x) // stays marked as dirty: a change is not finished
+	t.keep(x) // the index stays marked as dirty, because a change is not finished
 	return nil
 }

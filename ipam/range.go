@@ -10,18 +10,17 @@ import (
 	"strings"
 )
 
-// Range is a run of addresses in a subnet, both ends included. A field with the zero value
-// gets its default.
+// Range is a run of addresses in a subnet, first and last included. Canonicalize gives each field
+// with the zero value its default.
 type Range struct {
 	Subnet  netip.Prefix
 	Start   netip.Addr // default: the first address after the network address
-	End     netip.Addr // default: the last one; for IPv4 the one before broadcast
+	End     netip.Addr // default: the last address; for IPv4 the one before broadcast
 	Gateway netip.Addr // default: the first address after the network address; never given out
 }
 
-// ParseRange reads the four fields of a range in the configuration. An empty text means that
-// the field is absent. The errors are the texts of package net, which the reference's decoder
-// uses.
+// ParseRange reads the four fields of a range in the configuration. An empty text means that the
+// field is absent. The errors have the texts of package net, which the reference uses.
 func ParseRange(subnet, start, end, gateway string) (r Range, err error) {
 	if r.Subnet, err = parsePrefix(subnet); err != nil {
 		return r, err
@@ -47,7 +46,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// ParseAddr reads an address as package net does: it accepts no zone and turns an IPv4-mapped
+// ParseAddr reads an address as package net does. It refuses a zone, and turns an IPv4-mapped
 // IPv6 address into IPv4. For an empty text it returns the zero address.
 func ParseAddr(s string) (netip.Addr, error) {
 	if s == "" {
@@ -80,7 +79,7 @@ func (r *Range) Canonicalize() error {
 	} else if !r.Contains(r.End) {
 		return fmt.Errorf("RangeEnd %s not in network %s", r.End, r.Subnet)
 	}
-	// The reference accepts a start after the default end. It then gives out addresses beyond the
+	// The reference accepts a start after the default end, and then gives out addresses beyond the
 	// subnet.
 	if r.Start.Compare(r.End) > 0 {
 		return fmt.Errorf("RangeStart %s not in network %s", r.Start, r.Subnet)
@@ -104,7 +103,7 @@ func (r *Range) checkSubnet() error {
 	return nil
 }
 
-// lastAddr returns the last address of p. For IPv4 it returns the one before the broadcast
+// lastAddr returns the last address of p. For IPv4 it returns the address before the broadcast
 // address.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
@@ -123,7 +122,7 @@ func maskByte(bits, i int) byte {
 	return byte(0xff << (8 - n))
 }
 
-// Contains reports whether a is in r. An end that is not set yet does not limit the range.
+// Contains reports whether a is in r. An end that is not set does not limit the range.
 func (r *Range) Contains(a netip.Addr) bool {
 	if !r.Subnet.Contains(a) {
 		return false
@@ -144,10 +143,11 @@ func (r *Range) Overlaps(o *Range) bool {
 // String returns "start-end".
 func (r *Range) String() string { return r.Start.String() + "-" + r.End.String() }
 
-// RangeSet is a set of ranges; one address is taken from the whole set.
+// RangeSet is a set of ranges. An attachment gets one address from the whole set.
 type RangeSet []Range
 
-// Canonicalize checks every range of s, and that the ranges do not contradict each other.
+// Canonicalize checks every range of s. It also checks that the ranges have one family and do not
+// overlap.
 func (s RangeSet) Canonicalize() error {
 	if len(s) == 0 {
 		return errors.New("empty range set")

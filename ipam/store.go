@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipam gives out addresses. The package has the address ranges, the allocator, and the
-// store. The store keeps reservations on disk in the layout of the reference's host-local.
+// Package ipam gives out addresses. It has the address ranges, the allocator, and the store. The
+// store keeps reservations on disk in the layout of the reference's host-local.
 //
 // Range and RangeSet follow the reference's rules and use its error texts. Allocate, Release,
 // Stale and Status work on a Tx, a transaction on a FileStore, and never touch a file
@@ -10,33 +10,34 @@
 //
 // # On disk
 //
-// The directory <dataDir>/<network>/ holds one file for each reserved address. The file's name
-// is the address; its whole content is "<container id>\r\n<ifname>". The file
-// last_reserved_ip.N holds the cursor of set N, which is the address given out last. The empty
-// file lock is for flock(2). These files are the truth. The reference's host-local can take
-// over from ours at any moment, and ours from the reference's.
+// The directory <dataDir>/<network>/ holds one file for each reserved address. The file's name is
+// the address, and its whole content is "<container id>\r\n<ifname>". The file last_reserved_ip.N
+// holds the cursor of set N: the address that was given out last. The empty file lock is for
+// flock(2). These files are the truth. At any moment the reference's host-local can go on with
+// files of ours, and ours with files of the reference.
 //
 // # The index
 //
-// FileStore keeps an index outside that directory. With the index, ADD, DEL and a lookup cost
-// the same for 0 and for 60,000 reservations. The index is a cache. If it is missing, damaged,
-// out of date or of another schema, FileStore builds it again from the files. If it cannot be
-// written, FileStore keeps it in memory during the call.
+// FileStore keeps an index outside that directory. With the index, an ADD, a DEL or a lookup
+// takes no longer for 60,000 reservations than for none. The index is a cache. If the index is
+// missing, damaged, out of date or of another schema, FileStore builds it again from the files.
+// If the index cannot be written, FileStore keeps it in memory during the call.
 //
 // The index records the directory's device, inode, mtime and ctime. If any of them differs now,
-// the index is out of date. Before Linux 6.13 the kernel's clock for mtime moves in ticks of 1
-// to 4 ms. If another program changed the directory in the same tick as we did, the mtime would
-// not show its change. So after each of our changes, and before each scan, we set the
-// directory's mtime ten seconds into the past. Any later change sets mtime to the present,
-// which never equals the recorded value. This works within a tick, and on file systems that
-// store whole seconds.
+// the index is out of date. Before Linux 6.13 the kernel's clock for mtime moves in ticks of 1 to
+// 4 ms. If another program changed the directory in the same tick as FileStore, the mtime would
+// not show that program's change. So after each of its own changes, and before each scan,
+// FileStore sets the directory's mtime ten seconds into the past. Any later change sets the mtime
+// to the present, which never equals the recorded value. This works within a tick, and on file
+// systems that store whole seconds.
 //
-// In one case we miss a change at first: a program changes the directory without the lock, in
-// the 100 µs between our check and our new mtime. An operator's rm or cp does that; the
-// reference takes the lock. If a file was removed, the owner's DEL notices it. A full pool
-// notices it too, because we report a pool as full only after an undisturbed scan. If a file
-// was added, Claim notices it, because its link(2) fails. The next scan notices it too (GC, a
-// full pool, or any change by another program). No address is ever given out twice.
+// In one case FileStore misses a change at first: a program changes the directory without the
+// lock, in the 100 µs between FileStore's check and its new mtime. An operator's rm or cp can do
+// so; the reference takes the lock. A removed file is noticed by the owner's DEL. It is also
+// noticed before a pool counts as full, because Allocate reports that only after an undisturbed
+// scan. An added file is noticed by Reserve, because its link(2) fails. Both are noticed by the
+// next scan (GC, a full pool, or any change by another program). No address is ever given out
+// twice.
 //
 // After a crash the index is marked dirty, and the next call builds it again.
 package ipam
@@ -78,8 +79,8 @@ type Reservation struct {
 	Addr   netip.Addr
 	Holder Holder
 
-	// EarlierBoot means that the reservation was made before the last boot of the node. Its
-	// namespace cannot exist any more.
+	// EarlierBoot means that the reservation was made before the last boot of the node. So the
+	// namespace of the reservation cannot exist any more.
 	EarlierBoot bool
 
 	// Since is the time of the reservation, if the store knows it.
@@ -122,7 +123,7 @@ func (s *FileStore) warn(err error) {
 // long as ctx allows. With Existing or ReadOnly, Begin treats a missing directory like an
 // empty store and does not create it.
 func (s *FileStore) Begin(ctx context.Context, m Mode) (tx *Tx, err error) {
-	for range 10 { // try again if the directory was removed while we opened it
+	for range 10 { // if another process removed the directory while we opened it, try again
 		if tx, err = s.begin(ctx, m); !errors.Is(err, unix.ESTALE) {
 			break
 		}
@@ -151,7 +152,7 @@ func (s *FileStore) begin(ctx context.Context, m Mode) (*Tx, error) {
 	return tx, nil
 }
 
-// indexPath returns the path of the index of a directory. Its name is a hash of the
+// indexPath returns the path of the index of a directory. The file's name is a hash of the
 // directory's real path.
 func (s *FileStore) indexPath(d *dir) string {
 	sum := sha256.Sum256([]byte(d.realPath()))

@@ -51,7 +51,7 @@ type suite struct {
 	store *ipam.FileStore
 }
 
-// Set parses "start-end@subnet" ranges, or plain subnets, into a canonical set.
+// Set parses ranges of the form "start-end@subnet", or plain subnets, into a canonical set.
 func Set(t testing.TB, ranges ...string) ipam.RangeSet {
 	t.Helper()
 	var set ipam.RangeSet
@@ -312,7 +312,7 @@ func manyCallers(s *suite) {
 	wg.Wait()
 }
 
-// gc releases the addresses of all owners but those to keep.
+// gc releases the addresses of every owner for which keep returns false.
 func gc(tx *ipam.Tx, keep func(ipam.Holder) bool) (gone []ipam.Reservation, err error) {
 	owners, err := ipam.Stale(tx, keep)
 	for o := range owners {

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package owner derives the owner key of an attachment, a hash of fixed length of (network,
-// container id, interface). Every object of the attachment has this key. With it, DEL and GC
-// find links, sets and files without any state. The table in docs/ownership.md says where each
-// kind of object has the key.
+// container id, interface). Every object of the attachment carries this key. By the key, DEL and
+// GC find links, sets and files without any stored state. The table in docs/ownership.md says
+// where each kind of object carries it.
 package owner
 
 import (
@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// Len is the length of a Key. 15 characters hold 75 bits, and with a final NUL they fit into
-// an nftables ifname key of 16 bytes.
+// Len is the length of a Key. 15 characters hold 75 bits. With a final NUL they fit into 16
+// bytes, the length of an interface name as a key in nftables.
 const Len = 15
 
 // aliasPrefix comes before the owner key in the ifalias of our links.
@@ -31,9 +31,9 @@ func Of(network, containerID, ifName string) Key {
 	return Key(enc.EncodeToString(sum[:10])[:Len])
 }
 
-// LinkName derives an interface name from the key: prefix and hex digits of a hash, cut to 15
-// bytes. If another owner has the name, call it again with the next number; each number gives
-// another name.
+// LinkName derives an interface name from the key. The name is prefix and hex digits of a hash,
+// cut to 15 bytes. If another owner has the name already, the caller takes the next number, which
+// gives another name.
 func (k Key) LinkName(prefix string, number byte) string {
 	sum := sha256.Sum256(append([]byte(prefix+string(k)), number))
 	digits := min(8, 15-len(prefix))
@@ -43,7 +43,7 @@ func (k Key) LinkName(prefix string, number byte) string {
 // Alias returns the ifalias of a link that belongs to k.
 func (k Key) Alias() string { return aliasPrefix + string(k) }
 
-// FromAlias returns the key in an ifalias. ok is false if the alias is not one of ours.
+// FromAlias returns the key in an ifalias. If Alias did not make the ifalias, ok is false.
 func FromAlias(alias string) (k Key, ok bool) {
 	s, ok := strings.CutPrefix(alias, aliasPrefix)
 	if !ok || !Key(s).Valid() {

@@ -10,7 +10,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The hash is an ABI: a DEL by a newer program must find what an older one made.
+// The hash must never change: a DEL by a newer program must find what an older program made.
 func TestKeyIsPinned(t *testing.T) {
 	k := Of("pods", "c1", "eth0")
 	if k != "hgtrtectyzic5jv" {

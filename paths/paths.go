@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package paths knows the directories that Patchbay uses on a node. The environment can change
-// every path, for rootless callers and for tests (docs/formats.md).
+// every path (docs/formats.md). Rootless callers and tests do that.
 package paths
 
 import (
@@ -23,14 +23,14 @@ type Paths struct {
 	NetNS  string // PATCHBAY_NETNS_DIR: directory of named namespaces
 }
 
-// Holds returns the directory in which the Docker driver keeps the namespaces of attachments.
-// A namespace is there from before its ADD until after its DEL.
+// Holds returns the directory in which the Docker driver keeps the namespaces of attachments. The
+// driver puts a namespace there before its ADD, and removes it after its DEL.
 func (p Paths) Holds() string { return filepath.Join(p.Run, "docker", "netns") }
 
-// Default returns the paths of a node. The environment of the process may change them.
+// Default returns the paths that the environment of this process sets.
 func Default() Paths { return From(os.Getenv) }
 
-// From returns the paths that an environment sets.
+// From returns the paths that an environment sets. A path that it does not set has its default.
 func From(getenv func(string) string) Paths {
 	dir := func(name, def string) string {
 		if v := getenv(name); strings.HasPrefix(v, "/") {

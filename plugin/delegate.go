@@ -11,9 +11,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// IPAMAdd asks the configuration's IPAM plugin for addresses and then pushes their release to
-// the undo stack. If the plugin refuses because the attachment already has addresses, it
-// pushes nothing, because those addresses must stay.
+// IPAMAdd asks the configuration's IPAM plugin for addresses. It then pushes their release to the
+// undo stack. If the plugin refuses because the attachment already has addresses, IPAMAdd pushes
+// nothing: those addresses must stay.
 func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 	if err := r.Step("ipam"); err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 }
 
 // IPAM calls another verb of the IPAM plugin with the configuration and environment of this
-// request (SPEC.md section 4). If the configuration has no IPAM plugin, it does nothing.
+// request (SPEC.md section 4). If the configuration has no IPAM plugin, IPAM does nothing.
 func (r *Request) IPAM(ctx context.Context, verb spec.Verb) error {
 	if r.Head.IPAM.Type == "" {
 		return nil
@@ -46,7 +46,8 @@ func (r *Request) IPAM(ctx context.Context, verb spec.Verb) error {
 	return err
 }
 
-// IgnoreGone returns nil for the given errors. For a DEL, a missing object counts as deleted.
+// IgnoreGone returns nil if err is one of the errors in gone. DEL uses it, because for a DEL a
+// missing object counts as deleted.
 func IgnoreGone(err error, gone ...error) error {
 	for _, g := range gone {
 		if errors.Is(err, g) {
@@ -60,9 +61,9 @@ func IgnoreGone(err error, gone ...error) error {
 // fd00::/8.
 const shortestPrefix = 8
 
-// CheckPrefix returns an error if the prefix of a container's address cannot be its network.
-// For example, a prefix of length 0 contains every host. Then the firewall would accept
-// traffic of every host and masquerade none.
+// CheckPrefix returns an error if the prefix of a container's address cannot be its network. A
+// prefix of length 0, for example, contains every host. With it the firewall would accept traffic
+// of every host and masquerade none.
 func CheckPrefix(address netip.Prefix) error {
 	if address.Bits() >= shortestPrefix {
 		return nil
@@ -85,8 +86,8 @@ func CheckPrefixes(result *spec.Result) error {
 	return nil
 }
 
-// CheckRoutes returns an error for a route without destination. The reference copies such a
-// route in a form that no caller can read.
+// CheckRoutes returns an error for a route without destination. The reference passes such a route
+// on in a form that no caller can read.
 func CheckRoutes(routes []spec.Route) error {
 	for i, r := range routes {
 		if !r.Dst.IsValid() {

@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// do calls one plugin in process.
+// do calls one plugin in this process.
 func do(t *testing.T, p *plugin.Plugin, verb spec.Verb, netNS string) error {
 	t.Helper()
 	b := plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession([]*plugin.Plugin{p}) }}
@@ -30,8 +30,8 @@ func do(t *testing.T, p *plugin.Plugin, verb spec.Verb, netNS string) error {
 	return err
 }
 
-// A process id that was used again leads to the host's namespace: DEL treats it as a
-// namespace that is gone, and does all its work.
+// The kernel used a process id again, so the path leads to the host's namespace. DEL treats the
+// container's namespace as gone, and does all its work.
 func TestDelInTheHostsNamespace(t *testing.T) {
 	netNS := "untouched"
 	p := &plugin.Plugin{Name: "looker", Del: func(_ context.Context, r *plugin.Request) error {
@@ -46,8 +46,8 @@ func TestDelInTheHostsNamespace(t *testing.T) {
 	}
 }
 
-// An IPAM plugin accepts any path; another plugin with two errors reports that in the
-// configuration.
+// An IPAM plugin accepts any path. If both the namespace and the configuration of another plugin
+// are wrong, the plugin reports the configuration.
 func TestNamespaceAndKind(t *testing.T) {
 	broken := errors.New("the configuration is wrong")
 	for _, path := range []string{"/dev/null", "/nonexistent", "/etc/passwd"} {
@@ -70,8 +70,8 @@ func TestNamespaceAndKind(t *testing.T) {
 	}
 }
 
-// The MTU of an interface is a field of 1.1.0: our older results have none, and the value
-// of another plugin is kept.
+// The MTU of an interface exists since 1.1.0. For an older version we put none into the result,
+// but keep the value that another plugin put there.
 func TestMTUSince(t *testing.T) {
 	for version, want := range map[string]bool{"1.1.0": true, "1.0.0": false, "0.4.0": false} {
 		for _, kind := range []plugin.Kind{plugin.Interface, plugin.Chained} {
@@ -93,7 +93,7 @@ func TestMTUSince(t *testing.T) {
 	}
 }
 
-// A result that an old version cannot express is refused before a plugin changes anything.
+// If an old version cannot express the result, the ADD fails before a plugin changes anything.
 func TestLayer2Since(t *testing.T) {
 	for version, want := range map[string]bool{"1.1.0": true, "0.3.0": true, "0.2.0": false, "0.1.0": false} {
 		called := false
@@ -112,7 +112,7 @@ func TestLayer2Since(t *testing.T) {
 	}
 }
 
-// writer is a plugin that writes a file, and removes it.
+// writer is a plugin that writes a file in ADD and removes it in DEL.
 var writer = plugin.Plugin{
 	Name: "writer",
 	Add: func(_ context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -123,8 +123,8 @@ var writer = plugin.Plugin{
 
 func fileOf(r *plugin.Request) string { return filepath.Join("/run", r.ContainerID) }
 
-// An ADD whose result could not be written is rolled back: a full disk, a runtime that
-// ended.
+// If the result of an ADD cannot be written, the ADD is rolled back. The reason may be a full
+// disk or a runtime that has ended.
 func TestResultNotWritten(t *testing.T) {
 	program := filepath.Join(plugintest.Install(t, &writer), "writer")
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)

@@ -11,27 +11,27 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Inner is a plugin whose configuration is part of another plugin's configuration: a member of
-// a `patchbay` list, or the plugin inside `wrap`. Inner is called as a runtime would call it,
+// Inner is a plugin whose configuration is part of another plugin's configuration: a member of a
+// `patchbay` list, or the plugin inside `wrap`. The outer plugin calls it as a runtime would,
 // with the environment of the outer request.
 type Inner struct {
 	Type string
 
 	request *Request
 	conf    map[string]json.RawMessage
-	ready   *Request // of Prepare
+	ready   *Request // what Prepare made
 }
 
-// Given is what an outer plugin passes to an inner one. Caps is the outer plugin's
-// runtimeConfig. Args are its args, for an inner plugin that has no args of its own. AllCaps
-// passes all of Caps to a plugin that declares no capabilities.
+// Given is what an outer plugin passes to an inner one. Caps is the outer plugin's runtimeConfig.
+// Args are the outer plugin's args, for an inner plugin that has none of its own. If AllCaps is
+// set, an inner plugin that declares no capabilities gets all of Caps.
 type Given struct {
 	Caps    map[string]json.RawMessage
 	Args    json.RawMessage
 	AllCaps bool
 }
 
-// NewInner reads an inner plugin's configuration and sets what a runtime would set: name,
+// NewInner reads an inner plugin's configuration. It sets what a runtime would set: name,
 // version, the plugin's part of runtimeConfig, and the valid attachments of a GC.
 func NewInner(r *Request, raw json.RawMessage, given Given) (*Inner, error) {
 	var head struct {
@@ -57,7 +57,7 @@ func NewInner(r *Request, raw json.RawMessage, given Given) (*Inner, error) {
 	return i, nil
 }
 
-// head writes the keys that belong to the runtime.
+// head writes the keys that only the runtime may set.
 func (i *Inner) head() {
 	i.set("name", i.request.Network)
 	i.set("cniVersion", i.request.Version)
@@ -69,7 +69,7 @@ func (i *Inner) head() {
 	}
 }
 
-// grant writes runtimeConfig with the capabilities that the plugin declares. grant removes the
+// grant writes runtimeConfig with the capabilities that the plugin declares. It then removes the
 // declaration, as a runtime must (SPEC.md, "Deriving request").
 func (i *Inner) grant(declared map[string]bool, given Given) {
 	all := given.AllCaps && len(declared) == 0
@@ -86,8 +86,8 @@ func (i *Inner) grant(declared map[string]bool, given Given) {
 	}
 }
 
-// set writes a key. Its value can always be encoded: it is a string, a list of strings, or
-// JSON that was read before.
+// set writes a key. The value is a string, a list of strings, or JSON that was read before, so it
+// can always be encoded.
 func (i *Inner) set(key string, value any) {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -110,8 +110,8 @@ func (i *Inner) Config(prev json.RawMessage) ([]byte, error) {
 	return data, nil
 }
 
-// SetConfig replaces the configuration, except the keys that belong to the runtime: name,
-// cniVersion, type, previous result and the valid attachments of a GC.
+// SetConfig replaces the configuration, except the keys that only the runtime may set: name,
+// cniVersion, type, prevResult and the valid attachments of a GC.
 func (i *Inner) SetConfig(data []byte) error {
 	conf := make(map[string]json.RawMessage)
 	if err := json.Unmarshal(data, &conf); err != nil {
@@ -125,8 +125,9 @@ func (i *Inner) SetConfig(data []byte) error {
 	return nil
 }
 
-// Prepare begins an ADD: it refuses a configuration that the plugin would refuse, so that
-// nothing is changed for it. A plugin of another program decides for itself, later.
+// Prepare begins an ADD. If the plugin would refuse its configuration, Prepare refuses it now,
+// before another plugin changes anything. A plugin of another program checks its configuration
+// later itself.
 func (i *Inner) Prepare() error {
 	call, err := i.call(spec.Add, nil)
 	if err != nil {
@@ -175,7 +176,7 @@ func (i *Inner) Do(ctx context.Context, verb spec.Verb, prev json.RawMessage) er
 	return err
 }
 
-// call returns the call of a verb of the plugin, with the environment of the request.
+// call builds the call of a verb of the plugin, with the environment of the request.
 func (i *Inner) call(verb spec.Verb, prev json.RawMessage) (*spec.Call, error) {
 	stdin, err := i.Config(prev)
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Invoke calls a plugin. If the file that CNI_PATH finds is this program, Invoke calls the
-// plugin within this process. Otherwise it executes that file, because a program that the
-// operator installed has priority.
+// Invoke calls a plugin. If CNI_PATH leads to this program, Invoke calls the plugin within this
+// process. If CNI_PATH leads to another program, Invoke executes it: a program that the operator
+// installed has priority.
 func (s *Session) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
 	return s.invoke(ctx, pluginType, c, false)
 }
 
-// invoke does the work of Invoke. outermost is true for the request of a runtime and false for
-// a delegate.
+// invoke does the work of Invoke. For the request of a runtime, outermost is true; for a delegate
+// it is false.
 func (s *Session) invoke(ctx context.Context, pluginType string, c *spec.Call, outermost bool) (out []byte, err error) {
 	p, err := s.start(pluginType, c, func(path string) error {
 		out, err = s.exec().Run(ctx, path, c)
@@ -35,14 +35,14 @@ func (s *Session) invoke(ctx context.Context, pluginType string, c *spec.Call, o
 	}
 	if ctx, err = deeper(ctx, pluginType); err != nil {
 		if c.Verb == spec.Del {
-			return nil, nil // the ADD stopped at the same depth, so nothing deeper exists
+			return nil, nil // the ADD stopped at this depth too, so nothing deeper exists
 		}
 		return nil, err
 	}
 	return serve(ctx, p, c, s, outermost)
 }
 
-// Add works like Invoke for an ADD. prev is the previous result; if it is nil, the plugin uses
+// Add works like Invoke for an ADD. prev is the previous result. If prev is nil, the plugin uses
 // the one in the configuration, if any. Within this process neither prev nor the result is
 // encoded as JSON. The plugin may change prev.
 func (s *Session) Add(ctx context.Context, pluginType string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
@@ -82,13 +82,13 @@ func (s *Session) addBy(ctx context.Context, path string, c *spec.Call, prev *sp
 	return result, nil
 }
 
-// takenTries is how often start looks for a program again if the program is gone when it is
-// started.
+// takenTries is how often start looks for a program again after the program vanished before its
+// start.
 const takenTries = 4
 
-// start finds a plugin. If the plugin is in this process, start returns it; otherwise it calls
-// run with the path of the program. An installer may remove the program before it starts. Then
-// start looks again, and this process may have the plugin by then.
+// start finds a plugin. If the plugin is in this process, start returns it. Otherwise start calls
+// run with the path of the program. An installer may remove the program before run starts it.
+// Then start looks again, and this process may have the plugin by then.
 func (s *Session) start(pluginType string, c *spec.Call, run func(path string) error) (p *Plugin, err error) {
 	for range takenTries {
 		p, path, rerr := s.resolve(pluginType, c)
@@ -102,14 +102,15 @@ func (s *Session) start(pluginType string, c *spec.Call, run func(path string) e
 	return nil, err
 }
 
-// maxDepth is more than the depth to which plugins really call each other. A list, a wrapper,
-// an interface plugin and an IPAM plugin make four.
+// maxDepth limits how deep plugins call each other. Real configurations stay below it: a list, a
+// wrapper, an interface plugin and an IPAM plugin make four.
 const maxDepth = 8
 
 type depthKey struct{}
 
-// deeper counts how deep plugins of this process call each other, and stops at maxDepth.
-// Without this limit, a plugin that is configured as its own IPAM plugin would never end.
+// deeper counts how deep plugins of this process call each other, and refuses the call after
+// maxDepth. Without this limit, a plugin that is configured as its own IPAM plugin would call
+// itself without end.
 func deeper(ctx context.Context, pluginType string) (context.Context, error) {
 	depth, _ := ctx.Value(depthKey{}).(int)
 	if depth == maxDepth {
@@ -118,11 +119,11 @@ func deeper(ctx context.Context, pluginType string) (context.Context, error) {
 	return context.WithValue(ctx, depthKey{}, depth+1), nil
 }
 
-// ErrResult means that the ADD of another program succeeded but its output is not a result.
-// Such an ADD must be rolled back with a DEL, unlike an ADD that failed.
+// ErrResult means that the ADD of another program succeeded, but its output is not a result. The
+// caller must roll such an ADD back with a DEL. An ADD that failed needs no DEL.
 var ErrResult = errors.New("invalid result")
 
-// resolve finds a plugin: one of this process, or the path of a program.
+// resolve finds a plugin. It returns a plugin of this process, or the path of a program.
 func (s *Session) resolve(pluginType string, c *spec.Call) (p *Plugin, path string, err error) {
 	p = find(s.Plugins, pluginType)
 	path, err = invoke.Find(pluginType, c.Path)
@@ -146,9 +147,9 @@ func find(list []*Plugin, name string) *Plugin {
 	return nil
 }
 
-// isSelf reports whether path is the running program. A path with the same inode is the
-// running program. If an installer copied the program instead of linking it, the build must be
-// the same.
+// isSelf reports whether path is the running program. A file with the same inode is the running
+// program. A file with another inode is the running program if it has the same build, because an
+// installer may have copied it.
 func isSelf(path string) bool {
 	const self = "/proc/self/exe"
 	a, err := os.Stat(self)
@@ -162,12 +163,11 @@ func isSelf(path string) bool {
 	return os.SameFile(a, b) || a.Size() == b.Size() && sameBuild(self, path)
 }
 
-// IsSelf reports whether the program at path is this program. IsSelf serves commands that
-// check an installation.
+// IsSelf reports whether path is the running program. Commands that check an installation use it.
 func IsSelf(path string) bool { return isSelf(path) }
 
-// sameBuild compares the beginning of two programs with the same size. There are the ELF
-// header and Go's build id; the linker puts both into the first page.
+// sameBuild compares the first page of two files of the same size. The linker puts the ELF header
+// and Go's build id there.
 func sameBuild(a, b string) bool {
 	x, y := firstPage(a), firstPage(b)
 	return x != nil && bytes.Contains(x, []byte("Go\x00\x00")) && bytes.Equal(x, y)

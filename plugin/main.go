@@ -18,20 +18,20 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Main runs p as a program and returns the exit status: 0, or 1 with an error object on
-// standard output. If CNI_COMMAND is not set, it describes the program on standard error and
-// returns 0; packages check this.
+// Main runs p as a program and returns the exit status: 0, or 1 with an error object on standard
+// output. If CNI_COMMAND is not set, Main describes the program on standard error and returns 0.
+// The tests of packages run plugins in this way.
 func Main(p *Plugin) int { return MainOf(p, []*Plugin{p}) }
 
-// MainOf works like Main for a program with several plugins. MainOf may call the plugins in
-// all as delegates within the process.
+// MainOf works like Main for a program with several plugins. They may call the plugins in all as
+// delegates within the process.
 //
 // MainOf installs no signal handler. A handler would start two threads, which costs 0.3 ms per
-// call, and DEL and GC treat a terminated plugin like a killed one.
+// call. DEL and GC treat a terminated plugin like a killed one.
 //
-// A plugin works sequentially, so one P (the Go scheduler's processor) is enough. More of them
-// wake threads that search for work, which costs an eighth of the CPU time of an ADD. Setting
-// GOMAXPROCS stops the world once; for a VERSION this is not worth it.
+// A plugin does one thing after another, so one P (the Go scheduler's processor) is enough. More
+// Ps wake threads that search for work, which costs an eighth of the CPU time of an ADD. To set
+// GOMAXPROCS, Go stops all goroutines once; a VERSION is too short for this to pay off.
 func MainOf(p *Plugin, all []*Plugin) int {
 	if status, ok := helper(p, os.Args, os.Stderr); ok {
 		return status
@@ -44,14 +44,14 @@ func MainOf(p *Plugin, all []*Plugin) int {
 	defer s.Close()
 	status := Run(context.Background(), p, s, Stdio{os.Getenv, os.Stdin, stdout(), os.Stderr})
 	if status == 0 && os.Getenv("PATCHBAY_SWEEP") != "off" {
-		s.Close() // its locks
+		s.Close() // releases the locks
 		s.afterwards()
 	}
 	return status
 }
 
-// stdout returns standard output with another descriptor number. If the runtime has ended, a
-// write to descriptor 1 would kill a Go program before it can undo anything.
+// stdout returns standard output under another descriptor number. If the runtime has ended, a
+// write to descriptor 1 would kill a Go program before it could undo anything.
 func stdout() *os.File {
 	fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -68,7 +68,7 @@ type Stdio struct {
 	Stderr io.Writer
 }
 
-// Run works like Main, but gets environment and standard files from its caller.
+// Run works like Main, but gets the environment and the standard files from its caller.
 func Run(ctx context.Context, p *Plugin, s *Session, io Stdio) int {
 	if io.Getenv("CNI_COMMAND") == "" {
 		about(p, io.Stderr)
@@ -103,8 +103,8 @@ func call(ctx context.Context, p *Plugin, s *Session, stdio Stdio) error {
 	return nil
 }
 
-// detach rolls back an ADD if its result could not be written. detach calls DEL, because the
-// ADD is committed already and the undo stack is not enough.
+// detach rolls back an ADD whose result could not be written. It calls DEL, because the queued
+// work is committed already, and the undo stack cannot revert that.
 func detach(ctx context.Context, p *Plugin, c *spec.Call, s *Session, out []byte) error {
 	if c.Verb != spec.Add {
 		return nil
@@ -142,7 +142,7 @@ func errorJSON(err error) []byte {
 	return data
 }
 
-// versionResult answers VERSION. As the specification requires, it returns the version of the
+// versionResult answers VERSION. As the specification requires, the answer has the version of the
 // request and lists the versions that the plugin supports.
 func versionResult(ctx context.Context, p *Plugin, c *spec.Call, s *Session) ([]byte, error) {
 	var in struct {
@@ -163,7 +163,7 @@ func versionResult(ctx context.Context, p *Plugin, c *spec.Call, s *Session) ([]
 	return append(data, '\n'), err
 }
 
-// versionsFor returns the supported versions that the configuration does not exclude.
+// versionsFor returns those supported versions that the configuration does not exclude.
 func (p *Plugin) versionsFor(ctx context.Context, c *spec.Call, s *Session) []string {
 	versions := p.Versions()
 	if p.VersionsFor == nil || len(c.Config) == 0 {
@@ -182,24 +182,23 @@ type Builtin struct {
 	NewSession func() *Session
 }
 
-// Invoke runs the call. Invoke executes a program for a plugin that is not in this process.
+// Invoke runs the call. If the plugin is not in this process, Invoke executes a program.
 func (b *Builtin) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
 	s := b.NewSession()
 	defer s.Close()
 	return s.invoke(ctx, pluginType, c, true)
 }
 
-// helperArg is the argument that makes a plugin's program run its Helper. Runtimes never pass
-// it.
+// helperArg is the argument with which a plugin's program runs its Helper. Runtimes never pass it.
 const helperArg = "__helper"
 
-// HelperArgs returns the arguments, beginning with the program's name, with which a plugin
-// starts its own program (Session.Self) to run its Helper.
+// HelperArgs returns the arguments of a process that runs a plugin's Helper. The first argument
+// is the program's name; the program is Session.Self.
 func HelperArgs(p string, args ...string) []string {
 	return append([]string{p, helperArg}, args...)
 }
 
-// helper runs a Helper if the process was started for that.
+// helper runs a Helper if the process was started with helperArg.
 func helper(p *Plugin, args []string, stderr io.Writer) (status int, ok bool) {
 	if p.Helper == nil || len(args) < 2 || args[1] != helperArg {
 		return 0, false
@@ -211,6 +210,6 @@ func helper(p *Plugin, args []string, stderr io.Writer) (status int, ok bool) {
 	return 0, true
 }
 
-// SelfPath is the path of the running program, even if its file was replaced. SelfPath is the
-// Session.Self of a program whose main function calls Main or MainOf.
+// SelfPath is the path of the running program. It leads there even if the program's file was
+// replaced. If the program's main function calls Main or MainOf, SelfPath is its Session.Self.
 const SelfPath = "/proc/self/exe"

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Request is one call of a plugin. Request is valid until the call returns.
+// Request is one call of a plugin. It is valid until the call returns.
 type Request struct {
 	*spec.Call
 	Plugin  *Plugin
@@ -24,8 +24,8 @@ type Request struct {
 	Head    *spec.Conf
 	Session *Session
 
-	// InList is what the list adds to the configuration. InList is nil unless a list is being
-	// validated.
+	// InList is what the list adds to the configuration. Unless a list is being validated, InList is
+	// nil.
 	InList *InList
 
 	conf    any // returned by Conf
@@ -36,8 +36,8 @@ type Request struct {
 	listed time.Time
 }
 
-// Loader is a configuration with its own rules. Load completes the decoded configuration or
-// returns an error.
+// Loader is a configuration with its own rules. Load sets what the decoded configuration leaves
+// out, or returns an error.
 type Loader interface{ Load(*Request) error }
 
 // Conf returns the configuration. Conf decodes it at the first call. For ADD, CHECK and
@@ -78,17 +78,18 @@ func (r *Request) Decode(v any) error {
 	return nil
 }
 
-// Prev returns the previous result, or nil if there is none. The plugin may change it.
+// Prev returns the previous result. If there is none, Prev returns nil. The plugin may change the
+// result.
 func (r *Request) Prev() *spec.Result { return r.prev }
 
 // CNIArgs returns the pairs in CNI_ARGS.
 func (r *Request) CNIArgs() ([]spec.Arg, error) { return spec.ParseArgs(r.Args) }
 
 // Undo pushes a step that reverts the last change. If the ADD fails, the steps run in reverse
-// order, each even if another one failed.
+// order. If a step fails, the other steps still run.
 func (r *Request) Undo(fn func(context.Context) error) { r.undo.push(fn) }
 
-// Step names the next change. Tests make ADD fail at a step and check that nothing is left
+// Step names the next change. Tests let an ADD fail at each step and check that nothing is left
 // behind.
 func (r *Request) Step(name string) error { return r.Session.step(name) }
 
@@ -99,7 +100,7 @@ type undoStack []func(context.Context) error
 
 func (u *undoStack) push(fn func(context.Context) error) { *u = append(*u, fn) }
 
-// run runs every step, even if ctx is cancelled already.
+// run runs every step, even if ctx is already cancelled.
 func (u *undoStack) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
@@ -111,7 +112,7 @@ func (u *undoStack) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// newRequest returns an error if p cannot serve the call, before any work.
+// newRequest checks, before any work, whether p can serve the call.
 func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 	if err := call.Validate(); err != nil {
 		return nil, err
@@ -142,9 +143,10 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 	return r, r.place()
 }
 
-// place checks the namespace. place skips IPAM plugins, because they do not use the namespace.
-// Their caller may pass any path; upstream's README calls host-local with /dev/null. An error
-// in the configuration is reported first, because it does not depend on the namespace.
+// place checks the namespace. It does not check the namespace of an IPAM plugin, which does not
+// use it: the caller of an IPAM plugin may pass any path, and upstream's README calls host-local
+// with /dev/null. If the configuration is wrong too, place reports that error, because it does
+// not depend on the namespace.
 func (r *Request) place() error {
 	if r.Verb != spec.Del && r.Plugin.Kind == IPAM {
 		return nil
@@ -159,8 +161,8 @@ func (r *Request) place() error {
 	return err
 }
 
-// allowed returns an error if the plugin does not support the version or the version does not
-// have the verb. The texts are skel's.
+// allowed returns an error if the plugin does not support the version, or if the version does not
+// have the verb. The texts are those of skel, the plugin library of containernetworking/cni.
 func allowed(p *Plugin, verb spec.Verb, version string) error {
 	min := map[spec.Verb]string{spec.Check: "0.4.0", spec.GC: "1.1.0", spec.Status: "1.1.0"}[verb]
 	if min != "" { // for an invalid version, skel has another text than for an unsupported one
@@ -181,11 +183,11 @@ func allowed(p *Plugin, verb spec.Verb, version string) error {
 		WithDetails("config is %q, plugin supports %q", version, versions)
 }
 
-// CheckNetNS returns an error if the namespace is missing (ADD, CHECK) or is the namespace of
-// this process. For a DEL, the namespace of this process counts as gone, because a path in
+// CheckNetNS returns an error if the namespace is missing (ADD, CHECK), or if it is the namespace
+// of this process. For a DEL, the namespace of this process counts as gone, because a path in
 // /proc leads there after the kernel used a process id again. The SDK calls CheckNetNS before
-// every plugin except IPAM plugins. An IPAM plugin that works in the namespace calls it
-// itself. A session asks the kernel only once for each path.
+// every plugin except an IPAM plugin. An IPAM plugin that works in the namespace must call it
+// itself. For each path, a session asks the kernel only once.
 func (r *Request) CheckNetNS() error {
 	if !r.PerContainer() || r.NetNS == "" {
 		return nil
@@ -234,10 +236,10 @@ func (r *Request) Valid() (keep func(containerID, ifName string) bool, ok bool) 
 	return func(id, ifName string) bool { return !ok || set[spec.AttachmentKey{ContainerID: id, IfName: ifName}] }, ok
 }
 
-// Listed returns the time at which a GC's list of valid attachments was begun, by the clock
-// that dates files. Objects with a later date are not on the list and must be kept. A runtime
-// that does not send the time runs no ADD during a GC (SPEC.md, "GC"). In that case Listed
-// returns the time at which the first plugin was called.
+// Listed returns the time at which the GC's caller began its list of valid attachments, by the
+// clock that dates files. Objects with a later date are not on the list, and the GC must keep
+// them. A runtime that does not send this time runs no ADD during a GC (SPEC.md, "GC"). For such
+// a runtime, Listed returns the time at which the first plugin was called.
 func (r *Request) Listed() time.Time { return r.listed }
 
 // String describes the call for logs, without the configuration.

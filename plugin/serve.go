@@ -11,9 +11,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// serve runs one call of p, from validation to the encoded result, for both transports. If
-// outermost is set, it does the queued work at the end. A delegate leaves the queued work to
-// its caller.
+// serve runs one call of p, from validation to the encoded result. Calls by exec and calls within
+// the process both use it. If outermost is set, serve does the queued work at the end. A delegate
+// leaves the queued work to its caller.
 func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermost bool) ([]byte, error) {
 	if call.Verb == spec.Version {
 		out, err := versionResult(ctx, p, call, s)
@@ -30,8 +30,8 @@ func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermos
 	return result.Encode(r.Version)
 }
 
-// serveAdd works like serve for an ADD within this process. prev and the result are not
-// encoded as JSON, if the version can express them completely.
+// serveAdd works like serve for an ADD within this process. If the version can express prev and
+// the result completely, neither is encoded as JSON.
 func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result, s *Session) (*spec.Result, error) {
 	r, err := newRequest(p, call, s)
 	if err != nil {
@@ -40,7 +40,7 @@ func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result
 	return r.addAfter(ctx, prev)
 }
 
-// addAfter is an ADD within this process with prev as the previous result.
+// addAfter runs an ADD within this process, with prev as the previous result.
 func (r *Request) addAfter(ctx context.Context, prev *spec.Result) (*spec.Result, error) {
 	if prev != nil {
 		r.prev = prev
@@ -56,11 +56,12 @@ func (r *Request) addAfter(ctx context.Context, prev *spec.Result) (*spec.Result
 	return spec.ParseResult(out, r.Version)
 }
 
-// handle calls the plugin. Then it does the queued work, or rolls everything back.
+// handle calls the plugin. If the plugin succeeds, handle does the queued work. Otherwise it
+// rolls everything back.
 func (r *Request) handle(ctx context.Context, outermost bool) (*spec.Result, error) {
 	result, err := r.run(ctx)
 	if outermost && (err == nil || r.Verb == spec.Del || r.Verb == spec.GC) {
-		err = spec.Join(err, finish(ctx, r)) // finish a removal even if another step failed
+		err = spec.Join(err, finish(ctx, r)) // finish the removal even if another step failed
 	}
 	if err == nil {
 		return result, nil
@@ -68,9 +69,9 @@ func (r *Request) handle(ctx context.Context, outermost bool) (*spec.Result, err
 	return nil, withVersion(spec.Join(err, takeBack(ctx, r, outermost)), r.Version)
 }
 
-// takeBack rolls back a failed ADD. takeBack discards queued work, undoes every step, and does
-// the work that the undo steps queued. takeBack also discards the work of earlier members of a
-// chain, because the chain fails as a whole.
+// takeBack rolls back a failed ADD. It first discards queued work, also that of earlier members
+// of a chain, because the chain fails as a whole. Then it runs every undo step, and does the work
+// that these steps queue.
 func takeBack(ctx context.Context, r *Request, outermost bool) error {
 	if r.Verb != spec.Add {
 		return nil
@@ -86,7 +87,7 @@ func takeBack(ctx context.Context, r *Request, outermost bool) error {
 	return nil
 }
 
-// finish does the queued work. A dry run has none.
+// finish does the queued work. A dry run has no queued work.
 func finish(ctx context.Context, r *Request) error {
 	if err := r.Step("commit"); err != nil {
 		return err
@@ -94,8 +95,8 @@ func finish(ctx context.Context, r *Request) error {
 	return r.Session.Flush(ctx)
 }
 
-// run calls the plugin's function for the verb. run turns a panic into an error of the plugin,
-// because the undo stack must still run.
+// run calls the plugin's function for the verb. It turns a panic into an error, because the undo
+// stack must still run.
 func (r *Request) run(ctx context.Context) (result *spec.Result, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -110,7 +111,7 @@ func (r *Request) run(ctx context.Context) (result *spec.Result, err error) {
 	case spec.Add:
 		return r.add(ctx)
 	case spec.Check:
-		ipam := r.forward(ctx) // call both, whatever the other's result
+		ipam := r.forward(ctx) // call both plugins, even if the first call fails
 		return nil, spec.Join(ipam, r.check(ctx))
 	case spec.GC:
 		err := r.call(ctx, r.Plugin.GC)
@@ -156,7 +157,7 @@ func (r *Request) check(ctx context.Context) error {
 	return r.call(ctx, r.Plugin.Check)
 }
 
-// add calls ADD of the plugin. If the version cannot express the result, it returns an error
+// add calls ADD of the plugin. If the version cannot express the result, add returns an error
 // before any queued work is done.
 func (r *Request) add(ctx context.Context) (*spec.Result, error) {
 	if err := r.expressible(); err != nil {
@@ -188,8 +189,8 @@ func (r *Request) add(ctx context.Context) (*spec.Result, error) {
 	return result, err
 }
 
-// expressible returns an error if the version cannot express a result that the configuration
-// determines.
+// expressible returns an error if the configuration leads to a result that the version cannot
+// express.
 func (r *Request) expressible() error {
 	if !r.Plugin.Layer2 || r.Head.IPAM.Type != "" {
 		return nil

@@ -16,26 +16,25 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// Session is the state that all calls of one outermost request share. Session knows where
-// state is stored and how delegates are called. Session also holds values such as sockets and
-// the firewall transaction, which is committed once, at the end.
+// Session is the state that all calls of one outermost request share. It knows where state is
+// stored and how delegates are called. It also holds sockets, and the firewall transaction, which
+// is committed once at the end.
 type Session struct {
 	Paths   paths.Paths
 	Plugins []*Plugin // plugins that may run in process
 	Stderr  io.Writer
 
-	// Dry, if set, makes an ADD write down its changes instead of making them (`patchbay
-	// explain`).
+	// Dry, if set, gets each change of an ADD as a line; the ADD changes nothing (`patchbay explain`).
 	Dry func(line string)
 
-	// Self is the path of a program whose main function calls Main or MainOf, usually this
-	// program. Self is empty if the plugins run inside another project's program.
+	// Self is the path of a program whose main function calls Main or MainOf. Usually it is this
+	// program. If the plugins run inside another project's program, Self is empty.
 	Self string
 
 	// Fault, if set, is called before every change. Only tests set it.
 	Fault func(step string) error
 
-	foreignNetNS string // a path that is known not to be our own namespace
+	foreignNetNS string // a path that does not lead to our own namespace
 
 	values  []sessionValue
 	flush   []func(context.Context) error
@@ -56,7 +55,7 @@ func (s *Session) Fork() *Session {
 	return &Session{Paths: s.Paths, Plugins: s.Plugins, Stderr: s.Stderr, Self: s.Self, Fault: s.Fault}
 }
 
-// Value returns the session's value for key. Value makes the value at the first call.
+// Value returns the session's value for key. At the first call it uses make to make the value.
 func (s *Session) Value(key any, make func() any) any {
 	for _, v := range s.values {
 		if v.key == key {
@@ -81,8 +80,8 @@ func (s *Session) isOwnNetNS(path string) (same bool, err error) {
 
 type listedKey struct{}
 
-// listed returns the time for Request.Listed. Plugins that are called one after the other
-// share the time of the first one.
+// listed returns the time for Request.Listed. If a GC calls several plugins one after another,
+// all of them get the time of the first call.
 func (s *Session) listed(config []byte) time.Time {
 	if t, ok := clock.Listed(config); ok {
 		return t
@@ -90,7 +89,8 @@ func (s *Session) listed(config []byte) time.Time {
 	return s.Value(listedKey{}, func() any { return time.Now() }).(time.Time)
 }
 
-// OnFlush registers a function that does queued work, once, at the end of the calls.
+// OnFlush registers a function that does queued work. The function runs once, at the end of the
+// calls.
 func (s *Session) OnFlush(fn func(context.Context) error) { s.flush = append(s.flush, fn) }
 
 // OnDiscard registers a function that discards queued work if a request fails.
@@ -99,15 +99,15 @@ func (s *Session) OnDiscard(fn func()) { s.discard = append(s.discard, fn) }
 // OnClose registers a function to call at the end of the session.
 func (s *Session) OnClose(fn func()) { s.close = append(s.close, fn) }
 
-// OnDone registers a look at the node for a program that has ended its call well: the result
-// is out and the session closed. The runtime still waits, so the look must be short; what it
-// returns, if it finds work, is given a second. A kill must harm neither.
+// OnDone registers look, which runs after a call that succeeded: the result is written and the
+// session closed. The runtime still waits for the process to end, so look must be short. If look
+// finds work, it returns a function, which gets one second. A kill at any moment must do no harm.
 func (s *Session) OnDone(look func() (work func(context.Context))) { s.done = append(s.done, look) }
 
-// doneTime limits work after a call.
+// doneTime limits the work after a call.
 const doneTime = time.Second
 
-// afterwards does what OnDone registered. Whatever happens in it, the call is done.
+// afterwards runs what OnDone registered. The call counts as done, even if this fails.
 func (s *Session) afterwards() {
 	defer s.calm()
 	for _, look := range s.done {
@@ -117,7 +117,7 @@ func (s *Session) afterwards() {
 	}
 }
 
-// within waits for work no longer than a time: the end of the process ends it.
+// within waits for work until the limit. After the limit, the end of the process ends the work.
 func (s *Session) within(limit time.Duration, work func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	go func() {
@@ -143,7 +143,7 @@ func (s *Session) Flush(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close ends the session. Close closes everything that was opened in it, in reverse order.
+// Close ends the session. It closes, in reverse order, everything that was opened in the session.
 func (s *Session) Close() {
 	for i := len(s.close) - 1; i >= 0; i-- {
 		s.close[i]()

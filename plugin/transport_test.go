@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// talker does what its configuration sets: "do" names an outcome.
+// talker does what its configuration says: the key "do" names an outcome.
 var talker = plugin.Plugin{
 	Name: "talker", Kind: plugin.Interface, About: "talks", MinVersion: "0.3.0",
 	Add: func(_ context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -67,8 +67,8 @@ func talk(r *plugin.Request) error {
 
 func TestMain(m *testing.M) { plugintest.Main(m, &talker, &writer) }
 
-// TestSameBytesBothWays calls a plugin by exec and in process and compares the outputs:
-// standard output byte for byte, error objects field by field.
+// TestSameBytesBothWays calls a plugin by exec and in process, and compares standard output byte
+// for byte and error objects field by field.
 func TestSameBytesBothWays(t *testing.T) {
 	ns := nettest.NewNS(t, "both")
 	path := []string{plugintest.Install(t, &talker)}
@@ -86,8 +86,8 @@ func TestSameBytesBothWays(t *testing.T) {
 	}
 }
 
-// taken is a context that removes a program at the moment of its start: os/exec first
-// checks whether the context is done.
+// taken is a context that removes a program at the moment of its start. It can do so because
+// os/exec asks the context just before the start.
 type taken struct {
 	context.Context
 	path string
@@ -98,8 +98,8 @@ func (t taken) Done() <-chan struct{} {
 	return t.Context.Done()
 }
 
-// TestTakenByAnInstaller: `install --remove` may delete a program between the lookup and
-// the start. That fails no DEL of a process that has the plugin, and no ADD.
+// TestTakenByAnInstaller lets `install --remove` delete a program between the lookup and the
+// start. No DEL of a process that has the plugin fails, and no ADD.
 func TestTakenByAnInstaller(t *testing.T) {
 	ns := nettest.NewNS(t, "taken")
 	conf := []byte(`{"cniVersion":"1.1.0","name":"n","type":"talker"}`)
@@ -133,7 +133,7 @@ func sameErrors(t *testing.T, name string, a, b error) {
 		return
 	}
 	if strings.Contains(x.Msg, "panicked") {
-		x.Details, y.Details = "", "" // they name their origin
+		x.Details, y.Details = "", "" // the details name their origin
 	}
 	one, _ := json.Marshal(x)
 	two, _ := json.Marshal(y)
@@ -142,7 +142,7 @@ func sameErrors(t *testing.T, name string, a, b error) {
 	}
 }
 
-// calls lists every verb in every version with every outcome, and the calls that are
+// calls lists every verb in every version with every outcome. It also lists the calls that are
 // refused before the plugin is called.
 func calls(ns string) (out []spec.Call) {
 	for _, v := range append(spec.Versions(), "", "9.9.9", "x") {

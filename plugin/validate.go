@@ -12,15 +12,15 @@ import (
 
 // InList is what a list adds to a plugin's configuration.
 type InList struct {
-	First   bool            // no plugin comes before this one
-	Main    string          // the plugin of ours before this one that makes the interface, if known
+	First   bool            // no plugin comes before this one in the list
+	Main    string          // name of the plugin before this one that makes the interface; empty unless it is one of ours
 	Granted map[string]bool // capabilities that the plugin declares and a runtime may give
-	Answers []*spec.Result  // the answers that IPAM would give to Main
+	Answers []*spec.Result  // answers that the IPAM plugin of Main could give
 }
 
 // Validate lets a plugin of this process check its configuration in a list, for any version.
-// doubts describes valid settings that are surely mistakes. For a plugin of another program,
-// Validate only checks whether the program exists.
+// doubts describes valid settings that are surely mistakes. If the plugin belongs to another
+// program, Validate only checks whether that program exists.
 func (s *Session) Validate(pluginType string, c *spec.Call, in InList) (doubts []string, err error) {
 	r, err := s.judged(pluginType, c, in)
 	if err != nil || r == nil {
@@ -35,8 +35,8 @@ func (s *Session) Validate(pluginType string, c *spec.Call, in InList) (doubts [
 	return doubts, nil
 }
 
-// judged returns the request with which a plugin of this process checks a configuration.
-// judged returns nil for a plugin of another program.
+// judged returns the request with which a plugin of this process checks a configuration. If the
+// plugin belongs to another program, judged returns nil.
 func (s *Session) judged(pluginType string, c *spec.Call, in InList) (*Request, error) {
 	p, _, err := s.resolve(pluginType, c)
 	if err != nil || p == nil {
@@ -51,8 +51,8 @@ func (s *Session) judged(pluginType string, c *spec.Call, in InList) (*Request, 
 	return &Request{Call: &call, Plugin: p, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s, InList: &in}, nil
 }
 
-// Samples returns the answers that the configuration's IPAM plugin would give (Plugin.Samples)
-// while a list is validated. For a plugin of another program it returns none.
+// Samples returns the answers that the configuration's IPAM plugin could give (Plugin.Samples)
+// while a list is validated. If that plugin belongs to another program, there are none.
 func (r *Request) Samples() []*spec.Result {
 	if r.InList == nil || r.Head.IPAM.Type == "" {
 		return nil
@@ -64,14 +64,14 @@ func (r *Request) Samples() []*spec.Result {
 	return of.Plugin.Samples(of)
 }
 
-// Own returns the plugin of this process with this type. Own returns nil if the plugin is
-// another program or is missing.
+// Own returns the plugin of this process with this type. If the plugin belongs to another program
+// or is missing, Own returns nil.
 func (s *Session) Own(pluginType string, c *spec.Call) *Plugin {
 	p, _, _ := s.resolve(pluginType, c)
 	return p
 }
 
-// KindWord describes a Go type in the terms of JSON.
+// KindWord describes a Go type in JSON's words.
 func KindWord(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer:

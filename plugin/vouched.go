@@ -19,15 +19,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// These are the two names of a GC's list (spec.Conf).
+// The list of valid attachments in a GC has these two names (spec.Conf).
 const (
 	validKey    = "cni.dev/valid-attachments"
 	validOldKey = "cni.dev/attachments"
 )
 
-// vouch adds the Docker driver's attachments to a GC's valid attachments, because the GC's
-// caller may be another runtime on the same network. Plugins that are called afterwards, ours
-// or not, get the longer list.
+// vouch adds the Docker driver's attachments to a GC's list of valid attachments. The caller of
+// the GC may be another runtime on the same network, which does not know those attachments.
+// Plugins that this plugin calls get the longer list, also those of other programs.
 func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf, error) {
 	valid, ok := head.Valid()
 	if call.Verb != spec.GC || !ok {
@@ -55,8 +55,8 @@ func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf
 }
 
 // vouched returns the attachments of each container for which the Docker driver holds a
-// namespace, whichever runtime made them. vouched skips a record that cannot be decoded. A
-// record that cannot be read is an error, because GC removes every attachment that is left
+// namespace. Any runtime may have made them. vouched skips a record that cannot be decoded. A
+// record that cannot be read is an error, because the GC would remove an attachment that is left
 // out.
 func vouched(p paths.Paths, network string) (valid []spec.AttachmentKey, err error) {
 	if _, err := os.Lstat(p.Holds()); errors.Is(err, fs.ErrNotExist) {
@@ -81,9 +81,8 @@ func vouched(p paths.Paths, network string) (valid []spec.AttachmentKey, err err
 	return valid, nil
 }
 
-// note is the part of a record that vouched needs. vouched does not use internal/record,
-// because that package links the firewall and the kernel's protocols, which a plugin made with
-// the SDK does not need.
+// note is the part of a record that vouched needs. vouched does not use internal/record, because
+// that package links the firewall and netlink. A plugin made with the SDK needs neither.
 type note struct {
 	spec.AttachmentKey
 	NetNS string     `json:"netns"`

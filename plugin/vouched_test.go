@@ -24,8 +24,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A GC keeps all attachments of containers whose namespace the Docker driver holds. A file
-// that cannot be read is an error, as a GC removes anything that is left out.
+// A GC keeps all attachments of containers whose namespace the Docker driver holds. A file that
+// cannot be read is an error, because the GC would remove what is left out.
 func TestVouched(t *testing.T) {
 	run := t.TempDir()
 	at := paths.Paths{Run: run, Proc: "/proc"}
@@ -38,7 +38,7 @@ func TestVouched(t *testing.T) {
 	must(t, netns.Create(hold))
 	t.Cleanup(func() {
 		must(t, netns.Delete(hold))
-		must(t, unix.Unmount(at.Holds(), unix.MNT_DETACH)) // Create makes it a shared mount
+		must(t, unix.Unmount(at.Holds(), unix.MNT_DETACH)) // Create made the directory a shared mount point
 	})
 	records := filepath.Join(run, "attachments", "net")
 	store := record.New(run)

@@ -25,8 +25,8 @@ func showNetworks(list []network) any {
 	return out
 }
 
-// showNetwork returns the network with this id, else the one with this name, else the one whose
-// id begins with it. Docker uses the same order.
+// showNetwork returns the network that Docker would choose for an id: the network with this id,
+// or else the one with this name, or else the one whose id begins with it.
 func showNetwork(list []network, id string) any {
 	for _, is := range []func(network) bool{
 		func(n network) bool { return n.Request.NetworkID == id },
@@ -135,7 +135,7 @@ func (n network) docker() map[string]any {
 	}
 }
 
-// joined returns all pairs of a network and a container in it.
+// joined returns every pair of a network and one of its containers.
 func joined(list []network) map[[2]string]string {
 	out := map[[2]string]string{}
 	for _, n := range list {
@@ -146,7 +146,7 @@ func joined(list []network) map[[2]string]string {
 	return out
 }
 
-// events returns one event for each pair that is in one map and not in the other.
+// events returns one event for each pair that is in the map of and not in the map than.
 func events(action string, of, than map[[2]string]string) (list []map[string]any) {
 	t := time.Now()
 	for at, name := range of {

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnmcli has the commands of patchbay-cnm: they install the plugins, list and delete
-// networks of Docker's drivers, and serve a part of Docker's API. It also lists the plugins in
-// the program.
+// Package cnmcli has the commands of patchbay-cnm and the list of the plugins in that program.
+// The commands install the plugins, list and delete networks of Docker's drivers, and serve a
+// part of Docker's API.
 package cnmcli
 
 import (
@@ -62,7 +62,7 @@ type app struct {
 }
 
 // Main runs a command and returns the exit status: 0 if it succeeded, 1 if it failed, 2 for a
-// mistake on the command line. After SIGTERM, docker-api ends cleanly.
+// mistake on the command line. SIGTERM ends the command docker-api cleanly.
 func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -110,8 +110,8 @@ func (a *app) say(format string, args ...any) error {
 	return err
 }
 
-// install puts the program into a directory under the names of the plugins. Containers may
-// start meanwhile: under each name is always the complete old or the complete new program.
+// install puts the program into a directory under the names of the plugins. Containers may start
+// meanwhile, so each name always leads to the complete old program or to the complete new one.
 func (a *app) install(dir string) error {
 	program, err := os.ReadFile("/proc/self/exe")
 	if err == nil {

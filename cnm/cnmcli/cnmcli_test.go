@@ -40,12 +40,13 @@ func TestMain(m *testing.M) {
 
 var must = endpointtest.Must
 
-// fresh removes the state at the end.
+// fresh removes the state at the end of a test.
 func fresh(t *testing.T) {
 	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
 }
 
-// TestExamples attaches, checks and detaches with every example of the pages.
+// TestExamples attaches, checks and detaches a container with every example in the pages of the
+// documentation.
 func TestExamples(t *testing.T) {
 	fresh(t)
 	n := 0
@@ -141,8 +142,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestBrokenState: a file that cannot be used hides no other network, and does not
-// prevent its own network's deletion.
+// TestBrokenState checks that a state file that cannot be used hides no other network, and that
+// its own network can still be deleted.
 func TestBrokenState(t *testing.T) {
 	fresh(t)
 	d := &cnmtest.Driver{}
@@ -178,10 +179,10 @@ func TestBrokenState(t *testing.T) {
 	if status, out, errs := command("networks"); status != 0 || strings.Count(out, "\n") != 1 || !strings.HasPrefix(out, "gamma ") {
 		t.Errorf("networks: %d %s%s", status, out, errs)
 	}
-	w.Want("the driver's networks and pools", fmt.Sprint(len(d.Networks()), d.Pools()), "2 2") // gamma's, and the forgotten ones
+	w.Want("the driver's networks and pools", fmt.Sprint(len(d.Networks()), d.Pools()), "2 2") // those of gamma, and those that were forgotten
 }
 
-// TestInstall: the program takes the plugins' names, also over older files.
+// TestInstall checks that install writes the program under the plugins' names, even over older files.
 func TestInstall(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bin")
 	for range 2 {
@@ -202,8 +203,8 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// TestDockerAPIFirst: when docker-api is our first program on a node, it leaves the state
-// directory to root alone.
+// TestDockerAPIFirst runs docker-api as our first program on a node. Only root may then read the
+// state directory.
 func TestDockerAPIFirst(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	ctx, cancel := context.WithCancel(context.Background())

@@ -20,19 +20,19 @@ import (
 )
 
 // api serves the part of Docker's API that network drivers read: networks with their names and
-// labels, containers with their networks, and events. It shows what the plugin cnm recorded,
-// and changes nothing. A driver that asks Docker must be started with
+// labels, containers with their networks, and events. It shows what the plugin cnm recorded, and
+// changes nothing. A driver that reads Docker's API must be started with
 // DOCKER_HOST=unix:///run/patchbay/docker.sock.
 type api struct{ state *remote.Dir }
 
-// apiVersion is the API version that api reports. It is the oldest one that today's clients
-// accept, and all drivers support it.
+// apiVersion is the API version that api reports. Today's clients accept no older version, and
+// all drivers support this one.
 const apiVersion = "1.44"
 
 // headerTime limits how long a client may take to send the header of a request.
 const headerTime = 2 * time.Second
 
-// dockerAPI serves until a signal ends the process.
+// dockerAPI serves the API until a signal ends the process.
 func (a *app) dockerAPI(ctx context.Context, args []string) error {
 	path := filepath.Join(a.paths.Run, "docker.sock")
 	if len(args) > 0 {
@@ -54,8 +54,8 @@ func (a *app) dockerAPI(ctx context.Context, args []string) error {
 	return fmt.Errorf("serve %s: %w", path, err)
 }
 
-// ServeHTTP answers GET, and HEAD for /_ping. Like Docker, it answers 404 for an unknown path,
-// and accepts paths that begin with a version, such as /v1.43.
+// ServeHTTP answers GET, and HEAD for /_ping. For an unknown path it answers 404. A path may
+// begin with a version, such as /v1.43. Docker does the same.
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := unversioned(r.URL.Path)
 	w.Header().Set("Api-Version", apiVersion)
@@ -84,7 +84,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// unversioned removes "/v1.43" from a path.
+// unversioned removes a version such as "/v1.43" from the beginning of a path.
 func unversioned(path string) string {
 	if rest, ok := strings.CutPrefix(path, "/v1."); ok {
 		if version, rest, ok := strings.Cut(rest, "/"); ok && strings.Trim(version, "0123456789") == "" {
@@ -107,7 +107,7 @@ func fail(w http.ResponseWriter, status int, message string) {
 // missing is the error for an object that does not exist. It has Docker's text.
 type missing string
 
-// show answers a request with a part of the networks.
+// show reads all networks and answers a request with what part returns for them.
 func (a *api) show(w http.ResponseWriter, part func([]network) any) {
 	list, ok := a.list(w)
 	if !ok {
@@ -121,8 +121,7 @@ func (a *api) show(w http.ResponseWriter, part func([]network) any) {
 	write(w, http.StatusOK, v)
 }
 
-// list reads all networks. If that fails, it answers the request with the error, and ok is
-// false.
+// list reads all networks. If list fails, it answers the request with the error, and ok is false.
 func (a *api) list(w http.ResponseWriter) (list []network, ok bool) {
 	list, err := a.read()
 	if err != nil {
@@ -146,7 +145,7 @@ func (a *api) read() (list []network, err error) {
 	for _, name := range names {
 		n := network{name: name}
 		if n.Network, err = remote.Load[cnmplugin.Network](a.state, remote.Networks, name); err != nil || n.Network == nil {
-			continue // it is being created, or its file is truncated: Docker does not show such networks either
+			continue // an ADD is creating it, or its file was cut short; Docker shows no such network either
 		}
 		if n.members, _, err = a.state.List(name, cnmplugin.Plugin.Name); err != nil {
 			return nil, err
@@ -161,7 +160,7 @@ func (a *api) read() (list []network, err error) {
 const poll = 500 * time.Millisecond
 
 // events reports the containers that join and leave a network, until the client disconnects.
-// While the state cannot be read, it reports nothing.
+// While events cannot read the state, it reports nothing.
 func (a *api) events(w http.ResponseWriter, r *http.Request) {
 	list, ok := a.list(w)
 	if !ok {

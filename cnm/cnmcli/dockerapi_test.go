@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// withNetworks is the API with networks, given as ids by names.
+// withNetworks returns the API of a node with these networks. The map has the id of each name.
 func withNetworks(t *testing.T, ids map[string]string) *api {
 	s := remote.Open(t.TempDir())
 	t.Cleanup(s.Records.Close)
@@ -29,7 +29,7 @@ func withNetworks(t *testing.T, ids map[string]string) *api {
 	return &api{s}
 }
 
-// TestNetworkOrder: of several networks that match, Docker's choice is the answer.
+// TestNetworkOrder checks that several matching networks lead to the answer that Docker would give.
 func TestNetworkOrder(t *testing.T) {
 	a := withNetworks(t, map[string]string{"a": "beef01", "b": "beef02", "beef": "cafe01", "cafe01": "d00d01"})
 	for asked, want := range map[string]string{
@@ -45,8 +45,8 @@ func TestNetworkOrder(t *testing.T) {
 	}
 }
 
-// TestEventsOfWhatCannotBeRead: no container is reported to have left because the state
-// could not be read.
+// TestEventsOfWhatCannotBeRead makes the state unreadable. No event may then say that a container
+// left.
 func TestEventsOfWhatCannotBeRead(t *testing.T) {
 	a := withNetworks(t, map[string]string{"net": "beef01"})
 	attach := func(container string) {

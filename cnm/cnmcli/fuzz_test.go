@@ -23,8 +23,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// FuzzConfiguration: no configuration makes a plugin panic. The ADD is a dry one: it
-// calls no driver.
+// FuzzConfiguration checks that no configuration makes a plugin panic. The ADD is a dry one, so
+// it calls no driver.
 func FuzzConfiguration(f *testing.F) {
 	ns := nettest.NewNS(f, "fuzz")
 	for _, fields := range []string{
@@ -32,7 +32,7 @@ func FuzzConfiguration(f *testing.F) {
 		`"socket":"/x.sock","internal":true,"ipv6":true,"networkId":"n","emulateSwarm":true,"nodeAddress":"192.0.2.1","nodes":["192.0.2.2"],"ipam":{"type":"cnm-ipam","url":"tcp://h:1","tls":{"caFile":"/ca"}}`,
 		`"url":"unix:///x","runtimeConfig":{"mac":"02:00:00:00:00:01","ips":["10.0.0.1/24"],"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"UDP","hostIP":"::1"}]}`,
 		`"driver":"lab","args":{"cni":{"mac":"x","ips":["fd00::1"]}},"dns":{"nameservers":["1.1.1.1"]},"ipam":{"type":"cnm-ipam","driver":"lab","routes":[{"dst":"0.0.0.0/0"}]}`,
-		`"driver":"lab","ipam":{"type":"cnm"}`, // found by fuzzing: it called itself without end
+		`"driver":"lab","ipam":{"type":"cnm"}`, // found by fuzzing: cnm called itself without end
 		`"driver":null`, `"ipam":[]`, `"ipam":{"type":"cnm-ipam","pools":[null]}`,
 	} {
 		f.Add(fields)
@@ -53,8 +53,8 @@ func FuzzConfiguration(f *testing.F) {
 	})
 }
 
-// FuzzState: the list of networks and the stand-in for Docker's API survive any content
-// of the state files.
+// FuzzState checks that any content of the state files leaves the list of networks and the
+// replacement of Docker's API working.
 func FuzzState(f *testing.F) {
 	const network = `{"driver":{"name":"lab","url":"unix:///x"},"hash":"h","request":{"NetworkID":"n","Options":{"com.docker.network.generic":{"a":"b"}},"IPv4Data":[{"AddressSpace":"s","Pool":"10.0.0.0/8","Gateway":"10.0.0.1/8"}]},"created":true}`
 	const pools = `{"driver":{"url":"tcp://h:1"},"hash":"h","space":"s","pools":[{"request":{"Pool":"10.0.0.0/8"},"id":"p","prefix":"10.0.0.0/8","has":"10.0.0.1/8","reserved":true,"done":true}]}`
@@ -89,7 +89,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// FuzzAPI: the stand-in for Docker's API answers any request.
+// FuzzAPI sends any request to the replacement of Docker's API, which must answer.
 func FuzzAPI(f *testing.F) {
 	for _, path := range []string{"/_ping", "/v1.44/networks/x", "/v1.", "/v1.99", "//", "/networks//json", "/containers/", "/version", "*"} {
 		f.Add("GET", path)
@@ -98,7 +98,7 @@ func FuzzAPI(f *testing.F) {
 	f.Fuzz(func(t *testing.T, verb, path string) {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		ctx, cancel := context.WithCancel(r.Context())
-		cancel() // so /events ends at once
+		cancel() // ends /events at once
 		r.Method, r.URL.Path = verb, path
 		w := httptest.NewRecorder()
 		api.ServeHTTP(w, r.WithContext(ctx))

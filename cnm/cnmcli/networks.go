@@ -19,12 +19,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// known holds what the plugins have asked of drivers for one network name.
+// known holds what the plugins have asked of drivers for the network of one name.
 type known struct {
 	network *cnmplugin.Network // nil if only addresses were requested
 	pools   *cnmipam.State     // nil if no pools were requested
 	living  []spec.AttachmentKey
-	broken  error // which files could not be used, so that parts are missing
+	broken  error // names the files that could not be used; their parts are missing
 }
 
 func (a *app) known(name string) (k *known, err error) {
@@ -40,8 +40,8 @@ func (a *app) known(name string) (k *known, err error) {
 	return k, err
 }
 
-// load reads a file, and returns nil if there is none. If the file cannot be used, it stores the
-// error in broken.
+// load reads a file. If there is no file, load returns nil. If the file cannot be used, load
+// stores the error in broken.
 func load[T any](k *known, s *remote.Dir, kind, name string) (*T, error) {
 	v, err := remote.Load[T](s, kind, name)
 	if errors.Is(err, remote.ErrBroken) {
@@ -51,8 +51,8 @@ func load[T any](k *known, s *remote.Dir, kind, name string) (*T, error) {
 	return v, err
 }
 
-// living returns the attachments of a network that have not ended. An attachment that has ended
-// may still have a record and an address, if its driver could not be reached.
+// living returns the attachments of a network that have not ended. An ended attachment may still
+// have a record and an address, if its driver could not be reached. living leaves that out.
 func living(s *remote.Dir, network string) ([]spec.AttachmentKey, error) {
 	set, ended := map[spec.AttachmentKey]bool{}, map[spec.AttachmentKey]bool{}
 	for _, p := range Plugins() { // cnm comes first
@@ -96,8 +96,7 @@ func (a *app) networks() error {
 	return broken
 }
 
-// line describes a network in one line: name, driver, id, IPAM driver, pools, attachments,
-// errors.
+// line describes a network in one line: name, driver, id, IPAM driver, pools, attachments and errors.
 func (k *known) line(name string) string {
 	line := name
 	if k.network != nil {
@@ -116,9 +115,10 @@ func (k *known) line(name string) string {
 	return line
 }
 
-// rm deletes a network by calling the GC of the plugins, which changes nothing that is in use.
-// If force is set, it then also removes the records of what unreachable drivers have not ended,
-// and files that cannot be read, which no longer say which driver they belong to.
+// rm deletes a network. It calls the GC of the plugins, which changes nothing that is in use. If
+// force is set, rm then also removes two kinds of files. One kind is the records of what the
+// driver has not ended because it could not be reached. The other is files that cannot be read,
+// so nobody knows their driver.
 func (a *app) rm(ctx context.Context, name string, force bool) error {
 	if err := spec.ValidateNetworkName(name); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 	return nil
 }
 
-// forget removes the files of a network that cannot be used.
+// forget removes those files of a network that cannot be used.
 func (a *app) forget(ctx context.Context, name string) error {
 	s := remote.Open(a.paths.State)
 	if err := forget[cnmplugin.Network](ctx, s, remote.Networks, name); err != nil {
@@ -174,7 +174,7 @@ func forget[T any](ctx context.Context, s *remote.Dir, kind, name string) error 
 		return err
 	}
 	defer unlock()
-	if _, err = remote.Load[T](s, kind, name); errors.Is(err, remote.ErrBroken) { // read again while the lock is held
+	if _, err = remote.Load[T](s, kind, name); errors.Is(err, remote.ErrBroken) { // the file may have changed before forget held the lock
 		err = s.Remove(kind, name)
 	}
 	return err

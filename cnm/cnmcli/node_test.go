@@ -27,8 +27,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// node is what the program patchbay sees: its own plugins, and those of patchbay-cnm in a
-// directory.
+// node is what the program patchbay sees of a node: its own plugins, and the plugins of
+// patchbay-cnm in a directory.
 type node struct {
 	*endpointtest.World
 	dir string
@@ -46,8 +46,8 @@ func (n *node) options(apply bool) gc.Options {
 	return gc.Options{Paths: p, Runtime: rt, NewSession: session, Apply: apply}
 }
 
-// gc expects what `patchbay gc` reports of the one attachment that does not live, and how
-// many live.
+// gc checks what `patchbay gc` reports: the one attachment that is dead, and the number of living
+// ones.
 func (n *node) gc(apply bool, alive int, state gc.State, why string, removed bool) {
 	n.Helper()
 	report, err := gc.Run(n.Context(), n.options(apply))
@@ -61,7 +61,7 @@ func (n *node) gc(apply bool, alive int, state gc.State, why string, removed boo
 	}
 }
 
-// doctor expects a finding about leftovers.
+// doctor checks that `patchbay doctor` reports leftovers with this text.
 func (n *node) doctor(text string) {
 	n.Helper()
 	o := n.options(false)
@@ -75,8 +75,8 @@ func (n *node) doctor(text string) {
 	}
 }
 
-// TestNodeGC: `patchbay gc` and `patchbay doctor` know what drivers attached, do not harm
-// living attachments, and call the plugins of patchbay-cnm for the others.
+// TestNodeGC checks that `patchbay gc` and `patchbay doctor` know what drivers attached. They
+// leave living attachments alone, and call the plugins of patchbay-cnm for the dead ones.
 func TestNodeGC(t *testing.T) {
 	fresh(t)
 	d := &cnmtest.Driver{}
@@ -84,7 +84,7 @@ func TestNodeGC(t *testing.T) {
 	n := &node{World: endpointtest.New(t, append([]*plugin.Plugin{&cnmplugin.Plugin}, Plugins()[1:]...)...), dir: t.TempDir()}
 	conf := `"driver":"lab","timeout":20,"ipam":{"type":"cnm-ipam","driver":"lab","timeout":20,"subnet":"10.88.0.0/24"}`
 	a, b, c := n.Pod("a", conf), n.Pod("b", conf), n.Pod("c", conf)
-	a.Call.NetNS = "/run/netns/another" // no other process has it open
+	a.Call.NetNS = "/run/netns/another" // no other process has this namespace open
 	must(t, netns.Create(a.Call.NetNS))
 	for _, p := range []*endpointtest.Pod{a, b, c} {
 		must(t, p.Do(spec.Add))
@@ -97,17 +97,17 @@ func TestNodeGC(t *testing.T) {
 	n.gc(true, 2, gc.Unsure, "patchbay-cnm install DIR", false) // no installed plugin can reach the driver
 	n.Want("endpoints", fmt.Sprint(d.Endpoints()), "3")
 	n.dir = plugintest.Install(t, Plugins()...)
-	adding := record.OfDrivers(paths.Default().State) // as an ADD takes it
+	adding := record.OfDrivers(paths.Default().State) // an ADD locks the record in this way
 	_, err := adding.Take("net", owner.Of("net", "a", "eth0"), "cnm")
 	must(t, err)
 	n.gc(true, 2, gc.Unsure, "an ADD or DEL is working on it", false)
 	adding.Close()
 	n.gc(true, 2, gc.Dead, "is gone", true)
-	n.Want("endpoints and addresses", fmt.Sprint(d.Endpoints(), d.Addresses()), "2 3") // with the gateway
+	n.Want("endpoints and addresses", fmt.Sprint(d.Endpoints(), d.Addresses()), "2 3") // one of them is the gateway's
 	n.doctor("")
 
-	// Detached while the driver was away: gc ends the attachment at the driver once it is
-	// back, and keeps the link until then.
+	// The container is detached while the driver is away. Once the driver is back, gc ends the
+	// attachment at the driver. Until then gc keeps the link.
 	srv.Stop()
 	must(t, b.Do(spec.Del))
 	n.gc(false, 1, gc.Dead, "it was detached, and driver lab has not been notified", false)
@@ -125,7 +125,7 @@ func TestNodeGC(t *testing.T) {
 	}
 }
 
-// links counts the host's links that the driver has to get back.
+// links counts the links on the host that must go back to the driver.
 func (n *node) links() (count int) {
 	n.Helper()
 	links, err := n.HostConn().LinkList()

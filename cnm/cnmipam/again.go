@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// Address requests an address for an attachment. If the driver no longer knows the pool,
-// because it was restarted without its state, Address requests the pool again and tries once
-// more. If it returns an address together with an error, the caller must give the address back.
+// Address requests an address for an attachment. If the driver no longer knows the pool, because
+// it restarted without its state, Address requests the pool again and then the address. If
+// Address returns an address together with an error, the caller must give the address back.
 func (k *Keeper) Address(ctx context.Context, s *State, p *Pool, want netip.Addr, options map[string]string) (netip.Prefix, error) {
 	if _, err := k.Client(); err != nil {
 		return netip.Prefix{}, err
@@ -34,8 +34,8 @@ func (k *Keeper) Address(ctx context.Context, s *State, p *Pool, want netip.Addr
 	return got, remote.Error(err)
 }
 
-// again requests the network's pool again, and every address that is in use, unless another ADD
-// has just done so.
+// again requests the network's pool again, and every address that is in use. If another ADD has
+// just done so, again does nothing.
 func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	unlock, err := k.state.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
@@ -43,13 +43,13 @@ func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	}
 	defer unlock()
 	if now, err := remote.Load[State](k.state, remote.Pools, k.r.Network); err == nil && now != nil && now.Again > s.Again {
-		s.adopt(now) // another ADD has done it meanwhile
+		s.adopt(now) // another ADD has requested the pools meanwhile
 		return nil
 	}
 	return k.repeat(ctx, s, p)
 }
 
-// adopt takes the driver's new pool ids from now. It does so for both families, because both
+// adopt copies the driver's new pool ids from now. It copies those of both families, because both
 // may have changed.
 func (s *State) adopt(now *State) {
 	s.Again = now.Again
@@ -62,9 +62,9 @@ func (s *State) adopt(now *State) {
 	}
 }
 
-// replay repeats all requests if the node has booted since they were sent, for a driver that
-// sets RequiresRequestReplay. Such a driver has lost its memory, and may not notice that
-// itself.
+// replay repeats all requests if the node has booted since they were sent. It does so for a
+// driver that sets RequiresRequestReplay: a boot empties such a driver's memory, and the driver
+// may not notice.
 func (k *Keeper) replay(ctx context.Context, s *State) error {
 	if !s.RequiresReplay || s.Boot == k.state.Boot() {
 		return nil
@@ -85,7 +85,7 @@ func (k *Keeper) replay(ctx context.Context, s *State) error {
 	return k.save(s)
 }
 
-// repeat does the work of again, while the caller holds the lock.
+// repeat does the work of again. The caller must hold the lock.
 func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 	request := p.Request
 	request.Pool = p.Prefix.String()
@@ -95,7 +95,7 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 	}
 	if got.PoolID == "" || got.Pool != p.Prefix {
 		err := k.bad("RequestPool", "%s was asked for again, pool id %q, pool %v given", p.Prefix, got.PoolID, got.Pool)
-		if got.PoolID != "" && got.PoolID != p.ID { // otherwise each ADD would leave one more pool at the driver
+		if got.PoolID != "" && got.PoolID != p.ID { // otherwise each ADD would leave another pool at the driver
 			err = errors.Join(err, k.client.ReleasePool(ctx, &cnm.ReleasePoolRequest{PoolID: got.PoolID}))
 		}
 		return err
@@ -117,9 +117,9 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 	return nil
 }
 
-// out returns the addresses of one family that attachments have. They all belong to the
-// network's one pool of that family, even if they were requested under an earlier pool id. They
-// must be requested again: otherwise the driver would give them to other containers.
+// out returns the addresses of one family that attachments have. All of them belong to the
+// network's pool of that family, even those that were requested under an earlier pool id. repeat
+// must request them again: otherwise the driver would give them to other containers.
 func (k *Keeper) out(v6 bool) (addrs []netip.Addr) {
 	list, _, err := k.state.List(k.r.Network, name)
 	if err != nil {
@@ -135,8 +135,8 @@ func (k *Keeper) out(v6 bool) (addrs []netip.Addr) {
 	return addrs
 }
 
-// IDOf returns the present id of the pool of an address. It differs from the recorded id if the
-// driver forgot the pool and the pool was requested again.
+// IDOf returns the present id of the pool of an address. If the driver forgot the pool and the
+// pool was requested again, this id differs from the recorded one.
 func IDOf(s *remote.Dir, network string, a remote.Address) string {
 	now, err := remote.Load[State](s, remote.Pools, network)
 	if err != nil || now == nil {
@@ -150,7 +150,7 @@ func IDOf(s *remote.Dir, network string, a remote.Address) string {
 	return a.PoolID
 }
 
-// Release gives the pools of a network back, if no attachment uses them.
+// Release gives the pools of a network back, unless an attachment uses them.
 func (k *Keeper) Release(ctx context.Context) error {
 	unlock, err := k.state.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
@@ -168,7 +168,7 @@ func (k *Keeper) Release(ctx context.Context) error {
 }
 
 // give gives back what the driver gave, in Docker's order, and then removes the state. If the
-// driver answers with an error, the state is removed nevertheless. If the driver does not
+// driver answers with an error, give removes the state all the same. If the driver does not
 // answer, the state stays.
 func (k *Keeper) give(ctx context.Context, s *State) error {
 	c, err := k.conf.Recorded(k.r, s.Driver)
@@ -203,8 +203,8 @@ func (k *Keeper) giveOne(ctx context.Context, c *cnm.Client, p *Pool) error {
 	return k.answered(c.ReleasePool(ctx, &cnm.ReleasePoolRequest{PoolID: p.ID}))
 }
 
-// answered turns an error that the driver answered into a warning. With delIgnoreUnreachable it
-// does the same if the driver did not answer.
+// answered turns an error that the driver answered into a warning. If delIgnoreUnreachable is
+// set, answered does the same if the driver did not answer.
 func (k *Keeper) answered(err error) error {
 	if err == nil || cnm.Gone(err) && !k.conf.DelIgnoreUnreachable {
 		return err

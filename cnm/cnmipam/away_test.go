@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// TestAgainWhileAway: a container comes back before the driver could release its old
-// address. That address must not be forgotten.
+// TestAgainWhileAway attaches a container again before the driver could release its old address.
+// The record of that old address must not be lost.
 func TestAgainWhileAway(t *testing.T) {
 	must := endpointtest.Must
 	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name
@@ -33,11 +33,11 @@ func TestAgainWhileAway(t *testing.T) {
 	srv.Serve(t)
 	must(t, p.Do(spec.Add))
 	must(t, p.Do(spec.Del))
-	w.Want("addresses out", fmt.Sprint(d.Addresses()), "1") // the gateway
+	w.Want("addresses out", fmt.Sprint(d.Addresses()), "1") // the gateway's
 	must(t, p.Do(spec.Add))
 	srv.Stop()
 	must(t, p.Do(spec.Del))
 	srv.Serve(t)
-	srv.Fault("IpamDriver.ReleaseAddress", -1, cnmtest.Cut()) // as a driver that panics over an unknown address
-	must(t, p.Do(spec.Add))                                   // which must not stop the ADD
+	srv.Fault("IpamDriver.ReleaseAddress", -1, cnmtest.Cut()) // like a driver that panics over an unknown address
+	must(t, p.Do(spec.Add))                                   // the error must not stop the ADD
 }

@@ -3,9 +3,9 @@
 
 // Package cnmipam is the plugin `cnm-ipam`, which gives any CNI plugin addresses from a Docker
 // IPAM driver, such as Infoblox's or Calico's. The driver's pools belong to the network. The
-// first ADD requests them, while it holds the network's lock, and records every answer. If the
-// driver has forgotten the pools, they are requested again (Keeper). Each attachment has one
-// address from each pool.
+// first ADD requests the pools while it holds the network's lock, and records every answer. If
+// the driver has forgotten the pools, an ADD requests them again (Keeper). Each attachment has
+// one address from each pool.
 package cnmipam
 
 import (
@@ -64,7 +64,7 @@ type ipam struct {
 	keeper *Keeper
 	state  *remote.Dir
 	wanted []remote.AddressWanted
-	away   error // why the driver did not answer when an address was released
+	away   error // why the driver did not answer the release of an address
 }
 
 func load(r *plugin.Request) (*ipam, error) {
@@ -115,7 +115,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return i.result(a.Addresses), nil
 }
 
-// canServe refuses a requested address that is in no pool, and a second one in the same pool.
+// canServe refuses two kinds of requested addresses: one that is in no pool, and a second one in
+// the same pool.
 func (i *ipam) canServe(pools *State) error {
 	taken := map[*Pool]bool{}
 	for _, w := range i.wanted {
@@ -140,7 +141,7 @@ func poolOf(pools *State, a netip.Addr) *Pool {
 	return nil
 }
 
-// request requests an address of one pool and records it. When the ADD fails, the undo of the
+// request requests an address of one pool and records it. If the ADD fails later, the undo of the
 // record gives the address back.
 func (i *ipam) request(ctx context.Context, pools *State, p *Pool, a *remote.DriverState) error {
 	if err := i.r.Step("request address of " + p.Prefix.String()); err != nil {
@@ -167,10 +168,10 @@ func (i *ipam) request(ctx context.Context, pools *State, p *Pool, a *remote.Dri
 	if err := i.keep(ctx, p, a, got); err != nil {
 		return err
 	}
-	return err // the driver gave another address than the requested one; the undo gives it back
+	return err // the driver gave an address that was not requested; the undo gives it back
 }
 
-// keep records an address, unless another container has it.
+// keep records an address. If another container has the address, keep refuses it.
 func (i *ipam) keep(ctx context.Context, p *Pool, a *remote.DriverState, got netip.Prefix) error {
 	const method = "IpamDriver.RequestAddress"
 	if what, ok := p.Keeps(got.Addr()); ok {
@@ -189,8 +190,9 @@ func (i *ipam) keep(ctx context.Context, p *Pool, a *remote.DriverState, got net
 	return i.state.Write(i.r.Network, name, a)
 }
 
-// release gives an address back, unless another container has it now. That happens if the
-// driver gave the address twice, or if it handled an earlier release whose answer was lost.
+// release gives an address back. If another container has the address now, release leaves it
+// alone. Two mistakes lead to that case: the driver gave the address twice, or it carried out an
+// earlier release but its answer was lost.
 func (i *ipam) release(ctx context.Context, c *cnm.Client, a *remote.DriverState, has remote.Address) error {
 	other, err := i.state.Holder(i.r.Network, name, a.Owner, has.Address.Addr())
 	switch {
@@ -212,7 +214,7 @@ func (i *ipam) result(addrs []remote.Address) *spec.Result {
 	return out
 }
 
-// explain lists the requests that an ADD would send. The driver's answers are not known.
+// explain lists the requests that an ADD would send. It cannot know the driver's answers.
 func (i *ipam) explain() *spec.Result {
 	for _, p := range i.keeper.Wanted().Pools {
 		remote.Explain(i.r, "IpamDriver.RequestPool %q (once a network), RequestAddress", p.Request.Pool)
@@ -221,14 +223,15 @@ func (i *ipam) explain() *spec.Result {
 }
 
 // end releases the addresses of an attachment and removes its record. If the driver does not
-// answer, the record stays until it does.
+// answer, the record stays for a later call.
 func (i *ipam) end(ctx context.Context, a *remote.DriverState) error {
 	return i.state.Finish(i.r, name, a, i.releaseAll(ctx, a), i.conf.IPAM.DelIgnoreUnreachable)
 }
 
-// endOld ends an earlier attachment that has the name of this ADD. The ADD will replace its
-// record, so endOld fails while the record has addresses that the driver could not release. If
-// the connection to the driver breaks during the call, the release counts as done.
+// endOld ends an earlier attachment with the same name as the attachment of this ADD. The ADD
+// will replace the old record. So if the driver could not release an address in that record,
+// endOld fails. If the connection to the driver breaks during the call, the release counts as
+// done.
 func (i *ipam) endOld(ctx context.Context, a *remote.DriverState) error {
 	err := i.end(ctx, a)
 	if err == nil && !errors.Is(i.away, cnm.ErrLost) && !i.conf.IPAM.DelIgnoreUnreachable {
@@ -237,8 +240,8 @@ func (i *ipam) endOld(ctx context.Context, a *remote.DriverState) error {
 	return err
 }
 
-// releaseAll releases every address. It returns the first error for which the driver did not
-// answer. An error that the driver answered is only a warning.
+// releaseAll releases every address. If the driver did not answer some of the calls, releaseAll
+// returns the error of the first of them. An error that the driver answered is only a warning.
 func (i *ipam) releaseAll(ctx context.Context, a *remote.DriverState) error {
 	if len(a.Addresses) == 0 || i.away != nil {
 		return i.away
@@ -256,7 +259,7 @@ func (i *ipam) releaseAll(ctx context.Context, a *remote.DriverState) error {
 	return i.away
 }
 
-// careful loads what a request needs that must work with any configuration.
+// careful loads what DEL and GC need. These verbs must work with any configuration.
 func careful(r *plugin.Request) *ipam {
 	i := &ipam{r: r, state: remote.Of(r), conf: new(Conf)}
 	if err := r.Decode(i.conf); err != nil {
@@ -280,8 +283,8 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return i.end(ctx, a)
 }
 
-// check returns an error unless the attachment has a record and the previous result has its
-// addresses.
+// check returns an error if the attachment has no record, or if one of its addresses is missing
+// in the previous result.
 func check(_ context.Context, r *plugin.Request) error {
 	if _, err := load(r); err != nil {
 		return err
@@ -304,8 +307,8 @@ func check(_ context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// gc ends attachments that are no longer valid. If the configuration says so, it also releases
-// the pools when no attachment is left.
+// gc ends attachments that are no longer valid. If no attachment is left and keepPool is false,
+// gc also releases the pools.
 func gc(ctx context.Context, r *plugin.Request) error {
 	i := careful(r)
 	ok, err := i.state.Collect(r, name, func(a *remote.DriverState) error { return i.end(ctx, a) })

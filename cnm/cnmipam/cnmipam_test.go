@@ -59,8 +59,8 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// TestServesBridge: the driver's addresses for a plugin that knows nothing of drivers,
-// dual stack; the driver gets the MAC before the interface exists.
+// TestServesBridge lets the plugin bridge, which knows nothing of drivers, use the driver's IPv4
+// and IPv6 addresses. The driver gets the MAC address before the interface exists.
 func TestServesBridge(t *testing.T) {
 	d := &cnmtest.Driver{RequiresMAC: true, GatewayInPool: true}
 	srv := cnmtest.Start(t, "lab", d)
@@ -91,7 +91,8 @@ func TestServesBridge(t *testing.T) {
 	}
 }
 
-// TestAway: DEL succeeds without the driver, and a later ADD gives the address back.
+// TestAway checks that a DEL succeeds while the driver is away, and that a later ADD gives the
+// address back.
 func TestAway(t *testing.T) {
 	d := &cnmtest.Driver{}
 	srv := cnmtest.Start(t, "away", d)
@@ -119,7 +120,7 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// TestByURL: a driver configured by its socket or its URL.
+// TestByURL uses a driver that is configured by its socket or its URL.
 func TestByURL(t *testing.T) {
 	d := &cnmtest.Driver{}
 	srv := cnmtest.Start(t, "byurl", d)

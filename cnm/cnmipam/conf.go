@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Section is the section `ipam` of cnm-ipam. The fields of Subnet describe one more pool,
-// which comes before those of Pools.
+// Section is the section `ipam` of a configuration with cnm-ipam. The fields of Subnet describe a
+// pool too, which comes before the pools in Pools.
 type Section struct {
 	remote.Conf
 	Subnet
@@ -82,13 +82,13 @@ type State struct {
 	RequiresMAC bool           `json:"requiresMAC,omitempty"`
 	Pools       []*Pool        `json:"pools"`
 
-	// RequiresReplay is a capability of the driver. Boot is the boot in which the last requests
-	// were sent.
+	// RequiresReplay is a capability of the driver. Boot is the id of the boot in which the last
+	// requests were sent.
 	RequiresReplay bool   `json:"requiresReplay,omitempty"`
 	Boot           string `json:"boot,omitempty"`
 
-	// Again counts how often pools were requested again because the driver had forgotten them.
-	// If two ADDs find this out, only one repeats the request.
+	// Again counts how often the pools were requested again because the driver had forgotten them.
+	// By this number an ADD sees that another ADD has already requested them.
 	Again int `json:"times,omitempty"`
 }
 
@@ -108,7 +108,7 @@ type Pool struct {
 
 	ID       string                  `json:"id,omitempty"`
 	Prefix   netip.Prefix            `json:"prefix,omitzero"`
-	Has      netip.Prefix            `json:"has,omitzero"`      // the gateway that the driver gave
+	Has      netip.Prefix            `json:"has,omitzero"`      // the address that the driver gave as gateway
 	Reserved bool                    `json:"reserved,omitzero"` // the gateway was requested as a separate address
 	HasAux   map[string]netip.Prefix `json:"hasAux,omitempty"`
 	Done     bool                    `json:"done,omitempty"`

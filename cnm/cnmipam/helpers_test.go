@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// helped is an IPAM driver made as most are: with the types and the server of
-// docker/go-plugins-helpers, whose errors are HTTP 500 with the key Err.
+// helped is an IPAM driver made with the types and the server of docker/go-plugins-helpers, as
+// most drivers are. Its errors are HTTP 500 with the key Err.
 type helped struct {
 	t *testing.T
 	d *cnmtest.Driver
@@ -56,8 +56,8 @@ func (h *helped) ReleaseAddress(in *helpers.ReleaseAddressRequest) error {
 	return h.d.ReleaseAddress(h.t.Context(), cnmtest.As[cnm.ReleaseAddressRequest](h.t, in))
 }
 
-// TestGoPluginsHelpers: an IPAM driver made with Docker's own library gives addresses to
-// our bridge; its errors reach the user, and what it forgot is requested again.
+// TestGoPluginsHelpers gives addresses to our bridge from an IPAM driver made with Docker's own
+// library. The driver's errors reach the user. What the driver forgot is requested again.
 func TestGoPluginsHelpers(t *testing.T) {
 	must := endpointtest.Must
 	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name
@@ -77,7 +77,7 @@ func TestGoPluginsHelpers(t *testing.T) {
 	c.Refused("IpamDriver.RequestAddress: HTTP status 500: address " + a.IP(0) + " is not available")
 	w.Want("addresses out", fmt.Sprint(d.Addresses()), "6")
 	d.Forget()
-	must(t, w.Pod("d", conf).Do(spec.Add)) // requests the pools again, and the addresses in use
+	must(t, w.Pod("d", conf).Do(spec.Add)) // requests the pools again, and the addresses that are in use
 	w.Want("addresses out", fmt.Sprint(d.Addresses()), "8")
 	for _, p := range []*endpointtest.Pod{a, b} {
 		must(t, p.Do(spec.Del))

@@ -46,11 +46,11 @@ func (k *Keeper) Client() (*cnm.Client, error) {
 	return k.client, nil
 }
 
-// Wanted returns what Ensure would request, for dry runs.
+// Wanted returns the requests that Ensure would send. Dry runs use it.
 func (k *Keeper) Wanted() *State { return k.want }
 
-// Ensure requests the pools, at most once for a network. skip says which families need no
-// gateway. It refuses a changed configuration while attachments use the pools.
+// Ensure requests the pools once for each network. skip says which families need no gateway. If
+// the configuration changed while attachments use the pools, Ensure refuses it.
 func (k *Keeper) Ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
 	unlock, err := k.state.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
@@ -75,8 +75,8 @@ func (k *Keeper) ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*St
 	return k.request(ctx, skip)
 }
 
-// Given returns what the driver gave, if this is complete and belongs to this configuration,
-// else nil.
+// Given returns what the driver gave. It returns nil if a part is missing, or if the pools belong
+// to another configuration.
 func (k *Keeper) Given() *State {
 	s, err := remote.Load[State](k.state, remote.Pools, k.r.Network)
 	if err != nil || s == nil || s.Hash != k.want.Hash || !s.done() {
@@ -89,8 +89,7 @@ func (s *State) done() bool {
 	return !slices.ContainsFunc(s.Pools, func(p *Pool) bool { return !p.Done })
 }
 
-// replace gives back the pools of an old configuration, or those that a killed ADD had
-// requested.
+// replace gives back the pools of an old configuration, or the pools that a killed ADD had requested.
 func (k *Keeper) replace(ctx context.Context, have *State) error {
 	if have.done() {
 		n, err := k.state.Members(k.r.Network, name)
@@ -105,7 +104,7 @@ func (k *Keeper) replace(ctx context.Context, have *State) error {
 	return k.give(ctx, have)
 }
 
-// request requests everything. It records each answer at once. If a later request fails, it
+// request requests every pool and records each answer at once. If a later request fails, request
 // gives everything back.
 func (k *Keeper) request(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
 	c, err := k.Client()
@@ -133,7 +132,7 @@ func (k *Keeper) request(ctx context.Context, skip cnm.GwAllocCheckResponse) (*S
 func (k *Keeper) describe(ctx context.Context, s *State) error {
 	caps, err := k.client.IPAMCapabilities(ctx)
 	switch {
-	case errors.Is(err, cnm.ErrNotImplemented): // old drivers answer so
+	case errors.Is(err, cnm.ErrNotImplemented): // the answer of old drivers
 	case err != nil:
 		return err
 	default:
@@ -159,7 +158,7 @@ func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCh
 	if err != nil {
 		return taken(err)
 	}
-	p.ID, p.Prefix = got.PoolID, got.Pool // recorded even if it is refused, so that it can be given back
+	p.ID, p.Prefix = got.PoolID, got.Pool // recorded before it is checked, so that a refused pool can be given back
 	if got.PoolID == "" || !got.Pool.IsValid() || got.Pool.Addr().Is6() != p.Request.V6 {
 		return k.bad("RequestPool", "pool id %q, pool %v", got.PoolID, got.Pool)
 	}
@@ -186,8 +185,8 @@ func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCh
 	return k.save(s)
 }
 
-// taken adds a hint to the error for a pool that is already in use. We cannot know who uses it:
-// it may be our own pool, if an ADD was killed before it got the answer.
+// taken adds a hint to the error for a pool that is already in use. Nobody can tell who uses the
+// pool. It may be our own: an ADD that was killed before it got the answer left it.
 func taken(err error) error {
 	if !cnm.SaysExists(err) {
 		return err
@@ -197,7 +196,7 @@ func taken(err error) error {
 			"release it with the driver's own tools, or ask for another subnet")
 }
 
-// gateway uses the gateway that came with the pool, or requests one.
+// gateway takes the gateway that came with the pool. If none came, gateway requests one.
 func (k *Keeper) gateway(ctx context.Context, s *State, p *Pool, given string, skip cnm.GwAllocCheckResponse) (err error) {
 	switch {
 	case given != "":
@@ -216,8 +215,9 @@ func (k *Keeper) gateway(ctx context.Context, s *State, p *Pool, given string, s
 	return k.save(s)
 }
 
-// address requests one address of a pool. If the driver gives another address than the
-// requested one, address returns that address, which is no longer free, together with an error.
+// address requests one address of a pool. If the driver gives another address than the requested
+// one, address returns that other address with an error, because the driver now counts it as
+// used.
 func (k *Keeper) address(ctx context.Context, p *Pool, want netip.Addr, options map[string]string) (netip.Prefix, error) {
 	got, err := k.client.RequestAddress(ctx, &cnm.RequestAddressRequest{PoolID: p.ID, Address: want, Options: options})
 	switch {
@@ -236,8 +236,8 @@ func (k *Keeper) bad(method, format string, args ...any) error {
 	return fmt.Errorf("driver %s: IpamDriver.%s: %w: %s", k.client.Endpoint(), method, cnm.ErrBadAnswer, fmt.Sprintf(format, args...))
 }
 
-// Keeps returns what an address of a pool is reserved for, for example "the gateway's". ok is
-// false if it is not reserved.
+// Keeps returns what an address of a pool is reserved for, for example "the gateway's". If the
+// address is not reserved, ok is false.
 func (p *Pool) Keeps(a netip.Addr) (what string, ok bool) {
 	if p.Has.IsValid() && p.Has.Addr() == a {
 		return "the gateway's", true

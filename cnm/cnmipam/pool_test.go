@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestKeeps: Keeps knows the reserved addresses of a pool and what each is for.
+// TestKeeps checks which addresses of a pool are reserved, and for what.
 func TestKeeps(t *testing.T) {
 	p := &Pool{
 		Has:    netip.MustParsePrefix("10.1.0.1/24"),

@@ -17,9 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// TestZeroPool: one of our plugins uses single addresses and a gateway outside of all
-// networks, as Calico's IPAM driver gives them: containers reach each other and the
-// outside.
+// TestZeroPool lets one of our plugins use an IPAM driver like Calico's. The driver gives single
+// addresses, and a gateway outside of all networks. Containers reach each other and networks
+// outside the host.
 func TestZeroPool(t *testing.T) {
 	must := endpointtest.Must
 	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name
@@ -37,11 +37,12 @@ func TestZeroPool(t *testing.T) {
 	must(t, a.Do(spec.Check))
 	must(t, a.Do(spec.Del))
 	must(t, b.Do(spec.Del))
-	w.Want("addresses out", fmt.Sprint(d.Addresses()), "2") // the gateways
+	w.Want("addresses out", fmt.Sprint(d.Addresses()), "2") // those of the gateways
 }
 
-// TestNewIDs: a driver that forgot its pools gives them other ids when they are requested
-// again. It gets the addresses in use each time, and all are given back in the end.
+// TestNewIDs uses a driver that forgets its pools and gives them other ids when they are
+// requested again. Each time, the driver also gets the addresses in use. In the end all of them
+// are given back.
 func TestNewIDs(t *testing.T) {
 	must := endpointtest.Must
 	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name
@@ -63,11 +64,11 @@ func TestNewIDs(t *testing.T) {
 		must(t, p.Do(spec.Check))
 		must(t, p.Do(spec.Del))
 	}
-	w.Want("addresses out", fmt.Sprint(d.Addresses()), "3") // the gateways and the router's
+	w.Want("addresses out", fmt.Sprint(d.Addresses()), "3") // those of the gateways and of the router
 }
 
-// TestForgottenAtOnce: of ADDs that find out at the same time that the driver forgot both
-// pools, one requests each again, and the others use those.
+// TestForgottenAtOnce starts several ADDs after the driver forgot both pools. One of them
+// requests the pools again, and the others use the result.
 func TestForgottenAtOnce(t *testing.T) {
 	must := endpointtest.Must
 	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name
@@ -104,8 +105,8 @@ func TestForgottenAtOnce(t *testing.T) {
 	must(t, first.Do(spec.Del))
 }
 
-// TestAnotherPool: a driver that answers the repeated request with another pool gets that
-// pool back.
+// TestAnotherPool uses a driver that answers the repeated request with another pool. The driver
+// gets that pool back.
 func TestAnotherPool(t *testing.T) {
 	must := endpointtest.Must
 	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name

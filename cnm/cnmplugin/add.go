@@ -26,7 +26,7 @@ type work struct {
 	client *cnm.Client
 	caps   *cnm.Capabilities
 	keeper *cnmipam.Keeper // nil unless IPAM is a Docker driver too
-	away   error           // why the driver did not answer when an attachment was ended
+	away   error           // why the driver did not answer the end of an attachment
 
 	net  *Network
 	at   *remote.DriverState
@@ -34,7 +34,7 @@ type work struct {
 	want *cnm.Interface    // the interface that CreateEndpoint sends
 	has  *cnm.Interface    // the endpoint's interface
 	join *cnm.JoinResponse // the driver's answer to Join
-	old  map[int]bool      // indexes of the container's links before the ADD
+	old  map[int]bool      // indexes of the links that the container had before the ADD
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -68,7 +68,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return w.result()
 }
 
-// vacant returns an error if the container has the interface already.
+// vacant returns an error if the container already has the interface.
 func (w *work) vacant() error {
 	links, err := w.env.Sandbox.LinkList()
 	if err != nil {
@@ -100,13 +100,13 @@ func (w *work) greet(ctx context.Context) (err error) {
 		w.caps, err = &cnm.Capabilities{Scope: cnm.ScopeLocal}, nil
 	}
 	if err == nil {
-		w.away = nil // the driver answers now
+		w.away = nil // the driver answers again
 	}
 	return err
 }
 
-// addressesBefore asks an IPAM plugin that is not a Docker driver. It does so before the
-// network is created, because the network's pools are derived from the addresses.
+// addressesBefore asks an IPAM plugin that is not a Docker driver. It does so before the network
+// is created, because it derives the network's pools from the addresses.
 func (w *work) addressesBefore(ctx context.Context) (err error) {
 	if w.conf.IPAM.Type != "" && w.keeper == nil {
 		w.ipam, err = w.ipamAdd(ctx)
@@ -122,8 +122,9 @@ func (w *work) ipamAdd(ctx context.Context) (*spec.Result, error) {
 	return out, err
 }
 
-// addresses asks an IPAM driver, whose pools exist by then. From here on, an ADD that fails
-// ends what it has begun at the network driver, and gives the address back after that.
+// addresses asks an IPAM driver for the addresses. The driver's pools exist by now. If the ADD
+// fails after this, the undo first ends what was begun at the network driver, and then gives the
+// address back.
 func (w *work) addresses(ctx context.Context) (err error) {
 	if w.keeper != nil {
 		if w.ipam, err = w.ipamAdd(ctx); err != nil {
@@ -161,9 +162,9 @@ func (w *work) open(ctx context.Context) error {
 
 func (w *work) hasGateway() bool { return w.join.Gateway.IsValid() || w.join.GatewayIPv6.IsValid() }
 
-// inform asks the driver for the endpoint's information. The plugin does not need this, but
-// some drivers finish their work in that call. Like Docker, it ignores an error in the answer.
-// If the driver does not answer at all, inform returns an error.
+// inform asks the driver for the endpoint's information. The plugin does not need it, but some
+// drivers finish their work in that call. Like Docker, inform ignores an error that the driver
+// answers. If the driver does not answer at all, inform returns an error.
 func (w *work) inform(ctx context.Context) error {
 	if err := w.r.Step("endpoint information"); err != nil {
 		return err
@@ -176,7 +177,7 @@ func (w *work) id() *cnm.EndpointRequest {
 	return &cnm.EndpointRequest{NetworkID: w.at.NetworkID, EndpointID: w.at.EndpointID}
 }
 
-// step records the attachment before the next step is taken.
+// step writes the attachment's record before the next step is taken.
 func (w *work) step(what string) error {
 	if err := w.r.Step(what); err != nil {
 		return err
@@ -184,8 +185,8 @@ func (w *work) step(what string) error {
 	return w.state.Write(w.r.Network, name, w.at)
 }
 
-// explain lists the requests that an ADD would send to the driver. The driver's answers are not
-// known.
+// explain lists the requests that an ADD would send to the driver. It cannot know the driver's
+// answers.
 func (w *work) explain(ctx context.Context) (*spec.Result, error) {
 	if err := w.addressesBefore(ctx); err != nil {
 		return nil, err

@@ -21,8 +21,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// TestDriverAway: DEL succeeds without the driver; the next ADD or a GC then ends the
-// endpoint at the driver.
+// TestDriverAway checks that a DEL succeeds while the driver is away. The next ADD or a GC then
+// ends the endpoint at the driver.
 func TestDriverAway(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	finish := map[string]func(){
@@ -62,7 +62,7 @@ func TestDriverAway(t *testing.T) {
 	}
 }
 
-// The driver is away for good: the attachment may be forgotten, with its link.
+// The driver is away for good. With delIgnoreUnreachable, DEL forgets the attachment and its link.
 func TestIgnoreUnreachable(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", `"delIgnoreUnreachable":true,`+strings.Replace(both, `"cnm-ipam",`, `"cnm-ipam","delIgnoreUnreachable":true,`, 1))
@@ -84,7 +84,7 @@ func TestNobodyThere(t *testing.T) {
 			t.Errorf("%s without a driver: code %d, %v", verb, spec.ErrorCode(err), err)
 		}
 	}
-	endpointtest.Must(t, os.WriteFile(l.srv.Path, nil, 0o600)) // no socket
+	endpointtest.Must(t, os.WriteFile(l.srv.Path, nil, 0o600)) // a file that is no socket
 	if err := p.Do(spec.Add); spec.ErrorCode(err) != spec.CodeTryAgain {
 		t.Error(err)
 	}
@@ -96,16 +96,16 @@ func TestNobodyThere(t *testing.T) {
 	l.Fails(p.Do(spec.Status), "is no NetworkDriver")
 }
 
-// TestReboot: after a reboot the driver, the links and /run are empty, but our state is
-// not. The network is created again, and so is a container of the same name that had no
-// DEL; a GC removes the one that does not come back.
+// TestReboot empties the driver, the links and /run, as a reboot does; our state stays. The
+// network is created again. One container comes back under the same name without a DEL, and is
+// attached again. A GC removes the container that does not come back.
 func TestReboot(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, lost := l.Pod("a", both), l.Pod("lost", both).Add()
 	endpointtest.Must(t, p.Do(spec.Add))
 	l.Fails(p.Do(spec.Add), "has interface eth0 already")
 	endpointtest.Must(t, p.Conn().LinkDel(p.Link("eth0")))
-	l.Fails(p.Do(spec.Add), "has interface eth0 already") // because of the record
+	l.Fails(p.Do(spec.Add), "has interface eth0 already") // known from the record
 	l.driver.Forget()
 	l.removeBridges()
 	l.boot()
@@ -123,11 +123,11 @@ func TestReboot(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestNamespaceGone: neither the namespace nor its path exists at DEL.
+// TestNamespaceGone runs a DEL when neither the namespace nor its path exists.
 func TestNamespaceGone(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", both)
-	p.Call.NetNS = "/run/netns/another" // no other process has it open
+	p.Call.NetNS = "/run/netns/another" // no other process has this namespace open
 	endpointtest.Must(t, netns.Create(p.Call.NetNS))
 	endpointtest.Must(t, p.Do(spec.Add))
 	endpointtest.Must(t, netns.Delete(p.Call.NetNS))
@@ -135,8 +135,8 @@ func TestNamespaceGone(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestTornRecords: DEL and GC of a record that cannot be read find everything by ids that
-// derive from names; only the addresses of cnm-ipam are in the record alone.
+// TestTornRecords makes the records unreadable. DEL and GC still find everything by ids that
+// derive from names. Only the addresses of cnm-ipam are nowhere but in the record.
 func TestTornRecords(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	conf := `"driver":"lab","ipam":{"type":"host-local","subnet":"10.97.0.0/24"}`
@@ -149,7 +149,7 @@ func TestTornRecords(t *testing.T) {
 			}
 			if verb == spec.GC {
 				endpointtest.Must(t, l.gc(p, ""))
-				endpointtest.Must(t, p.Do(spec.Del)) // GC does not know where the interface is
+				endpointtest.Must(t, p.Do(spec.Del)) // a GC does not know in which namespace the interface is
 			}
 			endpointtest.Must(t, p.Do(spec.Del))
 			l.clean(fmt.Sprintf("%s with %q", verb, torn))
@@ -167,13 +167,14 @@ func TestTornRecords(t *testing.T) {
 			endpointtest.Must(t, err)
 			endpointtest.Must(t, p.Do(spec.Del))
 		} else {
-			l.Fails(err, "is in use") // the driver still has it: an operator decides
+			l.Fails(err, "is in use") // the driver still uses it, so an operator must decide
 		}
 		l.clean("torn " + file)
 	}
 }
 
-// TestChangedOptions: a network with other options is another network.
+// TestChangedOptions changes the network's options. A network with other options counts as
+// another network.
 func TestChangedOptions(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	a, b := l.Pod("a", both), l.Pod("b", `"options":{"mtu":"1400"},`+both)
@@ -192,8 +193,8 @@ func TestChangedOptions(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestGC: GC ends stale attachments, and the network with the last one if keepNetwork is
-// false.
+// TestGC checks that a GC ends dead attachments. If keepNetwork is false, it ends the network
+// with its last attachment.
 func TestGC(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	a, b := l.Pod("a", both), l.Pod("b", both)
@@ -219,7 +220,7 @@ func index(list []string, what string) int {
 	return -1
 }
 
-// TestManyAway: a GC of many attachments waits for a dead driver only once.
+// TestManyAway checks that a GC of many attachments waits for a dead driver only once.
 func TestManyAway(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	var last *endpointtest.Pod
@@ -230,7 +231,7 @@ func TestManyAway(t *testing.T) {
 	l.srv.Stop()
 	start := time.Now()
 	endpointtest.Must(t, l.gc(last, ""))
-	if took := time.Since(start); took > 22*time.Second { // two seconds for each
+	if took := time.Since(start); took > 22*time.Second { // waiting two seconds for each attachment takes longer
 		t.Errorf("a GC took %v", took)
 	}
 	l.srv.Serve(t)
@@ -238,7 +239,7 @@ func TestManyAway(t *testing.T) {
 	l.clean("after GC")
 }
 
-// TestExplain: a dry ADD does not call the driver and writes nothing.
+// TestExplain checks that a dry ADD calls no driver and writes nothing.
 func TestExplain(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	for _, conf := range []string{both, `"driver":"lab","ipam":{"type":"host-local","subnet":"10.97.0.0/24"}`, `"driver":"lab"`} {

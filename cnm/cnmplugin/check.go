@@ -16,14 +16,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// check compares the container with the previous result, and asks the driver whether it still
+// check compares the container with the previous result. It also asks whether the driver still
 // knows the endpoint.
 func check(ctx context.Context, r *plugin.Request) error {
 	ipam := r.IPAM(ctx, r.Verb)
 	return spec.Join(ipam, checkOwn(ctx, r))
 }
 
-// checkOwn does the work of CHECK, without the part of the IPAM plugin.
+// checkOwn does the work of CHECK without that of the IPAM plugin.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
@@ -52,12 +52,12 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	return w.checkDriver(ctx)
 }
 
-// expected returns the state of the container's interfaces according to the previous result.
+// expected returns the state that the container's interfaces have according to the previous result.
 func (w *work) expected() (s netstate.State, err error) {
 	prev := w.r.Prev()
 	for n, i := range prev.Interfaces {
 		if i.Sandbox == "" || w.at.Link != nil && i.Name != w.r.IfName {
-			continue // it is on the host, or another plugin made it
+			continue // the interface is on the host, or another plugin made it
 		}
 		h := handover{To: i.Name}
 		if i.Mac != "" {
@@ -91,7 +91,7 @@ func (w *work) checkDriver(ctx context.Context) error {
 	return nil
 }
 
-// status reports whether an ADD could work: the driver and IPAM must answer.
+// status reports whether an ADD could work now: the driver and the IPAM plugin must answer.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// compile returns the result for an interface of the container. It computes the result from the
-// answers of the driver and of IPAM. In a dry run the driver's answers are not known, and it
-// returns nil. It changes nothing.
+// compile computes the result for an interface of the container from the answers of the driver
+// and of IPAM. It changes nothing. In a dry run the driver's answers are not known, and compile
+// returns nil.
 func (w *work) compile() *spec.Result {
 	result := &spec.Result{
 		Interfaces: []spec.Interface{{Name: w.r.IfName, Sandbox: w.r.NetNS}},
@@ -39,8 +39,8 @@ func (w *work) compile() *spec.Result {
 	return result
 }
 
-// ips returns the addresses: those of IPAM, or else those of the driver. The gateway is the one
-// in the driver's answer to Join, or else IPAM's.
+// ips returns the addresses that IPAM gave, or else those that the driver gave. The gateway is
+// the one in the driver's answer to Join, or else IPAM's.
 func (w *work) ips() (list []spec.IPConfig) {
 	if w.ipam != nil {
 		list = append(list, w.ipam.IPs...)
@@ -74,9 +74,9 @@ func (w *work) gateway(want4 bool) netip.Addr {
 	return gw
 }
 
-// routes returns, in this order: the routes on the link, including one to a gateway outside the
-// container's subnets; the driver's routes; the default route; and IPAM's routes to
-// destinations that have no route yet.
+// routes returns four groups of routes, in this order. First come the routes on the link, with
+// one to a gateway outside the container's subnets. The driver's routes follow, then the default
+// route. Last come those of IPAM's routes whose destination has no route yet.
 func (w *work) routes(ips []spec.IPConfig, more []spec.Route) (list []spec.Route) {
 	add := func(r spec.Route) {
 		known := slices.ContainsFunc(list, func(o spec.Route) bool { return o.Dst == r.Dst })
@@ -135,11 +135,11 @@ func gatewayOf(ips []spec.IPConfig, want4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// configure returns the addresses and routes that the link of a result must have. ADD and CHECK
-// use it.
+// configure returns the addresses and routes that the link of a result must have. ADD sets them,
+// and CHECK compares with them.
 func configure(ifName string, ips []spec.IPConfig, routes []spec.Route) netstate.State {
 	result := &spec.Result{Routes: routes}
-	for _, ip := range ips { // leaves out the gateway: it is not meant for routes without one
+	for _, ip := range ips { // without the gateway: the routes that have none must not get it
 		result.IPs = append(result.IPs, spec.IPConfig{Address: ip.Address})
 	}
 	return endpoint.Configure(ifName, result)

@@ -1,14 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnmplugin is the plugin `cnm`, which attaches a container with a Docker network
-// driver. The plugin does what dockerd does. It creates the network at the first ADD. For each
-// attachment it creates an endpoint, moves the link that the driver made into the container,
-// and configures it.
+// Package cnmplugin is the plugin `cnm`, which attaches a container with a Docker network driver.
+// The plugin does what dockerd does. At the first ADD it creates the network. For each attachment
+// it creates an endpoint. The driver makes a link for the endpoint; the plugin moves it into the
+// container and configures it.
 //
-// Ids are derived from names, so every call can be repeated. The plugin records each request
-// before it sends it. Docker's own bridge and overlay drivers are part of dockerd, so a plugin
-// cannot use them; docs/plugins/cnm.md says what replaces them.
+// Ids are derived from names, so every call can be repeated. The plugin writes down each request
+// before it sends the request. Docker's own bridge and overlay drivers are part of dockerd, so a
+// plugin cannot use them; docs/plugins/cnm.md says what replaces them.
 package cnmplugin
 
 import (
@@ -179,7 +179,7 @@ func (c *Conf) wanted() *remote.Wanted {
 	return &remote.Wanted{RuntimeConfig: c.RuntimeConfig.Runtime, Args: c.Args}
 }
 
-// driver returns a word that names the network's driver.
+// driver returns a word that identifies the network's driver.
 func (c *Conf) driver() string {
 	return cmp.Or(c.Driver, c.Socket, c.URL)
 }
@@ -220,8 +220,7 @@ func protocol(s string) (uint8, bool) {
 	return 0, false
 }
 
-// hash returns a hash of everything that CreateNetwork requests, and of the driver that gets
-// the request.
+// hash returns a hash of everything that CreateNetwork requests and of the driver's address.
 func (c *Conf) hash() string {
 	return remote.Hash([]any{c.Identity(), c.Options, c.Internal, c.IPv6, c.NetworkID, c.EmulateSwarm, c.IPAM.Type})
 }

@@ -25,7 +25,7 @@ func object(t testing.TB, text string) conformance.Object {
 	return o
 }
 
-// leaves are the files that remain because they are the network's.
+// leaves are the files that stay after DEL, because they belong to the network.
 var leaves = []string{"file /var/lib/patchbay/cnm/networks/", "file /var/lib/patchbay/cnm/pools/"}
 
 const dual = `{"type":"cnm-ipam","driver":"contract","pools":[{"subnet":"10.94.0.0/16"},{"subnet":"fd94::/64"}]}`

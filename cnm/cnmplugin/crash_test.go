@@ -24,7 +24,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// killAt names the step before which a process of the plugin gets SIGKILL.
+// killAt names a step. A process of the plugin gets SIGKILL before that step.
 const killAt = "CNMTEST_KILL_AT"
 
 func TestMain(m *testing.M) {
@@ -43,9 +43,9 @@ func TestMain(m *testing.M) {
 	plugintest.Main(m, all...)
 }
 
-// TestKilledAtEveryStep: an ADD is killed before each of its steps in turn, once with a
-// new network and once in an existing one. DEL or a GC takes everything back, and
-// leftovers do not disturb the next ADD.
+// TestKilledAtEveryStep kills an ADD before each of its steps in turn, once with a new network
+// and once in an existing one. DEL or a GC takes everything back. What is left until then does
+// not disturb the next ADD.
 func TestKilledAtEveryStep(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	dir := plugintest.Install(t, &Plugin, &cnmipam.Plugin)
@@ -63,7 +63,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 			if step%2 == 0 {
 				endpointtest.Must(t, l.gc(p, ""))
 			}
-			endpointtest.Must(t, p.Do(spec.Del)) // the runtime's DEL, whether or not a GC came first
+			endpointtest.Must(t, p.Do(spec.Del)) // the runtime sends this DEL whether or not a GC came before
 			l.clean(what)
 			if n := l.driver.Addresses() - l.driver.Pools(); n > 0 {
 				t.Errorf("%s: %d addresses are out besides the gateways", what, n)
@@ -78,8 +78,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// stride is how many steps the test moves on at a time; -short, for emulated machines,
-// skips some.
+// stride is how many steps the test goes on at a time. With -short, for emulated machines, it
+// skips steps.
 func stride() int {
 	if testing.Short() {
 		return 5
@@ -87,7 +87,7 @@ func stride() int {
 	return 1
 }
 
-// killedAdd runs an ADD that may be killed, and says whether it was.
+// killedAdd runs an ADD that may be killed, and reports whether it was killed.
 func killedAdd(t *testing.T, dir string, p *endpointtest.Pod, step int) bool {
 	t.Helper()
 	call := p.Call
@@ -105,9 +105,9 @@ func killedAdd(t *testing.T, dir string, p *endpointtest.Pod, step int) bool {
 	return true
 }
 
-// TestKilledInDel: a DEL is killed after each of its calls in turn, before it gets the
-// answer. Another container may get what the DEL gave back before the DEL is repeated or
-// a GC runs, and must keep it.
+// TestKilledInDel kills a DEL after each of its calls in turn, before it gets the driver's
+// answer. Before the DEL is repeated or a GC runs, another container may get what the DEL gave
+// back. That container must keep it.
 func TestKilledInDel(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	dir := plugintest.Install(t, &Plugin, &cnmipam.Plugin)
@@ -139,7 +139,7 @@ func TestKilledInDel(t *testing.T) {
 	}
 }
 
-// killedDel runs a DEL that is killed when the driver has carried out a method.
+// killedDel runs a DEL and kills it when the driver has carried out a method.
 func (l *lab) killedDel(dir string, p *endpointtest.Pod, method string) {
 	l.Helper()
 	call := p.Call

@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// careful prepares a request that must work with any configuration, even without one.
+// careful prepares a DEL or GC. These verbs must work with any configuration, or with none.
 func careful(r *plugin.Request) (*work, error) {
 	w := &work{r: r, state: remote.Of(r), conf: new(Conf)}
 	if err := r.Decode(w.conf); err != nil {
@@ -33,16 +33,16 @@ func careful(r *plugin.Request) (*work, error) {
 	return w, err
 }
 
-// del ends the attachment at the driver, and then gives the addresses back. If the driver
-// cannot be reached, its endpoint still has the addresses, so they stay allocated. DEL then
-// succeeds, and a later ADD or GC of the network does the rest.
+// del ends the attachment at the driver, and then gives the addresses back. If the driver cannot
+// be reached, the driver's endpoint still has the addresses, so they stay allocated. DEL succeeds
+// all the same, and a later ADD or GC of the network ends the endpoint.
 func del(ctx context.Context, r *plugin.Request) error {
 	w, err := careful(r)
 	if err != nil {
 		return err
 	}
 	a, torn := w.state.Take(r, name)
-	if a == nil { // the interface may still exist and have our mark
+	if a == nil { // the interface may still exist and carry our mark
 		a = w.derived(&remote.DriverState{Owner: r.Owner})
 	}
 	if r.NetNS != "" {
@@ -62,10 +62,10 @@ func del(ctx context.Context, r *plugin.Request) error {
 // unrecordedTime limits how long a DEL without a record tries to reach the driver.
 const unrecordedTime = 10 * time.Second
 
-// endUnrecorded ends an attachment that has no record. There is something to end only if the
-// record was lost. Usually the DEL is a repetition, or the ADD failed early. So if the driver
-// cannot be reached, no record is kept for later: otherwise every container that could not
-// start would leave one.
+// endUnrecorded ends an attachment that has no record. Usually the driver has nothing to end: the
+// DEL is repeated, or the ADD failed early. The driver has something to end only if the record
+// was lost. So if the driver cannot be reached, endUnrecorded writes no record for later:
+// otherwise every container that could not start would leave one.
 func (w *work) endUnrecorded(ctx context.Context, a *remote.DriverState) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, unrecordedTime)
 	defer cancel()
@@ -80,8 +80,8 @@ func (w *work) releaseIPAM(ctx context.Context) error {
 	return w.r.IPAM(ctx, spec.Del)
 }
 
-// derived returns what the driver may have been asked for an attachment whose record is lost or
-// cannot be read. It can do that because ids are derived from names.
+// derived returns what an ADD may have asked of the driver. It serves an attachment whose record
+// is lost or cannot be read. Its ids are derived from names, so derived can compute them.
 func (w *work) derived(a *remote.DriverState) *remote.DriverState {
 	if have := w.known(); have != nil {
 		a.Driver, a.NetworkID = have.Driver, have.Request.NetworkID
@@ -91,8 +91,8 @@ func (w *work) derived(a *remote.DriverState) *remote.DriverState {
 	return a
 }
 
-// end undoes in reverse order what the record of an attachment lists, and removes the record.
-// If the driver cannot be reached, the record stays, and done is false.
+// end undoes, in reverse order, what the record of an attachment lists. Then it removes the
+// record. If the driver cannot be reached, the record stays, and done is false.
 func (w *work) end(ctx context.Context, a *remote.DriverState) (done bool, err error) {
 	unreached, err := w.endAtDriver(ctx, a)
 	if err != nil {
@@ -107,8 +107,8 @@ func (w *work) finish(a *remote.DriverState, unreached error) error {
 	return w.state.Finish(w.r, name, a, unreached, w.conf.DelIgnoreUnreachable)
 }
 
-// endAndRelease ends an earlier attachment that an ADD finds. It gives the addresses back
-// before it removes the record, because nothing would do that later.
+// endAndRelease ends an earlier attachment that an ADD finds. It gives the addresses back before
+// it removes the record, because without the record no later call would know them.
 func (w *work) endAndRelease(ctx context.Context, a *remote.DriverState) error {
 	unreached, err := w.endAtDriver(ctx, a)
 	if err == nil && w.done(unreached) {
@@ -141,16 +141,15 @@ func (w *work) release(ctx context.Context, a *remote.DriverState) error {
 	return err
 }
 
-// endOthers ends attachments that earlier DELs could not end at the driver, because the driver
-// answers now.
+// endOthers ends the attachments that earlier DELs could not end, now that the driver answers.
 func (w *work) endOthers(ctx context.Context) error {
 	w.state.EndOthers(w.r, name, func(a *remote.DriverState) error { return w.endAndRelease(ctx, a) })
 	return nil
 }
 
-// endAtDriver makes Docker's calls in reverse order: Revoke, Leave, then the link goes back to
-// the host, and DeleteEndpoint. unreached says why the driver could not be asked. An error that
-// the driver answers becomes a warning. err is an error of our own.
+// endAtDriver makes Docker's calls in reverse order: it calls Revoke and Leave, moves the link
+// back to the host, and calls DeleteEndpoint. If the driver could not be asked, unreached says
+// why. An error that the driver answers becomes a warning. err is an error of this program.
 func (w *work) endAtDriver(ctx context.Context, a *remote.DriverState) (unreached, err error) {
 	id := &cnm.EndpointRequest{NetworkID: a.NetworkID, EndpointID: a.EndpointID}
 	c, unreached := w.reach(a)
@@ -173,14 +172,14 @@ func (w *work) endAtDriver(ctx context.Context, a *remote.DriverState) (unreache
 	}
 	w.away = unreached
 	if unreached != nil && !w.conf.DelIgnoreUnreachable {
-		return unreached, nil // the link keeps our mark until the driver can be reached
+		return unreached, nil // until the driver can be reached, the link keeps our mark
 	}
 	unknown := unreached != nil || refused != nil || a.Link == nil
 	return unreached, tidy(w.env.Host, a.Owner, a.Link, unknown)
 }
 
-// ended does the same as remote.Answered, for a call that ends something. If the driver does
-// not know the object, it has ended.
+// ended works like remote.Answered for a call that ends something. A driver that does not know
+// the object has ended it.
 func (w *work) ended(err error) error {
 	if cnm.IsMissing(err) {
 		return nil
@@ -188,8 +187,9 @@ func (w *work) ended(err error) error {
 	return remote.Answered(w.r, err)
 }
 
-// reach returns a client of the driver, or nil if there is nothing to ask. If the driver has
-// just failed to answer for another attachment, reach does not wait for it again.
+// reach returns a client of the driver. If there is nothing to ask, reach returns nil. If the
+// driver has just failed to answer for another attachment, reach does not wait for the driver
+// again.
 func (w *work) reach(a *remote.DriverState) (c *cnm.Client, unreached error) {
 	if !a.Opened && !a.Joined && !a.Created {
 		return nil, nil
@@ -211,8 +211,8 @@ func (w *work) driverOf(a *remote.DriverState) (*cnm.Client, error) {
 	return w.conf.Recorded(w.r, a.Driver)
 }
 
-// bringBack moves the link out of a container that still exists. It identifies the link by its
-// mark, because the path in the record may now lead to another container.
+// bringBack moves the link out of the container, if the container still exists. bringBack finds
+// the link by its mark, because the path in the record may now lead to another container.
 func (w *work) bringBack(a *remote.DriverState) error {
 	if a.NetNS == "" {
 		return nil
@@ -236,8 +236,8 @@ func (w *work) bringBack(a *remote.DriverState) error {
 	return giveBack(&env, a.Owner, to)
 }
 
-// gc ends the attachments that are no longer valid. If the configuration says so, it also
-// deletes the network when no attachment is left.
+// gc ends the attachments that are no longer valid. If no attachment is left and keepNetwork is
+// false, gc also deletes the network.
 func gc(ctx context.Context, r *plugin.Request) error {
 	w, err := careful(r)
 	if err != nil {
@@ -257,7 +257,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(errs...)
 }
 
-// endNetwork gives the pools back and deletes the network, if the network has no attachments.
+// endNetwork gives the pools back and deletes the network, unless the network has attachments.
 func (w *work) endNetwork(ctx context.Context) error {
 	unlock, err := w.state.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {
@@ -283,11 +283,11 @@ func (w *work) endNetwork(ctx context.Context) error {
 	return w.deleteNetwork(ctx, have)
 }
 
-// outdated reports whether the driver made the network for other pools than the present ones.
-// That is so if the configuration of IPAM has changed, or if a GC gave the pools back and they
-// were requested again. IPAM itself refuses another configuration while its pools are in use. A
-// CNI IPAM plugin may give addresses of several subnets, and Docker's protocol has only the
-// first. So with such a plugin a network is outdated only if it has no attachments.
+// outdated reports whether the driver made the network for other pools than the present ones. Two
+// things change the pools: another IPAM configuration, and a GC that gave the pools back so that
+// they were requested again. IPAM itself refuses another configuration while its pools are in
+// use. A CNI IPAM plugin may give addresses of several subnets, but Docker's protocol has only
+// the first. So with such a plugin, a network with attachments is never outdated.
 func (w *work) outdated(ctx context.Context, have *Network) (bool, error) {
 	was := have.Request
 	switch {
@@ -305,8 +305,8 @@ func (w *work) outdated(ctx context.Context, have *Network) (bool, error) {
 	return false, nil
 }
 
-// pools returns the recorded pools. It asks the IPAM driver only if the record has none,
-// lacks some, or is of another configuration.
+// pools returns the recorded pools. It asks the IPAM driver only if the record has no pools,
+// lacks one of them, or belongs to another configuration.
 func (w *work) pools(ctx context.Context, opts cnm.Options) (v4, v6 []cnm.IPAMData, err error) {
 	if s := w.keeper.Given(); s != nil {
 		v4, v6 = s.Data()

@@ -44,10 +44,10 @@ func (w *work) createEndpoint(ctx context.Context) error {
 	return w.keep(ctx)
 }
 
-// askEndpoint sends the request, and repeats it in two cases. If the driver has forgotten the
-// network, it creates the network first. If the driver already has the endpoint, it deletes the
-// endpoint first: endpoint ids are derived from our names, so an ADD of ours whose record is
-// lost has created it.
+// askEndpoint sends CreateEndpoint, and repeats it in two cases. If the driver has forgotten the
+// network, askEndpoint creates the network first. If the driver already has the endpoint,
+// askEndpoint deletes the endpoint first. Endpoint ids are derived from our names, so an ADD of
+// ours made that endpoint and its record was lost.
 func (w *work) askEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (*cnm.CreateEndpointResponse, error) {
 	out, err := w.client.CreateEndpoint(ctx, in)
 	switch {
@@ -64,8 +64,8 @@ func (w *work) askEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (
 	return w.client.CreateEndpoint(ctx, in)
 }
 
-// keep records the addresses that the driver chose, unless another container has them. It does
-// not record those that IPAM chose, because IPAM does that itself.
+// keep records the addresses that the driver chose. If another container has one of them, keep
+// refuses it. keep leaves out addresses that IPAM chose, because IPAM records those itself.
 func (w *work) keep(ctx context.Context) error {
 	chosen := slices.DeleteFunc([]netip.Prefix{w.has.Address, w.has.AddressIPv6}, func(p netip.Prefix) bool {
 		return !p.IsValid() || p == w.want.Address || p == w.want.AddressIPv6
@@ -88,7 +88,7 @@ func (w *work) keep(ctx context.Context) error {
 	return w.state.Write(w.r.Network, name, w.at)
 }
 
-// endpointRequest returns the request CreateEndpoint.
+// endpointRequest returns the request of CreateEndpoint.
 func (w *work) endpointRequest() (*cnm.CreateEndpointRequest, error) {
 	if err := w.setWanted(); err != nil {
 		return nil, err
@@ -114,8 +114,8 @@ func (w *work) endpointRequest() (*cnm.CreateEndpointRequest, error) {
 	}, nil
 }
 
-// options returns the options of the sandbox, which are its ports. In an internal network
-// Docker sends no ports to CreateEndpoint.
+// options returns the options of the sandbox: its ports. For an internal network there are none
+// in CreateEndpoint, as in Docker.
 func (w *work) options(none bool) (cnm.Options, error) {
 	ports, err := w.conf.ports()
 	if err != nil {
@@ -132,9 +132,9 @@ func (w *work) options(none bool) (cnm.Options, error) {
 	return opts, errors.Join(opts.Set(cnm.OptionPortMap, ports), opts.Set(cnm.OptionExposedPorts, exposed))
 }
 
-// setWanted fills in the interface to request. Its addresses are those that IPAM gave, or, if
-// there is no IPAM, those that the caller requests. Its MAC address is the requested one, or
-// the one that the IPAM driver got.
+// setWanted fills in the interface to request. Its addresses come from IPAM, or, without IPAM,
+// from the caller. Its MAC address is the one that the caller requested, or the one that the IPAM
+// driver got.
 func (w *work) setWanted() error {
 	w.want = new(cnm.Interface)
 	mac, err := w.conf.wanted().MAC(w.r)
@@ -144,7 +144,7 @@ func (w *work) setWanted() error {
 	if err != nil {
 		return err
 	}
-	w.want.MacAddress = mac.String() // if empty, the driver chooses
+	w.want.MacAddress = mac.String() // otherwise the driver chooses
 	if w.ipam != nil {
 		for _, ip := range w.ipam.IPs {
 			w.give(ip.Address)
@@ -166,13 +166,13 @@ func (w *work) setWanted() error {
 	return nil
 }
 
-// sentMAC reports whether the IPAM driver has asked for the MAC address, and so has got one.
+// sentMAC reports whether the IPAM driver required a MAC address, and so got one.
 func (w *work) sentMAC() bool {
 	s, err := remote.Load[cnmipam.State](w.state, remote.Pools, w.r.Network)
 	return err == nil && s != nil && s.RequiresMAC
 }
 
-// give adds an address to the request. An endpoint has only one address of each family. Further
+// give adds an address to the request. An endpoint has one address of each family; further
 // addresses are set only on the link.
 func (w *work) give(p netip.Prefix) bool {
 	switch {
@@ -186,7 +186,8 @@ func (w *work) give(p netip.Prefix) bool {
 	return true
 }
 
-// merge adds what the driver chose. The driver must not change what it was given.
+// merge adds what the driver chose to the interface that was requested. If the driver changed a
+// requested value, merge returns an error.
 func merge(want, got *cnm.Interface) (*cnm.Interface, error) {
 	out := *want
 	if got == nil {
@@ -233,8 +234,8 @@ func sameMAC(a, b string) bool {
 	return err == nil && x.String() == y.String()
 }
 
-// attach joins the endpoint to the container, and configures the link that the driver names. If
-// the driver names no link, it has configured the container itself, or there is no link.
+// attach joins the endpoint to the container, and configures the link that the driver names. A
+// driver that names no link has configured the container itself, or needs no link.
 func (w *work) attach(ctx context.Context) error {
 	if err := w.joinEndpoint(ctx); err != nil {
 		return err
@@ -266,7 +267,7 @@ func (w *work) joinEndpoint(ctx context.Context) error {
 	return w.blame(possible(w.join))
 }
 
-// blame adds the driver's name to the error for an answer that violates the protocol.
+// blame names the driver in the error for an answer that violates the protocol.
 func (w *work) blame(err error) error {
 	if err == nil {
 		return nil
@@ -274,8 +275,8 @@ func (w *work) blame(err error) error {
 	return fmt.Errorf("driver %s: %w", w.client.Endpoint(), err)
 }
 
-// possible refuses gateways and routes that the kernel would refuse, because this error names
-// the driver and the kernel's would not.
+// possible refuses gateways and routes that the kernel would refuse. Its error names the driver,
+// which the kernel's error would not.
 func possible(j *cnm.JoinResponse) error {
 	const method = "NetworkDriver.Join"
 	if j.Gateway.IsValid() && !j.Gateway.Is4() || j.GatewayIPv6.IsValid() && !j.GatewayIPv6.Is6() {

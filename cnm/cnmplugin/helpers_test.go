@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// helped is a driver made as most are: with the types and the server of
-// docker/go-plugins-helpers, whose errors are HTTP 500.
+// helped is a driver made with the types and the server of docker/go-plugins-helpers, as most
+// drivers are. Its errors are HTTP 500.
 type helped struct {
 	t *testing.T
 	d *cnmtest.Driver
@@ -84,9 +84,9 @@ func (h *helped) RevokeExternalConnectivity(in *network.RevokeExternalConnectivi
 	return h.d.RevokeExternalConnectivity(h.t.Context(), cnmtest.As[cnm.EndpointRequest](h.t, in))
 }
 
-// TestGoPluginsHelpers: two containers on a driver made with Docker's own library reach
-// each other by IPv4 and IPv6; the driver's errors reach the user, and a repeated DEL
-// takes nothing from another container.
+// TestGoPluginsHelpers attaches two containers with a driver made with Docker's own library. They
+// reach each other by IPv4 and IPv6. The driver's errors reach the user. A repeated DEL takes
+// nothing from another container.
 func TestGoPluginsHelpers(t *testing.T) {
 	d := &cnmtest.Driver{}
 	l := newLab(t, d)
@@ -104,7 +104,7 @@ func TestGoPluginsHelpers(t *testing.T) {
 	}
 	d.Forget()
 	l.Fails(a.Do(spec.Check), "HTTP status 500: unknown network")
-	endpointtest.Must(t, b.Do(spec.Add)) // the network is created again
+	endpointtest.Must(t, b.Do(spec.Add)) // creates the network again
 	for range 2 {
 		endpointtest.Must(t, a.Do(spec.Del))
 	}
@@ -116,7 +116,7 @@ func TestGoPluginsHelpers(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// bothWays expects that two containers reach each other by IPv4 and IPv6.
+// bothWays checks that two containers reach each other by IPv4 and IPv6.
 func (l *lab) bothWays(a, b *endpointtest.Pod) {
 	l.Helper()
 	l.port++

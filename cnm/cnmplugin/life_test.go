@@ -42,8 +42,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// TestSaysWhatDockerSays compares every request of two lives with those of the recorded
-// prototype, which equal dockerd's.
+// TestSaysWhatDockerSays attaches and detaches two containers. It compares every request with the
+// recorded requests of a prototype, which equal dockerd's.
 func TestSaysWhatDockerSays(t *testing.T) {
 	want := recorded(t)
 	l := newLab(t, &cnmtest.Driver{})
@@ -58,8 +58,8 @@ func TestSaysWhatDockerSays(t *testing.T) {
 	}
 	var got []string
 	for _, c := range l.srv.Calls() {
-		// Without the requests that every process sends first, and those that the
-		// prototype did not send.
+		// These are requests that every process sends first, and requests that the prototype did not
+		// send. The comparison leaves them out.
 		switch c.Method {
 		case "Plugin.Activate", "NetworkDriver.GetCapabilities", "IpamDriver.GetCapabilities", "NetworkDriver.EndpointOperInfo":
 		default:
@@ -71,7 +71,7 @@ func TestSaysWhatDockerSays(t *testing.T) {
 	}
 }
 
-// recorded are the requests of the recording of direction B.
+// recorded returns the requests in the prototype's recording.
 func recorded(t *testing.T) (list []string) {
 	data, err := os.ReadFile("../testdata/recordings/b-cnm.log")
 	endpointtest.Must(t, err)
@@ -89,7 +89,7 @@ func recorded(t *testing.T) (list []string) {
 	return list
 }
 
-// normal sorts the keys and removes what must differ: ids and paths.
+// normal sorts the keys and removes the values that must differ: ids and paths.
 func normal(t *testing.T, body string) string {
 	if body == "" {
 		return "{}"
@@ -109,7 +109,8 @@ func normal(t *testing.T, body string) string {
 	return string(out)
 }
 
-// TestCapabilities: the driver gets ports, addresses and MAC.
+// TestCapabilities checks that the driver gets the ports, the addresses and the MAC address that
+// the runtime sends.
 func TestCapabilities(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{RequiresMAC: true})
 	p := l.Pod("a", both+`,"endpointOptions":{"my.opt":"v1"},"runtimeConfig":{"mac":"02:42:aa:bb:cc:01","ips":["10.88.0.77","fd88::77"],
@@ -132,7 +133,7 @@ func TestCapabilities(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// An IPAM driver that asks for the MAC gets the one that the interface will have.
+// An IPAM driver that requires the MAC address gets the one that the interface will have.
 func TestMACKnownBefore(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{RequiresMAC: true})
 	p := l.Pod("a", both).Add()
@@ -195,7 +196,7 @@ func TestInternal(t *testing.T) {
 	l.Want("ports sent", string(l.driver.EndpointOptions()[0][cnm.OptionPortMap]), "[]")
 }
 
-// TestRoutes: static routes, and a gateway that no address leads to.
+// TestRoutes sets static routes, and a gateway that is in no subnet of the container.
 func TestRoutes(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{Routes: []cnm.StaticRoute{
 		{Destination: netip.MustParsePrefix("10.201.0.0/16"), NextHop: netip.MustParseAddr("10.88.0.77")},
@@ -237,7 +238,7 @@ func want(t *testing.T, p *endpointtest.Pod, want ...string) {
 	}
 }
 
-// TestOnce: however many ADDs begin at once, they make one network, which remains.
+// TestOnce begins many ADDs at once. They make one network, which remains.
 func TestOnce(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	var pods []*endpointtest.Pod

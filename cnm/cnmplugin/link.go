@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// takeOver moves the link that the driver names into the container, and configures it.
+// takeOver moves the link that the driver names into the container, and configures the link.
 func (w *work) takeOver(ctx context.Context) error {
 	src := w.join.InterfaceName.SrcName
 	link, err := w.env.Host.Link(src)
@@ -55,10 +55,10 @@ type handover struct {
 	Alias string           // the link's alias on the host
 	MAC   net.HardwareAddr // if nil, the MAC address does not change
 	Owner owner.Key
-	NetNS string // for messages
+	NetNS string // used in messages
 }
 
-// String returns the equivalent ip command.
+// String returns the ip command that does the same.
 func (h handover) String() string {
 	s := fmt.Sprintf("host: ip link set %s netns %s name %s alias %s", h.From, h.NetNS, h.To, h.Owner.Alias())
 	if h.MAC != nil {
@@ -67,7 +67,7 @@ func (h handover) String() string {
 	return s
 }
 
-// Ensure moves, renames and marks the link in one netlink message.
+// Ensure moves, renames and marks the link with one netlink message.
 func (h handover) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	link, err := env.Host.Link(h.From)
 	if err != nil {
@@ -79,8 +79,7 @@ func (h handover) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, e
 		to.MAC = h.MAC
 	}
 	if err := env.Host.SetLink(link.Attrs().Index, to); err != nil {
-		// The kernel may have applied only a part of the message, so back looks where the link
-		// is now.
+		// The kernel may have applied only a part of the message. So back looks where the link is now.
 		return nil, errors.Join(fmt.Errorf("failed to move %q to %s as %q: %w", h.From, h.NetNS, h.To, h.explain(err)), h.back(env))
 	}
 	env.Forget(netstate.Host, h.From)
@@ -100,7 +99,7 @@ func (h handover) back(env *netstate.Env) error {
 }
 
 // giveBack moves a link from the container to the host, under the name that the driver knows.
-// The link keeps our mark until tidy removes it.
+// Until tidy removes our mark, the link keeps it.
 func giveBack(env *netstate.Env, o owner.Key, to remote.Link) error {
 	link, err := marked(env.Sandbox, o)
 	if err != nil || link == nil {
@@ -121,15 +120,15 @@ func giveBack(env *netstate.Env, o owner.Key, to remote.Link) error {
 	return nil
 }
 
-// marked finds the link of an owner by its mark, because the link may have been renamed. It
-// returns nil if there is none.
+// marked finds the link of an owner by its mark, because the link may have another name now. If
+// there is no such link, marked returns nil.
 func marked(conn *nl.Conn, o owner.Key) (netlink.Link, error) {
 	return conn.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == o.Alias() })
 }
 
 // tidy handles a link that is back on the host and still exists after the driver has ended the
-// endpoint. A device that the driver keeps only loses our mark. A link that was made for the
-// container is deleted if the driver no longer knows it, or does not know its present name.
+// endpoint. If the driver keeps the device, tidy only removes our mark. If the link was made for
+// the container, and the driver no longer knows the link or its present name, tidy deletes it.
 func tidy(host *nl.Conn, o owner.Key, was *remote.Link, forgotten bool) error {
 	link, err := marked(host, o)
 	if err != nil || link == nil {
@@ -148,7 +147,7 @@ func tidy(host *nl.Conn, o owner.Key, was *remote.Link, forgotten bool) error {
 	return nil
 }
 
-// perContainer reports whether a link of this kind is made for one container.
+// perContainer reports whether a driver makes a link of this kind for each container.
 func perContainer(kind string) bool {
 	switch kind {
 	case "veth", "macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "dummy", "tuntap", "netkit":

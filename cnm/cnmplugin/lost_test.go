@@ -22,7 +22,7 @@ func (l *lab) loseRecords() {
 	}
 }
 
-// TestLostRecord: an endpoint that only the driver knows does not disturb an ADD, and a
+// TestLostRecord leaves an endpoint that only the driver knows. It does not disturb an ADD, and a
 // DEL ends it.
 func TestLostRecord(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
@@ -55,7 +55,7 @@ func TestLostRecord(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// record is the path of a pod's record.
+// record returns the path of a pod's record.
 func (l *lab) record(p *endpointtest.Pod) string {
 	l.Helper()
 	for _, path := range l.attachments() {
@@ -67,8 +67,8 @@ func (l *lab) record(p *endpointtest.Pod) string {
 	return ""
 }
 
-// TestExistsForEver: a driver that always answers that the endpoint exists is not asked
-// without end; when it goes away meanwhile, a later call ends the endpoint.
+// TestExistsForEver uses a driver that always answers that the endpoint exists. The ADD does not
+// ask it without end. If the driver then goes away, a later call ends the endpoint.
 func TestExistsForEver(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	l.Pod("first", both).Add() // creates the network
@@ -87,8 +87,8 @@ func TestExistsForEver(t *testing.T) {
 	l.Want("endpoints and addresses out", fmt.Sprint(l.driver.Endpoints(), l.driver.Addresses()), "1 4")
 }
 
-// TestBackInTime: the driver is away while an ADD ends the old attachment of its name,
-// and answers again when the ADD creates the new one.
+// TestBackInTime lets the driver go away while an ADD ends the old attachment of its name. The
+// driver answers again when the ADD creates the new attachment.
 func TestBackInTime(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", both)
@@ -107,8 +107,8 @@ func TestBackInTime(t *testing.T) {
 	}
 }
 
-// TestReleasedBeforeForgotten: an ADD that ends another attachment and cannot give its
-// address back leaves both to the next ADD.
+// TestReleasedBeforeForgotten runs an ADD that ends another attachment but cannot give its
+// address back. The next ADD then does both.
 func TestReleasedBeforeForgotten(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	conf := `"driver":"lab","ipam":{"type":"host-local","subnet":"10.97.0.0/24"}`
@@ -118,7 +118,7 @@ func TestReleasedBeforeForgotten(t *testing.T) {
 	endpointtest.Must(t, a.Do(spec.Del))
 	l.srv.Serve(t)
 	b.Refused("absent")
-	l.Want("endpoints", fmt.Sprint(l.driver.Endpoints()), "0") // the driver ended it
+	l.Want("endpoints", fmt.Sprint(l.driver.Endpoints()), "0") // the driver ended the endpoint
 	endpointtest.Must(t, c.Do(spec.Add))
 	endpointtest.Must(t, c.Do(spec.Del))
 	l.clean("after DEL")

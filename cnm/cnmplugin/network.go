@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Network holds what a driver was asked for a network (remote.Networks).
+// Network records what a driver was asked for a network (remote.Networks).
 type Network struct {
 	Driver  cnm.DriverAddr            `json:"driver"`
 	Hash    string                    `json:"hash"` // hash of the configuration
@@ -28,7 +28,7 @@ type Network struct {
 	Created   bool `json:"created,omitempty"`   // CreateNetwork succeeded
 
 	// Again counts how often CreateNetwork was repeated because the driver had forgotten the
-	// network. If two ADDs find this out, only one repeats the call.
+	// network. By this number an ADD sees that another ADD has already repeated the call.
 	Again int `json:"times,omitempty"`
 }
 
@@ -40,8 +40,8 @@ func (n *Network) Whole() error {
 	return nil
 }
 
-// ensureNetwork creates the network, at most once, and begins the attachment. It holds the lock
-// of the network for both, so that no GC deletes the network in between.
+// ensureNetwork creates the network if no ADD has done so, and begins the attachment. It holds
+// the network's lock for both steps, so no GC deletes the network in between.
 func (w *work) ensureNetwork(ctx context.Context) error {
 	unlock, err := w.state.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {
@@ -66,8 +66,8 @@ func (w *work) ensureNetwork(ctx context.Context) error {
 	return w.begin()
 }
 
-// fits begins the attachment if the existing network has the wanted configuration. Otherwise it
-// deletes the network, if that is possible.
+// fits begins the attachment if the existing network has the wanted configuration. If the
+// configuration differs, fits deletes the network, unless it has attachments.
 func (w *work) fits(ctx context.Context, have *Network) (ok bool, err error) {
 	if have.Hash != w.conf.hash() {
 		return false, w.replace(ctx, have)
@@ -89,7 +89,7 @@ func (w *work) fits(ctx context.Context, have *Network) (ok bool, err error) {
 	return true, w.begin()
 }
 
-// begin records the attachment before it asks the driver.
+// begin records the attachment before the driver is asked for anything.
 func (w *work) begin() error {
 	w.at = w.state.New(w.r, w.net.Driver)
 	w.at.NetworkID = w.net.Request.NetworkID
@@ -97,7 +97,8 @@ func (w *work) begin() error {
 	return w.state.Begin(w.r, name, w.at)
 }
 
-// replace deletes a network whose configuration has changed, if it has no attachments.
+// replace deletes a network whose configuration has changed. If the network has attachments,
+// replace refuses.
 func (w *work) replace(ctx context.Context, have *Network) error {
 	n, err := w.state.Members(w.r.Network, name)
 	switch {
@@ -110,7 +111,7 @@ func (w *work) replace(ctx context.Context, have *Network) error {
 	return w.deleteNetwork(ctx, have)
 }
 
-// createNetwork creates the network at the driver and records that.
+// createNetwork creates the network at the driver and records this.
 func (w *work) createNetwork(ctx context.Context) error {
 	w.net = &Network{Driver: w.client.Endpoint(), Hash: w.conf.hash(), Labels: w.conf.Labels}
 	var err error
@@ -158,7 +159,7 @@ func (w *work) create(ctx context.Context) error {
 }
 
 // giveUp removes the record of a network that the driver refused, and frees what was allocated
-// for it. If the driver did not answer, it does nothing: the next ADD asks again.
+// for it. If the driver did not answer, giveUp does nothing: the next ADD asks again.
 func (w *work) giveUp(ctx context.Context, failed error) error {
 	if cnm.Gone(failed) {
 		return nil
@@ -170,7 +171,7 @@ func (w *work) giveUp(ctx context.Context, failed error) error {
 	return errors.Join(errs...)
 }
 
-// allocate makes the call that a manager of a swarm makes for a driver of scope global.
+// allocate makes the call that a swarm's manager makes for a driver of scope global.
 func (w *work) allocate(ctx context.Context) error {
 	if !w.conf.EmulateSwarm {
 		return nil
@@ -204,8 +205,8 @@ func (w *work) networkID() string {
 	return remote.ID(w.conf.Identity(), w.r.Network)
 }
 
-// known reads what a driver was asked for the network. If the file cannot be read, it derives
-// this from the configuration. It returns nil if there is no file.
+// known reads what a driver was asked for the network. If the file cannot be read, known derives
+// the same from the configuration. If there is no file, known returns nil.
 func (w *work) known() *Network {
 	have, err := remote.Load[Network](w.state, remote.Networks, w.r.Network)
 	if err == nil {
@@ -220,7 +221,7 @@ func (w *work) known() *Network {
 	return &Network{Driver: at, Request: &cnm.CreateNetworkRequest{NetworkID: w.networkID()}}
 }
 
-// networkRequest returns the request CreateNetwork.
+// networkRequest returns the request of CreateNetwork.
 func (w *work) networkRequest(ctx context.Context) (*cnm.CreateNetworkRequest, error) {
 	in := &cnm.CreateNetworkRequest{NetworkID: w.networkID(), Options: cnm.Options{}}
 	if err := in.Options.Set(cnm.OptionGeneric, options(w.conf.Options)); err != nil {
@@ -242,8 +243,9 @@ func (w *work) networkRequest(ctx context.Context) (*cnm.CreateNetworkRequest, e
 	)
 }
 
-// data returns the pools of the network: those of the IPAM driver, or those derived from the
-// answer of a CNI plugin, or, without IPAM, the ones that Docker uses for such a network.
+// data returns the pools of the network. They come from the IPAM driver, or from the addresses
+// that a CNI IPAM plugin gave. Without IPAM, they are the pools that Docker uses for such a
+// network.
 func (w *work) data(ctx context.Context, opts cnm.Options) (v4, v6 []cnm.IPAMData, err error) {
 	skip, err := w.skipGateways(ctx, opts)
 	if err != nil {
@@ -271,8 +273,8 @@ func null(all string) []cnm.IPAMData {
 	return []cnm.IPAMData{{AddressSpace: "null", Pool: netip.MustParsePrefix(all)}}
 }
 
-// derive makes a pool from the first address of a family. It includes the gateway, unless the
-// driver needs none. The address space is the one that Docker uses.
+// derive makes a pool from the first address of a family. If the driver needs a gateway, the pool
+// has one. The address space is Docker's.
 func derive(ips []spec.IPConfig, want4, noGateway bool) []cnm.IPAMData {
 	for _, ip := range ips {
 		if ip.Address.Addr().Is4() != want4 {
@@ -287,7 +289,8 @@ func derive(ips []spec.IPConfig, want4, noGateway bool) []cnm.IPAMData {
 	return nil
 }
 
-// skipGateways asks the driver which gateways it does not need, if it has that capability.
+// skipGateways asks the driver which gateways it does not need. It asks only a driver with that
+// capability.
 func (w *work) skipGateways(ctx context.Context, opts cnm.Options) (skip cnm.GwAllocCheckResponse, err error) {
 	if !w.caps.GwAllocChecker {
 		return skip, nil
@@ -299,8 +302,8 @@ func (w *work) skipGateways(ctx context.Context, opts cnm.Options) (skip cnm.GwA
 	return *out, nil
 }
 
-// deleteNetwork deletes a network at the driver and removes its record. As in Docker, an error
-// that the driver answers is only a warning. With delIgnoreUnreachable, a missing answer is
+// deleteNetwork deletes a network at the driver and removes its record. An error that the driver
+// answers is only a warning, as in Docker. If delIgnoreUnreachable is set, a missing answer is
 // only a warning too.
 func (w *work) deleteNetwork(ctx context.Context, have *Network) error {
 	c, err := w.conf.Recorded(w.r, have.Driver)
@@ -327,8 +330,8 @@ func (w *work) free(ctx context.Context, c *cnm.Client, have *Network) error {
 	return remote.Answered(w.r, c.FreeNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
 }
 
-// createAgain repeats CreateNetwork if the driver has forgotten the network; many drivers keep
-// their networks only in memory. ok is false if the driver had not forgotten it.
+// createAgain repeats CreateNetwork if the driver has forgotten the network. Many drivers keep
+// their networks only in memory. If the driver still knows the network, ok is false.
 func (w *work) createAgain(ctx context.Context) (ok bool) {
 	unlock, err := w.state.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {
@@ -337,7 +340,7 @@ func (w *work) createAgain(ctx context.Context) (ok bool) {
 	}
 	defer unlock()
 	if now, err := remote.Load[Network](w.state, remote.Networks, w.r.Network); err == nil && now != nil && now.Again > w.net.Again {
-		return true // another ADD has done it meanwhile
+		return true // another ADD has repeated the call meanwhile
 	}
 	w.net.Nodes = nil // the driver has forgotten the nodes too
 	if err := w.discover(ctx); err != nil {
@@ -354,7 +357,7 @@ func (w *work) createAgain(ctx context.Context) (ok bool) {
 	return true
 }
 
-// newKeeper opens the pools if IPAM is a Docker driver too.
+// newKeeper opens the pools, if IPAM is a Docker driver too.
 func (w *work) newKeeper() (err error) {
 	if w.conf.pools != nil {
 		w.keeper, err = cnmipam.NewKeeper(w.r, w.conf.pools)

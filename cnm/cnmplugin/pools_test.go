@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// TestOtherPools: the network is made again for the pools of another configuration when
-// it has no attachments; until then ADD refuses them.
+// TestOtherPools changes the configuration of the pools. While the network has attachments, ADD
+// refuses the other pools. After that, the network is made again for them.
 func TestOtherPools(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", both)
@@ -36,7 +36,7 @@ func TestOtherPools(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestPoolsGivenBack: the same when a GC gave the pools back and the network remained.
+// TestPoolsGivenBack does the same after a GC gave the pools back and the network remained.
 func TestPoolsGivenBack(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{NewPools: true})
 	conf := `"driver":"lab","ipam":{"type":"cnm-ipam","driver":"lab","keepPool":false}`
@@ -45,7 +45,7 @@ func TestPoolsGivenBack(t *testing.T) {
 	endpointtest.Must(t, p.Do(spec.Del))
 	endpointtest.Must(t, l.gc(p, ""))
 	l.Want("pools out", fmt.Sprint(l.driver.Pools()), "0")
-	for range 2 { // the second ADD finds nothing new
+	for range 2 { // the second ADD changes nothing
 		endpointtest.Must(t, p.Do(spec.Add))
 		l.Want("pool", l.driver.Networks()[0].IPv4Data[0].Pool.String(), "10.78.0.0/16")
 		l.Want("address", p.IP(0)+" "+p.Gateway(0), "10.78.0.2 10.78.0.1")
@@ -54,8 +54,8 @@ func TestPoolsGivenBack(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestOtherSubnet: the same when the network's pool derives from a CNI plugin's
-// addresses. A network with attachments does not change.
+// TestOtherSubnet does the same with a network whose pool derives from a CNI plugin's addresses.
+// A network with attachments does not change.
 func TestOtherSubnet(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	conf := func(subnet string) string {

@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// result returns the result of the ADD. It describes the link that was moved into the
-// container, or what the driver itself did in the container.
+// result returns the result of the ADD. It describes the link that was moved into the container.
+// If there is no such link, it describes what the driver itself did in the container.
 func (w *work) result() (*spec.Result, error) {
 	result := w.compile()
 	if w.at.Link != nil {
@@ -31,7 +31,7 @@ func (w *work) result() (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(links) == 0 { // the driver made no link; a driver for the host's own network does so
+	if len(links) == 0 { // the driver made no link, like a driver for the host's own network
 		result.Interfaces = nil
 		for i := range result.IPs {
 			result.IPs[i].Interface = nil
@@ -60,7 +60,7 @@ func (w *work) appeared() (list []netlink.Link, err error) {
 	return list, nil
 }
 
-// found describes what a driver itself did in the container. It reads this from the kernel,
+// found describes what a driver itself did in the container. found reads this from the kernel,
 // because the driver's answer does not contain it.
 func (w *work) found(result *spec.Result, links []netlink.Link) (*spec.Result, error) {
 	result.Interfaces, result.IPs, result.Routes = nil, nil, nil
@@ -115,8 +115,8 @@ func madeRoutes(routes []netlink.Route) (list []spec.Route) {
 	return list
 }
 
-// prefixOf returns the destination of a route. The netlink library leaves it out of some
-// default routes.
+// prefixOf returns the destination of a route. In some default routes the netlink library leaves
+// the destination out.
 func prefixOf(r netlink.Route) netip.Prefix {
 	if r.Dst != nil {
 		return nl.PrefixOf(r.Dst)
@@ -127,7 +127,7 @@ func prefixOf(r netlink.Route) netip.Prefix {
 	return netip.MustParsePrefix("0.0.0.0/0")
 }
 
-// nodes returns the nodes that the driver of a swarm gets, beginning with this node.
+// nodes returns the nodes that a swarm's driver gets. This node comes first.
 func (c *Conf) nodes() (list []cnm.DiscoveryData, err error) {
 	if c.NodeAddress == "" && len(c.Nodes) == 0 {
 		return nil, nil
@@ -149,8 +149,8 @@ func (c *Conf) nodes() (list []cnm.DiscoveryData, err error) {
 	return list, nil
 }
 
-// discover tells the driver which nodes have come and gone since the last call. It is no error
-// if the driver does not implement the call.
+// discover tells the driver which nodes have come and gone since the last call. A driver without
+// this method is no error.
 func (w *work) discover(ctx context.Context) error {
 	want, err := w.conf.nodes()
 	if err != nil || slices.Equal(want, w.net.Nodes) {

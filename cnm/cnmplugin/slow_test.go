@@ -15,13 +15,13 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// TestHangsElsewhere: calls hang that do not decide about an ADD, and calls of other
-// verbs: all end, with the driver's name.
+// TestHangsElsewhere lets two kinds of calls hang: calls that cannot fail an ADD, and calls of
+// other verbs. All of them end, and the message names the driver.
 func TestHangsElsewhere(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	conf, timeout := l.hurried(l.Pod("first", both), l.Pod("first-gc", both))
 	p, gc := l.Pod("x", conf), l.Pod("gc", conf)
-	drip := func(w http.ResponseWriter, r *http.Request) { // an answer without end
+	drip := func(w http.ResponseWriter, r *http.Request) { // an answer that never ends
 		for io.WriteString(w, " "); r.Context().Err() == nil; io.WriteString(w, " ") { //nolint:errcheck // a test
 			http.NewResponseController(w).Flush() //nolint:errcheck // a test
 			time.Sleep(10 * time.Millisecond)
@@ -55,8 +55,8 @@ func TestHangsElsewhere(t *testing.T) {
 	}
 }
 
-// TestManyEnded: an ADD does not wait until a slow driver has ended everything that ended
-// while it was away: the rest is left to later ADDs and GCs.
+// TestManyEnded leaves many attachments to end at a slow driver. An ADD does not wait until all
+// of them have ended; later ADDs and GCs end the rest.
 func TestManyEnded(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	for n := range 8 {

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// A driver of a swarm, and one that needs no gateways.
+// TestSwarmAndGateways uses a swarm's driver, and a driver that needs no gateways.
 func TestSwarmAndGateways(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{Scope: cnm.ScopeGlobal, SkipGateways: true})
 	p := l.Pod("a", `"emulateSwarm":true,"options":{"x":"y"},`+both).Add()
@@ -30,8 +30,8 @@ func TestSwarmAndGateways(t *testing.T) {
 	endpointtest.Must(t, l.gc(p, `,"keepNetwork":false`))
 	l.Want("networks freed", fmt.Sprint(count(l.srv.Methods(), "NetworkDriver.FreeNetwork")), "1")
 
-	// The gateway of another IPAM plugin is the container's; a driver that needs none
-	// does not get it.
+	// The container gets the gateway of another IPAM plugin. A driver that needs no gateway does not
+	// get it.
 	q := l.Pod("b", `"driver":"lab",`+endpointtest.Static("10.99.0.9/24 10.99.0.1")).Add()
 	l.Want("gateway", q.Gateway(0), "10.99.0.1")
 	if l.driver.Networks()[0].IPv4Data[0].Gateway.IsValid() {
@@ -41,9 +41,9 @@ func TestSwarmAndGateways(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestNodes: a swarm's driver gets this node and the others before the network; then
-// those that come and go; and all again when it forgot. A driver without DiscoverNew
-// works too.
+// TestNodes checks what a swarm's driver gets. Before the network it gets this node and the other
+// nodes. Later it gets the nodes that come and go. If it forgot them, it gets all of them again.
+// A driver without DiscoverNew works too.
 func TestNodes(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{Scope: cnm.ScopeGlobal})
 	nodes := func(list string) string {
@@ -95,9 +95,8 @@ func methods(calls []cnmtest.Call) (list []string) {
 	return list
 }
 
-// TestZeroPool: an IPAM driver works like Calico's: its pools are 0.0.0.0/0 and ::/0,
-// addresses are single and the gateway is outside of all networks. Containers reach each
-// other.
+// TestZeroPool uses an IPAM driver like Calico's. Its pools are 0.0.0.0/0 and ::/0, it gives
+// single addresses, and its gateway is outside of all networks. Containers reach each other.
 func TestZeroPool(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{ZeroPool: true})
 	conf := `"driver":"lab","ipam":{"type":"cnm-ipam","driver":"lab","pools":[{},{"ipv6":true}]}`
@@ -119,11 +118,11 @@ func TestZeroPool(t *testing.T) {
 		endpointtest.Must(t, p.Do(spec.Del))
 	}
 	l.clean("after DEL")
-	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "2") // the gateways
+	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "2") // those of the gateways
 }
 
-// TestReplay: a driver that RequiresRequestReplay gets all requests again after a boot,
-// before any new one.
+// TestReplay uses a driver with RequiresRequestReplay. After a boot it gets all earlier requests
+// again, before any new one.
 func TestReplay(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{RequiresReplay: true})
 	a := l.Pod("a", both).Add()
@@ -135,7 +134,7 @@ func TestReplay(t *testing.T) {
 	l.Want("an address of its own", b.IP(0)+" "+b.IP(1), "10.88.0.3 fd88::3")
 	calls := l.srv.Methods()
 	l.Want("pools", fmt.Sprint(count(calls, "IpamDriver.RequestPool")), "2")
-	l.Want("addresses", fmt.Sprint(count(calls, "IpamDriver.RequestAddress")), "6") // gateways, old, new: none twice
+	l.Want("addresses", fmt.Sprint(count(calls, "IpamDriver.RequestAddress")), "6") // the gateways', the old one and the new one; none is requested twice
 	endpointtest.Must(t, a.Do(spec.Del))
 	endpointtest.Must(t, b.Do(spec.Del))
 	l.clean("after DEL")

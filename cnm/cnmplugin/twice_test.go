@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// TestTwoAnswers: of two answers to one call the first counts.
+// TestTwoAnswers sends two answers to one call. The first one counts.
 func TestTwoAnswers(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	l.srv.Fault("NetworkDriver.Join", 1, l.srv.DoAnd(func(w http.ResponseWriter, _ *http.Request) {
@@ -38,8 +38,8 @@ func TestTwoAnswers(t *testing.T) {
 	l.clean("two answers")
 }
 
-// TestTwice: the driver gives what one container has to another. Only the second ADD
-// fails, and neither it nor its DEL gives anything of the first back.
+// TestTwice lets the driver give one container's addresses to another container. Only the second
+// ADD fails. Neither this ADD nor its DEL gives back anything of the first container.
 func TestTwice(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", both).Add()
@@ -77,7 +77,7 @@ func TestTwice(t *testing.T) {
 	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "2")
 }
 
-// talks expects that a new container has addresses of its own and reaches p.
+// talks checks that a new container has addresses of its own and reaches p.
 func (l *lab) talks(p *endpointtest.Pod, about string) {
 	l.Helper()
 	l.port++
@@ -91,8 +91,8 @@ func (l *lab) talks(p *endpointtest.Pod, about string) {
 	endpointtest.Must(l.T, y.Do(spec.Del))
 }
 
-// always answers with one address for the pool whose id contains a text, whichever
-// container asks; gateways are served normally.
+// always returns a driver's method that gives every container the same address of the pool whose
+// id contains a text. It serves gateways normally.
 func (l *lab) always(pool string, address any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -107,7 +107,7 @@ func (l *lab) always(pool string, address any) http.HandlerFunc {
 	}
 }
 
-// TestTwiceAtOnce: of many ADDs that get the same address at once, one succeeds.
+// TestTwiceAtOnce begins many ADDs that get the same address. One of them succeeds.
 func TestTwiceAtOnce(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	endpointtest.Must(t, l.Pod("first", both).Do(spec.Add)) // creates the network
@@ -134,7 +134,7 @@ func TestTwiceAtOnce(t *testing.T) {
 	l.Want("containers with the address", fmt.Sprint(attached), "1")
 }
 
-// TestTwiceByNetworkDriver: the same without IPAM, when the network driver chooses.
+// TestTwiceByNetworkDriver does the same without IPAM: the network driver gives the address.
 func TestTwiceByNetworkDriver(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, x := l.Pod("a", `"driver":"lab"`).Add(), l.Pod("x", `"driver":"lab"`)
@@ -153,8 +153,8 @@ func TestTwiceByNetworkDriver(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestHandedOn: an address that a DEL has given back, and that another container gets
-// before that DEL ends, is never used twice.
+// TestHandedOn lets a DEL give back an address that another container gets before the DEL ends.
+// No two containers ever have the address at the same time.
 func TestHandedOn(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, q := l.Pod("a", both).Add(), l.Pod("b", both)
@@ -177,15 +177,15 @@ func TestHandedOn(t *testing.T) {
 	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "2")
 }
 
-// TestReleasedOnce: the driver releases an address, but we lose the answer. Before we may
-// ask again, another container has it, and keeps it.
+// TestReleasedOnce loses the driver's answer to a release. Before the release is repeated,
+// another container gets the address. It keeps the address.
 func TestReleasedOnce(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", both)
 	endpointtest.Must(t, p.Do(spec.Add))
 	l.srv.Fault("IpamDriver.ReleaseAddress", 1, l.srv.DoAnd(cnmtest.Cut()))
 	endpointtest.Must(t, p.Do(spec.Del))
-	l.srv.Fault("IpamDriver.ReleaseAddress", 1, cnmtest.Cut()) // the next ADD loses the answer too
+	l.srv.Fault("IpamDriver.ReleaseAddress", 1, cnmtest.Cut()) // the next ADD loses its answer too
 	q := l.Pod("b", both).Add()
 	l.Want("the address", q.IP(0), p.IP(0))
 	l.srv.Well()

@@ -28,12 +28,12 @@ type lab struct {
 	srv    *cnmtest.Server
 	driver *cnmtest.Driver
 	before leak.State
-	port   int // the last one used
+	port   int // the port that was used last
 }
 
-// newLab starts the driver, and takes the state that left compares with.
+// newLab starts the driver, and stores the state with which left compares.
 func newLab(t *testing.T, d *cnmtest.Driver) *lab {
-	runtime.LockOSThread() // leaks are read from the thread's namespace
+	runtime.LockOSThread() // leaks are looked for in the thread's namespace
 	t.Cleanup(runtime.UnlockOSThread)
 	l := &lab{World: endpointtest.New(t, &Plugin, &cnmipam.Plugin, &hostlocal.Plugin, &static.Plugin), driver: d, port: 9000}
 	t.Cleanup(func() { endpointtest.Must(t, os.RemoveAll("/var/lib/patchbay")) })
@@ -43,7 +43,7 @@ func newLab(t *testing.T, d *cnmtest.Driver) *lab {
 	return l
 }
 
-// removeBridges removes the driver's networks.
+// removeBridges deletes the bridges of the driver's networks.
 func (l *lab) removeBridges() {
 	links, err := l.HostConn().LinkList()
 	endpointtest.Must(l.T, err)
@@ -54,7 +54,7 @@ func (l *lab) removeBridges() {
 	}
 }
 
-// left is the state beyond the start and the network's own files.
+// left returns the objects that were not there at the start, without the network's own files.
 func (l *lab) left() leak.State {
 	l.Helper()
 	return leak.Must(l.T).Beyond(l.before).Without(leak.Standing).Without(func(line string) bool {
@@ -62,12 +62,12 @@ func (l *lab) left() leak.State {
 	})
 }
 
-// clean expects that nothing is left, on the node and at the driver.
+// clean checks that nothing is left, on the node and at the driver.
 func (l *lab) clean(when string) {
 	l.Helper()
 	left := l.left()
 	for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); left = l.left() {
-		time.Sleep(10 * time.Millisecond) // a namespace ends some time after its path
+		time.Sleep(10 * time.Millisecond) // the kernel ends a namespace some time after its path is gone
 	}
 	if len(left) > 0 {
 		l.Errorf("%s: left behind:\n%s", when, left)
@@ -80,11 +80,11 @@ func (l *lab) clean(when string) {
 	}
 }
 
-// both is a configuration with the driver for network and IPAM.
+// both is a configuration that uses the driver for network and IPAM.
 const both = `"driver":"lab","timeout":20,"ipam":{"type":"cnm-ipam","driver":"lab","timeout":20,"pools":[{"subnet":"10.88.0.0/24"},{"subnet":"fd88::/64"}]}`
 
-// hurried is both with a timeout that a driver which answers keeps: a second and twice
-// what an ADD takes at present. It is given a pod and the pod of a GC.
+// hurried is both with a short timeout: a second and twice the time that an ADD takes at present.
+// A driver that works answers within this time. The pods are one for the ADD and one for a GC.
 func (l *lab) hurried(p, gc *endpointtest.Pod) (conf string, timeout time.Duration) {
 	l.Helper()
 	start := time.Now()
@@ -95,7 +95,7 @@ func (l *lab) hurried(p, gc *endpointtest.Pod) (conf string, timeout time.Durati
 	return strings.ReplaceAll(both, `"timeout":20`, fmt.Sprintf(`"timeout":%d`, timeout/time.Second)), timeout
 }
 
-// gc calls GC with a list of living containers.
+// gc calls GC with the living containers as the valid ones.
 func (l *lab) gc(p *endpointtest.Pod, more string, living ...string) error {
 	l.Helper()
 	var list []string
@@ -109,7 +109,7 @@ func (l *lab) gc(p *endpointtest.Pod, more string, living ...string) error {
 	return q.Do(spec.GC)
 }
 
-// attachments are the paths of the records.
+// attachments returns the paths of the records.
 func (l *lab) attachments() []string {
 	l.Helper()
 	list, err := filepath.Glob("/var/lib/patchbay/cnm/attachments/*/*")
@@ -126,13 +126,13 @@ func count(list []string, what string) (n int) {
 	return n
 }
 
-// forget removes our state.
+// forget removes our state, not the driver's.
 func (l *lab) forget() {
 	l.Helper()
 	endpointtest.Must(l.T, os.RemoveAll("/var/lib/patchbay"))
 }
 
-// boot gives all state an earlier boot's id, and empties /run.
+// boot writes another boot's id into all state files, and empties /run.
 func (l *lab) boot() {
 	l.Helper()
 	now, err := os.ReadFile("/proc/sys/kernel/random/boot_id")

@@ -19,15 +19,15 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// onAdd are the calls of a first ADD whose failure fails it.
+// onAdd lists the calls of a first ADD without which the ADD fails.
 var onAdd = []string{
 	"NetworkDriver.GetCapabilities", "IpamDriver.GetDefaultAddressSpaces", "IpamDriver.RequestPool", "IpamDriver.RequestAddress",
 	"NetworkDriver.CreateNetwork", "NetworkDriver.CreateEndpoint", "NetworkDriver.Join", "NetworkDriver.ProgramExternalConnectivity",
 }
 
-// TestEveryCallFails: whichever call of an ADD fails, in whichever way, the ADD fails
-// with a code for the reason, and leaves nothing behind: not even what the driver did
-// before it failed to answer.
+// TestEveryCallFails lets each call of an ADD fail, in each possible way. The ADD fails with a
+// code that fits the reason. It leaves nothing behind, not even what the driver did before it
+// failed to answer.
 func TestEveryCallFails(t *testing.T) {
 	d := &cnmtest.Driver{}
 	l := newLab(t, d)
@@ -63,8 +63,8 @@ func TestEveryCallFails(t *testing.T) {
 	}
 }
 
-// reset ends the network, so that the next ADD is a first one again, and checks that the
-// driver got everything back except an address that it never reported.
+// reset ends the network, so that the next ADD is a first one again. It checks that the driver
+// got everything back, except an address that the driver never reported.
 func (l *lab) reset(p *endpointtest.Pod, what string) {
 	l.Helper()
 	endpointtest.Must(l.T, l.gc(p, `,"keepNetwork":false`))
@@ -75,8 +75,8 @@ func (l *lab) reset(p *endpointtest.Pod, what string) {
 	l.removeBridges()
 }
 
-// TestHangs: any call without an answer ends, also when no call of the cleanup is
-// answered either. The next GC then cleans up.
+// TestHangs lets any call hang. The call ends, even if no call of the cleanup is answered either.
+// The next GC then cleans up.
 func TestHangs(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	conf, timeout := l.hurried(l.Pod("first", both), l.Pod("first-gc", both))
@@ -119,14 +119,13 @@ func TestHangs(t *testing.T) {
 	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "2")
 }
 
-// TestUnknownMethods: a missing method that Docker requires is an error, and nothing is
-// left.
+// TestUnknownMethods removes methods that Docker requires. The ADD fails and leaves nothing.
 func TestUnknownMethods(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, gc := l.Pod("x", both), l.Pod("gc", both)
 	for _, method := range onAdd {
 		if method == "NetworkDriver.GetCapabilities" || method == "NetworkDriver.ProgramExternalConnectivity" {
-			continue // TestForgiven
+			continue // TestForgiven tests this one
 		}
 		l.srv.Fault(method, -1, cnmtest.Say(404, "404 page not found\n"))
 		err := p.Do(spec.Add)
@@ -139,7 +138,7 @@ func TestUnknownMethods(t *testing.T) {
 	}
 }
 
-// TestEmptyNames: answers to a first ADD with empty names.
+// TestEmptyNames answers a first ADD with empty names.
 func TestEmptyNames(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, gc := l.Pod("x", both), l.Pod("gc", both)
@@ -170,7 +169,7 @@ func TestEmptyNames(t *testing.T) {
 	}
 	p.Add()
 	l.srv.Fault("NetworkDriver.Join", 1, l.srv.DoAnd(cnmtest.Say(200, `{"InterfaceName":{"SrcName":""},"Gateway":""}`)))
-	q := l.Pod("y", both).Add() // as without an InterfaceName: there is no link
+	q := l.Pod("y", both).Add() // as without an InterfaceName, there is no link
 	if len(q.Result.Interfaces) != 0 {
 		t.Errorf("%+v", q.Result)
 	}
@@ -179,15 +178,15 @@ func TestEmptyNames(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestGivesBackWhatItRefuses: the driver gives a pool and an address in an answer that we
-// refuse: they are given back.
+// TestGivesBackWhatItRefuses lets the driver give a pool and an address in an answer that we
+// refuse. Both are given back.
 func TestGivesBackWhatItRefuses(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	l.srv.Fault("IpamDriver.RequestPool", 1, l.srv.DoAnd(cnmtest.Say(200, `{"PoolID":"lab-10.88.0.0_24","Pool":""}`)))
 	x := l.Pod("x", both)
 	x.Refused("pool id")
 	l.Want("pools out", fmt.Sprint(l.driver.Pools()), "0")
-	endpointtest.Must(t, x.Do(spec.Add)) // nothing is left that disturbs it
+	endpointtest.Must(t, x.Do(spec.Add)) // nothing is left that could disturb it
 	l.srv.Fault("IpamDriver.RequestAddress", 1, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		endpointtest.Must(t, err)
@@ -200,8 +199,8 @@ func TestGivesBackWhatItRefuses(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestPoolTaken: a pool that the driver has already given, in an answer that was lost, is
-// refused with a hint what to do.
+// TestPoolTaken requests a pool that the driver has already given, in an answer that was lost.
+// The ADD fails, and the error says what to do.
 func TestPoolTaken(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	x := l.Pod("x", both)
@@ -216,8 +215,8 @@ func TestPoolTaken(t *testing.T) {
 	l.clean("refused")
 }
 
-// TestWrongMAC: the link gets the MAC that the driver answers, whichever the link had, as
-// with Docker; also when another MAC was requested.
+// TestWrongMAC checks that the link gets the MAC address in the driver's answer, as with Docker.
+// It does so whatever address the link had, and even if another address was requested.
 func TestWrongMAC(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	l.srv.Fault("NetworkDriver.CreateEndpoint", 1, l.srv.DoAnd(cnmtest.Say(200, `{"Interface":{"MacAddress":"02:42:0A:58:00:02"}}`)))
@@ -276,8 +275,8 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// The plugin tolerates what Docker tolerates: missing newer methods, errors of
-// EndpointOperInfo, an IPAM driver without capabilities, empty answers.
+// TestForgiven checks that the plugin tolerates what Docker tolerates: newer methods that are
+// missing, errors of EndpointOperInfo, an IPAM driver without capabilities, and empty answers.
 func TestForgiven(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	for _, m := range []string{
@@ -297,8 +296,8 @@ func TestForgiven(t *testing.T) {
 	endpointtest.Must(t, p.Do(spec.Del))
 }
 
-// TestForgets: a driver that restarted without its state gets the network and its pools
-// again, once; DEL of what it forgot is clean.
+// TestForgets restarts a driver without its state. The driver gets the network and its pools
+// again, once. A DEL of something that the driver forgot succeeds.
 func TestForgets(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	old := l.Pod("old", both).Add()
@@ -316,7 +315,7 @@ func TestForgets(t *testing.T) {
 	endpointtest.Must(t, old.Do(spec.Del))
 	endpointtest.Must(t, p.Do(spec.Del))
 	l.clean("after DEL")
-	// A driver that always answers that the network is unknown is not asked without end.
+	// This driver always answers that the network is unknown. The ADD does not ask it without end.
 	l.srv.Fault("NetworkDriver.CreateEndpoint", -1, cnmtest.Refuse("unknown network"))
 	l.srv.Fault("NetworkDriver.CreateNetwork", -1, cnmtest.Say(200, "{}"))
 	l.srv.Calls()
@@ -325,7 +324,7 @@ func TestForgets(t *testing.T) {
 	l.clean("after a refused ADD")
 }
 
-// TestAlreadyExists: our own state is lost, the driver's is not.
+// TestAlreadyExists loses our own state, but not the driver's.
 func TestAlreadyExists(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", `"driver":"lab",`+endpointtest.Static("10.99.0.9/24 10.99.0.1")).Add()
@@ -340,7 +339,7 @@ func TestAlreadyExists(t *testing.T) {
 	endpointtest.Must(t, l.Pod("b", p.Conf[strings.Index(p.Conf, `"driver"`):]).Do(spec.Add))
 }
 
-// TestCheckNotices what is missing in the container.
+// TestCheckNotices removes things from the container, and CHECK names them.
 func TestCheckNotices(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", both).Add()

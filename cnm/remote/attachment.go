@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// DriverState holds what a driver was asked for one attachment. It is written before the first
+// DriverState records what a driver was asked for one attachment. It is written before the first
 // call, so that a later request can undo everything. The program patchbay reads a part of it as
 // record.Driver.
 type DriverState struct {
@@ -32,7 +32,7 @@ type DriverState struct {
 
 	Driver cnm.DriverAddr `json:"driver"`
 	Boot   string         `json:"boot,omitempty"`
-	// Ended means that the attachment has ended, although the driver may not know this yet.
+	// Ended means that the attachment has ended. The driver may not know this yet.
 	Ended bool `json:"ended,omitempty"`
 
 	NetworkID  string `json:"networkId,omitempty"`
@@ -42,12 +42,12 @@ type DriverState struct {
 	Opened     bool   `json:"opened,omitempty"`  // ProgramExternalConnectivity was called, or is about to be
 	Link       *Link  `json:"link,omitempty"`
 
-	Interface *cnm.Interface `json:"interface,omitempty"` // the endpoint's interface, with the fields that are known
+	Interface *cnm.Interface `json:"interface,omitempty"` // the endpoint's interface, as far as it is known
 
 	Addresses []Address `json:"addresses,omitempty"` // addresses from an IPAM driver
 }
 
-// Link is the host's link that a driver handed over.
+// Link is a link on the host that a driver made for a container.
 type Link struct {
 	Name  string `json:"name"`            // its name on the host
 	Alias string `json:"alias,omitempty"` // its alias on the host
@@ -60,7 +60,7 @@ type Address struct {
 	Gateway netip.Addr   `json:"gateway,omitzero"`
 }
 
-// New returns the attachment for a request. It does not write it.
+// New returns the attachment of a request, without writing its record.
 func (d *Dir) New(r *plugin.Request, at cnm.DriverAddr) *DriverState {
 	return &DriverState{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: d.boot, mark: life.MarkOf(r.NetNS, d.boot)}
 }
@@ -93,8 +93,8 @@ func (d *Dir) Begin(r *plugin.Request, pluginName string, a *DriverState) error 
 	return d.Write(r.Network, pluginName, a)
 }
 
-// Take reads and locks the record for a DEL. It returns nil if there is none. torn is true if
-// the record exists but cannot be read.
+// Take reads and locks the record for a DEL. If there is no record, Take returns nil. If the
+// record exists but cannot be read, torn is true.
 func (d *Dir) Take(r *plugin.Request, pluginName string) (a *DriverState, torn bool) {
 	rec, err := d.Records.Take(r.Network, r.Owner, pluginName)
 	if err == nil && rec != nil {
@@ -106,7 +106,7 @@ func (d *Dir) Take(r *plugin.Request, pluginName string) (a *DriverState, torn b
 	return a, err != nil
 }
 
-// Read does the same as Take, but takes no lock and returns the error.
+// Read works like Take, but takes no lock. If the record cannot be read, Read returns the error.
 func (d *Dir) Read(r *plugin.Request, pluginName string) (*DriverState, error) {
 	rec, err := d.Records.Read(r.Network, r.Owner, pluginName)
 	if err != nil || rec == nil {
@@ -124,8 +124,8 @@ func fromRecord(rec *record.Record) (*DriverState, error) {
 	return a, nil
 }
 
-// Dead reports whether an attachment has ended, even without a DEL. It has if its container's
-// namespace is gone, or if the node has booted since.
+// Dead reports whether an attachment has ended, even without a DEL: its container's namespace is
+// gone, or the node has booted since its ADD.
 func (d *Dir) Dead(a *DriverState) bool {
 	if a.Ended || a.Boot != d.boot {
 		return true
@@ -134,12 +134,12 @@ func (d *Dir) Dead(a *DriverState) bool {
 	return state == life.Dead
 }
 
-// Fresh prepares an ADD. If there is a dead attachment of the same name, it calls end. If there
-// is a living one, it returns an error.
+// Fresh prepares an ADD. If a dead attachment has the same name, Fresh calls end. If a living
+// attachment has the same name, Fresh returns an error.
 func (d *Dir) Fresh(r *plugin.Request, pluginName string, end func(*DriverState) error) error {
 	old, err := d.Read(r, pluginName)
 	if err != nil {
-		kernel.Warn(r, err) // treated as if there were none; Write replaces the file
+		kernel.Warn(r, err) // counts as no record; Write replaces the file
 	}
 	if old == nil {
 		return nil
@@ -150,7 +150,8 @@ func (d *Dir) Fresh(r *plugin.Request, pluginName string, end func(*DriverState)
 	return end(old)
 }
 
-// List reads the attachments of a network. torn has the owners of those that cannot be read.
+// List reads the attachments of a network. torn has the owners of the attachments whose records
+// cannot be read.
 func (d *Dir) List(network, pluginName string) (list []*DriverState, torn []owner.Key, err error) {
 	records, broken, err := d.Records.Scan(network)
 	for _, rec := range records {
@@ -172,15 +173,15 @@ func (d *Dir) List(network, pluginName string) (list []*DriverState, torn []owne
 	return list, torn, err
 }
 
-// Members returns the number of attachments of a network, including those that cannot be read.
+// Members returns the number of attachments of a network. It counts records that cannot be read too.
 func (d *Dir) Members(network, pluginName string) (int, error) {
 	list, torn, err := d.List(network, pluginName)
 	return len(list) + len(torn), err
 }
 
-// Collect calls end for the attachments that a GC request does not name, and for those that
-// have ended. ok is false if the request has no list: then it calls end for none. It leaves out
-// attachments on which an ADD or DEL is working.
+// Collect calls end for the attachments that a GC request does not list as valid, and for those
+// that have ended. It leaves out attachments on which an ADD or DEL is working. If the request
+// has no list, ok is false, and Collect calls end for none.
 func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*DriverState) error) (ok bool, err error) {
 	keep, ok := r.Valid()
 	if !ok {
@@ -208,18 +209,17 @@ func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*DriverStat
 	return true, errors.Join(errs...)
 }
 
-// newer reports whether an attachment is newer than the list of a GC.
+// newer reports whether an attachment was made after the list of a GC.
 func (d *Dir) newer(r *plugin.Request, o owner.Key, pluginName string) bool {
 	return d.Records.Since(&record.Record{Network: r.Network, Owner: o, Plugin: pluginName}).After(r.Listed())
 }
 
-// othersTime is how long an ADD may begin to end further attachments.
+// othersTime limits the time in which an ADD begins to end other attachments.
 const othersTime = 5 * time.Second
 
-// EndOthers calls end for the attachments that earlier DELs could not end at the driver,
-// because the driver answers now. It includes an earlier one of the same name, because Fresh
-// may have run before the driver answered. If the driver is slow, a later ADD or GC ends the
-// rest.
+// EndOthers calls end for the attachments that earlier DELs could not end, now that the driver
+// answers. An earlier attachment of the same name may be among them, if the driver did not answer
+// yet when Fresh ran. If the driver is slow, a later ADD or GC ends the rest.
 func (d *Dir) EndOthers(r *plugin.Request, pluginName string, end func(*DriverState) error) {
 	list, _, err := d.List(r.Network, pluginName)
 	if err != nil {
@@ -239,15 +239,15 @@ func (d *Dir) EndOthers(r *plugin.Request, pluginName string, end func(*DriverSt
 	}
 }
 
-// claim locks the attachment of another request, and reads it again. It returns nil if another
-// process is working on it, or if it has changed.
+// claim locks another attachment's record and reads it again. If another process is working on
+// the attachment, or if the record has changed, claim returns nil.
 func (d *Dir) claim(r *plugin.Request, pluginName string, a *DriverState) *DriverState {
 	rec, ok, err := d.Records.TryTake(r.Network, a.Owner, pluginName, 0)
 	if !ok {
 		return nil
 	}
 	if a.ContainerID == "" && err != nil {
-		return a // cannot be read, as before
+		return a // it still cannot be read
 	}
 	if err != nil || rec == nil {
 		return nil
@@ -260,8 +260,8 @@ func (d *Dir) claim(r *plugin.Request, pluginName string, a *DriverState) *Drive
 }
 
 // Finish removes the record of an attachment after the driver has ended the attachment. If the
-// driver could not be reached, unreached says why, and the record is kept for later. Finish
-// returns only errors of our own.
+// driver could not be reached, unreached says why, and the record stays for later. Finish returns
+// only errors of this program.
 func (d *Dir) Finish(r *plugin.Request, pluginName string, a *DriverState, unreached error, forget bool) error {
 	if !cnm.Gone(unreached) || forget {
 		if unreached != nil {
@@ -271,19 +271,19 @@ func (d *Dir) Finish(r *plugin.Request, pluginName string, a *DriverState, unrea
 	}
 	kernel.Warn(r, fmt.Errorf("%w; a later ADD or GC of network %s tries again", unreached, r.Network))
 	if a.ContainerID == "" {
-		return nil // a record that cannot be read is kept as it is
+		return nil // an unreadable record stays as it is
 	}
 	return d.rewriteEnded(r, pluginName, a)
 }
 
-// MarkEnded records that an attachment has ended before the driver is asked to end it, because
-// the driver may give its addresses to another attachment from then on. It does nothing for an
-// attachment that was never written.
+// MarkEnded writes into the record that an attachment has ended. The caller calls it before it
+// asks the driver to end the attachment: from then on, the driver may give the attachment's
+// addresses to another one. If the attachment has no record, MarkEnded does nothing.
 func (d *Dir) MarkEnded(r *plugin.Request, pluginName string, a *DriverState) {
 	if a.Ended || a.ContainerID == "" {
 		return
 	}
-	if err := d.rewriteEnded(r, pluginName, a); err != nil { // a full disk must not make a DEL fail
+	if err := d.rewriteEnded(r, pluginName, a); err != nil { // DEL must not fail because the disk is full
 		kernel.Warn(r, err)
 	}
 }

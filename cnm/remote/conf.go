@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package remote has what the plugins cnm and cnm-ipam share. It finds drivers and turns their
-// errors into CNI errors. It also stores what a driver was asked: for a network in a file that
-// has a lock, and for an attachment in a record. This state survives a reboot, because the
+// errors into CNI errors. It also stores what a driver was asked. For a network it does so in a
+// file with a lock, for an attachment in a record. These files survive a reboot, because the
 // state of Docker's drivers does.
 package remote
 
@@ -23,7 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf says where a driver is: exactly one of driver, socket and url is set.
+// Conf says where a driver is. Exactly one of driver, socket and url must be set.
 type Conf struct {
 	// Driver is the name of a driver, found where Docker finds it: /run/docker/plugins,
 	// then .spec and .json files in /etc/docker/plugins and /usr/lib/docker/plugins.
@@ -95,10 +95,10 @@ func (c *Conf) Validate() error {
 	return nil
 }
 
-// Identity returns a text that differs for different drivers.
+// Identity returns a text that is different for each driver.
 func (c *Conf) Identity() string { return c.Driver + "\x00" + c.Socket + "\x00" + c.URL }
 
-// Client finds the driver and returns a client for it. The client is closed with the session.
+// Client finds the driver and returns a client for it. The end of the session closes the client.
 func (c *Conf) Client(r *plugin.Request) (*cnm.Client, error) {
 	at, err := c.Endpoint()
 	switch {
@@ -111,7 +111,7 @@ func (c *Conf) Client(r *plugin.Request) (*cnm.Client, error) {
 }
 
 func (c *Conf) client(r *plugin.Request, at cnm.DriverAddr) (*cnm.Client, error) {
-	depth, _ := strconv.Atoi(os.Getenv(cnm.EnvDepth)) // only set if a driver has called us
+	depth, _ := strconv.Atoi(os.Getenv(cnm.EnvDepth)) // set only if a driver has called this plugin
 	client, err := cnm.NewClient(at, cnm.ClientOptions{Timeout: time.Duration(c.Timeout) * time.Second, Depth: depth})
 	if err != nil {
 		return nil, spec.Invalid("%w", err)
@@ -120,8 +120,8 @@ func (c *Conf) client(r *plugin.Request, at cnm.DriverAddr) (*cnm.Client, error)
 	return client, nil
 }
 
-// Recorded returns a client for the driver that a record names. It searches again for a driver
-// with a name, because the driver may have another socket now.
+// Recorded returns a client for the driver that a record names. If the record has the driver's
+// name, Recorded searches for the driver again, because it may have another socket now.
 func (c *Conf) Recorded(r *plugin.Request, at cnm.DriverAddr) (*cnm.Client, error) {
 	if at.Name != "" {
 		if found, err := cnm.DefaultDirs().Find(at.Name); err == nil {
@@ -151,8 +151,9 @@ func Error(err error) error {
 	return err
 }
 
-// Ready returns an error unless the driver answers and implements a service. It is used for
-// STATUS and before the first call. Managed plugins do not answer Activate.
+// Ready returns an error unless the driver answers and implements a service. STATUS calls it, and
+// an ADD before its first request. Docker's managed plugins do not have the method Activate;
+// Ready accepts that.
 func Ready(ctx context.Context, c *cnm.Client, service string) error {
 	m, err := c.Activate(ctx)
 	switch {
@@ -167,8 +168,8 @@ func Ready(ctx context.Context, c *cnm.Client, service string) error {
 	return spec.Invalid("driver %s is no %s: it implements %q", c.Endpoint(), service, m.Implements)
 }
 
-// Answered turns an error that the driver answered into a warning. If the driver did not
-// answer, it returns the error. A call that the driver does not implement gives neither a
+// Answered turns an error that the driver answered into a warning. If the driver did not answer,
+// Answered returns the error. If the driver does not have the method, Answered gives neither a
 // warning nor an error.
 func Answered(r *plugin.Request, err error) error {
 	if err == nil || cnm.Gone(err) {

@@ -39,7 +39,7 @@ func Of(r *plugin.Request) *Dir {
 	return r.Session.Value(storeKey{}, func() any {
 		s := Open(r.Session.Paths.State)
 		s.proc = r.Session.Paths.Proc
-		s.boot, _ = clock.BootID(r.Session.Paths.Proc) // if there is no id, all boots look the same
+		s.boot, _ = clock.BootID(r.Session.Paths.Proc) // without an id, all boots look the same
 		r.Session.OnClose(s.Records.Close)
 		return s
 	}).(*Dir)
@@ -57,7 +57,7 @@ func (d *Dir) Boot() string { return d.boot }
 // Schema is the version of the file format. Files of a later version are not read.
 const Schema = 1
 
-// The kinds of files. Each says what a driver was asked for a network.
+// These are the kinds of files. Each says what a driver was asked for a network.
 const (
 	Networks = "networks"
 	Pools    = "pools"
@@ -77,8 +77,8 @@ func (d *Dir) path(kind, network string) string {
 	return filepath.Join(d.Path, kind, network+".json")
 }
 
-// Load reads the file of a network. If T has a method Whole, that method reports missing parts.
-// Load returns nil if there is no file.
+// Load reads the file of a network. If there is no file, Load returns nil. If T has the method
+// Whole, that method reports missing parts.
 func Load[T any](d *Dir, kind, network string) (*T, error) {
 	if err := durable.CheckDir(d.Path, kind); err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
@@ -109,7 +109,8 @@ func Load[T any](d *Dir, kind, network string) (*T, error) {
 	return v, nil
 }
 
-// LoadWhole does the same as Load, for an ADD. The ADD replaces a file that cannot be used.
+// LoadWhole works like Load, for an ADD. If a file cannot be used, LoadWhole counts it as
+// missing, and the ADD replaces it.
 func LoadWhole[T any](d *Dir, r *plugin.Request, kind string) (*T, error) {
 	v, err := Load[T](d, kind, r.Network)
 	if errors.Is(err, ErrBroken) {
@@ -119,8 +120,8 @@ func LoadWhole[T any](d *Dir, r *plugin.Request, kind string) (*T, error) {
 	return v, err
 }
 
-// Save writes the file of a network, and waits until it is on the disk, because a driver also
-// keeps what the file describes. Only a few calls save the file, not every ADD
+// Save writes the file of a network, and waits until the file is on the disk, because the driver
+// also keeps what the file describes. Only few ADDs save the file
 // (docs/adr/0005-no-fsync-on-add.md).
 func (d *Dir) Save(kind, network string, v any) error {
 	state, err := json.Marshal(v)
@@ -137,7 +138,7 @@ func (d *Dir) Save(kind, network string, v any) error {
 	return durable.WriteDurable(d.path(kind, network), data, 0o600)
 }
 
-// Remove removes the file of a network. It is no error if there is none.
+// Remove removes the file of a network. Remove accepts that there is none.
 func (d *Dir) Remove(kind, network string) error {
 	if err := durable.CheckDir(d.Path, kind); err != nil {
 		return fmt.Errorf("remove state: %w", err)
@@ -145,7 +146,7 @@ func (d *Dir) Remove(kind, network string) error {
 	return durable.Remove(d.path(kind, network))
 }
 
-// lockTime is how long a call waits for other calls for its network, which may be waiting for
+// lockTime is how long a call waits for other calls for its network. They may in turn wait for
 // the driver.
 const lockTime = 60 * time.Second
 
@@ -173,15 +174,16 @@ func (d *Dir) Names(kind string) (names []string, err error) {
 	return names, err
 }
 
-// ID returns 64 hexadecimal digits that depend only on the given names. The id of a network is
-// made from the names of its driver and network, and that of an endpoint from the network's id
-// and the owner. So the id of an endpoint can be computed from the name of its record.
+// ID returns 64 hexadecimal digits that depend only on the given names. A network's id is made
+// from the names of its driver and of the network. An endpoint's id is made from the network's id
+// and the owner key. The owner key is the name of the record, so ID can compute an endpoint's id
+// from it.
 func ID(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
 }
 
-// Hash returns the hash of a value's JSON. It shows whether a configuration has changed.
+// Hash returns the hash of a value's JSON. A different hash shows that a configuration has changed.
 func Hash(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {

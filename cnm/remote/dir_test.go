@@ -15,8 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// TestSaveWaitsForTheDisk: a power loss must not remove what a driver remembers. An
-// attachment ends with its container, and does not wait for the disk.
+// TestSaveWaitsForTheDisk checks that a power loss does not remove what a driver remembers. The
+// record of an attachment does not wait for the disk, because a power loss ends the container
+// too.
 func TestSaveWaitsForTheDisk(t *testing.T) {
 	s := Open(t.TempDir())
 	defer s.Records.Close()
@@ -34,7 +35,7 @@ func TestSaveWaitsForTheDisk(t *testing.T) {
 	}
 }
 
-// withoutDisk runs fn in a thread of its own, where every fsync(2) fails.
+// withoutDisk runs fn in a thread of its own. In that thread every fsync(2) fails.
 func withoutDisk(t *testing.T, fn func() error) error {
 	done := make(chan error)
 	go func() {

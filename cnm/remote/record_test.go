@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestRecordDriver: the program patchbay reads the record that this package writes.
+// TestRecordDriver checks that the program patchbay can read the record that this package writes.
 func TestRecordDriver(t *testing.T) {
 	dir := t.TempDir()
 	s := Open(dir)
@@ -49,7 +49,7 @@ func TestRecordDriver(t *testing.T) {
 	}
 }
 
-// TestLockWaits: Lock waits no longer than it may, and its error says what for.
+// TestLockWaits checks how long Lock waits, and that its error says what it waited for.
 func TestLockWaits(t *testing.T) {
 	s := Open(t.TempDir())
 	defer s.Records.Close()

@@ -53,7 +53,7 @@ func (w *Wanted) MAC(r *plugin.Request) (net.HardwareAddr, error) {
 	return endpoint.WantedMAC(r, w.RuntimeConfig.MAC, w.Args.CNI.MAC)
 }
 
-// AddressWanted is a requested address. Bits is -1 if it has no prefix length.
+// AddressWanted is a requested address. If it has no prefix length, Bits is -1.
 type AddressWanted struct {
 	Addr netip.Addr
 	Bits int
@@ -83,9 +83,10 @@ func (w *Wanted) IPs(r *plugin.Request) (list []AddressWanted, err error) {
 	return list, nil
 }
 
-// ChosenMAC returns the MAC address for an attachment, if the driver does not choose one. It is
-// the requested one, or else one derived from the owner, as our other plugins use. So an IPAM
-// driver that requires the MAC address gets the right one before the interface exists.
+// ChosenMAC returns the MAC address of an attachment, if the driver does not choose one. It is
+// the MAC address that the caller requested, or else one derived from the owner key, as in our
+// other plugins. So it is known before the interface exists, and an IPAM driver that requires the
+// MAC address gets the right one.
 func ChosenMAC(r *plugin.Request) (net.HardwareAddr, error) {
 	var w Wanted
 	if err := json.Unmarshal(r.Config, &w); err != nil {
@@ -98,14 +99,14 @@ func ChosenMAC(r *plugin.Request) (net.HardwareAddr, error) {
 	return mac, err
 }
 
-// A driver that has lost its state may give one address to two containers. The records show
-// which living attachment has an address. No other attachment may get that address
-// (RefuseUsed). And the address must not be released for another attachment (Holder), because
-// the driver would then give it to a third one.
+// A driver that has lost its state may give one address to two containers. The records show which
+// living attachment has an address. RefuseUsed refuses the address for any other attachment. Nor
+// may the address be released for another attachment (Holder): the driver would then give it to a
+// third one.
 
 // Holder finds the living attachment of a plugin, other than self, that has an address in a
-// network. It returns nil if there is none. An attachment that has ended does not count,
-// because the driver may already have given its address to another.
+// network. If there is none, Holder returns nil. An attachment that has ended does not count,
+// because the driver may already have given its address to another one.
 func (d *Dir) Holder(network, pluginName string, self owner.Key, addr netip.Addr) (*DriverState, error) {
 	list, _, err := d.List(network, pluginName)
 	for _, a := range list {
@@ -116,7 +117,7 @@ func (d *Dir) Holder(network, pluginName string, self owner.Key, addr netip.Addr
 	return nil, err
 }
 
-// has reports whether an attachment has an address, from whichever driver.
+// has reports whether an attachment has an address. Any driver may have given it.
 func (a *DriverState) has(addr netip.Addr) bool {
 	same := func(p netip.Prefix) bool { return p.IsValid() && p.Addr() == addr }
 	return slices.ContainsFunc(a.Addresses, func(x Address) bool { return same(x.Address) }) ||
@@ -124,8 +125,8 @@ func (a *DriverState) has(addr netip.Addr) bool {
 }
 
 // RefuseUsed returns an error if a driver gave an address that another container has. method is
-// the call by which it gave the address. The caller holds the network's lock until it has
-// recorded the address. So if two containers get one address at the same time, only one of them
+// the call with which the driver gave the address. The caller holds the network's lock until it
+// has recorded the address. So if two containers get the same address at once, only one of them
 // keeps it.
 func (d *Dir) RefuseUsed(r *plugin.Request, pluginName, method string, p netip.Prefix) error {
 	other, err := d.Holder(r.Network, pluginName, r.Owner, p.Addr())

@@ -29,7 +29,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/wrap"
 )
 
-// The list is an array of pointers. The linker can build it, so it costs no time before main.
+// The list is an array of pointers. The linker can build it, so nothing fills it before main.
 var list = [...]*plugin.Plugin{
 	&bandwidth.Plugin,
 	&bridge.Plugin,
@@ -56,7 +56,7 @@ var list = [...]*plugin.Plugin{
 // Plugins returns every plugin.
 func Plugins() []*plugin.Plugin { return list[:] }
 
-// Find returns the plugin of a type, or nil if there is none.
+// Find returns the plugin of a type. If there is none, Find returns nil.
 func Find(pluginType string) *plugin.Plugin {
 	for _, p := range list {
 		if p.Name == pluginType {

@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { plugintest.Main(m, all.Plugins()...) }
 
-// TestContract runs the contract on the plugin that runs a whole chain, with every plugin
-// as a member: a fault at each step of each member leaves nothing.
+// TestContract runs the contract on the plugin `patchbay`, which runs a whole chain. Every plugin
+// is a member of the chain. A fault at each step of each member leaves nothing behind.
 func TestContract(t *testing.T) {
 	list := all.Plugins()
 	i := slices.IndexFunc(list, func(p *plugin.Plugin) bool { return p.Name == "patchbay" })

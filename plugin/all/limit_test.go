@@ -23,7 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// limited is a list whose runtime sends limits in containerd's words.
+// limited is a list whose runtime sends limits in the form that containerd uses.
 const limited = `{"cniVersion":"1.0.0","name":"limited","type":"patchbay","plugins":[
 	{%s,"ipam":{"type":"host-local","ranges":[[{"subnet":"198.18.93.0/24"}]]}},
 	{"type":"bandwidth","capabilities":{"bandwidth":true}}],
@@ -41,8 +41,8 @@ func invokeList(c *spec.Call) ([]byte, error) {
 	return b.Invoke(context.Background(), "patchbay", c)
 }
 
-// kubernetes#90838: the burst that runtimes send for "none" let a limit of 10 Mbit/s pass
-// 512 MiB or 4 GiB at full speed. The limit holds from the first packet, both ways.
+// For "no burst", runtimes send a huge one. With it a limit of 10 Mbit/s let 512 MiB or 4 GiB
+// pass at full speed (kubernetes#90838). Here the limit holds from the first packet, both ways.
 func TestLimitFromTheFirstSecond(t *testing.T) {
 	const rate, burst = 10_000_000 / 8, 131072 // bytes
 	for _, kind := range []string{`"type":"ptp"`, `"type":"bridge","bridge":"lim0","isGateway":true`} {
@@ -77,7 +77,7 @@ func TestLimitFromTheFirstSecond(t *testing.T) {
 	}
 }
 
-// end is an address in a namespace; "" is the host's.
+// end is an address in a namespace. The path "" is the host's namespace.
 type end struct {
 	ns   string
 	addr netip.Addr
@@ -111,8 +111,8 @@ func (e end) listen(t *testing.T) *net.UDPConn {
 	return c
 }
 
-// flood sends for a second without a pause, and returns how many bytes came, and from the
-// first packet sent to the last one received how long it took.
+// flood sends for a second without a pause. It returns how many bytes arrived, and the time from
+// the first packet sent to the last one received.
 func flood(t *testing.T, from, to end) (bytes int, took time.Duration) {
 	t.Helper()
 	src, dst := from.listen(t), to.listen(t)
@@ -141,8 +141,8 @@ func flood(t *testing.T, from, to end) (bytes int, took time.Duration) {
 	return bytes, took
 }
 
-// What an annotation makes a runtime send is refused before anything exists, with the value
-// in the error.
+// An annotation can make a runtime send such limits. They are refused before anything exists, and
+// the error names the value.
 func TestHostileLimits(t *testing.T) {
 	before := leak.Must(t)
 	ns := nettest.NewNS(t, "limited")
@@ -174,7 +174,7 @@ func TestHostileLimits(t *testing.T) {
 	p := paths.Default()
 	leak.NoLeaks(t, before, p.Run, p.CNI)
 	for _, limits := range []string{
-		`{"IngressRate":1000000000000000,"IngressBurst":4294967295}`, // 1 Pbit/s, the most that Kubernetes takes
+		`{"IngressRate":1000000000000000,"IngressBurst":4294967295}`, // 1 Pbit/s, the most that Kubernetes accepts
 		`{"EgressRate":1000,"EgressBurst":4294967295}`,               // 1 kbit/s, the least
 		`{"IngressRate":0,"IngressBurst":4294967295}`,                // no limit
 	} {

@@ -14,7 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// STATUS fails exactly where the kernel lacks what ADD makes, and makes nothing.
+// If the kernel lacks something that ADD needs, STATUS fails; otherwise it succeeds. STATUS makes
+// nothing.
 func TestStatusOfTheKernel(t *testing.T) {
 	const ipam = `"ipam": {"type": "static", "addresses": [{"address": "10.9.0.5/24"}]}`
 	inv := plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession(all.Plugins()) }}
