@@ -64,6 +64,10 @@ func (c *gcCommand) Execute([]string) error {
 	if err != nil {
 		return err
 	}
+	if n.DisableGC {
+		return usage("patchbay gc --apply, without NETWORK, removes what is dead on the whole node",
+			"network %s sets disableGC, as networks do that several runtimes share: no runtime may run its GC", n.Name)
+	}
 	named, err := c.named()
 	if err != nil {
 		return err

@@ -44,6 +44,9 @@ func (n Network) Text() []byte {
 	return n.config(n.ownRanges(), n.defaultRoutes())
 }
 
+// config names cniVersion 1.0.0 for runtimes of 2022. Newer ones choose from cniVersions, and
+// with 1.1.0 they ask for STATUS. They must not run GC, whose list has one runtime's containers
+// only: others share the network. Both keys are at the end, because IsOurs compares the head.
 func (n Network) config(ranges, routes string) []byte {
 	outside, mtu := "", ""
 	for i, c := range n.Cluster {
@@ -74,7 +77,9 @@ func (n Network) config(ranges, routes string) []byte {
         {"type": "bandwidth", "capabilities": {"bandwidth": true}}
       ]
     }
-  ]
+  ],
+  "cniVersions": ["1.0.0", "1.1.0"],
+  "disableGC": true
 }
 `, outside, mtu, ranges, routes)
 }

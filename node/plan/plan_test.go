@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/libcni"
+
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
@@ -134,6 +136,21 @@ func TestAfter(t *testing.T) {
 	}
 	if got := bare.After(bare); len(got.Withheld) != 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// libcni, as of containerd 2 and CRI-O, chooses the version that has STATUS, and runs no GC,
+// which would end the pods of other runtimes. The file of an agent that did not know of this is
+// ours, too.
+func TestNetworkVersions(t *testing.T) {
+	n := Network{Cluster: settings().Cluster, Node: node(1).blocks()}
+	list, err := libcni.NetworkConfFromBytes(n.Text())
+	if err != nil || list.CNIVersion != "1.1.0" || !list.DisableGC {
+		t.Errorf("%+v, %v", list, err)
+	}
+	before := strings.Replace(string(n.Text()), ",\n  \"cniVersions\": [\"1.0.0\", \"1.1.0\"],\n  \"disableGC\": true", "", 1)
+	if before == string(n.Text()) || !IsOurs([]byte(before)) {
+		t.Errorf("%s", before)
 	}
 }
 
