@@ -15,16 +15,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Cached is an attachment, from the cache of a runtime, that uses the IPAM plugin dhcp. Its
-// lease may come from another keeper, which holds leases only in its memory.
+// Cached is an attachment in a runtime's cache that uses the IPAM plugin dhcp. Its lease may come
+// from another keeper, which holds leases only in memory.
 type Cached struct {
 	Args   dhcprpc.Args // the arguments with which its plugin called the keeper
 	Result *spec.Result // the result of the whole chain
 }
 
-// ReadCache returns the attachments in a runtime's cache (libcni's directory, with results/)
-// whose keeper listens on socket. If files cannot be read, it returns an error together with
-// the other attachments.
+// ReadCache returns those attachments in a runtime's cache whose keeper listens on socket. dir is
+// libcni's directory, which contains results/. If files cannot be read, ReadCache returns an
+// error together with the other attachments.
 func ReadCache(dir, socket string) (list []Cached, err error) {
 	rt := &chain.Runtime{CacheDir: dir}
 	all, err := rt.Attachments("")
@@ -41,8 +41,8 @@ func ReadCache(dir, socket string) (list []Cached, err error) {
 	return list, errors.Join(errs...)
 }
 
-// callOf returns the arguments that the plugin dhcp of a cached attachment sends to the keeper
-// on a socket. It returns nil if the attachment does not use that plugin or that socket.
+// callOf returns the arguments that the plugin dhcp of a cached attachment sends to the keeper on
+// a socket. If the attachment does not use that plugin or that socket, callOf returns nil.
 func callOf(c *chain.Cached, socket string) (*dhcprpc.Args, error) {
 	conf, err := findIPAM(c.Config, 0)
 	if err != nil || conf == nil {
@@ -63,7 +63,8 @@ func callOf(c *chain.Cached, socket string) (*dhcprpc.Args, error) {
 	return &dhcprpc.Args{ContainerID: c.ContainerID, Netns: netNS(c), IfName: c.IfName, Args: strings.Join(pairs, ";"), StdinData: config}, nil
 }
 
-// deepest is how many levels of chains inside chains (type patchbay, wrap) are searched.
+// deepest is how many levels findIPAM searches. A chain inside a chain (type patchbay, wrap) is
+// one level deeper.
 const deepest = 4
 
 // findIPAM finds the plugin whose IPAM is dhcp in a configuration. The configuration may be a
@@ -97,8 +98,8 @@ func findIPAM(config []byte, depth int) (map[string]any, error) {
 	return nil, nil
 }
 
-// netNS returns the namespace from the cached file, which libcni 1.3 stores, or else from the
-// result.
+// netNS returns the namespace from the cached file. If the file has none, because libcni before
+// 1.3 wrote it, netNS takes the namespace from the result.
 func netNS(c *chain.Cached) string {
 	if c.NetNS != "" || c.Result == nil {
 		return c.NetNS
@@ -111,10 +112,10 @@ func netNS(c *chain.Cached) string {
 	return ""
 }
 
-// Adopt takes over the attachments that another keeper has left, in the background. It requests
-// a lease for those whose interface has the address and which have no lease here. The server
-// knows the client id and gives the same address. If it gives another address, that replaces
-// the first one on the interface.
+// Adopt takes over, in the background, the attachments that another keeper has left. If an
+// interface has its address and no lease here, Adopt requests one. The server knows the client id
+// and gives the same address. If the server gives another address, Adopt puts that one on the
+// interface instead.
 func (k *Keeper) Adopt(list []Cached) {
 	for _, c := range list {
 		k.adopting.Go(func() {
@@ -144,11 +145,11 @@ func (k *Keeper) adopt(c *Cached) error {
 	return nil
 }
 
-// left returns a grant for each address of a cached result that is on the interface.
+// left returns a grant for each address of a cached result that is still on the interface.
 func (k *Keeper) left(c *Cached) (out []*client.Lease) {
 	p, err := k.place(c.Args.Netns, c.Args.IfName)
 	if err != nil {
-		return nil // the container is gone, and no DEL was called
+		return nil // the container is gone and got no DEL
 	}
 	for _, ip := range c.Result.IPs {
 		if had, err := p.Holds(ip.Address); err != nil || !had {
@@ -165,7 +166,7 @@ func (k *Keeper) left(c *Cached) (out []*client.Lease) {
 	return out
 }
 
-// replace replaces the addresses in left, which are on the interface, by the granted ones.
+// replace puts the granted addresses on the interface in the place of those in left.
 func (e *entry) replace(left []*client.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -33,8 +33,8 @@ func cache(t *testing.T, dir, name, ns, conf, addr string) {
 	}
 }
 
-// The reference's daemon loses its leases when it ends. Ours takes over those in the
-// runtime's cache, and the interface gets what the server gives.
+// The reference's daemon loses its leases when it ends. Our keeper takes over the leases that the
+// runtime's cache shows, and puts on the interface what the server gives.
 func TestAdopt(t *testing.T) {
 	const socket = "/run/cni/dhcp.sock"
 	w := newWorld(t)
@@ -58,7 +58,7 @@ func TestAdopt(t *testing.T) {
 	if a := list[0].Args; a.ContainerID != "c1" || a.Netns != w.ns || a.IfName != "eth0" || a.Args != "K=V" {
 		t.Errorf("%+v", a)
 	}
-	w.keeper.Adopt(list[1:]) // an address that the interface does not have
+	w.keeper.Adopt(list[1:]) // the cache names an address that the interface does not have
 	w.keeper.Adopted()
 	if w.keeper.Held() != 0 {
 		t.Error("a lease for nobody")

@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestDomains: an invalid domain from a server is left out of the result.
+// TestDomains checks that the result leaves out an invalid domain from a server.
 func TestDomains(t *testing.T) {
 	for domain, want := range map[string]string{
 		"example.com": "example.com", "Site_1.corp.": "Site_1.corp.",

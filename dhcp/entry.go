@@ -19,7 +19,7 @@ import (
 // entry is one attachment and its leases.
 type entry struct {
 	k   *Keeper
-	rec *leaseFile // its names never change
+	rec *leaseFile // the names in it never change
 
 	ready chan struct{} // closed when the entry has its leases, or err is set
 	err   error
@@ -41,7 +41,7 @@ type address struct {
 	*held
 	name  string // for the log
 	proto client.Protocol
-	grant *client.Lease // nil if none is granted now
+	grant *client.Lease // nil if no address is granted now
 }
 
 func (k *Keeper) newEntry(r *leaseFile) *entry {
@@ -98,12 +98,12 @@ func (e *entry) restore() error {
 	return nil
 }
 
-// acquire requests the addresses of both families at the same time. It fails unless all are
-// granted.
+// acquire requests the addresses of both families at the same time. If one of them is not
+// granted, acquire fails.
 func (e *entry) acquire(ctx context.Context) error {
 	ctx, cancel := e.k.within(ctx, e.k.opts.ResendTimeout, errNoMoreTries)
 	defer cancel()
-	defer context.AfterFunc(e.ctx, cancel)() // a DEL ends the entry meanwhile
+	defer context.AfterFunc(e.ctx, cancel)() // a DEL may end the entry meanwhile
 	both, ctx := errgroup.WithContext(ctx)
 	for _, a := range e.addrs {
 		both.Go(func() error { return e.ask(ctx, a) })
@@ -147,9 +147,9 @@ func (e *entry) result() (*spec.Result, error) {
 	return out, nil
 }
 
-// isDomain reports whether a domain from a server consists of valid labels (RFC 1035), which
-// may also contain the "_" of Active Directory. Runtimes write the domain to resolv.conf, where
-// a newline in it would let the server add a line.
+// isDomain reports whether a domain from a server consists of valid labels (RFC 1035). A label
+// may also contain the "_" of Active Directory. Runtimes write the domain to resolv.conf, where a
+// server could add a line by a newline in the domain.
 func isDomain(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	if len(s) > 253 {
@@ -196,7 +196,7 @@ func (e *entry) save() {
 	}
 }
 
-// release gives the addresses back to those servers that can be reached.
+// release gives the addresses back to the servers. It skips a server that cannot be reached.
 func (e *entry) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.k.opts.ReleaseTime)
 	defer cancel()
@@ -216,7 +216,7 @@ func (e *entry) release(ctx context.Context) {
 
 // forget stops an entry's upkeep, releases its addresses and removes its file.
 func (e *entry) forget(ctx context.Context) error {
-	e.stop() // stops its ADD too
+	e.stop() // also ends the ADD of the entry
 	e.turn.Lock()
 	defer e.turn.Unlock()
 	<-e.ready
@@ -225,7 +225,8 @@ func (e *entry) forget(ctx context.Context) error {
 	return e.remove()
 }
 
-// remove ends the entry, only once. After its file is removed, nothing is written again.
+// remove ends the entry. Only the first call does something. After it removed the entry's file,
+// nothing writes the file again.
 func (e *entry) remove() error {
 	e.stop()
 	e.mu.Lock()
@@ -239,8 +240,8 @@ func (e *entry) remove() error {
 	return e.k.files.remove(e.rec.Owner)
 }
 
-// vanish drops the lease of an interface that is gone. Without the interface the server cannot
-// be reached, so the lease expires there.
+// vanish drops the lease of an interface that is gone. Without the interface it cannot reach the
+// server, where the lease expires.
 func (e *entry) vanish(why error) {
 	e.k.opts.Log("%s: %v: lease dropped", e, why)
 	if err := e.remove(); err != nil {

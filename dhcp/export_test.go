@@ -9,7 +9,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 )
 
-// For the tests in package dhcp_test, which use test/dhcptest, which uses this package.
+// These serve the tests in package dhcp_test. The tests cannot be in this package, because they
+// use test/dhcptest, which imports it.
 const (
 	MinWait  = minWait
 	AwayTime = awayTime
@@ -23,7 +24,7 @@ var (
 // Adopted waits until every adoption has ended.
 func (k *Keeper) Adopted() { k.adopting.Wait() }
 
-// LateRelease is a Release that has found the lease and goes on when it is called.
+// LateRelease returns the second half of a Release. The first half has found the lease.
 func (k *Keeper) LateRelease(a *dhcprpc.Args) func(context.Context) error {
 	_, e, err := k.find(a)
 	if err != nil || e == nil {
@@ -35,8 +36,8 @@ func (k *Keeper) LateRelease(a *dhcprpc.Args) func(context.Context) error {
 // SetHostPrefix changes the option.
 func (k *Keeper) SetHostPrefix(p string) { k.opts.HostPrefix = p }
 
-// Sleepers is the number of goroutines of all entries. ok is false while one of the entries
-// is being requested.
+// Sleepers returns the number of goroutines of all entries. While an entry still requests its
+// lease, ok is false.
 func (k *Keeper) Sleepers() (n int, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dhcp is the keeper of DHCP leases. It requests an address for an attachment, renews
-// it as long as the interface exists, and releases it. The leases are in files, so that after a
-// kill the next keeper continues. Each address has a goroutine. No thread stays in a
+// Package dhcp is the keeper of DHCP leases. The keeper requests an address for an attachment,
+// renews its lease while the interface exists, and releases it. The leases are in files. After a
+// kill, the next keeper goes on with them. Each address has a goroutine. No thread stays in a
 // container's namespace.
 package dhcp
 
@@ -77,7 +77,7 @@ func New(opts Options) (*Keeper, error) {
 	return k, nil
 }
 
-// takeUp continues with a lease that the last keeper stored.
+// takeUp goes on with a lease that the last keeper stored.
 func (k *Keeper) takeUp(r *leaseFile) {
 	r.Place.Proc = k.opts.Proc
 	e := k.newEntry(r)
@@ -91,15 +91,15 @@ func (k *Keeper) takeUp(r *leaseFile) {
 	close(e.ready)
 }
 
-// Serve keeps leases for the plugins that call it on l, until l is closed. Then calls in
-// progress end, and what they have been granted is released. The other leases stay for the next
+// Serve keeps leases for the plugins that call it on l, until l is closed. Then Serve ends the
+// calls that are running, and releases what they were granted. The other leases stay for the next
 // keeper.
 func (k *Keeper) Serve(l net.Listener) error {
 	defer k.Close()
 	return serve(l, k, k.opts.Log)
 }
 
-// Close stops the upkeep. It releases nothing, because the next keeper continues.
+// Close stops the upkeep. It releases no lease, because the next keeper goes on with them.
 func (k *Keeper) Close() {
 	k.stop()
 	k.adopting.Wait()
@@ -119,7 +119,7 @@ func (k *Keeper) Held() int {
 }
 
 // Allocate returns the lease of an attachment. If there is none, it requests one. If ctx ends
-// before a server has answered, nothing is kept.
+// before a server has answered, no lease is kept.
 func (k *Keeper) Allocate(ctx context.Context, a *dhcprpc.Args) (*spec.Result, error) {
 	r, err := k.request(a)
 	if err != nil {
@@ -146,18 +146,18 @@ func (k *Keeper) Allocate(ctx context.Context, a *dhcprpc.Args) (*spec.Result, e
 		if e.isAt(p) {
 			return e.result()
 		}
-		if err := e.forget(ctx); err != nil { // another interface has the name, so the old one is gone
+		if err := e.forget(ctx); err != nil { // another interface has the name now, so the lease's interface is gone
 			return nil, err
 		}
 	}
 }
 
-// place finds an interface. netNS is the path by which the plugin knows the namespace.
+// place finds an interface. netNS is the namespace's path as the plugin sees it.
 func (k *Keeper) place(netNS, ifName string) (*client.Place, error) {
 	return client.Find(k.opts.Proc, k.opts.HostPrefix+netNS, ifName)
 }
 
-// request returns a record of what a call asks for, without an address or a place.
+// request returns a lease file with what a call asks for. The file has no address and no place yet.
 func (k *Keeper) request(a *dhcprpc.Args) (*leaseFile, error) {
 	conf, err := dhcprpc.Parse(a.StdinData)
 	if err != nil {
@@ -189,7 +189,7 @@ func (k *Keeper) request(a *dhcprpc.Args) (*leaseFile, error) {
 	return r, nil
 }
 
-// claim returns the entry of r's attachment. mine reports that the entry is new.
+// claim returns the entry of r's attachment. If claim made the entry, mine is true.
 func (k *Keeper) claim(r *leaseFile) (e *entry, mine bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -201,8 +201,8 @@ func (k *Keeper) claim(r *leaseFile) (e *entry, mine bool) {
 	return e, true
 }
 
-// acquire requests the leases of a new entry. Other calls that wait for the entry get the same
-// error.
+// acquire requests the leases of a new entry. If acquire fails, other calls that wait for the
+// entry get the same error.
 func (k *Keeper) acquire(ctx context.Context, e *entry) (*spec.Result, error) {
 	defer close(e.ready)
 	k.opts.Log("%s: acquiring lease", e)
@@ -232,7 +232,7 @@ func (k *Keeper) drop(e *entry) {
 }
 
 // find returns the entry of the attachment that a call names, or nil. It reads only the names,
-// because the rest of the configuration may have become invalid.
+// because other parts of the configuration may be invalid by now.
 func (k *Keeper) find(a *dhcprpc.Args) (owner.Key, *entry, error) {
 	network, err := dhcprpc.Network(a.StdinData)
 	if err != nil {
@@ -248,8 +248,8 @@ func (k *Keeper) entry(o owner.Key) *entry {
 	return k.entries[o]
 }
 
-// Release releases an attachment's leases, even while they are being requested. It is no error
-// if there are none.
+// Release releases an attachment's leases, even while an ADD still requests them. An attachment
+// without leases is no error.
 func (k *Keeper) Release(ctx context.Context, a *dhcprpc.Args) error {
 	o, e, err := k.find(a)
 	switch {
@@ -279,9 +279,9 @@ func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error)
 	return e.result()
 }
 
-// Collect releases the leases of a network that the list in a GC configuration does not name.
-// Without a list it releases nothing. It keeps a lease that is newer than the list, and the
-// lease for an ADD that is still waiting, because the list cannot name these.
+// Collect releases the leases of a network that are not on the list in a GC's configuration.
+// Without a list it releases nothing. It keeps a lease that was made after the list, and the
+// lease of an ADD that still waits, because the list cannot name these.
 func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	head, err := spec.ParseConf(a.StdinData)
 	if err != nil {
@@ -293,7 +293,7 @@ func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	}
 	listed, ok := clock.Listed(a.StdinData)
 	if !ok {
-		listed = time.Now() // the runtime runs no ADD meanwhile
+		listed = time.Now() // this runtime runs no ADD during a GC
 	}
 	k.mu.Lock()
 	var stale []*entry

@@ -52,7 +52,7 @@ func TestResult(t *testing.T) {
 	if n := w.files(); n != 0 {
 		t.Errorf("%d leases on disk", n)
 	}
-	w.del() // twice
+	w.del() // a second time
 	link := 253
 	got = w.add(`"request":[{"option":"121"}]`)
 	want.Routes = []spec.Route{{Dst: prefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.77.0.9")},
@@ -90,7 +90,8 @@ func TestRenewAndRebind(t *testing.T) {
 	}
 }
 
-// An expired lease is no longer used, and is restored when a server answers again.
+// When a lease expires, its address leaves the interface. When a server answers again, the
+// address comes back.
 func TestExpiry(t *testing.T) {
 	w := newWorld(t)
 	w.impatient()
@@ -102,15 +103,15 @@ func TestExpiry(t *testing.T) {
 		_, err := w.keeper.Check(t.Context(), w.args("c1", ""))
 		return err != nil && strings.Contains(err.Error(), "the DHCPv4 lease was lost")
 	})
-	w.restart() // the next one knows that the interface waits for an address
+	w.restart() // the next keeper knows that the interface waits for an address
 	s.Start()
 	w.passes("the address comes back", func() bool {
 		return w.has(addr) && reflect.DeepEqual(dhcptest.Routes(t, w.ns), []string{"0.0.0.0/0 via 10.77.0.1 metric 0"})
 	})
 }
 
-// A server that has moved to another subnet refuses the address: it is removed, and the new
-// one is added with its route.
+// A server that has moved to another subnet refuses the address. The keeper removes it and adds
+// the new address with its route.
 func TestNak(t *testing.T) {
 	w := newWorld(t)
 	s := dhcptest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
@@ -127,8 +128,8 @@ func TestNak(t *testing.T) {
 	}
 }
 
-// A killed keeper releases nothing; the next one continues, in each namespace, and knows
-// how old the lease is.
+// A killed keeper releases nothing. The next keeper goes on in each namespace, and knows how old
+// each lease is.
 func TestTakenUpAgain(t *testing.T) {
 	w := newWorld(t)
 	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-option=option:T1,60")
@@ -185,8 +186,9 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// A DEL of bridge or macvlan deletes the interface as soon as the lease is released, and
-// the kernel may have to resolve the server's Ethernet address for that.
+// A DEL of bridge or macvlan deletes the interface as soon as the lease is released. The release
+// must still reach the server, although the kernel may first have to resolve the server's
+// Ethernet address.
 func TestReleaseBeforeTheInterfaceGoes(t *testing.T) {
 	w := newWorld(t)
 	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.100,10.77.0.150,255.255.255.0,2m")
@@ -208,7 +210,7 @@ func TestReleaseBeforeTheInterfaceGoes(t *testing.T) {
 	s.WaitFor("DHCPRELEASE")
 }
 
-// A DEL ends an ADD that still waits.
+// A DEL ends an ADD that still waits for a server.
 func TestReleaseDuringAllocate(t *testing.T) {
 	w := newWorld(t)
 	failed := make(chan error)
@@ -223,7 +225,7 @@ func TestReleaseDuringAllocate(t *testing.T) {
 	}
 }
 
-// A second DEL that ends after the next ADD leaves the new lease alone.
+// A second DEL ends after the next ADD. It leaves the new lease alone.
 func TestLateRelease(t *testing.T) {
 	w := newWorld(t)
 	dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
@@ -241,7 +243,7 @@ func TestLateRelease(t *testing.T) {
 
 func TestCollect(t *testing.T) {
 	w := newWorld(t)
-	w.keeper.SetHostPrefix("/proc/self/root") // as if the host were mounted there
+	w.keeper.SetHostPrefix("/proc/self/root") // as if the host's file system were mounted there
 	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.20,255.255.255.0,2m")
 	before := time.Now()
 	for _, id := range []string{"c1", "c2"} {

@@ -13,13 +13,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 )
 
-// awayTime is how long an interface that is being moved may be missing.
+// awayTime is how long an interface may be missing while a program moves it.
 const awayTime = 5 * time.Minute
 
-// Move follows an interface that a program moves to another namespace or renames. a.Netns is
-// the new namespace, a.Path the new name. If a.Netns is empty, the interface is about to move:
-// for five minutes the keeper renews nothing, and a missing interface does not count as gone.
-// The attachment keeps the name a.IfName.
+// Move follows an interface that a program moves to another namespace or renames. a.Netns is the
+// new namespace, and a.Path the new name. If a.Netns is empty, the interface is about to move.
+// For the next five minutes the keeper then renews nothing, and a missing interface does not
+// count as gone. The attachment keeps the name a.IfName.
 func (k *Keeper) Move(ctx context.Context, a *dhcprpc.Args) error {
 	_, e, err := k.find(a)
 	if err != nil {
@@ -46,7 +46,7 @@ func (k *Keeper) Move(ctx context.Context, a *dhcprpc.Args) error {
 	return e.move(at)
 }
 
-// move continues the upkeep at another place. If to is nil, it pauses the upkeep.
+// move continues the upkeep at another place. If to is nil, move pauses the upkeep.
 func (e *entry) move(to *client.Place) error {
 	e.turn.Lock()
 	defer e.turn.Unlock()
@@ -79,6 +79,6 @@ func (e *entry) wait(ctx context.Context) {
 			e.vanish(errors.New("the interface was moved, and did not arrive"))
 			return
 		}
-		e.k.opts.Clock.Sleep(ctx, min(left, e.k.opts.Watch)) // in short steps, because timers stop while the machine is suspended
+		e.k.opts.Clock.Sleep(ctx, min(left, e.k.opts.Watch)) // sleeps in short steps, because timers stop while the machine is suspended
 	}
 }

@@ -30,8 +30,8 @@ func (w *world) wakes(n int) {
 	dhcptest.Eventually(w, "the keeper sleeps again", w.asleep)
 }
 
-// Docker moves interfaces: the lease follows, is renewed where the interface is, also by
-// the next keeper, and finally released from there.
+// Docker moves interfaces. The lease follows its interface. The keeper, or the next keeper,
+// renews the lease there and in the end releases it from there.
 func TestMove(t *testing.T) {
 	w := newWorld(t)
 	s := dhcptest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
@@ -41,13 +41,13 @@ func TestMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	dhcptest.Move(t, w.ns, sandbox)
-	w.wakes(2) // it is nowhere, which is no reason to drop the lease
+	w.wakes(2) // the interface is nowhere, but the lease stays
 	w.restart()
 	w.wakes(2)
 	if err := w.move(sandbox, "eth1"); err == nil {
 		t.Error("an interface that is not there was taken")
 	}
-	for range 2 { // the second one changes nothing
+	for range 2 { // the second call changes nothing
 		if err := w.move(sandbox, "eth0"); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func TestMove(t *testing.T) {
 	s.Stop()
 }
 
-// The lease of an interface that never arrives is dropped, in time.
+// If an interface never arrives, the keeper drops its lease after the time limit.
 func TestMovedAway(t *testing.T) {
 	w := newWorld(t)
 	dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")

@@ -17,9 +17,9 @@ import (
 // errNoMoreTries means that the time of -resendtimeout is over. The text is the reference's.
 var errNoMoreTries = errors.New("no more tries")
 
-// Waits between two requests to servers that do not answer (RFC 2131, 4.1). The first few waits
-// are short. Then they begin at 4 s and double each time. Each is changed at random by up to a
-// second.
+// The client waits between two requests to servers that do not answer (RFC 2131, 4.1). The first
+// few waits are short. The later ones begin at 4 s and double each time. Each wait is longer or
+// shorter by up to a second, at random.
 const (
 	resendFirst = 4 * time.Second
 	resendFast  = 2 * time.Second
@@ -27,7 +27,7 @@ const (
 	jitter      = time.Second
 )
 
-// resendWait returns how long to wait after a number of requests.
+// resendWait returns how long to wait after this number of requests.
 func resendWait(sent int, most time.Duration) time.Duration {
 	base := resendFast
 	if slow := sent - fastTries; slow >= 0 {
@@ -36,8 +36,8 @@ func resendWait(sent int, most time.Duration) time.Duration {
 	return base + rand.N(2*jitter) - jitter
 }
 
-// ask requests an address until a server grants one or ctx ends. While it waits for an answer,
-// the wait before the next request runs too.
+// ask requests an address until a server grants one or ctx ends. The wait before the next request
+// begins with the request, not with the end of the wait for its answer.
 func (e *entry) ask(ctx context.Context, a *address) error {
 	var last error
 	for sent := 0; ; sent++ {
@@ -105,13 +105,13 @@ func (e *entry) keep(ctx context.Context, a *address) {
 		case age >= g.T1:
 			e.extend(ctx, a, false, g.T2)
 		default:
-			e.k.opts.Clock.Sleep(ctx, min(g.T1-age, e.k.opts.Watch)) // in short steps, because timers stop while the machine is suspended
+			e.k.opts.Clock.Sleep(ctx, min(g.T1-age, e.k.opts.Watch)) // sleeps in short steps, because timers stop while the machine is suspended
 		}
 	}
 }
 
-// extend asks once for more time, from the server or, with rebind, from any server. until is
-// the age of the grant at which the current phase ends. Before the next request it waits for
+// extend asks once for more time. It asks the server of the lease or, with rebind, any server.
+// until is the age of the grant at which the current phase ends. If extend fails, it waits for
 // half of the time that is left until then (RFC 2131, 4.4.5).
 func (e *entry) extend(ctx context.Context, a *address, rebind bool, until time.Duration) {
 	g := a.grant
@@ -139,7 +139,7 @@ func (e *entry) extend(ctx context.Context, a *address, rebind bool, until time.
 	}
 }
 
-// minWait is how long a server always gets for an answer.
+// minWait is the shortest time that a server gets for an answer.
 const minWait = 500 * time.Millisecond
 
 // pauseOf returns half of the time that is left, but at least a minute. For a lease shorter
@@ -148,7 +148,7 @@ func pauseOf(left, valid time.Duration) time.Duration {
 	return max(left/2, min(time.Minute, valid/20), minWait)
 }
 
-// change applies what the server has changed in a renewal to the interface.
+// change applies to the interface what the server changed in a renewal.
 func (e *entry) change(from, to *client.Lease) {
 	if from.Address != to.Address {
 		e.k.opts.Log("%s: the server changed %s to %s", e, from.Address, to.Address)
@@ -158,8 +158,7 @@ func (e *entry) change(from, to *client.Lease) {
 	}
 }
 
-// lose removes an address that expired or was refused, because another client may have it
-// already.
+// lose removes an address that expired or was refused. Another client may have the address already.
 func (e *entry) lose(a *address) {
 	had, err := e.rec.Place.Change(a.grant, &client.Lease{})
 	if err != nil {
@@ -192,7 +191,7 @@ func (e *entry) regain(ctx context.Context, a *address) {
 	e.k.opts.Log("%s: lease regained, %s", e, e.describe())
 }
 
-// Clock returns the time since boot and waits by that time. Tests replace it.
+// Clock measures time since boot, and waits by that time. Tests replace it.
 type Clock interface {
 	Since() time.Duration
 	// Sleep waits for d, at most until ctx ends.
@@ -206,7 +205,7 @@ func (machine) Since() time.Duration { return clock.SinceBoot() }
 
 func (machine) Sleep(ctx context.Context, d time.Duration) { clock.Sleep(ctx, d) }
 
-// within does what context.WithTimeoutCause does, by the keeper's clock.
+// within works like context.WithTimeoutCause, but by the keeper's clock.
 func (k *Keeper) within(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

@@ -30,8 +30,8 @@ type service interface {
 	Move(context.Context, *dhcprpc.Args) error
 }
 
-// server serves a keeper to the plugin dhcp, the reference's or ours. The protocol is Go's
-// net/rpc with gob, over HTTP CONNECT on a unix socket.
+// server serves a keeper to the plugin dhcp. The plugin may be the reference's or ours. The
+// protocol is Go's net/rpc with gob, over HTTP CONNECT on a unix socket.
 type server struct {
 	keeper service
 	log    func(string, ...any) // logs connections that use another protocol
@@ -39,7 +39,7 @@ type server struct {
 }
 
 // serve accepts connections until l is closed. Then it ends every connection and its calls. If
-// file descriptors run out, it waits and continues.
+// there is no free file descriptor, serve waits and continues.
 func serve(l net.Listener, k service, log func(string, ...any)) error {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &server{keeper: k, log: log, ctx: ctx}
@@ -59,7 +59,7 @@ func serve(l net.Listener, k service, log func(string, ...any)) error {
 	}
 }
 
-// handshakeTime limits the time until the first call.
+// handshakeTime limits the time that a client takes for the handshake.
 const handshakeTime = 10 * time.Second
 
 func (s *server) connection(conn net.Conn) {
@@ -70,7 +70,7 @@ func (s *server) connection(conn net.Conn) {
 	}
 	r := bufio.NewReader(conn)
 	if err := handshake(conn, r); err != nil {
-		if !errors.Is(err, io.EOF) { // EOF comes from a client that only checked whether a process listens
+		if !errors.Is(err, io.EOF) { // a client sends EOF if it only checks whether a keeper listens
 			s.log("handshake: %v", err)
 		}
 		return
@@ -91,12 +91,12 @@ func (s *server) connection(conn net.Conn) {
 // line is a connection after the handshake.
 type line struct {
 	net.Conn
-	r      *bufio.Reader // has what the client sent together with the handshake
+	r      *bufio.Reader // also returns what the client sent together with the handshake
 	hungUp func()
 }
 
-// Read notices when the client disconnects, because net/rpc reads the next call while a method
-// is still working.
+// Read notices when the client disconnects: net/rpc reads the next call while a method is still
+// working.
 func (l *line) Read(b []byte) (int, error) {
 	n, err := l.r.Read(b)
 	if err != nil {
@@ -131,8 +131,8 @@ func handshake(w io.Writer, r *bufio.Reader) error {
 	return errors.New("too many headers")
 }
 
-// calling has the methods that net/rpc calls. Each connection has its own, with a ctx that ends
-// when the client disconnects, because net/rpc does not tell a method that.
+// calling has the methods that net/rpc calls. net/rpc does not tell a method when the client
+// disconnects. So each connection has its own calling, whose ctx ends then.
 type calling struct {
 	server *server
 	ctx    context.Context
@@ -163,8 +163,9 @@ func (c *calling) Move(a *dhcprpc.Args, _ *struct{}) error {
 	return c.guard(dhcprpc.Move, func() error { return c.server.keeper.Move(c.ctx, a) })
 }
 
-// guard calls the keeper. If the keeper panics, only this call fails, and all leases are still
-// renewed. An error without a text gets one, because net/rpc would take it for success.
+// guard calls the keeper. If the keeper panics, only this call fails, and the keeper goes on
+// renewing leases. guard gives a text to an error without one, because net/rpc would take that
+// error for success.
 func (c *calling) guard(name string, call func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -178,8 +179,8 @@ func (c *calling) guard(name string, call func() error) (err error) {
 	return err
 }
 
-// Result has the same fields as the reference's result, because gob finds fields by their
-// names. It has no version: the caller sets that, as with the reference's daemon.
+// Result has the fields of the reference's result, because gob finds fields by their names. Like
+// the reference's daemon, the keeper sets no version; the caller does.
 type Result struct {
 	IPs    []*ipConfig
 	Routes []*route

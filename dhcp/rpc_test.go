@@ -80,7 +80,7 @@ func start(t *testing.T) (*fake, string) {
 	return f, path
 }
 
-// Go's own client with upstream's types: the reference's plugin.
+// Go's own client calls the keeper with upstream's types, as the reference's plugin does.
 func TestUpstreamClient(t *testing.T) {
 	_, path := start(t)
 	c, err := rpc.DialHTTP("unix", path)
@@ -108,7 +108,7 @@ func TestUpstreamClient(t *testing.T) {
 	}
 }
 
-// The call of a killed plugin ends.
+// A plugin was killed. Its call at the keeper ends.
 func TestHangUp(t *testing.T) {
 	f, path := start(t)
 	c, err := dhcprpc.Dial(t.Context(), path)

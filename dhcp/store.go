@@ -26,7 +26,7 @@ const schema = 1
 // leaseFile holds the leases of one attachment.
 type leaseFile struct {
 	Schema      int       `json:"schema"`
-	Boot        string    `json:"boot"` // the boot that all times here are relative to
+	Boot        string    `json:"boot"` // the boot to which all times here belong
 	Owner       owner.Key `json:"owner"`
 	Network     string    `json:"network"`
 	ContainerID string    `json:"containerID"`
@@ -34,7 +34,7 @@ type leaseFile struct {
 	Begun       time.Time `json:"begun,omitzero"` // when the ADD asked for the leases
 
 	Place client.Place `json:"place"`
-	// Away is set while a program moves the interface: the time since boot until which the
+	// Away is the time since boot until which a program may be moving the interface. Until then the
 	// interface may be missing. 0 means that the interface is at Place.
 	Away time.Duration `json:"away,omitempty"`
 
@@ -47,15 +47,15 @@ type leaseFile struct {
 // held is one address.
 type held struct {
 	Raw   []byte        `json:"raw,omitempty"` // the server's message; empty if the address was lost
-	Since time.Duration `json:"since"`         // CLOCK_BOOTTIME when it was granted
+	Since time.Duration `json:"since"`         // CLOCK_BOOTTIME of the grant
 	// Lost means that the address was on the interface when it expired or was refused. The next
 	// address replaces it there.
 	Lost bool `json:"lost,omitempty"`
 }
 
-// files stores the leases below /run/patchbay/dhcp, in one file per attachment, so that the
-// next keeper can continue after a kill or an update. /run is the right place, because a reboot
-// ends the containers too. A file contains no configuration and no annotations.
+// files stores the leases below /run/patchbay/dhcp, in one file for each attachment. After a kill
+// or an update, the next keeper goes on with these files. A reboot empties /run, but it ends the
+// containers too. A file contains no configuration and no annotations.
 type files struct{ run, boot string }
 
 // openFiles opens the directory below run. proc is the mount point of procfs.
@@ -83,7 +83,7 @@ func (s *files) write(r *leaseFile) error {
 	return nil
 }
 
-// remove deletes a record. It is no error if there is none.
+// remove deletes a record. It accepts that there is none.
 func (s *files) remove(o owner.Key) error {
 	if err := durable.CheckDir(s.run, dhcprpc.LeaseDir); err != nil {
 		return fmt.Errorf("remove lease: %w", err)
@@ -91,8 +91,8 @@ func (s *files) remove(o owner.Key) error {
 	return durable.Remove(dhcprpc.LeaseFile(s.run, o))
 }
 
-// list reads the records of this boot, and removes those of earlier boots. If records are
-// broken, it returns an error together with the good ones, and keeps the broken files.
+// list reads the records of this boot, and removes those of earlier boots. If some records are
+// broken, list keeps their files and returns an error together with the good records.
 func (s *files) list() (records []*leaseFile, err error) {
 	if err := durable.CheckDir(s.run, dhcprpc.LeaseDir); err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)

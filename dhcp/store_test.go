@@ -57,7 +57,7 @@ func TestWriteListRemove(t *testing.T) {
 	}
 }
 
-// An unusable record is reported and kept; a record of another boot is removed.
+// An unusable record is reported and kept. A record of another boot is removed.
 func TestBroken(t *testing.T) {
 	s := &files{run: t.TempDir(), boot: "now"}
 	if err := s.write(recordOf("good")); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
-// Both families: dnsmasq is a stateful DHCPv6 server, with and without DHCPv4.
+// dnsmasq serves both families, as a stateful DHCPv6 server with and without DHCPv4.
 func TestV6(t *testing.T) {
 	w := newWorld(t)
 	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-range=fd77::10,fd77::10,64,2m",
@@ -37,7 +37,7 @@ func TestV6(t *testing.T) {
 	}
 }
 
-// Without a server for one family the ADD fails, and the other address is released.
+// One family has no server. The ADD fails, and the other family's address is released.
 func TestV6Missing(t *testing.T) {
 	w := newWorld(t)
 	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
@@ -56,8 +56,8 @@ func short6(pool string, t1, t2, valid int) string {
 		"subnet6": [{"subnet": "fd77::/64", "interface": "br0", "pools": [{"pool": "%s - %s"}]}]`, 60*t1, 60*t2, 60*valid-1, 60*valid, pool, pool)
 }
 
-// Kea renews; when it is gone, the lease is rebound or expires; with another pool the
-// address changes on the interface.
+// Kea renews the lease. If Kea is gone, the lease is rebound or expires. If Kea has another pool,
+// the address on the interface changes.
 func TestV6Upkeep(t *testing.T) {
 	w := newWorld(t)
 	w.impatient()

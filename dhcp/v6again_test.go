@@ -33,8 +33,8 @@ func (w *world) away(d time.Duration, killed bool) {
 	w.start()
 }
 
-// The next keeper renews, or rebinds, the lease of both families as the same client, and
-// releases what the first one got.
+// The next keeper renews or rebinds the leases of both families as the same client. It releases
+// what the first keeper got.
 func TestV6TakenUpAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		away   time.Duration
@@ -54,7 +54,7 @@ func TestV6TakenUpAgain(t *testing.T) {
 				na.T2 = 18 * time.Minute
 				m.UpdateOption(na)
 			})
-			w.opts.Timeout = time.Minute // a slow machine does not make it ask twice
+			w.opts.Timeout = time.Minute // so that a slow machine does not make the keeper ask twice
 			w.restart()
 			before := w.add(`"dhcpv6":true`)
 			dhcptest.Configure(t, w.ns, "10.77.0.10/24", "10.77.0.1")

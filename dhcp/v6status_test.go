@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
-// script is a DHCPv6 server on br0 that grants fd77::40, and answers messages that extend
-// the lease as the test sets.
+// script is a DHCPv6 server on br0 that grants fd77::40. The test sets how it answers messages
+// that extend the lease.
 type script struct {
 	mu      sync.Mutex
 	asked   map[dhcpv6.MessageType]int
@@ -58,7 +58,7 @@ func (s *script) serve(conn *net.UDPConn) {
 	}
 }
 
-// answer is a good answer, which the script then changes.
+// answer returns a correct answer, which the test then changes.
 func (s *script) answer(m *dhcpv6.Message) *dhcpv6.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +79,8 @@ func (s *script) answer(m *dhcpv6.Message) *dhcpv6.Message {
 	return out
 }
 
-// answerWith sets how messages of a kind are answered from now on, and starts counting them.
+// answerWith sets how the server answers messages of one kind from now on. It starts counting
+// these messages.
 func (s *script) answerWith(kind dhcpv6.MessageType, spoil func(*dhcpv6.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +94,7 @@ func (s *script) was(kind dhcpv6.MessageType) int {
 	return s.asked[kind]
 }
 
-// whose returns the clients and addresses of the messages about a lease.
+// whose returns the clients and the addresses in the messages about a lease.
 func (s *script) whose() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +110,8 @@ func ia(valid time.Duration, status iana.StatusCode) *dhcpv6.OptIANA {
 	return na
 }
 
-// A server that fails, or has lost an address and grants it again, removes it from no
-// container. A server that reports that the address is not ours does.
+// The server fails, or has lost an address and grants it again: no container loses the address.
+// The server reports that the address is not ours: the container loses it.
 func TestV6Status(t *testing.T) {
 	w, s := newWorld(t), newScript(t)
 	addr := w.configured(`"dhcpv4":false,"dhcpv6":true`)
@@ -143,7 +144,7 @@ func TestV6Status(t *testing.T) {
 	dhcptest.Eventually(w, "it asks anew", func() bool { return s.was(dhcpv6.MessageTypeSolicit) > 0 })
 }
 
-// A server without free addresses is not a silent one.
+// The error tells a server without free addresses from one that does not answer.
 func TestV6NoneLeft(t *testing.T) {
 	w := newWorld(t)
 	newScript(t).answerWith(dhcpv6.MessageTypeSolicit, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoAddrsAvail)) })

@@ -60,14 +60,14 @@ func (w *world) restart() {
 	w.start()
 }
 
-// impatient gives missing servers less time to answer.
+// impatient shortens the time that the keeper gives missing servers.
 func (w *world) impatient() {
 	w.Helper()
 	w.opts.Timeout = dhcp.MinWait
 	w.restart()
 }
 
-// inVain is an ADD that no server answers. Whenever it waits, for its next try and for its
+// inVain runs an ADD that no server answers. Whenever the ADD waits, for its next try or for its
 // end, the clock jumps.
 func (w *world) inVain(ipam string) error {
 	w.Helper()
@@ -85,7 +85,7 @@ func (w *world) inVain(ipam string) error {
 	return <-failed
 }
 
-// args are the arguments for a container with more fields in the section ipam.
+// args returns the arguments of a call for a container. ipam has more fields of the section ipam.
 func (w *world) args(id, ipam string) *dhcprpc.Args {
 	if ipam != "" {
 		ipam = "," + ipam
@@ -109,7 +109,7 @@ func (w *world) del() {
 	}
 }
 
-// configured is add, with the first address on the interface.
+// configured runs an ADD and puts the first address on the interface.
 func (w *world) configured(ipam string) string {
 	w.Helper()
 	r := w.add(ipam)
@@ -121,8 +121,8 @@ func (w *world) configured(ipam string) string {
 	return r.IPs[0].Address.String()
 }
 
-// passes lets time pass until ok: whenever the whole keeper sleeps the clock jumps to the
-// next wake-up. Requests to a server take real time.
+// passes lets time pass until ok returns true. Whenever the whole keeper sleeps, the clock jumps
+// to the next wake-up. A request to a server takes real time.
 func (w *world) passes(what string, ok func() bool) {
 	w.Helper()
 	dhcptest.Eventually(w, what, func() bool {
@@ -142,7 +142,7 @@ func (w *world) asleep() bool {
 	return ok && w.clock.Asleep() == all
 }
 
-// logged counts the keeper's log lines with a text.
+// logged counts those of the keeper's log lines that contain a text.
 func (w *world) logged(what string) int { return strings.Count(w.log.String(), what) }
 
 func (w *world) has(addr string) bool {

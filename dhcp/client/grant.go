@@ -1,10 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package client is the DHCP client of one attachment, for both versions of DHCP. V4 and V6
-// send requests to servers. A Lease is what a server has granted. A Place is the interface in
-// the container's namespace, through which requests are sent and which gets the address. Each
-// request is one try. Its sockets are opened in the namespace, and closed afterwards.
+// Package client is the DHCP client of one attachment, for both versions of DHCP. V4 and V6 send
+// requests to servers. A Lease is what a server has granted. A Place is the interface in the
+// container's namespace. The client sends requests through this interface, which also gets the
+// address. Each request is one try, which opens its sockets in the namespace and closes them
+// afterwards.
 package client
 
 import (
@@ -29,20 +30,19 @@ type Lease struct {
 	Routes  []spec.Route
 	DNS     spec.DNS
 
-	// Times since the grant: T1 is when to ask the same server again, T2 when to ask any
-	// server, and Valid when the address is no longer ours. T1 <= T2 <= Valid.
+	// These are times since the grant. At T1 the client asks the same server again, and at T2 any
+	// server. After Valid the address is no longer ours. T1 <= T2 <= Valid.
 	T1, T2, Valid time.Duration
 }
 
-// ErrNak is in the error if a server refuses the address. The address must not be used any
-// more.
+// ErrNak means that a server refuses the address. The client must not use the address any more.
 var ErrNak = errors.New("the server refuses the address")
 
-// ErrSilent is in the error if no server answered in time.
+// ErrSilent means that no server answered in time.
 var ErrSilent = errors.New("no DHCP server answered")
 
-// Protocol is DHCPv4 or DHCPv6 for one attachment. Each function makes one try, and wait limits
-// its time.
+// Protocol is DHCPv4 or DHCPv6 for one attachment. Each function tries once; wait limits the time
+// of that try.
 type Protocol interface {
 	// Parse parses a message that a server sent earlier.
 	Parse(raw []byte) (*Lease, error)
@@ -54,8 +54,8 @@ type Protocol interface {
 	Release(ctx context.Context, p *Place, g *Lease) error
 }
 
-// Order makes T1 and T2 valid. If the server sent none, or invalid ones, they become the given
-// parts of Valid.
+// Order makes T1 and T2 valid. If the server sent none, or invalid ones, Order sets them to t1
+// and t2 times Valid.
 func (g *Lease) Order(t1, t2 float64) {
 	if g.T2 <= 0 || g.T2 > g.Valid {
 		g.T2 = time.Duration(float64(g.Valid) * t2)
@@ -65,11 +65,11 @@ func (g *Lease) Order(t1, t2 float64) {
 	}
 }
 
-// Change replaces the address and routes of one grant by those of another, if the interface has
-// the address of the first one. had reports whether it has: the caller of ADD may not have
-// configured it yet. An empty grant has no address, and counts as being on every interface.
-// Change adds the new address before it removes the old one. It does not touch what both grants
-// have, because a later plugin (sbr, vrf) may have moved the routes to another table.
+// Change replaces the address and routes of one grant by those of another. It does so only if the
+// interface has the first address. had reports whether it has; the caller of ADD may not have set
+// it yet. An empty grant has no address, and counts as being on every interface. Change adds the
+// new address before it removes the old one. It leaves alone what both grants have, because a
+// later plugin (sbr, vrf) may have moved the routes to another table.
 func (p *Place) Change(from, to *Lease) (had bool, err error) {
 	gone, come := from.without(to), to.without(from)
 	if from.Address != to.Address {
@@ -104,7 +104,7 @@ func (p *Place) Holds(a netip.Prefix) (had bool, err error) {
 	return had, err
 }
 
-// holds reports whether the interface has an address. It returns true for an invalid address.
+// holds reports whether an interface has an address. For an invalid address it returns true.
 func holds(conn *nl.Conn, link netlink.Link, a netip.Prefix) (bool, error) {
 	if !a.IsValid() {
 		return true, nil
@@ -142,8 +142,7 @@ func (g *Lease) has(r spec.Route) bool {
 	return false
 }
 
-// via returns a route with the grant's gateway, if the route has none of its own, as the
-// plugins do.
+// via returns a route. If the route has no gateway, via gives it the grant's, as the plugins do.
 func (g *Lease) via(r spec.Route) spec.Route {
 	if !r.GW.IsValid() {
 		r.GW = g.Gateway
@@ -179,7 +178,7 @@ func (g *Lease) remove(conn *nl.Conn, link netlink.Link) error {
 	return errors.Join(errs...)
 }
 
-// addAddr adds an address, if it is valid. It does no duplicate address detection, because the
+// addAddr adds an address, if it is valid. The kernel does not look for duplicates, because the
 // server gives an address to only one client.
 func addAddr(conn *nl.Conn, link netlink.Link, a netip.Prefix) error {
 	if !a.IsValid() {

@@ -14,14 +14,13 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// ErrGone is in the error if the namespace or the interface no longer exists, or if another one
-// has its name.
+// ErrGone means that the namespace or the interface no longer exists, or that another one has its
+// name.
 var ErrGone = errors.New("the interface is gone")
 
-// Place is one interface in a container's namespace. Each exchange opens the namespace again.
-// Between two exchanges the namespace is not open, because an open socket or descriptor would
-// keep the namespace of a dead container alive. No thread stays in the namespace. A Place can
-// be stored as JSON.
+// Place is one interface in a container's namespace. Each exchange with a server opens the
+// namespace and closes it again, because an open socket or descriptor would keep the namespace of
+// a dead container alive. No thread stays in the namespace. A Place can be stored as JSON.
 type Place struct {
 	NetNS  string   `json:"netns"` // a path that the keeper can open
 	ID     netns.ID `json:"id"`    // identifies the namespace
@@ -30,8 +29,8 @@ type Place struct {
 	Proc   string   `json:"-"` // the mount point of procfs
 }
 
-// Find finds an interface and sets it up, because a server is reached through it. proc is the
-// mount point of procfs.
+// Find finds an interface and sets it up, because requests leave through it. proc is the mount
+// point of procfs.
 func Find(proc, path, ifName string) (*Place, error) {
 	ns, id, err := open(path)
 	if err != nil {
@@ -56,7 +55,7 @@ func Find(proc, path, ifName string) (*Place, error) {
 	return p, nil
 }
 
-// goneOr returns ErrGone if err says that an object does not exist, else err.
+// goneOr returns ErrGone if err says that an object does not exist. Otherwise it returns err.
 func goneOr(err error) error {
 	if netns.Gone(err) || nl.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", ErrGone, err)
@@ -88,8 +87,8 @@ func (p *Place) open() (*netns.NS, error) {
 	return ns, err
 }
 
-// do runs fn on a thread inside the namespace. The thread ends afterwards. Sockets that fn
-// opens may be used on any thread.
+// do runs fn on a thread inside the namespace. The thread ends with fn. Any thread may use the
+// sockets that fn opens.
 func (p *Place) do(fn func() error) error {
 	ns, err := p.open()
 	if err != nil {
@@ -117,7 +116,7 @@ func (p *Place) with(fn func(*nl.Conn, netlink.Link) error) error {
 	return fn(conn, link)
 }
 
-// Look returns nil while the interface exists, else an error.
+// Look returns nil while the interface exists. Otherwise it returns an error.
 func (p *Place) Look() error {
 	return p.with(func(*nl.Conn, netlink.Link) error { return nil })
 }

@@ -80,7 +80,7 @@ func TestGone(t *testing.T) {
 		t.Error(err)
 	}
 	dhcptest.Unplug(t, ns)
-	dhcptest.Plug(t, "br0", ns) // another one of that name
+	dhcptest.Plug(t, "br0", ns) // another interface of that name
 	if err := p.Look(); !errors.Is(err, client.ErrGone) {
 		q, _ := client.Find("/proc", ns, "eth0")
 		t.Errorf("%v: %+v, now %+v", err, p, q)

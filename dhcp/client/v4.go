@@ -20,7 +20,7 @@ import (
 
 // V4 is DHCPv4 (RFC 2131).
 type V4 struct {
-	ID        string // option 61, the same as the reference sends
+	ID        string // option 61, with the value that the reference sends
 	Options   dhcprpc.Options
 	Priority  int  // priority of the routes
 	Broadcast bool // ask servers to broadcast their answers
@@ -119,7 +119,7 @@ func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Lease,
 		return nil, err
 	}
 	ack, err := exchange(ctx, client, nclient4.DefaultServers, request, nclient4.IsAll(nclient4.IsCorrectServer(offer.ServerIdentifier()), answers))
-	if errors.Is(err, ErrSilent) { // the server exists, because it has sent an offer: it may answer under another id
+	if errors.Is(err, ErrSilent) { // the server exists, because it sent an offer; under another id it may answer
 		ack, err = exchange(ctx, client, nclient4.DefaultServers, request, answers)
 	}
 	if err != nil {
@@ -128,8 +128,8 @@ func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Lease,
 	return c.grant(ack)
 }
 
-// closeLater closes a client or its socket in the background. Closing a packet socket waits
-// 8-16 ms for the kernel (docs/adr/0016), and no ADD should wait for that.
+// closeLater closes a client or its socket in the background. To close a packet socket, the
+// kernel takes 8-16 ms (docs/adr/0016), for which no ADD should wait.
 func closeLater(c io.Closer) {
 	go c.Close() //nolint:errcheck // an error of Close changes nothing here
 }
@@ -139,7 +139,7 @@ func answers(m *dhcpv4.DHCPv4) bool {
 	return m.MessageType() == dhcpv4.MessageTypeAck || m.MessageType() == dhcpv4.MessageTypeNak
 }
 
-// exchange sends a message and waits for an answer that match accepts.
+// exchange sends a message and waits for an answer for which match returns true.
 func exchange(ctx context.Context, c *nclient4.Client, to *net.UDPAddr, m *dhcpv4.DHCPv4, match nclient4.Matcher) (*dhcpv4.DHCPv4, error) {
 	answer, err := c.SendAndRead(ctx, to, m, match)
 	if errors.Is(err, nclient4.ErrNoResponse) {
@@ -182,8 +182,8 @@ func (c *V4) Extend(ctx context.Context, p *Place, g *Lease, rebind bool, wait t
 	return c.grant(ack)
 }
 
-// Release tells the server, which does not answer. The interface may have lost the address
-// before, and may be deleted as soon as Release returns.
+// Release sends the server a RELEASE, which the server does not answer. The interface may already
+// have lost the address, and a DEL may delete it as soon as Release returns.
 func (c *V4) Release(ctx context.Context, p *Place, g *Lease) error {
 	ack, err := decodeACK(g.Raw)
 	if err != nil {

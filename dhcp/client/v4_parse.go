@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The reference's defaults for times that a server did not send.
+// The reference uses these values for times that a server did not send.
 const (
 	defaultLease = time.Hour
 	defaultT1V4  = 0.5
@@ -68,8 +68,9 @@ const scopeLink = 253
 
 // routes returns the routes in an ACK. If there are classless routes (option 121), only they
 // count (RFC 3442). Otherwise these are the classful routes (option 33) and a default route
-// through the router. Router 0.0.0.0 means that the destination is on the link. It stays in the
-// result, as with the reference: a route without a gateway would get the grant's gateway.
+// through the router. Router 0.0.0.0 means that the destination is on the link. As in the
+// reference, it stays in the result, because a route without a gateway would get the grant's
+// gateway.
 func routes(ack *dhcpv4.DHCPv4) (out []spec.Route) {
 	for _, r := range ack.ClasslessStaticRoute() {
 		route := spec.Route{Dst: nl.PrefixOf(r.Dest), GW: nl.AddrOf(r.Router)}
@@ -103,8 +104,9 @@ func dnsV4(ack *dhcpv4.DHCPv4) spec.DNS {
 	return d
 }
 
-// complete copies the options of the earlier ACK to the ACK of a renewal, if the latter has no
-// subnet mask. Some servers (Windows) send only options that have changed.
+// complete adds options to the ACK of a renewal. Some servers (Windows) send only options that
+// have changed. So if this ACK has no subnet mask, complete copies the options of the earlier
+// ACK.
 func complete(ack, before *dhcpv4.DHCPv4) {
 	if ack.SubnetMask() != nil || !ack.YourIPAddr.Equal(before.YourIPAddr) {
 		return

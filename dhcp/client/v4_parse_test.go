@@ -83,7 +83,7 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// A renewal by a server that sends no options keeps the earlier ones.
+// If a server sends no options in a renewal, the earlier options stay.
 func TestComplete(t *testing.T) {
 	before := ack(t, map[uint8]string{1: mask24, 3: router, 15: "lan"})
 	bare, full := ack(t, map[uint8]string{51: "\x00\x00\x00\x09"}), ack(t, map[uint8]string{1: mask24})
@@ -106,7 +106,7 @@ func TestID(t *testing.T) {
 	}
 }
 
-// Any message of a server gives a grant or an error.
+// FuzzParse parses any message of a server. The outcome is a grant or an error.
 func FuzzParse(f *testing.F) {
 	f.Add(ack(f, map[uint8]string{1: mask24, 3: router, 33: "\xc0\xa8\x05\x00" + other, 121: "\x10\x09\x09" + other, 119: "\x01a\x00"}).ToBytes())
 	c := &V4{}

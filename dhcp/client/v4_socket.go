@@ -42,10 +42,10 @@ func (c *conn) Close() error {
 // sentEvery is how often sent looks whether the queue is empty.
 const sentEvery = time.Millisecond
 
-// sent waits until the kernel has sent everything that was written. On a link that has just
-// come up, the kernel may first have to resolve the server's Ethernet address, and may repeat
-// that after a second. If the interface is deleted meanwhile, the packet is lost. For a packet
-// socket, sent does not wait: there the kernel resolves no address.
+// sent waits until the kernel has sent everything that was written. On a link that has just come
+// up, the kernel may have to resolve the server's Ethernet address first, and may repeat that
+// after a second. If the interface is deleted meanwhile, the packet is lost. For a packet socket
+// the kernel resolves no address, so sent does not wait.
 func (c *conn) sent(ctx context.Context) error {
 	udp, ok := c.write.(*net.UDPConn)
 	if !ok {
@@ -86,9 +86,10 @@ func broadcast(p *Place, src netip.Prefix) (*conn, error) {
 }
 
 // toServer opens the sockets for a message to one server. If the interface has the source
-// address, it uses an ordinary socket, and the kernel finds the route, also to a server behind
-// a router. Otherwise it broadcasts. (bind(2) cannot tell whether the interface has the
-// address: in a namespace that never had an IPv4 address, it accepts every address.)
+// address, toServer uses an ordinary socket. The kernel then finds the route, also to a server
+// behind a router. Otherwise toServer uses a packet socket and broadcasts. (bind(2) does not show
+// whether the interface has the address: in a namespace that never had an IPv4 address, it
+// accepts every address.)
 func toServer(p *Place, src netip.Prefix) (*conn, error) {
 	had, err := p.Holds(src)
 	if err != nil {
@@ -104,7 +105,7 @@ func toServer(p *Place, src netip.Prefix) (*conn, error) {
 	if err == nil || errors.Is(err, ErrGone) {
 		return c, err
 	}
-	return broadcast(p, src) // another client has the port, and did not set SO_REUSEADDR
+	return broadcast(p, src) // another client has the port without SO_REUSEADDR
 }
 
 // openV4 opens a packet socket for the answers. write returns the socket for the requests.
@@ -141,8 +142,8 @@ func bind(s syscall.RawConn, index int) error {
 	return errors.Join(cerr, err)
 }
 
-// filter accepts only UDP to the client's port, so that other traffic of the container wakes no
-// goroutine. The packets that it sees begin with the IP header.
+// filter accepts only UDP to the client's port. So other traffic of the container wakes no
+// goroutine. The packets that the filter sees begin with the IP header.
 func filter() []bpf.RawInstruction {
 	const whole, none = 0x40000, 0
 	raw, err := bpf.Assemble([]bpf.Instruction{

@@ -52,8 +52,8 @@ func (c *V6) Parse(raw []byte) (*Lease, error) {
 	return parseV6(m)
 }
 
-// Acquire sends SOLICIT, waits for an ADVERTISE, sends REQUEST, and waits for the REPLY. wait
-// limits the wait for an advertisement, and the wait for the link-local address before it.
+// Acquire sends SOLICIT, waits for an ADVERTISE, sends REQUEST, and waits for the REPLY. Before
+// that it waits for the link-local address. wait limits this wait and the wait for an ADVERTISE.
 func (c *V6) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Lease, error) {
 	link, err := p.link()
 	if err != nil {
@@ -79,8 +79,8 @@ func (c *V6) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Lease,
 	return parseV6(reply)
 }
 
-// solicit returns the first advertisement that has an address for us. If there is none, the
-// error has the reason that the last server gave.
+// solicit returns the first advertisement that has an address for us. If there is none, the error
+// has the last server's reason.
 func (c *V6) solicit(ctx context.Context, client *nclient6.Client, mac net.HardwareAddr) (*dhcpv6.Message, error) {
 	m, err := dhcpv6.NewSolicit(mac, dhcpv6.WithClientID(c.duid()), dhcpv6.WithIAID(c.iaid()))
 	if err != nil {
@@ -126,8 +126,8 @@ func (c *V6) Extend(ctx context.Context, p *Place, g *Lease, rebind bool, wait t
 	return granted, err
 }
 
-// anew requests the same address from a server that does not know it (RFC 8415, 18.2.10.1). If
-// the server does not grant it, the server may give the address to another client.
+// anew requests the same address from a server that does not know it (RFC 8415, 18.2.10.1). A
+// server that does not grant it may give the address to another client.
 func (c *V6) anew(ctx context.Context, client *nclient6.Client, g *Lease, from *dhcpv6.Message) (*Lease, error) {
 	m, err := c.message(g, dhcpv6.MessageTypeRequest)
 	if err != nil {
@@ -147,7 +147,7 @@ func (c *V6) anew(ctx context.Context, client *nclient6.Client, g *Lease, from *
 	return granted, err
 }
 
-// Release tells the server, and does not wait for its answer.
+// Release sends the server a RELEASE, and does not wait for the answer.
 func (c *V6) Release(ctx context.Context, p *Place, g *Lease) error {
 	m, err := c.message(g, dhcpv6.MessageTypeRelease)
 	if err != nil {
@@ -189,7 +189,7 @@ func (c *V6) message(g *Lease, kind dhcpv6.MessageType) (*dhcpv6.Message, error)
 // isReply accepts the answer to every message except SOLICIT.
 func isReply(m *dhcpv6.Message) bool { return m.MessageType == dhcpv6.MessageTypeReply }
 
-// exchange sends a message to all servers, and waits for an answer that match accepts.
+// exchange sends a message to all servers, and waits for an answer for which match returns true.
 func (c *V6) exchange(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message, match nclient6.Matcher) (*dhcpv6.Message, error) {
 	answer, err := client.SendAndRead(ctx, nclient6.AllDHCPRelayAgentsAndServers, m, match)
 	if errors.Is(err, nclient6.ErrNoResponse) {
@@ -229,9 +229,9 @@ func (z *zoned) WriteTo(b []byte, to net.Addr) (int, error) {
 	return z.PacketConn.WriteTo(b, &net.UDPAddr{IP: u.IP, Port: u.Port, Zone: z.zone})
 }
 
-// listen opens a socket on the interface's link-local address. The zone is a number, because
-// package net has only one table of interface names for the process, and the process works in
-// many namespaces.
+// listen opens a socket on the interface's link-local address. The address's zone is a number,
+// not an interface name. Package net has only one table of interface names for the process, but
+// the process works in many namespaces.
 func (c *V6) listen(ctx context.Context, p *Place) (net.PacketConn, error) {
 	local, err := linkLocal(ctx, p)
 	if err != nil {
@@ -248,8 +248,8 @@ func (c *V6) listen(ctx context.Context, p *Place) (net.PacketConn, error) {
 	return z, nil
 }
 
-// lookAgain is how often the link-local address is looked for. It appears after duplicate
-// address detection, 1-2 s after the link has come up.
+// lookAgain is the pause between two looks for the link-local address. The address appears after
+// duplicate address detection, 1-2 s after the link has come up.
 const lookAgain = 50 * time.Millisecond
 
 func linkLocal(ctx context.Context, p *Place) (local netip.Addr, err error) {
@@ -285,7 +285,7 @@ func enable(conn *nl.Conn, ifName string) error {
 	return conn.SetSysctl(key, "0")
 }
 
-// Defaults for times that a server did not send (RFC 8415, 14.2).
+// These values replace times that a server did not send (RFC 8415, 14.2).
 const (
 	defaultT1V6 = 0.5
 	defaultT2V6 = 0.8
@@ -322,8 +322,8 @@ func parseV6(m *dhcpv6.Message) (*Lease, error) {
 // errNoBinding means that the server does not know the address.
 var errNoBinding = errors.New("the server does not know the address")
 
-// failed returns the error for a status. If one of several servers fails, or a failure is
-// temporary, a valid address must stay (RFC 8415, 18.2.10).
+// failed returns the error for a status. A valid address must stay if one of several servers
+// fails, or if a failure is temporary (RFC 8415, 18.2.10).
 func failed(s *dhcpv6.OptStatusCode) error {
 	switch {
 	case s == nil || s.StatusCode == iana.StatusSuccess:

@@ -44,9 +44,9 @@ func SinceBoot() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// ListedKey is a key that our runtime library adds to the configuration of a GC. Its value is
-// the time at which the list of valid attachments was begun. An attachment made later cannot
-// be on the list, so GC must not treat it as invalid.
+// ListedKey is a key that our runtime library adds to the configuration of a GC. Its value is the
+// time at which the caller began the list of valid attachments. An attachment made later cannot
+// be on the list, so GC must keep it.
 const ListedKey = "patchbay/listed"
 
 // files returns the time that a file written now would get. The kernel dates files with a
@@ -59,8 +59,8 @@ func files() time.Time {
 	return time.Unix(ts.Unix())
 }
 
-// Listing returns the current time, after waiting until the clock of files has passed it too.
-// So a file written after this call has a later date.
+// Listing returns the current time. It first waits until the clock of files has passed this time
+// too. So a file written after this call has a later date.
 func Listing(ctx context.Context) time.Time {
 	begun := time.Now().Round(0)
 	for !files().After(begun) && Sleep(ctx, time.Millisecond) {
@@ -69,7 +69,7 @@ func Listing(ctx context.Context) time.Time {
 	return begun
 }
 
-// Listed reads the time from a GC's configuration. ok is false if the configuration has none.
+// Listed reads the time from a GC's configuration. If the configuration has none, ok is false.
 func Listed(config []byte) (t time.Time, ok bool) {
 	var conf struct {
 		Listed time.Time `json:"patchbay/listed"`
@@ -80,8 +80,8 @@ func Listed(config []byte) (t time.Time, ok bool) {
 	return conf.Listed, !conf.Listed.IsZero()
 }
 
-// Sleep waits for d, or until ctx ends. Sleep reports whether it waited for the whole time. If
-// both end at the same moment, it may return either value.
+// Sleep waits for d, or until ctx ends. whole reports whether it waited for the whole time. If
+// the time and ctx end at the same moment, whole may be true or false.
 func Sleep(ctx context.Context, d time.Duration) (whole bool) {
 	select {
 	case <-time.After(d):

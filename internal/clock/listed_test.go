@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A file written before the moment is not dated later, and one written after it is.
+// A file written before Listing's time is not dated later. A file written after it is.
 func TestListing(t *testing.T) {
 	dir := t.TempDir()
 	for range 20 {

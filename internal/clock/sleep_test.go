@@ -20,10 +20,10 @@ func TestFor(t *testing.T) {
 			whole    bool
 		}{
 			{0, 0, true},
-			{-time.Second, 0, true}, // what is over already
+			{-time.Second, 0, true}, // the time is over already
 			{time.Minute, time.Minute, true},
 			{time.Minute, 90 * time.Second, false},
-			{time.Minute, 90 * time.Second, false}, // at once
+			{time.Minute, 90 * time.Second, false}, // ends at once
 		} {
 			if whole := Sleep(ctx, c.d); whole != c.whole || time.Since(began) != c.after {
 				t.Errorf("%d: %s: %v after %s", i, c.d, whole, time.Since(began))

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package conntrack lists and deletes connection tracking entries of the current network
-// namespace, over nfnetlink with mdlayher/netlink. Package conntrack exists because an entry
-// decides where the packets of a UDP flow go as long as packets keep coming. An entry that is
-// older than a published port, or that belongs to a removed container, sends the client's
-// packets to the wrong place (plugins#123).
+// namespace, over nfnetlink with mdlayher/netlink. As long as packets keep coming, such an entry
+// decides where the packets of a UDP flow go. An entry may be older than a published port, or
+// belong to a removed container. Then it sends the client's packets to the wrong place
+// (plugins#123).
 //
 // vishvananda/netlink has the same calls, but lists the whole table, which has millions of
 // entries on a busy node. Here the kernel filters (CTA_FILTER, Linux >= 5.8).
@@ -33,7 +33,7 @@ func Dial() (*Conn, error) {
 }
 
 // Close closes the socket. After an nftables transaction that deleted something, closing any
-// nfnetlink socket of the namespace waits (RCU). So close it last.
+// nfnetlink socket of the namespace waits (RCU). So callers close it last.
 func (c *Conn) Close() error { return c.nl.Close() }
 
 // These are message types of subsystem ctnetlink (linux/netfilter/nfnetlink_conntrack.h).
@@ -70,8 +70,8 @@ func (c *Conn) List(f Filter) ([]Flow, error) {
 	return flows, nil
 }
 
-// Delete deletes exactly this flow, identified by its tuple, its zone and the kernel's id.
-// Delete accepts that the flow has already ended.
+// Delete deletes exactly this flow. Its tuple, its zone and the kernel's id identify it. Delete
+// accepts that the flow has already ended.
 func (c *Conn) Delete(f Flow) error {
 	ae := netlink.NewAttributeEncoder()
 	ae.Bytes(unix.NLA_F_NESTED|ctaTupleOrig, f.tuple)

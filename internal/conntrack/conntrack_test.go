@@ -19,8 +19,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// track makes the namespace track connections: the kernel does so only when a rule needs
-// it.
+// track makes the namespace track connections. The kernel does so only if a rule needs it.
 func track(t *testing.T) {
 	t.Helper()
 	c, err := nftables.New()
@@ -43,7 +42,7 @@ func track(t *testing.T) {
 	})
 }
 
-// send sends a datagram from a port of its own, which creates a flow.
+// send sends a datagram from a new port, which creates a flow.
 func send(t *testing.T, to string) netip.AddrPort {
 	t.Helper()
 	conn, err := net.Dial("udp", to)
@@ -99,7 +98,7 @@ func TestDeleteExactly(t *testing.T) {
 	}
 }
 
-// The kernel filters: Match never sees the entries that the kernel does not send.
+// The kernel filters: it does not send other entries, so Match never sees them.
 func TestKernelFilters(t *testing.T) {
 	track(t)
 	c, err := Dial()
@@ -123,7 +122,7 @@ func TestKernelFilters(t *testing.T) {
 	}
 }
 
-// conntrack(8) agrees, where it is installed.
+// Where conntrack(8) is installed, it lists the same.
 func TestTool(t *testing.T) {
 	nettest.Need(t, nettest.Program("conntrack"))
 	track(t)

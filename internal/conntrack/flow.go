@@ -56,12 +56,12 @@ type Tuple struct {
 	Src, Dst netip.AddrPort
 }
 
-// Flow is one entry. Flow has the tuple of the first packet and the tuple of an answer.
-// Without NAT, the answer's tuple is the original one with both ends swapped.
+// Flow is one entry. It has the tuple of the first packet and the tuple of an answer. Without
+// NAT, the answer's tuple is the first packet's with both ends swapped.
 type Flow struct {
 	Orig, Reply Tuple
 
-	tuple, zone, id []byte // as the kernel sent them
+	tuple, zone, id []byte // in the form that the kernel sent
 }
 
 // String returns the flow in the format of conntrack(8).
@@ -132,8 +132,8 @@ type side struct {
 	portFlag uint32
 }
 
-// tuple encodes the fields that are set and returns their flags. tuple leaves IPv6 addresses
-// to Match, because the kernel's comparison is inverted: it drops the entries that have the
+// tuple encodes the fields that are set and returns their flags. It leaves IPv6 addresses to
+// Match, because the kernel compares them the wrong way round: it drops the entries that have the
 // address (ctnetlink_filter_match_tuple, Linux 5.8 to at least 6.18).
 func (f Filter) tuple(ae *netlink.AttributeEncoder, t uint16, s side) (flags uint32) {
 	flags = flagProtoNum

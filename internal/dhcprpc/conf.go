@@ -141,7 +141,7 @@ type Options struct {
 	Request []uint8  `json:"request,omitempty"` // codes; if empty, the defaults of every client
 }
 
-// Options combines the options of the configuration with values from CNI_ARGS. Options ignores
+// Options combines the options of the configuration with values from CNI_ARGS. It ignores
 // malformed pairs in CNI_ARGS, and keys that the configuration does not name.
 func (c *IPAM) Options(cniArgs string) (*Options, error) {
 	out := new(Options)

@@ -74,7 +74,7 @@ func (d *gobDecoder) next() (gobFields, error) {
 			return nil, err
 		}
 		r, err := d.message(m)
-		if err != nil { // an io.EOF here is not the end of the stream
+		if err != nil { // within a message, an io.EOF is not the end of the stream
 			return nil, fmt.Errorf("malformed gob stream: %s", err.Error())
 		}
 		if r != nil {
@@ -83,7 +83,7 @@ func (d *gobDecoder) next() (gobFields, error) {
 	}
 }
 
-// message reads a struct or a type definition. For a type definition the record is nil.
+// message reads a struct or a type definition. For a type definition, the returned fields are nil.
 func (d *gobDecoder) message(m *bytes.Reader) (gobFields, error) {
 	id, err := readInt(m)
 	if err != nil {
@@ -158,7 +158,7 @@ func (d *gobDecoder) value(m *bytes.Reader, id, depth int) (any, error) {
 	return d.list(m, t.elem, depth)
 }
 
-// fields reads a struct. Before each field, the stream has the distance from the field before.
+// fields reads a struct. In the stream each field begins with its distance from the field before.
 func (d *gobDecoder) fields(m *bytes.Reader, fields []field, depth int) (gobFields, error) {
 	out := gobFields{}
 	for at := -1; ; {

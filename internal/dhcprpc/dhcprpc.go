@@ -1,11 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dhcprpc is a client for a keeper of DHCP leases. Package dhcprpc uses the protocol
-// between the reference's plugin `dhcp` and its daemon: Go's net/rpc with gob, over HTTP
-// CONNECT on a unix socket. We do not use net/rpc, because it imports net/http (0.35 ms and 4
-// MB in every plugin process). Nor do we use encoding/gob, because it fills its registries
-// before main (0.15 ms and 440 allocations, measured with go1.26).
+// Package dhcprpc is a client for a keeper of DHCP leases. It uses the protocol between the
+// reference's plugin `dhcp` and its daemon: Go's net/rpc with gob, over HTTP CONNECT on a unix
+// socket. We do not use net/rpc, because it imports net/http (0.35 ms and 4 MB in every plugin
+// process). Nor do we use encoding/gob, because it fills its registries before main (0.15 ms and
+// 440 allocations, measured with go1.26).
 //
 // A request contains skel.CmdArgs, and an answer contains a result of version 1.0.0. The
 // documentation of encoding/gob defines the format.
@@ -32,9 +32,9 @@ const (
 	Release  = Service + ".Release"
 	Check    = Service + ".Check"   // fails unless the keeper has the lease; never asks a server
 	Collect  = Service + ".Collect" // releases leases that a GC configuration does not list
-	// Move reports that the interface is now in NetNS under the name in Path. If both are empty,
-	// it reports that the interface is about to move. Then the keeper does not treat a missing
-	// interface as deleted.
+	// Move reports where the interface is now: in the namespace NetNS, under the name in Path. If
+	// both are empty, the interface is about to move. The keeper then does not take a missing
+	// interface for a deleted one.
 	Move = Service + ".Move"
 )
 
@@ -67,8 +67,8 @@ type Client struct {
 	seq  uint64
 }
 
-// dialTime limits connecting and the handshake. A running keeper answers in microseconds, but
-// systemd may have to start it first.
+// dialTime limits the time to connect and for the handshake. A running keeper answers in
+// microseconds, but systemd may have to start the keeper first.
 const dialTime = 10 * time.Second
 
 // Dial connects to the keeper at a path and does the handshake. If no process listens there,
@@ -126,8 +126,8 @@ func (c *Client) until(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { c.conn.SetDeadline(time.Unix(1, 0)) }) //nolint:errcheck // it ends with the connection
 }
 
-// cause returns the error of ctx, if ctx has ended, because it names the reason. Otherwise it
-// returns err.
+// cause returns the error of ctx if ctx has ended, because that error names the reason. Otherwise
+// it returns err.
 func cause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)

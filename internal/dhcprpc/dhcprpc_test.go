@@ -25,7 +25,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// DHCP is the reference's service, as net/rpc serves it.
+// DHCP is the reference's service, which net/rpc serves under this name.
 type DHCP struct{ got *skel.CmdArgs }
 
 func upstreamResult() current.Result {
@@ -74,7 +74,7 @@ func serve(t *testing.T) (*DHCP, string) {
 	return d, path
 }
 
-// Our client works with Go's own net/rpc and gob, with upstream's types.
+// Our client calls Go's own net/rpc and gob, which use upstream's types.
 func TestUpstreamServer(t *testing.T) {
 	d, path := serve(t)
 	c, err := Dial(t.Context(), path)
@@ -121,7 +121,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// A call to a keeper that does not answer ends with the caller's context.
+// A keeper does not answer. The call ends with the caller's context.
 func TestSilence(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)

@@ -66,7 +66,8 @@ func (w *gobWriter) message(body []byte) {
 	w.out = append(appendUint(w.out, uint64(len(body))), body...)
 }
 
-// define appends the definition of a struct type: wireType{StructT: {{Name, Id}, Field}}.
+// define appends the definition of a struct type. In gob's terms it is wireType{StructT: {{Name,
+// Id}, Field}}.
 func (w *gobWriter) define(id int, name string, fields []field) {
 	b := appendInt(nil, int64(-id))
 	b = append(b, 3)    // wireType.StructT, the third field
@@ -83,8 +84,8 @@ func (w *gobWriter) define(id int, name string, fields []field) {
 	w.message(append(b, 0, 0)) // ends of structType and wireType
 }
 
-// value appends a struct of a defined type. Like gob, it leaves out zero values and writes
-// before each field the distance from the field before.
+// value appends a struct of a defined type. Like gob, it leaves out zero values. Before each
+// field it writes the distance from the field before.
 func (w *gobWriter) value(id int, values ...any) {
 	b := appendInt(nil, int64(id))
 	delta := uint64(0)

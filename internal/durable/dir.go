@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotOurs means that a directory belongs to another user, that others can write to it, or
-// that it is a symbolic link or not a directory.
+// ErrNotOurs means one of three things about a directory: it belongs to another user, other users
+// can write to it, or it is a symbolic link or another kind of file.
 var ErrNotOurs = errors.New("not a state directory of ours")
 
 // CheckDir returns an error if another user can change base, or one of the nested directories
-// that below names. CheckDir accepts missing directories. base itself may be a symbolic link
-// that an operator made; CheckDir follows only links that belong to root or to us.
+// that below names. It accepts missing directories. base itself may be a symbolic link that
+// belongs to root or to us, because an operator may have made it.
 func CheckDir(base string, below ...string) error {
 	if err := checkLink(base); err != nil {
 		return err
@@ -90,8 +90,8 @@ func check(path string, stat func(string, *unix.Stat_t) error) error {
 
 func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
-// missing returns nil if the error means that the file is missing. A missing file is
-// acceptable.
+// missing returns nil if the error means that the file is missing, because a missing file is
+// acceptable. Otherwise it returns the error.
 func missing(path string, err error) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil

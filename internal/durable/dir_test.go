@@ -42,7 +42,7 @@ func TestCheck(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Join(dir, "outside")); err != nil || len(left) > 0 {
 		t.Errorf("something was made outside: %v, %v", left, err)
 	}
-	must(os.Symlink(base, filepath.Join(dir, "moved"))) // the operator's, so it is ours
+	must(os.Symlink(base, filepath.Join(dir, "moved"))) // the operator's link, so it counts as ours
 	must(CheckDir(filepath.Join(dir, "moved"), "a"))
 }
 

@@ -4,10 +4,9 @@
 // Package durable writes and reads state files. A file is written completely or not at all,
 // can be locked, and lies in a directory that no other user can change.
 //
-// The data is first written to a file without a name, which is then linked to its path
-// (O_TMPFILE, Linux 3.11). So a killed process leaves no temporary file. Only WriteSynced and
-// WriteDurable call fsync; they serve files that must survive a power loss
-// (docs/adr/0005-no-fsync-on-add.md).
+// The data goes to a file without a name, which then gets its path (O_TMPFILE, Linux 3.11). So a
+// killed process leaves no temporary file. Only WriteSynced and WriteDurable call fsync. They
+// serve files that must survive a power loss (docs/adr/0005-no-fsync-on-add.md).
 //
 // Functions that wait for flock(2) stop waiting when their context ends. They do not use the
 // kernel's own wait, because it cannot be interrupted and blocks a thread. A lock ends with
@@ -26,8 +25,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// suffix is the end of the name of a temporary file. Every process uses the same name, so the
-// next writer overwrites or removes what a killed writer left.
+// suffix is the end of the name of a temporary file. Every process uses the same name for the
+// same file. So the next writer overwrites or removes what a killed writer left.
 const suffix = "~"
 
 // IsTemp reports whether a directory entry is a temporary file.
@@ -79,7 +78,7 @@ func place(path string, data []byte, how how) (fd int, err error) {
 	return fd, nil
 }
 
-// fill writes a file that no other process can see yet, so no other process can hold its lock.
+// fill writes a file that no other process can see yet. So no other process can hold its lock.
 // fill ignores an error of flock, because some file systems have no locks.
 func fill(fd int, data []byte, lock bool) error {
 	if lock {
@@ -88,8 +87,8 @@ func fill(fd int, data []byte, lock bool) error {
 	return writeAll(fd, data)
 }
 
-// ErrIrregular means that path is not a regular file of acceptable size. ErrIrregular may be a
-// symbolic link, or a pipe without a writer.
+// ErrIrregular means that path is not a regular file of acceptable size. It may be a symbolic
+// link, or a pipe without a writer.
 var ErrIrregular = errors.New("not a regular file of ours")
 
 // maxSize is the size of the largest state file that Read accepts, in bytes. Callers of
@@ -140,7 +139,7 @@ func Open(path string, flags int) (fd int, err error) {
 	}
 }
 
-// readFull fills data. If the file was truncated in between, it returns only a part.
+// readFull fills data. If the file was made shorter in between, readFull returns only a part.
 func readFull(fd int, data []byte) ([]byte, error) {
 	for n := 0; n < len(data); {
 		got, err := unix.Read(fd, data[n:])
@@ -161,8 +160,8 @@ func Remove(path string) error {
 	return errors.Join(remove(path), remove(path+suffix))
 }
 
-// remove deletes a file. If unlink fails, it checks whether the file exists, because a
-// read-only file system returns an error even for a missing file.
+// remove deletes a file. If unlink fails, remove checks whether the file exists: on a read-only
+// file system, unlink fails even for a missing file.
 func remove(path string) error {
 	err := unix.Unlink(path)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -185,7 +184,8 @@ func writeAll(fd int, data []byte) error {
 	return nil
 }
 
-// link gives the file without a name its name. link replaces an existing file with a rename.
+// link gives the nameless file its name. If a file with this name exists, link replaces it with a
+// rename.
 func link(fd int, path string, create bool) error {
 	self := fmt.Sprintf("/proc/self/fd/%d", fd)
 	err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
@@ -201,7 +201,7 @@ func link(fd int, path string, create bool) error {
 	return unix.Rename(path+suffix, path)
 }
 
-// placeNamed does the work of place on file systems without O_TMPFILE (some overlays, NFS).
+// placeNamed does what place does, on file systems without O_TMPFILE (some overlays, NFS).
 func placeNamed(path string, data []byte, how how) (fd int, err error) {
 	if err := remove(path + suffix); err != nil {
 		return -1, err
@@ -234,8 +234,8 @@ func rename(path string, create bool) error {
 var ErrForeign = errors.New("it is another program's")
 
 // Update works like WriteDurable for a file that other programs read and watch, and may write.
-// It writes only if the content differs, and replaces only a file that is ours. It makes the
-// directory if necessary. changed reports whether it wrote the file.
+// Update writes only if the content is different, and replaces only a file that is ours. If the
+// directory is missing, Update makes it. changed reports whether Update wrote the file.
 func Update(path string, data []byte, mode fs.FileMode, ours func(old []byte) bool) (changed bool, err error) {
 	old, err := ReadConf(path)
 	switch {
@@ -253,11 +253,11 @@ func Update(path string, data []byte, mode fs.FileMode, ours func(old []byte) bo
 }
 
 // WriteSynced replaces the file at path with data and waits until the data is on the disk. The
-// file gets exactly this mode, whatever the umask is. A new name is synced to the disk too.
-// For an existing name that is not necessary: after a power loss, the path has either the old
-// file or the new file, and both are complete. Like Write, WriteSynced replaces symbolic
-// links. WriteSynced closes the file before it gives the file its name, so that a program can
-// be executed at once.
+// file gets exactly this mode, whatever the umask is. WriteSynced also syncs the directory if the
+// name is new. For an existing name it need not: after a power loss, the path has the old file or
+// the new one, and both are complete. Like Write, WriteSynced replaces a symbolic link.
+// WriteSynced closes the file before it gives the file its name, so that a program can be
+// executed at once.
 func WriteSynced(path string, data []byte, mode fs.FileMode) error {
 	_, missing := os.Lstat(path)
 	if err := replace(path, data, mode); err != nil || missing == nil {
@@ -266,8 +266,8 @@ func WriteSynced(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// WriteDurable works like WriteSynced, but always syncs the directory too. WriteDurable serves
-// files whose old content must not return after a power loss.
+// WriteDurable works like WriteSynced, but always syncs the directory too. It serves files whose
+// old content must not come back after a power loss.
 func WriteDurable(path string, data []byte, mode fs.FileMode) error {
 	if err := replace(path, data, mode); err != nil {
 		return err
@@ -275,8 +275,7 @@ func WriteDurable(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// SyncDir syncs a directory. Afterwards, names that were added or removed survive a power
-// loss.
+// SyncDir syncs a directory. After that, names that were added or removed survive a power loss.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -311,7 +310,7 @@ func writeNew(path string, data []byte, mode fs.FileMode) error {
 	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 }
 
-// ReadConf returns a configuration file that another program wrote. ReadConf reads a regular
+// ReadConf returns a configuration file that another program wrote. The file must be a regular
 // file, or a symbolic link to one, of at most 1 MiB. ReadConf does not wait for pipes and does
 // not open devices. If the file is missing, the error wraps fs.ErrNotExist.
 func ReadConf(path string) ([]byte, error) {

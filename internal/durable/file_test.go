@@ -85,7 +85,7 @@ func TestRemoveTakesWhatAKilledWriterLeft(t *testing.T) {
 	}
 }
 
-// Read opens only regular files of a sane size, and does not wait for a pipe's writer.
+// Read opens only regular files up to the size limit, and does not wait for a pipe's writer.
 func TestReadsFilesOnly(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -147,7 +147,8 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// A process that opens the file by its name finds the lock taken.
+// While a process holds the lock of WriteLocked, another one opens the file by its name and finds
+// it locked.
 func TestWriteLocked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	fd, err := WriteLocked(path, []byte("x"))

@@ -37,7 +37,7 @@ func TestReadConf(t *testing.T) {
 	}
 }
 
-// TestReadGiven: a pipe that the user names is read, up to the limit.
+// TestReadGiven reads a pipe that the user names, up to the limit.
 func TestReadGiven(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// A stopped process keeps its lock: the wait ends with an error that names the process and
-// asks to try again. When the process ends, its lock is free.
+// A stopped process keeps its lock. The wait ends with an error that names the process and asks
+// to try again. When the process ends, its lock is free.
 func TestHolderThatIsStopped(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "lock"))
 	if err != nil {

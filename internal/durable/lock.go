@@ -49,8 +49,8 @@ func LockDir(ctx context.Context, path string) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// patience is how long an operation waits for a lock. patience is longer than any process
-// normally holds a lock, and shorter than a runtime waits for a plugin.
+// patience is how long an operation waits for a lock. No process normally holds a lock that long,
+// and a runtime waits longer for a plugin.
 const patience = 30 * time.Second
 
 // These are the shortest and the longest pause between two attempts.
@@ -59,8 +59,8 @@ const (
 	stepMax = 20 * time.Millisecond
 )
 
-// WithLockLimit limits the wait for a lock to 30 seconds and to half of the time that ctx has
-// left. WithLockLimit serves operations that continue without the lock, such as a DEL.
+// WithLockLimit limits the wait for a lock to 30 seconds, and to half of the time that ctx has
+// left. It serves operations that continue without the lock, such as a DEL.
 func WithLockLimit(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := patience
 	if end, ok := ctx.Deadline(); ok {
@@ -69,8 +69,8 @@ func WithLockLimit(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// LockExclusive locks an open file. Closing the file releases the lock. If it fails, the error
-// names the process that holds the lock.
+// LockExclusive locks an open file. Closing the file releases the lock. If LockExclusive fails,
+// its error names the process that holds the lock.
 func LockExclusive(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_EX) }
 
 // LockShared works like LockExclusive for a shared lock, which excludes only exclusive locks.
@@ -95,8 +95,8 @@ func ErrLocked(ctx context.Context, fd int) error {
 }
 
 // LockHolder describes the processes that hold the lock of the file at path. The kernel's list
-// (proc(5), /proc/locks) names the process that took the lock. It does not name a process that
-// inherited the lock.
+// (proc(5), /proc/locks) names the process that took the lock. A process that inherited the lock
+// is not in the list.
 func LockHolder(path string) string {
 	var st unix.Stat_t
 
@@ -125,8 +125,8 @@ func holders(st *unix.Stat_t) string {
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino) //nolint:unconvert // Dev is 32 bits wide on some architectures
 	var found []string
 	for _, line := range strings.Split(string(list), "\n") {
-		// Format: "1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF". The line of a waiting
-		// process has "->" before FLOCK.
+		// A line has the format "1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF". The line of a
+		// waiting process has "->" before FLOCK.
 		f := strings.Fields(line)
 		if len(f) > 5 && f[1] == "FLOCK" && f[5] == file && f[4] != "0" {
 			name, _ := os.ReadFile("/proc/" + f[4] + "/comm")

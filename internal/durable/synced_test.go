@@ -27,8 +27,8 @@ func TestSyncedMode(t *testing.T) {
 	}
 }
 
-// The file is closed before it gets its name: a file that is open for writing cannot be
-// executed (ETXTBSY).
+// The file is closed before it gets its name. A file that is open for writing cannot be executed
+// (ETXTBSY).
 func TestSyncedProgramRuns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "program")
 	program, err := os.ReadFile("/bin/true")

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A file with the same bytes keeps its inode, and a file of others its content.
+// A file that already has the bytes keeps its inode. A file of another program keeps its content.
 func TestUpdate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "file")
 	ours := func(old []byte) bool { return bytes.HasPrefix(old, []byte("ours")) }

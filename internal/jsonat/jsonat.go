@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Position returns the line and column of a byte. Both start at 1. Columns count bytes.
+// Position returns the line and column of a byte. Both start at 1. A column counts bytes.
 func Position(data []byte, offset int64) (line, column int) {
 	before := data[:min(max(offset, 0), int64(len(data)))]
 	line = bytes.Count(before, []byte{'\n'}) + 1
@@ -21,7 +21,7 @@ func Position(data []byte, offset int64) (line, column int) {
 }
 
 // Syntax describes a syntax error of encoding/json with its position, such as "6:3: unexpected
-// "]" (trailing comma?)". ok is false for any other error.
+// "]" (trailing comma?)". For any other error, ok is false.
 func Syntax(data []byte, err error) (text string, ok bool) {
 	var bad *json.SyntaxError
 	if !errors.As(err, &bad) {
@@ -64,9 +64,9 @@ func guess(data []byte, bad *json.SyntaxError) string {
 // Node is a value and its position.
 type Node struct {
 	Offset  int64
-	Token   json.Token // of a scalar; or the opening delimiter of an object or list
-	Members []Member   // of an object
-	Items   []*Node    // of a list
+	Token   json.Token // the token of a scalar, or the opening delimiter of an object or list
+	Members []Member   // of an object only
+	Items   []*Node    // of a list only
 }
 
 // Member is a key of an object with its value.
@@ -132,8 +132,8 @@ func (p *parser) member(n *Node) error {
 	return err
 }
 
-// Get returns the value of a key, or nil if there is none. Like encoding/json, it ignores the
-// case of the key.
+// Get returns the value of a key. If there is none, Get returns nil. Like encoding/json, Get
+// ignores the case of the key.
 func (n *Node) Get(key string) *Node {
 	if n == nil {
 		return nil
@@ -146,7 +146,7 @@ func (n *Node) Get(key string) *Node {
 	return nil
 }
 
-// String returns a scalar as the file has it; for an object or list it names the kind.
+// String returns a scalar as it is in the file. For an object or list, it returns the kind.
 func (n *Node) String() string {
 	switch v := n.Token.(type) {
 	case json.Delim:

@@ -5,7 +5,7 @@ package life
 
 import "testing"
 
-// A process that ends during the check holds nothing.
+// The process with the path ends during the check. It then holds nothing.
 func TestDecidesAtNothing(t *testing.T) {
 	was := &Mark{Cookie: 1, Boot: "now"}
 	if same, known := was.decidesAt("/proc/0/ns/net"); same || !known {

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package life decides whether the namespace of an attachment still exists. gc, ps and the
-// reclaiming of addresses use it. The answer is alive, dead or unsure. If it is unsure,
-// nothing is removed.
+// Package life decides whether the namespace of an attachment still exists. The answer is alive,
+// dead or unsure. If the answer is unsure, callers remove nothing. gc, ps and host-local use this
+// package.
 package life
 
 import (
@@ -33,10 +33,10 @@ const (
 // String names a state.
 func (s State) String() string { return [...]string{"unsure", "alive", "dead"}[s] }
 
-// Mark identifies a namespace, so that it can be told apart from a later one at the same path.
-// An inode number is not enough: the kernel uses a number again at once, and each boot starts
-// with the same numbers. So the mark includes the inode's time and the boot. The time may come
-// from another inode of the same namespace; therefore the cookie decides if it is known.
+// Mark identifies a namespace. A later namespace at the same path has another mark. An inode
+// number is not enough: the kernel uses a number again at once, and each boot starts with the
+// same numbers. So the mark includes the inode's time and the boot. The time may come from
+// another inode of the same namespace, so the cookie decides if it is known.
 type Mark struct {
 	Dev    uint64 `json:"dev"`
 	Ino    uint64 `json:"ino"`
@@ -49,8 +49,8 @@ type Mark struct {
 	Place *Place `json:"place,omitempty"`
 }
 
-// MarkOf returns the mark of the namespace at path, or nil if there is none. bootID is empty
-// if the boot is not known.
+// MarkOf returns the mark of the namespace at path. If there is no namespace, MarkOf returns nil.
+// If the boot is not known, bootID is empty.
 func MarkOf(path, bootID string) *Mark {
 	m := markOf(path, bootID)
 	if m != nil {
@@ -78,8 +78,8 @@ func (m *Mark) before(bootID string) bool {
 	return m != nil && m.Boot != "" && bootID != "" && m.Boot != bootID
 }
 
-// decides compares the cookie of m with the cookie of the open namespace ns. m must come from
-// the current boot. known is false if one of the cookies is missing.
+// decides compares the cookie of m with the cookie of the open namespace ns. m must come from the
+// current boot. If one of the cookies is missing, known is false.
 func (m *Mark) decides(ns *netns.NS) (same, known bool) {
 	if m == nil || m.Cookie == 0 || m.Boot == "" { // cookies start again at each boot
 		return false, false
@@ -88,8 +88,8 @@ func (m *Mark) decides(ns *netns.NS) (same, known bool) {
 	return cookie == m.Cookie, err == nil
 }
 
-// decidesAt works like decides for the namespace at path. If path no longer exists, because
-// its process has ended, the namespaces certainly differ.
+// decidesAt works like decides for the namespace at path. If path no longer exists because its
+// process has ended, the namespaces are certainly not the same.
 func (m *Mark) decidesAt(path string) (same, known bool) {
 	ns, err := netns.Open(path)
 	if err != nil {
@@ -102,16 +102,16 @@ func (m *Mark) decidesAt(path string) (same, known bool) {
 // At decides whether the namespace that an attachment got at path still exists. was is the
 // mark from that time, or nil. why is the reason for the answer, for messages.
 //
-// If the path is missing, the namespace is gone, unless a process is in the namespace. If the
-// path is not a namespace, or its directory is missing too, the answer is unsure: the mount
-// may exist and only be invisible to this process.
+// If the path is missing and no process is in the namespace, the namespace is gone. If the path
+// is not a namespace, or if its directory is missing too, the answer is unsure: the mount may
+// exist in another mount namespace.
 func At(path string, was *Mark, proc string) (state State, why string) {
 	if path == "" {
 		return Unsure, "its namespace is unknown"
 	}
 	now, _ := clock.BootID(proc)
 	if was.before(now) {
-		if was.Same(markOf(path, was.Boot)) { // another mount can hide the boot id
+		if was.Same(markOf(path, was.Boot)) { // the boot id can be hidden by another mount
 			return Alive, "its namespace " + path + " exists"
 		}
 		return Dead, "its namespace " + path + " is from before the node booted"
@@ -136,7 +136,7 @@ func look(path string, was *Mark, proc, now string) (state State, why string) {
 	return compare(path, was, markOf(path, now), ns)
 }
 
-// missing decides about a path that does not exist.
+// missing decides whether a namespace is gone whose path does not exist.
 func missing(path string, was *Mark, proc string) (State, string) {
 	dir := filepath.Dir(path)
 	if _, err := os.Lstat(dir); err != nil && !strings.HasPrefix(path, "/proc/") {
@@ -157,10 +157,10 @@ func inProcess(was *Mark, proc string) (state State, where string) {
 	return match(was, paths)
 }
 
-// match searches for the marked namespace among the paths. If a mount or a file holds an inode
-// of the namespace, the inode still has the mark's time. If nothing holds one, opening the
-// path creates a new inode. The new inode may be of the marked namespace, or of another
-// namespace that got the same number.
+// match searches for the marked namespace among the paths. If a mount or a file holds an inode of
+// the namespace, the inode still has the mark's time. If nothing holds an inode, opening the path
+// creates a new one. The new inode may belong to the marked namespace, or to another namespace
+// that got the same number.
 func match(was *Mark, paths []string) (state State, where string) {
 	state = Dead
 	for _, path := range paths {
@@ -195,7 +195,7 @@ func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
 	alive := "its namespace " + path + " exists"
 	same := was != nil && is != nil && was.Dev == is.Dev && was.Ino == is.Ino
 	switch host, err := ns.IsCurrent(); {
-	case was.Same(is) || same && host: // this process's own namespace exists, so no other has its number
+	case was.Same(is) || same && host: // this process's own namespace exists, so no other has its inode number
 		return Alive, alive
 	case err == nil && host:
 		return Dead, "its namespace is gone: " + path + " is this process's own"
@@ -215,15 +215,16 @@ func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
 	return Unsure, "its namespace may be gone: " + path + " was bound again"
 }
 
-// Held knows the network namespaces that processes hold with an open file, with a thread
-// inside, or with a mount that they see. Such a namespace exists even if its path is gone.
+// Held knows the network namespaces that processes hold. A process holds a namespace with an open
+// file, with a thread inside, or with a mount that it sees. Such a namespace exists even if its
+// path is gone.
 type Held struct {
-	links map[uint64][]string // paths by inode
+	links map[uint64][]string // paths by inode number
 	boot  string
 }
 
-// HeldBy looks at every process that is visible in proc. Call it once before you declare
-// namespaces dead, however many there are.
+// HeldBy looks at every process that is visible in proc. A caller calls it once, before it
+// declares any number of namespaces dead.
 func HeldBy(proc string) Held {
 	h := Held{links: make(map[uint64][]string)}
 	h.boot, _ = clock.BootID(proc)
@@ -231,14 +232,14 @@ func HeldBy(proc string) Held {
 		links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", pattern)) // the pattern is valid
 		for _, link := range links {
 			var inode uint64
-			to, err := os.Readlink(link) // reading the link does not create the inode
+			to, err := os.Readlink(link) // to read the link creates no inode
 			if n, _ := fmt.Sscanf(to, "net:[%d]", &inode); err == nil && n == 1 {
 				h.links[inode] = append(h.links[inode], link)
 			}
 			if to != "/" {
 				continue
 			}
-			if m := markOf(link, ""); m != nil { // opened through a mount that no longer exists
+			if m := markOf(link, ""); m != nil { // opened through a mount that is gone
 				h.links[m.Ino] = append(h.links[m.Ino], link)
 			}
 		}
@@ -253,20 +254,20 @@ func (h Held) mounted(proc string) {
 	views := make(map[string]bool)
 	for _, thread := range threads {
 		mounts, _ := os.Readlink(filepath.Join(thread, "ns", "mnt"))
-		root, _ := os.Readlink(filepath.Join(thread, "root")) // mountinfo omits mounts outside of root
+		root, _ := os.Readlink(filepath.Join(thread, "root")) // mountinfo leaves out mounts outside of root
 		if views[mounts+root] {
 			continue
 		}
 		views[mounts+root] = true
-		bound, _ := boundAt(filepath.Join(thread, "mountinfo")) // the thread may have ended
+		bound, _ := boundAt(filepath.Join(thread, "mountinfo")) // the thread may have ended by now
 		for _, b := range bound {
 			h.links[b.inode] = append(h.links[b.inode], filepath.Join(thread, "root", b.path))
 		}
 	}
 }
 
-// Doubt checks the answer Dead if only the path led to it. why is the reason for that answer.
-// Doubt does not find a namespace that only a socket holds, or a mount that no process sees.
+// Doubt checks the answer Dead if only the path led to that answer. why is the reason for it.
+// Doubt finds neither a namespace that only a socket holds, nor a mount that no process sees.
 func (h Held) Doubt(was *Mark, why string) (State, string) {
 	if was == nil || was.before(h.boot) {
 		return Dead, why
@@ -313,10 +314,11 @@ func (p *Place) isOf(path string) bool {
 // (PROC_PID_INIT_INO).
 const initPIDs = 0xEFFFFFFC
 
-// AtForRemoval works like At for callers that remove what is dead. If was is nil, it returns
-// Dead only if this process certainly sees the place of the path. That is so if the directory
-// is on the file system of runDir, which this process shares with the plugins. It is also so
-// if the path names a process and this process sees all processes.
+// AtForRemoval works like At for callers that remove what is dead. Without the mark was, only the
+// path can show death. Then AtForRemoval returns Dead only if this process certainly sees the
+// place of the path. It does so in two cases. In one, the directory is on the file system of
+// runDir, which this process shares with the plugins. In the other, the path names a process, and
+// this process sees all processes.
 func AtForRemoval(path string, was *Mark, proc, runDir string) (State, string) {
 	state, why := At(path, was, proc)
 	if state == Dead && was == nil && !sees(path, runDir) {
@@ -325,15 +327,15 @@ func AtForRemoval(path string, was *Mark, proc, runDir string) (State, string) {
 	return state, why
 }
 
-// Judge judges namespaces for a caller that removes what is dead. It looks at the processes
-// of the node once, before it calls the first one dead.
+// Judge judges namespaces for a caller that removes what is dead. Before it calls the first one
+// dead, it looks once at the processes of the node.
 type Judge struct {
 	Proc, Run string
 
 	held *Held
 }
 
-// At is AtForRemoval with the doubts of Held.
+// At works like AtForRemoval, and checks the answer Dead with Held.
 func (j *Judge) At(path string, was *Mark) (State, string) {
 	state, why := AtForRemoval(path, was, j.Proc, j.Run)
 	if state != Dead || was == nil {

@@ -114,7 +114,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// A namespace that is bound at another path lives, in any mount namespace.
+// A namespace that is bound at another path, in any mount namespace, lives.
 func TestBoundElsewhere(t *testing.T) {
 	for name, bind := range map[string]func(testing.TB, string, string) func(){"here": bindHere, "where a process sees it": bindThere} {
 		t.Run(name, func(t *testing.T) {
@@ -172,8 +172,8 @@ func bindThere(t testing.TB, path, at string) (release func()) {
 	}
 }
 
-// The kernel reuses an inode's number for the next namespace. A process in the new
-// namespace does not hold the old one.
+// The kernel uses an inode's number again for the next namespace. A process in the new namespace
+// does not hold the old one.
 func TestNumberGivenAgain(t *testing.T) {
 	id, err := clock.BootID("/proc")
 	if err != nil {
@@ -182,7 +182,7 @@ func TestNumberGivenAgain(t *testing.T) {
 	pid := start(t)
 	path := fmt.Sprintf("/proc/%d/ns/net", pid)
 	is := life.MarkOf(path, id)
-	is.Since-- // nothing held the inode meanwhile
+	is.Since-- // as if nothing had held the inode meanwhile
 	for name, c := range map[string]struct {
 		cookie uint64
 		want   life.State
@@ -214,8 +214,7 @@ func cookieOf(t *testing.T, path string) uint64 {
 	return cookie
 }
 
-// Without a mark, a missing path proves death only where this process sees the real
-// directory.
+// Without a mark, a missing path proves death only if this process sees the real directory.
 func TestTold(t *testing.T) {
 	other := t.TempDir()
 	if err := unix.Mount("tmpfs", other, "tmpfs", 0, ""); err != nil {

@@ -20,9 +20,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// Namespaces maps each network namespace of this node, except our own, to one of its paths.
-// Namespaces finds namespaces with a process, and namespaces that are mounted in our mount
-// namespace. proc is the path of procfs.
+// Namespaces maps each network namespace of this node, except our own, to one of its paths. It
+// finds namespaces with a process, and namespaces that are mounted in our mount namespace. proc
+// is the path of procfs.
 func Namespaces(proc string) (byID map[netns.ID]string, err error) {
 	candidates, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "ns", "net"))
 	if err != nil {
@@ -97,7 +97,7 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// Each calls fn with each of the Namespaces that still exists. Each joins the errors.
+// Each calls fn with each of Namespaces that still exists, and joins the errors.
 func Each(proc string, fn func(*netns.NS) error) error {
 	spaces, err := Namespaces(proc)
 	errs := []error{err}

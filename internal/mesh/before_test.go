@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// A new node has no masquerade of the mesh. One of an earlier release stays, and is
-// restored after a flush, while an attachment may need it.
+// A new node has no masquerade of the mesh. A masquerade of an earlier release stays while an
+// attachment may need it, and a flush of the firewall does not end it.
 func TestFormerMasquerade(t *testing.T) {
 	l := newLab(t)
 	h, u := l.hosts[0], setup{Routes, "46"}

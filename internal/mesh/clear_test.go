@@ -35,8 +35,7 @@ func (s *space) sh(lines string) (out string) {
 	return out
 }
 
-// Docker's FORWARD policy does not stop packets of other hosts, even if Docker starts after
-// the mesh.
+// Docker's FORWARD policy does not stop packets of other hosts, even if Docker starts after the mesh.
 func TestForwardDrop(t *testing.T) {
 	nettest.Need(t, nettest.Program("iptables-nft"))
 	l := newLab(t)
@@ -64,7 +63,7 @@ func TestForwardDrop(t *testing.T) {
 	}
 }
 
-// Drops that no rule in nftables can override are reported once.
+// No rule in nftables can override such drops. They are reported once.
 func TestLegacyDrop(t *testing.T) {
 	nettest.Need(t, nettest.Program("iptables-legacy"))
 	l := newLab(t)
@@ -96,7 +95,7 @@ func TestClear(t *testing.T) {
 	l := newLab(t)
 	u := setup{transport, "46"}
 	h := l.hosts[0]
-	h.do(func() error { return h.mesh.Clear(ctx, Self{}) }) // it never existed
+	h.do(func() error { return h.mesh.Clear(ctx, Self{}) }) // clears a mesh that never existed
 	before := h.snapshot()
 	u.sync(h, l.hosts[:3]...)
 	if h.snapshot() == before {
@@ -113,8 +112,8 @@ func TestClear(t *testing.T) {
 	}
 }
 
-// A second mesh of the host, and one with a changed protocol number, remove nothing of the
-// other mesh.
+// A host has a second mesh, and then a mesh with a changed protocol number. Neither removes
+// anything of the other mesh.
 func TestTwoMeshes(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
@@ -151,7 +150,7 @@ func TestTwoMeshes(t *testing.T) {
 	}
 }
 
-// A mesh is stale when its record is gone, or the path in Options.Wanted.
+// A mesh is stale if its record is gone, or if the path in Options.Wanted is gone.
 func TestStale(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
@@ -191,7 +190,7 @@ func TestStale(t *testing.T) {
 	must(t, os.Remove(recordPath(h.paths, DefaultName)))
 	one("no record")
 	must(t, os.RemoveAll(h.paths.Run))
-	seen = one("no record") // by the routes alone
+	seen = one("no record") // found by the routes alone
 	h.do(func() error { return h.mesh.Remove(ctx, seen) })
 	none("removed")
 	if left := h.list(t, "routes"); len(left) > 0 {
@@ -199,8 +198,8 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// An uplink that goes down removes the routes; Watch reports it, and the next Sync restores
-// them.
+// The kernel removes the routes of an uplink that goes down. Watch reports this, and the next
+// Sync restores the routes.
 func TestWatch(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
@@ -215,13 +214,13 @@ func TestWatch(t *testing.T) {
 	reported(t, "the link", changed)
 	cancel()
 	must(t, <-ended)
-	h.addr("eth0", "2001:db8:1::1/64") // removed with the link
+	h.addr("eth0", "2001:db8:1::1/64") // the address went with the link
 	u.sync(h, l.hosts[:2]...)
 	talk(t, l.hosts[:2]...)
 }
 
-// Watch returns an error when its socket overflows: the library reports that and closes its
-// channel, and Watch may see either first.
+// If its socket overflows, Watch returns an error. The library reports the overflow and closes
+// its channel, and Watch may see either first.
 func TestWatchOverflows(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
@@ -263,9 +262,9 @@ func reported(t *testing.T, what string, changed <-chan bool) {
 	}
 }
 
-// A State with tunnels alone uses no link, and yet the uplink matters: Watch reports
-// another address from DHCP or another MTU. Routes use the bridge's address as the source
-// of the host's processes while it exists.
+// A State with only tunnels uses no link, but the uplink still matters: Watch reports a new
+// address from DHCP, or another MTU. While the bridge exists, routes use its address as the
+// source for the host's processes.
 func TestWatchAddresses(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
@@ -319,7 +318,7 @@ func TestWatchAddresses(t *testing.T) {
 	must(t, <-ended)
 }
 
-// awaitWatch waits until Watch works: until it reports a change of a link that the mesh uses.
+// awaitWatch waits until Watch reports a change of a link that the mesh uses.
 func (h *host) awaitWatch(t *testing.T, changed <-chan bool) {
 	t.Helper()
 	end := time.After(patience)

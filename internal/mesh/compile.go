@@ -29,8 +29,8 @@ type Observed struct {
 	NoIPv6 bool                 // the kernel was booted without IPv6
 	Key    Key                  // this host's public key for WireGuard
 
-	// Paths has the path MTU to underlay addresses, in bytes, as far as Probe has found it. 0
-	// means that the path carries as much as the uplink.
+	// Paths has the path MTU to underlay addresses, in bytes, if Probe has found it. 0 means that
+	// the path carries as much as the uplink.
 	Paths map[netip.Addr]int
 
 	// Own has the host's addresses in Self's blocks. These are the addresses of the host's
@@ -38,10 +38,9 @@ type Observed struct {
 	Own map[netip.Prefix]netip.Addr
 }
 
-// Compile computes the state; it changes nothing. If networks, peers or blocks are wrong, it
-// leaves them out and joins the reasons in the error. The State contains all others, so one
-// bad entry does not cut off the other hosts. Only if the error wraps ErrSelf is there no
-// State.
+// Compile computes the state. It changes nothing. If networks, peers or blocks are wrong, Compile
+// leaves them out and joins the reasons in the error. The State has all others, so one wrong
+// entry does not cut off the other hosts. Only if the error wraps ErrSelf, there is no State.
 func Compile(self Self, peers []Peer, facts Observed) (State, error) {
 	c := &compiler{self: self.withDefaults(), facts: facts, macs: make(map[string]string), keys: make(map[Key]string)}
 	if err := c.self.validate(); err != nil {
@@ -90,8 +89,8 @@ type compiler struct {
 	used     routed
 }
 
-// inOrder sorts the peers, so that the result does not depend on the order of the list. If two
-// peers claim the same block, the same peer always gets it.
+// inOrder sorts the peers. So the result does not depend on the order of the list. If two peers
+// claim one block, the same peer always gets it.
 func inOrder(peers []Peer) []Peer {
 	peers = slices.Clone(peers)
 	order.Stable(peers, func(a, b Peer) int { return strings.Compare(a.ID, b.ID) })
@@ -204,7 +203,8 @@ func (c *compiler) tunnel(p Peer, block netip.Prefix) (Route, error) {
 	return c.limit(Route{Dst: block, Via: hop, Link: d.Name, OnLink: true, Src: c.self.sourceOf(block)}, remote, Overhead(VXLAN, remote), d.MTU), nil
 }
 
-// limit gives a route the MTU of the path to an underlay address if its link carries more.
+// limit sets the MTU of a route, if the path to an underlay address carries less than the route's
+// link.
 func (c *compiler) limit(r Route, to netip.Addr, overhead, link int) Route {
 	if !slices.Contains(c.state.Ends, to) {
 		c.state.Ends = append(c.state.Ends, to)
@@ -217,7 +217,7 @@ func (c *compiler) limit(r Route, to netip.Addr, overhead, link int) Route {
 	return r
 }
 
-// ends returns the ends of the tunnel. ends chooses IPv4 if both hosts have it, so both hosts
+// ends returns the ends of the tunnel. If both hosts have IPv4, ends chooses it. So both hosts
 // choose the same family.
 func (c *compiler) ends(p Peer) (local, remote netip.Addr, ok bool) {
 	for _, v4 := range []bool{true, false} {
@@ -254,8 +254,8 @@ func (c *compiler) device(local netip.Addr) (*Device, error) {
 	return &c.state.Devices[len(c.state.Devices)-1], nil
 }
 
-// minMTU is the smallest MTU for IPv6 (RFC 8200 section 5). If the MTU is lower, the kernel
-// removes IPv6 from the device, and our next hops with it.
+// minMTU is the smallest MTU for IPv6 (RFC 8200 section 5). With a lower MTU, the kernel removes
+// IPv6 from the device, and with it our next hops.
 const minMTU = 1280
 
 func (d *Device) add(p Peer, remote netip.Addr, port uint16, hop netip.Addr) {

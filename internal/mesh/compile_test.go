@@ -55,7 +55,7 @@ func TestCompile(t *testing.T) {
 				peers[i].Transport = VXLAN
 			}
 		},
-		"two-transports": func(_ *Self, peers []Peer, _ *Observed) { // of one peer, for two networks
+		"two-transports": func(_ *Self, peers []Peer, _ *Observed) { // one peer's, for two networks
 			peers[1] = peers[2]
 			peers[1].Blocks, peers[1].Transport = []netip.Prefix{netip.MustParsePrefix("10.50.2.0/24")}, VXLAN
 		},
@@ -89,7 +89,7 @@ func TestCompile(t *testing.T) {
 				peers[i].Transport, peers[i].Key = WireGuard, Key{2, byte(i)}
 			}
 			peers[1].WirePort = 1234
-			peers[2].Transport = Routes // not encrypted: a network of its own
+			peers[2].Transport = Routes // a network of its own without encryption
 			peers[2].Blocks = []netip.Prefix{netip.MustParsePrefix("10.50.2.0/24")}
 		},
 		"alone": func(_ *Self, peers []Peer, _ *Observed) {
@@ -121,7 +121,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// A wrong entry of one peer is left out and reported, and all other peers work.
+// A wrong entry of one peer is left out and reported. All other peers work.
 func TestCompileRefuses(t *testing.T) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	for _, tc := range []struct {
@@ -202,7 +202,7 @@ func TestCompileRefusesSelf(t *testing.T) {
 	}
 }
 
-// Claims of any length are compared with each other.
+// The test compares claims of any prefix length with each other.
 func TestClaims(t *testing.T) {
 	var c routed
 	c.add(netip.MustParsePrefix("10.40.2.0/24"), "a")
@@ -217,7 +217,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// BenchmarkCompile is 500 hosts on ten networks.
+// BenchmarkCompile compiles 500 hosts on ten networks.
 func BenchmarkCompile(b *testing.B) {
 	self, _, facts := world()
 	self.Subnets, self.Blocks = []Subnet{{Network: "ten", Prefix: netip.MustParsePrefix("10.0.0.0/8")}}, nil

@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// device makes the kernel's device equal to d and returns its index. device replaces the link
-// only if the kernel cannot change what differs.
+// device makes the kernel's device equal to d and returns its index. Only if the kernel cannot
+// change a property that differs does device replace the link.
 func (m *Mesh) device(s State, d Device) (int, error) {
 	link, err := m.conn.Link(d.Name)
 	if err == nil && !ours(link, s.mark(), d) {
@@ -42,14 +42,14 @@ func (m *Mesh) device(s State, d Device) (int, error) {
 	return link.Attrs().Index, nil
 }
 
-// ours reports whether a link belongs to the mesh. The link's alias shows it. A link that is
-// down and has our parameters is ours too; an agent was killed before it set the alias.
+// ours reports whether a link belongs to the mesh. The link's alias shows this. A link that is
+// down and has our parameters is ours too: an agent was killed before it set the alias.
 func ours(link netlink.Link, k mark, d Device) bool {
 	at := link.Attrs()
 	return at.Alias == k.alias() || at.Alias == "" && at.Flags&net.FlagUp == 0 && d.fits(link)
 }
 
-// fits reports whether a link differs from d only in what can be changed.
+// fits reports whether the kernel can change all properties in which a link differs from d.
 func (d Device) fits(link netlink.Link) bool {
 	vx, ok := link.(*netlink.Vxlan)
 	return ok && vx.VxlanId == int(d.VNI) && vx.Port == int(d.Port) && !vx.Learning && !vx.FlowBased && !vx.GBP &&
@@ -204,9 +204,9 @@ func sameEntry(a, b nl.FDBEntry) bool {
 	return bytes.Equal(a.MAC, b.MAC) && a.Remote == b.Remote && a.Port == b.Port
 }
 
-// prune removes entries that belong to no peer. The device is ours, so all its entries are.
-// prune looks only at the entries from before tunnels. That is enough, because tunnels changes
-// only entries of peers, which stay.
+// prune removes entries that belong to no peer. The device is ours, so all its entries are ours.
+// prune looks only at the entries from before tunnels, because tunnels changes only entries of
+// peers, and these stay.
 func (m *Mesh) prune(p placed) error {
 	var errs []error
 	for _, e := range p.fdb {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// echo sends ICMP echo requests that are never fragmented, and reads the answers. A family
-// without a socket (0) is one that the kernel does not have.
+// echo sends ICMP echo requests that no host may fragment, and reads the answers. A socket of 0
+// means that the kernel does not have that family.
 type echo struct {
 	four, six int
 	id        uint16
@@ -67,14 +67,13 @@ func (e *echo) close() {
 	}
 }
 
-// How long a round waits: for the small packets, and then for the large ones, which were sent
-// before them.
+// A round waits for the small packets this long, and then for the large ones, which were sent before.
 const (
 	roundTime = time.Second
 	graceTime = 150 * time.Millisecond
 )
 
-// run makes rounds with all probes at once until each has a verdict.
+// run makes rounds with all probes at once, until each probe has a verdict.
 func (e *echo) run(ctx context.Context, list []*probe) {
 	for {
 		list = slices.DeleteFunc(slices.Clone(list), func(p *probe) bool { return p.verdict != searching })
@@ -102,7 +101,7 @@ func (e *echo) ask(p *probe) {
 		}
 		p.tooLarge()
 	}
-	_ = e.send(p, smallProbe, p.sequence+1) // without an answer, end counts a loss
+	_ = e.send(p, smallProbe, p.sequence+1) // if no answer comes, end counts a loss
 }
 
 const (
@@ -168,10 +167,10 @@ func (e *echo) wait(most time.Duration) {
 	if e.six != 0 {
 		fds = append(fds, unix.PollFd{Fd: int32(e.six), Events: unix.POLLIN})
 	}
-	_, _ = unix.Poll(fds, int(min(most, 100*time.Millisecond).Milliseconds())+1) // read looks in any case
+	_, _ = unix.Poll(fds, int(min(most, 100*time.Millisecond).Milliseconds())+1) // read looks in any case, whatever Poll returns
 }
 
-// read takes what has arrived. The socket gets all ICMP packets of the host.
+// read takes the packets that have arrived. The socket gets all ICMP packets of the host.
 func (e *echo) read(fd int, list []*probe) {
 	buf := make([]byte, 128)
 	for fd != 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// A masqueraded container keeps its address towards exempt destinations. They change for new
-// connections, and return after a flush of the firewall.
+// A masqueraded container keeps its address towards exempt destinations. A change of the
+// destinations applies to new connections. After a flush of the firewall they come back.
 func TestExempt(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}

@@ -74,7 +74,7 @@ type holder struct {
 	records *record.Dir
 }
 
-// keep adds the masquerades of an earlier release that must stay.
+// keep adds those masquerades of an earlier release that must stay.
 func (h holder) keep(subnets []Subnet) ([]Subnet, error) {
 	held, err := h.records.Held(h.mark.holder())
 	if err != nil {
@@ -92,8 +92,8 @@ func (h holder) keep(subnets []Subnet) ([]Subnet, error) {
 // first is the first plugin in the configurations that the agents write.
 const first = "bridge"
 
-// counted reports whether the mesh's masquerade may be the only one that an attachment of the
-// network has. The records show it. If a record cannot be read, counted returns true.
+// counted reports whether the mesh's masquerade may be the only one of an attachment of the
+// network. The records show this. If a record cannot be read, counted returns true.
 func (h holder) counted(network string) bool {
 	records, torn, err := h.records.Scan(network)
 	return err != nil || len(torn) > 0 || slices.ContainsFunc(records, func(r *record.Record) bool {

@@ -28,7 +28,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// Transport routes refuses a host behind a router, and no other host.
+// The transport routes refuses a host behind a router, and no other host.
 func TestRoutesBehindRouter(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}
@@ -54,7 +54,7 @@ func TestVXLAN(t *testing.T) {
 	}
 }
 
-// Some hosts have both families and some have one: two devices on those that need both.
+// Some hosts have both families and some have one. Hosts that need both have two devices.
 func TestMixedUnderlay(t *testing.T) {
 	needVXLAN(t)
 	l := newLab(t)
@@ -100,7 +100,7 @@ func TestStream(t *testing.T) {
 	l := newLab(t)
 	h1, h2, h3 := l.hosts[0], l.hosts[1], l.hosts[2]
 	for _, h := range []*host{h1, h2} {
-		h.sysctl("net/ipv4/conf/all/rp_filter", "1") // the strict one, as distributions have it
+		h.sysctl("net/ipv4/conf/all/rp_filter", "1") // the strict value that distributions set
 	}
 	setup{Routes, "46"}.all(h1, h2, h3)
 	four := connect(t, h1.container, h2.container, "10.40.2.5")
@@ -127,7 +127,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// needsVXLAN is nil on a kernel with VXLAN.
+// needsVXLAN returns nil on a kernel with VXLAN.
 func needsVXLAN() error { return nettestVXLAN().Probe() }
 
 // A peer gets another address, leaves and comes back.
@@ -154,7 +154,7 @@ func TestPeerMoves(t *testing.T) {
 				t.Errorf("the device was made anew: %d, %d", index, now)
 			}
 
-			u.sync(h1, h1) // it left
+			u.sync(h1, h1) // the peer left
 			if left := h1.list(t, "routes"); len(left) != 0 {
 				t.Errorf("routes to a host that left: %v", left)
 			}
@@ -203,8 +203,8 @@ func TestPeersSwap(t *testing.T) {
 	}
 }
 
-// A mesh that masquerades does so with what leaves the whole network, once, and never with
-// what stays in it.
+// A mesh that masquerades changes the address of packets that leave the whole network, once. It
+// never changes that of packets that stay in it.
 func TestMasquerade(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}
@@ -262,7 +262,8 @@ func TestForeign(t *testing.T) {
 	must(t, apply())
 }
 
-// A route of ours that must change and cannot stays unchanged, until it can.
+// A route of ours must change, but another program's route is in the way. Our route stays
+// unchanged until it can change.
 func TestForeignKeepsOurs(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}
@@ -294,7 +295,7 @@ func TestForeignKeepsOurs(t *testing.T) {
 	}
 }
 
-// A block inside the network of a link of the host is not taken from the neighbours there.
+// A block lies inside the network of a link of the host. The neighbours there keep their addresses.
 func TestAmidNeighbours(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}
@@ -311,8 +312,8 @@ func TestAmidNeighbours(t *testing.T) {
 	}
 }
 
-// A link that has our name and is not ours stays. One of ours with other parameters is
-// replaced, and one with the same parameters is not.
+// A link has our name but is not ours; it stays. A link of ours with other parameters is
+// replaced. A link of ours with the same parameters is not.
 func TestDevice(t *testing.T) {
 	needVXLAN(t)
 	l := newLab(t)
@@ -350,7 +351,7 @@ func TestDevice(t *testing.T) {
 	if at.MTU != 1400 || at.HardwareAddr.String() != self.VTEP.String() || at.Alias != "patchbay-mesh:112.hosts" {
 		t.Errorf("%+v", at)
 	}
-	// A kill before the alias was written.
+	// as if a kill had come before the alias was written
 	must(t, h.conn.LinkSetDown(h.link(DefaultDevice)))
 	must(t, h.conn.LinkSetAlias(h.link(DefaultDevice), ""))
 	h.do(func() error { return h.mesh.Apply(ctx, self, u.peers(h, l.hosts...)) })

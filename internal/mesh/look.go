@@ -50,8 +50,8 @@ func (m *Mesh) Look(self Self, peers []Peer) (Observed, error) {
 }
 
 // reach reads the route to one address. A link that is not Ethernet (WireGuard, GRE) does not
-// count as a direct link: its peers have no gateway, but it does not forward packets for other
-// destinations through them.
+// count as a direct link. Its peers have no gateway, but the link does not forward packets for
+// other destinations through them.
 func (m *Mesh) reach(a netip.Addr) (Reach, error) {
 	routes, err := m.conn.RouteGet(a.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mesh connects the containers of several hosts. Package mesh makes routes to hosts on
-// the same link, a VXLAN device for the other hosts or a WireGuard device for all, and firewall
-// rules for the whole network. Its caller provides the list of hosts.
+// Package mesh connects the containers of several hosts. It makes routes to hosts on the same
+// link. For the other hosts it makes a VXLAN device, or a WireGuard device for all hosts. It also
+// makes firewall rules for the whole network. The caller provides the list of hosts.
 //
 // Look reads the kernel's routes to the peers. Compile computes a State from the host, its
 // peers and these routes; it changes nothing. Sync compares the State with the kernel and
@@ -92,8 +92,8 @@ type Options struct {
 	Keys *Keys
 
 	// Warn receives errors that stop nothing. Examples are a read-only sysctl, and rules of
-	// iptables-legacy that drop packets and that no nftables rule can override. Probe
-	// calls Warn, too. It may be nil.
+	// iptables-legacy that drop packets and that no nftables rule can override. Probe calls Warn
+	// too. Warn may be nil.
 	Warn func(error)
 }
 
@@ -129,8 +129,8 @@ func Open(o Options) (*Mesh, error) {
 // Close closes the socket. All objects in the kernel remain.
 func (m *Mesh) Close() { m.conn.Close() }
 
-// Apply calls Look, Compile and Sync. The error joins what Compile left out and what failed;
-// everything else is done.
+// Apply calls Look, Compile and Sync. The error joins what Compile left out and what failed.
+// Apply does everything else.
 func (m *Mesh) Apply(ctx context.Context, self Self, peers []Peer) error {
 	facts, err := m.Look(self, peers)
 	if err != nil {
@@ -143,8 +143,8 @@ func (m *Mesh) Apply(ctx context.Context, self Self, peers []Peer) error {
 	return errors.Join(err, m.Sync(ctx, s))
 }
 
-// Sync changes the kernel where it differs from the state. Sync continues after an error and
-// joins all errors. Sync adds new routes before it removes old ones.
+// Sync changes the kernel where it differs from the state. If a step fails, Sync continues and
+// joins the errors. It adds new routes before it removes old ones.
 func (m *Mesh) Sync(ctx context.Context, s State) error {
 	unlock, err := lock(ctx, m.opts.Paths)
 	if err != nil {
@@ -162,7 +162,7 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	m.warnLegacy(s.Subnets)
 	subnets, err := h.keep(s.Subnets)
 	if err != nil {
-		return err // not known what may be removed
+		return err // what may be removed is not known
 	}
 	facts := s.facts(subnets)
 	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, facts)}

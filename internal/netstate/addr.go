@@ -22,10 +22,10 @@ type Addr struct {
 	Prefix netip.Prefix
 
 	// DAD makes the kernel check whether another host uses the IPv6 address (duplicate address
-	// detection). This takes 1-2 s, during which the address cannot be used. An address from IPAM
-	// does not need the check.
+	// detection). This takes 1-2 s, and until then no program can use the address. An address from
+	// IPAM does not need the check.
 	DAD bool
-	// NoRoute stops the kernel from adding a route to the address's prefix.
+	// NoRoute stops the kernel from adding a route to the address's subnet.
 	NoRoute bool
 }
 
@@ -75,7 +75,8 @@ func deleteAddr(conn *nl.Conn, link netlink.Link, addr *netlink.Addr) error {
 	return nil
 }
 
-// Diff reports whether the address, or the route to its prefix (unless NoRoute), is missing.
+// Diff reports whether the address is missing. Unless NoRoute is set, it also reports whether the
+// route to the address's subnet is missing.
 func (a Addr) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(a.Where, a.Link)
 	if err != nil {
@@ -103,8 +104,8 @@ func hasAddr(conn *nl.Conn, link netlink.Link, want netip.Prefix) (bool, error) 
 	return false, err
 }
 
-// Gateway is the address of a network on the host. Other attachments use it too, so it remains
-// when the ADD fails and when the last container is removed.
+// Gateway is the address of a network on the host. Other attachments use it too. So it stays when
+// the ADD fails, and when the last container is removed.
 type Gateway struct {
 	Link   string
 	Prefix netip.Prefix
@@ -148,8 +149,9 @@ func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return nil, g.add(env, link)
 }
 
-// Others reports whether the link has the address (ok). If not, it returns the addresses that
-// conflict with it: every IPv4 address, and every IPv6 address of an overlapping subnet.
+// Others reports whether the link has the address (ok). If it does not, Others returns the
+// addresses that conflict with it: every IPv4 address, and every IPv6 address of an overlapping
+// subnet.
 func (g Gateway) Others(have []nl.Addr) (others []netip.Prefix, ok bool) {
 	for _, a := range have {
 		switch {
@@ -163,9 +165,9 @@ func (g Gateway) Others(have []nl.Addr) (others []netip.Prefix, ok bool) {
 	return others, false
 }
 
-// add adds the address and fixes the bridge's MAC. So far the bridge took its MAC from its
-// ports; from now on the MAC must not change when ports come and go. add fixes the MAC that
-// the bridge had before our port joined.
+// add adds the address and fixes the bridge's MAC. Until now the bridge took its MAC from its
+// ports. As a gateway it must keep its MAC when ports come and go. add fixes the MAC that the
+// bridge had before our port joined.
 func (g Gateway) add(env *Env, link netlink.Link) error {
 	if err := setMAC(env, link, link.Attrs().HardwareAddr); err != nil {
 		return err
@@ -174,7 +176,7 @@ func (g Gateway) add(env *Env, link netlink.Link) error {
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("could not add IP address %s to %q: %w", g.Prefix, g.Link, err)
 	}
-	env.Forget(Host, g.Link) // a port may have changed its MTU
+	env.Forget(Host, g.Link) // the link's MTU may have changed when a port joined
 	return nil
 }
 

@@ -17,15 +17,15 @@ import (
 )
 
 // Announce tells neighbours the addresses of a link in the sandbox. Announce makes the kernel
-// send gratuitous ARP and neighbour advertisements (arp_notify, ndisc_notify). The kernel
-// sends them by itself when the link goes up. But at that time the bridge's port does not
-// forward yet, so no neighbour receives them. Announce sets the link's Ethernet address to its
-// current value, which makes the kernel send them again.
+// send gratuitous ARP and neighbour advertisements (arp_notify, ndisc_notify). The kernel sends
+// them by itself when the link goes up. But at that time the bridge's port does not forward yet,
+// so no neighbour receives them. So Announce sets the link's Ethernet address to its current
+// value, and the kernel sends them again.
 //
-// A broadcast costs 2 us for each port of the bridge. Therefore Ensure does not always
-// announce if Gateway is set. Gateway is the host's link to which containers send. Then Ensure
-// announces only if the host has a neighbour entry for one of the addresses, because the entry
-// shows that another container had the address recently.
+// A broadcast costs 2 µs for each port of the bridge, so Ensure avoids it if it can. Gateway, if
+// set, is the host's link to which containers send. Ensure then announces only if the host has a
+// neighbour entry for one of the addresses. Such an entry shows that another container had the
+// address recently.
 type Announce struct {
 	Link    string
 	Gateway string // "" means: announce always
@@ -80,9 +80,9 @@ func (a Announce) needed(env *Env) (bool, error) {
 // Diff always reports no difference.
 func (a Announce) Diff(context.Context, *Env) (string, error) { return "", nil }
 
-// announceTime is how long an announcement waits until a link that is up has its carrier.
-// Linux before 6.8 reports the carrier about 0.1 ms late. The limit is short because an
-// unplugged cable must not delay the ADD.
+// announceTime is how long an announcement waits for the carrier of a link that is up. Linux
+// before 6.8 reports the carrier about 0.1 ms late. The limit is short, because an unplugged
+// cable must not delay the ADD.
 const announceTime = 100 * time.Millisecond
 
 // Advertise announces the addresses of a sandbox's link on a shared segment. Advertise sends
@@ -118,8 +118,8 @@ func (a Advertise) Ensure(ctx context.Context, env *Env) (Undo, error) {
 
 func running(l netlink.Link) bool { return l.Attrs().Flags&net.FlagRunning != 0 }
 
-// wait returns when the link can send frames. wait returns an error if the link does not get
-// there in time.
+// wait returns when the link can send frames. If the link cannot do so in time, wait returns an
+// error.
 func (a Advertise) wait(ctx context.Context, conn *nl.Conn, index int) error {
 	up, err := untilLinks(ctx, conn, announceTime, func() (bool, error) {
 		link, err := conn.LinkAt(index)

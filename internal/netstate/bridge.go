@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Bridge is a bridge on the host. Bridge belongs to the network and not to an attachment. So
-// no DEL removes it, and Ensure does not change an existing bridge beyond what its fields say.
+// Bridge is a bridge on the host. It belongs to the network and not to an attachment. So no DEL
+// removes it, and Ensure changes nothing in an existing bridge except what its fields say.
 type Bridge struct {
 	Name string
 	MTU  int // MTU of a new bridge, in bytes; 0 means the kernel's default
@@ -27,7 +27,7 @@ type Bridge struct {
 	MAC           net.HardwareAddr
 	VLANFiltering bool // applies to a new bridge only
 
-	Network string // recorded with a new bridge, so that "network rm" knows that we made it
+	Network string // written down with a new bridge, so that "network rm" knows that we made the bridge
 	Promisc bool
 
 	// Pin fixes the MAC of an existing bridge. Without Pin the bridge may take the MAC of a new
@@ -87,16 +87,16 @@ func (b Bridge) ensure(env *Env) error {
 	return nil
 }
 
-// pin sets the bridge's MAC to its current value, so that ports no longer change it. The
+// pin sets the bridge's MAC to its current value, so that ports no longer change the MAC. The
 // kernel then forgets the bridge's neighbours. So pin serves only bridges without a live port,
-// which have no neighbours. For other bridges Gateway sets the MAC.
+// because these have no neighbours. For other bridges Gateway fixes the MAC.
 func (b Bridge) pin(env *Env, link netlink.Link) error {
 	attrs := link.Attrs()
 	if !b.Pin || len(b.MAC) == 0 || bytes.Equal(attrs.HardwareAddr, b.MAC) || attrs.OperState == netlink.OperUp {
 		return nil
 	}
 	mac := attrs.HardwareAddr
-	if len(mac) == 0 { // all zeros: the address left with the last port
+	if len(mac) == 0 { // all zeros: the MAC went with the last port
 		mac = b.MAC
 	}
 	return setMAC(env, link, mac)
@@ -126,14 +126,14 @@ func (b Bridge) make(env *Env) (netlink.Link, error) {
 	if err == nil && env.Records != nil {
 		note := record.Made{Network: b.Network, Index: link.Attrs().Index}
 		if err := env.Records.NoteMade(record.MadeBridge(b.Name), note); err != nil {
-			env.Warn(err) // the only harm: "network rm" leaves the bridge in place
+			env.Warn(err) // the only harm is that "network rm" will leave the bridge
 		}
 	}
 	return link, err
 }
 
 // Diff reports whether the bridge is missing or down, or has another MAC than in the previous
-// result. Diff reports missing promiscuous mode if the configuration asks for it. Diff does
+// result. It reports missing promiscuous mode if the configuration asks for that mode. It does
 // not report promiscuous mode that another program, such as tcpdump, switched on.
 func (b Bridge) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, b.Name)
@@ -203,7 +203,7 @@ func (p Port) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return nil, nil
 }
 
-// Diff reports whether the link is missing in the bridge or lacks a flag.
+// Diff reports whether the link is no port of the bridge, or lacks a flag.
 func (p Port) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -220,7 +220,7 @@ func (p Port) Diff(_ context.Context, env *Env) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case p.Hairpin && !flags.Hairpin: // more is fine: portmap may also set hairpin
+	case p.Hairpin && !flags.Hairpin: // a flag too many is fine: portmap may also set hairpin
 		return fmt.Sprintf("hairpin mode of %s is off", p.Link), nil
 	case flags.Isolated != p.Isolated:
 		return fmt.Sprintf("isolation of port %s is %v instead of %v", p.Link, flags.Isolated, p.Isolated), nil

@@ -20,9 +20,9 @@ import (
 // Child is a link in the sandbox on top of another link, its master. Ensure leaves the child
 // down.
 //
-// Ensure creates the child directly in the sandbox under the name Temp and then renames it. A
-// kernel before Linux 6.15 refuses a name that exists in the namespace of the request, and the
-// host has an eth0 too.
+// Ensure creates the child directly in the sandbox under the name Temp and then renames it. The
+// final name would not work at first: before Linux 6.15 the kernel refuses a name that exists in
+// the namespace of the request, and the host has an eth0 too.
 type Child struct {
 	Kind      netlink.Link // *netlink.Macvlan, *netlink.IPVlan, *netlink.Vlan or *netlink.Dummy, with options
 	Name      string
@@ -161,7 +161,7 @@ func (c Child) Diff(_ context.Context, env *Env) (string, error) {
 	return c.diffMaster(env, link)
 }
 
-// diffMaster reports whether the master is down, because then the link carries no traffic.
+// diffMaster reports whether the master is down. In that case the link carries no traffic.
 func (c Child) diffMaster(env *Env, link netlink.Link) (string, error) {
 	if c.Master == "" && !c.AnyMaster {
 		return "", nil // this kind has no master

@@ -14,13 +14,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// Lost describes something that is missing in the firewall or differs there. What names it in
-// a user's words; several elements may share it. Detail names it as nft does. If What is
+// Lost describes something that is missing in the firewall or was changed there. What names it in
+// a user's words; several elements may share one What. Detail names it as nft does. If What is
 // empty, no element is lost, and Detail says everything.
 type Lost struct{ What, Detail string }
 
-// InFirewall is an object in the firewall. CHECK groups the differences of such objects,
-// because one cause removes several elements at once.
+// InFirewall is an object in the firewall. One cause removes several elements at once, so CHECK
+// groups the differences of such objects.
 type InFirewall interface {
 	Lost(ctx context.Context, env *Env) ([]Lost, error)
 }
@@ -56,8 +56,8 @@ func (d *Differences) Sentence() string {
 	return enumerate(what) + " are"
 }
 
-// What lists the lost objects, each once, published ports first. What leaves out the owner's
-// mark if anything else is lost.
+// What lists the lost objects without duplicates, published ports first. If anything else is
+// lost, What leaves out the owner's mark.
 func (d *Differences) What() (what []string) {
 	mark := nft.Owner("", "").Meaning().What
 	for _, l := range d.Lost {
@@ -130,8 +130,8 @@ func (s State) Diff(ctx context.Context, env *Env) (*Differences, error) {
 	return d, nil
 }
 
-// say prints the line of an object. A whole table is no step of an ADD, so say prints it only
-// if it differs.
+// say prints the line of an object. A whole table is no step of an ADD, so say prints its line
+// only if the table differs.
 func (e *Env) say(o Object, differs bool) {
 	_, table := o.(Table)
 	switch {
@@ -193,7 +193,7 @@ func Sentence(lost []Lost, err error) (string, error) {
 }
 
 // Found splits the joined errors of a CHECK. The differences that plugins found become one
-// sentence. Every other error appears once. For nil, the result is empty.
+// sentence. Every other error appears once. For a nil error, the result is empty.
 func Found(err error) *Differences {
 	found := new(Differences)
 	sift(err, found)
@@ -202,7 +202,7 @@ func Found(err error) *Differences {
 
 func sift(err error, into *Differences) {
 	var found *Differences
-	if several, ok := err.(interface{ Unwrap() []error }); ok { // only a joined error at this level, not one that is wrapped deeper
+	if several, ok := err.(interface{ Unwrap() []error }); ok { // only an error that is joined at this level, not one that is wrapped deeper
 		for _, e := range several.Unwrap() {
 			sift(e, into)
 		}

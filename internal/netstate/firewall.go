@@ -62,9 +62,9 @@ func (f HeldFact) String() string {
 	return "host: firewall: " + strings.Join(parts, "; ")
 }
 
-// Ensure becomes a holder of the fact before it queues the elements. So another holder that
-// leaves cannot remove them afterwards. If an earlier ADD of the attachment became a holder,
-// the attachment stays one even if this ADD fails.
+// Ensure makes the attachment a holder of the fact before it queues the elements. So another
+// holder that leaves cannot remove the elements afterwards. If an earlier ADD made the attachment
+// a holder, it stays one even if this ADD fails.
 func (f HeldFact) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	held := env.Records.Holds(f.Name, f.Owner)
 	if err := env.Records.Hold(ctx, f.Fact, f.Owner, env.First); err != nil {
@@ -98,7 +98,7 @@ func (f HeldFact) Lost(_ context.Context, env *Env) ([]Lost, error) {
 }
 
 // lostAccept finds sources whose traffic FORWARD does not accept. Rules of other programs may
-// accept it; if lostAccept cannot decide that, it reports nothing, and doctor warns.
+// accept it. If lostAccept cannot decide whether they do, it reports nothing, and doctor warns.
 func lostAccept(env *Env, sources []iptnft.Source, admin string, lost *[]Lost) error {
 	var missing []Lost
 	err := lostExtra(env, iptnft.Accept(sources, admin), "acceptance of forwarded traffic", &missing)
@@ -120,8 +120,8 @@ func lostExtra(env *Env, x nft.Extra, what string, lost *[]Lost) error {
 	return err
 }
 
-// RestoreFact works like QueueFact and also repairs what exists but was changed. The repair
-// command uses it.
+// RestoreFact works like QueueFact, and also repairs elements and rules that were changed. The
+// repair command uses it.
 func RestoreFact(fw *nft.Conn, f record.Fact) {
 	if f.Conditions != nil {
 		fw.Queue(f.Conditions.Restore())
@@ -138,7 +138,7 @@ func QueueFact(fw *nft.Conn, f record.Fact) {
 	fw.Add(f.Elements...)
 }
 
-// extras returns what a fact has besides elements.
+// extras returns what a fact has in addition to elements.
 func extras(f record.Fact) (out []nft.Extra) {
 	if f.Conditions != nil {
 		out = append(out, f.Conditions.Ensure())
@@ -158,16 +158,15 @@ func accepted(f record.Fact, subnets ...netip.Prefix) []iptnft.Source {
 	return list
 }
 
-// ReleaseFact removes o from the holders of a fact. If o was the last holder, ReleaseFact
-// first calls before (if given), then starts the removal of the fact's elements. ReleaseFact
-// does both while it holds the fact's lock. ReleaseFact does not wait until the elements have
-// expired; the Commit at the end of the session does. Another process that adds one of them
-// meanwhile waits until the element is gone.
+// ReleaseFact removes o from the holders of a fact. If o was the last holder, ReleaseFact first
+// calls before (if given), and then starts the removal of the fact's elements. It holds the
+// fact's lock while it does both. It does not wait until the elements have expired; the Commit at
+// the end of the session does. If another process adds such an element meanwhile, that process
+// waits until the old element is gone.
 //
 // The subnets of networks may be nested, and a set holds only the widest range. So when
-// ReleaseFact removes a range, it queues the ranges of other facts inside it again.
-// ReleaseFact leaves all other facts alone, because other processes may release them at the
-// same time.
+// ReleaseFact removes a range, it queues the ranges of other facts inside it again. It leaves all
+// other facts alone, because other processes may release them at the same time.
 func ReleaseFact(ctx context.Context, s *record.Dir, name string, o owner.Key, fw *nft.Conn, before ...func(record.Fact) error) error {
 	return s.Release(ctx, name, o, func(f record.Fact) error {
 		for _, fn := range before {
@@ -185,8 +184,9 @@ func ReleaseFact(ctx context.Context, s *record.Dir, name string, o owner.Key, f
 	})
 }
 
-// unaccept stops accepting the fact's sources that no other fact on the same bridge accepts.
-// Networks that differ only in the operator's chain share these rules.
+// unaccept stops accepting those of the fact's sources that no other fact on the same bridge
+// accepts. If networks have the same sources and only their operator's chains differ, they share
+// these rules.
 func unaccept(s *record.Dir, f record.Fact, fw *nft.Conn) {
 	if len(f.Accepts) == 0 {
 		return
@@ -204,8 +204,8 @@ func unaccept(s *record.Dir, f record.Fact, fw *nft.Conn) {
 	fw.Queue(iptnft.LeaveAdmin(f.AdminChain, func() bool { return AdminNamed(s, f.AdminChain, f.Name) }))
 }
 
-// AdminNamed reports whether an attachment names an operator's chain, or a fact other than
-// except does. If a record or fact cannot be read, AdminNamed returns true.
+// AdminNamed reports whether an attachment, or a fact other than except, names an operator's
+// chain. If a record or a fact cannot be read, AdminNamed returns true.
 func AdminNamed(s *record.Dir, adminChain, except string) bool {
 	records, torn, err := s.Scan("")
 	_, facts, ferr := s.Facts()
@@ -216,9 +216,9 @@ func AdminNamed(s *record.Dir, adminChain, except string) bool {
 		})
 }
 
-// send starts the removal of elements. If it is not yet known whether elements expire on this
-// kernel, send waits and deletes elements that did not expire. Otherwise, after a kill of this
-// process, such elements would remain without a holder.
+// send starts the removal of elements by letting them expire. While it is not known whether
+// elements expire on this kernel, send waits, and deletes elements that did not expire.
+// Otherwise, after a kill of this process, such elements would stay without a holder.
 func send(ctx context.Context, fw *nft.Conn) error {
 	if _, known := fw.ExpiryWorks(); known {
 		return fw.Start(ctx)
@@ -226,8 +226,8 @@ func send(ctx context.Context, fw *nft.Conn) error {
 	return fw.Commit(ctx)
 }
 
-// nested returns elements of other facts that lie within a range of f. If f has no ranges, it
-// returns at once and does not read the other facts; there may be as many as attachments.
+// nested returns elements of other facts that lie within a range of f. If f has no ranges, nested
+// returns at once and reads no other fact. There may be as many facts as attachments.
 func nested(s *record.Dir, f record.Fact) (out []nft.Element) {
 	if !slices.ContainsFunc(f.Elements, func(e nft.Element) bool { return len(e.KeyEnd) > 0 }) {
 		return nil
@@ -291,8 +291,8 @@ func (a Accepted) Lost(_ context.Context, env *Env) (lost []Lost, err error) {
 	return lost, err
 }
 
-// AllAccepted reports whether the addresses of all records are accepted. AllAccepted reads the
-// rules only once, so it is faster than a look for each record.
+// AllAccepted reports whether the addresses of all records are accepted. It reads the rules only
+// once, while a look for each record would read them each time.
 func AllAccepted(env *Env, records []*record.Record) (bool, error) {
 	byAdmin := make(map[string][]iptnft.Source)
 	for _, rec := range records {

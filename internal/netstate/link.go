@@ -22,7 +22,7 @@ import (
 type Veth struct {
 	Name, Peer string
 	MTU        int // bytes; 0 means the kernel's default
-	// We choose the MAC addresses. If the kernel chose them at random, systemd-udevd would
+	// These MAC addresses come from us. If the kernel chose them at random, systemd-udevd would
 	// replace them some time later (MACAddressPolicy).
 	MAC, PeerMAC net.HardwareAddr
 	Owner        owner.Key // written into the ifalias
@@ -31,10 +31,9 @@ type Veth struct {
 	Bridge string // Name becomes a port of this bridge; may be empty
 	Port   nl.PortFlags
 
-	// NoIPv6 stops the kernel from giving the host's end an IPv6 address. A port of a bridge
-	// needs none, and neither does a link that carries only IPv4. A link to which the host
-	// forwards IPv6 needs one, because the kernel uses it as the source of neighbour
-	// solicitations.
+	// NoIPv6 stops the kernel from giving the host's end an IPv6 address. A port of a bridge needs
+	// no IPv6 address, nor does a link that carries only IPv4. A link to which the host forwards
+	// IPv6 needs one, because the kernel uses it as the source of neighbour solicitations.
 	NoIPv6 bool
 }
 
@@ -106,7 +105,7 @@ func (v Veth) undo(env *Env) Undo {
 // make.
 type VethExistsError struct {
 	IfName, Host string
-	In           string // the namespace of another attachment with the same names; "" if no attachment owns the interface
+	In           string // namespace of another attachment with the same names; "" if no attachment owns the interface
 }
 
 // Error returns the reference's text.
@@ -130,8 +129,8 @@ func (v Veth) adopt(env *Env) error {
 	return err
 }
 
-// Diff reports whether an end is missing, the ends are not a pair, or an address differs from
-// the previous result.
+// Diff reports whether an end is missing, the ends are no pair, or an end has another address
+// than in the previous result.
 func (v Veth) Diff(ctx context.Context, env *Env) (string, error) {
 	inside, d, err := findVeth(env, Sandbox, v.Peer, v.PeerMAC)
 	if err != nil || d != "" {
@@ -176,8 +175,8 @@ func findVeth(env *Env, w Where, name string, mac net.HardwareAddr) (link netlin
 	return link, "", nil
 }
 
-// DeleteLink deletes a link. DeleteLink accepts that the link is missing. The kernel takes
-// 15-20 ms for a deletion (RCU), so delete only one end of a pair.
+// DeleteLink deletes a link. It accepts that the link is missing. The kernel takes 15-20 ms for a
+// deletion (RCU). It deletes the other end of a pair too, so callers delete only one end.
 func DeleteLink(c *nl.Conn, link netlink.Link) error {
 	if err := c.LinkDel(link); err != nil && !nl.IsNotFound(err) {
 		return fmt.Errorf("failed to delete %q: %w", link.Attrs().Name, err)
@@ -241,8 +240,8 @@ func (u Up) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// Carries reports whether link is one end of a pair whose other end is up and in another
-// namespace. In that case the other namespace is in use.
+// Carries reports whether link is one end of a veth pair whose other end is up and in another
+// namespace. Then that namespace is in use.
 func Carries(link netlink.Link) bool {
 	at := link.Attrs()
 	return link.Type() == "veth" && at.RawFlags&unix.IFF_LOWER_UP != 0 && at.NetNsID >= 0

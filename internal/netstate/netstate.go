@@ -6,7 +6,8 @@
 // the kernel. Apply makes the objects in the order of the list. Diff returns where the kernel
 // differs (CHECK). String prints the list (`patchbay explain`).
 //
-// The package neither resolves dependencies nor plans: the author of a list chooses the order.
+// The package does not resolve dependencies and does not plan. The author of a list chooses the
+// order.
 package netstate
 
 import (
@@ -25,11 +26,10 @@ import (
 type Object interface {
 	// String describes the object in one line, in the syntax of ip(8), nft(8) or tc(8).
 	fmt.Stringer
-	// Ensure creates or changes the object. undo reverts what Ensure changed; it is nil if Ensure
-	// changed nothing. If Ensure fails, it has already reverted its own changes.
+	// Ensure creates or changes the object. undo reverts what Ensure changed. If Ensure changed
+	// nothing, undo is nil. If Ensure fails, it has already reverted its own changes.
 	Ensure(ctx context.Context, env *Env) (undo Undo, err error)
-	// Diff says how the kernel differs from the object. Diff returns "" if the kernel does not
-	// differ.
+	// Diff says how the kernel differs from the object. If the kernel does not differ, Diff returns "".
 	Diff(ctx context.Context, env *Env) (string, error)
 }
 
@@ -54,16 +54,16 @@ type Env struct {
 	Sandbox *nl.Conn // nil if the namespace does not exist
 	NFT     *nft.Conn
 
-	// Records stores the facts that attachments share, and notes about what was made for a
-	// network. Records may be nil if the state has no Fact; then nothing is noted.
+	// Records stores the facts that attachments share, and notes about what was made for a network.
+	// Records may be nil if the state has no Fact. Without Records, no note is written.
 	Records *record.Dir
 
 	// Warn receives failures that do not fail the request, such as a sysctl that cannot be
 	// written because /proc/sys is read-only.
 	Warn func(error)
 
-	// Taken is called if another attachment already has the same element. If it is nil, this
-	// attachment takes the element over.
+	// Taken is called if another attachment already has the same element. If Taken is nil, this
+	// attachment takes the element from the other.
 	Taken func(*nft.TakenError) error
 
 	// First is called before an attachment becomes the first holder of a fact. First may be nil.

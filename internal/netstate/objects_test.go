@@ -52,7 +52,7 @@ func newEnv(t *testing.T) *Env {
 	return &Env{Host: host, Sandbox: sandbox, Warn: func(err error) { t.Log("warning:", err) }}
 }
 
-// again drops the cache, as a later call would start without it.
+// again drops the cache, because a later call starts without one.
 func again(env *Env) *Env {
 	return &Env{Host: env.Host, Sandbox: env.Sandbox, Warn: env.Warn}
 }
@@ -80,8 +80,8 @@ var (
 	}
 )
 
-// Ensure makes each object, Diff sees it, and the undos revert the attachment's own
-// changes, in reverse.
+// TestObjects ensures each object. Diff sees the object, and the undos revert the attachment's
+// own changes in reverse order.
 func TestObjects(t *testing.T) {
 	env := newEnv(t)
 	must(t, env.Host.SetSysctl("net/ipv4/ip_forward", "0"))
@@ -106,7 +106,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// Each undo reverts its change on a link that remains.
+// The link stays. Each undo reverts its change on the link.
 func TestUndoOnStandingLink(t *testing.T) {
 	env := newEnv(t)
 	for _, o := range testState[:2] {
@@ -135,11 +135,11 @@ func TestUndoOnStandingLink(t *testing.T) {
 		if d, err := o.Diff(t.Context(), again(env)); d == "" || err != nil {
 			t.Errorf("%s: not undone (%v)", o, err)
 		}
-		must(t, undo(t.Context())) // the undo of something already deleted succeeds
+		must(t, undo(t.Context())) // the undo accepts that its object is gone
 	}
 }
 
-// A second pair under the name is refused, and the first remains.
+// A second pair with the same name is refused, and the first pair stays.
 func TestVethTaken(t *testing.T) {
 	env := newEnv(t)
 	for _, o := range testState[:2] {
@@ -155,8 +155,8 @@ func TestVethTaken(t *testing.T) {
 	}
 }
 
-// A port that does not come up is an error with the reference's text, after its time;
-// Ensure waits for one that comes up late.
+// Ensure waits for a port that comes up late. If a port does not come up in time, the error has
+// the reference's text.
 func TestPortUpLate(t *testing.T) {
 	env := newEnv(t)
 	for _, o := range testState[:2] {
@@ -180,8 +180,7 @@ func TestPortUpLate(t *testing.T) {
 	must(t, <-done)
 }
 
-// Sysctls that cannot be written become warnings; missing keys are errors only where they
-// are needed.
+// Sysctls that cannot be written become warnings. Missing keys are errors only where they are needed.
 func TestSysctlsSurvive(t *testing.T) {
 	env := newEnv(t)
 	s := Sysctls{Where: Sandbox, List: []nl.Setting{{Key: "net/ipv4/conf/nobody/arp_ignore", Value: "1"}}}
@@ -241,8 +240,7 @@ func TestGatewayCompare(t *testing.T) {
 	}
 }
 
-// Waiting leaves no goroutine of the library behind, even when events arrive that no code
-// reads.
+// A wait leaves no goroutine of the library behind, even if events arrive that no code reads.
 func TestWaitLeavesNothing(t *testing.T) {
 	env := newEnv(t)
 	for _, o := range testState[:2] {
@@ -276,9 +274,9 @@ func TestWaitLeavesNothing(t *testing.T) {
 	}
 }
 
-// A default route through another gateway is not the container's, and a route before it
-// that refuses makes it useless. A default route through another link may be an operator's
-// choice.
+// A default route through another gateway is not the container's. A route that refuses packets
+// and comes before the default route makes it useless. A default route through another link may
+// be an operator's choice.
 func TestOtherDefaultRoute(t *testing.T) {
 	for _, c := range []struct{ addr, gateway, other, all string }{
 		{"10.9.0.5/24", "10.9.0.1", "10.9.0.77", "0.0.0.0/0"}, {"fd09::5/64", "fd09::1", "fd09::77", "::/0"},

@@ -122,8 +122,8 @@ func gatewayText(gw netip.Addr) string {
 	return gw.String()
 }
 
-// Diff reports whether the route to the destination through the gateway is missing. Diff looks
-// in Table. If Table is 0, it looks in every table, because a later plugin (sbr, vrf) may have
+// Diff reports whether the route to the destination through the gateway is missing. Diff looks in
+// Table. If Table is 0, Diff looks in every table, because a later plugin (sbr, vrf) may have
 // moved the route.
 func (r Route) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(r.Where, r.Link)
@@ -176,9 +176,8 @@ func (r Route) find(conn *nl.Conn, link netlink.Link) (bool, error) {
 	return false, nil
 }
 
-// served reports whether a route to the destination is acceptable as the expected one. A
-// default route through another interface is acceptable, because an operator may have chosen
-// it for the container.
+// served reports whether a route to the destination may stand for the expected one. A default
+// route through another interface may, because an operator may have chosen it for the container.
 func (r Route) served(got netlink.Route, link netlink.Link) bool {
 	if got.Type != unix.RTN_UNICAST {
 		return false
@@ -225,8 +224,9 @@ func (r Route) matching(conn *nl.Conn, is func(*netlink.Route) bool) (bool, erro
 }
 
 // Reached checks during CHECK whether the host reaches a container's address through the link
-// that has its gateway. The route that came with the gateway's address may be missing, and no
-// ADD restores it. Another network may have the same subnet, or a route may lead elsewhere.
+// that has its gateway. Three things can go wrong. The route that came with the gateway's address
+// is missing; no ADD restores it. Another network has the same subnet. Another route leads
+// elsewhere.
 type Reached struct {
 	Link    string
 	Addr    netip.Addr
@@ -236,12 +236,12 @@ type Reached struct {
 // String names the expected route.
 func (w Reached) String() string { return fmt.Sprintf("host: reach %s by %s", w.Addr, w.Link) }
 
-// Ensure does nothing, because these routes come with the host's addresses.
+// Ensure does nothing, because these routes come with the addresses of the host.
 func (Reached) Ensure(context.Context, *Env) (Undo, error) { return nil, nil }
 
-// Diff reports that no route exists or that the route uses another link. Diff reports neither
-// a link that is down nor a missing address, because other objects do. Diff skips a link in a
-// VRF, which has its own routes.
+// Diff reports that no route exists, or that the route uses another link. It leaves a link that
+// is down and a missing address to other objects. It skips a link in a VRF, because a VRF has its
+// own routes.
 func (w Reached) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, w.Link)
 	if err != nil || link.Attrs().MasterIndex != 0 || link.Attrs().RawFlags&unix.IFF_UP == 0 {
@@ -263,7 +263,7 @@ func (w Reached) Diff(_ context.Context, env *Env) (string, error) {
 		return w.lost(), nil
 	}
 	other, err := env.Host.LinkAt(routes[0].LinkIndex)
-	if nl.IsNotFound(err) { // the link was deleted a moment ago
+	if nl.IsNotFound(err) { // the link has just been deleted
 		return "", nil
 	}
 	if err != nil {

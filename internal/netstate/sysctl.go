@@ -23,9 +23,9 @@ type Sysctls struct {
 	Where Where
 	List  []nl.Setting
 
-	// Needed makes a failure an error that begins with this text. If Needed is empty, a key that
-	// the kernel lacks is skipped. In both cases a read-only /proc/sys (rootless callers) is only
-	// a warning.
+	// Needed turns a failure into an error; the error begins with this text. If Needed is empty,
+	// Ensure skips a key that the kernel lacks. In both cases a read-only /proc/sys (rootless
+	// callers) is only a warning.
 	Needed string
 }
 
@@ -38,8 +38,8 @@ func (s Sysctls) String() string {
 	return strings.Join(words, " ")
 }
 
-// Ensure writes the settings. Settings of the host remain when the ADD fails, because other
-// containers may rely on them by then.
+// Ensure writes the settings. Settings of the host stay when the ADD fails, because other
+// containers may need them by then.
 func (s Sysctls) Ensure(_ context.Context, env *Env) (Undo, error) {
 	conn := env.Conn(s.Where)
 	old, err := conn.SwapSysctls(s.List, func(_ nl.Setting, err error) error { return s.judge(env, err) })
@@ -79,8 +79,8 @@ func ignoreMissing(_ nl.Setting, err error) error {
 	return err
 }
 
-// Diff compares the needed settings. Diff skips the others, because operators and the tuning
-// plugin may change them.
+// Diff compares the needed settings. It skips the others, because operators and the plugin tuning
+// may change them.
 func (s Sysctls) Diff(_ context.Context, env *Env) (string, error) {
 	if s.Needed == "" {
 		return "", nil
@@ -111,8 +111,8 @@ func (l LinkIPv6) setting() nl.Setting {
 	return nl.Setting{Key: "net/ipv6/conf/" + l.Link + "/" + l.Conf.String(), Value: strconv.Itoa(int(l.Value))}
 }
 
-// IPv6 is a list of settings of links in one namespace. The kernel returns their values
-// together with the links, at no extra cost. Ensure writes only values that differ.
+// IPv6 is a list of settings of links in one namespace. The kernel sends their values together
+// with the links, so reading them costs nothing. Ensure writes only values that are different.
 type IPv6 struct {
 	Where Where
 	List  []LinkIPv6
@@ -171,13 +171,12 @@ func (i IPv6) Diff(_ context.Context, env *Env) (string, error) {
 }
 
 // Forwarding switches on forwarding in the host's namespace. No DEL switches it off, because
-// other programs may rely on it by then. "network rm" restores the earlier value from the
-// record.
+// other programs may need it by then. "network rm" restores the earlier value from a note.
 type Forwarding struct {
 	IPv4, IPv6 bool
 	Link       string // link of the host that Diff checks too; may be empty
 	Failed     string // text of the error if the setting cannot be written
-	Network    string // network to record with the earlier value
+	Network    string // network to name in the note with the earlier value
 }
 
 func (f Forwarding) families() (list []int) {
@@ -221,7 +220,7 @@ func (f Forwarding) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return s.Ensure(ctx, env)
 }
 
-// note records that forwarding was off, before Ensure switches it on. If the record cannot be
+// note writes down that forwarding was off, before Ensure switches it on. If the note cannot be
 // written, "network rm" leaves forwarding on, which does no harm.
 func (f Forwarding) note(env *Env, keys []nl.Setting) {
 	for _, k := range keys {

@@ -129,8 +129,8 @@ func (t Tap) master(env *Env) (index int, err error) {
 	return link.Attrs().Index, nil
 }
 
-// Diff reports whether the tap is missing, or has another MAC than in the previous result, or
-// other owners, queues or another bridge.
+// Diff reports whether the tap is missing. It also reports another MAC than in the previous
+// result, and other owners, queues or bridges.
 func (t Tap) Diff(_ context.Context, env *Env) (string, error) {
 	link, d, err := findInside(env, t.Name, t.MAC)
 	if err != nil || d != "" {

@@ -50,7 +50,8 @@ func (p PortVLANs) String() string {
 	return fmt.Sprintf("host: bridge vlan dev %s: %s", p.Link, strings.Join(words, ", "))
 }
 
-// Ensure sets the VLANs. Ensure has nothing to undo, because they are deleted with the link.
+// Ensure sets the VLANs. Ensure has nothing to undo, because the kernel deletes the VLANs with
+// the link.
 func (p PortVLANs) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -97,8 +98,8 @@ func (p PortVLANs) removeDefault(env *Env, link netlink.Link) error {
 	return err
 }
 
-// Diff reports which VLANs the port lacks. Diff reads the VLANs of all ports, because the
-// kernel has no other request. Only a CHECK of a port with VLANs pays for this.
+// Diff reports which VLANs the port lacks. The kernel has only a request for the VLANs of all
+// ports. So only the CHECK of a port with VLANs sends it.
 func (p PortVLANs) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -135,8 +136,8 @@ type VLANGateway struct {
 	VLAN        uint16
 	KeepDefault bool
 
-	// Settings are written before the link goes up, because then the kernel starts to look for
-	// duplicates of its link-local address.
+	// Settings are written before the link goes up, because the kernel then starts to look for
+	// duplicates of the link-local address.
 	Settings []LinkIPv6
 }
 

@@ -117,8 +117,8 @@ func DeleteEmptyVRF(c *nl.Conn, name string, anyway bool) error {
 }
 
 // Member puts a link of the sandbox into a VRF. For this the kernel sets the link down and up
-// again, and so drops routes and addresses. Ensure restores the link's routes in the VRF's
-// table. Member also restores the link's global IPv6 addresses, which the kernel drops unless
+// again, and so drops routes and addresses. Ensure restores the link's routes in the VRF's table.
+// It also restores the link's global IPv6 addresses, which the kernel drops unless
 // keep_addr_on_down is set.
 type Member struct{ Link, VRF string }
 
@@ -127,8 +127,8 @@ func (m Member) String() string {
 	return fmt.Sprintf("sandbox: ip link set %s master %s, and its routes to the table of %s", m.Link, m.VRF, m.VRF)
 }
 
-// Ensure puts the link into the VRF. Its undo takes the link out and restores routes and
-// addresses again.
+// Ensure puts the link into the VRF. Its undo takes the link out and again restores routes and
+// addresses.
 func (m Member) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	c := env.Sandbox
 	link, err := c.Link(m.Link)
@@ -241,7 +241,7 @@ func (m move) restoreAddresses(ctx context.Context, before []netlink.Addr) error
 		if slices.ContainsFunc(after, func(b netlink.Addr) bool { return a.Equal(b) }) {
 			continue
 		}
-		// The kernel checked this address for duplicates before, so it may be used at once.
+		// The kernel has already checked this address for duplicates, so it may be used at once.
 		a.Flags = a.Flags&unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD
 		if err := m.c.AddrAdd(m.link, &a); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("could not restore address %s to %s: %w", a.IPNet, m.link.Attrs().Name, err)
@@ -250,14 +250,14 @@ func (m move) restoreAddresses(ctx context.Context, before []netlink.Addr) error
 	return m.usable(ctx, len(before))
 }
 
-// usableTime is how long the kernel may take to look for duplicates again. linkUpTime is how
-// long a link may take to get a carrier; the kernel starts only then.
+// usableTime is how long the kernel may take to look for duplicates again. It starts when the
+// link has a carrier; linkUpTime is how long that may take.
 const (
 	usableTime = 5 * time.Second
 	linkUpTime = time.Second
 )
 
-// usable waits until the addresses can be used, because only then their routes exist.
+// usable waits until the addresses can be used, because their routes exist only then.
 func (m move) usable(ctx context.Context, want int) error {
 	if want == 0 {
 		return nil

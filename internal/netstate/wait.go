@@ -21,15 +21,15 @@ import (
 // portUpTime is how long a port may take to be up. The reference waits the same time in total.
 const portUpTime = 2550 * time.Millisecond
 
-// PortUp waits until a link of the host is operationally up, because only then its bridge
-// forwards. If both ends of a veth are up, Linux >= 6.8 reports this at the first request
+// PortUp waits until a link of the host is operationally up, because its bridge forwards only
+// then. If both ends of a veth are up, Linux >= 6.8 reports this at the first request
 // (rtnl_getlink syncs the carrier). Older kernels report it about 0.1 ms later.
 type PortUp struct{ Link string }
 
 // String says what Ensure waits for.
 func (p PortUp) String() string { return "host: wait for " + p.Link + " to be up" }
 
-// Ensure asks once. Only if the link is not up yet does it listen for events.
+// Ensure asks once. If the link is not up yet, Ensure listens for events.
 func (p PortUp) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	link, err := env.Host.Link(p.Link)
 	if err != nil {
@@ -89,8 +89,8 @@ func (s Settle) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return nil, nil
 }
 
-// tentative reports whether the kernel still looks for duplicates. If it found one, tentative
-// returns an error.
+// tentative reports whether the kernel still looks for duplicates. If the kernel found one,
+// tentative returns an error.
 func (s Settle) tentative(env *Env, index int) (yes bool, err error) {
 	addrs, err := env.Sandbox.Addrs(index)
 	for _, a := range addrs {
@@ -107,15 +107,15 @@ func (s Settle) tentative(env *Env, index int) (yes bool, err error) {
 // Diff always reports no difference, because Ensure only waits.
 func (s Settle) Diff(context.Context, *Env) (string, error) { return "", nil }
 
-// answerTime limits the wait for a work queue of the kernel. If the kernel is later, a
-// neighbour waits one second longer, but the ADD succeeds.
+// answerTime limits the wait for a work queue of the kernel. If the kernel takes longer, the ADD
+// succeeds, but a neighbour's first packet may wait for a second.
 const answerTime = time.Second
 
-// Answering waits until the kernel answers neighbour solicitations for a link's IPv6
-// addresses. Neighbours send them to a multicast group (RFC 4291, solicited-node). A work
-// queue of the kernel joins the group some time after the address was added, even without
-// duplicate address detection: 0-3 ms later on a busy node (Linux 6.18). A solicitation that
-// arrives earlier is lost, and the neighbour repeats it after a second.
+// Answering waits until the kernel answers neighbour solicitations for a link's IPv6 addresses.
+// Neighbours send these to a multicast group (RFC 4291, solicited-node). A work queue of the
+// kernel joins the group some time after the address was added, even without duplicate address
+// detection. On a busy node that is 0-3 ms later (Linux 6.18). A solicitation that arrives
+// earlier is lost, and the neighbour repeats it after a second.
 type Answering struct {
 	Where Where
 	Link  string
@@ -127,7 +127,7 @@ func (a Answering) String() string {
 	return fmt.Sprintf("%s: wait until %s answers for %s", a.Where, a.Link, spaced(a.Addrs))
 }
 
-// Ensure checks first, because usually the kernel answers already.
+// Ensure first checks, because usually the kernel answers already.
 func (a Answering) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(a.Where, a.Link)
 	if err != nil {
@@ -169,12 +169,12 @@ func solicitedNode(addr netip.Addr) netip.Addr {
 // Diff always reports no difference, because Ensure only waits.
 func (a Answering) Diff(context.Context, *Env) (string, error) { return "", nil }
 
-// lostEvent is how long to wait for an event before asking again. It is needed because a
-// socket loses events when its buffer overflows.
+// lostEvent is how long to wait for an event before asking again. A socket loses events when its
+// buffer overflows, so the wait needs a limit.
 const lostEvent = 50 * time.Millisecond
 
-// untilLinks runs until with the events of a namespace's links and a time limit. untilLinks
-// starts to listen before the first question, so it misses no event.
+// untilLinks calls until with the events of a namespace's links and a time limit. It starts to
+// listen before the first question, so it misses no event.
 func untilLinks(ctx context.Context, conn *nl.Conn, most time.Duration, ask func() (bool, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -186,7 +186,7 @@ func untilLinks(ctx context.Context, conn *nl.Conn, most time.Duration, ask func
 	return until(ctx, events, ask)
 }
 
-// untilAddrs runs until with the events of a namespace's addresses and a time limit.
+// untilAddrs calls until with the events of a namespace's addresses and a time limit.
 func untilAddrs(ctx context.Context, conn *nl.Conn, most time.Duration, ask func() (bool, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -208,8 +208,8 @@ func handle(conn *nl.Conn) *vnetns.NsHandle {
 	return &ns
 }
 
-// until calls ask at once and again after every event, until the answer is yes. yes is false
-// if ctx ended first.
+// until calls ask at once, and again after every event, until the answer is yes. If ctx ends
+// first, yes is false.
 func until[T any](ctx context.Context, events <-chan T, ask func() (bool, error)) (yes bool, err error) {
 	again := time.NewTicker(lostEvent)
 	defer again.Stop()
@@ -220,7 +220,7 @@ func until[T any](ctx context.Context, events <-chan T, ask func() (bool, error)
 		select {
 		case _, ok := <-events:
 			if !ok {
-				events = nil // the socket is closed, so only the timer is left
+				events = nil // the socket is closed, so only the timer still wakes the loop
 			}
 		case <-again.C:
 		case <-ctx.Done():
@@ -229,8 +229,8 @@ func until[T any](ctx context.Context, events <-chan T, ask func() (bool, error)
 	}
 }
 
-// unsubscribe ends a subscription of the netlink library. unsubscribe reads the remaining
-// events, because the library's goroutine would otherwise block for ever on the last one.
+// unsubscribe ends a subscription of the netlink library. It reads the remaining events:
+// otherwise the library's goroutine would block for ever on the last one.
 func unsubscribe[T any](events <-chan T, done chan<- struct{}) {
 	close(done)
 	for range events { // discard

@@ -20,8 +20,8 @@ type Addr struct {
 	Flags  uint32
 }
 
-// Addrs returns the addresses of one link. The request contains the link's index. So the
-// kernel does not walk through all links, as it does for Handle.AddrList.
+// Addrs returns the addresses of one link. The request has the link's index. So the kernel does
+// not walk through all links, as it does for Handle.AddrList.
 func (c *Conn) Addrs(index int) ([]Addr, error) {
 	addrs, err := Retry(func() ([]Addr, error) { return c.dumpAddrs(index) })
 	if err != nil {
@@ -125,8 +125,8 @@ func IPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// PrefixOf is the reverse of IPNet. The library uses nil if there is no peer, and for some
-// default routes; for nil PrefixOf returns the invalid prefix.
+// PrefixOf is the reverse of IPNet. The library uses nil for a missing peer, and for some default
+// routes. For nil, PrefixOf returns the invalid prefix.
 func PrefixOf(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}

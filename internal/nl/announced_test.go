@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-// A neighbour that has an old Ethernet address for an IP address sends to the new one after
-// the announcement, in both families (pain 26).
+// A neighbour has an old Ethernet address for an IP address. After the announcement it sends to
+// the new one, in both families.
 func TestNeighboursLearn(t *testing.T) {
 	n := node.New(t)
 	link := must(n.Host.Conn().Link("uplink"))(t)
@@ -66,7 +66,7 @@ func remembered(t *testing.T, s *node.Space, link netlink.Link, addr netip.Addr)
 	return "nowhere"
 }
 
-// The kernel repeats a gratuitous ARP twice, after Announce has long returned.
+// The kernel repeats a gratuitous ARP twice, long after Announce has returned.
 func TestRepeated(t *testing.T) {
 	n := node.New(t)
 	link := must(n.Host.Conn().Link("uplink"))(t)

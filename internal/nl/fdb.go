@@ -61,8 +61,8 @@ func parseFDB(m []byte) (e FDBEntry, index int, ok bool) {
 	return e, index, e.MAC != nil
 }
 
-// SetFDB makes e the device's only entry for its MAC. SetFDB replaces an earlier remote in one
-// step.
+// SetFDB makes e the device's only entry for its MAC. It replaces an earlier remote address in
+// one step.
 func (c *Conn) SetFDB(index int, e FDBEntry) error {
 	parts := e.message(index)
 	if e.Remote.IsValid() {

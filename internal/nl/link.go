@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Link returns a link by its name. If the link is missing, IsNotFound recognises the error.
-// Link does not ask for statistics, and it stores the link's IPv6 settings (see IPv6Setting).
-// The name may be an alternative name of the link, which may be longer than 15 bytes.
+// Link returns a link by its name. If the link is missing, IsNotFound recognises the error. Link
+// does not ask for statistics. It keeps the link's IPv6 settings for IPv6Setting. The name may be
+// an alternative name of the link, which may be longer than 15 bytes.
 func (c *Conn) Link(name string) (netlink.Link, error) {
 	kind := unix.IFLA_IFNAME
 	if len(name) >= unix.IFNAMSIZ {
@@ -65,9 +65,9 @@ func (c *Conn) getLink(index int, more ...vnl.NetlinkRequestData) (netlink.Link,
 }
 
 // Lives reports whether the namespace of a link's other end is still in use. id is that
-// namespace's id as c sees it (IFLA_LINK_NETNSID). The kernel drops the id when the namespace
-// ends, and deletes the namespace's links later. On Linux before 4.15, and for callers without
-// the right to ask, Lives returns true.
+// namespace's id as c sees it (IFLA_LINK_NETNSID). When the namespace ends, the kernel drops the
+// id at once and deletes the namespace's links later. On Linux before 4.15, and if the caller may
+// not ask, Lives returns true.
 func (c *Conn) Lives(id int) bool {
 	_, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, linkHead(1), attr32(unix.IFLA_TARGET_NETNSID, uint32(id)))
 	return !errors.Is(err, unix.EINVAL)
@@ -105,8 +105,8 @@ func (i IPv6Conf) String() string {
 	return fmt.Sprintf("%d", int(i))
 }
 
-// IPv6Setting returns a setting of a link from the last call of Link or LinkAt. ok is false if
-// the kernel sent no settings, because the link (MTU below 1280) or the kernel has no IPv6.
+// IPv6Setting returns a setting of a link from the last call of Link or LinkAt. The kernel sends
+// no settings if the link (MTU below 1280) or the kernel has no IPv6; then ok is false.
 func (c *Conn) IPv6Setting(index int, conf IPv6Conf) (value int32, ok bool) {
 	list := c.ipv6[index]
 	at := 4 * int(conf)
@@ -116,9 +116,9 @@ func (c *Conn) IPv6Setting(index int, conf IPv6Conf) (value int32, ok bool) {
 	return int32(vnl.NativeEndian().Uint32(list[at:])), true
 }
 
-// SetUp sets a link up. If notify is set, the same message also sets arp_notify. Unlike
-// writing the sysctl, this needs no thread in the namespace. SetUp also avoids the cost of
-// opening a sysctl (see procfs).
+// SetUp sets a link up. If notify is set, the same message also sets arp_notify. To write the
+// sysctl instead would need a thread in the namespace, and would cost the opening of a sysctl
+// (see procfs).
 func (c *Conn) SetUp(index int, notify bool) error {
 	head := linkHead(index)
 	head.Flags, head.Change = unix.IFF_UP, unix.IFF_UP
@@ -133,7 +133,7 @@ func (c *Conn) SetUp(index int, notify bool) error {
 	return err
 }
 
-// Veth describes a new pair. The near end is in the namespace of the Conn, the far end in
+// Veth describes a new veth pair. The near end is in the namespace of the Conn, the far end in
 // another namespace. MTU is in bytes; 0 means the kernel's default. Master is the index of a
 // bridge; 0 means none.
 type Veth struct {
@@ -144,12 +144,12 @@ type Veth struct {
 	PeerNS       int // descriptor of the peer's namespace
 }
 
-// AddVeth creates a pair with one message. The near end is up and in its bridge; the far end
+// AddVeth creates a veth pair with one message. The near end is up and in its bridge; the far end
 // is down. The library would need three messages, one of them a lookup.
 //
-// Each end has one queue. By default the kernel would make a queue for every possible CPU and
-// use only the first one until ethtool -L. The other queues would cost memory and a third of
-// the time that the pair takes.
+// Each end has one queue. By default the kernel would make a queue for every possible CPU, but
+// use only the first until `ethtool -L` asks for more. The other queues would cost memory, and a
+// third of the time that the pair takes.
 func (c *Conn) AddVeth(v Veth) error {
 	head := linkHead(0)
 	head.Flags, head.Change = unix.IFF_UP, unix.IFF_UP
@@ -312,15 +312,15 @@ func (c *Conn) SetLink(index int, to LinkChange) error {
 	return err
 }
 
-// TxChecksum reports whether a link leaves checksums of packets that it sends to the kernel's
-// last step or to the network card.
+// TxChecksum reports whether a link sends packets without their checksums. The kernel's last step
+// or the network card then computes them.
 func (c *Conn) TxChecksum(name string) (on bool, err error) {
 	const get = 0x16 // ETHTOOL_GTXCSUM
 	value, err := c.ethtool(name, get, 0)
 	return value != 0, err
 }
 
-// SetTxChecksum is `ethtool -K name tx on|off`.
+// SetTxChecksum does what `ethtool -K name tx on|off` does.
 func (c *Conn) SetTxChecksum(name string, on bool) error {
 	const set = 0x17 // ETHTOOL_STXCSUM
 	value := uint32(0)

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nl provides a route-netlink socket in one namespace. Package nl builds on
-// vishvananda/netlink and adds what that library leaves to its callers. The namespace is fixed
-// when the socket is opened. Interrupted dumps are repeated. One function recognises all "not
-// found" errors. The sysctls of the namespace can be read and written.
+// Package nl provides a route-netlink socket in one namespace. It builds on vishvananda/netlink
+// and adds what that library leaves to its callers. The namespace is fixed when the socket is
+// opened. A dump that was interrupted is repeated. One function recognises all "not found"
+// errors. Methods read and write the sysctls of the namespace.
 package nl
 
 import (
@@ -90,8 +90,8 @@ func IsNotFound(err error) bool {
 		errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EADDRNOTAVAIL)
 }
 
-// tries is how often a dump is started at most. A dump of some thousand links takes 20 ms. On
-// a node where containers come and go, most dumps are interrupted.
+// tries is the most often that a dump is started. A dump of some thousand links takes 20 ms. On a
+// node where containers come and go, most dumps are interrupted.
 const tries = 100
 
 // Retry repeats a dump that the kernel interrupted because a table changed (NLM_F_DUMP_INTR).
@@ -105,12 +105,12 @@ func Retry[T any](dump func() (T, error)) (out T, err error) {
 	return out, err
 }
 
-// The following methods replace those of Handle. They call Retry, so their callers need not.
+// The following methods replace those of Handle and call Retry. So their callers need not call it.
 
 // LinkList lists all links.
 func (c *Conn) LinkList() ([]netlink.Link, error) { return Retry(c.Handle.LinkList) }
 
-// FindLink returns the first link for which is returns true; nil when there is none.
+// FindLink returns the first link for which is returns true. If there is none, it returns nil.
 func (c *Conn) FindLink(is func(netlink.Link) bool) (netlink.Link, error) {
 	links, err := c.LinkList()
 	if i := slices.IndexFunc(links, is); i >= 0 {

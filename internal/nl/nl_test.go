@@ -199,7 +199,7 @@ func TestSwapSysctls(t *testing.T) {
 	}
 }
 
-// A read-only /proc/sys is recognised, and we do not bypass it with a mount of our own.
+// The test recognises a read-only /proc/sys. We do not bypass it with a mount of our own.
 func TestReadOnly(t *testing.T) {
 	_, inside := open(t, "c")
 	must(t, inside.SetSysctl("net/ipv4/conf/lo/arp_notify", "1"))
@@ -221,7 +221,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// Without rights to mount, and with a procfs elsewhere, the path is used.
+// Without the right to mount, and for a procfs elsewhere, the path is used.
 func TestProcfsByPath(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(dir+"/sys/net/ipv4", 0o755))
@@ -248,8 +248,8 @@ func FuzzParseAddr(f *testing.F) {
 	})
 }
 
-// The cost of a sysctl does not grow with the namespaces that have looked at
-// one: compare -bench Sysctl with namespaces=0 and 500.
+// BenchmarkSysctl shows that a sysctl takes no longer if many namespaces have looked at one.
+// Compare -bench Sysctl with namespaces=0 and 500.
 func BenchmarkSysctl(b *testing.B) {
 	for _, n := range []int{0, 500} {
 		for i := range n {
@@ -269,13 +269,14 @@ func BenchmarkSysctl(b *testing.B) {
 	}
 }
 
-// The kernel gives a link with a carrier an IPv6 address, but not after SetAliasQuiet.
+// If a link has a carrier, the kernel gives it an IPv6 address. After SetAliasQuiet the kernel
+// does not.
 func TestSetAliasQuiet(t *testing.T) {
 	host, inside := open(t, "c")
 	near, far := pair(t, host, inside, Veth{})
 	must(t, host.SetAliasQuiet("v0", "patchbay:x", PortFlags{}))
 	must(t, inside.SetUp(far.Attrs().Index, false))
-	for range 6000 { // the far end shows that the carrier has come
+	for range 6000 { // the carrier has come when the far end has an address
 		if list, err := inside.Addrs(far.Attrs().Index); err != nil || len(list) > 0 {
 			must(t, err)
 			break
@@ -292,7 +293,7 @@ func TestSetAliasQuiet(t *testing.T) {
 	}
 }
 
-// Lives distinguishes a live namespace from a deleted one, and from none.
+// Lives tells a live namespace from a deleted one, and from none.
 func TestLives(t *testing.T) {
 	host, err := Host("/proc")
 	must(t, err)
@@ -315,7 +316,7 @@ func TestLives(t *testing.T) {
 			t.Fatal("one that nothing holds lives")
 		}
 	}
-	if err := host.LinkDel(link); err != nil && !IsNotFound(err) { // the kernel deletes it later
+	if err := host.LinkDel(link); err != nil && !IsNotFound(err) { // the kernel may have deleted it already
 		t.Error(err)
 	}
 	if host.Lives(id + 1000) {

@@ -38,12 +38,11 @@ func through(r netlink.Route, index int) bool {
 	return len(r.MultiPath) > 0 || r.LinkIndex == index
 }
 
-// DefaultLink returns the index of the link of the main table's default route, or 0 if there
-// is none. Of several default routes it uses the one with the lowest metric; of equal ones it
-// uses the first in the kernel's order. Of several next hops it uses the first. family is
-// AF_INET or AF_INET6. If unicast is set, it skips routes that refuse packets. Such an IPv6
-// route has the link lo; such an IPv4 route has no link and is always skipped. DefaultLink
-// returns the kernel's error.
+// DefaultLink returns the index of the link of the main table's default route, or 0 if there is
+// none. Of several default routes, the one with the lowest metric counts, and of equal ones the
+// first in the kernel's order. Of several next hops the first counts. family is AF_INET or
+// AF_INET6. If unicast is set, DefaultLink skips routes that refuse packets. Such an IPv6 route
+// has the link lo. Such an IPv4 route has no link, and DefaultLink always skips it.
 func (c *Conn) DefaultLink(family int, unicast bool) (index int, err error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST} // Dst is nil for the default route
 	mask := netlink.RT_FILTER_DST | netlink.RT_FILTER_TABLE
@@ -76,10 +75,10 @@ func (c *Conn) Rules() ([]netlink.Rule, error) {
 	return rules, nil
 }
 
-// FreeTable returns the number of an unused routing table, the lowest from first on. No rule
-// names the table, no route is in it, and no VRF uses it. The table is not one of the kernel's
-// tables (253 default, 254 main, 255 local) and not in taken. The caller must hold Lock from
-// this call until it uses the table.
+// FreeTable returns the lowest number from first on of an unused routing table. No rule names
+// that table, no route is in it, and no VRF uses it. The table is not in taken, and is not one of
+// the kernel's tables (253 default, 254 main, 255 local). The caller must hold Lock from this
+// call until it uses the table.
 func (c *Conn) FreeTable(first int, taken ...int) (int, error) {
 	used := map[int]bool{unix.RT_TABLE_DEFAULT: true, unix.RT_TABLE_MAIN: true, unix.RT_TABLE_LOCAL: true}
 	for _, t := range taken {

@@ -20,10 +20,10 @@ import (
 )
 
 // socket is a netlink socket on which the kernel applies the filters in requests
-// (NETLINK_GET_STRICT_CHK, Linux >= 4.20). We do not use the library's sockets for two
-// reasons. They clear 64 KiB of stack for each datagram, so the process must grow its stack
-// for the first one. And they use the poller, but a request to the kernel never needs it: the
-// answers are ready when the send call returns.
+// (NETLINK_GET_STRICT_CHK, Linux >= 4.20). We do not use the library's sockets, for two reasons.
+// They clear 64 KiB of stack for each datagram, so the process must grow its stack at the first
+// one. They also use Go's poller. A request to the kernel needs no poller, because the answers
+// are ready when the send call returns.
 type socket struct {
 	mu  sync.Mutex
 	fd  int
@@ -34,7 +34,7 @@ type socket struct {
 // openSocket opens a socket in the namespace of the calling thread.
 func openSocket() (*socket, error) { return dialSocket(unix.NETLINK_ROUTE) }
 
-// dialSocket is openSocket for any protocol of netlink(7).
+// dialSocket works like openSocket, for any protocol of netlink(7).
 func dialSocket(protocol int) (*socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
@@ -43,15 +43,15 @@ func dialSocket(protocol int) (*socket, error) {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, errors.Join(os.NewSyscallError("bind", err), unix.Close(fd))
 	}
-	// A kernel that refuses this option sends more than we asked for.
+	// A kernel that does not know this option sends more than we asked for.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return &socket{fd: fd}, nil
 }
 
 func (s *socket) close() { unix.Close(s.fd) } //nolint:errcheck // nothing to lose
 
-// execute sends a request and returns the answers of one type; 0 means any type. If a dump was
-// interrupted, it returns its answers together with netlink.ErrDumpInterrupted.
+// execute sends a request and returns the answers of one type; type 0 means any. If a dump was
+// interrupted, execute returns its answers together with netlink.ErrDumpInterrupted.
 func (s *socket) execute(req *vnl.NetlinkRequest, kind uint16) ([][]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,8 +85,8 @@ type answers struct {
 	interrupted, complete bool
 }
 
-// add handles one message. If the answer to an earlier request was a single message, its
-// acknowledgement comes later; add skips it.
+// add handles one message. An earlier request may have got a single message as its answer. Its
+// acknowledgement then comes later, and add skips it.
 func (a *answers) add(m syscall.NetlinkMessage) error {
 	if a.complete || m.Header.Seq != a.seq {
 		return nil
@@ -179,8 +179,8 @@ func attr(kind int, value []byte) *vnl.RtAttr { return vnl.NewRtAttr(kind, value
 
 func attr32(kind int, value uint32) *vnl.RtAttr { return attr(kind, vnl.Uint32Attr(value)) }
 
-// attributes yields the kind and value of each attribute. attributes stops at a truncated
-// attribute; the library's parser may panic there.
+// attributes yields the kind and value of each attribute. It stops at an attribute that was cut
+// off, where the library's parser may panic.
 func attributes(b []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		for len(b) >= unix.SizeofRtAttr {

@@ -18,7 +18,8 @@ func message(kind, flags uint16, data ...byte) syscall.NetlinkMessage {
 	return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind, Flags: flags, Seq: 7}, Data: data}
 }
 
-// The reader distinguishes the end of an answer, its error, and an answer to another request.
+// The reader tells three things apart: the end of an answer, an error, and an answer to another
+// request.
 func TestAnswers(t *testing.T) {
 	other := message(unix.RTM_NEWLINK, 0, 'o')
 	other.Header.Seq = 6
@@ -50,8 +51,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Requests of many goroutines get their own answers, also behind errors and the
-// acknowledgements that earlier requests left unread.
+// Many goroutines send requests, and each gets its own answer. Errors, and acknowledgements that
+// earlier requests left unread, may come before the answer.
 func TestRequestsAtOnce(t *testing.T) {
 	host, inside := open(t, "atonce")
 	near, _ := pair(t, host, inside, Veth{})

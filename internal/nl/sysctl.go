@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrReadOnly means that /proc/sys cannot be written, as in a rootless container. If the value
+// ErrReadOnly means that /proc/sys cannot be written, as in a rootless container. If the setting
 // is not essential, callers report the error and continue.
 var ErrReadOnly = errors.New("/proc/sys is read-only")
 
@@ -40,9 +40,9 @@ type Setting struct{ Key, Value string }
 // String returns the setting in the form that sysctl(8) takes.
 func (s Setting) String() string { return s.Key + "=" + s.Value }
 
-// SwapSysctls writes every value that differs and returns the earlier values of the changed
-// settings. SwapSysctls enters the namespace only once. If a write fails, it calls failed; it
-// continues if failed returns nil.
+// SwapSysctls writes every value that is different, and returns the earlier values of those
+// settings. It enters the namespace only once. If a write fails, SwapSysctls calls failed. If
+// failed returns nil, SwapSysctls continues.
 func (c *Conn) SwapSysctls(want []Setting, failed func(Setting, error) error) (old []Setting, err error) {
 	err = c.Do(func() error {
 		for _, s := range want {
@@ -72,15 +72,15 @@ func writeError(s Setting, err error) error {
 	return fmt.Errorf("set sysctl %s: %w", s, err)
 }
 
-// procfs opens files in /proc/sys, if possible through its own mount.
+// procfs opens files in /proc/sys, if possible through a mount of its own.
 //
-// Every network namespace has entries with the same names there. The kernel keeps all such
-// entries of one mount in one hash chain. After 2,000 namespaces had read an entry, opening
-// one took 350 µs instead of 9 µs (Linux 6.18), on the host too. A new, detached mount takes
-// 15 µs. Such a mount starts with an empty chain and does not lengthen the others.
+// Every network namespace has entries with the same names in /proc/sys. The kernel keeps all
+// entries of one name and mount in one hash chain. After 2,000 namespaces had read an entry, it
+// took 350 µs instead of 9 µs to open one (Linux 6.18), on the host too. A new mount that is
+// attached nowhere takes 15 µs. It starts with an empty chain and does not lengthen the others.
 type procfs struct {
 	path   string
-	root   int // descriptor of the mount; -1 means: use path
+	root   int // descriptor of the mount; -1 means that path is used
 	opened bool
 }
 
@@ -171,8 +171,8 @@ func (p *procfs) write(key, value string) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// swap writes a value that differs and returns the earlier value. If the file cannot be
-// written but has the value already, that is no error.
+// swap writes a value if the present one is different, and returns the present one. If the file
+// cannot be written but already has the value, that is no error.
 func (p *procfs) swap(key, value string) (was string, err error) {
 	fd, openErr := p.open(key, unix.O_RDWR)
 	if openErr != nil {

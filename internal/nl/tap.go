@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tunDevice creates taps in the namespace of the thread that opens it.
+// A thread that opens tunDevice makes taps in its own namespace.
 const tunDevice = "/dev/net/tun"
 
-// Tap is a tap device that remains when no process has it open.
+// Tap is a tap device that stays when no process has it open.
 type Tap struct {
 	Name         string
 	MultiQueue   bool    // a process may open several queues
-	Owner, Group *uint32 // user and group that may open it besides root; nil means any process with CAP_NET_ADMIN
+	Owner, Group *uint32 // this user and group may open the tap, like root; nil means any process with CAP_NET_ADMIN
 }
 
 // AddTap creates a tap, which is down. If the tap exists, the error is EBUSY or EEXIST.
 func (c *Conn) AddTap(t Tap) error { return c.Do(t.Add) }
 
 // Add creates the tap in the namespace of the calling thread. The process that later opens the
-// tap chooses whether frames have a header (IFF_VNET_HDR, IFF_NO_PI). Before TUNSETPERSIST,
-// closing the descriptor deletes the device.
+// tap chooses whether frames have a header (IFF_VNET_HDR, IFF_NO_PI). Until TUNSETPERSIST, the
+// kernel deletes the device when the descriptor is closed.
 func (t Tap) Add() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -62,7 +62,7 @@ func (t Tap) ioctl(fd int, request uint, value *uint32, name string) error {
 	return nil
 }
 
-// CanTap returns an error that says why this process cannot make taps. CanTap returns nil if it can.
+// CanTap returns nil if this process can make taps. Otherwise its error says why not.
 func CanTap() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -71,10 +71,10 @@ func CanTap() error {
 	return unix.Close(fd)
 }
 
-// CanMake returns an error if the kernel cannot make links of a kind. CanMake returns nil if the
-// kernel can, or if that is not known. CanMake makes no link: the request has a multicast
+// CanMake returns an error if the kernel cannot make links of a kind. If the kernel can, or if
+// that is not known, CanMake returns nil. CanMake makes no link: its request has a multicast
 // Ethernet address and a parent link that does not exist, and each kind refuses one of the two.
-// As for an ADD, Linux first tries to load a module.
+// Linux first tries to load a module, as it does for an ADD.
 func (c *Conn) CanMake(kind string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = "patchbay-probe", net.HardwareAddr{1, 0, 0, 0, 0, 1}
@@ -82,15 +82,15 @@ func (c *Conn) CanMake(kind string) error {
 	if err := c.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}); errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("this kernel makes no %s links (modprobe rtnl-link-%s shows why): %w", kind, kind, err)
 	}
-	return nil // EPERM tells nothing, because an ADD may have more rights in the caller's own namespaces
+	return nil // EPERM tells nothing: an ADD may have more rights in the caller's own namespaces
 }
 
 // CanFilterVLANs returns an error if the kernel cannot make bridges, or was built without
-// CONFIG_BRIDGE_VLAN_FILTERING. CanFilterVLANs returns nil if bridges can filter VLANs, or if
-// that is not known. CanFilterVLANs makes no bridge. CanFilterVLANs asks for a bridge with an
-// existing name and an invalid default VLAN. A kernel with VLAN filtering refuses the VLAN;
-// another kernel ignores the VLAN and refuses the name. Before the bridge module is loaded, every
-// kernel would refuse the name first. So CanMake loads the module.
+// CONFIG_BRIDGE_VLAN_FILTERING. If bridges can filter VLANs, or if that is not known, it returns
+// nil. CanFilterVLANs makes no bridge: it asks for one with an existing name and an invalid
+// default VLAN. A kernel with VLAN filtering refuses the VLAN. Another kernel ignores the VLAN
+// and refuses the name. Until the bridge module is loaded, every kernel refuses the name first.
+// So CanFilterVLANs first calls CanMake, which loads the module.
 func (c *Conn) CanFilterVLANs() error {
 	if err := c.CanMake("bridge"); err != nil {
 		return err

@@ -36,7 +36,7 @@ type WireDevice struct {
 type WirePeer struct {
 	Key      WireKey // public key
 	Endpoint netip.AddrPort
-	Allowed  []netip.Prefix // packets to these prefixes go to this peer, and it may send packets from them
+	Allowed  []netip.Prefix // packets to these prefixes go to this peer, which may also send packets from them
 }
 
 // WireGuard is a generic-netlink socket to the kernel's WireGuard.
@@ -106,9 +106,9 @@ func (w *WireGuard) send(family int, command uint8, flags int, parts ...vnl.Netl
 	return w.raw.execute(req, 0)
 }
 
-// genlHead is the header of a message (struct genlmsghdr): its command and version 1. We do
-// not use the library's type, because it copies two bytes of other memory into the reserved
-// field.
+// genlHead is the header of a message (struct genlmsghdr): its command and version 1. The
+// library's type would copy two bytes of other memory into the reserved field, so we do not use
+// it.
 type genlHead uint8
 
 const sizeofGenlHead = 4

@@ -16,7 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// The kernel divides a long answer among messages, and a peer's allowed addresses too.
+// The kernel divides a long answer into several messages. It may divide a peer's allowed
+// addresses too.
 func TestParseWireDevice(t *testing.T) {
 	four, six := netip.MustParseAddrPort("192.0.2.1:51820"), netip.MustParseAddrPort("[2001:db8::1]:1234")
 	peer := func(key byte, at netip.AddrPort, allowed ...string) *vnl.RtAttr {
@@ -63,12 +64,13 @@ func TestParseWireDevice(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v, want\n%+v", got, want)
 	}
-	for n := range messages[0] { // cut off anywhere
+	for n := range messages[0] { // cut off at any byte
 		new(WireDevice).add(messages[0][:n])
 	}
 }
 
-// What is set is read again; more peers than fit into one message of an answer.
+// TestWireGuard sets a device and reads it back. It has more peers than fit into one message of
+// an answer.
 func TestWireGuard(t *testing.T) {
 	ns, err := netns.Open(nettest.NewNS(t, "wire"))
 	must(t, err)

@@ -1,8 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package order sorts with one copy of the algorithm for all types. The compiler makes a copy
-// of slices.SortFunc for each type, 8 to 17 KB each, in a program that every container starts.
+// Package order sorts lists of any type with one copy of the algorithm. For slices.SortFunc, the
+// compiler makes a copy for each type, 8 to 17 KB each. Every container starts this program, so
+// its size matters.
 package order
 
 import "sort"

@@ -15,12 +15,11 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// `patchbay gc` claims an attachment while it removes the attachment by records and by names.
-// The claim makes ADDs of the attachment wait. gc first claims and then looks for records; an
-// ADD first writes its record and then looks for a claim. So at least one of them notices the
-// other. Either gc skips the attachment, or the ADD waits until gc is done and writes its
-// record again. Locks of records are not enough, because they end with the records, while gc
-// is still working.
+// `patchbay gc` claims an attachment while it removes the attachment by records and by names. The
+// claim makes ADDs of the attachment wait. gc first claims and then looks for records. An ADD
+// first writes its record and then looks for a claim. So at least one of them notices the other:
+// gc skips the attachment, or the ADD waits until gc is done and writes its record again. Locks
+// of records are not enough, because they end with the records while gc is still working.
 
 // claimSuffix makes Scan skip a claim like a temporary file (durable.IsTemp).
 const claimSuffix = ".gc~"
@@ -53,7 +52,7 @@ func (d *Dir) claim(network string, o owner.Key, wait time.Duration) (release fu
 }
 
 func (d *Dir) dropClaim(path string) {
-	_ = durable.Remove(path) // a file that remains is no claim; the next ADD or gc removes it
+	_ = durable.Remove(path) // a file that stays is no claim; the next ADD or gc removes it
 	d.unlock(path)
 	d.removeNetwork(filepath.Base(filepath.Dir(path)))
 }
@@ -97,18 +96,18 @@ type CurrentRecord struct {
 	Since  time.Time // time at which it was written
 }
 
-// InUse is the reason to keep an attachment on which another process works.
+// InUse is the reason why gc keeps an attachment on which another process works.
 const InUse = "an ADD or DEL is working on it"
 
 // errClaimed means that another gc has the claim.
 var errClaimed = errors.New("another gc has claimed it")
 
-// Seize is the first step of a gc that removes an attachment. Seize claims the attachment
-// against ADDs and locks all its records. Then it passes the current records to judge, which
+// Seize is the first step of a gc that removes an attachment. Seize claims the attachment, so
+// that ADDs wait, and locks all its records. It passes the current records to judge, which
 // returns a reason to keep the attachment, or "". If another process works on the attachment,
 // Seize itself returns a reason. If the attachment stays, Seize keeps no claim and no lock.
-// Otherwise release ends the claim; the locks end when the records are removed, or with Unlock
-// or Close.
+// Otherwise release ends the claim; the locks end when the records are removed, or with Unlock or
+// Close.
 func (d *Dir) Seize(network string, o owner.Key, judge func([]CurrentRecord) (keepReason string)) (release func(), keepReason string, err error) {
 	return d.seize(network, o, patience, judge)
 }
@@ -151,8 +150,8 @@ func (d *Dir) Current(network string, o owner.Key) (list []CurrentRecord) {
 	return list
 }
 
-// takeAll locks and reads the records of one owner. free is false if another process uses one
-// of them.
+// takeAll locks and reads the records of one owner. If another process uses one of them, free is
+// false.
 func (d *Dir) takeAll(network string, o owner.Key) (list []CurrentRecord, taken []string, free bool) {
 	paths, _ := filepath.Glob(d.path(network, o, "*")) // cannot fail: the names were validated
 	for _, path := range paths {

@@ -51,13 +51,13 @@ type DeviceRoute struct {
 	Flags    int          `json:"flags,omitempty"`
 }
 
-// OfDrivers returns the store of patchbay-cnm in a state directory. OfDrivers lists what the
-// plugins of patchbay-cnm requested from Docker's drivers. The store survives a reboot, as the
-// drivers' own state does.
+// OfDrivers returns the store of patchbay-cnm in a state directory. It lists what the plugins of
+// patchbay-cnm requested from Docker's drivers. Like the drivers' own state, the store survives a
+// reboot.
 func OfDrivers(stateDir string) *Dir { return New(filepath.Join(stateDir, "cnm")) }
 
-// Driver is the part of Record.Remote whose format package cnm/remote keeps stable. Driver
-// serves readers that do not know the protocol of the drivers.
+// Driver is the part of Record.Remote for readers that do not know the protocol of the drivers.
+// Package cnm/remote keeps the format of this part stable.
 type Driver struct {
 	Driver struct {
 		Name string `json:"name"` // empty for a driver that only a URL identifies
@@ -95,7 +95,7 @@ func (d *Driver) String() string {
 	return d.Driver.URL
 }
 
-// Prefixes returns the addresses that the driver assigned or got.
+// Prefixes returns the addresses of the attachment that the driver knows.
 func (d *Driver) Prefixes() (list []netip.Prefix) {
 	for _, a := range d.Addresses {
 		list = append(list, a.Address)

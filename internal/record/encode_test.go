@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// encode writes what json.Marshal writes: for empty values, with each field alone, and with
-// all of them.
+// encode writes what json.Marshal writes. The test does so with empty values, with each field
+// alone, and with all fields.
 func TestEncodeIsJSON(t *testing.T) {
 	for _, empty := range []any{Record{}, Fact{}} {
 		kind := reflect.TypeOf(empty)

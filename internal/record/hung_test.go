@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// A stopped process with a lock blocks only what needs that lock, for a limited time; the
-// error names the process.
+// A stopped process holds a lock. It blocks only what needs that lock, and only for a limited
+// time. The error names the process.
 func TestHolderThatIsStopped(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("pods", "c1", "eth0")

@@ -18,14 +18,14 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// A process locks a record with flock(2) while it changes the record's objects. An ADD holds
-// the lock from its Write, and a DEL from its Take, until the end of the session. `patchbay
-// repair` and `patchbay gc` hold it while they work on the record. So repair does not restore
-// what a DEL is removing or what a failing ADD will not own. And gc never sees an unfinished
-// ADD of the same attachment. The kernel releases the locks of a killed process.
+// A process locks a record with flock(2) while it changes the record's objects. An ADD holds the
+// lock from its Write to the end of the session, and a DEL from its Take. `patchbay repair` and
+// `patchbay gc` hold the lock while they work on the record. So repair does not restore what a
+// DEL is removing, or what an ADD made that is about to fail. And gc never sees an unfinished ADD
+// of the same attachment. The kernel releases the locks of a killed process.
 
 // patience is how long ADD and DEL wait for another process's lock. Then they continue without
-// the lock, because a DEL must work even if an ADD hangs.
+// it: a DEL must work even if an ADD hangs.
 const patience = time.Second
 
 // lockStep is the pause between two attempts. A blocking flock has no timeout, so it is not
@@ -40,9 +40,9 @@ type locks struct {
 	stood map[string]version
 }
 
-// Take works like Read for a caller that will remove what the record lists. Take first locks
-// the record. The lock ends when the Dir is closed or the record is removed. If another
-// process holds the lock for more than a second, Take continues without it.
+// Take works like Read for a caller that will remove what the record lists. It first locks the
+// record. The lock ends when the Dir is closed or the record is removed. If another process holds
+// the lock for more than a second, Take continues without it.
 func (d *Dir) Take(network string, o owner.Key, plugin string) (*Record, error) {
 	if d.guard(attachments, network) != nil {
 		return d.Read(network, o, plugin)
@@ -70,8 +70,8 @@ func (d *Dir) TakeAll(o owner.Key) (list []*Record) {
 	return list
 }
 
-// take locks and reads a record. If the record did not exist at the first attempt but appears
-// later, take locks again, because the record belongs to a running ADD.
+// take locks and reads a record. If there is no record at first but one appears later, take locks
+// again, because the record belongs to a running ADD.
 func (d *Dir) take(path string, wait time.Duration) (r *Record, ok bool, err error) {
 	ok = d.lock(path, wait)
 	r, err = d.readKnown(path)
@@ -82,8 +82,8 @@ func (d *Dir) take(path string, wait time.Duration) (r *Record, ok bool, err err
 	return r, ok, err
 }
 
-// TryTake works like Take for a caller that can try again later. ok is false if another
-// process still has the lock after wait.
+// TryTake works like Take for a caller that can try again later. If another process still has the
+// lock after wait, ok is false.
 func (d *Dir) TryTake(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
 	if err := d.guard(attachments, network); err != nil {
 		return nil, true, fmt.Errorf("read record: %w: %w", ErrBroken, err)
@@ -122,9 +122,8 @@ func (d *Dir) Close() {
 	d.locks.held = nil
 }
 
-// lock locks a file and returns false if another process has the lock. lock returns true
-// without a lock if the file is missing, cannot be opened, or is on a file system without
-// locks.
+// lock locks a file. If another process has the lock, it returns false. If the file is missing,
+// cannot be opened, or is on a file system without locks, it returns true without a lock.
 func (d *Dir) lock(path string, wait time.Duration) bool {
 	if d.holds(path) {
 		return true
@@ -222,9 +221,9 @@ func (d *Dir) lockAll(ctx context.Context, lock func(context.Context, int) error
 	return func() { f.Close() }, nil //nolint:errcheck // read only
 }
 
-// version distinguishes files that were at a path one after the other. The zero value means
-// that there is no file. version includes the modification time, because some file systems use
-// an inode's number again at once.
+// version tells files apart that were at a path one after the other. The zero value means that
+// there is no file. Some file systems use an inode's number again at once, so version includes
+// the modification time.
 type version struct {
 	dev, ino uint64
 	mtime    int64

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// An ADD keeps its record locked until its session ends, and a DEL goes on without the
-// lock when an ADD hangs.
+// An ADD keeps its record locked until its session ends. If an ADD hangs, a DEL goes on without
+// the lock.
 func TestLock(t *testing.T) {
 	add := New(t.TempDir())
 	r := sample("c1")
@@ -42,8 +42,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// A process that waits for a record that is removed or replaced meanwhile gets the new
-// one.
+// A process waits for a record. Meanwhile the record is removed or replaced. The process gets the
+// new record.
 func TestLockOfWhatIsReplaced(t *testing.T) {
 	first, second := New(t.TempDir()), New("")
 	second.Path = first.Path
@@ -112,7 +112,7 @@ func TestCollectingKeepsRepairOut(t *testing.T) {
 	<-repairs
 }
 
-// A torn record is found by its name, which gives the owner.
+// A record that cannot be read is found by its name, which gives the owner.
 func TestScan(t *testing.T) {
 	s := New(t.TempDir())
 	r := sample("c1")
@@ -135,8 +135,8 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// An ADD that begins while gc removes the attachment waits, and then writes its record
-// again, since gc may have removed it.
+// An ADD begins while gc removes the attachment. The ADD waits and then writes its record again,
+// because gc may have removed it.
 func TestClaim(t *testing.T) {
 	gc, add := New(t.TempDir()), New("")
 	add.Path = gc.Path
@@ -167,7 +167,7 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// The claim of a killed gc blocks no ADD, and the next gc removes it.
+// The claim of a killed gc blocks no ADD. The next gc removes the claim.
 func TestClaimOfAKilledGC(t *testing.T) {
 	s, killed := New(t.TempDir()), New("")
 	killed.Path = s.Path
@@ -188,8 +188,8 @@ func TestClaimOfAKilledGC(t *testing.T) {
 	}
 }
 
-// A late DEL removes the record that it took, but neither the record of a later ADD nor,
-// if it found none, a new one.
+// A late DEL removes the record that it took. It leaves the record of a later ADD alone, even if
+// it found no record itself.
 func TestRemoveWhatWasRead(t *testing.T) {
 	r := sample("c1")
 	for name, began := range map[string]func(*Dir){
@@ -229,9 +229,9 @@ func write(t *testing.T, s *Dir, r *Record) {
 	}
 }
 
-// What Take returns is locked, however late the ADD writes it: a DEL that looks for a lock
-// before there is a record, and finds the record afterwards, would remove what the ADD is
-// about to make.
+// A record that Take returns is locked, however late the ADD writes it. Otherwise a DEL could
+// look for a lock before there is a record, find the record afterwards, and remove what the ADD
+// is about to make.
 func TestTakenIsLocked(t *testing.T) {
 	r := sample("c1")
 	dir, found := t.TempDir(), 0

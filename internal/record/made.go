@@ -18,9 +18,9 @@ import (
 // made is the name of the directory of the notes.
 const made = "made"
 
-// Made is a note about an object or setting of the host that an ADD made for a network and
-// that no DEL removes: a bridge, or forwarding. `network rm` reads the notes. The command
-// keeps objects without a note.
+// Made is a note about an object or setting of the host that an ADD made for a network and that
+// no DEL removes: a bridge, or forwarding. `network rm` reads the notes, and keeps objects that
+// have no note.
 type Made struct {
 	Network string `json:"network"`          // network of the ADD
 	Index   int    `json:"index,omitempty"`  // index of a bridge; a later bridge may have the same name
@@ -85,7 +85,7 @@ func (d *Dir) ForgetMade(name string) error {
 }
 
 // ForgetBridge removes the note about a deleted bridge. If an ADD has made another bridge with
-// that name since, it keeps the note.
+// that name since then, ForgetBridge keeps the note.
 func (d *Dir) ForgetBridge(link string, index int) error {
 	name := MadeBridge(link)
 	if now, err := d.Made(name); err == nil && now != nil && now.Index != index {

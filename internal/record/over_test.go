@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A Dir overwrites the record that it has read, and nothing newer.
+// A Dir overwrites the record that it has read, and no newer one.
 func TestWriteOver(t *testing.T) {
 	dir := t.TempDir()
 	one, two := New(dir), New(dir)
@@ -32,7 +32,7 @@ func TestWriteOver(t *testing.T) {
 	take(one)
 	take(two)
 	write(two, false)
-	two.Close() // its session ends
+	two.Close() // ends its session
 	write(one, true)
 	if take(one) == nil {
 		t.Error("no record")

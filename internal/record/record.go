@@ -1,11 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package record stores in /run/patchbay which objects an attachment has and where they are.
-// Without a record, only the configuration says that. A plugin writes its record before it
-// changes anything; DEL, GC, `ps` and `repair` read it. A record never contains standard input
-// or annotations. A record is a hint; the truth is in the kernel. If a record is lost or
-// broken, the objects are found by names derived from the owner.
+// Package record stores in /run/patchbay which objects an attachment has and where they are. A
+// plugin writes its record before it changes anything. DEL, GC, `ps` and `repair` read the
+// record. A record never contains standard input or annotations. A record is a hint; the truth is
+// in the kernel. If a record is lost or broken, a DEL finds the objects by names derived from the
+// owner.
 package record
 
 import (
@@ -153,8 +153,8 @@ func (d *Dir) Write(r *Record) error {
 // ErrChanged means that another process wrote the record. WriteOver returns it, wrapped.
 var ErrChanged = errors.New("another process wrote the record")
 
-// WriteOver works like Write for a caller that has copied the earlier record into r, or found
-// no earlier record. If the file has changed since then, it writes nothing and returns
+// WriteOver works like Write for a caller that has copied the earlier record into r, or found no
+// earlier record. If the file has changed since then, WriteOver writes nothing and returns
 // ErrChanged.
 func (d *Dir) WriteOver(r *Record) error {
 	path := d.path(r.Network, r.Owner, r.Plugin)
@@ -227,9 +227,9 @@ func (d *Dir) placeBy(place func(string, []byte) (int, error), path string, data
 	return err
 }
 
-// Read returns the record of a plugin, or nil if there is none. If the record cannot be used
-// (torn, or a newer schema), the error wraps ErrBroken. The caller should report such an error
-// and find the objects by names.
+// Read returns the record of a plugin. If there is none, Read returns nil. If the record cannot
+// be used, because it is cut short or has a newer schema, the error wraps ErrBroken. The caller
+// should report such an error and find the objects by names.
 func (d *Dir) Read(network string, o owner.Key, plugin string) (*Record, error) {
 	if err := d.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("read record: %w: %w", ErrBroken, err)
@@ -239,7 +239,7 @@ func (d *Dir) Read(network string, o owner.Key, plugin string) (*Record, error) 
 
 // readKnown reads a record and stores the file's version.
 func (d *Dir) readKnown(path string) (*Record, error) {
-	v, err := lookAt(path) // look before reading: a record written after this has another version
+	v, err := lookAt(path) // first the version, then the content: a record that is written in between has another version
 	d.know(path, v)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -288,8 +288,8 @@ func read(path string) (*Record, error) {
 	return r, nil
 }
 
-// belongs reports whether the names in r match its path. Other paths are built from these
-// names, so they must be the names that were validated when the record was written.
+// belongs reports whether the names in r match its path. These names lead to other paths, so they
+// must be the names that were validated when the record was written.
 func (r *Record) belongs(path string) bool {
 	dir, file := filepath.Split(path)
 	return r.Owner == owner.Of(r.Network, r.ContainerID, r.IfName) &&
@@ -305,10 +305,10 @@ func (d *Dir) readFound(path string) (*Record, error) {
 	return read(path)
 }
 
-// Remove deletes the record of a plugin. With the last record it deletes the network's
-// directory. Remove deletes only the file that this Dir last read, wrote or locked. So a late
-// DEL does not delete the record of a newer ADD of the same attachment, even if the DEL found
-// no record itself. Remove accepts that the record is missing.
+// Remove deletes the record of a plugin. With the last record it deletes the network's directory.
+// Remove deletes only the file that this Dir last read, wrote or locked. So a late DEL leaves the
+// record of a newer ADD alone, even if the DEL found no record itself. Remove accepts that the
+// record is missing.
 func (d *Dir) Remove(network string, o owner.Key, plugin string) error {
 	if err := d.guard(attachments, network); err != nil {
 		return fmt.Errorf("remove record: %w", err)
@@ -316,7 +316,7 @@ func (d *Dir) Remove(network string, o owner.Key, plugin string) error {
 	path := d.path(network, o, plugin)
 	defer d.unlock(path)
 	was, known := d.known(path)
-	if known && was == (version{}) { // an ADD may write a record at any moment
+	if known && was == (version{}) { // an ADD may write a record at any time
 		d.removeNetwork(network)
 		return nil
 	}
@@ -355,7 +355,7 @@ func (d *Dir) List(network string) (records []*Record, err error) {
 }
 
 // Scan works like List, but returns broken records separately if their file names are those of
-// records. The error contains files with other names.
+// records. Files with other names are in the error.
 func (d *Dir) Scan(network string) (records []*Record, torn []Torn, err error) {
 	pattern := filepath.Join(d.Path, attachments, "*", "*")
 	if network != "" {

@@ -125,7 +125,7 @@ func TestPlantedLinkIsNotFollowed(t *testing.T) {
 	}
 }
 
-// A record names paths that DEL and GC delete, so it must belong to the attachment of its
+// DEL and GC delete paths that a record names. So a record must belong to the attachment in its
 // own path.
 func TestAnotherAttachmentsRecordIsBroken(t *testing.T) {
 	s := New(t.TempDir())
@@ -153,7 +153,7 @@ func TestAnotherAttachmentsRecordIsBroken(t *testing.T) {
 	}
 }
 
-// Directories planted by another user are neither read nor written through.
+// Another user planted directories. We neither read nor write through them.
 func TestPlantedDirectories(t *testing.T) {
 	for _, at := range []string{attachments, attachments + "/pods", shared, shared + "/" + hex.EncodeToString([]byte(fact().Name))} {
 		s, outside := New(t.TempDir()), t.TempDir()
@@ -249,8 +249,8 @@ func TestTornFactIsSurvived(t *testing.T) {
 	}
 }
 
-// A process killed while it took or dropped a fact leaves one without a holder: the next
-// Release removes it.
+// A process was killed while it became or ceased to be a holder of a fact. The fact may have no
+// holder then, and the next Release removes it.
 func TestFactWithoutHoldersGoes(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
@@ -281,7 +281,7 @@ func TestFactWithoutHoldersGoes(t *testing.T) {
 	}
 }
 
-// A Hold that fails leaves nothing of a fact that has no other holder.
+// A Hold fails. If the fact has no other holder, nothing of it is left.
 func TestFailedHoldLeavesNothing(t *testing.T) {
 	s := New(t.TempDir())
 	tooLong := owner.Key(strings.Repeat("x", 300)) // no file can have such a name
@@ -303,7 +303,7 @@ func TestFailedHoldLeavesNothing(t *testing.T) {
 	}
 }
 
-// A fact may have got a holder since gc found it without one.
+// gc found a fact without a holder. Since then it may have got one.
 func TestReleaseByNobody(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
@@ -318,7 +318,7 @@ func TestReleaseByNobody(t *testing.T) {
 	}
 }
 
-// Many holders come and go at once: the fact exists whenever it has a holder.
+// Many holders come and go at once. Whenever there is a holder, the fact exists.
 func TestHoldersRace(t *testing.T) {
 	s := New(t.TempDir())
 	var mu sync.Mutex
@@ -332,7 +332,7 @@ func TestHoldersRace(t *testing.T) {
 					t.Error(err)
 				}
 				mu.Lock()
-				standing = true // the ADD's transaction
+				standing = true // like the ADD's transaction
 				mu.Unlock()
 				mu.Lock()
 				if !standing {

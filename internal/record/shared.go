@@ -29,15 +29,16 @@ const (
 	factFile = "fact.json"
 )
 
-// Fact is firewall state that several attachments share, such as the masquerade of a subnet.
-// Fact exists as long as it has a holder.
+// Fact is firewall state that several attachments share, such as the masquerade of a subnet. A
+// fact exists as long as it has a holder.
 type Fact struct {
 	Name     string        `json:"name"` // kind and subject, such as masq-10.88.0.0/16
 	Elements []nft.Element `json:"elements,omitempty"`
 
-	// Accepts lists subnets that are accepted if an iptables-nft FORWARD chain drops packets. The
-	// rules of the operator's AdminChain come first. If Bridge is set, the subnets are accepted
-	// only on that bridge; with Inside, only between its ports.
+	// Accepts lists subnets whose traffic is accepted if an iptables-nft FORWARD chain drops
+	// packets. The rules of the operator's AdminChain come first. If Bridge is set, the subnets are
+	// accepted only on that bridge. If Inside is set too, they are accepted only between the
+	// bridge's ports.
 	Accepts    []netip.Prefix `json:"accepts,omitempty"`
 	Bridge     string         `json:"bridge,omitempty"`
 	Inside     bool           `json:"inside,omitempty"`
@@ -58,10 +59,10 @@ func (d *Dir) factDir(name string) string {
 	return filepath.Join(d.Path, shared, hex.EncodeToString([]byte(name)))
 }
 
-// Hold makes o a holder of f. Call it before the elements are added, so that no other process
-// counts the holders and removes the elements afterwards. For the first holder, Hold calls
-// begin with the fact before it writes the fact. Hold does so under the fact's lock, because
-// begin may read earlier settings, and no last holder may restore them at the same time.
+// Hold makes o a holder of f. A caller calls Hold before it adds the elements. Otherwise another
+// process could find no holder and remove the elements. For the first holder, Hold calls begin
+// with the fact before it writes the fact. Hold has the fact's lock then: begin may read earlier
+// settings, which no last holder may restore at the same time.
 func (d *Dir) Hold(ctx context.Context, f Fact, o owner.Key, begin func(*Fact) error) error {
 	dir := d.factDir(f.Name)
 	ref := filepath.Join(dir, refs, string(o))
@@ -99,10 +100,10 @@ func hold(dir, ref string) error {
 }
 
 // Release removes o from the holders of a fact. If o is the last holder, Release calls remove
-// with the fact, under the fact's lock. Release deletes the holder only after remove
-// succeeded. So if remove fails or the process is killed, the next DEL or GC tries again. A
-// killed process may leave a fact without a holder. Any call of Release removes such a fact; a
-// caller that never held it passes an empty o.
+// with the fact, under the fact's lock. Only after remove succeeded does Release delete the
+// holder. So if remove fails or the process is killed, the next DEL or GC tries again. A killed
+// process may leave a fact without a holder. Any call of Release removes such a fact. A caller
+// that is no holder passes an empty o.
 func (d *Dir) Release(ctx context.Context, name string, o owner.Key, remove func(Fact) error) error {
 	dir := d.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +160,7 @@ func removeFact(dir, name string, remove func(Fact) error) error {
 	case errors.Is(err, ErrBroken):
 		f = Fact{Name: name} // its elements are not known; GC removes elements that no fact names
 	case errors.Is(err, fs.ErrNotExist):
-		return nil // an ADD was killed before it wrote the fact, so it added nothing
+		return nil // the ADD was killed before it wrote the fact, so it added no elements
 	case err != nil:
 		return err
 	}
@@ -270,8 +271,8 @@ func (d *Dir) Facts() (map[string][]owner.Key, []Fact, error) {
 	return holders, facts, errors.Join(errs...)
 }
 
-// makeFact makes a fact's directory. MkdirAll fails with EEXIST if another process removes the
-// directory between MkdirAll's two looks: then the caller tries again.
+// makeFact makes a fact's directory. If another process removes the directory meanwhile, MkdirAll
+// can fail with EEXIST. Then makeFact tries again.
 func makeFact(dir string) error {
 	err := os.MkdirAll(dir, 0o700)
 	if !errors.Is(err, fs.ErrExist) {
@@ -376,7 +377,7 @@ func (d *Dir) WhileHeld(ctx context.Context, name string, fn func(Fact) error) e
 	return d.locked(ctx, dir, func() error {
 		holders, err := os.ReadDir(filepath.Join(dir, refs))
 		if errors.Is(err, fs.ErrNotExist) || err == nil && len(holders) == 0 {
-			removeEmpty(dir) // released before we had the lock, which made the directory again
+			removeEmpty(dir) // the fact was released before we had the lock, and our lock made the directory again
 			return nil
 		}
 		if err != nil {

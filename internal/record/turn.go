@@ -20,19 +20,20 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// turns is the directory with a file for each network: how far Suspects has come in the
-// network's directory of records, as getdents(2) counts.
+// turns is a directory with one file for each network. The file says how far Suspects has come in
+// the network's directory of records, as a position of getdents(2).
 const turns = "turns"
 
 const (
-	turnBytes   = 1024     // of directory entries that Suspects reads: twenty records or so
-	suspectSize = 64 << 10 // of a record; another one of the same attachment is smaller
+	turnBytes   = 1024     // bytes of directory entries that Suspects reads; about twenty records
+	suspectSize = 64 << 10 // bytes of a record that Suspects reads; of a larger one's attachment another record is smaller
 )
 
-// Suspects looks at the next few attachments of a network, at one record each, and returns
-// those of Kubernetes pods that had a namespace in dir and have it there no longer. That
-// proves nothing yet: judge them. Successive calls, by any process, go through the whole
-// directory, again and again; none lists it. Claims of killed gcs on the way are removed.
+// Suspects looks at the next few attachments of a network, at one record of each. It returns the
+// attachments of Kubernetes pods whose namespace was in dir and is not there now. They may still
+// be alive, so the caller must judge each. Each call, in any process, goes on where the last call
+// ended; together they go through the whole directory, again and again. No call lists the whole
+// directory. Suspects also removes claims of killed gcs that it meets.
 func (d *Dir) Suspects(network, dir string, most int) (owners []owner.Key, err error) {
 	if err := d.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("look at records: %w", err)
@@ -50,8 +51,8 @@ func (d *Dir) Suspects(network, dir string, most int) (owners []owner.Key, err e
 	return owners, err
 }
 
-// turn returns the next entries of a directory: claims, and one record of each of at most
-// so many owners.
+// turn returns the next entries of a directory: claims, and one record of each owner, for at most
+// this many owners.
 func (d *Dir) turn(network, records string, most int) (names []string, err error) {
 	dir, err := durable.Open(records, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,12 +99,12 @@ func (d *Dir) turnPath(network string) string { return filepath.Join(d.Path, tur
 // removeNetwork removes the directory of a network without records, and the network's turns.
 func (d *Dir) removeNetwork(network string) {
 	if unix.Rmdir(filepath.Join(d.Path, attachments, network)) == nil && d.guard(turns) == nil {
-		_ = durable.Remove(d.turnPath(network)) // it is a number, for the next records
+		_ = durable.Remove(d.turnPath(network)) // the file is only a position for the next records
 		removeEmpty(filepath.Join(d.Path, turns))
 	}
 }
 
-// positionFormat has a fixed width, so that one number replaces another.
+// positionFormat has a fixed width, so that one position overwrites the last one completely.
 const positionFormat = "%020d"
 
 func position(file int) int64 {
@@ -145,8 +146,8 @@ func entriesAt(dir int, at int64) (list []entry) {
 	return list
 }
 
-// choose returns the claims and the first record of each owner, until it has so many
-// owners, and the position behind the last entry it has used.
+// choose returns the claims and the first record of each owner, for at most this many owners. It
+// also returns the position behind the last entry that it used.
 func choose(entries []entry, most int) (names []string, at int64) {
 	var owners []string
 	for _, e := range entries {
@@ -166,8 +167,8 @@ func choose(entries []entry, most int) (names []string, at int64) {
 	return names, at
 }
 
-// left reports whether a record is of a pod with a namespace in dir that is not there any
-// more. It compares texts as encode writes them: decoding takes a process 0.2 ms for its
+// left reports whether a record belongs to a pod whose namespace was in dir and is not there now.
+// left compares the text that encode writes, because decoding would take a process 0.2 ms for its
 // first record.
 func left(path, dir string) bool {
 	data, err := durable.ReadUpTo(path, suspectSize)

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// ofPod writes the records of a pod's attachment with its namespace at path.
+// ofPod writes the records of a pod's attachment. Its namespace is at path.
 func ofPod(t testing.TB, s *Dir, id, path string, mark *life.Mark) owner.Key {
 	t.Helper()
 	r := sample(id)
@@ -30,7 +30,7 @@ func ofPod(t testing.TB, s *Dir, id, path string, mark *life.Mark) owner.Key {
 
 const ownNS = "/proc/self/ns/net"
 
-// markOwn is the mark of ownNS, whose inode it keeps.
+// markOwn returns the mark of ownNS, and keeps the namespace's inode in use.
 func markOwn(t testing.TB) *life.Mark {
 	t.Helper()
 	f, err := os.Open(ownNS)
@@ -45,7 +45,7 @@ func markOwn(t testing.TB) *life.Mark {
 	return mark
 }
 
-// Each call looks at four attachments at most, and all have their turn.
+// Each call looks at no more than four attachments. All attachments get their turn.
 func TestSuspectsInTurn(t *testing.T) {
 	s := New(t.TempDir())
 	const pods = 50
@@ -82,8 +82,8 @@ func TestSuspectsInTurn(t *testing.T) {
 	}
 }
 
-// Only a pod's attachment whose namespace is not where it was is suspect. The text that left
-// looks for is what encode writes.
+// An attachment is suspect only if it is a pod's and its namespace is not where it was. encode
+// writes the text that left looks for.
 func TestSuspects(t *testing.T) {
 	there := markOwn(t)
 	other := *there
@@ -119,7 +119,8 @@ func TestSuspects(t *testing.T) {
 	s.Close()
 }
 
-// A damaged position, and one beyond the end, start over; what is no record is passed.
+// A damaged position starts over, and so does one beyond the end. Files that are no records are
+// skipped.
 func TestSuspectsWithDamage(t *testing.T) {
 	s := New(t.TempDir())
 	o := ofPod(t, s, "c1", "/run/netns/missing", &life.Mark{Dev: 1})
@@ -153,7 +154,7 @@ func TestSuspectsWithDamage(t *testing.T) {
 	}
 }
 
-// The look that each ADD and DEL of a pod takes.
+// BenchmarkSuspects measures the look that each ADD and DEL of a pod takes.
 func BenchmarkSuspects(b *testing.B) {
 	s := New(b.TempDir())
 	mark := markOwn(b)

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// full is a listener whose process has no file descriptors for some tries.
+// full is a listener whose process has no file descriptor for some tries.
 type full struct {
 	net.Listener
-	tries int // -1: for ever
+	tries int // -1 means for ever
 	tried func()
 }
 
@@ -40,7 +40,7 @@ func TestPatient(t *testing.T) {
 	}
 }
 
-// TestClosedWhileItWaits: a server that ends does not wait for a descriptor.
+// TestClosedWhileItWaits closes a listener that waits for a descriptor. The wait ends at once.
 func TestClosedWhileItWaits(t *testing.T) {
 	f := &full{tries: -1}
 	l := PatientListener(f, t.Logf)

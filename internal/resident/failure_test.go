@@ -16,15 +16,15 @@ func TestChanged(t *testing.T) {
 		err  error
 		news bool
 	}{
-		{nil, false}, // no earlier failure
+		{nil, false}, // there was no failure before
 		{away, true},
 		{away, false},
-		{fmt.Errorf("the store %s", "is away"), false}, // another error, the same text
+		{fmt.Errorf("the store %s", "is away"), false}, // another error with the same text
 		{full, true},
 		{away, true}, // only the last failure counts
 		{nil, true},
 		{nil, false},
-		{away, true}, // again, after a success
+		{away, true}, // again after a success
 	} {
 		if got := f.Changed(c.err); got != c.news {
 			t.Errorf("%d: %v is news: %v", i, c.err, got)

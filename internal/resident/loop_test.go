@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// However long a look took, the next one follows soon.
+// TestSettle checks that the next look follows soon, however long the last one took.
 func TestSettle(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{0: settleTime, time.Second: restFactor * time.Second, time.Minute: settleMost, time.Hour: settleMost} {
 		if got := Settle(took); got != want {
@@ -22,7 +22,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// A process asks a server that fails less and less often, and not all agents at once.
+// A process asks a failing server less and less often, and not all agents ask at once.
 func TestRetryPause(t *testing.T) {
 	seen := map[time.Duration]bool{}
 	for range 100 {
@@ -38,12 +38,12 @@ func TestRetryPause(t *testing.T) {
 	defer cancel()
 	calls := 0
 	Repeat(ctx, func(error) {}, func() error { calls++; return errors.New("away") })
-	if calls > 4 { // after 0.5, 1.5 and 3.5 s at the earliest
+	if calls > 4 { // the tries come after 0.5, 1.5 and 3.5 s at the earliest
 		t.Errorf("%d calls", calls)
 	}
 }
 
-// A failure ends when a later call has lasted for a while, and not before.
+// A failure ends only when a later call has lasted for a while.
 func TestKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

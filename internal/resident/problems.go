@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Problems holds the current errors, by subject. Problems logs an error when it appears,
-// changes or ends, but not each time the agent finds it again.
+// Problems holds the current errors, by subject. It logs an error when the error appears, changes
+// or ends, but not each time the agent finds it again.
 type Problems struct {
 	Log func(format string, args ...any)
 

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resident helps processes that run for a long time. They neither exit nor use all CPU
-// time if the node briefly lacks file descriptors or memory, and they log a repeated failure
-// only once.
+// Package resident helps processes that run for a long time. If the node briefly lacks file
+// descriptors or memory, such a process neither exits nor uses all CPU time. It logs a repeated
+// failure only once.
 package resident
 
 import (
@@ -32,8 +32,8 @@ const (
 
 // PatientListener returns l with another Accept. If the process or the node has no file
 // descriptor or memory for a new connection, this Accept waits a little and tries again; clients
-// wait too. It logs the error once, and again if the error still occurs or returns after ten
-// minutes. Accept returns other errors to the caller. Close ends the wait.
+// wait too. This Accept logs the error once. If the error occurs after ten minutes, it logs it
+// again. Accept returns other errors to the caller. Close ends the wait.
 func PatientListener(l net.Listener, log func(string, ...any)) net.Listener {
 	return &patient{Listener: l, log: log, closed: make(chan struct{})}
 }
@@ -90,26 +90,26 @@ func Signal(c chan struct{}) {
 
 const (
 	settleTime = 20 * time.Millisecond // waits this long for further changes, to handle them together
-	restFactor = 4                     // rests this many times as long as the work took
-	settleMost = 5 * time.Second       // longest rest; it matters with a slow server, when the process itself works only a part of the time
+	restFactor = 4                     // rests this many times as long as the check took
+	settleMost = 5 * time.Second       // longest rest; needed if a slow server, and not the process, took the time
 )
 
-// Settle returns how long to collect changes before the next check. The time is longer if the
-// last check took long, so that checks never use a whole processor. The time is limited,
-// because the loop notices nothing while it waits.
+// Settle returns how long to collect changes before the next check. After a long check the time
+// is longer, so that checks never use a whole processor. The time is limited, because the loop
+// notices nothing while it waits.
 func Settle(took time.Duration) time.Duration {
 	return min(max(settleTime, restFactor*took), settleMost)
 }
 
-// RetryFirst and RetryMost are the first and the longest pause after a failure. The pauses
-// grow, because hundreds of nodes ask for everything when a server is back.
+// RetryFirst and RetryMost are the first and the longest pause after a failure. The pauses grow,
+// because otherwise hundreds of nodes would ask at once when a server is back.
 const (
 	RetryFirst = time.Second
 	RetryMost  = 15 * time.Second
 )
 
-// Keep is Repeat for a call that returns only when it fails. failed gets nil once a call has
-// lasted for a while.
+// Keep works like Repeat for a call that returns only when it fails. When a call has lasted for a
+// while, failed gets nil.
 func Keep(ctx context.Context, failed func(error), fn func() error) {
 	Repeat(ctx, failed, func() error {
 		ended, noted := make(chan struct{}), make(chan struct{})
@@ -141,12 +141,12 @@ func Repeat(ctx context.Context, failed func(error), fn func() error) {
 	}
 }
 
-// Jitter returns a random time of about d, so that nodes do not act at the same moment.
+// Jitter returns a random time of about d. So nodes do not act at the same moment.
 func Jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// TrimMemory gives memory back that only the start of a process needed: free memory of the
-// heap, and pages of the program, because initialisation touches nearly all of them. If a page
-// is used again, the kernel maps it from its cache.
+// TrimMemory gives memory back that only the start of a process needed. It is free memory of the
+// heap, and pages of the program, because initialisation touches nearly all of them. If the
+// process uses a page again, the kernel maps it from its cache.
 func TrimMemory(proc string) error {
 	debug.FreeOSMemory()
 	program, err := os.Readlink(proc + "/self/exe")
@@ -187,8 +187,8 @@ func parseMapping(line string) (m mapping, ok bool) {
 	return m, n >= 6 //nolint:mnd // all but the file
 }
 
-// unchanged reports whether a line of smaps says that a mapping has no pages of the process's own.
-// A loader's relocations are such pages.
+// unchanged reports whether a line of smaps says that the process changed no page of a mapping. A
+// loader's relocations, for example, change pages.
 func unchanged(line string) bool {
 	f := strings.Fields(line)
 	return len(f) == 3 && f[0] == "Anonymous:" && f[1] == "0"
@@ -203,8 +203,8 @@ type Failure struct {
 
 // Changed stores err, or no failure if err is nil. Changed reports whether the text of err
 // differs from the last failure's text. For nil, it reports whether there was a failure. After
-// nil, every failure counts as changed. Changed compares texts because readers of the log see
-// only the text.
+// nil, every failure counts as changed. Readers of the log see only the text, so Changed compares
+// texts.
 func (f *Failure) Changed(err error) bool {
 	was := f.text
 	f.text = ""

@@ -21,9 +21,9 @@ func mapped(t *testing.T) int {
 	return n
 }
 
-// The process works on, with fewer pages.
+// After TrimMemory the process has fewer pages and still works.
 func TestTrimMemory(t *testing.T) {
-	text, err := os.ReadFile("/proc/self/exe") // so that the cache has the program
+	text, err := os.ReadFile("/proc/self/exe") // puts the program into the kernel's cache
 	if err != nil || len(text) == 0 {
 		t.Fatal(err)
 	}

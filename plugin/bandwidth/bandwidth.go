@@ -5,8 +5,8 @@
 // token buckets. Traffic that the container receives is limited on the host's end of its veth.
 // Traffic that the container sends is redirected to an ifb device and limited there.
 //
-// All limits are in bits. Some runtimes send a huge burst that only means "none"; the plugin
-// replaces it by a tenth of a second of the rate (see defaultBurst). Needs Linux >= 3.4.
+// All limits are in bits. Some runtimes send a huge burst when none is set. The plugin replaces
+// that burst by a tenth of a second of the rate (see defaultBurst). Needs Linux >= 3.4.
 package bandwidth
 
 import (
@@ -76,7 +76,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 func newDevice(r *plugin.Request, k *kernel.Kernel, env *netstate.Env, host string) (d ifb, err error) {
 	d.like, d.owner = host, r.Owner
 	dead := false
-	if before, _ := k.Records.Read(r.Network, r.Owner, name); before != nil { // a broken record proves nothing
+	if before, _ := k.Records.Read(r.Network, r.Owner, name); before != nil { // an unreadable record proves nothing
 		state, _ := k.Life(before)
 		dead = state == life.Dead
 	}
@@ -124,7 +124,7 @@ func hostLink(env *netstate.Env, r *plugin.Request) (string, error) {
 	}
 	inside, err := env.Link(netstate.Sandbox, r.IfName)
 	if err != nil && r.Session.Dry != nil {
-		return firstHostInterface(r.Prev()), nil // nothing exists yet
+		return firstHostInterface(r.Prev()), nil // a dry run: nothing exists yet
 	}
 	if err != nil {
 		return "", fmt.Errorf("container interface %s has no veth peer: %w", r.IfName, err)
@@ -205,8 +205,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	}
 	err = kernel.Check(ctx, env, compile(limits, host, device))
 	if asSent, serr := plugin.ConfOf[Conf](r).limits(false); err != nil && serr == nil && asSent != limits {
-		// If the reference made the attachment, the kernel has the runtime's burst unchanged. That
-		// is not a difference.
+		// If the reference made the attachment, the kernel has the runtime's burst unchanged. CHECK
+		// accepts that.
 		if kernel.Check(ctx, env, compile(asSent, host, device)) == nil {
 			return nil
 		}

@@ -61,8 +61,8 @@ func TestToShape(t *testing.T) {
 	}
 }
 
-// The reference computed these for rate 10 Mbit/s and burst 1 Mbit (plugins
-// v1.9.1): its CHECK must accept our queue.
+// The reference computed these values for a rate of 10 Mbit/s and a burst of 1 Mbit (plugins
+// v1.9.1). The reference's CHECK must accept our queue.
 func TestTbfIsTheReferences(t *testing.T) {
 	q := tbf{"x", shape{1_250_000, 125_000}}.qdisc(1)
 	if q.Limit != 156250 {
@@ -146,8 +146,8 @@ func (w *world) qdiscs(link string) (kinds []string) {
 	return kinds
 }
 
-// A packet that is not stolen continues beside its shaped copy: egress would be unlimited,
-// and sent twice.
+// The redirect must steal the packet. Otherwise the packet would continue beside its limited
+// copy: egress would be unlimited, and sent twice.
 func TestRedirectSteals(t *testing.T) {
 	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: 7}}
 	action := matchAll(link, link).Actions[0].(*netlink.MirredAction)
@@ -156,7 +156,7 @@ func TestRedirectSteals(t *testing.T) {
 	}
 }
 
-// unshape removes the root queue, which DEL leaves to the end of the veth.
+// unshape removes the root queue. DEL leaves this queue, because it ends with the veth.
 func (w *world) unshape(link string) {
 	w.t.Helper()
 	l, err := netlink.LinkByName(link)
@@ -199,8 +199,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The reference used containerd's burst unchanged; CHECK accepts such a queue after a swap
-// to our programs, and no third burst.
+// The reference used containerd's burst unchanged. After a swap to our programs, CHECK accepts
+// such a queue, and our own, but no third burst.
 func TestCheckOfTheReferences(t *testing.T) {
 	const sent = `{"runtimeConfig": {"bandwidth": {"ingressRate": 8000000, "ingressBurst": %d}}}`
 	w := newWorld(t)
@@ -215,7 +215,8 @@ func TestCheckOfTheReferences(t *testing.T) {
 	}
 }
 
-// Pain 31: the reference's ifb name does not hold the interface name.
+// The name of the reference's ifb does not contain the interface name. Ours works with two
+// attachments of one container.
 func TestTwoAttachmentsOfOneContainer(t *testing.T) {
 	w := newWorld(t)
 	w.veth("eth1", "hostend1")
@@ -238,7 +239,7 @@ func TestTwoAttachmentsOfOneContainer(t *testing.T) {
 	}
 }
 
-// An ADD is not blocked by what an earlier ADD left whose namespace ended without DEL.
+// A namespace ended without a DEL. What its ADD left does not block the next ADD.
 func TestAddAgain(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.call(spec.Add, "c1", "eth0", both, nil); err != nil {
@@ -248,7 +249,7 @@ func TestAddAgain(t *testing.T) {
 	if _, err := w.call(spec.Add, "c1", "eth0", both, nil); !errors.Is(err, unix.EEXIST) {
 		t.Errorf("ADD beside a living one: %v", err)
 	}
-	w.index(kernel.ReferenceIFB("net", "c1")) // it remains
+	w.index(kernel.ReferenceIFB("net", "c1")) // the reference's device is still there
 	if err := netns.Delete(w.ns); err != nil {
 		t.Fatal(err)
 	}

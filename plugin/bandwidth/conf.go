@@ -33,8 +33,8 @@ type Limits struct {
 	EgressBurst uint64 `json:"egressBurst"`
 }
 
-// Conf is the configuration. If it has any of the four keys, the values of the capability
-// `bandwidth` are ignored; the two are never merged.
+// Conf is the configuration. If it has any of the four keys, the plugin ignores the capability
+// `bandwidth`. It never mixes values of both.
 type Conf struct {
 	*Limits
 
@@ -76,7 +76,7 @@ func (c *Conf) Load(*plugin.Request) (err error) {
 }
 
 // limits returns the limits of the configuration or, if it has none, those of the runtime. If
-// sensible is set, it replaces bursts of the runtime that mean "none".
+// sensible is set, limits replaces a burst of the runtime that means "none".
 func (c *Conf) limits(sensible bool) (shapes, error) {
 	limits, fromRuntime := c.Limits, false
 	if limits == nil {
@@ -128,8 +128,8 @@ func defaultBurst(rate uint64) uint64 {
 	return min(max(rate/10, least), 8*(math.MaxUint32-1))
 }
 
-// validate returns an error if the interface is not a veth. validate can know this only if the
-// list shows which plugin makes the interface.
+// validate returns an error if the interface is not a veth. It knows this only if the list shows
+// which plugin makes the interface.
 func validate(r *plugin.Request) error {
 	if plugin.ConfOf[Conf](r).shapes.none() {
 		return nil

@@ -191,7 +191,7 @@ type ifb struct {
 	name  string
 	like  string // the ifb gets the MTU of this host link
 	owner owner.Key
-	stale bool // the device of an earlier ADD has the name
+	stale bool // an earlier ADD left a device with this name
 }
 
 func (i ifb) String() string {
@@ -219,7 +219,7 @@ func (i ifb) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error)
 	if err := env.Host.LinkSetAlias(link, i.owner.Alias()); err != nil {
 		return nil, errors.Join(fmt.Errorf("mark link %s: %w", i.name, err), undo(context.Background()))
 	}
-	made, err := env.Host.Link(i.name) // its MAC address goes into the result
+	made, err := env.Host.Link(i.name) // the result needs the device's MAC address
 	if err != nil {
 		return nil, errors.Join(err, undo(context.Background()))
 	}
@@ -249,10 +249,10 @@ func candidates(network, containerID string, o owner.Key) []string {
 	return []string{kernel.ReferenceIFB(network, containerID), o.LinkName("bwp", 0), o.LinkName("bwp", 1)}
 }
 
-// freeName returns the first candidate that no other attachment uses. If this attachment
-// already has a device with that name, dead decides. If dead is set, the namespace of the
-// earlier ADD is gone, and freeName reports the device as stale so that the ADD removes it.
-// Otherwise freeName returns an error.
+// freeName returns the first candidate that no other attachment uses. This attachment may already
+// have a device with that name. If dead is set, the namespace of the earlier ADD is gone, and
+// freeName reports the device as stale, so that the ADD removes it. Otherwise freeName returns an
+// error.
 func freeName(host *nl.Conn, names []string, o owner.Key, dead bool) (name string, stale bool, err error) {
 	for _, name := range names {
 		link, err := host.Link(name)

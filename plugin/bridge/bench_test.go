@@ -19,10 +19,10 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// BenchmarkADD measures the plugin in process, with given addresses, beside the bare
-// library calls that make the same link, address and route. The difference is reading the
-// call, looking before changing, the mark, the record, the gateway's check, the
-// announcement, the result.
+// BenchmarkADD measures the plugin in process, with given addresses. Beside it, it measures the
+// bare library calls that make the same link, address and route. The plugin also reads the call,
+// looks before it changes anything, writes mark and record, checks the gateway, announces the
+// address and prints the result.
 func BenchmarkADD(b *testing.B) {
 	for _, c := range []struct{ name, addrs string }{
 		{"IPv4", `{"address": "10.9.0.5/24"}`}, {"dual", `{"address": "10.9.0.5/24"}, {"address": "fd09::5/64"}`},
@@ -52,7 +52,8 @@ func benchmarkADD(b *testing.B, addrs string) {
 	}
 }
 
-// BenchmarkDEL is nearly all kernel time: one link and its RCU grace periods.
+// BenchmarkDEL spends nearly all its time in the kernel, which deletes one link and waits for RCU
+// grace periods.
 func BenchmarkDEL(b *testing.B) {
 	inv := &plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession([]*plugin.Plugin{&Plugin}) }}
 	call := &spec.Call{ContainerID: "c", IfName: "eth0", NetNS: nettest.NewNS(b, "c"), Path: []string{"/x"},

@@ -156,7 +156,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if in.pair, err = endpoint.Found(r, env); err != nil {
 		return err
 	}
-	if in.conf.IsGateway { // unless it is a gateway, a bridge of the reference may change its MAC with its ports
+	if in.conf.IsGateway { // unless it is the gateway, a bridge of the reference may change its MAC when ports come and go
 		if in.bridgeMAC, err = endpoint.MACOf(r.Prev(), in.conf.Bridge); err != nil {
 			return err
 		}
@@ -171,8 +171,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return endpoint.Check(ctx, r, env, append(state, reached(state, r.Prev().IPs)...))
 }
 
-// reached returns objects that check for each address: the host reaches it through the link
-// that has its gateway. reached skips addresses whose gateway is not this host.
+// reached returns objects that check whether the host reaches each address through the link that
+// has the address's gateway. It leaves out addresses whose gateway is not this host.
 func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
 	for _, o := range s {
 		g, ok := o.(netstate.Gateway)

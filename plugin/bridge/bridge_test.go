@@ -37,14 +37,14 @@ func TestMACPrecedence(t *testing.T) {
 	}
 }
 
-// Address conflicts on the bridge (pain 14).
+// ADD refuses a gateway that conflicts with an address of the bridge.
 func TestGatewayConflict(t *testing.T) {
 	w := newWorld(t)
 	gw := `"bridge": "tbr0", "isGateway": true, `
 	w.Pod("a", gw+endpointtest.Static("10.9.0.5/24", "fd09::5/64")).Add()
 	w.Pod("b", gw+endpointtest.Static("10.8.0.5/24")).Refused(`"tbr0" already has an IP address different from 10.8.0.1/24`)
 	w.Pod("c", gw+endpointtest.Static("fd09::1:5/112")).Refused(`"tbr0" already has an IP address different from fd09::1:1/112`)
-	w.Pod("d", gw+endpointtest.Static("fd08::5/64")).Add() // it may have other IPv6 subnets
+	w.Pod("d", gw+endpointtest.Static("fd08::5/64")).Add() // the bridge may have other IPv6 subnets
 	w.Want("addresses", addresses(w, "tbr0"), "10.9.0.1/24 fd08::1/64 fd09::1/64")
 	w.Pod("e", gw+`"forceAddress": true, `+endpointtest.Static("10.8.0.5/24", "fd09::1:5/112")).Add()
 	w.Want("addresses", addresses(w, "tbr0"), "10.8.0.1/24 fd08::1/64 fd09::1:1/112")
@@ -64,8 +64,8 @@ func addresses(w *endpointtest.World, link string) string {
 	return strings.Join(words, " ")
 }
 
-// The bridge keeps its MAC whatever ports come and go, with a gateway or without (pain 28).
-// So does a bridge of another program, from its first use.
+// The bridge keeps its MAC whatever ports come and go, with and without a gateway. A bridge of
+// another program keeps its MAC from its first use on.
 func TestBridgeMAC(t *testing.T) {
 	w := newWorld(t)
 	attrs := netlink.NewLinkAttrs()
@@ -80,9 +80,9 @@ func TestBridgeMAC(t *testing.T) {
 	}
 }
 
-// A bridge that another program made and gave a MAC keeps it as the gateway, whatever ports
-// come and go: without ports, with an address, after its ports left, with a port of another
-// program.
+// Another program made a bridge and gave it a MAC. As the gateway the bridge keeps this MAC,
+// whatever ports come and go. The test begins without ports, with an address, after ports left,
+// and with a port of another program.
 func TestBridgeKeepsItsOwnMAC(t *testing.T) {
 	for name, prepare := range map[string]func(w *endpointtest.World, br netlink.Link){
 		"plain":        func(*endpointtest.World, netlink.Link) {},
@@ -114,7 +114,7 @@ func TestBridgeKeepsItsOwnMAC(t *testing.T) {
 	}
 }
 
-// A bridge that lost its MAC with its last port gets a fixed one.
+// A bridge that lost its MAC with its last port gets a fixed MAC.
 func TestBridgeWithoutMAC(t *testing.T) {
 	w := newWorld(t)
 	attrs := netlink.NewLinkAttrs()
@@ -133,7 +133,7 @@ func TestNotABridge(t *testing.T) {
 	w.Fails(w.Pod("b", `"bridge": "lo"`).Do(spec.Status), `"lo" already exists but is not a bridge`)
 }
 
-// The MTU, metric and table of a route reach the kernel and the result (pain 35).
+// The MTU, metric and table of a route reach the kernel and the result.
 func TestRoutesAndMTU(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", `"bridge": "tbr0", "isGateway": true, "mtu": 1400, "ipam": {"type": "static",
@@ -184,7 +184,7 @@ func TestInterfaceExists(t *testing.T) {
 	endpointtest.Must(t, a.Do(spec.Check))
 }
 
-// The same id and interface in another namespace is the same attachment.
+// The same container id and interface name in another namespace are the same attachment.
 func TestSameAttachmentElsewhere(t *testing.T) {
 	w := newWorld(t)
 	a := w.Pod("a", `"bridge": "tbr0"`).Add()
@@ -194,7 +194,7 @@ func TestSameAttachmentElsewhere(t *testing.T) {
 	endpointtest.Must(t, a.Do(spec.Check))
 }
 
-// ADD and DEL skip another owner's link under the derived name.
+// Another owner's link has the derived name. ADD takes the next name, and DEL leaves that link alone.
 func TestNameTaken(t *testing.T) {
 	w := newWorld(t)
 	taken := owner.Of("net", "a", "eth0").LinkName("veth", 0)
@@ -219,8 +219,8 @@ func TestNameTaken(t *testing.T) {
 	endpointtest.Must(t, err)
 }
 
-// CHECK accepts another path to the namespace, a capture on the bridge and other letter
-// case, and finds real differences (pain 36).
+// CHECK accepts another path to the namespace, a packet capture on the bridge, and other letter
+// case. It still finds real differences.
 func TestCheck(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", dual+`, "ipMasq": true, "macspoofchk": true`).Add()
@@ -257,7 +257,7 @@ func parseAddr(s string) *netlink.Addr {
 	return a
 }
 
-// Without IPAM the bridge is a switch, and CHECK works (it never did in the reference). The
+// Without IPAM the bridge is a switch. CHECK works there; the reference's never did. The
 // container's end may be left down for another program.
 func TestLayer2(t *testing.T) {
 	w := newWorld(t)
@@ -283,8 +283,8 @@ func TestPromisc(t *testing.T) {
 	w.Fails(p.Do(spec.Check), "Promisc Mode")
 }
 
-// A container's router advertisements do not configure the host (CVE-2020-10749), neither
-// by a bridge of ours nor by another.
+// A container's router advertisements do not configure the host (CVE-2020-10749). This holds for
+// a bridge of ours and for another program's bridge.
 func TestNoRouterAdvertisements(t *testing.T) {
 	w := newWorld(t)
 	attrs := netlink.NewLinkAttrs()
@@ -315,8 +315,8 @@ func TestSettings(t *testing.T) {
 	w.Want("forwarding", w.Host.ReadSysctl("net/ipv6/conf/all/forwarding"), "1")
 }
 
-// Another project's IPAM plugin may work through the interface, as dhcp does. When it fails
-// the link is deleted.
+// Another project's IPAM plugin may work through the interface, as dhcp does. If it fails, the
+// link is deleted.
 func TestIPAMNeedsLink(t *testing.T) {
 	fail := errors.New("no lease")
 	look := func(r *plugin.Request) error {

@@ -44,7 +44,7 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 }
 
 // link returns the bridge, the veth pair and the port. This part of the state does not need
-// IPAM's answer. The link is made first because some IPAM plugins work through the link.
+// IPAM's answer. It comes first, because some IPAM plugins work through the link.
 func link(in input) netstate.State {
 	c := in.conf
 	veth := in.pair.Veth(c.MTU)
@@ -109,8 +109,8 @@ func bridgeDAD(c *Conf, ips []spec.IPConfig) netstate.State {
 	return netstate.State{netstate.IPv6{Where: netstate.Host, List: list}}
 }
 
-// gatewayDAD lets a gateway send IPv6 neighbour solicitations at once, without duplicate
-// address detection. That is safe because both ends of the link are ours. The setting must be
+// gatewayDAD lets a gateway send IPv6 neighbour solicitations at once, without duplicate address
+// detection. Both ends of the link are ours, so there is no duplicate. The setting must be
 // written before the kernel starts duplicate detection for the link-local address. On a bridge
 // this happens when the container's end of the first port goes up.
 func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
@@ -127,9 +127,9 @@ func spoofElements(p *endpoint.Pair, comment string) []nft.Element {
 	return nft.CheckMAC(p.Host, p.MAC, comment)
 }
 
-// portVLANs returns the VLANs of the port in the order that the reference uses. The order
-// matters if a VLAN is both tagged and untagged in the configuration. A trunk without vlan has
-// VLAN 1 untagged.
+// portVLANs returns the VLANs of the port in the reference's order. The order decides if the
+// configuration has a VLAN both tagged and untagged. If there is a trunk and no vlan, VLAN 1 is
+// untagged.
 func portVLANs(c *Conf) (list []netstate.VLANs) {
 	untagged := func(id uint16) netstate.VLANs { return netstate.VLANs{First: id, Last: id, PVID: true} }
 	if c.Vlan != 0 {
@@ -196,9 +196,9 @@ func container(c *Conf, result *spec.Result) netstate.State {
 	return s
 }
 
-// settings returns settings of the container's interface. The kernel announces its IPv6
-// addresses. If dad is set, the kernel looks for duplicates, also of addresses that other
-// programs add.
+// settings returns settings of the container's interface. The kernel announces the interface's
+// IPv6 addresses. If dad is set, the kernel also looks for duplicates, even of addresses that
+// other programs add.
 func settings(name string, dad bool) []netstate.LinkIPv6 {
 	list := []netstate.LinkIPv6{{Link: name, Conf: nl.NdiscNotify, Value: 1}}
 	if !dad {
@@ -259,9 +259,10 @@ func bringUp(in input) (s netstate.State) {
 	return append(s, netstate.PortUp{Link: in.pair.Host})
 }
 
-// settle announces the addresses when the port forwards, and first waits for duplicate address
-// detection if configured. The gateway may still have a neighbour entry of an earlier
-// container, although host-local uses an address again only after all others.
+// settle announces the addresses when the port forwards. If the configuration asks for duplicate
+// address detection, settle waits for that first. The announcement is needed although host-local
+// uses an address again only after all others: the gateway may still have a neighbour entry of an
+// earlier container.
 func settle(c *Conf, p *endpoint.Pair, result *spec.Result) (s netstate.State) {
 	if c.EnableDad && endpoint.HasFamily(result.IPs, false) {
 		s = append(s, netstate.Settle{Link: p.IfName})

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// Many containers come and go at once on a network whose bridge, gateway and masquerade do
-// not exist yet: each works, and the last one removes what they shared.
+// Many containers come and go at once on a network whose bridge, gateway and masquerade do not
+// exist yet. Each of them works, and the last one removes what all shared.
 func TestConcurrent(t *testing.T) {
 	w := newWorld(t)
 	before := leak.Must(t)

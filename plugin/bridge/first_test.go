@@ -20,11 +20,11 @@ import (
 // address detection takes with slow.
 const quick = 10 * time.Second
 
-// cautious reverts a setting of the test's node that saves time: new links look for
-// duplicates, the kernel's default.
+// cautious makes new links look for duplicates, which is the kernel's default. The test's node
+// switches this off to save time.
 func cautious(s *node.Space) { s.Sysctl("net/ipv6/conf/default/accept_dad", "1") }
 
-// slow is cautious, and new links look for duplicates for 30 seconds instead of one: no
+// slow works like cautious, but new links look for duplicates for 30 seconds instead of one. No
 // busy machine delays a packet that long.
 func slow(s *node.Space) {
 	cautious(s)
@@ -37,9 +37,9 @@ func cautiousWorld(t *testing.T) *endpointtest.World {
 	return w
 }
 
-// firstPackets expects that IPv6 flows through a new gateway at once, in both directions
-// (pain 7): neither end waits until the kernel has looked for duplicates of an address, not
-// even of a link-local one.
+// firstPackets checks that IPv6 flows through a new gateway at once, in both directions. Neither
+// end may wait until the kernel has looked for duplicates of an address, even of a link-local
+// one.
 func firstPackets(t *testing.T, gateway, conf string) {
 	t.Helper()
 	w := newWorld(t)
@@ -52,8 +52,7 @@ func firstPackets(t *testing.T, gateway, conf string) {
 	p := pod("a", conf+`"isDefaultGateway": true, `+endpointtest.Static("fd09::5/64")).Add()
 	p.Serve("tcp", "[fd09::5]:80")
 	start := time.Now()
-	// This comes first, because the host must solicit the container with its link-local
-	// address.
+	// This request comes first: for it the host must solicit the container with its link-local address.
 	w.Want("outside to container", w.Client.Ask("tcp", "[fd09::5]:80"), "a "+node.Client6)
 	if took := time.Since(start); took > quick {
 		t.Errorf("the first connection took %v: who waited?", took)
@@ -73,8 +72,8 @@ func TestFirstPacketsVLAN(t *testing.T) {
 	firstPackets(t, "tbr0.100", `"bridge": "tbr0", "vlan": 100, `)
 }
 
-// Another project's IPAM plugin is called when the link exists. Its IPv6 addresses cause no
-// more delay than ours.
+// Another project's IPAM plugin is called when the link exists. Its IPv6 addresses cause no more
+// delay than those of our plugins.
 func TestFirstPacketsOthersIPAM(t *testing.T) {
 	other := plugin.Plugin{Name: "other", Kind: plugin.IPAM,
 		Add: func(context.Context, *plugin.Request) (*spec.Result, error) {

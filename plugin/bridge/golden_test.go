@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// TestCompile compares the state of a configuration and IPAM's answer, as text.
+// TestCompile compares, as text, the state for a configuration and IPAM's answer.
 func TestCompile(t *testing.T) {
 	endpointtest.Goldens(t, &Plugin, func(r *plugin.Request, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error) {
 		c := plugin.ConfOf[Conf](r)

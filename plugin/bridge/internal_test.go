@@ -26,8 +26,8 @@ const layer3 = `"bridge": "tbr0", "ipam": {"type": "host-local", "ranges": [[{"s
 
 const internal = dual + `, "ipMasq": true, "internal": true`
 
-// An internal network with every kind of neighbour: nothing is forwarded in or out,
-// whatever routes a container has, while its containers and the host reach each other.
+// An internal network meets every kind of neighbour. Nothing is forwarded in or out, whatever
+// routes a container has. Its containers and the host reach each other.
 func TestInternal(t *testing.T) {
 	w := newWorld(t)
 	w.BridgeNetfilter(true)                                      // frames between its own containers must still pass
@@ -55,8 +55,7 @@ func TestInternal(t *testing.T) {
 	w.Want("masquerade", strings.Join(elementsOf(t, a.IP(0)), "; "), "")
 }
 
-// With NET_RAW alone a container can send the host a frame for elsewhere, without any
-// route.
+// With only NET_RAW and without any route, a container can send the host a frame for another network.
 func TestInternalFrames(t *testing.T) {
 	for n, client := range []string{node.Client4, node.Client6} {
 		for _, c := range []struct {
@@ -154,8 +153,8 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// A bridge is internal for all its networks: no network loses its connection because of
-// another, and an open network cannot reach an internal one.
+// A bridge is internal for all its networks. No network loses its connection because of another
+// one, and an open network cannot reach an internal one.
 func TestInternalAlone(t *testing.T) {
 	w := newWorld(t)
 	open, inner := w.Pod("open", dual).Add(), w.Pod("inner", internal)
@@ -174,8 +173,7 @@ func TestInternalAlone(t *testing.T) {
 	open.Add()
 }
 
-// The firewall sees a bridge by its name alone, even when the configuration uses another
-// name.
+// The firewall knows a bridge only by its name, even if the configuration uses an alternative name.
 func TestInternalAlternativeName(t *testing.T) {
 	w := newWorld(t)
 	w.Bridge("tbr1", "10.8.0.1/24", "fd08::1/64")
@@ -192,8 +190,8 @@ func TestInternalAlternativeName(t *testing.T) {
 	endpointtest.Must(t, inner.Do(spec.Del))
 }
 
-// In a VLAN neither the gateway's link nor the bridge, which is in VLAN 1 itself, forwards.
-// The network of another VLAN is open, but not on a port that trunks an internal VLAN.
+// The gateway is in a VLAN. Neither its link nor the bridge, which is in VLAN 1 itself, forwards.
+// The network of another VLAN is open, but not on a port that also carries an internal VLAN.
 func TestInternalVLAN(t *testing.T) {
 	nettest.Need(t, nettest.VLANFiltering())
 	w := newWorld(t)
@@ -214,7 +212,7 @@ func TestInternalVLAN(t *testing.T) {
 	w.Pod("trunk", internal+`, "vlanTrunk": [{"id": 100}]`).Refused("cannot have a vlanTrunk")
 }
 
-// CHECK reports elements that were removed from the set.
+// Elements were removed from the set. CHECK reports them.
 func TestInternalCheck(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", internal).Add()

@@ -17,8 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-// Masquerade belongs to the attachment. The addresses of a network without it stay visible
-// within the range of one that has it, and a wide network does not affect another's egress.
+// Masquerade belongs to the attachment. A network without masquerade keeps its addresses, even if
+// it lies in the range of a network that has it. A wide network does not affect another network's
+// traffic to the outside.
 func TestMasqueradeOfOthers(t *testing.T) {
 	const first, second = `"bridge": "tbr0", "isDefaultGateway": true, `, `"bridge": "tbr1", "isDefaultGateway": true, `
 	for _, c := range []struct{ name, wide, narrow string }{
@@ -50,8 +51,8 @@ func TestMasqueradeOfOthers(t *testing.T) {
 	}
 }
 
-// A subnet may be a part of a wider network, which ipMasqOutside names: its traffic within
-// that network keeps its addresses, also to a network that lies in it by chance.
+// A subnet may be a part of a wider network, which ipMasqOutside names. Traffic within the wider
+// network keeps its addresses. So does traffic to a network that lies in the wider one by chance.
 func TestMasqueradeOutside(t *testing.T) {
 	for _, c := range []struct{ name, inner, other, plain, key string }{
 		{"IPv4", "10.88.5.5/24", "10.9.0.5/24", "10.88.6.5/24", `"ipMasqOutside": ["172.16.0.0/12", "10.88.0.0/16", "10.0.0.0/8"], `},
@@ -91,8 +92,8 @@ func elementsOf(t *testing.T, address string) (found []string) {
 	return found
 }
 
-// An address outside of all listed prefixes is not masqueraded without ipMasq, and a string
-// that is no prefix is refused.
+// An address outside of all listed prefixes is masqueraded only with ipMasq. A string that is no
+// prefix is refused.
 func TestMasqueradeOutsideOthers(t *testing.T) {
 	w, outside, _ := outsides(t, "IPv4")
 	p := w.Pod("plain", `"bridge": "tbr0", "isDefaultGateway": true, "ipMasqOutside": ["10.89.0.0/16"], `+endpointtest.Static("10.88.5.5/24")).Add()
@@ -110,7 +111,7 @@ func TestMasqueradeOutsideOthers(t *testing.T) {
 	}
 }
 
-// outsides is a world with a server outside.
+// outsides makes a world with a server outside the node.
 func outsides(t *testing.T, family string) (w *endpointtest.World, outside, uplink string) {
 	w = newWorld(t)
 	at, uplink := node.Client4, node.Uplink4
@@ -121,8 +122,8 @@ func outsides(t *testing.T, family string) (w *endpointtest.World, outside, upli
 	return w, endpointtest.Join(at, "80"), uplink
 }
 
-// An attachment of schema 1, whose masquerade is a shared fact, works, passes CHECK and is
-// detached beside new ones.
+// An attachment of schema 1, whose masquerade is a shared fact, goes on working beside new ones.
+// It passes CHECK and can be detached.
 func TestMasqueradeFromBefore(t *testing.T) {
 	w, outside, uplink := outsides(t, "IPv4")
 	p := w.Pod("old", dual+`, "ipMasq": true`).Add()

@@ -13,13 +13,13 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// A container comes back under its id right after a crash. The kernel takes its time to
-// delete the links of the old namespace, here for ever, because a process has it open. They
-// do not block the new container (pain 12).
+// A container comes back under its id right after a crash. The kernel deletes the links of the
+// old namespace only later, here never, because a process has the namespace open. The old links
+// do not block the new container.
 func TestBackAfterACrash(t *testing.T) {
 	for again, conf := range map[string]string{
 		"/run/netns/elsewhere": dual,
-		"/run/netns/crashed":   `"bridge": "tbr0", ` + endpointtest.Static("10.9.0.5/24"), // a path has no age: host-local waits for DEL
+		"/run/netns/crashed":   `"bridge": "tbr0", ` + endpointtest.Static("10.9.0.5/24"), // a path in /run/netns does not show the age of its namespace, so host-local waits for DEL
 	} {
 		t.Run(again, func(t *testing.T) {
 			w := newWorld(t)
@@ -39,7 +39,7 @@ func TestBackAfterACrash(t *testing.T) {
 			endpointtest.Must(t, p.Do(spec.Add))
 			w.Want("address", p.IP(0), first)
 			endpointtest.Must(t, p.Do(spec.Check))
-			w.Fails(p.Do(spec.Add), "already exists") // it lives
+			w.Fails(p.Do(spec.Add), "already exists") // the first container lives
 			endpointtest.Must(t, p.Do(spec.Check))
 			endpointtest.Must(t, p.Do(spec.Del))
 			w.Gone(p.Result.Interfaces[atHost].Name)
@@ -47,20 +47,20 @@ func TestBackAfterACrash(t *testing.T) {
 	}
 }
 
-// The same when the record is lost and no process has the namespace open: the kernel
-// reports that the namespace is gone while its links still exist.
+// The same happens when the record is lost and no process has the namespace open. Then the kernel
+// says that the namespace is gone while its links still exist.
 func TestBackAfterACrashWithoutARecord(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("lost", `"bridge": "tbr0", `+endpointtest.Static("10.9.0.5/24"))
 	path := p.Call.NetNS
-	for range 20 { // the kernel is faster now and then
+	for range 20 { // sometimes the kernel deletes the links before the ADD
 		p.Call.NetNS = "/run/netns/lost-crashed"
 		endpointtest.Must(t, netns.Create(p.Call.NetNS))
 		endpointtest.Must(t, p.Do(spec.Add))
 		w.LoseRecords()
 		id := port(w, p).Attrs().NetNsID
 		endpointtest.Must(t, netns.Delete(p.Call.NetNS))
-		for end := time.Now().Add(time.Minute); w.HostConn().Lives(id); time.Sleep(time.Millisecond) { // sockets are closed later
+		for end := time.Now().Add(time.Minute); w.HostConn().Lives(id); time.Sleep(time.Millisecond) { // the kernel closes the sockets later
 			if time.Now().After(end) {
 				t.Fatal("the namespace lives")
 			}
@@ -70,7 +70,7 @@ func TestBackAfterACrashWithoutARecord(t *testing.T) {
 		endpointtest.Must(t, p.Do(spec.Check))
 		w.Fails(p.Do(spec.Add), "already exists")
 		w.LoseRecords()
-		w.Fails(p.Do(spec.Add), "already exists") // it lives
+		w.Fails(p.Do(spec.Add), "already exists") // the first container lives
 		endpointtest.Must(t, p.Do(spec.Del))
 	}
 }
@@ -86,8 +86,8 @@ func (e ending) Done() <-chan struct{} {
 	return e.Context.Done()
 }
 
-// The same at that moment: the kernel still holds the namespace for the last of its
-// sockets, here for an open file, and the ADD that waits for it gets the name.
+// The same happens while the namespace is ending: the kernel still holds the namespace for the
+// last of its sockets, here for an open file. The ADD waits for the kernel and gets the name.
 func TestBackWhileTheNamespaceEnds(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("ends", `"bridge": "tbr0", `+endpointtest.Static("10.9.0.5/24"))
@@ -101,7 +101,7 @@ func TestBackWhileTheNamespaceEnds(t *testing.T) {
 	t.Cleanup(func() { held.Close() }) //nolint:errcheck // read only
 	endpointtest.Must(t, netns.Delete(p.Call.NetNS))
 	p.Call.NetNS = path
-	w.Fails(p.Do(spec.Add), "already exists") // it is held
+	w.Fails(p.Do(spec.Add), "already exists") // the open file still holds the namespace
 	waited := false
 	ctx := ending{t.Context(), func() { waited = true; held.Close() }} //nolint:errcheck // read only
 	endpointtest.Must(t, p.DoIn(ctx, spec.Add))

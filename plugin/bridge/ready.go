@@ -70,7 +70,7 @@ type gatewayNow struct {
 	force  bool
 	addrs  []nl.Addr
 	noIPv6 string // the sysctl that disables IPv6
-	mtu    int    // 0 if the first port may change the MTU
+	mtu    int    // 0 if the first port may change it
 }
 
 func (c *Conf) gatewayNow(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) (at gatewayNow, err error) {
@@ -100,10 +100,10 @@ func (c *Conf) gatewayNow(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) (a
 	return at, err
 }
 
-// keepsMTU reports whether a bridge with a small MTU keeps it when a port is added. It does if
-// the bridge has other ports. It also does if this network made the bridge, because then an
-// operator changed its MTU later. In other cases another program made the bridge, and the
-// bridge takes the MTU of its first port.
+// keepsMTU reports whether a bridge with a small MTU keeps that MTU when a port is added. A
+// bridge with other ports keeps it. So does a bridge that this network made, because then an
+// operator changed the MTU later. Any other bridge was made by another program and takes the MTU
+// of its first port.
 func (c *Conf) keepsMTU(r *plugin.Request, k *kernel.Kernel, host *nl.Conn, link netlink.Link) (bool, error) {
 	if c.Vlan != 0 || link.Attrs().MTU >= endpoint.LeastMTU6 {
 		return true, nil
@@ -138,9 +138,9 @@ func (at gatewayNow) takes(p netip.Prefix) error {
 }
 
 // isolation returns the objects that stop the host from forwarding to and from an internal
-// network. All attachments of the bridge share them, because the firewall can identify
-// forwarded packets only by the bridge. If the gateway is in a VLAN, they cover the bridge
-// too, because the bridge may be in the same VLAN.
+// network. All attachments of the bridge share them, because the firewall can identify forwarded
+// packets only by the bridge. If the gateway is in a VLAN, the objects cover the bridge too,
+// because the bridge may be in the same VLAN.
 func isolation(in input) (s netstate.State) {
 	if !in.conf.Internal {
 		return nil
@@ -158,9 +158,9 @@ func isolation(in input) (s netstate.State) {
 	return s
 }
 
-// fits returns an error in two cases. The network is not internal, but the bridge belongs to
-// an internal network. Or the network is internal, but its bridge is in a VRF, so that the
-// firewall would see the packets on another link.
+// fits returns an error in two cases. In the first, the network is not internal but the bridge
+// belongs to an internal network. In the second, the network is internal but its bridge is in a
+// VRF; the firewall would see the packets on another link.
 func (c *Conf) fits(k *kernel.Kernel) error {
 	link, err := c.find(k)
 	if err != nil {
@@ -181,8 +181,8 @@ func (c *Conf) fits(k *kernel.Kernel) error {
 }
 
 // find returns the bridge, or nil if it does not exist yet. The configuration may use an
-// alternative name of the bridge. Then find replaces it by the name that the firewall sees and
-// that records contain.
+// alternative name of the bridge. Then find writes the bridge's real name into the configuration,
+// because the firewall and the records know only that name.
 func (c *Conf) find(k *kernel.Kernel) (netlink.Link, error) {
 	host, err := k.Host()
 	if err != nil {
@@ -199,8 +199,8 @@ func (c *Conf) find(k *kernel.Kernel) (netlink.Link, error) {
 	return link, nil
 }
 
-// alone returns an error if a bridge should become internal but containers of a network that
-// is not internal use it. These containers would lose their connection to the outside.
+// alone returns an error if a bridge should become internal while containers of an open network
+// use it. These containers would lose their connection to the outside.
 func (c *Conf) alone(k *kernel.Kernel) error {
 	all, _, _ := k.Records.Scan("") // a record that cannot be read names no bridge
 	for _, rec := range all {

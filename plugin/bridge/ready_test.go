@@ -31,7 +31,7 @@ func setMTU(w *endpointtest.World) {
 	endpointtest.Must(w, w.HostConn().LinkSetMTU(w.HostLink("tbr0"), 576))
 }
 
-// STATUS fails after a change to the bridge exactly when ADD does.
+// After a change to the bridge, STATUS fails exactly when ADD does.
 func TestStatusOfGateway(t *testing.T) {
 	const mtu = `"tbr0" cannot have the address fd09::1/64: its MTU is 576, and IPv6 needs at least 1280; ip link set tbr0 mtu 1500`
 	const off = `"tbr0" cannot have the address fd09::1/64: IPv6 is switched off; sysctl -w net/ipv6/conf/`
@@ -101,7 +101,7 @@ func TestStatusOfGateway(t *testing.T) {
 	}
 }
 
-// The next ADD may use any range of a set that fits.
+// One range of a set that fits is enough, because the next ADD may use it.
 func TestStatusOfRanges(t *testing.T) {
 	const conf = `"bridge": "tbr0", "isGateway": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "fd09::/64"}, {"subnet": "fd0a::/64"}]]}`
 	w := newWorld(t)
@@ -114,7 +114,7 @@ func TestStatusOfRanges(t *testing.T) {
 	w.Fails(p.Do(spec.Status), `"tbr0" already has an IP address different from fd0a::1/64`)
 }
 
-// STATUS fails when no ADD could write its record, with the error of ADD.
+// If no ADD can write its record, STATUS fails with the error of ADD.
 func TestStatusOfRecords(t *testing.T) {
 	const run, below = "/run/patchbay", "/run/patchbay/attachments"
 	for name, c := range map[string]struct {

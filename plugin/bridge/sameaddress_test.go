@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// Two networks with the same subnet, or one that lost its address files, assign one address
-// twice. Whichever attachment is removed, in whatever way, the others stay masqueraded.
+// Two networks have the same subnet, or one network lost its address files. Both assign one
+// address twice. Whichever attachment is removed, in whatever way, the others stay masqueraded.
 func TestSameAddress(t *testing.T) {
 	few := []string{"c", "b c", "c b"}
 	for way, orders := range map[string][]string{
@@ -51,8 +51,8 @@ func TestSameAddress(t *testing.T) {
 	}
 }
 
-// onlyReached expects CHECK to report only that a pod is not reached: the route to the
-// first bridge remains.
+// onlyReached checks that CHECK reports nothing but that the host does not reach the pod: the
+// route to the first bridge remains.
 func onlyReached(w *endpointtest.World, name string, err error) {
 	w.Helper()
 	by, want := map[string]string{"b": "tbr1", "c": "tbr3"}[name], "<nil>"
@@ -68,7 +68,7 @@ func same(w *endpointtest.World, name string) *endpointtest.Pod {
 	return w.Pod(name, fmt.Sprintf(`"bridge": %q, "isDefaultGateway": true, "ipMasq": true, `, bridge)+endpointtest.Static("10.9.0.5/24"))
 }
 
-// leave removes a pod; gone are all that are dead by then.
+// leave removes a pod in one way. gone lists all pods that are dead by then.
 func leave(w *endpointtest.World, way string, pods map[string]*endpointtest.Pod, name string, gone []string) {
 	w.Helper()
 	file := filepath.Join(paths.Default().Run, "attachments/net", string(owner.Of("net", name, "eth0"))+".bridge")
@@ -100,11 +100,11 @@ func leave(w *endpointtest.World, way string, pods map[string]*endpointtest.Pod,
 	endpointtest.Must(w, gc.Do(spec.GC))
 }
 
-// belongToOneOf expects the two elements of the address, owned by pods that live: the DEL
-// of any other owner might remove them.
+// belongToOneOf checks that living pods own the two elements of the address. The DEL of any other
+// owner might remove them.
 func belongToOneOf(w *endpointtest.World, pods map[string]*endpointtest.Pod, gone []string) {
 	w.Helper()
-	found := elementsOf(w.T, "10.9.0.5") // masqueraded, for each length
+	found := elementsOf(w.T, "10.9.0.5") // one element for each prefix length
 	slices.Sort(found)
 	found = slices.Compact(found)
 	for _, e := range found {

@@ -38,8 +38,8 @@ func TestTrafficPlain(t *testing.T) {
 	w.Want("container to the outside", a.Ask("tcp", endpointtest.Join(node.Client6, "80")), "client "+a.IP(1))
 }
 
-// An address that moves from one container to the next works at once, though the host and
-// its neighbours have the former container's MAC (pain 26).
+// An address moves from one container to the next and works at once, although the host and its
+// neighbours still have the first container's MAC.
 func TestReuse(t *testing.T) {
 	const gateway = `"bridge": "tbr0", "isDefaultGateway": true, `
 	for name, conf := range map[string]string{"static": gateway + endpointtest.Static("10.9.0.9/24", "fd09::9/64"), "host-local": dual} {
@@ -101,7 +101,7 @@ func TestMACSpoofing(t *testing.T) {
 	w.Want("with another's address", a.AskBriefly("udp", endpointtest.Join(a.Gateway(0), "53")), "timeout")
 }
 
-// IPv6 causes no wait (pain 7), except with enabledad.
+// IPv6 causes no wait, except with enabledad.
 func TestDuplicateDetection(t *testing.T) {
 	w := newWorld(t)
 	slow(w.Host)

@@ -65,8 +65,8 @@ func lastVLAN(list string) (id uint16) {
 	return id
 }
 
-// Containers of one VLAN reach each other and their gateway, which is in the VLAN as well;
-// containers of another VLAN do not.
+// Containers of one VLAN reach each other and their gateway, which is in the same VLAN.
+// Containers of another VLAN reach neither.
 func TestVLANTraffic(t *testing.T) {
 	nettest.Need(t, nettest.VLANFiltering())
 	w := newWorld(t)
@@ -87,7 +87,7 @@ func TestVLANTraffic(t *testing.T) {
 	endpointtest.Must(t, a.Do(spec.Check))
 }
 
-// The ADD that made a gateway's pair was killed before the pair was in the bridge.
+// The ADD that made a gateway's veth pair was killed before the pair was in the bridge.
 func TestVLANGatewayHalfMade(t *testing.T) {
 	nettest.Need(t, nettest.VLANFiltering())
 	w := newWorld(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// newWorld is a node whose bridges are deleted with the test; the plugin never deletes
-// them.
+// newWorld makes a node. The end of the test deletes the node's bridges, because the plugin never
+// deletes them.
 func newWorld(t *testing.T) *endpointtest.World {
 	w := endpointtest.New(t, &Plugin, &hostlocal.Plugin, &static.Plugin)
 	for _, bridge := range []string{"tbr0", "tbr1", "tbr0.100"} {

@@ -66,7 +66,8 @@ func doubts(r *plugin.Request) (list []string) {
 	return list
 }
 
-// load refuses what the keeper would refuse, before it calls the keeper.
+// load refuses the configurations that the keeper would refuse, so that the keeper need not be
+// called.
 func load(r *plugin.Request) (*dhcprpc.IPAM, error) {
 	conf, err := dhcprpc.Parse(r.Config)
 	if err != nil {
@@ -127,8 +128,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return k.Call(ctx, dhcprpc.Allocate, args)
 }
 
-// pretend returns the result of an ADD in a dry run. No server is asked, so it uses an address
-// from a documentation prefix.
+// pretend returns the result of an ADD in a dry run. A dry run asks no server, so the result has
+// an address from a documentation prefix.
 func pretend(conf *dhcprpc.IPAM, dry func(string)) *spec.Result {
 	result := &spec.Result{}
 	say := func(family, address, gateway string) {
@@ -145,7 +146,7 @@ func pretend(conf *dhcprpc.IPAM, dry func(string)) *spec.Result {
 	return result
 }
 
-// dial connects to the keeper. If configured, it starts a keeper first.
+// dial connects to the keeper. If the configuration sets startKeeper, dial starts a keeper first.
 func dial(ctx context.Context, conf *dhcprpc.IPAM) (*dhcprpc.Client, error) {
 	k, err := dhcprpc.Dial(ctx, conf.Socket())
 	if errors.Is(err, dhcprpc.ErrDial) && conf.StartKeeper {
@@ -170,12 +171,12 @@ func noKeeper(err error) error {
 		WithDetails("start a keeper of leases: systemctl enable --now patchbay-dhcp.socket, or without systemd: patchbayd dhcp --detach")
 }
 
-// answerTime is how long DEL, GC and CHECK wait for a keeper. They need a limit, because the
+// answerTime is how long DEL, GC and CHECK wait for a keeper. A limit is needed, because the
 // reference's daemon may never answer.
 const answerTime = 15 * time.Second
 
-// release asks the keeper to release the lease. If no keeper runs, it removes the lease's
-// file, so that the next keeper does not use the lease. The lease then expires at the server.
+// release asks the keeper to release the lease. If no keeper runs, release removes the lease's
+// file, so that the next keeper does not renew the lease. The server's lease then expires.
 func release(ctx context.Context, r *plugin.Request, socket string, a *dhcprpc.Args) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -192,7 +193,7 @@ func release(ctx context.Context, r *plugin.Request, socket string, a *dhcprpc.A
 	return err
 }
 
-// del needs no valid configuration, because the record names the socket.
+// del releases the lease. It needs no valid configuration, because the record names the socket.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	rec, err := k.Records.Read(r.Network, r.Owner, name)
@@ -285,9 +286,8 @@ func status(ctx context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// gc releases the leases of attachments that are not valid. gc finds them by our records,
-// whichever keeper they name. Our keeper also knows leases that it got for the reference's
-// plugin.
+// gc releases the leases of attachments that are not valid. Our records lead to them, whatever
+// keeper they name. Our keeper also knows leases that the reference's plugin got from it.
 func gc(ctx context.Context, r *plugin.Request) error {
 	err := kernel.Of(r).Sweep(ctx, r, func(rec *record.Record) error { return releaseRecorded(ctx, r, rec) })
 	if _, ok := r.Valid(); !ok {

@@ -121,7 +121,7 @@ func TestNoKeeper(t *testing.T) {
 	}
 }
 
-// CHECK expects the server's current answer in the previous result.
+// CHECK compares the previous result with the server's current answer.
 func TestCheckAgainstResult(t *testing.T) {
 	lan(t)
 	dhcptest.Serve(t, "/run/other.sock")
@@ -141,7 +141,7 @@ func TestCheckAgainstResult(t *testing.T) {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}
-	// DEL finds the keeper by its record, even when the configuration has changed.
+	// DEL finds the keeper by its record, even if the configuration has changed.
 	if _, err := n.call(spec.Del, n.ns, `{"cniVersion":"1.1.0","name":"net"}`); err != nil {
 		t.Error(err)
 	}

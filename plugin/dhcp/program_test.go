@@ -83,7 +83,7 @@ func (p *programs) invoke(verb spec.Verb, c *spec.Call) {
 	}
 }
 
-// `dhcp daemon`, as in units for the reference, is our keeper.
+// Units for the reference run `dhcp daemon`. With our program this is our keeper.
 func TestDaemon(t *testing.T) {
 	p := newPrograms(t)
 	cmd := exec.Command(filepath.Join(p.dir, "dhcp"), "daemon", "-socketpath", "/run/d.sock", "-pidfile=/run/d.pid", "-timeout", "5s",
@@ -107,8 +107,8 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-// A keeper that ends leaves the leases of both families to the next one, and a killed one
-// also its socket.
+// A keeper that ends leaves the leases of both families to the next one. A killed keeper also
+// leaves its socket.
 func TestKilled(t *testing.T) {
 	p := newPrograms(t)
 	keeper := func() *exec.Cmd {
@@ -146,7 +146,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// threads expects every thread of a process in its own network namespace.
+// threads checks that every thread of a process is in the network namespace of the test.
 func threads(t *testing.T, pid int) {
 	t.Helper()
 	own, err := os.Readlink("/proc/thread-self/ns/net")
@@ -164,7 +164,7 @@ func threads(t *testing.T, pid int) {
 	}
 }
 
-// A socket that systemd passes is used as it is, and kept.
+// The keeper uses a socket that systemd passes as it is, and does not remove it.
 func TestSocketActivation(t *testing.T) {
 	p := newPrograms(t)
 	l, err := net.Listen("unix", "/run/a.sock")
@@ -192,7 +192,8 @@ func TestSocketActivation(t *testing.T) {
 	}
 }
 
-// With startKeeper the plugin starts a keeper that shares nothing with it.
+// With startKeeper the plugin starts a keeper. That keeper shares neither descriptors nor session
+// with the plugin.
 func TestStartKeeper(t *testing.T) {
 	p := newPrograms(t)
 	t.Cleanup(func() { p.killKeeper("/run/s.sock") })
@@ -201,8 +202,7 @@ func TestStartKeeper(t *testing.T) {
 	}
 }
 
-// killKeeper checks how the keeper of a socket was started, expects it to be the only one
-// there, and ends it.
+// killKeeper checks how the keeper of a socket was started and that it is the only one, and ends it.
 func (p *programs) killKeeper(socket string) {
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -239,7 +239,7 @@ func (p *programs) looksDetached(proc string) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	f := strings.Fields(string(stat)) // pid (comm) state ppid pgrp session
+	f := strings.Fields(string(stat)) // the fields are: pid (comm) state ppid pgrp session
 	if f[5] != f[0] {
 		p.Errorf("no session of its own: %s", stat)
 	}
@@ -247,8 +247,8 @@ func (p *programs) looksDetached(proc string) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	// Besides the socket and the log: the runtime's poller, and the CPU limit that it
-	// follows.
+	// These descriptors are the keeper's own: the socket, the log, the poller of Go's runtime, and
+	// the CPU limit that Go's runtime reads.
 	own := func(to string) bool {
 		return to == "/dev/null" || strings.HasSuffix(to, "/keeper.log") || strings.HasPrefix(to, "socket:") ||
 			strings.HasPrefix(to, "anon_inode:") || strings.HasPrefix(to, "pipe:") || strings.HasPrefix(to, "/sys/fs/cgroup/")

@@ -47,8 +47,8 @@ func referenceDaemon(t *testing.T, socket string) *dhcptest.Log {
 
 const options = `"priority":5,"provide":[{"option":"host-name","fromArg":"NAME"},{"option":"user-class","value":"x"}],"request":[{"skipDefault":true},{"option":"subnet-mask"},{"option":"routers"},{"option":"121"}]`
 
-// TestEitherWay: our plugin with the reference's daemon, the reference's plugin with our
-// keeper, and each with its own: all four give the same result.
+// TestEitherWay pairs each plugin, the reference's and ours, with each keeper. All four pairs
+// give the same result.
 func TestEitherWay(t *testing.T) {
 	dhcptest.LAN(t, "br0", "10.77.0.1/24")
 	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m",
@@ -77,14 +77,14 @@ func TestEitherWay(t *testing.T) {
 			}
 		}
 	}
-	// The reference's daemon sends its releases from 0.0.0.0, which Linux drops.
+	// The reference's daemon releases from the address 0.0.0.0, and Linux drops those packets.
 	dhcptest.Eventually(t, "our keeper's two releases", func() bool { return s.Count("DHCPRELEASE") == 2 })
 	if n := s.Count("client provides name: web"); n < 8 {
 		t.Errorf("%d of 8 requests with the name", n)
 	}
 }
 
-// life is ADD, CHECK, DEL twice, by exec, and returns the result of ADD.
+// life runs ADD, CHECK and two DELs by exec, and returns the result of ADD.
 func life(t *testing.T, name string, c *spec.Call) (result map[string]any) {
 	t.Helper()
 	for _, verb := range []spec.Verb{spec.Add, spec.Check, spec.Del, spec.Del} {
@@ -103,7 +103,7 @@ func life(t *testing.T, name string, c *spec.Call) (result map[string]any) {
 	return result
 }
 
-// A call to the reference's daemon is refused when it would ignore a key.
+// The reference's daemon would ignore a key. So the plugin refuses the call.
 func TestReferenceDaemonKnowsNoV6(t *testing.T) {
 	referenceDaemon(t, "/run/theirs.sock")
 	n := newNode(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
-// A container made by the reference, plugins and daemon and library, goes on when our
-// programs take over: our keeper requests its lease, CHECK and DEL by our plugins find it.
+// The reference's plugins, daemon and library made a container. Our programs take over: our
+// keeper requests the container's lease, and our plugins check and detach the container.
 func TestTakeOver(t *testing.T) {
 	p := newPrograms(t)
 	dhcptest.Unplug(t, p.ns) // the bridge plugin makes its own

@@ -31,7 +31,7 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// DEL, GC and a kill -9 at any moment leave nothing.
+// DEL and GC leave nothing, even after a kill -9 at any moment.
 func TestAlone(t *testing.T) {
 	nettest.Need(t, nettest.Dummy())
 	endpointtest.Child{Plugins: []*plugin.Plugin{&Plugin, &hostlocal.Plugin, &static.Plugin}}.RunAlone(t)
@@ -65,12 +65,12 @@ func TestResult(t *testing.T) {
 	endpointtest.Must(t, p.Do(spec.Del))
 }
 
-// The IPv6 address answers at once: the kernel does not look for duplicates.
+// The IPv6 address answers at once, because the kernel does not look for duplicates.
 func TestIPv6AtOnce(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("p", both)
 	p.Sysctl("net/ipv6/conf/default/accept_dad", "1")
-	p.Sysctl("net/ipv6/conf/default/dad_transmits", "30") // so long would detection take
+	p.Sysctl("net/ipv6/conf/default/dad_transmits", "30") // the detection of duplicates would take this many seconds
 	start := time.Now()
 	endpointtest.Must(t, p.Do(spec.Add))
 	p.Serve("tcp", "[fd09::5]:80")
@@ -118,7 +118,7 @@ func address(t *testing.T) *netlink.Addr {
 	return a
 }
 
-// A kernel without dummy devices, or any other failure, leaves nothing.
+// If the kernel has no dummy devices, or if anything else fails, nothing is left.
 func TestFails(t *testing.T) {
 	w := endpointtest.New(t, &Plugin, &static.Plugin)
 	p := w.Pod("a", `"ipam": {"type": "static", "addresses": [{"address": "10.9.0.5/24"}], "routes": [{"dst": "10.7.0.0/16", "gw": "192.0.2.9"}]}`)

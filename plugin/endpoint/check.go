@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Found reads the pair of an attachment from the previous result. The host's end is the peer
-// of the container's interface. It must be in the result too.
+// Found reads the veth pair of an attachment from the previous result. The host's end is the peer
+// of the container's interface, and must be in the result too.
 func Found(r *plugin.Request, env *netstate.Env) (*Pair, error) {
 	inside, err := findInside(r, env)
 	if err != nil {
@@ -93,10 +93,10 @@ func MACOf(result *spec.Result, name string) (net.HardwareAddr, error) {
 	return nil, nil
 }
 
-// Check compares the kernel with a state. Check also checks the table that all forwarded
-// traffic passes. If the reference plugin made the attachment, Check skips the firewall,
-// because the reference's masquerade is as good as ours. Check recognises such an attachment:
-// no record exists, and the host's end has no mark of ours.
+// Check compares the kernel with a state. It also checks the table that all forwarded traffic
+// passes. If the reference plugin made the attachment, Check leaves the firewall out, because the
+// reference's masquerade does the same as ours. An attachment of the reference has no record, and
+// no mark of ours on the host's end.
 func Check(ctx context.Context, r *plugin.Request, env *netstate.Env, s netstate.State) error {
 	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil {

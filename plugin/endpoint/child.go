@@ -24,12 +24,12 @@ import (
 // plugins macvlan, ipvlan and vlan share this code.
 type Child struct {
 	Kind        netlink.Link // see netstate.Child
-	Master      string       // "" means the interface of the default route
+	Master      string       // "" means the interface that has the default route
 	InContainer bool         // the master is in the container
 	MTU         int          // bytes; 0 means the master's MTU
 	AnyMTU      bool         // the MTU may be larger than the master's
 	MAC         net.HardwareAddr
-	DAD         bool     // look for duplicates of IPv6 addresses
+	DAD         bool     // look for duplicates of the link's IPv6 addresses
 	NoARP       bool     // neighbours do not resolve the link's addresses
 	DNS         spec.DNS // from the configuration
 
@@ -69,7 +69,7 @@ func (c *Child) prepare(r *plugin.Request, env *netstate.Env) error {
 	return c.fits(master)
 }
 
-// fits returns an error if a link on this master cannot have the MTU.
+// fits returns an error if a link on this master cannot have the wanted MTU.
 func (c *Child) fits(master netlink.Link) error {
 	if most := master.Attrs().MTU; c.MTU < 0 || c.MTU > most && !c.AnyMTU {
 		return spec.Invalid("invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, most)
@@ -122,8 +122,8 @@ func (c *Child) Compile(link netstate.Child, ipam *spec.Result) (netstate.State,
 	return c.single(link).Compile(link.Name, link.NetNS, ipam)
 }
 
-// configure gives the link its settings, addresses and routes. configure announces the
-// addresses on the segment.
+// configure gives the link its settings, addresses and routes, and announces the addresses to the
+// other hosts on the link.
 func (c *Child) configure(name string, result *spec.Result) netstate.State {
 	s := c.settings(name, result.IPs)
 	var addrs []netip.Addr
@@ -145,10 +145,10 @@ func (c *Child) configure(name string, result *spec.Result) netstate.State {
 	return s
 }
 
-// settings makes the kernel announce IPv6 addresses, including addresses that the link gets
-// from a router. Unlike the port of a bridge, the link shares its segment with other hosts. So
-// the kernel still looks for duplicates of the addresses that it chooses itself. IPAM's
-// addresses can be used at once (pain 7).
+// settings makes the kernel announce IPv6 addresses, including addresses that the link gets from
+// a router. Unlike the port of a bridge, the link shares its segment with other hosts. So the
+// kernel still looks for duplicates of the addresses that it chooses itself. Addresses from IPAM
+// can be used at once.
 func (c *Child) settings(name string, ips []spec.IPConfig) netstate.State {
 	more := []netstate.LinkIPv6{{Link: name, Conf: nl.NdiscNotify, Value: 1}}
 	if c.DAD {
@@ -174,7 +174,7 @@ func (c *Child) Check(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	link := c.Link(r.Owner, r.IfName, r.NetNS)
-	link.AnyMaster = c.Master == "" // the default route may have changed since the ADD
+	link.AnyMaster = c.Master == "" // the default route may now lead through another interface
 	if link.MAC, err = parseMAC(inside); err != nil {
 		return err
 	}
@@ -203,8 +203,8 @@ func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
 }
 
 // Status reports whether an ADD could work: the kernel supports such links, the master exists,
-// its MTU is large enough, and IPAM is ready. Status cannot check a master inside a container
-// or a master that a chain chooses.
+// its MTU is large enough, and IPAM is ready. Status cannot check a master that is inside a
+// container, or one that an earlier plugin of the chain chooses.
 func (c *Child) Status(r *plugin.Request, mayInherit bool) error {
 	if err := KernelMakes(r, c.Kind.Type()); err != nil {
 		return err
@@ -247,8 +247,8 @@ func KernelMakes(r *plugin.Request, kind string) error {
 	return nil
 }
 
-// defaultInterface returns the link of the best default route in the main table.
-// defaultInterface prefers IPv4 to IPv6. Of several next hops it uses the first.
+// defaultInterface returns the link of the best default route in the main table. It takes the
+// IPv4 route before the IPv6 route, and the first of several next hops.
 func defaultInterface(conn *nl.Conn) (string, error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		index, err := conn.DefaultLink(family, true)

@@ -16,8 +16,8 @@ import (
 )
 
 // EnableIPv6 switches IPv6 on for the container's loopback and interface, and keeps addresses
-// while the interface is down. EnableIPv6 does nothing if there is no IPv6 address. EnableIPv6
-// writes the settings in more at the same time.
+// while the interface is down. If there is no IPv6 address, it does nothing. It also writes the
+// settings in more.
 func EnableIPv6(ifName string, ips []spec.IPConfig, more ...netstate.LinkIPv6) netstate.State {
 	if !HasFamily(ips, false) {
 		return nil
@@ -33,18 +33,17 @@ func EnableIPv6(ifName string, ips []spec.IPConfig, more ...netstate.LinkIPv6) n
 	}}
 }
 
-// NoRouters stops router advertisements from configuring a link of the host, because a
-// container could send them (CVE-2020-10749). NoRouters writes the settings in more at the
-// same time.
+// NoRouters stops router advertisements from configuring a link of the host, because a container
+// could send them (CVE-2020-10749). It also writes the settings in more.
 func NoRouters(link string, more ...netstate.LinkIPv6) netstate.Object {
 	list := append([]netstate.LinkIPv6{{Link: link, Conf: nl.AcceptRA, Value: 0}}, more...)
 	return netstate.IPv6{Where: netstate.Host, List: list}
 }
 
-// NoDuplicates lets a link use its IPv6 addresses at once, without duplicate address
-// detection. NoDuplicates is for a veth pair whose two ends are ours. NoDuplicates includes
-// the link-local address. Until the kernel has checked that address, which takes 1-2 s, it
-// cannot send neighbour solicitations, and so no packets.
+// NoDuplicates lets a link use its IPv6 addresses at once, without duplicate address detection.
+// It serves a veth pair whose two ends are ours. It covers the link-local address too: until the
+// kernel has checked that address, which takes 1-2 s, it sends no neighbour solicitations, and so
+// no packets.
 func NoDuplicates(link string, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	if !HasFamily(ips, false) {
 		return nil
@@ -80,7 +79,7 @@ func Of(ips []spec.IPConfig) (addrs, gateways []netip.Addr) {
 
 // Forwarding switches forwarding on for the families of the addresses, and records that it was
 // off. link is the host's link through which the container's traffic enters. failed is the
-// text of the error if it fails.
+// error's text.
 func Forwarding(ips []spec.IPConfig, link, failed, network string) netstate.Object {
 	return netstate.Forwarding{Link: link, IPv4: HasFamily(ips, true), IPv6: HasFamily(ips, false), Failed: failed, Network: network}
 }
@@ -138,10 +137,10 @@ func DNS(conf, ipam spec.DNS) spec.DNS {
 	return ipam
 }
 
-// Outside is the value of the key ipMasqOutside. Outside lists prefixes that contain an
-// address's network. For example, the network of many hosts contains the part of each host.
-// Traffic is masqueraded if it leaves the prefix around an address, and not already if it
-// leaves the subnet.
+// Outside is the value of the key ipMasqOutside: prefixes that contain an address's network, as
+// the network of many hosts contains the part of each host. Traffic from an address is
+// masqueraded only if it leaves the prefix around the address. Without a prefix, it is
+// masqueraded if it leaves the subnet.
 type Outside []netip.Prefix
 
 // Validate returns an error for a string that is not a prefix.
@@ -157,8 +156,8 @@ func (o Outside) Validate() error {
 	return nil
 }
 
-// around returns an address with the length of the widest prefix that contains it. The prefix
-// is the address's own or a listed one.
+// around returns an address with the length of the widest prefix that contains it: the address's
+// own prefix, or a listed one. If a listed prefix contains the address, listed is true.
 func (o Outside) around(address netip.Prefix) (wide netip.Prefix, listed bool) {
 	wide = address
 	for _, p := range o {
@@ -172,10 +171,10 @@ func (o Outside) around(address netip.Prefix) (wide netip.Prefix, listed bool) {
 	return wide, listed
 }
 
-// Masquerade returns elements that give traffic leaving the networks of the addresses the
-// host's address. If all is set, it does so for every address, otherwise only for addresses in
-// a prefix of outside. The elements belong to the attachment, so they do not affect other
-// networks, even if the networks contain each other.
+// Masquerade returns elements for the firewall. They replace the source address of traffic that
+// leaves the addresses' networks by the host's address. If all is set, there are elements for
+// every address, otherwise only for addresses in a prefix of outside. The elements belong to the
+// attachment. So they do not affect other networks, even if one network contains the other.
 func Masquerade(ips []spec.IPConfig, all bool, outside Outside, comment string) (s netstate.State) {
 	for _, ip := range ips {
 		network, listed := outside.around(ip.Address)
@@ -205,6 +204,6 @@ func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
 	return nft.Masqueraded(network, Comment(r), address)
 }
 
-// factMasquerade is the prefix of the names of facts that schema 1 of the firewall used
+// factMasquerade begins the names of facts for masquerade, which schema 1 of the firewall used
 // instead of elements. The subnet follows.
 const factMasquerade = "masquerade-"

@@ -23,11 +23,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Detach performs the DEL of a plugin that makes a veth pair. Each step runs even if another
-// one failed. The order is: firewall, link, address, record (see takeAndRelease). The firewall
-// comes first, so that no rule contains an address that IPAM may give to another attachment.
-// lost has the elements that the attachment would have; they are removed if its record is
-// lost.
+// Detach performs the DEL of a plugin that makes a veth pair. If a step fails, the other steps
+// still run. The order is: firewall, link, address, record (see takeAndRelease). The firewall
+// comes first, so that no rule contains an address that IPAM may give to another attachment. lost
+// has the elements that the attachment would have; if its record is lost, Detach removes them.
 func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	k := kernel.Of(r)
 	env, err := k.Env(r)
@@ -44,10 +43,10 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	})
 }
 
-// takeAndRelease removes what the plugin made and releases the address. takeAndRelease does each
-// even if the other fails. Normally it releases the address last, because another attachment may
-// get the address then. But an IPAM plugin that works through the interface must be called first;
-// dhcp reaches the server through the interface.
+// takeAndRelease removes what the plugin made and releases the address. If one of the two fails,
+// takeAndRelease still does the other. Normally it releases the address last, because another
+// attachment may get the address then. But an IPAM plugin that works through the interface must
+// come first: dhcp, for example, reaches the server through the interface.
 func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
 	if IPAMNeedsLink(r.Head.IPAM.Type) {
 		err := releaseAddress(ctx, r)
@@ -76,10 +75,10 @@ func releaseAddress(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(errs...)
 }
 
-// withoutRecord makes a record from what the owner alone determines: the names of links, and
-// the facts that the owner holds. If the attachment's addresses are not known, it also
-// searches for the owner's elements. Attachments of the reference plugin have no record
-// either. So it also queues the removal of what the reference left in the firewall.
+// withoutRecord makes a record from what the owner alone determines: the names of links, and the
+// facts that the owner holds. If the attachment's addresses are not known, withoutRecord also
+// searches for the owner's elements. An attachment of the reference plugin has no record either,
+// so withoutRecord also queues the removal of what the reference left in the firewall.
 func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, lost []nft.Element) *record.Record {
 	rec := &record.Record{}
 	for n := range byte(candidates) {
@@ -152,15 +151,15 @@ func Collect(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(err, lost, k.SweepAbandoned(ctx, r))
 }
 
-// takeDown removes everything from the kernel. The firewall removes elements while the link is
-// being deleted, but all are gone when takeDown returns. The elements that keep a network
+// takeDown removes everything from the kernel. The kernel removes the firewall's elements while
+// takeDown deletes the link. All are gone when takeDown returns. The elements that keep a network
 // internal are removed after the link.
 func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record) error {
 	var errs []error
 	k.Withdraw(rec)
 	err := k.NFT.Start(ctx)
 	if err != nil && len(rec.Elements)+len(rec.Shared) == 0 {
-		err = nil // we may not use nftables, and nothing of ours is in it
+		err = nil // we may not use nftables, so nothing of ours is in it
 	}
 	errs = append(errs, err)
 	if err = deletePair(env, rec); err == nil {
@@ -171,8 +170,8 @@ func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *rec
 	return errors.Join(append(errs, err, k.NFT.Commit(ctx))...)
 }
 
-// deletePair deletes the pair by its host end. If that is not found, it deletes the pair by
-// the container's end, because the reference gives host ends random names.
+// deletePair deletes the veth pair by its host's end. If it does not find that end, it deletes
+// the pair by the container's end: the reference gives host's ends random names.
 func deletePair(env *netstate.Env, rec *record.Record) error {
 	for _, name := range rec.Links {
 		link, err := env.Host.Link(name)
@@ -192,16 +191,16 @@ func deletePair(env *netstate.Env, rec *record.Record) error {
 	return deleteInside(env, rec)
 }
 
-// belongs reports whether a link with a name of the owner belongs to the owner. A link without
-// a mark does, because its ADD ended before it wrote the mark.
+// belongs reports whether a link with a name of the owner belongs to the owner. A link without a
+// mark belongs to the owner too: its ADD ended before it wrote the mark.
 func belongs(link netlink.Link, o owner.Key) bool {
 	theirs, marked := owner.FromAlias(link.Attrs().Alias)
 	return link.Type() == "veth" && (!marked || theirs == o)
 }
 
-// deleteInside deletes the interface in the container, unless it belongs to another
-// attachment. That happens because a runtime also calls DEL after an ADD that was refused
-// because the interface existed.
+// deleteInside deletes the interface in the container, unless it belongs to another attachment.
+// It can belong to another one, because a runtime calls DEL even after an ADD that failed because
+// the interface existed.
 func deleteInside(env *netstate.Env, rec *record.Record) error {
 	link, err := env.Sandbox.Link(rec.IfName)
 	if nl.IsNotFound(err) {
@@ -223,15 +222,14 @@ func deleteInside(env *netstate.Env, rec *record.Record) error {
 	return netstate.DeleteLink(env.Sandbox, link)
 }
 
-// Remover removes what a plugin put into a container's namespace. rec is nil if there is no
-// record.
+// Remover removes what a plugin put into a container's namespace. If there is no record, rec is nil.
 type Remover func(ctx context.Context, at Place, rec *record.Record) error
 
 // Place is the namespace from which a container's interface is removed.
 type Place struct {
 	Conn *nl.Conn // nil if the namespace is gone
-	// Old means that only a record names the path and the runtime does not. Another namespace may
-	// have the path by now, so only an interface with our mark is ours.
+	// Old means that the record names the path but the runtime does not. Another namespace may have
+	// the path by now, so only an interface with our mark is ours.
 	Old bool
 }
 
@@ -272,8 +270,8 @@ func deleteLink(r *plugin.Request, kind string) Remover {
 // owner, so DEL finds the interface even without a mark.
 func TempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
 
-// own finds the owner's interface by its name. If the container renamed it, own finds it by
-// its mark.
+// own finds the owner's interface by its name. If the container renamed the interface, own finds
+// it by its mark.
 func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error) {
 	link, err := at.Conn.Link(ifName)
 	if err == nil && link.Type() == kind {
@@ -288,9 +286,9 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 	return at.Conn.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == o.Alias() && l.Type() == kind })
 }
 
-// DetachSingle performs the DEL of a Single. DetachSingle calls take and the IPAM plugin (see
-// takeAndRelease). DetachSingle deletes the record last, unless take fails with
-// kernel.ErrUnfinished.
+// DetachSingle performs the DEL of a Single. It calls take and the IPAM plugin (see
+// takeAndRelease). It deletes the record last. If take fails with kernel.ErrUnfinished, the
+// record stays.
 func DetachSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {
@@ -310,9 +308,9 @@ func DetachSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	})
 }
 
-// openPlace opens a namespace that may be gone. openPlace refuses the namespace of this process. A
-// path in /proc leads to another process when the kernel uses a process id again, and may then lead
-// to the host's namespace.
+// openPlace opens a namespace that may be gone. It refuses the namespace of this process. If the
+// kernel uses a process id again, a path in /proc leads to another process, perhaps to one in the
+// host's namespace.
 func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
 	if path == "" {
 		return nil

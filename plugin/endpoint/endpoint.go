@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package endpoint has the common code of the plugins that make a link for a container. It
-// derives names and Ethernet addresses from the owner, and turns an IPAM result into objects
-// for addresses, routes and masquerade. Its DEL and GC find everything even without the
-// namespace, the previous result and the configuration.
+// derives names and Ethernet addresses from the owner, and turns an IPAM result into objects for
+// addresses, routes and masquerade. Its DEL and GC find everything, even if the namespace, the
+// previous result and the configuration are missing.
 package endpoint
 
 import (
@@ -28,11 +28,11 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// linkPrefix is the prefix of the names of host ends. The reference uses the same, and tools
-// such as NetworkManager do not touch "veth*".
+// linkPrefix begins the names of the host's ends. The reference uses the same prefix, and tools
+// such as NetworkManager leave "veth*" alone.
 const linkPrefix = "veth"
 
-// candidates is how many names an owner can have on the host. The first names may be taken.
+// candidates is how many names for its link an owner tries on the host.
 const candidates = 4
 
 // Pair names the two ends of an attachment's veth pair.
@@ -45,8 +45,8 @@ type Pair struct {
 	MAC     net.HardwareAddr // MAC of the container's end
 }
 
-// New chooses the names of a new pair. New returns an error if the attachment or the interface
-// already exists, before it changes anything.
+// New chooses the names of a new veth pair. If the attachment or the interface already exists,
+// New returns an error. New changes nothing.
 func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Addresses) (*Pair, error) {
 	p := &Pair{Owner: r.Owner, IfName: r.IfName, NetNS: r.NetNS, HostMAC: macs.Host(), MAC: macs.Container()}
 	_, err := env.Sandbox.Link(r.IfName)
@@ -60,8 +60,8 @@ func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Address
 	return p, err
 }
 
-// Lost describes the pair for a DEL whose record is lost. Lost uses the usual name. The MAC is
-// that of the previous result or, if there is none, the derived one.
+// Lost describes the veth pair for a DEL whose record is lost. The pair has its usual name. The
+// MAC comes from the previous result, or, without one, from the owner.
 func Lost(r *plugin.Request) *Pair {
 	p := &Pair{Owner: r.Owner, Host: r.Owner.LinkName(linkPrefix, 0), MAC: AddressesOf(r).Container()}
 	if r.Prev() == nil {
@@ -86,18 +86,17 @@ func freeName(ctx context.Context, r *plugin.Request, env *netstate.Env) (string
 	return "", fmt.Errorf("failed to find a unique veth name")
 }
 
-// After the last process and socket of a namespace have ended, the namespace exists some
-// milliseconds longer, until the kernel has released the last socket. isFree waits for this
-// time.
+// When the last process and socket of a namespace have ended, the namespace still exists for some
+// milliseconds, until the kernel has released the last socket. isFree waits that long.
 const (
 	endingTries = 100
 	endingWait  = 5 * time.Millisecond
 )
 
-// isFree reports whether the attachment may use a name. If a link with the name has the
-// owner's mark, the attachment exists already, and a second ADD is an error. But if the
-// namespace of the first ADD is gone or just ending, isFree deletes the link, which the kernel
-// has not deleted yet.
+// isFree reports whether the attachment may use a name. If a link with the name has the owner's
+// mark, the attachment exists already, and a second ADD is an error. But if the namespace of the
+// first ADD is gone or just ending, isFree deletes the link, because the kernel has not done so
+// yet.
 func isFree(ctx context.Context, r *plugin.Request, env *netstate.Env, name string) (bool, error) {
 	for try := 1; ; try++ {
 		link, err := env.Host.Link(name)
@@ -125,10 +124,10 @@ func attachedIn(r *plugin.Request) string {
 	return rec.NetNS
 }
 
-// orphaned reports whether the namespace of a link's other end is gone. The namespace is gone
-// if nothing holds it, or if the namespace in our record is dead. If the record has the path
-// of this request, the path may lead to a new namespace. That is the case if the link's other
-// end is not in it.
+// orphaned reports whether the namespace of a link's other end is gone. It is gone if nothing
+// holds it, or if the namespace in our record is dead. If the record has the same path as this
+// request, the path may lead to a new namespace by now. Then the link's other end is not in it,
+// and orphaned returns true.
 func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
 	if at := link.Attrs(); link.Type() == "veth" && at.NetNsID >= 0 && !env.Host.Lives(at.NetNsID) {
 		return true
@@ -145,9 +144,9 @@ func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
 	return state == life.Dead
 }
 
-// Addresses derives locally administered Ethernet addresses. A repeated ADD gets the same
-// addresses. They differ on every node and after every boot. (Clones of a machine have
-// everything in common except the boot id.)
+// Addresses derives locally administered Ethernet addresses from owner and boot id. A repeated
+// ADD gets the same addresses. They are different on every node and after every boot. (Clones of
+// a machine have nothing different but the boot id.)
 type Addresses struct {
 	boot  string
 	owner owner.Key

@@ -22,11 +22,11 @@ import (
 type Single struct {
 	MAC    net.HardwareAddr // nil if not known before the ADD
 	Link   netstate.State   // creates the interface, which is down
-	Record *record.Record   // what DEL needs to know besides names; may be nil
+	Record *record.Record   // what DEL needs to know in addition to names; may be nil
 	DNS    spec.DNS         // from the configuration
 	MTU    int              // bytes; 0 means not known
 
-	// Addresses, if set, are used instead of asking IPAM.
+	// Addresses, if set, is used as IPAM's answer, and IPAM is not asked.
 	Addresses *spec.Result
 	// Configure, if set, replaces the function Configure.
 	Configure func(ifName string, result *spec.Result) netstate.State
@@ -35,9 +35,9 @@ type Single struct {
 	Exists error
 }
 
-// Attach performs the ADD. Some IPAM plugins, such as dhcp, work through the interface; Attach
-// calls them after the interface exists and is up. Attach calls other IPAM plugins before it
-// makes the interface, so that an exhausted pool costs nothing.
+// Attach performs the ADD. Some IPAM plugins, such as dhcp, work through the interface, so Attach
+// calls them when the interface is up. Attach calls all others before it makes the interface, so
+// that an exhausted pool costs nothing.
 func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.Env) (*spec.Result, error) {
 	if err := s.begin(r, env); err != nil {
 		return nil, err
@@ -87,9 +87,9 @@ func (s *Single) begin(r *plugin.Request, env *netstate.Env) error {
 	return kernel.Of(r).Record(r, cmp.Or(s.Record, &record.Record{}))
 }
 
-// IPAMNeedsLink reports whether an IPAM plugin may work through the container's interface.
-// IPAMNeedsLink returns false only for our own plugins that do not use it. The reference calls
-// every IPAM plugin after the interface exists.
+// IPAMNeedsLink reports whether an IPAM plugin may work through the container's interface. It
+// returns false only for those of our plugins that do not use the interface. The reference calls
+// every IPAM plugin when the interface exists.
 func IPAMNeedsLink(ipamType string) bool {
 	return ipamType != "" && ipamType != "host-local" && ipamType != "static"
 }
@@ -141,8 +141,8 @@ func OnSegment(ifName string, result *spec.Result) netstate.State {
 }
 
 // FoundMAC returns the Ethernet address of the container's interface in the previous result.
-// FoundMAC returns nil if there is no previous result. FoundMAC returns an error if the result
-// has no entry for this interface and namespace.
+// Without a previous result, FoundMAC returns nil. If the result has no entry for this interface
+// and namespace, FoundMAC returns an error.
 func FoundMAC(r *plugin.Request, env *netstate.Env) (net.HardwareAddr, error) {
 	inside, err := findInside(r, env)
 	if err != nil {

@@ -45,14 +45,14 @@ func reference(t *testing.T, p *endpointtest.Pod, verb spec.Verb) {
 	}
 }
 
-// state lists the directories in which attachments leave files; host-local keeps its index
-// while its network has addresses.
+// state lists the directories in which attachments leave files. host-local's index is among them
+// while the network has addresses.
 func state() []string {
 	return []string{"/run/patchbay/attachments", "/run/patchbay/shared", "/var/lib/cni", "/run/cni"}
 }
 
-// We check and detach attachments of the reference and leave nothing, whatever of namespace
-// and previous result still exists.
+// We check and detach attachments that the reference made. Nothing is left, even if the
+// namespace, the previous result or both are missing.
 func TestSwapIn(t *testing.T) {
 	for _, backend := range []string{"iptables", "nftables"} {
 		for _, lost := range []string{"nothing", "result", "namespace"} {
@@ -60,7 +60,7 @@ func TestSwapIn(t *testing.T) {
 				nettest.Need(t, nettest.Program(map[string]string{"iptables": "iptables", "nftables": "nft"}[backend]))
 				w := newWorld(t)
 				warm := w.Pod("warm", fmt.Sprintf(`%s, "ipMasq": true, "ipMasqBackend": %q, "macspoofchk": true`, dual, backend))
-				reference(t, warm, spec.Add) // creates what is created once
+				reference(t, warm, spec.Add) // makes what exists once for the network
 				before := leak.Must(t, state()...)
 				p := w.Pod("a", fmt.Sprintf(`%s, "ipMasq": true, "ipMasqBackend": %q, "macspoofchk": true`, dual, backend))
 				reference(t, p, spec.Add)
@@ -81,7 +81,7 @@ func TestSwapIn(t *testing.T) {
 	}
 }
 
-// CHECK of the reference's attachment reports that its masquerade is gone.
+// The masquerade of an attachment of the reference is removed. CHECK reports this.
 func TestSwapInLost(t *testing.T) {
 	for backend, flush := range map[string][]string{
 		"nftables": {"nft", "flush", "chain", "inet", "cni_plugins_masquerade", "masq_checks"},
@@ -104,7 +104,8 @@ func TestSwapInLost(t *testing.T) {
 	}
 }
 
-// The reference detaches our attachments; GC collects what the reference does not know.
+// The reference detaches our attachments. GC removes what the reference leaves, because the
+// reference does not know it.
 func TestSwapOut(t *testing.T) {
 	w := newWorld(t)
 	before := leak.Must(t, state()...)

@@ -18,9 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// ValidateSamples calls fits with each answer that IPAM would give, if the configuration
-// determines the answers. fits returns the container's result for an answer. ValidateSamples
-// then checks the routes of all results together.
+// ValidateSamples calls fits with each answer that IPAM would give, if the configuration alone
+// determines the answers. fits returns the container's result for an answer. ValidateSamples then
+// checks the routes of all results together.
 func ValidateSamples(r *plugin.Request, fits func(ipam *spec.Result) (*spec.Result, error)) error {
 	var results []*spec.Result
 	for _, sample := range r.Samples() {
@@ -36,9 +36,9 @@ func ValidateSamples(r *plugin.Request, fits func(ipam *spec.Result) (*spec.Resu
 	return validateRoutes(results)
 }
 
-// ValidateAnswer returns an error if the kernel would refuse IPAM's answer for an interface
-// with this MTU (0 means not known). Without this check, the kernel would refuse it only after
-// other objects were made.
+// ValidateAnswer returns an error if the kernel would refuse IPAM's answer for an interface with
+// this MTU (0 means not known). Without this check, the kernel would refuse it only when other
+// objects exist already.
 func ValidateAnswer(mtu int, ipam *spec.Result) error {
 	for i, ip := range ipam.IPs {
 		a := ip.Address.Addr()
@@ -60,9 +60,9 @@ func ValidateAnswer(mtu int, ipam *spec.Result) error {
 }
 
 // validateRoutes returns an error for a route through a gateway that the interface can never
-// reach, neither by its addresses nor by an earlier route. Any range of a set may give the
-// address. So a gateway in the subnet of one range serves the attachments whose address is
-// from that range.
+// reach. An address of the interface or an earlier route may lead to the gateway. Any range of a
+// set may give the address. So a gateway in the subnet of one range serves the attachments whose
+// address is from that range.
 func validateRoutes(results []*spec.Result) error {
 	var near []netip.Prefix
 	for _, result := range results {
@@ -100,8 +100,8 @@ func ValidateSegment(r *plugin.Request, mtu int) error {
 	})
 }
 
-// These are the MTUs, in bytes, that the kernel accepts. An interface with an MTU below the
-// first has no IPv4, below the second no IPv6 (RFC 8200). No interface can have an MTU above
+// The kernel accepts MTUs between these values, in bytes. An interface with an MTU below the
+// first has no IPv4, and below the second no IPv6 (RFC 8200). No interface can have an MTU above
 // the last.
 const (
 	LeastMTU  = 68
@@ -131,8 +131,9 @@ func ValidateMAC(mac net.HardwareAddr) error {
 	return nil
 }
 
-// ValidateNewName returns an error for a name that the kernel accepts for no interface. Two
-// names are directories of sysctls. If a name contains %, the kernel chooses another name.
+// ValidateNewName returns an error for a name that the kernel accepts for no interface. It
+// refuses "all" and "default", which are directories of sysctls, and a name with %, which the
+// kernel replaces by another one.
 func ValidateNewName(name string) error {
 	if name == "all" || name == "default" {
 		return fmt.Errorf("the kernel has sysctls under the name %s, so no interface can have it", name)
@@ -144,8 +145,7 @@ func ValidateNewName(name string) error {
 }
 
 // WantedMAC returns the Ethernet address that a caller asks for, or nil. The capability
-// (inRuntime) has priority over args.cni.mac (inArgs), which has priority over MAC= in
-// CNI_ARGS.
+// (inRuntime) wins over args.cni.mac (inArgs), and args.cni.mac wins over MAC= in CNI_ARGS.
 func WantedMAC(r *plugin.Request, inRuntime, inArgs string) (net.HardwareAddr, error) {
 	arg, err := MACArg(r)
 	text := cmp.Or(inRuntime, inArgs, arg)

@@ -17,9 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// accept plans how a FORWARD chain that drops packets recognises the container's packets. If
-// the host has the subnet on the container's bridge, the rule matches bridge and subnet; it is
-// the same for all containers of the subnet. Otherwise the rule matches only the container's
+// accept plans how a FORWARD chain that drops packets recognises the container's packets. If the
+// container's bridge has the subnet's address on the host, the rule matches bridge and subnet,
+// and all containers of the subnet share it. Otherwise the rule matches only the container's
 // address.
 func (p *plan) accept(r *plugin.Request, env *netstate.Env) {
 	if p.acceptInside(r) {
@@ -117,8 +117,8 @@ func notYet(prev *spec.Result) (has []netip.Addr) {
 	return has
 }
 
-// asAttached plans to accept what the record of the ADD says. The bridge may have changed
-// since the ADD, and an earlier release accepted the subnet from any link.
+// asAttached plans to accept what the record of the ADD says. The bridge may have changed since
+// the ADD. An earlier release also accepted the subnet from any link.
 func (p *plan) asAttached(k *kernel.Kernel, rec *record.Record) {
 	var facts []record.Fact
 	for _, name := range rec.Shared {

@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-// dropping is a node whose FORWARD drops in both families, and the listing of its rules.
+// dropping returns a node whose FORWARD chain drops in both families, and the list of its rules.
 func dropping(t *testing.T) (n *node.Node, before string) {
 	t.Helper()
 	nettest.Need(t, nettest.Program("iptables-nft"))
@@ -31,8 +31,8 @@ func dropping(t *testing.T) (n *node.Node, before string) {
 	return n, sh(t, rules)
 }
 
-// A network does not let traffic of another network pass whose addresses lie within its
-// own: neither first packets nor the answers to others.
+// The addresses of another network lie within this network. This network does not let the other
+// one's traffic pass: neither first packets nor answers.
 func TestNestedNetwork(t *testing.T) {
 	n, before := dropping(t)
 	wide := n.Bridge("cni0", "10.0.0.1/8").Container("c1", "10.1.0.5/8")
@@ -53,7 +53,7 @@ func TestNestedNetwork(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// Two networks on one bridge: each subnet is accepted while it has a container.
+// Two networks share one bridge. Each subnet is accepted while it has a container.
 func TestTwoNetworksOnOneBridge(t *testing.T) {
 	n, before := dropping(t)
 	br := n.Bridge("cni0", "10.1.0.1/24", "10.2.0.1/24")
@@ -73,8 +73,8 @@ func TestTwoNetworksOnOneBridge(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// Of an internal network only traffic within its bridge is accepted, which FORWARD sees
-// with br_netfilter.
+// For an internal network only traffic within its bridge is accepted. With br_netfilter, FORWARD
+// sees that traffic.
 func TestInternalNetwork(t *testing.T) {
 	n, before := dropping(t)
 	n.BridgeNetfilter(true)
@@ -82,7 +82,7 @@ func TestInternalNetwork(t *testing.T) {
 	c1, c2 := br.Container("c1", "10.1.0.5/24"), br.Container("c2", "10.1.0.6/24")
 	c1.Serve("tcp", ":80")
 	records, holder := record.New(paths.Default().Run), owner.Of("net", "c1", "net0")
-	fact := record.Fact{Name: record.InternalFact("cni0")} // the elements would drop what must not be accepted
+	fact := record.Fact{Name: record.InternalFact("cni0")} // the internal network's elements would drop the rest
 	if err := records.Hold(t.Context(), fact, holder, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +131,8 @@ func single(veth, path string, addrs ...string) *spec.Result {
 	return r
 }
 
-// Without a bridge each address is accepted by itself, and removed by its owner alone: by
-// DEL, with or without its record, and by GC.
+// Without a bridge each address is accepted by itself. Only its owner removes the rule: by DEL,
+// with or without its record, or by GC.
 func TestSingleAddresses(t *testing.T) {
 	n, before := dropping(t)
 	c1, a := routed(t, n, "c1", "10.1.0.5", "fd00:1::5")
@@ -169,8 +169,8 @@ func TestSingleAddresses(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// An attachment made before accepts named a bridge keeps its subnet's accept, which CHECK
-// looks for, until its DEL; also when it is added once more.
+// An attachment from a release whose accept rules did not name a bridge keeps that rule until its
+// DEL, even if its ADD is repeated. CHECK looks for that rule.
 func TestAcceptFromBefore(t *testing.T) {
 	for name, again := range map[string]bool{"its DEL": false, "a second ADD": true} {
 		t.Run(name, func(t *testing.T) {
@@ -217,9 +217,9 @@ func theRecord(t *testing.T, a *attachment) *record.Record {
 	return list[0]
 }
 
-// An ADD costs the same beside 300 attachments with single addresses: it does not list
-// their rules. Its time is the best of several, twice that and a scheduler's tick allowed;
-// listing them took eight times as long.
+// An ADD takes no longer beside 300 attachments with single addresses, because it does not list
+// their rules. The test takes the best of several times, and allows twice that and a scheduler's
+// tick. An ADD that listed the rules took eight times as long.
 func TestAddIsFlat(t *testing.T) {
 	n, _ := dropping(t)
 	next := 0
@@ -259,8 +259,8 @@ func TestAddIsFlat(t *testing.T) {
 	nothingLeft(t, "")
 }
 
-// The jump to an operator's chain is removed when no attachment names the chain any more,
-// whichever of its users is removed last, and the chain with it when it is empty.
+// When no attachment names an operator's chain any more, the jump to it is removed, whichever of
+// its users goes last. If the chain is empty, it is removed too.
 func TestAdminChains(t *testing.T) {
 	n, before := dropping(t)
 	const old, other = `{"iptablesAdminChainName": "OLD"}`, `{"iptablesAdminChainName": "OTHER"}`

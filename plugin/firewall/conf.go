@@ -120,7 +120,7 @@ func sources(prev *spec.Result) (out []netip.Prefix) {
 	return out
 }
 
-// subnets returns the networks of the container's addresses, each once.
+// subnets returns the networks of the container's addresses, without duplicates.
 func subnets(prev *spec.Result) (out []netip.Prefix) {
 	seen := make(map[netip.Prefix]bool)
 	for _, ip := range prev.IPs {

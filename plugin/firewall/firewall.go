@@ -127,7 +127,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// plan is everything that one attachment needs.
+// plan holds everything that one attachment needs in the firewall.
 type plan struct {
 	owner   owner.Key
 	comment string // comment of the attachment's elements

@@ -117,7 +117,7 @@ func elements(t testing.TB) (n int) {
 	return n
 }
 
-// nothingLeft looks for anything that an attachment may leave.
+// nothingLeft checks that nothing is left that an attachment may make.
 func nothingLeft(t testing.TB, before string) {
 	t.Helper()
 	if n := elements(t); n != 0 {
@@ -136,8 +136,8 @@ func nothingLeft(t testing.TB, before string) {
 	}
 }
 
-// Where FORWARD drops, a container's traffic passes with the plugin and is dropped without,
-// in both families, for iptables-nft, Docker and the operator's own chains.
+// Where FORWARD drops, a container's traffic passes with the plugin and is dropped without it.
+// This holds in both families, for iptables-nft, for Docker and for the operator's own chains.
 func TestForwardDrop(t *testing.T) {
 	nettest.Need(t, nettest.Program("iptables-nft"))
 	for name, setup := range map[string]string{
@@ -169,7 +169,7 @@ func TestForwardDrop(t *testing.T) {
 			a.must(t, spec.Add, `{}`)
 			a.must(t, spec.Check, `{}`)
 			passes("with the plugin", "client 10.1.0.5", "client fd00:1::5")
-			// A port that another program published is reachable, and nothing else is.
+			// A port that another program published can be reached, and nothing else can.
 			sh(t, `nft "add table inet published; add chain inet published pre { type nat hook prerouting priority -100; };
 				add rule inet published pre ip daddr `+node.Uplink4+` tcp dport 8080 dnat ip to 10.1.0.5:80"`)
 			expect(t, "published", n.Client, node.Uplink4+":8080", "c1 "+node.Client4)
@@ -215,8 +215,8 @@ func TestAdminChain(t *testing.T) {
 	}
 }
 
-// The traffic that each policy lets pass, between two bridges with it, on one bridge, from
-// a bridge without policy and from outside.
+// The test checks which traffic each policy lets pass: between two bridges with the policy, on
+// one bridge, from a bridge without a policy and from outside.
 func TestIngressPolicy(t *testing.T) {
 	for _, tc := range []struct {
 		policy          string
@@ -258,8 +258,8 @@ func TestIngressPolicy(t *testing.T) {
 	}
 }
 
-// Of two networks on one bridge the stricter one decides, in whatever order they came: an
-// operator who tightens a policy need not wait for the last old container.
+// Two networks share one bridge. The stricter policy decides, in whatever order they came. So if
+// an operator tightens a policy, it holds before the last old container is gone.
 func TestStricterPolicyWins(t *testing.T) {
 	reset(t)
 	n := node.New(t)

@@ -119,9 +119,9 @@ func isError(err error, name string) bool {
 	return len(e.Body) > 0 && strings.HasPrefix(fmt.Sprint(e.Body[0]), name)
 }
 
-// source is an address in a firewalld zone. Attachments of networks with equal subnets may
-// share one. So each attachment holds it as a fact, and the last holder removes it from the
-// zone.
+// source is an address in a firewalld zone. Attachments of networks with equal subnets may share
+// a source. So each attachment holds the source as a fact, and the last holder removes it from
+// the zone.
 type source struct {
 	daemon  *daemon // nil in a dry run, and in a DEL if firewalld no longer runs
 	zone    string
@@ -151,8 +151,8 @@ func (s source) String() string {
 }
 
 // Ensure holds the fact and adds the source to the zone. If this ADD fails, the hold of an
-// earlier ADD remains. A source that was in the zone before any attachment held it remains
-// too.
+// earlier ADD remains. If the zone had the source before any attachment held it, the source stays
+// in the zone.
 func (s source) Ensure(ctx context.Context, _ *netstate.Env) (netstate.Undo, error) {
 	held, first := s.records.Holds(s.fact(), s.owner), false
 	begin := func(*record.Fact) error { first = true; return nil }
@@ -177,9 +177,9 @@ func (s source) Ensure(ctx context.Context, _ *netstate.Env) (netstate.Undo, err
 	return undo, nil
 }
 
-// leave releases the source. Attachments of an earlier release or of the reference plugin do
-// not hold it. So leave holds it first, so that no other attachment adds it at the same time.
-// If the state directory is read-only, it cannot hold it.
+// leave releases the source. Attachments of an earlier release or of the reference plugin do not
+// hold it. So leave first makes the attachment a holder, so that no other attachment adds the
+// source at the same time. If the state directory is read-only, leave cannot do so.
 func (s source) leave(ctx context.Context, r *plugin.Request) error {
 	if !s.records.Holds(s.fact(), s.owner) {
 		if s.daemon == nil {

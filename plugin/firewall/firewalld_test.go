@@ -45,7 +45,7 @@ func startBus(t *testing.T) {
 	})
 }
 
-// startFirewalld starts firewalld on it, with nftables.
+// startFirewalld starts firewalld on the test's bus, with nftables.
 func startFirewalld(t *testing.T) *daemon {
 	t.Helper()
 	nettest.Need(t, nettest.Program("firewalld"))
@@ -73,8 +73,8 @@ func start(t *testing.T, program string, args ...string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()         // by our signal
+		_ = cmd.Process.Kill() // the process may have ended already
+		_ = cmd.Wait()         // the error is our own signal
 		if t.Failed() {
 			t.Logf("%s: %s", program, out.String())
 		}
@@ -126,7 +126,7 @@ func TestFirewalld(t *testing.T) {
 				expect(t, "in the zone", c.Space, outside, "client 10.1.0.5")
 				expect(t, "in the zone, IPv6", c.Space, "["+node.Client6+"]:80", "client fd00:1::5")
 			}
-			d.zone(t, "reload") // drops what was added at run time
+			d.zone(t, "reload") // drops sources that were added at run time
 			d.zone(t, "zone.changeZoneOfInterface", "block", "cni0")
 			if err := a.call(t, spec.Check, conf); err == nil || !strings.Contains(err.Error(), "failed to find the address 10.1.0.5/32 in") {
 				t.Errorf("CHECK after a reload: %v", err)
@@ -230,8 +230,7 @@ func restore(t *testing.T) {
 	}
 }
 
-// A bus without firewalld counts as no bus, and a firewalld that has ended does not delay a
-// DEL.
+// A bus without firewalld counts as no bus. If firewalld has ended, a DEL does not wait for it.
 func TestFirewalldGone(t *testing.T) {
 	reset(t)
 	n := node.New(t)

@@ -21,7 +21,7 @@ import (
 
 const isolated = `{"ingressPolicy": "isolated"}`
 
-// alone is one container on a bridge, with a FORWARD that drops.
+// alone makes one container on a bridge, on a node whose FORWARD drops.
 func alone(t *testing.T) (a *attachment, before string) {
 	t.Helper()
 	nettest.Need(t, nettest.Program("iptables-nft"))
@@ -72,7 +72,7 @@ func TestGC(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// CHECK names what is missing; after a flush, everything.
+// CHECK names each missing object. After a flush of the firewall it names all of them.
 func TestCheck(t *testing.T) {
 	a, _ := alone(t)
 	a.must(t, spec.Add, isolated)
@@ -93,7 +93,7 @@ func TestCheck(t *testing.T) {
 	a.del(t)
 }
 
-// After a lost or torn record the references show what the attachment held.
+// The record is lost or cannot be read. The facts show what the attachment held.
 func TestDelWithoutRecord(t *testing.T) {
 	for name, harm := range map[string]func(string) error{
 		"gone": os.Remove,
@@ -115,8 +115,8 @@ func TestDelWithoutRecord(t *testing.T) {
 	}
 }
 
-// Rules that the reference's firewall plugin left name no owner: they are found by the
-// addresses, of prevResult or of the host-local files.
+// Rules that the reference's firewall plugin left name no owner. DEL finds them by the addresses
+// in prevResult or in the files of host-local.
 func TestReferenceLeftovers(t *testing.T) {
 	for name, del := range map[string]func(*testing.T, *attachment){
 		"prevResult": func(t *testing.T, a *attachment) { a.must(t, spec.Del, `{}`) },
@@ -174,13 +174,13 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// A FORWARD of iptables-legacy that drops is out of reach: the error says so.
+// FORWARD of iptables-legacy drops. We cannot change it, and the error says so.
 func TestLegacy(t *testing.T) {
 	nettest.Need(t, nettest.Feature{Name: "iptables-legacy (CONFIG_IP_NF_FILTER) and its list", Probe: func() error {
 		if err := exec.Command("iptables-legacy", "-S", "FORWARD").Run(); err != nil {
 			return err
 		}
-		_, err := os.ReadFile("/proc/thread-self/net/ip_tables_names") // readable by root alone, also in a user namespace
+		_, err := os.ReadFile("/proc/thread-self/net/ip_tables_names") // only root can read this file, also in a user namespace
 		return err
 	}})
 	reset(t)
@@ -203,7 +203,7 @@ func TestLegacy(t *testing.T) {
 	a.del(t)
 }
 
-// The output of `patchbay explain`.
+// TestExplain compares the output of `patchbay explain`.
 func TestExplain(t *testing.T) {
 	reset(t)
 	n := node.New(t)

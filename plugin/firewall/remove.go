@@ -84,7 +84,7 @@ func isOurs(fact string) bool {
 }
 
 // addresses returns the addresses of an attachment: from prevResult or, if there is none, from
-// the files of host-local. On DEL, host-local runs after this plugin.
+// the files of host-local. In a DEL host-local runs after this plugin, so its files still exist.
 func addresses(ctx context.Context, r *plugin.Request) (out []netip.Addr) {
 	if r.Prev() != nil {
 		for _, s := range sources(r.Prev()) {

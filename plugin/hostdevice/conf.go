@@ -81,7 +81,7 @@ func (c *Conf) Load(*plugin.Request) (err error) {
 }
 
 // validate checks the configuration against the addresses that IPAM would give. If the
-// configuration names no device, it must allow the runtime to name one.
+// configuration names no device, it must declare the capability with which the runtime names one.
 func validate(r *plugin.Request) error {
 	c := plugin.ConfOf[Conf](r)
 	if c.Device == "lo" {

@@ -183,7 +183,7 @@ func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, erro
 		MAC: a.HardwareAddr.String(), Burnt: a.PermHWAddr.String(), Path: sys.path(a.Name), Alias: a.Alias,
 	}
 	if d.Alias == d.Name {
-		d.Alias = "" // the mark of a killed ADD
+		d.Alias = "" // a killed ADD left this mark
 	}
 	if a.MasterIndex != 0 {
 		master, err := host.LinkAt(a.MasterIndex)
@@ -194,7 +194,7 @@ func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, erro
 	}
 	var err error
 	if d.Addrs, err = addresses(host, link); err != nil || !d.Up {
-		return d, err // a link that is down has no routes
+		return d, err // no routes, because the link is down
 	}
 	d.Routes, err = routes(host, a.Index)
 	return d, err
@@ -256,10 +256,10 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return nl.IPNet(p)
 }
 
-// is reports whether a link is the device. Name and namespace change with the move; index and
-// address may change; and the container may remove the alias, which has the device's old name.
-// So two properties must agree, and one of them must be an address. Name and index are not
-// enough: other containers have an eth0 with a low index too.
+// is reports whether a link is the device. The move changes name and namespace. It may change
+// index and address, and the container may remove the alias, which has the device's old name. So
+// two properties must agree, and one of them must be an address. Name and index are not enough,
+// because other containers have an eth0 with a low index too.
 func is(d *record.Device, link netlink.Link, ifName string) bool {
 	a := link.Attrs()
 	mac := d.MAC != "" && a.HardwareAddr.String() == d.MAC

@@ -34,8 +34,8 @@ func tree(t *testing.T, lines ...string) sysfs {
 	return sysfs(root)
 }
 
-// machine has a card, a virtio card, three cards driven in user space, one without driver,
-// and an auxiliary device.
+// machine makes a node with a card, a virtio card, three cards that programs in user space drive,
+// one card without driver, and an auxiliary device.
 func machine(t *testing.T) sysfs {
 	pci := func(id, driver string) []string {
 		dir := "devices/pci0000:00/" + id
@@ -57,7 +57,7 @@ func machine(t *testing.T) sysfs {
 	return tree(t, lines...)
 }
 
-// Every way to name a device, and which one wins.
+// TestSelectors uses every way to name a device, and checks which one wins.
 func TestSelectors(t *testing.T) {
 	w := newWorld(t)
 	w.device("hd1", mac1)
@@ -95,7 +95,7 @@ func TestSelectors(t *testing.T) {
 				t.Errorf("%s: addresses %v", conf, p.Result.IPs)
 			}
 			endpointtest.Must(t, p.Do(spec.Check))
-			if !strings.Contains(conf, ":02.0") && !strings.Contains(conf, "mlx5") { // here hd1 is one device, of 01.0
+			if !strings.Contains(conf, ":02.0") && !strings.Contains(conf, "mlx5") { // here hd1 is the only device of 01.0
 				endpointtest.Must(t, p.Do(spec.Status))
 			}
 			endpointtest.Must(t, p.Do(spec.Del))
@@ -137,7 +137,7 @@ func TestNotFound(t *testing.T) {
 	}
 }
 
-// STATUS succeeds: a device in one of our containers is busy, not missing.
+// STATUS succeeds if the device is in one of our containers: it is busy, not missing.
 func TestStatus(t *testing.T) {
 	w := newWorld(t)
 	for _, conf := range []string{`"device": "hd0"`, `"hwaddr": "` + mac0 + `"`} {
@@ -156,7 +156,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// A bridge takes its port's address, but never precedes the port.
+// A bridge takes the address of its port. The port still comes before the bridge.
 func TestRealDeviceFirst(t *testing.T) {
 	w := newWorld(t)
 	links := []netlink.Link{

@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// A device returns unchanged, whatever the container did to it and whichever way it is
+// A device comes back unchanged, whatever the container did to it, and in whatever way it is
 // released.
 func TestComesHome(t *testing.T) {
 	for name, meddle := range map[string]func(w *world, p *endpointtest.Pod) error{
@@ -86,7 +86,7 @@ func attrs(name string) netlink.LinkAttrs {
 	return a
 }
 
-// A port of a bridge is a port again.
+// A device that was a port of a bridge is a port again.
 func TestMaster(t *testing.T) {
 	w := newWorld(t)
 	endpointtest.Must(t, w.HostConn().LinkAdd(&netlink.Bridge{LinkAttrs: attrs("hbr0")}))
@@ -127,8 +127,8 @@ func TestVirtualDeviceGone(t *testing.T) {
 	}
 }
 
-// While the host has another device of the name, the returned device has another name; GC
-// restores its own when that is free.
+// While another device of the host has the name, the returned device has another name. When the
+// name is free, GC restores it.
 func TestNameTaken(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod("a")
@@ -156,8 +156,8 @@ func TestNameTaken(t *testing.T) {
 	w.isHome("GC", "hd0")
 }
 
-// A repeated DEL does what GC does, and neither touches other links of the container, not
-// even one with the device's name.
+// A repeated DEL does what GC does. Neither touches other links of the container, even one with
+// the device's name.
 func TestNameTakenThenFree(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod("a")
@@ -176,7 +176,7 @@ func TestNameTakenThenFree(t *testing.T) {
 	}
 }
 
-// The host gave another device the alternative name of the moved device.
+// The host gave the moved device's alternative name to another device.
 func TestAlternativeName(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"card-in-the-first-slot", "alt0"} {
@@ -196,7 +196,7 @@ func TestAlternativeName(t *testing.T) {
 	w.Want("the other name", w.HostLink("card-in-the-first-slot").Attrs().Name, "hd0")
 }
 
-// run calls the plugin in a session of its own, with a fault.
+// run calls the plugin in a session of its own. fault may let a step fail.
 func run(p *endpointtest.Pod, fault func(string) error) error {
 	inv := plugin.Builtin{NewSession: func() *plugin.Session {
 		s := plugin.NewSession([]*plugin.Plugin{&Plugin, &static.Plugin})
@@ -209,7 +209,7 @@ func run(p *endpointtest.Pod, fault func(string) error) error {
 	return err
 }
 
-// A fault at any step of ADD returns the device at once; after a kill DEL or GC does.
+// A fault at any step of ADD returns the device at once. After a kill, DEL or GC returns it.
 func TestFaultAndKillAtEveryStep(t *testing.T) {
 	w := newWorld(t)
 	injected := errors.New("injected")
@@ -267,7 +267,8 @@ func TestFaultAndKillAtEveryStep(t *testing.T) {
 	}
 }
 
-// The states that a kill leaves within the move, in both directions, made by hand.
+// TestKilledOnTheWay makes by hand the states that a kill leaves during the move, in both
+// directions.
 func TestKilledOnTheWay(t *testing.T) {
 	alias := "hd0"
 	for name, half := range map[string]func(w *world, p *endpointtest.Pod) error{

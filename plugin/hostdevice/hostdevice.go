@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package hostdevice is the plugin `host-device`. The plugin moves a device of the host into a
-// container, usually a network card or a virtual function. Afterwards it returns the device
-// unchanged. The record holds the properties that the device had before the move.
+// container, usually a network card or a virtual function. DEL returns the device unchanged. The
+// record holds the properties that the device had before the move.
 package hostdevice
 
 import (
@@ -127,7 +127,7 @@ func bringHome(r *plugin.Request) endpoint.Remover {
 		}
 		t.Device, t.ifName = rec.Device, rec.IfName
 		if in := holder(r, t.Device, rec); in != nil {
-			t.sandbox = in // even if the runtime names another namespace
+			t.sandbox = in // the runtime may name another namespace
 		}
 		if err := t.home(ctx); err != nil || rec.Network == r.Network {
 			return err
@@ -139,7 +139,7 @@ func bringHome(r *plugin.Request) endpoint.Remover {
 func check(ctx context.Context, r *plugin.Request) error {
 	conf, k := plugin.ConfOf[Conf](r), kernel.Of(r)
 	rec := k.Read(r)
-	if rec == nil { // the reference plugin attached it
+	if rec == nil { // the reference plugin moved the device
 		if err := sysfs(r.Session.Paths.Sys).resolve(conf); err != nil {
 			return err
 		}

@@ -62,8 +62,8 @@ func address(s string) *netlink.Addr {
 	return a
 }
 
-// A device whose container ended without DEL is found by the next ADD, under its name and
-// by its address, and finally returns with its original properties.
+// A container ended without a DEL. The next ADD finds the device, by its name and by its address.
+// In the end the device comes back with its original properties.
 func TestNextADDHeals(t *testing.T) {
 	w := newWorld(t)
 	for n, conf := range []string{`"device": "hd0"`, `"hwaddr": "` + mac0 + `"`} {
@@ -73,14 +73,14 @@ func TestNextADDHeals(t *testing.T) {
 		second := w.Pod(fmt.Sprint("second", n), conf)
 		endpointtest.Must(t, second.Do(spec.Add))
 		endpointtest.Must(t, second.Do(spec.Check))
-		endpointtest.Must(t, first.Do(spec.Del)) // late
+		endpointtest.Must(t, first.Do(spec.Del)) // a late DEL
 		endpointtest.Must(t, second.Do(spec.Check))
 		endpointtest.Must(t, second.Do(spec.Del))
 		w.isHome(conf, "hd0")
 	}
 }
 
-// The DEL of a refused attachment does not move another one's device.
+// An ADD fails. Its DEL does not move another attachment's device.
 func TestRefusedTakesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.device("hd1", mac1)
@@ -95,8 +95,8 @@ func TestRefusedTakesNothing(t *testing.T) {
 	endpointtest.Must(t, p.Do(spec.Check))
 }
 
-// A second ADD of an attachment into another namespace, with another device, does not
-// forget the first; and DEL finds the device wherever it is.
+// A second ADD of an attachment uses another namespace and another device. It does not forget the
+// first device, and DEL finds the device wherever it is.
 func TestOtherNamespace(t *testing.T) {
 	w := newWorld(t)
 	w.device("hd1", mac1)
@@ -118,7 +118,7 @@ func TestOtherNamespace(t *testing.T) {
 	w.isHome("", "hd1")
 }
 
-// The same without a record, so that only the device's name differs.
+// The same happens without a record. Only the device's name is different then.
 func TestRecordLost(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod("a")
@@ -131,7 +131,7 @@ func TestRecordLost(t *testing.T) {
 	}
 }
 
-// DNS is IPAM's unless the configuration has any.
+// The result has IPAM's DNS, unless the configuration has its own.
 func TestDNS(t *testing.T) {
 	w := newWorld(t)
 	conf := `"device": "hd0", "ipam": {"type": "static", "addresses": [{"address": "10.9.0.5/24"}], "dns": {"nameservers": ["10.9.0.1"]}}`
@@ -155,8 +155,9 @@ func reference(t *testing.T, p *endpointtest.Pod, verb spec.Verb) error {
 	return err
 }
 
-// We return a device that the reference moved, with the result that the reference would
-// have, and the reference returns ours; GC restores the rest.
+// The reference moved a device, and we return it, with the result that the reference would give.
+// The reference returns our device, and GC restores the properties that the reference does not
+// know.
 func TestSwap(t *testing.T) {
 	for how, letGo := range map[string]func(w *world, p *endpointtest.Pod) error{
 		"DEL":       func(_ *world, p *endpointtest.Pod) error { return p.Do(spec.Del) },
@@ -171,7 +172,7 @@ func TestSwap(t *testing.T) {
 			endpointtest.Must(t, p.Do(spec.Check))
 			endpointtest.Must(t, letGo(w, p))
 			if how == "namespace" {
-				w.HostLink("eth0") // a virtual device is not one that the kernel returns
+				w.HostLink("eth0") // the kernel never returns a virtual device
 				w.Host.Delete("eth0")
 				return
 			}

@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// Processes that are killed at a random moment, and the devices that they leave.
+// TestKill kills processes at a random moment and looks at the devices that they leave.
 func TestKill(t *testing.T) {
 	w := newWorld(t)
 	dir := plugintest.Install(t, &Plugin, &hostlocal.Plugin)
@@ -43,8 +43,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// IPAM that works through the interface, as dhcp does, is called when the interface exists;
-// when it fails the device is returned.
+// An IPAM plugin may work through the interface, as dhcp does. It is called when the interface
+// exists. If it fails, the device goes back.
 func TestIPAMFails(t *testing.T) {
 	looked := false
 	looker := &plugin.Plugin{Name: "looker", Kind: plugin.IPAM, Add: func(context.Context, *plugin.Request) (*spec.Result, error) {
@@ -60,8 +60,8 @@ func TestIPAMFails(t *testing.T) {
 	}
 }
 
-// A real device does not come back at once when its namespace ends, and perhaps never. The
-// record makes the test's device look real.
+// A real device comes back some time after its namespace ends, and perhaps never. The record
+// makes the test's device look like a real one.
 func TestNowhere(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod("nowhere")

@@ -35,9 +35,9 @@ func moved(r *plugin.Request) (list []*record.Record) {
 	return list
 }
 
-// findHealed does the work of find for an ADD. If a container ended without DEL, its device is
-// on the host under the name that it had in the container. Then findHealed first restores the
-// name, because the new record will replace the record that has it.
+// findHealed finds the device for an ADD. If a container ended without a DEL, its device is on
+// the host under the name that it had in the container. Then findHealed first restores the
+// original name, because the new record will replace the record with that name.
 func findHealed(r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link, error) {
 	sys := sysfs(r.Session.Paths.Sys)
 	link, err := sys.find(conf, env.Host)
@@ -52,7 +52,7 @@ func findHealed(r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link,
 	return sys.find(conf, env.Host)
 }
 
-// misnamed reports whether the link may have had another name before. Its alias is that name.
+// misnamed reports whether the link may have had another name before. Its alias would be that name.
 func misnamed(link netlink.Link) bool {
 	a := link.Attrs()
 	return a.Alias != a.Name && spec.ValidateIfName(a.Alias) == nil
@@ -71,8 +71,8 @@ func heal(r *plugin.Request, host *nl.Conn, rec *record.Record) error {
 	return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, rec.Plugin)
 }
 
-// earlier finishes a killed ADD of this attachment before its record is replaced. If the
-// device is still in a container, a DEL is needed.
+// earlier finishes a killed ADD of this attachment before its record is replaced. If the device
+// is still in a container, earlier returns an error that asks for a DEL.
 func earlier(ctx context.Context, r *plugin.Request, host *nl.Conn) error {
 	k := kernel.Of(r)
 	rec, err := k.Records.Read(r.Network, r.Owner, name)
@@ -86,7 +86,7 @@ func earlier(ctx context.Context, r *plugin.Request, host *nl.Conn) error {
 	return t.home(ctx)
 }
 
-// holder returns the namespace of a record if the device is in it, else nil.
+// holder returns the namespace of a record if the device is in it. Otherwise it returns nil.
 func holder(r *plugin.Request, d *record.Device, rec *record.Record) *nl.Conn {
 	if rec.NetNS == "" {
 		return nil
@@ -109,8 +109,8 @@ func inUse(r *plugin.Request, sys sysfs, c *Conf) bool {
 	return slices.ContainsFunc(moved(r), func(rec *record.Record) bool { return sys.names(c, rec.Device) })
 }
 
-// names reports whether the configuration means a device that is in a container. resolve must
-// have been called on the configuration.
+// names reports whether the configuration means a device that is in a container. The caller must
+// have called resolve on the configuration.
 func (s sysfs) names(c *Conf, d *record.Device) bool {
 	at := ""
 	switch {
@@ -129,8 +129,8 @@ func (s sysfs) names(c *Conf, d *record.Device) bool {
 }
 
 // unrecorded describes a device without a record. Either the reference plugin moved it, or the
-// record is lost. Its alias has the original name; nothing else is known. unrecorded returns
-// nil if there is no such device, or if it may belong to another attachment.
+// record is lost. Nothing is known of it but its original name, which is in its alias. If there
+// is no such device, or if it may belong to another attachment, unrecorded returns nil.
 func unrecorded(r *plugin.Request, host *nl.Conn, at endpoint.Place) (*record.Device, error) {
 	if at.Conn == nil {
 		return unrecordedOnHost(r, host)
@@ -161,8 +161,8 @@ func deviceOf(link netlink.Link, home string) *record.Device {
 }
 
 // unrecordedOnHost finds a device without a record after the namespace is gone. If the kernel
-// returned the device that the configuration names, the device has its original name as its
-// alias. Its own name is the one from the container, or devN.
+// moved the device back to the host, its alias is its original name, which the configuration
+// names. Its present name is the one from the container, or devN.
 func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) {
 	conf, sys := plugin.ConfOf[Conf](r), sysfs(r.Session.Paths.Sys)
 	if _, err := r.Conf(); err != nil || sys.resolve(conf) != nil || conf.DPDKMode {
@@ -183,7 +183,7 @@ func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) 
 	return deviceOf(link, a.Alias), nil
 }
 
-// byAlias returns the link with an alias, or nil if there is none.
+// byAlias returns the link with an alias. If there is none, it returns nil.
 func byAlias(host *nl.Conn, alias string) (netlink.Link, error) {
 	return host.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == alias })
 }
@@ -193,10 +193,10 @@ func claimed(r *plugin.Request, home string) bool {
 	return slices.ContainsFunc(moved(r), func(rec *record.Record) bool { return rec.Device.Name == home })
 }
 
-// renamed returns a record that the attachment left under another name of its network, or nil.
-// renamed serves a DEL whose network has no record. A container may be on two networks with
-// the same interface name, if one of the two ADDs failed. So renamed returns the record only
-// if the configuration names the device too.
+// renamed returns a record that the attachment left under another name of its network, or nil. It
+// serves a DEL whose network has no record. A container may be on two networks with the same
+// interface name if one of the two ADDs failed. So the configuration must also name the device of
+// the record.
 func renamed(r *plugin.Request) *record.Record {
 	for _, rec := range moved(r) {
 		if rec.ContainerID != r.ContainerID || rec.IfName != r.IfName || rec.Network == r.Network {

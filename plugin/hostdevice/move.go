@@ -34,9 +34,9 @@ func (m move) String() string {
 	return fmt.Sprintf("host: ip link set %s alias %[1]s; ip link set %[1]s netns %s name %s", m.device.Name, m.netns, m.ifName)
 }
 
-// Ensure stores the device's name in its alias, as the reference does, and then moves the
-// device. The kernel moves and renames it under one lock. So udev and other programs see it
-// disappear; they do not see the new name.
+// Ensure stores the device's name in its alias, as the reference does, and then moves the device.
+// The kernel moves and renames the device under one lock. So udev and other programs see it
+// disappear, and never see the new name.
 func (m move) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	t := trip{Device: m.device, ifName: m.ifName, sandbox: env.Sandbox, host: env.Host}
 	undo := func(ctx context.Context) error {
@@ -94,8 +94,8 @@ type trip struct {
 	host    *nl.Conn
 }
 
-// home moves the device to the host and restores its properties. home may be called again
-// after any interruption, and even if nothing was moved.
+// home moves the device to the host and restores its properties. After any interruption, and even
+// if nothing was moved, home may be called again.
 func (t trip) home(ctx context.Context) error {
 	away := false
 	if t.sandbox != nil {
@@ -114,7 +114,7 @@ func (t trip) home(ctx context.Context) error {
 		return err
 	}
 	if !away && link.Attrs().Alias != t.Name {
-		return nil // the device never left, or is restored already
+		return nil // the device never left, or has been restored
 	}
 	return t.restore(link)
 }
@@ -138,8 +138,8 @@ func (t trip) arrived(ctx context.Context) (netlink.Link, error) {
 	}
 }
 
-// out moves the device out of the container. out first sets the device's original name. So no
-// program on the host, such as udev, sees another name and renames the device.
+// out moves the device out of the container. It first sets the device's original name. So no
+// program on the host, such as udev, sees another name and changes it.
 func (t trip) out(link netlink.Link) error {
 	index := link.Attrs().Index
 	if err := t.sandbox.SetLink(index, nl.LinkChange{Down: true, Alias: &t.Name}); err != nil {
@@ -157,8 +157,8 @@ func (t trip) out(link netlink.Link) error {
 	return t.send(link, own.Fd())
 }
 
-// send moves the device to the host. If its name is taken there, the device gets the next name
-// that the kernel chooses. The device loses alternative names that are taken.
+// send moves the device to the host. If another device there has its name, the kernel chooses
+// another one (fallback). The device loses alternative names that other devices have.
 func (t trip) send(link netlink.Link, hostNS int) (err error) {
 	index := link.Attrs().Index
 	for _, name := range []string{t.Name, fallback} {
@@ -167,7 +167,7 @@ func (t trip) send(link netlink.Link, hostNS int) (err error) {
 			break
 		}
 		if _, gone := t.sandbox.LinkAt(index); gone != nil {
-			return nil // it has moved but has the wrong name; restore renames it
+			return nil // the device has moved but has the wrong name; restore renames it
 		}
 		for _, alt := range link.Attrs().AltNames {
 			if _, err := t.host.Link(alt); err == nil {
@@ -185,8 +185,8 @@ func (t trip) send(link netlink.Link, hostNS int) (err error) {
 // free name.
 const fallback = "dev%d"
 
-// restore restores the device's properties on the host. restore removes the alias last: a
-// device that still has the alias is not completely restored.
+// restore restores the device's properties on the host. It removes the alias last, because the
+// alias shows that a device is not completely restored.
 func (t trip) restore(link netlink.Link) error {
 	index := link.Attrs().Index
 	errs := []error{t.rename(link), t.dress(link)}

@@ -31,15 +31,15 @@ func TestRenamed(t *testing.T) {
 				do.between(w, p)
 			}
 			p.Conf = renameTo("other", p.Conf, do.conf)
-			p.Result = nil // a runtime keeps it under the network's name
+			p.Result = nil // a runtime would keep the result under the network's name
 			endpointtest.Must(t, p.Do(spec.Del))
 			w.isHome("DEL", "hd0")
 		})
 	}
 }
 
-// The DEL of another network that failed to give the container another device under the
-// same name keeps this device.
+// Another network failed to give the container another device under the same name. The DEL of
+// that network leaves this device alone.
 func TestOtherNetworkLeavesIt(t *testing.T) {
 	w := newWorld(t)
 	w.device("hd1", mac1)

@@ -40,7 +40,7 @@ func newWorld(t *testing.T, more ...*plugin.Plugin) *world {
 	return w
 }
 
-// device makes a device of the host with everything that it may lose on the way.
+// device makes a device of the host with every property that it could lose.
 func (w *world) device(name, mac string) {
 	w.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -64,7 +64,7 @@ func mustMAC(s string) net.HardwareAddr {
 	return mac
 }
 
-// facts is a device of the host as text, less its index.
+// facts returns the properties of a device as text, without its index.
 func (w *world) facts(name string) string {
 	w.Helper()
 	d, err := describe(w.HostConn(), "/sys", w.HostLink(name))
@@ -110,8 +110,8 @@ func collect(p *endpointtest.Pod) error {
 	return p.Do(spec.GC)
 }
 
-// giveBack does by hand what the kernel does with a real device when its namespace ends,
-// and ends the namespace. The kernel would destroy a virtual one.
+// giveBack ends the namespace, and does by hand what the kernel then does with a real device. The
+// kernel would delete a virtual one.
 func (w *world) giveBack(p *endpointtest.Pod, as string) {
 	w.Helper()
 	host, err := os.Open("/proc/thread-self/ns/net")

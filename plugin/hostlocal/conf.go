@@ -200,8 +200,8 @@ func configuredDir(r *plugin.Request) (string, error) {
 	return dataDir(r, conf.IPAM.DataDir), err
 }
 
-// validate accepts a configuration without ranges if each ADD may bring them (capability
-// ipRanges).
+// validate checks the configuration. It accepts one without ranges if each ADD may bring them
+// (capability ipRanges).
 func validate(r *plugin.Request) error {
 	p, err := load(r)
 	if errors.Is(err, ipam.ErrNoRanges) && (r.InList == nil || r.InList.Granted["ipRanges"]) {
@@ -235,8 +235,8 @@ func (p *pool) checkRequested() error {
 	return nil
 }
 
-// samples returns examples of possible answers, as many as the largest set has ranges. If a
-// runtime may add ranges, any answer is possible.
+// samples returns possible answers. Together they use every range of every set. If a runtime may
+// add ranges, any answer is possible.
 func samples(r *plugin.Request) (list []*spec.Result) {
 	p, err := load(r)
 	if err != nil || r.InList.Granted["ipRanges"] {

@@ -53,7 +53,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 		errs = append(errs, collect(ctx, r, d, keeper(valid)))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // keep the records, because they name what is left
+		return err // keep the records, which name the reservations that are left
 	}
 	return kernel.CollectRecords(ctx, r)
 }
@@ -70,8 +70,8 @@ func keeper(valid []spec.AttachmentKey) func(ipam.Holder) bool {
 	return func(o ipam.Holder) bool { return set[o] }
 }
 
-// collect first lists the owners that are not valid. Then it looks at each owner again, with a
-// claim on the attachment. So it locks the directory only as long as one owner takes.
+// collect first lists the owners that are not valid. Then it claims the attachment of each owner
+// and looks again. So it locks the directory only for the time of one owner.
 func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Holder) bool) error {
 	owners, err := stale(ctx, r, dir, keep)
 	errs := []error{err}
@@ -93,16 +93,16 @@ func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Ho
 	return ipam.Stale(tx, keep)
 }
 
-// gone returns a function that reports whether a reservation's attachment is provably dead.
-// gone looks at the path of the attachment's namespace. Our record has this path, with a mark
-// that tells a later namespace at the same path apart. For an attachment of the reference,
-// libcni's cache has the path. If the path is not known, a reservation from before the last
-// boot is dead, because no namespace survives a boot. But the time of a file is a weak proof
-// of the boot; so in addition no namespace may have the address.
+// gone returns a function that reports whether a reservation's attachment is provably dead. The
+// function looks at the path of the attachment's namespace. Our record has this path and a mark
+// of the namespace; a later namespace at the same path has another mark. For an attachment of the
+// reference, libcni's cache has the path. If the path is not known, a reservation from before the
+// last boot is dead, because no namespace survives a boot. The time of a file proves this boot
+// only weakly. So gone also demands that no namespace has the address.
 //
 // prior is our record from before this call wrote its own. For the attachment of this request,
-// the runtime says that the container is new. So even if a process still holds the earlier
-// namespace, the reservation may be used again.
+// the runtime says that the container is new. So the reservation may be used again, even if a
+// process still holds the earlier namespace.
 func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 	inUse := sync.OnceValues(func() (map[netip.Addr]string, error) { return life.Addresses(r.Session.Paths.Proc) })
 	held := sync.OnceValue(func() life.Held { return life.HeldBy(r.Session.Paths.Proc) })
@@ -132,8 +132,8 @@ func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 	}
 }
 
-// abandoned checks what a path alone does not show. After a boot, or if the path was bound
-// again, another namespace may be at the path. A namespace without the address is another one.
+// abandoned checks what a path alone does not show. After a boot, or after a new bind, another
+// namespace may be at the path. A namespace without the reservation's address is another one.
 func abandoned(r *plugin.Request, path string, res ipam.Reservation) bool {
 	sandbox, err := kernel.Of(r).Sandbox(path)
 	if err != nil {
@@ -150,7 +150,7 @@ func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Holder) (path
 	key := owner.Of(r.Network, o.ID, o.IfName)
 	rec := prior
 	if key != r.Owner {
-		rec, _ = kernel.Of(r).Records.Read(r.Network, key, name) // a broken record names no namespace
+		rec, _ = kernel.Of(r).Records.Read(r.Network, key, name) // an unreadable record names no namespace
 	}
 	if rec == nil {
 		return "", nil

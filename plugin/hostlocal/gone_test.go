@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A repeated ADD for the same container is refused while the first is alive, and gets the
-// same address when its namespace is gone.
+// The ADD of one container is repeated. While the first namespace is alive, the ADD fails. When
+// that namespace is gone, the ADD gets the same address.
 func TestRepeatedAdd(t *testing.T) {
 	n := newNode(t)
 	first := filepath.Join(filepath.Dir(n.netns), "first")
@@ -31,18 +31,18 @@ func TestRepeatedAdd(t *testing.T) {
 	n.adds("c1", conf, "", "10.1.0.2/24 via 10.1.0.1")
 	n.netns = second
 	dup := "failed to allocate for range 0: 10.1.0.2 has been allocated to c1, duplicate allocation is not allowed"
-	for range 2 { // the record of the living one is back after a refusal
+	for range 2 { // a refused ADD restores the record of the living attachment
 		n.fails(spec.Add, "c1", conf, "", spec.CodeInternal, dup)
 	}
 	if err := netns.Delete(first); err != nil {
 		t.Fatal(err)
 	}
 	n.adds("c1", conf, "", "10.1.0.2/24 via 10.1.0.1")
-	n.fails(spec.Add, "c1", conf, "", spec.CodeInternal, dup) // now it is alive in the second
+	n.fails(spec.Add, "c1", conf, "", spec.CodeInternal, dup) // now the container lives in the second namespace
 }
 
-// The path of a namespace is used again by its container's next run (cnitool, Nomad), and a
-// process id by one of the host's (nerdctl): the first run is over.
+// A container's next run uses the path of its namespace again (cnitool, Nomad), or one of the
+// host's processes uses the process id again (nerdctl). The first run is over.
 func TestRepeatedAddAtTheSamePath(t *testing.T) {
 	n := newNode(t)
 	conf := `"subnet":"10.1.0.0/24"`
@@ -59,8 +59,8 @@ func TestRepeatedAddAtTheSamePath(t *testing.T) {
 	}
 }
 
-// libcni's cache shows the reference's attachments. The addresses are no other test's: an
-// address in use in any namespace of the machine is not given out.
+// libcni's cache shows the attachments of the reference. No other test uses these addresses,
+// because an address in any namespace of the machine is not given out.
 func TestReboot(t *testing.T) {
 	n := newNode(t)
 	dir := filepath.Join(n.data, "net")
@@ -87,7 +87,7 @@ func TestReboot(t *testing.T) {
 	n.cache("cachedhost", "/proc/self/ns/net")
 	n.cache("cacheddead", "/run/netns/none")
 	addressInside(t, n.netns, "198.18.29.3/28")
-	addressInside(t, n.netns, "198.18.29.9/28") // a clock that was set makes its file look old
+	addressInside(t, n.netns, "198.18.29.9/28") // the clock was set, so the file looks old
 	block := filepath.Join(dir, "198.18.29.7")
 	if err := os.WriteFile(block, []byte("young\r\neth0"), 0o600); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func (n *node) cache(id, netns string) {
 	}
 }
 
-// The list of a GC proves nothing about attachments made since it was begun.
+// A GC's list proves nothing about attachments that were made after the list was begun.
 func TestGCLeavesWhatIsNewer(t *testing.T) {
 	n := newNode(t)
 	const conf = `"subnet":"10.1.0.0/24"`

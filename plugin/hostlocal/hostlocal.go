@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostlocal is the plugin `host-local`. The plugin assigns addresses from ranges of
-// this node. The plugin keeps them in files that the reference's program can take over at any
-// moment (package ipam).
+// Package hostlocal is the plugin `host-local`. It assigns addresses from ranges of this node. It
+// keeps them in files, in a format with which the reference's program can go on at any moment
+// (package ipam).
 package hostlocal
 
 import (
@@ -169,7 +169,7 @@ func release(ctx context.Context, r *plugin.Request, dir string) error {
 	return releaseOf(ctx, r, dir, me(r), nil)
 }
 
-// releaseOf releases the reservations of an owner that match accepts.
+// releaseOf releases those reservations of an owner for which match returns true.
 func releaseOf(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder, match func(ipam.Reservation) bool) error {
 	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
 	if err != nil {
@@ -180,8 +180,8 @@ func releaseOf(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder
 	return err
 }
 
-// check finds the reservation of this container and interface. check also checks that each
-// address of the previous result that is in our ranges is reserved.
+// check finds the reservations of this container and interface. It also checks that every address
+// of the previous result that lies in our ranges is reserved.
 func check(ctx context.Context, r *plugin.Request) error {
 	p, err := load(r)
 	if err != nil {
@@ -213,7 +213,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		WithDetails("interface %s, directory %s, missing %s", r.IfName, filepath.Join(p.dataDir, r.Network), what)
 }
 
-// lost returns the first address of the result that is in our ranges but is not reserved.
+// lost returns the first address of the result that lies in our ranges but is not reserved.
 func lost(p *pool, prev *spec.Result, held []ipam.Reservation) netip.Addr {
 	if prev == nil {
 		return netip.Addr{}
@@ -233,8 +233,8 @@ func lost(p *pool, prev *spec.Result, held []ipam.Reservation) netip.Addr {
 	return netip.Addr{}
 }
 
-// status reports whether an ADD would get its addresses. status cannot check ranges that come
-// only with each ADD (capability ipRanges).
+// status reports whether an ADD would get its addresses. A runtime may send ranges with each ADD
+// (capability ipRanges); status cannot check those.
 func status(ctx context.Context, r *plugin.Request) error {
 	p, err := load(r)
 	if errors.Is(err, ipam.ErrNoRanges) {
@@ -268,8 +268,8 @@ func readResolvConf(path string) (spec.DNS, error) {
 	return dns, nil
 }
 
-// parseResolvConf reads the lines of resolv.conf(5) that a result can contain. Nameserver,
-// search and options lines add up; of several domain lines the last one is used.
+// parseResolvConf reads the lines of resolv.conf(5) that a result can contain. All nameserver,
+// search and options lines count. Of several domain lines only the last one counts.
 func parseResolvConf(r io.Reader) (dns spec.DNS, err error) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {

@@ -41,8 +41,8 @@ func newNode(t *testing.T) *node {
 		netns: nettest.NewNS(t, "c1"), version: "1.1.0"}
 }
 
-// call merges extra ("key":value, or empty) and the section ipam, without its
-// type and dataDir.
+// call runs a verb with a configuration. ipam is the section ipam without type and dataDir; extra
+// is "key":value, or empty.
 func (n *node) call(verb spec.Verb, id, ipam, extra string) (*spec.Result, error) {
 	n.Helper()
 	if extra != "" {
@@ -173,8 +173,8 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
-// DEL needs no more than a name: no valid configuration, not the old directory in it, not
-// the namespace.
+// DEL needs only names. It needs no valid configuration, no old directory in the configuration,
+// and no namespace.
 func TestDelAlwaysReleases(t *testing.T) {
 	n := newNode(t)
 	for _, conf := range []string{
@@ -211,7 +211,7 @@ func TestCheck(t *testing.T) {
 	n.works(spec.Check, "c1", small, "")
 	prev := `"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"%s"}]}`
 	n.works(spec.Check, "c1", small, fmt.Sprintf(prev, "10.1.0.2/30"))
-	n.works(spec.Check, "c1", small, fmt.Sprintf(prev, "192.0.2.9/24")) // another plugin's
+	n.works(spec.Check, "c1", small, fmt.Sprintf(prev, "192.0.2.9/24")) // the address is another plugin's
 	n.fails(spec.Check, "c1", small, fmt.Sprintf(prev, "10.1.0.1/30"), spec.CodeInternal, lost)
 	n.fails(spec.Check, "c2", small, "", spec.CodeInternal, strings.Replace(lost, "c1", "c2", 1))
 	if err := os.WriteFile(filepath.Join(n.data, "net", "10.1.0.2"), []byte("c2\r\neth0"), 0o600); err != nil {
@@ -278,7 +278,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// After a failed step the taken addresses are released.
+// If a step fails, the addresses that were taken are released.
 func TestFaults(t *testing.T) {
 	n := newNode(t)
 	fault := errors.New("fault")

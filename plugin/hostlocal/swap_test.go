@@ -66,10 +66,10 @@ const swapConf = `{"cniVersion":"1.0.0","name":"net","type":"x","ipam":{"type":"
 	"ranges":[[{"subnet":"10.1.0.0/29"},{"subnet":"10.2.0.0/24","rangeStart":"10.2.0.250","gateway":"10.2.0.252"}],
 		[{"subnet":"fd00::/124","rangeStart":"fd00::8"}]]}}`
 
-// TestSwap drives two directories through the same random calls: one by the reference's
-// program alone, the other by the reference and ours, at random. Every answer and, after
-// every call, every byte of the directories must be the same: each program finds what it
-// would have written itself.
+// TestSwap drives two directories through the same random calls. The reference's program works
+// alone in one; in the other, the reference and we take turns at random. After each call, the
+// answers and every byte of the directories must be equal. So each program finds what it would
+// have written itself.
 func TestSwap(t *testing.T) {
 	netns := nettest.NewNS(t, "swap")
 	ref := []string{reftest.Plugins(t)}
@@ -91,8 +91,7 @@ func TestSwap(t *testing.T) {
 		case 4:
 			verb = spec.Check
 		case 5:
-			// The reference releases the address of a living owner when such a call fails
-			// half way; we do not.
+			// If such a call fails half way, the reference releases the address of a living owner. We do not.
 			if !held[id+ifName] {
 				args = fmt.Sprintf("IgnoreUnknown=1;IP=10.1.0.%d", rng.IntN(9))
 			}
@@ -176,7 +175,7 @@ func TestSwapTogether(t *testing.T) {
 		}
 		seen[a.addr] = a.id
 	}
-	for i := range each { // each releases what the other one took
+	for i := range each { // each program releases what the other one took
 		for n := range callers {
 			if _, err := callers[1-n].call(spec.Del, fmt.Sprintf("c%d-%d", n, i), "eth0", ""); err != nil {
 				t.Fatal(err)

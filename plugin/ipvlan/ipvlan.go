@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipvlan is the plugin `ipvlan`. The plugin gives a container a link on top of a link
-// of the host. Both have the same Ethernet address. So it works where a switch or a cloud
-// accepts only one address; macvlan does not work there.
+// Package ipvlan is the plugin `ipvlan`. The plugin gives a container a link on top of a link of
+// the host. Both links have the same Ethernet address. So ipvlan works where a switch or a cloud
+// accepts only one address. macvlan does not work there.
 //
 // The kernel needs CONFIG_IPVLAN. A link cannot be the master of ipvlan and macvlan links at
 // the same time.
@@ -55,8 +55,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return c.Attach(ctx, r)
 }
 
-// inherit takes from the previous result what the configuration lacks: the master, and the
-// addresses if there is no IPAM plugin.
+// inherit takes from the previous result what the configuration lacks: the master and, if there
+// is no IPAM plugin, the addresses.
 func inherit(c *endpoint.Child, prev *spec.Result, ipamType string) error {
 	if c.Master == "" {
 		if len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "" {
@@ -86,7 +86,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 
 func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, name) }
 
-// status cannot check a master that an earlier plugin of a chain may provide.
+// status reports whether an ADD could work. It cannot check a master that an earlier plugin of a
+// chain provides.
 func status(_ context.Context, r *plugin.Request) error {
 	conf := plugin.ConfOf[Conf](r)
 	return child(conf).Status(r, conf.IPAM.Type == "")

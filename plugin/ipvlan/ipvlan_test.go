@@ -20,8 +20,8 @@ func newWorld(t *testing.T) *endpointtest.World {
 	return endpointtest.New(t, &Plugin, &hostlocal.Plugin, &static.Plugin)
 }
 
-// at is the configuration of a container on the node's uplink, with n as the address's last
-// byte.
+// at returns the configuration of a container on the node's uplink. n is the last byte of the
+// address.
 func at(n int, more string) string {
 	return fmt.Sprintf(`%s"ipam": {"type": "static", "addresses": [
 		{"address": "192.0.2.%d/24", "gateway": "192.0.2.2"}, {"address": "2001:db8:1::%d/64", "gateway": "2001:db8:1::2"}],
@@ -34,8 +34,7 @@ func routed(n int, more string) string {
 		"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}`, more, n, n)
 }
 
-// Containers reach each other and the outside in every mode, under the
-// master's Ethernet address.
+// Containers reach each other and the outside in every mode. All use the master's Ethernet address.
 func TestTraffic(t *testing.T) {
 	for name, conf := range map[string]func(int, string) string{"l2": at, "l3": routed, "l3s": routed} {
 		t.Run(name, func(t *testing.T) {
@@ -53,14 +52,14 @@ func TestTraffic(t *testing.T) {
 			}
 			endpointtest.Must(t, a.Do(spec.Check))
 			other := *b
-			other.Conf += `, "mode": "` + map[bool]string{true: "l3", false: "l2"}[name == "l2"] + `"` // the last one counts
+			other.Conf += `, "mode": "` + map[bool]string{true: "l3", false: "l2"}[name == "l2"] + `"` // of two equal keys the last one counts
 			w.Fails(other.Do(spec.Check), "Container IPVlan mode "+name+" does not match expected value")
 		})
 	}
 }
 
-// In a chain the master and the addresses are those of the plugin before, and DEL does not
-// depend on how many interfaces there are by then.
+// In a chain, master and addresses come from the plugin before. DEL does not depend on how many
+// interfaces there are by then.
 func TestChain(t *testing.T) {
 	w := newWorld(t)
 	const prev = `{"cniVersion": "1.1.0", "interfaces": [%s], "ips": [{"address": "192.0.2.60/24", "gateway": "192.0.2.2"}],
@@ -77,7 +76,7 @@ func TestChain(t *testing.T) {
 	endpointtest.Must(t, p.Do(spec.Check))
 	p.Result.Interfaces = append(p.Result.Interfaces, spec.Interface{Name: "bwp123"})
 	endpointtest.Must(t, p.Do(spec.Check))
-	w.Host.Delete("uplink") // and with it the default route
+	w.Host.Delete("uplink") // the default route goes with the link
 	endpointtest.Must(t, p.Do(spec.Del))
 	w.Detached(p)
 
@@ -87,7 +86,7 @@ func TestChain(t *testing.T) {
 	two.Add()
 }
 
-// An address that moves here from another node is reached at once (pain 26).
+// An address moves here from another node. Its neighbours reach it at once.
 func TestAddressMoves(t *testing.T) {
 	w := newWorld(t)
 	w.Misled(w.Router, "tonode", "192.0.2.50", "2001:db8:1::50")

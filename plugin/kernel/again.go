@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// A runtime may repeat an ADD if the namespace has died without a DEL. Then the new ADD's
-// transaction also removes the firewall elements of the earlier ADD that the new ADD does not
+// If a namespace has died without a DEL, a runtime may repeat the ADD. Then the transaction of
+// the new ADD also removes those firewall elements of the earlier ADD that the new one does not
 // have. Otherwise old ports would lead to the next container that gets the address. Until the
 // transaction is committed, the record names the elements of both ADDs.
 
@@ -28,10 +28,10 @@ type repeatedAdd struct {
 	over bool // the removal is done, or the ADD failed
 }
 
-// follow copies into rec what the earlier record names. follow returns the elements to remove:
-// those that rec does not have, if the namespace of the earlier ADD is gone. If the namespace
-// still exists, the elements stay until DEL, because another member of the same list may have
-// made them.
+// follow copies into rec what the earlier record names. If the namespace of the earlier ADD is
+// gone, follow returns the elements that rec does not have; the caller removes them. If the
+// namespace still exists, the elements stay until DEL, because another member of the same list
+// may have made them.
 func (k *Kernel) follow(rec, before *record.Record) *repeatedAdd {
 	a := &repeatedAdd{rec: rec}
 	if before == nil {
@@ -70,8 +70,8 @@ func (k *Kernel) removeLater(r *plugin.Request, a *repeatedAdd) {
 	r.Session.OnDiscard(func() { a.over = true })
 }
 
-// inherit copies into rec what only a DEL may remove, because each plugin releases its facts
-// differently.
+// inherit copies into rec what only a DEL may remove. The new ADD cannot remove it, because each
+// plugin releases its facts differently.
 func inherit(rec, before *record.Record) {
 	rec.Shared = slices.Concat(rec.Shared, except(before.Shared, rec.Shared))
 	rec.Links = slices.Concat(rec.Links, except(before.Links, rec.Links))
@@ -101,8 +101,8 @@ func inheritZones(rec, before *record.Record) {
 	}
 }
 
-// settle runs after the transaction. settle writes the record without the removed elements. If
-// that fails, the record names too many elements, which does no harm.
+// settle runs after the transaction and writes the record without the removed elements. If settle
+// fails, the record names too many elements, which does no harm.
 func (k *Kernel) settle(r *plugin.Request, a *repeatedAdd) error {
 	if a.over || k.failed {
 		return nil
@@ -133,13 +133,13 @@ func except[T comparable](list, others []T) []T {
 }
 
 // Two attachments may need elements with the same key: networks with equal subnets assign one
-// address twice, or a container publishes a port for two networks. The attachment that came
-// last has the element, and its record names the earlier owners. When its DEL removes the
-// element, the same transaction restores the element of the last earlier owner that is still
+// address twice, or a container publishes a port for two networks. The attachment that came last
+// has the element, and its record names the earlier owners. When a DEL of that attachment removes
+// the element, the same transaction gives the element to the last earlier owner that is still
 // alive.
 
-// Displace adds the current owner of an element to rec before rec's owner takes the element.
-// The session keeps the current owner's records locked, so that no DEL of it runs at the same
+// Displace adds the current owner of an element to rec before rec's owner takes the element. The
+// session keeps the current owner's records locked, so that no DEL of that owner runs at the same
 // time.
 func (k *Kernel) Displace(rec *record.Record, from owner.Key) error {
 	before := k.Records.TakeAll(from)
@@ -171,7 +171,7 @@ func unique(list []owner.Key) (out []owner.Key) {
 	return out
 }
 
-// displaced is called if another attachment has an element that this session needs.
+// displaced is called when another attachment has an element that this session needs.
 func (k *Kernel) displaced(r *plugin.Request, taken *nft.TakenError) error {
 	from, _ := nft.OwnerOf(taken.Have.Comment)
 	for _, rec := range slices.Backward(k.adding) {
@@ -202,7 +202,7 @@ func (k *Kernel) withdraw(rec *record.Record, elems []nft.Element) {
 	k.NFT.Withdraw(func(gone nft.Element) (nft.Element, bool) { return k.heir(rec, gone) }, elems...)
 }
 
-// heir returns the element that replaces a removed element of rec.
+// heir returns the element of an earlier owner that replaces a removed element of rec.
 func (k *Kernel) heir(rec *record.Record, gone nft.Element) (nft.Element, bool) {
 	candidates := rec.Displaced
 	if !rec.Noted {

@@ -22,19 +22,20 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// How many attachments one call looks at, and removes. Each pod brings an ADD and a DEL,
-// so a sweep looks at more than come, and comes around; looking at one takes 15 µs.
+// A sweep looks at no more attachments, and removes no more of them, than these numbers say. Each
+// pod brings an ADD and a DEL, each with a sweep. So the sweeps look at more attachments than
+// come, and reach all of them in time. To look at one takes 15 µs.
 const (
 	sweepLooks   = 3
 	sweepRemoves = 2
 )
 
-// sweepGrace is the least age of a record that is removed: gc's default.
+// sweepGrace is the least age of a record that a sweep removes. It equals gc's default.
 const sweepGrace = time.Minute
 
-// sweepDead registers a sweep for the end of a call for a pod: a runtime that crashed never
-// calls the DEL of some pods, and containerd calls no GC. It removes attachments of the
-// same runtime alone: of pods, on the same network, with a namespace in the same directory.
+// sweepDead registers a sweep, which runs after a call for a pod. A runtime that crashed never
+// calls the DEL of some pods, and containerd calls no GC. The sweep removes only attachments of
+// the same runtime: pods on the same network whose namespace is in the same directory.
 func (k *Kernel) sweepDead(r *plugin.Request, rec *record.Record) {
 	if k.sweeps || r.Plugin.Kind != plugin.Interface || rec.Pod == "" || rec.NetNS == "" {
 		return
@@ -49,12 +50,12 @@ func (k *Kernel) sweepDead(r *plugin.Request, rec *record.Record) {
 type deadSweep struct {
 	session *plugin.Session
 	network string
-	own     owner.Key // of the call
-	dir     string    // of the runtime's namespaces
+	own     owner.Key // owner of the call's attachment
+	dir     string    // directory of the runtime's namespaces
 	judge   life.Judge
 }
 
-// look finds what may be dead. In most calls there is nothing.
+// look finds attachments that may be dead. In most calls there is none.
 func (w *deadSweep) look() (work func(context.Context)) {
 	suspects, err := record.New(w.session.Paths.Run).Suspects(w.network, w.dir, sweepLooks)
 	w.warn(err)
@@ -81,8 +82,8 @@ func (w *deadSweep) warn(err error) {
 	}
 }
 
-// remove removes an attachment if it is dead, as gc does: with its claim, and by the DEL of
-// each plugin that has a record.
+// remove removes an attachment if it is dead. Like gc, it claims the attachment and calls the DEL
+// of each plugin that has a record.
 func (w *deadSweep) remove(ctx context.Context, o owner.Key) (removed bool, err error) {
 	s := w.session.Fork()
 	defer s.Close()
@@ -110,7 +111,7 @@ func (w *deadSweep) remove(ctx context.Context, o owner.Key) (removed bool, err 
 	return true, errors.Join(errs...)
 }
 
-// keep is the reason to keep an attachment, whose records are locked.
+// keep returns the reason to keep an attachment. The caller has locked the attachment's records.
 func (w *deadSweep) keep(k *Kernel, o owner.Key, now []record.CurrentRecord) string {
 	if len(now) == 0 || len(record.OfDrivers(w.session.Paths.State).Current(w.network, o)) > 0 {
 		return "it is gone, or a driver must be told"
@@ -135,8 +136,8 @@ func (w *deadSweep) keep(k *Kernel, o owner.Key, now []record.CurrentRecord) str
 	return ""
 }
 
-// carries reports whether a link of a record is the host's end of a living pair, or cannot
-// be read.
+// carries reports whether a link of a record is the host's end of a veth pair that is in use. If
+// it cannot look, it returns true.
 func (k *Kernel) carries(rec *record.Record) bool {
 	host, err := k.Host()
 	return err != nil || slices.ContainsFunc(rec.Links, func(name string) bool {
@@ -145,7 +146,7 @@ func (k *Kernel) carries(rec *record.Record) bool {
 	})
 }
 
-// delOrder is the place of a plugin of this program in a DEL, or -1 for another program's.
+// delOrder returns the place of a plugin in a DEL. For a plugin of another program it returns -1.
 func delOrder(s *plugin.Session, name string) int {
 	i := slices.IndexFunc(s.Plugins, func(p *plugin.Plugin) bool { return p.Name == name })
 	if i < 0 {
@@ -154,9 +155,9 @@ func delOrder(s *plugin.Session, name string) int {
 	return s.Plugins[i].Kind.DelOrder()
 }
 
-// RecordedDel is the DEL of a plugin that has a record of the attachment, in this process:
-// the path leads nowhere. The record holds all that DEL needs, so the configuration is only
-// a name.
+// RecordedDel builds a DEL for a plugin of this process that has a record of the attachment. Its
+// namespace path leads nowhere. The record holds all that DEL needs, so the configuration has
+// little but names.
 func RecordedDel(pluginType, network, containerID, ifName string) *spec.Call {
 	return &spec.Call{
 		Verb: spec.Del, ContainerID: containerID, IfName: ifName, Path: []string{"/nonexistent"},

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kernel is what our plugins use to change the node: sockets in the host's and the
+// Our plugins change the node through package kernel. It has sockets in the host's and the
 // container's namespace, the firewall with its single transaction, and the records. Each is
 // opened at its first use, and all calls of a session share it.
 package kernel
@@ -71,8 +71,7 @@ func (k *Kernel) commit(ctx context.Context) error {
 	return err
 }
 
-// close closes the firewall socket last, because after a deletion of elements this waits for
-// the kernel.
+// close closes the firewall socket last: after elements were deleted, closing waits for the kernel.
 func (k *Kernel) close() {
 	for _, c := range k.sandboxes {
 		c.Close()
@@ -144,8 +143,8 @@ func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
 	return env, nil
 }
 
-// HostEnv works like Env for a plugin that works only on the host. HostEnv saves the thread
-// and the sockets in the container's namespace, a fifth of the time of such an ADD.
+// HostEnv works like Env for a plugin that works only on the host. Without a thread and sockets
+// in the container's namespace, such an ADD takes a fifth less time.
 func (k *Kernel) HostEnv(r *plugin.Request) (*netstate.Env, error) {
 	host, err := k.Host()
 	if err != nil {
@@ -171,15 +170,15 @@ func (k *Kernel) Apply(ctx context.Context, r *plugin.Request, env *netstate.Env
 	return a.Apply(ctx, s)
 }
 
-// Record writes a plugin's record before the plugin changes anything. Record pushes an undo
-// that removes the record or restores the earlier one. Record sets the attachment's names and
+// Record writes a plugin's record before the plugin changes anything. Record pushes an undo that
+// removes the record or restores the earlier one. Record also sets the attachment's names, and
 // adds what an earlier ADD left (follow).
 func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	name(r, rec)
 	if args, err := r.CNIArgs(); err == nil {
 		rec.Pod = spec.Pod(args)
 	}
-	if netns.Is(r.NetNS) { // IPAM plugins may get any path; a path that is no namespace would later prove nothing
+	if netns.Is(r.NetNS) { // an IPAM plugin may get any path; a path that is no namespace would later look like a dead one
 		rec.NetNS, rec.NetNSMark = r.NetNS, k.mark(r.NetNS)
 	}
 	if r.Session.Dry != nil {
@@ -226,9 +225,9 @@ func (k *Kernel) mark(path string) *life.Mark {
 	return m
 }
 
-// cookie returns the cookie of the namespace at path, or 0 if it cannot be read. Without the
-// cookie, comparing marks is less certain. cookie does not call Sandbox, whose sockets and
-// poller take longer.
+// cookie returns the cookie of the namespace at path. If it cannot read the cookie, it returns 0,
+// and comparing marks is less certain. cookie does not call Sandbox, because opening sockets
+// takes longer.
 func (k *Kernel) cookie(path string) uint64 {
 	if c, ok := k.sandboxes[path]; ok {
 		return c.Cookie()
@@ -243,7 +242,7 @@ func (k *Kernel) cookie(path string) uint64 {
 }
 
 // write adds to rec what the earlier record names, and writes rec. If another ADD of the same
-// attachment writes in between, it reads that record and tries again.
+// attachment writes a record in between, write reads that record and tries again.
 func (k *Kernel) write(r *plugin.Request, rec *record.Record) (before *record.Record, err error) {
 	rec.Noted = true
 	mine := *rec
@@ -272,9 +271,9 @@ func (k *Kernel) bootID() string {
 	return k.boot
 }
 
-// Check turns differences from the kernel into the error of CHECK. The error wraps
-// *netstate.Differences, and its details list the firewall's elements. If s has elements,
-// Check compares their tables too.
+// Check turns differences between state and kernel into the error of CHECK. The error wraps
+// *netstate.Differences, and its details list the firewall's elements. If s has elements, Check
+// compares their tables too.
 func Check(ctx context.Context, env *netstate.Env, s netstate.State) error {
 	diffs, err := append(slices.Clone(s), s.Tables()...).Diff(ctx, env)
 	if err != nil {

@@ -22,12 +22,11 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// SweepLost finds attachments of the network that have elements in the firewall but neither a
-// valid attachment in a GC's list nor a record. An ADD writes its record first, so such an
-// attachment has lost its record. SweepLost calls remove with the elements that mine selects.
-// SweepLost skips elements that a record names, because Sweep removes those. SweepLost also
-// skips an attachment whose veth pair is in use, because the author of the list may have lost
-// the attachment too.
+// SweepLost finds attachments of the network that have elements in the firewall, but no record
+// and no entry in the GC's list. An ADD writes its record first, so such an attachment has lost
+// its record. SweepLost calls remove with those elements that mine selects. It skips elements
+// that a record names, because Sweep removes those. It also skips an attachment whose veth pair
+// is in use, because the GC's caller may have lost the attachment too.
 func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remove func(*record.Record) error) error {
 	living := k.living(r)
 	elems, err := k.OwnedElements()
@@ -55,9 +54,8 @@ func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remov
 	return errors.Join(errs...)
 }
 
-// OfOwner returns the elements of an owner that mine selects. OfOwner finds them by their
-// comments and therefore lists all sets. OfOwner serves a DEL that has no other trace of the
-// attachment.
+// OfOwner returns those elements of an owner that mine selects. It finds them by their comments,
+// so it must list all sets. OfOwner serves a DEL that has no other trace of the attachment.
 func (k *Kernel) OfOwner(o owner.Key, mine func(nft.Element) bool) ([]nft.Element, error) {
 	elems, err := k.OwnedElements()
 	return slices.DeleteFunc(elems, func(e nft.Element) bool {
@@ -66,8 +64,8 @@ func (k *Kernel) OfOwner(o owner.Key, mine func(nft.Element) bool) ([]nft.Elemen
 	}), err
 }
 
-// keepsPair reports whether a link of the owner is the host's end of a pair that is in use, or
-// cannot be read. If so, it also warns.
+// keepsPair reports whether a link of the owner is the host's end of a veth pair that is in use.
+// If it cannot look, it returns true. In both cases it warns.
 func (k *Kernel) keepsPair(r *plugin.Request, o owner.Key) bool {
 	link, err := k.livingPair(o)
 	switch {
@@ -93,8 +91,8 @@ func (k *Kernel) livingPair(o owner.Key) (name string, err error) {
 	return link.Attrs().Name, nil
 }
 
-// ofNetwork reports whether a comment names the network and, unless the comment was cut, the
-// other names of the owner.
+// ofNetwork reports whether an element's comment names the network. If the comment was not cut,
+// the names in it must also give this owner.
 func ofNetwork(network string, o owner.Key, comment string) bool {
 	_, names, _ := strings.Cut(comment, " ")
 	parts := strings.Split(names, "/")
@@ -104,8 +102,8 @@ func ofNetwork(network string, o owner.Key, comment string) bool {
 	return len(parts) == 3 && owner.Of(network, parts[1], parts[2]) == o
 }
 
-// unnamed returns the elements that no record names. If a record is torn, it returns none,
-// because the record may name any element.
+// unnamed returns the elements that no record names. If a record cannot be read, unnamed returns
+// none, because that record may name any element.
 func unnamed(elems []nft.Element, records []record.CurrentRecord) []nft.Element {
 	return slices.DeleteFunc(elems, func(e nft.Element) bool {
 		return slices.ContainsFunc(records, func(s record.CurrentRecord) bool {
@@ -114,9 +112,9 @@ func unnamed(elems []nft.Element, records []record.CurrentRecord) []nft.Element 
 	})
 }
 
-// Derive reconstructs a torn record from everything that has its owner key: facts that no
-// readable record has, elements, and links. Derive adds the attachment's names if they can be
-// found.
+// Derive makes a new record in place of one that cannot be read. It collects everything that has
+// the owner's key: facts that no readable record has, elements, and links. It adds the
+// attachment's names if it can find them.
 func (k *Kernel) Derive(t record.Torn) (*record.Record, error) {
 	rec := &record.Record{Plugin: t.Plugin, Owner: t.Owner, Network: t.Network}
 	if t.Plugin == "tuning" {
@@ -167,7 +165,7 @@ func (k *Kernel) unclaimed(t record.Torn) (names []string, err error) {
 // OwnedElements returns the elements of attachments, including those in the maps of
 // conditions. OwnedElements lists all sets; GC uses it.
 func (k *Kernel) OwnedElements() ([]nft.Element, error) {
-	_, facts, _ := k.Records.Facts() // a broken fact has no maps
+	_, facts, _ := k.Records.Facts() // a fact that cannot be read has no maps
 	var maps []string
 	for _, f := range facts {
 		if f.Conditions != nil {

@@ -125,9 +125,9 @@ func reserved(ctx context.Context, r *plugin.Request) ([]ipam.Reservation, error
 	return tx.List(false)
 }
 
-// deleteReferenceIFB deletes the ifb of the reference's bandwidth. deleteReferenceIFB keeps the
-// ifb if another attachment of the container may use it, because the name does not depend on the
-// interface.
+// deleteReferenceIFB deletes the ifb of the reference's bandwidth. The ifb's name does not depend
+// on the interface. So deleteReferenceIFB keeps the ifb if another attachment of the container
+// may use it.
 func (k *Kernel) deleteReferenceIFB(r *plugin.Request, containerID string) error {
 	valid, _ := r.Head.Valid()
 	for _, v := range valid {
@@ -161,7 +161,7 @@ func ReferenceIFB(network, containerID string) string {
 
 // AsAttached returns the state that CHECK expects of an attachment from before schema 2 of the
 // firewall. Such an attachment has the elements of the shared facts whose names begin with
-// prefix. Such an attachment does not have the elements of its own that newer selects.
+// prefix. It lacks the elements of its own for which newer returns true.
 func (k *Kernel) AsAttached(rec *record.Record, s netstate.State, prefix string, newer func(nft.Element) bool) netstate.State {
 	var before netstate.State
 	for _, name := range rec.Shared {

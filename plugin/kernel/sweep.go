@@ -16,16 +16,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// ErrUnfinished means that a removal has done everything that is possible now. ErrUnfinished
-// does not fail a DEL or GC. The record is kept, so that the next GC tries again.
+// ErrUnfinished means that a removal has done all that is possible now. It does not fail a DEL or
+// GC. The record stays, so that the next GC tries again.
 var ErrUnfinished = errors.New("not finished")
 
 // errLater means that the end of the session deletes the record.
 var errLater = errors.New("the end of the session deletes the record")
 
 // Detach performs the DEL of a plugin that keeps records. Detach calls remove with the locked
-// record and then deletes the record. If there is no record, or a broken one, it calls lost to
-// make one. lost may be nil.
+// record and then deletes the record. If there is no record, or only a broken one, Detach gets
+// one from lost, which may be nil.
 func (k *Kernel) Detach(r *plugin.Request, lost func() *record.Record, remove func(*record.Record) error) error {
 	rec, err := k.Records.Take(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil {
@@ -54,8 +54,8 @@ func (k *Kernel) drop(r *plugin.Request, o owner.Key, err error) error {
 	return err
 }
 
-// Finish ends a removal. Finish sends what is queued for rec. Finish does not wait for the
-// result, so that a link can be deleted in the meantime. The end of the session waits and then
+// Finish ends a removal. It sends what is queued for rec, but does not wait for the result, so
+// that the caller can delete a link meanwhile. The end of the session waits for the result and
 // deletes the record.
 func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Record) error {
 	if err := k.NFT.Start(ctx); err != nil {
@@ -71,9 +71,9 @@ func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Reco
 }
 
 // DetachInside performs the DEL of a chained plugin that works inside the container. If the
-// namespace still exists, it calls remove with the record, or with nil if there is none. If
-// the record or the namespace cannot be read, it only warns. The runtime must be able to
-// delete the interface, and the rest is deleted with the interface.
+// namespace still exists, DetachInside calls remove with the record, or with nil if there is
+// none. If the record or the namespace cannot be read, DetachInside only warns: the runtime must
+// still be able to delete the interface, and the rest ends with the interface.
 func DetachInside(r *plugin.Request, remove func(*nl.Conn, *record.Record) error) error {
 	k := Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {
@@ -94,12 +94,12 @@ func CollectRecords(ctx context.Context, r *plugin.Request) error {
 	return Of(r).Sweep(ctx, r, func(*record.Record) error { return nil })
 }
 
-// Sweep performs the GC of a plugin that keeps records. For each attachment that is not valid
-// it calls remove with the record and then deletes the record. If the record on disk is torn,
-// it derives one from the owner. If the request has no list of valid attachments, it removes
+// Sweep performs the GC of a plugin that keeps records. For each attachment that is not valid it
+// calls remove with the record, and then deletes the record. If the record cannot be read, Sweep
+// derives one from the owner. If the request has no list of valid attachments, Sweep removes
 // nothing.
 //
-// An attachment made after the list is not on the list although it is valid; see Seize.
+// A valid attachment that was made after the list is not on it; Seize keeps such an attachment.
 func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*record.Record) error) error {
 	keep, ok := r.Valid()
 	if !ok {
@@ -119,7 +119,7 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 	living := k.living(r)
 	for _, t := range torn {
 		if t.Plugin != r.Plugin.Name || living[t.Owner] {
-			continue // CHECK reports it
+			continue // CHECK reports the record
 		}
 		Warn(r, t.Err)
 		errs = append(errs, k.sweepOne(r, t.Owner, remove))
@@ -148,18 +148,18 @@ func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, remove func(*record.Re
 			return nil
 		}
 		if rec == nil {
-			return nil // a DEL has removed it
+			return nil // a DEL has removed the record
 		}
 		if rec.ContainerID == "" && k.keepsPair(r, o) {
-			return nil // a torn record without names: no list can contain it
+			return nil // an unreadable record without names, which no list can name
 		}
 		return k.drop(r, o, remove(rec))
 	})
 }
 
-// Seize runs fn for an attachment that is not on a GC's list. Seize skips an attachment that
-// is newer than the list or that another process works on, because such an attachment may be
-// alive. The plugin's record stays locked until it is removed.
+// Seize runs fn for an attachment that is not on a GC's list. Seize skips an attachment that was
+// made after the list, or that another process works on, because it may be alive. The plugin's
+// record stays locked until it is removed.
 func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) error {
 	var others []string
 	release, keepReason, err := k.Records.Seize(r.Network, o, func(now []record.CurrentRecord) string {
@@ -184,9 +184,9 @@ func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) error {
 }
 
 // newer returns the attachments whose record is newer than a GC's list, or in use. They may be
-// alive although the list does not contain them, so GC must keep all their objects.
+// alive although they are not on the list, so GC must keep all their objects.
 func (k *Kernel) newer(r *plugin.Request) (list []spec.AttachmentKey) {
-	records, _, _ := k.Records.Scan(r.Network) // a torn record names no attachment
+	records, _, _ := k.Records.Scan(r.Network) // an unreadable record names no attachment
 	for _, rec := range records {
 		since := k.Records.Since(rec)
 		if since.After(r.Listed()) || k.Records.Busy(rec.Network, rec.Owner, rec.Plugin) {
@@ -196,9 +196,8 @@ func (k *Kernel) newer(r *plugin.Request) (list []spec.AttachmentKey) {
 	return list
 }
 
-// SweepReference queues the removal of what the reference plugins left in the firewall.
-// SweepReference keeps the rules of attachments that are on a GC's list or newer than the
-// list.
+// SweepReference queues the removal of what the reference plugins left in the firewall. It keeps
+// the rules of attachments that are on the GC's list or were made after the list.
 func (k *Kernel) SweepReference(r *plugin.Request) {
 	valid, _ := r.Head.Valid()
 	var stay []iptnft.Names

@@ -42,7 +42,7 @@ func TestUpAndDown(t *testing.T) {
 	endpointtest.Must(t, p.Do(spec.Del))
 }
 
-// An address that does not belong there is refused, and lo is unchanged.
+// ADD refuses an address that does not belong on lo, and leaves lo unchanged.
 func TestForeignAddress(t *testing.T) {
 	w, p := newPod(t, `"x": 1`)
 	addr, err := netlink.ParseAddr("10.1.1.1/32")
@@ -52,7 +52,7 @@ func TestForeignAddress(t *testing.T) {
 	w.Fails(p.Do(spec.Check), "loopback interface is down")
 }
 
-// A previous result is returned unchanged.
+// ADD returns a previous result unchanged.
 func TestPrevious(t *testing.T) {
 	_, p := newPod(t, `"prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "eth7"}], "dns": {"domain": "x"}}`)
 	endpointtest.Must(t, p.Do(spec.Add))

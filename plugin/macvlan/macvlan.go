@@ -5,8 +5,8 @@
 // of the host, with a different Ethernet address. The container is on the host's segment, as if
 // it were connected to the same switch.
 //
-// The kernel needs CONFIG_MACVLAN. The host cannot reach the containers through their master.
-// If it must reach them, give the host a macvlan link too.
+// The kernel needs CONFIG_MACVLAN. The host cannot reach the containers through their master. If
+// the host must reach them, give the host a macvlan link too.
 package macvlan
 
 import (

@@ -23,16 +23,16 @@ func newWorld(t *testing.T) *endpointtest.World {
 	return endpointtest.New(t, &Plugin, &hostlocal.Plugin, &static.Plugin)
 }
 
-// at is the configuration of a container on the node's uplink, with n as the address's last
-// byte.
+// at returns the configuration of a container on the node's uplink. n is the last byte of the
+// address.
 func at(n int, more string) string {
 	return fmt.Sprintf(`%s"ipam": {"type": "static", "addresses": [
 		{"address": "192.0.2.%d/24", "gateway": "192.0.2.2"}, {"address": "2001:db8:1::%d/64", "gateway": "2001:db8:1::2"}],
 		"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}`, more, n, n)
 }
 
-// Containers on the default route's link reach each other and the outside, and the outside
-// reaches them, under their own addresses.
+// Containers on the link of the default route reach each other and the outside. The outside
+// reaches them too, under their own addresses.
 func TestTraffic(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.Pod("a", at(50, "")).Add(), w.Pod("b", at(51, "")).Add()
@@ -47,7 +47,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// Only in mode bridge do siblings reach each other without the switch's help.
+// Containers on one master reach each other without the switch's help only in mode bridge.
 func TestModes(t *testing.T) {
 	w := newWorld(t)
 	for mode, want := range map[string]string{"bridge": "b-bridge 192.0.2.50", "private": "timeout", "vepa": "timeout"} {
@@ -61,15 +61,15 @@ func TestModes(t *testing.T) {
 		}
 		w.Want(mode, ask("udp", "192.0.2.51:80"), want)
 		endpointtest.Must(t, a.Do(spec.Check))
-		a.Conf += `, "mode": "passthru"` // the last one counts
+		a.Conf += `, "mode": "passthru"` // of two equal keys the last one counts
 		w.Fails(a.Do(spec.Check), "container macvlan mode "+mode+" does not match expected value: passthru")
 		endpointtest.Must(t, a.Do(spec.Del))
 		endpointtest.Must(t, b.Do(spec.Del))
 	}
 }
 
-// The Ethernet address is the most specific requested one, else one that a repeated ADD
-// gets again.
+// If several Ethernet addresses are requested, the most specific one wins. If none is requested,
+// a repeated ADD gets the same address again.
 func TestMAC(t *testing.T) {
 	w := newWorld(t)
 	const conf, arg, runtime = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03"
@@ -87,7 +87,7 @@ func TestMAC(t *testing.T) {
 	w.Want("capability", macOf(t, p), runtime)
 }
 
-// macOf attaches, detaches and returns the MAC.
+// macOf attaches and detaches, and returns the container's MAC.
 func macOf(t *testing.T, p *endpointtest.Pod) string {
 	t.Helper()
 	endpointtest.Must(t, p.Do(spec.Add))
@@ -102,8 +102,8 @@ func macOf(t *testing.T, p *endpointtest.Pod) string {
 	return mac.String()
 }
 
-// The only child of passthru has the master's address; a requested one becomes the
-// master's, until the child is deleted.
+// The only link of a master in passthru mode has the master's address. A requested address
+// becomes the master's until the link is deleted.
 func TestPassthru(t *testing.T) {
 	w := newWorld(t)
 	masters := func() string { return w.HostLink("uplink").Attrs().HardwareAddr.String() }
@@ -146,8 +146,8 @@ func TestLayer2(t *testing.T) {
 	w.Fails(p.Do(spec.Check), "Interface eth0 is down")
 }
 
-// An address that moves to another container, or here from another node, is reached at once
-// by neighbours that have the old MAC (pain 26).
+// An address moves to another container, or here from another node. Its neighbours have the old
+// MAC, but reach it at once.
 func TestAddressMoves(t *testing.T) {
 	w := newWorld(t)
 	w.Misled(w.Router, "tonode", "192.0.2.50", "2001:db8:1::50")
@@ -159,7 +159,7 @@ func TestAddressMoves(t *testing.T) {
 	}
 }
 
-// A master without carrier delays an ADD a little, and does not fail it.
+// A master without carrier delays an ADD a little. The ADD does not fail.
 func TestNoCarrier(t *testing.T) {
 	w := newWorld(t)
 	w.Master("m0")

@@ -1,14 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package patchbay is the plugin `patchbay`. Its configuration contains a list of plugins. It
-// runs them in one process with one firewall transaction, so that a runtime starts only one
+// Package patchbay is the plugin `patchbay`. Its configuration contains a list of plugins. The
+// plugin runs them in one process with one firewall transaction. So a runtime starts only one
 // program for a whole chain. `patchbay convert` makes such a configuration from an ordinary
 // conflist.
 //
-// A member runs in this process if CNI_PATH finds this program under the member's name, or no
-// program at all. If CNI_PATH finds another program, that program is executed, as the runtime
-// would do.
+// A member is one plugin of the list. If CNI_PATH has another program under the member's name,
+// the plugin executes that program, as a runtime would. Otherwise the member runs in this
+// process.
 package patchbay
 
 import (
@@ -58,11 +58,11 @@ type Conf struct {
 	Args json.RawMessage `json:"args"`
 }
 
-// add validates the configurations of all members before it changes anything, because a part
-// of them comes from the runtime, for a pod. Then add runs the members in order and pushes the
-// DEL of each one that succeeded. add does not call DEL for a member that failed. That member
-// has rolled itself back, and if it refused to attach twice, a DEL would remove the existing
-// attachment.
+// add validates the configurations of all members before it changes anything, because the runtime
+// sends a part of them for each pod. Then add runs the members in order and pushes the DEL of
+// each member that succeeded. It does not call DEL for a member that failed, because that member
+// has rolled itself back. If the member failed because the attachment exists, a DEL would remove
+// the existing attachment.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	members, err := load(r)
 	if err != nil {
@@ -97,8 +97,8 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(each(ctx, r, members, "delete", r.Head.PrevResult)...)
 }
 
-// askAll performs CHECK and STATUS. askAll asks every member, as a runtime asks every plugin
-// of a list (docs/adr/0037).
+// askAll performs CHECK and STATUS. It asks every member, even after an error, as a runtime asks
+// every plugin of a list (docs/adr/0037).
 func askAll(ctx context.Context, r *plugin.Request) error {
 	members, err := load(r)
 	if err != nil {
@@ -122,7 +122,7 @@ func each(ctx context.Context, r *plugin.Request, members []*plugin.Inner, verb 
 	return errs
 }
 
-// explain prints whose the next lines of a dry run are.
+// explain prints to which member the next lines of a dry run belong.
 func explain(r *plugin.Request, m *plugin.Inner) {
 	if dry := r.Session.Dry; dry != nil {
 		dry("# " + m.Type)
@@ -166,10 +166,10 @@ func loadMember(raw json.RawMessage, r *plugin.Request, conf *Conf) (*plugin.Inn
 	return m, nil
 }
 
-// remaining returns the members for a DEL or GC. If the list is damaged, it adds the plugins
-// that have records: for a DEL records of this attachment, for a GC of any. remaining only
-// warns about the damage, because a wrong configuration must not stop a removal. A member of
-// another program whose configuration cannot be read is not called.
+// remaining returns the members for a DEL or GC. If the list is damaged, it adds the plugins that
+// have records: for a DEL the records of this attachment, for a GC those of any. remaining only
+// warns about the damage, because a wrong configuration must not stop a removal. It leaves out a
+// member of another program whose configuration cannot be read.
 func remaining(r *plugin.Request) []*plugin.Inner {
 	members, err := load(r)
 	if err == nil {
@@ -179,14 +179,14 @@ func remaining(r *plugin.Request) []*plugin.Inner {
 	return append(recorded(r, members), members...)
 }
 
-// recorded returns the plugins that have a record and are not in members, in the order of a
-// chain. Each gets the part of the configuration that DEL needs.
+// recorded returns the plugins that have a record but are not in members, in the order of a
+// chain. Each gets the part of the configuration that its DEL needs.
 func recorded(r *plugin.Request, members []*plugin.Inner) (list []*plugin.Inner) {
 	kinds := kindsOnRecord(r)
 	for _, m := range members {
 		delete(kinds, m.Type)
 	}
-	// DEL runs in reverse order, so chained plugins come first and addresses last.
+	// DEL runs the list in reverse, so chained plugins come first and IPAM last.
 	for _, kind := range []plugin.Kind{plugin.IPAM, plugin.Interface, plugin.Chained} {
 		for _, p := range r.Session.Plugins {
 			if p.Kind != kind || !kinds[p.Name] {

@@ -23,8 +23,8 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 type tape struct {
 	lines   []string
 	fail    string            // "type verb" that fails
-	configs map[string]string // by "type verb"
-	queued  int               // by ADDs, not yet done
+	configs map[string]string // the configuration of each "type verb"
+	queued  int               // work that ADDs queued and that is not done yet
 	flushed int               // how often queued work was done
 	ns      string
 }
@@ -102,7 +102,7 @@ func TestAddRunsInOrderWithOneFlush(t *testing.T) {
 		t.Errorf("%d transactions, want 1", l.flushed)
 	}
 	r, err := spec.ParseResult(out, "")
-	if err != nil || len(r.Interfaces) != 3 || r.Interfaces[2].Name != "three" { // each had the one before as prevResult
+	if err != nil || len(r.Interfaces) != 3 || r.Interfaces[2].Name != "three" { // each member got the result of the one before
 		t.Errorf("result %s, %v", out, err)
 	}
 }

@@ -44,7 +44,7 @@ func ask(verb spec.Verb, ns, fields string) (stderr string, err error) {
 	return log.String(), err
 }
 
-// TestDelWithoutPlugins: whatever happened to the configuration, DEL and GC remove
+// TestDelWithoutPlugins damages the configuration in every way. DEL and GC still remove
 // everything that has a record.
 func TestDelWithoutPlugins(t *testing.T) {
 	damaged := map[string]string{
@@ -83,7 +83,7 @@ func TestDelWithoutPlugins(t *testing.T) {
 	}
 }
 
-// warm makes what remains with the network.
+// warm makes the objects that stay with the network.
 func warm(t *testing.T, ns string) {
 	t.Helper()
 	for _, verb := range []spec.Verb{spec.Add, spec.Del} {
@@ -93,7 +93,7 @@ func warm(t *testing.T, ns string) {
 	}
 }
 
-// A GC that cannot read its list of attachments keeps all of them.
+// If a GC cannot read its list of attachments, it keeps all of them.
 func TestGCKeepsTheLiving(t *testing.T) {
 	ns := nettest.NewNS(t, "rec")
 	if _, err := ask(spec.Add, ns, node); err != nil {

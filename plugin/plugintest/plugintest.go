@@ -41,8 +41,8 @@ import (
 type Case struct {
 	conformance.Subject
 
-	// Delegates are plugins that may be called in process, as if the same binary contained them.
-	// As programs they are found under their names.
+	// Delegates are plugins that p may call in process, as if the same binary contained them. When
+	// the plugins run as programs, p finds them under their names.
 	Delegates []*plugin.Plugin
 
 	// Prepare replaces Subject.Prev; see conformance.Suite.
@@ -52,7 +52,7 @@ type Case struct {
 	Break      func(t *testing.T, a *conformance.Container)
 	BreakError string
 
-	// NoFaults means that ADD changes nothing that could fail half-way.
+	// NoFaults means that no change of ADD can fail half-way, so faults are not tested.
 	NoFaults bool
 }
 
@@ -119,8 +119,8 @@ func (c *Case) run(t *testing.T, p *plugin.Plugin) {
 	t.Run("leaks", func(t *testing.T) { c.leaks(t, inProcess) })
 }
 
-// suite returns the contract's tests over one transport. In process, path names a directory
-// that does not exist, so that no program is found there.
+// suite returns the contract's tests, for calls in process or by exec. In process, path names a
+// directory that does not exist, so that no program is found there.
 func (c *Case) suite(inv invoke.Invoker, path []string) conformance.Suite {
 	if path == nil {
 		path = []string{"/nonexistent/plugintest"}
@@ -235,7 +235,7 @@ func (c *Case) cancelled(t *testing.T, inv invoke.Invoker) {
 	if _, err := w.Call(t.Context(), spec.Add); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = w.Call(ctx, spec.Del) // may do nothing or everything
+	_, _ = w.Call(ctx, spec.Del) // the call may do nothing or everything
 	if _, err := w.Call(t.Context(), spec.Del); err != nil {
 		t.Errorf("DEL after a cancelled one: %v", err)
 	}
@@ -248,7 +248,7 @@ func (c *Case) cancelled(t *testing.T, inv invoke.Invoker) {
 func (c *Case) leaks(t *testing.T, inv invoke.Invoker) {
 	w := c.suite(inv, nil).World(t)
 	defer w.Close()
-	c.life(t, w) // first run: opens descriptors that stay open, such as the poller's
+	c.life(t, w) // the first run opens descriptors that stay open, such as those of Go's poller
 	goroutines, fds := runtime.NumGoroutine(), descriptors(t)
 	for range 3 {
 		c.life(t, w)

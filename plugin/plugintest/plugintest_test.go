@@ -100,7 +100,7 @@ func TestFilesIs(t *testing.T) {
 	Run(t, p, Case{})
 }
 
-// faulty lists wrong plugins, each with a part of the contract that must report it.
+// faulty lists wrong plugins. For each it names the test of the contract that must report the fault.
 var faulty = map[string]struct {
 	plant   func(*plugin.Plugin)
 	noticed string
@@ -163,12 +163,12 @@ var faulty = map[string]struct {
 	}, "in-process/life"},
 }
 
-// filesClear is a GC that reads no list.
+// filesClear is a wrong GC, which ignores the list of valid attachments.
 func filesClear(_ context.Context, r *plugin.Request) error {
 	return os.RemoveAll(filepath.Dir(fileOf(r, "x")))
 }
 
-// TestTeeth plants each fault and expects the contract to report it.
+// TestTeeth plants each fault and checks that the contract reports it.
 func TestTeeth(t *testing.T) {
 	for name, fault := range faulty {
 		parts := strings.Split(fault.noticed, "/")

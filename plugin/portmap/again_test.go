@@ -28,8 +28,8 @@ func moved(a *attachment, addr string) *attachment {
 	return &attachment{network: a.network, id: a.id, ifName: a.ifName, netns: a.netns, prev: &other}
 }
 
-// An ADD after the namespace ended without DEL removes the ports of the earlier ADD, even
-// when it publishes none.
+// The namespace ended without a DEL. The next ADD removes the ports of the earlier ADD, even if
+// it publishes none itself.
 func TestAddAgainAfterADeath(t *testing.T) {
 	for about, second := range map[string]string{"other port": newPort, "no port": ""} {
 		for _, addr := range []string{"", "10.1.0.77/24"} {
@@ -60,8 +60,8 @@ func TestAddAgainAfterADeath(t *testing.T) {
 	}
 }
 
-// An ADD beside a living attachment of the same names leaves it alone, and one DEL removes
-// both.
+// An ADD has the same names as a living attachment. It leaves that attachment alone, and one DEL
+// removes both.
 func TestAddAgainWhileAlive(t *testing.T) {
 	n, web, _ := world(t)
 	a := of(web)
@@ -72,7 +72,7 @@ func TestAddAgainWhileAlive(t *testing.T) {
 	nothingLeft(t)
 }
 
-// An ADD that fails at any step leaves the earlier one unchanged.
+// An ADD that fails at any step leaves the earlier attachment unchanged.
 func TestAddAgainFails(t *testing.T) {
 	for _, netns := range []string{"", "/run/netns/gone"} {
 		t.Run("netns "+netns, func(t *testing.T) {

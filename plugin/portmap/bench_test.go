@@ -10,8 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-// The cost of an ADD and a DEL of the plugin itself, in process, for the only attachment of
-// its network: every shared fact is created and removed.
+// BenchmarkAttachment measures an ADD and a DEL of this plugin, in process, for the only
+// attachment of its network. So every shared fact is created and removed.
 func BenchmarkAttachment(b *testing.B) {
 	n := node.New(b)
 	c := n.Bridge("cni0", "10.1.0.1/24", "fd00:1::1/64").Container("web", "10.1.0.5/24", "fd00:1::5/64")

@@ -26,8 +26,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// plan is everything that one attachment's mappings need. plan is computed from the
-// configuration and prevResult; only route is read from the kernel.
+// plan holds everything that the mappings of one attachment need. It is computed from the
+// configuration and prevResult. Only route is read from the kernel.
 type plan struct {
 	owner    owner.Key
 	network  string
@@ -66,7 +66,7 @@ func trim(conditions []string) []string {
 }
 
 // containerAddrs returns the container's first address of each family. The address must be on
-// ifName in a sandbox, or on no interface that prevResult names.
+// ifName in a sandbox. An address without an interface in prevResult counts too.
 func containerAddrs(prev *spec.Result, ifName string) (addrs []netip.Prefix) {
 	var have4, have6 bool
 	for _, ip := range prev.IPs {
@@ -94,7 +94,7 @@ func (p *plan) each(fn func(m mapping, container netip.Addr)) {
 	}
 }
 
-// unserved returns the mappings for a family in which the container has no address.
+// unserved returns the mappings that are only for a family in which the container has no address.
 func (p *plan) unserved() (out []mapping) {
 	served := make(map[mapping]bool)
 	p.each(func(m mapping, _ netip.Addr) { served[m] = true })
@@ -106,7 +106,7 @@ func (p *plan) unserved() (out []mapping) {
 	return out
 }
 
-// ports returns the elements that other attachments may publish too.
+// ports returns the elements whose keys other attachments may publish too.
 func (p *plan) ports() (elems []nft.Element) {
 	p.each(func(m mapping, to netip.Addr) {
 		elems = append(elems, nft.Port(m.published(to), p.only, p.comment))
@@ -201,8 +201,8 @@ type hostPort struct {
 	rec       *record.Record // nil in CHECK
 }
 
-// Ensure queues the element. Only when the queue is committed it becomes known which owner has
-// the port; then the owner is checked.
+// Ensure queues the element. Who has the port becomes known only when the queue is committed; the
+// owner is checked then.
 func (c hostPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	env.NFT.AddOrDecide(func(taken *nft.TakenError) error {
 		o := ownerOf(c.k, taken.Have)
@@ -226,7 +226,7 @@ type TakenError struct {
 	owner  string
 }
 
-// Error names the holder completely, because it goes into logs of runtimes.
+// Error names the holder completely, because the runtime's logs show only this error.
 func (e *TakenError) Error() string { return "host port is taken by " + e.owner }
 
 // Port returns the port as people write it, such as 8080/tcp or 127.0.0.1:53/udp.
@@ -234,7 +234,8 @@ func (e *TakenError) Port() string {
 	return strings.TrimPrefix(e.Want.Meaning().What, "published port ")
 }
 
-// Lost reports nothing if another attachment of the same container has the port.
+// Lost reports nothing if another attachment of the same container has the port, because that
+// attachment publishes the port too.
 func (c hostPort) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, error) {
 	lost, err := c.Element.Lost(ctx, env)
 	if len(lost) == 0 || err != nil {
@@ -247,7 +248,7 @@ func (c hostPort) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost,
 	return lost, err
 }
 
-// siblings reports whether another attachment of the same container made an element.
+// siblings reports whether another attachment of the same container made the element.
 func (c hostPort) siblings(have nft.Element) bool {
 	mine, _ := nft.OwnerOf(c.Comment)
 	o := ownerOf(c.k, have)
@@ -262,7 +263,7 @@ type holder struct {
 	alive bool
 }
 
-// gone says why a port may be taken over.
+// gone says why another attachment may take over the holder's port.
 func (h holder) gone() string {
 	if h.name == "" {
 		return "which is no attachment's"
@@ -270,8 +271,9 @@ func (h holder) gone() string {
 	return "of " + h.name + ", which is gone"
 }
 
-// ownerOf names the owner of an element and reports whether the owner is alive. The owner is
-// dead if its record or its namespace is gone. If that cannot be checked, it counts as alive.
+// ownerOf names the owner of an element and reports whether the owner is alive. If the owner's
+// record or namespace is gone, the owner is dead. If this cannot be checked, the owner counts as
+// alive.
 func ownerOf(k *kernel.Kernel, e nft.Element) holder {
 	key, ok := nft.OwnerOf(e.Comment)
 	if !ok {
@@ -289,11 +291,11 @@ func ownerOf(k *kernel.Kernel, e nft.Element) holder {
 	return h
 }
 
-// findRoute finds the host's interface that leads to the container: the bridge, or the host's
-// end of a veth. Without a route, 127.0.0.1 and hairpin do not work; like the reference,
-// findRoute does not report that. findRoute returns an error if the host has the container's
-// address itself. In that case the ports would lead to services on the host, and the loopback
-// interface would count as the interface to the container.
+// findRoute finds the host's interface that leads to the container: the bridge, or the host's end
+// of a veth. Without a route, 127.0.0.1 and hairpin do not work; like the reference, findRoute
+// does not report this. If the host itself has the container's address, findRoute returns an
+// error. Otherwise the ports would lead to services on the host, and loopback would count as the
+// interface to the container.
 func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 	for i, a := range p.addrs {
 		link, err := routeTo(env, a.Addr())
@@ -312,7 +314,7 @@ func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 	return nil
 }
 
-// setRoute sets the interface that leads to the container. Only IPv4 needs it.
+// setRoute sets the interface that leads to the container. Only IPv4 mappings need the interface.
 func (p *plan) setRoute(link string) {
 	if slices.ContainsFunc(p.addrs, func(a netip.Prefix) bool { return a.Addr().Is4() }) {
 		p.route = link

@@ -86,12 +86,13 @@ const (
 	backendNFTables = "nftables"
 )
 
-// kubeMarkMasq is the only chain of externalSetMarkChain whose meaning is known: kube-proxy
-// masquerades packets that passed through it.
+// kubeMarkMasq is the only chain that externalSetMarkChain may name, because its meaning is
+// known: kube-proxy masquerades packets that passed through it.
 const kubeMarkMasq = "KUBE-MARK-MASQ"
 
-// Load validates the configuration, in the reference's order. Load refuses conditions that we
-// cannot express. If it ignored one, a port would be published to more clients than intended.
+// Load validates the configuration, in the reference's order. It refuses conditions that our
+// table cannot express. If it ignored one, a port would be published to more clients than
+// intended.
 func (c *Conf) Load(r *plugin.Request) (err error) {
 	if err := c.validate(); err != nil {
 		return err
@@ -168,7 +169,7 @@ func language(conditions []string) string {
 
 // mapping is a validated port mapping.
 type mapping struct {
-	host          netip.Addr // not valid if the mapping is for every address of both families
+	host          netip.Addr // not valid if the mapping is for all addresses of both families
 	hostPort      uint16
 	containerPort uint16
 	protocol      uint8 // IP protocol number
@@ -188,8 +189,8 @@ func (m mapping) serves(container netip.Addr) bool {
 	return !m.host.IsValid() || m.host.Is4() == container.Is4()
 }
 
-// parseMappings validates the capability. parseMappings accepts repeated entries.
-// parseMappings returns an error if two entries send one port to different places.
+// parseMappings validates the capability. It accepts repeated entries. If two entries send one
+// port to different places, it returns an error.
 func parseMappings(entries []PortMapping) ([]mapping, error) {
 	type key struct {
 		host     netip.Addr

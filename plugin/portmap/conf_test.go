@@ -13,7 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Every refused configuration, with the reference's text where it has one.
+// TestRefused lists every refused configuration, with the reference's text where the reference
+// has one.
 func TestRefused(t *testing.T) {
 	one := func(mapping string) string { return ports(mapping) }
 	for _, tc := range []struct {

@@ -22,9 +22,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// A UDP flow goes where its first packet went, as long as packets follow. Publishing a port or
-// removing a mapping does not change that. So this file deletes such flows. TCP connections
-// end by themselves; like the reference, we do not touch them.
+// As long as packets follow, a UDP flow goes where its first packet went. A port that is
+// published or removed does not change that. So this file deletes such flows. TCP connections end
+// by themselves; like the reference, we leave them alone.
 
 // udpMapping is a published UDP port, read from an element of a map.
 type udpMapping struct {
@@ -57,16 +57,16 @@ func isPortMap(set string) bool {
 	return kind == nft.SetPorts4 || kind == nft.SetPorts6 || kind == nft.SetHostPorts4 || kind == nft.SetHostPorts6
 }
 
-// A listing reads the kernel's whole hash table. With the usual 262,144 buckets this takes 11
-// ms, even if there are few flows. So there is one listing for each family. The reference has
-// one for each mapping.
+// To list flows, the kernel reads its whole hash table. With the usual 262,144 buckets this takes
+// 11 ms, even if there are few flows. So we list the flows once for each family. The reference
+// does so for each mapping.
 
 // stale reports whether a flow to a mapping's port must be deleted.
 type stale func(udpMapping, conntrack.Flow) (bool, error)
 
-// flushAfterCommit deletes UDP flows after the ports are published. flushAfterCommit deletes
-// flows to these ports that go elsewhere, and flows to ports of an earlier ADD that rec no
-// longer names. Like the reference, it only warns if this fails.
+// flushAfterCommit deletes UDP flows after the ports are published: flows to these ports that go
+// elsewhere, and flows to ports of an earlier ADD that rec no longer names. If this fails,
+// flushAfterCommit only warns, like the reference.
 func flushAfterCommit(r *plugin.Request, k *kernel.Kernel, p *plan, rec *record.Record) {
 	fresh, before := udpMappings(p.ports()), udpMappings(rec.Elements)
 	if len(before) == 0 || r.Session.Dry != nil {
@@ -144,8 +144,8 @@ func forgetFamily(c *conntrack.Conn, ms []udpMapping, is stale) error {
 }
 
 // astray finds flows to a published port that go elsewhere: to a process on the host, or to a
-// container that had the port before. astray skips flows that the host only forwards to the
-// same port of another address.
+// container that had the port before. It leaves out flows that the host only forwards to the same
+// port of another address.
 func astray(k *kernel.Kernel) stale {
 	type place struct {
 		dst  netip.Addr
@@ -170,7 +170,7 @@ func astray(k *kernel.Kernel) stale {
 	}
 }
 
-// concerns reports whether a mapping for all addresses applies to packets to dst. It does if
+// concerns reports whether a mapping for all addresses applies to packets to dst. It applies if
 // dst is an address of the host and no other mapping names dst.
 func (m udpMapping) concerns(k *kernel.Kernel, dst netip.Addr) (bool, error) {
 	host, err := k.Host()

@@ -36,8 +36,8 @@ func flows(t *testing.T, port uint16) (out []string) {
 	return out
 }
 
-// A client that keeps sending from one port must follow the mapping: from the host to the
-// container on ADD, to the next container after DEL (pain 9).
+// A client keeps sending from one port. Its packets must follow the mapping: from the host to the
+// container on ADD, to the next container after DEL.
 func TestUDPFollows(t *testing.T) {
 	for _, tc := range []struct{ name, from, to string }{
 		{"IPv4", node.Client4, node.Uplink4},
@@ -54,7 +54,7 @@ func TestUDPFollows(t *testing.T) {
 				}
 			}
 			a, b := of(web), of(other)
-			b.must(t, spec.Add, ports(`{"hostPort": 54, "containerPort": 80, "protocol": "udp"}`)) // tracking starts with the table
+			b.must(t, spec.Add, ports(`{"hostPort": 54, "containerPort": 80, "protocol": "udp"}`)) // connection tracking starts with the table
 			ask("nobody is there", "refused")
 			a.must(t, spec.Add, ports(dns))
 			ask("after ADD", "web "+tc.from)
@@ -70,8 +70,8 @@ func TestUDPFollows(t *testing.T) {
 	}
 }
 
-// Only stale flows are deleted: flows to port 53 elsewhere, through the host or by a
-// mapping for one address, remain.
+// Only flows that go astray are deleted. Flows to port 53 elsewhere remain: those through the
+// host, and those by a mapping for one address.
 func TestUDPExactly(t *testing.T) {
 	n, web, other := world(t)
 	n.Client.Serve("udp", ":53")

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens")
 
-// The table as nft lists it, and the earlier output of `patchbay explain`.
+// TestGolden compares the table as nft lists it, and the output of `patchbay explain` before it.
 func TestGolden(t *testing.T) {
 	nettest.Need(t, nettest.Program("nft"))
 	for _, tc := range []struct{ name, conf string }{
@@ -43,7 +43,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// explain is an ADD in a dry session.
+// explain runs an ADD in a dry session.
 func explain(t *testing.T, a *attachment, conf string) string {
 	t.Helper()
 	var b strings.Builder
@@ -53,8 +53,8 @@ func explain(t *testing.T, a *attachment, conf string) string {
 	return b.String()
 }
 
-// ofAttachment keeps the sets that have elements and the chains of conditions:
-// the static part is internal/nft's golden.
+// ofAttachment keeps the sets that have elements, and the chains of conditions. A golden file of
+// internal/nft has the rest of the table.
 func ofAttachment(table string) string {
 	var out []string
 	for _, block := range strings.Split(table, "\n\n") {
@@ -85,7 +85,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// A range of ports arrives as one mapping for each port: one transaction adds them all.
+// A range of ports arrives as one mapping for each port. One transaction adds all of them.
 func TestManyPorts(t *testing.T) {
 	n, web, other := world(t)
 	var list []string

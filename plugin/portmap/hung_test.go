@@ -15,10 +15,10 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-// A process is stopped with the lock of a bridge's fact. An ADD there fails in time, names
-// the process and leaves nothing; a DEL does everything else and reports what is left.
-// Attachments of another bridge are added and removed, and everything works again when the
-// process has ended.
+// A process is stopped while it holds the lock of a bridge's fact. An ADD on that bridge fails in
+// time, names the process and leaves nothing. A DEL there does everything else and reports what
+// is left. Attachments of another bridge come and go. When the process has ended, everything
+// works again.
 func TestHolderThatIsStopped(t *testing.T) {
 	n := node.New(t)
 	b := n.Bridge("cni0", "10.1.0.1/24")

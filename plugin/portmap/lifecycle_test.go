@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-// del is a DEL with the names alone: no namespace, result, or runtimeConfig.
+// del runs a DEL with nothing but the names: no namespace, result or runtimeConfig.
 func (a *attachment) del(t testing.TB) {
 	t.Helper()
 	bare := attachment{network: a.network, id: a.id, ifName: a.ifName}
@@ -56,7 +56,7 @@ func TestDelNeedsNamesOnly(t *testing.T) {
 	nothingLeft(t)
 }
 
-// The record is all that DEL and repair need.
+// DEL and `patchbay repair` need nothing but the record.
 func TestRecordIsEnough(t *testing.T) {
 	n, web, _ := world(t)
 	a := of(web)
@@ -104,7 +104,7 @@ func restore(t *testing.T) {
 	}
 }
 
-// After a lost or torn record DEL works from the firewall and the configuration.
+// The record is lost or cannot be read. DEL works from the firewall and the configuration.
 func TestDelWithoutRecord(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -150,7 +150,7 @@ func TestDelWithoutRecord(t *testing.T) {
 	}
 }
 
-// Two interfaces of one container are independent (pain 24).
+// Two interfaces of one container are independent.
 func TestTwoAttachments(t *testing.T) {
 	n := node.New(t)
 	one := n.Bridge("cni0", "10.1.0.1/24").Container("c1", "10.1.0.5/24")
@@ -169,7 +169,8 @@ func TestTwoAttachments(t *testing.T) {
 	nothingLeft(t)
 }
 
-// The same host port twice: refused with the owner's name, or taken over from a dead owner.
+// Two attachments ask for one host port. The second ADD fails and names the owner. If the owner
+// is dead, the second ADD takes the port.
 func TestSamePort(t *testing.T) {
 	n, web, other := world(t)
 	a, b := of(web), of(other)
@@ -191,16 +192,16 @@ func TestSamePort(t *testing.T) {
 		t.Errorf("the refused ADD left %v, %v", now, err)
 	}
 	expect(t, "still the first", n.Client, "tcp", node.Uplink4+":8080", "web "+node.Client4)
-	a.must(t, spec.Add, ports(both)) // again: it is its own
+	a.must(t, spec.Add, ports(both)) // a repeated ADD already has the port
 
-	t.Run("address moved on", func(t *testing.T) { // to a virtual machine
+	t.Run("address moved on", func(t *testing.T) { // moved to a virtual machine
 		web.Delete("eth0")
 		if err := b.call(t, spec.Add, ports(both)); err == nil || !strings.Contains(err.Error(), "host port is taken by container web") {
 			t.Fatalf("a port of the living: %v", err)
 		}
 		a.must(t, spec.Check, ports(both))
 	})
-	t.Run("namespace is the host's", func(t *testing.T) { // its process id was used again
+	t.Run("namespace is the host's", func(t *testing.T) { // the kernel used the process id again
 		rewriteNetNS(t, a, "/proc/self/ns/net")
 		b.must(t, spec.Add, ports(both))
 		if !strings.Contains(b.stderr.String(), "which is gone") {
@@ -252,7 +253,7 @@ func rewriteNetNS(t *testing.T, a *attachment, path string) {
 		if r.ContainerID == a.id {
 			r.NetNS = path
 			if r.NetNSMark != nil {
-				r.NetNSMark.Place = nil // it is of another directory
+				r.NetNSMark.Place = nil // the mark would show that the path was looked up elsewhere
 			}
 			if err := store.Write(r); err != nil {
 				t.Fatal(err)
@@ -340,7 +341,7 @@ func TestNoMappings(t *testing.T) {
 	if err := a.call(t, spec.Check, ports(webPort)); err == nil || !strings.Contains(err.Error(), "Required prevResult missing") {
 		t.Errorf("CHECK without prevResult: %v", err)
 	}
-	// A mapping of a family that the container lacks is skipped, as by the reference.
+	// Like the reference, ADD skips a mapping for a family in which the container has no address.
 	v4 := of(web)
 	v4.prev.IPs = v4.prev.IPs[:1]
 	v4.must(t, spec.Add, ports(`{"hostPort": 80, "containerPort": 80, "hostIP": "2001:db8:1::1"}`))
@@ -351,12 +352,12 @@ func TestNoMappings(t *testing.T) {
 	nothingLeft(t)
 }
 
-// A GC removes the ports of an attachment that its list leaves out, even when the record is
-// lost, but not those of an attachment that is newer than the list.
+// A GC removes the ports of an attachment that is not on its list, even if the record is lost. It
+// keeps the ports of an attachment that was made after the list.
 func TestGCOfALostRecord(t *testing.T) {
 	_, web, _ := world(t)
 	a := of(web)
-	early := time.Now().Add(-time.Second) // files are dated in steps
+	early := time.Now().Add(-time.Second) // the clock of files moves in steps
 	a.must(t, spec.Add, ports(both))
 	collect := func(conf string) {
 		t.Helper()

@@ -21,11 +21,10 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// localNet lets packets from the host's 127.0.0.0/8 leave through an interface. The kernel
-// drops such packets unless route_localnet is set. But route_localnet also lets every machine
-// behind the interface reach services on the host's loopback (CVE-2020-8558). So localNet also
-// adds a guard to the firewall; the reference adds none. Both are removed with the last
-// attachment.
+// localNet lets packets from the host's 127.0.0.0/8 leave through an interface. The kernel drops
+// such packets unless route_localnet is set. But route_localnet also lets every machine behind
+// the interface reach services on the host's loopback (CVE-2020-8558). So localNet also adds a
+// guard to the firewall; the reference adds none. The last attachment removes guard and setting.
 type localNet struct {
 	ifName, network string
 	owner           owner.Key
@@ -107,8 +106,8 @@ func (l localNet) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost,
 	return l.fact().Lost(ctx, env)
 }
 
-// release removes an owner from the holders of a fact. For route_localnet, the last holder
-// resets the sysctl before it removes the guard.
+// release removes an owner from the holders of a fact. If the fact is route_localnet, the last
+// holder resets the sysctl before it removes the guard.
 func release(ctx context.Context, k *kernel.Kernel, fact string, o owner.Key) error {
 	if !strings.HasPrefix(fact, factLocalNet) {
 		return netstate.ReleaseFact(ctx, k.Records, fact, o, k.NFT)
@@ -136,12 +135,12 @@ func setBack(k *kernel.Kernel, f record.Fact) error {
 }
 
 // A container may send a packet to its own published port. With br_netfilter the packet is
-// translated within the bridge. The bridge must then send it out through the port where it
-// came in; this is hairpin mode (pain 20). Without br_netfilter the packet is routed and needs
-// no hairpin mode.
+// translated within the bridge. The bridge must then send the packet out through the port where
+// it came in. A bridge does so only in hairpin mode. Without br_netfilter the packet is routed
+// and needs no hairpin mode.
 
 // findPort finds the bridge's port that belongs to the container, among the interfaces of
-// prevResult. findPort returns "" if hairpin mode does not matter.
+// prevResult. If hairpin mode does not matter, findPort returns "".
 func findPort(r *plugin.Request, env *netstate.Env, bridge netlink.Link) string {
 	if bridge.Type() != "bridge" || !bridgeNetfilter(env) {
 		return ""

@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-// route_localnet is set as long as an attachment needs it, and no longer; a value that an
-// operator set remains.
+// route_localnet is set while an attachment needs it, and not longer. A value that an operator
+// set remains.
 func TestRouteLocalnet(t *testing.T) {
 	n, web, other := world(t)
 	const key = "net/ipv4/conf/cni0/route_localnet"
@@ -51,8 +51,8 @@ func TestRouteLocalnet(t *testing.T) {
 	nothingLeft(t)
 }
 
-// The last holder is removed while the next is added: an attachment always has
-// route_localnet, and it is reset in the end.
+// The last holder is removed while the next is added. Every attachment has route_localnet all the
+// time, and in the end it is reset.
 func TestRouteLocalnetRace(t *testing.T) {
 	n, web, other := world(t)
 	const key = "net/ipv4/conf/cni0/route_localnet"
@@ -80,8 +80,8 @@ func TestRouteLocalnetRace(t *testing.T) {
 	nothingLeft(t)
 }
 
-// An address that the host has too is no container's: its route is to the loopback
-// interface, and a guard there would drop all of 127.0.0.0/8.
+// If the host has an address too, no container can publish ports with it. The address's route
+// leads to the loopback interface, and a guard there would drop all of 127.0.0.0/8.
 func TestAddressOfTheHost(t *testing.T) {
 	for _, addr := range []string{"10.1.0.5", "fd00:1::5"} {
 		for name, conf := range map[string]string{"snat": ports(both), "no snat": ports(both, `"snat": false`)} {
@@ -104,8 +104,8 @@ func TestAddressOfTheHost(t *testing.T) {
 	}
 }
 
-// giveToHost returns when the kernel treats the address as local, which for an IPv6 address
-// is some time after it was added.
+// giveToHost adds an address to the host and waits until the kernel treats it as local. For an
+// IPv6 address that takes some time.
 func giveToHost(t *testing.T, n *node.Node, addr string) {
 	t.Helper()
 	a := netip.MustParseAddr(addr)
@@ -118,7 +118,7 @@ func giveToHost(t *testing.T, n *node.Node, addr string) {
 	t.Fatalf("%s is not the host's", addr)
 }
 
-// An address that the host gets later is a difference.
+// The host gets the container's address after the ADD. CHECK reports it.
 func TestAddressOfTheHostLater(t *testing.T) {
 	n, web, _ := world(t)
 	a := of(web)

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-// Of many attachments that ask for one port at the same time exactly one gets it.
+// Many attachments ask for one port at the same time. Exactly one gets it.
 func TestRace(t *testing.T) {
 	n := node.New(t)
 	b := n.Bridge("cni0", "10.1.0.1/24")
@@ -44,7 +44,7 @@ func TestRace(t *testing.T) {
 	nothingLeft(t)
 }
 
-// Two ADDs of one attachment at once make two entries of a list: one DEL removes both.
+// Two ADDs of one attachment run at once, as two entries of a list. One DEL removes both.
 func TestAddBesideAdd(t *testing.T) {
 	n := node.New(t)
 	c := n.Bridge("cni0", "10.1.0.1/24").Container("c", "10.1.0.10/24")
@@ -63,8 +63,8 @@ func TestAddBesideAdd(t *testing.T) {
 	}
 }
 
-// A DEL beside an ADD of the same attachment comes before it or after it: either the ports
-// exist with their record, or neither does, and the next DEL leaves nothing.
+// A DEL runs beside an ADD of the same attachment, and comes before or after it. Either the ports
+// exist with their record, or neither does. The next DEL leaves nothing.
 func TestAddBesideDel(t *testing.T) {
 	n := node.New(t)
 	b := n.Bridge("cni0", "10.1.0.1/24")

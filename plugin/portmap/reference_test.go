@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// Another plugin of the reference made rules for the container, and those of its portmap
-// are gone: CHECK reports it, and advises the right repair.
+// Another plugin of the reference made rules for the container, and the rules of the reference's
+// portmap are gone. CHECK reports this and advises the right repair.
 func TestCheckOfTheReferencesPorts(t *testing.T) {
 	nettest.Need(t, nettest.Program("iptables-nft"))
 	_, web, _ := world(t)

@@ -17,9 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// Lacking returns what `patchbay repair` must restore for a living attachment in addition to
-// the firewall: the settings that let 127.0.0.1 reach its ports. all are the attachment's
-// records.
+// Lacking returns what `patchbay repair` must restore for a living attachment in addition to the
+// firewall. It is the settings with which 127.0.0.1 reaches the attachment's ports. all has the
+// attachment's records.
 func Lacking(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record, all []*record.Record) (s netstate.State, err error) {
 	for _, fact := range rec.Shared {
 		link, ok := strings.CutPrefix(fact, factLocalNet)
@@ -64,7 +64,7 @@ func hairpins(ctx context.Context, env *netstate.Env, bridge string, all []*reco
 }
 
 // ownWay returns the host's interface that leads to the container, if the attachment's own
-// records name it. ownWay returns "" if the interface belongs to another network.
+// records name it. If the interface belongs to another network, ownWay returns "".
 func ownWay(env *netstate.Env, rec *record.Record, all []*record.Record) string {
 	i := slices.IndexFunc(rec.Elements, func(e nft.Element) bool { return strings.HasPrefix(e.Set, nft.SetNeighbours4+"_") })
 	if i < 0 || len(rec.Elements[i].Key) < 4 {
@@ -83,17 +83,17 @@ func ownWay(env *netstate.Env, rec *record.Record, all []*record.Record) string 
 	return ""
 }
 
-// relocated does the work of localNet for a container that the host reaches through another
-// interface than before. When the ports were published, the host reached it through the
-// interface of another attachment, which is gone now.
+// relocated does what localNet does, for a container that the host now reaches through another
+// interface. When the ports were published, the host reached the container through the interface
+// of another attachment, which is gone.
 type relocated struct {
 	localNet
 	rec  *record.Record
 	from string // name of the old fact
 }
 
-// Ensure writes the record before and after the change. So a DEL at any time releases what is
-// held.
+// Ensure writes the record before and after the change. So a DEL at any moment releases all that
+// the attachment holds.
 func (m relocated) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	fact := m.fact().Name
 	if !slices.Contains(m.rec.Shared, fact) {
@@ -121,8 +121,8 @@ type way struct {
 }
 
 // asRecorded sets the plan's interface to the one in the record. If another attachment got the
-// same address later, the route leads to that attachment. If that attachment is gone, no route
-// is expected.
+// same address later, the route leads to that one. If that attachment is gone, CHECK expects no
+// route.
 func (p *plan) asRecorded(k *kernel.Kernel, env *netstate.Env, rec *record.Record) netstate.State {
 	var ways []string
 	for _, fact := range rec.Shared {

@@ -11,9 +11,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-// podman publishes a container's ports for each of its networks. The last attachment has
-// them, leaves them to the other one when it is removed, and no order of DELs closes them
-// too early or leaves them open.
+// podman publishes a container's ports for each of its networks. The last attachment has them.
+// When it is removed, the other one gets them. No order of DELs closes the ports too early or
+// leaves them open.
 func TestTwoNetworksOfOneContainer(t *testing.T) {
 	n, web, other := world(t)
 	one, two, stranger := of(web), of(web), of(other)
@@ -46,8 +46,8 @@ func TestTwoNetworksOfOneContainer(t *testing.T) {
 	}
 }
 
-// Of three attachments the middle one is removed first: the last keeps the ports, and
-// leaves them to the first.
+// Of three attachments the second is removed first. The third keeps the ports, and leaves them to
+// the first.
 func TestThreeNetworksOfOneContainer(t *testing.T) {
 	n, web, _ := world(t)
 	all := []*attachment{of(web), of(web), of(web)}

@@ -13,8 +13,8 @@ import (
 
 const both = webPort + `, {"hostPort": 8080, "containerPort": 80, "protocol": "UDP"}`
 
-// Every way to a published port, and the address that the container sees: a client's
-// address survives unless the answer would be lost (pains 20, 25).
+// A client uses every way to a published port. The container sees the client's address unless the
+// answer would be lost.
 func TestTraffic(t *testing.T) {
 	for _, brNetfilter := range []bool{false, true} {
 		t.Run(map[bool]string{false: "bridge", true: "br_netfilter"}[brNetfilter], func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestTraffic(t *testing.T) {
 				expect(t, "neighbour, IPv6", other.Space, network, "["+node.Uplink6+"]:8080", "web fd00:1::1")
 				expect(t, "container itself", other.Space, network, "10.1.0.5:80", "web 10.1.0.6")
 			}
-			// route_localnet opens the loopback services to no other machine.
+			// route_localnet lets no other machine reach services on the loopback address.
 			n.Host.Serve("tcp", "127.0.0.1:9999")
 			expect(t, "loopback service from the host", n.Host, "tcp", "127.0.0.1:9999", "host 127.0.0.1")
 			other.Sysctl("net/ipv4/conf/all/route_localnet", "1")
@@ -48,8 +48,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// A container on another network of the host is a client like any other, through each
-// address of the host, and keeps its address.
+// A container on another network of the host is a client like any other. It uses each address of
+// the host, and keeps its own address.
 func TestOtherNetwork(t *testing.T) {
 	n, web, _ := world(t)
 	far := n.Bridge("cni1", "10.2.0.1/24", "fd00:2::1/64").Container("far", "10.2.0.5/24", "fd00:2::5/64")
@@ -64,8 +64,8 @@ func TestOtherNetwork(t *testing.T) {
 	}
 }
 
-// A container whose address is a network of its own reaches itself through its published
-// port, and a client's address survives.
+// A container whose address is a network of its own reaches itself through its published port.
+// The addresses of other clients are kept.
 func TestSingleAddress(t *testing.T) {
 	n, web, _ := world(t)
 	n.BridgeNetfilter(false)
@@ -123,7 +123,8 @@ func TestMasqAll(t *testing.T) {
 	expect(t, "not by a published port", web.Space, "tcp", "10.1.0.5:80", "web 10.1.0.5")
 }
 
-// A host address precedes a wildcard, in whatever order they were published.
+// A mapping for one host address comes before a mapping for all, in whatever order they were
+// published.
 func TestHostIP(t *testing.T) {
 	n, web, other := world(t)
 	all, one := of(web), of(other)
@@ -143,7 +144,7 @@ func TestHostIP(t *testing.T) {
 	expect(t, "the address, free again", n.Client, "tcp", node.Uplink4+":8080", "web "+node.Client4)
 }
 
-// Conditions limit the ports of their own network only (pain 24).
+// Conditions limit only the ports of their own network.
 func TestConditions(t *testing.T) {
 	n, web, other := world(t)
 	limited, free := of(web), of(other)
@@ -164,9 +165,9 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// Other programs translate first (kube-proxy, Docker: dstnat), and we do not masquerade
-// what they translate: a Service between two containers of a subnet keeps its client's
-// address, even to a container with published ports.
+// kube-proxy and Docker translate first (dstnat), and we do not masquerade what they translate. A
+// Service between two containers of a subnet keeps its client's address, even to a container with
+// published ports.
 func TestBesideOthers(t *testing.T) {
 	n, web, other := world(t)
 	n.BridgeNetfilter(true)

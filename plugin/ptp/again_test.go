@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// An ADD with another address after the namespace ended without DEL leaves nothing of the
-// first address in the firewall.
+// The namespace ended without a DEL. An ADD with another address leaves nothing of the first
+// address in the firewall.
 func TestAddAgainElsewhere(t *testing.T) {
 	w := newWorld(t)
 	first := w.Pod("again", `"ipMasq": true, `+endpointtest.Static("10.9.0.5/24 10.9.0.1"))

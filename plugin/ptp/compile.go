@@ -87,7 +87,8 @@ func container(name string, result *spec.Result) netstate.State {
 	return s
 }
 
-// subnetRoutes returns the routes to the gateways, and through them to the subnets, each once.
+// subnetRoutes returns the routes to the gateways, and the routes through the gateways to the
+// subnets. No route appears twice.
 func subnetRoutes(name string, ips []spec.IPConfig) (routes []netstate.Route) {
 	done := make(map[netip.Prefix]bool)
 	add := func(r netstate.Route) {
@@ -108,8 +109,8 @@ func subnetRoutes(name string, ips []spec.IPConfig) (routes []netstate.Route) {
 	return routes
 }
 
-// needsOnLink reports whether a route through gw needs the flag onlink. The kernel accepts a
-// next hop only if a route of link scope leads to it. Within the subnet, only the container's
+// needsOnLink reports whether a route through gw needs the flag onlink. The kernel accepts a next
+// hop only if a route of link scope leads to it. In a container's subnet, only the container's
 // own gateway has such a route.
 func needsOnLink(gw netip.Addr, ips []spec.IPConfig) (within bool) {
 	if !gw.IsValid() {
@@ -138,8 +139,8 @@ func host(name string, ips []spec.IPConfig) (s netstate.State) {
 	return s
 }
 
-// routeTo returns the route from the host to an address. routeTo replaces the route of an
-// attachment that is just being removed.
+// routeTo returns the route from the host to an address. If an attachment that is just being
+// removed has a route to the address, routeTo's route replaces it.
 func routeTo(name string, a netip.Addr) netstate.Route {
 	route := netstate.Route{Where: netstate.Host, Link: name, Dst: single(a), Replace: true}
 	if a.Is4() {
@@ -151,8 +152,7 @@ func routeTo(name string, a netip.Addr) netstate.Route {
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // Lacking returns what `patchbay repair` must restore on the host for a living attachment: its
-// routes, if no route leads to the address. Lacking does not change another attachment's
-// route.
+// routes. If another attachment has a route to the address, Lacking leaves that route alone.
 func Lacking(env *netstate.Env, rec *record.Record, result *spec.Result) (s netstate.State, err error) {
 	if len(rec.Links) == 0 || result == nil {
 		return nil, nil
@@ -177,7 +177,7 @@ func Lacking(env *netstate.Env, rec *record.Record, result *spec.Result) (s nets
 	return s, nil
 }
 
-// repairable marks routes so that CHECK advises `patchbay repair`.
+// repairable marks routes as ones that `patchbay repair` restores. CHECK then advises the command.
 func repairable(s netstate.State) {
 	for i, o := range s {
 		if route, ok := o.(netstate.Route); ok && route.Where == netstate.Host {

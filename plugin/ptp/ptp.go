@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ptp is the plugin `ptp`. The plugin connects a container to the host with a veth
-// pair, like a point-to-point link. The container reaches its whole subnet through the gateway.
-// Every host end has the gateway's address. The host has one route to each container.
+// Package ptp is the plugin `ptp`. The plugin connects a container to the host with a veth pair,
+// like a point-to-point link. The container reaches its whole subnet through the gateway. The
+// host's end of every pair has the gateway's address. The host has one route to each container.
 package ptp
 
 import (
@@ -175,8 +175,8 @@ func validate(r *plugin.Request) error {
 	})
 }
 
-// reaching returns an answer in which the gateways are neighbours, as they are with this
-// plugin.
+// reaching returns IPAM's answer with routes to the gateways, because this plugin makes the
+// gateways neighbours.
 func reaching(ipam *spec.Result) *spec.Result {
 	result := *ipam
 	result.IPs = slices.Clone(ipam.IPs)

@@ -41,8 +41,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// Single addresses, each a network of its own: packets to the outside are masqueraded for
-// the attachment that asks for it, and for no other.
+// Each address is a network of its own. Packets to the outside are masqueraded for the attachment
+// that asks for it, and for no other.
 func TestSingleAddresses(t *testing.T) {
 	w := newWorld(t)
 	ipam := func(n string) string {
@@ -63,16 +63,15 @@ func TestSingleAddresses(t *testing.T) {
 	w.Want("the plain one after the other's DEL", plain.Ask("tcp", endpointtest.Join(node.Client4, "80")), "client "+plain.IP(0))
 }
 
-// IPv6 causes no wait (pain 7): the ADD does not take longer, and the first connection
-// works at once, also from the host, whose end has a link-local address for which the
-// kernel would look for duplicates.
+// IPv6 causes no wait. The ADD does not take longer, and the first connection works at once. That
+// holds from the host too, for whose link-local address the kernel would look for duplicates.
 func TestIPv6AtOnce(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("p", `"ipMasq": true, `+endpointtest.Static("fd09::5/64 fd09::1"))
 	for _, s := range []*node.Space{w.Host, p.Space} {
 		s.Sysctl("net/ipv6/conf/all/accept_dad", "1")
 		s.Sysctl("net/ipv6/conf/default/accept_dad", "1")
-		s.Sysctl("net/ipv6/conf/default/dad_transmits", "30") // in seconds, longer than any busy machine delays it
+		s.Sysctl("net/ipv6/conf/default/dad_transmits", "30") // this many seconds are longer than any delay on a busy machine
 	}
 	start := time.Now()
 	p.Add()
@@ -127,7 +126,8 @@ func want(t *testing.T, what string, got, want []string) {
 	}
 }
 
-// The route of an attachment that is just being removed does not keep the traffic.
+// An attachment is just being removed. Its route does not keep the traffic of the address's next
+// owner.
 func TestAddressTaken(t *testing.T) {
 	w := newWorld(t)
 	conf := endpointtest.Static("10.9.0.5/24 10.9.0.1")

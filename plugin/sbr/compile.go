@@ -25,7 +25,7 @@ type source struct {
 	table int
 }
 
-// rulesOnly returns the state if another program fills the table.
+// rulesOnly returns the state without routes, for a table that another program fills.
 func rulesOnly(list []source) (s netstate.State) {
 	for _, src := range list {
 		s = append(s, rule{src.Address.Addr(), src.table})
@@ -33,10 +33,9 @@ func rulesOnly(list []source) (s netstate.State) {
 	return s
 }
 
-// compile computes the desired state. Each address gets a rule, a default route, and those
-// routes of the link that belong to the address. Then these routes are removed from the main
-// table, except the source hints. The rule comes first, so that a DEL after a kill finds the
-// table by the rule.
+// compile computes the desired state. Each address gets a rule, a default route, and those routes
+// of the link that belong to the address. Then these routes leave the main table, except the
+// source hints. The rule comes first: after a kill, DEL finds the table by the rule.
 func compile(conf *Conf, link string, list []source, have []netlink.Route) (s netstate.State) {
 	have = movable(have)
 	for _, src := range list {
@@ -106,7 +105,7 @@ func linkLocal(r netlink.Route) bool {
 	return r.Dst != nil && r.Dst.IP.IsLinkLocalUnicast() && r.Dst.IP.To4() == nil
 }
 
-// steady returns a route without the flags that describe its current state.
+// steady returns a route without the flags that the kernel sets for its current state.
 func steady(r netlink.Route) netlink.Route {
 	r.Flags &= int(netlink.FLAG_ONLINK)
 	for _, hop := range r.MultiPath {
@@ -115,8 +114,8 @@ func steady(r netlink.Route) netlink.Route {
 	return r
 }
 
-// serves reports whether a route goes into the table of src. It does if its next hop or its
-// own source is in the subnet of src, or in no address's subnet at all.
+// serves reports whether a route goes into the table of src. It does so in two cases: its next
+// hop or its own source is in the subnet of src, or it is in no address's subnet.
 func serves(r netlink.Route, src source, all []source) bool {
 	if (r.Dst.IP.To4() != nil) != src.Address.Addr().Is4() {
 		return false
@@ -129,8 +128,8 @@ func within(src source, r netlink.Route) bool {
 	return near(r.Src) || near(r.Gw) || slices.ContainsFunc(r.MultiPath, func(hop *netlink.NexthopInfo) bool { return near(hop.Gw) })
 }
 
-// promised returns the routes that a link has according to its previous result. A dry run uses
-// them instead of the kernel's routes, and CHECK expects them.
+// promised returns the routes that a link must have according to its previous result. A dry run
+// uses them in place of the kernel's routes, and CHECK expects them.
 func promised(prev *spec.Result, list []source) (out []netlink.Route) {
 	for _, src := range list {
 		if !src.Address.IsSingleIP() {
@@ -139,7 +138,7 @@ func promised(prev *spec.Result, list []source) (out []netlink.Route) {
 	}
 	for _, r := range prev.Routes {
 		if r.Table != nil && *r.Table != 0 && *r.Table != unix.RT_TABLE_MAIN {
-			continue // not in the main table, so it is not moved
+			continue // a route outside the main table is not moved
 		}
 		m := netlink.Route{Dst: nl.IPNet(r.Dst.Masked())}
 		if gw := nextHop(r, list); gw.IsValid() {
@@ -223,16 +222,16 @@ func rulesFrom(rules []netlink.Rule, src netip.Addr) (out []rule) {
 
 func single(a netip.Addr) *net.IPNet { return nl.IPNet(netip.PrefixFrom(a, a.BitLen())) }
 
-// route is a route of the link as the kernel returned it. route is added to its table or, if
-// gone is set, removed from it. If beside is set, it may exist together with routes of other
-// links to the same destination, and comes after them.
+// route is a route of the link as the kernel returned it. Ensure adds it to its table or, if gone
+// is set, removes it. If beside is set, other links may have routes to the same destination, and
+// this route comes after them.
 type route struct {
 	link         string
 	gone, beside bool
 	msg          netlink.Route
 }
 
-// is reports whether r is the same route. It does not matter which program made r.
+// is reports whether r is the same route, whatever program made it.
 func (o route) is(r netlink.Route) bool {
 	return r.Dst.String() == o.msg.Dst.String() && r.Src.Equal(o.msg.Src) && len(r.Gw) == 0
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// killedAt runs ADD up to its n-th step and no further: nothing is undone, as if the
-// process had been killed there. It returns how many steps were reached.
+// killedAt runs an ADD up to its n-th step and undoes nothing, as if the process had been killed
+// there. It returns how many steps were reached.
 func (w *world) killedAt(n int) (steps int) {
 	w.t.Helper()
 	prev, err := w.prev(0).Encode("1.1.0")
@@ -45,7 +45,7 @@ func (w *world) killedAt(n int) (steps int) {
 	return steps
 }
 
-// TestKilledAnywhere: after a kill at any step DEL removes everything, and an ADD before
+// TestKilledAnywhere kills an ADD at each step. DEL then removes everything. A second ADD before
 // the DEL completes the work.
 func TestKilledAnywhere(t *testing.T) {
 	for n := 1; ; n++ {

@@ -55,12 +55,12 @@ func TestCheckNotices(t *testing.T) {
 	}
 }
 
-// twice: there are two default routes, the gateway's and the one that moved.
+// There are two default routes: the gateway's, and the one that moved.
 func twice(do func(*world) error) func(*world) error {
 	return func(w *world) error { return errors.Join(do(w), do(w)) }
 }
 
-// TestDelFindsItsRules with ever less information.
+// TestDelFindsItsRules runs DEL with less and less information.
 func TestDelFindsItsRules(t *testing.T) {
 	bare := func(c *spec.Call) { c.Config = []byte(`{"cniVersion":"1.1.0","name":"net"}`) }
 	unlink := func(w *world) {
@@ -101,7 +101,7 @@ func TestDelFindsItsRules(t *testing.T) {
 	}
 }
 
-// TestLinkLocalStays: neighbours of the interface are still reached.
+// TestLinkLocalStays checks that neighbours of the interface can still be reached.
 func TestLinkLocalStays(t *testing.T) {
 	w := newWorld(t, 1)
 	must(t, w.call(spec.Add, 0, ""))

@@ -52,9 +52,9 @@ func release(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Rec
 	return errors.Join(errs...)
 }
 
-// owned returns the rules of the record. If there is no record, for example because the
-// reference plugin made the attachment, it finds them by the addresses of the link and of the
-// previous result.
+// owned returns the rules of the record. If there is no record, owned finds the rules by the
+// addresses of the link and of the previous result. An attachment of the reference plugin, for
+// example, has no record.
 func owned(r *plugin.Request, c *nl.Conn, rec *record.Record, link netlink.Link) (out []record.Rule, err error) {
 	if rec != nil {
 		return rec.Rules, nil
@@ -81,16 +81,15 @@ func owned(r *plugin.Request, c *nl.Conn, rec *record.Record, link netlink.Link)
 	return out, nil
 }
 
-// giveBack moves the routes of a table back to the main table. giveBack skips a route if the
-// main table has another one to the same destination. giveBack drops default routes, because
-// they could attract other traffic of the container until the interface is deleted, which
-// happens next.
+// giveBack moves the routes of a table back to the main table. It skips a route if the main table
+// has another one to the same destination. It drops default routes: until the interface is
+// deleted, which happens next, they could attract other traffic of the container.
 func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error {
 	list, err := c.LinkRoutes(link.Attrs().Index, table)
 	if err != nil {
 		return err
 	}
-	order.Stable(list, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) }) // routes through a next hop come after the route to it
+	order.Stable(list, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) }) // a route through a next hop comes after the route to that next hop
 	main, err := c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return err
@@ -109,8 +108,9 @@ func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error
 	return errors.Join(errs...)
 }
 
-// has reports whether a route to the destination exists. For an IPv6 link-local route it looks
-// only at the same link, because each link has one. (The reference removes them.)
+// has reports whether a route to the destination exists. Each link has its own IPv6 link-local
+// route, so for such a route has looks only at the same link. (The reference removes these
+// routes.)
 func has(routes []netlink.Route, want netlink.Route) bool {
 	return slices.ContainsFunc(routes, func(r netlink.Route) bool {
 		return r.Dst.String() == want.Dst.String() && (!linkLocal(want) || r.LinkIndex == want.LinkIndex)

@@ -80,8 +80,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), k.Apply(ctx, r, env, state)
 }
 
-// assign gives each address a table: the configured one, else the one to which a rule for the
-// address already leads, else a free one.
+// assign gives each address a table: the configured one, or the one to which a rule for the
+// address already leads, or a free one.
 func assign(c *nl.Conn, conf *Conf, ips []spec.IPConfig) (list []source, err error) {
 	rules, err := c.Rules()
 	if err != nil {
@@ -112,8 +112,8 @@ func kernels(table int) bool {
 	return table == unix.RT_TABLE_DEFAULT || table == unix.RT_TABLE_MAIN || table == unix.RT_TABLE_LOCAL
 }
 
-// desired compiles the state from the routes that the link has. In a dry run the link may not
-// exist yet; then it uses the routes that the link will have.
+// desired compiles the state from the link's routes. In a dry run the link may not exist yet;
+// then desired uses the routes that the link will have.
 func desired(r *plugin.Request, env *netstate.Env, conf *Conf, list []source) (netstate.State, error) {
 	if conf.Table != nil {
 		return rulesOnly(list), nil
@@ -232,7 +232,7 @@ func (c *Conf) Load(*plugin.Request) error {
 	return nil
 }
 
-// validate checks the gateways, if the list shows the addresses.
+// validate checks the gateways, if the list determines the addresses.
 func validate(r *plugin.Request) error {
 	if r.InList == nil {
 		return nil
@@ -256,7 +256,7 @@ func reaches(answer *spec.Result, gw netip.Addr) bool {
 		slices.ContainsFunc(endpoint.Routes("", answer), direct)
 }
 
-// doubts warns about three tables that the kernel uses for other purposes.
+// doubts warns about the three tables that the kernel uses for its own purposes.
 func doubts(r *plugin.Request) []string {
 	c := plugin.ConfOf[Conf](r)
 	if c.Table == nil || *c.Table < unix.RT_TABLE_DEFAULT || *c.Table > unix.RT_TABLE_LOCAL {
@@ -265,8 +265,8 @@ func doubts(r *plugin.Request) []string {
 	return []string{fmt.Sprintf("table %d is the kernel's, which looks it up for every source already", *c.Table)}
 }
 
-// gateway returns the next hop of the default route for an address. If the gateway is not valid, only
-// the link's own default routes are used.
+// gateway returns the next hop of the default route for an address. If it is not valid, the
+// address's table gets only the link's own default routes.
 func (c *Conf) gateway(ip spec.IPConfig) netip.Addr {
 	for _, gw := range c.Gateways {
 		if gw.Is4() == ip.Address.Addr().Is4() {
@@ -276,8 +276,8 @@ func (c *Conf) gateway(ip spec.IPConfig) netip.Addr {
 	return ip.Gateway
 }
 
-// sources returns the addresses of the interface in the previous result. An address that names
-// no interface counts too.
+// sources returns the addresses of the interface in the previous result. An address without an
+// interface counts too.
 func sources(r *plugin.Request) (ips []spec.IPConfig, err error) {
 	for _, ip := range r.Prev().IPs {
 		if in := r.Prev().Of(ip); in == nil || in.Name == r.IfName {

@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
 
-// world is a container with some veth interfaces: netN has 10.0.N.2/24 and fd00:N::2/64, a
-// default route through .1 with the metric N, and one to 192.0.2.N.
+// world is a container with some veth interfaces. netN has 10.0.N.2/24 and fd00:N::2/64. It has a
+// default route through .1 with the metric N, and a route to 192.0.2.N.
 type world struct {
 	t  *testing.T
 	ns string
@@ -140,8 +140,8 @@ func (w *world) same(what, got, want string) {
 	}
 }
 
-// TestRoutesMove is the whole of ADD and DEL: rules, tables, what remains in the main one,
-// and which way a packet takes.
+// TestRoutesMove checks all of ADD and DEL: the rules, the tables, the routes that stay in the
+// main table, and the way that a packet takes.
 func TestRoutesMove(t *testing.T) {
 	w := newWorld(t, 2)
 	before := w.table(unix.RT_TABLE_MAIN)
@@ -168,7 +168,7 @@ func TestRoutesMove(t *testing.T) {
 	must(t, w.call(spec.Del, 1, ""))
 }
 
-// TestOptions: gateways and source hints, and a table that another program fills.
+// TestOptions sets gateways, source hints, and a table that another program fills.
 func TestOptions(t *testing.T) {
 	w := newWorld(t, 2)
 	must(t, w.call(spec.Add, 0, `,"gateways":["10.0.0.9"],"addSourceHints":true`))
@@ -189,9 +189,9 @@ func TestOptions(t *testing.T) {
 	w.same("rules after DEL", strings.Join(w.rules(), "\n"), "")
 }
 
-// TestSourceHints: the main table keeps the route to the subnets, with the address as
-// source, and nothing else of the interface. The route of another interface in the same
-// subnet remains the first.
+// TestSourceHints checks that the main table keeps one route of the interface: the route to the
+// subnet, with the address as source. The route of another interface in the same subnet still
+// comes first.
 func TestSourceHints(t *testing.T) {
 	w := newWorld(t, 1)
 	const hints = `,"addSourceHints":true`
@@ -221,8 +221,8 @@ func TestSourceHints(t *testing.T) {
 	must(t, w.call(spec.Del, 0, hints))
 }
 
-// TestManyAtOnce: interfaces of one container that are added and removed at the same time
-// never share a table.
+// TestManyAtOnce adds and removes interfaces of one container at the same time. No two ever share
+// a table.
 func TestManyAtOnce(t *testing.T) {
 	const many = 12
 	w := newWorld(t, many)

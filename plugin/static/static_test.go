@@ -37,7 +37,7 @@ func conf(extra string) string {
 	return `{"ipam":{"type":"static","addresses":[{"address":"10.1.0.5/24","gateway":"10.1.0.1"},{"address":"fd00::5/64"}]}` + extra + `}`
 }
 
-// An address whose prefix is everything, or nearly, is refused, whatever its source.
+// A prefix that contains everything, or nearly everything, is refused, wherever it comes from.
 func TestPrefixesThatCannotBeMeant(t *testing.T) {
 	for _, tc := range []struct{ conf, args, refused string }{
 		{conf(`"runtimeConfig":{"ips":["172.20.0.5/0"]}`), "", "172.20.0.5/0"},

@@ -17,16 +17,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// labelled makes taps in a process with an SELinux label. The kernel gives a tap the label of
-// the process that makes it. A process with threads can change its label only by executing a
-// program, so a separate process is needed.
+// labelled makes taps in a process with an SELinux label, because the kernel gives a tap the
+// label of the process that makes it. A process with threads can change its label only by
+// executing a program. So labelled needs a separate process.
 type labelled struct {
 	label   string
 	program string // plugin.Session.Self
 	proc    string // path of procfs
 }
 
-// newLabelled returns an error on a node without SELinux, before any work.
+// newLabelled prepares a label. On a node without SELinux it returns an error before any work.
 func newLabelled(r *plugin.Request, label string) (*labelled, error) {
 	if _, err := os.Stat(filepath.Join(r.Session.Paths.Sys, "fs/selinux/enforce")); err != nil {
 		return nil, spec.Invalid("failed set socket label: SELinux is not enabled on this node: %w", err)

@@ -20,8 +20,8 @@ import (
 
 const label = "system_u:system_r:container_t:s0:c1,c2"
 
-// labels makes a procfs and a sysfs of a node with SELinux, and returns the file from which
-// the kernel reads the label of the next program.
+// labels makes a procfs and a sysfs like those of a node with SELinux. It returns the file from
+// which the kernel would read the label of the next program.
 func labels(t *testing.T, s *plugin.Session) (exec string) {
 	t.Helper()
 	s.Paths.Proc, s.Paths.Sys, s.Self = t.TempDir(), t.TempDir(), plugin.SelfPath
@@ -33,7 +33,7 @@ func labels(t *testing.T, s *plugin.Session) (exec string) {
 	return exec
 }
 
-// Another process makes the tap, in the container, and it works like any other.
+// Another process makes the tap in the container. The tap works like any other.
 func TestSELinux(t *testing.T) {
 	nettest.Need(t, nettest.Tun())
 	ns := nettest.NewNS(t, "selinux")
@@ -61,7 +61,7 @@ func TestSELinux(t *testing.T) {
 	if tap.Owner != 7 || tap.MTU != 1400 || tap.HardwareAddr.String() != mac || tap.Flags&netlink.TUNTAP_MULTI_QUEUE == 0 {
 		t.Errorf("%+v", tap)
 	}
-	if got, err := os.ReadFile(exec); err != nil || string(got) != "\n"+label[1:] { // the second write, from the start
+	if got, err := os.ReadFile(exec); err != nil || string(got) != "\n"+label[1:] { // the second write starts at the beginning of the file
 		t.Errorf("label: %q, %v", got, err)
 	}
 	call.Verb = spec.Del
@@ -72,7 +72,7 @@ func TestSELinux(t *testing.T) {
 	}
 }
 
-// Errors under a label are reported, and nothing is left.
+// Errors with a label are reported, and nothing is left.
 func TestSELinuxFails(t *testing.T) {
 	nettest.Need(t, nettest.Tun())
 	ns := nettest.NewNS(t, "selinux")

@@ -37,7 +37,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// DEL, GC and a kill -9 at any moment leave nothing.
+// DEL and GC leave nothing, even after a kill -9 at any moment.
 func TestAlone(t *testing.T) {
 	nettest.Need(t, nettest.Tun())
 	endpointtest.Child{Plugins: []*plugin.Plugin{&Plugin, &hostlocal.Plugin, &static.Plugin}, Conf: `"mtu": 1400, `}.RunAlone(t)
@@ -50,8 +50,8 @@ func newWorld(t *testing.T) *endpointtest.World {
 
 const mac = "02:11:22:33:44:55"
 
-// MAC, MTU, owner, group and queues are the configured ones in every combination: the
-// reference makes the tap in three ways, and one of them loses the first two.
+// TestEveryPath sets MAC, MTU, owner, group and queues in every combination, and the tap has them
+// all. The reference makes the tap in three ways; one of them loses MAC and MTU.
 func TestEveryPath(t *testing.T) {
 	w := newWorld(t)
 	for name, conf := range map[string]string{
@@ -86,7 +86,7 @@ func id(n uint32) uint32 {
 	return n
 }
 
-// Which MAC wins; without any a repeated ADD gets the same.
+// TestMAC checks which of several MACs wins. Without any, a repeated ADD gets the same MAC.
 func TestMAC(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", `"mac": "02:00:00:00:00:01"`)

@@ -35,7 +35,7 @@ func (a attribute) String() string {
 	return fmt.Sprintf("sandbox: ip link set dev %s %s %s", a.ifName, a.name, a.want)
 }
 
-// Ensure sets the property. Its undo sets the old value.
+// Ensure sets the property, and its undo restores the old value.
 func (a attribute) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	link, err := env.Sandbox.Link(a.ifName)
 	if err != nil {
@@ -156,8 +156,8 @@ func number(v string, set func(int) error) error {
 	return set(n)
 }
 
-// canonicalMAC returns an address as the kernel reports it. The address is valid, because Load
-// has parsed it.
+// canonicalMAC returns an address in the kernel's form. The address is valid, because Load has
+// parsed it.
 func canonicalMAC(s string) string {
 	mac, err := net.ParseMAC(s)
 	if err != nil {
@@ -166,8 +166,8 @@ func canonicalMAC(s string) string {
 	return mac.String()
 }
 
-// saved is the reference's backup file. saved has the original value of every changed
-// attribute. So the reference and we can each restore what the other saved.
+// saved is the content of the reference's backup file. It has the original value of every changed
+// attribute. So the reference can restore what we saved, and the reverse.
 type saved struct {
 	Mac      string `json:"mac,omitempty"`
 	Promisc  *bool  `json:"promisc,omitempty"`
@@ -205,7 +205,7 @@ func backupPath(dataDir, id, ifName string) string {
 	return filepath.Join(dataDir, id+"_"+ifName+".json")
 }
 
-// save writes a backup, completely or not at all.
+// save writes a backup in one step, so the file is never incomplete.
 func (s saved) save(path string) error {
 	data, err := json.MarshalIndent(s, "", " ")
 	if err != nil {
@@ -220,7 +220,7 @@ func (s saved) save(path string) error {
 	return nil
 }
 
-// loadSaved reads a backup. If the file is missing, empty or torn, it returns an empty backup.
+// loadSaved reads a backup. If the file is missing, empty or cut short, the backup is empty.
 func loadSaved(path string) (s saved, err error) {
 	if err := durable.CheckDir(filepath.Dir(path)); err != nil {
 		return s, fmt.Errorf("read backup: %w", err)

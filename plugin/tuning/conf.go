@@ -98,7 +98,7 @@ var errDuplicate = errors.New("duplicated sysctl keys are not allowed")
 func (s *Sysctls) UnmarshalJSON(data []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	start, err := dec.Token()
-	if err != nil || start == nil { // null
+	if err != nil || start == nil { // a JSON null
 		return err
 	}
 	if start != json.Delim('{') {

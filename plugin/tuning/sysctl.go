@@ -26,7 +26,7 @@ type sysctl struct{ key, value string } // key with slashes, below net/
 
 func (s sysctl) String() string { return "sandbox: sysctl " + s.key + "=" + s.value }
 
-// Ensure writes the value. Its undo restores the old value.
+// Ensure writes the value, and its undo restores the old value.
 func (s sysctl) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	old, err := env.Sandbox.Sysctl(s.key)
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // some keys can be written but not read
@@ -116,7 +116,7 @@ func permit(key string, allowed []string) error {
 	return spec.Invalid("Sysctl %s is not allowed. Only the following sysctls are allowed: %+v", key, allowed)
 }
 
-// anyName stands for the interface if its name is not known. Every namespace has an lo.
+// anyName stands for the interface while its name is not known, because every namespace has an lo.
 const anyName = "lo"
 
 // validate checks the keys of sysctls.
@@ -148,8 +148,8 @@ func doubts(r *plugin.Request) (list []string) {
 	return list
 }
 
-// disablesIPv6 returns the configured sysctl that disables IPv6, on the interface or on all
-// interfaces, or "".
+// disablesIPv6 returns the configured sysctl that disables IPv6, on this interface or on all. If
+// there is none, it returns "".
 func (c *Conf) disablesIPv6() string {
 	for _, s := range c.Sysctl {
 		path, err := resolve(s.Key, "IFNAME")

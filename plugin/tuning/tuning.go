@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tuning is the plugin `tuning`. The plugin sets sysctls of the container's namespace
-// and attributes of the container's interface. DEL restores the attributes. This matters for
-// devices that still exist after the namespace has ended. Sysctls end with the namespace.
+// Package tuning is the plugin `tuning`. The plugin sets sysctls of the container's namespace and
+// attributes of the container's interface. Some devices still exist after the namespace has
+// ended, so DEL restores the attributes. Sysctls end with the namespace.
 package tuning
 
 import (
@@ -121,8 +121,8 @@ func adjust(r *plugin.Request, conf *Conf) *spec.Result {
 	return result
 }
 
-// del restores what ADD saved, if the interface still exists, and deletes the backup. Only a
-// backup that cannot be removed may fail a DEL.
+// del restores what ADD saved, if the interface still exists, and deletes the backup. DEL fails
+// only if it cannot delete the backup.
 func del(_ context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {

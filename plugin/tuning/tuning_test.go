@@ -30,9 +30,9 @@ func TestResolve(t *testing.T) {
 		{"net.ipv4.conf.all.arp_notify", "eth0", "net/ipv4/conf/all/arp_notify", ""},
 		{"net.ipv4.conf.IFNAME.arp_notify", "eth0", "net/ipv4/conf/eth0/arp_notify", ""},
 		{"net.ipv4.conf.IFNAME.arp_notify", "eth0.5", "net/ipv4/conf/eth0.5/arp_notify", ""},
-		{"net/ipv4/conf/eth0.5/arp_notify", "eth0", "net/ipv4/conf/eth0/5/arp_notify", ""}, // the reference's behaviour, kept
+		{"net/ipv4/conf/eth0.5/arp_notify", "eth0", "net/ipv4/conf/eth0/5/arp_notify", ""}, // kept from the reference
 		{"kernel.hostname", "eth0", "", "invalid net sysctl key: \"kernel.hostname\""},
-		{"net/../kernel/hostname", "eth0", "net/kernel/hostname", ""}, // dots are slashes, so it is below net
+		{"net/../kernel/hostname", "eth0", "net/kernel/hostname", ""}, // dots become slashes, so the key is below net
 		{"net", "eth0", "", "invalid net sysctl key"},
 		{"", "eth0", "", "invalid net sysctl key"},
 	} {
@@ -265,8 +265,8 @@ func TestFaultsLeaveNothing(t *testing.T) {
 	}
 }
 
-// DEL succeeds with an empty and a torn backup, a missing namespace, a changed
-// configuration, and leaves no file behind.
+// DEL succeeds with an empty backup, a backup that was cut short, a missing namespace or a
+// changed configuration. It leaves no file behind.
 func TestDelSurvives(t *testing.T) {
 	for name, damage := range map[string]func(w *world) options{
 		"empty backup": func(w *world) options { w.write(""); return options{} },
@@ -279,7 +279,7 @@ func TestDelSurvives(t *testing.T) {
 				t.Fatal(err)
 			}
 			o := damage(w)
-			w.data, name = w.data+"/elsewhere", w.data // only the record knows
+			w.data, name = w.data+"/elsewhere", w.data // only the record has the directory
 			if _, err := w.call(spec.Del, everything, o); err != nil {
 				t.Errorf("DEL: %v", err)
 			}
@@ -313,7 +313,7 @@ func TestGCRemovesBackups(t *testing.T) {
 	w.nothingLeft()
 }
 
-// The backup is the reference's file, so either plugin restores the other's.
+// The backup is the reference's file. So each plugin restores what the other saved.
 func TestBackupFormat(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.call(spec.Add, everything, options{}); err != nil {

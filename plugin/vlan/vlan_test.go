@@ -37,8 +37,8 @@ func tagged(w *endpointtest.World) {
 
 var static5 = endpointtest.Static("10.5.0.5/24 10.5.0.1", "fd05::5/64 fd05::1")
 
-// The container is in the VLAN, with the master's Ethernet address, and neighbours that
-// have its old MAC reach it at once (pain 26).
+// The container is in the VLAN, with the master's Ethernet address. Neighbours have its old MAC,
+// but reach it at once.
 func TestTraffic(t *testing.T) {
 	w := newWorld(t)
 	tagged(w)
@@ -50,8 +50,7 @@ func TestTraffic(t *testing.T) {
 	w.Want("mac", p.Result.Interfaces[0].Mac, w.HostLink("uplink").Attrs().HardwareAddr.String())
 }
 
-// A master has one link in each VLAN; the error of a second ADD says so, and nothing is
-// left.
+// A master has only one link in each VLAN. The error of a second ADD says so, and nothing is left.
 func TestTaken(t *testing.T) {
 	w := newWorld(t)
 	first := w.Pod("a", five+static5).Add()
@@ -59,10 +58,10 @@ func TestTaken(t *testing.T) {
 	second.Refused("failed to create vlan: file exists (uplink has a vlan id 5 already)")
 	endpointtest.Must(t, second.Do(spec.Del))
 	endpointtest.Must(t, first.Do(spec.Check))
-	w.Pod("c", strings.Replace(five, "5", "0", 1)+endpointtest.Static("10.5.0.7/24")).Add() // priority tags
+	w.Pod("c", strings.Replace(five, "5", "0", 1)+endpointtest.Static("10.5.0.7/24")).Add() // VLAN 0 means priority tags
 }
 
-// A master that is down takes no VLAN up.
+// If the master is down, its VLANs are down too.
 func TestMasterDown(t *testing.T) {
 	w := newWorld(t)
 	endpointtest.Must(t, w.HostConn().LinkSetDown(w.Master("m0")))
@@ -79,7 +78,7 @@ func TestCheck(t *testing.T) {
 	p := w.Pod("a", five+`"mtu": 1400, `+static5).Add()
 	endpointtest.Must(t, p.Do(spec.Check))
 	other := *p
-	other.Conf += `, "vlanId": 6` // the last one counts
+	other.Conf += `, "vlanId": 6` // of two equal keys the last one counts
 	w.Fails(other.Do(spec.Check), "vlan: Interface eth0 has VLAN ID 5, configured is 6")
 	endpointtest.Must(t, p.Conn().LinkSetMTU(p.Link("eth0"), 1300))
 	w.Fails(p.Do(spec.Check), "vlan: Interface eth0 has MTU 1300, configured is 1400")

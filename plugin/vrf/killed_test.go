@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// killedAt runs ADD up to its n-th step and no further: nothing is undone, as if the
-// process had been killed there. It returns how many steps were reached.
+// killedAt runs an ADD up to its n-th step and undoes nothing, as if the process had been killed
+// there. It returns how many steps were reached.
 func (w *world) killedAt(n int) (steps int) {
 	w.t.Helper()
 	prev, err := w.prev(0).Encode("1.1.0")
@@ -46,7 +46,7 @@ func (w *world) killedAt(n int) (steps int) {
 	return steps
 }
 
-// TestKilledAnywhere: after a kill at any step DEL removes everything.
+// TestKilledAnywhere kills an ADD at each step. DEL then removes everything.
 func TestKilledAnywhere(t *testing.T) {
 	nettest.Need(t, nettest.LinkKind("vrf"))
 	for n := 1; ; n++ {
@@ -68,10 +68,10 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
-// TestUnmarked: a kill between making the VRF and marking it.
+// TestUnmarked kills an ADD after it made the VRF and before it marked the VRF.
 func TestUnmarked(t *testing.T) {
 	w := newWorld(t, 1)
-	w.killedAt(3) // the VRF exists, the interface is no member
+	w.killedAt(3) // the VRF exists, but the interface is not in it
 	must(t, w.c.SetAlias("blue", "", nl.PortFlags{}))
 	must(t, w.call(spec.Del, 0, `"vrfname":"blue"`))
 	if w.vrf("blue") != nil {

@@ -51,7 +51,7 @@ func TestCheckNotices(t *testing.T) {
 	}
 }
 
-// TestDel with ever less information.
+// TestDel runs DEL with less and less information.
 func TestDel(t *testing.T) {
 	const conf = `"vrfname":"blue"`
 	bare := func(c *spec.Call) { c.Config = []byte(`{"cniVersion":"1.1.0","name":"net"}`) }
@@ -67,7 +67,7 @@ func TestDel(t *testing.T) {
 		left   bool
 	}{
 		"nothing special":              {nil, nil, false},
-		"the interface gone":           {[]func(*world){unlink}, nil, false}, // an error with the reference
+		"the interface gone":           {[]func(*world){unlink}, nil, false}, // the reference returns an error here
 		"no configuration to speak of": {nil, []func(*spec.Call){bare}, false},
 		"no record (the reference's)":  {[]func(*world){noRecord}, nil, false},
 		"no record, no interface":      {[]func(*world){noRecord, unlink}, nil, false},
@@ -90,8 +90,8 @@ func TestDel(t *testing.T) {
 	}
 }
 
-// TestOfOthers: a VRF that existed before is kept, and another link with the name is left
-// alone.
+// TestOfOthers checks that a VRF that existed before is kept, and that another link with the name
+// is left alone.
 func TestOfOthers(t *testing.T) {
 	w := newWorld(t, 2)
 	attrs := netlink.NewLinkAttrs()
@@ -130,7 +130,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// TestStatus: STATUS fails on a kernel without VRFs, and makes none.
+// TestStatus checks that STATUS fails on a kernel without VRFs, and that STATUS makes no VRF.
 func TestStatus(t *testing.T) {
 	w := &world{t: t, ns: "/run/netns/none"}
 	err := w.call(spec.Status, 0, `"vrfname":"blue"`, func(c *spec.Call) { c.ContainerID, c.NetNS, c.IfName = "", "", "" })

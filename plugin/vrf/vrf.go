@@ -30,7 +30,7 @@ var Plugin = plugin.Plugin{
 	Name:       name,
 	Kind:       plugin.Chained,
 	About:      "puts the container's interface into a VRF, with a routing table of its own",
-	MinVersion: "0.3.1", // the reference's
+	MinVersion: "0.3.1", // as in the reference
 	Conf:       func() any { return new(Conf) },
 	NoPrev:     plugin.NoPrev{Add: noPrev, Check: noPrev},
 	Validate:   validate,
@@ -72,8 +72,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), k.Apply(ctx, r, env, compile(r, conf, table))
 }
 
-// choose returns the table: the configured one, else the VRF's, else a free one. there means
-// that the VRF exists.
+// choose returns the table: the configured one, or the VRF's, or a free one. If the VRF exists
+// already, there is true.
 func choose(c *nl.Conn, conf *Conf) (table int, there bool, err error) {
 	have, err := netstate.FindVRF(c, conf.VRFName)
 	switch {
@@ -90,8 +90,8 @@ func choose(c *nl.Conn, conf *Conf) (table int, there bool, err error) {
 	return table, false, err
 }
 
-// keepRecord writes the record, unless the interface is already in a VRF. In that case this
-// ADD will be refused, and the record belongs to the first ADD.
+// keepRecord writes the record, unless the interface is already in a VRF. In that case this ADD
+// will fail, and the record belongs to the first ADD.
 func keepRecord(k *kernel.Kernel, r *plugin.Request, c *nl.Conn, rec *record.Record) error {
 	if link, err := c.Link(r.IfName); err == nil && link.Attrs().MasterIndex != 0 {
 		return nil
@@ -159,9 +159,8 @@ func leave(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Recor
 	return netstate.DeleteEmptyVRF(c, vrfName, made)
 }
 
-// whereabouts returns the name of the VRF. made means that the VRF may be deleted although it
-// has no mark of ours: this attachment made it, or the reference plugin did, which writes no
-// record.
+// whereabouts returns the name of the VRF. If made is true, the VRF may be deleted even without
+// our mark. Then this attachment made it, or the reference plugin did, which writes no record.
 func whereabouts(r *plugin.Request, rec *record.Record) (vrfName string, made bool) {
 	if rec != nil && rec.VRF != nil {
 		return rec.VRF.Name, rec.VRF.Made

@@ -27,9 +27,9 @@ import (
 
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
 
-// world is a container with interfaces: netN has 10.0.N.2/24 and fd00:N::2/64, a default
-// route through .1 with the metric N+1, and one to 192.0.2.N/32 through a next hop that has
-// a route of the link.
+// world is a container with interfaces. netN has 10.0.N.2/24 and fd00:N::2/64, and a default
+// route through .1 with the metric N+1. It also has a route to 192.0.2.N/32 through a next hop,
+// and the link has a route to that next hop.
 type world struct {
 	t  *testing.T
 	ns string
@@ -168,7 +168,7 @@ func (w *world) vrf(name string) *netlink.Vrf {
 	return link.(*netlink.Vrf)
 }
 
-// TestRoutesAndAddressesMove: the VRF has everything that the link had.
+// TestRoutesAndAddressesMove checks that the VRF has everything that the link had.
 func TestRoutesAndAddressesMove(t *testing.T) {
 	for _, keep := range []string{"0", "1"} {
 		w := newWorld(t, 2)
@@ -213,11 +213,11 @@ func (w *world) unplug() {
 		}
 	}
 	must(w.t, netns.Delete(w.ns))
-	must(w.t, netns.Create(w.ns)) // for the cleanup
+	must(w.t, netns.Create(w.ns)) // the cleanup needs it
 	must(w.t, netns.Delete(w.ns))
 }
 
-// TestShared: the last interface removes it, whichever made it.
+// TestShared puts several interfaces into one VRF. The last interface removes it, whichever made it.
 func TestShared(t *testing.T) {
 	w := newWorld(t, 3)
 	must(t, w.call(spec.Add, 0, `"vrfname":"blue","table":1001`))
@@ -239,7 +239,8 @@ func TestShared(t *testing.T) {
 	must(t, w.call(spec.Del, 2, `"vrfname":"red"`))
 }
 
-// TestTablesOfOthers: tables of a rule, a route and the kernel are not taken.
+// TestTablesOfOthers checks that an ADD does not take a table that a rule, a route or the kernel
+// uses.
 func TestTablesOfOthers(t *testing.T) {
 	w := newWorld(t, 2)
 	rule := netlink.NewRule()
@@ -254,7 +255,8 @@ func TestTablesOfOthers(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: interfaces make one VRF, and VRFs of their own with tables of their own.
+// TestManyAtOnce adds many interfaces at once. Those that name one VRF share it; the other VRFs
+// have tables of their own.
 func TestManyAtOnce(t *testing.T) {
 	const many = 8
 	var w *world
@@ -288,15 +290,15 @@ func TestManyAtOnce(t *testing.T) {
 		}
 		each(spec.Check, conf)
 		each(spec.Del, conf)
-		if links, err := w.c.LinkList(); err != nil || len(links) != many+1 { // and lo
+		if links, err := w.c.LinkList(); err != nil || len(links) != many+1 { // the VRFs and lo
 			t.Errorf("%d links are left, %v", len(links), err)
 		}
 		w.unplug()
 	}
 }
 
-// TestFailureAfterwards: a later plugin of the chain fails, and the link gets its addresses
-// and routes back.
+// TestFailureAfterwards lets a later plugin of the chain fail. The link gets its addresses and
+// routes back.
 func TestFailureAfterwards(t *testing.T) {
 	w := newWorld(t, 1)
 	routes, addrs := w.table(0, unix.RT_TABLE_MAIN), w.addresses(0)

@@ -18,13 +18,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// call calls the plugin through fn. If the plugin answers with code 11 (try again later), it
-// calls the plugin again. Each call must end within the timeout.
+// call calls the plugin through fn. If the plugin answers with code 11 (try again later), call
+// tries again. Each try must end within the timeout.
 func (w *wrapped) call(ctx context.Context, fn func(context.Context) error) error {
 	if w.conf.Retry.Times > 0 {
-		// If a plugin in this process fails, it discards what earlier members of a `patchbay` list
-		// have queued. So this work is done first; those members do not fail if another try
-		// succeeds.
+		// A plugin in this process that fails discards the queued work of earlier members of a
+		// `patchbay` list. Those members do not fail if another try succeeds. So flush does their work
+		// first.
 		if err := w.flush(ctx); err != nil {
 			return err
 		}
@@ -55,8 +55,8 @@ func (w *wrapped) once(ctx context.Context, fn func(context.Context) error) erro
 	return err
 }
 
-// flush does the queued work, such as changes of the firewall, before a command looks at the
-// node.
+// flush does the queued work, such as changes of the firewall. A command that looks at the node
+// then sees it.
 func (w *wrapped) flush(ctx context.Context) error {
 	if w.request.Session.Dry != nil {
 		return nil
@@ -64,7 +64,7 @@ func (w *wrapped) flush(ctx context.Context) error {
 	return w.request.Session.Flush(ctx)
 }
 
-// before runs the commands before the plugin. If stop is set, it stops at the first one that
+// before runs the commands before the plugin. If stop is set, it stops at the first command that
 // fails.
 func (w *wrapped) before(ctx context.Context, stop bool) error {
 	return w.each(ctx, "before", stop, w.stdin, w.changeConfig)
@@ -76,15 +76,15 @@ func (w *wrapped) stdin() ([]byte, error) {
 	if r.Verb != spec.Add || r.Prev() == nil {
 		return w.Config(r.Head.PrevResult)
 	}
-	prev, err := r.Prev().Encode(r.Version) // in a chain within one process, the configuration does not contain it
+	prev, err := r.Prev().Encode(r.Version) // in a chain within one process, the configuration has no previous result
 	if err != nil {
 		return nil, err
 	}
 	return w.Config(prev)
 }
 
-// after runs the configured After commands of CHECK, STATUS, DEL and GC, which return no
-// result. afterAdd does this for ADD.
+// after runs the configured After commands of CHECK, STATUS, DEL and GC. These verbs return no
+// result; afterAdd serves ADD.
 func (w *wrapped) after(ctx context.Context, stop bool) error {
 	if len(w.conf.Around[w.request.Verb].After) == 0 {
 		return nil
@@ -104,7 +104,7 @@ func (w *wrapped) afterAdd(ctx context.Context, result *spec.Result) (*spec.Resu
 	current := func() ([]byte, error) { return result.Encode(w.request.Version) }
 	err := w.each(ctx, "after", true, current, func(p *Patch) error {
 		changed, err := w.changeResult(result, p)
-		if err == nil { // with mayFail the result stays as it was
+		if err == nil { // if a command with mayFail fails, the result does not change
 			result = changed
 		}
 		return err
@@ -112,8 +112,8 @@ func (w *wrapped) afterAdd(ctx context.Context, result *spec.Result) (*spec.Resu
 	return result, err
 }
 
-// each runs every command before or after the plugin. If stop is set, it stops at the first
-// error. stdin returns a command's input, and apply gets the patch that it printed, or nil.
+// each runs every command before or after the plugin. If stop is set, each stops at the first
+// error. stdin returns a command's input. apply gets the patch that the command printed, or nil.
 func (w *wrapped) each(ctx context.Context, when string, stop bool, stdin func() ([]byte, error), apply func(*Patch) error) error {
 	list := w.conf.Around[w.request.Verb].Before
 	if when == "after" {
@@ -201,8 +201,8 @@ func (w *wrapped) timed(kind, name string, fn func() error) error {
 	return err
 }
 
-// append writes the line with a single call, so that lines of several processes do not mix.
-// append does not follow a symbolic link at path, and it does not wait for a pipe to be read.
+// append writes the line with a single call, so that lines of several processes do not mix. It
+// refuses a symbolic link at path, and does not wait for a reader of a pipe.
 func (s *step) append(path string) error {
 	line, err := json.Marshal(s)
 	if err != nil {

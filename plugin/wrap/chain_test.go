@@ -22,8 +22,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// chained calls `patchbay` with a plugin that queues work, wrap around inner and another
-// one; flushed is how often the work was done, lost how often it was discarded.
+// chained calls `patchbay` with three members: a plugin that queues work, wrap around inner, and
+// another plugin. flushed is how often the work was done, and lost how often it was discarded.
 func (b *bench) chained(verb spec.Verb, more string) (queued, flushed, lost int, err error) {
 	b.t.Helper()
 	first := &plugin.Plugin{
@@ -55,7 +55,8 @@ func (b *bench) chained(verb spec.Verb, more string) (queued, flushed, lost int,
 	return queued, flushed, lost, err
 }
 
-// TestWithinPatchbay: one transaction, which is done before a command can look.
+// TestWithinPatchbay checks that there is one transaction, and that it is done before a command
+// can look.
 func TestWithinPatchbay(t *testing.T) {
 	b := newBench(t)
 	_, flushed, _, err := b.chained(spec.Add, innerConf)
@@ -83,7 +84,7 @@ func TestWithinPatchbay(t *testing.T) {
 	b.wantCalls("first-ADD before inner-ADD flush after inner-DEL first-DEL")
 }
 
-// TestRetryWithinPatchbay: a failed try does not discard what earlier members have queued.
+// TestRetryWithinPatchbay checks that a failed try does not discard what earlier members have queued.
 func TestRetryWithinPatchbay(t *testing.T) {
 	b := newBench(t)
 	b.fail[spec.Add], b.times = spec.Errorf(spec.CodeTryAgain, "later"), 1
@@ -94,7 +95,7 @@ func TestRetryWithinPatchbay(t *testing.T) {
 	b.wantCalls("first-ADD flush inner-ADD inner-ADD")
 }
 
-// TestExplain: explain writes down what would run.
+// TestExplain checks that explain writes down what would run.
 func TestExplain(t *testing.T) {
 	b := newBench(t)
 	b.dry = []string{}
@@ -108,7 +109,7 @@ func TestExplain(t *testing.T) {
 	b.wantCalls("inner-ADD")
 }
 
-// TestVersion: VERSION returns the wrapped plugin's versions when the request names it.
+// TestVersion sends a VERSION that names the wrapped plugin. The answer has that plugin's versions.
 func TestVersion(t *testing.T) {
 	for config, want := range map[string]string{
 		`{"cniVersion":"1.1.0"}`:                                                    strings.Join(spec.Versions(), " "),
@@ -132,7 +133,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// foreign is a plugin in shell in a directory for CNI_PATH; wrap is exec'd too.
+// foreign writes a plugin in shell into a directory for CNI_PATH. wrap runs by exec too.
 func (b *bench) foreign(body string) (path []string) {
 	b.t.Helper()
 	dir := b.t.TempDir()
@@ -149,8 +150,8 @@ func (b *bench) exec(verb spec.Verb, path []string, more string) ([]byte, error)
 	return (&invoke.Exec{Stderr: &b.stderr}).Invoke(context.Background(), name, call)
 }
 
-// TestForeignPlugin by exec: result, error object, standard error, and what it must not
-// print.
+// TestForeignPlugin runs a plugin by exec and checks its result, its error object and its
+// standard error. It also tests output that a plugin must not print.
 func TestForeignPlugin(t *testing.T) {
 	b := newBench(t)
 	path := b.foreign(`[ $CNI_COMMAND = ADD ] && echo '{"cniVersion":"1.1.0","interfaces":[{"name":"x"}]}'; echo hello >&2; true`)
@@ -181,8 +182,8 @@ func TestForeignPlugin(t *testing.T) {
 	}
 }
 
-// TestForeignPluginTakesTooLong: it is killed, and its DEL reverts the half that it may
-// have done.
+// TestForeignPluginTakesTooLong lets a plugin exceed its timeout. It is killed, and its DEL
+// reverts what it may have done.
 func TestForeignPluginTakesTooLong(t *testing.T) {
 	b := newBench(t)
 	path := b.foreign(`[ $CNI_COMMAND = DEL ] || sleep 100`)
@@ -193,7 +194,7 @@ func TestForeignPluginTakesTooLong(t *testing.T) {
 	b.wantCalls("foreign-ADD foreign-DEL")
 }
 
-// TestLog: the log has a line for each step, and no configuration or result.
+// TestLog checks that the log has a line for each step, and no configuration or result.
 func TestLog(t *testing.T) {
 	b := newBench(t)
 	b.fail[spec.Add] = spec.Errorf(spec.CodeTryAgain, "later")
@@ -231,7 +232,7 @@ func TestLog(t *testing.T) {
 	b.has("standard error", b.stderr.String(), "write log: ")
 }
 
-// TestKilled: a command does not continue after its plugin was killed.
+// TestKilled kills wrap while a command runs. The command ends too.
 func TestKilled(t *testing.T) {
 	b := newBench(t)
 	path := b.foreign(`echo '{"cniVersion":"1.1.0"}'`)
@@ -250,7 +251,7 @@ func TestKilled(t *testing.T) {
 			pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
 		}
 	}
-	cancel() // kills wrap's process group, which the command is not in
+	cancel() // kills wrap's process group; the command has another group
 	if err := <-done; err == nil || pid == 0 {
 		t.Fatalf("pid %d, %v", pid, err)
 	}

@@ -22,7 +22,7 @@ import (
 const (
 	mostPatch  = 1 << 20  // standard output that is a patch
 	mostLog    = 64 << 10 // standard error
-	mostQuoted = 1 << 10  // each of them in an error text
+	mostQuoted = 1 << 10  // standard output or error in an error text
 )
 
 // limited keeps the first bytes that are written to it.
@@ -40,22 +40,21 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// drained is how long the pipes are read after the command has ended, if the command left a
-// process behind.
+// drained is how long run reads the pipes after the command has ended, in case the command left a
+// process behind that still has them.
 const drained = time.Second
 
-// run runs the command to its end and returns its output. The command has its own process
-// group, which is killed at the timeout. The command must not run longer than this process,
-// because a DEL may follow a killed ADD, and the command's work must not come after it. So the
-// kernel kills the command when the thread that started it ends, and run keeps this thread
-// until then.
+// run runs the command to its end and returns its output. The command has its own process group;
+// at the timeout, run kills the group. A DEL may follow a killed ADD, and the command must not
+// work after that DEL. So the command must not outlive this process. The kernel kills the command
+// when the thread that started it ends, and run keeps this thread until then.
 func (c *Command) run(ctx context.Context, call *spec.Call, stdin []byte) (stdout, stderr []byte, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("it took longer than %v: %w", c.timeout, context.DeadlineExceeded))
 	defer cancel()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
-	cmd.Env = append(os.Environ(), call.Environ()...) // of equal names, the last one is used
+	cmd.Env = append(os.Environ(), call.Environ()...) // if a variable is set twice, the last value counts
 	cmd.Stdin = bytes.NewReader(stdin)
 	out, log := &limited{most: mostPatch}, &limited{most: mostLog}
 	cmd.Stdout, cmd.Stderr = out, log
@@ -67,7 +66,7 @@ func (c *Command) run(ctx context.Context, call *spec.Call, stdin []byte) (stdou
 	case err != nil && ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case errors.Is(err, exec.ErrWaitDelay):
-		err = nil // it succeeded, but a process that it left behind still has the pipes
+		err = nil // the command succeeded, but left a process behind that still has the pipes
 	case err != nil:
 		err = c.failure(err, out.data, log.data)
 	case c.Output != "" && out.cut:

@@ -66,8 +66,8 @@ type Around struct {
 	After []Command `json:"after"`
 }
 
-// Command is a program to run. Command has the environment of a plugin. Its standard input is
-// the plugin's configuration or, after ADD, the result.
+// Command is a program to run. It gets a plugin's environment. Its standard input is the plugin's
+// configuration or, after ADD, the result.
 type Command struct {
 	// Argv is the program, an absolute path, and its arguments. There is no shell. Reference:
 	// none, ours only.
@@ -113,8 +113,8 @@ const (
 	commandTimeout = 10 * time.Second
 )
 
-// wrapped is the configuration after reading, with parsed durations and a plugin that is ready
-// to be called.
+// wrapped is the configuration in a form for use: with parsed durations, and with a plugin that
+// is ready to be called.
 type wrapped struct {
 	*plugin.Inner
 	conf    *Conf
@@ -123,7 +123,7 @@ type wrapped struct {
 	wait    time.Duration
 }
 
-// load reads the whole configuration. load returns an error before any work is done.
+// load reads the whole configuration. If it is wrong, load returns an error before any work.
 func load(r *plugin.Request) (*wrapped, error) {
 	if _, err := r.Conf(); err != nil {
 		return nil, err

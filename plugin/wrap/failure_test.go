@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestCommandsThatFail: which commands run after a failure, for every verb.
+// TestCommandsThatFail checks, for every verb, which commands run after a failure.
 func TestCommandsThatFail(t *testing.T) {
 	for verb, want := range map[spec.Verb][2]string{
 		spec.Add:    {"before", "before inner-ADD after inner-DEL"},
@@ -42,7 +42,7 @@ func TestCommandsThatFail(t *testing.T) {
 	}
 }
 
-// TestDelTellsEverything: DEL reports every failure, and runs every command.
+// TestDelTellsEverything checks that DEL reports every failure and runs every command.
 func TestDelTellsEverything(t *testing.T) {
 	b := newBench(t)
 	b.fail[spec.Del] = errors.New("inner said no")
@@ -55,7 +55,7 @@ func TestDelTellsEverything(t *testing.T) {
 	b.wantCalls("before inner-DEL after")
 }
 
-// TestDelCallsThePlugin even if everything else failed.
+// TestDelCallsThePlugin checks that DEL calls the plugin even if everything else failed.
 func TestDelCallsThePlugin(t *testing.T) {
 	for what, more := range map[string]string{
 		"a patch with nothing to change":  `,"config":{"patch":[{"op":"remove","path":"/runtimeConfig/portMappings"}]}`,
@@ -87,7 +87,7 @@ func TestMayFail(t *testing.T) {
 	b.wantCalls("before inner-ADD")
 }
 
-// TestMayFailPatch: a patch of the result that may fail, and does, leaves the result as it was.
+// TestMayFailPatch uses a patch of the result that may fail and does. The result does not change.
 func TestMayFailPatch(t *testing.T) {
 	b := newBench(t)
 	patch := b.script("patch", `echo '[{"op":"test","path":"/ips","value":[]}]'`)
@@ -125,7 +125,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestTimeoutOfThePlugin: a plugin that took too long may have done half of its work.
+// TestTimeoutOfThePlugin lets a plugin exceed its timeout. The plugin may have done half of its
+// work, so its DEL runs.
 func TestTimeoutOfThePlugin(t *testing.T) {
 	b := newBench(t)
 	b.add = func(ctx context.Context, _ *plugin.Request) error { <-ctx.Done(); return ctx.Err() }
@@ -136,10 +137,10 @@ func TestTimeoutOfThePlugin(t *testing.T) {
 	b.wantCalls("inner-ADD inner-DEL")
 }
 
-// TestTimeoutOfACommand: the processes that it started are killed too.
+// TestTimeoutOfACommand checks that the processes that the command started are killed too.
 func TestTimeoutOfACommand(t *testing.T) {
 	pid := 0
-	for limit := 100 * time.Millisecond; pid == 0; limit *= 3 { // a busy machine starts it late
+	for limit := 100 * time.Millisecond; pid == 0; limit *= 3 { // a busy machine starts the command late
 		pid = timeoutOfACommand(t, limit)
 		if pid == 0 && limit > 20*time.Second {
 			t.Fatal("the command does not start")
@@ -179,8 +180,8 @@ func running(pid int) bool {
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// TestOutputIsLimited: a command that never stops writing does not fill memory, and one
-// that leaves a daemon behind does not block the call.
+// TestOutputIsLimited checks that a command that never stops writing does not fill memory, and
+// that a command that leaves a daemon behind does not block the call.
 func TestOutputIsLimited(t *testing.T) {
 	b := newBench(t)
 	_, err := b.call(spec.Add, b.around(spec.Add, "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2; sleep 30 & true", ""))
@@ -202,7 +203,7 @@ func TestOutputIsLimited(t *testing.T) {
 	}
 }
 
-// TestBadPatches: bad patches, whatever their source, fail an ADD and leave nothing.
+// TestBadPatches checks that a bad patch, wherever it comes from, fails an ADD and leaves nothing.
 func TestBadPatches(t *testing.T) {
 	b := newBench(t)
 	junk := b.script("junk", "echo oops")

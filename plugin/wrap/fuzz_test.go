@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// FuzzPatch: whatever a patch holds, the outcome is an error or an object.
+// FuzzPatch applies any patch. The outcome is an error or a JSON object.
 func FuzzPatch(f *testing.F) {
 	for _, seed := range [][3]string{
 		{`{"a":[1,2]}`, `{"a":null,"b":{"c":1}}`, `[{"op":"add","path":"/b/d","value":[]},{"op":"move","from":"/b","path":"/e"}]`},
@@ -22,7 +22,7 @@ func FuzzPatch(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, doc, merge, operations string) {
 		if !json.Valid([]byte(doc)) || !isObject([]byte(doc)) || !json.Valid([]byte(merge)) && merge != "" || !json.Valid([]byte(operations)) && operations != "" {
-			return // Conf's decoder accepts only valid ones
+			return // the decoder of Conf accepts only valid patches
 		}
 		p := &Patch{Merge: json.RawMessage(merge), Patch: json.RawMessage(operations)}
 		if p.validate() != nil {

@@ -82,8 +82,7 @@ func operate(doc, operations []byte) ([]byte, error) {
 	return patch.ApplyWithOptions(doc, options)
 }
 
-// patchOf turns a command's output into a patch. patchOf returns nil if the command printed
-// nothing.
+// patchOf turns a command's output into a patch. If the command printed nothing, patchOf returns nil.
 func (c *Command) patchOf(stdout []byte) (*Patch, error) {
 	if len(bytes.TrimSpace(stdout)) == 0 {
 		return nil, nil
@@ -98,8 +97,8 @@ func (c *Command) patchOf(stdout []byte) (*Patch, error) {
 	return p, p.validate()
 }
 
-// patchConfig changes the configuration of the plugin. If a patch cannot be applied, a DEL
-// still runs, because a runtime may leave out keys that it gave to ADD.
+// patchConfig changes the configuration of the plugin. A runtime may leave out keys in DEL that
+// it gave to ADD. So a DEL runs even if a patch cannot be applied.
 func (w *wrapped) patchConfig() error {
 	err := w.changeConfig(w.conf.Config)
 	if err != nil && w.request.Verb == spec.Del {

@@ -1,11 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wrap is the plugin `wrap`. The plugin calls one other plugin, ours or another
-// project's, and adds to it: commands before and after each verb, patches of the configuration
-// and of the result, a timeout, retries if the plugin asks for them, and a log. The plugin
-// stands in a list, or inside `patchbay`, where the other plugin would stand, and passes every
-// verb on.
+// Package wrap is the plugin `wrap`. It calls one other plugin, ours or another project's. It can
+// run commands before and after each verb, and change the configuration and the result by
+// patches. It can also limit the time, repeat a call that the other plugin wants repeated, and
+// write a log. In a list, or inside `patchbay`, wrap takes the other plugin's place and passes
+// every verb on.
 package wrap
 
 import (
@@ -39,8 +39,8 @@ var Plugin = plugin.Plugin{
 	VersionsFor: versions,
 }
 
-// add runs the commands before, the plugin, and the commands after. If something after the
-// plugin fails, it calls the plugin's DEL to roll back the ADD.
+// add runs the commands before, the plugin, and the commands after. If a step after the plugin
+// fails, add calls the plugin's DEL to roll back the ADD.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	w, err := load(r)
 	if err != nil {
@@ -62,10 +62,10 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return w.afterAdd(ctx, result)
 }
 
-// addInner calls the plugin's ADD. Normally it does not call DEL if the ADD fails. The plugin
-// has rolled itself back, and if it refused to attach twice, a DEL would remove the existing
-// attachment. But it calls DEL if the plugin was killed, or if it succeeded with an invalid
-// result, because then nothing was rolled back.
+// addInner calls the plugin's ADD. If the ADD fails, the plugin has rolled itself back, and
+// addInner calls no DEL: after an ADD that failed because the attachment exists, a DEL would
+// remove the existing attachment. In two cases nothing was rolled back, and addInner calls DEL:
+// the plugin was killed, or it succeeded with an invalid result.
 func (w *wrapped) addInner(ctx context.Context) (result *spec.Result, err error) {
 	r := w.request
 	if err := r.Step("wrapped " + w.Type); err != nil {
@@ -97,8 +97,8 @@ func (w *wrapped) undo(ctx context.Context, result *spec.Result) error {
 	return w.Do(ctx, spec.Del, prev)
 }
 
-// throughout performs DEL and GC. throughout runs everything and reports every failure. Errors
-// in the rest of the configuration must not stop the call of the plugin.
+// throughout performs DEL and GC. It runs everything and reports every failure. An error in
+// another part of the configuration must not stop the call of the plugin.
 func throughout(ctx context.Context, r *plugin.Request) error {
 	w, err := load(r)
 	if err != nil {
@@ -111,7 +111,7 @@ func throughout(ctx context.Context, r *plugin.Request) error {
 
 // bare calls only the plugin, with its configuration unchanged.
 func bare(ctx context.Context, r *plugin.Request, wrong error) error {
-	w, err := loadPlugin(r, plugin.ConfOf[Conf](r)) // reads what can be read
+	w, err := loadPlugin(r, plugin.ConfOf[Conf](r)) // reads as much of the configuration as it can
 	if err != nil {
 		return wrong
 	}
@@ -148,8 +148,8 @@ func (w *wrapped) failed(err error) error {
 	return fmt.Errorf("wrapped plugin type=%q failed (%s): %w", w.Type, w.request.Verb, err)
 }
 
-// versions returns the versions that the plugin supports too, if the request names the plugin.
-// Runtimes send VERSION without a configuration.
+// versions returns those of wrap's versions that the plugin supports too, if the request names
+// the plugin. (Runtimes send VERSION without a configuration.)
 func versions(ctx context.Context, s *plugin.Session, call *spec.Call) []string {
 	var conf struct {
 		Plugin json.RawMessage `json:"plugin"`

@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// bench is a place to wrap the plugin `inner`, which records its calls; commands write into
-// the same list.
+// bench is a place to wrap the plugin `inner`. inner records its calls, and the commands write
+// into the same list.
 type bench struct {
 	t      *testing.T
 	ns     string
@@ -62,7 +62,7 @@ func (b *bench) recorded() string {
 	return strings.Join(strings.Split(strings.TrimSpace(string(data)), "\n"), " ")
 }
 
-// script writes a program that records its name, then does what body says.
+// script writes a program that records its name and then does what body says.
 func (b *bench) script(name, body string) string {
 	b.t.Helper()
 	path := filepath.Join(b.dir, name)
@@ -205,8 +205,8 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// TestCommandsSeeWhatAPluginSees: environment, configuration before, result after,
-// arguments unchanged.
+// TestCommandsSeeWhatAPluginSees checks what a command gets: a plugin's environment, the
+// configuration before the plugin, the result after it, and its arguments unchanged.
 func TestCommandsSeeWhatAPluginSees(t *testing.T) {
 	b := newBench(t)
 	t.Setenv("CNI_IFNAME", "of the caller")

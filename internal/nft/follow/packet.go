@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Traffic is what the containers of a network send (if Out is set) or receive. Only their end
-// is known; the other end may be any address and link.
+// Traffic is what the containers of a network send (if Out is set) or receive. Only the
+// containers' end is known. The other end may be any address and link.
 type Traffic struct {
 	Net  netip.Prefix
 	Link string // the bridge; "" if every container has its own link
@@ -26,12 +26,13 @@ type Traffic struct {
 
 	Index int // index of the link; 0 if not known
 
-	// Ports are the bridge ports whose frames are followed through the chains of bridges and
-	// devices. Link is "" then. A rule that may drop only some of these frames is reported too.
+	// Ports, if set, are bridge ports; Link is then "". The walk follows the frames of these ports
+	// through the chains of bridges and devices. It also reports a rule that may drop only some of
+	// these frames.
 	Ports []string
 }
 
-// Answer says whether something holds for the traffic.
+// Answer says whether a statement about the traffic is true.
 type Answer int
 
 // Perhaps means that the answer depends on fields that are not known.
@@ -50,7 +51,7 @@ type field struct {
 	mask []byte
 }
 
-// condition says how the traffic matches a condition of a rule, or all its conditions
+// condition says how the traffic matches a condition of a rule, or all conditions of the rule
 // together.
 type condition struct {
 	is      Answer
@@ -61,7 +62,7 @@ type condition struct {
 	unread  bool // unknown because the content of a set was not read
 }
 
-// and returns the condition that both c and o hold.
+// and returns the condition that c and o hold together.
 func (c condition) and(o condition) condition {
 	switch {
 	case c.is == No || o.is == Yes:
@@ -117,7 +118,7 @@ func (t Traffic) meetsExpr(e nft.Expr, regs *registers) condition {
 	case "match":
 		return matched(e)
 	}
-	*regs = registers{} // an unknown expression may have loaded any register
+	*regs = registers{} // an unknown expression may have changed any register
 	return condition{is: Perhaps}
 }
 

@@ -14,9 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// An accept in one table does not cancel a drop in another table or in an earlier chain. So
-// this package searches for rules that drop, and walks through the chains as the containers'
-// traffic does.
+// If one table accepts a packet, another table or a later chain may still drop it. So this
+// package looks for rules that drop, and walks through the chains in the order of the containers'
+// traffic.
 
 // fate says how a walk ends.
 type fate int
@@ -65,7 +65,7 @@ func (w *walk) chain(name string, depth int) fate {
 	return goesOn
 }
 
-// branch says what a rule does with some of the traffic.
+// branch is one effect of a rule on some of the traffic.
 type branch struct {
 	condition
 	verdict *expr.Verdict // nil if the branch has none
@@ -93,7 +93,7 @@ func (w *walk) branches(r nft.Rule) []branch {
 }
 
 // note records what a rule does with the traffic. Traffic that containers send may begin a
-// connection; traffic that they receive may contain answers only.
+// connection. Traffic that they receive may be only answers.
 func (w *walk) note(b branch, f fate) {
 	if f == dropped && w.doubt == "" && !b.narrow && (b.unread || w.Ports != nil) {
 		w.doubt = w.at
@@ -139,7 +139,7 @@ func (w *walk) branch(b branch, depth int) (f fate, ends bool) {
 
 // Drop describes a rule or policy of a base chain that drops traffic.
 type Drop struct {
-	At    string // such as "rule 1 of chain FORWARD"; "" if no rule drops, or if only a policy does and the caller reports it
+	At    string // such as "rule 1 of chain FORWARD"; "" if no rule drops, or if only the policy does and the caller reports the policy
 	Maybe bool   // an earlier rule may accept some of the traffic
 	Begun bool   // only new connections are dropped, answers are not
 	Doubt string // only if At is "": a rule that may drop but cannot be evaluated

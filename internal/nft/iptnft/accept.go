@@ -16,7 +16,7 @@ import (
 )
 
 // These are chains of the filter table. CNI-FORWARD and its comments are the same as in the
-// reference's firewall plugin, so each of the two plugins finds the other's rules.
+// reference's firewall plugin. So each of the two plugins finds the other's rules.
 const (
 	tableFilter     = "filter"
 	chainForward    = "FORWARD"
@@ -31,22 +31,20 @@ const (
 	commentAccept  = "patchbay accepts " // the source follows
 )
 
-// Accept lets traffic through FORWARD in the iptables-nft filter table of each family if
-// FORWARD drops by policy or by a rule. Accept accepts traffic from a source, the answers to
-// it, and published ports.
+// Accept lets traffic pass FORWARD in the iptables-nft filter table of each family. It accepts
+// traffic from a source, the answers to it, and traffic to published ports. If FORWARD drops
+// neither by policy nor by a rule, Accept does nothing.
 //
-// If FORWARD jumps to DOCKER-USER, Accept appends two rules per source to DOCKER-USER.
-// Otherwise it appends them to CNI-FORWARD and puts a jump to CNI-FORWARD at the top of
-// FORWARD. The rules of an attachment go into a separate chain, to which the chosen chain
-// jumps. The operator's admin chain comes first in either case. If FORWARD does not drop,
-// Accept does nothing.
+// If FORWARD jumps to DOCKER-USER, Accept appends two rules per source to DOCKER-USER. Otherwise
+// it appends them to CNI-FORWARD and puts a jump to CNI-FORWARD at the top of FORWARD. The rules
+// of an attachment go into a separate chain, to which the chosen chain jumps. The operator's
+// admin chain comes first in either case.
 func Accept(sources []Source, adminChain string) nft.Extra {
 	return acceptExtra{sources, admin(adminChain), false}
 }
 
-// Unaccept removes what Accept made. Unaccept also removes the chains if they are empty
-// otherwise. Unaccept does not check whether FORWARD drops, because the policy may have
-// changed.
+// Unaccept removes what Accept made. If the chains are empty then, Unaccept removes them too. It
+// does not check whether FORWARD drops, because the policy may have changed.
 func Unaccept(sources []Source, adminChain string) nft.Extra {
 	return acceptExtra{sources, admin(adminChain), true}
 }
@@ -169,7 +167,7 @@ func look(c *nft.Conn, family nftables.TableFamily, adminChain string, owners, r
 		}
 		list := c.ListRules
 		if ch == &f.own && remove {
-			list = c.ListHandles // without expressions: the owner in the comment is enough
+			list = c.ListHandles // expressions are not needed, because the comment names the owner
 		}
 		if ch.rules, err = list(family, tableFilter, ch.name); err != nil {
 			return f, err
@@ -195,9 +193,8 @@ func (f filter) drops() bool {
 	return false
 }
 
-// accept plans the rules of sources that have no rules yet, and the jumps of all sources.
-// accept plans the jumps even if the rules exist, because a flush of FORWARD removes only the
-// jumps.
+// accept plans the rules of sources that have no rules yet, and the jumps for all sources. It
+// plans the jumps even if the rules exist, because a flush of FORWARD removes only the jumps.
 func (f filter) accept(sources []Source) (todo []step) {
 	target := f.cni
 	if f.forward.jump(f.user.name) != nil {
@@ -210,7 +207,7 @@ func (f filter) accept(sources []Source) (todo []step) {
 			ch, owned = f.own, true
 		}
 		standing := s.among(ch.rules)
-		if s.New || len(standing) < 2 { // a single rule accepts nothing
+		if s.New || len(standing) < 2 { // one rule of the two accepts nothing
 			todo = append(todo, deleteRules(f.table, ch.name, standing)...)
 			todo = append(todo, f.acceptIn(ch, s)...)
 		}
@@ -283,7 +280,7 @@ func (f filter) unaccept(sources []Source) (todo []step) {
 		}
 		todo = append(todo, deleteRules(f.table, ch.name, gone)...)
 	}
-	todo = append(todo, disowned...) // after the last jump to it is gone
+	todo = append(todo, disowned...) // when the last jump to it is gone
 	if len(todo) > 0 {
 		todo = append(todo, f.dropAdmins(kept)...)
 	}
@@ -300,8 +297,8 @@ func (ch chain) jump(to string) *nft.Rule {
 	return nil
 }
 
-// end returns the handle of a last rule that returns everything, or 0 if the chain has none.
-// Docker makes such a rule. Rules after it never run.
+// end returns the handle of the chain's last rule if that rule returns everything. Otherwise it
+// returns 0. Docker makes such a rule, and a rule after it never runs.
 func (ch chain) end() uint64 {
 	if len(ch.rules) == 0 {
 		return 0

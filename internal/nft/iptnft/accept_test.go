@@ -23,8 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens")
 
-// reference is where the inner process finds the reference plugins; they are built outside,
-// where the network is.
+// reference is the directory of the reference plugins. They are built before the test enters a
+// namespace without a network.
 const reference = "PATCHBAY_TEST_REFERENCE"
 
 func TestMain(m *testing.M) {
@@ -98,8 +98,8 @@ func prefixes(s ...string) (out []Source) {
 	return out
 }
 
-// Each case: the state of the node, then what iptables prints after two networks were
-// added. After they are removed nothing is left.
+// Each case has the state of the node, and what iptables prints after two networks were added.
+// After the networks are removed, nothing is left.
 func TestAccept(t *testing.T) {
 	for name, setup := range map[string]string{
 		"nothing":  "true",

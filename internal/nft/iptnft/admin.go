@@ -48,10 +48,10 @@ func (f filter) dropAdmins(kept []nft.Rule) (todo []step) {
 	return todo
 }
 
-// LeaveAdmin removes the jumps to an operator's chain, and the chain if it is empty.
-// LeaveAdmin does nothing if needed reports that an attachment names the chain. LeaveAdmin
-// also does nothing while other accept rules exist, such as those of the reference plugin,
-// because they may need the chain.
+// LeaveAdmin removes the jumps to an operator's chain, and the chain if it is empty. If needed
+// reports that an attachment names the chain, LeaveAdmin does nothing. It also does nothing while
+// other accept rules exist, such as those of the reference plugin, because they may need the
+// chain.
 func LeaveAdmin(adminChain string, needed func() bool) nft.Extra {
 	return leaveAdmin{admin(adminChain), needed}
 }
@@ -66,8 +66,8 @@ func (l leaveAdmin) String() string {
 	return fmt.Sprintf("stop asking the chain %s of iptables-nft filter", l.admin)
 }
 
-// Plan looks at each family. Plan calls needed after it has read the rules. An ADD that needs
-// the chain writes its record before it looks for the jump, so needed sees the record.
+// Plan looks at each family. It calls needed after it has read the rules. An ADD that needs the
+// chain writes its record before it looks for the jump, so needed sees that record.
 func (l leaveAdmin) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	if l.needed() {
 		return nil, nil

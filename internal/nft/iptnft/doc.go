@@ -1,10 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package iptnft changes the tables of iptables-nft over netlink; it does not need the iptables
-// program. Package iptnft accepts a network's traffic if `filter FORWARD` drops. Package iptnft
-// also removes what the reference plugins left behind for an attachment, there and in their
-// nftables tables.
+// Package iptnft changes the tables of iptables-nft over netlink, without the iptables program.
+// It accepts a network's traffic if `filter FORWARD` drops. It also removes what the reference
+// plugins left behind for an attachment, in these tables and in their own nftables tables.
 //
 // Each operation is an nft.Extra, so it becomes part of the plugin's only transaction:
 //

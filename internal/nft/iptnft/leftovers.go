@@ -54,12 +54,11 @@ func (a Names) masqHash() string {
 func (a Names) spoofChain() string { return "cni-br-iface-" + a.ContainerID + "-" + a.IfName }
 
 // Leftovers removes what the reference plugins bridge, ptp, portmap and firewall made for an
-// attachment, in iptables-nft and in their own nftables tables. So a container that was
-// attached before the switch to Patchbay leaves nothing behind. addrs are the attachment's
-// addresses from prevResult or from the files of host-local, if known. Rules of the firewall
-// plugin name no owner, so only the addresses identify them. Known addresses also protect the
-// rules of another attachment of the same container. A node without leftovers pays for one
-// look only.
+// attachment, in iptables-nft and in their own nftables tables. So a container that was attached
+// before the switch to Patchbay leaves nothing behind. addrs are the attachment's addresses from
+// prevResult or from the files of host-local, if known. Rules of the firewall plugin name no
+// owner, so only the addresses identify them. Known addresses also protect the rules of another
+// attachment of the same container. On a node without leftovers, Leftovers costs only one look.
 func Leftovers(a Names, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
 
 // Present reports whether a table exists that may contain leftovers. Present looks once.
@@ -84,7 +83,7 @@ func (l leftovers) String() string {
 	return fmt.Sprintf("remove what the reference plugins left for %s/%s/%s", l.Network, l.ContainerID, l.IfName)
 }
 
-// place is one kind of leftover. place has the chain that may contain leftovers, and the
+// place is one kind of leftover. It has the chain that may contain such leftovers, and the
 // function that removes them.
 type place struct {
 	ref  nft.Ref
@@ -134,8 +133,8 @@ func (l leftovers) places() []place {
 	return all
 }
 
-// mine reports whether a rule concerns one of the addresses. mine returns true if the
-// addresses are not known.
+// mine reports whether a rule concerns one of the addresses. If the addresses are not known, mine
+// returns true.
 func (l leftovers) mine(r nft.Rule) bool {
 	return len(l.addrs) == 0 || l.mentioned(r)
 }
@@ -145,8 +144,8 @@ func (l leftovers) mentioned(r nft.Rule) bool {
 }
 
 // natChain removes the container's chain and the rules that jump to it. The interfaces of a
-// container in one network share the masquerade chain, so natChain removes the chain with the
-// last jump only.
+// container in one network share the masquerade chain. So natChain removes that chain only with
+// the last jump.
 func (l leftovers) natChain(entry string) func(*nft.Conn, nft.Ref) ([]step, error) {
 	return func(c *nft.Conn, ref nft.Ref) ([]step, error) {
 		rules, err := c.ListRules(ref.Family, ref.Table, entry)
@@ -172,9 +171,8 @@ func (l leftovers) masquerade(c *nft.Conn, ref nft.Ref) ([]step, error) {
 	return deleteWhere(c, ref, func(r nft.Rule) bool { return strings.HasPrefix(r.Comment(), l.masqHash()) })
 }
 
-// hostport removes the rules whose comment is the container's id. The reference would remove
-// the rules of all the container's attachments at once; hostport keeps rules for other
-// addresses.
+// hostport removes the rules whose comment is the container's id. The reference would remove the
+// rules of all attachments of the container. hostport keeps rules for other addresses.
 func (l leftovers) hostport(c *nft.Conn, ref nft.Ref) (todo []step, err error) {
 	for _, chainName := range [...]string{"hostports", "hostip_hostports", "masquerading"} {
 		ref.Chain = chainName
@@ -224,10 +222,10 @@ func deleteWhere(c *nft.Conn, ref nft.Ref, is func(nft.Rule) bool) ([]step, erro
 	return deleteRules(&nftables.Table{Name: ref.Table, Family: ref.Family}, ref.Chain, rules), nil
 }
 
-// Sweep removes what the reference plugins left for attachments of a network, except for the
-// valid attachments. GC uses it. Sweep lists the chains of the reference, so its cost grows
-// with their number. Sweep keeps rules that name neither a network nor an attachment: rules of
-// cni_hostport (their comment is only the container's id), of macspoofchk and of the firewall
+// Sweep removes what the reference plugins left for attachments of a network. It leaves valid
+// attachments alone. GC uses it. Sweep lists the chains of the reference, so its cost grows with
+// their number. It keeps rules that name neither a network nor an attachment: those of
+// cni_hostport (whose comment is only the container's id), of macspoofchk and of the firewall
 // plugin.
 func Sweep(network string, valid []Names) nft.Extra { return sweep{network, valid} }
 

@@ -17,7 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// madeByReference is what the reference v1.9.1 writes for an attachment in both its forms.
+// madeByReference returns the commands that make what the reference v1.9.1 makes for an
+// attachment, in both its forms.
 func madeByReference(a Names, ip string) string {
 	return fmt.Sprintf(`
 iptables-nft -t nat -N %[2]s 2>/dev/null || true
@@ -75,10 +76,10 @@ func addrs(s ...string) (out []netip.Addr) {
 	return out
 }
 
-// The names are those of the reference's own code.
+// The test compares our names with those of the reference's own code.
 func TestReferenceNames(t *testing.T) {
 	a := Names{"test", "1234", "eth0"}
-	// pkg/utils/utils_test.go of the reference
+	// This case is from pkg/utils/utils_test.go of the reference.
 	if got := a.chainName(""); got != "CNI-2bbe0c48b91a7d1b8a6753a8" {
 		t.Errorf("chain %s", got)
 	}
@@ -161,7 +162,7 @@ func TestLegacy(t *testing.T) {
 	nettest.Need(t, nettest.Feature{Name: "iptables-legacy (CONFIG_IP_NF_FILTER) and its list", Probe: func() error {
 		return unix.Access("/proc/net/ip_tables_names", unix.R_OK)
 	}})
-	// Its tables cannot be removed again, so the test uses a namespace of its own.
+	// The tables of iptables-legacy cannot be removed again. So the test uses a namespace of its own.
 	ns, err := netns.Open(nettest.NewNS(t, "legacy"))
 	if err != nil {
 		t.Fatal(err)

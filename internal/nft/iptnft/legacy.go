@@ -50,9 +50,9 @@ func legacyTables(proc, family string) ([]string, error) {
 
 // LegacyForwardDrops reports whether FORWARD in the filter table of iptables-legacy or
 // ip6tables-legacy drops by policy, or has a rule that drops or rejects. None of our rules can
-// accept such traffic earlier. Call LegacyForwardDrops only if LegacyTables returned "ip
-// filter" or "ip6 filter", because the call makes the kernel create the table.
-// LegacyForwardDrops needs CAP_NET_ADMIN and CAP_NET_RAW.
+// accept such traffic earlier. The call makes the kernel create the table. So call it only if
+// LegacyTables returned "ip filter" or "ip6 filter". LegacyForwardDrops needs CAP_NET_ADMIN and
+// CAP_NET_RAW.
 func LegacyForwardDrops(v6 bool) (bool, error) {
 	drops, err := forwardDrops(v6)
 	if err != nil {
@@ -93,7 +93,7 @@ func forwardDrops(v6 bool) (bool, error) {
 	copy(entries, tableFilter)
 	binary.NativeEndian.PutUint32(entries[32:], size)
 	if err := getsockopt(fd, level, soGetEntries, entries); err != nil {
-		return false, err // EAGAIN if the table changed between two calls; the caller may try again
+		return false, err // if the table changed between the calls, the error is EAGAIN and the caller may try again
 	}
 	return entriesDrop(entries[entriesHead:], int(first), int(policy), targetAt), nil
 }
@@ -127,8 +127,8 @@ func getsockopt(fd, level, name int, b []byte) error {
 }
 
 // LegacyDrops returns an error if a FORWARD chain of iptables-legacy drops packets, because we
-// cannot change that chain. LegacyDrops considers the families of the subnets, or both
-// families if there are no subnets. proc is the path of procfs.
+// cannot change that chain. It looks at the families of the subnets. If there are no subnets, it
+// looks at both families. proc is the path of procfs.
 func LegacyDrops(proc string, concerned []netip.Prefix) error {
 	var programs []string
 	for _, family := range [...]struct {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Only the list of a family that is concerned is read. The other one is a directory here,
-// which cannot be read.
+// LegacyDrops reads only the list of a family that it was asked for. The other list is a
+// directory here, which cannot be read.
 func TestLegacyDropsOfOneFamily(t *testing.T) {
 	v4, v6 := netip.MustParsePrefix("198.18.77.0/24"), netip.MustParsePrefix("fd00:77::/64")
 	for _, one := range []struct {

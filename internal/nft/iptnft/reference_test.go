@@ -17,10 +17,10 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// The real plugins make an attachment in each of their forms, its namespace is deleted, and
-// Leftovers removes every trace of it from the firewall.
+// The real plugins make an attachment in each of their forms. Its namespace is deleted. Leftovers
+// then removes every trace of the attachment from the firewall.
 func TestRealReference(t *testing.T) {
-	sh(t, "iptables -V | grep -q nf_tables") // what the reference calls must be iptables-nft
+	sh(t, "iptables -V | grep -q nf_tables") // the reference must call iptables-nft
 	dir := os.Getenv(reference)
 	if dir == "" {
 		t.Fatal("no reference plugins: see above why they were not built")

@@ -40,7 +40,7 @@ type Source struct {
 	New bool
 }
 
-// On returns sources for the subnets of a bridge. If bridge is empty, they apply to every
+// On returns sources for the subnets of a bridge. If bridge is empty, the sources apply to every
 // link.
 func On(bridge string, subnets ...netip.Prefix) (out []Source) {
 	for _, p := range subnets {
@@ -175,9 +175,9 @@ func ofFamily(sources []Source, f nftables.TableFamily) (out []Source) {
 	return out
 }
 
-// Passed reports whether FORWARD of the filter tables accepts the traffic of all sources.
-// Passed considers the rules of every program. Passed lists the tables, so call it only if our
-// own rules are missing.
+// Passed reports whether FORWARD of the filter tables accepts the traffic of all sources. It
+// considers the rules of every program. It lists the tables, so call it only if our own rules are
+// missing.
 func Passed(c *nft.Conn, sources []Source) (worst follow.Answer, err error) {
 	for _, family := range families() {
 		theirs := ofFamily(sources, family)

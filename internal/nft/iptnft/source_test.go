@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Bridges and single addresses, in each of the chains that may jump to them: iptables
-// prints the rules, another owner's rule is kept, and nothing is left.
+// TestSources uses bridges and single addresses, in each of the chains that may jump to them.
+// iptables can print the rules. Another owner's rule stays, and nothing else is left.
 func TestSources(t *testing.T) {
 	const one, two = "aaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbb"
 	for name, setup := range map[string]string{
@@ -66,7 +66,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// Our rules mean to iptables what they should.
+// iptables prints what our rules should mean.
 func TestSourcesAreIptables(t *testing.T) {
 	c := open(t)
 	sh(t, "iptables-nft -P FORWARD DROP")

@@ -46,8 +46,8 @@ func (a Names) Masquerading(addrs []netip.Addr) Made {
 	return Made{tableNAT, addrs, a.masquerades}
 }
 
-// Publishing returns what the reference's portmap makes. ports returns how many ports it
-// publishes for an address.
+// Publishing returns what the reference's portmap makes. ports returns the number of ports that
+// portmap publishes for an address.
 func (a Names) Publishing(addrs []netip.Addr, ports func(netip.Addr) int) Made {
 	return Made{tableNAT, addrs, func(c *nft.Conn, addr netip.Addr) (bool, error) { return a.publishes(c, addr, ports(addr)) }}
 }
@@ -153,7 +153,7 @@ func Named(c *nft.Conn) (list []Names, err error) {
 	return list, err
 }
 
-// ParseComment reads `name: "NET" id: "ID"` and `dnat name: "NET" id: "ID"`.
+// ParseComment reads a comment of the form `name: "NET" id: "ID"` or `dnat name: "NET" id: "ID"`.
 func ParseComment(s string) (a Names, ok bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(s, "dnat "), `name: "`)
 	if !ok {
@@ -203,8 +203,8 @@ func Forwarded(c *nft.Conn) (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// acceptsOne reads `-s A/32 -j ACCEPT` and `-d A/32 … -j ACCEPT`. acceptsOne recognizes a
-// shorter prefix, which is no single address, by a mask or by fewer compared bytes.
+// acceptsOne reads a rule of the form `-s A/32 -j ACCEPT` or `-d A/32 … -j ACCEPT`. A shorter
+// prefix is no single address; acceptsOne recognises it by a mask or by fewer compared bytes.
 func acceptsOne(r nft.Rule, f nftables.TableFamily) (a netip.Addr, ok bool) {
 	code, _, ends := r.Verdict()
 	if !ends || code != verdictAccept || r.Has("bitwise", "") || strings.HasPrefix(r.Comment(), commentAccept) {
