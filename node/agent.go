@@ -71,6 +71,7 @@ type Agent struct {
 
 	nodes  chan struct{} // the Nodes changed
 	kernel chan struct{} // the kernel's state changed
+	keyed  chan struct{} // this Node may have another key
 
 	// Fields of tend.
 	installed bool
@@ -92,11 +93,11 @@ func New(opts Options) (*Agent, error) {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
 	a := &Agent{
-		opts: opts, nodes: make(chan struct{}, 1), kernel: make(chan struct{}, 1),
+		opts: opts, nodes: make(chan struct{}, 1), kernel: make(chan struct{}, 1), keyed: make(chan struct{}, 1),
 		unable: errNothingKnown, turned: time.Now(),
 	}
 	a.mirror = mirror{
-		self: opts.Node, changed: func() { resident.Signal(a.nodes) }, now: time.Now,
+		self: opts.Node, changed: func() { resident.Signal(a.nodes); resident.Signal(a.keyed) }, now: time.Now,
 		nodes: map[string]plan.Node{}, since: map[string]time.Time{},
 	}
 	a.trouble.problems.Log = opts.Log
@@ -125,6 +126,7 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Go(func() { a.tend(ctx) })
 	wg.Go(func() { a.events.tend(ctx, a) })
 	wg.Go(func() { a.exempt.follow(ctx) })
+	wg.Go(func() { a.publish(ctx) })
 	wg.Go(func() {
 		resident.Keep(ctx, func(err error) { a.trouble.set(kernelUnwatched, err) }, func() error {
 			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
@@ -27,6 +28,7 @@ type API interface {
 	ListNodes(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error)
 	WatchNodes(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 	CreateEvent(ctx context.Context, e *corev1.Event) error
+	PatchNode(ctx context.Context, name string, mergePatch []byte) error
 }
 
 // client is the API server over HTTP. It knows only the types that the agent uses: the
@@ -68,6 +70,12 @@ func (c *client) WatchNodes(ctx context.Context, o metav1.ListOptions) (watch.In
 
 func (c *client) CreateEvent(ctx context.Context, e *corev1.Event) error {
 	return c.rest.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+}
+
+// PatchNode uses the subresource status, which takes annotations, too: the right to it is not
+// one to change podCIDRs or taints.
+func (c *client) PatchNode(ctx context.Context, name string, mergePatch []byte) error {
+	return c.rest.Patch(types.MergePatchType).Resource("nodes").Name(name).SubResource("status").Body(mergePatch).Do(ctx).Error()
 }
 
 // follow keeps the mirror equal to the API server's Nodes until ctx ends. report gets the
@@ -120,7 +128,10 @@ func trim(o *corev1.Node) plan.Node {
 		}
 	}
 	for key, value := range o.Annotations {
-		if strings.HasPrefix(key, plan.AnnotationPrefix) && len(value) <= longAnnotation {
+		if strings.HasPrefix(key, plan.AnnotationPrefix) {
+			if len(value) > longAnnotation {
+				value = fmt.Sprintf("(%d bytes)", len(value)) // no value of ours, so it is reported
+			}
 			if n.Annotations == nil {
 				n.Annotations = map[string]string{}
 			}

@@ -4,12 +4,15 @@
 package node
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -39,6 +42,7 @@ type apiServer struct {
 	lists  int
 	token  string                      // requests must have it
 	refuse int                         // an HTTP status for all requests
+	forbid bool                        // refuses patches
 	omit   func(name string) bool      // Nodes that lists lack
 	before func(w http.ResponseWriter) // called before each answer
 }
@@ -145,6 +149,10 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
 	case r.Method == http.MethodPost && r.URL.Path == "/api/v1/namespaces/default/events":
 		s.takeEvent(w, r)
+	case r.Method == http.MethodPatch && s.forbid:
+		w.WriteHeader(http.StatusForbidden)
+	case r.Method == http.MethodPatch:
+		s.patch(w, r)
 	case r.URL.Path != "/api/v1/nodes":
 		w.WriteHeader(http.StatusNotFound)
 	case query.Get("watch") != "":
@@ -179,6 +187,37 @@ func (s *apiServer) takeEvent(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
 	w.WriteHeader(http.StatusCreated)
 	s.encoder().Encode(e, w) //nolint:errcheck // the client sees it
+}
+
+// patch changes annotations of a Node, by its subresource status.
+func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
+	name, ok := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/api/v1/nodes/"), "/status")
+	var change struct {
+		Metadata struct{ Annotations map[string]string }
+	}
+	err := json.NewDecoder(r.Body).Decode(&change)
+	if !ok || err != nil || r.Header.Get("Content-Type") != "application/merge-patch+json" {
+		s.Errorf("patch of %s: %v", r.URL.Path, err)
+	}
+	s.mu.Lock()
+	n := s.nodes[name]
+	s.mu.Unlock()
+	if n == nil {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	n = annotated(n.DeepCopy(), change.Metadata.Annotations)
+	s.set(n)
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	s.encoder().Encode(n, w) //nolint:errcheck // the client sees it
+}
+
+func annotated(n *corev1.Node, list map[string]string) *corev1.Node {
+	if n.Annotations == nil {
+		n.Annotations = map[string]string{}
+	}
+	maps.Copy(n.Annotations, list)
+	return n
 }
 
 // visible are the Nodes that lists have, in order.

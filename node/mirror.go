@@ -61,7 +61,9 @@ func (m *mirror) Update(obj any) error {
 func (m *mirror) put(n plan.Node) (changed bool) {
 	old, known := m.nodes[n.Name]
 	if known {
-		n = n.After(old)
+		if n = n.After(old); n.Name != m.self && n.Annotations[plan.KeyAnnotation] != old.Annotations[plan.KeyAnnotation] {
+			n = m.keepKey(n, old)
+		}
 	}
 	m.nodes[n.Name] = n
 	delete(m.since, n.Name)
@@ -69,6 +71,26 @@ func (m *mirror) put(n plan.Node) (changed bool) {
 		m.gone, changed = false, true
 	}
 	return changed || !known || !reflect.DeepEqual(old, n)
+}
+
+// keepKey refuses a key that another Node already has.
+func (m *mirror) keepKey(n, old plan.Node) plan.Node {
+	key := n.Annotations[plan.KeyAnnotation]
+	for name, other := range m.nodes {
+		if key != "" && name != n.Name && other.Annotations[plan.KeyAnnotation] == key {
+			return n.KeepKey(old, name)
+		}
+	}
+	return n
+}
+
+// published returns the WireGuard key in this Node's annotation, and whether the API server has
+// told of this Node.
+func (m *mirror) published() (key string, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, known := m.nodes[m.self]
+	return n.Annotations[plan.KeyAnnotation], known && !m.gone && !m.synced.IsZero()
 }
 
 // Delete removes a Node that was deleted, but not this one: its pods run.

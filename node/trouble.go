@@ -23,6 +23,8 @@ const (
 	meshFailed       plan.Reason = "MeshFailed"
 	networkFailed    plan.Reason = "NetworkFileFailed"
 	networkHidden    plan.Reason = "NetworkFileHidden"
+	keyUnpublished   plan.Reason = "WireGuardKeyNotPublished"
+	keyReplaced      plan.Reason = "WireGuardKeyReplaced"
 	masqueradeConfig plan.Reason = "MasqueradeConfigFailed"
 	apiFailed        plan.Reason = "APIServerFailed"
 	clockOff         plan.Reason = "ClockOff"

@@ -11,10 +11,12 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/mesh/wirekey"
 	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/node"
 	"github.com/patchbay-net/patchbay/node/plan"
@@ -27,17 +29,18 @@ const nodeLong = `Prepares a Kubernetes node for its pods, on each node, usually
 
 The agent installs the plugins, writes the pods' network once the Node has its
 podCIDRs, and keeps the routes to the other nodes: directly where they share a
-link, else through a VXLAN tunnel. No pod waits for it or for the API server:
-when both are away, pods start, and those that run keep their routes. Its state
-is below /var/lib/patchbay/node.`
+link, else through a VXLAN tunnel, or encrypted by WireGuard. No pod waits for
+it or for the API server: when both are away, pods start, and those that run
+keep their routes. Its state is below /var/lib/patchbay/node.`
 
 // nodeCommand is `patchbayd node`.
 type nodeCommand struct {
 	NodeName   string         `long:"node-name" value-name:"NAME" env:"NODE_NAME" description:"name of this Node (default: the hostname)"`
 	Kubeconfig string         `long:"kubeconfig" value-name:"FILE" env:"KUBECONFIG" description:"how to reach the API server (default: the ServiceAccount of the pod)"`
 	Cluster    []string       `long:"cluster-cidr" value-name:"PREFIX" description:"the addresses of the cluster's pods, as the controller manager's --cluster-cidr; may be repeated"`
-	Transport  mesh.Transport `long:"transport" default:"auto" choice:"auto" choice:"routes" choice:"vxlan" description:"how packets reach other nodes: auto is routes where they share a link, else vxlan"`
+	Transport  mesh.Transport `long:"transport" default:"auto" choice:"auto" choice:"routes" choice:"vxlan" choice:"wireguard" description:"how packets reach other nodes: auto is routes where they share a link, else vxlan; wireguard encrypts all, on all nodes"`
 	Port       uint16         `long:"port" value-name:"PORT" default:"4789" description:"of the tunnel, UDP"`
+	WirePort   uint16         `long:"wireguard-port" value-name:"PORT" default:"51821" description:"of WireGuard, UDP, on all nodes"`
 	BinDir     string         `long:"cni-bin-dir" value-name:"DIR" default:"/opt/cni/bin" description:"where the plugins are installed; empty: they are already"`
 	ConfDir    string         `long:"cni-conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where the pods' network is written"`
 	Masquerade string         `long:"masquerade-config" value-name:"FILE" description:"destinations to which pods keep their address, in the format of ip-masq-agent; read again when it changes"`
@@ -73,9 +76,16 @@ func (c *nodeCommand) Execute(args []string) error {
 		return err
 	}
 	defer unlock()
+	keys, err := c.keys(opts.Paths)
+	if err != nil {
+		return err
+	}
+	if keys != nil {
+		opts.Key = keys.Public
+	}
 	var a *node.Agent
 	fabric, err := mesh.Open(mesh.Options{
-		Paths: opts.Paths, Wanted: node.StateDir(opts.Paths), Warn: func(err error) { a.Warn(err) },
+		Paths: opts.Paths, Wanted: node.StateDir(opts.Paths), Keys: keys, Warn: func(err error) { a.Warn(err) },
 	})
 	if err != nil {
 		return err
@@ -94,9 +104,17 @@ func (c *nodeCommand) Execute(args []string) error {
 	return nil
 }
 
+// keys are this node's for WireGuard, made at the first start; nil with another transport.
+func (c *nodeCommand) keys(where paths.Paths) (*mesh.Keys, error) {
+	if c.Transport != mesh.WireGuard {
+		return nil, nil
+	}
+	return wirekey.Open(c.app.ctx, filepath.Join(node.StateDir(where), "wireguard"))
+}
+
 func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any)) (o node.Options, err error) {
 	o = node.Options{
-		Settings: plan.Settings{Node: c.NodeName, Transport: c.Transport, Port: c.Port},
+		Settings: plan.Settings{Node: c.NodeName, Transport: c.Transport, Port: c.Port, WirePort: c.WirePort},
 		Config:   node.Kubeconfig(c.Kubeconfig), Paths: where, ConfDir: c.ConfDir, Log: printLine,
 		MasqueradeConfig: c.Masquerade,
 	}

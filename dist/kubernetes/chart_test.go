@@ -95,6 +95,19 @@ func TestRights(t *testing.T) {
 	}
 }
 
+// TestWireGuard: with encryption the agent may publish its key, and nothing else more.
+func TestWireGuard(t *testing.T) {
+	ds, role := objects(t, render(t, func(v map[string]any) { v["transport"], v["wireguardPort"] = "wireguard", 51900 }))
+	_, plain := objects(t, render(t, nil))
+	want := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}}
+	if n := len(plain.Rules); len(role.Rules) != n+1 || role.Rules[n].String() != want.String() {
+		t.Errorf("rights are %v", role.Rules)
+	}
+	if args := ds.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--transport=wireguard") || !slices.Contains(args, "--wireguard-port=51900") {
+		t.Errorf("arguments are %q", args)
+	}
+}
+
 // TestValues changes each value and looks for it in the result.
 func TestValues(t *testing.T) {
 	ds, _ := objects(t, render(t, func(v map[string]any) {

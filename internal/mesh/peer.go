@@ -106,6 +106,10 @@ type Self struct {
 	Subnets []Subnet       // all networks
 	Blocks  []netip.Prefix // blocks of this host; a peer that claims one of them is refused
 
+	// Encrypted makes all networks unreachable but for the routes to peers, as one peer with
+	// WireGuard does for its network: for a host that knows no such peer yet.
+	Encrypted bool
+
 	// Exempt are destinations to which packets from Blocks keep their source address, although
 	// their attachments are masqueraded. None is covered by another one.
 	Exempt []netip.Prefix

@@ -156,7 +156,7 @@ func (c *compiler) wireSource(block netip.Prefix) (src netip.Addr) {
 	return src
 }
 
-// refuse adds routes that refuse packets to the networks of encrypted peers. The routes to the
+// refuse adds routes that refuse packets to the networks of encrypted peers, or to all. The routes to the
 // peers' blocks have priority. Without them, packets for a peer without a key would take the
 // default route unencrypted. The same would happen to packets for all peers while the device
 // does not exist.
@@ -166,7 +166,7 @@ func (c *compiler) refuse(peers []Peer) {
 			return p.Transport == WireGuard && slices.ContainsFunc(p.Blocks, n.Prefix.Overlaps)
 		}
 		taken := slices.ContainsFunc(c.state.Routes, func(r Route) bool { return r.Dst == n.Prefix.Masked() })
-		if slices.ContainsFunc(peers, in) && !taken && !(c.facts.NoIPv6 && n.Prefix.Addr().Is6()) {
+		if (c.self.Encrypted || slices.ContainsFunc(peers, in)) && !taken && !(c.facts.NoIPv6 && n.Prefix.Addr().Is6()) {
 			c.state.Routes = append(c.state.Routes, Route{Dst: n.Prefix.Masked(), Refused: true})
 		}
 	}

@@ -86,6 +86,21 @@ func TestCompileUnencrypted(t *testing.T) {
 	}
 }
 
+// A host that encrypts refuses its networks also before it knows a peer.
+func TestCompileEncryptedAlone(t *testing.T) {
+	self, _, facts := world()
+	self.Encrypted = true
+	s, err := Compile(self, nil, facts)
+	if err != nil || len(s.Routes) != len(self.Subnets) {
+		t.Errorf("%v\n%s", err, s)
+	}
+	for _, r := range s.Routes {
+		if !r.Refused {
+			t.Error(r)
+		}
+	}
+}
+
 // A kernel without WireGuard, or a program without a key, changes nothing.
 func TestNoWireGuard(t *testing.T) {
 	l := newLab(t)

@@ -26,6 +26,10 @@ type Node struct {
 	// Missing: a list of all Nodes lacked it, and no event said that it was deleted.
 	Missing bool `json:"missing,omitempty"`
 
+	// KeyOf is the Node whose WireGuard key this one has published instead of its own, which
+	// stays in Annotations.
+	KeyOf string `json:"keyOf,omitempty"`
+
 	// Withheld lists what the object no longer has and an earlier version had, which is
 	// still in use.
 	Withheld []string `json:"withheld,omitempty"`

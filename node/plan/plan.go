@@ -16,9 +16,10 @@ import (
 
 // The mesh of the pods, beside the default one of `patchbayd hosts`.
 const (
-	Device   = "patchbay-pods"
-	VNI      = 0x706f // "po"
-	Protocol = 113    // free in /etc/iproute2/rt_protos
+	Device     = "patchbay-pods"
+	WireDevice = "patchbay-podswg"
+	VNI        = 0x706f // "po"
+	Protocol   = 113    // free in /etc/iproute2/rt_protos
 )
 
 // Settings are the node's own.
@@ -28,12 +29,18 @@ type Settings struct {
 	Transport mesh.Transport
 	Port      uint16 // UDP, of the tunnel; 0: the default
 
+	Key      mesh.Key // this node's public key, with the transport wireguard
+	WirePort uint16   // UDP, of WireGuard on all nodes; 0: the default
+
 	Exempt []netip.Prefix // where packets of pods keep their address, besides Cluster
 }
 
 // Mesh is this node without what the Nodes say.
 func (s Settings) Mesh() mesh.Self {
-	self := mesh.Self{Name: NetworkName, Device: Device, VNI: VNI, Protocol: Protocol, ID: s.Node, Port: s.Port}
+	self := mesh.Self{
+		Name: NetworkName, Device: Device, VNI: VNI, Protocol: Protocol, ID: s.Node, Port: s.Port,
+		WireDevice: WireDevice, WirePort: s.WirePort, Encrypted: s.Transport == mesh.WireGuard,
+	}
 	for _, p := range s.Cluster {
 		self.Subnets = append(self.Subnets, mesh.Subnet{Network: NetworkName, Prefix: p})
 	}
@@ -59,7 +66,7 @@ func (p *Plan) Routes() (n int) {
 
 // Make computes the plan. Its result does not depend on the order of the Nodes.
 func Make(s Settings, nodes []Node) *Plan {
-	m := &maker{Settings: s, plan: &Plan{Self: s.Mesh()}}
+	m := &maker{Settings: s, plan: &Plan{Self: s.Mesh()}, keys: map[mesh.Key]string{s.Key: s.Node}}
 	nodes = slices.Clone(nodes)
 	order.Stable(nodes, m.before)
 	if len(nodes) == 0 || nodes[0].Name != s.Node {
@@ -76,6 +83,7 @@ type maker struct {
 	Settings
 	plan   *Plan
 	placed []placed
+	keys   map[mesh.Key]string // WireGuard key -> name of its Node
 }
 
 // placed is a block with its Node.
@@ -113,6 +121,7 @@ func (m *maker) node(n Node) {
 	if len(underlay) == 0 {
 		m.problem(NoAddress, "Node %s has no address of type InternalIP: set the kubelet's --node-ip", about, n.Name)
 	}
+	key, keyed := m.key(n)
 	switch {
 	case len(blocks) == 0 || len(underlay) == 0:
 	case n.Name == m.Node:
@@ -120,8 +129,8 @@ func (m *maker) node(n Node) {
 		m.plan.Self.Underlay, m.plan.Self.Blocks, m.plan.Self.Sources = underlay, blocks, sources(blocks)
 		m.plan.Self.Exempt = widest(append(slices.Clone(m.Cluster), m.Exempt...))
 		m.plan.Network = Network{Cluster: m.Cluster, Node: blocks}
-	default:
-		m.plan.Peers = append(m.plan.Peers, mesh.Peer{ID: n.Name, Name: n.Name, Underlay: underlay, Blocks: blocks, Transport: m.Transport})
+	case keyed:
+		m.plan.Peers = append(m.plan.Peers, mesh.Peer{ID: n.Name, Name: n.Name, Underlay: underlay, Blocks: blocks, Transport: m.Transport, Key: key})
 	}
 }
 

@@ -186,3 +186,31 @@ func TestExempt(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// Of two Nodes with one key the older one keeps it, and a node without peers sends nothing to
+// the cluster's addresses unencrypted.
+func TestMakeEncrypted(t *testing.T) {
+	s := settings()
+	s.Transport, s.Key = mesh.WireGuard, mesh.Key{1}
+	keyed := func(i int, k mesh.Key) Node {
+		return with(node(i), func(n *Node) { n.Annotations = map[string]string{KeyAnnotation: k.String()} })
+	}
+	p := Make(s, []Node{keyed(4, mesh.Key{2}), node(1), keyed(3, mesh.Key{2}), keyed(2, mesh.Key{1}), keyed(5, mesh.Key{5})})
+	var peers []string
+	for _, x := range p.Peers {
+		peers = append(peers, fmt.Sprint(x.ID, x.Key[0]))
+	}
+	if got := strings.Join(peers, " "); got != "n32 n55" {
+		t.Error(got)
+	}
+	var wrong []string
+	for _, x := range p.Problems {
+		wrong = append(wrong, fmt.Sprint(x.Reason, x.Nodes))
+	}
+	if got := strings.Join(wrong, " "); got != "WireGuardKeyOfAnotherNode[n2 n1] WireGuardKeyOfAnotherNode[n4 n3]" {
+		t.Error(got)
+	}
+	if p := Make(s, []Node{node(1)}); !p.Ready || !p.Self.Encrypted {
+		t.Error(render(p))
+	}
+}

@@ -17,6 +17,9 @@ const (
 	Overlap        Reason = "PodCIDROverlaps"
 	NoAddress      Reason = "NoInternalIP"
 	Withheld       Reason = "NodeLacksFields"
+	NoKey          Reason = "NoWireGuardKey"
+	BadKey         Reason = "InvalidWireGuardKey"
+	TakenKey       Reason = "WireGuardKeyOfAnotherNode"
 )
 
 // Problem is something wrong with Nodes. It says what to do.

@@ -1,0 +1,58 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"maps"
+
+	"github.com/patchbay-net/patchbay/internal/mesh"
+)
+
+// KeyAnnotation of a Node has its public key of WireGuard, in base64.
+const KeyAnnotation = AnnotationPrefix + "wireguard-key"
+
+// KeepKey returns the Node with the WireGuard key of its earlier version if its new one is that
+// of another Node, which would else lose its peers.
+func (n Node) KeepKey(old Node, holder string) Node {
+	n.Annotations = maps.Clone(n.Annotations)
+	n.Annotations[KeyAnnotation], n.KeyOf = old.Annotations[KeyAnnotation], holder
+	return n
+}
+
+// key returns the key with which packets to a peer are encrypted. It is not ok if the transport
+// needs one and the Node has none of its own: then the cluster's unreachable routes are left.
+func (m *maker) key(n Node) (k mesh.Key, ok bool) {
+	if m.Transport != mesh.WireGuard || n.Name == m.Node {
+		return k, true
+	}
+	about := []string{n.Name}
+	if n.KeyOf != "" {
+		m.taken(n.Name, n.KeyOf, "the one that it had before stays in use")
+	}
+	text := n.Annotations[KeyAnnotation]
+	if text == "" {
+		m.problem(NoKey, "Node %s has published no WireGuard key, and nothing is sent to its pods unencrypted: run its agent with --transport wireguard", about, n.Name)
+		return k, false
+	}
+	k, err := mesh.ParseKey(text)
+	if err != nil {
+		m.problem(BadKey, "Node %s: annotation %s: %v, not %q: remove the annotation, and its agent writes it again", about, n.Name, KeyAnnotation, err, text[:min(len(text), longKey)])
+		return k, false
+	}
+	if other := m.keys[k]; other != "" {
+		m.taken(n.Name, other, "its pods are unreachable")
+		return k, false
+	}
+	m.keys[k] = n.Name
+	return k, true
+}
+
+// longKey is as much of a wrong key, in bytes, as a problem shows.
+const longKey = 64
+
+func (m *maker) taken(node, holder, result string) {
+	m.problem(TakenKey, "Node %s has published the WireGuard key of Node %s, which keeps it; %s: if one is a copy of the other's disk, remove /var/lib/patchbay/node/wireguard on it and restart its agent",
+		[]string{node, cmp.Or(holder, node)}, node, holder, result)
+}

@@ -1,0 +1,155 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/node/plan"
+)
+
+// key is a public key for tests.
+func key(i byte) mesh.Key { return mesh.Key{i, 7} }
+
+// keyNode is a Node with a value as its WireGuard key.
+func keyNode(i int, value string) *corev1.Node {
+	return annotated(kubeNode(i), map[string]string{plan.KeyAnnotation: value})
+}
+
+func encrypted(o *Options) { o.Transport, o.Key = mesh.WireGuard, key(1) }
+
+// annotation is what the API server has as a Node's key.
+func (l *lab) annotation(node string) (text string) {
+	l.api.say(func(s *apiServer) { text = s.nodes[node].Annotations[plan.KeyAnnotation] })
+	return text
+}
+
+// peerKeys is the key of each applied peer.
+func (l *lab) peerKeys() map[string]mesh.Key {
+	l.fabric.mu.Lock()
+	defer l.fabric.mu.Unlock()
+	out := map[string]mesh.Key{}
+	for _, p := range l.fabric.peers {
+		out[p.ID] = p.Key
+		if p.Transport != mesh.WireGuard || !l.fabric.self.Encrypted {
+			l.Errorf("not encrypted: %+v", p)
+		}
+	}
+	return out
+}
+
+func (l *lab) awaitKeys(want map[string]mesh.Key) {
+	l.Helper()
+	l.await("the peers' keys", func() bool {
+		have := l.peerKeys()
+		same := len(have) == len(want)
+		for name, k := range want {
+			same = same && have[name] == k
+		}
+		return same
+	})
+}
+
+// The agent publishes its key and encrypts for the peers' keys, which a start without the API
+// server knows, too.
+func TestKeys(t *testing.T) {
+	l := newLab(t, 1)
+	l.api.set(keyNode(2, key(2).String()))
+	l.start(encrypted)
+	l.await("the key in the annotation", func() bool { return l.annotation("n1") == key(1).String() })
+	l.awaitKeys(map[string]mesh.Key{"n2": key(2)})
+	l.await("ready", func() bool { return l.Ready() == nil && len(l.trouble.mine()) == 0 })
+	if !strings.Contains(l.conf(), `"mtu": 1420`) {
+		t.Error(l.conf())
+	}
+	l.api.set(keyNode(2, key(9).String())) // as after its disk was lost
+	l.awaitKeys(map[string]mesh.Key{"n2": key(9)})
+	l.stop()
+	l.api.say(func(s *apiServer) { s.refuse = http.StatusInternalServerError })
+	l.fabric.peers = nil
+	l.start(encrypted)
+	l.awaitKeys(map[string]mesh.Key{"n2": key(9)})
+}
+
+// A wrong key costs its own Node's pods, is a problem with its reason, and nothing else is lost.
+func TestWrongKeys(t *testing.T) {
+	for name, c := range map[string]struct {
+		value  string
+		reason plan.Reason
+		keeps  bool // the key that it had
+	}{
+		"none":           {"", plan.NoKey, false},
+		"not base64":     {"{{.PodCIDR}}\x1b[31m", plan.BadKey, false},
+		"short":          {"c2hvcnQ=", plan.BadKey, false},
+		"long":           {strings.Repeat("A", 200<<10), plan.BadKey, false},
+		"zero":           {"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", plan.BadKey, false},
+		"of this node":   {key(1).String(), plan.TakenKey, true},
+		"of another one": {key(3).String(), plan.TakenKey, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, 1)
+			l.api.set(keyNode(2, key(2).String()))
+			l.api.set(keyNode(3, key(3).String()))
+			l.start(encrypted)
+			l.awaitKeys(map[string]mesh.Key{"n2": key(2), "n3": key(3)})
+			l.await("its own key", func() bool { return l.annotation("n1") == key(1).String() })
+			l.api.set(keyNode(2, c.value))
+			l.await("a problem", func() bool { return l.trouble.count()[c.reason] == 1 })
+			want := map[string]mesh.Key{"n3": key(3)}
+			if c.keeps {
+				want["n2"] = key(2)
+			}
+			l.awaitKeys(want)
+			if err := l.Ready(); err != nil {
+				t.Error(err)
+			}
+			for _, p := range l.trouble.problems.All() {
+				if strings.Contains(p, "\x1b") || len(p) > 1000 {
+					t.Errorf("%q", p)
+				}
+			}
+			l.api.set(keyNode(2, key(8).String()))
+			l.awaitKeys(map[string]mesh.Key{"n2": key(8), "n3": key(3)})
+			l.await("an end", func() bool { return l.trouble.count()[c.reason] == 0 })
+		})
+	}
+}
+
+// Somebody gives this Node's annotation another value, also the key of another node: the agent
+// writes its own again and says so.
+func TestKeyReplaced(t *testing.T) {
+	for name, value := range map[string]string{"wrong": "x", "of another": key(2).String()} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, 1)
+			l.api.set(keyNode(2, key(2).String()))
+			l.start(encrypted)
+			l.await("its key", func() bool { return l.annotation("n1") == key(1).String() })
+			l.await("no problem", func() bool { return len(l.trouble.mine()) == 0 })
+			l.api.set(keyNode(1, value))
+			l.await("its key again", func() bool { return l.annotation("n1") == key(1).String() })
+			l.await("an Event", func() bool { return strings.Contains(l.event(keyReplaced), "the agent writes it again") })
+			l.await("an end", func() bool { return len(l.trouble.mine()) == 0 })
+			l.awaitKeys(map[string]mesh.Key{"n2": key(2)})
+		})
+	}
+}
+
+// Without the right to publish its key, the node says that others do not reach it, and what is
+// missing. Nothing else stops.
+func TestKeyForbidden(t *testing.T) {
+	l := newLab(t, 1)
+	l.api.set(keyNode(2, key(2).String()))
+	l.api.forbid = true
+	l.start(encrypted)
+	l.await("an Event", func() bool { return strings.Contains(l.event(keyUnpublished), "may not patch nodes/status") })
+	l.awaitKeys(map[string]mesh.Key{"n2": key(2)})
+	l.api.say(func(s *apiServer) { s.forbid = false })
+	l.await("its key", func() bool { return l.annotation("n1") == key(1).String() })
+	l.await("an end", func() bool { return len(l.trouble.mine()) == 0 })
+}
