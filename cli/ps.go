@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,11 +17,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -62,7 +61,6 @@ type standing struct {
 	config []byte // the configuration of the ADD
 
 	state life.State
-	mark  *life.Mark // identifies NetNS, if a record does
 }
 
 func (s *standing) key() spec.AttachmentKey {
@@ -142,39 +140,14 @@ func (a *app) seen(network string) (list []*standing, unseen error) {
 	return list, unseen
 }
 
-// standing merges cached results and records into one list, for one network or, if network is
-// "", for all.
+// standing returns the attachments of one network or, if network is "", of all, as files
+// describe them.
 func (a *app) standing(network string) ([]*standing, error) {
-	all := map[owner.Key]*standing{}
-	get := func(network, id, ifName string) *standing {
-		key := owner.Of(network, id, ifName)
-		if all[key] == nil {
-			all[key] = &standing{Network: network, ContainerID: id, IfName: ifName}
-		}
-		return all[key]
-	}
-	cached, cerr := a.runtime(nil).Attachments("")
-	for _, c := range cached {
-		s := get(c.Network, c.ContainerID, c.IfName)
-		s.NetNS, s.Since, s.Cached, s.config = c.NetNS, c.Since, true, c.Config
-		s.Pod = c.Pod()
-		s.result(c.Result)
-		s.published(c.Capabilities)
-	}
-	records, rerr := record.New(a.paths.Run).List("")
-	for _, r := range records {
-		s := get(r.Network, r.ContainerID, r.IfName)
-		s.at(r.NetNS, r.NetNSMark)
-		s.Pod = cmp.Or(s.Pod, r.Pod)
-		s.HostLinks = append(s.HostLinks, r.Links...)
-		s.Plugins = append(s.Plugins, r.Plugin)
-	}
-	derr := a.ofDrivers(get)
+	f := gc.ReadFiles(a.runtime(nil), record.New(a.paths.Run), record.OfDrivers(a.paths.State))
 	list := []*standing{}
-	for _, s := range slices.Collect(maps.Values(all)) {
-		if network == "" || s.Network == network {
-			slices.Sort(s.Plugins)
-			s.state, _ = life.AtForRemoval(s.NetNS, s.mark, a.paths.Proc, a.paths.Run)
+	for _, at := range f.Attached {
+		if s := standingOf(at); s != nil && (network == "" || s.Network == network) {
+			s.state, _ = life.AtForRemoval(s.NetNS, at.Mark(), a.paths.Proc, a.paths.Run)
 			s.Alive = s.state == life.Alive || s.state == life.Unsure && s.NetNS != ""
 			list = append(list, s)
 		}
@@ -182,33 +155,35 @@ func (a *app) standing(network string) ([]*standing, error) {
 	order.By(list, func(x, y *standing) int {
 		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.ContainerID, y.ContainerID), cmp.Compare(x.IfName, y.IfName))
 	})
-	return list, errors.Join(cerr, rerr, derr)
+	return list, f.Errors()
 }
 
-// ofDrivers adds the attachments that patchbay-cnm made through Docker's drivers. It omits one
-// that has been detached and only waits for its driver: gc reports that.
-func (a *app) ofDrivers(get func(network, id, ifName string) *standing) error {
-	records, err := record.OfDrivers(a.paths.State).List("")
-	ended := map[owner.Key]bool{}
-	found := make([]*record.Driver, len(records))
-	for i, r := range records {
-		d, derr := r.DriverOf()
-		err = errors.Join(err, derr)
-		if found[i] = d; d != nil {
-			ended[r.Owner] = ended[r.Owner] || d.Ended
-		}
+// standingOf describes an attachment. It returns nil for one that has been detached and only
+// waits for its driver: gc reports that.
+func standingOf(at *gc.Attached) *standing {
+	s := &standing{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName, NetNS: at.NetNS, Pod: at.Pod()}
+	if at.InCache {
+		s.Since, s.Cached, s.config = at.Since, true, at.Config
+		s.result(at.Result)
+		s.published(at.Capabilities)
 	}
-	for i, r := range records {
-		if d := found[i]; d != nil && !ended[r.Owner] {
-			get(r.Network, r.ContainerID, r.IfName).byDriver(r, d)
-		}
+	for _, r := range at.Records {
+		s.HostLinks = append(s.HostLinks, r.Links...)
+		s.Plugins = append(s.Plugins, r.Plugin)
 	}
-	return err
+	if !slices.ContainsFunc(at.Drivers, func(r gc.DriverRecord) bool { return r.Asked.Ended }) {
+		for _, r := range at.Drivers {
+			s.byDriver(r.Plugin, r.Asked)
+		}
+	} else if !at.InCache && len(at.Records) == 0 {
+		return nil
+	}
+	slices.Sort(s.Plugins)
+	return s
 }
 
-func (s *standing) byDriver(r *record.Record, d *record.Driver) {
-	s.NetNS = cmp.Or(s.NetNS, r.NetNS)
-	s.Plugins = append(s.Plugins, r.Plugin)
+func (s *standing) byDriver(plugin string, d *record.Driver) {
+	s.Plugins = append(s.Plugins, plugin)
 	if d.Interface != nil {
 		s.Driver = d.String()
 	}
@@ -248,14 +223,6 @@ func (s *standing) published(capabilities map[string]any) {
 			p.Protocol = strings.ToLower(cmp.Or(p.Protocol, "tcp"))
 			s.Ports = append(s.Ports, p)
 		}
-	}
-}
-
-// at stores the namespace that a record names.
-func (s *standing) at(path string, mark *life.Mark) {
-	s.NetNS = cmp.Or(s.NetNS, path)
-	if s.NetNS == path && mark != nil {
-		s.mark = mark
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -30,9 +31,7 @@ import (
 // Attached is one attachment of this node. Result and Config are nil if no runtime has cached
 // them.
 type Attached struct {
-	chain.Cached
-	Records []*record.Record
-
+	*gc.Attached
 	proc string
 }
 
@@ -46,19 +45,10 @@ func (a *Attached) Name() string {
 	if a.IfName != "eth0" {
 		name += "/" + a.IfName
 	}
-	if pod := a.pod(); pod != "" {
+	if pod := a.Pod(); pod != "" {
 		name += " of pod " + pod
 	}
 	return name
-}
-
-// pod returns the Kubernetes pod of the attachment, from the cached result or a record.
-func (a *Attached) pod() string {
-	pod := a.Pod()
-	for _, r := range a.Records {
-		pod = cmp.Or(pod, r.Pod)
-	}
-	return pod
 }
 
 // Owner is the key that marks every object of the attachment.
@@ -107,31 +97,15 @@ func NewLook(k *kernel.Kernel, proc string) *Look {
 	return l
 }
 
-// List merges cached results and records by network and container. If files cannot be read, it
+// List returns the attachments in cached results and records. If files cannot be read, it
 // returns an error together with the attachments it could read.
-func (l *Look) List(rt *chain.Runtime) ([]*Attached, error) {
-	cached, cerr := rt.Attachments("")
-	records, rerr := l.kernel.Records.List("")
-	all := make(map[owner.Key]*Attached)
-	var list []*Attached
-	add := func(c chain.Cached) *Attached {
-		key := owner.Of(c.Network, c.ContainerID, c.IfName)
-		if all[key] == nil {
-			all[key] = &Attached{Cached: c, proc: l.proc}
-			list = append(list, all[key])
-		}
-		return all[key]
-	}
-	for _, c := range cached {
-		add(c)
-	}
-	for _, r := range records {
-		a := add(chain.Cached{Network: r.Network, Attachment: chain.Attachment{ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS}})
-		a.NetNS = cmp.Or(a.NetNS, r.NetNS)
-		a.Records = append(a.Records, r)
+func (l *Look) List(rt *chain.Runtime) (list []*Attached, err error) {
+	f := gc.ReadFiles(rt, l.kernel.Records, nil)
+	for _, a := range f.Attached {
+		list = append(list, &Attached{a, l.proc})
 	}
 	order.By(list, func(x, y *Attached) int { return cmp.Compare(x.Name(), y.Name()) })
-	return list, errors.Join(cerr, rerr)
+	return list, f.Errors()
 }
 
 // Gone reports whether the attachment's namespace certainly no longer exists.
@@ -139,13 +113,7 @@ func (a *Attached) Gone() bool {
 	if a.NetNS == "" {
 		return false
 	}
-	var mark *life.Mark
-	for _, r := range a.Records {
-		if r.NetNS == a.NetNS && r.NetNSMark != nil {
-			mark = r.NetNSMark
-		}
-	}
-	state, _ := life.At(a.NetNS, mark, a.proc)
+	state, _ := life.At(a.NetNS, a.Mark(), a.proc)
 	return state == life.Dead
 }
 

@@ -4,7 +4,6 @@
 package gc
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,42 +24,69 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// readRecords reads the records of our plugins, or those of patchbay-cnm if ofDrivers is set,
-// including truncated ones. patchbay-cnm has its own directory, which survives a reboot. Only
-// patchbay-cnm can speak the protocol of Docker's drivers, so only it can detach what a driver
-// attached.
-func (c *collector) readRecords(dir *record.Dir, ofDrivers bool) {
-	records, torn, err := dir.Scan("")
-	c.fail(err)
-	keep := func(a *Candidate, o owner.Key, plugin string, torn bool) {
-		path := filepath.Join(dir.Path, "attachments", a.Network, string(o)+"."+plugin)
-		a.records = append(a.records, kept{plugin, path, torn, ofDrivers})
-		a.seen(mtime(path))
+// readFiles reads records and cached results, and the records of patchbay-cnm. The latter
+// survive a reboot, and only patchbay-cnm can speak the protocol of Docker's drivers, so only
+// it can detach what a driver attached.
+func (c *collector) readFiles() {
+	own, drivers := c.k.Records, record.OfDrivers(c.Paths.State)
+	f := ReadFiles(c.Runtime, own, drivers)
+	for _, err := range parts(f.Err) {
+		if !errors.Is(err, chain.ErrBrokenCache) { // strays reports broken results
+			c.fail(err)
+		}
 	}
-	for _, r := range records {
-		d, err := r.DriverOf()
-		if ofDrivers && (err != nil || d == nil) {
-			torn = append(torn, record.Torn{Network: r.Network, Owner: r.Owner, Plugin: r.Plugin, Err: err})
-			continue
+	for _, at := range f.Attached {
+		if spec.ValidateNetworkName(at.Network) == nil {
+			c.addFilesOf(at, own, drivers)
 		}
-		a := c.get(r.Network, r.ContainerID, r.IfName)
-		keep(a, r.Owner, r.Plugin, false)
+	}
+	c.addTorn(f.Torn, own, false)
+	c.addTorn(f.TornDrivers, drivers, true)
+}
+
+func (c *collector) addFilesOf(at *Attached, own, drivers *record.Dir) {
+	a := c.get(at.Network, at.ContainerID, at.IfName)
+	a.Pod = at.Pod()
+	for _, r := range at.Records {
+		a.keep(own, r.Owner, r.Plugin, kept{})
 		a.at(r.NetNS, r.NetNSMark)
-		a.Pod = cmp.Or(a.Pod, r.Pod)
-		if ofDrivers {
-			a.attached(d, r.Plugin)
-			continue
-		}
 		a.addObject("record", r.Plugin, true)
 		if r.DataDir != "" && r.Plugin == "host-local" {
 			a.pools = append(a.pools, pool{r.DataDir, r.Network})
 		}
 	}
+	for _, r := range at.Drivers {
+		a.keep(drivers, r.Owner, r.Plugin, kept{driver: true})
+		a.at(r.NetNS, r.NetNSMark)
+		a.attached(r.Asked, r.Plugin)
+	}
+	a.at(at.NetNS, nil)
+	if !at.InCache {
+		return
+	}
+	a.cached = &at.Cached
+	a.seen(at.Since)
+	a.addObject("cached result", at.Network+"-"+at.ContainerID+"-"+at.IfName, false)
+	if at.Result != nil {
+		for _, ip := range at.Result.IPs {
+			a.addr(ip.Address.Addr())
+		}
+	}
+}
+
+func (c *collector) addTorn(torn []record.Torn, dir *record.Dir, ofDrivers bool) {
 	for _, t := range torn {
 		a := c.tornOwner(t)
-		keep(a, t.Owner, t.Plugin, true)
+		a.keep(dir, t.Owner, t.Plugin, kept{torn: true, driver: ofDrivers})
 		a.addObject("torn record", t.Plugin, !ofDrivers)
 	}
+}
+
+// keep adds a record that exists.
+func (a *Candidate) keep(dir *record.Dir, o owner.Key, plugin string, k kept) {
+	k.plugin, k.path = plugin, filepath.Join(dir.Path, "attachments", a.Network, string(o)+"."+plugin)
+	a.records = append(a.records, k)
+	a.seen(mtime(k.path))
 }
 
 // attached adds what a record of patchbay-cnm says about the attachment.
@@ -84,34 +110,6 @@ func (c *collector) tornOwner(t record.Torn) *Candidate {
 		a.ContainerID, a.IfName = id, ifName
 	}
 	return a
-}
-
-// readCache reads the results that runtimes have cached, in the format of libcni.
-func (c *collector) readCache() {
-	list, err := c.Runtime.Attachments("")
-	for _, err := range parts(err) {
-		if !errors.Is(err, chain.ErrBrokenCache) { // strays reports broken results
-			c.fail(err)
-		}
-	}
-	for i := range list {
-		cached := &list[i]
-		if cached.Network == "" || spec.ValidateNetworkName(cached.Network) != nil {
-			continue // an old runtime cached only the result, without the attachment's names
-		}
-		a := c.get(cached.Network, cached.ContainerID, cached.IfName)
-		a.cached = cached
-		a.at(cached.NetNS, nil)
-		a.Pod = cached.Pod()
-		a.seen(cached.Since)
-		a.addObject("cached result", cached.Network+"-"+cached.ContainerID+"-"+cached.IfName, false)
-		if cached.Result == nil {
-			continue
-		}
-		for _, ip := range cached.Result.IPs {
-			a.addr(ip.Address.Addr())
-		}
-	}
 }
 
 // parts returns the errors that errors.Join put into err.
