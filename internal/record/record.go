@@ -30,7 +30,9 @@ import (
 // Schema is the version of the record format. This program does not read a newer version.
 const Schema = 1
 
-// Record lists what one plugin made for one attachment.
+// Record lists what one plugin made for one attachment. One type serves all plugins, because
+// their keys share one JSON object, and repair, doctor and gc read them without the plugin
+// (docs/adr/0056). The fields of the last group are each for the plugins named there.
 type Record struct {
 	Schema      int       `json:"schema"`
 	Plugin      string    `json:"plugin"`
@@ -44,9 +46,6 @@ type Record struct {
 	// NetNSMark distinguishes the namespace from a later one at the same path.
 	NetNSMark *life.Mark `json:"netnsMark,omitempty"`
 
-	Bridge   string        `json:"bridge,omitempty"`
-	DataDir  string        `json:"dataDir,omitempty"`
-	Socket   string        `json:"socket,omitempty"`   // socket of the keeper that has the lease
 	Links    []string      `json:"links,omitempty"`    // links in the host's namespace
 	Elements []nft.Element `json:"elements,omitempty"` // elements of this attachment only
 	Shared   []string      `json:"shared,omitempty"`   // facts that the attachment holds
@@ -61,23 +60,26 @@ type Record struct {
 	// and in records that were reconstructed after a loss.
 	Noted bool `json:"noted,omitempty"`
 
-	Device *Device `json:"device,omitempty"` // device of the host that is now in the container
+	Bridge  string  `json:"bridge,omitempty"`  // bridge, firewall
+	DataDir string  `json:"dataDir,omitempty"` // host-local, tuning
+	Socket  string  `json:"socket,omitempty"`  // dhcp: socket of the keeper that has the lease
+	Device  *Device `json:"device,omitempty"`  // host-device: device of the host that is now in the container
 
-	Zone    string         `json:"zone,omitempty"`    // firewalld zone to which Sources were added
-	Sources []netip.Prefix `json:"sources,omitempty"` // single addresses
+	// firewall: the firewalld zone to which Sources, single addresses, were added, and the zones
+	// of earlier ADDs of the same attachment.
+	Zone       string         `json:"zone,omitempty"`
+	Sources    []netip.Prefix `json:"sources,omitempty"`
+	OtherZones []ZoneSources  `json:"otherZones,omitempty"`
 
-	// OtherZones are zones of earlier ADDs of the same attachment.
-	OtherZones []ZoneSources `json:"otherZones,omitempty"`
-
-	// Accepts lists single addresses that are accepted if an iptables-nft FORWARD chain drops
+	// firewall: single addresses that are accepted if an iptables-nft FORWARD chain drops
 	// packets. The rules of the operator's AdminChain come first.
 	Accepts    []netip.Prefix `json:"accepts,omitempty"`
 	AdminChain string         `json:"adminChain,omitempty"`
 
-	Rules []Rule `json:"rules,omitempty"` // in the container's namespace
-	VRF   *VRF   `json:"vrf,omitempty"`   // in the container's namespace
+	Rules []Rule `json:"rules,omitempty"` // sbr, in the container's namespace
+	VRF   *VRF   `json:"vrf,omitempty"`   // vrf, in the container's namespace
 
-	Remote json.RawMessage `json:"remote,omitempty"` // what the plugin requested from an external driver, in the format of cnm/remote
+	Remote json.RawMessage `json:"remote,omitempty"` // patchbay-cnm: what it requested from an external driver, in the format of cnm/remote
 }
 
 // ZoneSources are addresses in a firewalld zone.
