@@ -18,6 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
 // The range of random ports. Docker uses the same part of the ephemeral ports when it cannot
@@ -86,13 +87,13 @@ func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, er
 		}
 		switch by, has := used.has(p.Proto, p.HostIP, p.HostPort); {
 		case has && by == "":
-			return nil, fmt.Errorf("publish port %d: host port %d/%s is published twice", b.Port, p.HostPort, protocol(p.Proto))
+			return nil, fmt.Errorf("publish port %d: host port %d/%s is published twice", b.Port, p.HostPort, nft.ProtocolName(p.Proto))
 		case has:
-			return nil, fmt.Errorf("publish port %d: host port %d/%s is another container's, %s (patchbayd docker ps)", b.Port, p.HostPort, protocol(p.Proto), by)
+			return nil, fmt.Errorf("publish port %d: host port %d/%s is another container's, %s (patchbayd docker ps)", b.Port, p.HostPort, nft.ProtocolName(p.Proto), by)
 		}
 		used.add([]state.Port{p}, "")
 		if err := bind(p.Proto, p.HostIP, p.HostPort); !p.Chosen && errors.Is(err, unix.EADDRINUSE) {
-			return nil, fmt.Errorf("publish port %d: host port %d/%s is in use by a program of this host: %w", b.Port, p.HostPort, protocol(p.Proto), err)
+			return nil, fmt.Errorf("publish port %d: host port %d/%s is in use by a program of this host: %w", b.Port, p.HostPort, nft.ProtocolName(p.Proto), err)
 		}
 		out = append(out, p)
 	}
@@ -177,19 +178,6 @@ func bind(proto uint8, ip netip.Addr, port uint16) error {
 	return nil
 }
 
-// protocol returns the name of an IP protocol.
-func protocol(proto uint8) string {
-	switch proto {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_SCTP:
-		return "sctp"
-	}
-	return strconv.Itoa(int(proto))
-}
-
 // portList is a list of published ports that prints as in `docker ps`.
 type portList []state.Port
 
@@ -201,7 +189,7 @@ func (list portList) String() string {
 		if p.HostIP.IsValid() {
 			host = p.HostIP.String()
 		}
-		out[i] = fmt.Sprintf("%s->%d/%s", net.JoinHostPort(host, strconv.Itoa(int(p.HostPort))), p.Port, protocol(p.Proto))
+		out[i] = fmt.Sprintf("%s->%d/%s", net.JoinHostPort(host, strconv.Itoa(int(p.HostPort))), p.Port, nft.ProtocolName(p.Proto))
 	}
 	return strings.Join(out, ", ")
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/docker/state"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // snapshot reads a link's state from the kernel after a plugin has made the link. The plugin's
@@ -64,7 +65,7 @@ func routes(c *nl.Conn, index int) (out []state.Route, err error) {
 // fromKernel converts a route. It returns false for a route with several next hops, which no
 // plugin makes.
 func fromKernel(r *netlink.Route) (state.Route, bool) {
-	dst := defaultRoute(r.Family == unix.AF_INET6)
+	dst := spec.DefaultDst(r.Family != unix.AF_INET6)
 	if r.Dst != nil {
 		dst = nl.PrefixOf(r.Dst)
 	}
@@ -92,13 +93,6 @@ func toKernel(r *state.Route, index int) *netlink.Route {
 		out.Flags = int(netlink.FLAG_ONLINK)
 	}
 	return out
-}
-
-func defaultRoute(v6 bool) netip.Prefix {
-	if v6 {
-		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
 // exact gives a link in a sandbox the state that it had in the holding namespace. It adds the

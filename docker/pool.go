@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // space is the only address space. The local and the global address space must be the same:
@@ -140,7 +141,7 @@ func poolOf(p *state.Pool, list *chain.List, wanted string) error {
 	if err != nil {
 		return err
 	}
-	p.Prefix, p.Gateway = defaultRoute(p.V6), defaultRoute(p.V6)
+	p.Prefix, p.Gateway = spec.DefaultDst(!p.V6), spec.DefaultDst(!p.V6)
 	ranges := []ipamRange{section.ipamRange}
 	for _, set := range section.Ranges {
 		ranges = append(ranges, set...)

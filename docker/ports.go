@@ -13,6 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
@@ -162,7 +163,7 @@ type mapping struct {
 
 func mappings(list []state.Port) (out []mapping) {
 	for _, p := range list {
-		m := mapping{HostPort: p.HostPort, ContainerPort: p.Port, Protocol: protocol(p.Proto)}
+		m := mapping{HostPort: p.HostPort, ContainerPort: p.Port, Protocol: nft.ProtocolName(p.Proto)}
 		if p.HostIP.IsValid() {
 			m.HostIP = p.HostIP.String()
 		}

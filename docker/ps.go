@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
@@ -80,7 +81,7 @@ func jsonOf(dir *state.Dir, e *state.Endpoint) endpointJSON {
 		}
 	}
 	for _, p := range e.Published {
-		out.Ports = append(out.Ports, portJSON{p.HostPort, p.Port, protocol(p.Proto), p.HostIP})
+		out.Ports = append(out.Ports, portJSON{p.HostPort, p.Port, nft.ProtocolName(p.Proto), p.HostIP})
 	}
 	return out
 }

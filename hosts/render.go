@@ -83,7 +83,7 @@ func render(p *plan) ([]byte, error) {
 	}
 	for _, block := range p.Blocks {
 		b.IPAM.Ranges = append(b.IPAM.Ranges, []rangeConf{{block}})
-		b.IPAM.Routes = append(b.IPAM.Routes, routeConf{anywhere(block)})
+		b.IPAM.Routes = append(b.IPAM.Routes, routeConf{spec.DefaultDst(block.Addr().Is4())})
 	}
 	if p.DNS {
 		b.DNS = &spec.DNS{}
@@ -112,14 +112,6 @@ func following(n *store.Network) []json.RawMessage {
 		json.RawMessage(`{"type":"firewall"}`),
 		json.RawMessage(`{"type":"portmap","capabilities":{"portMappings":true}}`),
 	}
-}
-
-// anywhere returns the destination of the default route for a prefix's family.
-func anywhere(of netip.Prefix) netip.Prefix {
-	if of.Addr().Is4() {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
 // bridgeName returns the name of a network's bridge. It contains the network's name if that is

@@ -57,6 +57,14 @@ type Route struct {
 	Scope    *int         `json:"scope,omitempty"`
 }
 
+// DefaultDst returns the destination of the default route of IPv4, or else of IPv6.
+func DefaultDst(v4 bool) netip.Prefix {
+	if v4 {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
 // DNS configures the container's resolver.
 type DNS struct {
 	Nameservers []string `json:"nameservers,omitempty"`

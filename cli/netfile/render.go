@@ -9,6 +9,8 @@ import (
 	"io"
 	"maps"
 	"net/netip"
+
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // Mark is the value of the key "generatedBy" in our files. Other programs wrote all other
@@ -104,11 +106,10 @@ func (w *wanted) ipam() (i ipam) {
 	if w.Internal || w.Driver == driverBridge { // isDefaultGateway of the bridge adds the default routes
 		return i
 	}
-	if w.has(true) {
-		i.Routes = append(i.Routes, route{"0.0.0.0/0"})
-	}
-	if w.has(false) {
-		i.Routes = append(i.Routes, route{"::/0"})
+	for _, v4 := range []bool{true, false} {
+		if w.has(v4) {
+			i.Routes = append(i.Routes, route{spec.DefaultDst(v4).String()})
+		}
 	}
 	return i
 }

@@ -95,7 +95,7 @@ func (w *work) routes(ips []spec.IPConfig, more []spec.Route) (list []spec.Route
 			add(spec.Route{Dst: r.Destination.Masked(), GW: r.NextHop})
 		}
 	}
-	for _, all := range []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")} {
+	for _, all := range []netip.Prefix{spec.DefaultDst(true), spec.DefaultDst(false)} {
 		if gw := w.gateway(all.Addr().Is4()); gw.IsValid() {
 			if !reaches(ips, list, gw) {
 				list = slices.Insert(list, 0, onLink(netip.PrefixFrom(gw, gw.BitLen())))

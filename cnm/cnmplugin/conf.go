@@ -20,6 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -188,7 +189,7 @@ func (c *Conf) driver() string {
 func (c *Conf) ports() ([]cnm.PortBinding, error) {
 	list := []cnm.PortBinding{}
 	for _, p := range c.RuntimeConfig.PortMappings {
-		proto, ok := protocol(p.Protocol)
+		proto, ok := nft.ProtocolNumber(cmp.Or(p.Protocol, "tcp"))
 		switch {
 		case !ok:
 			return nil, spec.Invalid("unknown protocol %.40q of port mapping", p.Protocol)
@@ -206,18 +207,6 @@ func (c *Conf) ports() ([]cnm.PortBinding, error) {
 		list = append(list, cnm.PortBinding{Proto: proto, Port: uint16(p.ContainerPort), HostIP: p.HostIP, HostPort: host, HostPortEnd: host})
 	}
 	return list, nil
-}
-
-func protocol(s string) (uint8, bool) {
-	switch strings.ToLower(s) {
-	case "", "tcp":
-		return 6, true
-	case "udp":
-		return 17, true
-	case "sctp":
-		return 132, true
-	}
-	return 0, false
 }
 
 // hash returns a hash of everything that CreateNetwork requests and of the driver's address.

@@ -261,16 +261,16 @@ func (w *work) data(ctx context.Context, opts cnm.Options) (v4, v6 []cnm.IPAMDat
 	case w.ipam != nil:
 		v4, v6 = derive(w.ipam.IPs, true, skip.SkipIPv4), derive(w.ipam.IPs, false, skip.SkipIPv6)
 	default:
-		v4 = null("0.0.0.0/0")
+		v4 = null(true)
 		if w.conf.IPv6 {
-			v6 = null("::/0")
+			v6 = null(false)
 		}
 	}
 	return v4, v6, nil
 }
 
-func null(all string) []cnm.IPAMData {
-	return []cnm.IPAMData{{AddressSpace: "null", Pool: netip.MustParsePrefix(all)}}
+func null(v4 bool) []cnm.IPAMData {
+	return []cnm.IPAMData{{AddressSpace: "null", Pool: spec.DefaultDst(v4)}}
 }
 
 // derive makes a pool from the first address of a family. If the driver needs a gateway, the pool

@@ -121,10 +121,7 @@ func prefixOf(r netlink.Route) netip.Prefix {
 	if r.Dst != nil {
 		return nl.PrefixOf(r.Dst)
 	}
-	if r.Family == unix.AF_INET6 {
-		return netip.MustParsePrefix("::/0")
-	}
-	return netip.MustParsePrefix("0.0.0.0/0")
+	return spec.DefaultDst(r.Family != unix.AF_INET6)
 }
 
 // nodes returns the nodes that a swarm's driver gets. This node comes first.

@@ -88,7 +88,7 @@ func routes(ack *dhcpv4.DHCPv4) (out []spec.Route) {
 		out = append(out, spec.Route{Dst: nl.PrefixOf(&net.IPNet{IP: dst, Mask: dst.DefaultMask()}), GW: nl.AddrOf(net.IP(opt[4:8]))})
 	}
 	if gw := gateway(ack); gw.IsValid() {
-		out = append(out, spec.Route{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), GW: gw})
+		out = append(out, spec.Route{Dst: spec.DefaultDst(true), GW: gw})
 	}
 	return out
 }

@@ -192,21 +192,15 @@ func (p *condParser) iface(not bool, value string) error {
 }
 
 func (p *condParser) proto(not bool, value string) error {
-	var n uint64
-	switch strings.ToLower(value) {
-	case "tcp":
-		n = unix.IPPROTO_TCP
-	case "udp":
-		n = unix.IPPROTO_UDP
-	case "sctp":
-		n = unix.IPPROTO_SCTP
-	default:
-		var err error
-		if n, err = strconv.ParseUint(value, 10, 8); err != nil || n == 0 {
+	n, ok := ProtocolNumber(value)
+	if !ok {
+		number, err := strconv.ParseUint(value, 10, 8)
+		if err != nil || number == 0 {
 			return errCondition
 		}
+		n = uint8(number)
 	}
-	p.out = append(p.out, metaIs(expr.MetaKeyL4PROTO, cmpOp(not), []byte{byte(n)})...)
+	p.out = append(p.out, metaIs(expr.MetaKeyL4PROTO, cmpOp(not), []byte{n})...)
 	return nil
 }
 

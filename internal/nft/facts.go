@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // Owner returns the element that marks an attachment as having elements. owner is the owner
@@ -129,7 +131,7 @@ func Masquerade(subnet netip.Prefix, network string) []Element {
 	a := subnet.Addr()
 	return []Element{
 		pair(of(a, SetNoMasq4, SetNoMasq6), subnet, subnet, network),
-		pair(of(a, SetMasq4, SetMasq6), subnet, everything(a), network),
+		pair(of(a, SetMasq4, SetMasq6), subnet, spec.DefaultDst(a.Unmap().Is4()), network),
 	}
 }
 
@@ -187,12 +189,4 @@ func of(a netip.Addr, v4, v6 string) string {
 		return v4
 	}
 	return v6
-}
-
-// everything returns the default route's prefix for the family of a.
-func everything(a netip.Addr) netip.Prefix {
-	if a.Unmap().Is4() {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }

@@ -76,7 +76,7 @@ func (f field) format(b []byte) string {
 		a, _ := netip.AddrFromSlice(b)
 		return a.String()
 	case fieldProto:
-		return protoName(b[0])
+		return ProtocolName(b[0])
 	case fieldPort:
 		return strconv.Itoa(int(binary.BigEndian.Uint16(b)))
 	case fieldIfName:
@@ -102,16 +102,34 @@ func (f field) formatTo(b, end []byte) string {
 	return f.format(b) + "-" + f.format(end)
 }
 
-func protoName(p byte) string {
-	switch p {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_SCTP:
-		return "sctp"
+// protocols are the transport protocols whose ports can be published.
+func protocols() [3]protocol {
+	return [...]protocol{{"tcp", unix.IPPROTO_TCP}, {"udp", unix.IPPROTO_UDP}, {"sctp", unix.IPPROTO_SCTP}}
+}
+
+type protocol struct {
+	name   string
+	number uint8
+}
+
+// ProtocolName returns the name of a transport protocol, or the number of any other protocol.
+func ProtocolName(number uint8) string {
+	for _, p := range protocols() {
+		if p.number == number {
+			return p.name
+		}
 	}
-	return strconv.Itoa(int(p))
+	return strconv.Itoa(int(number))
+}
+
+// ProtocolNumber returns the number of a transport protocol. Its name may be in upper case.
+func ProtocolNumber(name string) (number uint8, ok bool) {
+	for _, p := range protocols() {
+		if p.name == strings.ToLower(name) {
+			return p.number, true
+		}
+	}
+	return 0, false
 }
 
 // Meaning says in a user's words what an element is for. What names it, as in "published port

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // The name of the pods' network, and of its file.
@@ -95,11 +97,7 @@ func (n Network) ownRanges() string {
 func (n Network) defaultRoutes() string {
 	var list []string
 	for _, p := range n.Node {
-		dst := "::/0"
-		if p.Addr().Is4() {
-			dst = "0.0.0.0/0"
-		}
-		if text := fmt.Sprintf(`{"dst": "%s"}`, dst); !slices.Contains(list, text) {
+		if text := fmt.Sprintf(`{"dst": "%s"}`, spec.DefaultDst(p.Addr().Is4())); !slices.Contains(list, text) {
 			list = append(list, text)
 		}
 	}

@@ -159,7 +159,7 @@ func addressing(c *Conf, ipam *spec.Result) (ips []spec.IPConfig, routes []spec.
 		ips = append(ips, ip)
 		v4 := ip.Address.Addr().Is4()
 		if c.IsDefaultGateway && !done[v4] && !hasDefault(routes, v4) {
-			routes = append(routes, spec.Route{Dst: defaultNet(v4), GW: ip.Gateway})
+			routes = append(routes, spec.Route{Dst: spec.DefaultDst(v4), GW: ip.Gateway})
 		}
 		done[v4] = true
 	}
@@ -168,18 +168,11 @@ func addressing(c *Conf, ipam *spec.Result) (ips []spec.IPConfig, routes []spec.
 
 func hasDefault(routes []spec.Route, v4 bool) bool {
 	for _, r := range routes {
-		if r.GW.IsValid() && r.Dst == defaultNet(v4) {
+		if r.GW.IsValid() && r.Dst == spec.DefaultDst(v4) {
 			return true
 		}
 	}
 	return false
-}
-
-func defaultNet(v4 bool) netip.Prefix {
-	if v4 {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
 // container returns the state in the sandbox: settings, addresses, link and routes.

@@ -4,11 +4,10 @@
 package portmap
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -177,7 +176,7 @@ type mapping struct {
 
 // String returns the mapping in the usual notation: 127.0.0.1:8080:80/tcp.
 func (m mapping) String() string {
-	s := fmt.Sprintf("%d:%d/%s", m.hostPort, m.containerPort, protocolName(m.protocol))
+	s := fmt.Sprintf("%d:%d/%s", m.hostPort, m.containerPort, nft.ProtocolName(m.protocol))
 	if m.host.IsValid() {
 		return netip.AddrPortFrom(m.host, m.hostPort).String() + s[strings.IndexByte(s, ':'):]
 	}
@@ -212,7 +211,7 @@ func parseMappings(entries []PortMapping) ([]mapping, error) {
 			case !ok:
 				seen[k], fresh = m, true
 			case have.containerPort != m.containerPort:
-				return nil, spec.Invalid("host port %d/%s is mapped twice: %s and %s", m.hostPort, protocolName(m.protocol), have, m)
+				return nil, spec.Invalid("host port %d/%s is mapped twice: %s and %s", m.hostPort, nft.ProtocolName(m.protocol), have, m)
 			}
 		}
 		if fresh {
@@ -247,25 +246,10 @@ func (e PortMapping) parse() (m mapping, err error) {
 }
 
 func parseProtocol(s string) (uint8, error) {
-	switch strings.ToLower(s) {
-	case "tcp", "":
-		return unix.IPPROTO_TCP, nil
-	case "udp":
-		return unix.IPPROTO_UDP, nil
-	case "sctp":
-		return unix.IPPROTO_SCTP, nil
+	if p, ok := nft.ProtocolNumber(cmp.Or(s, "tcp")); ok {
+		return p, nil
 	}
 	return 0, spec.Invalid("Invalid protocol: %.40q", s).WithDetails("portMappings takes tcp, udp and sctp")
-}
-
-func protocolName(p uint8) string {
-	switch p {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	}
-	return "sctp"
 }
 
 // parseHostIP reads the host address of a mapping. (The reference treats an invalid string as

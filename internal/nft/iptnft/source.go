@@ -11,6 +11,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/follow"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 const (
@@ -53,8 +54,8 @@ func On(bridge string, subnets ...netip.Prefix) (out []Source) {
 // rules by the owner's key.
 func Owned(key string) []Source {
 	return []Source{
-		{Subnet: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Owner: key + " "},
-		{Subnet: netip.PrefixFrom(netip.IPv6Unspecified(), 0), Owner: key + " "},
+		{Subnet: spec.DefaultDst(true), Owner: key + " "},
+		{Subnet: spec.DefaultDst(false), Owner: key + " "},
 	}
 }
 
