@@ -66,7 +66,7 @@ func contested(bridge string, uses []use) (found []Finding) {
 						u.network, other.network, bridge, x, y),
 					"give them the same gateway, or each a bridge and a subnet of its own"))
 			}
-			if a, b := u.member, other.member; a.Internal != b.Internal && a.VLAN == b.VLAN {
+			if a, b := u.member, other.member; a.internal() != b.internal() && a.Vlan == b.Vlan {
 				found = append(found, problem(
 					fmt.Sprintf("of networks %s and %s on bridge %s one is internal: an ADD to either is refused while the other has a container", u.network, other.network, bridge),
 					"give each a bridge and a subnet of its own"))
@@ -79,7 +79,7 @@ func contested(bridge string, uses []use) (found []Finding) {
 // gateways returns conflicting addresses of two networks that both set isGateway on one bridge.
 // IPv4 addresses conflict if they differ, IPv6 addresses only if they are also in one subnet.
 func gateways(a, b *Member) (x, y string, differ bool) {
-	if !a.gateway() || !b.gateway() || a.VLAN != b.VLAN {
+	if !a.gateway() || !b.gateway() || a.Vlan != b.Vlan {
 		return "", "", false
 	}
 	for _, p := range a.ranges() {

@@ -183,7 +183,7 @@ func dhcpKeepers(ctx context.Context, n *Node) (found []Finding, err error) {
 			if m.IPAM.Type != "dhcp" {
 				continue
 			}
-			socket := cmp.Or(m.IPAM.SocketPath, filepath.Join(n.Paths.RunCNI, "dhcp.sock"))
+			socket := cmp.Or(m.IPAM.Socket, filepath.Join(n.Paths.RunCNI, "dhcp.sock"))
 			if asked[socket] {
 				continue
 			}

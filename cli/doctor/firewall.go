@@ -111,7 +111,7 @@ func (n *Node) cutIn(net *Network) (cut, unsure []string, err error) {
 
 // routes reports whether the host forwards packets for the network.
 func (n *Network) routes() bool {
-	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Type == "bridge" && !m.Internal || m.Type == "ptp" })
+	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Type == "bridge" && !m.internal() || m.Type == "ptp" })
 }
 
 // attached reports whether the plugin firewall has a record for an attachment of the network.

@@ -98,7 +98,7 @@ func (n *Node) routed(v6 bool) (names []string) {
 	live := n.liveAddresses()
 	for _, net := range n.Networks {
 		gateway := slices.ContainsFunc(net.Members, func(m Member) bool {
-			return m.Type == "ptp" || m.Type == "bridge" && !m.Internal && (m.IsGateway || m.IsDefault)
+			return m.Type == "ptp" || m.Type == "bridge" && !m.internal() && m.gateway()
 		})
 		if gateway && slices.ContainsFunc(live[net.Name], func(a netip.Addr) bool { return a.Is6() == v6 }) {
 			names = append(names, net.Name)

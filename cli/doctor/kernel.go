@@ -99,10 +99,10 @@ func (n *Node) needs() map[string]string {
 	for _, net := range n.Networks {
 		for _, m := range net.Members {
 			needed[m.Type] = net.Name
-			if m.Type == "bridge" && m.VLAN != 0 {
+			if m.Type == "bridge" && m.Vlan != 0 {
 				needed["bridge vlan"] = net.Name
 			}
-			if m.IPMasq || len(m.Outside) > 0 {
+			if m.IPMasq || len(m.IPMasqOutside) > 0 {
 				needed[m.Type+" ipMasq"] = net.Name
 			}
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/gc"
+	"github.com/patchbay-net/patchbay/cli/netfile"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -51,31 +52,8 @@ type Network struct {
 	Members []Member // includes the plugins inside a plugin of type patchbay
 }
 
-// Member is a plugin of a network. Its fields have the reference's names.
-type Member struct {
-	Type       string `json:"type"`
-	Bridge     string `json:"bridge"`
-	Master     string `json:"master"`
-	MTU        int    `json:"mtu"`
-	IsGateway  bool   `json:"isGateway"`
-	IsDefault  bool   `json:"isDefaultGateway"`
-	IPMasq     bool   `json:"ipMasq"`
-	Internal   bool   `json:"internal"`
-	Outside    []any  `json:"ipMasqOutside"`
-	VLAN       int    `json:"vlan"`
-	SocketPath string `json:"daemonSocketPath"`
-
-	InContainer bool `json:"linkInContainer"`
-
-	IPAM struct {
-		Type       string              `json:"type"`
-		DataDir    string              `json:"dataDir"`
-		SocketPath string              `json:"daemonSocketPath"`
-		Ranges     [][]hostlocal.Range `json:"ranges"`
-		hostlocal.Range
-	} `json:"ipam"`
-	Plugins []json.RawMessage `json:"plugins"`
-}
+// Member is a plugin of a network.
+type Member struct{ netfile.Plugin }
 
 // Open reads the configurations and opens the host's namespace, in which the calling thread
 // runs.
@@ -114,10 +92,10 @@ func members(l *chain.List) (out []Member) {
 		if m.Type != "patchbay" {
 			continue
 		}
-		for _, raw := range m.Plugins {
-			var inner Member
-			_ = json.Unmarshal(raw, &inner) // the plugin's STATUS reports an error
-			out = append(out, inner)
+		for _, inner := range m.Plugins {
+			if inner != nil {
+				out = append(out, Member{*inner})
+			}
 		}
 	}
 	return out
@@ -132,7 +110,9 @@ func (m *Member) bridge() string {
 }
 
 // gateway reports whether the plugin gives addresses to its bridge.
-func (m *Member) gateway() bool { return m.IsGateway || m.IsDefault }
+func (m *Member) gateway() bool { return m.IsGateway || m.IsDefaultGateway }
+
+func (m *Member) internal() bool { return m.Internal != nil && *m.Internal }
 
 // sets returns the address ranges of a plugin that uses host-local, in canonical form. If they
 // are invalid it returns none: the check of configurations reports that.
@@ -140,9 +120,16 @@ func (m *Member) sets() []ipam.RangeSet {
 	if m.IPAM.Type != "host-local" {
 		return nil
 	}
-	all := m.IPAM.Ranges
+	var all [][]hostlocal.Range
 	if m.IPAM.Subnet != "" {
-		all = append([][]hostlocal.Range{{m.IPAM.Range}}, all...)
+		all = append(all, []hostlocal.Range{hostlocal.Range(m.IPAM.Range)})
+	}
+	for _, set := range m.IPAM.Ranges {
+		var ranges []hostlocal.Range
+		for _, r := range set {
+			ranges = append(ranges, hostlocal.Range(r))
+		}
+		all = append(all, ranges)
 	}
 	sets, err := hostlocal.Sets(all)
 	if err != nil {

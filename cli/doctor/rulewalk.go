@@ -136,7 +136,7 @@ func (n *Network) traffic(single []netip.Addr) (list []follow.Traffic) {
 // link returns the bridge through which the network's traffic comes, or "".
 func (n *Network) link() (name string) {
 	for i := range n.Members {
-		if b := n.Members[i].bridge(); b != "" && n.Members[i].VLAN == 0 {
+		if b := n.Members[i].bridge(); b != "" && n.Members[i].Vlan == 0 {
 			name = b
 		}
 	}

@@ -95,7 +95,7 @@ func (n *Network) uplinks(out []string) (names []string) {
 		m := &n.Members[i]
 		child := m.Type == "macvlan" || m.Type == "ipvlan" || m.Type == "vlan"
 		switch {
-		case child && m.InContainer:
+		case child && m.LinkInContainer:
 		case child && m.Master != "":
 			names = append(names, m.Master)
 		case child, n.routes() && (m.gateway() || m.Type == "ptp"):

@@ -33,8 +33,8 @@ const (
 	typeWrap     = "wrap"
 )
 
-// plugin is one plugin in the file. We write it, and Describe reads it from any file.
-type plugin struct {
+// Plugin is one plugin in the file. We write it, and Describe and doctor read it from any file.
+type Plugin struct {
 	Type             string          `json:"type"`
 	Bridge           string          `json:"bridge,omitempty"`
 	Master           string          `json:"master,omitempty"`
@@ -42,16 +42,18 @@ type plugin struct {
 	IsGateway        bool            `json:"isGateway,omitempty"`
 	IsDefaultGateway bool            `json:"isDefaultGateway,omitempty"`
 	IPMasq           bool            `json:"ipMasq,omitempty"`
+	IPMasqOutside    []any           `json:"ipMasqOutside,omitempty"`
 	Internal         *bool           `json:"internal,omitempty"`
 	HairpinMode      bool            `json:"hairpinMode,omitempty"`
 	MTU              int             `json:"mtu,omitempty"`
 	Vlan             int             `json:"vlan,omitempty"`
+	LinkInContainer  bool            `json:"linkInContainer,omitempty"`
 	Ingress          string          `json:"ingressPolicy,omitempty"`
 	Capabilities     map[string]bool `json:"capabilities,omitempty"`
 	IPAM             ipam            `json:"ipam,omitzero"`
 	DNS              dns             `json:"dns,omitzero"`
-	Plugin           *plugin         `json:"plugin,omitempty"`  // the nested plugin of wrap
-	Plugins          []*plugin       `json:"plugins,omitempty"` // the nested plugins of patchbay
+	Plugin           *Plugin         `json:"plugin,omitempty"`  // the nested plugin of wrap
+	Plugins          []*Plugin       `json:"plugins,omitempty"` // the nested plugins of patchbay
 }
 
 type dns struct {
@@ -59,20 +61,21 @@ type dns struct {
 }
 
 type ipam struct {
-	Type      string        `json:"type"`
-	DataDir   string        `json:"dataDir,omitempty"`
-	addrRange               // the older form of host-local
-	Ranges    [][]addrRange `json:"ranges,omitempty"`
-	Addresses []struct {    // the addresses of static
+	Type      string     `json:"type"`
+	DataDir   string     `json:"dataDir,omitempty"`
+	Socket    string     `json:"daemonSocketPath,omitempty"` // of dhcp
+	Range                // the older form of host-local
+	Ranges    [][]Range  `json:"ranges,omitempty"`
+	Addresses []struct { // the addresses of static
 		Address string `json:"address"`
 		Gateway string `json:"gateway"`
 	} `json:"addresses,omitempty"`
 	Routes []route `json:"routes,omitempty"`
 }
 
-// addrRange holds addresses as text, so that one that cannot be parsed does not hide the
+// Range holds addresses as text, so that one that cannot be parsed does not hide the
 // others.
-type addrRange struct {
+type Range struct {
 	Subnet     string `json:"subnet,omitempty"`
 	RangeStart string `json:"rangeStart,omitempty"`
 	RangeEnd   string `json:"rangeEnd,omitempty"`
@@ -87,7 +90,7 @@ type route struct {
 // validate reports mistakes.
 func Describe(l *chain.List) (i Info) {
 	for _, p := range l.Plugins {
-		var read plugin
+		var read Plugin
 		_ = json.Unmarshal(p.Raw, &read) // a field of the wrong type does not stop the others
 		i.add(&read)
 	}
@@ -95,7 +98,7 @@ func Describe(l *chain.List) (i Info) {
 }
 
 // add adds a plugin and the plugins nested in it to the description.
-func (i *Info) add(p *plugin) {
+func (i *Info) add(p *Plugin) {
 	i.Plugins = append(i.Plugins, p.Type)
 	members := p.members()
 	for _, m := range members {
@@ -111,20 +114,20 @@ func (i *Info) add(p *plugin) {
 }
 
 // members returns the plugins nested in a plugin of type patchbay or wrap.
-func (p *plugin) members() []*plugin {
+func (p *Plugin) members() []*Plugin {
 	list := p.Plugins
 	switch p.Type {
 	case typePatchbay:
 	case typeWrap:
-		list = []*plugin{p.Plugin}
+		list = []*Plugin{p.Plugin}
 	default:
 		return nil
 	}
-	return slices.DeleteFunc(list, func(m *plugin) bool { return m == nil })
+	return slices.DeleteFunc(list, func(m *Plugin) bool { return m == nil })
 }
 
 // first adds the plugin that makes the interface.
-func (i *Info) first(s *plugin) {
+func (i *Info) first(s *Plugin) {
 	i.Driver, i.Interface, i.IPAM, i.DataDir = s.Type, s.Bridge+s.Master, s.IPAM.Type, s.IPAM.DataDir
 	if s.Type == driverBridge && i.Interface == "" {
 		i.Interface = "cni0"
@@ -133,12 +136,12 @@ func (i *Info) first(s *plugin) {
 	i.Internal = alone || s.Type == driverBridge && s.Internal != nil && *s.Internal
 	i.Open = alone && s.Internal == nil
 	i.DNS, i.MTU, i.Vlan = s.DNS.Nameservers, s.MTU, s.Vlan
-	ranges := []addrRange{s.IPAM.addrRange}
+	ranges := []Range{s.IPAM.Range}
 	for _, set := range s.IPAM.Ranges {
 		ranges = append(ranges, set...)
 	}
 	for _, a := range s.IPAM.Addresses {
-		ranges = append(ranges, addrRange{Subnet: a.Address, Gateway: a.Gateway})
+		ranges = append(ranges, Range{Subnet: a.Address, Gateway: a.Gateway})
 	}
 	for _, r := range ranges {
 		if n, ok := r.subnet(); ok {
@@ -147,7 +150,7 @@ func (i *Info) first(s *plugin) {
 	}
 }
 
-func (r addrRange) subnet() (n Subnet, ok bool) {
+func (r Range) subnet() (n Subnet, ok bool) {
 	p, err := netip.ParsePrefix(r.Subnet)
 	if err != nil {
 		return n, false

@@ -24,7 +24,7 @@ type conflist struct {
 	CNIVersions []string  `json:"cniVersions"`
 	Name        string    `json:"name"`
 	GeneratedBy string    `json:"generatedBy"`
-	Plugins     []*plugin `json:"plugins"`
+	Plugins     []*Plugin `json:"plugins"`
 }
 
 // New returns the text of the file for a request, and warnings. It reads random to choose an
@@ -46,9 +46,9 @@ func New(wish Request, t *Taken, random io.Reader) (text []byte, warnings []stri
 	if err != nil {
 		return nil, nil, err
 	}
-	plugins := append([]*plugin{d}, w.helpers()...)
+	plugins := append([]*Plugin{d}, w.helpers()...)
 	if w.One {
-		plugins = []*plugin{{Type: typePatchbay, Plugins: plugins, Capabilities: map[string]bool{}}}
+		plugins = []*Plugin{{Type: typePatchbay, Plugins: plugins, Capabilities: map[string]bool{}}}
 		for _, p := range plugins[0].Plugins {
 			maps.Copy(plugins[0].Capabilities, p.Capabilities)
 		}
@@ -67,8 +67,8 @@ func encode(v any) ([]byte, error) {
 }
 
 // device returns the plugin that makes the interface.
-func (w *wanted) device(t *Taken) (d *plugin, err error) {
-	d = &plugin{Type: w.Driver, MTU: w.mtu, Vlan: w.vlan, IPAM: w.ipam(), DNS: dns{w.dns}, Capabilities: map[string]bool{"ips": true, "mac": true}}
+func (w *wanted) device(t *Taken) (d *Plugin, err error) {
+	d = &Plugin{Type: w.Driver, MTU: w.mtu, Vlan: w.vlan, IPAM: w.ipam(), DNS: dns{w.dns}, Capabilities: map[string]bool{"ips": true, "mac": true}}
 	switch w.Driver {
 	case driverBridge:
 		if w.Internal {
@@ -101,7 +101,7 @@ func (w *wanted) ipam() (i ipam) {
 		if !s.Gateway.IsValid() && !w.Internal {
 			s.Gateway = s.Prefix.Addr().Next()
 		}
-		i.Ranges = append(i.Ranges, []addrRange{{s.Prefix.String(), addrText(s.First), addrText(s.Last), addrText(s.Gateway)}})
+		i.Ranges = append(i.Ranges, []Range{{s.Prefix.String(), addrText(s.First), addrText(s.Last), addrText(s.Gateway)}})
 	}
 	if w.Internal || w.Driver == driverBridge { // isDefaultGateway of the bridge adds the default routes
 		return i
@@ -123,11 +123,11 @@ func addrText(a netip.Addr) string {
 }
 
 // helpers returns portmap and firewall, for containers that the host routes for.
-func (w *wanted) helpers() []*plugin {
+func (w *wanted) helpers() []*Plugin {
 	if w.child() || w.Internal {
 		return nil
 	}
-	return []*plugin{
+	return []*Plugin{
 		{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}},
 		{Type: "firewall", Ingress: w.isolate},
 	}

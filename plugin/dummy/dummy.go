@@ -36,9 +36,9 @@ var Plugin = plugin.Plugin{
 	Validate: validate,
 
 	Add:    add,
-	Del:    del,
+	Del:    endpoint.DetachLink,
 	Check:  check,
-	GC:     gc,
+	GC:     endpoint.CollectLinks,
 	Status: status,
 }
 
@@ -87,8 +87,6 @@ func single(r *plugin.Request, mac net.HardwareAddr) *endpoint.Single {
 	}
 }
 
-func del(ctx context.Context, r *plugin.Request) error { return endpoint.DetachLink(ctx, r, name) }
-
 func check(ctx context.Context, r *plugin.Request) error {
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {
@@ -100,8 +98,6 @@ func check(ctx context.Context, r *plugin.Request) error {
 	}
 	return single(r, mac).Check(ctx, r, env)
 }
-
-func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, name) }
 
 func status(_ context.Context, r *plugin.Request) error {
 	return cmp.Or(endpoint.KernelMakes(r, name), endpoint.Ready(r))

@@ -4,6 +4,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -162,9 +163,23 @@ func (c *Child) settings(name string, ips []spec.IPConfig) netstate.State {
 	return netstate.State{netstate.IPv6{Where: netstate.Sandbox, List: more}}
 }
 
-// Check performs CHECK without the IPAM plugin's part. Check compares the kernel with the
-// state that an ADD would make from the previous result.
-func (c *Child) Check(ctx context.Context, r *plugin.Request) error {
+// child returns what the configuration of macvlan, ipvlan or vlan describes.
+func child(r *plugin.Request) *Child {
+	conf, _ := r.Conf()
+	return conf.(interface{ Child() *Child }).Child()
+}
+
+// ValidateChild checks the MTU, and the configuration against the addresses that IPAM would
+// give.
+func ValidateChild(r *plugin.Request) error {
+	mtu := child(r).MTU
+	return cmp.Or(ValidateMTU(mtu), ValidateSegment(r, mtu))
+}
+
+// CheckChild performs CHECK without the IPAM plugin's part. CheckChild compares the kernel with
+// the state that an ADD would make from the previous result.
+func CheckChild(ctx context.Context, r *plugin.Request) error {
+	c := child(r)
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {
 		return err
@@ -201,6 +216,9 @@ func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
 	}
 	return &out
 }
+
+// ChildStatus performs STATUS. The master is given or that of the default route.
+func ChildStatus(_ context.Context, r *plugin.Request) error { return child(r).Status(r, false) }
 
 // Status reports whether an ADD could work: the kernel supports such links, the master exists,
 // its MTU is large enough, and IPAM is ready. Status cannot check a master that is inside a

@@ -233,20 +233,21 @@ type Place struct {
 	Old bool
 }
 
-// DetachLink performs the DEL of a Single that made its interface. kind is the netlink
-// library's name of the interface's kind ("tuntap"). An interface of the reference plugin has
-// no mark, so the kind decides: an interface of another kind belongs to another program. If
-// only a record names the namespace, DetachLink does not touch an interface without a mark.
-func DetachLink(ctx context.Context, r *plugin.Request, kind string) error {
-	return DetachSingle(ctx, r, deleteLink(r, kind))
+// DetachLink performs the DEL of a Single whose kind of interface has the plugin's name.
+func DetachLink(ctx context.Context, r *plugin.Request) error {
+	return DetachSingle(ctx, r, DeleteLink(r, r.Plugin.Name))
 }
 
-// CollectLinks performs the GC of a Single that made its interface.
-func CollectLinks(ctx context.Context, r *plugin.Request, kind string) error {
-	return CollectSingle(ctx, r, deleteLink(r, kind))
+// CollectLinks performs the GC of a Single whose kind of interface has the plugin's name.
+func CollectLinks(ctx context.Context, r *plugin.Request) error {
+	return CollectSingle(ctx, r, DeleteLink(r, r.Plugin.Name))
 }
 
-func deleteLink(r *plugin.Request, kind string) Remover {
+// DeleteLink deletes the interface that a Single made. kind is the netlink library's name of
+// the interface's kind ("tuntap"). An interface of the reference plugin has no mark, so the
+// kind decides: an interface of another kind belongs to another program. If only a record names
+// the namespace, DeleteLink does not touch an interface without a mark.
+func DeleteLink(r *plugin.Request, kind string) Remover {
 	return func(_ context.Context, at Place, rec *record.Record) error {
 		if at.Conn == nil {
 			return nil // the kernel deleted it with the namespace

@@ -17,7 +17,7 @@ import (
 func TestCompile(t *testing.T) {
 	endpointtest.Goldens(t, &Plugin, func(r *plugin.Request, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error) {
 		parsed := plugin.ConfOf[Conf](r)
-		c := child(parsed)
+		c := parsed.Child()
 		return c.Compile(c.Link(pair.Owner, pair.IfName, pair.NetNS), ipam)
 	})
 }

@@ -10,7 +10,6 @@
 package ipvlan
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/vishvananda/netlink"
@@ -35,15 +34,15 @@ var Plugin = plugin.Plugin{
 	Validate: validate,
 
 	Add:    add,
-	Del:    del,
-	Check:  check,
-	GC:     gc,
+	Del:    endpoint.DetachLink,
+	Check:  endpoint.CheckChild,
+	GC:     endpoint.CollectLinks,
 	Status: status,
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	conf := plugin.ConfOf[Conf](r)
-	c := child(conf)
+	c := conf.Child()
 	if prev := r.Prev(); prev != nil {
 		if err := inherit(c, prev, conf.IPAM.Type); err != nil {
 			return nil, err
@@ -70,7 +69,8 @@ func inherit(c *endpoint.Child, prev *spec.Result, ipamType string) error {
 	return nil
 }
 
-func child(c *Conf) *endpoint.Child {
+// Child describes the attachment.
+func (c *Conf) Child() *endpoint.Child {
 	return &endpoint.Child{
 		Kind:   &netlink.IPVlan{Mode: c.mode},
 		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, AnyMTU: true, DAD: c.EnableDad, DNS: c.DNS,
@@ -78,19 +78,11 @@ func child(c *Conf) *endpoint.Child {
 	}
 }
 
-func del(ctx context.Context, r *plugin.Request) error { return endpoint.DetachLink(ctx, r, name) }
-
-func check(ctx context.Context, r *plugin.Request) error {
-	return child(plugin.ConfOf[Conf](r)).Check(ctx, r)
-}
-
-func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, name) }
-
 // status reports whether an ADD could work. It cannot check a master that an earlier plugin of a
 // chain provides.
 func status(_ context.Context, r *plugin.Request) error {
 	conf := plugin.ConfOf[Conf](r)
-	return child(conf).Status(r, conf.IPAM.Type == "")
+	return conf.Child().Status(r, conf.IPAM.Type == "")
 }
 
 // Conf is the configuration of this plugin.
@@ -149,7 +141,7 @@ func validate(r *plugin.Request) error {
 	if c.IPAM.Type == "" && r.InList != nil && r.InList.First {
 		return spec.Invalid("no plugin name provided")
 	}
-	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
+	return endpoint.ValidateChild(r)
 }
 
 func modeOf(s string) (netlink.IPVlanMode, error) {

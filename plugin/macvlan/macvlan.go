@@ -34,41 +34,30 @@ var Plugin = plugin.Plugin{
 	NoPrev:       plugin.NoPrev{Check: "required prevResult missing"},
 	Delegates:    true,
 
-	Validate: validate,
+	Validate: endpoint.ValidateChild,
 
 	Add:    add,
-	Del:    del,
-	Check:  check,
-	GC:     gc,
-	Status: status,
+	Del:    endpoint.DetachLink,
+	Check:  endpoint.CheckChild,
+	GC:     endpoint.CollectLinks,
+	Status: endpoint.ChildStatus,
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	conf := plugin.ConfOf[Conf](r)
-	c := child(conf)
+	c := conf.Child()
 	if c.MAC == nil && conf.mode != netlink.MACVLAN_MODE_PASSTHRU { // in passthru mode the link has the master's MAC
 		c.MAC = endpoint.AddressesOf(r).Container()
 	}
 	return c.Attach(ctx, r)
 }
 
-func child(c *Conf) *endpoint.Child {
+// Child describes the attachment.
+func (c *Conf) Child() *endpoint.Child {
 	return &endpoint.Child{
 		Kind:   &netlink.Macvlan{Mode: c.mode, BCQueueLen: c.BcQueueLen},
 		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, MAC: c.mac, DAD: c.EnableDad, DNS: c.DNS,
 	}
-}
-
-func del(ctx context.Context, r *plugin.Request) error { return endpoint.DetachLink(ctx, r, name) }
-
-func check(ctx context.Context, r *plugin.Request) error {
-	return child(plugin.ConfOf[Conf](r)).Check(ctx, r)
-}
-
-func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, name) }
-
-func status(_ context.Context, r *plugin.Request) error {
-	return child(plugin.ConfOf[Conf](r)).Status(r, false)
 }
 
 // Conf is the configuration of this plugin.
@@ -141,12 +130,6 @@ func (c *Conf) Load(r *plugin.Request) error {
 	c.Mac = cmp.Or(c.RuntimeConfig.Mac, arg, c.Mac)
 	c.mac, err = parseMAC(c.Mac)
 	return err
-}
-
-// validate checks the MTU, and the configuration against the addresses that IPAM would give.
-func validate(r *plugin.Request) error {
-	c := plugin.ConfOf[Conf](r)
-	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
 }
 
 func modeOf(s string) (netlink.MacvlanMode, error) {

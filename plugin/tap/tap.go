@@ -83,7 +83,9 @@ func single(r *plugin.Request, conf *Conf, link netstate.Tap) *endpoint.Single {
 	}
 }
 
-func del(ctx context.Context, r *plugin.Request) error { return endpoint.DetachLink(ctx, r, kind) }
+func del(ctx context.Context, r *plugin.Request) error {
+	return endpoint.DetachSingle(ctx, r, endpoint.DeleteLink(r, kind))
+}
 
 func check(ctx context.Context, r *plugin.Request) error {
 	env, err := kernel.Of(r).Env(r)
@@ -98,7 +100,9 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return single(r, conf, object(r, conf, mac)).Check(ctx, r, env)
 }
 
-func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, kind) }
+func gc(ctx context.Context, r *plugin.Request) error {
+	return endpoint.CollectSingle(ctx, r, endpoint.DeleteLink(r, kind))
+}
 
 // status returns an error on a node without /dev/net/tun, and for a label on a node without
 // SELinux.

@@ -8,7 +8,6 @@
 package vlan
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/vishvananda/netlink"
@@ -30,37 +29,26 @@ var Plugin = plugin.Plugin{
 	NoPrev:    plugin.NoPrev{Check: "vlan: Required prevResult missing"},
 	Delegates: true,
 
-	Validate: validate,
+	Validate: endpoint.ValidateChild,
 	Warnings: doubts,
 
 	Add:    add,
-	Del:    del,
-	Check:  check,
-	GC:     gc,
-	Status: status,
+	Del:    endpoint.DetachLink,
+	Check:  endpoint.CheckChild,
+	GC:     endpoint.CollectLinks,
+	Status: endpoint.ChildStatus,
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	return child(plugin.ConfOf[Conf](r)).Attach(ctx, r)
+	return plugin.ConfOf[Conf](r).Child().Attach(ctx, r)
 }
 
-func child(c *Conf) *endpoint.Child {
+// Child describes the attachment.
+func (c *Conf) Child() *endpoint.Child {
 	return &endpoint.Child{
 		Kind:   &netlink.Vlan{VlanId: c.VlanID, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q},
 		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, DAD: c.EnableDad, DNS: c.DNS,
 	}
-}
-
-func del(ctx context.Context, r *plugin.Request) error { return endpoint.DetachLink(ctx, r, name) }
-
-func check(ctx context.Context, r *plugin.Request) error {
-	return child(plugin.ConfOf[Conf](r)).Check(ctx, r)
-}
-
-func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, name) }
-
-func status(_ context.Context, r *plugin.Request) error {
-	return child(plugin.ConfOf[Conf](r)).Status(r, false)
 }
 
 // Conf is the configuration of this plugin.
@@ -110,12 +98,6 @@ func (c *Conf) Load(*plugin.Request) error {
 		return spec.Invalid("failed to execute IPAM delegate: no plugin name provided")
 	}
 	return endpoint.ValidateMaster(c.Master)
-}
-
-// validate checks the MTU, and the configuration against the addresses that IPAM would give.
-func validate(r *plugin.Request) error {
-	c := plugin.ConfOf[Conf](r)
-	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
 }
 
 func doubts(r *plugin.Request) []string {
