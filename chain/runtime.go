@@ -95,7 +95,7 @@ type Attachment struct {
 // Load reads the configuration of a network from ConfDir. Load reports broken files of other
 // networks through Warn.
 func (rt *Runtime) Load(name string) (*List, error) {
-	d, err := LoadDir(rt.confDir())
+	d, err := LoadDir(or(rt.ConfDir, DefaultConfDir))
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,6 @@ func (rt *Runtime) Load(name string) (*List, error) {
 	return list, nil
 }
 
-func (rt *Runtime) confDir() string { return or(rt.ConfDir, DefaultConfDir) }
 func (rt *Runtime) results() string {
 	return filepath.Join(or(rt.CacheDir, DefaultCacheDir), "results")
 }

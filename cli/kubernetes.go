@@ -20,10 +20,6 @@ import (
 // a runtime would read it as a network.
 func (a *app) podTemplate() string { return filepath.Join(a.paths.Etc, "patchbay.template") }
 
-// podNetwork returns the path of the network's file, which is written when the node's prefixes
-// are given.
-func (a *app) podNetwork() string { return filepath.Join(confDir(a.getenv), plan.NetworkFile) }
-
 // parsePods parses the prefixes of --cluster-cidr and --pod-cidr.
 func parsePods(cluster, node []string) (p plan.Network, err error) {
 	if p.Cluster, err = prefixes("--cluster-cidr", cluster); err != nil {
@@ -55,7 +51,7 @@ func prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
 func (a *app) writePods(p plan.Network) (path string, changed bool, err error) {
 	path, data := a.podTemplate(), p.Text()
 	if len(p.Node) > 0 {
-		path = a.podNetwork()
+		path = filepath.Join(confDir(a.getenv), plan.NetworkFile)
 	}
 	changed, err = durable.Update(path, data, 0o644, plan.IsOurs)
 	if errors.Is(err, durable.ErrForeign) {

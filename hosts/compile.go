@@ -88,7 +88,7 @@ type part struct {
 // partOf returns this host's part of a network.
 func partOf(w *world, f *thisHost, n *store.Network) part {
 	h := holdingOf(n, f.self.ID, w.blocksOf(n.Name), w.Own[n.Name])
-	p := part{plan: plan{Network: *n, Blocks: h.have, DNS: f.answers(n.Name)}, holding: h, ready: h.complete() && f.uplink > 0}
+	p := part{plan: plan{Network: *n, Blocks: h.have, DNS: slices.Contains(f.dns, "*") || slices.Contains(f.dns, n.Name)}, holding: h, ready: h.complete() && f.uplink > 0}
 	p.soon = len(h.lost) == 0 && len(h.missing) > 0 && remembered(n, h.missing, w.Own[n.Name])
 	if len(h.lost) > 0 || p.soon {
 		p.Blocks = w.Own[n.Name] // containers use these blocks until `used` counts none
@@ -106,11 +106,6 @@ func remembered(n *store.Network, subnets, own []netip.Prefix) bool {
 	return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool {
 		return !slices.ContainsFunc(own, func(b netip.Prefix) bool { return fits(n, s, b) })
 	})
-}
-
-// answers reports whether containers of a network use our resolver.
-func (f *thisHost) answers(network string) bool {
-	return slices.Contains(f.dns, "*") || slices.Contains(f.dns, network)
 }
 
 // usable returns the networks in which a host can take part, and for each other network the

@@ -32,17 +32,6 @@ type app struct {
 	parsed *flags.Command // the whole command line; its field Active leads to the command that was typed
 }
 
-func (a *app) commands() []command {
-	return []command{
-		{"dhcp", "keep DHCP leases for the plugin dhcp", dhcpLong, &dhcpCommand{app: a}},
-		{"docker", "make CNI networks Docker's", dockerLong, &dockerCommand{app: a}},
-		{"hosts", "make CNI networks span many hosts", hostsLong, newHostsCommand(a)},
-		{"node", "prepare a Kubernetes node for its pods", nodeLong, newNodeCommand(a)},
-		{"help", "print the help of a command", helpLong, &helpCommand{app: a}},
-		{"version", "print the version", versionLong, &versionCommand{}},
-	}
-}
-
 // about is the text before the list of commands.
 const about = `patchbayd runs Patchbay's services. Each command runs one service in the
 foreground. The service logs to standard error, and SIGTERM ends it.`
@@ -55,7 +44,14 @@ func Main(args []string, log io.Writer) int {
 	p := flags.NewNamedParser("patchbayd", flags.HelpFlag|flags.PassDoubleDash)
 	p.ShortDescription = "the services of Patchbay"
 	p.LongDescription = about
-	for _, c := range a.commands() {
+	for _, c := range []command{
+		{"dhcp", "keep DHCP leases for the plugin dhcp", dhcpLong, &dhcpCommand{app: a}},
+		{"docker", "make CNI networks Docker's", dockerLong, &dockerCommand{app: a}},
+		{"hosts", "make CNI networks span many hosts", hostsLong, newHostsCommand(a)},
+		{"node", "prepare a Kubernetes node for its pods", nodeLong, newNodeCommand(a)},
+		{"help", "print the help of a command", helpLong, &helpCommand{app: a}},
+		{"version", "print the version", versionLong, &versionCommand{}},
+	} {
 		added, err := p.AddCommand(c.name, c.short, c.long, c.data)
 		if err != nil {
 			return a.report(err)

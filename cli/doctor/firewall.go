@@ -68,7 +68,7 @@ func iptablesDrops(n *Node) (found []Finding, err error) {
 			continue
 		}
 		firewalled := slices.ContainsFunc(net.Members, func(m Member) bool { return m.Type == "firewall" })
-		if firewalled && !n.attached(net.Name) {
+		if firewalled && !slices.ContainsFunc(n.records(), func(r *record.Record) bool { return r.Network == net.Name && r.Plugin == "firewall" }) {
 			continue // the first ADD adds the accepting rule
 		}
 		cut, unsure, cerr := n.cutIn(net)
@@ -112,11 +112,6 @@ func (n *Node) cutIn(net *Network) (cut, unsure []string, err error) {
 // routes reports whether the host forwards packets for the network.
 func (n *Network) routes() bool {
 	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Type == "bridge" && !m.internal() || m.Type == "ptp" })
-}
-
-// attached reports whether the plugin firewall has a record for an attachment of the network.
-func (n *Node) attached(network string) bool {
-	return slices.ContainsFunc(n.records(), func(r *record.Record) bool { return r.Network == network && r.Plugin == "firewall" })
 }
 
 // sources returns the subnets that iptables must accept, by the name of the operator's chain.

@@ -147,7 +147,7 @@ func (n *Node) mtuOf(net *Network, m Member, links []netlink.Link, least int, wa
 		return nil
 	}
 	bridge := links[i].Attrs()
-	if least > 0 && bridge.MTU > least && m.MTU == 0 && hasPorts(links, bridge.Index) {
+	if least > 0 && bridge.MTU > least && m.MTU == 0 && slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex == bridge.Index }) {
 		found = append(found, warning(fmt.Sprintf("bridge %s of network %s has MTU %d, but the uplink, %s, only %d: large packets may get lost",
 			bridge.Name, net.Name, bridge.MTU, way, least), "%s", fix))
 	}
@@ -159,8 +159,4 @@ func (n *Node) mtuOf(net *Network, m Member, links []netlink.Link, least int, wa
 		}
 	}
 	return found
-}
-
-func hasPorts(links []netlink.Link, bridge int) bool {
-	return slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex == bridge })
 }

@@ -140,7 +140,7 @@ func (w *work) addresses(ctx context.Context) (err error) {
 
 // open publishes the ports if the endpoint has a gateway.
 func (w *work) open(ctx context.Context) error {
-	if w.conf.Internal || !w.hasGateway() {
+	if w.conf.Internal || !w.join.Gateway.IsValid() && !w.join.GatewayIPv6.IsValid() {
 		return nil
 	}
 	opts, err := w.options(false)
@@ -159,8 +159,6 @@ func (w *work) open(ctx context.Context) error {
 	}
 	return err
 }
-
-func (w *work) hasGateway() bool { return w.join.Gateway.IsValid() || w.join.GatewayIPv6.IsValid() }
 
 // inform asks the driver for the endpoint's information. The plugin does not need it, but some
 // drivers finish their work in that call. Like Docker, inform ignores an error that the driver

@@ -85,16 +85,11 @@ func boundAt(mountinfo string) (list []bound, err error) {
 		}
 		var b bound
 		if n, _ := fmt.Sscanf(w[3], "net:[%d]", &b.inode); n == 1 {
-			b.path = unescape(w[4])
+			b.path = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(w[4])
 			list = append(list, b)
 		}
 	}
 	return list, lines.Err()
-}
-
-// unescape decodes the kernel's escapes for spaces and backslashes.
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
 // Each calls fn with each of Namespaces that still exists, and joins the errors.

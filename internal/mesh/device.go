@@ -173,7 +173,9 @@ func (m *Mesh) place(s State, d Device) (p placed, err error) {
 func (m *Mesh) tunnels(p placed) error {
 	var errs []error
 	for _, t := range p.Tunnels {
-		if e := p.entry(t); !slices.ContainsFunc(p.fdb, func(have nl.FDBEntry) bool { return sameEntry(have, e) }) {
+		if e := p.entry(t); !slices.ContainsFunc(p.fdb, func(have nl.FDBEntry) bool {
+			return bytes.Equal(have.MAC, e.MAC) && have.Remote == e.Remote && have.Port == e.Port
+		}) {
 			if err := m.conn.SetFDB(p.index, e); err != nil {
 				errs = append(errs, fmt.Errorf("set tunnel of %s to %s: %w", t.MAC, t.Remote, err))
 			}
@@ -198,10 +200,6 @@ func (d Device) entry(t Tunnel) nl.FDBEntry {
 		e.Port = 0
 	}
 	return e
-}
-
-func sameEntry(a, b nl.FDBEntry) bool {
-	return bytes.Equal(a.MAC, b.MAC) && a.Remote == b.Remote && a.Port == b.Port
 }
 
 // prune removes entries that belong to no peer. The device is ours, so all its entries are ours.

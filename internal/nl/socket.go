@@ -31,10 +31,7 @@ type socket struct {
 	buf []byte
 }
 
-// openSocket opens a socket in the namespace of the calling thread.
-func openSocket() (*socket, error) { return dialSocket(unix.NETLINK_ROUTE) }
-
-// dialSocket works like openSocket, for any protocol of netlink(7).
+// dialSocket opens a socket in the namespace of the calling thread, for any protocol of netlink(7).
 func dialSocket(protocol int) (*socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
@@ -146,7 +143,7 @@ func dial() (*netlink.Handle, *socket, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := openSocket()
+	s, err := dialSocket(unix.NETLINK_ROUTE)
 	if err != nil {
 		h.Close()
 		return nil, nil, err

@@ -170,7 +170,7 @@ func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) 
 	}
 	link, err := sys.lookup(conf, host)
 	if conf.Device != "" {
-		link, err = byAlias(host, conf.Device)
+		link, err = host.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == conf.Device })
 	}
 	if err != nil || link == nil || link.Type() != kindOfReal {
 		return nil, nil //nolint:nilerr // a device that is not found does not exist
@@ -181,11 +181,6 @@ func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) 
 		return nil, nil
 	}
 	return deviceOf(link, a.Alias), nil
-}
-
-// byAlias returns the link with an alias. If there is none, it returns nil.
-func byAlias(host *nl.Conn, alias string) (netlink.Link, error) {
-	return host.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == alias })
 }
 
 // claimed reports whether the record of another attachment names the device.

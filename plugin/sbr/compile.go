@@ -41,7 +41,7 @@ func compile(conf *Conf, link string, list []source, have []netlink.Route) (s ne
 	for _, src := range list {
 		s = append(s, rule{src.Address.Addr(), src.table})
 		if gw := conf.gateway(src.IPConfig); gw.IsValid() {
-			s = append(s, place(defaultRoute(gw), link, src))
+			s = append(s, place(netlink.Route{Dst: zero(gw), Gw: gw.AsSlice(), Type: unix.RTN_UNICAST, Protocol: unix.RTPROT_BOOT}, link, src))
 		}
 		for _, r := range have {
 			if serves(r, src, list) {
@@ -82,10 +82,6 @@ func (c *Conf) hints(link string, list []source) (out []route) {
 func place(r netlink.Route, link string, src source) route {
 	r.Table = src.table
 	return route{link: link, msg: r}
-}
-
-func defaultRoute(gw netip.Addr) netlink.Route {
-	return netlink.Route{Dst: zero(gw), Gw: gw.AsSlice(), Type: unix.RTN_UNICAST, Protocol: unix.RTPROT_BOOT}
 }
 
 func zero(a netip.Addr) *net.IPNet { return nl.IPNet(netip.PrefixFrom(a, 0).Masked()) }
