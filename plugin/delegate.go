@@ -4,10 +4,16 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"net/netip"
+	"os"
 
+	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -104,4 +110,174 @@ func (r *Request) CheckFamilies(v4, v6 int) error {
 		return spec.Invalid("CNI version %v does not support more than 1 address per family", r.Version)
 	}
 	return nil
+}
+
+// Invoke calls a plugin. If CNI_PATH leads to this program, Invoke calls the plugin within this
+// process. If CNI_PATH leads to another program, Invoke executes it: a program that the operator
+// installed has priority.
+func (s *Session) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
+	return s.invoke(ctx, pluginType, c, false)
+}
+
+// invoke does the work of Invoke. For the request of a runtime, outermost is true; for a delegate
+// it is false.
+func (s *Session) invoke(ctx context.Context, pluginType string, c *spec.Call, outermost bool) (out []byte, err error) {
+	p, err := s.start(pluginType, c, func(path string) error {
+		out, err = s.exec().Run(ctx, path, c)
+		return err
+	})
+	if err != nil || p == nil {
+		return out, err
+	}
+	if ctx, err = deeper(ctx, pluginType); err != nil {
+		if c.Verb == spec.Del {
+			return nil, nil // the ADD stopped at this depth too, so nothing deeper exists
+		}
+		return nil, err
+	}
+	return serve(ctx, p, c, s, outermost)
+}
+
+// Add works like Invoke for an ADD. prev is the previous result. If prev is nil, the plugin uses
+// the one in the configuration, if any. Within this process neither prev nor the result is
+// encoded as JSON. The plugin may change prev.
+func (s *Session) Add(ctx context.Context, pluginType string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
+	p, err := s.start(pluginType, c, func(path string) error {
+		result, err = s.addBy(ctx, path, c, prev)
+		return err
+	})
+	if err != nil || p == nil {
+		return result, err
+	}
+	if ctx, err = deeper(ctx, pluginType); err != nil {
+		return nil, err
+	}
+	return serveAdd(ctx, p, c, prev, s)
+}
+
+func (s *Session) exec() *invoke.Exec { return &invoke.Exec{Stderr: s.Stderr} }
+
+// addBy runs an ADD in another program.
+func (s *Session) addBy(ctx context.Context, path string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
+	call := *c
+	if call.Config, err = spec.WithPrevResult(c.Config, prev); err != nil {
+		return nil, err
+	}
+	out, err := s.exec().Run(ctx, path, &call)
+	if err != nil {
+		return nil, err
+	}
+	head, err := spec.ParseConf(c.Config)
+	if err != nil {
+		return nil, err
+	}
+	result, err = spec.ParseResult(out, head.CNIVersion)
+	if err != nil {
+		return nil, fmt.Errorf("%w of %s: %w", ErrResult, path, err)
+	}
+	return result, nil
+}
+
+// takenTries is how often start looks for a program again after the program vanished before its
+// start.
+const takenTries = 4
+
+// start finds a plugin. If the plugin is in this process, start returns it. Otherwise start calls
+// run with the path of the program. An installer may remove the program before run starts it.
+// Then start looks again, and this process may have the plugin by then.
+func (s *Session) start(pluginType string, c *spec.Call, run func(path string) error) (p *Plugin, err error) {
+	for range takenTries {
+		p, path, rerr := s.resolve(pluginType, c)
+		if rerr != nil || p != nil {
+			return p, rerr
+		}
+		if err = run(path); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return nil, err
+}
+
+// maxDepth limits how deep plugins call each other. Real configurations stay below it: a list, a
+// wrapper, an interface plugin and an IPAM plugin make four.
+const maxDepth = 8
+
+type depthKey struct{}
+
+// deeper counts how deep plugins of this process call each other, and refuses the call after
+// maxDepth. Without this limit, a plugin that is configured as its own IPAM plugin would call
+// itself without end.
+func deeper(ctx context.Context, pluginType string) (context.Context, error) {
+	depth, _ := ctx.Value(depthKey{}).(int)
+	if depth == maxDepth {
+		return nil, spec.Invalid("plugin %s is called by plugins that it calls: is it its own IPAM plugin or delegate?", pluginType)
+	}
+	return context.WithValue(ctx, depthKey{}, depth+1), nil
+}
+
+// ErrResult means that the ADD of another program succeeded, but its output is not a result. The
+// caller must roll such an ADD back with a DEL. An ADD that failed needs no DEL.
+var ErrResult = errors.New("invalid result")
+
+// resolve finds a plugin. It returns a plugin of this process, or the path of a program.
+func (s *Session) resolve(pluginType string, c *spec.Call) (p *Plugin, path string, err error) {
+	p = find(s.Plugins, pluginType)
+	path, err = invoke.Find(pluginType, c.Path)
+	switch {
+	case p != nil && (errors.Is(err, invoke.ErrNotFound) || err == nil && isSelf(path)):
+		return p, "", nil
+	case err != nil:
+		return nil, "", err
+	case s.Dry != nil:
+		return nil, "", fmt.Errorf("explain: plugin %s is another program and cannot be asked what it would do", path)
+	}
+	return nil, path, nil
+}
+
+func find(list []*Plugin, name string) *Plugin {
+	for _, p := range list {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// isSelf reports whether path is the running program. A file with the same inode is the running
+// program. A file with another inode is the running program if it has the same build, because an
+// installer may have copied it.
+func isSelf(path string) bool {
+	const self = "/proc/self/exe"
+	a, err := os.Stat(self)
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	return os.SameFile(a, b) || a.Size() == b.Size() && sameBuild(self, path)
+}
+
+// IsSelf reports whether path is the running program. Commands that check an installation use it.
+func IsSelf(path string) bool { return isSelf(path) }
+
+// sameBuild compares the first page of two files of the same size. The linker puts the ELF header
+// and Go's build id there.
+func sameBuild(a, b string) bool {
+	x, y := firstPage(a), firstPage(b)
+	return x != nil && bytes.Contains(x, []byte("Go\x00\x00")) && bytes.Equal(x, y)
+}
+
+func firstPage(path string) []byte {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close() //nolint:errcheck // read only
+	page := make([]byte, 4096)
+	if _, err := io.ReadFull(f, page); err != nil {
+		return nil
+	}
+	return page
 }
