@@ -37,17 +37,15 @@ type Section struct {
 	// Reference: none, ours only.
 	AddressSpace string `json:"addressSpace"`
 
-	// Routes are echoed in the result; one without gw leads to the gateway.
-	// Reference: none, ours only.
+	// Routes are copied into the result; a route without gw leads to the gateway. Reference:
+	// none, ours only.
 	Routes []spec.Route `json:"routes"`
 
-	// DNS is echoed in the result.
-	// Reference: none, ours only.
+	// DNS is copied into the result. Reference: none, ours only.
 	DNS spec.DNS `json:"dns"`
 
-	// KeepPool is false to give the pools back in the GC that finds no attachment left.
-	// Default: true.
-	// Reference: none, ours only.
+	// KeepPool keeps the pools. With false, the first GC that finds no attachment gives them
+	// back. Default: true. Reference: none, ours only.
 	KeepPool *bool `json:"keepPool"`
 }
 

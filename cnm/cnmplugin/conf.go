@@ -60,8 +60,8 @@ type Conf struct {
 	// Reference: none, ours only.
 	Internal bool `json:"internal"`
 
-	// IPv6 asks the driver for IPv6 even if the addresses show none.
-	// Reference: none, ours only.
+	// IPv6 asks the driver for IPv6 even if no address is an IPv6 address. Reference: none, ours
+	// only.
 	IPv6 bool `json:"ipv6"`
 
 	// NetworkID is the id under which the driver knows the network.
@@ -69,9 +69,8 @@ type Conf struct {
 	// Reference: none, ours only.
 	NetworkID string `json:"networkId"`
 
-	// KeepNetwork is false to delete the network in the GC that finds no attachment left.
-	// Default: true.
-	// Reference: none, ours only.
+	// KeepNetwork keeps the network. With false, the first GC that finds no attachment deletes
+	// it. Default: true. Reference: none, ours only.
 	KeepNetwork *bool `json:"keepNetwork"`
 
 	// EmulateSwarm calls AllocateNetwork before CreateNetwork, as a manager of a swarm

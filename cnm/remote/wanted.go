@@ -26,8 +26,8 @@ type Wanted struct {
 
 // Runtime holds the capabilities mac and ips.
 type Runtime struct {
-	// MAC is the requested MAC address, before args.cni.mac and MAC= in CNI_ARGS.
-	// Reference: none, ours only.
+	// MAC is the requested MAC address. It overrides args.cni.mac, which overrides MAC= in
+	// CNI_ARGS. Reference: none, ours only.
 	MAC string `json:"mac"`
 
 	// IPs are the requested addresses, with or without a prefix length.
@@ -38,11 +38,11 @@ type Runtime struct {
 // Args holds the key `args`.
 type Args struct {
 	CNI struct {
-		// MAC is as in runtimeConfig.
-		// Reference: none, ours only.
+		// MAC is the requested MAC address. It overrides MAC= in CNI_ARGS. Reference: none, ours
+		// only.
 		MAC string `json:"mac"`
 
-		// IPs are as in runtimeConfig, and so is IP= in CNI_ARGS; all are added up.
+		// IPs are requested addresses too, and so is IP= in CNI_ARGS; all of them are requested.
 		// Reference: none, ours only.
 		IPs []string `json:"ips"`
 	} `json:"cni"`

@@ -15,21 +15,20 @@ import (
 // container receives. A rate of 0 means no limit.
 type Limits struct {
 	// IngressRate limits what the container receives, in bits a second, at most 1 Pbit/s; 0
-	// means no limit.
-	// Reference: below 8 becomes 0.
+	// means no limit. Reference: treats a rate below 8 as 0.
 	IngressRate uint64 `json:"ingressRate"`
 
-	// IngressBurst is in bits, less than 4 GiB; required with the rate. Reference: passes the
-	// largest value, which runtimes send for "none", to the kernel.
+	// IngressBurst is the burst in bits, less than 4 GiB; required with ingressRate. Reference:
+	// passes the largest value, which runtimes send for "none", to the kernel.
 	IngressBurst uint64 `json:"ingressBurst"`
 
-	// EgressRate limits what the container sends, in bits a second, at most 1 Pbit/s; 0
-	// means no limit. Reference: below 8 becomes 0; a second attachment of the
-	// container to the network fails.
+	// EgressRate limits what the container sends, in bits a second, at most 1 Pbit/s; 0 means no
+	// limit. Reference: treats a rate below 8 as 0; a second attachment of the container to the
+	// network fails.
 	EgressRate uint64 `json:"egressRate"`
 
-	// EgressBurst is in bits, less than 4 GiB; required with the rate.
-	// Reference: passes the largest value, which runtimes send for "none", to the kernel.
+	// EgressBurst is the burst in bits, less than 4 GiB; required with egressRate. Reference:
+	// passes the largest value, which runtimes send for "none", to the kernel.
 	EgressBurst uint64 `json:"egressBurst"`
 }
 

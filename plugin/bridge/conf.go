@@ -18,8 +18,8 @@ import (
 // Conf is the configuration of this plugin.
 type Conf struct {
 	// Bridge is the name of the bridge. A missing bridge is made; an existing one is used
-	// unchanged. Only patchbay network rm removes it. Reference: never removed; one it makes has a
-	// changing Ethernet address until it is a gateway.
+	// unchanged. Only patchbay network rm removes it. Reference: never removed; the Ethernet
+	// address of a bridge that it makes changes until the bridge is a gateway.
 	Bridge string `json:"bridge"`
 
 	// IsGateway gives the bridge an address in each of the container's subnets and switches
@@ -52,8 +52,8 @@ type Conf struct {
 	// network may use the bridge. Reference: none.
 	Internal bool `json:"internal"`
 
-	// MTU in bytes of the veth pair and of a new bridge; 0 means the kernel's default. Reference:
-	// does not report it in the result.
+	// MTU is the MTU of the veth pair and of a new bridge, in bytes; 0 means the kernel's
+	// default. Reference: does not report it in the result.
 	MTU int `json:"mtu"`
 
 	// HairpinMode lets the bridge send frames back through the port they came from. It excludes
@@ -72,8 +72,9 @@ type Conf struct {
 	// leaves its chains behind if the namespace ended before DEL.
 	MacSpoofChk bool `json:"macspoofchk"`
 
-	// EnableDad makes the kernel look for duplicates of the IPv6 addresses of container and bridge,
-	// which takes 1-2 s. Reference: only for the container; those of the bridge are always checked.
+	// EnableDad makes the kernel look for duplicates of the IPv6 addresses of container and
+	// bridge, which takes 1-2 s. Reference: only for the container's addresses; the bridge's
+	// addresses are always checked.
 	EnableDad bool `json:"enabledad"`
 
 	// DisableContainerInterface leaves the container's end down, so that another program can set it
@@ -120,7 +121,7 @@ type Conf struct {
 
 // Trunk is a single VLAN, a range of VLANs, or both.
 type Trunk struct {
-	// MinID is the first VLAN of a range and needs maxID; 1 to 4094. Reference: same.
+	// MinID is the first VLAN of a range, 1 to 4094; it needs maxID. Reference: same.
 	MinID *int `json:"minID"`
 
 	// MaxID is the last VLAN of a range.

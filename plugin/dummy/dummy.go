@@ -45,7 +45,7 @@ var Plugin = plugin.Plugin{
 // Conf is the configuration of this plugin.
 type Conf struct {
 	IPAM struct {
-		// Type is the IPAM plugin and is required. The other keys of the section belong to that
+		// Type is the IPAM plugin; required. The other keys of the section belong to that
 		// plugin. Reference: same.
 		Type string `json:"type"`
 	} `json:"ipam"`

@@ -59,7 +59,7 @@ type IPAM struct {
 	ResolvConf string `json:"resolvConf"`
 
 	// DataDir holds the reservations, in a directory for each network. Default:
-	// /var/lib/cni/networks. Reference: DEL looks in the configured one only.
+	// /var/lib/cni/networks. Reference: DEL looks only in the configured directory.
 	DataDir string `json:"dataDir"`
 }
 
@@ -78,8 +78,8 @@ type Range struct {
 	// the one before broadcast. Reference: accepts an end before the start.
 	RangeEnd string `json:"rangeEnd"`
 
-	// Gateway is in the result and is never given out. Default: the subnet's first address.
-	// Reference: same.
+	// Gateway is the gateway in the result; it is never given out. Default: the subnet's first
+	// address. Reference: same.
 	Gateway string `json:"gateway"`
 }
 

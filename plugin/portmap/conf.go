@@ -22,7 +22,7 @@ type Conf struct {
 	SNAT *bool `json:"snat"`
 
 	// MasqAll masquerades every client of a published port, so that the container sees only the
-	// host's address. It needs snat. Reference: same; wrong with nftables in v1.9.1.
+	// host's address. It needs snat. Reference: same, but not correct with nftables in v1.9.1.
 	MasqAll bool `json:"masqAll"`
 
 	// MarkMasqBit must be 0 to 31 and has no effect: no packet is marked, so no bit can conflict

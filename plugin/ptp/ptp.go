@@ -49,8 +49,8 @@ type Conf struct {
 	// makes rules for each container and leaves them behind if the namespace ended before DEL.
 	IPMasq bool `json:"ipMasq"`
 
-	// MTU in bytes of the veth pair; 0 means the kernel's default. Reference: does not report it
-	// in the result.
+	// MTU is the MTU of the veth pair in bytes; 0 means the kernel's default. Reference: does
+	// not report it in the result.
 	MTU int `json:"mtu"`
 
 	// IPMasqOutside lists prefixes that contain the subnets. Packets that leave the prefix around
@@ -62,8 +62,8 @@ type Conf struct {
 	IPMasqBackend *string `json:"ipMasqBackend"`
 
 	IPAM struct {
-		// Type is the IPAM plugin and is required; it must give a gateway with each address. The
-		// other keys of the section belong to that plugin. Reference: fails in netlink without a
+		// Type is the IPAM plugin; required. It must give a gateway with each address. The other
+		// keys of the section belong to that plugin. Reference: fails in netlink without a
 		// gateway.
 		Type string `json:"type"`
 	} `json:"ipam"`

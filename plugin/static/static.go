@@ -100,7 +100,7 @@ type Conf struct {
 
 	Args struct {
 		CNI struct {
-			// IPs replace those of the configuration and of CNI_ARGS.
+			// IPs are addresses that replace those of the configuration and of CNI_ARGS.
 			// Reference: same.
 			IPs []string `json:"ips"`
 		} `json:"cni"`
@@ -115,8 +115,8 @@ type IPAM struct {
 	// Reference: same.
 	Type string `json:"type"`
 
-	// Addresses may be empty. IP in CNI_ARGS, a list with commas, adds to them. Reference: CHECK
-	// accepts a missing one.
+	// Addresses are the addresses to give; the list may be empty. IP in CNI_ARGS, a list with
+	// commas, adds addresses. Reference: CHECK accepts a missing address.
 	Addresses []Address `json:"addresses"`
 
 	// Routes are copied into the result. Reference: accepts a route without dst.
@@ -133,8 +133,8 @@ type Address struct {
 	// Reference: same.
 	Address string `json:"address"`
 
-	// Gateway of this address. GATEWAY in CNI_ARGS becomes the gateway of every address whose
-	// subnet contains it. Reference: GATEWAY reaches only the addresses of IP.
+	// Gateway is the gateway of this address. GATEWAY in CNI_ARGS becomes the gateway of every
+	// address whose subnet contains it. Reference: GATEWAY reaches only the addresses of IP.
 	Gateway string `json:"gateway"`
 }
 

@@ -132,12 +132,12 @@ type Conf struct {
 	// empty, the kernel chooses one.
 	Mac string `json:"mac"`
 
-	// Owner is the id of the user who may open the tap. Without it, no user gets the right.
-	// Reference: same; without it, ip(8) of iproute2 makes the tap.
+	// Owner is the id of the user who may open the tap. Without owner, no user gets the right.
+	// Reference: same; without owner, ip(8) of iproute2 makes the tap.
 	Owner *uint32 `json:"owner"`
 
-	// Group is the id of the group that may open the tap.
-	// Reference: same; without it, ip(8) of iproute2 makes the tap.
+	// Group is the id of the group that may open the tap. Reference: same; without group, ip(8)
+	// of iproute2 makes the tap.
 	Group *uint32 `json:"group"`
 
 	// SelinuxContext is the label of the process that makes the tap. The SELinux policy checks it

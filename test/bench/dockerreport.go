@@ -31,10 +31,11 @@ func (r *results) writeDocker(w io.Writer) {
 }
 
 const dockerHow = `
-All containers are of one image and are started one after the other. The networks take turns, in a random order for each round. The times are
-milliseconds, measured at Docker's API. *To running* is create and start, for which ` + "`docker run -d`" + ` waits, without the start of the client
-program. *Remove* is ` + "`docker rm -f`" + `. Pods per second are measured with 8 callers at once. The data of Docker and of our driver are on one disk.
-Docker's bridge is a separate network with Docker's defaults. Ours is a bridge with masquerade, hairpin and the plugin firewall.
+All containers have the same image and are started one after the other. The networks take turns, in a random order for each round. Times are in
+milliseconds, measured at Docker's API. *To running* is the time of create and start, for which ` + "`docker run -d`" + ` waits, without the start of the
+client program. *Remove* is the time of ` + "`docker rm -f`" + `. Containers per second are measured with 8 callers at the same time. *More than none* is
+the difference from ` + "`--network none`" + `. Docker and our driver keep their data on one disk. Docker's bridge is a separate network with Docker's
+defaults. Our network is a bridge with masquerade, hairpin and the plugin firewall.
 `
 
 func (d *dockerResult) writeRounds(w io.Writer) {
@@ -59,17 +60,17 @@ func (d *dockerResult) burstText(s dockerSubject) string {
 
 // dockerCallOrder is the order in which dockerd calls.
 var dockerCallOrder = [...]struct{ method, about string }{
-	{".CreateEndpoint", "holding namespace, first plugin, snapshot"},
-	{".Join", "the interface to the host; before Docker 28 the rest of the chain"},
-	{".ProgramExternalConnectivity", "portmap"},
-	{".EndpointOperInfo", "the rest of the chain, from Docker 28 on"},
-	{".RevokeExternalConnectivity", "portmap's DEL"},
-	{".Leave", "DEL of what ran in the sandbox"},
-	{".DeleteEndpoint", "the interface back, DEL of the first plugin"},
+	{".CreateEndpoint", "makes the holding namespace, runs the first plugin, reads what the plugin made"},
+	{".Join", "moves the interface to the host; before Docker 28 also runs the rest of the chain"},
+	{".ProgramExternalConnectivity", "runs portmap"},
+	{".EndpointOperInfo", "from Docker 28 on, runs the rest of the chain"},
+	{".RevokeExternalConnectivity", "runs DEL of portmap"},
+	{".Leave", "runs DEL of the plugins that ran in the sandbox"},
+	{".DeleteEndpoint", "moves the interface back, runs DEL of the first plugin"},
 }
 
 func (d *dockerResult) writeCalls(w io.Writer) {
-	fmt.Fprintf(w, "\nThe time that our driver took, with one published port (medians):\n\n| call | ms | what it does |\n| --- | --: | --- |\n")
+	fmt.Fprintf(w, "\nThe table lists how long our driver took for each call, with one published port (medians):\n\n| call | ms | what it does |\n| --- | --: | --- |\n")
 	for _, c := range dockerCallOrder {
 		if s := d.Calls[c.method]; len(s) > 0 {
 			fmt.Fprintf(w, "| %s | %s | %s |\n", strings.TrimPrefix(c.method, "."), ms(s.wall(50)), c.about)
@@ -79,7 +80,7 @@ func (d *dockerResult) writeCalls(w io.Writer) {
 	for _, key := range slices.Sorted(maps.Keys(d.Plugins)) {
 		parts = append(parts, fmt.Sprintf("%s %.0f", key, median(d.Plugins[key])))
 	}
-	fmt.Fprintf(w, "\nThe plugins took this part of it: %s.\n", strings.Join(parts, ", "))
+	fmt.Fprintf(w, "\nThe plugins took these milliseconds of the calls: %s.\n", strings.Join(parts, ", "))
 	for _, way := range []struct {
 		to, verb   string
 		calls      []string
@@ -89,7 +90,7 @@ func (d *dockerResult) writeCalls(w io.Writer) {
 		{"gone", "DEL", dockerRemoveCalls[:], d.Remove["ours-p"], d.Remove["none"]},
 	} {
 		driver, plugins := d.callTime(way.calls), d.pluginTime(way.verb)
-		fmt.Fprintf(w, "\nUntil a container is %s, a network of ours with a port takes %s ms more than no network: %s ms in the driver, of which %s ms are in plugins, and the rest in dockerd.\n",
+		fmt.Fprintf(w, "\nUntil a container is %s, a network of ours with a port takes %s ms longer than no network. The driver takes %s ms of this, of which the plugins take %s ms; dockerd takes the rest.\n",
 			way.to, whole(way.ours.wall(50)-way.none.wall(50)), whole(driver), whole(plugins))
 	}
 }
@@ -131,19 +132,20 @@ const dockerReasons = `
 ## Why
 
 Docker's bridge driver runs inside dockerd and makes its veth where the container needs it. dockerd calls an external driver over a socket, once
-per step. For both, dockerd does the same work itself: the namespace of the container, addresses, routes, DNS. Our driver adds this work:
+per step. With both drivers, dockerd itself makes the container's namespace and sets addresses, routes and DNS. Our driver adds this work:
 
-- **Plugins.** Each plugin is one process per verb: two until the container runs, three with a published port. With ` + "`type: patchbay`" + ` it is one
-  process, if the whole chain runs in one place, as before Docker 28.
-- **A holding namespace.** CNI makes an interface in a namespace, but Docker takes it from the host's namespace, and before Docker 28 the
-  container's namespace does not exist yet. So one more namespace is made and destroyed, and the interface moves two more times: into the host's
-  namespace before Docker takes it, and back before DEL. Each time a link is set down or moved, the kernel waits for all processors (RCU), and
-  holds the lock for all network configuration meanwhile. It also destroys namespaces under this lock, later, so that the next container waits.
-- **Files that are written before each step.** The endpoint's file is synced to the disk before each step, so that a driver that is killed between
-  two steps knows what exists. It is synced 7 times until the container runs (9 with a port), and 5 times until it is removed. On a disk that is
-  slow to sync, the syncs matter most.
+- **Plugins.** Each plugin runs in a process of its own for each verb. Until the container runs, these are two processes, or three with a published
+  port. With ` + "`type: patchbay`" + ` there is only one process if the whole chain runs in one namespace, as before Docker 28.
+- **A holding namespace.** A CNI plugin makes the interface in a namespace, but Docker takes the interface from the host's namespace. Before
+  Docker 28 the container's namespace does not exist yet. So our driver makes and destroys one more namespace, and moves the interface two more
+  times: into the host's namespace before Docker takes it, and back before DEL. Each time a link is set down or moved, the kernel waits for all
+  processors (RCU) while it holds the lock for all network configuration. The kernel also destroys namespaces under this lock, a little later, so
+  the next container waits.
+- **Files that are synced before each step.** The driver syncs the endpoint's file to the disk before each step. So if the driver is killed between
+  two steps, the next driver knows which objects exist. It syncs the file 7 times until the container runs (9 times with a port), and 5 times until
+  the container is removed. On a disk that syncs slowly, this takes more time than the rest.
 
-Two changes after the first measurement saved time. The search for the container's waiting process read a directory for each process of the host,
-which took 20 ms with 220 processes; it now takes 0.5 ms. Each file's directory was synced together with the file, 12 syncs for a start; now there
-are 7.
+Two changes after the first measurement saved time. To find the container's waiting process, the driver read a directory for each process of the
+host, which took 20 ms with 220 processes; now it takes 0.5 ms. The driver also synced each file's directory together with the file. It no
+longer does so, and the start of a container needs 7 syncs instead of 12.
 `

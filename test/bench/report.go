@@ -84,7 +84,7 @@ func (r *results) write(w io.Writer) {
 	if r.Quick {
 		fmt.Fprintf(w, "A quick run: too few rounds to be quoted.\n")
 	}
-	fmt.Fprintf(w, "Latencies in the first table are medians.\n\n## What was promised\n\n")
+	fmt.Fprintf(w, "Times in the first table are medians. *Floor* is a program that makes only the same kernel calls. *Full chain* is bridge, host-local, masquerade, portmap and firewall.\n\n## Targets\n\n")
 	fmt.Fprintf(w, "| | reference or floor | Patchbay | ratio | target | |\n| --- | --: | --: | --: | --- | --- |\n")
 	for _, row := range r.rows() {
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", row.What, row.Reference, row.Ours, row.Ratio, row.Target, row.Verdict)
@@ -100,7 +100,7 @@ func (r *results) write(w io.Writer) {
 }
 
 func (r *results) writeLatency(w io.Writer) {
-	fmt.Fprintf(w, "\n## Latency and CPU\n\nMilliseconds; CPU is user and system of every process started, a mean.\n\n")
+	fmt.Fprintf(w, "\n## Latency and CPU\n\nTimes are in milliseconds. CPU is the mean user and system time of all processes of one call. `hl0` and `hl60k` are host-local alone, with no reservation and with 60,000.\n\n")
 	fmt.Fprintf(w, "| chain | plugins | verb | p50 | p95 | p99 | CPU | rounds |\n| --- | --- | --- | --: | --: | --: | --: | --: |\n")
 	for _, chain := range []string{"full", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "hl60k"} {
 		for _, set := range []string{reference, debian, ours, oursOne, bare} {
@@ -145,7 +145,7 @@ func (r *results) writeBursts(w io.Writer) {
 }
 
 func (r *results) writeGrowth(w io.Writer) {
-	fmt.Fprintf(w, "\n## Growth\n\nptp + masquerade + portmap + firewall, medians in milliseconds. ![growth](growth.svg)\n\n")
+	fmt.Fprintf(w, "\n## Growth\n\nThe chain is ptp, masquerade, portmap and firewall. Times are medians in milliseconds. *Standing* is the number of other attachments. ![growth](growth.svg)\n\n")
 	fmt.Fprintf(w, "| standing | plugins | ADD | CHECK | DEL |\n| --: | --- | --: | --: | --: |\n")
 	for _, set := range []string{reference, ours, oursOne, bare} {
 		for _, p := range r.Growth[set] {

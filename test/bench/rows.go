@@ -84,8 +84,8 @@ func (r *results) rows() []row {
 	for _, l := range lines {
 		rows = append(rows, l.row())
 	}
-	rows = append(rows, r.leakRow("left after the namespace went first, DEL and GC", "netns"))
-	rows = append(rows, r.leakRow("left after kill -9 in ADD, DEL and GC", "kill"))
+	rows = append(rows, r.leakRow("left after the namespace ended first, then DEL and GC", "netns"))
+	rows = append(rows, r.leakRow("left after kill -9 during ADD, then DEL and GC", "kill"))
 	return append(rows, r.processRow())
 }
 
@@ -99,10 +99,10 @@ func (r *results) latencyLines() []line {
 	return []line{
 		{what: "full chain, ADD", value: p50(our.Add), against: p50(ref.Add), target: 1. / 10, limit: 1. / 8, unit: ms, promise: "<= 1/10, never worse than 1/8"},
 		{what: "full chain, DEL", value: p50(our.Del), against: p50(ref.Del), target: 1. / 6, unit: ms, promise: "<= 1/6"},
-		{what: "full chain, DEL, against the floor", value: p50(our.Del), against: p50(floor.Del), target: 1.5, unit: ms, promise: "<= 1.5x of a bare veth deletion in a process and two empty execs"},
+		{what: "full chain, DEL, against the floor", value: p50(our.Del), against: p50(floor.Del), target: 1.5, unit: ms, promise: "<= 1.5x of one process that only deletes a veth, and two empty execs"},
 		{what: "full chain as `type: patchbay`, ADD", value: p50(one.Add), against: p50(ref.Add), target: 1. / 20, unit: ms, promise: "<= 1/20"},
 		{what: "full chain as `type: patchbay`, DEL", value: p50(one.Del), against: p50(ref.Del), target: 1. / 8, unit: ms, promise: "<= 1/8"},
-		{what: "full chain as `type: patchbay`, ADD, against the floor", value: p50(one.Add), against: p50(floor.Add), target: 2, unit: ms, promise: "<= 2x of the bare calls and one empty exec"},
+		{what: "full chain as `type: patchbay`, ADD, against the floor", value: p50(one.Add), against: p50(floor.Add), target: 2, unit: ms, promise: "<= 2x of the kernel calls alone and one empty exec"},
 		{what: "bridge + host-local, ADD", value: p50(plainOur.Add), against: p50(plainRef.Add), target: 1. / 3, unit: ms, promise: "<= 1/3"},
 	}
 }
@@ -128,7 +128,7 @@ func (r *results) loadLines() []line {
 		same("ptp ADD with IPv6, against ours with IPv4", r.Latency[ours+"/ptp6"].Add, r.Latency[ours+"/ptp4"].Add, 1.3, "as IPv4 (<= 1.3x)"),
 		same("macvlan ADD with IPv6, against ours with IPv4", r.Latency[ours+"/macvlan6"].Add, r.Latency[ours+"/macvlan4"].Add, 1.3, "as IPv4 (<= 1.3x)"),
 		{what: "macvlan ADD with IPv6", value: p50(r.Latency[ours+"/macvlan6"].Add), against: p50(r.Latency[reference+"/macvlan6"].Add), target: 1. / 100, unit: millis, promise: "no wait for duplicate detection (<= 1/100)"},
-		same("ADD with 5,000 attachments standing, against ours with none", last.Add, first.Add, 1.3, "<= 1.3x"),
+		same("ADD with 5,000 other attachments, against ours with none", last.Add, first.Add, 1.3, "<= 1.3x"),
 		same("the same as `type: patchbay`", lastOne.Add, firstOne.Add, 1.3, "<= 1.3x"),
 	}
 }
@@ -169,7 +169,7 @@ func (r *results) leakRow(what, harm string) row {
 }
 
 func (r *results) processRow() row {
-	row := row{What: "processes of one full chain, ADD / DEL", Target: "one a plugin, no forks", Reference: "-", Ours: "-", Ratio: "-", Verdict: unmeasured}
+	row := row{What: "processes of one full chain, ADD / DEL", Target: "one for each plugin, no child processes", Reference: "-", Ours: "-", Ratio: "-", Verdict: unmeasured}
 	total := func(set, verb string) (n int) {
 		for _, k := range r.Processes[set+"/"+verb] {
 			n += k
