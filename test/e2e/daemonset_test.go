@@ -12,24 +12,28 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// agentImage is the image that the manifest names.
-const agentImage = "ghcr.io/patchbay-net/patchbay:latest"
+// agentImage is the image that the manifest names, nextImage that of another build.
+const (
+	agentImage = "ghcr.io/patchbay-net/patchbay:latest"
+	nextImage  = "ghcr.io/patchbay-net/patchbay:next"
+)
 
 // TestDaemonSet installs the network as a user does: the image, then the manifest. Nodes
-// become ready, pods reach each other, and still do after a rolling update of the agent.
+// become ready, pods reach each other, and no packet between them is lost while agents are
+// replaced by those of another build.
 func TestDaemonSet(t *testing.T) {
 	if !ours() {
 		t.Log("the agent is of our build")
 		return
 	}
 	if os.Getenv(insideEnv) == "" {
-		buildAgentImage(t)
+		buildAgentImages(t)
 	}
 	onNode(t, func(t *testing.T) {
 		k := newCluster(t, "2", "containerd2=n2")
 		defer k.saveLogs()
 		k.do("proxy", "nftables") // the agent reaches the API server through its Service
-		k.do("images", agentArchive())
+		k.do("images", agentArchive(agentImage), agentArchive(nextImage))
 		k.applyManifest()
 		for _, node := range []string{"n1", "n2"} {
 			k.importProbe(node)
@@ -40,22 +44,41 @@ func TestDaemonSet(t *testing.T) {
 		k.ready(2*time.Minute, "pods", "--all")
 		k.proveMesh("one", "far")
 
-		k.kubectl("rollout", "restart", "-n", "kube-system", "daemonset/patchbay")
+		end := k.startStream("one", "far")
+		k.kubectl("set", "image", "-n", "kube-system", "daemonset/patchbay", "node="+nextImage)
 		k.kubectl("rollout", "status", "-n", "kube-system", "daemonset/patchbay", "--timeout=3m")
+		end()
 		k.proveMesh("one", "far")
+		if got := k.node("n2", "sh", "-c", "sha256sum </opt/cni/bin/patchbay"); got != run(t, "sh", "-c", "sha256sum <"+nextProgram()) {
+			t.Errorf("n2 has not the plugins of the new agent: %s", got)
+		}
 		k.noAgentEvents()
 	})
 }
 
-func agentArchive() string { return os.Getenv(workEnv) + "/agent.tar" }
+// agentArchive is the archive of an image.
+func agentArchive(image string) string {
+	_, tag, _ := strings.Cut(image, ":")
+	return os.Getenv(workEnv) + "/agent-" + tag + ".tar"
+}
 
-// buildAgentImage makes the image of the programs under test.
-func buildAgentImage(t *testing.T) {
+// nextProgram is our program of the other build.
+func nextProgram() string { return os.Getenv(workEnv) + "/next/patchbay" }
+
+// buildAgentImages makes the image of the programs under test, and one with other bytes.
+func buildAgentImages(t *testing.T) {
 	t.Helper()
-	if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
-		t.Fatal(err)
+	for _, err := range []error{
+		goBuild(patchbayd(), "../../cmd/patchbayd"),
+		goBuild(nextProgram(), "../../cmd/patchbay", "-ldflags=-s"),
+		goBuild(nextProgram()+"d", "../../cmd/patchbayd", "-ldflags=-s"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	run(t, "go", "run", "../../dist/image", agentArchive(), agentImage, patchbay(), patchbayd())
+	run(t, "go", "run", "../../dist/image", agentArchive(agentImage), agentImage, patchbay(), patchbayd())
+	run(t, "go", "run", "../../dist/image", agentArchive(nextImage), nextImage, nextProgram(), nextProgram()+"d")
 }
 
 // applyManifest applies dist/kubernetes/patchbay.yaml with both families of the lab.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
@@ -32,10 +33,13 @@ var (
 // outside is the name of the outside world's namespace.
 const outside = "outside"
 
-// nsPath is the path of a named namespace; "" names the node's own.
+// nsPath is the path of a named namespace; "" names the node's own, and a path itself.
 func nsPath(name string) string {
-	if name == "" {
+	switch {
+	case name == "":
 		return "/proc/self/ns/net"
+	case filepath.IsAbs(name):
+		return name
 	}
 	return "/run/netns/" + name
 }

@@ -49,6 +49,7 @@ func TestNodeAgent(t *testing.T) {
 		k.proveHostToPod()
 
 		before := k.agentState("n1")
+		ends := []func(){k.startStream("one", "far"), k.startStream("far", "one"), k.startStream("three", "one")}
 		k.stopAgent("n1", "KILL")
 		k.pod("late", "n1", 0)
 		k.ready(time.Minute, "pod", "late")
@@ -57,6 +58,13 @@ func TestNodeAgent(t *testing.T) {
 		k.startAgent("n1")
 		if after := k.agentState("n1"); after != before {
 			t.Errorf("the agent started again and changed\n%s\nto\n%s", before, after)
+		}
+		for _, node := range []string{"n2", "n3", "n1"} {
+			k.stopAgent(node, "KILL")
+			k.startAgent(node)
+		}
+		for _, end := range ends {
+			end()
 		}
 		k.proveMesh("one", "far", "three")
 		k.proveClean()

@@ -38,6 +38,7 @@ func Serve(addr string) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listen: %w", err), tcp.Close())
 	}
+	_ = enlarge(udp) // in a container without the right, it keeps the usual one
 	s := &Server{tcp, udp}
 	go s.serveTCP()
 	go s.serveUDP()
