@@ -191,6 +191,13 @@ func (k *cluster) pid(name string) string {
 func (k *cluster) reboot(node string) {
 	k.Helper()
 	k.powerOff(node, k.pid(node+"-holder"))
+	k.wipe(node)
+	k.do("boot", node)
+}
+
+// wipe removes what a node's kernel and its memory held, once its power is off.
+func (k *cluster) wipe(node string) {
+	k.Helper()
 	k.node(node, "sh", "-c", `
 		for l in $(ls /sys/class/net); do [ $l = eth0 ] || [ $l = lo ] || ip link del $l; done 2>/dev/null
 		nft flush ruleset
@@ -198,7 +205,6 @@ func (k *cluster) reboot(node string) {
 		mkdir -p /run/lock /run/netns
 		cat /proc/sys/kernel/random/uuid >/run/boot_id
 		mount --bind /run/boot_id /proc/sys/kernel/random/boot_id`)
-	k.do("boot", node)
 }
 
 // powerOff kills at once everything in a node's mount namespace but the process that holds
