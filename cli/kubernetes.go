@@ -49,11 +49,14 @@ func prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
 // template. It does not write a file that is up to date: a runtime reads its directory again
 // after each change, and new pods wait meanwhile (docs/kubernetes.md).
 func (a *app) writePods(p plan.Network) (path string, changed bool, err error) {
-	path, data := a.podTemplate(), p.Text()
+	path = a.podTemplate()
 	if len(p.Node) > 0 {
 		path = filepath.Join(confDir(a.getenv), plan.NetworkFile)
 	}
-	changed, err = durable.Update(path, data, 0o644, plan.IsOurs)
+	if old, err := durable.ReadConf(path); err == nil && plan.IsOurs(old) {
+		p.Pool = plan.PoolOf(old) // of running pods
+	}
+	changed, err = durable.Update(path, p.Text(), 0o644, plan.IsOurs)
 	if errors.Is(err, durable.ErrForeign) {
 		return "", false, spec.Errorf(spec.CodeInvalidConfig, "install: %s is not of patchbay install --kubernetes: move it away", path)
 	}

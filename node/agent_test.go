@@ -104,7 +104,7 @@ func newLab(t *testing.T, nodes ...int) *lab {
 func (l *lab) options() Options {
 	return Options{
 		Settings: plan.Settings{Node: "n1", Transport: mesh.Auto, Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/56")}},
-		Config:   l.api.config, Fabric: l.fabric, Paths: paths.Paths{State: l.dir, Run: l.dir}, ConfDir: filepath.Join(l.dir, "net.d"), Log: l.Logf,
+		Config:   l.api.config, Fabric: l.fabric, Paths: paths.Paths{State: l.dir, Run: l.dir, CNI: l.dir}, ConfDir: filepath.Join(l.dir, "net.d"), Log: l.Logf,
 	}
 }
 

@@ -69,17 +69,3 @@ func (a *Agent) save(nodes []plan.Node) error {
 	a.saved = data
 	return nil
 }
-
-// configure writes the network's file if its bytes differ. In containerd 2 a change during a
-// slow ADD makes all other pods wait, so the file says nothing that comes and goes.
-func (a *Agent) configure(n plan.Network) error {
-	path := filepath.Join(a.opts.ConfDir, plan.NetworkFile)
-	changed, err := durable.Update(path, n.Text(), 0o644, plan.IsOurs)
-	if errors.Is(err, durable.ErrForeign) {
-		return fmt.Errorf("%w: move it away", err)
-	}
-	if changed && err == nil {
-		a.opts.Log("network %s: %s written", plan.NetworkName, path)
-	}
-	return err
-}

@@ -73,7 +73,7 @@ func removeNetwork(where paths.Paths, confDir string) error {
 	}
 	store := record.New(where.Run)
 	defer store.Close()
-	records, torn, err := store.Scan(plan.NetworkName)
+	records, torn, err := store.Scan(plan.PoolOf(data).Name)
 	if err != nil {
 		return err
 	}

@@ -5,8 +5,11 @@ package plan
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -35,6 +38,43 @@ type Network struct {
 	Cluster []netip.Prefix // the addresses of all pods of the cluster: traffic to them is not masqueraded
 	Node    []netip.Prefix // the addresses of this node's pods; if empty, the runtime fills in the template
 	MTU     int            // bytes, of the pods' links; 0: the plugin's default
+	Pool    Pool
+}
+
+// Pool is where the network's addresses are reserved. A network that takes over from another
+// one keeps that one's pool: pods of both run on the node, and no address is given out twice.
+type Pool struct {
+	Name    string // of the network; empty: NetworkName
+	DataDir string // of host-local; empty: its default
+}
+
+// PoolOf returns the pool of a network's configuration. It is empty if the text is none.
+func PoolOf(file []byte) (p Pool) {
+	var c conf
+	if json.Unmarshal(file, &c) != nil || spec.ValidateNetworkName(c.Name) != nil {
+		return Pool{}
+	}
+	return Pool{Name: c.Name, DataDir: c.dataDir()}
+}
+
+// conf is a list of plugins, or one plugin.
+type conf struct {
+	Name    string                         `json:"name"`
+	IPAM    struct{ Type, DataDir string } `json:"ipam"`
+	Plugins []conf                         `json:"plugins"`
+}
+
+// dataDir returns the first directory that is configured for host-local.
+func (c *conf) dataDir() string {
+	if c.IPAM.Type == "host-local" && filepath.IsAbs(c.IPAM.DataDir) {
+		return c.IPAM.DataDir
+	}
+	for i := range c.Plugins {
+		if dir := c.Plugins[i].dataDir(); dir != "" {
+			return dir
+		}
+	}
+	return ""
 }
 
 // Text is the network's configuration. Without this node's prefixes it is containerd's
@@ -50,16 +90,19 @@ func (n Network) Text() []byte {
 // with 1.1.0 they ask for STATUS. They must not run GC, whose list has one runtime's containers
 // only: others share the network. Both keys are at the end, because IsOurs compares the head.
 func (n Network) config(ranges, routes string) []byte {
-	outside, mtu := "", ""
+	outside, mtu, dataDir := "", "", ""
 	for i, c := range n.Cluster {
 		outside += fmt.Sprintf("%s%q", strings.Repeat(", ", min(i, 1)), c)
 	}
 	if n.MTU > 0 {
 		mtu = fmt.Sprintf("\n          \"mtu\": %d,", n.MTU)
 	}
+	if n.Pool.DataDir != "" {
+		dataDir = fmt.Sprintf("\n            \"dataDir\": %q,", n.Pool.DataDir)
+	}
 	return fmt.Appendf(nil, `{
   "cniVersion": "1.0.0",
-  "name": "pods",
+  "name": %q,
   "plugins": [
     {
       "type": "patchbay",
@@ -70,7 +113,7 @@ func (n Network) config(ranges, routes string) []byte {
           "ipMasq": true,
           "ipMasqOutside": [%s],%s
           "ipam": {
-            "type": "host-local",
+            "type": "host-local",%s
             "ranges": [%s],
             "routes": [%s]
           }
@@ -83,7 +126,7 @@ func (n Network) config(ranges, routes string) []byte {
   "cniVersions": ["1.0.0", "1.1.0"],
   "disableGC": true
 }
-`, outside, mtu, ranges, routes)
+`, cmp.Or(n.Pool.Name, NetworkName), outside, mtu, dataDir, ranges, routes)
 }
 
 func (n Network) ownRanges() string {
@@ -109,7 +152,7 @@ func IsTemplate(file []byte) bool { return bytes.HasPrefix(file, []byte(template
 
 // IsOurs reports whether a file is a Text: a template of ours, or a network of our form.
 func IsOurs(file []byte) bool {
-	head, _, _ := bytes.Cut(Network{}.config("", ""), []byte(`"ipMasqOutside"`)) // the same for all prefixes
+	head, _, _ := bytes.Cut(Network{Pool: PoolOf(file)}.config("", ""), []byte(`"ipMasqOutside"`)) // the same for all prefixes
 	return IsTemplate(file) || bytes.HasPrefix(file, head)
 }
 

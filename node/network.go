@@ -1,0 +1,102 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/node/plan"
+)
+
+// configure writes the network's file if its bytes differ. In containerd 2 a change during a
+// slow ADD makes all other pods wait, so the file says nothing that comes and goes.
+func (a *Agent) configure(n plan.Network) (err error) {
+	path := filepath.Join(a.opts.ConfDir, plan.NetworkFile)
+	if n.Pool, err = a.pool(path, n.Node); err != nil {
+		return err
+	}
+	changed, err := durable.Update(path, n.Text(), 0o644, plan.IsOurs)
+	if errors.Is(err, durable.ErrForeign) {
+		return fmt.Errorf("%w: move it away", err)
+	}
+	if changed && err == nil {
+		a.opts.Log("network %s: %s written", cmp.Or(n.Pool.Name, plan.NetworkName), path)
+	}
+	return err
+}
+
+// pool decides where the pods' addresses are reserved, once: the file keeps the answer. If the
+// node's pods have another network now, ours takes over its name and its addresses
+// (docs/adr/0055). Then no address is given out twice, and the runtime, which calls the new
+// network to remove old pods, too, removes them with their addresses.
+func (a *Agent) pool(path string, own []netip.Prefix) (plan.Pool, error) {
+	data, err := durable.ReadConf(path)
+	switch {
+	case err == nil && plan.IsOurs(data):
+		return plan.PoolOf(data), nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return plan.Pool{}, err
+	}
+	if _, data := a.preferred(); data != nil {
+		return plan.PoolOf(data), nil
+	}
+	return reserved(filepath.Join(a.opts.Paths.CNI, "networks"), own)
+}
+
+// reserved finds the network that has addresses of this node, though its file is gone.
+func reserved(dir string, own []netip.Prefix) (p plan.Pool, err error) {
+	networks, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return p, err
+	}
+	var found []string
+	for _, n := range networks {
+		addrs, err := os.ReadDir(filepath.Join(dir, n.Name()))
+		if err == nil && slices.ContainsFunc(addrs, func(e fs.DirEntry) bool { return within(own, e.Name()) }) {
+			found = append(found, n.Name())
+		}
+	}
+	if len(found) > 1 {
+		return p, fmt.Errorf("%s: the networks %s all have addresses of this node's podCIDRs, and new pods could get one that is in use: remove the directories of those that have no pods",
+			dir, strings.Join(found, ", "))
+	}
+	if len(found) == 1 {
+		p.Name = found[0]
+	}
+	return p, nil
+}
+
+// within reports whether a file of host-local reserves an address of some prefixes.
+func within(own []netip.Prefix, file string) bool {
+	a, err := netip.ParseAddr(file)
+	return err == nil && slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// preferred returns the file of another network that a runtime takes instead of ours: the
+// first by name.
+func (a *Agent) preferred() (path string, data []byte) {
+	entries, err := os.ReadDir(a.opts.ConfDir)
+	if err != nil {
+		return "", nil // configure reports it
+	}
+	for _, e := range entries {
+		path := filepath.Join(a.opts.ConfDir, e.Name())
+		if e.Name() >= plan.NetworkFile || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(path)) {
+			continue
+		}
+		if data, err := durable.ReadConf(path); err == nil && !plan.IsOurs(data) {
+			return path, data
+		}
+	}
+	return "", nil
+}
