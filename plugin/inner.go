@@ -6,6 +6,7 @@ package plugin
 import (
 	"context"
 	"encoding/json"
+	"os"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/spec"
@@ -19,16 +20,19 @@ type Inner struct {
 
 	request *Request
 	conf    map[string]json.RawMessage
+	builtIn bool
 	ready   *Request // what Prepare made
 }
 
 // Given is what an outer plugin passes to an inner one. Caps is the outer plugin's runtimeConfig.
 // Args are the outer plugin's args, for an inner plugin that has none of its own. If AllCaps is
-// set, an inner plugin that declares no capabilities gets all of Caps.
+// set, an inner plugin that declares no capabilities gets all of Caps. If BuiltIn is set, the
+// inner plugin and its delegates run in this process, whatever CNI_PATH has.
 type Given struct {
 	Caps    map[string]json.RawMessage
 	Args    json.RawMessage
 	AllCaps bool
+	BuiltIn bool
 }
 
 // NewInner reads an inner plugin's configuration. It sets what a runtime would set: name,
@@ -38,7 +42,7 @@ func NewInner(r *Request, raw json.RawMessage, given Given) (*Inner, error) {
 		Type         string          `json:"type"`
 		Capabilities map[string]bool `json:"capabilities"`
 	}
-	i := &Inner{request: r}
+	i := &Inner{request: r, builtIn: given.BuiltIn}
 	if err := json.Unmarshal(raw, &head); err != nil {
 		return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
 	}
@@ -184,5 +188,8 @@ func (i *Inner) call(verb spec.Verb, prev json.RawMessage) (*spec.Call, error) {
 	}
 	call := *i.request.Call
 	call.Verb, call.Config = verb, stdin
+	if i.builtIn {
+		call.Path = []string{os.DevNull} // finds no program
+	}
 	return &call, nil
 }

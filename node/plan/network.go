@@ -120,7 +120,8 @@ func (n Network) config(ranges, routes string) []byte {
         },
         {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
         {"type": "bandwidth", "capabilities": {"bandwidth": true}}
-      ]
+      ],
+      "builtIn": true
     }
   ],
   "cniVersions": ["1.0.0", "1.1.0"],

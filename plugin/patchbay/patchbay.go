@@ -7,8 +7,8 @@
 // conflist.
 //
 // A member is one plugin of the list. If CNI_PATH has another program under the member's name,
-// the plugin executes that program, as a runtime would. Otherwise the member runs in this
-// process.
+// the plugin executes that program, as a runtime would, unless the configuration has `builtIn`.
+// Otherwise the member runs in this process.
 package patchbay
 
 import (
@@ -49,6 +49,10 @@ type Conf struct {
 	// `capabilities`; the outer plugin must declare all of them, and `patchbay convert` does so.
 	// DEL and GC do not need the list, because they use the records. Reference: none, ours only.
 	Plugins []json.RawMessage `json:"plugins"`
+
+	// BuiltIn runs the members and their delegates in this program, even if CNI_PATH has other
+	// programs of their names. Reference: none, ours only.
+	BuiltIn bool `json:"builtIn"`
 
 	// RuntimeConfig is written by the runtime. Its values are passed to the members that declare
 	// the capability. Reference: none, ours only.
@@ -156,9 +160,13 @@ func load(r *plugin.Request) (members []*plugin.Inner, err error) {
 }
 
 func loadMember(raw json.RawMessage, r *plugin.Request, conf *Conf) (*plugin.Inner, error) {
-	m, err := plugin.NewInner(r, raw, plugin.Given{Caps: conf.RuntimeConfig, Args: conf.Args})
+	m, err := plugin.NewInner(r, raw, plugin.Given{Caps: conf.RuntimeConfig, Args: conf.Args, BuiltIn: conf.BuiltIn})
 	if err != nil {
 		return nil, err
+	}
+	isOurs := func(p *plugin.Plugin) bool { return p.Name == m.Type }
+	if conf.BuiltIn && !slices.ContainsFunc(r.Session.Plugins, isOurs) {
+		return nil, spec.Invalid("no plugin %q is built in: leave builtIn out", m.Type)
 	}
 	if m.Type == name {
 		return nil, spec.Invalid("a patchbay plugin cannot be a member of another one")
