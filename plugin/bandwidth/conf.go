@@ -86,10 +86,13 @@ func (c *Conf) limits(sensible bool) (shapes, error) {
 	}
 	ingress, err := toShape(limits.IngressRate, limits.IngressBurst, fromRuntime)
 	if err != nil {
-		return shapes{}, err
+		return shapes{}, spec.Invalid("ingress: %w", err)
 	}
 	egress, err := toShape(limits.EgressRate, limits.EgressBurst, fromRuntime)
-	return shapes{ingress, egress}, err
+	if err != nil {
+		return shapes{}, spec.Invalid("egress: %w", err)
+	}
+	return shapes{ingress, egress}, nil
 }
 
 // toShape converts bits to bytes. toShape returns an error if only one of rate and burst is

@@ -144,7 +144,7 @@ func explain(r *plugin.Request, p *pool, a netip.Addr) {
 func coded(err error) error {
 	if errors.Is(err, ipam.ErrExhausted) {
 		return spec.Errorf(spec.CodeNotAvailable, "%w", err).
-			WithDetails("every address is reserved; a GC or the DEL of dead containers frees some")
+			WithDetails("every address is reserved; `patchbay gc` on this node finds those of dead containers")
 	}
 	return err
 }

@@ -227,7 +227,9 @@ type TakenError struct {
 }
 
 // Error names the holder completely, because the runtime's logs show only this error.
-func (e *TakenError) Error() string { return "host port is taken by " + e.owner }
+func (e *TakenError) Error() string {
+	return "host port " + e.Port() + " is taken by " + e.owner
+}
 
 // Port returns the port as people write it, such as 8080/tcp or 127.0.0.1:53/udp.
 func (e *TakenError) Port() string {
@@ -286,6 +288,9 @@ func ownerOf(k *kernel.Kernel, e nft.Element) holder {
 		return h
 	}
 	h.name = fmt.Sprintf("container %s (network %s, interface %s)", rec.ContainerID, rec.Network, rec.IfName)
+	if rec.Pod != "" {
+		h.name = "pod " + rec.Pod + ", " + h.name
+	}
 	state, _ := k.Life(rec) // do not check the address: a virtual machine may have taken it off the pod's interface
 	h.rec, h.alive = rec, state != life.Dead
 	return h

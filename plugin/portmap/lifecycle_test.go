@@ -181,7 +181,7 @@ func TestSamePort(t *testing.T) {
 	}
 
 	err = b.call(t, spec.Add, ports(both))
-	if err == nil || !strings.Contains(err.Error(), "host port is taken by container web (network net, interface eth0)") || spec.ErrorCode(err) != spec.CodeInvalidConfig {
+	if err == nil || !strings.Contains(err.Error(), "host port 8080/tcp is taken by container web (network net, interface eth0)") || spec.ErrorCode(err) != spec.CodeInvalidConfig {
 		t.Fatalf("a port of the living: %v", err)
 	}
 	var taken *TakenError
@@ -196,7 +196,7 @@ func TestSamePort(t *testing.T) {
 
 	t.Run("address moved on", func(t *testing.T) { // moved to a virtual machine
 		web.Delete("eth0")
-		if err := b.call(t, spec.Add, ports(both)); err == nil || !strings.Contains(err.Error(), "host port is taken by container web") {
+		if err := b.call(t, spec.Add, ports(both)); err == nil || !strings.Contains(err.Error(), "host port 8080/tcp is taken by container web") {
 			t.Fatalf("a port of the living: %v", err)
 		}
 		a.must(t, spec.Check, ports(both))

@@ -31,7 +31,7 @@ func TestRace(t *testing.T) {
 	for range callers {
 		if err := <-errs; err == nil {
 			won++
-		} else if !strings.Contains(err.Error(), "host port is taken by container") {
+		} else if !strings.Contains(err.Error(), " is taken by container") {
 			t.Errorf("lost with %v", err)
 		}
 	}
