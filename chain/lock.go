@@ -113,9 +113,9 @@ func (rt *Runtime) lockContainer(ctx context.Context, containerID string) (unloc
 	}, nil
 }
 
-// lock takes one lock. It tries until ctx ends or the time limit is over. The limit is the
-// shorter one of LockTime and most; a zero most does not count. If lock fails, its error names
-// the process that holds the lock.
+// lock takes one lock. It tries until ctx ends or the time limit is over. The limit is LockTime
+// or, if most is set and shorter, most. If lock fails, its error names the process that holds the
+// lock.
 func (rt *Runtime) lock(ctx context.Context, name string, how int, most time.Duration) (release func(), err error) {
 	limit := cmp.Or(rt.LockTime, lockTime)
 	if most > 0 {

@@ -15,8 +15,9 @@ import (
 )
 
 // reexec starts this program again in new namespaces with the same arguments, waits for that
-// process and exits with its status. The environment variable named by variable holds the names
-// of the original namespaces. If flags ask for a user namespace, the new process is root in it.
+// process and exits with its status. An environment variable, whose name is in variable, holds
+// the names of the original namespaces. If flags ask for a user namespace, the new process is
+// root in that namespace.
 func (a *app) reexec(variable string, flags uintptr) error {
 	cmd := exec.CommandContext(a.ctx, "/proc/self/exe")
 	cmd.Args = append(os.Args[:1:1], a.args...)
@@ -27,8 +28,8 @@ func (a *app) reexec(variable string, flags uintptr) error {
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
 	}
-	// An interrupt becomes SIGTERM, so that the new process can clean up. If it is killed
-	// instead, nothing is left: everything it makes is in its namespaces, which end with it.
+	// An interrupt becomes SIGTERM, so that the new process can clean up. If it is killed instead,
+	// nothing is left: all that it makes is in its namespaces, which end with it.
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	err := cmd.Run()
 	var ended *exec.ExitError
@@ -52,8 +53,8 @@ func namespaces() string {
 }
 
 // isInside returns an error unless this process has left the namespaces that the environment
-// variable names. It protects a user who sets the variable by hand: the process would remount
-// the machine's /run.
+// variable names. Otherwise, if a user set the variable by hand, the process would remount the
+// machine's /run.
 func (a *app) isInside(variable string) error {
 	mnt, net, _ := strings.Cut(a.getenv(variable), " ")
 	ownMnt, ownNet, _ := strings.Cut(namespaces(), " ")

@@ -20,9 +20,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// target holds the flags by which add, del and check name an attachment. It reads the same
-// environment variables as cnitool, and adds flags for the names that cnitool does not let the
-// user choose.
+// target holds the flags with which add, del and check name an attachment. It reads the same
+// environment variables as cnitool. It also has flags for names that the user of cnitool cannot
+// choose.
 type target struct {
 	app    *app
 	ID     *string `long:"id" value-name:"ID" description:"container id (derived from the namespace's path, as cnitool does)"`
@@ -52,7 +52,7 @@ func (c *target) resolve(name networkName, netns nsName) (*network, chain.Attach
 	if c.ID != nil {
 		at.ContainerID = *c.ID
 	}
-	if at.ContainerID == "" { // most likely an unset variable of a script
+	if at.ContainerID == "" { // most likely a script's variable that is not set
 		return nil, at, usage("without --id it is derived from the namespace's path", "--id is empty")
 	}
 	if at.Args, err = cniArgs(c.app.getenv("CNI_ARGS")); err != nil {
@@ -88,7 +88,7 @@ func containerID(netns string) string {
 	return fmt.Sprintf("cnitool-%x", sum[:10])
 }
 
-// cniArgs splits CNI_ARGS into pairs of key and value. It returns nil if the variable is empty.
+// cniArgs splits CNI_ARGS into pairs of key and value. If the variable is empty, it returns nil.
 func cniArgs(s string) (out [][2]string, err error) {
 	pairs, err := spec.ParseArgs(s)
 	if err != nil {
@@ -143,14 +143,14 @@ func (c *addCommand) Execute([]string) error {
 	if err == nil {
 		err = c.app.printAll(string(data) + "\n")
 	}
-	if err != nil && before == nil && berr == nil { // otherwise an attachment that works may exist already
+	if err != nil && before == nil && berr == nil { // without this test, the DEL could end an attachment that works
 		err = c.app.undoFailed(err, func(ctx context.Context) error { return rt.Del(ctx, n.List, at) })
 	}
 	return err
 }
 
-// undoFailed calls undo after an operation succeeded but its result could not be printed, and
-// adds the outcome to err.
+// undoFailed handles an operation that succeeded but whose result could not be printed. It calls
+// undo, and adds the outcome to err.
 func (a *app) undoFailed(err error, undo func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), leaveTime)
 	defer cancel()
@@ -166,8 +166,8 @@ configuration of the ADD.`
 
 type delCommand struct{ attachFlags }
 
-// Execute detaches the namespace. It uses the cached configuration if the network's file is
-// gone.
+// Execute detaches the namespace. If the network's file is gone, Execute uses the cached
+// configuration.
 func (c *delCommand) Execute([]string) error {
 	n, at, err := c.resolve(c.Args.Network, c.Args.NetNS)
 	if err == nil {
@@ -182,7 +182,7 @@ func (c *delCommand) Execute([]string) error {
 	return err
 }
 
-// plainError prints another text than the error it wraps.
+// plainError prints its own text in the place of the error that it wraps.
 type plainError struct {
 	text string
 	err  error
@@ -191,8 +191,8 @@ type plainError struct {
 func (e *plainError) Error() string { return e.text }
 func (e *plainError) Unwrap() error { return e.err }
 
-// plainly makes an error of an ADD readable for a user who typed the command. The plugins use
-// the words of the reference or of a runtime, so it replaces the text of some errors. netns is
+// plainly makes an error of an ADD readable for a user who typed the command. The plugins use the
+// words of the reference or of a runtime, so plainly replaces the text of some errors. netns is
 // the container's namespace.
 func plainly(err error, netns string) error {
 	var exists *netstate.VethExistsError

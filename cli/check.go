@@ -35,7 +35,7 @@ type checkCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute checks one attachment, or all.
+// Execute checks one attachment, or all of them.
 func (c *checkCommand) Execute([]string) error {
 	switch given := c.Args.NetNS != ""; {
 	case c.All && (c.Args.Network != "" || c.ID != nil):
@@ -76,8 +76,8 @@ type finding struct {
 	found *netstate.Differences
 }
 
-// checkOne runs CHECK. If plugins fail and the attachment has no cached result, it reports the
-// missing result instead.
+// checkOne runs CHECK. If plugins fail because the attachment has no cached result, checkOne
+// reports the missing result.
 func (a *app) checkOne(rt *chain.Runtime, list *chain.List, at chain.Attachment) *finding {
 	f := newFinding(list.Name, at).fill(rt.Check(a.ctx, list, at))
 	cached, err := rt.Cached(list.Name, at)
@@ -102,8 +102,8 @@ func newFinding(network string, at chain.Attachment) *finding {
 	}
 }
 
-// called names an attachment in messages as network/container. If the container's id was
-// derived from the namespace's path, it uses the last part of that path instead.
+// called names an attachment in messages as network/container. For a container id that cnitool
+// derived from the namespace's path, called uses the last part of that path.
 func called(network, where, ifName string) string {
 	name := network + "/" + filepath.Base(where)
 	if ifName != "eth0" {
@@ -118,7 +118,7 @@ func (f *finding) fill(err error) *finding {
 	return f
 }
 
-// text returns one line for everything that is missing, and one line for each other difference.
+// text returns one line for all that is missing, and one line for each other difference.
 func (f *finding) text(verbose bool) string {
 	text := f.name + ": " + f.found.Error()
 	if verbose && len(f.Details) > 0 {
@@ -127,8 +127,8 @@ func (f *finding) text(verbose bool) string {
 	return text
 }
 
-// tell returns an error if CHECK found something, else nil. The error has the code of the first
-// failing plugin. With --json, its details list the missing firewall elements.
+// tell returns an error if CHECK found something. Otherwise it returns nil. The error has the
+// code of the first failing plugin. With --json, its details list the missing firewall elements.
 func (c *checkCommand) tell(f *finding) error {
 	err := f.err(c.Verbose)
 	if err == nil || !c.JSON {
@@ -139,7 +139,7 @@ func (c *checkCommand) tell(f *finding) error {
 	return errors.Join(c.app.printJSON(e.WithDetails("%s", strings.Join(f.Details, "; "))), err)
 }
 
-// err returns an error if CHECK found something, else nil.
+// err returns an error if CHECK found something. Otherwise it returns nil.
 func (f *finding) err(verbose bool) error {
 	if f.OK {
 		return nil
@@ -147,7 +147,7 @@ func (f *finding) err(verbose bool) error {
 	return &failure{err: spec.Errorf(spec.ErrorCode(f.cause), "%s", f.text(verbose)), code: exitFailure, hint: hintFor(f.cause)}
 }
 
-// all checks the attachments that runtimes have cached, and those that only have a record.
+// all checks the attachments that runtimes have cached, and those that have only a record.
 func (c *checkCommand) all() error {
 	found, unseen := c.app.checkAll()
 	if unseen != nil {
@@ -177,8 +177,8 @@ func (c *checkCommand) report(found []*finding, bad int) string {
 	return b.String()
 }
 
-// checkAll runs CHECK for every attachment with a cached configuration. For the others it only
-// compares their records with the kernel. It skips an attachment whose namespace is gone.
+// checkAll runs CHECK for every attachment with a cached configuration. For the others it
+// compares only their records with the kernel. It skips an attachment whose namespace is gone.
 func (a *app) checkAll() ([]*finding, error) {
 	s := a.session()
 	defer s.Close()

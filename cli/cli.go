@@ -118,7 +118,7 @@ func (a *app) execute(c flags.Commander, args []string) error {
 		return o != nil && o.Value() == true
 	}
 	a.json, a.verbose = given("json"), given("verbose")
-	if len(args) > 0 && !typed.PassAfterNonOption { // other commands accept no more arguments
+	if len(args) > 0 && !typed.PassAfterNonOption { // a command accepts further arguments only if it passes them on
 		return &failure{err: fmt.Errorf("unexpected argument %q", args[0]), code: a.mistake()}
 	}
 	return c.Execute(args)
@@ -171,7 +171,7 @@ type interrupted struct{ syscall.Signal }
 func (i interrupted) Error() string { return "interrupted (" + i.String() + ")" }
 
 // interruptible cancels the context at SIGINT or SIGTERM, with the signal as the cause. Until
-// stop is called, a second signal does nothing, so that it cannot interrupt the cleanup.
+// stop is called, a second signal does nothing. So it cannot interrupt the cleanup.
 func (a *app) interruptible() (stop func()) {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	signals := make(chan os.Signal, 1)

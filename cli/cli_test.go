@@ -73,7 +73,7 @@ func (s scripts) Run() int {
 	return 0
 }
 
-// testPlugins are the real plugins and one that misbehaves on request.
+// testPlugins returns the real plugins, and one that misbehaves on request.
 func testPlugins() []*plugin.Plugin {
 	return append([]*plugin.Plugin{{
 		Name: "fake", About: "does what its configuration says, for tests",
@@ -141,7 +141,8 @@ func fakeDo(_ context.Context, r *plugin.Request) error {
 
 func TestScripts(t *testing.T) { runScripts(t, "testdata") }
 
-// runScripts leaves no directory behind. testscript itself does, when -run omits a script.
+// runScripts runs the scripts and leaves no directory behind. testscript would leave one when
+// -run leaves out a script.
 func runScripts(t *testing.T, dir string) {
 	t.Setenv("GOTMPDIR", t.TempDir())
 	testscript.RunT(node{t}, params(dir))
@@ -183,7 +184,7 @@ func (n node) Run(name string, f func(testscript.T)) {
 
 func (n node) Verbose() bool { return testing.Verbose() }
 
-// Parallel does nothing: the thread must run only its script.
+// Parallel does nothing, because the thread must run only its own script.
 func (node) Parallel() {}
 
 func newNode() error {
@@ -211,14 +212,14 @@ func condition(name string) (bool, error) {
 	switch name {
 	case "ipv6":
 		return hasIPv6("/proc"), nil
-	case "seesall": // unlike in a container's PID namespace
+	case "seesall": // as if this were not a container's PID namespace
 		return life.SeesProcesses(), nil
 	}
 	return false, fmt.Errorf("unknown condition %s", name)
 }
 
-// netnsProgram is `netns add|del NAME`. It is a program because creating a namespace needs
-// another thread than the script's.
+// netnsProgram is `netns add|del NAME`. To create a namespace needs another thread than the
+// script's, so netnsProgram is a program.
 func netnsProgram() {
 	path := filepath.Join(paths.Default().NetNS, os.Args[2])
 	do := netns.Create
@@ -231,10 +232,10 @@ func netnsProgram() {
 	}
 }
 
-// fwlistProgram is `fwlist [flush | del TEXT | foreign TIMEOUT]`: it lists the elements of
-// published ports and networks, does the same as `nft flush ruleset`, removes the elements
-// that contain a text, or does the same as an operator's `nft add element inet patchbay
-// ports4 { tcp . 8080 timeout TIMEOUT : 10.77.0.99 . 99 }`.
+// fwlistProgram is `fwlist [flush | del TEXT | foreign TIMEOUT]`. Without arguments it lists the
+// elements of published ports and networks. flush does what `nft flush ruleset` does. del removes
+// the elements that contain a text. foreign does what an operator's `nft add element inet
+// patchbay ports4 { tcp . 8080 timeout TIMEOUT : 10.77.0.99 . 99 }` does.
 func fwlistProgram() {
 	if len(os.Args) == 3 && os.Args[1] == "foreign" {
 		addForeign(os.Args[2])
@@ -288,7 +289,7 @@ func addForeign(timeout string) {
 	}
 }
 
-// cmdElements is `elements TEXT`: waits until the firewall has an element.
+// cmdElements is `elements TEXT`. It waits until the firewall has an element with this text.
 func cmdElements(ts *testscript.TestScript, _ bool, args []string) {
 	waitFor(ts, "an element", func() bool {
 		out, err := exec.Command("fwlist").Output()
@@ -296,7 +297,7 @@ func cmdElements(ts *testscript.TestScript, _ bool, args []string) {
 	})
 }
 
-// cmdStatus is `status N COMMAND...`: the command ends with exit status N.
+// cmdStatus is `status N COMMAND...`. The command must end with exit status N.
 func cmdStatus(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
@@ -313,7 +314,7 @@ func cmdStatus(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// cmdUntil is `until PATTERN`: waits for a file that is not empty.
+// cmdUntil is `until PATTERN`. It waits for a file that is not empty.
 func cmdUntil(ts *testscript.TestScript, _ bool, args []string) {
 	waitFor(ts, args[0]+" to appear", func() bool {
 		files, err := filepath.Glob(ts.MkAbs(args[0]))
@@ -342,15 +343,14 @@ func pidIn(ts *testscript.TestScript, file string) int {
 	return pid
 }
 
-// signalFile makes `sigkill FILE`: it signals the process whose id the file holds.
+// signalFile makes the command `sigkill FILE`. It signals the process whose id is in the file.
 func signalFile(sig syscall.Signal) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(syscall.Kill(pidIn(ts, args[0]), sig))
 	}
 }
 
-// cmdGone is `gone FILE`: waits until the process whose id the file holds has
-// ended.
+// cmdGone is `gone FILE`. It waits until the process whose id is in the file has ended.
 func cmdGone(ts *testscript.TestScript, _ bool, args []string) {
 	pid := pidIn(ts, args[0])
 	waitFor(ts, "the end of a process", func() bool {
@@ -359,7 +359,7 @@ func cmdGone(ts *testscript.TestScript, _ bool, args []string) {
 	})
 }
 
-// cmdKillRun kills the script's background `patchbay run`, which it finds by the
+// cmdKillRun kills the script's background `patchbay run`. It knows that process by the
 // namespaces of the script.
 func cmdKillRun(ts *testscript.TestScript, _ bool, _ []string) {
 	mine, err := os.Readlink("/proc/thread-self/ns/mnt")

@@ -27,9 +27,9 @@ type completionCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute prints the script. At each completion the script runs patchbay itself with the
-// variable GO_FLAGS_COMPLETION set and the words typed so far as arguments: the protocol of the
-// library go-flags.
+// Execute prints the script. At each completion, the script runs patchbay with the variable
+// GO_FLAGS_COMPLETION set. The arguments are the words typed so far. The library go-flags defines
+// this protocol.
 func (c *completionCommand) Execute([]string) error {
 	switch c.Args.Shell {
 	case "bash":

@@ -62,8 +62,8 @@ type oneProcess struct {
 	Plugins      []json.RawMessage `json:"plugins"`
 }
 
-// convert puts all plugins of a network into one plugin of type patchbay. It does not change
-// the keys outside "plugins".
+// convert puts all plugins of a network into one plugin of type patchbay. It changes no key
+// outside "plugins".
 func convert(data []byte) (map[string]any, error) {
 	var list struct {
 		Name       string            `json:"name"`
@@ -104,8 +104,8 @@ func convert(data []byte) (map[string]any, error) {
 	return out, nil
 }
 
-// wrap returns the plugin of type patchbay that contains members. It refuses a member that is
-// of this type itself, as the plugin would at ADD.
+// wrap returns the plugin of type patchbay that contains members. If a member is of type patchbay
+// itself, wrap refuses it, as the plugin would in an ADD.
 func wrap(members []json.RawMessage) (*oneProcess, error) {
 	if len(members) == 0 {
 		return nil, spec.Errorf(spec.CodeInvalidConfig, "error parsing configuration list: no plugins in list")
@@ -135,8 +135,8 @@ type member struct {
 	Plugin       json.RawMessage `json:"plugin"` // set in a plugin of type wrap: the plugin that it calls
 }
 
-// declared decodes one plugin's configuration. To a plugin of type wrap it adds the
-// capabilities that the wrapped plugin declares: otherwise the runtime would not pass them.
+// declared decodes one plugin's configuration. To a plugin of type wrap it adds the capabilities
+// that the wrapped plugin declares, because otherwise the runtime would not pass them.
 func declared(raw json.RawMessage) (m member, out json.RawMessage, err error) {
 	if err := json.Unmarshal(raw, &m); err != nil {
 		return m, nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
@@ -161,7 +161,7 @@ func declared(raw json.RawMessage) (m member, out json.RawMessage, err error) {
 	return m, out, err
 }
 
-// union returns to, with the capabilities added that are true in more.
+// union returns to with those capabilities added that are true in more.
 func union(to, more map[string]bool) map[string]bool {
 	for name, on := range more {
 		if on && to == nil {

@@ -23,7 +23,8 @@ All of it happens in separate namespaces: nothing touches this machine's
 network. An ordinary user can run it; nothing needs to be
 installed.`
 
-// demoInside is an environment variable that is set in the process inside the new namespaces.
+// demoInside is an environment variable. It is set in the process that runs in the new
+// namespaces.
 const demoInside = "PATCHBAY_DEMO_INSIDE"
 
 type demoCommand struct {
@@ -66,7 +67,7 @@ func (a *app) noNamespaces(err error) error {
 	return hinted(err, "in a container it needs the capabilities NET_ADMIN and SYS_ADMIN and no seccomp filter on unshare and mount")
 }
 
-// inside runs the demo; this process is in the new namespaces already.
+// inside runs the demo. This process is in the new namespaces already.
 func (c *demoCommand) inside() error {
 	if err := c.app.isInside(demoInside); err != nil {
 		return err
@@ -74,7 +75,7 @@ func (c *demoCommand) inside() error {
 	if err := privateRun(); err != nil {
 		return c.app.noNamespaces(err)
 	}
-	p := &c.app.paths // the private /run holds all state
+	p := &c.app.paths // all state is in the private /run
 	p.Run, p.State, p.CNI, p.NetNS = "/run/patchbay", "/run/state", "/run/cni", "/run/netns"
 	d := &demo{app: c.app}
 	err := d.run()

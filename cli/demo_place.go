@@ -24,7 +24,7 @@ import (
 )
 
 // place is one network namespace of the demo: the host, a container, or the outside world. It
-// disappears when the process ends.
+// ends with the process.
 type place struct {
 	*nl.Conn
 	name    string
@@ -54,7 +54,7 @@ func newPlace(p paths.Paths, name string) (*place, error) {
 }
 
 // setUp adds addresses to a link and sets the link up. It does not wait for duplicate address
-// detection, which would delay IPv6.
+// detection, which takes a second for IPv6.
 func setUp(c *nl.Conn, link string, prefixes ...netip.Prefix) error {
 	env := &netstate.Env{Host: c}
 	for _, p := range prefixes {
@@ -67,8 +67,8 @@ func setUp(c *nl.Conn, link string, prefixes ...netip.Prefix) error {
 	return err
 }
 
-// connect makes a veth pair between p and to; link and peer name its two ends. From each
-// subnet, p's end gets the first address and the other end gets the second.
+// connect makes a veth pair between p and to; link and peer name its two ends. In each subnet,
+// p's end gets the first address and the other end gets the second.
 func (p *place) connect(to *place, link, peer string, subnets []netip.Prefix) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = link
@@ -98,7 +98,7 @@ func (p *place) learn(r *spec.Result) {
 }
 
 // serve listens on a port and answers every connection with the client's address. The socket
-// stays in the namespace in which it was created, whichever thread serves it.
+// stays in the namespace in which it was created, whatever thread serves it.
 func (p *place) serve(port int) error {
 	err := p.Do(func() (err error) {
 		p.server, err = net.Listen("tcp", fmt.Sprintf(":%d", port))

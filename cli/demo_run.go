@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// The ports of the demo: the web container's own port, the host's port that publishes it, and
-// the port of the server in the outside world.
+// These are the ports of the demo. One is the web container's own port, one is the host's port
+// that publishes it, and one is the port of the server in the outside world.
 const (
 	webPort       = 80
 	publishedPort = 8080
@@ -175,7 +175,7 @@ type trial struct {
 	what string
 	from *place
 	to   netip.AddrPort
-	want netip.Addr // if invalid, any address will do
+	want netip.Addr // if it is not valid, any address will do
 	why  string
 }
 
@@ -243,8 +243,8 @@ func (d *demo) remove() error {
 	return d.say("\nRemoved: both containers detached; no address, port, link or record is left.\n")
 }
 
-// left lists objects that detaching should have removed. It ignores the bridge: every bridge
-// plugin leaves it, because other containers may use it.
+// left lists objects that DEL should have removed. It leaves out the bridge, because every bridge
+// plugin leaves it for other containers.
 func (d *demo) left() (left []string, err error) {
 	links, err := d.host.LinkList()
 	if err != nil {

@@ -61,7 +61,8 @@ func (c *doctorCommand) Execute([]string) error {
 	return nil
 }
 
-// unknown marks err as a failure of doctor itself: status 3, "unknown" for monitoring plugins.
+// unknown marks err as a failure of doctor itself. The status is then 3, which monitoring plugins
+// call "unknown".
 func unknown(err error) error { return &failure{err: err, code: exitUnknown} }
 
 func (c *doctorCommand) checks() (list []doctor.Check, err error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// TestStandingOfDrivers: ps lists attachments of Docker's drivers from the records of
-// patchbay-cnm, without those that only wait for their driver.
+// TestStandingOfDrivers checks that ps lists attachments of Docker's drivers from the records of
+// patchbay-cnm. It leaves out those that only wait for their driver.
 func TestStandingOfDrivers(t *testing.T) {
 	p := paths.From(func(string) string { return t.TempDir() })
 	store := record.OfDrivers(p.State)

@@ -44,9 +44,9 @@ type explainCommand struct {
 }
 
 // explainInside is set in the environment of the second process that explain starts for an
-// ordinary user. In its own user namespace, that process may create and enter network
-// namespaces. Its host namespace is a new one too, because after leaving the machine's network
-// namespace it could not return there.
+// ordinary user. That process has its own user namespace, in which it may create and enter
+// network namespaces. It also has a new host namespace, because it could not return to the
+// machine's.
 const explainInside = "PATCHBAY_EXPLAIN_INSIDE"
 
 // explanation is what explain prints.
@@ -62,8 +62,8 @@ type pluginSteps struct {
 	State []string `json:"state"`
 }
 
-// Execute runs an ADD with the same runtime as a real one, but plugins print their steps
-// instead of running them.
+// Execute runs an ADD with the same runtime as a real one, but the plugins print their steps and
+// do not carry them out.
 func (c *explainCommand) Execute([]string) error {
 	if pod := string(c.Args.Network); podNamed(pod) {
 		return c.pod(pod)
@@ -115,7 +115,7 @@ func (c *explainCommand) explain(n *network) (*explanation, error) {
 	return dry.out, err
 }
 
-// rename replaces the path of the temporary namespace by an example path in the result.
+// rename puts an example path into the result, in the place of the temporary namespace's path.
 func (e *explanation) rename(path string, r *spec.Result) {
 	const name = "/run/netns/example"
 	for _, p := range e.Plugins {
@@ -159,7 +159,7 @@ func emptyNamespace() (path string, end func(), err error) {
 	return fmt.Sprintf("/proc/self/task/%d/ns/net", tid), func() { close(done) }, nil
 }
 
-// dryInvoker calls plugins in sessions that print the desired state instead of applying it.
+// dryInvoker calls plugins in sessions that print the desired state and apply nothing.
 type dryInvoker struct {
 	app *app
 	out *explanation

@@ -33,7 +33,7 @@ func podNamed(word string) bool {
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// pod prints the attachments of a Kubernetes pod. It fails if the kernel differs from one.
+// pod prints the attachments of a Kubernetes pod. If the kernel differs from one of them, pod fails.
 func (c *explainCommand) pod(name string) error {
 	if c.NetNS != "" || c.ID != "example" || len(c.Ports)+len(c.IPs)+len(c.MAC) > 0 {
 		return usage("the pod's own are printed", "--id, --netns, and the flags of ports and addresses go with a network, not with a pod")
@@ -54,8 +54,8 @@ func (c *explainCommand) pod(name string) error {
 	return errors.Join(append([]error{c.app.show(out, text)}, errs...)...)
 }
 
-// podOf returns the attachments of a pod whose namespaces exist. A runtime that starts a pod's
-// sandbox again may have left the earlier one.
+// podOf returns those attachments of a pod whose namespaces exist. A runtime that starts a pod's
+// sandbox again may have left the earlier sandbox's.
 func (a *app) podOf(name string) (found []*standing, err error) {
 	list, unseen := a.seen("")
 	gone := false
@@ -78,8 +78,8 @@ func (a *app) podOf(name string) (found []*standing, err error) {
 	return found, nil
 }
 
-// made asks each plugin of an attachment what its ADD made: a CHECK whose plugins print the
-// state that they compare with the kernel. err is what differs.
+// made asks each plugin of an attachment what its ADD made. It runs a CHECK whose plugins print
+// the state that they compare with the kernel. err says what differs.
 func (c *explainCommand) made(s *standing) (p *attachedPod, version string, err error) {
 	p = &attachedPod{&explanation{Network: s.Network, Plugins: []*pluginSteps{}}, s.ContainerID, s.IfName, s.Pod}
 	at := chain.Attachment{ContainerID: s.ContainerID, NetNS: s.NetNS, IfName: s.IfName}

@@ -13,11 +13,11 @@ import (
 	"strings"
 )
 
-// fieldDocs holds the comments on the fields of the configuration types, one line per field.
-// Tabs separate its four parts: the field's Go path (without the type if the line before has
-// the same type), what it does, its default, and how the reference differs. TestFieldDocs
-// compares the file with the source; `go test -run TestFieldDocs -update` writes the file
-// again.
+// fieldDocs holds the comments on the fields of the configuration types, one line for each field.
+// Tabs separate the four parts of a line: the field's Go path, what the field does, its default,
+// and how the reference differs. If the line before has the same type, the path leaves the type
+// out. TestFieldDocs compares the file with the source. `go test -run TestFieldDocs -update`
+// writes the file again.
 //
 //go:embed fields.txt
 var fieldDocs string
@@ -34,8 +34,8 @@ type field struct {
 	name string // the field's Go path in fieldDocs
 }
 
-// fieldsOf lists the keys that conf, a pointer to a struct, decodes. The values that conf has
-// now are the defaults.
+// fieldsOf lists the keys that conf decodes. conf is a pointer to a struct; its present values
+// are the defaults.
 func fieldsOf(conf any) []field {
 	v := reflect.Indirect(reflect.ValueOf(conf))
 	if v.Kind() != reflect.Struct {
@@ -44,11 +44,11 @@ func fieldsOf(conf any) []field {
 	return structFields(v, goName(v.Type(), ""), 0)
 }
 
-// module is the prefix of our packages' import paths. fieldDocs omits it to save space.
+// module begins the import paths of our packages. fieldDocs leaves it out to save space.
 const module = "github.com/patchbay-net/patchbay/"
 
 // goName returns the path of a type in fieldDocs. A struct type without a name has the path of
-// its field, at.
+// its field, which is at.
 func goName(t reflect.Type, at string) string {
 	if t.Name() == "" {
 		return at
@@ -86,8 +86,8 @@ func structFields(v reflect.Value, at string, depth int) (out []field) {
 	return out
 }
 
-// structOf returns the struct inside a pointer, slice or map. The result is invalid if there is
-// no struct, or if the type has its own UnmarshalJSON.
+// structOf returns the struct inside a pointer, slice or map. If there is no struct, or if the
+// type has its own UnmarshalJSON, the result is invalid.
 func structOf(v reflect.Value) reflect.Value {
 	t := v.Type()
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {

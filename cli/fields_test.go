@@ -48,7 +48,7 @@ func TestFieldDocs(t *testing.T) {
 	golden(t, "fields.txt", b.String())
 }
 
-// packagesOf collects the packages of this module that t's types come from.
+// packagesOf collects the packages of this module from which t's types come.
 func packagesOf(t reflect.Type, out map[string]bool, seen map[reflect.Type]bool) {
 	if seen[t] {
 		return
@@ -62,7 +62,7 @@ func packagesOf(t reflect.Type, out map[string]bool, seen map[reflect.Type]bool)
 		packagesOf(t.Elem(), out, seen)
 	case reflect.Struct:
 		for i := range t.NumField() {
-			if f := t.Field(i); f.IsExported() || f.Anonymous { // as structFields: no other field is a key
+			if f := t.Field(i); f.IsExported() || f.Anonymous { // as in structFields, no other field is a key
 				packagesOf(f.Type, out, seen)
 			}
 		}
@@ -114,8 +114,8 @@ func structComments(at string, expr ast.Expr, docs map[string]string) {
 	}
 }
 
-// columns splits a comment into what a field does, its default and what differs from the
-// reference: it may end in "Default: ..." and in "Reference: ...".
+// columns splits a comment into what a field does, its default, and how the reference differs.
+// The comment may have the parts "Default: ..." and "Reference: ..." at its end.
 func columns(text, name string) string {
 	text, reference, _ := strings.Cut(" "+text, " Reference: ")
 	text, byDefault, _ := strings.Cut(text, " Default: ")

@@ -88,7 +88,7 @@ func (c *gcCommand) Execute([]string) error {
 	return c.print(j)
 }
 
-// explicit reports whether the flags list the attachments to keep, so that gc need not find out
+// explicit reports whether the flags list the attachments to keep. Then gc need not find out
 // which are alive.
 func (c *gcCommand) explicit() bool { return c.All || len(c.Valid) > 0 }
 
@@ -165,9 +165,9 @@ type judgedOne struct {
 	Why   string   `json:"why,omitempty"`
 }
 
-// keep lists the attachments to keep: all that are not certainly dead. The caller makes sure
-// that no ADD of this runtime is running. What another runtime attaches meanwhile is newer than
-// the list, so it stays.
+// keep lists the attachments to keep, which are all that are not certainly dead. The caller makes
+// sure that this runtime runs no ADD. If another runtime attaches a container meanwhile, that
+// attachment is newer than the list, so it stays.
 func (j *judgement) keep(ctx context.Context) (keep []spec.AttachmentKey, err error) {
 	known, unread := j.app.standing(j.network)
 	j.app.warn(unread)
@@ -188,8 +188,8 @@ func (j *judgement) keep(ctx context.Context) (keep []spec.AttachmentKey, err er
 	return keep, nil
 }
 
-// sort stores the decision about one attachment, and returns its names if it stays. If its
-// container is not known, no list can name it, and sort returns nil.
+// sort stores the decision about one attachment. If the attachment stays, sort returns its names.
+// If its container is not known, no list can name the attachment, and sort returns nil.
 func (j *judgement) sort(a *gc.Candidate, known []*standing) (keep []spec.AttachmentKey) {
 	s := of(a, known)
 	v := judgedOne{s, a.State, a.Why}
@@ -207,7 +207,7 @@ func (j *judgement) sort(a *gc.Candidate, known []*standing) (keep []spec.Attach
 }
 
 // of returns the entry of known that describes a. If there is none, it returns an entry with
-// only a's names.
+// nothing but a's names.
 func of(a *gc.Candidate, known []*standing) *standing {
 	s := &standing{Network: a.Network, ContainerID: cmp.Or(a.ContainerID, "owner "+string(a.Owner)), IfName: a.IfName}
 	if i := slices.IndexFunc(known, func(x *standing) bool { return x.key() == s.key() }); i >= 0 {
@@ -232,7 +232,7 @@ type nodeFlags struct {
 	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"keep what is younger than this"`
 }
 
-// node runs gc without a network: for the whole node.
+// node runs gc for the whole node, without a network.
 func (c *gcCommand) node() error {
 	if c.All || len(c.Valid) > 0 || c.DryRun {
 		return usage("without NETWORK, gc looks at the whole node; --apply removes", "--all, --valid and --dry-run need a NETWORK")
@@ -265,7 +265,7 @@ func (c *gcCommand) node() error {
 }
 
 // gcOptions returns the options of all commands that search for dead attachments. It turns off
-// the runtime's warnings, because the callers report files that cannot be read.
+// the runtime's warnings, because these commands report unreadable files themselves.
 func (a *app) gcOptions(from runtimeName, grace time.Duration) (o gc.Options, err error) {
 	o = gc.Options{Paths: a.paths, Runtime: a.runtime(nil), NewSession: a.session, Grace: grace}
 	o.Runtime.Warn = nil
@@ -275,8 +275,8 @@ func (a *app) gcOptions(from runtimeName, grace time.Duration) (o gc.Options, er
 	return o, err
 }
 
-// reportList returns the list that --json prints. An object that belongs to no attachment
-// becomes an entry without names. Living attachments are not in it: ps lists them.
+// reportList returns the list that --json prints. An object that belongs to no attachment becomes
+// an entry without names. The list leaves out living attachments, because ps lists them.
 func reportList(r *gc.Report) []*gc.Candidate {
 	list := append([]*gc.Candidate{}, r.Attachments...)
 	for _, s := range r.Stray {
@@ -296,8 +296,8 @@ func reportList(r *gc.Report) []*gc.Candidate {
 // whyLegacy tells the user why gc removes rules of iptables-legacy.
 const whyLegacy = "rules of a dead attachment in iptables-legacy"
 
-// reportText returns a table with one row per object. A cell is empty if it would repeat the
-// cell above.
+// reportText returns a table with one row for each object. If a cell would repeat the cell above,
+// it is empty.
 func reportText(r *gc.Report) string {
 	t := newTable("STATE", "ATTACHMENT", "WHY", "OBJECT")
 	for _, a := range r.All() {

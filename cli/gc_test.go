@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// holdRecordProgram is `holdrecord PLUGIN COMMAND...`: it runs the command while it holds
-// the locks of a plugin's records, like a slow ADD.
+// holdRecordProgram is `holdrecord PLUGIN COMMAND...`. It runs the command while it holds the
+// locks of a plugin's records, like a slow ADD.
 func holdRecordProgram() {
 	store := record.New(paths.Default().Run)
 	defer store.Close()
@@ -35,7 +35,7 @@ func holdRecordProgram() {
 	}
 }
 
-// tearProgram is `tear`: it truncates every record.
+// tearProgram is `tear`. It cuts every record short.
 func tearProgram() {
 	found, err := filepath.Glob(filepath.Join(paths.Default().Run, "attachments", "*", "*"))
 	for _, path := range found {

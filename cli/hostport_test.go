@@ -16,9 +16,9 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// TestHostSockets: which sockets of the host conflict with which ports.
+// TestHostSockets checks which sockets of the host conflict with which ports.
 func TestHostSockets(t *testing.T) {
-	runtime.LockOSThread() // sockets depend on the thread's namespace
+	runtime.LockOSThread() // the thread's namespace decides which sockets there are
 	defer runtime.UnlockOSThread()
 	self := strconv.Itoa(os.Getpid())
 	proc := t.TempDir()
@@ -61,8 +61,8 @@ func TestHostSockets(t *testing.T) {
 	}
 }
 
-// TestHostSocketsUDP: a socket without a peer serves; a client's socket and a connected
-// TCP socket do not.
+// TestHostSocketsUDP checks that a socket without a peer counts as a server. A client's socket
+// and a connected TCP socket do not.
 func TestHostSocketsUDP(t *testing.T) {
 	proc := t.TempDir()
 	if err := os.Mkdir(filepath.Join(proc, "net"), 0o700); err != nil {

@@ -22,8 +22,8 @@ import (
 )
 
 // inside runs a command in a network namespace and returns its exit status as an error of type
-// exit. The kernel kills the command when the thread that started it ends; that thread waits
-// for the command, so the command ends early only if this process dies.
+// exit. The kernel kills the command when the thread that started it ends. That thread waits for
+// the command. So the command ends early only if this process dies.
 func (a *app) inside(path string, dns spec.DNS, argv []string) error {
 	if err := a.ctx.Err(); err != nil {
 		return runFailure(err)
@@ -68,12 +68,12 @@ func status(err error) error {
 	return exit(ended.ExitCode())
 }
 
-// forward passes signals on to the command. The terminal sends its own signals to both
-// processes: forward does not pass these on, it only keeps them from ending this process.
+// forward passes signals on to the command. The terminal sends its own signals to both processes.
+// forward does not pass these on, and only keeps them from ending this process.
 func forward(signals <-chan os.Signal, p *os.Process) {
 	for s := range signals {
 		if fromTerminal := (s == unix.SIGINT || s == unix.SIGQUIT) && foreground(); !fromTerminal {
-			_ = p.Signal(s) // fails if the command has ended
+			_ = p.Signal(s) // fails if the command has already ended
 		}
 	}
 }
@@ -94,9 +94,9 @@ const (
 )
 
 // privateMounts gives the calling thread its own mounts: a sysfs that shows the namespace's
-// interfaces, and a resolv.conf that works there. If the kernel forbids one of these mounts,
-// the command runs without it. Only the new mount namespace is required: without it, the mounts
-// would change the machine.
+// interfaces, and a resolv.conf that works there. If the kernel forbids one of these mounts, the
+// command runs without it. The new mount namespace itself is required, because the mounts would
+// otherwise change the machine.
 func (a *app) privateMounts(dns spec.DNS) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make mount namespace: %w", err)
@@ -121,8 +121,8 @@ func (a *app) privateMounts(dns spec.DNS) error {
 	return nil
 }
 
-// mountSysfs mounts the namespace's sysfs on /sys. It keeps the control groups below /sys
-// visible, which `ip netns exec` does not, and creates the directory keep for that.
+// mountSysfs mounts the namespace's sysfs on /sys. Unlike `ip netns exec`, it keeps the control
+// groups below /sys visible. For that it creates the directory keep.
 func mountSysfs(keep string) error {
 	const cgroup = "/sys/fs/cgroup"
 	if err := os.Mkdir(keep, 0o755); err != nil {
@@ -138,9 +138,9 @@ func mountSysfs(keep string) error {
 	return nil
 }
 
-// mountResolvConf mounts another file over resolv.conf. It names the network's name servers; if
-// there are none and the machine uses a local stub resolver, it names the machine's real
-// servers.
+// mountResolvConf mounts another file over resolv.conf. The file names the network's name
+// servers. If there are none and the machine uses a local stub resolver, the file names the
+// machine's real servers.
 func (a *app) mountResolvConf(scratch string, dns spec.DNS) error {
 	file := filepath.Join(scratch, "resolv.conf")
 	switch {
@@ -176,8 +176,8 @@ func resolvText(dns spec.DNS) string {
 	return b.String()
 }
 
-// onlyLoopback reports whether a resolv.conf names only servers on this machine. It also does
-// if the file is missing or names no server, since resolvers then ask this machine.
+// onlyLoopback reports whether a resolv.conf names only servers on this machine. A file that is
+// missing or names no server counts too, because resolvers then ask this machine.
 func onlyLoopback(file string) bool {
 	data, err := os.ReadFile(file)
 	if err != nil {

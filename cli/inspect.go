@@ -29,14 +29,14 @@ type inspectCommand struct {
 	} `positional-args:"yes"`
 }
 
-// inspected is a standing with details that only inspect prints.
+// inspected is an attachment with details that only inspect prints.
 type inspected struct {
 	*standing
 	Chain []string `json:"chain,omitempty"` // the plugins in the configuration of the ADD
 	Age   string   `json:"age,omitempty"`
 }
 
-// Execute prints the attachments of each container, and fails for a container that has none.
+// Execute prints the attachments of each container. If a container has none, Execute fails.
 func (c *inspectCommand) Execute([]string) error {
 	list, err := c.app.seen("")
 	if err != nil {

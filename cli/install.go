@@ -64,9 +64,9 @@ type installed struct {
 	Build    string   `json:"build,omitempty"`
 	New      []string `json:"new,omitempty"`
 	Replaced []string `json:"replaced,omitempty"`
-	Kept     []string `json:"kept,omitempty"`     // were up to date
-	Restored []string `json:"restored,omitempty"` // from the backup
-	Removed  []string `json:"removed,omitempty"`  // names that only this program had
+	Kept     []string `json:"kept,omitempty"`     // names that were up to date
+	Restored []string `json:"restored,omitempty"` // programs that came back from the backup
+	Removed  []string `json:"removed,omitempty"`  // names that led only to this program
 	Network  string   `json:"network,omitempty"`  // the file with the pods' network
 
 	networkChanged bool
@@ -112,7 +112,7 @@ func (c *installCommand) pods(done *installed, network plan.Network) (err error)
 	return err
 }
 
-// tell prints what was done. If remove found nothing, it prints that, because the user may have
+// tell prints what was done. If remove found nothing, tell says so, because the user may have
 // meant another directory.
 func (c *installCommand) tell(done *installed) error {
 	text := done.text()
@@ -189,7 +189,7 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// sameFile reports whether two paths are the same inode. If a file is missing, they are not.
+// sameFile reports whether two paths lead to the same inode. If a file is missing, they do not.
 func sameFile(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {

@@ -22,9 +22,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// buildPrefix begins the name of the one copy of the program that a directory holds. The
-// plugins are hard links to that copy. Hard links stay valid when the copy's own name is
-// removed, so a pod that starts during an update always finds its plugins.
+// buildPrefix begins the name of the copy of the program in a directory. The plugins are hard
+// links to that copy. A hard link stays valid when the copy's own name is removed. So a pod that
+// starts during an update always finds its plugins.
 const buildPrefix = ".patchbay-"
 
 // installer puts one version of the program into a directory.
@@ -36,8 +36,7 @@ type installer struct {
 	present     map[string]bool
 }
 
-// open creates and locks the directory and reads its content. The lock keeps a second installer
-// waiting.
+// open creates and locks the directory and reads its content. The lock makes a second installer wait.
 func (in *installer) open(ctx context.Context, names []string) (unlock func(), err error) {
 	if err := in.make(); err != nil {
 		return nil, err
@@ -53,8 +52,8 @@ func (in *installer) open(ctx context.Context, names []string) (unlock func(), e
 	return unlock, nil
 }
 
-// make creates the directory if its parent exists. It does not create parents, since a typing
-// error would then create a tree; only the runtimes' default directory is always created.
+// make creates the directory if its parent exists. It does not create parents: with a typing
+// error it would create a tree. It always creates the runtimes' default directory.
 func (in *installer) make() error {
 	err := os.Mkdir(in.dir, 0o755)
 	switch {
@@ -72,7 +71,7 @@ func (in *installer) make() error {
 }
 
 // plan sorts the names into our own, those of other programs, and missing ones. It removes
-// temporary files that killed installers left.
+// temporary files of installers that were killed.
 func (in *installer) plan(names []string) error {
 	entries, err := os.ReadDir(in.dir)
 	if err != nil {
@@ -135,8 +134,8 @@ func (in *installer) install(source string, names []string) (*installed, error) 
 	return done, durable.SyncDir(in.dir)
 }
 
-// keep backs up the other programs that install replaces. It never overwrites a file in the
-// backup directory, which may be the only copy.
+// keep backs up the programs of others that install replaces. It never overwrites a file in the
+// backup directory, because that may be the only copy.
 func (in *installer) keep() error {
 	if in.backup == "" || len(in.foreign) == 0 {
 		return nil
@@ -152,8 +151,8 @@ func (in *installer) keep() error {
 	return durable.SyncDir(in.backup)
 }
 
-// linkOrCopy makes a hard link. It copies if the target is on another file system or from is a
-// symbolic link.
+// linkOrCopy makes a hard link. If the target is on another file system, or if from is a symbolic
+// link, it copies.
 func linkOrCopy(from, to string) error {
 	fi, err := os.Lstat(from)
 	if err != nil {
@@ -169,7 +168,7 @@ func linkOrCopy(from, to string) error {
 	return err
 }
 
-// keepOne backs up one program. It accepts an equal file in the backup.
+// keepOne backs up one program. If the backup already has an equal file, keepOne accepts that.
 func (in *installer) keepOne(from, to string) error {
 	err := linkOrCopy(from, to)
 	switch {
@@ -184,8 +183,8 @@ func (in *installer) keepOne(from, to string) error {
 }
 
 // place gives a program a name in the directory by one rename, and adds the name to list. It
-// first checks whether the name is that file already: rename(2) would then do nothing, and the
-// temporary name would stay.
+// first checks whether the name already leads to that program: rename(2) would then do nothing,
+// and the temporary name would stay.
 func (in *installer) place(link func(from, to string) error, from, name string, done *installed, list *[]string) error {
 	to, tmp := filepath.Join(in.dir, name), filepath.Join(in.dir, "."+name+"~")
 	if sameFile(from, to) {
@@ -206,7 +205,7 @@ func (in *installer) place(link func(from, to string) error, from, name string, 
 	return nil
 }
 
-// forget removes older copies of the program that no plugin name links to. A process that still
+// forget removes older copies of the program to which no plugin name leads. A process that still
 // runs such a copy is not disturbed.
 func (in *installer) forget(current string) {
 	for _, b := range in.builds {
@@ -218,8 +217,8 @@ func (in *installer) forget(current string) {
 	}
 }
 
-// copyBuild copies source into dir, under a name made from the hash of its content, and syncs
-// it to the disk. It keeps a complete copy that exists. It returns the name.
+// copyBuild copies source into dir under a name that it makes from the hash of the content, and
+// syncs the copy to the disk. If a complete copy exists, copyBuild keeps it. It returns the name.
 func copyBuild(source, dir string) (string, error) {
 	tmp := filepath.Join(dir, fmt.Sprintf("%s%d~", buildPrefix, os.Getpid()))
 	sum, err := copyFile(source, tmp)
@@ -253,9 +252,9 @@ func copyFile(from, to string) (sum string, err error) {
 	return sum, errors.Join(dst.Chmod(0o755), dst.Sync())
 }
 
-// pieceSize is how many bytes of a program are written at once. The kernel caches a file in
-// pages as large as the pieces, up to 2 MiB. If a program was written in pieces of 32 KiB, as
-// io.Copy does, each start takes 50 more page faults and 0.3 ms longer.
+// pieceSize is how many bytes of a program are written at once. The kernel caches a file in pages
+// as large as these pieces, up to 2 MiB. After a copy in pieces of 32 KiB, as io.Copy makes it,
+// each start takes 50 more page faults and 0.3 ms longer.
 const pieceSize = 2 << 20
 
 // copyHashed copies in large pieces and returns the hash of the content.
@@ -275,9 +274,9 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// restore undoes an install. First the programs in in.backup get their names in in.dir again,
-// each by one rename. Then the names that only this program has are removed. If restore is
-// killed, the next one completes it. The backup does not change.
+// restore undoes an install. It first gives the programs in in.backup their names in in.dir
+// again, each by one rename. Then it removes the names that only this program has. If restore is
+// killed, the next restore completes it. The backup does not change.
 func (in *installer) restore(names []string, force bool) (*installed, error) {
 	kept, err := keptPrograms(in.backup)
 	if err != nil {
@@ -305,8 +304,8 @@ func (in *installer) restore(names []string, force bool) (*installed, error) {
 	return done, durable.SyncDir(in.dir)
 }
 
-// remove is restore for an install without a backup. If one of the plugin names is a directory,
-// it stays, and remove reports it after removing the rest.
+// remove works like restore, for an install without a backup. If one of the plugin names is a
+// directory, remove keeps it. remove reports the directory after it has removed everything else.
 func (in *installer) remove(names []string) (*installed, error) {
 	done := &installed{Dir: in.dir}
 	if err := in.drop(names, done); err != nil {
@@ -350,8 +349,8 @@ func keptPrograms(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// sameContent reports whether two files have the same content. It returns false if it cannot
-// read one of them.
+// sameContent reports whether two files have the same content. If it cannot read one of them, it
+// returns false.
 func sameContent(a, b string) bool {
 	x, err := os.ReadFile(a)
 	if err != nil {

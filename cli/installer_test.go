@@ -17,7 +17,7 @@ type pieces []int
 
 func (p *pieces) Write(b []byte) (int, error) { *p = append(*p, len(b)); return len(b), nil }
 
-// A program is written in large pieces, which is how the kernel caches it.
+// A program is written in large pieces, because the kernel then caches it in large pages.
 func TestLargePieces(t *testing.T) {
 	content := make([]byte, 2*pieceSize+5)
 	path := filepath.Join(t.TempDir(), "program")

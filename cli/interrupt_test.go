@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestInterruptedDemo: a signal in the middle ends the demo with its report of the
-// cleanup, and no report of failing paths. Its standard output is a nearly full pipe, so
-// that it cannot finish before the signal.
+// TestInterruptedDemo sends a signal in the middle of a demo. The demo ends with the report of
+// its cleanup, and reports no failing paths. Its standard output is a nearly full pipe, so it
+// cannot finish before the signal.
 func TestInterruptedDemo(t *testing.T) {
-	const size, room = 4096, 600 // the whole demo prints more, up to the first containers less
+	const size, room = 4096, 600 // the whole demo prints more than the free room, and it prints less before the first containers
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestInterruptedDemo(t *testing.T) {
 			t.Fatal("the demo says nothing")
 		}
 	}
-	if err := unix.Kill(-cmd.Process.Pid, unix.SIGINT); err != nil { // as a terminal does
+	if err := unix.Kill(-cmd.Process.Pid, unix.SIGINT); err != nil { // as a terminal sends it
 		t.Fatal(err)
 	}
 	stdout, err := io.ReadAll(r)

@@ -45,9 +45,9 @@ func prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
 	return list, nil
 }
 
-// writePods writes the network's configuration if the node's prefixes are given, else the
-// template. It does not write a file that is up to date: a runtime reads its directory again
-// after each change, and new pods wait meanwhile (docs/kubernetes.md).
+// writePods writes the network's configuration if the node's prefixes are given. Otherwise it
+// writes the template. It does not write a file that is up to date: after each change a runtime
+// reads its directory again, and new pods wait meanwhile (docs/kubernetes.md).
 func (a *app) writePods(p plan.Network) (path string, changed bool, err error) {
 	path = a.podTemplate()
 	if len(p.Node) > 0 {

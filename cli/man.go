@@ -14,8 +14,8 @@ const manLong = `Print the man page, in roff:
 
 type manCommand struct{ app *app }
 
-// Execute prints the page. Its date is $SOURCE_DATE_EPOCH, or empty, so that the same
-// program always prints the same page.
+// Execute prints the page. Its date is $SOURCE_DATE_EPOCH, or empty. So the same program always
+// prints the same page.
 func (c *manCommand) Execute([]string) error {
 	p, err := c.app.parser()
 	if err != nil {
@@ -72,7 +72,8 @@ where records (/run/patchbay), addresses and results (/var/lib/cni) and named
 namespaces (/run/netns) are
 `
 
-// preformat keeps indented lines as they are: the library would join them into paragraphs.
+// preformat keeps indented lines as they are, because the library would join them into
+// paragraphs.
 func preformat(roff string) string {
 	var b strings.Builder
 	verbatim := false

@@ -75,8 +75,8 @@ func confDir(getenv func(string) string) string {
 }
 
 // networks lists the networks in the order in which a runtime prefers them. If no network is
-// configured, it lists the built-in one. Files that cannot be read make an error, but the other
-// networks are returned as well.
+// configured, it lists the built-in one. If files cannot be read, it returns an error together
+// with the other networks.
 func networks(getenv func(string) string, p paths.Paths) (list []*network, err error) {
 	d, err := chain.LoadDir(confDir(getenv))
 	if err != nil {
@@ -96,11 +96,11 @@ func networks(getenv func(string) string, p paths.Paths) (list []*network, err e
 	return []*network{def}, err
 }
 
-// network finds a network by name or by file. The name of the built-in network finds the
-// built-in network, unless a file defines a network of that name.
+// network finds a network by name or by file. The built-in network has a name too. If a file
+// defines a network of that name, network returns that one.
 func (a *app) network(name string) (*network, error) {
 	switch {
-	case name == "": // probably an unset variable in a script
+	case name == "": // probably a script's variable that is not set
 		return nil, usage("patchbay network ls lists the networks", "the network's name is empty")
 	case strings.Contains(name, "/") || filepath.Ext(name) == ".conflist":
 		list, err := given(name)
@@ -148,8 +148,8 @@ func (a *app) available() (names []string) {
 	return names
 }
 
-// firstNetwork returns the network that a runtime would use. It fails if a broken file comes
-// before all others or is the only one: the user meant that network, not another.
+// firstNetwork returns the network that a runtime would use. If a broken file comes before all
+// others or is the only one, firstNetwork fails, because the user meant that file's network.
 func (a *app) firstNetwork() (*network, error) {
 	list, err := networks(a.getenv, a.paths)
 	if len(list) == 0 {
@@ -162,7 +162,7 @@ func (a *app) firstNetwork() (*network, error) {
 	return list[0], nil
 }
 
-// warnConfDir warns if the built-in network is used because $NETCONFPATH does not exist: the
+// warnConfDir warns if $NETCONFPATH does not exist and the built-in network is used instead. The
 // user meant another network.
 func (a *app) warnConfDir() {
 	dir := a.getenv("NETCONFPATH")
@@ -172,8 +172,8 @@ func (a *app) warnConfDir() {
 }
 
 // runtime returns the chain.Runtime that calls a network's plugins. For the built-in network it
-// uses only the plugins in this program. For a configured network it searches for plugins as a container runtime does,
-// and uses its own plugin where none is installed.
+// uses only the plugins in this program. For a configured network it searches for plugins as a
+// container runtime does. For a plugin that is not installed, it uses the one in this program.
 func (a *app) runtime(n *network) *chain.Runtime {
 	rt := &chain.Runtime{
 		Path:     a.pluginPath(n),
@@ -198,8 +198,8 @@ func (a *app) session() *plugin.Session {
 	return s
 }
 
-// pluginPath returns the directories of CNI_PATH. For the built-in network it returns a
-// directory that does not exist, so that only the plugins in this program are found.
+// pluginPath returns the directories of CNI_PATH. For the built-in network it returns a directory
+// that does not exist. So only the plugins in this program are found.
 func (a *app) pluginPath(n *network) []string {
 	if n != nil && n.builtin {
 		return []string{filepath.Join(a.paths.Run, "no-plugins")}

@@ -95,7 +95,7 @@ func (c *networkValidateCommand) Execute([]string) error {
 }
 
 // vet checks the configuration of a network. It prints warnings to standard error and also
-// returns them. The error lists all problems.
+// returns them. Its error lists all problems.
 func (a *app) vet(n *network) (warnings []string, err error) {
 	s := a.session()
 	defer s.Close()

@@ -76,8 +76,8 @@ func (c *networkCreateCommand) explain(err error) error {
 	return fmt.Errorf("create network %s: %w", c.Name, err)
 }
 
-// kernelRandom reads random bytes from the kernel. crypto/rand would add 60 KB of mathematics
-// and ciphers that this program needs nowhere else.
+// kernelRandom reads random bytes from the kernel. crypto/rand would add 60 KB of mathematics and
+// ciphers, which this program needs nowhere else.
 type kernelRandom struct{}
 
 func (kernelRandom) Read(p []byte) (int, error) { return unix.Getrandom(p, 0) }

@@ -94,7 +94,7 @@ type networkInspectCommand struct {
 	} `positional-args:"yes"`
 }
 
-// inspectedNetwork uses podman's name for a field that means the same.
+// inspectedNetwork has podman's name for one field, because podman's means the same.
 type inspectedNetwork struct {
 	Name       string            `json:"name"`
 	Driver     string            `json:"driver"`
@@ -124,7 +124,7 @@ type leaseSpan struct {
 	Last  netip.Addr `json:"end_ip,omitzero"`
 }
 
-// Execute prints the networks that exist, and fails if one does not.
+// Execute prints the networks that exist. If one does not exist, Execute fails.
 func (c *networkInspectCommand) Execute([]string) error {
 	out := []*inspectedNetwork{}
 	var errs []error

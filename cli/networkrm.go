@@ -111,9 +111,9 @@ func (c *networkRemoveCommand) detachable(n *network) error {
 	return nil
 }
 
-// attached returns the attachments that keep a network from being removed: all that ps or gc
-// does not call dead. If unsure is false, an attachment that only gc found counts only if it is
-// surely alive.
+// attached returns the attachments that keep a network from being removed. These are all that ps
+// or gc does not call dead. If unsure is false, an attachment that only gc found counts only if
+// it is certainly alive.
 func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standing, err error) {
 	known, err := c.app.standing(n.Name)
 	if err != nil {
@@ -135,13 +135,13 @@ func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standi
 		}
 	}
 	order.Stable(list, func(x, y *standing) int { return cmp.Compare(x.name(), y.name()) })
-	list = slices.Compact(list) // an attachment that ps and gc found is in it twice
+	list = slices.Compact(list) // an attachment that both ps and gc found is in the list twice
 	ports, err := c.ports(n, judged.Nameless)
 	return append(list, ports...), err
 }
 
-// ports returns attachments of which only an interface on the network's bridge is left, if that
-// interface is alive.
+// ports returns the attachments of which only an interface on the network's bridge is left, if
+// that interface is in use.
 func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Candidate) (list []*standing, err error) {
 	s := c.app.session()
 	defer s.Close()
@@ -163,7 +163,7 @@ func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Candidate) (list
 	return list, nil
 }
 
-// living reports whether the container may exist. Without a known namespace it returns true.
+// living reports whether the container may exist. If its namespace is not known, living returns true.
 func (s *standing) living() bool { return s.Alive || s.NetNS == "" }
 
 func (s *standing) name() string { return s.ContainerID + "/" + s.IfName }
@@ -196,9 +196,9 @@ func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.
 	return c.removeEmpty(m, rt, n)
 }
 
-// removeEmpty checks again that nothing is attached, and removes the network. It holds the lock
-// of the network's ADDs meanwhile, so an ADD that waits finds the file gone. Other runtimes do
-// not take that lock: removeEmpty warns about what they attach after the check.
+// removeEmpty checks again that nothing is attached, and removes the network. Meanwhile it holds
+// the lock of the network's ADDs. So an ADD that waits finds the file gone. Other runtimes do not
+// take that lock; removeEmpty warns about what they attach after the check.
 func (c *networkRemoveCommand) removeEmpty(m *netfile.Remover, rt *chain.Runtime, n *network) (r *netfile.Removal, err error) {
 	err = rt.Exclusive(c.app.ctx, n.Name, func() error {
 		err := c.empty(n)

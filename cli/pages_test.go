@@ -28,8 +28,8 @@ const howToDocument = `End the comment of the field with what differs from the r
 and give a default that the value of Conf() does not show with "Default: ..." before it. Then run, twice,
 	go test ./cli -run TestField -update`
 
-// TestFieldTables compares the table in docs/plugins/NAME.md with the code, and requires
-// every field to say what differs from the reference.
+// TestFieldTables compares the table in docs/plugins/NAME.md with the code. Every field must say
+// how the reference differs.
 func TestFieldTables(t *testing.T) {
 	for _, p := range append(all.Plugins(), cnmcli.Plugins()...) {
 		var rows []string
@@ -42,8 +42,8 @@ func TestFieldTables(t *testing.T) {
 	}
 }
 
-// tableRows lists fields depth first by their paths. A type that occurs several times has
-// its rows at the first place.
+// tableRows lists fields by their paths, depth first. If a type occurs several times, it has rows
+// only at the first place.
 func tableRows(t *testing.T, p *plugin.Plugin, fields []field, path string, seen map[string]bool) (rows []string) {
 	for _, f := range fields {
 		at := path + f.Key

@@ -26,7 +26,8 @@ import (
 // (docs/pains.md).
 func TestPains(t *testing.T) { runScripts(t, "testdata/pains") }
 
-// toolPrograms replace ip and nc in the scripts, which need not be installed.
+// toolPrograms returns the programs that replace ip and nc in the scripts. So the machine need
+// not have these.
 func toolPrograms() map[string]func() {
 	tools := map[string]func([]string) error{"link": linkTool, "inns": innsTool, "serve": serveTool, "ask": askTool, "say": sayTool}
 	programs := make(map[string]func(), len(tools))
@@ -41,7 +42,7 @@ func toolPrograms() map[string]func() {
 	return programs
 }
 
-// linkTool is `link add|del|has NAME`. The link is one end of a pair that is up.
+// linkTool is `link add|del|has NAME`. The link is one end of a veth pair that is up.
 func linkTool(args []string) error {
 	name := args[1]
 	if args[0] == "add" {
@@ -61,7 +62,7 @@ func linkTool(args []string) error {
 	return err
 }
 
-// innsTool is `inns NETNS COMMAND...`: it becomes a command in a namespace.
+// innsTool is `inns NETNS COMMAND...`. It becomes a command in a namespace.
 func innsTool(args []string) error {
 	runtime.LockOSThread()
 	f, err := os.Open(filepath.Join(paths.Default().NetNS, args[0]))
@@ -78,8 +79,8 @@ func innsTool(args []string) error {
 	return syscall.Exec(path, args[1:], os.Environ())
 }
 
-// serveTool is `serve udp|tcp ADDRESS FILE`: it answers with the sender's address, and
-// creates the file when it listens.
+// serveTool is `serve udp|tcp ADDRESS FILE`. It answers with the sender's address, and creates
+// the file when it listens.
 func serveTool(args []string) error {
 	ready := func() error { return os.WriteFile(args[2], []byte("ready\n"), 0o600) }
 	if args[0] == "udp" {
@@ -109,7 +110,7 @@ func serveTool(args []string) error {
 	return err
 }
 
-// askTool is `ask udp|tcp ADDRESS [PORT]`: it prints the answer. PORT is the source port.
+// askTool is `ask udp|tcp ADDRESS [PORT]`. It prints the answer. PORT is the source port.
 func askTool(args []string) error {
 	d := net.Dialer{Timeout: time.Minute}
 	if len(args) > 2 {
@@ -129,7 +130,7 @@ func askTool(args []string) error {
 	return errors.Join(err, rerr)
 }
 
-// sayTool is `say ADDRESS PORT`: it sends a datagram from a port and does not wait.
+// sayTool is `say ADDRESS PORT`. It sends a datagram from a port and does not wait.
 func sayTool(args []string) error {
 	from, err := net.ResolveUDPAddr("udp", ":"+args[1])
 	if err != nil {

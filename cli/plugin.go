@@ -83,7 +83,7 @@ func (c *pluginHelpCommand) Execute([]string) error {
 	return c.app.show(info, info.text())
 }
 
-// plugin returns the built-in plugin with this name, or nil.
+// plugin returns the built-in plugin with this name. If there is none, it returns nil.
 func (a *app) plugin(name string) *plugin.Plugin {
 	for _, p := range a.plugins {
 		if p.Name == name {

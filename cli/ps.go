@@ -43,7 +43,7 @@ type standing struct {
 	IfName      string        `json:"ifname"`
 	Pod         string        `json:"pod,omitempty"` // of Kubernetes: "namespace/name"
 	NetNS       string        `json:"netns,omitempty"`
-	Alive       bool          `json:"alive"` // its namespace exists
+	Alive       bool          `json:"alive"` // the attachment's namespace exists
 	PID         int           `json:"pid,omitempty"`
 	Process     string        `json:"process,omitempty"`
 	Addresses   []string      `json:"addresses,omitempty"`
@@ -53,9 +53,9 @@ type standing struct {
 	Plugins     []string      `json:"plugins,omitempty"` // the plugins that keep a record of it
 	Driver      string        `json:"driver,omitempty"`  // the Docker driver that attached it
 	Since       time.Time     `json:"since,omitzero"`
-	Cached      bool          `json:"cached"` // a runtime has cached its result
+	Cached      bool          `json:"cached"` // a runtime has cached the attachment's result
 
-	Interfaces []spec.Interface `json:"interfaces,omitempty"` // from the result: the host's and the container's
+	Interfaces []spec.Interface `json:"interfaces,omitempty"` // from the result: the interfaces on the host and in the container
 	Routes     []spec.Route     `json:"routes,omitempty"`
 
 	config []byte // the configuration of the ADD
@@ -91,9 +91,9 @@ func (c *psCommand) Execute([]string) error {
 // shortID is how many characters of a container's id are printed, as in podman and Docker.
 const shortID = 12
 
-// row returns the cells for one attachment. A row with one published port and one address per
-// family fits in 100 columns. A namespace below /run/netns is shown by its name, which our
-// commands accept.
+// row returns the cells for one attachment. With one published port and one address of each
+// family, a row has at most 100 columns. For a namespace below /run/netns, row shows the name,
+// which our commands accept.
 func (c *psCommand) row(s *standing) []string {
 	id, where := s.ContainerID, s.NetNS
 	if name, ok := strings.CutPrefix(where, c.app.paths.NetNS+"/"); ok && !c.NoTrunc {
@@ -120,8 +120,7 @@ func (c *psCommand) row(s *standing) []string {
 	return []string{s.Network, id, s.IfName, strings.Join(addrs, ","), portsText(s.Ports), where, process}
 }
 
-// shortened cuts characters from the middle of a word, because both ends of a path tell
-// something.
+// shortened cuts characters from the middle of a word. A path's beginning and end say most.
 func shortened(word string, most int) string {
 	if len(word) <= most {
 		return word
@@ -226,7 +225,7 @@ func (s *standing) published(capabilities map[string]any) {
 	}
 }
 
-// findProcesses finds the first process in each namespace, in one pass over /proc.
+// findProcesses finds the first process in each namespace. It reads /proc only once.
 func (a *app) findProcesses(list []*standing) {
 	byNS := map[netns.ID][]*standing{}
 	for _, s := range list {

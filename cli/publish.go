@@ -125,7 +125,7 @@ func portsText(ports []portMapping) string {
 	return strings.Join(words, ", ")
 }
 
-// next returns the mapping whose two ports are n higher.
+// next returns the mapping whose two ports are higher by n.
 func (p portMapping) next(n int) portMapping {
 	p.HostPort, p.ContainerPort = p.HostPort+uint16(n), p.ContainerPort+uint16(n)
 	return p
@@ -154,8 +154,9 @@ type capabilityFlags struct {
 	MAC   string   `long:"mac" value-name:"MAC" description:"give the container's interface this hardware address"`
 }
 
-// capabilities returns the capabilities in CAP_ARGS, overridden by the flags. It refuses a flag
-// whose capability no plugin declares: otherwise the container would start without it.
+// capabilities returns the capabilities in CAP_ARGS, with those of the flags in their place. It
+// refuses a flag whose capability no plugin declares, because the container would start without
+// it.
 func (w *capabilityFlags) capabilities(a *app, n *network) (map[string]any, error) {
 	given, err := capArgs(a.getenv("CAP_ARGS"))
 	if err != nil {
@@ -207,10 +208,10 @@ func (w *capabilityFlags) flags() (map[string]any, error) {
 	return out, nil
 }
 
-// A published port takes the traffic away from a server on the host, without any message; the
-// reference's portmap does the same. The plugin keeps this behaviour for runtimes, which know
-// their host. A user who types a port gets an error instead. Ports in CAP_ARGS come from a
-// runtime and are not checked.
+// A published port takes the traffic away from a server on the host, without any message. The
+// reference's portmap does the same. For runtimes the plugin must do so too, because runtimes
+// know their host. But a user who types a port gets an error. Ports in CAP_ARGS come from a
+// runtime, so they are not checked.
 
 // free returns an error if a process of this host listens on a port of --publish.
 func (w *capabilityFlags) free(a *app) error {
@@ -258,8 +259,8 @@ func (s socket) serves(p portMapping) bool {
 	return want.IsUnspecified() || have.IsUnspecified()
 }
 
-// hostSockets reads /proc/net. If it cannot read a file, it treats the file as empty, because
-// this must not stop the container.
+// hostSockets reads /proc/net. If it cannot read a file, it treats the file as empty. The
+// container must start all the same.
 func hostSockets(proc string) (out []socket) {
 	for _, table := range [...]struct{ proto, file, state string }{
 		{"tcp", "tcp", "0A"}, {"tcp", "tcp6", "0A"}, // TCP_LISTEN

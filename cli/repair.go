@@ -38,13 +38,13 @@ type repairCommand struct {
 
 // repaired is what repair prints.
 type repaired struct {
-	Rules    []string `json:"rules,omitempty"`    // that were missing or had changed
+	Rules    []string `json:"rules,omitempty"`    // rules that were missing or had changed
 	Restored []string `json:"restored"`           // elements
 	Replaced []string `json:"replaced,omitempty"` // elements without an owner that had the same keys
 	Skipped  []string `json:"skipped,omitempty"`
 }
 
-// Execute repairs everything it can, and fails if something stays broken.
+// Execute repairs everything that it can. If something stays broken, Execute fails.
 func (c *repairCommand) Execute([]string) error {
 	if err := needRoot("repair"); err != nil {
 		return err
@@ -89,13 +89,12 @@ type repairer struct {
 
 	records   []*record.Record
 	torn      []record.Torn
-	ownerless map[string]bool // elements without a living owner, which the attachment being repaired replaces
-	accepted  bool            // nothing is missing in iptables' rules that accept by address
+	ownerless map[string]bool // elements without a living owner; the attachment that is being repaired replaces them
+	accepted  bool            // no rule that accepts by address is missing in iptables
 }
 
-// run repairs the rules first, then the networks, then the attachments. Each shared fact and
-// each attachment is a transaction of its own, so that the kernel can refuse one without
-// stopping the others.
+// run repairs the rules first, then the networks, then the attachments. Each fact and each
+// attachment is a transaction of its own. So if the kernel refuses one, the others still work.
 func (r *repairer) run(ctx context.Context) error {
 	done, err := r.dir.Repairing(ctx)
 	if err != nil {
@@ -113,7 +112,7 @@ func (r *repairer) run(ctx context.Context) error {
 	for _, t := range torn {
 		errs = append(errs, t.Err)
 	}
-	// An attachment that took elements from another one comes after it.
+	// An attachment that took elements from another one comes after that one.
 	order.Stable(records, func(a, b *record.Record) int { return cmp.Compare(len(a.Displaced), len(b.Displaced)) })
 	r.accepted, err = netstate.AllAccepted(r.env, records)
 	errs = append(errs, err)
@@ -124,8 +123,8 @@ func (r *repairer) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// fact restores the firewall state that several attachments share. That is elements, and
-// sometimes a chain of conditions or a rule in another program's table.
+// fact restores the firewall state that several attachments share. This state always has
+// elements. It may also have a chain of conditions, or a rule in another program's table.
 func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	beside := f
 	beside.Elements = nil
@@ -141,8 +140,8 @@ func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	return err
 }
 
-// rules writes chains and rules again that have changed. If the whole table is missing, adding
-// the first element creates it.
+// rules writes those chains and rules again that have changed. If the whole table is missing, the
+// first element that is added creates it.
 func (r *repairer) rules(ctx context.Context) error {
 	diffs, err := r.fw.Verify()
 	if err != nil || len(diffs) == 0 {
@@ -161,8 +160,8 @@ func (r *repairer) dead(rec *record.Record) bool {
 // named formats the name of an attachment for the output of repair.
 func named(network, id, ifName string) string { return fmt.Sprintf("%s %s/%s", network, id, ifName) }
 
-// take locks a record, so that an ADD or DEL runs before or after the repair, not during it. It
-// returns a nil record if the record is deleted, or if an ADD or DEL is working on it.
+// take locks a record. So an ADD or DEL runs before or after the repair, not during it. If the
+// record is deleted, or if an ADD or DEL is working on it, take returns a nil record.
 func (r *repairer) take(listed *record.Record) (rec *record.Record, name string, unlock func(), err error) {
 	name = named(listed.Network, listed.ContainerID, listed.IfName)
 	rec, ok, err := r.dir.TryTake(listed.Network, listed.Owner, listed.Plugin, settle)
@@ -206,8 +205,8 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	return errors.Join(zoneErr, acceptErr, err)
 }
 
-// accepts adds rules to iptables if it drops the attachment's packets: they accept the
-// attachment's addresses. It returns which ones were missing.
+// accepts looks whether iptables drops the attachment's packets. If it does, accepts adds rules
+// that accept the attachment's addresses. It returns which rules were missing.
 func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing string, err error) {
 	if len(rec.Accepts) == 0 || r.accepted {
 		return "", nil
@@ -220,16 +219,15 @@ func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing str
 	return missing, err
 }
 
-// settle is how long repair waits for an ADD or DEL that works on the attachment. Repair may
-// skip the attachment then, because an ADD or DEL leaves the firewall correct.
+// settle is how long repair waits for an ADD or DEL that works on the attachment. After that,
+// repair skips the attachment, because an ADD or DEL leaves the firewall correct.
 const settle = 2 * time.Second
 
 // taken decides which attachment gets an element that rec and another attachment both need. If
 // one of them took the element from the other at its ADD, it gets the element again. Otherwise
-// rec gets an element whose owner is not alive, an element with an address, and a port of
-// another attachment of the same container. In the last two cases it stores the other owner in
-// rec.Displaced, which an earlier release did not. It does not take a port from another
-// container.
+// rec gets an element whose owner is not alive, an element with an address, and a port of another
+// attachment of the same container. In the last two cases taken stores the other owner in
+// rec.Displaced, which an earlier release did not. taken takes no port from another container.
 func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 	key, _ := nft.OwnerOf(taken.Have.Comment)
 	from := owner.Key(key)

@@ -21,9 +21,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/ptp"
 )
 
-// host restores what living attachments need on the host outside the firewall. That includes
-// what was removed together with another attachment of the same address. Attachments that took
-// an address from another one are repaired first, so that the other one does not get it back.
+// host restores what living attachments need on the host outside the firewall. Some of it was
+// removed together with another attachment of the same address. Attachments that took an address
+// from another one are repaired first, so that the other one does not get it back.
 func (r *repairer) host(ctx context.Context) (err error) {
 	if r.env.Host, err = r.k.Host(); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (r *repairer) ends(ctx context.Context, a *doctor.Attached, listed *record.
 	return nil
 }
 
-// lacking returns the host's objects that are missing. It returns none for a dead attachment.
+// lacking returns the host's objects that are missing. For a dead attachment there are none.
 func (r *repairer) lacking(ctx context.Context, a *doctor.Attached, rec *record.Record) (netstate.State, error) {
 	if rec.NetNS == "" || r.dead(rec) {
 		return nil, nil
@@ -86,8 +86,8 @@ func (r *repairer) lacking(ctx context.Context, a *doctor.Attached, rec *record.
 	return nil, nil
 }
 
-// make creates an object and reports it. If it still differs afterwards, as a sysctl does where
-// /proc/sys is read-only, there was only a warning and make reports nothing.
+// make creates an object and reports it. A sysctl cannot change if /proc/sys is read-only. For
+// such an object there was only a warning, and make reports nothing.
 func (r *repairer) make(ctx context.Context, name string, o netstate.Object) error {
 	if _, err := o.Ensure(ctx, r.env); err != nil {
 		r.fw.Discard()
@@ -103,9 +103,9 @@ func (r *repairer) make(ctx context.Context, name string, o netstate.Object) err
 	return err
 }
 
-// restorable returns the elements of rec that can be restored. It omits elements of a map that
-// the conditions of the network's published ports own, if the shared fact that describes this
-// map is lost: adding them would make the whole transaction fail.
+// restorable returns the elements of rec that can be restored. The conditions of a network's
+// published ports own a map. If the fact that describes this map is lost, restorable leaves out
+// the map's elements, because with them the whole transaction would fail.
 func (r *repairer) restorable(name string, rec *record.Record) []nft.Element {
 	left := slices.Clone(rec.Elements)
 	for _, fact := range rec.Shared {
@@ -126,8 +126,8 @@ func (r *repairer) stands(e nft.Element) bool {
 	return there && err == nil
 }
 
-// unrepaired reports living attachments that miss objects which no record lists. It ignores
-// files that cannot be read, because doctor reports them.
+// unrepaired reports living attachments that lack objects which no record lists. It ignores files
+// that cannot be read, because doctor reports them.
 func (r *repairer) unrepaired(ctx context.Context) {
 	look := doctor.NewLook(r.k, r.app.paths.Proc)
 	list, _ := look.List(r.app.runtime(nil))
@@ -140,7 +140,7 @@ func (r *repairer) unrepaired(ctx context.Context) {
 	}
 }
 
-// lacks describes what a living attachment still misses after the repair, and what to do.
+// lacks describes what a living attachment still lacks after the repair, and what to do.
 func (r *repairer) lacks(ctx context.Context, look *doctor.Look, a *doctor.Attached) string {
 	switch {
 	case a.Gone():
@@ -153,7 +153,7 @@ func (r *repairer) lacks(ctx context.Context, look *doctor.Look, a *doctor.Attac
 	case slices.ContainsFunc(a.Records, func(rec *record.Record) bool { return r.dir.Busy(rec.Network, rec.Owner, rec.Plugin) }):
 		return "" // an ADD or DEL is working on it
 	}
-	known, err := look.Firewall(ctx, a) // run has reported why these elements are missing
+	known, err := look.Firewall(ctx, a) // run has reported already why these elements are missing
 	l, perr := chain.ParseList(a.Config)
 	if err != nil || perr != nil || len(known) > 0 {
 		return ""

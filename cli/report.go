@@ -23,7 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The exit codes; docs/cli.md lists them.
+// These are the exit codes, which docs/cli.md lists.
 const (
 	exitOK          = 0
 	exitFailure     = 1
@@ -34,7 +34,7 @@ const (
 	exitRun         = 125 // run failed before the command started
 	exitNotRunnable = 126 // run's command cannot be executed
 	exitNotFound    = 127 // run's command does not exist
-	exitSignal      = 128 // plus the number of the signal that ended run's command, or patchbay itself
+	exitSignal      = 128 // this number plus that of the signal that ended run's command, or patchbay itself
 )
 
 // failure is an error with an exit code and a hint.
@@ -97,7 +97,7 @@ func (a *app) command() string {
 	return a.parsed.Active.Name
 }
 
-// hintOf returns the hint that err or an error in it carries.
+// hintOf returns the hint of err, or that of an error in it.
 func hintOf(err error) string {
 	var f *failure
 	if errors.As(err, &f) {
@@ -212,7 +212,7 @@ func (a *app) print(text string) error {
 	return nil
 }
 
-// printAll prints like print, but returns an error when the reader of the pipe is gone.
+// printAll works like print. But if the reader of the pipe is gone, it returns an error.
 // Otherwise SIGPIPE would end the process before its cleanup.
 func (a *app) printAll(text string) error {
 	caught := make(chan os.Signal, 1)
@@ -223,14 +223,14 @@ func (a *app) printAll(text string) error {
 
 func (a *app) printf(format string, args ...any) error { return a.print(fmt.Sprintf(format, args...)) }
 
-// printJSON writes v as indented JSON, as plugins write results. If the command fails as well,
-// its error goes to standard error as text, so that standard output stays one document.
+// printJSON writes v as indented JSON, as plugins write results. If the command fails too, its
+// error goes to standard error as text. So standard output stays one document.
 func (a *app) printJSON(v any) error {
 	a.json = false
 	return a.print(indented(v))
 }
 
-// show prints v as JSON if --json is given, else text.
+// show prints v as JSON if --json is given. Otherwise it prints text.
 func (a *app) show(v any, text string) error {
 	if a.json {
 		return a.printJSON(v)
@@ -255,8 +255,7 @@ func indented(v any) string {
 const rootHint = "sudo, or a user namespace; `patchbay demo` and `patchbay explain NETWORK` run as any user"
 
 // needRoot returns an error if the user is not root, before the command changes or prints
-// anything. It does not check capabilities: without them, the kernel's own errors say what is
-// missing.
+// anything. It does not check capabilities, because the kernel's own errors say what is missing.
 func needRoot(command string) error {
 	if os.Geteuid() == 0 {
 		return nil
@@ -273,15 +272,15 @@ func rootless(command string, err error) error {
 	return hinted(fmt.Errorf("%s needs root: %w", command, err), rootHint)
 }
 
-// The colours of a terminal.
+// These are the colours of a terminal.
 const (
 	red    = "31"
 	yellow = "33"
 	dim    = "2"
 )
 
-// coloured returns text for standard error. It adds a colour if standard error is a terminal
-// and the user has not disabled colours (https://no-color.org).
+// coloured returns text for standard error. If standard error is a terminal and the user has not
+// disabled colours (https://no-color.org), coloured adds a colour.
 func (a *app) coloured(colour, text string) string {
 	f, ok := a.stderr.(*os.File)
 	if !ok || a.getenv == nil || a.getenv("NO_COLOR") != "" || a.getenv("TERM") == "dumb" {

@@ -75,7 +75,7 @@ func (c *runCommand) Execute(rest []string) error {
 	if c.Stdin && errors.As(err, &f) && f.code == exitNotFound {
 		f.hint = "-i is --interactive, as docker's; --ifname NAME names the interface"
 	}
-	// If detaching fails as well, the exit status is still that of the command.
+	// The exit status is that of the command, even if detaching fails too.
 	if eerr := c.app.leave(s); eerr != nil {
 		c.app.warn(fmt.Errorf("detach: %w", eerr))
 	}
@@ -103,7 +103,8 @@ func (c *runCommand) networks() (list []joined, err error) {
 	return list, nil
 }
 
-// named returns the networks that --network names, or else the first configured one.
+// named returns the networks that --network names. If it names none, named returns the first
+// configured network.
 func (c *runCommand) named() (list []*network, err error) {
 	if len(c.Network) == 0 {
 		n, err := c.app.firstNetwork()
@@ -174,8 +175,8 @@ func (a *app) join(s *runState, j joined) (*spec.Result, error) {
 // leaveTime limits the time of all DELs at the end of a run.
 const leaveTime = time.Minute
 
-// leave detaches a run and removes its file, also after the context was cancelled. It removes
-// the namespace last, because each DEL may work in it.
+// leave detaches a run and removes its file, even if the context was cancelled. It removes the
+// namespace last, because each DEL may work in it.
 func (a *app) leave(s *runState) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), leaveTime)
 	defer cancel()
@@ -212,9 +213,9 @@ func notRunnable(argv []string, err error) error {
 	return f
 }
 
-// runState lists everything that a run makes. It is a file below /run/patchbay/run that the run
-// keeps locked; a file without a lock belongs to a killed run. The run writes it before it
-// makes anything. It contains the configuration, because the network's own file may have
+// runState lists everything that a run makes. It is a file below /run/patchbay/run, which the run
+// keeps locked. So a file without a lock belongs to a killed run. The run writes the file before
+// it makes anything. The file contains the configuration, because the network's own file may have
 // changed when the cleanup runs.
 type runState struct {
 	ID    string `json:"id"`
@@ -263,8 +264,8 @@ func (s *runState) attachment(j joined) chain.Attachment {
 	return chain.Attachment{ContainerID: s.ID, NetNS: s.NetNS, IfName: j.IfName, Capabilities: j.Capabilities}
 }
 
-// network returns the network with the configuration that the run attached, since the file may
-// have changed.
+// network returns the network with the configuration that the run attached, because the network's
+// file may have changed.
 func (j joined) network() (*network, error) {
 	list, err := chain.ParseList(j.Config)
 	return &network{List: list, builtin: j.Builtin}, err
@@ -279,8 +280,8 @@ func (s *runState) forget() error {
 	return errors.Join(err, s.file.Close())
 }
 
-// reap cleans up after runs that were killed. If that fails it only warns: this run must still
-// start.
+// reap cleans up after runs that were killed. If that fails, reap only warns, because this run
+// must still start.
 func (a *app) reap() {
 	if err := durable.CheckDir(a.paths.Run, "run"); err != nil {
 		a.warn(fmt.Errorf("clean up after earlier runs: %w", err))
@@ -300,8 +301,8 @@ func (a *app) reap() {
 	}
 }
 
-// reapOne takes the lock of a dead run and cleans up. It removes a file that is not valid: a
-// run never leaves an incomplete one.
+// reapOne takes the lock of a dead run and cleans up. It removes a file that is not valid,
+// because no run leaves an incomplete file.
 func (a *app) reapOne(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -52,7 +52,7 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// keys are the names of a JSON object, those of embedded structs included.
+// keys returns the names in a JSON object, including those of embedded structs.
 func keys(t reflect.Type) (names []string) {
 	for i := range t.NumField() {
 		f := t.Field(i)

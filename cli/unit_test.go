@@ -130,7 +130,7 @@ func TestOnlyLoopback(t *testing.T) {
 	}
 }
 
-// TestDefaultNetwork: the network has no IPv6 where the machine has none.
+// TestDefaultNetwork checks that the network has no IPv6 if the machine has none.
 func TestDefaultNetwork(t *testing.T) {
 	proc := t.TempDir()
 	count := func() int {
@@ -163,7 +163,7 @@ func TestDefaultNetwork(t *testing.T) {
 	}
 }
 
-// TestNoNamespaces: the hint names the setting that forbids namespaces.
+// TestNoNamespaces checks that the hint names the setting that forbids namespaces.
 func TestNoNamespaces(t *testing.T) {
 	for key, test := range map[string]struct{ value, hint string }{
 		"kernel/apparmor_restrict_unprivileged_userns": {"1\n", "AppArmor restricts unprivileged user namespaces"},
@@ -242,7 +242,7 @@ func TestManPage(t *testing.T) {
 	golden(t, "../docs/man/patchbay.1", page.String())
 }
 
-// An install that waits for another one gives up and names it.
+// An install waits for another one. It gives up and names the other process.
 func TestInstallerWaitsWithAnEnd(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := durable.LockDir(t.Context(), dir)

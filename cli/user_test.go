@@ -29,8 +29,8 @@ func asNobody(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// otherUsers is the feature of running as root: a user namespace with a single user has no
-// second one, and there every script runs as an ordinary user anyway.
+// otherUsers needs root. A user namespace with a single user has no second user, but every script
+// there runs as an ordinary user anyway.
 func otherUsers() nettest.Feature {
 	return nettest.Feature{Name: "users beside the one of the tests", Probe: func() error {
 		return asNobody("version").Run()
@@ -56,7 +56,7 @@ func closed(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUser: demo and explain work, and commands that need root say so.
+// TestOrdinaryUser checks that demo and explain work, and that commands that need root say so.
 func TestOrdinaryUser(t *testing.T) {
 	nettest.Need(t, otherUsers())
 	for _, test := range []userTest{
@@ -68,8 +68,8 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUserOnANode: commands fail, rather than report success, if they cannot read
-// the state.
+// TestOrdinaryUserOnANode checks commands that cannot read the state. They fail and do not report
+// success.
 func TestOrdinaryUserOnANode(t *testing.T) {
 	nettest.Need(t, otherUsers())
 	closed(t)

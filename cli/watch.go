@@ -39,7 +39,7 @@ func (w watched) Invoke(ctx context.Context, pluginType string, call *spec.Call)
 		w.app.remark("%s: %s %s: started", conf.Name, call.Verb, pluginType)
 	}
 	waited := fmt.Sprintf("%s of %s", pluginType, conf.Name)
-	if conf.IPAM.Type == "dhcp" { // name dhcp, which waits for a server, instead of the plugin that calls it
+	if conf.IPAM.Type == "dhcp" { // the call waits for a DHCP server, so name dhcp and not the plugin that calls it
 		waited = fmt.Sprintf("dhcp (%s)", waited)
 	}
 	defer w.app.remarkIfSlow("waiting for " + waited + "…")()
@@ -68,7 +68,7 @@ func (a *app) remarkIfSlow(text string) (done func()) {
 // after calls f after d, unless stop is called first.
 func after(d time.Duration, f func()) (stop func() bool) { return time.AfterFunc(d, f).Stop }
 
-// logEvent prints what the runtime reports with --verbose.
+// With --verbose, logEvent prints each event that the runtime reports.
 func (a *app) logEvent(e chain.Event) {
 	call := fmt.Sprintf("%s: %s %s", e.Network, e.Verb, e.Plugin)
 	if e.Rollback {

@@ -22,7 +22,7 @@ type during func()
 
 func (d during) Invoke(context.Context, string, *spec.Call) ([]byte, error) { d(); return nil, nil }
 
-// A remark appears when a plugin takes two seconds, and none when it answers before.
+// If a plugin takes two seconds, a remark appears. If it answers before, none appears.
 func TestWaiting(t *testing.T) {
 	for conf, want := range map[string]string{
 		`"ipam": {"type": "dhcp"}`:       "patchbay: waiting for dhcp (macvlan of pods)…\n",

@@ -23,7 +23,8 @@ const hangs = `#!/bin/sh
 exit 0
 `
 
-// A plugin that hangs is killed in time, in either part, and nothing is left.
+// A plugin hangs, in the first part of the chain or in a later one. It is killed in time, and
+// nothing is left.
 func TestHangingPlugin(t *testing.T) {
 	first := `{"cniVersion":"1.1.0","name":"first","plugins":[{"type":"hangs"}]}`
 	second := `{"cniVersion":"1.1.0","name":"second","plugins":[{"type":"bridge","bridge":"br-t9",` + dual + `},{"type":"hangs"}]}`
@@ -35,12 +36,12 @@ func TestHangingPlugin(t *testing.T) {
 	n.boot()
 	start := time.Now()
 	network := n.network("first")
-	n.limit(time.Second) // a busy machine may need as long for plugins that answer
+	n.limit(time.Second) // a busy machine may take this long for plugins that answer
 	if _, err := n.begin(run{network: network}); err == nil || !strings.Contains(err.Error(), "hangs") {
 		t.Errorf("first: %v", err)
 	}
 	n.limit(0)
-	n.old = true // then Join runs the rest
+	n.old = true // so Join runs the rest of the chain
 	c, err := n.begin(run{network: n.network("second")})
 	must(t, err)
 	n.limit(time.Second)
@@ -50,7 +51,7 @@ func TestHangingPlugin(t *testing.T) {
 	n.limit(0)
 	must(t, c.leave())
 	must(t, c.delete())
-	if took := time.Since(start); took > time.Minute { // two, if the server had to end the calls
+	if took := time.Since(start); took > time.Minute { // both limits, if the server had to end the calls
 		t.Errorf("it took %v", took)
 	}
 }
@@ -80,7 +81,7 @@ func TestManyAtOnce(t *testing.T) {
 			c := &container{d: d, endpoint: in.EndpointID, network: network}
 			err := c.outside(in, seen)
 			published.Done()
-			published.Wait() // a later start could get a freed port or address
+			published.Wait() // a container that starts later could get a port or address that was freed
 			if err == nil {
 				err = c.goes(hosts)
 			}
@@ -104,7 +105,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// outside is an endpoint whose sandbox never appears, before 28.
+// outside sets up an endpoint whose sandbox never appears, as before Docker 28.
 func (c *container) outside(in *cnm.CreateEndpointRequest, seen chan<- netip.Prefix) error {
 	d := c.d
 	out, err := d.c.CreateEndpoint(d.ctx(), in)
@@ -119,7 +120,7 @@ func (c *container) outside(in *cnm.CreateEndpointRequest, seen chan<- netip.Pre
 	return d.c.ProgramExternalConnectivity(d.ctx(), &cnm.ConnectivityRequest{NetworkID: c.network, EndpointID: c.endpoint, Options: in.Options})
 }
 
-// goes reads the published port, and ends the endpoint.
+// goes reads the published port and ends the endpoint.
 func (c *container) goes(hosts chan<- uint16) error {
 	info, err := c.d.c.EndpointOperInfo(c.d.ctx(), c.request())
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// The range of random ports. Docker uses the same part of the ephemeral ports when it cannot
-// read the kernel's range.
+// This is the range of random ports. If Docker cannot read the kernel's range of ephemeral ports,
+// it uses this part too.
 const (
 	firstRandom = 49153
 	lastRandom  = 65535
@@ -65,9 +65,9 @@ func overlap(a, b netip.Addr) bool {
 	return a == b || a.IsUnspecified() || b.IsUnspecified()
 }
 
-// choose decides which ports of the host to publish. If Docker's port is 0 or a range, the
-// driver may choose. Like Docker's own drivers, choose refuses a fixed port on which a program
-// listens, because portmap would take that program's connections.
+// choose decides which ports of the host to publish. If Docker's port is 0 or a range, the driver
+// may choose. If a program listens on a fixed port, choose refuses the port, like Docker's own
+// drivers: portmap would take that program's connections.
 func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, err error) {
 	for _, b := range asked {
 		p := state.Port{Proto: b.Proto, Port: b.Port, HostPort: b.HostPort}
@@ -115,7 +115,7 @@ func hostAddress(b cnm.PortBinding) (netip.Addr, error) {
 	return ip, nil
 }
 
-// checkFamilies refuses a host address of a family in which the container has no address.
+// checkFamilies refuses a host address if the container has no address of its family.
 func checkFamilies(asked []cnm.PortBinding, network string, has []netip.Prefix) error {
 	for _, b := range asked {
 		ip, err := netip.ParseAddr(b.HostIP)
@@ -131,8 +131,9 @@ func checkFamilies(asked []cnm.PortBinding, network string, has []netip.Prefix) 
 	return nil
 }
 
-// start returns where the search for a port begins: at the first port of a range, as in Docker,
-// or else at a random port. After each failed try the search begins one port further.
+// start returns where the search for a port begins. For a range it is the first port, as in
+// Docker. Otherwise it is a random port. After each failed try, the search begins one port
+// further.
 func start(b cnm.PortBinding, first, last uint16, try int) int {
 	size := int(last) - int(first) + 1
 	if b.HostPort == 0 {
@@ -153,7 +154,7 @@ func free(p *state.Port, first, last uint16, used *taken, from int) (uint16, err
 	return 0, fmt.Errorf("publish port %d: no host port of %d-%d is free", p.Port, first, last)
 }
 
-// bind checks whether a program has the port, by binding it. For SCTP it cannot check.
+// bind checks whether a program has the port: it binds the port itself. For SCTP it cannot check.
 func bind(proto uint8, ip netip.Addr, port uint16) error {
 	host := ""
 	if ip.IsValid() {

@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// Item is an object that is dead, or that may be dead and is kept.
+// Item is an object that is dead, or one that may be dead and is kept.
 type Item struct {
 	Kind    string `json:"kind"` // endpoint, addresses, network, pool
 	Name    string `json:"name"`
@@ -39,9 +39,9 @@ const (
 	kindPool      = "pool"
 )
 
-// collector decides which of the driver's objects are alive, and removes dead ones. dockerd
-// will never delete those itself. They are left when a container ended while dockerd was not
-// running, when this process or the node died during a call, when a delete failed, and when
+// collector decides which of the driver's objects are alive, and removes the dead ones. dockerd
+// will never delete those itself. Several things leave dead objects: a container ended while
+// dockerd was not running, this process or the node died during a call, a delete failed, or
 // Docker forgot an object.
 type collector struct {
 	d      *Driver
@@ -51,7 +51,7 @@ type collector struct {
 	found  []Item        // objects that are dead or unsure
 
 	wanted    bool // another endpoint wants the address or port of this one
-	keepLease bool // Docker has asked for its MAC address again
+	keepLease bool // Docker has requested an address for the same MAC address again
 }
 
 // Collection holds the options of Collect.
@@ -60,15 +60,15 @@ type Collection struct {
 	Dry   bool          // remove nothing
 }
 
-// Collected is the result of Collect. NotAsked says why Docker could not be asked; that is no
+// Collected is the result of Collect. NotAsked says why Docker could not be asked. That is no
 // failure, because Docker may not be running. Failed says what could not be read or removed.
 type Collected struct {
 	Items            []Item
 	NotAsked, Failed string `json:",omitempty"`
 }
 
-// Collect removes what is dead. It decides from what the driver itself can see (boot id,
-// sandbox, phase) and from what Docker has.
+// Collect removes what is dead. Two things decide: what the driver itself can see (boot id,
+// sandbox, phase), and what Docker has.
 func (d *Driver) Collect(ctx context.Context, in Collection) *Collected {
 	c, out := &collector{d: d, grace: max(in.Grace, d.opts.doubt), dry: in.Dry}, &Collected{}
 	var askErr error
@@ -108,7 +108,7 @@ func each[T any](ctx context.Context, list func() ([]*T, error), do func(*T) err
 	return errors.Join(errs...)
 }
 
-// settle does what a verdict says, and reports the object unless it is alive.
+// settle does what a verdict says. Unless the object is alive, settle reports it.
 func (c *collector) settle(kind, name string, v verdict, remove func() error) error {
 	if v.state == life.Alive {
 		return nil
@@ -158,8 +158,9 @@ func (f *evidence) look(e *state.Endpoint) {
 	f.missing = errors.Is(none, fs.ErrNotExist)
 }
 
-// inUse judges an endpoint by whether its interface is in its sandbox. If it is, a container
-// uses it, even if Docker does not list the container. It is dead once the sandbox is gone.
+// inUse judges an endpoint by its interface. If the interface is in the endpoint's sandbox, a
+// container uses it, even if Docker does not list the container. If the sandbox is gone, the
+// endpoint is dead.
 func (d *Driver) inUse(e *state.Endpoint) verdict {
 	const cannot = "whether its interface is in its sandbox is unknown: %v"
 	switch here, err := inSandbox(e); {
@@ -208,8 +209,8 @@ func (d *Driver) runsOn(network string) verdict {
 	return out
 }
 
-// lease judges a lease without its lock. Unless the lease is alive, it judges again with the
-// lock held, and does what the verdict says.
+// lease first judges a lease without its lock. Unless the lease is alive, lease takes the lock,
+// judges again, and does what the verdict says.
 func (c *collector) lease(ctx context.Context, l *state.Allocation) error {
 	if c.judgeLease(l).state == life.Alive {
 		return nil
@@ -262,8 +263,8 @@ func (c *collector) pool(p *state.Pool) error {
 // sweepEvery is the longest pause between two collections of Keep.
 const sweepEvery = time.Minute
 
-// Keep asks Docker every askUntil until the first answer, because Docker may be booting, and
-// every askEvery after that.
+// Until Docker's first answer, Keep asks every askUntil, because Docker may be booting. After
+// that it asks every askEvery.
 const (
 	askUntil = time.Minute
 	askEvery = 15 * time.Minute
@@ -277,9 +278,9 @@ func (d *Driver) Keep(ctx context.Context) {
 		go d.keepAsking(ctx, answers)
 	}
 	every := max(min(sweepEvery, d.opts.Grace/2), time.Second)
-	var logged [2]logged // what was logged without Docker's answer, and with it
+	var logged [2]logged // what was logged while Docker had not answered, and after that
 	var docker *dockerView
-	// The first pauses are short. If no driver was running when Docker started a container, the
+	// The first pauses are short. If no driver was running when Docker started a container, Docker's
 	// call that finishes the container's network was lost.
 	for pause := placeTime; ctx.Err() == nil; pause = min(2*pause, every) {
 		c := &collector{d: d, grace: d.opts.Grace, docker: docker}
@@ -299,7 +300,7 @@ func (d *Driver) Keep(ctx context.Context) {
 	}
 }
 
-// keepAsking asks Docker, in a goroutine of its own, because an answer may take long.
+// keepAsking asks Docker in a goroutine of its own, because an answer may take long.
 func (d *Driver) keepAsking(ctx context.Context, answers chan<- *dockerView) {
 	var h logged
 	for {
@@ -350,16 +351,16 @@ func (h *logged) unsure(d *Driver, found []Item) {
 }
 
 // evictTime limits how long a call waits for another endpoint that has the wanted port or
-// address: until the other's sandbox appears, and until it is removed. If two endpoints wait
-// for each other, both get an error.
+// address. The call waits until the other's sandbox appears, or until the other is removed. If
+// two endpoints wait for each other, both get an error.
 const evictTime = awaitTime + 5*time.Second
 
-// evict removes an endpoint that has a wanted port or address, if it is dead, and reports
-// whether it is gone. Keep would come too late: a dockerd that was killed starts its containers
-// again at once, with their old ports and addresses, but Keep may collect only a minute later.
-// Here an endpoint does not become dead by its age. The exceptions are an endpoint between two
-// calls of Docker, and one whose sandbox has not appeared. In both cases Docker was killed in
-// the middle, or will continue soon, and evict waits to see which.
+// evict removes a dead endpoint that has a wanted port or address, and reports whether it is
+// gone. Keep would come too late: after a kill, dockerd starts its containers again at once with
+// their old ports and addresses, but Keep may collect only a minute later. evict does not call an
+// endpoint dead for its age, with two exceptions: an endpoint between two calls of Docker, and
+// one whose sandbox has not appeared. In these cases Docker was killed in the middle, or will
+// continue soon. evict waits to see which.
 func (d *Driver) evict(ctx context.Context, id string, keepLease bool) (gone bool) {
 	ctx, cancel := context.WithTimeout(ctx, evictTime)
 	defer cancel()

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// joinedOld has an endpoint that joined before its sandbox existed, as before Docker 28,
-// and a file at the sandbox's path: dockerd's, or a hidden mount.
+// joinedOld sets up an endpoint that joined before its sandbox existed, as before Docker 28. At
+// the sandbox's path is a file, which dockerd left, or which hides the mount.
 func (n *node) joinedOld(network string) *container {
 	n.Helper()
 	n.old = true
@@ -28,8 +28,8 @@ func (n *node) joinedOld(network string) *container {
 	return c
 }
 
-// The collector reports unsure items and keeps them, until Docker's answer decides,
-// either way.
+// The collector reports unsure items and keeps them, until Docker's answer decides whether they
+// are dead.
 func TestUnsureIsReportedAndKept(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
@@ -50,7 +50,7 @@ func TestUnsureIsReportedAndKept(t *testing.T) {
 	n.collect(false, kindEndpoint+": "+forgot)
 }
 
-// The same reason is logged once, another one is logged again.
+// The same reason is logged once. Another reason is logged again.
 func TestUnsureIsLoggedOnce(t *testing.T) {
 	var log []string
 	d := &Driver{opts: Options{Log: func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }}}

@@ -23,10 +23,10 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// waiting returns the processes of runc's init, which wait in a sandbox to become the
-// container's process. If the sandbox has any other process, the container is already running,
-// and waiting returns none: a runc init then belongs to `docker exec`, or to a container with
-// `--network container:X`.
+// waiting returns the processes of runc's init, which wait in a sandbox to become the container's
+// process. If the sandbox has any other process, the container is already running, and waiting
+// returns none: runc's init then belongs to `docker exec`, or to a container with `--network
+// container:X`.
 func (d *Driver) waiting(id netns.ID) (pids []int) {
 	for pid := range d.processesIn(id, "") {
 		if !strings.HasPrefix(d.comm(pid), runcInit) {
@@ -72,7 +72,7 @@ func (d *Driver) processesIn(id netns.ID, prefix string) iter.Seq[int] {
 		if err != nil {
 			return
 		}
-		names, _ := dir.Readdirnames(-1) // faster than Glob, which lists each process's directory
+		names, _ := dir.Readdirnames(-1) // faster than Glob, which lists the directory of each process
 		dir.Close()                      //nolint:errcheck // read only
 		var pids []int
 		for _, name := range names {
@@ -108,7 +108,7 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 		return err
 	}
 	defer c.Close()
-	if !e.Closed && isUp(link) { // the kernel drops IPv6 addresses and routes of a link that goes down, so record them first
+	if !e.Closed && isUp(link) { // when a link goes down, the kernel drops its IPv6 addresses and routes, so record them first
 		if e.Before, err = snapshot(c, link); err != nil {
 			return err
 		}
@@ -124,12 +124,12 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 	return d.save(e)
 }
 
-// shut reports whether failClosed has set an endpoint's link down, or was killed just before
-// that.
+// shut reports whether failClosed has set an endpoint's link down, or was killed just before it
+// did so.
 func shut(e *state.Endpoint) bool { return e.Closed || e.Before != nil }
 
-// reopen sets the link up again that failClosed has set down, once the network is as its chain
-// configures it. It restores the addresses and routes that were lost.
+// reopen sets up the link that failClosed has set down. The caller calls it when the network is
+// as its chain configures it. reopen restores the addresses and routes that were lost.
 func (d *Driver) reopen(n *network, e *state.Endpoint) error {
 	if !shut(e) {
 		return nil
@@ -143,7 +143,7 @@ func (d *Driver) reopen(n *network, e *state.Endpoint) error {
 	if err := c.LinkSetUp(link); err != nil {
 		return err
 	}
-	if e.Before != nil { // an earlier driver set it down without a record
+	if e.Before != nil { // an earlier driver set the link down without a record
 		if err := putBack(c, link, e.Before); err != nil {
 			return err
 		}
@@ -162,10 +162,10 @@ func putBack(c *nl.Conn, link netlink.Link, s *state.Snapshot) error {
 			return err
 		}
 	}
-	all := slices.SortedFunc(slices.Values(s.Routes), func(a, b state.Route) int { return a.GW.Compare(b.GW) }) // routes to gateways first
+	all := slices.SortedFunc(slices.Values(s.Routes), func(a, b state.Route) int { return a.GW.Compare(b.GW) }) // the routes to gateways come first
 	for i := range all {
 		if all[i].Kernel {
-			continue // the kernel makes it with the address
+			continue // the kernel makes this route with the address
 		}
 		err := c.RouteAdd(toKernel(&all[i], link.Attrs().Index))
 		if err != nil && !errors.Is(err, unix.EEXIST) { // another network may have the default route now
@@ -193,7 +193,7 @@ func (d *Driver) identify(e *state.Endpoint, id netns.ID) {
 	if e.Container != "" {
 		return
 	}
-	for _, prefix := range []string{runcInit, ""} { // the first search is cheap, and enough while the container starts
+	for _, prefix := range []string{runcInit, ""} { // the first search takes little time, and is enough while the container starts
 		for pid := range d.processesIn(id, prefix) {
 			if d.identifyBy(e, pid) {
 				return
@@ -202,10 +202,10 @@ func (d *Driver) identify(e *state.Endpoint, id netns.ID) {
 	}
 }
 
-// identifyBy reports whether a process belongs to the container that owns the sandbox, and
-// records that container. Other processes may be in the sandbox too: those of containers with
-// `--network container:X`, and those of containers inside the container, whose cgroups are
-// below the container's cgroup.
+// identifyBy reports whether a process belongs to the container that owns the sandbox. If it
+// does, identifyBy records that container. Other processes may be in the sandbox too. Those of
+// containers with `--network container:X` belong to another container. Those of containers inside
+// the container have cgroups below its cgroup.
 func (d *Driver) identifyBy(e *state.Endpoint, pid int) bool {
 	text, err := os.ReadFile(filepath.Join(d.proc(pid), "cgroup"))
 	if err != nil {
@@ -299,8 +299,8 @@ func containerArgs(e *state.Endpoint) (args [][2]string) {
 	return args
 }
 
-// label reads the container's labels that the network's option cni.labels selects. If a label
-// cannot be read, or cannot be written in CNI_ARGS, it returns an error, because a plugin that
+// label reads those of the container's labels that the network's option cni.labels selects. If a
+// label cannot be read, or cannot be written in CNI_ARGS, label returns an error: a plugin that
 // decides by labels must not be called without them.
 func (d *Driver) label(n *network, e *state.Endpoint) error {
 	if n.labels == "" {

@@ -20,12 +20,12 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// dockerd makes the calls of `docker run` and `docker stop` in their order, and changes
-// the interface as libnetwork does.
+// dockerd makes the calls of `docker run` and `docker stop` in their order. It changes the
+// interface as libnetwork does.
 type dockerd struct {
 	*testing.T
 	c   *cnm.Client
-	old bool // as before 28: the sandbox is made after Join
+	old bool // as before Docker 28, make the sandbox after Join
 	n   int
 }
 
@@ -36,7 +36,7 @@ type container struct {
 	key               string // SandboxKey
 	iface             cnm.Interface
 	join              *cnm.JoinResponse
-	name              string // of the interface
+	name              string // name of the interface
 	src               string
 }
 
@@ -103,7 +103,8 @@ func (d *dockerd) begin(r run) (*container, error) {
 	return c, nil
 }
 
-// either refuses a driver that changes a given value, as Docker does.
+// either returns the driver's answer. It refuses an answer that changes a given value, as Docker
+// does.
 func either[T comparable](d *dockerd, given, answered T) T {
 	d.Helper()
 	var zero T
@@ -116,7 +117,7 @@ func either[T comparable](d *dockerd, given, answered T) T {
 	return given
 }
 
-// start is `docker run`.
+// start does what `docker run` does.
 func (d *dockerd) start(r run) (*container, error) {
 	if !d.old && r.key == "" {
 		r.key = d.sandbox()
@@ -175,7 +176,7 @@ func (d *dockerd) sandbox() string {
 	return key
 }
 
-// place is libnetwork's osl.Namespace.AddInterface and the steps after it.
+// place does what libnetwork's osl.Namespace.AddInterface and the steps after it do.
 func (c *container) place(gateway bool) {
 	d := c.d
 	host, in := conn(d, ""), conn(d, c.key)
@@ -251,7 +252,8 @@ func (c *container) leave() error { return c.d.c.Leave(c.d.ctx(), c.request()) }
 
 func (c *container) delete() error { return c.d.c.DeleteEndpoint(c.d.ctx(), c.request()) }
 
-// unplace takes the interface back as libnetwork does: down, old name, host.
+// unplace takes the interface back as libnetwork does. It sets the interface down, restores the
+// old name, and moves it to the host.
 func (c *container) unplace() {
 	d := c.d
 	in := conn(d, c.key)
@@ -265,7 +267,7 @@ func (c *container) unplace() {
 	must(d, in.LinkSetNsFd(link, host.Fd()))
 }
 
-// stop is `docker stop`. revoke is false as after a restart with live-restore.
+// stop does what `docker stop` does. After a restart with live-restore, revoke is false.
 func (c *container) stop(revoke bool) {
 	d := c.d
 	if revoke {

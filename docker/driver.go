@@ -4,9 +4,9 @@
 // Package docker makes CNI networks available in Docker. It is the network driver and the IPAM
 // driver of `patchbayd docker` (docs/docker.md, docs/adr/0030).
 //
-// Docker asks for the interface before the container exists, and moves it into the container
-// itself. It supports only simple routes and no sysctls. So the driver runs a chain in three
-// parts:
+// Docker asks for the interface before the container exists, and moves the interface into the
+// container itself. Docker supports only simple routes and no sysctls. So the driver runs a chain
+// in three parts:
 //
 //	hold   its first plugin, in a holding namespace, at CreateEndpoint; Join puts
 //	       the interface where libnetwork takes it from
@@ -18,9 +18,9 @@
 // The driver does not need to know Docker's version: at Join it looks whether the sandbox
 // exists.
 //
-// During a call of Docker, the driver does not ask Docker anything, because Docker is waiting
-// for the call. A call for an endpoint waits for earlier calls for that endpoint, but not for
-// calls for others.
+// During a call of Docker, the driver does not ask Docker anything, because Docker is waiting for
+// the call. A call for an endpoint waits for earlier calls for the same endpoint, but not for
+// calls for other endpoints.
 package docker
 
 import (
@@ -50,8 +50,8 @@ type Options struct {
 	Paths   paths.Paths
 	Invoker invoke.Invoker // calls the plugins; if nil, plugins are executed as programs
 
-	// Limit is the longest time for one call. It must be shorter than the server's limit, so
-	// that a plugin that hangs is killed before the server answers Docker.
+	// Limit is the longest time for one call. It must be shorter than the server's limit. Then a
+	// plugin that hangs is killed before the server answers Docker.
 	Limit time.Duration // default 45 s
 	// Grace is how old an unused object must be before the collector removes it.
 	Grace    time.Duration // default 5 min
@@ -59,11 +59,11 @@ type Options struct {
 	Docker   string        // URL of Docker's API, unix:///PATH or tcp://HOST:PORT; if empty, Docker is not asked
 	Log      func(format string, args ...any)
 
-	engine engine        // asks Docker; tests replace it
+	engine engine        // asks Docker for what it has; tests replace this
 	doubt  time.Duration // inDoubt, or another value in tests
 	place  time.Duration // placeTime, or another value in tests
 
-	step func() // called before and after each write of the state, for tests that kill the driver there
+	step func() // tests that kill the driver set this; it is called before and after each write of the state
 }
 
 // Driver implements cnm.NetworkDriver and cnm.IPAMDriver. Its methods may be called
@@ -82,7 +82,7 @@ var (
 	_ cnm.Connectivity  = (*Driver)(nil)
 )
 
-// New opens the state. It does not change anything else until Keep runs.
+// New opens the state. It changes nothing else until Keep runs.
 func New(o Options) (*Driver, error) {
 	o.Limit, o.Grace, o.DataRoot = cmp.Or(o.Limit, 45*time.Second), cmp.Or(o.Grace, 5*time.Minute), cmp.Or(o.DataRoot, "/var/lib/docker")
 	o.doubt, o.place = cmp.Or(o.doubt, inDoubt), cmp.Or(o.place, placeTime)
@@ -124,8 +124,8 @@ func New(o Options) (*Driver, error) {
 }
 
 // runtime returns the runtime for one part. Each part has its own cache of results. The caches
-// are also separate from libcni's, because another runtime that runs GC for the same network
-// does not know our endpoints.
+// are not libcni's: another runtime that runs GC for the same network does not know our
+// endpoints, and would remove what it finds there.
 func (d *Driver) runtime(p part) *chain.Runtime {
 	return &chain.Runtime{
 		RollbackTime: rollbackTime,
@@ -182,15 +182,15 @@ func (d *Driver) enter(ctx context.Context, id string, do func(context.Context, 
 	return err
 }
 
-// known does the same as enter, but it is no error if the endpoint does not exist.
+// known works like enter, but accepts that the endpoint does not exist.
 func (d *Driver) known(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
 	return ifFound(locked(ctx, d, id, d.state.Endpoints.Get, func(e *state.Endpoint) error { return do(ctx, e) }))
 }
 
-// knownLease calls do for a lease while it holds the lease's lock. It is no error if the lease
-// does not exist.
+// knownLease calls do for a lease while it holds the lease's lock. It accepts that the lease does
+// not exist.
 func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Allocation) error) error {
 	return ifFound(locked(ctx, d, id, d.state.Leases.Get, do))
 }
@@ -222,7 +222,7 @@ func (d *Driver) limit(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, d.opts.Limit)
 }
 
-// Capabilities implements cnm.NetworkDriver: each network exists on one host only.
+// Capabilities implements cnm.NetworkDriver. It says that each network exists on only one host.
 func (d *Driver) Capabilities(context.Context) (*cnm.Capabilities, error) {
 	return &cnm.Capabilities{Scope: cnm.ScopeLocal, ConnectivityScope: cnm.ScopeLocal, GwAllocChecker: true}, nil
 }

@@ -90,7 +90,8 @@ func TestInternal(t *testing.T) {
 	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))
 }
 
-// A network of a release that kept none internal works as before, and the log names it.
+// An earlier release created the network with --internal but did not keep it internal. The
+// network works as before, and the log names it.
 func TestInternalFromBefore(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	id, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, nil)
@@ -117,7 +118,7 @@ func TestInternalFromBefore(t *testing.T) {
 const farNet = `{"cniVersion":"1.1.0","name":"far","plugins":[{"type":"bridge","bridge":"br-t6","isDefaultGateway":true,"ipMasq":true,
 	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.90.0.0/24"}],[{"subnet":"fd90::/64"}]]}}]}`
 
-// Routes that a container adds with NET_ADMIN do not lead out, and routes of others do
+// A container adds routes with NET_ADMIN. They do not lead out, and routes of other containers do
 // not lead in.
 func TestInternalIsClosed(t *testing.T) {
 	for name, conf := range map[string]string{"podnet": bridgeNet, "packed": packedNet} {
@@ -147,7 +148,7 @@ func TestInternalIsClosed(t *testing.T) {
 	}
 }
 
-// Our networks reach each other, unless both have cni.isolate.
+// Our networks reach each other, unless both set cni.isolate.
 func TestIsolate(t *testing.T) {
 	for value, conf := range map[string]string{"true": bridgeNet, "strict": packedNet} {
 		t.Run(value, func(t *testing.T) {
@@ -176,7 +177,7 @@ func TestIsolate(t *testing.T) {
 	far.stop(true)
 }
 
-// Options that the plugins cannot satisfy are refused at the creation of the network.
+// When a network is created, options that the plugins cannot satisfy are refused.
 func TestShapeRefused(t *testing.T) {
 	n := newNode(t, ptpNet, bridgeNet)
 	internal := map[string]any{cnm.OptionInternal: true}
@@ -210,7 +211,7 @@ func wayOut(n *node, c *container, gateways ...string) {
 	}
 }
 
-// refused expects that a container does not reach another.
+// refused checks that a container does not reach another one.
 func refused(t *testing.T, what string, from, to *container, addr netip.Addr) {
 	t.Helper()
 	l := listen(t, to.key, addr)
@@ -225,7 +226,7 @@ func refused(t *testing.T, what string, from, to *container, addr netip.Addr) {
 	})
 }
 
-// The file of the configuration is gone when the container stops.
+// The file of the configuration is gone when the container stops. The driver has its own copy.
 func TestConfigurationIsKept(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	c := n.mustStart(run{network: n.network("podnet")})
@@ -235,7 +236,7 @@ func TestConfigurationIsKept(t *testing.T) {
 	c.stop(true)
 }
 
-// Docker forgets a network whose deletion fails; its endpoints are removed with it.
+// If the deletion of a network fails, Docker forgets the network. Its endpoints are removed with it.
 func TestDeleteNetworkTakesItsEndpointsAlong(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	id, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, nil)
@@ -276,7 +277,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// After a failed CreateEndpoint, Docker sends no DeleteEndpoint.
+// After a failed CreateEndpoint, Docker sends no DeleteEndpoint. Nothing is left.
 func TestFailedCreateLeavesNothing(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")

@@ -53,7 +53,7 @@ func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointReque
 	if err := d.create(ctx, n, e); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
 		defer cancel()
-		return nil, errors.Join(err, d.remove(ctx, e, unbind)) // what this cannot remove, the collector will
+		return nil, errors.Join(err, d.remove(ctx, e, unbind)) // the collector removes what is left here
 	}
 	return answer(e), nil
 }
@@ -119,7 +119,7 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	if err != nil {
 		return err
 	}
-	if section != nil { // our IPAM driver has given the address, so the plugin must not ask for another
+	if section != nil { // our IPAM driver has given the address, so the plugin must not ask for another one
 		e.Leased = true
 		if list, err = with(list, "ipam", section, theFirst); err != nil {
 			return err
@@ -179,8 +179,8 @@ func setMAC(c *nl.Conn, link netlink.Link, wanted string) error {
 	return nil
 }
 
-// wantedMet returns an error if the interface lacks the address that Docker has recorded, from
-// --ip or from another IPAM driver.
+// wantedMet returns an error if the interface lacks an address that Docker has recorded. The
+// address comes from --ip or from another IPAM driver.
 func wantedMet(e *state.Endpoint) error {
 	for _, want := range []netip.Prefix{e.Wanted.Address, e.Wanted.AddressIPv6} {
 		has := slices.ContainsFunc(e.Kernel.Addrs, func(a netip.Prefix) bool { return a.Addr() == want.Addr() })
@@ -191,7 +191,7 @@ func wantedMet(e *state.Endpoint) error {
 	return nil
 }
 
-// answer returns what Docker does not know yet.
+// answer returns the parts of the interface that Docker does not know yet.
 func answer(e *state.Endpoint) *cnm.CreateEndpointResponse {
 	v4, v6 := addresses(e.Kernel)
 	out := &cnm.Interface{MacAddress: e.Kernel.MAC}
@@ -221,7 +221,7 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 	}
 	if len(ips) > 0 {
 		a.Capabilities["ips"] = ips
-		a.Args = append(a.Args, [2]string{"IP", ips[0]}) // static needs the prefix length, host-local accepts it
+		a.Args = append(a.Args, [2]string{"IP", ips[0]}) // the plugin static needs the prefix length, and host-local accepts it
 	}
 	if e.Wanted.MacAddress != "" {
 		a.Capabilities["mac"] = e.Wanted.MacAddress
@@ -236,18 +236,18 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 	return a
 }
 
-// rollbackTime limits the undo of a failed call. The chain has this time for its undo, and then
-// the driver again for its own. If a call has used all its time and both undos take long, the
-// server (Handler.Timeout) answers Docker before the second has ended.
+// rollbackTime limits the undo of a failed call. The chain has this time for its undo, and after
+// that the driver has it again. A call may have used all its time, and both undos may take long.
+// Then the server (Handler.Timeout) answers Docker before the second undo has ended.
 const rollbackTime = 10 * time.Second
 
-// DeleteEndpoint implements cnm.NetworkDriver. Docker calls it only once, even if it fails, so
-// what cannot be removed now stays in the state for the collector.
+// DeleteEndpoint implements cnm.NetworkDriver. Docker calls it only once, even if it fails. So an
+// object that cannot be removed now stays in the state for the collector.
 func (d *Driver) DeleteEndpoint(ctx context.Context, in *cnm.EndpointRequest) error {
 	return d.known(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error { return d.remove(ctx, e, unbind) })
 }
 
-// remove undoes everything of an endpoint, in reverse order. It can continue the work of a call
+// remove undoes everything of an endpoint in reverse order. It can continue the work of a call
 // that was killed.
 func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) error {
 	n, err := d.network(e.Network)
@@ -279,8 +279,8 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) er
 	return d.state.Endpoints.Drop(e.ID)
 }
 
-// undoHold calls DEL of the first plugin. After a reboot the holding namespace is gone with
-// everything in it, and only addresses and firewall rules have to be removed.
+// undoHold calls DEL of the first plugin. After a reboot, the holding namespace is gone with
+// everything in it. Then only addresses and firewall rules are left to remove.
 func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) error {
 	at := state.Where{NetNS: e.Hold, IfName: holdName}
 	switch _, there, err := live(e.Hold); {

@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 )
 
-// engine asks Docker. It is never used while Docker waits for a call: a dockerd that is
+// engine asks Docker. The driver never uses it while Docker waits for a call: a dockerd that is
 // starting holds its locks and answers no request.
 type engine interface {
 	root(context.Context) (string, error)
@@ -41,12 +41,12 @@ type engineNetwork struct {
 
 // engineEndpoint is an endpoint of a network, with the addresses that Docker has for it.
 type engineEndpoint struct {
-	mac   string       // "" if the driver has set no MAC address
+	mac   string       // "" if the driver set no MAC address
 	addrs []netip.Addr // at most one per family
 }
 
-// httpEngine asks dockerd by three requests: GET /info, /networks and /networks/ID, without a
-// version in the path. Every version answers them alike, so no client library is needed.
+// httpEngine asks dockerd with three requests: GET /info, /networks and /networks/ID. The path
+// has no version, and every version answers them alike. So no client library is needed.
 type httpEngine struct {
 	base string
 	http *http.Client
@@ -80,7 +80,7 @@ func newEngine(host string) (*httpEngine, error) {
 	return c, nil
 }
 
-// root returns dockerd's data root, which differs between the daemons of one host.
+// root returns dockerd's data root. Each daemon of a host has another one.
 func (c *httpEngine) root(ctx context.Context) (string, error) {
 	var info struct{ DockerRootDir string }
 	err := c.get(ctx, "/info", &info)
@@ -161,22 +161,22 @@ func (c *httpEngine) get(ctx context.Context, path string, out any) error {
 	return nil
 }
 
-// dockerView holds what Docker has. The driver asks Docker before it judges anything, and
-// without holding a lock, because Docker may be waiting for a call that waits for this lock.
-// The view is nil if Docker was not asked.
+// dockerView holds what Docker has. The driver asks Docker before it judges anything. It holds no
+// lock meanwhile, because Docker may be waiting for a call that waits for this lock. If Docker
+// was not asked, the view is nil.
 type dockerView struct {
 	before    time.Time // Docker may not yet know objects that changed later
 	networks  []engineNetwork
-	endpoints map[string]map[string]engineEndpoint // by network; the endpoints of missing networks are not known
-	addresses []engineEndpoint                     // endpoints that may have our addresses
-	silent    bool                                 // addresses is incomplete
+	endpoints map[string]map[string]engineEndpoint // endpoints of each network; those of a missing network are not known
+	addresses []engineEndpoint                     // endpoints that may have addresses from our IPAM driver
+	silent    bool                                 // some addresses are not known
 }
 
-// inDoubt is the youngest age at which an object that Docker does not list counts as missing
-// there. Docker stores a network only after the driver has created it.
+// inDoubt is an age. If Docker does not list a younger object, Docker may not know it yet,
+// because it stores a network only after the driver has created it.
 const inDoubt = 10 * time.Second
 
-// errNotAsked is in the error if Docker did not answer.
+// errNotAsked means that Docker did not answer.
 var errNotAsked = errors.New("Docker was not asked what it has")
 
 // askDocker asks Docker what it has. If one request fails, the error says so, and that part of
@@ -198,8 +198,8 @@ func (d *Driver) askDocker(ctx context.Context, grace time.Duration) (*dockerVie
 	return s, errors.Join(errs...)
 }
 
-// isOurs returns an error if the answers come from another daemon of this host, or from a
-// program that only imitates Docker. To judge by their answers would delete all our networks.
+// isOurs returns an error if the answers come from another daemon of this host, or from a program
+// that imitates Docker. By such answers, the driver would delete all our networks.
 func (d *Driver) isOurs(ctx context.Context) error {
 	root, err := d.opts.engine.root(ctx)
 	if err == nil && resolved(root) != resolved(d.opts.DataRoot) {
@@ -215,10 +215,10 @@ func resolved(path string) string {
 	return filepath.Clean(path)
 }
 
-// askEndpoints asks for the endpoints of a network, if the network has endpoints of ours or may
-// use addresses of ours.
+// askEndpoints asks for the endpoints of a network. It asks only if the network has endpoints of
+// ours, or may use addresses of ours.
 func (s *dockerView) askEndpoints(ctx context.Context, docker engine, n *engineNetwork, ours []*state.Endpoint) error {
-	addresses := n.IPAM.Options[optNetwork] != "" || n.IPAM.Options[optConf] != "" // RequestPool refuses other options
+	addresses := n.IPAM.Options[optNetwork] != "" || n.IPAM.Options[optConf] != "" // RequestPool refuses options other than these
 	if !addresses && !slices.ContainsFunc(ours, func(e *state.Endpoint) bool { return e.Network == n.ID && s.knows(e.Changed) }) {
 		return nil
 	}
@@ -233,11 +233,11 @@ func (s *dockerView) askEndpoints(ctx context.Context, docker engine, n *engineN
 	return err
 }
 
-// knows reports whether an object that changed then is old enough that Docker must know it.
+// knows reports whether an object that changed at the time then is so old that Docker must know it.
 func (s *dockerView) knows(then time.Time) bool { return then.Before(s.before) }
 
-// listing returns whether Docker has an object. listed is whether Docker lists it, changed is
-// when it last changed.
+// listing returns whether Docker has an object. listed says whether Docker lists it. changed is
+// the time of its last change.
 func (s *dockerView) listing(listed bool, changed time.Time) listing {
 	switch {
 	case listed:
@@ -248,8 +248,8 @@ func (s *dockerView) listing(listed bool, changed time.Time) listing {
 	return notAsked
 }
 
-// listed returns whether Docker has an object: it has the object if shows returns true for one
-// of its networks.
+// listed returns whether Docker has an object. Docker has it if shows returns true for one of
+// Docker's networks.
 func (s *dockerView) listed(changed time.Time, shows func(*engineNetwork) bool) listing {
 	if s == nil {
 		return notAsked
@@ -280,9 +280,8 @@ func (s *dockerView) ofEndpoint(e *state.Endpoint) listing {
 	return s.listing(listed, e.Changed)
 }
 
-// ofLease returns whether some container, on a network of any driver, uses the lease. It
-// compares the MAC address and also the addresses, because some drivers do not show a MAC
-// address.
+// ofLease returns whether a container uses the lease. The container may be on a network of any
+// driver. Some drivers show no MAC address, so ofLease compares the addresses too.
 func (s *dockerView) ofLease(l *state.Allocation) listing {
 	if s == nil || s.silent {
 		return notAsked

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// serve answers paths with texts, at a socket.
+// serve runs a server on a socket that answers each path with a text.
 func serve(t *testing.T, answers map[string]string) *httpEngine {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "docker.sock")
@@ -74,14 +74,14 @@ func TestAnswers(t *testing.T) {
 	if ids, err := c.endpoints(ctx, "gone"); err != nil || ids != nil {
 		t.Errorf("%v %v", ids, err)
 	}
-	for _, bad := range []string{"n3", "n4"} { // of another network; an invalid address
+	for _, bad := range []string{"n3", "n4"} { // n3 belongs to another network; n4 has an invalid address
 		if _, err := c.endpoints(ctx, bad); err == nil {
 			t.Errorf("the answer about %s was taken", bad)
 		}
 	}
 }
 
-// TestNoAnswer: an invalid answer must not look like a daemon without networks.
+// TestNoAnswer checks that an invalid answer is not taken for that of a daemon without networks.
 func TestNoAnswer(t *testing.T) {
 	for name, text := range map[string]string{"an error": "!boom", "no list": `{}`, "no JSON": "<html>", "nothing": "", "no ids": `[{}]`, "null": "null", "none": "[]"} {
 		c := serve(t, map[string]string{"/networks": text, "/info": `{}`})

@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// leaseStart is `docker run --ip --mac-address`, with a port.
+// leaseStart does what `docker run --ip --mac-address` does, with a port.
 func (x *ipamNet) leaseStart(mac, ip string, ports ...cnm.PortBinding) (*container, error) {
 	v4, err := x.address(0, mac, ip)
 	if err != nil {
@@ -29,8 +29,8 @@ func (x *ipamNet) leaseStart(mac, ip string, ports ...cnm.PortBinding) (*contain
 	return x.n.start(run{network: x.id, iface: cnm.Interface{Address: v4, MacAddress: mac}, ports: ports})
 }
 
-// dockerd was killed with its containers, and starts them again before the next collection:
-// they get their ports and addresses.
+// dockerd was killed with its containers and starts them again before the next collection. They
+// get their ports and addresses.
 func TestEvictDead(t *testing.T) {
 	both(t, func(t *testing.T, old bool) {
 		n := newNode(t, portNet)
@@ -50,9 +50,9 @@ func TestEvictDead(t *testing.T) {
 	})
 }
 
-// After a reboot Docker requests addresses before the first collection. The IPAM plugin may
-// have given the old ones to others, so it must be asked again, and no address is given
-// twice.
+// After a reboot, Docker requests addresses before the first collection. The IPAM plugin may have
+// given the old addresses to other containers. So the driver asks the plugin again, and no
+// address is given twice.
 func TestRebootGivesNothingTwice(t *testing.T) {
 	for name, boot := range map[string]string{"a lease of the boot before": "an earlier one", "by a driver that wrote no boot": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestRebootGivesNothingTwice(t *testing.T) {
 	}
 }
 
-// rebooted leaves of a container what a reboot leaves: the files of the state, with the
-// boot id of the lease, and the reservations.
+// rebooted makes of a container what a reboot leaves of it: the files of the state, with the boot
+// id of the lease, and the reservations.
 func (n *node) rebooted(c *container, lease, boot string) {
 	n.Helper()
 	c.die()
@@ -89,7 +89,7 @@ func (n *node) rebooted(c *container, lease, boot string) {
 	l.Boot = boot
 	must(n, n.driver.state.Leases.Save(l))
 	must(n, netns.Delete(n.driver.standIn()))
-	for _, dir := range []string{"attachments", "ipam"} { // by which host-local would know its own
+	for _, dir := range []string{"attachments", "ipam"} { // the files by which host-local would know its own addresses
 		must(n, os.RemoveAll(filepath.Join(n.opts.Paths.Run, dir)))
 	}
 	for _, file := range addressFiles(n) {
@@ -97,8 +97,8 @@ func (n *node) rebooted(c *container, lease, boot string) {
 	}
 }
 
-// dockerd before 28 and the driver were killed between Join and the container's start.
-// For a minute dockerd leaves a file at the path of the sandbox.
+// dockerd before Docker 28 and the driver were killed between Join and the container's start. For
+// a minute dockerd leaves a file at the path of the sandbox.
 func TestEvictInterrupted(t *testing.T) {
 	n := newNode(t, portNet)
 	n.old = true
@@ -135,8 +135,8 @@ func (n *node) rest() {
 	n.boot()
 }
 
-// between brings a container to a phase between two calls, at which dockerd, or both, may
-// be killed.
+// between brings a container to a phase between two of Docker's calls. At this point dockerd, or
+// dockerd and the driver, may be killed.
 func between(n *node, c *container, phase state.Phase) {
 	n.Helper()
 	if phase == state.Created {
@@ -152,8 +152,8 @@ func between(n *node, c *container, phase state.Phase) {
 	}
 }
 
-// An endpoint that waits for a call that never comes keeps its MAC address and --ip for
-// ten seconds, not for the grace time.
+// An endpoint waits for a call that never comes. It keeps its MAC address and --ip for ten
+// seconds, not for the whole grace time.
 func TestEvictBetweenCalls(t *testing.T) {
 	for _, phase := range []state.Phase{state.Created, state.Joining, state.Leaving, state.Left} {
 		for name, mac := range map[string]string{"MAC": "02:42:00:00:00:01", "IP": "02:42:00:00:00:02"} {
@@ -176,14 +176,14 @@ func TestEvictBetweenCalls(t *testing.T) {
 	}
 }
 
-// leaseBegin is a container of leaseStart before it joins.
+// leaseBegin does what leaseStart does before the container joins.
 func (n *node) leaseBegin(x *ipamNet) (*container, error) {
 	v4, err := x.address(0, "02:42:00:00:00:01", "10.91.0.77")
 	must(n, err)
 	return n.begin(run{network: x.id, iface: cnm.Interface{Address: v4, MacAddress: "02:42:00:00:00:01"}, key: n.sandbox()})
 }
 
-// A slow endpoint is waited for, and kept.
+// A slow endpoint is kept, and the call that wants its address waits for it.
 func TestBetweenCallsIsWaitedFor(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -207,7 +207,7 @@ func TestBetweenCallsIsWaitedFor(t *testing.T) {
 	x.release(0, slow.iface.Address)
 }
 
-// Running containers lose nothing, and two never have one address.
+// Running containers lose nothing, and no two ever have the same address.
 func TestLivingIsKept(t *testing.T) {
 	n := newNode(t, portNet)
 	x := n.ipamNetwork("ports")
@@ -224,7 +224,7 @@ func TestLivingIsKept(t *testing.T) {
 	x.release(0, a.iface.Address)
 }
 
-// Two containers with one --mac-address request an address before either has its
+// Two containers have the same --mac-address. Each requests an address before the other has its
 // endpoint.
 func TestOneAddressForOne(t *testing.T) {
 	n := newNode(t, bridgeNet)
@@ -250,7 +250,7 @@ func TestOneAddressForOne(t *testing.T) {
 	}
 }
 
-// Docker releases an address although the endpoint could not be removed.
+// Docker releases an address although its endpoint could not be removed.
 func TestReleaseWaitsForEndpoint(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -312,8 +312,8 @@ func (c *container) noDefault() {
 	}
 }
 
-// After a restart with live-restore Docker sends no Revoke when another network becomes
-// the gateway.
+// After a restart with live-restore, another network becomes the gateway. Docker sends no Revoke
+// for the old one.
 func TestPortsFollowTheGateway(t *testing.T) {
 	second := strings.NewReplacer("ports", "other", "br-t5", "br-t6", "10.91", "10.92", "fd91", "fd92").Replace(portNet)
 	n := newNode(t, portNet, second)
@@ -333,7 +333,7 @@ func TestPortsFollowTheGateway(t *testing.T) {
 	n.sweep(2)
 }
 
-// One network is the container's gateway for IPv4, another for IPv6.
+// One network is the container's gateway for IPv4, and another network is its gateway for IPv6.
 func TestPortsOfTwoFamilies(t *testing.T) {
 	conf := func(name, bridge, subnet, dst string) string {
 		return `{"cniVersion":"1.1.0","name":"` + name + `","plugins":[{"type":"bridge","bridge":"` + bridge + `","isGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"` + subnet + `"}]],"routes":[{"dst":"` + dst + `"}]}}]}`

@@ -17,10 +17,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// EndpointOperInfo implements cnm.NetworkDriver. Docker calls it for every endpoint after it
-// has moved the interface and before it starts the container's process, and again later. The
-// first call that finds the sandbox runs the rest of the chain. Docker ignores its errors, so
-// on an error the driver itself disconnects the container from the network.
+// EndpointOperInfo implements cnm.NetworkDriver. Docker calls it for every endpoint after it has
+// moved the interface and before it starts the container's process. Docker calls it again later.
+// The first call that finds the sandbox runs the rest of the chain. Docker ignores an error. So
+// if the chain fails, the driver itself disconnects the container from the network.
 func (d *Driver) EndpointOperInfo(ctx context.Context, in *cnm.EndpointRequest) (out *cnm.EndpointInfo, err error) {
 	err = d.enter(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error {
 		if err := d.finishOrClose(ctx, e); err != nil {
@@ -47,7 +47,7 @@ func (d *Driver) finishOrClose(ctx context.Context, e *state.Endpoint) error {
 	return errors.Join(err, d.failClosed(e))
 }
 
-// finish does the work that needs the interface in the sandbox, once: it runs the part post and
+// finish does, once, the work that needs the interface in the sandbox: it runs the part post and
 // writes the container's resolv.conf.
 func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 	if e.Phase != state.Joined || finished(e) && !shut(e) {
@@ -87,7 +87,7 @@ func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) 
 		return err
 	}
 	defer c.Close()
-	if !shut(e) { // otherwise reopen restores the routes, since a link that is down has none
+	if !shut(e) { // for a link that was down, reopen restores the routes
 		if err := exact(c, link.Attrs().Index, e.Kernel, n.Internal); err != nil {
 			return err
 		}
@@ -118,8 +118,8 @@ func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at 
 	return d.save(e)
 }
 
-// ran returns the fields that record the progress of a part that runs in the container's
-// namespace.
+// ran returns the fields of an endpoint that record how far a part in the container's namespace
+// has come.
 func ran(e *state.Endpoint, p part) (step *state.Step, at *state.Where) {
 	if p == ports {
 		return &e.Ports, &e.PortsAt
@@ -127,9 +127,9 @@ func ran(e *state.Endpoint, p part) (step *state.Step, at *state.Where) {
 	return &e.Post, &e.PostAt
 }
 
-// del undoes a part, even if the part is half done. For the ports it first records that they
-// are no longer published. If this process is killed then and the endpoint becomes the gateway
-// again, the ports are published again.
+// del undoes a part, even if the part is half done. For the part ports, del first records that
+// the ports are no longer published. If this process is killed then and the endpoint becomes the
+// gateway again, the ports are published again.
 func (d *Driver) del(ctx context.Context, n *network, e *state.Endpoint, p part) error {
 	step, was := ran(e, p)
 	if *step == "" {
@@ -161,8 +161,8 @@ func (d *Driver) del(ctx context.Context, n *network, e *state.Endpoint, p part)
 	return d.save(e)
 }
 
-// gone empties the namespace of an ADD's place if that namespace no longer exists. It also
-// empties it if another namespace now has the path, because the path then belongs to another
+// gone empties the namespace in the place of an ADD if that namespace no longer exists. It does
+// the same if another namespace has the path now, because the path then belongs to another
 // container.
 func gone(e *state.Endpoint, at state.Where) (state.Where, error) {
 	id, there, err := live(at.NetNS)
@@ -186,7 +186,7 @@ func (d *Driver) result(n *network, e *state.Endpoint, at state.Where) (*spec.Re
 	return moved(e.Result, e.Hold, at.NetNS, at.IfName), nil
 }
 
-// complete does the work of a call of Docker that was lost, for an endpoint that is alive.
+// complete does, for a living endpoint, the work of a call of Docker that was lost.
 func (d *Driver) complete(ctx context.Context, f *evidence, e *state.Endpoint) error {
 	switch {
 	case awaitsSandbox(e) && f.there:
@@ -206,14 +206,14 @@ func begun(e *state.Endpoint) bool {
 	return e.Post == state.Doing || e.DNS != nil && e.DNS.Step == state.Doing
 }
 
-// placeTime is how long after Join the driver waits before it looks whether Docker has set up
-// the interface. Docker takes milliseconds.
+// placeTime is how long after Join the driver looks for the interface in the sandbox. Docker
+// takes milliseconds to set it up.
 const placeTime = time.Second
 
-// runs reports whether a container runs with the interface, which means that Docker has
-// finished its setup. runc's init does not count, because it waits for the end of the setup.
-// The result may be wrong for another runtime's process, and for a running container that is
-// just being connected: their processes look the same.
+// runs reports whether a container runs with the interface. Then Docker has finished the setup.
+// runc's init does not count, because it waits for the end of the setup. runs may be wrong in two
+// cases, whose processes look the same: another runtime's init, and a running container that is
+// just being connected.
 func (d *Driver) runs(f *evidence, e *state.Endpoint) bool {
 	if f.age(e.Changed) < d.opts.place {
 		return false
@@ -236,14 +236,14 @@ func (d *Driver) adopt(e *state.Endpoint, id netns.ID) error {
 	return d.save(e)
 }
 
-// How long, and how often, the driver looks for what Docker does after Join. Docker takes
-// milliseconds.
+// These say how long, and how often, the driver looks for what Docker does after Join. Docker
+// takes milliseconds.
 const (
 	awaitTime  = 10 * time.Second
 	awaitEvery = 50 * time.Millisecond
 )
 
-// await calls done until it returns true. No call of Docker waits for this. If await gives up,
+// await calls done until done returns true. No call of Docker waits for await. If await gives up,
 // the collector does the work.
 func await(done func(context.Context) bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), awaitTime)

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// FuzzOptions: accepted options of a network can be used: one network, a prefix with room
-// for a number, unambiguous CNI_ARGS.
+// FuzzOptions checks that the driver can use every option of a network that it accepts: one
+// network, a prefix with room for a number, and CNI_ARGS that can be read in only one way.
 func FuzzOptions(f *testing.F) {
 	for _, text := range []string{
 		`{"cni.network":"podnet"}`, `{"cni.conf":"{}","cni.portmap":"off","cni.mode":"hold"}`, `{"cni.network":"a","cni.conf":"b"}`,
@@ -46,7 +46,7 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// FuzzEndpointOptions: any options of an endpoint are accepted or refused.
+// FuzzEndpointOptions gives any options of an endpoint. The driver accepts or refuses them.
 func FuzzEndpointOptions(f *testing.F) {
 	f.Add([]byte(`{"com.docker.network.portmap":[{"Proto":6,"IP":"","Port":80,"HostIP":"","HostPort":8080,"HostPortEnd":8090}],"com.docker.network.endpoint.exposedports":[{"Port":80,"Proto":6}]}`))
 	f.Add([]byte(`{"com.docker.network.endpoint.ifname":"web0","com.docker.network.endpoint.macaddress":"AkKqu8wB","cni.args":"K=V","my.opt":"v1"}`))
@@ -69,8 +69,8 @@ func FuzzEndpointOptions(f *testing.F) {
 	})
 }
 
-// FuzzContainerID: every result from a cgroup's text is an id of Docker's, which becomes
-// a part of a path.
+// FuzzContainerID reads ids from any text of a cgroup file. Every result has the form of Docker's
+// ids, because it becomes a part of a path.
 func FuzzContainerID(f *testing.F) {
 	id := strings.Repeat("0123456789abcdef", 4)
 	for _, text := range []string{
@@ -87,7 +87,7 @@ func FuzzContainerID(f *testing.F) {
 	})
 }
 
-// FuzzContainerFile: labels from any file of a container survive CNI_ARGS unchanged.
+// FuzzContainerFile reads labels from any file of a container. They come out of CNI_ARGS unchanged.
 func FuzzContainerFile(f *testing.F) {
 	f.Add([]byte(`{"Name":"/web","Config":{"Labels":{"net.a":"b","net.b":"c d"},"Hostname":"h"},"ResolvConfPath":"/x"}`), "net.")
 	f.Add([]byte(`{"Name":7}`), "")

@@ -46,7 +46,7 @@ func TestHasGateway(t *testing.T) {
 	}
 }
 
-// Our IPAM driver returns no gateway either if the network has none.
+// If the network has no gateway, our IPAM driver returns none either.
 func TestGwAllocCheck(t *testing.T) {
 	n := newNode(t, `{"cniVersion":"1.1.0","name":"macnet","plugins":[{"type":"macvlan","master":"parent0","capabilities":{"ips":true},"ipam":{"type":"static","routes":[{"dst":"::/0"}]}}]}`)
 	n.parent("parent0")
@@ -74,8 +74,8 @@ func TestGwAllocCheck(t *testing.T) {
 	}
 }
 
-// If Docker's own IPAM driver has the subnet, the plugin gets the address, by capability
-// and by CNI_ARGS.
+// Docker's own IPAM driver has the subnet. The plugin gets the address, by capability and by
+// CNI_ARGS.
 func TestAddressesOfDocker(t *testing.T) {
 	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
 		for _, ipam := range []string{`"ipam":{"type":"static"}`, `"capabilities":{"ips":true},"ipam":{"type":"static"}`, `"ipam":{"type":"host-local","subnet":"10.91.0.0/24"}`} {

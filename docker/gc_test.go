@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// nodeGC is `patchbay gc --apply --grace 0s --from docker` with no container in Docker's
-// list: the ids that we call plugins with are never in it.
+// nodeGC runs `patchbay gc --apply --grace 0s --from docker`. Docker's list has no container,
+// because the ids with which we call plugins are never in it.
 func (n *node) nodeGC() *gc.Report {
 	n.Helper()
 	session := func() *plugin.Session {
@@ -45,7 +45,7 @@ func (n *node) with(dir string) {
 	n.Cleanup(func() { must(n, exec.Command("nft", "flush", "ruleset").Run()) })
 }
 
-// patchbay gc removes nothing of the driver's, at any point of an endpoint's life and
+// patchbay gc removes nothing of the driver's. This holds at any point of an endpoint's life and
 // with any plugins.
 func TestNodeGCLeavesEndpoints(t *testing.T) {
 	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
@@ -74,7 +74,7 @@ func TestNodeGCLeavesEndpoints(t *testing.T) {
 	}
 }
 
-// An address that Docker has requested waits for its endpoint.
+// An address that Docker has requested is kept until its endpoint comes.
 func TestNodeGCLeavesLeases(t *testing.T) {
 	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -92,8 +92,8 @@ func TestNodeGCLeavesLeases(t *testing.T) {
 	}
 }
 
-// A network whose endpoint could not be removed is removed later: Docker deletes it only
-// once.
+// The endpoint of a network could not be removed. The network is removed later, because Docker
+// deletes it only once.
 func TestNetworkDeletedLater(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network, err := n.createNetwork(map[string]string{optNetwork: "podnet"}, nil)
@@ -101,7 +101,7 @@ func TestNetworkDeletedLater(t *testing.T) {
 	c := n.mustStart(run{network: network})
 	n.stop()
 	plugins := n.opts.Plugins
-	n.opts.Plugins = []string{t.TempDir()} // without any plugin: DEL fails
+	n.opts.Plugins = []string{t.TempDir()} // without any plugin, so that DEL fails
 	n.boot()
 	if err := n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: network}); err == nil {
 		t.Error("deleted without plugins")

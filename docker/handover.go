@@ -76,9 +76,9 @@ func (d *Driver) sandboxLink(e *state.Endpoint) (*nl.Conn, netlink.Link, error) 
 	return c, link, nil
 }
 
-// live reports whether there is a namespace at a path, and which one. If this cannot be found
-// out, for example because too many files are open, it returns an error: a running container
-// must not count as dead.
+// live reports whether there is a namespace at a path, and which one. If it cannot find out, for
+// example because too many files are open, it returns an error: a running container must not
+// count as dead.
 func live(path string) (id netns.ID, there bool, err error) {
 	if path == "" {
 		return netns.ID{}, false, nil
@@ -155,8 +155,8 @@ func ours(e *state.Endpoint, link netlink.Link) bool {
 	return link.Attrs().Alias == alias
 }
 
-// find returns the endpoint's link. In a sandbox the link may have any name, so find searches
-// by mark and MAC address. On the host it searches only by name, because another link, such as
+// find returns the endpoint's link. In a sandbox the link may have any name, so find looks for
+// the mark and the MAC address. On the host, find looks only for the name: another link, such as
 // the master of an ipvlan, may have the same MAC address.
 func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 	l, err := c.Link(linkName(e.ID))
@@ -173,7 +173,7 @@ func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	var candidates []netlink.Link // used if another program has replaced the alias
+	var candidates []netlink.Link // used if another program has replaced the link's alias
 	for _, l := range links {
 		if ours(e, l) {
 			return l, nil
@@ -202,8 +202,8 @@ func hasMAC(e *state.Endpoint, l netlink.Link) bool {
 }
 
 // takeBack moves the interface back into the holding namespace, from the host or from a sandbox
-// whose container has ended. It restores the name and the addresses, which plugins need to
-// remove their rules. It is no error if the interface does not exist.
+// whose container has ended. It restores the name and the addresses, because plugins need them to
+// remove their rules. It accepts that the interface does not exist.
 func (d *Driver) takeBack(e *state.Endpoint) error {
 	if e.Kernel == nil {
 		return nil
@@ -228,7 +228,7 @@ func (d *Driver) takeBack(e *state.Endpoint) error {
 	return readdress(c, e.Kernel)
 }
 
-// fetch moves the link from the host, or else from its sandbox.
+// fetch moves the link from the host. If the link is not there, fetch moves it from its sandbox.
 func (d *Driver) fetch(e *state.Endpoint, to *netns.NS) error {
 	host, err := nl.Host(d.opts.Paths.Proc)
 	if err != nil {
@@ -288,9 +288,9 @@ func addAddr(c *nl.Conn, link netlink.Link, a netip.Prefix) error {
 	return nil
 }
 
-// keeperOf returns the socket of the process that keeps a network's DHCP leases, or "" if there
-// is none. The driver must tell this keeper where the interface is, because the keeper sends
-// its packets there.
+// keeperOf returns the socket of the process that keeps a network's DHCP leases. If there is
+// none, it returns "". The driver must tell this keeper where the interface is, because the
+// keeper sends its packets there.
 func keeperOf(list *chain.List) string {
 	conf, err := dhcprpc.Parse(first(list).Raw)
 	if err != nil || conf.Type != "dhcp" {
@@ -371,8 +371,8 @@ func (d *Driver) notifyArrival(ctx context.Context, e *state.Endpoint) error {
 	return callKeeper(ctx, n.list.Name, e, state.Where{NetNS: e.Sandbox, IfName: link.Attrs().Name})
 }
 
-// followOnce calls notifyArrival if the interface is in its sandbox with its final name. over
-// reports that there is nothing more to wait for.
+// followOnce calls notifyArrival if the interface is in its sandbox with its final name. If there
+// is nothing more to wait for, over is true.
 func (d *Driver) followOnce(ctx context.Context, endpointID string) (over bool) {
 	err := d.enter(ctx, endpointID, func(ctx context.Context, e *state.Endpoint) error {
 		var err error

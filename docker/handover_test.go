@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// The error for an endpoint without an interface has a text and is recognized, on the
-// host and in a sandbox.
+// The error for an endpoint without an interface has a text, and can be recognised on the host
+// and in a sandbox.
 func TestNoInterface(t *testing.T) {
 	const path = "/run/netns/nolink"
 	must(t, netns.Create(path))

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// The host's own namespace is refused as a sandbox, by any path: its routes are not
-// changed, even if the chain is a single plugin that would not refuse.
+// The driver refuses the host's own namespace as a sandbox, by any path. The host's routes do not
+// change, even if the chain is a single plugin that would not refuse.
 func TestJoinTheHost(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
@@ -40,8 +40,8 @@ func TestJoinTheHost(t *testing.T) {
 	}
 }
 
-// A path that is no namespace is not waited for and not opened for reading, and the
-// endpoint is removed.
+// A path is no namespace. The driver neither waits for it nor opens it for reading, and removes
+// the endpoint.
 func TestJoinNonsense(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
@@ -59,8 +59,8 @@ func TestJoinNonsense(t *testing.T) {
 	}
 }
 
-// A pool of an IPAM plugin that cannot be called is refused: an address that it was asked
-// for could never be released.
+// A pool of an IPAM plugin that cannot be called is refused, because an address from it could
+// never be released.
 func TestPoolOfNoPlugin(t *testing.T) {
 	n := newNode(t)
 	for plugin, want := range map[string]string{"nosuch": `failed to find plugin "nosuch"`, "../../bin/sh": "plugin ../../bin/sh"} {
@@ -72,7 +72,7 @@ func TestPoolOfNoPlugin(t *testing.T) {
 	}
 }
 
-// An endpoint with an invalid id, address or option is refused, and leaves nothing.
+// An endpoint with an invalid id, address or option is refused. Nothing is left.
 func TestEndpointNonsense(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")

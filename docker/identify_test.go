@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The sandbox of a running container also has the process of a container inside it, and
-// of one that starts with `--network container:X`. The sandbox belongs to neither, and
-// neither is killed when the network fails.
+// The sandbox of a running container also has two other processes: that of a container inside it,
+// and that of a container that starts with `--network container:X`. The sandbox belongs to
+// neither. When the network fails, neither is killed.
 func TestWhoseSandbox(t *testing.T) {
 	n := newNode(t, brokenNet)
 	n.onDisk()

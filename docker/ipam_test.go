@@ -20,7 +20,7 @@ import (
 type ipamNet struct {
 	n        *node
 	id, name string
-	pools    [2]*cnm.RequestPoolResponse // IPv4, IPv6
+	pools    [2]*cnm.RequestPoolResponse // for IPv4 and for IPv6
 }
 
 func (n *node) ipamNetwork(name string) *ipamNet {
@@ -46,7 +46,7 @@ func (n *node) ipamNetwork(name string) *ipamNet {
 	return x
 }
 
-// address is RequestAddress of one family.
+// address requests an address of one family.
 func (x *ipamNet) address(i int, mac, wanted string) (netip.Prefix, error) {
 	in := &cnm.RequestAddressRequest{PoolID: x.pools[i].PoolID, Options: map[string]string{cnm.OptionMAC: mac}}
 	if wanted != "" {
@@ -103,7 +103,7 @@ func ipamLife(t *testing.T, name, conf string) {
 	}
 }
 
-// Docker requested an address and was killed: there is no other trace of it.
+// Docker requested an address and was killed. Nothing else shows the address.
 func TestSweepLease(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -126,7 +126,7 @@ func TestSweepLease(t *testing.T) {
 	}
 }
 
-// The driver was killed during a request, and dockerd repeats it to the next driver.
+// The driver was killed during a request. dockerd repeats the request to the next driver.
 func TestAskAgain(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -135,7 +135,7 @@ func TestAskAgain(t *testing.T) {
 	must(t, err)
 	l, err := n.driver.state.Leases.Get(leaseID("podnet", mac))
 	must(t, err)
-	l.Result, l.Given = nil, nil // as written before the call of the plugin
+	l.Result, l.Given = nil, nil // as the file was before the call of the plugin
 	must(t, n.driver.state.Leases.Save(l))
 	n.stop()
 	n.boot()
@@ -144,8 +144,8 @@ func TestAskAgain(t *testing.T) {
 	x.release(0, v4)
 }
 
-// away is an IPAM plugin whose server fails after it has reserved an address, and works
-// again when the file is gone.
+// away is an IPAM plugin whose server fails after it has reserved an address. When the file is
+// gone, the server works again.
 const away = `#!/bin/sh
 case $CNI_COMMAND in
 ADD) touch %[1]s/reserved %[1]s/down; echo '{"cniVersion":"1.1.0","code":11,"msg":"no answer"}'; exit 1;;
@@ -155,7 +155,7 @@ esac
 exit 0
 `
 
-// An address that was reserved and cannot be released at once is not forgotten.
+// A reserved address cannot be released at once. It is not forgotten.
 func TestLeaseOfAServerThatIsAway(t *testing.T) {
 	n := newNode(t, `{"cniVersion":"1.1.0","name":"away","plugins":[{"type":"bridge","bridge":"br-t9","ipam":{"type":"away"}}]}`)
 	n.stop()
@@ -180,8 +180,8 @@ func TestLeaseOfAServerThatIsAway(t *testing.T) {
 	must(t, n.c.ReleasePool(n.ctx(), &cnm.ReleasePoolRequest{PoolID: p.PoolID}))
 }
 
-// A container with --mac-address starts again after dockerd was killed: its old endpoint
-// must not release the address.
+// A container with --mac-address starts again after dockerd was killed. Its old endpoint must not
+// release the address.
 func TestLeaseOfTheNext(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -193,7 +193,7 @@ func TestLeaseOfTheNext(t *testing.T) {
 	}
 	before := start()
 	before.die()
-	after := start() // which removes the old one
+	after := start() // removes the old one
 	n.sweep(0)
 	if l, err := n.driver.state.Leases.Get(leaseID("podnet", mac)); err != nil || l.Endpoint != after.endpoint || len(addressFiles(t)) != 2 {
 		t.Errorf("lease %s %v, addresses %v", asJSON(l), err, addressFiles(t))

@@ -17,13 +17,13 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// errTooOld is for options that need the sandbox before the container's process starts.
+// errTooOld means that an option needs the sandbox before the container's process starts.
 var errTooOld = errors.New(optDNS + "=replace and " + optLabels + " need Docker 28 or later")
 
 // Join implements cnm.NetworkDriver. It moves the interface to the host, where libnetwork takes
-// it. Before Docker 28, a container that starts has no sandbox yet. Then the rest of the chain
-// cannot run in the sandbox before the container's process starts, so Join runs it while the
-// interface is still in the holding namespace.
+// it. Before Docker 28, a container that starts has no sandbox yet. The rest of the chain must
+// run before the container's process starts. So Join then runs it while the interface is still in
+// the holding namespace.
 func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (out *cnm.JoinResponse, err error) {
 	err = d.enter(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error {
 		out, err = d.joinAt(ctx, in, e)
@@ -61,7 +61,7 @@ func (d *Driver) joinAt(ctx context.Context, in *cnm.JoinRequest, e *state.Endpo
 		return nil, fmt.Errorf("network %s: %w", n.list.Name, err)
 	}
 	if err := d.join(ctx, n, e, there && !n.hold); err != nil {
-		return nil, errors.Join(err, d.save(e)) // Docker now sends Leave and DeleteEndpoint; the grace period starts here
+		return nil, errors.Join(err, d.save(e)) // the grace period starts here; Docker now sends Leave and DeleteEndpoint
 	}
 	if !there {
 		go await(func(ctx context.Context) bool { return d.adoptOnce(ctx, in.EndpointID, in.SandboxKey) })
@@ -74,8 +74,8 @@ func (d *Driver) joinAt(ctx context.Context, in *cnm.JoinRequest, e *state.Endpo
 	return out, nil
 }
 
-// sandbox does the same as live, for the namespace of a container. It refuses the namespace of
-// the host, because the host would get the container's addresses and routes.
+// sandbox works like live, for the namespace of a container. It refuses the namespace of the
+// host, because the host would get the container's addresses and routes.
 func sandbox(path string) (id netns.ID, there bool, err error) {
 	id, there, err = live(path)
 	if err != nil || !there {
@@ -94,7 +94,7 @@ func sandbox(path string) (id netns.ID, there bool, err error) {
 }
 
 // precheck finds the errors that would otherwise occur after the interface is in the sandbox.
-// Docker shows the user an error of Join, but not of later calls.
+// Docker shows the user an error of Join, but no error of a later call.
 func (d *Driver) precheck(ctx context.Context, n *network, e *state.Endpoint, there bool) error {
 	if !n.dns && n.labels == "" {
 		return nil
@@ -133,9 +133,9 @@ func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later 
 	return d.save(e)
 }
 
-// Leave implements cnm.NetworkDriver. It undoes the changes in the sandbox while the interface
-// is still there. Docker calls it twice after a Join that failed. After a restart with
-// live-restore, Docker calls it without a Revoke before.
+// Leave implements cnm.NetworkDriver. It undoes the changes in the sandbox while the interface is
+// still there. After a failed Join, Docker calls Leave twice. After a restart with live-restore,
+// Docker calls Leave without a Revoke before.
 func (d *Driver) Leave(ctx context.Context, in *cnm.EndpointRequest) error {
 	return d.known(ctx, in.EndpointID, d.left)
 }
@@ -162,7 +162,7 @@ func (d *Driver) left(ctx context.Context, e *state.Endpoint) error {
 }
 
 // leave undoes the parts that ran in the sandbox. A part that ran in the holding namespace is
-// undone later, when the interface is back there.
+// undone later, when the interface is there again.
 func (d *Driver) leave(ctx context.Context, n *network, e *state.Endpoint) error {
 	err := errors.Join(d.restoreDNS(ctx, e), d.del(ctx, n, e, ports))
 	if e.PostAt.NetNS == e.Hold {
@@ -171,9 +171,9 @@ func (d *Driver) leave(ctx context.Context, n *network, e *state.Endpoint) error
 	return errors.Join(err, d.del(ctx, n, e, post))
 }
 
-// addresses returns the two addresses that fit into the answer to Docker: the first one of each
-// family. If the link has no route to the whole subnet, as with ptp, the prefix has full
-// length, because libnetwork would otherwise add a route to the subnet.
+// addresses returns the two addresses that fit into the answer to Docker, the first one of each
+// family. For a subnet, libnetwork adds a route. If the link has no such route, as with ptp, the
+// address's prefix has full length.
 func addresses(s *state.Snapshot) (v4, v6 netip.Prefix) {
 	for _, a := range s.Addrs {
 		if !onLink(s, a.Masked()) {
@@ -196,10 +196,10 @@ func onLink(s *state.Snapshot, subnet netip.Prefix) bool {
 	})
 }
 
-// joined returns the answer to Join: gateways, and those routes of the main table whose gateway
-// Docker can then reach. After Docker has moved the interface into the sandbox, the driver adds
-// there what the answer cannot express: the other routes, addresses and neighbours. An internal
-// network gets no gateway and no default route.
+// joined returns the answer to Join. It has the gateways, and those routes of the main table
+// whose gateway Docker can then reach. After Docker has moved the interface into the sandbox, the
+// driver adds there what the answer cannot express: the other routes, addresses and neighbours.
+// An internal network gets no gateway and no default route.
 func joined(s *state.Snapshot, internal, gwbridge bool) *cnm.JoinResponse {
 	out := &cnm.JoinResponse{DisableGatewayService: !gwbridge}
 	var connected, hops []cnm.StaticRoute
@@ -245,8 +245,8 @@ func reached(s *state.Snapshot, connected []cnm.StaticRoute, gw netip.Addr) bool
 		slices.ContainsFunc(connected, func(r cnm.StaticRoute) bool { return r.Destination.Contains(gw) })
 }
 
-// unique keeps only the first of several routes to one destination, because adding a second
-// fails.
+// unique keeps only the first of several routes to one destination, because Docker could not add
+// a second one.
 func unique(in []cnm.StaticRoute) (out []cnm.StaticRoute) {
 	seen := map[netip.Prefix]bool{}
 	for _, r := range in {

@@ -20,7 +20,7 @@ func prefixes(text string) (out []netip.Prefix) {
 	return out
 }
 
-// route makes a route from DST, a gateway and changes.
+// route makes a route to dst through a gateway, with changes.
 func route(dst, gw string, more ...func(*state.Route)) state.Route {
 	r := state.Route{Dst: netip.MustParsePrefix(dst), Table: unix.RT_TABLE_MAIN}
 	if gw != "" {

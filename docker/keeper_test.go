@@ -13,8 +13,8 @@ import (
 
 const dhcpNet = `{"cniVersion":"1.1.0","name":"lan","plugins":[{"type":"bridge","bridge":"br-t9","ipam":{"type":"dhcp","daemonSocketPath":"/run/keeper/s"}}]}`
 
-// A DHCP lease is renewed where Docker has moved the interface, and finally released from
-// the holding namespace.
+// Docker moves the interface. Its DHCP lease is renewed there, and in the end released from the
+// holding namespace.
 func TestDHCPLease(t *testing.T) {
 	both(t, func(t *testing.T, old bool) {
 		n := newNode(t, dhcpNet)
@@ -24,7 +24,7 @@ func TestDHCPLease(t *testing.T) {
 			"authoritative": true, "subnet4": [{"subnet": "10.77.0.0/24", "pools": [{"pool": "10.77.0.10 - 10.77.0.10"}]}]`)
 		log := dhcptest.Serve(t, "/run/keeper/s")
 		network := n.network("lan")
-		for range 2 { // there is one address: the second container gets what the first released
+		for range 2 { // there is one address, so the second container gets the one that the first released
 			renewed := strings.Count(log.String(), "lease renewed")
 			c := n.mustStart(run{network: network})
 			dhcptest.Eventually(t, "renewals", func() bool { return strings.Count(log.String(), "lease renewed") >= renewed+2 })
@@ -43,6 +43,6 @@ func TestDHCPLease(t *testing.T) {
 				t.Errorf("%s:\n%s", bad, log)
 			}
 		}
-		time.Sleep(300 * time.Millisecond) // the keeper looks once more
+		time.Sleep(300 * time.Millisecond) // meanwhile the keeper looks again
 	})
 }

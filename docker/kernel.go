@@ -19,7 +19,7 @@ import (
 )
 
 // snapshot reads a link's state from the kernel after a plugin has made the link. The plugin's
-// result is not enough: it lacks half of the state, and some of its routes have no gateway.
+// result lacks half of the state, and some of its routes have no gateway.
 func snapshot(c *nl.Conn, link netlink.Link) (*state.Snapshot, error) {
 	a := link.Attrs()
 	s := &state.Snapshot{Name: a.Name, MAC: a.HardwareAddr.String(), MTU: a.MTU, Alias: a.Alias}
@@ -96,7 +96,7 @@ func toKernel(r *state.Route, index int) *netlink.Route {
 }
 
 // exact gives a link in a sandbox the state that it had in the holding namespace. It adds the
-// addresses, neighbours and routes that Join could not express. It may be repeated.
+// addresses, neighbours and routes that Join could not express. exact may be called again.
 func exact(c *nl.Conn, index int, want *state.Snapshot, internal bool) error {
 	link, err := c.LinkAt(index)
 	if err != nil {
@@ -122,8 +122,8 @@ func exact(c *nl.Conn, index int, want *state.Snapshot, internal bool) error {
 	return exactRoutes(c, index, have.Routes, wantedRoutes(want, have, internal))
 }
 
-// wantedRoutes returns the routes to add, without those that the kernel makes for addresses. It
-// includes a default route only if Docker has given this endpoint the default route.
+// wantedRoutes returns the routes to add, without those that the kernel makes for addresses. A
+// default route is among them only if Docker has given this endpoint the default route.
 func wantedRoutes(want, have *state.Snapshot, internal bool) (out []state.Route) {
 	for _, r := range want.Routes {
 		v6 := r.Dst.Addr().Is6()
@@ -144,8 +144,8 @@ func isMainDefault(r *state.Route, v6 bool) bool {
 	return r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == v6 && r.Table == unix.RT_TABLE_MAIN
 }
 
-// exactRoutes adds each route before it removes libnetwork's route to the same destination, so
-// that the container always has a route.
+// exactRoutes adds each route before it removes libnetwork's route to the same destination. So
+// the container always has a route.
 func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
 	for i := range want {
 		w := &want[i]
@@ -158,7 +158,7 @@ func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
 		for j := range have {
 			h := &have[j]
 			if h.Dst != w.Dst || h.Table != w.Table || h.Metric == w.Metric || contains(want, h) {
-				continue // another route, or already correct
+				continue // another route, or one that is already right
 			}
 			if err := c.RouteDel(toKernel(h, index)); err != nil && !nl.IsNotFound(err) {
 				return fmt.Errorf("remove route to %s with metric %d: %w", h.Dst, h.Metric, err)
@@ -190,8 +190,8 @@ func addNeighbour(c *nl.Conn, index int, n state.Neighbour) error {
 }
 
 // spareMetric is the metric of a default route that the driver restored. Docker does not know
-// this route, and may add its own default route with the kernel's usual metric. That would fail
-// if the metrics were equal.
+// this route, and may add its own with the kernel's usual metric. With equal metrics, that would
+// fail.
 const spareMetric = 1 << 20
 
 // gateways returns the default routes that a container uses.
@@ -230,14 +230,14 @@ func defaultOf(c *nl.Conn, family int) ([]state.Gateway, error) {
 }
 
 // restoreGateways restores the default routes that a container had before an endpoint joined.
-// Docker gave up connecting the endpoint after it had moved the gateway there, and Docker 20.10
-// does not move it back. Without a default route the container would reach nothing when the
-// endpoint's interface is removed, and packets to its published ports would get no answer. The
+// Docker may give up connecting the endpoint after it has moved the gateway there, and Docker
+// 20.10 does not move it back. Then the interface goes, and the container would have no default
+// route: it would reach nothing, and packets to its published ports would get no answer. The
 // collector publishes the ports again for the endpoint that has the route.
 func (d *Driver) restoreGateways(c *nl.Conn, e *state.Endpoint) {
 	link, err := find(c, e)
 	if err != nil {
-		return // no interface has to be removed
+		return // there is no interface to remove
 	}
 	for i := range e.Gateways {
 		g := &e.Gateways[i]

@@ -24,9 +24,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The environment of a driver in its own process.
+// These are variables in the environment of a driver in its own process.
 const (
-	childStep    = "PATCHBAY_DOCKER_STEP" // the step at which it kills itself
+	childStep    = "PATCHBAY_DOCKER_STEP" // the step at which the driver kills itself
 	childPlugins = "PATCHBAY_DOCKER_PLUGINS"
 	childConf    = "PATCHBAY_DOCKER_CONF"
 	childData    = "PATCHBAY_DOCKER_DATA"
@@ -45,7 +45,7 @@ func (k *killer) step() {
 	}
 }
 
-// Invoke is a step before and after each plugin.
+// Invoke counts a step before and after each plugin.
 func (k *killer) Invoke(ctx context.Context, name string, call *spec.Call) ([]byte, error) {
 	k.step()
 	out, err := k.Exec.Invoke(ctx, name, call)
@@ -53,7 +53,7 @@ func (k *killer) Invoke(ctx context.Context, name string, call *spec.Call) ([]by
 	return out, err
 }
 
-// TestChild is the driver that is killed; it does nothing in the parent.
+// TestChild is the driver that is killed. In the parent process it does nothing.
 func TestChild(t *testing.T) {
 	at, err := strconv.Atoi(os.Getenv(childStep))
 	if err != nil {
@@ -78,7 +78,7 @@ func (n *node) child(step int) *exec.Cmd {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	before, err := os.Stat(socket)
 	if errors.Is(err, os.ErrNotExist) {
-		must(n, os.WriteFile(socket, nil, 0o600)) // for the child to replace
+		must(n, os.WriteFile(socket, nil, 0o600)) // the child replaces it
 		before, err = os.Stat(socket)
 	}
 	must(n, err)
@@ -93,11 +93,11 @@ func (n *node) child(step int) *exec.Cmd {
 	return nil
 }
 
-// tooMany is more steps than any test here needs.
+// tooMany is a number of steps that no test here reaches.
 const tooMany = 100
 
-// TestKilled kills the driver at every step of a container's life. Then Docker either
-// continues as after a failed call, or has ended with the container; nothing may be left.
+// TestKilled kills the driver at every step of a container's life. Then Docker either continues
+// as after a failed call, or has ended with the container. Nothing may be left.
 func TestKilled(t *testing.T) {
 	for _, old := range []bool{false, true} {
 		for _, silent := range []bool{true, false} {
@@ -124,7 +124,7 @@ func (n *node) ended(steps int) {
 	n.boot()
 }
 
-// TestKilledPacked is TestKilled with a list of one packed plugin.
+// TestKilledPacked does what TestKilled does, with a list of one packed plugin.
 func TestKilledPacked(t *testing.T) {
 	n := newNode(t, packedNet)
 	network := n.network("packed")
@@ -135,8 +135,8 @@ func TestKilledPacked(t *testing.T) {
 	n.ended(steps)
 }
 
-// TestKilledDNS is TestKilled with a written resolv.conf, which must become Docker's
-// again.
+// TestKilledDNS does what TestKilled does, with a resolv.conf that we wrote. The file must become
+// Docker's again.
 func TestKilledDNS(t *testing.T) {
 	for _, silent := range []bool{true, false} {
 		t.Run(fmt.Sprintf("silent=%v", silent), func(t *testing.T) {
@@ -156,8 +156,8 @@ func TestKilledDNS(t *testing.T) {
 	}
 }
 
-// lifeKilledAt returns false when the life ended before the step. waits puts a waiting
-// process into the sandbox.
+// lifeKilledAt kills the driver at a step of a life. If the life ended before that step, it
+// returns false. waits puts a waiting process into the sandbox.
 func (n *node) lifeKilledAt(step int, network string, silent bool, waits func(key string)) (killed bool) {
 	n.Helper()
 	cmd := n.child(step)
@@ -250,7 +250,7 @@ func (n *node) addressKilledAt(step int, x *ipamNet) (killed bool) {
 	return err != nil
 }
 
-// life requests, uses and releases an address; any call may fail.
+// life requests, uses and releases an address. Any call may fail.
 func (x *ipamNet) life(mac string) error {
 	d := x.n
 	v4, err := x.address(0, mac, "")
@@ -277,7 +277,7 @@ func (x *ipamNet) life(mac string) error {
 	return nil
 }
 
-// life is start and stop of a container; any call may fail.
+// life starts and stops a container. Any call may fail.
 func (c *container) life() error {
 	r := run{network: c.network, ports: []cnm.PortBinding{tcp(80, 8080, 8080)}}
 	in := &cnm.CreateEndpointRequest{NetworkID: c.network, EndpointID: c.endpoint, Interface: &cnm.Interface{}, Options: cnm.Options{}}

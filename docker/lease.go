@@ -22,16 +22,17 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// leaseID returns the container id for calls of an IPAM plugin. It is made from the MAC address
-// of the future interface, because Docker's request has nothing else that names the container.
+// leaseID returns the container id for calls of an IPAM plugin. leaseID makes it from the MAC
+// address of the future interface, because Docker's request has nothing else that names the
+// container.
 func leaseID(network, mac string) string {
 	sum := sha256.Sum256([]byte(network + "\x00" + strings.ToLower(mac)))
 	return "docker-" + hex.EncodeToString(sum[:16])
 }
 
-// RequestAddress implements cnm.IPAMDriver. The first request for a MAC address calls the IPAM
-// plugin, which gives addresses of all families. The request for the other family gets one of
-// these addresses.
+// RequestAddress implements cnm.IPAMDriver. At the first request for a MAC address, it calls the
+// IPAM plugin, which gives addresses of all families. The request for the other family then gets
+// one of these addresses.
 func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressRequest) (*cnm.RequestAddressResponse, error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -65,13 +66,13 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 	return d.give(ctx, p, l, in.Address)
 }
 
-// give answers a request from a lease. It calls the IPAM plugin if the lease is new or does not
-// have the wanted address. It also calls the plugin if the node has booted since, because the
-// plugin may have given the addresses to another container.
+// give answers a request from a lease. It calls the IPAM plugin in three cases: the lease is new,
+// the lease lacks the wanted address, or the node has booted since. After a boot, the plugin may
+// have given the addresses to another container.
 func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Allocation, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
 	if used, err := d.used(l); err != nil {
 		return nil, err
-	} else if !used { // no endpoint uses the lease yet, even if the MAC address was used before
+	} else if !used { // no endpoint uses the lease yet, even if an earlier one had the MAC address
 		l.Endpoint, l.Unbound = "", false
 	}
 	if l.Boot != d.boot {
@@ -102,8 +103,8 @@ func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Allocation, w
 	return &cnm.RequestAddressResponse{Address: forDocker(l, got.Address)}, nil
 }
 
-// forDocker returns an address in the form that Docker needs. With ptp its prefix has full
-// length, because the link has no subnet.
+// forDocker returns an address in the form that Docker needs. With ptp the link has no subnet, so
+// the address's prefix has full length.
 func forDocker(l *state.Allocation, a netip.Prefix) netip.Prefix {
 	if list, err := chain.ParseList(l.Config); err == nil && first(list).Type == "ptp" {
 		return netip.PrefixFrom(a.Addr(), a.Addr().BitLen())
@@ -161,14 +162,14 @@ func (d *Driver) ask(ctx context.Context, l *state.Allocation) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
 	defer cancel()
-	if len(l.Given) > 0 { // Docker releases the addresses that it got
+	if len(l.Given) > 0 { // Docker releases the addresses that it got before
 		return errors.Join(err, d.run[lease].Del(ctx, list, a))
 	}
 	return errors.Join(err, d.dropLease(ctx, l))
 }
 
-// leaseList returns a list with only the IPAM plugin. Its configuration is that of the first
-// plugin, because the first plugin would pass that on.
+// leaseList returns a list with only the IPAM plugin. The IPAM plugin gets the configuration of
+// the first plugin, because the first plugin would pass that on.
 func leaseList(l *state.Allocation) (*chain.List, error) {
 	list, err := chain.ParseList(l.Config)
 	if err != nil {
@@ -185,8 +186,8 @@ func leaseList(l *state.Allocation) (*chain.List, error) {
 }
 
 // leaseCall returns the list and the attachment for a call of the IPAM plugin. The interface's
-// namespace does not exist yet, so another namespace takes its place; the host's cannot,
-// because a plugin refuses the namespace it runs in.
+// namespace does not exist yet, so another namespace stands in for it. The host's namespace
+// cannot, because a plugin refuses the namespace in which it runs.
 func (d *Driver) leaseCall(ctx context.Context, l *state.Allocation) (list *chain.List, a chain.Attachment, err error) {
 	if list, err = leaseList(l); err != nil {
 		return nil, a, err
@@ -194,7 +195,7 @@ func (d *Driver) leaseCall(ctx context.Context, l *state.Allocation) (list *chai
 	path := d.standIn()
 	a = chain.Attachment{ContainerID: l.ID, NetNS: path, IfName: holdName, Args: [][2]string{{"IgnoreUnknown", "1"}}, Capabilities: map[string]any{}}
 	var ips []string
-	for _, addr := range slices.Concat(l.Wanted, l.Given) { // the plugin must give the addresses again that Docker has already got
+	for _, addr := range slices.Concat(l.Wanted, l.Given) { // the plugin must give again the addresses that Docker already has
 		if text := addr.String(); !slices.Contains(ips, text) {
 			ips = append(ips, text)
 		}
@@ -239,7 +240,7 @@ func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error
 		if err := d.saveLease(l); err != nil || len(l.Given) > 0 {
 			return err
 		}
-		if used, err := d.used(l); used { // the endpoint could not be removed, so its address must not be given to another
+		if used, err := d.used(l); used { // the endpoint could not be removed, so no other may get its address
 			return err
 		}
 		return d.dropLease(ctx, l)
@@ -258,13 +259,14 @@ func (d *Driver) dropLease(ctx context.Context, l *state.Allocation) error {
 	return errors.Join(d.state.Leases.Drop(l.ID), d.dropStandIn(ctx))
 }
 
-// standIn returns the path of the namespace that is used in calls of IPAM plugins.
+// standIn returns the path of the namespace that stands in for the interface's in calls of IPAM
+// plugins.
 func (d *Driver) standIn() string {
 	return filepath.Join(d.opts.Paths.Holds(), "ipam")
 }
 
-// dropStandIn removes that namespace if no lease is left. A call that needs the namespace has
-// written its lease before, so dropStandIn sees it.
+// dropStandIn removes this namespace if no lease is left. A call that needs the namespace has
+// written its lease before, so dropStandIn sees that lease.
 func (d *Driver) dropStandIn(ctx context.Context) error {
 	release, err := d.locks.take(ctx, d.standIn())
 	if err != nil {
@@ -277,8 +279,8 @@ func (d *Driver) dropStandIn(ctx context.Context) error {
 	return netns.Delete(d.standIn())
 }
 
-// freeAddress takes the MAC address of a new lease from another endpoint, and the wanted
-// address from a dead endpoint.
+// freeAddress takes the MAC address of a new lease from another endpoint. It takes the wanted
+// address from an endpoint that is dead.
 func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted netip.Addr) error {
 	l, err := d.state.Leases.Get(id)
 	switch {
@@ -317,8 +319,8 @@ type staticAddress struct {
 	Gateway netip.Addr   `json:"gateway,omitzero"`
 }
 
-// leased binds the endpoint's lease to the endpoint, and returns the ipam section with its
-// addresses. It returns nil if the address does not come from our IPAM driver.
+// leased binds the endpoint's lease to the endpoint, and returns an ipam section with the lease's
+// addresses. If the address does not come from our IPAM driver, leased returns nil.
 func (d *Driver) leased(ctx context.Context, n *network, e *state.Endpoint) (any, error) {
 	l, err := d.bind(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), e.ID)
 	if l == nil || err != nil || l.Result == nil {
@@ -339,13 +341,13 @@ func staticOf(l *state.Allocation) static {
 type leaseEnd int
 
 const (
-	unbind  leaseEnd = iota // keep the lease: Docker releases the address, or has done so
-	abandon                 // release the lease: Docker will not
+	unbind  leaseEnd = iota // keep the lease, because Docker releases the address or has done so
+	abandon                 // release the lease, because Docker will not
 )
 
-// endLease unbinds a lease from an endpoint, or releases it. It does nothing if another
-// endpoint has the lease: with --mac-address, Docker may have created the next endpoint before
-// it removed this one.
+// endLease unbinds a lease from an endpoint, or releases the lease. If another endpoint has the
+// lease, endLease does nothing: with --mac-address, Docker may have created the next endpoint
+// before it removed this one.
 func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseEnd) error {
 	return d.knownLease(ctx, id, func(l *state.Allocation) error {
 		switch {

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// part names one of the lists that a chain is cut into.
+// part names one of the lists into which a chain is cut.
 type part int
 
 const (
@@ -24,7 +24,7 @@ const (
 	ports
 	parts
 
-	lease // not a part of the chain, but it has its own cache
+	lease // not a part of the chain, but with a cache of its own
 )
 
 // String returns the name of the part's cache.
@@ -37,7 +37,7 @@ const portMappings = "portMappings"
 
 // cut returns one part of a list. Plugins that publish ports are a part of their own, because
 // Docker moves the ports to the endpoint that has the default gateway. If auto is set and the
-// list has no such plugin, it gets our portmap.
+// list has no such plugin, cut adds our portmap.
 func cut(list *chain.List, p part, auto bool) *chain.List {
 	out, _ := rebuild(list, func(i int, m *chain.Plugin) (bool, error) { // this function never returns an error
 		switch {
@@ -78,7 +78,7 @@ func rebuild(list *chain.List, keep func(int, *chain.Plugin) (bool, error)) (*ch
 		}
 		out.Plugins = append(out.Plugins, pack(&list.Plugins[i], of)...)
 	}
-	out.Bytes = encodeList(&out) // the copy that is cached must be of this list
+	out.Bytes = encodeList(&out) // the cache must hold this list
 	return &out, nil
 }
 
@@ -114,7 +114,7 @@ func moved(r *spec.Result, from, to, ifName string) *spec.Result {
 }
 
 // packed is the type of the plugin that runs a list of plugins in one process (`patchbay
-// convert`). The driver cuts this inner list into parts too. The inner plugins that are in one
+// convert`). The driver cuts this inner list into parts too. Those inner plugins that are in one
 // part still run in one call.
 const packed = "patchbay"
 
@@ -152,8 +152,8 @@ func unpack(p *chain.Plugin) (list []chain.Plugin, err error) {
 	return list, nil
 }
 
-// pack puts some of the plugins that unpack returned back into one plugin. It returns none if
-// there are none.
+// pack puts those of the inner plugins that are in of back into one packed plugin. If of is
+// empty, pack returns none.
 func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
 	if p.Type != packed || len(of) == 0 {
 		return of
@@ -187,7 +187,7 @@ func encode(v any) json.RawMessage {
 	return data
 }
 
-// The plugins whose configuration Docker's options may change.
+// Docker's options may change the configuration of these plugins.
 const (
 	pluginBridge   = "bridge"
 	pluginFirewall = "firewall"
@@ -220,8 +220,8 @@ func isInternal(list *chain.List) bool {
 	return json.Unmarshal(first(list).Raw, &conf) == nil && conf.Internal
 }
 
-// closed returns a list that makes its network internal. Only the plugin bridge has a key for
-// that.
+// closed returns a list that makes its network internal. The plugin bridge is the only one with a
+// key for this.
 func closed(list *chain.List) (*chain.List, error) {
 	switch {
 	case isInternal(list):
@@ -244,8 +244,8 @@ func (d *Driver) logOpen() {
 	}
 }
 
-// isolated returns a list in which the plugin firewall has a policy. It adds the plugin if the
-// list has none.
+// isolated returns a list in which the plugin firewall has a policy. If the list has no firewall,
+// isolated adds it.
 func isolated(list *chain.List, policy string) (*chain.List, error) {
 	if first(list).Type != pluginBridge {
 		return nil, fmt.Errorf("option %s: only networks of the plugin bridge can be isolated, and the first plugin of %s is %s", optIsolate, list.Name, first(list).Type)
@@ -263,8 +263,8 @@ func isolated(list *chain.List, policy string) (*chain.List, error) {
 	return with(&more, "ingressPolicy", policy, isFirewall)
 }
 
-// checkInternal returns an error if the plugin has not made the network internal. The
-// reference's bridge ignores the key.
+// checkInternal returns an error if the plugin has not made the network internal: the reference's
+// bridge ignores the key.
 func (d *Driver) checkInternal(n *network, e *state.Endpoint) error {
 	if !n.Internal || first(n.list).Type != pluginBridge || !isInternal(n.list) {
 		return nil

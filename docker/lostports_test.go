@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// open expects that an endpoint has published its port, in the state and in the kernel.
+// open checks that an endpoint has published its port, in the state and in the kernel.
 func (n *node) open(when string, c *container) {
 	n.Helper()
 	if got := n.published(c); len(got) != 1 || len(addressesOfPorts(n)) == 0 {
@@ -22,18 +22,18 @@ func (n *node) open(when string, c *container) {
 	}
 }
 
-// addressesOfPorts are the published ports in the kernel.
+// addressesOfPorts returns the published ports in the kernel.
 func addressesOfPorts(n *node) leak.State {
 	n.Helper()
 	return n.left().Of("nft element inet patchbay ports4")
 }
 
-// A driver that is killed while it unpublishes ports, when another network becomes the
-// gateway, publishes them again after its restart, for every step of the call.
+// Another network becomes the gateway, and the driver is killed at each step while it unpublishes
+// the ports. After its restart it publishes them again.
 func TestRevokeKilled(t *testing.T) {
 	n := newNode(t, portNet)
 	var file string
-	var kept [][]byte // the file before and after each write, once the ports are unpublished
+	var kept [][]byte // the file before and after each write, from the time when the ports are unpublished
 	n.stop()
 	n.opts.step = func() {
 		if data, err := os.ReadFile(file); err == nil && len(addressesOfPorts(n)) == 0 {
@@ -63,8 +63,8 @@ func TestRevokeKilled(t *testing.T) {
 	c.stop(true)
 }
 
-// The call that publishes or unpublishes ports of a running container was lost or
-// interrupted. Docker does not repeat it.
+// A call that publishes or unpublishes ports of a running container was lost or interrupted.
+// Docker does not repeat the call.
 func TestLostPortsArePublished(t *testing.T) {
 	n := newNode(t, portNet)
 	n.opts.Grace = time.Hour

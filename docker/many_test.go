@@ -20,8 +20,8 @@ func media() (out []cnm.PortBinding) {
 	return out
 }
 
-// Ten thousand ports are published within the time of a call, and their record can be
-// read when they are unpublished.
+// Ten thousand ports are published within the time of a call. When they are unpublished, their
+// record can be read.
 func TestTenThousandPorts(t *testing.T) {
 	n := newNode(t, portNet)
 	c := n.mustStart(run{network: n.network("ports"), ports: media()})

@@ -109,8 +109,8 @@ func (d *Driver) usable(ctx context.Context, list *chain.List, o *options) error
 	return nil
 }
 
-// DeleteNetwork implements cnm.NetworkDriver. Docker forgets the network even if this call
-// fails, so it also removes the endpoints that are left.
+// DeleteNetwork implements cnm.NetworkDriver. Even if this call fails, Docker forgets the
+// network. So DeleteNetwork also removes the endpoints that are left.
 func (d *Driver) DeleteNetwork(ctx context.Context, in *cnm.NetworkRequest) error {
 	return d.deleteNetwork(ctx, in.NetworkID)
 }
@@ -160,8 +160,8 @@ func (d *Driver) network(id string) (*network, error) {
 	return &network{n, *o, list}, nil
 }
 
-// resolve reads the configuration that the options name. It gives up when the time of the call
-// is over, so that a file system that hangs does not block Docker's other calls.
+// resolve reads the configuration that the options name. When the time of the call is over,
+// resolve gives up. So a file system that hangs does not block Docker's other calls.
 func (d *Driver) resolve(ctx context.Context, o *options) (list *chain.List, err error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -172,7 +172,7 @@ func (d *Driver) resolve(ctx context.Context, o *options) (list *chain.List, err
 	return list, runnable(list)
 }
 
-// orEnd returns the result of read. If ctx ends before, it returns an error.
+// orEnd returns the result of read. If ctx ends first, orEnd returns an error.
 func orEnd[T any](ctx context.Context, read func() (T, error)) (out T, err error) {
 	done := make(chan struct{})
 	var got T

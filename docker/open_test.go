@@ -23,15 +23,16 @@ func openNamespaces(t *testing.T) (n int) {
 		fd, err := strconv.Atoi(f.Name())
 		must(t, err)
 		var s unix.Statfs_t
-		if unix.Fstatfs(fd, &s) == nil && s.Type == unix.NSFS_MAGIC { // the list's own file is closed by now
+		if unix.Fstatfs(fd, &s) == nil && s.Type == unix.NSFS_MAGIC { // the list's own file is closed already
 			n++
 		}
 	}
 	return n
 }
 
-// The removal of an endpoint, also of one whose creation failed, leaves no namespace open: with thousands of containers the
-// driver would run out of files, and each namespace would stay in the kernel.
+// To remove an endpoint, even one whose creation failed, leaves no namespace open. Otherwise,
+// with thousands of containers, the driver would run out of files, and each namespace would stay
+// in the kernel.
 func TestRemovalLeavesNothingOpen(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// The options of a network (-o).
+// These are the options of a network (-o).
 const (
 	optNetwork = "cni.network" // the name of a configuration
-	optConf    = "cni.conf"    // instead: the configuration itself, or its file
+	optConf    = "cni.conf"    // in place of cni.network, the configuration itself or its file
 	optPortmap = "cni.portmap" // auto or off
 	optBridge  = "cni.gwbridge"
 	optMode    = "cni.mode" // auto or hold
@@ -31,16 +31,16 @@ type options struct {
 	network, conf string
 	portmap       bool // use our portmap if the chain has no plugin for ports
 	gwbridge      bool // let Docker connect docker_gwbridge if there is no default route
-	hold          bool // run the whole chain in the holding namespace
+	hold          bool // run the whole chain while the interface is in the holding namespace
 	args          map[string]string
-	prefix        string // how the interface's name in the container begins
+	prefix        string // beginning of the interface's name in the container
 	dns           bool   // write the chain's DNS servers into the container's resolv.conf
 	isolate       string // ingressPolicy of the plugin firewall; if empty, the configuration decides
-	labels        string // how the names of the labels begin that plugins get; empty: none
+	labels        string // beginning of the names of the labels that plugins get; if empty, they get none
 }
 
-// parseOptions decodes the options. It refuses unknown ones, because a typing error must not
-// create another network than the user wanted.
+// parseOptions decodes the options. It refuses an option that it does not know: with a typing
+// error, the user would get another network than he wanted.
 func parseOptions(in map[string]string) (*options, error) {
 	o := &options{user: in, portmap: true, prefix: "eth"}
 	for _, key := range slices.Sorted(maps.Keys(in)) {

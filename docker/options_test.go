@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 )
 
-// TestHungRead: the call's limit holds while a configuration is read.
+// TestHungRead checks that a call ends in time while it reads a configuration.
 func TestHungRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	hung := make(chan struct{})
@@ -22,7 +22,7 @@ func TestHungRead(t *testing.T) {
 	}
 }
 
-// TestPublisher: a message never names a port's owner as "-".
+// TestPublisher checks that a message never names a port's owner as "-".
 func TestPublisher(t *testing.T) {
 	for want, e := range map[string]*state.Endpoint{
 		"endpoint abababababab": {ID: "abababababababab"},

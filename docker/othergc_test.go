@@ -11,8 +11,9 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// A runtime that runs GC on the same network (containerd 2 when it starts) does not know
-// Docker's containers, and leaves them. It still removes its own attachment that it lost.
+// Another runtime runs GC on the same network, as containerd 2 does when it starts. It does not
+// know Docker's containers, and leaves them alone. It still removes its own attachment that it
+// lost.
 func TestGCOfAnotherRuntime(t *testing.T) {
 	n := newNode(t, portNet)
 	network := n.network("ports")
@@ -33,7 +34,7 @@ func TestGCOfAnotherRuntime(t *testing.T) {
 	_, err := rt.Add(n.ctx(), list, lost)
 	must(t, err)
 
-	rt, list = other() // which has forgotten it
+	rt, list = other() // the new one has forgotten it
 	must(t, rt.GC(n.ctx(), chain.Keep{List: list}))
 	if after := addressFiles(t); len(after) != len(before) {
 		t.Errorf("addresses were %v, are %v", before, after)

@@ -66,7 +66,7 @@ func describe(list []chain.Plugin) string {
 	return strings.Join(out, " ")
 }
 
-// The members of a list of one packed plugin run in their parts.
+// The members of a packed plugin, the only one of its list, run in their parts.
 func TestPacked(t *testing.T) {
 	both(t, func(t *testing.T, old bool) {
 		n := newNode(t, packedNet)
@@ -92,7 +92,7 @@ func TestPacked(t *testing.T) {
 	})
 }
 
-// A list that cannot be cut is refused at the creation of the network.
+// When the network is created, a list that cannot be cut is refused.
 func TestPackedRefused(t *testing.T) {
 	n := newNode(t)
 	for text, want := range map[string]string{`[]`: "has no plugins", `[{"type":"../x"}]`: "../x", `7`: "decode plugin"} {

@@ -20,15 +20,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// space is the only address space. The local and the global address space must be the same:
+// space is the name of both the local and the global address space. They must be the same:
 // otherwise dockerd repeats its request without end if a pool overlaps a route of the host.
 const space = "patchbay"
 
 // Driver is also an IPAM driver.
 var _ cnm.IPAMDriver = (*Driver)(nil)
 
-// IPAMCapabilities implements cnm.IPAMDriver. The driver asks for the MAC address in requests,
-// because it shows which requests belong to which endpoint.
+// IPAMCapabilities implements cnm.IPAMDriver. The driver requires the MAC address in requests,
+// because it shows which requests belong to the same endpoint.
 func (d *Driver) IPAMCapabilities(context.Context) (*cnm.IPAMCapabilities, error) {
 	return &cnm.IPAMCapabilities{RequiresMACAddress: true}, nil
 }
@@ -38,8 +38,8 @@ func (d *Driver) AddressSpaces(context.Context) (*cnm.AddressSpaces, error) {
 	return &cnm.AddressSpaces{LocalDefaultAddressSpace: space, GlobalDefaultAddressSpace: space}, nil
 }
 
-// RequestPool implements cnm.IPAMDriver. The configuration that --ipam-opt cni.network=NAME
-// names determines the pool. --subnet may only repeat it.
+// RequestPool implements cnm.IPAMDriver. --ipam-opt cni.network=NAME names a configuration, which
+// determines the pool. --subnet may only repeat the configuration's subnet.
 func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*cnm.RequestPoolResponse, error) {
 	if in.SubPool != "" {
 		return nil, errors.New("--ip-range: the ranges are those of the CNI configuration")
@@ -63,14 +63,14 @@ func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
 	}
 	out := &cnm.RequestPoolResponse{PoolID: p.ID, Pool: p.Prefix}
-	if hasGateway(list, in.V6) { // only before Docker 28 would Docker otherwise ask for a gateway
+	if hasGateway(list, in.V6) { // only a Docker before 28 would otherwise ask for a gateway
 		out.Data = map[string]string{cnm.OptionGateway: p.Gateway.String()}
 	}
 	return out, d.state.Pools.Save(p)
 }
 
-// answers checks that the IPAM plugin exists and can be called. If it cannot be called now,
-// addresses that Docker asks for later could not be released either.
+// answers checks that the IPAM plugin exists and can be called. If it cannot be called now, an
+// address that Docker requests later could never be released.
 func (d *Driver) answers(ctx context.Context, p *state.Pool) error {
 	list, err := leaseList(&state.Allocation{Config: p.Config})
 	if err == nil {
@@ -86,9 +86,9 @@ const (
 	repeatTime = 10 * time.Second
 )
 
-// notAgain ends a loop of Docker before 28. If the pool overlaps a route of the host, that
-// Docker asks for another pool without end. The pool of every CNI network that is in use on
-// this host overlaps such a route.
+// notAgain ends a loop of Docker before 28. If a pool overlaps a route of the host, such a Docker
+// asks for another pool without end. Every CNI network that is in use on this host has such a
+// route.
 func (d *Driver) notAgain(in *cnm.RequestPoolRequest) error {
 	if in.Pool != "" {
 		return nil
@@ -164,7 +164,7 @@ func poolOf(p *state.Pool, list *chain.List, wanted string) error {
 	return matches(p, wanted)
 }
 
-// gatewayOf parses a gateway. If there is none, it returns host-local's default: the first
+// gatewayOf parses a gateway. If there is none, it returns host-local's default, the first
 // address of the subnet.
 func gatewayOf(subnet netip.Prefix, text string) netip.Prefix {
 	gw, err := netip.ParseAddr(text)
@@ -174,7 +174,7 @@ func gatewayOf(subnet netip.Prefix, text string) netip.Prefix {
 	return netip.PrefixFrom(gw, subnet.Bits())
 }
 
-// matches returns an error if --subnet differs from the subnet of the configuration.
+// matches returns an error if --subnet is not the subnet of the configuration.
 func matches(p *state.Pool, wanted string) error {
 	if wanted == "" {
 		return nil
@@ -209,9 +209,9 @@ func reserved(p *state.Pool, wanted netip.Addr) (*cnm.RequestAddressResponse, er
 // Driver also implements GwAllocCheck.
 var _ cnm.GatewayChecker = (*Driver)(nil)
 
-// GwAllocCheck implements cnm.GatewayChecker: it says for which families the network needs no
-// gateway. Docker 28 and later call it before CreateNetwork, with the same options, and before
-// they take an address of the pool for a gateway.
+// GwAllocCheck implements cnm.GatewayChecker. It says for which families the network needs no
+// gateway. Docker 28 and later call it before they take an address of the pool for a gateway.
+// They call it before CreateNetwork and with the same options.
 func (d *Driver) GwAllocCheck(ctx context.Context, in *cnm.GwAllocCheckRequest) (*cnm.GwAllocCheckResponse, error) {
 	_, list, err := d.configured(ctx, in.Options)
 	if err != nil {
@@ -234,16 +234,16 @@ type gatewayConf struct {
 	} `json:"ipam"`
 }
 
-// layer2 lists the plugins that have no gateway unless their ipam section names one. inTheirOwn
-// lists the IPAM plugins whose section names every gateway. host-local is not in it, because
-// host-local reserves the first address of a subnet without a key.
+// layer2 lists the plugins that have a gateway only if their ipam section names one. inTheirOwn
+// lists the IPAM plugins whose section names every gateway. host-local is not among them, because
+// it reserves the first address of a subnet even if no key says so.
 var (
 	layer2     = [...]string{"bridge", "macvlan", "ipvlan", "vlan", "host-device", "dummy", "tap"}
 	inTheirOwn = [...]string{"", "static"}
 )
 
-// hasGateway reports whether an address of the subnet belongs to a gateway, so that no
-// container may get it. If the configuration cannot be read, it returns true: to reserve an
+// hasGateway reports whether an address of the subnet belongs to a gateway. No container may get
+// such an address. If the configuration cannot be read, hasGateway returns true: to reserve an
 // address without need does less harm than to use one twice.
 func hasGateway(list *chain.List, v6 bool) bool {
 	p := first(list)

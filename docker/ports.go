@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// ProgramExternalConnectivity implements cnm.Connectivity. Docker calls it for the endpoint
-// that has the default gateway, which then publishes the container's ports. If it fails, the
+// ProgramExternalConnectivity implements cnm.Connectivity. Docker calls it for the endpoint that
+// has the default gateway. It publishes the container's ports for this endpoint. If it fails, the
 // container does not start.
 func (d *Driver) ProgramExternalConnectivity(ctx context.Context, in *cnm.ConnectivityRequest) error {
 	return d.enter(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error { return d.program(ctx, in, e) })
@@ -38,7 +38,7 @@ func (d *Driver) program(ctx context.Context, in *cnm.ConnectivityRequest, e *st
 		return nil
 	}
 	n, err := d.network(e.Network)
-	if err != nil || n.Internal { // like Docker's own drivers, publish nothing on an internal network
+	if err != nil || n.Internal { // like Docker's own drivers, the driver publishes nothing on an internal network
 		return err
 	}
 	return d.addPorts(ctx, n, e)
@@ -91,8 +91,8 @@ func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) er
 	return failed
 }
 
-// tryPorts chooses ports and publishes them once. If that fails, it undoes everything, and
-// again reports whether another choice may succeed.
+// tryPorts chooses ports and publishes them once. If it fails, it undoes everything. If another
+// choice may succeed, again is true.
 func (d *Driver) tryPorts(ctx context.Context, n *network, e *state.Endpoint, list *chain.List, try int) (again bool, err error) {
 	chosen, err := d.choosePorts(ctx, e, try)
 	if err != nil {
@@ -116,10 +116,11 @@ func (d *Driver) portsAt(e *state.Endpoint) state.Where {
 	return state.Where{NetNS: e.Hold, IfName: holdName}
 }
 
-// choosePorts chooses the ports to publish, and records them. chosen is false if another try
-// would choose the same ports. It holds one lock that all endpoints share, the only such lock,
-// because two endpoints that choose at the same time must see each other's choice. It holds the
-// lock for some milliseconds, until the choice is on the disk, and never while a plugin runs.
+// choosePorts chooses the ports to publish, and records them. If another try would choose the
+// same ports, chosen is false. Two endpoints that choose at the same time must see each other's
+// choice. So choosePorts holds a lock that all endpoints share; it is the only such lock. It
+// holds the lock for some milliseconds, until the choice is on the disk, and never while a plugin
+// runs.
 func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (chosen bool, err error) {
 	release, err := d.locks.take(ctx, "ports")
 	if err != nil {
@@ -173,14 +174,14 @@ func mappings(list []state.Port) (out []mapping) {
 }
 
 // lostPorts reports whether a container runs without its published ports. Docker asks for them
-// only once, so they are missing if the driver was killed meanwhile.
+// only once. So if the driver was killed during that call, they are missing.
 func (d *Driver) lostPorts(f *evidence, e *state.Endpoint) bool {
 	return len(e.Asked) > 0 && e.Ports != state.Done && e.Phase == state.Joined && f.here(e) &&
 		finished(e) && !shut(e) && d.runs(f, e)
 }
 
-// republish publishes or removes the ports as Docker last wanted it. It finds that out from the
-// sandbox's routes: Docker moves the default gateway first, and then the ports follow.
+// republish publishes or removes the ports as Docker last wanted. The sandbox's routes show what
+// Docker wanted: Docker moves the default gateway first, and then the ports.
 func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
 	n, err := d.network(e.Network)
 	if err != nil || n.Internal {
@@ -195,8 +196,8 @@ func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
 	return d.del(ctx, n, e, ports)
 }
 
-// freePorts takes the ports that an endpoint wants from endpoints that must not keep them: dead
-// ones, and the one that was the gateway of the same container before.
+// freePorts takes the ports that an endpoint wants from endpoints that must not keep them. These
+// are dead ones, and the one that was the gateway of the same container before.
 func (d *Driver) freePorts(ctx context.Context, e *state.Endpoint) {
 	all, err := d.state.Endpoints.List()
 	if err != nil {
@@ -215,8 +216,8 @@ func (d *Driver) freePorts(ctx context.Context, e *state.Endpoint) {
 	}
 }
 
-// clash reports whether a port that was asked for by its number is already published. It
-// ignores ranges, from which choose can take another port.
+// clash reports whether a fixed port that was asked for is already published. It ignores ranges,
+// because choose can take another port from a range.
 func clash(asked []cnm.PortBinding, published []state.Port) bool {
 	return slices.ContainsFunc(asked, func(b cnm.PortBinding) bool {
 		ip, _ := netip.ParseAddr(b.HostIP) // choose reports an invalid address
@@ -254,9 +255,9 @@ func (d *Driver) isGateway(e *state.Endpoint) (bool, error) {
 	return v4 || v6, errors.Join(err, err6)
 }
 
-// apart reports whether two endpoints of one container have addresses of different families.
-// Then one may be the container's gateway for IPv4 and the other for IPv6, and each publishes
-// the same ports.
+// apart reports whether two endpoints of one container have addresses of different families. Then
+// one may be the container's gateway for IPv4 and the other one for IPv6, and each publishes the
+// same ports.
 func apart(a, b *state.Endpoint) bool {
 	if a.Sandbox != b.Sandbox || a.Kernel == nil || b.Kernel == nil {
 		return false

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 )
 
-// outside is a namespace beside the host, with an address of its own.
+// outside makes a namespace beside the host, with an address of its own.
 func (n *node) outside() (path string, host netip.Addr) {
 	c := conn(n, "")
 	n.parent("uplink")
@@ -38,7 +38,7 @@ func tcp(port, hostPort, end uint16) cnm.PortBinding {
 	return cnm.PortBinding{Proto: 6, Port: port, HostPort: hostPort, HostPortEnd: end}
 }
 
-// published are an endpoint's ports in the state.
+// published returns an endpoint's ports in the state.
 func (n *node) published(c *container) portList {
 	n.Helper()
 	e, err := n.driver.state.Endpoints.Get(c.endpoint)
@@ -91,7 +91,7 @@ func fixedRandomRange(t *testing.T, name, conf string, old bool) {
 	c.stop(false)
 }
 
-// A fixed port that another container has fails the start, and nothing is left.
+// Another container has a fixed port. The start fails, and nothing is left.
 func TestPortTaken(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
@@ -200,8 +200,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// picky is a plugin that publishes only one host port, as if programs had taken the
-// others after the choice.
+// picky is a plugin that publishes only one host port, as if programs had taken the other ports
+// after the choice.
 const picky = `#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}' ;;
@@ -210,7 +210,7 @@ esac
 exit 0
 `
 
-// For a range other ports are tried; for a fixed port there is no other.
+// For a range, the driver tries other ports. For a fixed port there is no other.
 func TestPortsAreTried(t *testing.T) {
 	n := newNode(t, `{"cniVersion":"1.1.0","name":"picky","plugins":[{"type":"bridge","bridge":"br-t9","isGateway":true,`+dual+`},{"type":"picky","capabilities":{"portMappings":true}}]}`)
 	dir := t.TempDir()

@@ -24,7 +24,7 @@ func TestPostKeepsSysctls(t *testing.T) {
 		n := newNode(t, tunedNet)
 		n.old = old
 		c := n.mustStart(run{network: n.network("tuned")})
-		if old { // docs/docker.md: settings of the namespace are lost before 28
+		if old { // before Docker 28, settings of the namespace are lost (docs/docker.md)
 			c.stop(true)
 			return
 		}
@@ -37,7 +37,7 @@ func TestPostKeepsSysctls(t *testing.T) {
 	})
 }
 
-// Two networks in one container: each runs its post part with its own interface's name.
+// A container is on two networks. Each network runs its part post with the name of its own interface.
 func TestSecondNetwork(t *testing.T) {
 	second := strings.NewReplacer("tuned", "other", "br-t1", "br-t2", "10.91", "10.92", "fd91", "fd92").Replace(tunedNet)
 	n := newNode(t, tunedNet, second)
@@ -55,7 +55,7 @@ func TestSecondNetwork(t *testing.T) {
 const brokenNet = `{"cniVersion":"1.1.0","name":"broken","plugins":[{"type":"bridge","bridge":"br-t3",` + dual + `},
 	{"type":"tuning","sysctl":{"net.core.nosuchthing":"1"}}]}`
 
-// A container whose post part fails must not run with half a network.
+// The part post of a container fails. The container must not run with half a network.
 func TestPostFailureEndsTheStart(t *testing.T) {
 	n := newNode(t, brokenNet)
 	network, key := n.network("broken"), n.sandbox()
@@ -98,7 +98,7 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, data, 0o755)
 }
 
-// A running container is not killed.
+// A running container whose part post fails is not killed. Its link is set down.
 func TestPostFailureTakesTheLinkDown(t *testing.T) {
 	n := newNode(t, brokenNet)
 	c := n.mustStart(run{network: n.network("broken"), notGW: true})

@@ -92,8 +92,8 @@ func publisher(e *state.Endpoint) string {
 	return cmp.Or(e.Name, short(e.Container, 12), "endpoint "+short(e.ID, 12))
 }
 
-// phaseOf returns the phase, or "failed" if the driver has set the container's link down.
-// Nothing else shows this.
+// phaseOf returns the phase. If the driver has set the container's link down, it returns
+// "failed", because nothing else shows this.
 func phaseOf(e *state.Endpoint) string {
 	if e.Closed {
 		return "failed"
@@ -101,8 +101,7 @@ func phaseOf(e *state.Endpoint) string {
 	return string(e.Phase)
 }
 
-// networkOf returns the name of the CNI network, because Docker does not send the name of its
-// own network.
+// networkOf returns the name of the CNI network. Docker does not send the name of its own network.
 func networkOf(dir *state.Dir, e *state.Endpoint) string {
 	n, err := dir.Networks.Get(e.Network)
 	if err != nil {

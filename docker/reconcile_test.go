@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// answers is Docker's API.
+// answers imitates Docker's API.
 type answers struct {
 	dir   string // Docker's data root
 	nets  []engineNetwork
@@ -43,14 +43,14 @@ func (n *node) asking(network string) *answers {
 	n.boot()
 	a.asked = func() {
 		n.Helper()
-		if held := len(n.driver.locks.all); held > 0 { // Docker may wait for the call that holds it
+		if held := len(n.driver.locks.all); held > 0 { // Docker may be waiting for the call that holds this lock
 			n.Errorf("Docker is asked with %d locks held", held)
 		}
 	}
 	return a
 }
 
-// collect is `patchbayd docker gc`.
+// collect does what `patchbayd docker gc` does.
 func (n *node) collect(dry bool, want ...string) *Collected {
 	n.Helper()
 	out := n.driver.Collect(n.ctx(), Collection{Dry: dry})
@@ -81,8 +81,8 @@ func TestForgottenNetwork(t *testing.T) {
 	a.nets = append(a.nets, engineNetwork{ID: x.id})
 	a.nets[2].IPAM.Options = map[string]string{optNetwork: "ports"}
 	c := n.mustStart(run{network: gone})
-	n.collect(false)    // all exist
-	a.nets = a.nets[:1] // none of ours, though a container runs
+	n.collect(false)    // all objects exist
+	a.nets = a.nets[:1] // Docker lists no endpoint of ours, though a container runs
 	if out := n.driver.Collect(n.ctx(), Collection{Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
 		t.Errorf("young, and collected: %s", asJSON(out))
 	}
@@ -98,7 +98,7 @@ func TestForgottenNetwork(t *testing.T) {
 	}
 }
 
-// An answer that is not our Docker's removes nothing.
+// An answer from another program than our Docker removes nothing.
 func TestNotAsked(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	a := n.asking(n.network("podnet"))
@@ -115,14 +115,14 @@ func TestNotAsked(t *testing.T) {
 	n.collect(false, kindNetwork+": "+forgot)
 }
 
-// Disconnected while the driver was down: the container still runs, and the interface is
+// The container was disconnected while the driver was down. It still runs, and its interface is
 // back on the host.
 func TestForgottenEndpoint(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
 	a := n.asking(network)
 	c, d := n.mustStart(run{network: network}), n.mustStart(run{network: network})
-	n.collect(false) // in their sandboxes, whatever Docker lists
+	n.collect(false) // the interfaces are in their sandboxes, whatever Docker lists
 	c.unplace()
 	a.ends[network] = map[string]engineEndpoint{c.endpoint: {}}
 	n.collect(false)
@@ -135,8 +135,8 @@ func TestForgottenEndpoint(t *testing.T) {
 	d.stop(true)
 }
 
-// bare is a network of another driver with our IPAM driver, as Docker lists it: this
-// driver only sees its addresses.
+// bare adds, as Docker lists it, a network of another driver with our IPAM driver. This driver
+// sees nothing but its addresses.
 func (a *answers) bare(network string) {
 	other := engineNetwork{ID: "other", Driver: "macvlan"}
 	other.IPAM.Options = map[string]string{optNetwork: network}
@@ -146,8 +146,8 @@ func (a *answers) bare(network string) {
 
 const unusedLease = kindAddresses + ": no container of Docker has them"
 
-// An address of a container on another driver's network never has an endpoint of ours. It
-// is not released while it is used, but once Docker no longer has it.
+// A container on another driver's network has an address of ours, but never an endpoint of ours.
+// While the address is used, it is not released. When Docker no longer has the address, it is.
 func TestAddressOfAnotherDriver(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -175,7 +175,7 @@ func TestAddressOfAnotherDriver(t *testing.T) {
 	n.nothing("then")
 }
 
-// After a reboot Docker need not be asked: no container has an address then.
+// After a reboot the driver need not ask Docker, because no container has an address then.
 func TestAddressOfAnotherDriverAfterReboot(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -184,7 +184,7 @@ func TestAddressOfAnotherDriverAfterReboot(t *testing.T) {
 	must(t, err)
 	l, err := n.driver.state.Leases.Get(leaseID("podnet", mac))
 	must(t, err)
-	l.Boot = "" // as from a driver that wrote none: the container may run
+	l.Boot = "" // as from a driver that wrote no boot id; the container may run
 	must(t, n.driver.state.Leases.Save(l))
 	n.sweep(0)
 	if files := addressFiles(t); len(files) != 2 {

@@ -61,7 +61,7 @@ func resolvConf(dns spec.DNS) (string, error) {
 // Docker's file resolv.conf.
 const (
 	resolvName = "resolv.conf"
-	embedded   = "127.0.0.11" // the DNS server that Docker runs in each container
+	embedded   = "127.0.0.11" // address of the DNS server that Docker runs in each container
 	maxResolv  = 64 << 10
 )
 
@@ -100,7 +100,7 @@ func (d *Driver) writeDNS(e *state.Endpoint, f *os.File, text string) error {
 	}
 	switch hash, _ := os.ReadFile(e.DNS.Path + ".hash"); {
 	case e.DNS.Step == state.Doing && e.DNS.Mine(old):
-		// a call that was killed had begun to write the file
+		// a call that was killed had already begun to write the file
 	case !dockers(old, string(hash)):
 		d.opts.Log("endpoint %.12s: %s has been edited: not changed", e.ID, e.DNS.Path)
 		return nil
@@ -123,9 +123,9 @@ func (d *Driver) resolvOf(c *containerFile) string {
 	return filepath.Join(d.opts.DataRoot, "containers", c.ID, resolvName)
 }
 
-// takeFile takes a file for an endpoint. It returns an error if another network of the
-// container has taken the file. The file of an old endpoint, whose sandbox is another one,
-// does not count.
+// takeFile makes an endpoint the owner of a file. If another network of the container owns the
+// file, takeFile returns an error. The file of an old endpoint with another sandbox does not
+// count.
 func (d *Driver) takeFile(ctx context.Context, e *state.Endpoint, path string) error {
 	if path == "" {
 		return nil
@@ -158,9 +158,8 @@ func (d *Driver) alsoOn(e *state.Endpoint, path string) (list []*state.Endpoint)
 	return list
 }
 
-// restoreDNS restores Docker's file, because a container that only leaves this network
-// continues with Docker's DNS. If the file causes an error, the endpoint is removed
-// nevertheless.
+// restoreDNS restores Docker's file: a container may only leave this network, and then uses
+// Docker's DNS again. If restoreDNS fails, the endpoint is removed all the same.
 func (d *Driver) restoreDNS(ctx context.Context, e *state.Endpoint) error {
 	if e.DNS == nil || e.DNS.Path == "" {
 		return nil
@@ -225,8 +224,8 @@ func readResolv(f *os.File) (string, error) {
 	return string(data), err
 }
 
-// overwrite first records that it writes. It writes the text before it truncates the file, so
-// that neither another reader nor a kill finds an empty file.
+// overwrite first records that it writes. It writes the text and then truncates the file. So
+// neither another reader nor a kill finds an empty file.
 func (d *Driver) overwrite(e *state.Endpoint, f *os.File, text string) error {
 	e.DNS.Step = state.Doing
 	if err := d.save(e); err != nil {
@@ -239,9 +238,9 @@ func (d *Driver) overwrite(e *state.Endpoint, f *os.File, text string) error {
 	return f.Truncate(int64(len(text)))
 }
 
-// dockers reports whether a resolv.conf is as Docker wrote it. Then it either has the hash that
-// Docker stored in another file, or it names the embedded server, for which Docker stores no
-// hash (libnetwork's rebuildDNS).
+// dockers reports whether a resolv.conf is as Docker wrote it. Such a file has the hash that
+// Docker stored in another file. Or it names Docker's own DNS server; for such a file Docker
+// stores no hash (libnetwork's rebuildDNS).
 func dockers(text, hash string) bool {
 	sum := sha256.Sum256([]byte(text))
 	if strings.TrimSpace(hash) == "sha256:"+hex.EncodeToString(sum[:]) {

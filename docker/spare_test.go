@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// moves has a container that runs on one network with a published port, and another
-// network that Docker prefers as the gateway.
+// moves has a container that runs on one network with a published port. Docker prefers the other
+// network as the gateway.
 type moves struct {
 	*node
 	a     *container
@@ -36,7 +36,7 @@ func newMoves(t *testing.T) *moves {
 	return m
 }
 
-// joins is `docker network connect` until the interface has the gateway.
+// joins does what `docker network connect` does until the interface has the gateway.
 func (m *moves) joins() *container {
 	m.Helper()
 	b, err := m.begin(run{network: m.to, key: m.a.key, ports: m.ports})
@@ -67,7 +67,7 @@ func (c *container) unset() {
 	}
 }
 
-// serves expects that a container has its gateways and its port.
+// serves checks that a container has its gateways and its port.
 func (m *moves) serves(when string, c *container) {
 	m.Helper()
 	in := conn(m, c.key)
@@ -93,9 +93,9 @@ func (m *moves) program(c *container) {
 	must(m, m.c.ProgramExternalConnectivity(m.ctx(), in))
 }
 
-// Docker gives up connecting after it has moved the gateway, for example when the driver
-// is killed in ProgramExternalConnectivity, and moves nothing back. Later it continues
-// from the state that it assumes.
+// Docker gives up connecting after it has moved the gateway, and moves nothing back. That
+// happens, for example, if the driver is killed in ProgramExternalConnectivity. Later Docker
+// continues from the state that it assumes.
 func TestConnectGivenUp(t *testing.T) {
 	m := newMoves(t)
 	for range 2 {
@@ -125,7 +125,7 @@ func TestConnectGivenUp(t *testing.T) {
 	m.a.stop(true)
 }
 
-// The driver is killed in each step of Docker's giving up, and Docker continues.
+// While Docker gives up, the driver is killed at each step. Docker continues.
 func TestGivingUpKilled(t *testing.T) {
 	m := newMoves(t)
 	step := 1
@@ -138,7 +138,8 @@ func TestGivingUpKilled(t *testing.T) {
 	m.a.stop(true)
 }
 
-// killedAt returns false when Docker has finished before the step.
+// killedAt kills the driver at a step. If Docker has finished before that step, killedAt returns
+// false.
 func (m *moves) killedAt(step int) (killed bool) {
 	m.Helper()
 	b := m.joins()
@@ -147,7 +148,7 @@ func (m *moves) killedAt(step int) (killed bool) {
 	for _, call := range []func() error{
 		func() error { return m.c.RevokeExternalConnectivity(m.ctx(), m.a.request()) }, b.leave, b.delete,
 	} {
-		if err := call(); !killed && cnm.Gone(err) { // a repeated request of Docker is empty
+		if err := call(); !killed && cnm.Gone(err) { // a request that Docker repeats is empty
 			killed = true
 			_ = cmd.Wait()
 			m.boot()

@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// sweepOnce collects once as Keep does before Docker has answered, and returns how many
-// endpoints it removed.
+// sweepOnce collects once, as Keep does before Docker has answered. It returns how many endpoints
+// it removed.
 func (d *Driver) sweepOnce(ctx context.Context) (removed int, err error) {
 	c := &collector{d: d, grace: d.opts.Grace}
 	err = c.everything(ctx)
@@ -42,7 +42,7 @@ func (n *node) sweep(want int) {
 	}
 }
 
-// dockerd was killed: containers ended, and no call came.
+// dockerd was killed. Containers ended, and no call came.
 func TestSweepAfterDockerd(t *testing.T) {
 	both(t, func(t *testing.T, old bool) {
 		n := newNode(t, portNet)
@@ -62,7 +62,7 @@ func TestSweepAfterDockerd(t *testing.T) {
 	})
 }
 
-// After a reboot namespaces and links are gone; addresses and state are not.
+// After a reboot the namespaces and links are gone, but addresses and state are still there.
 func TestSweepAfterReboot(t *testing.T) {
 	n := newNode(t, portNet)
 	c := n.mustStart(run{network: n.network("ports"), ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
@@ -78,8 +78,8 @@ func TestSweepAfterReboot(t *testing.T) {
 	n.sweep(1)
 }
 
-// Without free descriptors it is unknown whether a sandbox exists: the container must not
-// count as dead.
+// Without free descriptors nobody knows whether a sandbox exists. The container must not count as
+// dead.
 func TestLiveUnsure(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	c := n.mustStart(run{network: n.network("podnet")})
@@ -109,14 +109,14 @@ func TestAnotherSandbox(t *testing.T) {
 	if same, err := gone(e, at); same != at || err != nil {
 		t.Errorf("its own: %v %v", same, err)
 	}
-	e.SandboxID.Ino++ // as if it were newer than ours
+	e.SandboxID.Ino++ // as if the namespace were newer than ours
 	if other, err := gone(e, at); other.NetNS != "" || err != nil {
 		t.Errorf("another's: %v %v", other, err)
 	}
 	c.stop(true)
 }
 
-// interrupted is an endpoint whose driver was killed while it ran the post part.
+// interrupted sets up an endpoint whose driver was killed while it ran the part post.
 func (n *node) interrupted(c *container) {
 	n.Helper()
 	e, err := n.driver.state.Endpoints.Get(c.endpoint)
@@ -125,8 +125,8 @@ func (n *node) interrupted(c *container) {
 	must(n, n.driver.save(e))
 }
 
-// The driver was killed during EndpointOperInfo, which Docker ignores: the container
-// runs, so the next driver finishes its network, or removes it.
+// The driver was killed during EndpointOperInfo, and Docker ignores this. The container runs. So
+// the next driver finishes its network, or removes it.
 func TestFinishedBySweep(t *testing.T) {
 	n := newNode(t, tunedNet)
 	c := n.mustStart(run{network: n.network("tuned"), notGW: true})
@@ -146,8 +146,8 @@ func TestFinishedBySweep(t *testing.T) {
 	c.stop(true)
 }
 
-// The driver was killed in EndpointOperInfo before it wrote anything: the only trace is
-// that the container runs.
+// The driver was killed in EndpointOperInfo before it wrote anything. Nothing but the running
+// container shows this.
 func TestLostCallIsFinished(t *testing.T) {
 	n := newNode(t, tunedNet)
 	n.opts.Grace = time.Hour
@@ -175,7 +175,7 @@ func TestLostCallIsFinished(t *testing.T) {
 	const soon, late = time.Hour, time.Nanosecond
 	lost()
 	at(soon)
-	startInit(t, c.key) // which waits for Docker
+	startInit(t, c.key) // the process waits for Docker
 	swept("4096")
 	at(late)
 	swept("4096")
@@ -184,7 +184,7 @@ func TestLostCallIsFinished(t *testing.T) {
 	must(t, in.SetSysctl("net/core/somaxconn", "4096"))
 	lost()
 	at(soon)
-	swept("4096") // Docker may be working on it
+	swept("4096") // Docker may still be working on the endpoint
 	at(late)
 	swept("777")
 	c.stop(true)
@@ -196,7 +196,7 @@ func TestClosedBySweep(t *testing.T) {
 	in := conn(t, c.key)
 	link, err := in.LinkByName(c.name)
 	must(t, err)
-	must(t, in.LinkSetUp(link)) // as if the driver had not yet set it down
+	must(t, in.LinkSetUp(link)) // as if the driver had not yet set the link down
 	n.interrupted(c)
 	if _, err := n.driver.sweepOnce(n.ctx()); err == nil {
 		t.Error("swept without an error")
@@ -204,7 +204,7 @@ func TestClosedBySweep(t *testing.T) {
 	if link, err = in.LinkByName(c.name); err != nil || link.Attrs().RawFlags&unix.IFF_UP != 0 {
 		t.Errorf("the interface is up (%v)", err)
 	}
-	n.sweep(0) // once is enough
+	n.sweep(0) // one sweep is enough
 	c.stop(true)
 }
 
@@ -217,8 +217,8 @@ esac
 exit 0
 `
 
-// A link that was set down because the chain failed is set up when the chain succeeds,
-// with its lost addresses and routes.
+// A link was set down because the chain failed. When the chain succeeds, the link is set up, with
+// its lost addresses and routes.
 func TestReopened(t *testing.T) {
 	for name, first := range map[string]string{"bridge": `{"type":"bridge","bridge":"br-t9","isGateway":true,` + dual + `}`, "ptp": `{"type":"ptp",` + dual + `}`} {
 		t.Run(name, func(t *testing.T) { reopened(t, first) })
@@ -250,7 +250,7 @@ func reopened(t *testing.T, first string) {
 	}
 	e, err := n.driver.state.Endpoints.Get(c.endpoint)
 	must(t, err)
-	e.Closed = false // as if the driver was killed when the link was down
+	e.Closed = false // as if the driver had been killed when the link was down
 	must(t, n.driver.state.Endpoints.Save(e))
 	_, err = n.c.EndpointOperInfo(n.ctx(), c.request())
 	if s := look(); !errorHas(err, "not now") || len(s.Routes) > 0 {
@@ -274,7 +274,7 @@ func reopened(t *testing.T, first string) {
 	c.stop(true)
 }
 
-// An endpoint whose network's file was lost is still removed.
+// The file of a network was lost. Its endpoint can still be removed.
 func TestRemovedByCache(t *testing.T) {
 	n := newNode(t, portNet)
 	network := n.network("ports")

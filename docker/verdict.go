@@ -13,8 +13,8 @@ import (
 )
 
 // verdict says whether an object of the driver is alive. The collector keeps an object that is
-// alive, removes one that is dead, and keeps and reports one that is unsure. The zero verdict
-// is unsure.
+// alive, and removes one that is dead. If it is unsure, it keeps and reports the object. The zero
+// verdict is unsure.
 type verdict struct {
 	state life.State
 	why   string
@@ -31,22 +31,23 @@ func unsure(format string, args ...any) verdict {
 type listing int
 
 const (
-	notAsked listing = iota // or the object is so young that Docker may not know it yet
+	notAsked listing = iota // Docker was not asked, or the object is so young that Docker may not know it yet
 	has
 	hasNot
 )
 
-// evidence holds everything that a verdict depends on. That Docker was not asked is never a reason
-// for dead.
+// evidence holds everything on which a verdict depends. An object is never dead because Docker
+// was not asked.
 type evidence struct {
 	now    time.Time
 	boot   string
-	grace  time.Duration // unused objects are kept that long
+	grace  time.Duration // unused objects are kept this long
 	wanted bool          // another endpoint wants the address or port of this one
 
 	docker listing
-	// use says whether something living uses the object: an endpoint is used if its interface
-	// is in its sandbox, a network if a container runs on it, a lease if an endpoint has it.
+	// use says whether something living uses the object. An endpoint is used if its interface is in
+	// its sandbox. A network is used if a container runs on it. A lease is used if an endpoint has
+	// it.
 	use verdict
 
 	sandbox netns.ID // the namespace at the sandbox's path
@@ -55,8 +56,8 @@ type evidence struct {
 	unseen  error    // why the sandbox could not be examined
 }
 
-// endpoint judges an endpoint. The caller holds the endpoint's lock, so a phase that ends in
-// -ing means that its call was killed.
+// endpoint judges an endpoint. The caller holds the endpoint's lock. So if a phase ends in -ing,
+// its call was killed.
 func (f *evidence) endpoint(e *state.Endpoint) verdict {
 	switch {
 	case f.unseen != nil:
@@ -87,9 +88,9 @@ func (f *evidence) between(e *state.Endpoint) verdict {
 	return alive("it waits for Docker's next call")
 }
 
-// awaiting judges an endpoint that waits for its sandbox. If the sandbox's path is a file
-// without a namespace, there are two possible reasons: dockerd leaves such files for a minute,
-// or this process cannot see the mount. In neither case may the endpoint block others for ever.
+// awaiting judges an endpoint that waits for its sandbox. The sandbox's path may be a file
+// without a namespace, for one of two reasons: dockerd leaves such files for a minute, or this
+// process cannot see the mount. In neither case may the endpoint block others for ever.
 func (f *evidence) awaiting(e *state.Endpoint) verdict {
 	switch {
 	case f.there:
@@ -105,9 +106,9 @@ func (f *evidence) awaiting(e *state.Endpoint) verdict {
 }
 
 // lease judges a lease. Docker asks for an address before it creates the endpoint, and releases
-// it after it removed the endpoint. If Docker has an address that none of our endpoints uses,
-// it may belong to a container on another driver's network (-d macvlan --ipam-driver patchbay),
-// and only Docker knows.
+// the address after it removed the endpoint. None of our endpoints may use an address that Docker
+// has. Then the address may belong to a container on another driver's network (-d macvlan
+// --ipam-driver patchbay), and only Docker knows.
 func (f *evidence) lease(l *state.Allocation) verdict {
 	switch {
 	case f.use.state != life.Dead:
@@ -140,8 +141,8 @@ func (f *evidence) pool(*state.Pool) verdict {
 	return alive("Docker asked for it")
 }
 
-// unlessUsed judges an object that Docker no longer has. It is not dead while a running
-// container uses it, for example after Docker has lost its own state.
+// unlessUsed judges an object that Docker no longer has. While a running container uses the
+// object, it is not dead: Docker may have lost its own state.
 func (f *evidence) unlessUsed(why string) verdict {
 	if f.use.state == life.Dead {
 		return dead(why)
@@ -152,16 +153,16 @@ func (f *evidence) unlessUsed(why string) verdict {
 // here reports whether the sandbox that the endpoint joined still exists.
 func (f *evidence) here(e *state.Endpoint) bool { return f.there && f.sandbox == e.SandboxID }
 
-// old reports whether the endpoint's last step was longer ago than the grace period, which is
-// longer than any call takes.
+// old reports whether the endpoint's last step was longer ago than the grace period. No call
+// takes as long as the grace period.
 func (f *evidence) old(e *state.Endpoint) bool { return f.age(e.Changed) >= f.grace }
 
-// late reports whether Docker's next call is overdue while another endpoint wants the address
-// or port of this one.
+// late reports whether Docker's next call is overdue, and another endpoint wants the address or
+// port of this one.
 func (f *evidence) late(e *state.Endpoint) bool { return f.wanted && f.age(e.Changed) >= awaitTime }
 
-// age returns the time since the last step. If the clock was set back meanwhile, the last step
-// is in the future, and its distance counts.
+// age returns the time since the last step. If the clock was set back meanwhile, the last step is
+// in the future. Then age returns how far.
 func (f *evidence) age(last time.Time) time.Duration { return f.now.Sub(last).Abs() }
 
 // passing reports whether an endpoint waits for Docker's next call, or for its sandbox.
@@ -180,14 +181,15 @@ func awaitsSandbox(e *state.Endpoint) bool {
 }
 
 // unfinished reports whether the setup in a sandbox is incomplete. Docker may still ask for the
-// rest. It will not if that call was killed, or if the container runs already: then the call
-// was lost.
+// rest, with two exceptions: its call was killed, or the container already runs, which means that
+// the call was lost.
 func (f *evidence) unfinished(e *state.Endpoint) bool {
 	return e.Phase == state.Joined && f.here(e) && !e.Closed && !finished(e)
 }
 
 // abandoned reports whether Docker will not release the address of a dead endpoint. Docker
-// releases an address before it ends the sandbox, and at once if it gives up a start.
+// releases an address before it ends the sandbox. If it gives up a start, it releases the address
+// at once.
 func (f *evidence) abandoned(e *state.Endpoint) bool {
 	ended := e.Phase == state.Joined && !awaitsSandbox(e) && !f.here(e)
 	return e.Boot != f.boot || ended || f.late(e)

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// The ages in these tables: one within the grace time, and one beyond it.
+// These tables have two ages: one within the grace time, and one beyond it.
 const (
 	aSecond = time.Second
 	anHour  = time.Hour
@@ -65,8 +65,8 @@ func TestVerdictOfEndpoint(t *testing.T) {
 		"sandbox hidden, and Docker has it":     {state.Joined, awaitsSandbox, anHour, file, has, in, false, "", life.Alive},
 		"sandbox hidden, and Docker has it not": {state.Joined, awaitsSandbox, anHour, file, hasNot, out, false, "", life.Dead},
 
-		// An endpoint that waits for Docker's next call, or for its sandbox, does not
-		// block others for long, whatever dockerd has left at the path.
+		// An endpoint waits for Docker's next call, or for its sandbox. It does not block others for
+		// long, whatever dockerd has left at the path.
 		"wanted, not yet there":    {state.Joined, awaitsSandbox, aSecond, file, notAsked, in, true, "", life.Alive},
 		"wanted, never came":       {state.Joined, awaitsSandbox, late, file, notAsked, in, true, "", life.Dead},
 		"wanted, exists":           {state.Joined, awaitsSandbox, late, place, notAsked, in, true, "", life.Alive},
@@ -155,7 +155,7 @@ func TestVerdictOfNetworkAndPool(t *testing.T) {
 	}
 }
 
-// If Docker does not list a thing, it may not know it yet, or was not asked about it.
+// If Docker does not list an object, Docker may not know it yet, or was not asked about it.
 func TestListing(t *testing.T) {
 	before := time.Now()
 	old, young := before.Add(-time.Second), before.Add(time.Second)

@@ -43,8 +43,8 @@ type node struct {
 	before leak.State
 }
 
-// newNode starts a driver with configurations, each in a file. Leftovers are checked when
-// the test ends.
+// newNode starts a driver with configurations, each in a file. The end of the test checks that
+// nothing is left.
 func newNode(t *testing.T, confs ...string) *node {
 	t.Helper()
 	runtime.LockOSThread()
@@ -85,10 +85,10 @@ func (n *node) boot() {
 	must(n, err)
 }
 
-// ctx outlives the test, for calls from Cleanup.
+// ctx returns a context that outlives the test, for calls from Cleanup.
 func (d *dockerd) ctx() context.Context { return context.Background() }
 
-// left is the state that did not exist at the start.
+// left returns the objects that did not exist at the start.
 func (n *node) left() leak.State {
 	n.Helper()
 	return leak.Must(n).Beyond(n.before).Without(leak.Standing).Without(func(line string) bool {
@@ -121,7 +121,7 @@ func (n *node) clean() {
 	must(n, os.RemoveAll("/var/lib/patchbay"))
 }
 
-// addressFiles are the reservations of host-local.
+// addressFiles returns the reservations of host-local.
 func addressFiles(t testing.TB) (out []string) {
 	files, err := filepath.Glob("/var/lib/cni/networks/*/*")
 	must(t, err)
@@ -133,7 +133,7 @@ func addressFiles(t testing.TB) (out []string) {
 	return out
 }
 
-// mustStart is start that must not fail.
+// mustStart starts a container and fails the test if that fails.
 func (n *node) mustStart(r run) *container {
 	n.Helper()
 	c, err := n.start(r)
@@ -189,7 +189,7 @@ func (n *node) parent(name string) {
 	}
 	n.Cleanup(func() {
 		l, err := c.LinkByName(name)
-		if nl.IsNotFound(err) { // it was deleted with the namespace of its other end
+		if nl.IsNotFound(err) { // the kernel deleted it with the namespace of its other end
 			return
 		}
 		must(n, err)

@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Limits on the size of a block.
+// These numbers limit the size of a block.
 const (
 	minBlock = 2  // bits of the smallest block, which has a gateway and one container
 	maxSpan  = 24 // bits for the number of a block in its subnet, so 1<<maxSpan blocks at most
@@ -100,9 +100,8 @@ func (a Admin) Create(ctx context.Context, n store.Network) error {
 }
 
 // Remove removes a network with its blocks. It refuses while containers are on the network,
-// unless force is set. It does not see containers of a host that has no session, because the
-// store has no endpoints of that host. A network that cannot be read is removed only with
-// force.
+// unless force is set. Remove does not see containers of a host without a session, because the
+// store has no endpoints of that host. It removes a network that cannot be read only with force.
 func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 	at, err := a.Store.Networks().Get(ctx, name)
 	if err != nil && !(force && errors.Is(err, store.ErrUnreadable)) {
@@ -123,7 +122,7 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 		return errors.Join(left, err)
 	}
 	errs := []error{err}
-	for _, key := range store.UnreadableKeys(left) { // the network is gone, so a block with its prefix can only be its own
+	for _, key := range store.UnreadableKeys(left) { // the network is gone, so nothing but its own block can have this prefix
 		errs = append(errs, a.Store.Blocks().Delete(ctx, key, ""))
 	}
 	return errors.Join(errs...)
@@ -154,8 +153,8 @@ func called(e *store.Entry) string {
 	return e.ID[:min(len(e.ID), shortID)]
 }
 
-// drop removes the blocks whose keys begin with prefix and for which match returns true, and
-// returns them. left names blocks that cannot be read; drop keeps those.
+// drop removes those blocks whose keys begin with prefix and for which match returns true, and
+// returns them. It keeps blocks that cannot be read; left names them.
 func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) bool) (gone []store.Block, left, err error) {
 	blocks, _, err := list(ctx, a.Store.Blocks(), prefix)
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
@@ -175,8 +174,8 @@ func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) 
 	return gone, left, errors.Join(errs...)
 }
 
-// deleteWhile reads an object and deletes it if match accepts what it read. It reads again
-// because another host may have taken the object since it was listed.
+// deleteWhile reads an object, and deletes it if match returns true for what it read. Another
+// host may have taken the object since it was listed, so deleteWhile reads it again.
 func deleteWhile[T store.Object](ctx context.Context, t store.Table[T], key string, match func(T) bool) (gone bool, err error) {
 	for {
 		now, err := t.Get(ctx, key)
@@ -192,8 +191,8 @@ func deleteWhile[T store.Object](ctx context.Context, t store.Table[T], key stri
 	}
 }
 
-// deleteAsRead deletes an object if it has not changed since it was read. If it has changed,
-// the error is store.ErrConflict. It is no error if the object does not exist.
+// deleteAsRead deletes an object if it has not changed since it was read. If it has changed, the
+// error is store.ErrConflict. deleteAsRead accepts that the object does not exist.
 func deleteAsRead[T store.Object](ctx context.Context, t store.Table[T], was T) error {
 	changed := false
 	_, err := deleteWhile(ctx, t, was.Key(), func(now T) bool {
@@ -206,11 +205,11 @@ func deleteAsRead[T store.Object](ctx context.Context, t store.Table[T], was T) 
 	return err
 }
 
-// Forget removes a host that will not come back, and returns its blocks, which other hosts may
-// take from now on. It refuses a host that is present, because that host's agent would register
-// again at once. The store cannot tell whether containers still run on a host that is not
-// present. Objects of other hosts that cannot be read do not stop Forget. The error then is
-// store.ErrUnreadable, and lists blocks that stay because they may belong to the host.
+// Forget removes a host that will not come back. It returns the host's blocks, which other hosts
+// may take from now on. It refuses a host that is present, because that host's agent would
+// register again at once. The store cannot tell whether containers still run on a host that is
+// not present. Unreadable objects of other hosts do not stop Forget. The error is then
+// store.ErrUnreadable. It lists blocks that stay because they may belong to the forgotten host.
 func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	nodes, _, unread := list(ctx, a.Store.Nodes(), "")
 	if unread != nil && !errors.Is(unread, store.ErrUnreadable) {
@@ -221,7 +220,7 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 		return nil, fmt.Errorf("forget host: %w", errors.Join(err, unread))
 	}
 	there, _, err := list(ctx, a.Store.Entries(), presence+"/"+n.ID+"/")
-	if len(there) > 0 || errors.Is(err, store.ErrUnreadable) { // an object that cannot be read shows presence too, because it is on a session
+	if len(there) > 0 || errors.Is(err, store.ErrUnreadable) { // an unreadable object shows presence too, because it is on a session
 		return nil, fmt.Errorf("forget host %s: it is present: run `patchbayd hosts leave` there, or stop the service and wait for its session to end", name)
 	}
 	if err != nil {

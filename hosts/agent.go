@@ -10,9 +10,9 @@
 //	publishes  the host's containers and their names in the store
 //	answers    DNS queries for the names of all containers (hosts/names)
 //
-// The agent only prepares. A plugin that connects a container reads the configuration, and
-// needs neither the agent nor the store. While the store is unreachable, the agent works with
-// the state that it last read, and removes nothing.
+// The agent only prepares. A plugin that connects a container reads the configuration; it needs
+// neither the agent nor the store. While the store is unreachable, the agent works with the state
+// that it last read, and removes nothing.
 package hosts
 
 import (
@@ -40,7 +40,7 @@ type Options struct {
 	Name     string       // the host's name in listings
 	Underlay []netip.Addr // addresses at which other hosts reach this one; empty: the uplink's addresses
 	Port     uint16       // UDP port of the tunnel
-	Paths    paths.Paths  // State holds the directories of the agent and of the Docker driver, CNI those of host-local
+	Paths    paths.Paths  // State has the directories of the agent and of the Docker driver; CNI has those of host-local
 	ConfDir  string       // directory of CNI configurations, such as /etc/cni/net.d
 	DataRoot string       // Docker's data directory, such as /var/lib/docker
 	TTL      time.Duration
@@ -87,24 +87,24 @@ type Agent struct {
 	docker     docker
 	containers []container
 	copies     []dockerCopy
-	unread     string // the last read error; if there is one, containers or copies may be incomplete
+	unread     string // the last read error; while there is one, containers or copies may be incomplete
 
-	// Fields that only tendStore uses.
+	// Only tendStore uses the following fields.
 	written       store.Node // this host's record as the agent last wrote it to the store
 	session       store.Session
 	long          store.Session                      // the session of the endpoint in the network lasting
 	endSession    context.CancelFunc                 // ends the context of both sessions
 	run           string                             // how the ids of the endpoints on this session end
 	published     map[string]store.Item[store.Entry] // the endpoints that the store has on this session, by key
-	others        map[string]time.Time               // when an agent with this host's id was first seen on another session, by that session's suffix
+	others        map[string]time.Time               // for each other session, by its suffix, when an agent with this host's id was first seen on it
 	duplicateSeen time.Time                          // when another host with this host's id was last seen
 	checked       time.Time                          // when published was last compared with the store
 
-	// Fields that only tendHost uses.
+	// Only tendHost uses the following fields.
 	meshed   meshed
 	saved    saved
 	reached  []netip.Addr // this host's underlay addresses when they were last read
-	noUplink bool         // no uplink was found when it was last searched
+	noUplink bool         // the last search found no uplink
 }
 
 // New makes an agent. It loads the host's identity and the saved state.
@@ -137,15 +137,15 @@ func New(opts Options) (*Agent, error) {
 // ID returns the host's id.
 func (a *Agent) ID() string { return a.self }
 
-// How often the agent checks everything, even if nothing has changed.
+// The agent checks everything this often, even if nothing has changed.
 const (
 	reconcileEvery = time.Minute
 	uplinkEvery    = 3 * time.Second // while there is no uplink
 	dockerEvery    = 500 * time.Millisecond
 )
 
-// Run works until ctx ends. It returns after its calls to the store have ended. It leaves
-// bridges, routes and files as they are, because containers use them.
+// Run works until ctx ends. It returns when its calls to the store have ended. It leaves bridges,
+// routes and files alone, because containers use them.
 func (a *Agent) Run(ctx context.Context) {
 	a.readDocker()
 	defer a.names.Close()
@@ -183,7 +183,7 @@ func (a *Agent) tendHost(ctx context.Context) {
 		a.apply(ctx, all)
 		took := time.Since(began)
 		var retry <-chan time.Time
-		if a.noUplink { // the watch does not report when a tentative address becomes usable
+		if a.noUplink { // the watch does not report that a tentative address became usable
 			retry = time.After(resident.Jitter(uplinkEvery))
 		}
 		select {
@@ -207,7 +207,7 @@ func (a *Agent) tendHost(ctx context.Context) {
 }
 
 // watchDocker polls the files of the Docker driver and of dockerd. These programs do not notify
-// the agent, so they never have to wait for it.
+// the agent. So they never have to wait for it.
 func (a *Agent) watchDocker(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -232,7 +232,7 @@ func (a *Agent) readDocker() (changed bool) {
 	return changed
 }
 
-// known returns the endpoints of this host's containers. all is false if some may be missing.
+// known returns the endpoints of this host's containers. If some may be missing, all is false.
 func (a *Agent) known() (containers []container, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -78,7 +78,7 @@ type host struct {
 	agent  *Agent
 	stop   func()
 	log    lines
-	late   int // see fakeFabric
+	late   int // the field late of fakeFabric
 }
 
 type lines struct {

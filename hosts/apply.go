@@ -15,22 +15,22 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// apply brings this host into the desired state: configurations, fabric, names. If all is set,
-// it compares the fabric with the kernel even if its input has not changed.
+// apply brings this host into the desired state: configurations, fabric and names. If all is set,
+// apply compares the fabric with the kernel even if the fabric's input has not changed.
 func (a *Agent) apply(ctx context.Context, all bool) {
 	w, known, synced := a.mirror.snapshot()
 	if !known {
-		return // first start without the store: nothing is known yet
+		return // the first start, without the store: nothing is known yet
 	}
 	f := a.facts(&w)
 	d := compile(&w, f)
 	may := mayRemove(synced, d.wrong)
-	a.problems.Set("bridges", a.tidy(&w, d, may)) // before the fabric adds routes to networks on the bridges
+	a.problems.Set("bridges", a.tidy(&w, d, may)) // before the fabric adds routes to networks that are on the bridges
 	a.problems.Set("data of the store", a.mirror.lost())
 	a.problems.SetAll("network", d.wrong)
 	a.problems.SetAll("configuration of", a.configure(d, may))
-	if synced { // before the fabric: if the agent starts without the store, routes that the cache lacks must stay
-		a.mirror.refresh(&w) // includes blocks and bridges stored since the snapshot
+	if synced { // before the fabric: if the agent starts without the store, the cache may lack routes, and those must stay
+		a.mirror.refresh(&w) // includes blocks and bridges that were stored after the snapshot
 		a.problems.Set("cache", a.save(&w, all))
 	}
 	if f.uplink > 0 && may.sets() {
@@ -53,14 +53,14 @@ func (a *Agent) facts(w *world) *thisHost {
 	f.dns = a.opts.DNS
 	f.settled = func(network string) bool { return settled(a.opts.ConfDir, network) }
 	f.self, f.uplink = a.uplink()
-	f.self.ID = a.self // set even if the uplink is unknown
+	f.self.ID = a.self // set even if the uplink is not known
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f.copies, f.unread = a.copies, a.unread != ""
 	return f
 }
 
-// usable calls the function usable with the facts about this host that make it refuse networks.
+// usable calls the function usable with those facts about this host that make it refuse networks.
 func (a *Agent) usable(w *world, underlay []netip.Addr) ([]store.Network, map[string]error) {
 	f := a.looks(w)
 	f.self.Underlay = underlay
@@ -78,14 +78,14 @@ func (a *Agent) looks(w *world) *thisHost {
 	}
 }
 
-// uplink returns this host's record with its underlay addresses, and the MTU towards other
-// hosts in bytes. The MTU is 0 if there is no uplink. Then the agent still answers names, and
+// uplink returns this host's record with its underlay addresses, and the MTU towards other hosts
+// in bytes. If there is no uplink, the MTU is 0. Then the agent still answers names, and
 // configurations stay.
 func (a *Agent) uplink() (self store.Node, uplink int) {
 	self, err := a.node()
 	if a.problems.Set("uplink", err); err == nil {
 		uplink, err = a.opts.Fabric.UplinkMTU(self.Underlay)
-		a.problems.Set("uplink's address", err) // not "uplink": the store's loop sets that one
+		a.problems.Set("uplink's address", err) // not "uplink", which the loop of the store sets
 	}
 	if err != nil {
 		a.noUplink = true
@@ -118,8 +118,8 @@ type meshed struct {
 	done  bool // that call succeeded
 }
 
-// configure writes the configurations of the networks of which this host holds a block, and
-// removes those of other networks.
+// configure writes the configurations of those networks of which this host holds a block. It
+// removes the configurations of other networks.
 func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 	wrong = map[string]error{}
 	for i := range d.parts {
@@ -147,8 +147,8 @@ func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 	return wrong
 }
 
-// stale finds Docker networks whose copy of the configuration has another block than the one
-// that this host now holds.
+// stale finds Docker networks whose copy of the configuration has an old block: not the one that
+// this host holds now.
 func (a *Agent) stale(parts []part) map[string]error {
 	out := map[string]error{}
 	_, copies := a.here()

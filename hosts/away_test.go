@@ -53,7 +53,7 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// On its first start without a store an agent knows nothing and does nothing.
+// An agent's first start is without a store. It knows nothing and does nothing.
 func TestNothingKnown(t *testing.T) {
 	g := &gate{Store: openStore(t), away: true}
 	a := newHost(t, g, 1)
@@ -66,7 +66,7 @@ func TestNothingKnown(t *testing.T) {
 	}
 }
 
-// A lost session removes the names; the next session brings them back.
+// When a session is lost, its names disappear. The next session brings them back.
 func TestSessionLost(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	must(t, Admin{g}.Create(t.Context(), lan()))
@@ -110,8 +110,8 @@ func TestRestartShowsNoGap(t *testing.T) {
 	})
 }
 
-// Two hosts with one id are reported; a former agent of this host is not. The report stays
-// until the other host's endpoints have not come for duplicateExpiry.
+// Two hosts with one id are reported. A former agent of this host is not. The report stays until
+// no endpoints of the other host have come for duplicateExpiry.
 func TestDuplicateID(t *testing.T) {
 	a := &Agent{self: "me", run: "own", others: map[string]time.Time{}}
 	before := store.Entry{Network: presence, ID: "host.before", Node: "me"}
@@ -127,9 +127,9 @@ func TestDuplicateID(t *testing.T) {
 		{time.Second, []store.Entry{before}, false},
 		{duplicateAfter / 2, []store.Entry{before, own}, false},
 		{duplicateAfter, []store.Entry{own}, false},
-		{duplicateAfter + 1, []store.Entry{before, next, own}, true}, // it came again
+		{duplicateAfter + 1, []store.Entry{before, next, own}, true}, // the endpoint came again
 		{duplicateAfter + 2, []store.Entry{next, before}, true},
-		{duplicateAfter + 3, nil, true}, // removed, until it comes again
+		{duplicateAfter + 3, nil, true}, // removed until the endpoint comes again
 		{duplicateAfter + reconcileEvery, []store.Entry{own}, true},
 		{duplicateAfter + duplicateExpiry, []store.Entry{before}, true},
 		{duplicateAfter + duplicateExpiry + duplicateExpiry - 1, nil, true},
@@ -142,7 +142,7 @@ func TestDuplicateID(t *testing.T) {
 	}
 }
 
-// One look reports a duplicate id once, and the report ends.
+// One look reports a duplicate id once. Later the report ends.
 func TestDuplicateIDReportedOnce(t *testing.T) {
 	now := time.Now()
 	a := &Agent{self: "me", run: "own", checked: now, others: map[string]time.Time{"before": now.Add(-time.Hour)}}
@@ -168,7 +168,7 @@ func TestDuplicateIDReportedOnce(t *testing.T) {
 	look("for long", 0, 2)
 }
 
-// Of five hosts with four blocks the fifth waits until another has long been gone.
+// Five hosts share four blocks. The fifth waits until another one has long been gone.
 func TestReclaim(t *testing.T) {
 	s := openStore(t)
 	small := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/28"), BlockBits4: 30, Transport: store.Auto}
@@ -181,7 +181,7 @@ func TestReclaim(t *testing.T) {
 		_, err = s.Blocks().Create(t.Context(), store.Block{Network: "lan", Prefix: nth(small.Subnets[0], 30, uint64(i)), Node: id}, nil)
 		must(t, err)
 	}
-	// c has been gone longest by its record, but is present.
+	// By its record, c has been gone longest. But c is present.
 	_, err := s.Entries().Create(t.Context(), store.Entry{Network: presence, ID: "host", Node: "nodec"}, nil)
 	must(t, err)
 	a, b := newHost(t, s, 1), newHost(t, s, 2)
@@ -216,8 +216,8 @@ func (h *host) presenceKey() string {
 	return ""
 }
 
-// A host does not allocate from a block that another host holds now. It takes no other
-// block while containers have addresses of it.
+// Another host holds this host's block now. This host no longer allocates from it. While
+// containers have addresses of it, this host takes no other block.
 func TestBlockLost(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -271,8 +271,8 @@ func addresses(t *testing.T, name string) []netlink.Addr {
 	return addrs
 }
 
-// A store that has lost its data deletes nothing on the hosts. When its networks are
-// created again, the hosts get their old blocks.
+// A store that has lost its data deletes nothing on the hosts. Its networks are created again,
+// and the hosts get their old blocks.
 func TestStoreLostItsData(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	must(t, Admin{g}.Create(t.Context(), lan()))
@@ -309,7 +309,7 @@ func TestStoreLostItsData(t *testing.T) {
 	}
 }
 
-// The agent does not change a configuration that it did not write, and reports it.
+// Another program wrote a configuration. The agent does not change it, and reports it.
 func TestForeignConfiguration(t *testing.T) {
 	s := openStore(t)
 	a := newHost(t, s, 1)
@@ -328,7 +328,7 @@ func TestForeignConfiguration(t *testing.T) {
 	}
 }
 
-// ls works without a store on a host with an agent's saved state.
+// The store is away. On a host with an agent's saved state, ls works.
 func TestListRemembered(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	must(t, Admin{g}.Create(t.Context(), lan()))

@@ -15,9 +15,9 @@ import (
 // maxTries limits how many blocks of a subnet freeBlock tries.
 const maxTries = 1 << 20
 
-// freeBlock chooses a block of length bits within subnet that overlaps none of taken. It
-// returns false if there is none. The search starts at a hash of seed, so two hosts that search
-// at the same time seldom choose the same block.
+// freeBlock chooses a block of length bits within subnet that overlaps none of taken. If there is
+// none, it returns false. The search starts at a hash of seed. So two hosts that search at the
+// same time seldom choose the same block.
 func freeBlock(subnet netip.Prefix, length int, taken []netip.Prefix, seed string) (netip.Prefix, bool) {
 	count := uint64(1) << min(length-subnet.Bits(), maxSpan)
 	h := fnv.New64a()
@@ -41,7 +41,7 @@ func nth(subnet netip.Prefix, length int, i uint64) netip.Prefix {
 		hi |= i << (shift - 64)
 	} else {
 		lo |= i << shift
-		hi |= i >> (64 - shift) // if shift is 0 this is zero: Go defines a shift by 64
+		hi |= i >> (64 - shift) // for a shift of 64, Go's result is zero
 	}
 	binary.BigEndian.PutUint64(base[:8], hi)
 	binary.BigEndian.PutUint64(base[8:], lo)
@@ -63,9 +63,9 @@ func bitsOf(n *store.Network, subnet netip.Prefix) int {
 // holding describes which blocks of a network a node holds.
 type holding struct {
 	have    []netip.Prefix // at most one for each subnet, in the order of the subnets
-	extra   []store.Block  // blocks to give back: a second one of a subnet, or one of the network's earlier subnets
+	extra   []store.Block  // blocks to give back: a second block of a subnet, or a block of one of the network's earlier subnets
 	missing []netip.Prefix // subnets of which the node holds no block
-	lost    []store.Block  // blocks that were this node's and that another node holds now
+	lost    []store.Block  // former blocks of this node that another node holds now
 }
 
 // complete reports whether containers can get addresses of all subnets.
@@ -78,7 +78,7 @@ func holdingOf(n *store.Network, node string, blocks []store.Block, remembered [
 		i := slices.IndexFunc(blocks, func(b store.Block) bool {
 			return b.Node == node && fits(n, subnet, b.Prefix) && (!slices.ContainsFunc(remembered, subnet.Overlaps) || slices.Contains(remembered, b.Prefix))
 		})
-		if i < 0 { // the node holds none of its former blocks, and can no longer claim one
+		if i < 0 { // the node holds none of its former blocks, and cannot claim one any more
 			if _, reclaimable := old(n, subnet, remembered, takenOf(n, subnet, blocks)); !reclaimable {
 				i = slices.IndexFunc(blocks, func(b store.Block) bool { return b.Node == node && fits(n, subnet, b.Prefix) })
 			}
@@ -100,13 +100,13 @@ func holdingOf(n *store.Network, node string, blocks []store.Block, remembered [
 	return h
 }
 
-// possible reports whether a host can claim this block of a network. Other blocks are ignored:
-// their records reserve no addresses.
+// possible reports whether a host can claim this block of a network. If not, the block's record
+// reserves no addresses and is ignored.
 func possible(n *store.Network, block netip.Prefix) bool {
 	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return fits(n, s, block) })
 }
 
-// fits reports whether a block has the length that the network gives blocks of a subnet.
+// fits reports whether a block has the length that the network sets for blocks of a subnet.
 func fits(n *store.Network, subnet, block netip.Prefix) bool {
 	return block.Bits() == bitsOf(n, subnet) && subnet.Contains(block.Addr())
 }

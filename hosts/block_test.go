@@ -45,7 +45,7 @@ func TestNth(t *testing.T) {
 	}
 }
 
-// Each block is chosen once, whatever the seed, and then none is left.
+// The test chooses every block once, whatever the seed. Then none is left.
 func TestFreeBlock(t *testing.T) {
 	var taken []netip.Prefix
 	for i := range 256 {

@@ -18,10 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// bridges holds the networks' bridges on this host. Another program may have created a bridge
-// of the same name, or added an address to ours. A bridge is ours if the plugin bridge left its
-// note for a created bridge. An address is ours if it belongs to a block that this host has
-// held.
+// bridges holds the networks' bridges on this host. Another program may have created a bridge of
+// the same name, or added an address to ours. A bridge is ours if the plugin bridge wrote a note
+// that it made the bridge. An address is ours if it belongs to a block that this host has held.
 type bridges struct {
 	conn  links
 	notes *record.Dir
@@ -41,7 +40,7 @@ type links interface {
 	Close()
 }
 
-// opener opens links. If it is nil, the links of the process's namespace are opened.
+// opener opens links. A nil opener opens those of the process's namespace.
 type opener func() (links, error)
 
 func openBridges(open opener, p paths.Paths, w *world, log func(string, ...any)) (*bridges, error) {
@@ -67,16 +66,16 @@ func (b *bridges) ours(network string, link netlink.Link) bool {
 	return err == nil && note != nil && note.Network == network && note.Index == link.Attrs().Index && link.Type() == "bridge"
 }
 
-// gave reports whether our configuration added an address to a network's bridge. Such an
-// address is the first one of a block.
+// gave reports whether our configuration added an address to a network's bridge. Such an address
+// is the first one of a block.
 func (b *bridges) gave(n *store.Network, link netlink.Link, addr netip.Prefix) bool {
 	block := addr.Masked()
 	return gatewayOf(block) == addr.Addr() && (slices.Contains(b.had(n.Name), block) || possible(n, block) && b.ours(n.Name, link))
 }
 
-// tidy removes what no container needs any more: addresses of blocks that this host no longer
-// holds, and bridges of removed networks, once their last container has left. The plugin bridge
-// never removes these, because it cannot know that.
+// tidy removes what no container needs any more. It removes addresses of blocks that this host no
+// longer holds. When the last container of a removed network has left, it removes the network's
+// bridge. The plugin bridge never removes these, because it cannot know that nothing needs them.
 func (a *Agent) tidy(w *world, d *desired, may *removal) error {
 	if !may.whole {
 		return nil
@@ -139,7 +138,7 @@ func (a *Agent) tidyAddrs(b *bridges, p *part) error {
 	return errors.Join(append(errs, p.hindered(link.Attrs().Name, kept))...)
 }
 
-// hindered returns an error for addresses of a bridge that make an ADD fail.
+// hindered returns an error for addresses of a bridge with which an ADD would fail.
 func (p *part) hindered(bridge string, addrs []nl.Addr) error {
 	if !p.complete() {
 		return nil // there is no configuration, so no ADD can fail
@@ -155,8 +154,8 @@ func (p *part) hindered(bridge string, addrs []nl.Addr) error {
 	return errors.Join(errs...)
 }
 
-// drop removes a network's bridge if the bridge is free. gone reports that there is no bridge
-// of ours any more.
+// drop removes a network's bridge if the bridge is free. If there is no bridge of ours any more,
+// gone is true.
 func (b *bridges) drop(network string) (gone bool, err error) {
 	name := bridgeName(network)
 	link, err := b.conn.Link(name)

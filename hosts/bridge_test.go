@@ -32,7 +32,7 @@ func has(t *testing.T, name string, addr netip.Prefix) bool {
 	return slices.ContainsFunc(addresses(t, name), func(a netlink.Addr) bool { return nl.PrefixOf(a.IPNet) == addr })
 }
 
-// wrong reports whether ls shows a problem of this host.
+// wrong reports whether ls shows this problem of the host.
 func (h *host) wrong(what string) bool {
 	h.t.Helper()
 	l, err := Admin{h.store}.List(h.t.Context(), h.dir+"/state/hosts")
@@ -40,8 +40,8 @@ func (h *host) wrong(what string) bool {
 	return strings.Contains(strings.Join(l.Wrong, "\n"), what)
 }
 
-// A bridge that another program created under the name of a network's bridge stays when the
-// network is removed, even with an address of the network.
+// Another program created a bridge under the name of a network's bridge. When the network is
+// removed, that bridge stays, even with an address of the network.
 func TestForeignBridge(t *testing.T) {
 	s := openStore(t)
 	a := newHost(t, s, 1)
@@ -60,7 +60,7 @@ func TestForeignBridge(t *testing.T) {
 	}
 }
 
-// A bridge of ours with an address that another program added stays, and ls reports it.
+// Another program added an address to a bridge of ours. The bridge stays, and ls reports it.
 func TestBridgeWithForeignAddress(t *testing.T) {
 	s := openStore(t)
 	a := newHost(t, s, 1)
@@ -78,8 +78,8 @@ func TestBridgeWithForeignAddress(t *testing.T) {
 	until(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName("pb-lan"); return err != nil })
 }
 
-// When a network is created again with another range, the former address leaves its bridge
-// as soon as no address of the former block is in use. Until then ls shows why no container
+// A network is created again with another range. When no address of the former block is in use
+// any more, the former address leaves the network's bridge. Until then, ls shows why no container
 // can be attached.
 func TestOtherRange(t *testing.T) {
 	s := openStore(t)

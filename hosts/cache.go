@@ -38,7 +38,7 @@ func (m *mirror) load(dir string) error {
 		return fmt.Errorf("read the saved state: %w", err)
 	}
 	for network, blocks := range m.cache.Own {
-		m.cache.give(network, blocks) // an earlier release did not save Given
+		m.cache.give(network, blocks) // an earlier release did not save the field Given
 	}
 	if !m.cache.Doubted.IsZero() {
 		m.cache.Doubted = time.Now()
@@ -49,20 +49,20 @@ func (m *mirror) load(dir string) error {
 
 // saved describes the content of the file.
 type saved struct {
-	all, lasting []byte // lasting is all, without the endpoints and without the times when hosts were seen
+	all, lasting []byte // all has everything; lasting leaves out the endpoints and the times when hosts were seen
 	at           time.Time
 	later        bool // a timer for the next save is running
 }
 
-// saveEvery is the shortest time between two writes of the file that save only endpoints, or
-// times when hosts were seen. Changes that routes depend on are saved at once.
+// saveEvery is the shortest time between two writes of the file, if only endpoints have changed,
+// or times when hosts were seen. Changes on which routes depend are saved at once.
 const saveEvery = 5 * time.Second
 
-// saveRate limits those writes in bytes per second. With 25,000 containers the file has ten
-// megabytes, and at every moment some container starts or stops.
+// saveRate limits such writes, in bytes per second. With 25,000 containers the file has ten
+// megabytes, and a container starts or stops at nearly every moment.
 const saveRate = 64 << 10
 
-// pause returns how long to wait after a write, which depends on the file's size.
+// pause returns how long to wait after a write. The larger the file, the longer the wait.
 func (s *saved) pause() time.Duration {
 	return max(saveEvery, time.Duration(len(s.all)/saveRate)*time.Second)
 }
@@ -94,7 +94,7 @@ func (a *Agent) save(w *world, now bool) error {
 	return nil
 }
 
-// lasting returns a copy of the world, without the parts that change all the time.
+// lasting returns a copy of the world without the parts that change all the time.
 func (w *world) lasting() world {
 	out := *w
 	out.Heard, out.Missing.Endpoints = "", nil

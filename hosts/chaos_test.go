@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
-// TestChaos runs agents through random schedules (package chaos). `make nightly` runs more.
+// TestChaos takes agents through random schedules (package chaos). `make nightly` runs more of them.
 func TestChaos(t *testing.T) {
 	dir, err := os.MkdirTemp("/run", "chaos") // a file system in memory
 	must(t, err)
@@ -46,13 +46,13 @@ type cluster struct {
 	wanted map[string]store.Network
 	calm   bool
 	inside bool  // within a call
-	broken error // a law broken within a step
+	broken error // an invariant that a step broke
 	laws
 }
 
 const reclaimAfter = 24 * time.Hour
 
-// simHost is an agent whose loops the test steps, and the kernel of its host.
+// simHost is an agent, whose loops the test runs step by step, and the kernel of its host.
 type simHost struct {
 	c       *cluster
 	name    string
@@ -61,16 +61,16 @@ type simHost struct {
 	client  *chaos.Client
 	agent   *Agent
 	up      bool              // its agent runs
-	dead    bool              // and never runs again
+	dead    bool              // the agent never runs again
 	cut     bool              // it cannot reach the store
-	live    bool              // its watches run
-	at      [4]store.Revision // their revisions
+	live    bool              // the host's watches run
+	at      [4]store.Revision // revisions of the watches
 	routes  map[netip.Prefix]netip.Addr
 	links   *simLinks
-	forget  bool // its host was forgotten: it does not come back
+	forget  bool // the operator forgot the host, so it does not come back
 	left    bool
-	clock   time.Duration // its offset
-	reached time.Time     // when it last reached the store
+	clock   time.Duration // offset of the host's clock
+	reached time.Time     // when the host last reached the store
 }
 
 func newCluster(s *chaos.Schedule, dir string) *cluster {
@@ -122,14 +122,14 @@ func (h *simHost) start() {
 	h.agent.links = h.links.open
 }
 
-// stop kills the agent, after which its session ends.
+// stop kills the agent. Its session ends later.
 func (h *simHost) stop() {
 	check(h.client.Close())
 	h.up = false
 }
 
-// before runs at the start of a call: another host steps, or the store is slow or answers
-// too late.
+// before runs at the start of a call. Another host may make a step, or the store may be slow or
+// answer too late.
 func (h *simHost) before(call string) (made bool, err error) {
 	h.c.claims(h, call)
 	if err := h.c.meanwhile(h, call); err != nil {
@@ -244,7 +244,7 @@ func watchSome[T store.Object](h *simHost, t store.Table[T], into map[string]T, 
 	}
 }
 
-// Apply implements Fabric: the kernel has what compile returns.
+// Apply implements Fabric. The simulated kernel has what compile returns.
 func (h *simHost) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) error {
 	facts := mesh.Observed{Reach: map[netip.Addr]mesh.Reach{}, MTU: 1500}
 	for _, p := range peers {
@@ -264,7 +264,8 @@ func (h *simHost) UplinkMTU([]netip.Addr) (int, error)       { return 1500, nil 
 func (h *simHost) Watch(ctx context.Context, _ func()) error { return nil }
 func (h *simHost) Probe(ctx context.Context, _ func()) error { return nil }
 
-// block returns the range of a host's configuration; invalid without one.
+// block returns the range of a host's configuration. If there is no configuration, the range is
+// invalid.
 func (h *simHost) block(network string) (p netip.Prefix) {
 	data, err := os.ReadFile(filepath.Join(h.dir, "net.d", network+confSuffix))
 	if err != nil {
@@ -276,21 +277,21 @@ func (h *simHost) block(network string) (p netip.Prefix) {
 	return netip.MustParsePrefix(text)
 }
 
-// create is the operator's command. Another turn has other subnets.
+// create runs the operator's command. Each turn has other subnets.
 func (c *cluster) create(name string, turn int) {
 	subnet := map[string]string{"lan": "10.20%d.0.0/24", "net": "10.21%d.0.0/24", "few": "10.22%d.0.0/27"}[name]
 	n := store.Network{Name: name, Subnets: prefixes(fmt.Sprintf(subnet, turn)), BlockBits4: 28, Transport: store.Auto}
 	err := Admin{Store: c.client}.Create(context.Background(), n)
 	if c.s.Say("  create %s %v: %v", name, n.Subnets, err); err == nil {
 		was, ok := c.wanted[name]
-		c.removed[name] = c.removed[name] || ok && was.Subnets[0] != n.Subnets[0] // the store had lost it
+		c.removed[name] = c.removed[name] || ok && was.Subnets[0] != n.Subnets[0] // the store had lost the network
 		c.wanted[name] = n
 	}
 }
 
 func (c *cluster) remove(name string) {
 	err := Admin{Store: c.client}.Remove(context.Background(), name, true)
-	if c.s.Say("  rm %s: %v", name, err); !errors.Is(err, store.ErrNotFound) { // even if a block of it cannot be read
+	if c.s.Say("  rm %s: %v", name, err); !errors.Is(err, store.ErrNotFound) { // the network goes even if one of its blocks cannot be read
 		delete(c.wanted, name)
 		c.removed[name] = true
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
-// Actions are the events of a cluster; most are work of its agents.
+// Actions returns what can happen to a cluster. Most actions are work of its agents.
 func (c *cluster) Actions() []chaos.Action {
 	up := func(h *simHost) bool { return h.up }
 	on := func(name string, weight int, of func(*simHost) bool, do func(*simHost)) chaos.Action {
@@ -64,7 +64,7 @@ func (c *cluster) pass() {
 	}
 }
 
-// passes lets times 3 s pass for all sessions.
+// passes lets 3 s pass for all sessions, as often as times says.
 func (c *cluster) passes(times int) {
 	for range times {
 		c.keep()
@@ -81,8 +81,8 @@ func (c *cluster) keep() {
 	}
 }
 
-// passLong lets hours pass while agents renew their sessions. A host that is cut off or
-// stopped for the longest of the times may lose its blocks.
+// passLong lets hours pass while agents renew their sessions. If a host is cut off or stopped for
+// the longest of these times, it may lose its blocks.
 func (c *cluster) passLong() {
 	calm := c.calm
 	c.calm = true
@@ -222,8 +222,8 @@ func (h *simHost) leave() {
 	h.c.s.Say("  %s leaves: %v", h.name, err)
 }
 
-// Calm ends all trouble. The operator creates the networks that are wanted. A network that
-// only a host remembers is created and removed.
+// Calm ends all trouble. The operator creates the networks that are wanted. If only a host
+// remembers a network, the operator creates and removes that network.
 func (c *cluster) Calm() error {
 	c.calm = true
 	for _, h := range c.hosts {
@@ -250,7 +250,7 @@ func (c *cluster) Calm() error {
 	return errors.Join(c.Laws(), c.attaches())
 }
 
-// settles works until all agree, or returns the difference.
+// settles lets all agents work until they agree. If they do not, it returns the difference.
 func (c *cluster) settles() (err error) {
 	for range 10 {
 		c.work(1)

@@ -16,10 +16,10 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// laws is what the laws of a cluster depend on.
+// laws holds the data on which the invariants of a cluster depend.
 type laws struct {
-	removed   map[string]bool       // networks that were ever removed: routes to them may go
-	contested map[netip.Prefix]bool // blocks that the store ever gave another owner
+	removed   map[string]bool       // networks that were ever removed, so routes to them may go
+	contested map[netip.Prefix]bool // blocks that the store ever gave to another host than their holder
 	wiped     map[string]bool       // hosts with blocks whose record the store has lost
 	before    map[string]kept       // by host
 }
@@ -39,9 +39,9 @@ func netNames() []string { return []string{"lan", "net", "few"} }
 
 func networkOf(b netip.Prefix) string { return netNames()[(b.Addr().As4()[1]-200)/10] }
 
-// Laws holds after each step:
-//   - a failed read removes no route to a living host,
-//   - nor a host's own configuration,
+// Laws checks the invariants after each step:
+//   - a failed read removes no route to a living host, and no configuration of the
+//     host itself,
 //   - no two hosts allocate from one block,
 //   - no host deletes another host's object,
 //   - a container keeps its bridge and its gateway.
@@ -65,7 +65,7 @@ func (c *cluster) Laws() error {
 	return errors.Join(append(errs, c.twice())...)
 }
 
-// stays is the law of routes and configurations.
+// stays checks the invariant of routes and configurations.
 func (c *cluster) stays(h *simHost, was, now kept) error {
 	for b, via := range was.routes {
 		peer := c.hosts[via.As4()[3]-1]
@@ -101,7 +101,7 @@ func (c *cluster) stored() []store.Block {
 	return out
 }
 
-// contest notes blocks that the store gives to another host than the one that holds them.
+// contest notes the blocks that the store gives to another host than their holder.
 func (c *cluster) contest() {
 	for _, b := range c.stored() {
 		for _, h := range c.hosts {
@@ -116,8 +116,8 @@ func (c *cluster) contest() {
 	}
 }
 
-// wipe makes the store lose data, and notes the blocks whose record is gone: those that the
-// store had, and those that hosts use.
+// wipe makes the store lose data. It notes the blocks whose record is gone: those that the store
+// had, and those that hosts use.
 func (c *cluster) wipe(lose func()) {
 	before := c.stored()
 	lose()
@@ -139,7 +139,7 @@ func (c *cluster) wipe(lose func()) {
 	}
 }
 
-// twice is the law of blocks. A host without memory may claim a block that the store lost.
+// twice checks the invariant of blocks. A host without memory may claim a block that the store lost.
 func (c *cluster) twice() error {
 	holders := map[netip.Prefix]string{}
 	for _, h := range c.hosts {
@@ -156,9 +156,10 @@ func (c *cluster) twice() error {
 	return nil
 }
 
-// gone reports whether the owner of a block may lose it, and notes the loss. It may if it
-// has not reached the store for long, whatever clocks show, or was forgotten, or is dead
-// and never had the block: a schedule may give a block to any host.
+// gone reports whether the owner of a block may lose it, and notes the loss. The owner may lose
+// the block in three cases: it has not reached the store for long, whatever clocks show; it was
+// forgotten; or it is dead and never had the block, because a schedule may give a block to any
+// host.
 func (c *cluster) gone(by *simHost, b store.Block) bool {
 	i := slices.IndexFunc(c.hosts, func(h *simHost) bool { return h.agent.ID() == b.Node })
 	if by == nil || i < 0 {
@@ -173,7 +174,7 @@ func (c *cluster) gone(by *simHost, b store.Block) bool {
 	return true
 }
 
-// claims refuses a claim of a block that the host knows as another host's.
+// claims returns an error if the host claims a block that it knows as another host's.
 func (c *cluster) claims(h *simHost, call string) {
 	key, ok := strings.CutPrefix(call, "create blocks ")
 	if !ok {
@@ -227,16 +228,15 @@ func (h *simHost) agrees(w *world) error {
 	return errors.Join(h.tidied(w), h.reaches(w))
 }
 
-// none reports whether other hosts hold all blocks of a network, or held them as far as the
-// host knows.
+// none reports whether other hosts hold, or held, all blocks of a network as far as the host knows.
 func (h *simHost) none(w *world, n store.Network) bool {
 	missing := beside(h.agent.mirror.cache.Missing.Blocks, n.Name, w.Blocks)
 	blocks := slices.DeleteFunc(append(w.blocksOf(n.Name), missing...), func(b store.Block) bool { return !possible(&n, b.Prefix) })
 	return len(blocks) == 1<<(n.BlockBits4-n.Subnets[0].Bits())
 }
 
-// reaches compares routes with the store's blocks. A host may remember some of removed
-// hosts.
+// reaches compares routes with the store's blocks. A host may remember blocks of hosts that were
+// removed.
 func (h *simHost) reaches(w *world) error {
 	want := map[netip.Prefix]netip.Addr{}
 	for _, b := range w.Blocks {

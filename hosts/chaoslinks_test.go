@@ -116,7 +116,7 @@ func (h *simHost) bridge(network string) *simBridge {
 	return b
 }
 
-// attach removes all containers. With on, it adds one to each network that has a
+// attach removes all containers. If on is set, it then adds one to each network that has a
 // configuration.
 func (h *simHost) attach(on bool) {
 	for _, b := range h.links.all {
@@ -132,7 +132,7 @@ func (h *simHost) attach(on bool) {
 	}
 }
 
-// add is an ADD of the plugin bridge with the written configuration.
+// add does what an ADD of the plugin bridge does with the configuration that the agent wrote.
 func (h *simHost) add(network string) error {
 	block, b := h.block(network), h.bridge(network)
 	gateway := netstate.Gateway{Link: b.Name, Prefix: netip.PrefixFrom(gatewayOf(block), block.Bits())}
@@ -152,7 +152,8 @@ func (h *simHost) add(network string) error {
 	return nil
 }
 
-// gatewaysStay is the law of gateways: a container keeps its bridge and the address of it.
+// gatewaysStay checks the invariant of gateways: a container keeps its bridge, and the bridge
+// keeps its address.
 func (h *simHost) gatewaysStay() error {
 	if h.links.cut != "" {
 		return fmt.Errorf("%s removed %s, with a container on it", h.name, h.links.cut)
@@ -165,7 +166,7 @@ func (h *simHost) gatewaysStay() error {
 	return nil
 }
 
-// tidied is the law of bridges after calm, without containers: a removed network has no
+// tidied checks the bridges after Calm, when there are no containers. A removed network has no
 // bridge, and no bridge has an address of a block that the host does not hold.
 func (h *simHost) tidied(w *world) error {
 	for _, network := range netNames() {
@@ -181,7 +182,7 @@ func (h *simHost) tidied(w *world) error {
 	return nil
 }
 
-// attaches is the law of ADDs after calm: each succeeds.
+// attaches checks that each ADD succeeds after Calm.
 func (c *cluster) attaches() error {
 	for _, h := range c.hosts {
 		for _, network := range netNames() {

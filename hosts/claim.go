@@ -19,9 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// claim makes sure that this node holds a block of each subnet of a network. It finds out from
-// the cached world whether something has to be done, but for each change it reads the store
-// again.
+// claim makes sure that this node holds a block of each subnet of a network. The cached world
+// shows whether there is something to do. For each change, claim reads the store again.
 func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 	if h := holdingOf(n, a.self, w.blocksOf(n.Name), w.Own[n.Name]); h.complete() && len(h.extra) == 0 {
 		a.mirror.remember(n.Name, h.have)
@@ -52,8 +51,8 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 }
 
 // blocksNow returns the blocks of a network that the store has, and those that the store has
-// lost. A block that cannot be read keeps its last known value: its key still exists, so no
-// other host can claim it.
+// lost. A block that cannot be read keeps its last known value. Its key still exists, so no other
+// host can claim it.
 func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]store.Block, error) {
 	blocks, _, err := list(ctx, a.opts.Store.Blocks(), n.Name+"/")
 	all := sorted(blocks)
@@ -73,8 +72,8 @@ func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]st
 }
 
 // yield gives up blocks that another host now holds, unless a container of this host has an
-// address of them. After that this host routes the blocks to the other host, even if no block
-// is free for this host.
+// address of them. After that this host routes the blocks to the other host, even if there is no
+// free block for this host.
 func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
 	lost := all[0]
 	used, err := a.used(n.Name, w.Own[n.Name])
@@ -112,7 +111,7 @@ func (a *Agent) used(network string, blocks []netip.Prefix) (n int, err error) {
 	return usedBelow(a.opts.Paths.CNI, network, blocks)
 }
 
-// usedBelow implements used. It counts files of host-local, which all runtimes share. If it
+// usedBelow implements used. It counts the files of host-local, which all runtimes share. If it
 // returns an error, the number is not known, and nothing may be removed.
 func usedBelow(cni, network string, blocks []netip.Prefix) (n int, err error) {
 	entries, err := os.ReadDir(filepath.Join(cni, "networks", network))
@@ -134,8 +133,8 @@ func usedBelow(cni, network string, blocks []netip.Prefix) (n int, err error) {
 // maxRaces limits how often a claim may lose against another host.
 const maxRaces = 100
 
-// claimOne creates a block. It prefers the block that this node had, then a free one, then the
-// block of a node that has been gone for long.
+// claimOne creates a block. It prefers the block that this node had before. Otherwise it takes a
+// free one, or else the block of a node that has been gone for long.
 func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
 	taken := takenOf(n, subnet, blocks)
 	for range maxRaces {
@@ -156,7 +155,7 @@ func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet
 			return b, nil
 		case !errors.Is(err, store.ErrExists):
 			return b, fmt.Errorf("claim block %s: %w", prefix, err)
-		case had: // addresses of the block may be in use here: see yield
+		case had: // addresses of the block may be in use here (see yield)
 			return b, fmt.Errorf("claim block %s, which was this host's: another host claimed it first", prefix)
 		}
 		taken = append(taken, prefix) // another host claimed it first
@@ -191,7 +190,7 @@ func (a *Agent) createBlock(ctx context.Context, b store.Block) error {
 		return err
 	}
 	if at, err := a.opts.Store.Blocks().Get(ctx, b.Key()); err == nil && at.Object.Node == a.self {
-		return nil // an earlier call created the block, and its answer was lost
+		return nil // an earlier call created the block, but its answer was lost
 	}
 	return err
 }
@@ -210,10 +209,10 @@ func (a *Agent) dropBlock(ctx context.Context, b store.Block) error {
 	return a.opts.Store.Blocks().Delete(ctx, b.Key(), at.Revision)
 }
 
-// reclaim takes the block of the node that has been gone longest, if that is long enough. If
-// two hosts do so at the same time, both delete the block, and only one creates it again. If
-// the store has recently lost its data, reclaim refuses, because the store cannot say which
-// hosts were present.
+// reclaim takes the block of the node that has been gone longest, if that is long enough. If two
+// hosts do so at the same time, both delete the block, and only one of them creates it again. If
+// the store has lost its data recently, it cannot say which hosts were present, and reclaim
+// refuses.
 func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
 	holders, err := a.holders(ctx, w, n, subnet, blocks)
 	if err != nil {
@@ -235,7 +234,7 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 	return store.Block{}, fmt.Errorf("no block of %s is free: %s", subnet, describeHolders(holders))
 }
 
-// holder is a block and what is known about the node that holds it.
+// holder is a block, and what is known about its node.
 type holder struct {
 	store.Block
 	name    string

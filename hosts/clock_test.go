@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// full is a network of two blocks. Two hosts that are not present hold them; the first has
-// a lasting endpoint.
+// full makes a network of two blocks. Two hosts that are not present hold them. The first host
+// has a lasting endpoint.
 func full(t *testing.T, seen time.Time) (store.Store, *world, store.Network) {
 	t.Helper()
 	s := openStore(t)
@@ -33,8 +33,8 @@ func full(t *testing.T, seen time.Time) (store.Store, *world, store.Network) {
 	return s, &world{Networks: []store.Network{n}}, n
 }
 
-// Only the store decides that a host is gone. No clock does, neither the host's own nor
-// that of the host that would take its block.
+// Only the store decides that a host is gone. Neither the host's own clock nor that of the host
+// that would take its block does.
 func TestReclaimAsksNoClock(t *testing.T) {
 	for about, ahead := range map[string]time.Duration{"right": 0, "a year ahead": 365 * 24 * time.Hour, "of 1970": time.Until(time.Unix(0, 0))} {
 		for _, seen := range []time.Time{time.Now(), time.Unix(0, 0), time.Now().Add(365 * 24 * time.Hour)} {
@@ -49,7 +49,7 @@ func TestReclaimAsksNoClock(t *testing.T) {
 	}
 }
 
-// A host updates its record also after its clock was set back.
+// A host's clock was set back. The host still updates its record.
 func TestSeenAfterClockSetBack(t *testing.T) {
 	s := openStore(t)
 	now := time.Now().Round(0)
@@ -63,7 +63,7 @@ func TestSeenAfterClockSetBack(t *testing.T) {
 	}
 }
 
-// A saved doubt starts with the agent, whatever its date.
+// A doubt that was saved counts from the agent's start, whatever its date.
 func TestDoubtOnDisk(t *testing.T) {
 	for about, at := range map[string]time.Time{"1970": time.Unix(1, 0), "a year ahead": time.Now().Add(365 * 24 * time.Hour)} {
 		dir := t.TempDir()
@@ -86,8 +86,8 @@ func TestDoubtOnDisk(t *testing.T) {
 	}
 }
 
-// A host whose block another host holds now routes it there, even if no other block is
-// free.
+// Another host holds this host's block now. This host routes the block there, even if there is no
+// other free block.
 func TestLostBlockIsReached(t *testing.T) {
 	s, w, n := full(t, time.Now())
 	a := &Agent{self: "me", wall: time.Now}
@@ -104,8 +104,8 @@ func TestLostBlockIsReached(t *testing.T) {
 	}
 }
 
-// A former block that another host creates first may be in use here, so the host claims no
-// other one.
+// Another host first creates this host's former block. The block's addresses may be in use here,
+// so this host claims no other block.
 func TestFormerBlockLostInRace(t *testing.T) {
 	s, w, n := full(t, time.Now())
 	a := &Agent{self: "me", wall: time.Now}
@@ -117,8 +117,8 @@ func TestFormerBlockLostInRace(t *testing.T) {
 	}
 }
 
-// Two present hosts do not wait for ever if each takes a missing block for the other's and
-// no other block is free.
+// Two present hosts each take a missing block for the other's, and there is no other free block.
+// They do not wait for ever.
 func TestBlockOfHostThatWaits(t *testing.T) {
 	n := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/29"), BlockBits4: 30, Transport: store.Auto}
 	one := store.Block{Network: "lan", Prefix: prefix("10.200.0.0/30"), Node: "other"}
@@ -145,8 +145,8 @@ func TestBlockOfHostThatWaits(t *testing.T) {
 	}
 }
 
-// A store that was emptied a moment ago, before an event arrived, gives a host no block
-// that it knows as another host's.
+// A store was emptied a moment ago, and no event has arrived. It gives a host no block that the
+// host knows as another host's.
 func TestClaimOfEmptiedStore(t *testing.T) {
 	s, w, n := full(t, time.Now())
 	a := &Agent{self: "me", wall: time.Now}
@@ -156,6 +156,6 @@ func TestClaimOfEmptiedStore(t *testing.T) {
 	if err := a.claim(t.Context(), w, &n); err == nil {
 		t.Errorf("it took %v", a.mirror.cache.Own)
 	}
-	w.Blocks = nil // the watch has delivered it
+	w.Blocks = nil // the watch has delivered the removal
 	must(t, a.claim(t.Context(), w, &n))
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// thisHost is what compile must know about this host, besides the world. With it compile needs to
-// read neither the kernel nor the disk.
+// thisHost holds what compile must know about this host in addition to the world. So compile
+// reads neither the kernel nor the disk.
 type thisHost struct {
 	self   store.Node   // this host's record with its underlay addresses
 	uplink int          // MTU towards the other hosts, in bytes; 0 while there is no uplink
@@ -29,13 +29,13 @@ type thisHost struct {
 	unread bool         // copies may be incomplete
 
 	settled func(network string) bool                     // see the function settled
-	hinders func(network *store.Network) error            // returns an error for an address or route of this host that conflicts with a network, or errUnread
+	hinders func(network *store.Network) error            // returns an error if an address or route of this host conflicts with a network, or if it could not be read (errUnread)
 	runs    func(network string, block netip.Prefix) bool // reports whether containers of this host may have addresses of a block
 }
 
 // desired is the state that this host should have. Each function that applies a part of it
-// compares that part with the actual state, and changes only what differs. What may be removed,
-// a removal decides.
+// compares that part with the actual state, and changes only what differs. A removal decides what
+// may be removed.
 type desired struct {
 	parts []part              // the networks in which this host takes part, with their bridges
 	wrong map[string]error    // why this host takes no part in the other networks
@@ -68,8 +68,7 @@ func compile(w *world, f *thisHost) *desired {
 	return d
 }
 
-// keeps reports whether a network's configuration exists and stays, or is about to be written
-// again.
+// keeps reports whether a network's configuration stays, or is about to be written again.
 func (d *desired) keeps(network string) bool {
 	return d.wrong[network] == nil && slices.ContainsFunc(d.parts, func(p part) bool { return p.Network.Name == network && (p.complete() || p.soon) })
 }
@@ -83,10 +82,10 @@ func (d *desired) takesPart(network string) bool {
 type part struct {
 	plan
 	holding
-	ready bool // its configuration can be written
-	soon  bool // its configuration stays, because its blocks are about to be claimed again
+	ready bool // the network's configuration can be written
+	soon  bool // the network's configuration stays, because its blocks are about to be claimed again
 
-	masquerade, unsettled bool // see mesh.Subnet
+	masquerade, unsettled bool // the fields of the same names in mesh.Subnet
 }
 
 // partOf returns this host's part of a network.
@@ -95,7 +94,7 @@ func partOf(w *world, f *thisHost, n *store.Network) part {
 	p := part{plan: plan{Network: *n, Blocks: h.have, DNS: slices.Contains(f.dns, "*") || slices.Contains(f.dns, n.Name)}, holding: h, ready: h.complete() && f.uplink > 0}
 	p.soon = len(h.lost) == 0 && len(h.missing) > 0 && remembered(n, h.missing, w.Own[n.Name])
 	if len(h.lost) > 0 || p.soon {
-		p.Blocks = w.Own[n.Name] // containers use these blocks until `used` counts none
+		p.Blocks = w.Own[n.Name] // containers use these blocks as long as `used` counts an address
 	}
 	p.MTU = n.MTU
 	if p.MTU == 0 {
@@ -112,11 +111,11 @@ func remembered(n *store.Network, subnets, own []netip.Prefix) bool {
 	})
 }
 
-// usable returns the networks in which a host can take part, and for each other network the
-// reason why not. If two networks overlap, the host takes part in the one of which it holds a
-// block. Both loops of the agent call usable first, and leave the other networks alone. If a
-// refused network still has containers with addresses, it is in both results: in the first one
-// with only the subnets of these addresses.
+// usable returns the networks in which a host can take part. For each other network it returns
+// the reason why not. If two networks overlap, the host takes part in the one of which it holds a
+// block. Both loops of the agent call usable first, and leave the refused networks alone. If
+// containers still have addresses of a refused network, the network is in both results. In the
+// first one it has only the subnets of these addresses.
 func usable(w *world, f *thisHost) (out []store.Network, wrong map[string]error) {
 	wrong = map[string]error{}
 	all := slices.Clone(w.Networks)
@@ -135,8 +134,8 @@ func usable(w *world, f *thisHost) (out []store.Network, wrong map[string]error)
 	return out, wrong
 }
 
-// refuses returns the reason why a host cannot take part in a network, or nil. others lists
-// networks in which it already takes part.
+// refuses returns the reason why a host cannot take part in a network, or nil. others lists the
+// networks in which the host already takes part.
 func (f *thisHost) refuses(n *store.Network, others []store.Network) error {
 	if err := errors.Join(Check(n), apart(n, others), outside(n, f.self.Underlay)); err != nil {
 		return err
@@ -145,8 +144,8 @@ func (f *thisHost) refuses(n *store.Network, others []store.Network) error {
 }
 
 // running returns those subnets of a refused network in which containers of this host have
-// addresses. There are some if the network was created again, and another one of its subnets is
-// the reason for the refusal.
+// addresses. That can happen if the network was created again with another subnet, for which it
+// is refused.
 func (f *thisHost) running(w *world, n *store.Network) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(n.Subnets), func(s netip.Prefix) bool {
 		return !slices.ContainsFunc(w.Own[n.Name], func(b netip.Prefix) bool { return fits(n, s, b) && f.runs(n.Name, b) })
@@ -175,8 +174,8 @@ func outside(n *store.Network, underlay []netip.Addr) error {
 	return nil
 }
 
-// meshOf returns this host and the other hosts, with their blocks. It includes hosts without a
-// session, because such a host may have lost only its connection to the store.
+// meshOf returns this host and the other hosts, with their blocks. A host without a session is
+// among them, because it may have lost only its connection to the store.
 func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 	out := mesh.Self{ID: self.ID, Underlay: self.Underlay, Port: self.Port}
 	var peers []mesh.Peer
@@ -195,8 +194,8 @@ func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 	return out, peers
 }
 
-// blocksOfPeers returns the blocks of a network that other hosts hold, by node. It omits blocks
-// that were this host's and whose addresses are still in use here.
+// blocksOfPeers returns the blocks of a network that other hosts hold, by node. It leaves out
+// former blocks of this host whose addresses are still in use here.
 func blocksOfPeers(w *world, p *part) map[string][]netip.Prefix {
 	out := map[string][]netip.Prefix{}
 	for _, b := range w.blocksOf(p.Network.Name) {
@@ -212,7 +211,7 @@ func blocksOfPeers(w *world, p *part) map[string][]netip.Prefix {
 
 // peerOf returns another host's part of a network, for the mesh.
 func peerOf(p *part, n *store.Node, blocks []netip.Prefix) mesh.Peer {
-	vtep, _ := net.ParseMAC(n.VTEP) // if it is invalid, the mesh derives one from the id
+	vtep, _ := net.ParseMAC(n.VTEP) // if it is invalid, the mesh derives a MAC from the id
 	return mesh.Peer{
 		ID: n.ID, Name: n.Name, Underlay: n.Underlay, VTEP: vtep, Port: n.Port,
 		Blocks: blocks, Transport: mesh.Transport(p.Network.Transport),
@@ -232,24 +231,23 @@ func listening(parts []part) map[netip.Addr]string {
 	return out
 }
 
-// The configuration of a network asks for masquerade, and each attachment gets its own
-// elements. An earlier release did not write this into the configuration: its agent masqueraded
-// the whole range. This file is for nodes that are updated from that release. Remove it, with
-// the fields of mesh.Subnet, when no Docker network has a copy of such a configuration any
-// more.
+// The configuration of a network asks for masquerade, and each attachment gets its own elements.
+// An earlier release did not write this into the configuration: its agent masqueraded the whole
+// range. This file is for nodes that are updated from that release. When no Docker network has a
+// copy of such a configuration any more, remove this file and the fields of mesh.Subnet.
 
 // bare reports whether a Docker network has a copy of a configuration without masquerade. Its
-// containers, also future ones, then have no masquerade of their own.
+// present and future containers then have no masquerade of their own.
 func (f *thisHost) bare(network string) bool {
 	return slices.ContainsFunc(f.copies, func(c dockerCopy) bool { return c.Bare && c.Network == network })
 }
 
 // confRest is how long an ADD with the old configuration may still run after the file was
-// replaced: a runtime keeps its copy for a moment, and the ADD itself takes time.
+// replaced: a runtime keeps its copy for a moment, and the ADD takes time too.
 const confRest = 10 * time.Minute
 
-// settled reports whether a network's configuration has had masquerade for so long that no ADD
-// with an older configuration can still be running.
+// settled reports whether no ADD with an older configuration can still be running. The network's
+// configuration must have had masquerade for confRest.
 func settled(dir, network string) bool {
 	path := filepath.Join(dir, network+confSuffix)
 	data, err := ours(path)

@@ -22,16 +22,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// confMode is the file mode that operators use in that directory.
+// confMode is the mode that operators give files in that directory.
 const confMode = 0o644
 
 // confSuffix is the suffix of a configuration list, as libcni defines it.
 const confSuffix = ".conflist"
 
-// errForeign is in the error if another program wrote the file.
+// errForeign means that another program wrote the file.
 var errForeign = errors.New("the agent did not write it, and does not change it")
 
-// writeConf writes a network's configuration if it differs.
+// writeConf writes a network's configuration if the file has another one.
 func writeConf(dir, network string, data []byte) error {
 	path := filepath.Join(dir, network+confSuffix)
 	was, err := ours(path)
@@ -47,7 +47,7 @@ func writeConf(dir, network string, data []byte) error {
 	return durable.WriteDurable(path, data, confMode)
 }
 
-// ours reads a configuration. It returns an error unless the file has our mark.
+// ours reads a configuration. If the file lacks our mark, it returns an error.
 func ours(path string) ([]byte, error) {
 	fi, err := os.Lstat(path)
 	if err != nil {
@@ -85,7 +85,7 @@ func removeConfs(dir string, keep func(network string) bool) (removed []string, 
 		}
 		path := filepath.Join(dir, e.Name())
 		if _, err := ours(path); err != nil {
-			continue // another program's file, or already removed
+			continue // another program's file, or one that is already gone
 		}
 		errs = append(errs, os.Remove(path))
 		removed = append(removed, network)
@@ -101,8 +101,8 @@ type identity struct {
 
 const identityFile = "node.json"
 
-// loadIdentity reads this host's id. On the first start it creates the id. If the file exists
-// but cannot be read, it returns an error, because with a new id the host would abandon its
+// loadIdentity reads this host's id. On the first start it creates the id. If the file exists but
+// cannot be read, loadIdentity returns an error, because with a new id the host would abandon its
 // blocks.
 func loadIdentity(dir string) (id string, err error) {
 	id, err = readIdentity(dir)
@@ -156,8 +156,9 @@ type conflist struct {
 	Plugins    []json.RawMessage `json:"plugins"`
 }
 
-// bridgeConf is the first plugin. It has the reference's fields, and ipMasqOutside. A release
-// that does not know that field sets up no masquerade, which is better than a wrong one.
+// bridgeConf is the first plugin. It has the reference's fields, and ipMasqOutside. An older
+// release that does not know that field sets up no masquerade. No masquerade is better than a
+// wrong one.
 type bridgeConf struct {
 	Type      string         `json:"type"`
 	Bridge    string         `json:"bridge"`

@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// emptied is a store that loses all its data under running agents: sessions end, and watches
-// find another history.
+// emptied is a store that loses all its data while agents run: sessions end, and watches find
+// another history.
 type emptied struct {
 	mu       sync.Mutex
 	now      store.Store
@@ -122,9 +122,8 @@ func (t tableOf[T]) Watch(ctx context.Context, after store.Revision) iter.Seq2[s
 	}
 }
 
-// When an etcd loses its data, agents remove nothing and write their records again at once.
-// Then the network is created again, and a new host and all others get routes to each
-// other.
+// An etcd loses its data. The agents remove nothing and write their records again at once. Then
+// the network is created again. A new host and all others get routes to each other.
 func TestEmptiedUnderAgents(t *testing.T) {
 	s := newEmptied(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -164,7 +163,7 @@ func TestEmptiedUnderAgents(t *testing.T) {
 	until(t, "the configuration of the removed network is gone", func() bool { return a.conf("lan") == "" && len(a.fabric.routes()) == 0 })
 }
 
-// Tables of two stores are no world.
+// Tables from two stores do not form a world.
 func TestTornWorld(t *testing.T) {
 	one, other := openStore(t), openStore(t)
 	m := &mirror{}
@@ -185,7 +184,7 @@ type half struct {
 func (h half) Blocks() store.Table[store.Block]  { return h.then.Blocks() }
 func (h half) Entries() store.Table[store.Entry] { return h.then.Entries() }
 
-// A restart keeps the objects that the store has lost, and no others.
+// After a restart the agent still has the objects that the store has lost, and no others.
 func TestMissingIsRemembered(t *testing.T) {
 	s := newEmptied(t)
 	other := lan()

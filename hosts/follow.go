@@ -47,9 +47,9 @@ type reading struct {
 
 const last = 3 // the table that is read last
 
-// read lists all tables. An object that cannot be read, for example one of a later version,
-// keeps its known value, and the error is store.ErrUnreadable. An agent that waited until it
-// could read all objects would lose its session, and then its block.
+// read lists all tables. If an object cannot be read, for example because a later version wrote
+// it, it keeps its known value, and the error is store.ErrUnreadable. An agent that waited until
+// it could read all objects would lose its session, and then its block.
 func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error) {
 	r = new(reading)
 	var unreadable []error
@@ -83,8 +83,9 @@ func readTable[T store.Object](ctx context.Context, t store.Table[T], known map[
 	return err
 }
 
-// addUnreadable adds the known values of objects that cannot be read now. If a newer Patchbay
-// has written a network or a block, the network, or the route to the block, must not disappear.
+// addUnreadable adds the known values of objects that cannot be read now. A newer Patchbay may
+// have written a network or a block. Then the network, or the route to the block, must not
+// disappear.
 func addUnreadable[T store.Object](ctx context.Context, t store.Table[T], known, items map[string]T) {
 	for key, object := range known {
 		if _, ok := items[key]; ok {
@@ -124,8 +125,8 @@ func change[T store.Object](m *mirror, into map[string]T, e store.Event[T]) {
 	}
 }
 
-// onlySeen reports whether an event changed only the time in a node's record. Then nothing has
-// to be done.
+// onlySeen reports whether an event changed only the time in a node's record. Such an event needs
+// no work.
 func onlySeen[T store.Object](was, now T) bool {
 	a, is := any(was).(store.Node)
 	b, _ := any(now).(store.Node)
@@ -133,8 +134,9 @@ func onlySeen[T store.Object](was, now T) bool {
 }
 
 // callTime limits a few requests, such as reading an object and changing it, or listing a short
-// table. An engine limits each request to 5 s, so one that takes nearly that long is slow, but
-// not unreachable. listTime limits the list of a whole table, which needs many requests.
+// table. An engine limits each request to 5 s. So a request that takes nearly that long is slow,
+// but the engine can be reached. listTime limits the list of a whole table, which needs many
+// requests.
 const callTime, listTime = 20 * time.Second, 2 * time.Minute
 
 // list returns the objects of a table by key. If some cannot be read, it returns the others and

@@ -23,7 +23,7 @@ func (s stuck) Networks() store.Table[store.Network] {
 	return s.Store.Networks()
 }
 
-// After Run has returned no call is left in the store: a program may close the store and
+// After Run has returned, no call is left in the store. So a program may close the store and
 // remove its directory.
 func TestFollowEndsItsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

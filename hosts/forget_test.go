@@ -63,7 +63,7 @@ func TestForgetWithDamage(t *testing.T) {
 	}
 }
 
-// A presence that cannot be read counts.
+// A presence counts even if it cannot be read.
 func TestForgetPresentUnread(t *testing.T) {
 	s, block := gone(t)
 	_, err := Admin{spoilt{s, "b", presence + "/a/host.x", "lan/x"}}.Forget(t.Context(), "host1")
@@ -95,7 +95,7 @@ func (b backBlocks) Delete(ctx context.Context, key string, at store.Revision) e
 	return errors.Join(err, b.Table.Delete(ctx, key, at))
 }
 
-// A host that comes back while it is forgotten, or leaves, stays known.
+// A host comes back while it is forgotten, or while it leaves. It stays known.
 func TestForgetBack(t *testing.T) {
 	for about, give := range map[string]func(store.Store) error{
 		"forget": func(s store.Store) error { _, err := Admin{s}.Forget(t.Context(), "host1"); return err },

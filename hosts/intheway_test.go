@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A host with a neighbour network in the range of a network does not take part in it. The
-// fabric, which accepts and forwards, does not get the network either.
+// A network of a host's neighbours lies in the range of a network. The host does not take part in
+// that network, and does not pass it to the fabric, which accepts and forwards.
 func TestInTheWay(t *testing.T) {
 	s := openStore(t)
 	bridge(t, "lan0", prefix("10.200.7.9/20"))
@@ -27,15 +27,15 @@ func TestInTheWay(t *testing.T) {
 	}
 }
 
-// A host that took part in a network does not take part when it is created again with the
-// LAN's range.
+// A host took part in a network. The network is created again with the LAN's range. The host does
+// not take part in it.
 func TestInTheWayAgain(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
 	bridge(t, "lan0", prefix("192.168.7.9/24"))
 	a := newHost(t, s, 1)
 	a.start()
-	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web") // while the address is in use it remembers its block
+	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web") // while the address is in use, the host remembers its block
 	must(t, Admin{s}.Remove(t.Context(), "lan", true))
 	until(t, "it is gone", func() bool { return a.conf("lan") == "" })
 	recreated := lan()
@@ -52,8 +52,8 @@ func TestInTheWayAgain(t *testing.T) {
 	}
 }
 
-// A network continues on a host whose LAN overlaps it later, even if the host has lost its
-// block of one family: its containers run.
+// A host's LAN comes to overlap a network. The network continues on this host, because its
+// containers run. It does so even if the host has lost its block of one family.
 func TestInTheWayLater(t *testing.T) {
 	bridge(t, "lan0", prefix("10.200.7.9/20"))
 	a := &Agent{self: "me"}

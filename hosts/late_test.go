@@ -39,8 +39,8 @@ func (l late) Get(context.Context, string) (store.Item[store.Entry], error) {
 	return store.Item[store.Entry]{}, fmt.Errorf("the store: %w", l.err)
 }
 
-// A store that does not answer delays each call. The agent makes one call per look, or it
-// would notice nothing for minutes.
+// A store does not answer, so each call takes long. The agent makes one call in each look.
+// Otherwise it would notice nothing for minutes.
 func TestPublishStops(t *testing.T) {
 	w, a := crowded()
 	asked := 0
@@ -66,8 +66,8 @@ func TestPublishStops(t *testing.T) {
 	}
 }
 
-// The first endpoint finds out that a session is over. The others wait for the next session:
-// without one they would outlive this host.
+// The first endpoint finds out that a session is over. The others wait for the next session,
+// because without one they would outlive this host.
 func TestPublishStopsWithoutSession(t *testing.T) {
 	w, a := crowded()
 	asked, ended := 0, 0

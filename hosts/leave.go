@@ -31,11 +31,10 @@ type Leaving struct {
 	links opener
 }
 
-// Do takes this host out of all networks. It refuses if containers have addresses of this
-// host's blocks, or if Docker networks assign addresses of them, because other hosts may assign
-// these addresses afterwards. If the store is unreachable or a step fails, Do still does the
-// other steps. In that case, or if it was killed, it can be called again. On a host without an
-// agent it changes nothing.
+// Do takes this host out of all networks. Afterwards other hosts may assign the addresses of this
+// host's blocks. So Do refuses if containers have such addresses, or if Docker networks assign
+// them. If the store is unreachable or a step fails, Do still does the other steps. In that case,
+// or after a kill, it can be called again. On a host without an agent it changes nothing.
 func (l Leaving) Do(ctx context.Context) error {
 	l.dir = filepath.Join(l.Paths.State, "hosts")
 	m := mirror{}
@@ -54,7 +53,7 @@ func (l Leaving) Do(ctx context.Context) error {
 	for _, network := range removed {
 		l.Log("network %s: configuration removed", network)
 	}
-	if err := errors.Join(err, l.idle(own)); err != nil { // a runtime may have read a configuration just before it was removed
+	if err := errors.Join(err, l.idle(own)); err != nil { // a runtime may have read a configuration just before Do removed it
 		return err
 	}
 	if err := errors.Join(away, l.giveBack(ctx, theirs), l.Clear(ctx), l.dropBridges(&m.cache)); err != nil {
@@ -163,8 +162,8 @@ func (l *Leaving) dropBridges(w *world) error {
 	return errors.Join(errs...)
 }
 
-// forget removes the agent's files, the identity last. It keeps a store that is in the same
-// directory.
+// forget removes the agent's files, the identity last. If a store is in the same directory,
+// forget keeps it.
 func (l *Leaving) forget() error {
 	for _, name := range []string{cacheFile, statusFile, identityFile} {
 		if err := durable.Remove(filepath.Join(l.dir, name)); err != nil {

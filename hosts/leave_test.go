@@ -86,7 +86,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// Without the store Leaving still cleans the host, and reports what remains to do.
+// The store is away. Leaving still cleans the host, and reports what is left to do.
 func TestLeaveStoreAway(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	h, l, _, cleared := leaving(t, g)
@@ -104,8 +104,7 @@ func TestLeaveStoreAway(t *testing.T) {
 	}
 }
 
-// Leaving finds what the host has forgotten, too. With Force it also removes what is in
-// use.
+// Leaving finds what the host has forgotten, too. With Force it also removes what is in use.
 func TestLeaveForced(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	h, l, block, cleared := leaving(t, g)

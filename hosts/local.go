@@ -38,7 +38,8 @@ type dockerCopy struct {
 	Bare        bool // created by an earlier release, without masquerade
 }
 
-// docker reads the files of the driver and of dockerd, and reads only changed files again.
+// docker reads the files of the driver and of dockerd. It reads a file again only if the file has
+// changed.
 type docker struct {
 	state, data string // /var/lib/patchbay, /var/lib/docker
 	configs     map[string]dockerConfig
@@ -46,8 +47,8 @@ type docker struct {
 	networks    []*state.Network
 	endpoints   []*state.Endpoint
 
-	// The result of the last read. It is valid until a file changes.
-	whole  bool // that read had no error
+	// The following fields are the result of the last read. It is valid until a file changes.
+	whole  bool // the last read had no error
 	all    []container
 	copies []dockerCopy
 }
@@ -186,8 +187,7 @@ type place struct {
 }
 
 // places finds a place by Docker's id of the endpoint, or else by the ids of container and
-// network. The latter is needed because for a moment the file of a running container lacks the
-// endpoint's id.
+// network. For a moment, the file of a running container lacks the endpoint's id.
 type places struct {
 	endpoints map[string]place
 	networks  map[[2]string]place

@@ -24,8 +24,8 @@ func (f *fakeFabric) subnet() (x mesh.Subnet) {
 	return x
 }
 
-// A Docker network with the configuration of an earlier release makes the fabric masquerade
-// while it exists; one with a new configuration does not.
+// While a Docker network with the configuration of an earlier release exists, the fabric
+// masquerades. For a Docker network with a new configuration it does not.
 func TestFormerMasquerade(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))

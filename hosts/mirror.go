@@ -23,7 +23,7 @@ type mirror struct {
 	cache  world
 	tables
 	changed func()
-	doubt   time.Duration // how long after a loss of data the store cannot say which hosts are gone
+	doubt   time.Duration // for this long after a loss of data, the store cannot say which hosts are gone
 	updated time.Time     // when the store last sent something
 	owned   int           // counts how often the remembered blocks of this node changed
 }
@@ -58,8 +58,8 @@ func sorted[T any](table map[string]T) []T {
 	return out
 }
 
-// snapshot returns the current world. known reports whether there is one at all. synced reports
-// whether this process has read it from the store: if not, an object that it lacks may exist.
+// snapshot returns the current world. If there is one at all, known is true. If this process has
+// read it from the store, synced is true. If not, an object that the world lacks may exist.
 func (m *mirror) snapshot() (w world, known, synced bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

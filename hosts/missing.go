@@ -14,9 +14,9 @@ import (
 )
 
 // missing holds the objects that this host knows but that the store has lost with its data. An
-// object stays in it until the store has that object again, or another one in its place, or
-// until the watch reports that the object was deleted. An object that cannot be read never
-// counts as deleted (docs/adr/0039).
+// object leaves missing in three cases: the store has it again, the store has another one in its
+// place, or the watch reports its deletion. An object that cannot be read never counts as deleted
+// (docs/adr/0039).
 type missing struct {
 	Networks  []store.Network `json:"networks,omitempty"`
 	Nodes     []store.Node    `json:"nodes,omitempty"`
@@ -25,11 +25,12 @@ type missing struct {
 }
 
 // rebuildTime is how long the hosts have to write their own data to a store that lost it. After
-// that, this host drops what only those hosts can know: names, and which hosts are present.
+// that, this host drops the data that only those hosts can know: names, and which hosts are
+// present.
 const rebuildTime = 10 * time.Minute
 
 // replace takes over a new reading of the whole store. If the reading does not follow the last
-// known revision, the objects that it lacks become missing, not deleted.
+// known revision, objects that it lacks count as missing, not as deleted.
 func (m *mirror) replace(r *reading) {
 	m.mu.Lock()
 	if m.synced {
@@ -47,8 +48,8 @@ func (m *mirror) replace(r *reading) {
 }
 
 // follows reports whether a reading is of the same store and not older. A world that an earlier
-// release saved has no revision. In that case the reading does not follow if it lacks this host
-// and the saved world has it.
+// release saved has no revision. Then the reading does not follow if it lacks this host and the
+// saved world has it.
 func (m *mirror) follows(r *reading) bool {
 	if m.cache.Heard == "" {
 		_, here := r.nodes[m.self]
@@ -75,7 +76,7 @@ func (m *mirror) merge() {
 	w.Endpoints = append(w.Endpoints, w.Missing.Endpoints...)
 }
 
-// still returns the missing objects that the store still lacks. It omits this host's own
+// still returns the missing objects that the store still lacks. It leaves out this host's own
 // objects, because this host writes them again.
 func (m *mirror) still(w *world) (out missing) {
 	sound := slices.DeleteFunc(slices.Clone(w.Networks), func(n store.Network) bool { return Check(&n) != nil })
@@ -125,12 +126,11 @@ func moved(blocks []store.Block, b store.Block) bool {
 	})
 }
 
-// waits reports whether the present node of a missing block is waiting for a free block. Then
-// the missing block is not its own, because the node would have written its own block again.
-// Without this rule, two hosts could each take the block for the other's, and both would wait
-// for ever. The rule needs data that the store sent at least rebuildTime after it lost its
-// data: before, the node may have had no time to write, and this host may have been cut off
-// since.
+// waits reports whether the present node of a missing block is waiting for a free block. Then the
+// missing block is not its own, because the node would have written its own block again.
+// Otherwise two hosts could each take the block for the other's, and both would wait for ever.
+// waits needs data that the store sent at least rebuildTime after it lost its data: earlier, the
+// node may have had no time to write, and this host may have been cut off since.
 func (m *mirror) waits(w *world, b store.Block) bool {
 	n, there := m.networks[b.Network]
 	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })
@@ -160,7 +160,7 @@ func (m *missing) node(id string) bool {
 	return slices.ContainsFunc(m.Nodes, func(n store.Node) bool { return n.ID == id })
 }
 
-// beside returns the blocks of a network that overlap none of others.
+// beside returns those blocks of a network that overlap none of others.
 func beside(blocks []store.Block, network string, others []store.Block) (out []store.Block) {
 	for _, b := range blocks {
 		if b.Network == network && !overlapped(others, b) {
@@ -226,8 +226,8 @@ func (m *mirror) lost() error {
 	return fmt.Errorf("it does not have %s, as if its data were lost: the agent continues with the last known state; create the networks again, and hosts keep their blocks", strings.Join(names, ", "))
 }
 
-// refuse returns an error if a network is missing, so that this host claims no new block of it.
-// A user may have removed that network, or may create it again with other subnets.
+// refuse returns an error if a network is missing. Then this host claims no new block of it: a
+// user may have removed that network, or may create it again with other subnets.
 func (m *missing) refuse(n *store.Network, subnet netip.Prefix) error {
 	if !m.has(n.Name) {
 		return nil

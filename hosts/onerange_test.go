@@ -59,9 +59,9 @@ func (h *simHost) six() (out []string) {
 	return out
 }
 
-// When a network is created again with another IPv4 range, its running containers keep all
-// of IPv6, also on a host whose LAN has that range. Such a host gets no configuration, and
-// no longer takes part once the containers have left.
+// A network is created again with another IPv4 range. Its running containers keep all of IPv6,
+// even on a host whose LAN has the new range. Such a host gets no configuration. When its
+// containers have left, it no longer takes part.
 func TestOneRangeAgain(t *testing.T) {
 	for _, tc := range []struct {
 		about, v4 string

@@ -16,9 +16,9 @@ import (
 )
 
 // ports finds the port of a network's bridge behind which an address is. It uses two tables of
-// the kernel: the neighbour table has the Ethernet address, and the bridge's forwarding table
-// has the port for that. So a container with many addresses still has one port. A query has no
-// port if it comes from another host, or from an address for which no neighbour answers.
+// the kernel: the neighbour table has the Ethernet address, and the bridge's forwarding table has
+// the port for that. So a container with many addresses still has one port. If a query comes from
+// another host, or from an address for which no neighbour answers, it has no port.
 type ports struct {
 	proc   string
 	report func(subject string, err error)
@@ -33,8 +33,8 @@ type seenPorts struct {
 	of map[netip.Addr]int // link index
 }
 
-// portsKnown and portsUnknown are how old a read may be: for an address that it has, and for
-// one that it lacks. A read costs time in proportion to the containers of the network, and any
+// A read of these tables may be this old: portsKnown for an address in it, and portsUnknown for
+// an address that it lacks. A read takes longer with more containers on the network, and any
 // container can send queries with any source address.
 const portsKnown, portsUnknown = time.Second, 100 * time.Millisecond
 

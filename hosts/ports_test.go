@@ -51,8 +51,8 @@ func send(t *testing.T, inside *nl.Conn, from string) {
 	}))
 }
 
-// An address is behind the port of the container that answers for it, however many
-// addresses that container has. An address that no neighbour answers for has no port.
+// An address is behind the port of the container that answers for it, however many addresses that
+// container has. An address without an answer has no port.
 func TestPorts(t *testing.T) {
 	bridge(t, "pb-lan", prefix("10.200.3.1/24"))
 	link := up(t, "pb-lan")

@@ -19,9 +19,9 @@ import (
 )
 
 // endpoints returns, by key, the endpoints of this host itself and those of its containers that
-// are on networks of the store. The ids of endpoints on one session end in the session's name. So
-// the endpoints of the next session can be created before the old ones are removed, and every
-// name always exists.
+// are on networks of the store. The ids of the endpoints on a session end in that session's name.
+// So the endpoints of the next session can be created before the old ones are removed. Every name
+// exists all the time.
 func (a *Agent) endpoints(w *world, here []container) map[string]store.Entry {
 	out := map[string]store.Entry{}
 	add := func(e store.Entry) {
@@ -56,8 +56,9 @@ func endpointOf(w *world, c *container) (store.Entry, bool) {
 }
 
 // publish makes the store's endpoints of this host equal to those of its containers. If a call
-// runs out of time, it makes no further calls, because each may take callTime. Without a session
-// it creates nothing: an object without a session would stay after this host is gone.
+// runs out of time, publish makes no further calls, because each may take callTime. Without a
+// session publish creates nothing, because an object without a session would stay after this host
+// is gone.
 func (a *Agent) publish(ctx context.Context, w *world) error {
 	here, known := a.known()
 	want, may := a.endpoints(w, here), a.mayUnpublish(known)
@@ -79,7 +80,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // an endpoint is removed only after its successor exists
+		return err // an endpoint is removed only when its successor exists
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.published)) {
 		was := a.published[key].Object
@@ -102,15 +103,15 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	return errors.Join(errs...)
 }
 
-// duplicateAfter is longer than an event takes to arrive. duplicateExpiry is longer than
-// another host with this id takes to create its endpoints again after this host removed them:
-// an agent checks its endpoints each reconcileEvery.
+// duplicateAfter is longer than an event takes to arrive. duplicateExpiry is longer than another
+// host with this id takes to create its endpoints again after this host removed them. (An agent
+// checks its endpoints every reconcileEvery.)
 const duplicateAfter, duplicateExpiry = 15 * time.Second, 3 * reconcileEvery
 
-// duplicateID looks for another host with this host's id, as copies of a machine have. It gets
-// the endpoints of this host that this agent does not want. Endpoints of this host's former
-// agent are removed, and do not come back. If endpoints of the same other session come back,
-// another host creates them. duplicateID reports this until none have come for duplicateExpiry.
+// duplicateID looks for another host with this host's id, as copies of a machine have. others are
+// the endpoints of this host that this agent does not want. Endpoints of this host's former agent
+// are removed and do not come back. If endpoints of the same other session come back, another
+// host creates them. duplicateID reports this until none have come for duplicateExpiry.
 func (a *Agent) duplicateID(others []store.Entry, now time.Time) error {
 	for _, e := range others {
 		run := e.ID[strings.LastIndexByte(e.ID, '.')+1:]
@@ -137,7 +138,7 @@ func (a *Agent) check(ctx context.Context, w *world) error {
 		ctx, cancel := context.WithTimeout(ctx, callTime)
 		prefix := network.Name + "/" + a.self + "/"
 		items, _, err := a.opts.Store.Entries().List(ctx, prefix)
-		if cancel(); errors.Is(err, store.ErrUnreadable) { // an endpoint on this session is put or dropped whatever it contains
+		if cancel(); errors.Is(err, store.ErrUnreadable) { // whatever an endpoint on this session contains, put or drop handles it
 			for key := range a.published {
 				if strings.HasPrefix(key, prefix) {
 					published[key] = store.Item[store.Entry]{}
@@ -169,11 +170,11 @@ func (a *Agent) put(ctx context.Context, key string, e store.Entry) error {
 	if at == "" || errors.Is(err, store.ErrConflict) {
 		at, err = table.Create(ctx, e, a.sessionOf(&e))
 	}
-	if errors.Is(err, store.ErrSessionOver) { // the session itself may notice this much later
+	if errors.Is(err, store.ErrSessionOver) { // the session itself may notice much later that it is over
 		a.endSession()
 		a.session = nil
 	}
-	if errors.Is(err, store.ErrExists) { // an earlier call created it, and its answer was lost
+	if errors.Is(err, store.ErrExists) { // an earlier call created it, but its answer was lost
 		was, err := table.Get(ctx, key)
 		if errors.Is(err, store.ErrUnreadable) { // only this host writes this key
 			err = table.Delete(ctx, key, "")
@@ -200,8 +201,8 @@ func (a *Agent) sessionOf(e *store.Entry) store.Session {
 	return a.session
 }
 
-// drop removes an endpoint on this session. If the endpoint has changed since put wrote it, it
-// belongs to another agent, and dropOther removes it.
+// drop removes an endpoint on this session. If the endpoint has changed since put wrote it,
+// another agent owns it, and dropOther removes it.
 func (a *Agent) drop(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -214,8 +215,8 @@ func (a *Agent) drop(ctx context.Context, key string) error {
 }
 
 // dropOther removes an endpoint on another session, in the version that the watch delivered. If
-// it has changed since, it is removed after the event for that change. If it cannot be read, it
-// disappears with its session.
+// the endpoint has changed since, the event for that change leads to another try. If the endpoint
+// cannot be read, it disappears with its session.
 func (a *Agent) dropOther(ctx context.Context, e store.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// A store that lost its data gets its networks again one by one. The others stay unchanged
-// meanwhile, and so do routes to hosts that are slower.
+// A store that lost its data gets its networks again one by one. Meanwhile the other networks do
+// not change, nor do routes to hosts that are slower.
 func TestNetworksComeBackOneByOne(t *testing.T) {
 	s := openStore(t)
 	other := lan()
@@ -58,8 +58,8 @@ func TestNetworksComeBackOneByOne(t *testing.T) {
 	until(t, "the configuration of the removed network is gone", func() bool { return a.conf("other") == "" })
 }
 
-// A network is deleted with containers on it and created again. The host gets the block
-// that its containers have addresses of.
+// A network is deleted with containers on it, and created again. The host gets the block to which
+// its containers' addresses belong.
 func TestDeletedByMistake(t *testing.T) {
 	s := openStore(t)
 	a := newHost(t, s, 1)
@@ -106,8 +106,8 @@ func (s *slowTable) Get(_ context.Context, key string) (store.Item[store.Block],
 	return store.Item[store.Block]{}, store.ErrNotFound
 }
 
-// An object that cannot be read keeps its value, also one from before this start. A deleted
-// object goes, and a large table has time.
+// An object that cannot be read keeps its value, even one from before this start. A deleted
+// object goes. A large table gets enough time.
 func TestUnreadable(t *testing.T) {
 	known := world{Blocks: []store.Block{
 		{Network: "lan", Prefix: prefix("10.200.2.0/24"), Node: "b"}, {Network: "lan", Prefix: prefix("10.200.3.0/24"), Node: "c"},
@@ -126,8 +126,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// A host updates the time in its record only for a host that reclaims its block: the update
-// does not start the loops of 500 hosts.
+// A host updates the time in its record only for hosts that reclaim blocks. The update does not
+// start the loops of 500 hosts.
 func TestSeenWakesNoLoop(t *testing.T) {
 	woken := 0
 	m := &mirror{tables: tablesOf(&world{}), changed: func() { woken++ }}
@@ -148,7 +148,7 @@ func TestSeenWakesNoLoop(t *testing.T) {
 	}
 }
 
-// A block that is wider than a host's size takes no other host's addresses.
+// A block is wider than the size of a host's block. It takes no other host's addresses.
 func TestWideBlock(t *testing.T) {
 	p := &part{plan: plan{Network: lan()}}
 	w := &world{Blocks: []store.Block{
@@ -159,8 +159,8 @@ func TestWideBlock(t *testing.T) {
 	}
 }
 
-// One name for all containers of all hosts costs one append each, and a large file is not
-// written all the time.
+// One name is that of all containers of all hosts. Each container costs one append, and the large
+// file is not written all the time.
 func TestCrowd(t *testing.T) {
 	w := &world{Networks: []store.Network{lan()}, Blocks: []store.Block{{Network: "lan", Prefix: lan().Subnets[0], Node: "b"}}}
 	for n := range 50000 {
@@ -174,7 +174,7 @@ func TestCrowd(t *testing.T) {
 	if addrs, _ := v.Addrs("lan", "web"); len(addrs) != 50000 {
 		t.Errorf("%d addresses", len(addrs))
 	}
-	if took := time.Since(began); took > 10*time.Second { // 0.1 s; with the square of the containers it takes a minute
+	if took := time.Since(began); took > 10*time.Second { // 0.1 s is usual; if the time grew with the square of the containers, it would be a minute
 		t.Errorf("it took %v", took)
 	}
 	if small, large := (&saved{}).pause(), (&saved{all: make([]byte, 10<<20)}).pause(); small != saveEvery || large < time.Minute {
@@ -220,8 +220,8 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// An address that appears a moment after the agent's start is not found a minute later
-// only, and the store's loop does not report the problem as resolved meanwhile.
+// An address appears a moment after the agent's start. The agent does not take a minute to find
+// it. Meanwhile the loop of the store does not report the problem as resolved.
 func TestLateAddress(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))

@@ -14,14 +14,13 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// errUnread is in the error if the agent could not read whether this host can take part in a
-// network.
+// errUnread means that the agent could not read whether this host can take part in a network.
 var errUnread = errors.New("this host's links and addresses cannot be read")
 
-// removal decides what the agent may remove from this host or from the store. Everything that
-// removes asks it first. Only a whole world that this process has read from the store shows
-// what no longer exists, because a cached world may lack newer objects. A failed read never
-// allows a removal.
+// removal decides what the agent may remove from this host or from the store. Every function that
+// removes something asks it first. Only a whole world that this process has read from the store
+// shows what no longer exists; a cached world may lack newer objects. A failed read never allows
+// a removal.
 type removal struct {
 	whole  bool
 	unread map[string]bool // networks for which the state of this host could not be read
@@ -49,13 +48,13 @@ func mayRemove(synced bool, wrong map[string]error) *removal {
 func (r *removal) network(name string) bool { return r.whole && !r.unread[name] }
 
 // sets reports whether the agent may apply whole sets: the routes to other hosts, and the
-// addresses at which the resolver listens. Applying a set removes everything that the set
-// lacks. This is not allowed if the state of this host could not be read for some network,
-// because that network may have running containers. A cached world is enough for a set, because
-// it was whole when it was saved.
+// addresses at which the resolver listens. To apply a set removes everything that the set lacks.
+// If the state of this host could not be read for some network, that network may have running
+// containers, and no set may be applied. A cached world is enough for a set, because it was whole
+// when it was saved.
 func (r *removal) sets() bool { return len(r.unread) == 0 }
 
-// endpoint reports whether the agent may remove an endpoint from the store whose container it
+// endpoint reports whether the agent may remove from the store an endpoint whose container it
 // does not know.
 func (r *removal) endpoint(e *store.Entry) bool {
 	id, _, _ := strings.Cut(e.ID, ".") // what follows the dot names the session
@@ -70,8 +69,8 @@ func (a *Agent) mayUnpublish(known bool) *removal {
 	}}
 }
 
-// free reports whether no container of this host has an address of the blocks. Only then may
-// the blocks be given back, or their addresses be removed. After an error neither is allowed.
+// free reports whether no container of this host has an address of the blocks. Only then may the
+// blocks be given back or their addresses be removed. After an error neither is allowed.
 func (a *Agent) free(network string, blocks ...netip.Prefix) (bool, error) {
 	used, err := a.used(network, blocks)
 	return err == nil && used == 0, err

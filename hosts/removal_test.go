@@ -48,8 +48,8 @@ func TestRemoval(t *testing.T) {
 	}
 }
 
-// An endpoint whose file cannot be read any more keeps its name, in the store too, and also
-// after a restart of the agent. An endpoint whose file was removed loses it.
+// The file of an endpoint cannot be read any more. The endpoint keeps its name, in the store too,
+// and also after a restart of the agent. An endpoint whose file was removed loses its name.
 func TestUnreadableEndpointStays(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -67,7 +67,7 @@ func TestUnreadableEndpointStays(t *testing.T) {
 	file := filepath.Join(h.dir, "state/docker/endpoints/e1")
 	must(t, os.WriteFile(file, []byte("{"), 0o600))
 	until(t, "it is logged", func() bool { return h.log.has("docker: read state") })
-	attach("e3", "after") // two more rounds: all removals happen in the first
+	attach("e3", "after") // two more rounds, although all removals happen in the first
 	attach("e4", "again")
 	if got := endpointNames(t, s); !slices.Contains(got, "web") {
 		t.Errorf("names are %v", got)
@@ -113,7 +113,7 @@ func TestReadKeepsWhatCannotBeRead(t *testing.T) {
 	read("with one gone", true, "e2")
 }
 
-// An endpoint that was unreadable at the agent's start is none of its containers and keeps
+// An endpoint was unreadable at the agent's start. It belongs to no known container, and keeps
 // its record in the store. The removal of its file starts the loops, although no container
 // changes.
 func TestUnreadableGone(t *testing.T) {
@@ -159,8 +159,8 @@ func stillAgent(t *testing.T, n *store.Network) (*host, *Agent) {
 	return h, a
 }
 
-// If a host cannot read whether it conflicts with a network, it leaves the routes to the
-// other hosts unchanged: containers of the network may run.
+// A host cannot read whether it conflicts with a network. It does not change the routes to the
+// other hosts, because containers of the network may run.
 func TestUnreadHostKeepsRoutes(t *testing.T) {
 	n := lan()
 	n.Subnets, n.BlockBits6 = append(n.Subnets, prefix("fd00:200::/48")), 64 // the second subnet is new
@@ -193,8 +193,8 @@ func (f *remembering) Apply(ctx context.Context, self mesh.Self, peers []mesh.Pe
 	return errors.Join(f.fakeFabric.Apply(ctx, self, peers), f.next.load(f.dir))
 }
 
-// An agent was killed right after it had set a route, and starts again while the store is
-// away. It knows the route and leaves it.
+// An agent was killed right after it had set a route. It starts again while the store is away. It
+// knows the route and leaves it.
 func TestRoutesAreRemembered(t *testing.T) {
 	n := lan()
 	h, a := stillAgent(t, &n)

@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// BenchmarkApply is one look at 500 hosts with 50 containers each, after one new container.
+// BenchmarkApply measures one look at 500 hosts with 50 containers each, after one new container.
 func BenchmarkApply(b *testing.B) {
 	dir := b.TempDir()
 	a, err := New(Options{
@@ -74,7 +74,7 @@ func (d *docker) rename(tb testing.TB, i int, name string) {
 	must(tb, os.WriteFile(filepath.Join(dir, "config.v2.json"), []byte(text), 0o644))
 }
 
-// The agent reads twice a second, and nearly always nothing has changed: then it builds and
+// The agent reads twice a second, and nearly always nothing has changed. Then it builds and
 // compares nothing.
 func TestReadOnlyNews(t *testing.T) {
 	d := manyContainers(t, 3)
@@ -104,7 +104,7 @@ func TestReadOnlyNews(t *testing.T) {
 	}
 }
 
-// BenchmarkRead is one look at 2000 containers, of which none or one has changed.
+// BenchmarkRead measures one look at 2000 containers, of which one or none has changed.
 func BenchmarkRead(b *testing.B) {
 	for _, name := range []string{"same", "changed"} {
 		b.Run(name, func(b *testing.B) {

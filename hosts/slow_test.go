@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
-// slow is a store that takes 4 s for each request. A list takes two.
+// slow is a store that takes 4 s for each request. A list needs two requests.
 type slow struct{ store.Store }
 
 const slowness = 4 * time.Second
@@ -83,7 +83,7 @@ func (t eachLate[T]) Delete(ctx context.Context, key string, at store.Revision) 
 	return t.Table.Delete(ctx, key, at)
 }
 
-// An agent does all its work with a slow store in one look.
+// The store is slow. An agent still does all its work in one look.
 func TestSlowStore(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(dir+"/state", 0o700))

@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
-// An endpoint on this host's session that cannot be read is put again, and keeps no name of a
-// removed container.
+// An endpoint on this host's session cannot be read. The agent writes it again. It keeps no name
+// of a removed container.
 func TestSpoiltEndpoint(t *testing.T) {
 	backing := chaos.NewStore()
 	s, ctx := backing.Client(), t.Context()
@@ -49,8 +49,8 @@ func TestSpoiltEndpoint(t *testing.T) {
 	}
 }
 
-// Force removes a network with all its blocks, also those that cannot be read. The blocks
-// of other networks stay.
+// Force removes a network with all its blocks, even those that cannot be read. The blocks of
+// other networks stay.
 func TestRemoveSpoiltBlock(t *testing.T) {
 	backing := chaos.NewStore()
 	s, ctx := backing.Client(), t.Context()

@@ -29,7 +29,7 @@ func (t takenBlocks) Delete(ctx context.Context, key string, at store.Revision) 
 	return t.Table.Delete(ctx, key, at)
 }
 
-// A block that another host takes while this one is forgotten, or leaves, stays.
+// Another host takes a block while its host is forgotten or leaves. The block stays.
 func TestTakenMeanwhile(t *testing.T) {
 	for about, give := range map[string]func(store.Store, world) error{
 		"forget": func(s store.Store, _ world) error { _, err := Admin{s}.Forget(t.Context(), "a"); return err },

@@ -27,7 +27,7 @@ func (a *Agent) tendStore(ctx context.Context) {
 			a.problems.Set("store", err)
 		}
 		if a.problems.Changes()+a.mirror.changes() != before {
-			resident.Signal(a.local) // so that the other loop updates the kernel, the cache and the status
+			resident.Signal(a.local) // so that tendHost updates the kernel, the cache and the status
 		}
 		pause := reconcileEvery
 		if err != nil {
@@ -73,7 +73,7 @@ func (a *Agent) tend(ctx context.Context) error {
 	if err := a.putNode(ctx, self, w.behind(&a.written)); err != nil {
 		return fmt.Errorf("put node: %w", err)
 	}
-	networks, _ := a.usable(&w, self.Underlay) // the other loop reports why other networks are not usable
+	networks, _ := a.usable(&w, self.Underlay) // tendHost reports why other networks are not usable
 	wrong := map[string]error{}
 	for i := range networks {
 		wrong[networks[i].Name] = a.claim(ctx, &w, &networks[i])
@@ -94,10 +94,9 @@ func (a *Agent) node() (store.Node, error) {
 	return store.Node{ID: a.self, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), Lasting: true}, nil
 }
 
-// seenEvery is how often this host updates the time in its record. The time is needed in
-// addition to the session, because it is still there when the session has ended. The updates are
-// seldom, because each update is sent to all hosts, and only a host that reclaims a block needs
-// the time.
+// seenEvery is how often this host updates the time in its record. When the session has ended,
+// this time is still there. The updates are seldom: each goes to all hosts, but only a host that
+// reclaims a block needs the time.
 func (a *Agent) seenEvery() time.Duration {
 	const part = 24
 	return min(max(a.opts.Reclaim/part, seenLeast), time.Hour)
@@ -106,8 +105,8 @@ func (a *Agent) seenEvery() time.Duration {
 const seenLeast = time.Minute
 
 // LeastReclaim returns the smallest safe value for Options.Reclaim. A healthy host may lack a
-// session for some time, and other hosts then judge it by the time in its record. They must not
-// take its block while its containers run.
+// session for some time. Other hosts then judge it by the time in its record. They must not take
+// its block while its containers run.
 func LeastReclaim(ttl time.Duration) time.Duration {
 	const times = 10
 	return times * max(ttl, seenLeast)
@@ -135,7 +134,7 @@ func (a *Agent) putNode(ctx context.Context, self store.Node, lost bool) error {
 }
 
 // behind reports whether the store lacks this host's record, or has an older one than this host
-// last wrote. A newer one does not count: otherwise two hosts with the same id would overwrite
+// last wrote. A newer record does not count. Otherwise two hosts with the same id would overwrite
 // each other's record for ever.
 func (w *world) behind(written *store.Node) bool {
 	n, there := w.node(written.ID)
@@ -147,7 +146,7 @@ func sameNode(a, b store.Node) bool {
 }
 
 // ensureSession begins a new session if there is none or the old one was lost. The endpoints on a
-// lost session are gone, and are written again.
+// lost session are gone, and the agent writes them again.
 func (a *Agent) ensureSession(ctx context.Context) error {
 	if a.session != nil && (over(a.session) || over(a.long)) {
 		a.opts.Log("store: the session of this host was lost: beginning another one")
@@ -176,8 +175,8 @@ func over(l store.Session) bool {
 	}
 }
 
-// begin requests both sessions within a time limit. The sessions have one context, which must end
-// with them and not when begin returns.
+// begin requests both sessions within a time limit. The sessions have one context. It ends with
+// the sessions, not when begin returns.
 func (a *Agent) begin(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	limit := time.AfterFunc(callTime, cancel)
@@ -197,15 +196,15 @@ func (a *Agent) begin(ctx context.Context) error {
 	return nil
 }
 
-// longTTL returns a TTL of which at least reclaim is left when a host stops renewing: a session
-// is renewed at the latest when three eighths of its TTL are over.
+// longTTL returns a TTL of which at least reclaim is left when a host stops renewing. A host
+// renews a session before three eighths of its TTL are over.
 func longTTL(reclaim time.Duration) time.Duration {
 	const ttl, left = 8, 5
 	return reclaim * ttl / left
 }
 
 // leave gives back the blocks of removed networks. A network that could not be read is missing
-// from w.Networks too, and its blocks must stay. So leave asks the store for the network before
+// from w.Networks too, but its blocks must stay. So leave asks the store for the network before
 // it drops a block.
 func (a *Agent) leave(ctx context.Context, w *world) error {
 	gone := func(network string) bool {
@@ -229,8 +228,8 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 		if !gone(network) {
 			continue
 		}
-		// If a user removed the network by mistake and creates it again, each host gets its
-		// former block.
+		// A user may remove the network by mistake and create it again. Then each host gets its former
+		// block.
 		free, err := a.free(network, w.Own[network]...)
 		if free {
 			a.mirror.remember(network, nil)

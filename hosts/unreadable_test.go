@@ -39,8 +39,8 @@ func (n newerNetworks) Get(ctx context.Context, key string) (store.Item[store.Ne
 	return item, err
 }
 
-// A network that this Patchbay cannot read takes no host out: the host stays present, keeps
-// its other networks, and gives back no block of that network. Force removes it.
+// This Patchbay cannot read a network. No host leaves for that: the host stays present, keeps its
+// other networks, and gives back no block of that network. Force removes the network.
 func TestUnreadableNetwork(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))

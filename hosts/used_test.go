@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// unreadable makes host-local's files of a network unreadable, as with EIO or EMFILE; that
-// differs from no files.
+// unreadable makes host-local's files of a network unreadable, as EIO or EMFILE would. That is
+// not the same as having no files.
 func (h *host) unreadable(network string) {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, "cni/networks", network)
@@ -24,7 +24,7 @@ func (h *host) unreadable(network string) {
 	must(h.t, os.WriteFile(dir, nil, 0o644))
 }
 
-// A host that cannot read which addresses its containers have acts as if they had all.
+// A host cannot read which addresses its containers have. It acts as if they had all of them.
 func TestUsedUnknown(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))

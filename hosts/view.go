@@ -54,8 +54,8 @@ func (v *view) Contains(network string, addr netip.Addr) bool {
 	return i != nil && slices.ContainsFunc(i.subnets, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// look builds the index. It takes other hosts' endpoints from the store, and this host's from
-// its containers, even if the store does not have them yet.
+// look builds the index. Other hosts' endpoints come from the store. This host's endpoints come
+// from its containers, even those that the store does not have yet.
 func (v *view) look(w *world, self string, here []container) {
 	all := map[string]*index{}
 	for _, n := range w.Networks {
@@ -79,8 +79,8 @@ func (v *view) look(w *world, self string, here []container) {
 	v.now.Store(&all)
 }
 
-// add adds an endpoint, with those of its addresses that are in the given ranges. An address in
-// a block that another host holds now may belong to another container. An endpoint may be added
+// add adds an endpoint, with those of its addresses that are in the given ranges. An address in a
+// block that another host holds now may belong to another container. An endpoint may be added
 // twice, from the old session and from the next one.
 func (i *index) add(e *store.Entry, within []netip.Prefix) {
 	if i == nil {

@@ -22,7 +22,7 @@ func TestView(t *testing.T) {
 			{Network: "lan", Prefix: prefix("10.200.2.0/24"), Node: "b"}, {Network: "lan", Prefix: prefix("10.200.3.0/24"), Node: "c"},
 		},
 		Endpoints: []store.Entry{
-			// c holds the block now that b held, and b's containers do not know it.
+			// c now holds the block that b held. b's containers do not know this.
 			{Network: "lan", ID: "5.x", Node: "b", Addrs: []netip.Addr{addr("10.200.3.7"), addr("192.0.2.1")}, Names: []string{"shared", "lost"}},
 			{Network: presence, ID: "host", Node: "b"},
 			{Network: "lan", ID: "1.x", Node: "b", Addrs: []netip.Addr{addr("10.200.2.2")}, Names: []string{"Web", "shared"}},

@@ -10,8 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// TestWideBlockLosesNothing: a record that no host can have written makes no host lose its
-// block.
+// TestWideBlockLosesNothing adds a record that no host can have written. No host loses its block
+// for it.
 func TestWideBlockLosesNothing(t *testing.T) {
 	n := lan()
 	own := store.Block{Network: "lan", Prefix: prefix("10.200.3.0/24"), Node: "a"}
@@ -22,7 +22,7 @@ func TestWideBlockLosesNothing(t *testing.T) {
 	}
 }
 
-// TestWideBlockTakesNothing: such a record stops no host from claiming a block, either.
+// TestWideBlockTakesNothing adds such a record too. It stops no host from claiming a block.
 func TestWideBlockTakesNothing(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))

@@ -36,9 +36,9 @@ type world struct {
 	Given map[string][]netip.Prefix `json:"given,omitempty"`
 	// Heard is the revision of the store from which this state was read.
 	Heard store.Revision `json:"heard,omitempty"`
-	// Missing is the part of this state that the store has lost. Doubted is when this was
-	// found, or, if that is later, when this process began. The time in the file only shows
-	// that there is a doubt, because clocks may jump.
+	// Missing is the part of this state that the store has lost. Doubted is when this process found
+	// the loss or, if that is later, when this process began. Clocks may jump, so the time in the
+	// file shows only that there is a doubt.
 	Missing missing   `json:"missing,omitzero"`
 	Doubted time.Time `json:"doubted,omitzero"`
 }
@@ -89,9 +89,8 @@ func (w *world) present() map[string]bool {
 	return out
 }
 
-// lasting is the network of the endpoints that end when other hosts may take their node's
-// blocks. They are on a session, so the store measures that time, because clocks of hosts may
-// jump.
+// lasting is the network of endpoints on long sessions. Such an endpoint ends when other hosts
+// may take its node's blocks. Clocks of hosts may jump, so the store measures that time.
 const lasting = "_lasting"
 
 // ofHost reports whether an endpoint belongs to the host itself, and not to a container.
@@ -148,15 +147,16 @@ func globalAddr(conn *nl.Conn, index, family int) (netip.Addr, error) {
 }
 
 // begun reports whether this host holds, or held, a block of a subnet in the size that the
-// network now uses. Then its containers may have addresses of that block.
+// network uses now. Then its containers may have addresses of that block.
 func (w *world) begun(n *store.Network, subnet netip.Prefix, self string) bool {
 	return slices.ContainsFunc(slices.Concat(w.Own[n.Name], w.Given[n.Name]), func(b netip.Prefix) bool { return fits(n, subnet, b) }) ||
 		slices.ContainsFunc(w.Blocks, func(b store.Block) bool { return b.Network == n.Name && b.Node == self && fits(n, subnet, b.Prefix) })
 }
 
-// inTheWay returns an error if a network is new on this host and overlaps one of the host's
-// addresses: the bridge would take packets that are for other hosts. A network that already has
-// a block here continues. If it was created again with other subnets, those count as new.
+// inTheWay returns an error if a network overlaps one of the host's addresses and is new on this
+// host: the network's bridge would take packets that are for other hosts. If a network already
+// has a block here, it continues. If the network was created again with other subnets, those
+// count as new.
 func (a *Agent) inTheWay(w *world, n *store.Network) error {
 	fresh := slices.DeleteFunc(slices.Clone(n.Subnets), func(s netip.Prefix) bool { return w.begun(n, s, a.self) })
 	if len(fresh) == 0 {

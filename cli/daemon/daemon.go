@@ -121,8 +121,8 @@ const exitUsage = 2
 // usageError is a mistake on the command line that the library does not detect.
 type usageError struct{ error }
 
-// noArgs returns an error if a command that takes no arguments gets some. A service that
-// ignored a word would not do what the user meant.
+// noArgs returns an error if a command without arguments gets some. A service that ignored a word
+// would not do what the user meant.
 func noArgs(args []string) error {
 	if len(args) > 0 {
 		return usageError{fmt.Errorf("unexpected argument %q", args[0])}
@@ -184,16 +184,16 @@ func (*versionCommand) Execute(args []string) error {
 	return err
 }
 
-// lock creates a file, if it is missing, and takes its lock. It waits at most for wait, and not
-// at all if wait is 0. If the lock stays taken, the error wraps unix.EWOULDBLOCK.
+// lock creates a file if it is missing, and takes its lock. It waits for wait at most; 0 means
+// that it does not wait. If the lock stays taken, the error wraps unix.EWOULDBLOCK.
 func lock(ctx context.Context, path string, wait time.Duration) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, unix.EWOULDBLOCK)
 	defer cancel()
 	return durable.Lock(ctx, path)
 }
 
-// lockState keeps a second process from using the same state directory. The directory is named
-// after the service.
+// lockState makes sure that only one process uses a state directory. The directory is named after
+// the service.
 func lockState(ctx context.Context, dir string, wait time.Duration) (unlock func(), err error) {
 	return lockOf(ctx, dir, "lock", wait)
 }

@@ -51,7 +51,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// listen replaces a dead socket, not a living one.
+// listen replaces a socket on which no process listens, and no other.
 func TestListen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dir", "s")
 	l, err := listen(path)

@@ -20,9 +20,9 @@ import (
 
 // detach starts the keeper as a separate process, and returns when the keeper's socket exists.
 // The keeper shares nothing with the process that starts it. It has a new session and / as its
-// directory, and only Patchbay's variables in its environment. It inherits no descriptors
-// except the socket and the log, and with cgroup v2 it gets its own cgroup, if the system
-// allows. If another keeper has the socket already, detach does nothing.
+// directory, and only Patchbay's variables in its environment. It inherits no descriptors except
+// the socket and the log. With cgroup v2 it gets its own cgroup, if the system allows this. If
+// another keeper already has the socket, detach does nothing.
 func (c *dhcpCommand) detach() error {
 	path := c.HostPrefix + c.SocketPath
 	l, err := listen(path)
@@ -98,8 +98,8 @@ func keepNothingOpen() error {
 	return nil
 }
 
-// inherited is the environment variable that names the descriptor of the socket, 3. The parent
-// cannot set LISTEN_PID instead, because it does not know the child's process id.
+// inherited is an environment variable that names the descriptor of the socket, 3. The parent
+// cannot set LISTEN_PID, because it does not know the child's process id.
 const inherited = "PATCHBAY_LISTEN_FD"
 
 // environment returns only those variables that the keeper reads.

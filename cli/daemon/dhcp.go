@@ -76,7 +76,7 @@ func (c *dhcpCommand) writePID() error {
 	return os.Chmod(c.PidFile, 0o644)
 }
 
-// releaseTime limits how long a DEL waits for the release to be sent.
+// releaseTime limits how long a DEL waits until the release is sent.
 const releaseTime = 2 * time.Second
 
 func (c *dhcpCommand) serve(l net.Listener) error {

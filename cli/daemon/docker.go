@@ -97,12 +97,12 @@ func (c *dockerCommand) Execute(args []string) error {
 }
 
 // failureTime is how long a driver that cannot start answers Docker with its error. After that
-// it exits, and systemd starts it again.
+// the driver exits, and systemd starts it again.
 const failureTime = 10 * time.Second
 
 // serveFailure answers Docker's calls with the error why, if systemd has passed the socket of a
-// driver that cannot start. Without an answer the calls would wait for ever: Docker has no
-// timeout here, and while it starts, it waits for the answers for its containers.
+// driver that cannot start. Without an answer the calls would wait for ever. Docker has no
+// timeout here. While Docker starts, it waits for these answers.
 func (a *app) serveFailure(why error) {
 	if n, err := passed(); n != 1 || err != nil {
 		return

@@ -53,12 +53,12 @@ func TestDockerServes(t *testing.T) {
 	if err := c.Execute(nil); err == nil || !strings.Contains(err.Error(), "another patchbayd docker runs") {
 		t.Errorf("a second one: %v", err)
 	}
-	collects(t, c) // by calling the running driver
+	collects(t, c) // calls the running driver
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	collects(t, c) // by itself, without a driver
+	collects(t, c) // works without a driver
 }
 
 func collects(t *testing.T, c *dockerCommand) {
@@ -71,7 +71,7 @@ func collects(t *testing.T, c *dockerCommand) {
 	}
 }
 
-// gc lists the driver's objects of containers that are gone, and removes them on request.
+// Containers are gone. gc lists the driver's objects for them, and removes the objects on request.
 func TestDockerGC(t *testing.T) {
 	dir := dockerEnv(t)
 	store, err := state.Open(paths.Default().State, "docker")
@@ -99,7 +99,7 @@ func TestDockerGC(t *testing.T) {
 	if out, err := run("dry", "json"); err != nil || !strings.HasPrefix(out, `[{"kind":"endpoint","name":"abababababab"`) {
 		t.Errorf("%v %q", err, out)
 	}
-	// Its plugin is missing, so it cannot be detached and stays.
+	// The plugin is missing, so this object cannot be detached and stays.
 	conf := []byte(`{"name":"podnet","cniVersion":"1.1.0","plugins":[{"type":"nosuch"}]}`)
 	if err := store.Networks.Save(&state.Network{ID: "gone", Options: map[string]string{"cni.network": "podnet"}, Config: conf}); err != nil {
 		t.Fatal(err)

@@ -27,8 +27,8 @@ type gcFlags struct {
 	DryRun bool `long:"dry-run" description:"gc: only print what would be removed"`
 }
 
-// collectMethod is a method that we add to those of Docker's protocol. gc calls it because only
-// the serving process may change the state.
+// collectMethod is a method that we add to Docker's protocol. gc calls it, because only the
+// process that serves Docker may change the state.
 const collectMethod = "Patchbay.Collect"
 
 func collector(d *docker.Driver) cnm.Method {
@@ -41,7 +41,7 @@ func collector(d *docker.Driver) cnm.Method {
 	}
 }
 
-// collect asks the running driver to remove what is dead. If no driver runs, it does that work
+// collect asks the running driver to remove what is dead. If no driver runs, collect removes it
 // itself.
 func (c *dockerCommand) collect(w io.Writer) error {
 	if c.Timeout <= 0 || c.Grace < 0 {
@@ -109,7 +109,7 @@ func (c *dockerCommand) show(w io.Writer, list []docker.Item) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "STATE\tKIND\tNAME\tWHY") //nolint:errcheck // Flush reports the error
 	for _, i := range list {
-		state := cmp.Or(i.State, "dead") // drivers of older releases omit the state
+		state := cmp.Or(i.State, "dead") // drivers of older releases do not send the state
 		if i.Removed {
 			state = "removed"
 		}

@@ -18,15 +18,15 @@ import (
 
 const failureArgs = "PATCHBAY_TEST_EXCUSE"
 
-// TestFailureChild is the patchbayd that systemd starts; as a test it does nothing.
+// TestFailureChild is the patchbayd that systemd starts. As a test it does nothing.
 func TestFailureChild(t *testing.T) {
 	if args := os.Getenv(failureArgs); args != "" {
 		os.Exit(Main(strings.Fields(args), os.Stderr))
 	}
 }
 
-// A driver that cannot start reports that to Docker on systemd's socket, and still answers
-// the calls that Docker makes only once.
+// A driver that cannot start reports this to Docker on systemd's socket. It still answers the
+// calls that Docker makes only once.
 func TestServeFailure(t *testing.T) {
 	for name, tc := range map[string]struct{ args, says string }{
 		"flag":  {"docker --tea", "unknown flag `tea'"},

@@ -79,8 +79,8 @@ type storeFlag struct {
 	service string // the path of hosts.env
 }
 
-// url returns the store's URL: from the flag, else from the service's file, else of a store for
-// this host alone.
+// url returns the store's URL. It comes from the flag or, without a flag, from the service's
+// file. If neither has it, it is that of a store for this host alone.
 func (f *storeFlag) url(where paths.Paths) (string, error) {
 	if f.Store != "" {
 		return f.Store, nil
@@ -156,7 +156,7 @@ func (c *hostsCommand) options(where paths.Paths, printLine func(string, ...any)
 	return o, err
 }
 
-// confDir returns the directory that the flag names, or else that of the service.
+// confDir returns the directory that the flag names. Without a flag, it returns that of the service.
 func (c *hostsCommand) confDir() (string, error) {
 	if c.ConfDir != usualConfDir {
 		return c.ConfDir, nil
@@ -208,8 +208,9 @@ type service struct {
 	ConfDir string `long:"conf-dir"`
 }
 
-// readService reads the file. If the file is missing, it sets nothing. If the file cannot be
-// read, it returns an error: a command that used the default store instead would find it empty.
+// readService reads the file. If the file is missing, readService sets nothing. If the file
+// cannot be read, readService returns an error: a command would otherwise use the default store,
+// and find it empty.
 func readService(path string) (s service, err error) {
 	data, err := durable.ReadConf(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -54,7 +54,7 @@ func TestServiceFileIsTheUnits(t *testing.T) {
 	}
 }
 
-// leave refuses while an agent runs, since that would register the host again at once.
+// leave refuses while an agent runs, because the agent would register the host again at once.
 func TestLeaveRefuses(t *testing.T) {
 	dir := dockerEnv(t)
 	if err := os.MkdirAll(filepath.Join(dir, "state/hosts"), 0o700); err != nil {

@@ -19,15 +19,15 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// The directories for programs and units that an administrator installs (file-hierarchy(7),
-// systemd.unit(5)). The units name the program by its path here.
+// These are the directories for programs and units that an administrator installs
+// (file-hierarchy(7), systemd.unit(5)). The units name the program by its path here.
 const (
 	programPath = "/usr/local/bin/patchbayd"
 	unitDir     = "/etc/systemd/system"
 )
 
-// The units of `patchbayd docker`. install enables the socket. The first call to the socket
-// starts the service.
+// These are the units of `patchbayd docker`. install enables the socket. The first call to the
+// socket starts the service.
 const (
 	dockerService = "patchbay-docker.service"
 	dockerSocket  = "patchbay-docker.socket"
@@ -40,7 +40,7 @@ type installFlags struct {
 	Force   bool   `long:"force" description:"uninstall: even if networks of Docker use the driver"`
 }
 
-// step is one change. There are steps only for what differs, so an interrupted install can be
+// step is one change. If nothing differs, there is no step, so an interrupted install can be
 // repeated.
 type step struct {
 	says string
@@ -75,8 +75,8 @@ func (in *installer) install() error {
 	return in.run(steps)
 }
 
-// uninstall removes what install made. It refuses while Docker's networks use the driver,
-// unless --force is given. It keeps the state if there are networks in it.
+// uninstall removes what install made. While Docker's networks use the driver, it refuses, unless
+// --force is given. If there are networks in the state, it keeps the state.
 func (in *installer) uninstall(networks int) error {
 	if networks > 0 && !in.Force {
 		return fmt.Errorf("%d of Docker's networks use the driver: `docker network rm` them first, or --force", networks)
@@ -146,7 +146,7 @@ func (in *installer) files() (steps []step, err error) {
 }
 
 // file adds a step that writes a file, unless the file is up to date. It refuses to replace a
-// unit that Patchbay did not write, and anything that is not a regular file.
+// unit that Patchbay did not write. It also refuses to replace anything but a regular file.
 func (in *installer) file(steps []step, path string, want []byte, mode fs.FileMode) ([]step, error) {
 	path = in.at(path)
 	fi, err := os.Lstat(path)

@@ -115,8 +115,7 @@ func TestUnitsNameTheProgram(t *testing.T) {
 	}
 }
 
-// Stopping the driver does not kill the plugins of running calls, and waits as long as a
-// call may take.
+// To stop the driver does not kill the plugins of running calls. It waits as long as a call may take.
 func TestCallsOutliveAnUpdate(t *testing.T) {
 	text, err := systemd.Units.ReadFile(dockerService)
 	if err != nil {

@@ -79,13 +79,13 @@ func fromFD() (net.Listener, error) {
 // socketMode is the mode in the systemd unit: user and group of the socket, root, may connect.
 const socketMode = 0o660
 
-// listenTime limits the wait for the lock. Even when many keepers start at once, and each
-// checks for another listener, they take less time than this.
+// listenTime limits the wait for the lock. Many keepers may start at once, and each looks for
+// another listener. All of them together take less than this time.
 const listenTime = 30 * time.Second
 
 // listen creates a socket that only root can access. It replaces a socket file on which no
-// process listens. Keepers that start at the same time take a lock, so they do this one after
-// the other.
+// process listens. Keepers that start at the same time take a lock, so one creates its socket
+// after the other.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err

@@ -47,8 +47,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// slowly makes a driver's state with an endpoint to remove, whose plugin takes a minute in
-// its first DEL. It creates the file started at the beginning of that.
+// slowly makes a driver's state with an endpoint to remove. The endpoint's plugin takes a minute
+// in its first DEL, and creates the file started when it begins.
 func slowly(t *testing.T, dir string) (started string) {
 	t.Helper()
 	store, err := state.Open(paths.Default().State, "docker")
@@ -72,7 +72,7 @@ func slowly(t *testing.T, dir string) (started string) {
 	return started
 }
 
-// A gc that works without a driver stops when a driver starts, and calls that instead: the
+// A gc works without a driver. When a driver starts, this gc stops and calls the driver. The
 // driver answers Docker.
 func TestDriverWaitsForGC(t *testing.T) {
 	dir := dockerEnv(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// An operator's accepts serve as well as ours. CHECK fails only where the traffic is
-// certain to be dropped; where that cannot be decided doctor warns.
+// An operator's accept rules serve as well as ours. CHECK fails only if the traffic is certainly
+// dropped. If that cannot be decided, doctor warns.
 func TestOperatorsAccepts(t *testing.T) {
 	const cut, unsure = "problem: nothing accepts that of network pods (10.88.0.0/24)", "warning: may not accept all of network pods (10.88.0.0/24)"
 	for _, c := range []struct {
@@ -55,7 +55,7 @@ func TestOperatorsAccepts(t *testing.T) {
 	}
 }
 
-// Doctor's hint ends its warning, and so do equivalent rules.
+// Doctor's hint ends its warning. Other rules with the same effect end it too.
 func TestOperatorsTableAccepts(t *testing.T) {
 	for name, rules := range map[string]string{
 		"the hint":    "ip saddr 10.88.0.0/24 accept; ip daddr 10.88.0.0/24 accept; ct state established,related accept",

@@ -28,15 +28,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Attached is one attachment of this node. Result and Config are nil if no runtime has cached
-// them.
+// Attached is one attachment of this node. If no runtime has cached them, Result and Config are nil.
 type Attached struct {
 	*gc.Attached
 	proc string
 }
 
-// Name names the attachment in messages. If the container's id was derived from the namespace's
-// path, as cnitool does, it uses that path instead of the id.
+// Name names the attachment in messages. cnitool derives a container's id from the path of the
+// namespace. For such an id, Name uses the path.
 func (a *Attached) Name() string {
 	name := a.Network + "/" + a.ContainerID
 	if strings.HasPrefix(a.ContainerID, "cnitool-") && a.NetNS != "" {
@@ -54,9 +53,9 @@ func (a *Attached) Name() string {
 // Owner is the key that marks every object of the attachment.
 func (a *Attached) Owner() owner.Key { return owner.Of(a.Network, a.ContainerID, a.IfName) }
 
-// Uncached reports whether the result of the ADD is lost. Before it says so, it searches the
-// directories of runtimes that cache results outside the usual one, such as Multus and
-// patchbayd docker.
+// Uncached reports whether the result of the ADD is lost. Some runtimes, such as Multus and
+// patchbayd docker, cache results outside the usual directory. Uncached searches their
+// directories too.
 func (a *Attached) Uncached(p paths.Paths) bool {
 	if a.Result != nil {
 		return false
@@ -72,8 +71,8 @@ func (a *Attached) Uncached(p paths.Paths) bool {
 
 // Look compares the attachments of a node with the kernel. It finds them in the results that
 // runtimes cache and in our records. It calls no plugin, so it works for other vendors' plugins
-// too, and takes at most as long as an ADD for each attachment. What several attachments share,
-// it looks up only once.
+// too. For each attachment it takes at most as long as an ADD. It looks up only once what several
+// attachments share.
 type Look struct {
 	kernel *kernel.Kernel
 	proc   string
@@ -86,7 +85,7 @@ type Look struct {
 // NewLook returns a Look. proc is the path of the mounted procfs.
 func NewLook(k *kernel.Kernel, proc string) *Look {
 	l := &Look{kernel: k, proc: proc, facts: make(map[string]record.Fact), lost: make(map[string][]netstate.Lost)}
-	_, facts, _ := k.Records.Facts() // the check of leftovers reports files that cannot be read
+	_, facts, _ := k.Records.Facts() // the check leftovers reports files that cannot be read
 	for _, f := range facts {
 		l.facts[f.Name] = f
 	}
@@ -131,8 +130,8 @@ func (l *Look) Compare(ctx context.Context, a *Attached) (*netstate.Differences,
 	return d, errors.Join(err, ferr, terr)
 }
 
-// Unrecorded reports whether the host's interface of an attachment carries our mark but no
-// record exists. Then the records were lost, perhaps with all of /run/patchbay.
+// Unrecorded reports whether the host's interface of an attachment carries our mark although
+// there is no record. Then the records were lost, perhaps with all of /run/patchbay.
 func (l *Look) Unrecorded(a *Attached) bool {
 	if a.Result == nil || len(a.Records) > 0 {
 		return false
@@ -151,8 +150,8 @@ func (l *Look) Unrecorded(a *Attached) bool {
 	})
 }
 
-// Firewall returns the missing elements that the attachment's records, and the shared facts
-// they name, list.
+// Firewall returns the missing ones of those elements that the attachment's records list, and the
+// facts that the records name.
 func (l *Look) Firewall(ctx context.Context, a *Attached) (lost []netstate.Lost, err error) {
 	env := &netstate.Env{NFT: l.kernel.NFT}
 	for _, r := range a.Records {
@@ -221,8 +220,9 @@ func (l *Look) links(ctx context.Context, a *Attached) (diffs []string, err erro
 	return append(diffs, more...), err
 }
 
-// hostLinks returns the names of the host's links that this attachment's records list, sorted
-// and each once. Without a record it returns none: a bridge in the result may belong to others.
+// hostLinks returns the names of the host's links that this attachment's records list, sorted and
+// without duplicates. Without a record it returns none, because a bridge in the result may belong
+// to others.
 func (a *Attached) hostLinks() (names []string) {
 	for _, r := range a.Records {
 		names = append(names, r.Links...)
@@ -262,7 +262,7 @@ func (a *Attached) compareInside(ctx context.Context, env *netstate.Env) (diffs 
 		}
 	}
 	if len(diffs) > 0 {
-		return diffs, err // the kernel removes the routes with the address
+		return diffs, err // with the address, the kernel removes the routes
 	}
 	for _, r := range a.Result.Routes {
 		route := netstate.Route{Where: netstate.Sandbox, Link: a.IfName, Dst: r.Dst, Gateway: r.GW}

@@ -33,9 +33,9 @@ func (n *Node) standing() (look *Look, list []*Attached, err error) {
 	return look, list, err
 }
 
-// attachments compares the interface, addresses and routes of every container with the result
-// of its ADD. It then runs our plugins' CHECK, which looks at what else the container needs:
-// bridge, gateway, master, forwarding.
+// attachments compares the interface, addresses and routes of every container with the result of
+// its ADD. Then it runs our plugins' CHECK, because the container also needs a bridge, a gateway,
+// a master or forwarding.
 func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 	look, list, err := n.standing()
 	broken, err := brokenFiles(err)
@@ -75,8 +75,8 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// brokenFiles splits joined errors into two groups: errors of truncated records and results,
-// and all others.
+// brokenFiles splits joined errors into two groups: errors of unreadable records and results, and
+// all others.
 func brokenFiles(err error) (broken []error, others error) {
 	several, ok := err.(interface{ Unwrap() []error })
 	if ok && !slices.ContainsFunc(several.Unwrap(), func(e error) bool { return e == record.ErrBroken || e == chain.ErrBrokenCache }) { //nolint:errorlint // err itself, not a wrapped one
@@ -124,7 +124,7 @@ func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
 			err = errors.Join(err, lerr)
 		case len(has) > 0:
 			recorded.add(a, has)
-		case !a.Gone(): // a record may be lost: ask our plugins, which derive the elements from the configuration
+		case !a.Gone(): // a record may be lost, so ask our plugins, which derive the elements from the configuration
 			lost.add(a, n.ask(ctx, a).Lost)
 		}
 	}
@@ -132,7 +132,7 @@ func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
 	return append(found, lost.findings("start the container again: records of it are lost, without which patchbay repair knows nothing of this")...), err
 }
 
-// lacks groups attachments by the elements they lack.
+// lacks groups attachments by the elements that they lack.
 type lacks struct {
 	groups
 	counts map[string]int

@@ -13,7 +13,7 @@ import (
 )
 
 // bridges finds networks that share a bridge but contradict each other. It also finds addresses
-// of a bridge that no network configures, perhaps left from an older configuration.
+// of a bridge that no network configures. An older configuration may have left them.
 func bridges(_ context.Context, n *Node) (found []Finding, err error) {
 	uses := make(map[string][]use)
 	var order []string
@@ -77,7 +77,8 @@ func contested(bridge string, uses []use) (found []Finding) {
 }
 
 // gateways returns conflicting addresses of two networks that both set isGateway on one bridge.
-// IPv4 addresses conflict if they differ, IPv6 addresses only if they are also in one subnet.
+// Two IPv4 addresses conflict if they are different. Two IPv6 addresses conflict only if they are
+// also in one subnet.
 func gateways(a, b *Member) (x, y string, differ bool) {
 	if !a.gateway() || !b.gateway() || a.Vlan != b.Vlan {
 		return "", "", false

@@ -42,7 +42,7 @@ func configurations(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// noNetwork returns the finding for a node without networks. Its command works when pasted into
+// noNetwork returns the finding for a node without networks. The user can paste its command into
 // a shell, even if the directory is missing.
 func noNetwork(dir string) Finding {
 	first := ""
@@ -87,8 +87,8 @@ func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// binaries reports which programs CNI_PATH has under the names of our plugins. Different
-// versions work together, because they share the state, but that is rarely intended.
+// binaries reports the programs that CNI_PATH has under the names of our plugins. Different
+// versions work together, because they share the state. But few operators want that.
 func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 	byKind := map[string][]string{}
 	for _, p := range n.NewSession().Plugins {
@@ -118,7 +118,7 @@ func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// absent returns those of our plugins that a network names but that CNI_PATH does not have.
+// absent returns those of our plugins that a network names but CNI_PATH lacks.
 func (n *Node) absent() (names []string) {
 	s := n.NewSession()
 	defer s.Close()
@@ -133,7 +133,7 @@ func (n *Node) absent() (names []string) {
 	return names
 }
 
-// find returns the path at which a runtime finds a plugin, or "".
+// find returns the path at which a runtime finds a plugin. If there is none, it returns "".
 func find(dirs []string, name string) string {
 	for _, dir := range dirs {
 		path := filepath.Join(dir, name)
@@ -174,7 +174,7 @@ func kindOf(path string) (string, error) {
 // maxProgram is a size in bytes that no build of ours reaches.
 const maxProgram = 64 << 20
 
-// dhcpKeepers checks that a keeper answers, because leases expire if nothing renews them. The
+// dhcpKeepers checks that a keeper answers, because a lease expires if no keeper renews it. The
 // keeper may be ours or the reference's.
 func dhcpKeepers(ctx context.Context, n *Node) (found []Finding, err error) {
 	asked := make(map[string]bool)

@@ -5,10 +5,10 @@
 // node, and says what to do about it. Other commands use parts of this package. Validate judges a
 // configuration, Status and Inspect call plugins, Look compares attachments with the kernel.
 //
-// A check is one function with a line in the table of Checks. It only reads. It finds out what
-// the kernel supports by trying in a separate namespace, not from the kernel's version. If a
-// check cannot read what it needs, it returns an error, which is printed as a warning: a check
-// that prints nothing has been done.
+// A check is one function with a line in the table of Checks. It only reads. To find out what the
+// kernel supports, it tries in a separate namespace, and does not ask for the kernel's version.
+// If a check cannot read what it needs, it returns an error, which doctor prints as a warning. So
+// if a check prints nothing, it has been done.
 package doctor
 
 import (
@@ -23,8 +23,8 @@ import (
 // Level is the severity of a finding.
 type Level string
 
-// The levels. A warning means trouble later. A problem means that something does not work now,
-// or that an ADD would fail.
+// These are the levels. A warning means trouble later. A problem means that something does not
+// work now, or that an ADD would fail.
 const (
 	Warning Level = "warning"
 	Problem Level = "problem"
@@ -48,7 +48,7 @@ func (f Finding) Unwrap() error { return f.Cause }
 
 // Check describes one check.
 type Check struct {
-	ID    string // never changes: for --check and for monitoring
+	ID    string // never changes, because --check and monitoring use it
 	Title string // what is true if the check finds nothing
 	Run   func(context.Context, *Node) ([]Finding, error)
 }

@@ -36,7 +36,7 @@ type bench struct {
 	*testing.T
 	conf, bin string
 	paths     paths.Paths
-	askTime   time.Duration // for the runtime's calls
+	askTime   time.Duration // for calls of the runtime
 }
 
 func newBench(t *testing.T) *bench {
@@ -116,8 +116,8 @@ func (b *bench) healthy(id string) {
 	}
 }
 
-// finds fails unless the check finds exactly the wanted findings, each given as a level
-// and a part of the text: "warning: text". Every finding must have a fix.
+// finds runs one check and compares its findings with the wanted ones. Each wanted finding is a
+// level and a part of the text: "warning: text". Every finding must have a fix.
 func (b *bench) finds(id string, want ...string) {
 	b.Helper()
 	found := b.check(id)
@@ -206,7 +206,7 @@ func TestHealthy(t *testing.T) {
 const pods = `{"type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,"ipam":{"type":"host-local","subnet":"10.88.0.0/24"}},
 	{"type":"firewall"}`
 
-// A check without permission is a warning, never a clean report.
+// A check without permission gives a warning, never a clean report.
 func TestBlind(t *testing.T) {
 	check := Check{ID: "x", Run: func(context.Context, *Node) ([]Finding, error) { return nil, unix.EPERM }}
 	r := Examine(context.Background(), nil, []Check{check})

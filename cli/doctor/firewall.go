@@ -60,7 +60,7 @@ func otherDrops(_ context.Context, n *Node) (found []Finding, err error) {
 }
 
 // iptablesDrops finds networks whose traffic iptables-nft drops. The plugin firewall adds rules
-// there that accept its network; a network without this plugin has none.
+// there that accept its network. A network without this plugin has no such rules.
 func iptablesDrops(n *Node) (found []Finding, err error) {
 	n.cut = make(map[string]bool)
 	for _, net := range n.Networks {
@@ -87,7 +87,7 @@ func iptablesDrops(n *Node) (found []Finding, err error) {
 }
 
 // cutIn returns the subnets of a network that FORWARD certainly drops, and those that it may
-// drop. A rule of the operator that accepts a subnet counts as much as a rule of the plugin.
+// drop. A rule of the operator that accepts a subnet counts as much as one of the plugin.
 func (n *Node) cutIn(net *Network) (cut, unsure []string, err error) {
 	for admin, sources := range n.sources(net) {
 		for _, x := range sources {
@@ -114,9 +114,9 @@ func (n *Network) routes() bool {
 	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Type == "bridge" && !m.internal() || m.Type == "ptp" })
 }
 
-// sources returns the subnets that iptables must accept, by the name of the operator's chain.
-// It takes them from the shared facts of the network's attachments, or else from the
-// configuration. It omits single addresses: ourTable checks those.
+// sources returns the subnets that iptables must accept, by the name of the operator's chain. It
+// takes them from the facts of the network's attachments. If there are none, it takes them from
+// the configuration. It leaves out single addresses, because ourTable checks them.
 func (n *Node) sources(net *Network) map[string][]iptnft.Source {
 	out := make(map[string][]iptnft.Source)
 	seen := make(map[string]bool)
@@ -140,8 +140,9 @@ func (n *Node) sources(net *Network) map[string][]iptnft.Source {
 	return out
 }
 
-// foreignDrops finds two more firewalls that drop: forward chains with the policy drop in other
-// nftables tables, and firewalld, which rejects addresses that are in no zone.
+// foreignDrops finds two other kinds of firewalls that drop. One is a forward chain with the
+// policy drop in another nftables table. The other is firewalld, which rejects addresses that are
+// in no zone.
 func foreignDrops(n *Node) (found []Finding, err error) {
 	drops, err := n.forwardDrops()
 	if err != nil {
@@ -199,8 +200,8 @@ type forwardDrop struct {
 	table, chain string
 }
 
-// allPass reports whether a chain's rules certainly accept all traffic that networks forward.
-// It returns false if the subnets of such a network are not known.
+// allPass reports whether a chain's rules certainly accept all traffic that networks forward. If
+// the subnets of such a network are not known, allPass returns false.
 func (n *Node) allPass(d forwardDrop) (bool, error) {
 	t, err := n.Kernel.NFT.ReadTable(d.family, d.table)
 	if err != nil || t == nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A plugin that hangs in STATUS is a finding, and the other networks are checked.
+// A plugin hangs in STATUS. That is a finding, and the other networks are still checked.
 func TestStatusOfAPluginThatHangs(t *testing.T) {
 	b := newBench(t)
 	b.askTime = 5 * time.Second

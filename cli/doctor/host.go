@@ -71,9 +71,9 @@ func forwarding(_ context.Context, n *Node) (found []Finding, err error) {
 	return append(found, more...), err
 }
 
-// waysForward checks the interfaces with a default route. The kernel forwards an IPv4 packet
-// only if forwarding is on for the interface by which it came in; if it is off, answers from
-// outside are dropped. IPv6 has no such setting per interface.
+// waysForward checks the interfaces with a default route. The kernel forwards an IPv4 packet only
+// if forwarding is on for the interface through which the packet came in. If it is off, the
+// kernel drops answers from outside. IPv6 has no such setting for each interface.
 func (n *Node) waysForward() (found []Finding, err error) {
 	users := n.routed(false)
 	if len(users) == 0 {
@@ -111,7 +111,7 @@ func (n *Node) routed(v6 bool) (names []string) {
 // cached results.
 func (n *Node) liveAddresses() map[string][]netip.Addr {
 	out := make(map[string][]netip.Addr)
-	_, list, _ := n.standing() // the check of attachments reports files that cannot be read
+	_, list, _ := n.standing() // the check attachments reports files that cannot be read
 	for _, a := range list {
 		if a.Result == nil {
 			continue
@@ -123,9 +123,9 @@ func (n *Node) liveAddresses() map[string][]netip.Addr {
 	return out
 }
 
-// reversePaths warns about a strict reverse path filter on a host where a packet may come in by
-// another interface than the one by which its answer leaves. That happens with more than one
-// default route, or with policy rules.
+// reversePaths warns about a strict reverse path filter. With more than one default route, or
+// with policy rules, a packet may come in through another interface than its answer leaves. A
+// strict filter drops such a packet.
 func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	ways, err := n.waysOut(unix.AF_UNSPEC)
 	if err != nil {
@@ -155,7 +155,7 @@ func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 }
 
 // strict reports whether the reverse path filter of an interface is strict. The kernel uses the
-// higher one of two values, the interface's and that of "all"; 1 is strict, 2 is loose
+// higher one of two values: the interface's and that of "all". 1 is strict, 2 is loose
 // (Documentation/networking/ip-sysctl.rst).
 func (n *Node) strict(name string) bool {
 	all, _ := n.sysctlNumber("net/ipv4/conf/all/rp_filter")
@@ -211,9 +211,9 @@ func (n *Node) routes() ([]netlink.Route, error) {
 	return slices.DeleteFunc(list, func(r netlink.Route) bool { return r.Table == unix.RT_TABLE_LOCAL }), nil
 }
 
-// bridgeNetfilter warns about the module br_netfilter: it sends frames between two ports of one
-// bridge through the forward chain too. This surprises users whose FORWARD chain drops, but
-// kube-proxy needs it.
+// bridgeNetfilter warns about the module br_netfilter. With it, frames between two ports of one
+// bridge pass the forward chain too. Users whose FORWARD chain drops do not expect that, but
+// kube-proxy needs the module.
 func bridgeNetfilter(_ context.Context, n *Node) (found []Finding, err error) {
 	const key = "net/bridge/bridge-nf-call-iptables"
 	on, _ := n.sysctlNumber(key)
@@ -260,7 +260,7 @@ func (n *Node) kubeProxy() (bool, error) {
 	return got[0].Found, nil
 }
 
-// conntrackTable warns before the connection table is full. When it is full, the kernel drops
+// conntrackTable warns before the connection table is full. A full table makes the kernel drop
 // new connections.
 func conntrackTable(_ context.Context, n *Node) (found []Finding, err error) {
 	count, ok := n.sysctlNumber("net/netfilter/nf_conntrack_count")

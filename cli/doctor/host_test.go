@@ -37,7 +37,7 @@ func TestReversePaths(t *testing.T) {
 		b.sysctl("net/ipv4/conf/"+name+"/rp_filter", "0")
 	}
 	b.sysctl("net/ipv4/conf/up0/rp_filter", "1")
-	b.healthy("rp-filter") // strict is right with one default route
+	b.healthy("rp-filter") // with one default route, a strict filter is right
 	rule := netlink.NewRule()
 	rule.Table, rule.Priority, rule.Family = 100, 100, netlink.FAMILY_V4
 	b.must(netlink.RuleAdd(rule))
@@ -73,8 +73,8 @@ func TestOtherDrops(t *testing.T) {
 	b.finds("drop", "warning: firewalld is running and no container is in one of its zones")
 }
 
-// iptables-nft with a policy of DROP: the plugin firewall accepts its networks, and the
-// others are cut off.
+// iptables-nft has the policy DROP. The plugin firewall accepts its networks, and the others are
+// cut off.
 func TestIPTablesDrops(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", pods)

@@ -45,7 +45,8 @@ func (b *bench) hostEnd(network, id string) netlink.Link {
 	return nil
 }
 
-// detects fails unless CHECK and doctor report the text after do, and nothing after undo.
+// detects calls do, and fails unless CHECK and doctor report the text. Then it calls undo, and
+// fails unless they report nothing.
 func (b *bench) detects(network, id, text string, do, undo func()) {
 	b.Helper()
 	b.healthy("attachments")
@@ -82,13 +83,13 @@ func TestHostSideOfABridge(t *testing.T) {
 	b.detects("pods", "c1", "net/ipv4/conf/br0/forwarding=1", func() { b.sysctl("net/ipv4/conf/br0/forwarding", "0") }, func() { b.sysctl("net/ipv4/conf/br0/forwarding", "1") })
 }
 
-// The route that comes with the gateway's address is gone: neither the existing address
-// nor another ADD restores it.
+// The route that came with the gateway's address is gone. The address is still there, but does
+// not restore the route, nor does another ADD.
 func TestHostSideOfARoute(t *testing.T) {
 	for _, c := range []struct{ subnet, gateway, other string }{
 		{"10.88.0.0/24", "10.88.0.1", "192.0.2.2/24"}, {"fd88::/64", "fd88::1", "2001:db8::2/64"},
 	} {
-		for _, way := range []bool{false, true} { // out of the host
+		for _, way := range []bool{false, true} { // into the host and out of it
 			t.Run(fmt.Sprint(c.subnet, way), func(t *testing.T) { routeLost(newBench(t), c.subnet, c.gateway, c.other, way) })
 		}
 	}
@@ -152,8 +153,8 @@ func TestHostSideOfAMacvlan(t *testing.T) {
 	b.detects("lan", "c1", "master up0 of eth0 is down", func() { b.must(netlink.LinkSetDown(up0)) }, func() { b.must(netlink.LinkSetUp(up0)) })
 }
 
-// The check also covers a list of an old version, and one that disables CHECK because of
-// other vendors' plugins.
+// The check covers two more lists: one of an old version, and one that sets disableCheck because
+// of other vendors' plugins.
 func TestHostSideOfOldLists(t *testing.T) {
 	for id, head := range map[string]string{"c1": `"cniVersion":"0.3.1"`, "c2": `"cniVersion":"1.0.0","disableCheck":true`} {
 		b := newBench(t)
@@ -169,7 +170,7 @@ func TestHostSideOfOldLists(t *testing.T) {
 	}
 }
 
-// The check writes nothing: not even a lock.
+// The check writes nothing, not even a lock.
 func TestAskingWritesNothing(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", pods)
@@ -209,13 +210,13 @@ func TestForwardingOfAWayOut(t *testing.T) {
 	b.finds("forwarding", "problem: IPv4 forwarding is off for packets from up0, so containers of pods get no answers")
 }
 
-// Another container's namespace is at the path of a container that died without DEL: what
-// the dead one needed is not required any more.
+// A container died without a DEL, and another container's namespace is at its path. What the dead
+// container needed is not required any more.
 func TestForwardingForTheDead(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))
 	path := b.attach("pods", "c1")
-	held, err := netns.Open(path) // so that its inode number is not reused
+	held, err := netns.Open(path) // so that the kernel does not use its inode number again
 	b.must(err)
 	defer held.Close() //nolint:errcheck // a test
 	b.must(netns.Delete(path))
@@ -225,7 +226,7 @@ func TestForwardingForTheDead(t *testing.T) {
 	b.healthy("attachments")
 }
 
-// For a list that predates STATUS, our plugins' own STATUS runs.
+// A list is of a version without STATUS. The STATUS of our own plugins still runs.
 func TestStatusOfAnOldList(t *testing.T) {
 	b := newBench(t)
 	b.veth("br0", "")

@@ -84,7 +84,7 @@ func tryAll(list []feature, needed map[string]string, proc string) (found []Find
 	return found, nil
 }
 
-// neededBy returns the name of a network that needs the feature, or "".
+// neededBy returns the name of a network that needs the feature. If there is none, it returns "".
 func (f *feature) neededBy(needed map[string]string) (network string) {
 	for _, p := range f.plugins {
 		network = cmp.Or(network, needed[p])
@@ -110,8 +110,8 @@ func (n *Node) needs() map[string]string {
 	return needed
 }
 
-// links returns a function that tries to make a kind of link. Its error omits the kind, because
-// the finding names it.
+// links returns a function that tries to make a kind of link. The finding names the kind, so the
+// function's error does not.
 func links(kind string) func(*nl.Conn) error {
 	return func(c *nl.Conn) error { return errors.Unwrap(c.CanMake(kind)) }
 }

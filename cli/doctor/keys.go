@@ -56,7 +56,7 @@ func listKeys() (known []field) {
 }
 
 // conf checks the configuration of one plugin. Keys that belong to the runtime or to other
-// plugins are allowed, and it does not look at their values.
+// plugins are allowed. conf does not look at their values.
 func (v *vetter) conf(n *jsonat.Node, t reflect.Type, path string) {
 	known := fieldsOf(t)
 	foreign := []string{"cniVersion", "name", "type", "ipam", "args", "runtimeConfig", "prevResult", "capabilities"}
@@ -95,8 +95,8 @@ func (v *vetter) keys(n *jsonat.Node, known []field, path string, skip []string)
 	}
 }
 
-// value checks one value against the Go type that it is decoded into. If the type has its own
-// UnmarshalJSON, only the plugin's own decoding checks the value.
+// value checks one value against the Go type into which it is decoded. If the type has its own
+// UnmarshalJSON, value leaves the check to the plugin's own decoding.
 func (v *vetter) value(n *jsonat.Node, t reflect.Type, path string) {
 	for t.Kind() == reflect.Pointer && !readsItself(t) {
 		t = t.Elem()

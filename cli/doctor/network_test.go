@@ -47,7 +47,7 @@ func TestOverlaps(t *testing.T) {
 	b.network("twin", `{"type":"bridge","bridge":"br0","ipam":{"type":"host-local","subnet":"10.88.1.0/24"}}`)
 	b.healthy("overlap")
 
-	b.attach("pods", "c1") // its bridge's own route does not count
+	b.attach("pods", "c1") // the bridge's own route does not count
 	b.healthy("overlap")
 	uplink := b.veth("up0", "10.88.0.77/28")
 	b.finds("overlap", "problem: the host's route to 10.88.0.64/28 by up0 overlaps 10.88.0.0/24 of network pods")
@@ -161,7 +161,7 @@ func TestLeftovers(t *testing.T) {
 	b.must(netns.Delete(path))
 	b.finds("leftovers", "warning: 1 dead attachment left 1 addresses and more behind: pods c1/eth0")
 
-	// An address file without any other trace of its attachment: unsure.
+	// An address file is the only trace of its attachment, so gc is unsure.
 	b = newBench(t)
 	b.fill("pods", 5)
 	b.finds("leftovers", "warning: 5 attachments may be dead: pods c0/eth0: its namespace is unknown")
@@ -195,7 +195,7 @@ func TestConfigurations(t *testing.T) {
 func TestBinaries(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", pods)
-	b.healthy("plugins") // no program is installed: all plugins are built in
+	b.healthy("plugins") // no program is installed, and all plugins are built in
 	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "loopback")))
 	b.finds("plugins", "warning: networks name bridge firewall, which "+b.bin+" lacks: patchbay uses its built-in ones, other runtimes find none")
 	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "bridge")))
@@ -225,7 +225,7 @@ func TestDHCPKeepers(t *testing.T) {
 	b.healthy("dhcp")
 }
 
-// Doctor reports, for each container, what was removed in it by hand.
+// Objects in each container were removed by hand. Doctor reports them for each container.
 func TestAttachments(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// overlaps finds two kinds of conflict: two networks that assign the same addresses, and a
-// route of the host that leads a part of a network's subnet to another link.
+// overlaps finds two kinds of conflict. In one, two networks assign the same addresses. In the
+// other, a route of the host leads a part of a network's subnet to another link.
 func overlaps(_ context.Context, n *Node) (found []Finding, err error) {
 	for i, a := range n.Networks {
 		for _, b := range n.Networks[i+1:] {
@@ -42,7 +42,7 @@ func overlaps(_ context.Context, n *Node) (found []Finding, err error) {
 // master may share a subnet, but not a range in it.
 func common(a, b *Network) (x, y string, ok bool) {
 	if a.Name == b.Name {
-		return "", "", false // both have one name, so the second is never used; the check of configurations reports that
+		return "", "", false // both have one name, so the second is never used; the check configurations reports that
 	}
 	for i := range a.Members {
 		for j := range b.Members {
@@ -111,9 +111,9 @@ func join(list []netip.Prefix) string {
 	return strings.Join(s, ", ")
 }
 
-// mtus finds containers whose MTU is larger than that of the link with the default route: they
-// lose large packets if a firewall drops path MTU discovery. It also finds bridges whose MTU
-// differs from that of their ports.
+// mtus finds containers whose MTU is larger than that of the link with the default route. If a
+// firewall drops path MTU discovery, they lose large packets. mtus also finds bridges with
+// another MTU than their ports.
 func mtus(_ context.Context, n *Node) (found []Finding, err error) {
 	ways, err := n.waysOut(unix.AF_UNSPEC)
 	if err != nil {

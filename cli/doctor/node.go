@@ -82,8 +82,8 @@ func (n *Node) Open() error {
 // Close closes what Open opened.
 func (n *Node) Close() { n.close() }
 
-// members decodes the plugins of a list. A plugin that is not a JSON object gets no fields: the
-// STATUS of the plugin itself reports that.
+// members decodes the plugins of a list. A plugin that is not a JSON object gets no fields, and
+// its own STATUS reports that.
 func members(l *chain.List) (out []Member) {
 	for _, p := range l.Plugins {
 		var m Member
@@ -101,7 +101,7 @@ func members(l *chain.List) (out []Member) {
 	return out
 }
 
-// bridge returns the name of the bridge, if the plugin is of type bridge, else "".
+// bridge returns the name of the bridge, if the plugin is of type bridge. Otherwise it returns "".
 func (m *Member) bridge() string {
 	if m.Type != "bridge" {
 		return ""
@@ -115,7 +115,7 @@ func (m *Member) gateway() bool { return m.IsGateway || m.IsDefaultGateway }
 func (m *Member) internal() bool { return m.Internal != nil && *m.Internal }
 
 // sets returns the address ranges of a plugin that uses host-local, in canonical form. If they
-// are invalid it returns none: the check of configurations reports that.
+// are invalid, it returns none, and the check configurations reports that.
 func (m *Member) sets() []ipam.RangeSet {
 	if m.IPAM.Type != "host-local" {
 		return nil
@@ -151,7 +151,7 @@ func (n *Network) subnets() (out []netip.Prefix) {
 	return out
 }
 
-// records returns the records that can be read. The check of leftovers reports the others.
+// records returns the records that can be read. The check leftovers reports the others.
 func (n *Node) records() []*record.Record {
 	list, _, _ := n.Kernel.Records.Scan("")
 	return list

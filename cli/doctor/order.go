@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// place describes the part of a list that comes before the plugin being judged.
+// place describes the plugins of a list before the one that is being judged.
 type place struct {
 	before int      // number of plugins
 	main   string   // our plugin that makes the interface
@@ -24,7 +24,7 @@ type place struct {
 	answers []*spec.Result // what IPAM would give to the plugins that make interfaces
 }
 
-// pass adds a plugin to the part before. p is nil for another vendor's plugin, which may make
+// pass adds a plugin to the plugins before. For another vendor's plugin, p is nil; it may make
 // any interface.
 func (at *place) pass(p *plugin.Plugin, pluginType string) {
 	at.before++
@@ -38,7 +38,7 @@ func (at *place) pass(p *plugin.Plugin, pluginType string) {
 }
 
 // makes reports whether a plugin always makes the interface that CNI_IFNAME names. host-device
-// does not always: it may leave the device to a program in user space.
+// does not: it may leave the device to a program in user space.
 func makes(p *plugin.Plugin) bool {
 	return p.Kind == plugin.Interface && !slices.Contains([]string{"loopback", "host-device", "patchbay", "wrap"}, p.Name)
 }
@@ -106,8 +106,8 @@ func (v *vetter) members(pluginType string, raw json.RawMessage, n *jsonat.Node,
 	}
 }
 
-// inherited returns the configuration of a wrapped plugin. If it declares no capabilities, it
-// gets those of the wrap plugin, as in an ADD.
+// inherited returns the configuration of a wrapped plugin. If the plugin declares no
+// capabilities, it gets those of the plugin wrap, as in an ADD.
 func inherited(inner, wrapper json.RawMessage) json.RawMessage {
 	conf := make(map[string]any)
 	if json.Unmarshal(inner, &conf) != nil || conf["capabilities"] != nil {
@@ -248,8 +248,8 @@ func outer(p netip.Prefix, a netip.Addr) bool {
 	return a == p.Masked().Addr() || !next.IsValid() || !p.Contains(next)
 }
 
-// reserved reports whether no container can be given the address: it is a loopback, multicast
-// or unspecified address, or one that the kernel itself gives to every interface with IPv6.
+// reserved reports whether no container can get the address. It is a loopback, multicast or
+// unspecified address, or one that the kernel gives to every interface with IPv6.
 func reserved(a netip.Addr) bool {
 	return a.IsLoopback() || a.IsMulticast() || a.IsUnspecified() || a.Is4() && a.As4()[0] == 0 || a.Is6() && a.IsLinkLocalUnicast()
 }

@@ -71,8 +71,8 @@ func fill(network string, set ipam.RangeSet, used int) []Finding {
 	return nil
 }
 
-// size counts the addresses that can be assigned; the gateways cannot. A number that no node
-// can use up is cut to many.
+// size counts the addresses that can be assigned, so without the gateways. If no node can use so
+// many, it returns many.
 func size(set ipam.RangeSet) int {
 	const many = math.MaxInt / 2
 	total := 0
@@ -102,7 +102,7 @@ func span(first, last netip.Addr, most int) int {
 func leftovers(ctx context.Context, n *Node) (found []Finding, err error) {
 	o := n.GC
 	o.Apply = false
-	o.LockTime = 10 * time.Second // only looking is not worth a longer wait
+	o.LockTime = 10 * time.Second // a look is not worth a longer wait
 	report, err := gc.Run(ctx, o)
 	if report == nil {
 		return nil, err

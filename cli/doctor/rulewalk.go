@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft/follow"
 )
 
-// An accept in one table does not overrule a drop in another table, and an accept in one chain
-// does not overrule a drop in an earlier chain. So doctor follows the containers' traffic
-// through all chains (package follow), and finds rules that drop it.
+// If one table or chain accepts a packet, another table or an earlier chain may still drop it. So
+// doctor follows the containers' traffic through all chains (package follow), and finds rules
+// that drop it.
 
 // ruleDrops finds rules, in any table, that drop traffic which the host forwards for networks.
 func ruleDrops(n *Node) (found []Finding, err error) {
@@ -40,8 +40,8 @@ func ruleDrops(n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// dropsOf returns findings for the traffic of a network that a table drops, also if it drops
-// only the traffic of one living container.
+// dropsOf returns findings for the traffic of a network that a table drops. A drop of only one
+// living container's traffic counts too.
 func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []Finding) {
 	family, _ := familyName(t.Family)
 	if !net.routes() || t.Name == "filter" && family != "inet" && n.cut[net.Name] {
@@ -67,10 +67,9 @@ func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []F
 	return drops
 }
 
-// judged turns what a table drops in one direction into a finding, if it drops something. The
-// finding is only a warning if the drop may be intended: an earlier rule may accept the
-// traffic, the rule is in a chain for operators, or it drops connections that come from
-// outside.
+// judged makes a finding if a table drops something in one direction. If the drop may be
+// intended, the finding is only a warning. That is so in three cases: an earlier rule may accept
+// the traffic, the rule is in a chain for operators, or it drops connections from outside.
 func judged(t *nft.Table, d follow.Drop, way string) (f Finding, found bool) {
 	family, _ := familyName(t.Family)
 	at, does := d.At, "drops"
@@ -143,8 +142,8 @@ func (n *Network) link() (name string) {
 	return name
 }
 
-// named returns those addresses that some rule of the table mentions. The other addresses,
-// maybe hundreds, need no entry of their own: the rules treat them all as their subnet.
+// named returns those addresses that a rule of the table mentions. The rules treat the other
+// addresses, maybe hundreds, like their subnet, so these need no entry of their own.
 func named(t *nft.Table, addrs []netip.Addr) (out []netip.Addr) {
 	values := make(map[string]bool)
 	for _, rules := range t.Rules {
@@ -162,9 +161,9 @@ func named(t *nft.Table, addrs []netip.Addr) (out []netip.Addr) {
 	return out
 }
 
-// forwardTables reads the tables that containers' traffic may pass. It omits the table of
-// firewalld, which foreignDrops covers, and the tables nat of iptables, which drop nothing and
-// are long on a node with kube-proxy.
+// forwardTables reads the tables that containers' traffic may pass. It leaves out the table of
+// firewalld, because foreignDrops covers it. It also leaves out the tables nat of iptables, which
+// drop nothing and are long on a node with kube-proxy.
 func (n *Node) forwardTables() (tables []*nft.Table, err error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -190,8 +189,8 @@ func (n *Node) forwardTables() (tables []*nft.Table, err error) {
 // inetIngress is the number of the ingress hook in a table of family inet (linux/netfilter.h).
 const inetIngress = 5
 
-// frameDrops returns findings for frames of a network that a table drops, in chains of bridges
-// or of devices. It returns uncertain findings only if it has no certain one.
+// frameDrops returns findings for frames of a network that a table drops, in chains of bridges or
+// of devices. If there is a certain finding, frameDrops leaves out uncertain ones.
 func frameDrops(net *Network, t *nft.Table, ports []string) (drops []Finding) {
 	if t.Name == nft.TableName || len(ports) == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// Rules that drop what we accept, before our chain or beside it.
+// Rules drop what we accept, before our chain or beside it.
 func TestRuleDrops(t *testing.T) {
 	const theirs = "add table inet theirs; add chain inet theirs f { type filter hook forward priority -10; }; "
 	for _, c := range []struct {
@@ -92,8 +92,9 @@ func TestRuleDrops(t *testing.T) {
 	}
 }
 
-// The host forwards nothing for an internal network: it is no problem that rules drop its
-// traffic, or that forwarding is off, which its ADD does not switch on.
+// The host forwards nothing for an internal network. So it is no problem if rules drop the
+// network's traffic. Nor is it one if forwarding is off, because its ADD does not switch
+// forwarding on.
 func TestInternal(t *testing.T) {
 	b := newBench(t)
 	nettest.Need(b, nettest.Program("iptables-nft"))
@@ -108,7 +109,7 @@ func TestInternal(t *testing.T) {
 	b.finds("firewall", "problem: isolation")
 }
 
-// An element without an owner between bridges drops what we forward.
+// An element between bridges has no owner. It drops what we forward.
 func TestOwnerlessOfBridges(t *testing.T) {
 	b := newBench(t)
 	nettest.Need(b, nettest.Program("nft"))
@@ -118,7 +119,7 @@ func TestOwnerlessOfBridges(t *testing.T) {
 	b.output(exec.Command("nft", `add element inet patchbay apart { "br0" . "up0" }; add element inet patchbay isolation { "up0" }`))
 	found := b.check("firewall")
 	b.finds("firewall", "warning: has an element that no attachment made", "warning: has an element that no attachment made")
-	for _, f := range found { // the hint fixes it
+	for _, f := range found { // the hint must fix the finding
 		_, line, _ := strings.Cut(f.Fix, "'")
 		b.output(exec.Command("nft", strings.TrimSuffix(line, "'")))
 	}

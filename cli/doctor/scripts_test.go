@@ -15,8 +15,8 @@ import (
 // wrong are the lists in scripts that must be refused.
 var wrong = []string{"typo", "types", "range", "inner", "order", "other", "full", "wrapped", "syntax", "noname", "broken", "taken", "early"}
 
-// TestScripts judges the networks that scripts attach, without those that have a plugin of
-// the test's own: none may be refused.
+// TestScripts judges the networks that the scripts attach, except those with a plugin of the test
+// itself. None may be refused.
 func TestScripts(t *testing.T) {
 	scripts, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil {

@@ -21,11 +21,11 @@ import (
 )
 
 // Validate judges the configuration of a network before anything is attached to it. It reports
-// plugins that are missing or in an impossible order, and errors that the plugins find when
-// they decode their configuration. It also judges the addresses that IPAM would give. Keys that
-// no plugin reads, and values that cannot be intended, are only warnings: ADD ignores them, as
-// the reference does. It checks whether other vendors' plugins exist, but not their
-// configuration. The findings have no Fix.
+// plugins that are missing or in an impossible order, and errors that the plugins find when they
+// decode their configuration. It also judges the addresses that IPAM would give. Keys that no
+// plugin reads and values that are surely mistakes are only warnings, because ADD ignores them,
+// as the reference does. For other vendors' plugins, Validate checks whether they exist, but not
+// their configuration. The findings have no Fix.
 func Validate(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List) []Finding {
 	v := &vetter{ctx: ctx, rt: rt, session: s, list: l, data: l.Bytes}
 	if l.File != "" {
@@ -176,8 +176,8 @@ func didYouMean(word string, known []string) string {
 	return ""
 }
 
-// call returns the call that a runtime would make to a plugin of the list. It has only the
-// parts that do not depend on a container.
+// call returns the call that a runtime would make to a plugin of the list. It leaves out the
+// parts that depend on a container.
 func (v *vetter) call(raw json.RawMessage) *spec.Call {
 	conf := make(map[string]json.RawMessage)
 	_ = json.Unmarshal(raw, &conf) // the JSON was decoded before
@@ -237,9 +237,9 @@ func sectionOf(p *plugin.Plugin) (reflect.Type, bool) {
 	return nil, false
 }
 
-// Status checks whether an ADD to a network would work now. doctor and `patchbay status` call
-// it. Lists older than version 1.1.0 have no STATUS: for these it calls only our own plugins,
-// as if the list had the current version. s holds our plugins.
+// Status checks whether an ADD to a network would work now. doctor and `patchbay status` call it.
+// Lists older than version 1.1.0 have no STATUS. For such a list, Status calls only our own
+// plugins, as if the list had the current version. s holds our plugins.
 func Status(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List) error {
 	if spec.AtLeast(l.CNIVersion, "1.1.0") {
 		return rt.Status(ctx, l)
@@ -258,8 +258,8 @@ func own(s *plugin.Session, rt *chain.Runtime, p *chain.Plugin) bool {
 }
 
 // Inspect runs the CHECK of those plugins of an attachment that are built into this program. It
-// runs them even if the list's version has no CHECK, or if the list sets disableCheck, which is
-// meant for other vendors' plugins. It takes no lock.
+// does so even if the list's version has no CHECK, or if the list sets disableCheck, because
+// lists set it for other vendors' plugins. Inspect takes no lock.
 func Inspect(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List, a chain.Attachment) error {
 	list := *l
 	if !spec.AtLeast(list.CNIVersion, "0.4.0") {

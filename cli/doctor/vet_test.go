@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/all"
 )
 
-// judge returns what `patchbay network validate` would refuse, and what it would warn of.
+// judge returns what `patchbay network validate` would refuse, and what it would warn about.
 func judge(t *testing.T, list string) (refused, warned []string) {
 	t.Helper()
 	l, err := chain.ParseList([]byte(list))
@@ -92,8 +92,7 @@ func tables(t *testing.T, file string, each func(line int, plugins, want string)
 	}
 }
 
-// TestRefused: configurations that no ADD could carry out; each line of the file was
-// tried.
+// TestRefused checks configurations with which no ADD can work. Each line of the file was tried.
 func TestRefused(t *testing.T) {
 	tables(t, "refused.txt", func(line int, plugins, want string) {
 		refused, _ := judge(t, list(plugins))
@@ -103,8 +102,8 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestWarned: configurations that an ADD accepts, as the reference does, but that cannot
-// be intended.
+// TestWarned checks configurations that an ADD accepts, as the reference does, but that are
+// surely mistakes.
 func TestWarned(t *testing.T) {
 	tables(t, "warned.txt", func(line int, plugins, want string) {
 		refused, warned := judge(t, list(plugins))
@@ -114,7 +113,7 @@ func TestWarned(t *testing.T) {
 	})
 }
 
-// TestGood: configurations without error or warning.
+// TestGood checks configurations without error or warning.
 func TestGood(t *testing.T) {
 	tables(t, "good.txt", func(line int, plugins, _ string) {
 		if refused, warned := judge(t, list(plugins)); len(refused)+len(warned) > 0 {
@@ -150,9 +149,9 @@ func TestDocs(t *testing.T) {
 
 var fence = regexp.MustCompile("(?s)```json[^\n]*\n(.*?)```")
 
-// blocks returns the networks of a page. A section ipam gets a bridge around it, a chained
-// plugin one before it; patchbay-cnm's plugins are left out, since they belong to another
-// program.
+// blocks returns the networks of a page. A section ipam gets a bridge around it, and a chained
+// plugin gets one before it. blocks leaves out patchbay-cnm's plugins, because they belong to
+// another program.
 func blocks(page string) (lists []string) {
 	for _, m := range fence.FindAllStringSubmatch(page, -1) {
 		text := m[1]

@@ -17,16 +17,15 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// ways checks what else than a firewall can stop traffic between containers and the outside:
-// links that are down, routing rules that refuse packets, and neighbour entries that were set
-// by hand.
+// ways checks what can stop traffic between containers and the outside, except firewalls: links
+// that are down, routing rules that refuse packets, and neighbour entries that were set by hand.
 func ways(_ context.Context, n *Node) (found []Finding, err error) {
 	found, err = n.downLinks()
 	_, list, _ := n.standing() // the check of attachments reports what cannot be read
 	rules, rerr := n.Host.Rules()
 	routes, gerr := n.routes()
 	if !ofOthers(rules) {
-		routes = nil // if only the kernel's own rules exist, other checks of the routes are enough
+		routes = nil // the kernel's own rules alone refuse nothing, so other checks of the routes are enough
 	}
 	seen := make(map[string]bool)
 	for _, net := range n.Networks {
@@ -139,8 +138,8 @@ func (n *Node) oneWay(found []Finding, what, network string, from, to net.IP, in
 		"look at ip rule; doctor asked as ip route get %s from %s iif LINK does", to, from))
 }
 
-// misled reports permanent neighbour entries on a bridge that give a container's address
-// another MAC address than the container's. The kernel never corrects such an entry.
+// misled reports permanent neighbour entries on a bridge that give a container's address another
+// MAC address than the container has. The kernel never corrects such an entry.
 func misled(a *Attached, entries []netlink.Neigh, bridge string) (found []Finding) {
 	for _, ip := range a.Result.IPs {
 		in := a.Result.Of(ip)

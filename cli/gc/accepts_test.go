@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// An address that iptables accepts names its attachment, so gc removes the rule with the
-// container even when every record is lost, and not before.
+// iptables accepts an address, and the rule names the address's attachment. So gc removes the
+// rule with the container even if every record is lost. It does not remove the rule before.
 func TestLostAccept(t *testing.T) {
 	nettest.Need(t, nettest.Program("iptables-nft"))
 	iptables := func(args ...string) string {

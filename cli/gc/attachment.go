@@ -25,8 +25,8 @@ type Object struct {
 	Name string `json:"name"`
 }
 
-// Candidate holds everything that gc found of one attachment, and whether gc judges it dead. A
-// stray object is also an Attachment, without names and owner.
+// Candidate holds everything that gc found of one attachment, and gc's judgement. A stray object
+// is also a Candidate, but has no names and no owner.
 type Candidate struct {
 	Network     string    `json:"network,omitempty"`
 	ContainerID string    `json:"containerID,omitempty"`
@@ -36,7 +36,7 @@ type Candidate struct {
 
 	State   State     `json:"state"`
 	Why     string    `json:"why"`
-	Young   bool      `json:"young,omitempty"` // unsure only because it is young
+	Young   bool      `json:"young,omitempty"` // unsure only because the attachment is young
 	Since   time.Time `json:"since,omitzero"`
 	Objects []Object  `json:"objects"`
 	Removed bool      `json:"removed"`
@@ -47,13 +47,13 @@ type Candidate struct {
 
 	marks         map[string][]*life.Mark // marks of the namespaces in NetNS, if a record has them
 	records       []kept
-	pendingDriver string // the driver that has not yet been called for the DEL
+	pendingDriver string // the driver that the DEL could not reach yet
 	cached        *chain.Cached
 	pools         []pool // the directories where addresses are reserved
 	links         []link
 	elements      []nft.Element
 	files         []string // files of plugins, which gc deletes
-	kernel        []Object // the objects that do not survive a reboot
+	kernel        []Object // objects that do not survive a reboot
 
 	// fix tells an operator what to do about a stray object that gc keeps. doctor prints it.
 	fix    string
@@ -65,18 +65,17 @@ type kept struct {
 	plugin string
 	path   string
 	torn   bool
-	driver bool // patchbay-cnm keeps it
+	driver bool // the record is in patchbay-cnm's store
 }
 
-// onlyRules reports whether only firewall elements are left of an attachment: no record,
+// onlyRules reports whether nothing but firewall elements is left of an attachment: no record,
 // result, reserved address, link or file.
 func (a *Candidate) onlyRules() bool {
 	known := len(a.records) + len(a.pools) + len(a.links) + len(a.files)
 	return len(a.elements) > 0 && known == 0 && a.cached == nil
 }
 
-// onlyTorn reports whether nothing is left of the attachment but truncated records of our
-// plugins.
+// onlyTorn reports whether nothing is left of the attachment but unreadable records of our plugins.
 func (a *Candidate) onlyTorn() bool {
 	readable := func(k kept) bool { return !k.torn || k.driver }
 	return a.ContainerID == "" && len(a.records) > 0 && len(a.records) == len(a.Objects) && !slices.ContainsFunc(a.records, readable)
@@ -87,8 +86,8 @@ type pool struct{ dataDir, network string }
 
 func (p pool) file(a netip.Addr) string { return filepath.Join(p.dataDir, p.network, a.String()) }
 
-// link is a link of the host as gc found it. gc compares the index before it deletes, because a
-// later link may have the same name.
+// link is a link of the host as gc found it. A later link may have the same name, so gc compares
+// the index before it deletes the link.
 type link struct {
 	name  string
 	index int
@@ -106,8 +105,8 @@ func (a *Candidate) addObject(kind, name string, inKernel bool) {
 	}
 }
 
-// at adds a path of the attachment's namespace. mark identifies the namespace, if a record has
-// it.
+// at adds a path of the attachment's namespace. mark identifies the namespace, if a record has a
+// mark.
 func (a *Candidate) at(path string, mark *life.Mark) {
 	if path == "" {
 		return
@@ -123,8 +122,8 @@ func (a *Candidate) at(path string, mark *life.Mark) {
 	}
 }
 
-// marksOf returns the marks that records have for a namespace. It returns a single nil if there
-// are none.
+// marksOf returns the marks that records have for a namespace. If there are none, it returns a
+// single nil.
 func (a *Candidate) marksOf(path string) []*life.Mark {
 	if len(a.marks[path]) == 0 {
 		return []*life.Mark{nil}
@@ -163,7 +162,7 @@ func (a *Candidate) Name() string {
 // Stray reports whether this is a single object that belongs to no known attachment.
 func (a *Candidate) Stray() bool { return a.Owner == "" }
 
-// Fix returns what the operator can do, or "" if gc has no advice.
+// Fix returns what the operator can do. If gc has no advice, Fix returns "".
 func (a *Candidate) Fix() string {
 	if a.State == Dead {
 		return "patchbay gc --apply"

@@ -79,7 +79,7 @@ func TestAskDriver(t *testing.T) {
 	}
 	t.Setenv("PATH", "/nonexistent")
 	if _, err := os.Stat(installed); err == nil {
-		return // patchbayd is installed on this machine
+		return // patchbayd is installed on this machine, so the test cannot hide it
 	}
 	if _, err := askDriver(t.Context(), o); !errors.Is(err, errNoProgram) {
 		t.Error(err)

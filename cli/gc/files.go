@@ -102,8 +102,8 @@ func (a *Candidate) attached(d *record.Driver, plugin string) {
 	}
 }
 
-// tornOwner returns the attachment that a truncated record belongs to. It takes the names from
-// the record's path.
+// tornOwner returns the attachment to which an unreadable record belongs. The record's path has
+// the names.
 func (c *collector) tornOwner(t record.Torn) *Candidate {
 	id, ifName := kernel.Names(c.Paths, t.Network, t.Owner, nil)
 	a := c.owned(t.Owner)
@@ -160,7 +160,7 @@ func (c *collector) readPool(ctx context.Context, p pool) error {
 	}
 	for _, r := range list {
 		if spec.ValidateContainerID(r.Holder.ID) != nil {
-			continue // an operator has reserved the address
+			continue // an operator reserved the address
 		}
 		a := c.get(p.network, r.Holder.ID, r.Holder.IfName)
 		if !slices.Contains(a.pools, p) {
@@ -177,9 +177,9 @@ func (c *collector) store(p pool) *ipam.FileStore {
 	return &ipam.FileStore{DataDir: p.dataDir, Network: p.network, IndexDir: filepath.Join(c.Paths.Run, "ipam"), Boot: c.boot}
 }
 
-// readLeases reads the files of the DHCP keeper. A running keeper ends the lease of an
-// interface that is gone, so this finds leases only of a keeper that no longer runs. gc does
-// not send a release: the lease expires on the server.
+// readLeases reads the files of the DHCP keeper. A running keeper ends the lease of an interface
+// that is gone. So readLeases finds only leases of a keeper that no longer runs. gc sends no
+// release; the lease expires on the server.
 func (c *collector) readLeases() {
 	found, err := filepath.Glob(filepath.Join(c.Paths.Run, dhcprpc.LeaseDir, "*.json"))
 	c.fail(err)
@@ -212,9 +212,9 @@ func driverState(p paths.Paths) string { return filepath.Join(p.State, "docker")
 
 // readDriver finds the container ids of attachments that the Docker driver still has to detach.
 // The driver's files are named after the id with which it calls the plugins. That id is the
-// endpoint's, or one made for an address whose endpoint does not exist yet, so `docker ps`
-// never lists it. Other vendors' plugins keep no record of the driver's temporary namespaces,
-// so only these files protect such attachments.
+// endpoint's, or one made for an address whose endpoint does not exist yet, so `docker ps` never
+// lists it. Other vendors' plugins keep no record of the driver's temporary namespaces. So only
+// these files protect such attachments.
 func (c *collector) readDriver() {
 	c.driver = make(map[string]bool)
 	for _, dir := range [...]string{"endpoints", "leases"} {

@@ -34,15 +34,15 @@ type evidence struct {
 	links      []netlink.Link // all links of the host
 	ofNetworks []nft.Element  // elements that belong to a network, not to an attachment
 	facts      []record.Fact
-	holders    map[string][]owner.Key // the owners that hold each shared fact
+	holders    map[string][]owner.Key // the owners that hold each fact
 	driver     map[string]bool        // the container ids that `patchbayd docker` will detach
 
-	errs []error // what could not be read; gc judges the rest without it
+	errs []error // what could not be read; gc judges everything else
 }
 
 // gather reads the kernel's objects before the files. An ADD writes its record before it makes
-// objects, and a DEL removes the record last. So if an object has no record here, the record
-// was lost.
+// objects, and a DEL removes the record last. So if gather finds an object without a record, the
+// record was lost.
 func (c *collector) gather(ctx context.Context) []*Candidate {
 	c.all = make(map[owner.Key]*Candidate)
 	elems, err := c.k.OwnedElements()
@@ -82,8 +82,8 @@ func (ev *evidence) fail(err error) {
 	}
 }
 
-// get returns the attachment with these names. Old address files and comments in iptables have
-// no interface name: what they name becomes an attachment of its own, with an empty ifName.
+// get returns the attachment with these names. Old address files and comments in iptables have no
+// interface name. What they name becomes an attachment of its own, with an empty ifName.
 func (ev *evidence) get(network, id, ifName string) *Candidate {
 	a := ev.owned(owner.Of(network, id, ifName))
 	a.Network, a.ContainerID, a.IfName = network, id, ifName
@@ -147,7 +147,7 @@ func (ev *evidence) addAccepted(comments []string) {
 	}
 }
 
-// namedBy takes the attachment's names from a comment, unless the comment is truncated.
+// namedBy takes the attachment's names from a comment, unless the comment was cut.
 func (a *Candidate) namedBy(comment string) {
 	_, rest, _ := strings.Cut(comment, " ")
 	parts := strings.Split(rest, "/")
@@ -178,9 +178,9 @@ func isOurKind(l netlink.Link) bool {
 	return l.Type() == "veth" || l.Type() == "ifb" && strings.HasPrefix(l.Attrs().Name, "bwp")
 }
 
-// namedIn finds the attachment of a link that the reference plugins made. A veth must have both
-// the name and the MAC address in a cached result, because names are used again. The name of an
-// ifb is a hash of network and container, so it needs no result.
+// namedIn finds the attachment of a link that the reference plugins made. For a veth, a cached
+// result must have both its name and its MAC address, because names are used again. For an ifb no
+// result is needed, because its name is a hash of network and container.
 func (ev *evidence) namedIn(l netlink.Link) *Candidate {
 	name, mac := l.Attrs().Name, l.Attrs().HardwareAddr.String()
 	for _, a := range ev.all {
@@ -209,8 +209,8 @@ func (ev *evidence) addFacts() {
 	}
 }
 
-// readReference finds the rules of the reference plugins. It recognises them by the names in
-// their comments, and by chain names that it derives from each attachment.
+// readReference finds the rules of the reference plugins. It knows them by the names in their
+// comments, and by the names of chains, which it derives from each attachment.
 func (ev *evidence) readReference() {
 	named, err := iptnft.Named(ev.k.NFT)
 	ev.fail(err)
@@ -232,8 +232,8 @@ func (ev *evidence) readReference() {
 func leftovers(a *Candidate) nft.Extra { return iptnft.Leftovers(a.inIPTables(), a.Addrs) }
 
 // inherit handles traces without an interface name, which come from old address files and from
-// rules of iptables. They get the namespaces and the age of the container's other attachments
-// on the network, so gc judges both alike.
+// rules of iptables. Such a trace gets the namespaces and the age of the container's other
+// attachments on the network. So gc judges both alike.
 func (ev *evidence) inherit(a *Candidate) {
 	if a.IfName != "" || a.ContainerID == "" {
 		return

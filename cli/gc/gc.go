@@ -13,9 +13,9 @@
 // # What protects an ADD in progress
 //
 // gc claims an attachment and then looks for its records. Our ADD does the opposite: it writes
-// its record first, and then looks for a claim (record.Seize). So at least one of them sees the
-// other: either gc keeps the attachment, or the ADD waits for gc. An ADD or DEL locks its
-// records while it works, and gc skips locked records.
+// its record first, and then looks for a claim (record.Seize). So at least one of the two sees
+// the other: gc keeps the attachment, or the ADD waits for gc. An ADD or DEL locks its records
+// while it works, and gc skips locked records.
 //
 // An ADD of the reference plugins has no record. gc keeps its attachment because its namespace
 // exists and its files are younger than the grace period. gc deletes links by their index, so
@@ -50,7 +50,7 @@ type Options struct {
 	Runtime    *chain.Runtime // finds the plugins for the DELs
 	NewSession func() *plugin.Session
 
-	Grace  time.Duration   // keep what is younger
+	Grace  time.Duration   // keep what is younger than this
 	Live   map[string]bool // the container ids that a runtime lists; nil if no runtime was asked
 	Driver bool            // also run the Docker driver's gc, if the driver has any state
 	Apply  bool
@@ -59,7 +59,7 @@ type Options struct {
 	LockTime time.Duration // how long to wait for another gc; if 0, a minute
 }
 
-// The values of DelTime and LockTime if they are 0.
+// These are the values of DelTime and LockTime if they are 0.
 const (
 	delTime  = 30 * time.Second
 	turnTime = time.Minute
@@ -97,7 +97,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	defer unlock()
 	c := newCollector(o)
-	docker, derr := askDriver(ctx, &o) // before anything else: gc must not examine what the driver is detaching
+	docker, derr := askDriver(ctx, &o) // first, because gc must not examine what the driver is detaching
 	report, err := c.look(ctx)
 	if o.Apply {
 		err = errors.Join(err, c.apply(ctx, report))
@@ -106,8 +106,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return report, errors.Join(derr, err, c.seen.save(o.Paths.Run))
 }
 
-// lock makes a second gc wait, also one that removes nothing, because each gc writes the file
-// that holds when objects were first seen.
+// lock makes a second gc wait, even one that removes nothing. Each gc writes the file that says
+// when objects were first seen.
 func (o *Options) lock(ctx context.Context) (unlock func(), err error) {
 	if err := durable.MakeDir(o.Paths.Run, "locks"); err != nil {
 		return nil, fmt.Errorf("lock gc: %w", err)
@@ -189,7 +189,7 @@ type Judged struct {
 	world *world
 }
 
-// Judge examines the whole node and judges the attachments of one network as Run does, for a GC
+// Judge examines the whole node. It judges the attachments of one network as Run does, for a GC
 // of that network. It removes nothing. If something cannot be read, the error says so, and the
 // list covers the rest.
 func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
@@ -200,7 +200,7 @@ func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
 		switch {
 		case a.Network == "" && a.State != Dead:
 			j.Nameless = append(j.Nameless, a)
-		case a.Network == network && a.pendingDriver == "": // otherwise its driver must detach it
+		case a.Network == network && a.pendingDriver == "": // the attachment's driver must not still have to detach it
 			j.Attachments = append(j.Attachments, a)
 		}
 	}
@@ -219,7 +219,8 @@ func (j *Judged) Lives(c *chain.Cached) bool {
 	return state != life.Dead && !j.world.earlier(a)
 }
 
-// seenFile stores when gc first saw links, elements and rules, which have no date of their own.
+// seenFile stores when gc first saw links, elements and rules, because these have no date of
+// their own.
 const seenFile = "gc-seen.json"
 
 type seen struct {
@@ -239,7 +240,7 @@ func loadSeen(runDir string) *seen {
 	return s
 }
 
-// since returns when gc first saw an owner. For a new owner that is now.
+// since returns when gc first saw an owner. If the owner is new, gc sees it now.
 func (s *seen) since(o owner.Key, now time.Time) time.Time {
 	t, ok := s.first[o]
 	if !ok || t.After(now) {

@@ -66,8 +66,8 @@ func list(t *testing.T, text string) *chain.List {
 	return l
 }
 
-// subnet is unique to this process: gc looks for addresses in the namespaces of every
-// process, and other tests may run at the same time.
+// subnet is different in each process: gc looks for addresses in the namespaces of every process,
+// and other tests may run at the same time.
 var subnet = fmt.Sprintf("10.%d.%d", 128+os.Getpid()/250%120, os.Getpid()%250)
 
 // everything is a network with every plugin that leaves something behind.
@@ -83,9 +83,8 @@ func ports(i int) map[string]any {
 	return map[string]any{"portMappings": []map[string]any{{"hostPort": 8000 + i, "containerPort": 80, "protocol": "tcp"}}}
 }
 
-// gc removes what the reference plugins made for a container whose namespace is gone
-// without a DEL: links, rules of either kind, files, whichever plugins are installed by
-// now.
+// A container's namespace is gone without a DEL. gc removes what the reference plugins made for
+// it: links, rules of either kind, and files. The installed plugins do not matter.
 func TestReferenceLeftovers(t *testing.T) {
 	ref := reftest.Plugins(t)
 	for _, tc := range []struct {
@@ -101,7 +100,7 @@ func TestReferenceLeftovers(t *testing.T) {
 			useIPTables(t, tc.iptables)
 			l := list(t, fmt.Sprintf(everything, tc.conf))
 			theirs := runtimeOf(ref)
-			warm(t, theirs, l) // chains and a bridge that stay
+			warm(t, theirs, l) // makes the chains and a bridge that stay
 			before := leak.Must(t)
 			path := attach(t, theirs, l, "dead", 1)
 			dead := address(t, theirs, "dead")
@@ -122,8 +121,8 @@ func TestReferenceLeftovers(t *testing.T) {
 	}
 }
 
-// An attachment that gc takes for dead, and that another process works on, keeps its rules
-// in iptables-legacy; they go with it later.
+// gc takes an attachment for dead, but another process works on it. The attachment keeps its
+// rules in iptables-legacy. They go when the attachment goes.
 func TestLegacyRulesOfABusyAttachment(t *testing.T) {
 	useIPTables(t, "iptables-legacy")
 	l := list(t, fmt.Sprintf(everything, ""))
@@ -154,7 +153,7 @@ func TestLegacyRulesOfABusyAttachment(t *testing.T) {
 	leak.NoLeaks(t, before)
 }
 
-// useIPTables makes a form of iptables the one that the reference plugins call.
+// useIPTables makes the reference plugins call one form of iptables.
 func useIPTables(t *testing.T, form string) {
 	t.Helper()
 	nettest.Need(t, nettest.Program(form))
@@ -188,7 +187,7 @@ func saved(t *testing.T, form string) string {
 	return string(out)
 }
 
-// warm attaches and detaches once: what is left then stays by design.
+// warm attaches and detaches once. What is left then stays by design.
 func warm(t *testing.T, rt *chain.Runtime, l *chain.List) {
 	t.Helper()
 	detach(t, rt, l, "warm", attach(t, rt, l, "warm", 0))
@@ -227,8 +226,8 @@ func detach(t *testing.T, rt *chain.Runtime, l *chain.List, id, path string) {
 	}
 }
 
-// The cached result of a reference attachment is lost: its addresses identify it, and only
-// the runtime's list shows that it is dead.
+// The cached result of a reference attachment is lost. Its addresses identify it, and only the
+// runtime's list shows that it is dead.
 func TestLostCache(t *testing.T) {
 	useIPTables(t, "iptables-nft")
 	l := list(t, fmt.Sprintf(everything, ""))
@@ -249,7 +248,7 @@ func TestLostCache(t *testing.T) {
 		t.Errorf("with a list that lacks both, of which one uses its address: %d removed; %s, %s", removed(r), r.Attachments[0].Why, r.Attachments[1].Why)
 	}
 	detach(t, theirs, l, "alive", alive)
-	for range 3 { // it notes first sightings, removes, and drops the notes
+	for range 3 { // the first gc notes what it sees, the second removes, and the third drops the notes
 		collect(t, runtimeOf(), map[string]bool{})
 		age(t)
 	}
@@ -291,7 +290,7 @@ func removed(r *gc.Report) (n int) {
 	return n
 }
 
-// A lease of a namespace that is gone, whose keeper does not run any more.
+// The namespace of a lease is gone, and its keeper does not run any more.
 func TestLease(t *testing.T) {
 	dead, alive := owner.Of("lan", "dead", "eth0"), owner.Of("lan", "alive", "eth0")
 	run := paths.Default().Run
@@ -316,8 +315,8 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// The run directory is lost with everything in it, and then the containers: gc removes the
-// networks' firewall elements when no attachment can need them.
+// The run directory is lost with everything in it, and then the containers. When no attachment
+// can need the networks' firewall elements, gc removes them.
 func TestLostRunDirectory(t *testing.T) {
 	l := list(t, fmt.Sprintf(everything, ""))
 	rt := runtimeOf()
@@ -345,8 +344,8 @@ func TestLostRunDirectory(t *testing.T) {
 	leak.NoLeaks(t, before)
 }
 
-// A bridge port whose peer's namespace is held only by an open file: gc reports it and
-// never removes it.
+// Only an open file holds the namespace of a bridge port's peer. gc reports the port and never
+// removes it.
 func TestDanglingVeth(t *testing.T) {
 	l := list(t, `{"cniVersion":"1.0.0","name":"held","plugins":[{"type":"bridge","bridge":"gc1",
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.91.0.0/24"}]]}}]}`)
@@ -361,7 +360,7 @@ func TestDanglingVeth(t *testing.T) {
 	}
 	defer file.Close() //nolint:errcheck // a test
 	if err := theirs.Del(context.Background(), l, chain.Attachment{ContainerID: "held", IfName: "eth0"}); err != nil {
-		t.Error(err) // without the namespace the reference leaves the pair
+		t.Error(err) // without the namespace, the reference's DEL leaves the veth pair
 	}
 	if err := netns.Delete(path); err != nil {
 		t.Fatal(err)

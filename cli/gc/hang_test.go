@@ -59,7 +59,7 @@ func TestDelThatHangs(t *testing.T) {
 	}
 }
 
-// A gc that waits for another one gives up and names it.
+// A gc waits for another one. It gives up and names the other process.
 func TestWaitForAnotherGC(t *testing.T) {
 	p := paths.Default()
 	dir := filepath.Join(p.Run, "locks")

@@ -18,7 +18,7 @@ import (
 // State says whether an attachment is alive.
 type State string
 
-// The states. gc removes only dead attachments. It reports unsure ones and keeps them.
+// These are the states. gc removes only dead attachments. It reports unsure ones and keeps them.
 const (
 	Alive  State = "alive"
 	Dead   State = "dead"
@@ -41,11 +41,11 @@ type world struct {
 	firstSeen func(*Candidate) time.Time                   // when gc first saw an attachment whose objects have no date
 }
 
-// least is how long gc must have known an object that has no date. It is at least 10 seconds,
-// longer than the time between two steps of one ADD.
+// least is how long gc must have known an object that has no date. It is at least 10 seconds. No
+// ADD takes as long between two steps.
 func (w *world) least() time.Duration { return max(w.grace, 10*time.Second) }
 
-// judge decides from certain facts first, and then from likely ones.
+// judge decides. It looks at certain facts first, and then at likely ones.
 func (w *world) judge(a *Candidate) (State, string) {
 	state, reason := w.life(a)
 	if state == life.Alive && a.pendingDriver == "" {
@@ -99,10 +99,10 @@ func (w *world) earlier(a *Candidate) bool {
 	return !a.Since.IsZero() && len(a.kernel) == 0 && a.Since.Before(w.boot)
 }
 
-// life reports whether one of the attachment's namespaces exists. The state is Dead if all of
-// them are gone, and Unsure if that is not certain for one. reason is "" if nothing names a
-// namespace. If the attachment's veth has a carrier, its other end is up in a namespace that
-// exists, so the state is Alive whatever the paths say.
+// life reports whether one of the attachment's namespaces exists. If all of them are gone, the
+// state is Dead. If that is not certain for one of them, the state is Unsure. If nothing names a
+// namespace, reason is "". If the attachment's veth has a carrier, its other end is up in an
+// existing namespace. Then the state is Alive, whatever the paths say.
 func (w *world) life(a *Candidate) (state life.State, reason string) {
 	for _, path := range a.NetNS {
 		for _, mark := range a.marksOf(path) {
@@ -121,9 +121,9 @@ func (w *world) life(a *Candidate) (state life.State, reason string) {
 	return state, reason
 }
 
-// judgeElements judges an attachment of which only firewall elements are left. If one of them
-// is a masquerade, the attachment had a veth, which the kernel deletes with the namespace.
-// Otherwise the namespace may be one that this process cannot see.
+// judgeElements judges an attachment of which only firewall elements are left. If one of them is
+// a masquerade, the attachment had a veth. The kernel deletes a veth with its namespace, so the
+// namespace is gone. Otherwise this process may only be unable to see the namespace.
 func (w *world) judgeElements(a *Candidate) (State, string) {
 	const why = "only the firewall has a trace of it"
 	if !slices.ContainsFunc(a.elements, nft.Element.OfInterface) && !w.seesAll() {
@@ -132,9 +132,9 @@ func (w *world) judgeElements(a *Candidate) (State, string) {
 	return w.unused(a, why)
 }
 
-// unused judges an attachment that seems dead but whose namespace is not known. Seeming dead is
-// not enough: the clock may have been set, or another runtime may own the container. So the
-// attachment is dead only if no namespace uses its addresses.
+// unused judges an attachment that seems dead but whose namespace is not known. The clock may
+// have been set, or another runtime may own the container. So the attachment is dead only if no
+// namespace uses its addresses.
 func (w *world) unused(a *Candidate, taken string) (State, string) {
 	where, err := w.inUse(a.Addrs)
 	switch {
@@ -146,13 +146,13 @@ func (w *world) unused(a *Candidate, taken string) (State, string) {
 	return Dead, taken + " and no namespace has its address"
 }
 
-// marks reports whether the links of a plugin carry the owner in their alias, on the host or in
-// the container, as long as the attachment exists.
+// marks reports whether a plugin's links carry the owner in their alias while the attachment
+// exists. The links may be on the host or in the container.
 func marks(plugin string) bool {
 	return slices.Contains([]string{"bridge", "ptp", "macvlan", "ipvlan", "vlan", "tap", "dummy"}, plugin)
 }
 
-// judgeTorn judges an attachment of which only truncated records are left.
+// judgeTorn judges an attachment of which only unreadable records are left.
 func (w *world) judgeTorn(a *Candidate) (State, string) {
 	const why = "only a truncated record names it"
 	unmarked := slices.ContainsFunc(a.records, func(k kept) bool { return !marks(k.plugin) })

@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// torn is the evidence in a truncated record.
+// torn returns the evidence in an unreadable record.
 func torn(plugin string, o owner.Key) Candidate {
 	return Candidate{
 		Owner: o, records: []kept{{plugin: plugin, path: "/run/" + string(o) + "." + plugin, torn: true}},
@@ -169,8 +169,8 @@ func TestPlanLegacyFilter(t *testing.T) {
 	}
 }
 
-// Where gc cannot read the rules, the command that it gives the operator removes exactly
-// the dead attachment's.
+// gc cannot read the rules, so it gives the operator a command. The command removes exactly the
+// rules of the dead attachment.
 func TestBlind(t *testing.T) {
 	nettest.Need(t, nettest.Feature{Name: "iptables-legacy for this user", Probe: func() error {
 		return errors.Join(exec.Command("iptables-legacy", "-L").Run(), exec.Command("iptables-legacy-save").Run())
@@ -227,7 +227,7 @@ func FuzzSplitSaved(f *testing.F) {
 	})
 }
 
-// A clock that was set back does not make objects younger than no grace period.
+// The clock was set back, and no grace period is set. Objects do not count as too young.
 func TestJudgeFuture(t *testing.T) {
 	now := time.Now()
 	w := &world{

@@ -55,9 +55,9 @@ func legacyRules(ctx context.Context, proc string, among []*Candidate, fits func
 	return all, nil
 }
 
-// blind returns commands for an operator to run on a machine that has iptables-legacy, if that
-// program is missing here. gc cannot read the rules then, so the commands write the table again
-// without the lines of dead attachments.
+// If the program of iptables-legacy is missing here, blind returns commands that an operator can
+// run on a machine with that program. gc cannot read the rules, so the commands write the table
+// again without the lines of dead attachments.
 func blind(program, table string, list []*Candidate) [][]string {
 	var patterns []string
 	for _, d := range list {
@@ -81,8 +81,8 @@ func blind(program, table string, list []*Candidate) [][]string {
 	return [][]string{{"sh", "-c", line + " | " + program + "-restore -T " + table}}
 }
 
-// planLegacy parses the output of iptables-save. It deletes each rule that jumps to a chain of
-// a dead attachment, names the attachment or accepts its address, and then deletes the chains.
+// planLegacy parses the output of iptables-save. It deletes the rules that jump to a chain of a
+// dead attachment, name the attachment or accept its address. Then it deletes the chains.
 func planLegacy(program, table, save string, list []*Candidate) (commands [][]string) {
 	chains := make(map[string]bool)
 	addrs := make(map[string]bool)
@@ -111,7 +111,7 @@ func planLegacy(program, table, save string, list []*Candidate) (commands [][]st
 	return append(commands, chainCommands(program, present)...)
 }
 
-// after returns the word after a flag, or "".
+// after returns the word after a flag. If there is none, it returns "".
 func after(words []string, flag string) string {
 	if i := slices.Index(words, flag); i >= 0 && i+1 < len(words) {
 		return words[i+1]

@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// The objects of a mesh stay as long as its record exists, whether its agent runs or not,
-// and go with it.
+// While a mesh's record exists, its objects stay, whether its agent runs or not. Without the
+// record, gc removes them.
 func TestMesh(t *testing.T) {
 	uplink(t)
 	before := leak.Must(t)
@@ -76,7 +76,7 @@ func TestMesh(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	stands(false)
-	collect(t, runtimeOf(), nil) // drops its notes of objects that are gone
+	collect(t, runtimeOf(), nil) // drops the notes of objects that are gone
 	leak.NoLeaks(t, before)
 }
 

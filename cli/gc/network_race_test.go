@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// Another runtime, which takes none of our locks, attaches containers while GCs of the
-// network run all the time: each attachment is whole until its DEL, and nothing is left.
+// Another runtime, which takes none of our locks, attaches containers while GCs of the network
+// run all the time. Each attachment is whole until its DEL. In the end nothing is left.
 func TestNetworkGCBesideAttachments(t *testing.T) {
 	l := list(t, fmt.Sprintf(everything, ""))
 	warm(t, runtimeOf(), l)
@@ -51,7 +51,7 @@ func TestNetworkGCBesideAttachments(t *testing.T) {
 	leak.NoLeaks(t, before)
 }
 
-// living lists the attachments that are recorded or cached and not certain to be dead.
+// living lists the attachments that are recorded or cached, without those that are certainly dead.
 func living(t *testing.T, network string) func(context.Context) ([]spec.AttachmentKey, error) {
 	return func(context.Context) (list []spec.AttachmentKey, err error) {
 		records, _, err := record.New(paths.Default().Run).Scan(network)

@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// errNoProgram is part of the error if a program is not installed.
+// errNoProgram means that a program is not installed.
 var errNoProgram = errors.New("not installed")
 
 // listTime limits how long the runtime may take to list its containers.
@@ -64,8 +64,8 @@ func Containers(ctx context.Context, from string, stdin io.Reader) (map[string]b
 	return ids, nil
 }
 
-// parseIDs returns an error for text that is not a list of ids, such as a table with a header
-// or an error message. Such a list would make every attachment look dead.
+// parseIDs returns an error for text that is not a list of ids, such as a table with a header or
+// an error message. By such a list every attachment would look dead.
 func parseIDs(text string) (map[string]bool, error) {
 	ids := make(map[string]bool)
 	for line := range strings.Lines(text) {
@@ -129,8 +129,8 @@ func DriverProgram() (string, error) {
 const driverTime = 5 * time.Minute
 
 // askDriver runs the gc of the Docker driver, because only the driver's program can remove its
-// endpoints, networks and addresses. With Options.Apply that gc removes what is dead. If the
-// driver has never run on this node, askDriver does nothing.
+// endpoints, networks and addresses. If Options.Apply is set, that gc removes what is dead. If
+// the driver has never run on this node, askDriver does nothing.
 func askDriver(ctx context.Context, o *Options) ([]*Candidate, error) {
 	if !o.Driver || !used(driverState(o.Paths)) {
 		return nil, nil

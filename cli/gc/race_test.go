@@ -24,13 +24,13 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// Containers start, die without a DEL and start again under the same ids, while two gcs
-// without a grace period run all the time: an existing container stays whole, whatever
-// they remove, and in the end nothing is left.
+// Containers start, die without a DEL and start again under the same ids, while two gcs without a
+// grace period run all the time. Whatever the gcs remove, an existing container stays whole. In
+// the end nothing is left.
 func TestGCBesideAttachments(t *testing.T) {
 	l := list(t, fmt.Sprintf(everything, ""))
-	// The bandwidth plugin fails when it finds objects of its container's former life:
-	// with it, the next life waits for gc.
+	// The bandwidth plugin fails if it finds objects of its container's former life. So a life with
+	// bandwidth waits for gc.
 	quick := list(t, bandwidth.ReplaceAllString(fmt.Sprintf(everything, ""), ""))
 	warm(t, runtimeOf(), l)
 	before := leak.Must(t)
@@ -82,8 +82,8 @@ func collected(t *testing.T, o owner.Key) bool {
 	return false
 }
 
-// collectBeside runs a gc beside others: it may lose a race to remove, but must not fail,
-// and must release its locks.
+// collectBeside runs a gc beside others. It may lose a race to remove something. It must not
+// fail, and must release its locks.
 func collectBeside(t *testing.T) {
 	_, err := gc.Run(context.Background(), gc.Options{Paths: paths.Default(), Runtime: runtimeOf(), NewSession: session, Apply: true})
 	if err != nil {
@@ -98,8 +98,7 @@ func live(t *testing.T, l *chain.List, id string, i, life int) bool {
 		t.Error(err)
 		return false
 	}
-	// The locks of the runtime library keep its own calls apart; a runtime
-	// with libcni has none.
+	// The runtime library's locks keep its own calls apart. A runtime with libcni has no such locks.
 	rt := runtimeOf()
 	rt.RunDir = t.TempDir()
 	a := chain.Attachment{ContainerID: id, NetNS: path, IfName: "eth0", Capabilities: ports(i)}
@@ -120,8 +119,8 @@ func live(t *testing.T, l *chain.List, id string, i, life int) bool {
 	return vanished(t, owner.Of(l.Name, id, a.IfName).Alias())
 }
 
-// vanished waits until the kernel has deleted the pair of a namespace that is gone, which
-// it does asynchronously: until then the owner's name is taken.
+// vanished waits until the kernel has deleted the veth pair of a namespace that is gone. The
+// kernel does so later. Until then the owner's name is taken.
 func vanished(t *testing.T, alias string) bool {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		links, err := nl.Retry(netlink.LinkList)

@@ -41,8 +41,8 @@ type remover struct {
 // lockTime limits how long gc waits for an operation of the runtime library.
 const lockTime = 2 * time.Second
 
-// remove takes the locks of the runtime library and a claim, which make an ADD wait, and then
-// removes the attachment. It keeps an attachment that is in use.
+// remove takes the locks of the runtime library and a claim. Both make an ADD wait. Then remove
+// removes the attachment, or keeps it if it is in use.
 func (c *collector) remove(ctx context.Context, a *Candidate) error {
 	s := c.NewSession()
 	defer s.Close()
@@ -55,7 +55,7 @@ func (c *collector) remove(ctx context.Context, a *Candidate) error {
 	case a.onlyTorn():
 		return r.removeSeized(ctx, r.dropTorn)
 	case a.ContainerID == "":
-		return errors.New("it has no name") // DEL needs a name
+		return errors.New("it has no name") // DEL needs a name for the network
 	}
 	rt := *c.Runtime
 	rt.Invoker = r
@@ -71,7 +71,8 @@ func (c *collector) remove(ctx context.Context, a *Candidate) error {
 	return err
 }
 
-// removeSeized judges the attachment again while ADDs wait, and removes it if it is still dead.
+// removeSeized judges the attachment again while ADDs wait. If it is still dead, removeSeized
+// removes it.
 func (r *remover) removeSeized(ctx context.Context, remove func(context.Context) (keep string, err error)) error {
 	done, err := r.k.Records.Collecting(ctx)
 	if err != nil {
@@ -88,9 +89,8 @@ func (r *remover) removeSeized(ctx context.Context, remove func(context.Context)
 	return r.leave(keep, err)
 }
 
-// seize claims the attachment in both stores of records. It releases the locks on
-// patchbay-cnm's records, because the plugins that gc calls take them. The claim still makes
-// ADDs wait.
+// seize claims the attachment in both stores of records. The plugins that gc calls take the locks
+// on patchbay-cnm's records, so seize releases these. The claim still makes ADDs wait.
 func (r *remover) seize() (release func(), keep string, err error) {
 	free, keep, err := r.k.Records.Seize(r.a.Network, r.a.Owner, r.recheck)
 	if err != nil || keep != "" || !slices.ContainsFunc(r.a.records, func(k kept) bool { return k.driver }) {
@@ -108,8 +108,9 @@ func (r *remover) seize() (release func(), keep string, err error) {
 	return func() { drop(); drivers.Close(); free() }, "", nil
 }
 
-// removeAll removes everything: first what records name, then what the cached configuration
-// describes, then what still exists. If a step fails, the later steps still run.
+// removeAll removes three kinds of things in this order: what records name, what the cached
+// configuration describes, and what still exists then. If a step fails, the later steps still
+// run.
 func (r *remover) removeAll(ctx context.Context) (keep string, err error) {
 	if keep, err = r.delRecords(ctx); keep != "" {
 		return keep, err
@@ -117,7 +118,7 @@ func (r *remover) removeAll(ctx context.Context) (keep string, err error) {
 	return "", errors.Join(err, r.delCached(ctx), r.delKernel(ctx), r.delAddresses(ctx), r.delFiles())
 }
 
-// dropTorn removes truncated records. It cannot call DEL, because the records' names are lost.
+// dropTorn removes unreadable records. It cannot call DEL, because the names in the records are lost.
 func (r *remover) dropTorn(context.Context) (keep string, err error) {
 	for _, k := range r.a.records {
 		err = errors.Join(err, r.k.Records.Remove(r.a.Network, r.a.Owner, k.plugin))
@@ -134,7 +135,7 @@ func (r *remover) leave(keep string, err error) error {
 }
 
 // recheck judges the attachment once more, with its records locked and ADDs waiting. It returns
-// the reason to keep it, or "".
+// the reason to keep the attachment, or "".
 func (r *remover) recheck(list []record.CurrentRecord) (keep string) {
 	for _, at := range list {
 		known := slices.ContainsFunc(r.a.records, func(k kept) bool { return k.plugin == at.Plugin })
@@ -162,8 +163,8 @@ func (r *remover) attachment() chain.Attachment {
 	return chain.Attachment{ContainerID: r.a.ContainerID, IfName: r.a.IfName}
 }
 
-// inOrder returns the records in the order in which DEL calls plugins: first chained plugins,
-// then those that make interfaces, then those that assign addresses. The records of
+// inOrder returns the records in the order in which DEL calls plugins. Chained plugins come
+// first, then those that make interfaces, then those that assign addresses. The records of
 // patchbay-cnm come last, in the same order.
 func (r *remover) inOrder() []kept {
 	place := func(k kept) int {
@@ -182,8 +183,8 @@ func (r *remover) inOrder() []kept {
 }
 
 // delRecords calls the DEL of each plugin that has a record. If a Docker driver fails, it calls
-// no further plugin of patchbay-cnm, because the address is in use as long as the interface
-// exists.
+// no further plugin of patchbay-cnm: the interface may still exist, and its address is in use
+// until it is gone.
 func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
 	var errs []error
 	for _, k := range r.inOrder() {
@@ -201,9 +202,9 @@ func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
 	return "", errors.Join(errs...)
 }
 
-// delRecord calls the DEL of one plugin. DEL succeeds even if a Docker driver cannot be
-// reached, and then keeps its record. So if the record is still there, the driver has not been
-// called, and its objects stay on the host until a later call.
+// delRecord calls the DEL of one plugin. If a Docker driver cannot be reached, DEL succeeds and
+// keeps its record. So if the record is still there, the driver has not been called. Then its
+// objects stay on the host until a later call.
 func (r *remover) delRecord(ctx context.Context, k kept) (keep string, err error) {
 	call := kernel.RecordedDel(k.plugin, r.a.Network, r.a.ContainerID, r.a.IfName)
 	if k.driver {
@@ -223,9 +224,9 @@ func (r *remover) delRecord(ctx context.Context, k kept) (keep string, err error
 	return "", nil
 }
 
-// path returns the directories in which to search for a plugin's program. It is empty for a
-// plugin of this program. A separate program locks its record itself, so gc releases that lock
-// before and keeps only the claim.
+// path returns the directories in which to search for a plugin's program. For a plugin of this
+// program there are none. Another program locks its record itself. So gc releases its own lock
+// before, and keeps only the claim.
 func (r *remover) path(name string) []string {
 	if slices.ContainsFunc(r.s.Plugins, func(p *plugin.Plugin) bool { return p.Name == name }) {
 		return []string{filepath.Join(r.Paths.Run, "no-plugins")}
@@ -234,8 +235,8 @@ func (r *remover) path(name string) []string {
 	return r.Runtime.Path
 }
 
-// Invoke calls a plugin: in the session that holds the locks, or as another program. It stops
-// the plugin after DelTime, so that a plugin that hangs does not stop gc.
+// Invoke calls a plugin in the session that holds the locks, or as another program. After DelTime
+// it stops the plugin, so a plugin that hangs does not stop gc.
 func (r *remover) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
 	out, err := invoke.Within(ctx, cmp.Or(r.DelTime, delTime), r.s, pluginType, call)
 	return out, errors.Join(err, r.s.Flush(ctx))
@@ -254,8 +255,8 @@ func (r *remover) delCached(ctx context.Context) error {
 	return r.detach(ctx, list, r.attachment())
 }
 
-// delKernel removes what no plugin's DEL has removed: elements, references to shared facts,
-// rules of the reference plugins, links.
+// delKernel removes what no plugin's DEL has removed: elements, the holders of facts, rules of
+// the reference plugins, and links.
 func (r *remover) delKernel(ctx context.Context) error {
 	var errs []error
 	held, err := r.k.Records.Held(r.a.Owner)
@@ -294,8 +295,8 @@ func deleteLink(host *nl.Conn, l link) error {
 	return nil
 }
 
-// delAddresses releases the addresses that the attachment still has, with the directory locked.
-// It keeps a file that is younger than the attachment's traces: another ADD wrote it.
+// delAddresses locks the directory and releases the addresses that the attachment still has. It
+// keeps a file that is younger than the attachment's traces, because another ADD wrote it.
 func (r *remover) delAddresses(ctx context.Context) error {
 	var errs []error
 	for _, p := range r.a.pools {

@@ -63,8 +63,8 @@ func (c *collector) unsure(kind, name, why, fix string) {
 	a.State, a.fix = Unsure, fix
 }
 
-// ageless adds a dead object that has no date. gc keeps the object until it has known it for a
-// while, by its key.
+// ageless adds a dead object that has no date. Its key identifies it in seenFile. gc keeps the
+// object until it has known it for a while.
 func (c *collector) ageless(kind, name, why string, key owner.Key, remove removal) {
 	a := c.dead(kind, name, why, remove)
 	if least := c.world.least(); c.world.now.Sub(c.seen.since(key, c.world.now)) < least {
@@ -75,7 +75,7 @@ func (c *collector) ageless(kind, name, why string, key owner.Key, remove remova
 // key returns the key under which seenFile stores an object that belongs to no attachment.
 func key(kind, name string) owner.Key { return owner.Of(kind, name, "") }
 
-// tornJSON reports whether a file is empty or truncated.
+// tornJSON reports whether a file is empty or was cut short.
 func tornJSON(path string) bool {
 	data, err := os.ReadFile(path)
 	return err == nil && !json.Valid(data)
@@ -98,8 +98,8 @@ func (c *collector) strayFiles(kind, pattern string, stray func(string) bool) {
 	}
 }
 
-// fresh reports whether a file is too young to judge. A file that was written after gc began is
-// too young. A file whose date is in the future is not.
+// fresh reports whether a file is too young to judge, because it was written after gc began. A
+// file whose date is in the future is not too young.
 func (c *collector) fresh(written time.Time) bool {
 	if age := c.world.now.Sub(written); age >= 0 {
 		return age < c.Grace
@@ -131,9 +131,8 @@ func (c *collector) strayFacts() {
 	}
 }
 
-// foreignHolders finds files among the references to a shared fact that belong to no attachment
-// and no mesh. Such a file keeps the fact for ever. Something outside patchbay made it, so gc
-// only reports it.
+// foreignHolders finds files among the holders of a fact that belong to no attachment and no
+// mesh. Such a file keeps the fact for ever. Another program made it, so gc only reports it.
 func (c *collector) foreignHolders() {
 	for _, f := range c.facts {
 		for _, o := range c.holders[f.Name] {
@@ -145,8 +144,8 @@ func (c *collector) foreignHolders() {
 	}
 }
 
-// strayMeshes finds routes, tunnels and shared facts that an agent left when it was
-// uninstalled. The objects of an agent that is only stopped stay, because its record exists.
+// strayMeshes finds routes, tunnels and facts that an agent left when it was uninstalled. If an
+// agent is only stopped, its record exists, and its objects stay.
 func (c *collector) strayMeshes() {
 	options := mesh.Options{Paths: c.Paths}
 	m, err := mesh.Open(options)
@@ -170,9 +169,9 @@ func (c *collector) strayMeshes() {
 }
 
 // strayAccepts finds rules of the reference's firewall plugin for addresses that are no longer
-// used. Such a rule has an address but no name. gc removes it if host-local assigns addresses
-// of that subnet, no known attachment has the address and no namespace has it. An ADD reserves
-// the address before it makes the rule, so gc does not remove a new rule.
+// used. Such a rule has an address but no name. gc removes the rule if host-local assigns
+// addresses of that subnet, and neither a known attachment nor a namespace has the address. An
+// ADD reserves the address before it makes the rule, so gc does not remove a new rule.
 func (c *collector) strayAccepts() {
 	addrs, err := iptnft.Forwarded(c.k.NFT)
 	c.fail(err)
@@ -190,9 +189,9 @@ func (c *collector) strayAccepts() {
 	}
 }
 
-// fromPool reports whether host-local has assigned an address near a: the last one that it
-// assigned in some range is in the same /16 or /64. Otherwise gc would remove rules that an
-// operator added by hand.
+// fromPool reports whether host-local has assigned an address near a. For that, the last address
+// that host-local assigned in some range must be in the same /16 or /64. Without this test, gc
+// would remove rules that an operator added by hand.
 func (c *collector) fromPool(a netip.Addr) bool {
 	bits := 16
 	if a.Is6() {
@@ -213,11 +212,11 @@ func (c *collector) fromPool(a netip.Addr) bool {
 	return false
 }
 
-// strayElements finds elements that belong to a network, such as a masquerade, and that no
-// shared fact lists. Either the fact's file was truncated when its last holder was removed, or
-// the run directory was lost. gc keeps the elements while an attachment of the network may
-// live. An ADD writes the fact before the elements, and gather reads the elements first, so it
-// has also read the fact of every living element.
+// strayElements finds elements that belong to a network, such as a masquerade, and that no shared
+// fact lists. Either the fact's file could not be read when its last holder was removed, or the
+// run directory was lost. While an attachment of the network may live, gc keeps the elements. An
+// ADD writes the fact before the elements, and gather reads the elements first, so it has also
+// read the fact of every living element.
 func (c *collector) strayElements() {
 	for _, e := range c.ofNetworks {
 		needed := c.any(func(a *Candidate) bool { return a.Network == e.Comment && a.State != Dead })
@@ -267,9 +266,9 @@ func (ev *evidence) claimed(index int) bool {
 	})
 }
 
-// strayIFBs finds ifb devices of the bandwidth plugins whose veth is gone, so that no filter
-// redirects packets to them. An ADD makes the device before the filter. A link has no date, so
-// gc removes a device only after it has known it for a while.
+// strayIFBs finds ifb devices of the bandwidth plugins whose veth is gone. No filter redirects
+// packets to them. An ADD makes the device before the filter, and a link has no date. So gc
+// removes a device only when it has known the device for a while.
 func (c *collector) strayIFBs() {
 	host, err := c.k.Host()
 	if err != nil {
@@ -321,9 +320,9 @@ func actions(f netlink.Filter) []netlink.Action {
 	return nil
 }
 
-// danglingVeths finds bridge ports whose other end is in a namespace that no process and no
-// mount holds. Only an open file can keep such a namespace, of a dead container, and the veth
-// with it. These ports have no owner's name, so gc only reports them.
+// danglingVeths finds bridge ports whose other end is in a namespace that no process and no mount
+// holds. Only an open file can keep such a namespace of a dead container, and its veth. These
+// ports carry no owner, so gc only reports them.
 func (c *collector) danglingVeths() {
 	host, err := c.k.Host()
 	if err != nil {
@@ -356,7 +355,7 @@ func (c *collector) danglingVeths() {
 	}
 }
 
-// away returns the host's id of the namespace of the veth's other end. It is negative if the
-// other end is in the link's own namespace, or in one that is ending. The interface index of
-// the other end cannot tell, because other namespaces use the same numbers.
+// away returns the host's id of the namespace of the veth's other end. If the other end is in the
+// link's own namespace, or in one that is ending, the id is negative. The other end's interface
+// index says nothing, because other namespaces use the same numbers.
 func away(l netlink.Link) int { return int(int32(l.Attrs().NetNsID)) } // the kernel's id is signed

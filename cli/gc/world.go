@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// newWorld returns the facts about this node. Those for which gc must look into every namespace
-// or process are found at most once, when first needed.
+// newWorld returns the facts about this node. For some facts gc must look into every namespace or
+// process. It looks once at most, when it first needs the fact.
 func (c *collector) newWorld() *world {
 	proc := c.Paths.Proc
 	w := &world{now: time.Now(), boot: c.boot.Since, grace: c.Grace, carries: c.carries, seesAll: life.SeesProcesses}
@@ -52,7 +52,7 @@ func (c *collector) newWorld() *world {
 }
 
 // markedLinks finds where each marked link is, in every namespace and on the host. It returns
-// them by alias and by name, because at the start of an ADD a link has only its name.
+// them by alias and by name, because a link has only its name at the start of an ADD.
 func markedLinks(proc string) (map[string]string, error) {
 	own, err := netns.Current()
 	if err != nil {
@@ -75,15 +75,15 @@ func markedLinks(proc string) (map[string]string, error) {
 	return where, errors.Join(look(own), life.Each(proc, look))
 }
 
-// settleTime limits how long gc waits for the kernel to delete veths of namespaces that are
-// gone. The kernel deletes them later, many at a time.
+// settleTime limits how long gc waits for the kernel to delete veths of namespaces that are gone.
+// The kernel deletes them late, many at a time.
 const settleTime = 2 * time.Second
 
-// carries returns a link of the attachment that is the host's end of a living veth, or that
+// carries returns a link of the attachment that is the host's end of a veth in use, or that
 // cannot be read.
 func (c *collector) carries(a *Candidate) string { return c.pairOf(a, false) }
 
-// pairOf implements carries. If ending is true, it also returns a veth whose namespace no
+// pairOf does the work of carries. If ending is true, it also returns a veth whose namespace no
 // process and no mount holds any more.
 func (c *collector) pairOf(a *Candidate, ending bool) string {
 	if len(a.links) == 0 {
@@ -108,7 +108,7 @@ func (c *collector) pairOf(a *Candidate, ending bool) string {
 }
 
 // settle waits for the kernel to delete veths that are the only sign of a living namespace. If
-// such a veth still has a carrier then, its namespace exists, but this process cannot see it.
+// such a veth then still has a carrier, its namespace exists, but this process cannot see it.
 func (c *collector) settle(ctx context.Context, all []*Candidate) {
 	pathsOnly := *c.world
 	pathsOnly.carries = func(*Candidate) string { return "" }

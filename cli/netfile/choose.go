@@ -22,8 +22,8 @@ import (
 type Use struct {
 	Prefix netip.Prefix
 	What   string
-	// Through is set for a route through a gateway. A new subnet may be a part of that route:
-	// the operator may intend this.
+	// Through is set for a route through a gateway. A new subnet may lie inside such a route,
+	// because the operator may want that.
 	Through bool
 }
 
@@ -89,7 +89,7 @@ func (t *Taken) free6(random io.Reader) (netip.Prefix, error) {
 // settle checks the subnets that were given, and chooses those that are missing.
 func (w *wanted) settle(t *Taken, random io.Reader) (warnings []string, err error) {
 	if w.child() {
-		return nil, nil // it uses the subnet of its parent, and so does the host
+		return nil, nil // the network uses the subnet of its parent, and so does the host
 	}
 	for _, s := range w.subnets {
 		u, taken := t.first(s.Prefix)
@@ -117,8 +117,8 @@ func (w *wanted) settle(t *Taken, random io.Reader) (warnings []string, err erro
 	return warnings, nil
 }
 
-// bridge returns the name of the bridge: the one that was asked for, or the first free name
-// pbN. pb0 is the bridge of the built-in network.
+// bridge returns the name of the bridge: the requested one, or the first free name pbN. pb0 is
+// the bridge of the built-in network.
 func (w *wanted) bridge(t *Taken) (string, error) {
 	if w.Interface != "" {
 		if slices.Contains(t.Links, w.Interface) {
@@ -167,7 +167,7 @@ func Look(dir *chain.Dir, host *nl.Conn) (*Taken, error) {
 	return t, t.routes(host, names)
 }
 
-// deviceOf describes a link. For a port of a VRF it names no master, because a VRF does not
+// deviceOf describes a link. For a port of a VRF it names no master, because the VRF does not
 // take its ports' frames.
 func deviceOf(l netlink.Link, all []netlink.Link) Device {
 	a := l.Attrs()

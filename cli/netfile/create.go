@@ -4,9 +4,9 @@
 // Package netfile writes the file of a network from a few options, describes such a file, and
 // removes a network. It implements `patchbay network create`, `ls`, `inspect` and `rm`.
 //
-// New is a pure function: it returns the configuration for a request, given what is already
-// used. The file lists ordinary plugins (one that makes the interface, portmap, firewall).
-// Every runtime can read it, and the reference's plugins can run it.
+// New is a pure function. From a request and from what is already used, it computes the
+// configuration. The file lists ordinary plugins (one that makes the interface, portmap,
+// firewall). Every runtime can read it, and the reference's plugins can run it.
 package netfile
 
 import (
@@ -32,12 +32,11 @@ type Maker struct {
 	Random io.Reader
 	Warn   func(error)
 
-	// Judge returns an error if a new network cannot work. If Judge is nil, this is not
-	// checked.
+	// Judge returns an error if a new network cannot work. Judge may be nil; then nothing checks this.
 	Judge func(*chain.List) error
 }
 
-// Made describes a network's file that was written, or that would be written without dry.
+// Made describes a network's file that was written, or that a dry run would write.
 type Made struct {
 	Name, File string
 	Text       []byte
@@ -130,8 +129,8 @@ func free(dir *chain.Dir, name string) error {
 	return fmt.Errorf("a broken file has this name: %w", err)
 }
 
-// Missing reports whether err means that no file has this network. A broken file that has its
-// name is another error.
+// Missing reports whether err means that no file has this network. If a broken file has the
+// network's name, the error is another one.
 func Missing(err error) bool {
 	var missing *chain.NotFoundError
 	var none *chain.NoConfigsFoundError
@@ -139,7 +138,7 @@ func Missing(err error) bool {
 }
 
 // file chooses the name of the file. Runtimes use the first network of a directory, so the new
-// file must not sort before existing ones.
+// file must sort after existing ones.
 func (m *Maker) file(dir *chain.Dir, name string) (string, error) {
 	var names []string
 	for _, l := range dir.Lists {

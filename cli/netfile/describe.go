@@ -162,7 +162,7 @@ func (r Range) subnet() (n Subnet, ok bool) {
 	return n, true
 }
 
-// Ours reports whether network create wrote the file.
+// Ours reports whether `network create` wrote the file.
 func Ours(l *chain.List) bool {
 	var head struct {
 		By string `json:"generatedBy"`
@@ -170,9 +170,9 @@ func Ours(l *chain.List) bool {
 	return json.Unmarshal(l.Bytes, &head) == nil && head.By == Mark
 }
 
-// LeftOpen reports whether an earlier release's `network create --internal` wrote the file.
-// That release left out the gateway, which no other bridge does, but did not isolate the
-// network.
+// LeftOpen reports whether an earlier release's `network create --internal` wrote the file. That
+// release only left out the gateway, and did not isolate the network. No other file with a bridge
+// lacks the gateway.
 func LeftOpen(l *chain.List) bool { return Ours(l) && Describe(l).Open }
 
 // Options returns the values for the options -o of network create.

@@ -167,8 +167,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Requests that the kernel accepts are not refused: a second subnet where the bridge is no
-// gateway, of IPv6, or of another driver; an ipvlan's MTU above its parent's.
+// Requests that the kernel accepts are not refused. One is a second subnet where the bridge is no
+// gateway, of IPv6, or of another driver. Another one is an ipvlan with an MTU above its
+// parent's.
 func TestPossible(t *testing.T) {
 	taken := &Taken{
 		Devices:  map[string]Device{"eth0": {MTU: 1500, Ethernet: true}},

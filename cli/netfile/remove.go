@@ -78,8 +78,8 @@ func (m *Remover) Remove(ctx context.Context, l *chain.List) (*Removal, error) {
 	return r, m.forwarding(r)
 }
 
-// elements removes the firewall elements that have the network's name, unless a shared fact
-// that another network's attachment holds lists them.
+// elements removes the firewall elements that have the network's name. If a fact of another
+// network's attachment lists an element, elements keeps it.
 func (m *Remover) elements(ctx context.Context, r *Removal) error {
 	holders, facts, err := m.Records.Facts()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 const Mark = "patchbay network create"
 
 // conflist is the content of the file. Older runtimes read only cniVersion. Newer ones choose
-// from cniVersions, so each uses the newest version that it knows.
+// from cniVersions. So each uses the newest version that it knows.
 type conflist struct {
 	CNIVersion  string    `json:"cniVersion"`
 	CNIVersions []string  `json:"cniVersions"`
@@ -90,8 +90,8 @@ func (w *wanted) device(t *Taken) (d *Plugin, err error) {
 	return d, err
 }
 
-// ipam returns the section for IPAM: host-local with the subnets, or dhcp if there are none.
-// Only a network on a parent interface can have no subnets, and there a DHCP server may answer.
+// ipam returns the section for IPAM: host-local with the subnets, or dhcp if there are none. Only
+// a network on a parent interface can have no subnets; a DHCP server may answer there.
 func (w *wanted) ipam() (i ipam) {
 	if len(w.subnets) == 0 {
 		return ipam{Type: "dhcp"}

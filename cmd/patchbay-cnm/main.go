@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command patchbay-cnm contains the plugins cnm and cnm-ipam, and a few commands for them. The
-// name by which it is called selects a plugin. It is a separate program because Docker's
-// drivers speak HTTP and TLS, and linking those would make every other plugin start more
-// slowly.
+// name by which it is called selects a plugin. Docker's drivers speak HTTP and TLS. If one
+// program linked these, every other plugin would start more slowly. So patchbay-cnm is a separate
+// program.
 package main
 
 import (

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestNames: the name of the program selects the plugin.
+// TestNames checks that the name of the program selects the plugin.
 func TestNames(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

@@ -1,9 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A plugin runs for a millisecond. Go's runtime would spend a tenth of that on reading cgroup
-// limits and starting a goroutine that follows them.
-//
+// A plugin runs for a millisecond. Go's runtime would spend a tenth of that time on reading
+// cgroup limits and starting a goroutine that follows them.
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 

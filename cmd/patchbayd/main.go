@@ -13,9 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/cli/daemon"
 )
 
-// init reserves the process's first thread for main. Go ends any other thread whose goroutine
-// has entered a container's namespace, but it cannot end the first one. The first thread would
-// stay in the namespace and keep the namespace alive.
+// init reserves the process's first thread for main. If another thread has entered a container's
+// namespace, Go ends the thread with its goroutine. Go cannot end the first thread. It would stay
+// in the namespace and keep the namespace alive.
 func init() { runtime.LockOSThread() } //nolint:gochecknoinits // only init is certain to run on the first thread
 
 func main() { os.Exit(daemon.Main(os.Args[1:], os.Stderr)) }

@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestHelp: every usual spelling works, and a subcommand's own flags precede those of the
-// service.
+// TestHelp checks that every usual spelling works, and that a subcommand's own flags come before
+// those of the service.
 func TestHelp(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "Commands:\n  dhcp "},

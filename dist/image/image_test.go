@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// TestWrite reads an archive back: it has the programs and nothing else, starts the last
-// one, and is the same when it is made again from files of another time.
+// TestWrite reads an archive back. The archive has the programs and nothing else, and starts the
+// last one. Made again from files of another time, it is the same.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")

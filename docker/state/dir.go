@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package state stores the objects of the Docker driver, because dockerd sends each network and
-// endpoint only once, and sends nothing again after it was killed. Each object has its own
-// file. The driver writes each step into the file before it takes the step, so after a kill it
-// knows what may exist. After a power loss all objects are there (fsync), but the file of an
-// endpoint may be an older version. That does no harm, because after a reboot the phase of an
-// endpoint does not matter.
+// endpoint only once, and sends nothing again after it was killed. Each object has its own file.
+// The driver writes each step into the file before it takes the step. So after a kill it knows
+// what may exist. After a power loss all objects are there (fsync), but the file of an endpoint
+// may be an older version. This does no harm, because after a reboot the phase of an endpoint
+// does not matter.
 package state
 
 import (
@@ -25,8 +25,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// ErrUnknown is in the error if an id has no file. Docker uses such an id only if our files
-// were lost.
+// ErrUnknown means that an id has no file. Docker uses such an id only if our files were lost.
 var ErrUnknown = errors.New("not known to this driver: if /var/lib/patchbay/docker was lost, remove the network from Docker and create it again")
 
 // Dir is the directory of the state, such as /var/lib/patchbay/docker.
@@ -39,7 +38,7 @@ type Dir struct {
 	Leases    Kind[Allocation, *Allocation]
 }
 
-// The directories of the kinds.
+// These are the directories of the kinds.
 const (
 	networks  = "networks"
 	endpoints = "endpoints"
@@ -71,10 +70,10 @@ func Used(base, below string) bool {
 // Path returns the directory of the state.
 func (d *Dir) Path() string { return d.dir }
 
-// Keep makes the store remember each list after it has read the list once. Only the process
-// that writes the state may call it, before it uses the store. Other processes read the
-// directory each time. After Keep, the process does not notice that another process removed a
-// file until it is started again.
+// Keep makes the store remember each list after the first read. Only the process that writes the
+// state may call Keep, and before it uses the store. Other processes read the directory each
+// time. After Keep, the process does not notice that another process removed a file, until it
+// starts again.
 func (d *Dir) Keep() {
 	d.Networks.keep, d.Endpoints.keep, d.Pools.keep, d.Leases.keep = true, true, true, true
 }
@@ -82,7 +81,7 @@ func (d *Dir) Keep() {
 // Kind holds all objects of one kind.
 type Kind[T any, P object[T]] struct {
 	dir  string
-	rare bool // the files are seldom written, and after a power loss have the last content
+	rare bool // the files are seldom written; after a power loss they have their last content
 	keep bool
 
 	// kept holds the decoded objects by id, as they are on the disk. The first List fills it.
@@ -143,10 +142,10 @@ func (k *Kind[T, P]) Save(v P) error {
 	}
 	var written *T
 	if err = write(path, data, 0o600); err == nil {
-		written, err = decode[T, P](path, data) // decoded again, because the caller may change its copy
+		written, err = decode[T, P](path, data) // decode again, because the caller may change its copy
 	}
-	// The list is changed only after the write. A List that runs meanwhile returns the old or
-	// the new object; a later List returns the new one.
+	// The list is changed only after the write. A List that runs meanwhile returns the old or the
+	// new object. A later List returns the new one.
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
@@ -159,7 +158,7 @@ func (k *Kind[T, P]) Save(v P) error {
 	return nil
 }
 
-// Drop removes an object. It is no error if the object does not exist.
+// Drop removes an object. It accepts that the object does not exist.
 func (k *Kind[T, P]) Drop(id string) error {
 	path, err := k.path(id)
 	if err != nil {
@@ -201,9 +200,9 @@ func decode[T any, P object[T]](path string, data []byte) (*T, error) {
 	return out, nil
 }
 
-// List returns the objects that can be read, sorted by id. The error names the others. A list
-// with an error is not kept for later calls. The caller must not change the objects, because
-// after Keep all callers share them.
+// List returns the objects that can be read, sorted by id. The error names the others. If there
+// is an error, the list is not kept for later calls. The caller must not change the objects,
+// because after Keep all callers share them.
 func (k *Kind[T, P]) List() (all []*T, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -234,7 +233,7 @@ func (k *Kind[T, P]) read() (map[string]*T, error) {
 		switch {
 		case err == nil:
 			all[e.Name()] = v
-		case !errors.Is(err, ErrUnknown): // otherwise another process has removed the object
+		case !errors.Is(err, ErrUnknown): // unless another process has removed the object
 			errs = append(errs, err)
 		}
 	}

@@ -41,7 +41,7 @@ func must(t *testing.T, err error) {
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 
-// full has every field set.
+// full returns an endpoint with every field set.
 func full() *Endpoint {
 	return &Endpoint{
 		ID: strings.Repeat("e", 64), Network: strings.Repeat("d", 64), Boot: "b",
@@ -79,8 +79,8 @@ func TestEndpointSurvives(t *testing.T) {
 	}
 }
 
-// TestEndpointHasAllFields: a fact without a field in the file would be lost with the
-// process.
+// TestEndpointHasAllFields checks that the file has every field. A fact without a field in the
+// file would be lost with the process.
 func TestEndpointHasAllFields(t *testing.T) {
 	data, err := json.Marshal(full())
 	must(t, err)
@@ -125,7 +125,7 @@ func TestNamesStayInside(t *testing.T) {
 	}
 }
 
-// TestKilledWrite: a temporary file of a killed write is not read and does not disturb
+// TestKilledWrite leaves a temporary file of a killed write. It is not read, and does not disturb
 // the next write.
 func TestKilledWrite(t *testing.T) {
 	s, e := open(t), full()
@@ -160,8 +160,8 @@ func TestTornFileDoesNotHideOthers(t *testing.T) {
 	}
 }
 
-// TestKeep: with Keep a list does not read the disk again, and has the objects written
-// through the store.
+// TestKeep checks that after Keep a list does not read the disk again, and has the objects that
+// were written through the store.
 func TestKeep(t *testing.T) {
 	s := open(t)
 	must(t, s.Endpoints.Save(&Endpoint{ID: "a"}))
@@ -170,7 +170,7 @@ func TestKeep(t *testing.T) {
 	must(t, err)
 	b := &Endpoint{ID: "b", Phase: Created}
 	must(t, s.Endpoints.Save(b))
-	b.Phase = Joined // not saved
+	b.Phase = Joined // never saved
 	must(t, os.Remove(filepath.Join(s.Path(), endpoints, "a")))
 	all, err := s.Endpoints.List()
 	must(t, err)
@@ -210,8 +210,7 @@ func TestKeepTogether(t *testing.T) {
 	}
 }
 
-// TestKeepTorn: a file that cannot be read hides no other, and is read again the next
-// time.
+// TestKeepTorn makes one file unreadable. It hides no other file, and is read again the next time.
 func TestKeepTorn(t *testing.T) {
 	s := open(t)
 	s.Keep()
@@ -244,8 +243,8 @@ func TestForRootAlone(t *testing.T) {
 	}
 }
 
-// TestLargest: an object too large to be read again is not written: the old file remains,
-// and the caller undoes its work.
+// TestLargest saves an object that would be too large to be read again. It is not written, and
+// the old file stays. The caller undoes its work.
 func TestLargest(t *testing.T) {
 	s, e := open(t), full()
 	must(t, s.Endpoints.Save(e))
@@ -261,7 +260,7 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// TestEarlierFiles: files of earlier versions have more fields.
+// TestEarlierFiles reads files of earlier versions, which have more fields.
 func TestEarlierFiles(t *testing.T) {
 	s := open(t)
 	for path, text := range map[string]string{

@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// schema is the version of a file's format, which is 1. The driver neither reads nor changes a
+// schema is the version of a file's format. It is 1 now. The driver neither reads nor changes a
 // file of a later version.
 type schema struct {
 	Schema int `json:"schema"`
@@ -31,19 +31,19 @@ type Network struct {
 	Options  map[string]string `json:"options"` // the options -o that the user gave
 	Internal bool              `json:"internal,omitempty"`
 
-	// Config is a full copy of the configuration list. What was attached with it must be
-	// detached with it, even if the file has changed.
+	// Config is a full copy of the configuration list. An attachment must be detached with the
+	// configuration with which it was attached, even if the file has changed.
 	Config json.RawMessage `json:"config"`
 	Since  time.Time       `json:"since"`
 
-	Deleted bool `json:"deleted,omitempty"` // Docker has deleted it, but we could not remove all of it
+	Deleted bool `json:"deleted,omitempty"` // Docker has deleted the network, but we could not remove all of it
 }
 
 // Phase says how far an endpoint has come. A phase that ends in -ing is written before its work
 // begins, so the work may be done completely, partly or not at all.
 type Phase string
 
-// The phases, in their order.
+// These are the phases, in their order.
 const (
 	Creating Phase = "creating" // the plugin makes the interface in the holding namespace
 	Created  Phase = "created"  // the interface exists, and Docker has its addresses
@@ -57,7 +57,7 @@ const (
 // Step says how far one part of the chain has come.
 type Step string
 
-// The steps. The zero value means that the part has not begun, or was undone.
+// These are the steps. The zero value means that the part has not begun, or was undone.
 const (
 	Doing Step = "doing" // may be done completely, partly or not at all
 	Done  Step = "done"
@@ -68,7 +68,7 @@ type Endpoint struct {
 	schema
 	ID      string    `json:"id"`
 	Network string    `json:"network"` // the network's id
-	Boot    string    `json:"boot"`    // the boot id when it was created
+	Boot    string    `json:"boot"`    // the boot id at its creation
 	Changed time.Time `json:"changed"` // when the driver last wrote this object
 
 	Phase Phase `json:"phase"`
@@ -76,9 +76,9 @@ type Endpoint struct {
 	Ports Step  `json:"ports,omitempty"` // the plugins that publish ports
 
 	Wanted    cnm.Interface     `json:"wanted"`           // from CreateEndpoint
-	Leased    bool              `json:"leased,omitempty"` // its address comes from our IPAM driver
+	Leased    bool              `json:"leased,omitempty"` // the address comes from our IPAM driver
 	Args      map[string]string `json:"args,omitempty"`   // CNI_ARGS
-	IfName    string            `json:"ifname,omitempty"` // if the user asked for a name
+	IfName    string            `json:"ifname,omitempty"` // the name that the user asked for, if any
 	Published []Port            `json:"published,omitempty"`
 	Asked     []cnm.PortBinding `json:"asked,omitempty"`
 
@@ -89,7 +89,7 @@ type Endpoint struct {
 
 	Keeper    string    `json:"keeper,omitempty"`    // socket of the process that keeps its DHCP lease
 	Sandbox   string    `json:"sandbox,omitempty"`   // SandboxKey
-	SandboxID netns.ID  `json:"sandboxID,omitzero"`  // set once it is known
+	SandboxID netns.ID  `json:"sandboxID,omitzero"`  // set when it is known
 	Gateways  []Gateway `json:"gateways,omitempty"`  // the default routes of the sandbox when the endpoint joined
 	PostAt    Where     `json:"postAt,omitzero"`     // for which interface the part post was called
 	PortsAt   Where     `json:"portsAt,omitzero"`    // for which interface the part ports was called
@@ -102,9 +102,9 @@ type Endpoint struct {
 	DNS    *Resolv           `json:"dns,omitempty"`    // if nil, the container keeps Docker's DNS
 }
 
-// Resolv describes a container's resolv.conf that gets the chain's DNS. After is empty until
-// the file is written, and stays empty if another program owns the file. Step is Doing while
-// the file is written or restored.
+// Resolv describes a container's resolv.conf that gets the chain's DNS. Until the file is
+// written, After is empty. If another program owns the file, After stays empty. While the file is
+// written or restored, Step is Doing.
 type Resolv struct {
 	Step   Step   `json:"step,omitempty"`
 	Path   string `json:"path,omitempty"`
@@ -112,8 +112,8 @@ type Resolv struct {
 	After  string `json:"after,omitempty"`  // the text that we wrote
 }
 
-// Mine reports whether a text is ours, even half written. While we overwrite a longer text, its
-// end is still there until the file is truncated.
+// Mine reports whether a text is ours, even half written. While we overwrite a longer text, the
+// end of that text is still there until the file is truncated.
 func (r *Resolv) Mine(text string) bool {
 	if text == r.After {
 		return true
@@ -145,7 +145,7 @@ type Port struct {
 	Port     uint16     `json:"port"` // the container's port
 	HostIP   netip.Addr `json:"hostIP,omitzero"`
 	HostPort uint16     `json:"hostPort"`
-	Chosen   bool       `json:"chosen,omitempty"` // we chose the port, at random or from a range
+	Chosen   bool       `json:"chosen,omitempty"` // we chose the port ourselves, at random or from a range
 }
 
 // Snapshot is the kernel's state of one link in a namespace.
@@ -209,11 +209,11 @@ type Allocation struct {
 	Config  json.RawMessage `json:"config"`
 	Wanted  []netip.Addr    `json:"wanted,omitempty"` // asked for by --ip and --ip6
 	Result  *spec.Result    `json:"result,omitempty"` // nil while the ADD runs
-	Given   []netip.Addr    `json:"given,omitempty"`  // those that Docker has got and not released
+	Given   []netip.Addr    `json:"given,omitempty"`  // addresses that Docker has got and not released
 	// Endpoint is the endpoint that uses the lease. It is empty between RequestAddress and
 	// CreateEndpoint.
 	Endpoint string    `json:"endpoint,omitempty"`
-	Unbound  bool      `json:"unbound,omitempty"` // its endpoint was removed; false if it had none yet
+	Unbound  bool      `json:"unbound,omitempty"` // the lease's endpoint was removed; false if the lease never had one
 	Boot     string    `json:"boot,omitempty"`    // the boot id at the request; empty in files of earlier versions
 	Since    time.Time `json:"since"`
 }

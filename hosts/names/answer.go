@@ -12,8 +12,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ttl is how many seconds a client may cache a positive answer. It is short because another
-// container may get the address soon after this one has stopped.
+// ttl is how many seconds a client may cache a positive answer. When a container has stopped,
+// another one may soon get its address, so ttl is short.
 const ttl = 5
 
 // handler answers the queries that arrive at one network's address.
@@ -57,7 +57,7 @@ func sizeOf(q *dns.Msg) int {
 	return min(size, maxUDP)
 }
 
-// answer answers a query from the View alone. ours is false if the query must be forwarded.
+// answer answers a query from the View alone. If the query must be forwarded, ours is false.
 func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool) {
 	reply = new(dns.Msg)
 	if len(q.Question) != 1 || q.Opcode != dns.OpcodeQuery {
@@ -97,8 +97,8 @@ func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool)
 	return reply, true
 }
 
-// look finds the records for a question. known reports whether the name exists. ours reports
-// whether the query must not be forwarded.
+// look finds the records for a question. If the name exists, known is true. If the query must not
+// be forwarded, ours is true.
 func (h handler) look(q dns.Question) (records []dns.RR, known, ours bool) {
 	asked := strings.ToLower(strings.TrimSuffix(q.Name, "."))
 	if addr, ok := reverse(asked); ok {
@@ -130,10 +130,10 @@ func ofZone(qtype uint16) bool {
 	return qtype == dns.TypeNS || qtype == dns.TypeSOA || qtype == dns.TypeDS || qtype == dns.TypeDNSKEY
 }
 
-// cut removes the suffix of the network from a name. within reports whether there was a suffix.
-// whole reports whether it included the domain, below which no other server has names. Without
-// the domain, a network may have the name of a public top-level domain, and the server must not
-// deny the names below it.
+// cut removes the suffix of the network from a name. If there was a suffix, within is true. If
+// the suffix included the domain, whole is true; no other server has names below that. A network
+// may have the name of a public top-level domain. So without the domain, the server must not deny
+// the names below the network's name.
 func (h handler) cut(asked string) (name string, within, whole bool) {
 	network := strings.ToLower(h.network)
 	if d := strings.ToLower(strings.Trim(h.Domain, ".")); d != "" {
@@ -153,8 +153,8 @@ func below(asked, suffix string) (name string, ok bool) {
 	return strings.CutSuffix(asked, "."+suffix)
 }
 
-// maxRecords limits the records of an answer; if there are more, it has a random selection.
-// With the longest names, such an answer still fits into a message.
+// maxRecords limits the records of an answer. If there are more, the answer has a random
+// selection. With the longest names, such an answer still fits into a message.
 const maxRecords = 200
 
 // addresses returns the records of the wanted family, in random order.

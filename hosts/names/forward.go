@@ -20,9 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// The limits for upstream servers are those of glibc: three servers, and 2 s for each. So the
-// last server has answered before the client stops waiting (after 5 s; then it tries once
-// more).
+// The limits for upstream servers are those of glibc: three servers, and 2 s for each. A client
+// stops waiting after 5 s and then tries once more. By then the last server has answered.
 const (
 	maxUpstreams = 3
 	perUpstream  = 2 * time.Second
@@ -53,9 +52,9 @@ func (f *forwarder) avoid(own map[netip.Addr]string) {
 	}
 }
 
-// begin takes a place for a query. A client may take another place only while it has less than
-// a certain part of the free places, so other clients always find some. Datagrams, whose source
-// addresses may be forged, must leave some places for TCP.
+// begin takes a place for a query. If a client has more than a certain part of the free places,
+// it gets no further place. So other clients always find some. Datagrams may have forged source
+// addresses, so they must leave some places for TCP.
 func (f *forwarder) begin(from client) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,11 +89,10 @@ func (f *forwarder) isOwn(addr netip.Addr) bool {
 	return f.own[addr]
 }
 
-// ask asks one upstream server after the other, and those that did not answer last. It leaves
-// out the client itself, because a container may run a resolver that the host uses. If no
-// server answers, ask returns SERVFAIL. If a client has too many queries in progress, ask makes
-// the client repeat a UDP query by TCP. A sender that forged its address does not get that
-// answer.
+// ask asks one upstream server after the other, with those that did not answer last. It leaves
+// out the client itself, because a container may run a resolver that the host uses. If no server
+// answers, ask returns SERVFAIL. If a client has too many queries in progress, ask makes the
+// client repeat a UDP query by TCP. A sender that forged its address does not get that answer.
 func (f *forwarder) ask(s *Server, q *dns.Msg, c client, from netip.Addr, udp bool) *dns.Msg {
 	if !f.begin(c) {
 		reply := fail(q)
@@ -105,7 +103,7 @@ func (f *forwarder) ask(s *Server, q *dns.Msg, c client, from netip.Addr, udp bo
 	}
 	defer f.end(c)
 	if _, err := q.Pack(); err != nil {
-		return new(dns.Msg).SetRcode(q, dns.RcodeFormatError) // the query itself cannot be packed, which is not a server's fault
+		return new(dns.Msg).SetRcode(q, dns.RcodeFormatError) // the query itself cannot be packed, which is not the server's fault
 	}
 	var last *dns.Msg
 	list, due := f.order(f.upstreams(s), time.Now())
@@ -131,12 +129,12 @@ func (f *forwarder) ask(s *Server, q *dns.Msg, c client, from netip.Addr, udp bo
 	return last
 }
 
-// retryEvery is how often a query also goes to a server that did not answer, while the client
-// waits for another server.
+// retryEvery is how often a query also goes to a server that did not answer. Meanwhile the client
+// gets its answer from another server.
 const retryEvery = 30 * time.Second
 
-// order puts servers that did not answer last. due lists those that are to be tried in
-// addition.
+// order puts servers that did not answer at the end. due lists those of them that must be tried
+// in addition.
 func (f *forwarder) order(all []netip.AddrPort, now time.Time) (list, due []netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,9 +163,9 @@ func (f *forwarder) try(s *Server, q *dns.Msg, upstream netip.AddrPort, udp bool
 	return reply, err
 }
 
-// note logs when a server stops answering, and when it answers again, once each. If the server
+// note logs once that a server stopped answering, and once that it answers again. If the server
 // has answered another query since this one began, it counts as answering: it may itself be
-// waiting for the name that the container asked for. The log does not contain the query.
+// waiting for another server. The log does not contain the query.
 func (f *forwarder) note(s *Server, upstream netip.AddrPort, begun time.Time, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -200,9 +198,9 @@ func fail(q *dns.Msg) *dns.Msg {
 // errMismatch means that an answer is for another question.
 var errMismatch = errors.New("the answer is to another question")
 
-// exchange sends a query by the transport that the client used. It returns a truncated answer
-// as it is, and the client repeats the query by TCP. The query gets a new id and a new source
-// port, so that no program outside can guess them from the container's query.
+// exchange sends a query by UDP or TCP, as the client did. It returns a truncated answer as it
+// is, and the client repeats the query by TCP. The query gets a new id and a new source port. So
+// no program outside can guess them from the container's query.
 func exchange(q *dns.Msg, upstream netip.AddrPort, udp bool) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), perUpstream)
 	defer cancel()
@@ -229,8 +227,8 @@ func exchange(q *dns.Msg, upstream netip.AddrPort, udp bool) (*dns.Msg, error) {
 	return reply, nil
 }
 
-// upstreams returns the servers to ask. It omits those that would ask this server: its own
-// addresses, and Docker's embedded resolver, which forwards to the server of a container.
+// upstreams returns the servers to ask. It leaves out those that would ask this server: its own
+// addresses, and Docker's resolver, which forwards to the server of a container.
 func (f *forwarder) upstreams(s *Server) (list []netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Each reply is well formed, answers the question, and fits, whatever the query.
+// FuzzReply sends any query. Each reply is well formed, answers the question, and fits.
 func FuzzReply(f *testing.F) {
 	for _, name := range []string{"web", "many", "four.blue", "5.1.40.10.in-addr.arpa", "x.ip6.arpa", "."} {
 		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypePTR, dns.TypeANY} {
@@ -61,7 +61,7 @@ func FuzzReverse(f *testing.F) {
 		}
 		back, err := dns.ReverseAddr(addr.String())
 		if err != nil || back != name+"." {
-			// An IPv6 address that maps an IPv4 one has two names.
+			// An IPv6 address that maps an IPv4 address has two names.
 			if !addr.Is4In6() {
 				t.Fatalf("%q is %s, which is %q, %v", name, addr, back, err)
 			}

@@ -68,8 +68,8 @@ func askIn(inside *nl.Conn, server, name string, qtype uint16) (reply *dns.Msg, 
 	return reply, err
 }
 
-// The server starts before its addresses exist, and the address that a query arrives at
-// determines its network.
+// The server starts before its addresses exist. The address at which a query arrives determines
+// the query's network.
 func TestGateways(t *testing.T) {
 	s := &Server{View: testBook(), Upstreams: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.11:53")}, Log: t.Logf}
 	serve(t, s, map[string]string{"10.40.1.1": "blue", "fd40:1::1": "blue", "10.50.1.1": "Red.net"})
@@ -99,7 +99,7 @@ func TestGateways(t *testing.T) {
 	}
 	busybox(t, blue)
 
-	// A change of addresses does not disturb the ones that stay.
+	// When the list of addresses changes, queries on the addresses that stay are not disturbed.
 	list := map[netip.Addr]string{netip.MustParseAddr("10.40.1.1"): "blue", netip.MustParseAddr("10.50.1.1"): "blue"}
 	before := s.listening[netip.MustParseAddr("10.40.1.1")]
 	must(t, s.Listen(list))
@@ -173,8 +173,8 @@ func TestAddressIsFreedAtOnce(t *testing.T) {
 	}
 }
 
-// Queries that wait for an upstream are limited, and the server answers names of containers
-// meanwhile. Closing does not wait for them.
+// Queries that wait for an upstream are limited. Meanwhile the server answers names of
+// containers. Close does not wait for those queries.
 func TestBounds(t *testing.T) {
 	hole, err := net.ListenPacket("udp", "127.0.1.97:53")
 	must(t, err)
@@ -217,7 +217,7 @@ func TestBounds(t *testing.T) {
 	}
 	c := dns.Client{Timeout: 2 * time.Second}
 	reply, _, err := c.Exchange(query("four", dns.TypeA), "127.0.2.1:53")
-	for range 10 { // the kernel drops what does not fit into the socket's buffer, and resolvers ask again
+	for range 10 { // the kernel drops what does not fit into the socket's buffer; resolvers ask again
 		if err == nil {
 			break
 		}
@@ -241,8 +241,8 @@ func (f *forwarder) under() int {
 	return f.busy
 }
 
-// Silent connections do not keep other clients out for long, those of one container not at
-// all.
+// Silent connections keep other clients out only for a short time. Those of a single container do
+// not keep others out at all.
 func TestIdleConnections(t *testing.T) {
 	serve(t, &Server{View: testBook()}, map[string]string{"127.0.2.1": "blue"})
 	hold := func(from string, n int) {

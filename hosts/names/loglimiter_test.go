@@ -34,7 +34,7 @@ func (l *lines) has(part string) bool {
 	return slices.ContainsFunc(l.all, func(s string) bool { return strings.Contains(s, part) })
 }
 
-// However many lines there are, the log gets a few of them and the number of the others.
+// However many lines come, the log gets a few of them and the number of the others.
 func TestFewLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
@@ -51,8 +51,8 @@ func TestFewLines(t *testing.T) {
 	})
 }
 
-// A query that cannot be packed is no failure of a server: a client that sends such queries
-// among others fills no log, and puts no server last.
+// A query that cannot be packed is not a server's failure. A client may send such queries among
+// others: it fills no log, and puts no server last.
 func TestSignedQueries(t *testing.T) {
 	good := newUpstream(t, "127.0.1.1:53", address("192.0.2.80"))
 	var log lines
@@ -73,7 +73,7 @@ func TestSignedQueries(t *testing.T) {
 	}
 }
 
-// A server that does not answer is asked last, and tried again beside the others.
+// A server that does not answer is asked last. It is also tried again while others answer.
 func TestFailingLast(t *testing.T) {
 	dead, good := netip.MustParseAddrPort("127.0.1.98:53"), newUpstream(t, "127.0.1.1:53", address("192.0.2.80"))
 	var log lines
@@ -113,7 +113,7 @@ func TestFailingLast(t *testing.T) {
 	}
 }
 
-// A query that takes long is no failure of a server that answers others meanwhile.
+// One query takes long, and the server answers others meanwhile. That is no failure of the server.
 func TestSlowName(t *testing.T) {
 	s := &Server{}
 	f, at := &s.forward, netip.MustParseAddrPort("192.0.2.53:53")

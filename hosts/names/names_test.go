@@ -122,7 +122,7 @@ func TestAnswer(t *testing.T) {
 		{"blue", dns.TypeA, ""},
 		{"blue.patchbay.internal", dns.TypeA, ""},
 		{"nobody", dns.TypeA, "NXDOMAIN"},
-		{"nobody.blue", dns.TypeA, forwarded}, // another server's, if there is a public domain "blue"
+		{"nobody.blue", dns.TypeA, forwarded}, // if there is a public domain "blue", another server has the name
 		{"blue", dns.TypeSOA, forwarded},
 		{"nobody.blue.patchbay.internal", dns.TypeAAAA, "NXDOMAIN"},
 		{"web.blue.blue", dns.TypeA, forwarded},
@@ -133,7 +133,7 @@ func TestAnswer(t *testing.T) {
 		{"example.org", dns.TypeA, forwarded},
 		{"notblue", dns.TypeA, "NXDOMAIN"},
 		{"web.notblue", dns.TypeA, forwarded},
-		{"org", dns.TypeA, "NXDOMAIN"}, // bare
+		{"org", dns.TypeA, "NXDOMAIN"}, // a bare name
 		{"org", dns.TypeDS, forwarded},
 		{".", dns.TypeNS, forwarded},
 		{"6.1.40.10.in-addr.arpa", dns.TypePTR, "four.blue.Patchbay.internal."},
@@ -338,7 +338,7 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// A name with many addresses comes by TCP where a datagram is too small.
+// If a datagram is too small for a name's many addresses, they come by TCP.
 func TestSizes(t *testing.T) {
 	serve(t, &Server{View: testBook()}, map[string]string{"127.0.2.1": "blue", "::1": "blue"})
 	for _, at := range []string{"127.0.2.1", "::1"} {

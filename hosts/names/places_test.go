@@ -18,8 +18,8 @@ func greedy(s *Server, from string) (n int) {
 	return n
 }
 
-// A container that has, or forges, many addresses has the places of one. All addresses
-// without a known port have the places of one together.
+// A container has, or forges, many addresses. It gets the places of one client. All addresses
+// without a known port get the places of one client together.
 func TestPlacesOfOnePort(t *testing.T) {
 	s := &Server{Ports: func(_ string, addr netip.Addr) int {
 		switch last := addr.As4()[3]; {
@@ -46,7 +46,7 @@ func TestPlacesOfOnePort(t *testing.T) {
 	}
 }
 
-// After a dozen greedy clients the next one still gets a place.
+// After a dozen greedy clients, the next one still gets a place.
 func TestPlacesLeft(t *testing.T) {
 	s := &Server{}
 	addr := netip.MustParseAddr("10.40.1.2")
@@ -58,8 +58,8 @@ func TestPlacesLeft(t *testing.T) {
 	}
 }
 
-// A client whose places are taken, perhaps by forged datagrams, is served by TCP, where no
-// program can forge its address.
+// The places of a client are taken, perhaps by forged datagrams. TCP still serves it, because no
+// program can forge an address there.
 func TestForgedQueries(t *testing.T) {
 	good := newUpstream(t, "127.0.1.1:53", address("192.0.2.80"))
 	s := &Server{View: testBook(), Upstreams: []netip.AddrPort{good.at}, Ports: func(_ string, addr netip.Addr) int { return int(addr.As4()[3]) }}

@@ -80,15 +80,15 @@ type Server struct {
 	Domain string // another suffix of names, such as "patchbay.internal"; "" means none
 	Port   uint16 // 0 means 53
 
-	// Upstreams are the servers that are asked for all other names, in order. If empty, they
-	// are read from ResolvConf, again when that file changes. If that is "", it is
+	// Upstreams are the servers to ask for all other names, in order. If there are none, the server
+	// reads them from ResolvConf, and again when that file changes. If ResolvConf is "", the file is
 	// /etc/resolv.conf.
 	Upstreams  []netip.AddrPort
 	ResolvConf string
 
-	// Ports returns the number of the port of a network's bridge behind which an address is, or
-	// 0 if that is not known. The limits for one container count per port, because a container
-	// may have many addresses, or forge them. If Ports is nil, they count per address.
+	// Ports returns the number of the bridge port behind which an address of a network is. If the
+	// port is not known, Ports returns 0. A container may have many addresses, or forge them, so the
+	// limits for one container count per port. If Ports is nil, they count per address.
 	Ports func(network string, addr netip.Addr) int
 
 	Log func(format string, args ...any) // may be nil
@@ -107,9 +107,9 @@ type listener struct {
 }
 
 // Listen makes the server listen on exactly these addresses, each for its network. It changes
-// only what differs, and does not disturb queries on the other addresses. The addresses need
-// not exist yet (IP_FREEBIND), because a gateway's address comes with the first container. The
-// error joins the errors of all addresses that failed.
+// only what differs, and does not disturb queries on the other addresses. A gateway's address
+// comes with the first container, so the addresses need not exist yet (IP_FREEBIND). The error
+// joins the errors of all addresses that failed.
 func (s *Server) Listen(want map[netip.Addr]string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,12 +157,12 @@ func (s *Server) logf(format string, args ...any) {
 	}
 }
 
-// Limits. A query takes at most a few KB. A forwarded query may take some seconds.
+// These are limits. A query takes at most a few KB. A forwarded query may take some seconds.
 const (
 	maxForwards = 256 // queries in progress; more are refused
 	maxConns    = 64  // TCP connections of one address; more wait
 
-	partOfFree = 3               // one container gets a third of the free places: if it is alone, 48 with UDP; if five do so, 72 places stay free
+	partOfFree = 3               // one container gets a third of the free places: alone, it gets 48 with UDP; if five containers take all they can, 72 places stay free
 	idle       = 5 * time.Second // how long a TCP connection may be silent
 	life       = 2 * idle        // how long a TCP connection may last
 	maxUDP     = 1232            // bytes: fits every path without fragments (DNS flag day 2020)
@@ -207,9 +207,9 @@ func (l *listener) serve(d *dns.Server, logf func(string, ...any)) {
 	}
 }
 
-// close stops both servers without waiting for forwarded queries; a client without an answer
-// asks again. The library would wait while the sockets are open. close closes the sockets
-// itself first, because only the first Close of a socket waits until the address is free.
+// close stops both servers without waiting for forwarded queries. A client without an answer asks
+// again. The library would wait while the sockets are open. So close closes the sockets itself
+// first: only the first Close of a socket waits until the address is free.
 func (l *listener) close() {
 	for _, c := range l.sockets {
 		_ = c.Close() // nothing is left to write
@@ -222,8 +222,8 @@ func (l *listener) close() {
 }
 
 // freebind allows an address that no link has yet. It does not set SO_REUSEADDR, which UDP does
-// not need: with it, two servers could use the address without noticing, and each would get
-// some of the queries.
+// not need. With that option, two servers could use one address without noticing, and each would
+// get some of the queries.
 func freebind(network, _ string, c syscall.RawConn) error {
 	var err error
 	control := c.Control(func(fd uintptr) {
@@ -236,7 +236,7 @@ func freebind(network, _ string, c syscall.RawConn) error {
 	return errors.Join(control, err)
 }
 
-// client is what a limit counts for: a port of a network's bridge, or one address. All
+// client is the unit that a limit counts: a port of a network's bridge, or one address. All
 // addresses without a known port are one client. UDP counts separately, because its source
 // addresses may be forged.
 type client struct {
@@ -254,7 +254,7 @@ func (s *Server) client(network string, from netip.Addr, udp bool) client {
 }
 
 // limit limits the number of open connections of a listener. Further connections wait to be
-// accepted. One container may have only some of them, so that it cannot take all.
+// accepted. One container gets only some of the connections.
 func limit(l net.Listener, of func(netip.Addr) client) net.Listener {
 	return &limited{Listener: l, slots: make(chan struct{}, maxConns), of: of, open: make(map[client]int)}
 }
@@ -268,8 +268,8 @@ type limited struct {
 	open map[client]int
 }
 
-// Accept first accepts a connection and then waits for a slot. If it waited before, closing the
-// listener could not end that wait.
+// Accept first accepts a connection and then waits for a slot. If Accept waited before it
+// accepts, closing the listener could not end the wait.
 func (l *limited) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -286,15 +286,15 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 }
 
-// may reports whether a container may have n connections. As with queries, that is a part of
-// the free ones, so that even a dozen greedy containers leave some to others.
+// may reports whether a container may have n connections. As with queries, it gets a part of the
+// free ones. So even a dozen greedy containers leave some to others.
 func (l *limited) may(n int) bool {
 	free := cap(l.slots) - len(l.slots)
 	return n == 1 || n <= free/partOfFree
 }
 
-// slot waits for a slot. It waits at most as long as a connection may last and be silent,
-// because all others have ended then.
+// slot waits for a slot. It waits at most as long as a connection may last and be silent. By then
+// all other connections have ended.
 func (l *limited) slot() bool {
 	select {
 	case l.slots <- struct{}{}:
@@ -335,8 +335,8 @@ func (s *slot) Close() error {
 	return s.Conn.Close()
 }
 
-// logLimiter logs only a few lines per interval. At the end of the interval it logs how many it
-// left out. Containers can cause these lines, and must not fill the host's log.
+// logLimiter logs only a few lines in each interval. At the end of the interval it logs how many
+// it left out. Containers can cause these lines, and must not fill the host's log.
 type logLimiter struct {
 	mu    sync.Mutex
 	n     int // lines in this interval

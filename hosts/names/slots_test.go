@@ -36,9 +36,9 @@ func (c *caller) RemoteAddr() net.Addr              { return c.at }
 func (c *caller) Close() error                      { return nil }
 func (c *caller) SetReadDeadline(t time.Time) error { c.read = t; return nil }
 
-// A dozen containers with as many connections as they get leave some to the next.
+// A dozen containers take as many connections as they get. They leave some to the next one.
 func TestConnectionsLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // one that waits for its turn does so for 15 s
+	synctest.Test(t, func(t *testing.T) { // a connection waits up to 15 s for its turn
 		var all []net.Addr
 		addr := func(i int) *net.TCPAddr { return &net.TCPAddr{IP: net.IPv4(10, 40, 1, byte(i))} }
 		for i := range 12 {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzDecode: any content of an engine is either an object of its key that can be stored
-// again, or unreadable.
+// FuzzDecode reads any content of an engine. It is an object of its key that can be stored again,
+// or it is unreadable.
 func FuzzDecode(f *testing.F) {
 	for _, object := range []Object{
 		Network{Name: "n", Plugins: nil}, Node{ID: "n"}, Block{Network: "n"}, Entry{Network: "n", Node: "h", ID: "e"},

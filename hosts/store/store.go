@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package store defines what hosts share: networks, nodes, which node holds each block of
-// addresses, and which containers are on each host (docs/hosts.md). Its interface is typed.
-// Tables implements it on rows of bytes, so the content of rows, the form of keys and what is
-// refused are defined once. Package hosts/store/etcd stores the rows in etcd, and test/chaos in
-// memory.
+// addresses, and which containers are on each host (docs/hosts.md). Its interface has a Go type
+// for each kind of object. Tables implements the interface on rows of bytes. So the content of
+// rows, the form of keys and what is refused are defined in one place. Package hosts/store/etcd
+// stores the rows in etcd, and test/chaos stores them in memory.
 //
 // A plugin that connects a container never reads the store. While the store cannot be reached,
 // a node continues with the block that it holds.
@@ -21,9 +21,9 @@ import (
 	"time"
 )
 
-// The errors of calls. An engine also has errors of its own, for example if it is unreachable
-// or refuses the login. After such an error the change may or may not have been made, so read
-// again or retry.
+// Calls return these errors. An engine also has errors of its own, for example if it is
+// unreachable or refuses the login. After such an error, the change may or may not have been
+// made. So the caller reads again or retries.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("exists already")
@@ -32,8 +32,8 @@ var (
 	// ErrCompacted means that the engine no longer has the revision at which a Watch should
 	// begin: list again.
 	ErrCompacted = errors.New("revision is too old to watch from")
-	// ErrUnreadable means that an object is damaged, or that a newer Patchbay wrote it. The
-	// error gives the reason. Delete without a revision removes the object.
+	// ErrUnreadable means that an object is damaged, or that a newer Patchbay wrote it. The error
+	// gives the reason. Delete without a revision removes such an object.
 	ErrUnreadable = errors.New("unreadable")
 	// ErrName means that no engine accepts a name; Table says which it accepts.
 	ErrName = errors.New("bad name")
@@ -67,7 +67,7 @@ func UnreadableKeys(err error) (keys []string) {
 }
 
 // Revision is a point in the history of a Table, or of an object in it. The engine defines its
-// form, so a caller can only pass it back. The zero value means no revision.
+// form, so a caller can only pass it back. The zero value means that there is no revision.
 type Revision string
 
 // Store holds the four tables. Its methods are safe for concurrent use.
@@ -77,14 +77,13 @@ type Store interface {
 	Blocks() Table[Block]
 	Entries() Table[Entry]
 
-	// Session begins a session. The store renews the session until one of these happens: ctx ends,
-	// End is called, the store is closed, or the engine reports that the session ended after the
-	// engine was unreachable for longer than ttl. ttl must be at least a second. Engines round
+	// Session begins a session. The store renews the session until ctx ends, End is called, the
+	// store is closed, or the engine reports that the session is over. The engine reports the latter
+	// if it could not be reached for longer than ttl. ttl must be at least a second. Engines round
 	// it up to whole seconds.
 	Session(ctx context.Context, ttl time.Duration) (Session, error)
 	// Close ends every Watch with ErrClosed. It stops the renewal of sessions, but their objects
-	// stay until the sessions expire. So a host does not seem absent while its agent is
-	// restarted.
+	// stay until the sessions expire. So a host does not seem absent while its agent restarts.
 	Close() error
 }
 
@@ -108,8 +107,7 @@ type Item[T Object] struct {
 	Revision Revision
 }
 
-// Event is one change. If the object was deleted, only the fields that form its key are
-// certain.
+// Event is one change. If the object was deleted, only the fields of its key are certain.
 type Event[T Object] struct {
 	Item[T]
 	Gone bool
@@ -121,9 +119,9 @@ type Event[T Object] struct {
 type Table[T Object] interface {
 	// Get returns one object, or ErrNotFound.
 	Get(ctx context.Context, key string) (Item[T], error)
-	// List returns all objects whose key begins with prefix, sorted by key, and the revision
-	// from which to watch. If some objects cannot be read, it returns the others, which are
-	// valid, and an error that names the missing ones and is ErrUnreadable.
+	// List returns all objects whose key begins with prefix, sorted by key, and the revision from
+	// which to watch. If some objects cannot be read, List returns the valid others. Its error is
+	// then ErrUnreadable and names the missing ones.
 	List(ctx context.Context, prefix string) ([]Item[T], Revision, error)
 	// Create adds an object, or returns ErrExists. session may be nil; otherwise the object
 	// disappears when the session ends.
@@ -131,15 +129,15 @@ type Table[T Object] interface {
 	// Update replaces the object that was read at a revision. It returns ErrConflict if the
 	// object has changed since or is gone. The object keeps its session.
 	Update(ctx context.Context, object T, at Revision) (Revision, error)
-	// Delete removes the object that was read at a revision. It returns ErrConflict if the
-	// object has changed since. The zero revision removes the object in any version. It is no
-	// error if the object does not exist.
+	// Delete removes the object that was read at a revision. If the object has changed since, Delete
+	// returns ErrConflict. With the zero revision, Delete removes the object in any version. Delete
+	// accepts that the object does not exist.
 	Delete(ctx context.Context, key string, at Revision) error
-	// Watch delivers each change after a revision, in order, until ctx ends or the caller
-	// leaves the loop. The zero revision means before all changes. A Watch from the revision of
-	// an event misses no change, but may deliver a deletion twice. It continues if the engine
-	// was unreachable for a while. It yields an error, such as ErrCompacted or ErrUnreadable,
-	// only as its last item: then list again, and watch from there.
+	// Watch delivers each change after a revision, in order, until ctx ends or the caller leaves the
+	// loop. With the zero revision, Watch begins before all changes. A Watch from the revision of an
+	// event misses no change, but may deliver a deletion twice. If the engine cannot be reached for
+	// a while, Watch continues afterwards. An error, such as ErrCompacted or ErrUnreadable, is
+	// always its last item. The caller then lists again and watches from there.
 	Watch(ctx context.Context, after Revision) iter.Seq2[Event[T], error]
 }
 
@@ -164,18 +162,18 @@ func (r Revision) Split() (n int64, history string, err error) {
 	return n, history, nil
 }
 
-// Follows reports whether r comes from the same history as earlier and is not older; both are
-// revisions of a List. If so, objects that are missing at r were deleted. If not, that is not
-// certain: the store may have lost its data, been restored from a backup, or be another one.
-// Every revision follows the zero revision.
+// Follows reports whether r comes from the same history as earlier and is not older. Both are
+// revisions of a List. If r follows, objects that are missing at r were deleted. If it does not,
+// that is not certain: the store may have lost its data, been restored from a backup, or be
+// another one. Every revision follows the zero revision.
 func (r Revision) Follows(earlier Revision) bool {
 	now, history, _ := r.Split()
 	was, of, _ := earlier.Split()
 	return earlier == "" || r != "" && history == of && now >= was
 }
 
-// With returns the later one of two revisions: r of a List, and that of an event in the same
-// history.
+// With returns the later one of two revisions: r, which is a List's, and that of an event in the
+// same history.
 func (r Revision) With(event Revision) Revision {
 	now, history, _ := r.Split()
 	next, _, _ := event.Split()

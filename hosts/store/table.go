@@ -120,7 +120,7 @@ func (t table[T]) Update(ctx context.Context, object T, at Revision) (_ Revision
 	return t.rows.Update(ctx, key, data, at)
 }
 
-// data encodes an object. It refuses an object that decode would refuse.
+// data encodes an object. If decode would refuse the object, data refuses it.
 func (t table[T]) data(key string, object T) ([]byte, error) {
 	if _, err := t.kind.gone(key); err != nil {
 		return nil, err

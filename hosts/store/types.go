@@ -15,7 +15,7 @@ import (
 // Transport is how packets get from host to host.
 type Transport string
 
-// The transports.
+// These are the transports.
 const (
 	Routes Transport = "routes" // plain routes; the hosts must be on one link
 	VXLAN  Transport = "vxlan"
@@ -39,7 +39,7 @@ type Network struct {
 // Key returns the name.
 func (n Network) Key() string { return n.Name }
 
-// Node is a host. Its record stays when the host is not present: a host that cannot reach the
+// Node is a host. Its record stays while the host is not present. A host that cannot reach the
 // store still has containers, and the other hosts still have routes to them.
 type Node struct {
 	ID       string       `json:"id"` // does not change when the host reboots or gets another name
@@ -48,9 +48,9 @@ type Node struct {
 	VTEP     string       `json:"vtep"`     // Ethernet address of the host's end of the tunnel
 	Port     uint16       `json:"port"`     // UDP port of the tunnel
 	Seen     time.Time    `json:"seen"`     // when its agent last wrote this record, by the clock of that host
-	// Lasting reports that the node keeps an endpoint on a long session, which ends when other
-	// hosts may take its blocks. Then no clock of a host decides whether the node is gone. A
-	// node of an earlier release has no such endpoint.
+	// Lasting reports that the node keeps an endpoint on a long session, which ends when other hosts
+	// may take its blocks. So no host's clock decides whether the node is gone. A node of an earlier
+	// release has no such endpoint.
 	Lasting bool `json:"lasting,omitempty"`
 }
 
@@ -64,13 +64,13 @@ type Block struct {
 	Node    string       `json:"node"` // the node's id
 }
 
-// Key returns "network/address-bits": two nodes cannot create the same block.
+// Key returns "network/address-bits". So two nodes cannot create the same block.
 func (b Block) Key() string {
 	return b.Network + "/" + escape(b.Prefix)
 }
 
-// Entry is a container on a network, or in a network of the agents a host. It is on the session of
-// its node.
+// Entry is a container on a network. In a network of the agents, it is a host. It is on the
+// session of its node.
 type Entry struct {
 	Network   string       `json:"network"`
 	ID        string       `json:"id"` // unique on its node
@@ -148,7 +148,7 @@ func unescape(name string) (netip.Prefix, error) {
 // on every system.
 const maxKey = 200
 
-// names splits a key, and refuses one that no object of this kind can have.
+// names splits a key. If no object of this kind can have the key, names refuses it.
 func (k kind[T]) names(key string) ([]string, error) {
 	names := strings.Split(key, "/")
 	if len(names) != k.parts {
@@ -182,13 +182,12 @@ func inName(c byte) bool {
 	return c == '_' || c == '.' || c == '-' || c == ':'
 }
 
-// schema is the version of the stored form of objects. It must be raised when an older Patchbay
-// would misread what a newer one writes. A new field that an older one may ignore does not
-// raise it.
+// schema is the version of the stored form of objects. A new form that an older Patchbay would
+// misread must raise it. A new field that an older Patchbay may ignore does not.
 const schema = 1
 
-// maxObject is the largest size of an object in bytes. etcd accepts requests of 1.5 MiB, and
-// the rest of a request needs room too.
+// maxObject is the largest size of an object in bytes. etcd accepts requests of 1.5 MiB, of which
+// other parts take some.
 const maxObject = 256 << 10
 
 // stored is the stored form of an object.

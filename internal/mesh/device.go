@@ -270,8 +270,8 @@ func (m *Mesh) dropDevices(k mark, wanted []string) error {
 	return errors.Join(errs...)
 }
 
-// borrowed returns the blocks in which an address of another program's becomes the source of
-// routes: none if Self has addresses of its own.
+// borrowed returns the blocks for which an address of another program becomes the source of
+// routes. If Self has addresses of its own, there are none.
 func (s Self) borrowed() []netip.Prefix {
 	if len(s.Sources) > 0 {
 		return nil
@@ -289,8 +289,8 @@ func (s Self) sourceOf(block netip.Prefix) (src netip.Addr) {
 	return src
 }
 
-// checkSources refuses an address that is not in the host's own blocks, or a second one of a
-// family.
+// checkSources refuses two kinds of addresses: one that is not in the host's own blocks, and a
+// second one of a family.
 func (s Self) checkSources() error {
 	for i, a := range s.Sources {
 		if !slices.ContainsFunc(s.Blocks, func(b netip.Prefix) bool { return b.Contains(a) }) {
@@ -303,7 +303,8 @@ func (s Self) checkSources() error {
 	return nil
 }
 
-// sources puts the device's addresses on it, and removes others: the device is ours.
+// sources puts the device's addresses on the device. The device is ours, so sources removes all
+// others.
 func (m *Mesh) sources(link netlink.Link, d Device) error {
 	have, err := m.conn.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {

@@ -104,7 +104,7 @@ type Mesh struct {
 	conn *nl.Conn
 
 	legacy resident.Failure // rules of iptables-legacy that drop packets
-	paths  found            // by Probe
+	paths  found            // what Probe has found
 
 	// The following fields tell Watch what to watch. mu protects them.
 	mu      sync.Mutex
@@ -200,9 +200,9 @@ func (s State) devices() (names []string) {
 func (s State) mark() mark { return mark{s.Protocol, s.Name} }
 
 // Clear removes everything of the mesh that self names: routes, devices, facts and the record.
-// Clear is called when the agent is removed. The record has the protocol number of the routes.
-// Without a record self has it: a mesh that never existed is no error, and no other mesh loses
-// its routes.
+// Clear is called when the agent is removed. The record has the protocol number of the routes. If
+// there is no record, self has that number. A mesh that never existed is no error, and no other
+// mesh loses its routes.
 func (m *Mesh) Clear(ctx context.Context, self Self) error {
 	self = self.withDefaults()
 	unlock, err := lock(ctx, m.opts.Paths)
@@ -217,7 +217,7 @@ func (m *Mesh) Clear(ctx context.Context, self Self) error {
 	return m.clear(ctx, rec.mark())
 }
 
-// clear removes the record last, so that a killed clear can be repeated.
+// clear removes the record last. So a clear that was killed can be repeated.
 func (m *Mesh) clear(ctx context.Context, k mark) error {
 	fw, store := nft.Open(m.opts.Paths.Run), record.New(m.opts.Paths.Run)
 	defer store.Close()
@@ -235,7 +235,7 @@ func (m *Mesh) clear(ctx context.Context, k mark) error {
 	return dropRecord(m.opts.Paths, k.name)
 }
 
-// lock lets only one of Sync, Clear and gc run at a time.
+// lock makes Sync, Clear and gc run one after another.
 func lock(ctx context.Context, p paths.Paths) (unlock func(), err error) {
 	if err := durable.MakeDir(p.Run, recordDir); err != nil {
 		return nil, fmt.Errorf("lock mesh: %w", err)

@@ -31,7 +31,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// needVXLAN leaves tests of the tunnel to a kernel with VXLAN.
+// needVXLAN skips tests of the tunnel on a kernel without VXLAN.
 func needVXLAN(t testing.TB) {
 	t.Helper()
 	nettest.Need(t, nettestVXLAN())
@@ -128,7 +128,7 @@ func (s *space) bridge(name string) {
 	s.up(name)
 }
 
-// join connects two namespaces; its end in a may join a bridge.
+// join connects two namespaces. The end in a may become a port of a bridge.
 func join(a *space, aName, master string, b *space, bName string) {
 	a.t.Helper()
 	attrs := netlink.NewLinkAttrs()

@@ -23,8 +23,8 @@ func (s *space) listen(t testing.TB, addr string) (l net.Listener) {
 	return l
 }
 
-// dial connects from inside a namespace. The library's dialer changes threads, so this
-// function creates the socket itself.
+// dial connects from inside a namespace. The library's dialer changes threads, so dial creates
+// the socket itself.
 func (s *space) dial(addr string, within time.Duration) (c net.Conn, err error) {
 	err = s.conn.Do(func() (err error) {
 		d := net.Dialer{Timeout: within, FallbackDelay: -1}

@@ -21,7 +21,7 @@ type tunnelEnd struct {
 	hop    netip.Addr
 }
 
-// tunnelEnds returns the peers' ends that answer: those with a link-local address.
+// tunnelEnds returns the peers' ends that answer. These are the ends with a link-local address.
 func (s State) tunnelEnds() (list []tunnelEnd) {
 	for _, d := range s.Devices {
 		for _, t := range d.Tunnels {
@@ -33,17 +33,17 @@ func (s State) tunnelEnds() (list []tunnelEnd) {
 	return list
 }
 
-// offloads tests whether TCP arrives through tunnels while the checksum is left to the last
-// step. Some kernels and network cards corrupt it for packets within UDP: echo requests pass,
-// and each TCP connection hangs. The peer's kernel answers both, without its agent.
+// offloads tests whether TCP passes tunnels while the checksum is left to the last step. Some
+// kernels and network cards corrupt the checksum of packets within UDP. Then echo requests pass,
+// but each TCP connection hangs. The peer's kernel answers both; its agent is not needed.
 type offloads struct {
 	conn   *nl.Conn
 	warn   func(error)
 	echo   *echo
-	tested map[tunnelEnd]bool // by this process; the kernel keeps what was turned off
+	tested map[tunnelEnd]bool // by this process; the kernel keeps an offload that was turned off
 }
 
-// ErrOffload is wrapped by the warning that the checksum offload of a device is turned off.
+// ErrOffload means that the checksum offload of a device was turned off. A warning wraps it.
 var ErrOffload = errors.New("the kernel or the network card of one of the hosts is broken")
 
 // run tests the ends that have not been tested.
@@ -57,15 +57,14 @@ func (o *offloads) run(ctx context.Context, ends []tunnelEnd) {
 			o.tested[e], err = o.test(ctx, e, link.Attrs().Index)
 		}
 		if err != nil && !nl.IsNotFound(err) {
-			o.tested[e] = true // the same error would come each time
+			o.tested[e] = true // otherwise the same error would come each time
 			o.warn(fmt.Errorf("test checksum offload of %s: %w", e.device, err))
 		}
 	}
 }
 
-// test tests one end. It is done when the end has answered. Only if TCP passes without the
-// offload, and not with it, is the offload the reason and stays off. Otherwise it may be a
-// firewall.
+// test tests one end, until the end has answered. If TCP passes only without the offload, the
+// offload is the reason and stays off. Otherwise a firewall may be the reason.
 func (o *offloads) test(ctx context.Context, e tunnelEnd, index int) (done bool, err error) {
 	if !o.alive(ctx, e, index) {
 		return false, nil
@@ -101,8 +100,8 @@ func (o *offloads) alive(ctx context.Context, e tunnelEnd, index int) bool {
 	return false
 }
 
-// tcpAnswers reports whether the end's kernel answers a connection to a port, with a refusal
-// most likely.
+// tcpAnswers reports whether the end's kernel answers a connection to a port. The answer is most
+// likely a refusal.
 func tcpAnswers(ctx context.Context, e tunnelEnd, index int) bool {
 	for range rounds {
 		if ctx.Err() == nil && connects(e.hop, index) {

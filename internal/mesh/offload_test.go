@@ -33,13 +33,13 @@ func (h *host) txChecksum() bool {
 	return on
 }
 
-// counted is the number of packets that the rule of a host's table "probe" has seen.
+// counted returns the number of packets that the rule of a host's table "probe" has seen.
 func (h *host) counted() string {
 	return regexp.MustCompile(`packets (\d+)`).FindStringSubmatch(h.sh("nft list table inet probe"))[1]
 }
 
-// A kernel or card that corrupts the checksum of TCP within the tunnel: the offload goes off,
-// once, and stays off. A firewall that drops TCP, and a tunnel that works, leave it on.
+// A kernel or card corrupts the checksum of TCP within the tunnel. The offload goes off, once,
+// and stays off. If a firewall drops TCP, or if the tunnel works, the offload stays on.
 func TestOffload(t *testing.T) {
 	needVXLAN(t)
 	nettest.Need(t, nettest.Program("nft"))

@@ -37,7 +37,7 @@ func (f *found) known(uplink int) map[netip.Addr]int {
 	return maps.Clone(f.mtu)
 }
 
-// want stores the ends that Probe is to probe.
+// want stores the ends that Probe must probe.
 func (f *found) want(ends []netip.Addr, inner []tunnelEnd) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,8 +74,8 @@ func (f *found) tunnels() []tunnelEnd {
 	return f.inner
 }
 
-// note stores the results. It reports whether a path differs from before. A path of which
-// nothing is known now keeps its value: the peer may be down.
+// note stores the results. It reports whether a path differs from before. If nothing is known of
+// a path now, it keeps its value, because the peer may be down.
 func (f *found) note(list []*probe) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,18 +98,19 @@ func (f *found) note(list []*probe) (changed bool) {
 // probeEvery is the time between two probes of the same path, unless a link changes.
 const probeEvery = 10 * time.Minute
 
-// Probe finds the path MTU to the underlay addresses of the peers and calls changed when it
-// differs from the one before; then the caller calls Apply. It probes when Sync has a new
-// peer, when Watch reports a link, and every ten minutes. It returns when ctx ends, or with an
-// error if this program may not send echo requests. It may run at the same time as Sync and
-// Watch, on a thread in the same namespace.
+// Probe finds the path MTU to the underlay addresses of the peers. If a path MTU has changed,
+// Probe calls changed, and the caller then calls Apply. It probes when Sync has a new peer, when
+// Watch reports a link, and every ten minutes. It returns when ctx ends, or with an error if this
+// program may not send echo requests. It may run at the same time as Sync and Watch, on a thread
+// in the same namespace.
 //
 // The kernel's own path MTU discovery needs an ICMP error from the router in the middle, which
-// many networks drop. Probe sends echo requests that no router may fragment instead, and the
-// peer's kernel answers them. If the peer answers none, its path stays unknown.
+// many networks drop. So Probe sends echo requests that no router may fragment, and the peer's
+// kernel answers them. If the peer answers none, its path stays unknown.
 //
-// Probe also tests once for each peer whether TCP passes through the VXLAN device, and turns
-// the checksum offload of the device off if that is the reason why not (docs/adr/0049).
+// Probe also tests once for each peer whether TCP passes through the VXLAN device. If the
+// checksum offload of the device is the reason why it does not, Probe turns the offload off
+// (docs/adr/0049).
 func (m *Mesh) Probe(ctx context.Context, changed func()) error {
 	s, err := openEcho()
 	if err != nil {
@@ -140,14 +141,14 @@ func (m *Mesh) Probe(ctx context.Context, changed func()) error {
 	}
 }
 
-// probe is the search for one path MTU. Each round sends two packets: one of the size to try,
-// then a small one. If only the small one is answered, three times, the size is too large: a
-// busy host or a lost packet does not decide.
+// probe is the search for one path MTU. Each round sends two packets: one of the size to try, and
+// then a small one. If only the small one is answered in three rounds, the size is too large. So
+// a busy host or a lost packet does not decide.
 type probe struct {
 	to      netip.Addr
 	zone    int // index of the link, of a link-local address
 	uplink  int // MTU in bytes, the first size to try
-	low     int // known to work, or the least
+	low     int // known to work, or the least size
 	high    int // the largest that may work
 	votes   int // rounds in which only the small packet was answered
 	losses  int // rounds without an answer
@@ -165,11 +166,11 @@ const (
 	unknown
 )
 
-// rounds is how often an answer may be missing before it decides.
+// rounds is how often an answer may be missing before that decides.
 const rounds = 3
 
-// leastPath is the least path MTU that is looked for: IPv6 guarantees it, and for IPv4 it is
-// what every host accepts.
+// leastPath returns the least path MTU for which Probe looks. IPv6 guarantees it, and every IPv4
+// host accepts it.
 func leastPath(to netip.Addr) int {
 	if to.Is4() {
 		return 576
@@ -181,7 +182,7 @@ func newProbe(to netip.Addr, uplink int) *probe {
 	return &probe{to: to, uplink: uplink, low: leastPath(to), high: uplink}
 }
 
-// size is the size to try: at first the uplink's MTU, which nearly always works.
+// size returns the size to try. At first it is the uplink's MTU, which nearly always works.
 func (p *probe) size() int {
 	if p.high == p.uplink {
 		return p.high
@@ -219,7 +220,7 @@ func (p *probe) settle() {
 	}
 }
 
-// mtu is the result: 0 is the uplink's.
+// mtu returns the result. 0 means the uplink's MTU.
 func (p *probe) mtu() int {
 	if p.low >= p.uplink {
 		return 0

@@ -23,7 +23,7 @@ func TestProbeSearch(t *testing.T) {
 	for _, tc := range []struct {
 		to                 netip.Addr
 		uplink, path, want int
-		lost               int // every so many rounds lose the large packet, every other all
+		lost               int // one in so many rounds loses the large packet, and one in so many loses both
 	}{
 		{four, 1500, 1500, 0, 0}, {four, 1500, 9000, 0, 0}, {four, 1500, 1400, 1400, 0}, {four, 1500, 1499, 1499, 0},
 		{four, 9000, 1500, 1500, 0}, {four, 1500, 576, 576, 0}, {four, 1500, 100, 576, 0}, {six, 1500, 1280, 1280, 0},
@@ -51,7 +51,7 @@ func TestProbeSearch(t *testing.T) {
 	}
 }
 
-// What was found stays while a peer does not answer, and goes with the peer.
+// A result stays while its peer does not answer. When the peer goes, the result goes too.
 func TestFoundPaths(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	f := found{again: make(chan bool, 1)}
@@ -100,7 +100,8 @@ func TestCompilePaths(t *testing.T) {
 	}
 }
 
-// probing runs Probe on h, and Sync when it found something, until the result is called.
+// probing runs Probe on h, and Sync when Probe found something. It does so until the caller calls
+// stop.
 func (h *host) probing(sync func()) (stop func()) {
 	h.t.Helper()
 	ns, err := netns.Open(h.path)
@@ -142,7 +143,7 @@ func (h *host) await(what, text string, there bool) {
 	}
 }
 
-// blackHole makes a link of the router carry 1400 bytes, without a word to the sender.
+// blackHole makes a link of the router carry 1400 bytes. The router sends no error to the sender.
 func (l *lab) blackHole(link string) {
 	l.t.Helper()
 	l.router.sh("ip link set " + link + ` mtu 1400
@@ -150,8 +151,8 @@ func (l *lab) blackHole(link string) {
 			icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; }; }'`)
 }
 
-// arrives sends a datagram of a size until it comes back: an application repeats the first
-// one, which teaches its kernel the path MTU.
+// arrives sends a datagram of a size until it comes back. An application repeats its first
+// datagram too, and its kernel then knows the path MTU.
 func arrives(t *testing.T, from, to *space, addr string, size int, within time.Duration) bool {
 	t.Helper()
 	var echo, near net.PacketConn
@@ -183,8 +184,8 @@ func arrives(t *testing.T, from, to *space, addr string, size int, within time.D
 	return false
 }
 
-// Between two hosts is a router with a smaller MTU, whose ICMP errors are lost. Large packets
-// pass after Probe, over TCP and UDP, and a new agent keeps what was found.
+// Between two hosts is a router with a smaller MTU, whose ICMP errors are lost. After Probe,
+// large packets pass over TCP and UDP. A new agent keeps what was found.
 func TestPath(t *testing.T) {
 	nettest.Need(t, nettest.Program("nft"))
 	for _, tc := range []struct {

@@ -66,8 +66,8 @@ type Subnet struct {
 	Masquerade bool
 
 	// Unsettled keeps such a masquerade if it exists, because an ADD with that configuration may
-	// still run. If it is false, the masquerade is removed with the last attachment that needs
-	// it.
+	// still run. If Unsettled is false, the masquerade is removed with the last attachment that
+	// needs it.
 	Unsettled bool
 }
 
@@ -110,14 +110,15 @@ type Self struct {
 	// WireGuard does for its network: for a host that knows no such peer yet.
 	Encrypted bool
 
-	// Exempt are destinations to which packets from Blocks keep their source address, although
-	// their attachments are masqueraded. None is covered by another one.
+	// Exempt are destinations. Packets from Blocks to them keep their source address, although their
+	// attachments are masqueraded. No destination contains another one.
 	Exempt []netip.Prefix
 
-	// Sources are addresses of this host in its blocks, at most one of each family. They are
-	// on the tunnel's devices, and packets of the host's own processes into a tunnel have them.
-	// Without Sources any address that the host has in its blocks is the source of every route:
-	// with the last container that has it the kernel removes these routes.
+	// Sources are addresses of this host in its blocks, at most one of each family. They are on the
+	// tunnel's devices, and packets of the host's own processes into a tunnel have them. Without
+	// Sources, an address that the host has in its blocks is the source of every route. When the
+	// last container with that gateway goes, the address goes too, and the kernel removes these
+	// routes.
 	Sources []netip.Addr
 }
 

@@ -21,8 +21,8 @@ import (
 
 func nettestVXLAN() nettest.Feature { return nettest.LinkKind("vxlan") }
 
-// quiet checks that one more Sync changes nothing: the kernel reports no change of links,
-// addresses, routes, our neighbours, settings or nftables, and no file is written.
+// quiet checks that one more Sync changes nothing. The kernel must report no change of links,
+// addresses, routes, our neighbours, settings or nftables, and no file may be written.
 func quiet(t *testing.T, u setup, hosts ...*host) {
 	t.Helper()
 	settle(t, hosts...)
@@ -38,8 +38,8 @@ func quiet(t *testing.T, u setup, hosts ...*host) {
 }
 
 // settle waits until the kernels of hosts report no more events. The kernel reports earlier
-// changes late, a change of carrier by up to a second (net/core/link_watch.c), and the test
-// would take such an event for one of the next Sync.
+// changes late, a change of carrier by up to a second (net/core/link_watch.c). The test would
+// take such an event for one of the next Sync.
 func settle(t *testing.T, hosts ...*host) {
 	t.Helper()
 	var fds []unix.PollFd
@@ -92,12 +92,12 @@ func changes(t *testing.T, u setup, h *host, hosts ...*host) (events []string) {
 	return events
 }
 
-// The events that quiet watches do arrive.
+// TestChangesArrive checks that the events for which quiet waits do arrive.
 func TestChangesArrive(t *testing.T) {
 	l := newLab(t)
 	h, u := l.hosts[0], setup{Routes, "46"}
 	first := changes(t, u, h, l.hosts[:3]...)
-	// Four routes, and more than one message of nftables.
+	// There are four routes, and more than one message of nftables.
 	if len(first) < 6 {
 		t.Errorf("the first Sync: %v", first)
 	}
@@ -108,7 +108,7 @@ func TestChangesArrive(t *testing.T) {
 	}
 }
 
-// messages reads the events so far, of neighbours those on our device.
+// messages reads the events so far. Of neighbours it reads only those on our device.
 func messages(t *testing.T, s *vnl.NetlinkSocket, device int) (events []string) {
 	t.Helper()
 	buf := make([]byte, 1<<16)
@@ -128,8 +128,8 @@ func messages(t *testing.T, s *vnl.NetlinkSocket, device int) (events []string) 
 	}
 }
 
-// learned reports whether an event is of a neighbour that Sync does not make: one that the
-// kernel learned from the lab's packets, or forgot. The kernel reports each removed
+// learned reports whether an event is of a neighbour that Sync does not make. The kernel learned
+// such a neighbour from the lab's packets, or forgot it. The kernel reports each removed
 // neighbour as failed, whatever it was.
 func learned(m *syscall.NetlinkMessage, device int) bool {
 	index, state := int(vnl.NativeEndian().Uint32(m.Data[4:])), vnl.NativeEndian().Uint16(m.Data[8:])
@@ -188,7 +188,7 @@ func (h *host) list(t *testing.T, what string) (out []string) {
 	return out
 }
 
-// deviceIndex is 0 without a device.
+// deviceIndex returns the index of the device. Without a device it returns 0.
 func (h *host) deviceIndex() int {
 	link, err := h.conn.Link(DefaultDevice)
 	if err != nil {

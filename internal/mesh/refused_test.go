@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Refused networks alone, on any kernel: the routes are made, stay, and go.
+// Networks are refused, with any kernel. Their routes are made, stay, and go.
 func TestRefusedRoutes(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]

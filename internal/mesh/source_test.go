@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// With Sources, a host's own packets come out of the tunnel with them, and the routes outlive
-// the last container, whose gateway address the host then no longer has.
+// With Sources, a host's own packets into the tunnel have these addresses. The routes stay when
+// the last container goes, although the host then no longer has its gateway address.
 func TestSources(t *testing.T) {
 	needVXLAN(t)
 	l := newLab(t)

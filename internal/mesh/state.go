@@ -22,7 +22,7 @@ type State struct {
 	Ends     []netip.Addr // the peers' underlay addresses in use; Probe probes the paths to them
 }
 
-// Exemption is from where to where masqueraded packets keep their source address.
+// Exemption is a pair of ranges. Masqueraded packets from one to the other keep their source address.
 type Exemption struct{ From, To netip.Prefix }
 
 // Device is this host's end of the tunnel.

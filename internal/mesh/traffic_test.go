@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// capture records all IP packets of a namespace until the result is called.
+// capture records all IP packets of a namespace until the caller calls the result.
 func (s *space) capture(t *testing.T) func() [][]byte {
 	t.Helper()
 	var fd int

@@ -198,7 +198,7 @@ func describe(m netlink.Message) string {
 		return what
 	}
 	for ad.Next() {
-		if t := ad.Type(); t == 1 || t == 2 { // in all these messages, the table and the set, the chain or the rule's chain
+		if t := ad.Type(); t == 1 || t == 2 { // attribute 1 names the table in all these messages; attribute 2 names the set, the chain or the rule's chain
 			what += " " + ad.String()
 		}
 	}

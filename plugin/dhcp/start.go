@@ -51,8 +51,8 @@ func startKeeper(ctx context.Context, socket string) error {
 	return nil
 }
 
-// Daemon implements `dhcp daemon`, the command with which the reference's service units start
-// its keeper. Daemon turns this process into patchbayd with the same arguments. Daemon returns
+// Daemon implements `dhcp daemon`. The reference's service units start the reference's keeper
+// with this command. Daemon turns this process into patchbayd with the same arguments. It returns
 // only if that fails; then it returns the exit status.
 func Daemon(args []string, stderr io.Writer) int {
 	path, err := findKeeper()

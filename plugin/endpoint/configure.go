@@ -204,6 +204,6 @@ func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
 	return nft.Masqueraded(network, Comment(r), address)
 }
 
-// factMasquerade begins the names of facts for masquerade, which schema 1 of the firewall used
-// instead of elements. The subnet follows.
+// factMasquerade begins the name of a fact for masquerade; the subnet is the rest of the name.
+// Schema 1 of the firewall used such facts, and schema 2 uses elements.
 const factMasquerade = "masquerade-"

@@ -297,10 +297,10 @@ func ownerOf(k *kernel.Kernel, e nft.Element) holder {
 }
 
 // findRoute finds the host's interface that leads to the container: the bridge, or the host's end
-// of a veth. Without a route, 127.0.0.1 and hairpin do not work; like the reference, findRoute
-// does not report this. If the host itself has the container's address, findRoute returns an
-// error. Otherwise the ports would lead to services on the host, and loopback would count as the
-// interface to the container.
+// of a veth. Without a route, published ports do not work from 127.0.0.1 and from the container
+// itself. Like the reference, findRoute does not report this. If the host itself has the
+// container's address, findRoute returns an error. Otherwise the ports would lead to services on
+// the host, and loopback would count as the interface to the container.
 func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 	for i, a := range p.addrs {
 		link, err := routeTo(env, a.Addr())

@@ -11,9 +11,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-// podman publishes a container's ports for each of its networks. The last attachment has them.
-// When it is removed, the other one gets them. No order of DELs closes the ports too early or
-// leaves them open.
+// podman publishes a container's ports for each of its networks. The attachment that came last
+// has the ports. When it is removed, the other one gets them. No order of DELs closes the ports
+// too early or leaves them open.
 func TestTwoNetworksOfOneContainer(t *testing.T) {
 	n, web, other := world(t)
 	one, two, stranger := of(web), of(web), of(other)

@@ -213,7 +213,7 @@ func (w *world) unplug() {
 		}
 	}
 	must(w.t, netns.Delete(w.ns))
-	must(w.t, netns.Create(w.ns)) // the cleanup needs it
+	must(w.t, netns.Create(w.ns)) // the cleanup deletes this namespace
 	must(w.t, netns.Delete(w.ns))
 }
 

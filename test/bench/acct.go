@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's process accounting writes one record for each process that ends
-// in our process namespace: an exact count, without tracing anything.
+// The kernel's process accounting writes one record for each process that ends in our PID
+// namespace. So the count is exact, and nothing has to be traced.
 
 const (
 	acctFile   = "/run/bench.acct"
 	acctRecord = 64 // sizeof(struct acct_v3)
 	acctComm   = 48 // offset of its ac_comm
 	acctPID    = 16 // offset of its ac_pid
-	acctForked = 1  // AFORK in ac_flag, the first byte: ended without an exec
+	acctForked = 1  // AFORK in ac_flag, the first byte: the process ended without an exec
 )
 
-// countProcesses returns the programs that were executed and ended while f ran,
-// by name. What forked and ended without an exec is not counted: Go tries out
-// pidfd in a child like that, in our caller too.
+// countProcesses returns the programs that were executed and ended while f ran, by name. It
+// leaves out processes that forked and ended without an exec: Go tries out pidfd in such a child,
+// in our caller too.
 func countProcesses(f func() error) (map[string]int, error) {
 	if err := os.WriteFile(acctFile, nil, 0o600); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func countProcesses(f func() error) (map[string]int, error) {
 	counts := map[string]int{}
 	for ; len(records) >= acctRecord; records = records[acctRecord:] {
 		pid := binary.NativeEndian.Uint32(records[acctPID:])
-		if records[0]&acctForked != 0 || int(pid) == os.Getpid() { // ending the accounting writes a record of us
+		if records[0]&acctForked != 0 || int(pid) == os.Getpid() { // the end of the accounting writes a record about this process
 			continue
 		}
 		name, _, _ := bytes.Cut(records[acctComm:acctRecord], []byte{0})

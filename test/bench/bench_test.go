@@ -49,7 +49,7 @@ func TestLineVerdicts(t *testing.T) {
 	}
 }
 
-// Every configuration must be one that libcni takes, in both versions used.
+// libcni must accept every configuration in both versions that the benchmark uses.
 func TestConflists(t *testing.T) {
 	for _, version := range []string{confVersion, leakVersion} {
 		for _, name := range []string{"full", "full-one", "grow", "grow-one", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "hl60k"} {
@@ -63,7 +63,7 @@ func TestConflists(t *testing.T) {
 	}
 }
 
-// An empty run still names every promise, so that none can go missing unseen.
+// A report without measurements still names every promise. So no promise can be missing unnoticed.
 func TestReportNamesEveryPromise(t *testing.T) {
 	r := newResults(true)
 	var b bytes.Buffer
@@ -124,8 +124,8 @@ func TestDockerReport(t *testing.T) {
 	}
 }
 
-// A rate below the floor beside the reference's is missed, and a way that was not measured has
-// no row.
+// If our rate is below the floor beside the reference's, the row says missed. A way that was not
+// measured has no row.
 func TestPacketRows(t *testing.T) {
 	r := newResults(false)
 	r.Packets[reference+"/"+direct+"/stream"] = []float64{30, 10, 20}

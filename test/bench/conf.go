@@ -10,9 +10,8 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// The configurations. Every set of plugins gets the same bytes; firewall and
-// masquerade backends are left to the plugins' own choice, as in a configuration
-// of production.
+// These are the configurations. Every set of plugins gets the same bytes. The plugins choose the
+// backends of firewall and masquerade themselves, as in production.
 
 const (
 	bridgePlain = `{"type":"bridge","bridge":"bench0","isGateway":true,"hairpinMode":true,"ipam":` + ipam4 + `}`
@@ -32,8 +31,8 @@ const (
 	ipam6 = `{"type":"host-local","ranges":[[{"subnet":"fd00:201::/64"}]],"routes":[{"dst":"::/0"}]}`
 )
 
-// conflist returns the configuration of a chain; the name is also the
-// network's. version is the CNI version it is written in.
+// conflist returns the configuration of a chain. The network has the chain's name. version is the
+// CNI version of the configuration.
 func conflist(name, version string) (*libcni.NetworkConfigList, error) {
 	var plugins []string
 	switch name {
@@ -68,7 +67,7 @@ func conflist(name, version string) (*libcni.NetworkConfigList, error) {
 	return libcni.ConfListFromBytes([]byte(text))
 }
 
-// one is the chain as one plugin, the form `patchbay convert` writes.
+// one returns the chain as one plugin, in the form that `patchbay convert` writes.
 func one(plugins ...string) string {
 	return `{"type":"patchbay","capabilities":{"portMappings":true},"plugins":[` + strings.Join(plugins, ",") + `]}`
 }

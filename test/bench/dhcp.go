@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// dhcpSocket is where the plugin of every set looks for its keeper of leases.
+// dhcpSocket is where every set's plugin looks for its keeper of leases.
 const dhcpSocket = "/run/cni/dhcp.sock"
 
 // dhcp measures macvlan with addresses from a DHCP server on the segment. Each
@@ -36,7 +36,7 @@ func (l *lab) dhcp() error {
 	return l.alternate("dhcp", l.pick(20, 3), reference, debian, ours)
 }
 
-// keeper is the command that keeps the leases of a set.
+// keeper returns the command that keeps the leases of a set.
 func (l *lab) keeper(set string) []string {
 	if set == ours {
 		return []string{l.path("patchbayd"), "dhcp"}
@@ -44,8 +44,7 @@ func (l *lab) keeper(set string) []string {
 	return []string{filepath.Join(l.plugins[set], "dhcp"), "daemon"}
 }
 
-// startDHCP starts a server on the segment and a keeper. They end with the
-// worker's process namespace.
+// startDHCP starts a server on the segment and a keeper. They end with the worker's PID namespace.
 func startDHCP(keeper []string) error {
 	peer, err := netlink.LinkByName(segmentPeer)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 type dockerSubject struct {
 	name, title string
 	network     string // HostConfig.NetworkMode
-	publish     bool   // one fixed port
+	publish     bool   // publishes one fixed port
 }
 
-// The subjects of both dockerds: the floor, Docker's own bridge and ours with
+// These are the subjects of both dockerds: the floor, Docker's own bridge, and our driver with
 // the same services, once as a chain of plugins and once as one plugin.
 var dockerSubjects = [...]dockerSubject{
 	{"none", "`--network none`, the floor", "none", false},
@@ -30,26 +30,26 @@ var dockerSubjects = [...]dockerSubject{
 	{"ours-p", "Patchbay: bridge, firewall, `-p 8080:80`", "two", true},
 }
 
-// dockerExperiment is its name on the command line.
+// dockerExperiment is the experiment's name on the command line.
 const dockerExperiment = "docker"
 
-// dockerKinds are the lab's: Debian's dockerd and a current one.
+// dockerKinds are the dockerds of the lab: Debian's and a current one.
 var dockerKinds = [...]string{"old", "new"}
 
 // dockerResult is what was measured with one dockerd.
 type dockerResult struct {
 	Version string                   `json:"version"`
-	Run     map[string]sample        `json:"run"`     // by subject: create and start
-	Remove  map[string]sample        `json:"remove"`  // by subject
+	Run     map[string]sample        `json:"run"`     // time to create and start a container, by subject
+	Remove  map[string]sample        `json:"remove"`  // time to remove a container, by subject
 	Bursts  map[string]burst         `json:"bursts"`  // by subject; Add is run, Del is remove
-	Calls   map[string]sample        `json:"calls"`   // of our driver, by method
-	Plugins map[string][]millisecond `json:"plugins"` // of our driver, by "VERB plugin"
+	Calls   map[string]sample        `json:"calls"`   // calls of our driver, by method
+	Plugins map[string][]millisecond `json:"plugins"` // calls of plugins by our driver, by "VERB plugin"
 }
 
-// millisecond is how exact the driver's log is.
+// millisecond is a time in milliseconds, because the driver's log is no more exact.
 type millisecond float64
 
-// errNoDocker is wrapped when there is nothing to measure with.
+// errNoDocker means that there is no Docker to measure.
 var errNoDocker = errors.New("docker is left out")
 
 // docker measures `docker run` on both dockerds.
@@ -89,16 +89,16 @@ func (l *lab) dockerOf(kind string) (r *dockerResult, err error) {
 	return r, l.dockerCalls(h, r)
 }
 
-// dockerWarmup is the number of first rounds that do not count: they make bridges
-// and base chains.
+// dockerWarmup is the number of first rounds that do not count. In them bridges and base chains
+// are made.
 const dockerWarmup = 1
 
-// dockerSeed makes the order the same in each run.
+// dockerSeed makes the order of the subjects the same in each run.
 const dockerSeed = 20
 
-// dockerRounds lets the subjects take turns, in an order that is drawn for each
-// round: the kernel removes namespaces later, so a container pays for the one
-// before it, which must not always be of the same subject.
+// dockerRounds lets the subjects take turns, in a random order in each round. The kernel removes
+// namespaces late, so a container's time depends on the container before it. That one must not
+// always be of the same subject.
 func (l *lab) dockerRounds(h *dockerHost, r *dockerResult) error {
 	for round := range l.pick(20, 3) + dockerWarmup {
 		for _, i := range rand.New(rand.NewPCG(dockerSeed, uint64(round))).Perm(len(dockerSubjects)) {
@@ -116,7 +116,7 @@ func (l *lab) dockerRounds(h *dockerHost, r *dockerResult) error {
 	return nil
 }
 
-// round is one container's life.
+// round starts and removes one container.
 func (h *dockerHost) round(s dockerSubject) (run, remove time.Duration, err error) {
 	begin := time.Now()
 	id, err := h.api.run(s)
@@ -131,10 +131,10 @@ func (h *dockerHost) round(s dockerSubject) (run, remove time.Duration, err erro
 
 const dockerCallers = 8
 
-// dockerBursts has callers start containers at once, and remove them at once.
+// dockerBursts lets several callers start containers at once, and remove them at once.
 func (l *lab) dockerBursts(h *dockerHost, r *dockerResult) error {
 	for _, s := range dockerSubjects {
-		if s.publish { // one port, one container
+		if s.publish { // only one container can have the port
 			continue
 		}
 		ids := make([]string, l.pick(3, 1)*dockerCallers)
@@ -151,8 +151,8 @@ func (l *lab) dockerBursts(h *dockerHost, r *dockerResult) error {
 	return nil
 }
 
-// eachAtOnce calls fn for every element by dockerCallers at once and returns the
-// time until the last has ended.
+// eachAtOnce calls fn for every element, with dockerCallers calls at once. It returns the time
+// until the last call has ended.
 func eachAtOnce(all []string, fn func(*string) error) (time.Duration, error) {
 	todo, errs := make(chan *string), make([]error, dockerCallers)
 	var wg sync.WaitGroup
@@ -172,8 +172,8 @@ func eachAtOnce(all []string, fn func(*string) error) (time.Duration, error) {
 	return time.Since(begin), errors.Join(errs...)
 }
 
-// dockerCalls finds out where our time goes: the same again through a proxy that
-// times each call of the driver, with the driver's own log of its plugins.
+// dockerCalls shows which calls take our time. It repeats the measurement through a proxy that
+// times each call of the driver. The driver's own log has the times of its plugins.
 func (l *lab) dockerCalls(h *dockerHost, r *dockerResult) error {
 	if err := h.logFromHere(); err != nil {
 		return err

@@ -19,11 +19,11 @@ import (
 	"time"
 )
 
-// dockerAPI talks to a dockerd. Its calls are what `docker run -d` and `docker rm
-// -f` wait for; the time of starting the client program is not in them.
+// dockerAPI talks to a dockerd. Its calls are those for which `docker run -d` and `docker rm -f`
+// wait. The start of the client program is not measured.
 type dockerAPI struct{ http *http.Client }
 
-// overUnix is a client of whatever listens at a socket.
+// overUnix connects to the program that listens on a socket.
 func overUnix(socket string) *http.Transport {
 	return &http.Transport{
 		MaxIdleConnsPerHost: 2 * dockerCallers,
@@ -33,8 +33,8 @@ func overUnix(socket string) *http.Transport {
 	}
 }
 
-// call sends in, if any, and decodes the answer into out, if any. The path has
-// no version: a dockerd then takes its newest.
+// call sends in, if any, and decodes the answer into out, if any. The path has no version, so
+// dockerd uses its newest one.
 func (d *dockerAPI) call(method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -73,7 +73,7 @@ func (d *dockerAPI) version() (string, error) {
 	return v.Version, err
 }
 
-// network makes a network; driver is "" for Docker's bridge.
+// network makes a network. For Docker's bridge, driver is "".
 func (d *dockerAPI) network(name, driver, conf string) error {
 	in := map[string]any{"Name": name, "Driver": "bridge"}
 	if driver != "" {
@@ -82,7 +82,7 @@ func (d *dockerAPI) network(name, driver, conf string) error {
 	return d.call("POST", "/networks/create", in, nil)
 }
 
-// run makes and starts a container that sleeps.
+// run makes and starts a container that does nothing but sleep.
 func (d *dockerAPI) run(s dockerSubject) (id string, err error) {
 	host := map[string]any{"NetworkMode": s.network}
 	in := map[string]any{"Image": "bb", "Cmd": []string{"sleep", "1000"}, "HostConfig": host}
@@ -101,14 +101,14 @@ func (d *dockerAPI) remove(id string) error {
 	return d.call("DELETE", "/containers/"+id+"?force=1", nil, nil)
 }
 
-// callTimer is a proxy before a driver that times its answers.
+// callTimer is a proxy in front of a driver. It times the driver's answers.
 type callTimer struct {
 	server *http.Server
 	mu     sync.Mutex
 	calls  map[string]sample
 }
 
-// newCallTimer listens at front for the driver at back.
+// newCallTimer listens at front and passes calls to the driver at back.
 func newCallTimer(front, back string) (*callTimer, error) {
 	_ = os.Remove(front)
 	l, err := net.Listen("unix", front)
@@ -133,7 +133,7 @@ func (t *callTimer) add(method string, took time.Duration) {
 	t.calls[method] = append(t.calls[method], cost{Wall: took})
 }
 
-// forget returns what was counted and counts anew.
+// forget returns the times so far and begins again without any.
 func (t *callTimer) forget() map[string]sample {
 	t.mu.Lock()
 	defer t.mu.Unlock()

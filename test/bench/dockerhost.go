@@ -23,8 +23,8 @@ import (
 // dockerHost is one dockerd of test/labs/docker, with our driver beside it.
 type dockerHost struct {
 	kind, script string
-	dir          string // LAB_DIR, and our driver's state: on one disk with Docker's
-	name         string // of the lab
+	dir          string // LAB_DIR and our driver's state, on one disk with Docker's
+	name         string // name in the lab
 	api          *dockerAPI
 	driver       *exec.Cmd
 	log          *os.File
@@ -32,9 +32,9 @@ type dockerHost struct {
 	proxy        *callTimer
 }
 
-// dockerConf is what Docker's bridge does as CNI plugins: a bridge with a
-// gateway, masquerade and hairpin, and the firewall let through. Docker's
-// bridge publishes ports by itself, our driver adds portmap by itself.
+// dockerConf does with CNI plugins what Docker's bridge does: a bridge with a gateway, masquerade
+// and hairpin, and traffic that the firewall accepts. Docker's bridge publishes ports itself; our
+// driver adds portmap itself.
 const dockerConf = `{"type":"bridge","bridge":"bench%[1]d","isGateway":true,"ipMasq":true,"hairpinMode":true,` +
 	`"ipam":{"type":"host-local","ranges":[[{"subnet":"10.%[1]d.0.0/16"}]],"routes":[{"dst":"0.0.0.0/0"}]}},{"type":"firewall"}`
 
@@ -48,7 +48,7 @@ func dockerConfs() map[string]string {
 	}
 }
 
-// startDockerHost starts dockerd and driver and makes the networks.
+// startDockerHost starts a dockerd and our driver, and makes the networks.
 func startDockerHost(kind, plugins string) (_ *dockerHost, err error) {
 	h := &dockerHost{kind: kind, name: "bench" + kind}
 	if err := h.find(); err != nil {
@@ -58,7 +58,7 @@ func startDockerHost(kind, plugins string) (_ *dockerHost, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.dir, err = os.MkdirTemp(filepath.Join(cache, "patchbay"), "bench-"); err != nil { // not in memory, where dockerd cannot work
+	if h.dir, err = os.MkdirTemp(filepath.Join(cache, "patchbay"), "bench-"); err != nil { // not in memory, because dockerd cannot work there
 		return nil, err
 	}
 	defer func() {
@@ -76,7 +76,7 @@ func startDockerHost(kind, plugins string) (_ *dockerHost, err error) {
 	return h, h.networks()
 }
 
-// find looks for what the lab needs.
+// find looks for the programs and images that the lab needs.
 func (h *dockerHost) find() error {
 	root, err := reftest.Root()
 	if err != nil {
@@ -93,11 +93,11 @@ func (h *dockerHost) find() error {
 
 func (h *dockerHost) up() error { return h.lab("up", h.name, h.kind) }
 
-// lab runs the script that keeps dockerds.
+// lab runs the script that starts and stops dockerds.
 func (h *dockerHost) lab(args ...string) error {
 	cmd := exec.Command(h.script, args...)
 	cmd.Env = append(os.Environ(), "LAB_DIR="+h.dir)
-	out, err := os.CreateTemp("", "patchbay-lab-") // a pipe would be held open by dockerd
+	out, err := os.CreateTemp("", "patchbay-lab-") // a file, because dockerd would hold a pipe open
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (h *dockerHost) lab(args ...string) error {
 	return nil
 }
 
-// inside is a path in the lab's own mounts.
+// inside returns a path as it is in the lab's own mounts.
 func (h *dockerHost) inside(path string) (string, error) {
 	pid, err := os.ReadFile(filepath.Join(h.dir, h.name, "holder.pid"))
 	return filepath.Join("/proc", strings.TrimSpace(string(pid)), "root", path), err
@@ -151,8 +151,8 @@ func (h *dockerHost) startDriver(plugins string) error {
 	return h.awaitDriver()
 }
 
-// closeDirs makes root's alone what the lab mounts for everybody: state that
-// others may write is refused.
+// closeDirs lets only root write to the directories that the lab mounts for everybody: our driver
+// refuses a state directory to which others can write.
 func (h *dockerHost) closeDirs() error {
 	for _, dir := range []string{"run/patchbay", "var/lib/cni", "run/cni"} {
 		path, err := h.inside(dir)
@@ -166,7 +166,7 @@ func (h *dockerHost) closeDirs() error {
 	return nil
 }
 
-// awaitDriver waits for the driver's socket and sets the proxy beside it.
+// awaitDriver waits for the driver's socket, and puts the proxy in front of it.
 func (h *dockerHost) awaitDriver() error {
 	dir, err := h.inside("run/docker/plugins")
 	if err != nil {
@@ -199,7 +199,7 @@ func (h *dockerHost) stop() error {
 	}
 	if h.driver != nil && h.driver.Process != nil {
 		_ = h.driver.Process.Signal(syscall.SIGTERM)
-		_ = h.driver.Wait() // its end is what was wanted
+		_ = h.driver.Wait() // the error is the end that stop wanted
 	}
 	if h.log != nil {
 		errs = append(errs, h.log.Close())
@@ -208,7 +208,7 @@ func (h *dockerHost) stop() error {
 	return errors.Join(errs...)
 }
 
-// logFromHere makes pluginTimes read what comes from now on.
+// logFromHere makes pluginTimes read only what the driver logs from now on.
 func (h *dockerHost) logFromHere() (err error) {
 	fi, err := h.log.Stat()
 	if err == nil {
@@ -219,7 +219,7 @@ func (h *dockerHost) logFromHere() (err error) {
 
 var pluginLine = regexp.MustCompile(`(?m) (ADD|DEL) (\S+) \S+: ok in (\S+)$`)
 
-// pluginTimes reads the driver's log of its plugins.
+// pluginTimes reads the times of plugins from the driver's log.
 func (h *dockerHost) pluginTimes() (map[string][]millisecond, error) {
 	text, err := io.ReadAll(io.NewSectionReader(h.log, h.logAt, 1<<24))
 	if err != nil {

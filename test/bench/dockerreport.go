@@ -58,7 +58,7 @@ func (d *dockerResult) burstText(s dockerSubject) string {
 	return fmt.Sprintf("%.1f/s | %.1f/s", b.perSecond(b.Add), b.perSecond(b.Del))
 }
 
-// dockerCallOrder is the order in which dockerd calls.
+// dockerCallOrder is the order of dockerd's calls.
 var dockerCallOrder = [...]struct{ method, about string }{
 	{".CreateEndpoint", "makes the holding namespace, runs the first plugin, reads what the plugin made"},
 	{".Join", "moves the interface to the host; before Docker 28 also runs the rest of the chain"},
@@ -100,7 +100,7 @@ var (
 	dockerRemoveCalls = [...]string{".RevokeExternalConnectivity", ".Leave", ".DeleteEndpoint"}
 )
 
-// callTime adds up calls that dockerd makes one after the other.
+// callTime adds up the times of calls that dockerd makes one after the other.
 func (d *dockerResult) callTime(methods []string) (sum time.Duration) {
 	for _, m := range methods {
 		sum += d.Calls[m].wall(50)
@@ -108,7 +108,7 @@ func (d *dockerResult) callTime(methods []string) (sum time.Duration) {
 	return sum
 }
 
-// pluginTime is that of all plugins of one container.
+// pluginTime adds up the times of all plugins of one container.
 func (d *dockerResult) pluginTime(verb string) (sum time.Duration) {
 	for key, times := range d.Plugins {
 		if strings.HasPrefix(key, verb+" ") {
@@ -125,7 +125,7 @@ func median(times []millisecond) millisecond {
 	return slices.Sorted(slices.Values(times))[(len(times)-1)/2]
 }
 
-// whole is a duration in whole milliseconds.
+// whole formats a duration in whole milliseconds.
 func whole(d time.Duration) string { return fmt.Sprintf("%.0f", float64(d)/1e6) }
 
 const dockerReasons = `

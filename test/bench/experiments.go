@@ -42,7 +42,7 @@ func experimentNames() string {
 	return strings.Join(names, ", ")
 }
 
-// pick returns full, or quick's number in a quick run.
+// pick returns full or, in a quick run, quick.
 func (l *lab) pick(full, quick int) int {
 	if l.quick {
 		return quick
@@ -50,12 +50,11 @@ func (l *lab) pick(full, quick int) int {
 	return full
 }
 
-// warmup is the number of first rounds that do not count: bridges and base
-// chains are made once.
+// warmup is the number of first rounds that do not count. In them bridges and base chains are made.
 const warmup = 2
 
-// alternate measures chain rounds times on each set, the sets taking turns and
-// the order turning with the round, so that no set profits from the moment.
+// alternate measures a chain on each set, rounds times. The sets take turns, in another order in
+// each round. So no set profits from a good moment.
 func (l *lab) alternate(chain string, rounds int, sets ...string) error {
 	sets = l.want(sets...)
 	for round := range rounds + warmup {
@@ -83,8 +82,8 @@ func (l *lab) alternate(chain string, rounds int, sets ...string) error {
 	return nil
 }
 
-// judgeCheck makes a CHECK of ours that failed an error, and anybody else's a
-// note in the report.
+// judgeCheck judges a CHECK that failed. For our plugins it is an error, and for others a note in
+// the report.
 func (l *lab) judgeCheck(set, chain string, c cycle) error {
 	switch {
 	case c.CheckErr == "":
@@ -188,7 +187,7 @@ func (l *lab) leaks() error {
 	return nil
 }
 
-// size adds up the plugin directories, a file with several names once.
+// size adds up the sizes of the plugin directories. A file with several names counts once.
 func (l *lab) size() error {
 	for _, set := range l.want(reference, debian, ours) {
 		entries, err := os.ReadDir(l.plugins[set])
@@ -210,8 +209,8 @@ func (l *lab) size() error {
 	return nil
 }
 
-// The numbers of standing attachments at which growth is measured. The
-// reference stops at 1,000: its price by then makes more a matter of minutes.
+// Growth is measured beside these numbers of attachments. The reference stops at 1,000, because
+// beyond that its ADDs take minutes.
 var (
 	growthSteps      = [...]int{0, 100, 250, 500, 750, 1000, 2000, 3000, 4000, 5000}
 	quickGrowthSteps = [...]int{0, 25, 50, 100}
@@ -237,7 +236,7 @@ func (l *lab) growth() error {
 	return nil
 }
 
-// growTo makes attachments stand and measures a few more beside them.
+// growTo attaches containers until n are attached. It then measures a few more beside them.
 func (l *lab) growTo(set string, n int) error {
 	chain := chainOf(set, "grow")
 	if _, err := l.ask(set, request{Op: "grow", Chain: chain, N: n}); err != nil {
@@ -260,8 +259,8 @@ func (l *lab) growTo(set string, n int) error {
 	return nil
 }
 
-// growFloor measures the bare calls on the node where ours stand: what the
-// kernel itself takes with that many links and namespaces.
+// growFloor measures the bare calls on the node where our attachments are. They show what the
+// kernel itself takes with so many links and namespaces.
 func (l *lab) growFloor(n int) error {
 	p := point{Standing: n}
 	for range l.pick(15, 4) {

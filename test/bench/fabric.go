@@ -20,16 +20,16 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// The two nodes of the experiment packets, by their numbers 0 and 1.
+// The experiment packets has two nodes, with the numbers 0 and 1.
 
 // wireLink is the uplink of both nodes.
 const wireLink = "wire0"
 
-// podMTU is what flannel and patchbayd node give pods on an uplink of 1500 bytes,
-// since a VXLAN tunnel adds 50.
+// podMTU is the MTU that flannel and patchbayd node give pods on an uplink of 1500 bytes. A VXLAN
+// tunnel adds 50 bytes.
 const podMTU = 1450
 
-// flannelNet is the network that flannel delegates to.
+// flannelNet is the network to which flannel delegates.
 const flannelNet = `{"cniVersion":"1.0.0","name":"cbr0","plugins":[
 {"type":"bridge","bridge":"cni0","mtu":%d,"isGateway":true,"isDefaultGateway":true,"ipMasq":false,"hairpinMode":true,
  "ipam":{"type":"host-local","ranges":[[{"subnet":"%s"}]],"routes":[{"dst":"10.210.0.0/16"}]}},
@@ -37,19 +37,19 @@ const flannelNet = `{"cniVersion":"1.0.0","name":"cbr0","plugins":[
 
 func clusterCIDR() netip.Prefix { return netip.MustParsePrefix("10.210.0.0/16") }
 
-// podCIDR is the range of a node's pods.
+// podCIDR returns the address range of a node's pods.
 func podCIDR(node int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 210, byte(node), 0}), 24)
 }
 
-// wireAddr is a node's address on the wire.
+// wireAddr returns a node's address on the link between the nodes.
 func wireAddr(node int) netip.Addr { return netip.AddrFrom4([4]byte{172, 30, 0, byte(1 + node)}) }
 
 func prefixNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// podList is the network of a set's pods on a node.
+// podList returns the network of a set's pods on a node.
 func podList(set string, node int) (*libcni.NetworkConfigList, error) {
 	text := fmt.Appendf(nil, flannelNet, podMTU, podCIDR(node))
 	if set != reference {
@@ -100,7 +100,7 @@ func wireUp(node int) error {
 	return netlink.LinkSetUp(link)
 }
 
-// meshWay does what patchbayd node does.
+// meshWay makes the routes that patchbayd node makes.
 func (w *worker) meshWay(way string, node int) error {
 	m, err := mesh.Open(mesh.Options{Paths: paths.Default()})
 	if err != nil {
@@ -120,7 +120,7 @@ func (w *worker) meshWay(way string, node int) error {
 	return m.Apply(context.Background(), self, []mesh.Peer{peer})
 }
 
-// flannelWay does what flannel does: a static route, or its VXLAN device with fixed
+// flannelWay makes the routes that flannel makes: a static route, or a VXLAN device with fixed
 // entries.
 func flannelWay(way string, node int) error {
 	other := 1 - node
@@ -136,7 +136,7 @@ func flannelWay(way string, node int) error {
 	return netlink.RouteReplace(route)
 }
 
-// flannelMAC is the Ethernet address of a node's VXLAN device.
+// flannelMAC returns the Ethernet address of a node's VXLAN device.
 func flannelMAC(node int) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, byte(node)} }
 
 func flannelDevice(node int) (netlink.Link, error) {

@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// floor is what the attachment of the full chain costs without any plugin: one
-// exec of an empty program, then the bare calls from this process. The bridge
-// and the firewall's sets stand already, as they do on a node at work.
+// floor measures what an attachment of the full chain costs without any plugin: one exec of an
+// empty program, and then the bare calls from this process. The bridge and the firewall's sets
+// exist already, as on a working node.
 type floor struct {
 	host, container *netlink.Handle
 	bridge          netlink.Link
@@ -70,8 +70,8 @@ func (f *floor) makeBridge() error {
 	return f.host.LinkSetUp(bridge)
 }
 
-// makeSets makes the two collections in which our firewall keeps what belongs
-// to one attachment of the chain.
+// makeSets makes the two sets in which our firewall keeps the elements of one attachment of the
+// chain.
 func (f *floor) makeSets() error {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
@@ -93,8 +93,8 @@ func (f *floor) makeSets() error {
 	return conn.Flush()
 }
 
-// floorCycle costs one bare attachment and its removal. Add.CPU counts only the
-// exec: the calls run in this process.
+// floorCycle measures one bare attachment and its removal. Add.CPU counts only the exec, because
+// the calls run in this process.
 func (w *worker) floorCycle() (c cycle, err error) {
 	if w.floor == nil {
 		if w.floor, err = newFloor(); err != nil {
@@ -181,8 +181,8 @@ func (f *floor) addElements() error {
 	return f.nft.Flush()
 }
 
-// floorFiles are the files of one attachment: address, last address, our record,
-// the caller's cache.
+// floorFiles are the files of one attachment: its address, the last address, our record, and the
+// caller's cache.
 var floorFiles = [...]string{"/var/lib/cni/networks/full/" + floorIP, "/var/lib/cni/networks/full/last_reserved_ip.0",
 	"/run/patchbay/attachments/full/floor", "/var/lib/cni/results/full-floor-eth0"}
 
@@ -205,7 +205,7 @@ func (f *floor) writeFiles() error {
 	return nil
 }
 
-// forget removes what the bare delete left, unmeasured.
+// forget removes what the bare delete left. Its time does not count.
 func (f *floor) forget() error {
 	owner, port := f.elements()
 	if err := f.nft.SetDeleteElements(f.owners, owner); err != nil {
@@ -220,7 +220,7 @@ func (f *floor) forget() error {
 func ipNet(cidr string) *net.IPNet {
 	ip, n, err := net.ParseCIDR(cidr)
 	if err != nil {
-		panic(err) // a constant of this file
+		panic(err) // this file has the constant, so parsing it cannot fail
 	}
 	n.IP = ip
 	return n

@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// The sets of plugins. "one" is our program again, the chain written as one
-// plugin (type patchbay). "floor" has no plugins: it makes the bare calls.
+// These are the sets of plugins. "one" is our program again, with the chain as one plugin (type
+// patchbay). "floor" has no plugins and makes the bare calls.
 const (
 	reference = "reference"
 	debian    = "debian"
@@ -31,7 +31,7 @@ const (
 // lab is one run of the benchmark.
 type lab struct {
 	options
-	dir     string // temporary: our build and the floor's programs
+	dir     string // temporary directory with our build and the floor's programs
 	plugins map[string]string
 	nodes   map[string]*client
 	results results
@@ -117,7 +117,7 @@ func (l *lab) stopNodes() {
 	l.nodes = map[string]*client{}
 }
 
-// want returns those of the sets that the command line asks for.
+// want returns those of the sets for which the command line asks.
 func (l *lab) want(sets ...string) []string {
 	asked := commas(l.sets)
 	return slices.DeleteFunc(sets, func(set string) bool { return !slices.Contains(asked, set) })
@@ -127,8 +127,8 @@ func commas(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
 }
 
-// runAll runs the experiments asked for, each on fresh nodes. What fails is
-// said in the report and does not stop the rest.
+// runAll runs the wanted experiments, each on fresh nodes. If one fails, the report says so, and
+// the others still run.
 func (l *lab) runAll() error {
 	only := commas(l.only)
 	for _, e := range experiments {
@@ -145,7 +145,7 @@ func (l *lab) runAll() error {
 	return nil
 }
 
-// ask sends a request to a set's node, which it starts when needed.
+// ask sends a request to a set's node. If the node does not run yet, ask starts it.
 func (l *lab) ask(set string, req request) (reply, error) {
 	c := l.nodes[set]
 	if c == nil {
@@ -159,7 +159,7 @@ func (l *lab) ask(set string, req request) (reply, error) {
 	return c.ask(req)
 }
 
-// chainOf is the name under which a set runs a chain.
+// chainOf returns the name under which a set runs a chain.
 func chainOf(set, chain string) string {
 	if set == oursOne {
 		return chain + "-one"
@@ -167,7 +167,7 @@ func chainOf(set, chain string) string {
 	return chain
 }
 
-// client is the other end of a worker.
+// client talks to a worker.
 type client struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -175,8 +175,8 @@ type client struct {
 	dec *json.Decoder
 }
 
-// start starts a worker in namespaces of its own. It ends with its stdin, and
-// as the first process of its process namespace takes everything along.
+// start starts a worker in namespaces of its own. The worker ends with its standard input. It is
+// the first process of its PID namespace, so all processes there end with it.
 func start(n node) (*client, error) {
 	env, err := json.Marshal(n)
 	if err != nil {
@@ -217,5 +217,5 @@ func (c *client) ask(req request) (rep reply, err error) {
 
 func (c *client) stop() {
 	c.in.Close()
-	_ = c.cmd.Wait() // a worker that failed has said so
+	_ = c.cmd.Wait() // a worker that failed has reported it
 }

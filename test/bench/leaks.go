@@ -18,12 +18,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// leakVersion is a CNI version with GC, so that it can be asked to clean up.
+// leakVersion is a CNI version that has GC.
 const leakVersion = "1.1.0"
 
-// leakNetns attaches n containers, removes their namespaces first, as a node
-// under pressure does, then detaches them and runs GC. It returns what is left
-// by kind.
+// leakNetns attaches n containers. It removes their namespaces first, as a node under pressure
+// does, and then detaches the containers and runs GC. It returns what is left, by kind.
 func (w *worker) leakNetns(chain string, n int) (map[string]int, error) {
 	return w.leak(chain, func(l *libcni.NetworkConfigList) error {
 		for i := range n {
@@ -39,15 +38,15 @@ func (w *worker) leakNetns(chain string, n int) (map[string]int, error) {
 			if err := removeSandbox(name); err != nil {
 				return err
 			}
-			// An error is no leak: what counts is what is left afterwards.
+			// An error is no leak. Only what is left afterwards counts.
 			_ = w.cni.DelNetworkList(context.Background(), l, rt)
 		}
 		return nil
 	})
 }
 
-// leakKill starts n ADDs and kills the plugin at a random moment of each, then
-// detaches and runs GC.
+// leakKill starts n ADDs and kills the plugin of each at a random moment. Then it detaches and
+// runs GC.
 func (w *worker) leakKill(chain string, n int) (map[string]int, error) {
 	return w.leak(chain, func(l *libcni.NetworkConfigList) error {
 		ns, err := sandbox("leak-kill")
@@ -63,20 +62,20 @@ func (w *worker) leakKill(chain string, n int) (map[string]int, error) {
 			ctx, cancel := context.WithTimeout(context.Background(), rand.N(whole.Add.Wall))
 			_, _ = w.cni.AddNetworkList(ctx, l, rt)
 			cancel()
-			time.Sleep(20 * time.Millisecond) // what the killed plugin had started ends by itself
+			time.Sleep(20 * time.Millisecond) // processes that the killed plugin started end by themselves
 			_ = w.cni.DelNetworkList(context.Background(), l, rt)
 		}
 		return nil
 	})
 }
 
-// leak returns what harm leaves behind, against the node before it, after GC.
+// leak calls harm and then runs GC. It returns what was not on the node before.
 func (w *worker) leak(chain string, harm func(*libcni.NetworkConfigList) error) (map[string]int, error) {
 	l, err := w.list(chain, leakVersion)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := w.cycle(chain); err != nil { // makes what stands for good: bridge, base chains
+	if _, err := w.cycle(chain); err != nil { // makes the objects that stay: bridge and base chains
 		return nil, err
 	}
 	before, err := inventory()
@@ -100,7 +99,7 @@ func (w *worker) leak(chain string, harm func(*libcni.NetworkConfigList) error) 
 	return after, nil
 }
 
-// inventory counts what this node holds, by kind.
+// inventory counts the objects on this node, by kind.
 func inventory() (map[string]int, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -119,7 +118,7 @@ func inventory() (map[string]int, error) {
 	return counts, nil
 }
 
-// ruleset counts rules (chains too) and set elements of the whole firewall.
+// ruleset counts the rules, chains and set elements of the whole firewall. A chain counts as a rule.
 func ruleset() (rules, elements int, err error) {
 	out, err := exec.Command("nft", "-j", "list", "ruleset").Output()
 	if err != nil {

@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attachments to a segment: links of the container's own on top of one of the
-// host's, which here is one end of a veth pair.
+// In these experiments a container is on a segment: its link is on top of a link of the host.
+// Here that link of the host is one end of a veth pair.
 const (
 	segmentLink = "seg0" // the master
-	segmentPeer = "seg1" // the rest of the segment
+	segmentPeer = "seg1" // the end at which the rest of the segment is
 )
 
-// segmentChains are measured one after the other, as far as the kernel has them.
+// segmentChains are measured one after the other, if the kernel supports them.
 var segmentChains = [...]string{"macvlan4", "macvlan6", "ipvlan4"}
 
-// links measures the plugins that put a container on a segment. What the kernel
-// lacks is a note in the report: scripts/bench-kernel measures it on another.
+// links measures the plugins that put a container on a segment. If the kernel lacks something,
+// the report has a note; scripts/bench-kernel measures it on another kernel.
 func (l *lab) links() error {
 	sets := l.want(reference, debian, ours)
 	has := map[string]int{}
@@ -46,8 +46,8 @@ func (l *lab) links() error {
 	return nil
 }
 
-// makeSegment makes the segment, up at both ends, and counts the kinds of links
-// that the kernel can put on it.
+// makeSegment makes the segment and sets both ends up. It counts the kinds of links that the
+// kernel can put on the segment.
 func makeSegment() (map[string]int, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = segmentLink

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// grow makes attachments, each in a namespace of its own, until n stand, and
-// returns what each ADD cost.
+// grow attaches containers, each in a namespace of its own, until n are attached. It returns what
+// each ADD cost.
 func (w *worker) grow(chain string, n int) ([]cost, error) {
 	l, err := w.list(chain, confVersion)
 	if err != nil {
@@ -39,8 +39,8 @@ func (w *worker) grow(chain string, n int) ([]cost, error) {
 	return costs, nil
 }
 
-// burst attaches req.N containers by req.Callers callers at once, then detaches
-// them likewise. The costs are those of the whole burst.
+// burst attaches req.N containers, with req.Callers callers at once, and then detaches them in
+// the same way. A cost is that of the whole burst.
 func (w *worker) burst(req request) (c cycle, err error) {
 	l, err := w.list(req.Chain, confVersion)
 	if err != nil {
@@ -82,8 +82,8 @@ func each(pods []*libcni.RuntimeConf, callers int, f func(*libcni.RuntimeConf) e
 	return g.Wait()
 }
 
-// fill lays n reservations of host-local's format into a network's directory,
-// as n containers that stand would leave them.
+// fill writes n reservations in host-local's format into a network's directory, as n attached
+// containers would leave them.
 func fill(network string, n int) error {
 	dir := filepath.Join("/var/lib/cni/networks", network)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -105,6 +105,6 @@ func fill(network string, n int) error {
 	return nil
 }
 
-// settle gives the kernel time to finish what an experiment left to it, so that
-// the next does not pay for it.
+// settle gives the kernel time to finish the work that an experiment left. So the next experiment
+// does not pay for it.
 func settle() { time.Sleep(300 * time.Millisecond) }

@@ -9,16 +9,15 @@
 //
 //	bench [-quick] [-only NAME,...] [-out DIR]
 //
-// The experiment docker measures `docker run` on two dockerds of test/labs/docker,
-// with our driver beside Docker's bridge, and writes docker.md and docker.json.
-// Where Docker is missing it is left out, and the report says so.
-// `-only docker` leaves the other results as they are.
+// The experiment docker measures `docker run` on two dockerds of test/labs/docker, with our
+// driver beside Docker's bridge. It writes docker.md and docker.json. If Docker is missing, the
+// report says so, and the other experiments still run. `-only docker` does not change the other
+// results.
 //
-// It needs root. Each set of plugins gets a node of its own: a worker process in
-// private network, mount and process namespaces with empty /run and /var/lib, so
-// that nothing of the machine is touched and no set sees another's firewall
-// rules. The floor beside the numbers is what cannot be saved: the bare netlink
-// calls of the same attachment, and execs of an empty program.
+// It needs root. Each set of plugins gets a node of its own: a worker process in private network,
+// mount and process namespaces with empty /run and /var/lib, So no set touches the machine or
+// sees another set's firewall rules. The floor beside the numbers shows what no plugin can save:
+// the bare netlink calls of the same attachment, and execs of an empty program.
 package main
 
 import (
@@ -41,12 +40,12 @@ func main() {
 	os.Exit(exit(run(o)))
 }
 
-// options are the command line.
+// options are those of the command line.
 type options struct {
 	quick bool
-	only  string // experiments, comma separated; empty: all
-	sets  string // sets of plugins, comma separated
-	out   string // directory of the results
+	only  string // experiments, separated by commas; if empty, all
+	sets  string // sets of plugins, separated by commas
+	out   string // directory for the results
 }
 
 func run(o options) error {

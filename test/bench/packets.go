@@ -15,26 +15,25 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// The experiment packets has two nodes of each set on one link, with a pod network
-// like that of Kubernetes on both. The reference's network is that of flannel: its
-// bridge, static routes, and flannel's VXLAN device. Ours is the network that
-// patchbayd node writes, and its mesh.
+// The experiment packets has two nodes of each set on one link. Both have a pod network like that
+// of Kubernetes. The reference's network is that of flannel: its bridge, static routes, and
+// flannel's VXLAN device. Ours is the network that patchbayd node writes, with its mesh.
 
-// The ways between two pods.
+// These are the ways between two pods.
 const (
 	sameNode = "same node"
 	direct   = "direct"
 	vxlan    = "vxlan"
 )
 
-// kinds are the measured kinds of traffic, and the units of their rates.
+// kinds are the kinds of traffic that are measured, and the units of their rates.
 var kinds = [...]struct{ name, unit string }{
 	{"stream", "Gbit/s"},
 	{"requests", "requests/s"},
 	{"connections", "connections/s"},
 }
 
-// packetFloor is the part of the reference's rate that ours must reach.
+// packetFloor is a part of the reference's rate. Our rate must reach it.
 const packetFloor = 0.95
 
 func (l *lab) packets() error {
@@ -59,11 +58,11 @@ func (l *lab) packets() error {
 	return nil
 }
 
-// nodeOf is the name of a set's worker for one of its two nodes.
+// nodeOf returns the name of a set's worker for one of its two nodes.
 func nodeOf(set string, node int) string { return fmt.Sprintf("%s.%d", set, node) }
 
-// connectNodes starts a set's nodes, connects them by a veth pair, and starts a
-// server in a pod on each.
+// connectNodes starts the nodes of a set and connects them with a veth pair. It starts a server
+// in a pod on each.
 func (l *lab) connectNodes(set string) error {
 	for node := range 2 {
 		l.plugins[nodeOf(set, node)] = l.plugins[set]
@@ -84,7 +83,7 @@ func (l *lab) connectNodes(set string) error {
 	return nil
 }
 
-// layWire makes the link between two nodes, and gives its ends to them.
+// layWire makes the link between two nodes, and gives each node one end.
 func (l *lab) layWire(set string) error {
 	var homes [2]netns.NsHandle
 	for node := range homes {
@@ -109,7 +108,7 @@ func (l *lab) layWire(set string) error {
 	return nil
 }
 
-// prepareWay makes the routes between the nodes and returns the server's address.
+// prepareWay makes the routes between the nodes, and returns the server's address.
 func (l *lab) prepareWay(set, way string) (addr string, err error) {
 	server := 1
 	if way == sameNode {
@@ -124,7 +123,7 @@ func (l *lab) prepareWay(set, way string) (addr string, err error) {
 	return rep.Text, err
 }
 
-// alternateTraffic measures each kind of traffic on one way, the sets taking turns.
+// alternateTraffic measures each kind of traffic on one way. The sets take turns.
 func (l *lab) alternateTraffic(way string, to map[string]string, sets []string) error {
 	for round := range l.pick(10, 2) + 1 {
 		for _, kind := range kinds {
@@ -135,7 +134,7 @@ func (l *lab) alternateTraffic(way string, to map[string]string, sets []string) 
 				if err != nil {
 					return err
 				}
-				if round > 0 { // the first warms up
+				if round > 0 { // the first round warms up
 					key := set + "/" + way + "/" + kind.name
 					l.results.Packets[key] = append(l.results.Packets[key], rep.Rate)
 				}
@@ -145,7 +144,7 @@ func (l *lab) alternateTraffic(way string, to map[string]string, sets []string) 
 	return nil
 }
 
-// quartiles returns the middle half of the rates and the median.
+// quartiles returns the median of the rates and the bounds of their middle half.
 func quartiles(rates []float64) (low, median, high float64) {
 	if len(rates) == 0 {
 		return 0, 0, 0

@@ -16,8 +16,8 @@ import (
 	"strings"
 )
 
-// report prints the tables and writes the files. It fails when an experiment
-// did, after everything that was measured is on disk.
+// report prints the tables and writes the files. If an experiment failed, report fails, but only
+// when all that was measured is on disk.
 func (l *lab) report(w io.Writer) error {
 	files, err := l.files()
 	if err != nil {
@@ -39,8 +39,8 @@ func (l *lab) report(w io.Writer) error {
 	return nil
 }
 
-// files is what is to be written, by name. A run of docker alone leaves the other
-// results as they are, and one without docker its.
+// files returns the files to write, by name. A run of docker alone does not change the other
+// results, and a run without docker does not change docker's.
 func (l *lab) files() (files map[string][]byte, err error) {
 	files = map[string][]byte{}
 	if len(l.results.Docker) > 0 {
@@ -171,7 +171,7 @@ func (r *results) writeProcesses(w io.Writer) {
 	}
 }
 
-// countText writes counts that are not zero, in the order of their names.
+// countText formats the counts that are not zero, in the order of their names.
 func countText(counts map[string]int) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
@@ -185,7 +185,7 @@ func countText(counts map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// title is how the tables name a set.
+// title returns the name of a set in the tables.
 func title(set string) string {
 	switch set {
 	case reference:

@@ -15,8 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// results is everything measured in one run: what results.json holds. Times are
-// nanoseconds.
+// results is all that one run measured, and the content of results.json. Times are nanoseconds.
 type results struct {
 	Date      string                    `json:"date"`
 	Quick     bool                      `json:"quick"`
@@ -28,10 +27,10 @@ type results struct {
 	Leaks     map[string]map[string]int `json:"leaks"`     // by "set/harm", then by kind
 	Size      map[string]int64          `json:"size"`      // by set, bytes
 	Growth    map[string][]point        `json:"growth"`    // by set
-	Packets   map[string][]float64      `json:"packets"`   // by "set/way/kind", rates
+	Packets   map[string][]float64      `json:"packets"`   // rates, by "set/way/kind"
 	Notes     map[string]string         `json:"notes,omitempty"`
 
-	Docker map[string]*dockerResult `json:"-"` // by the lab's name of the dockerd; in a file of its own
+	Docker map[string]*dockerResult `json:"-"` // by the lab's name of the dockerd; written to another file
 }
 
 type machine struct {
@@ -56,15 +55,15 @@ func (l *latency) append(c cycle) {
 	}
 }
 
-// burst is a number of containers attached and detached by callers at once; a
-// cost is that of a whole burst.
+// burst is a number of containers that several callers attach and detach at once. A cost is that
+// of a whole burst.
 type burst struct {
 	Pods int    `json:"pods"`
 	Add  sample `json:"add"`
 	Del  sample `json:"del"`
 }
 
-// perSecond is pods per second over all bursts of a sample.
+// perSecond returns the pods per second over all bursts of a sample.
 func (b burst) perSecond(s sample) float64 {
 	var wall time.Duration
 	for _, c := range s {
@@ -76,7 +75,7 @@ func (b burst) perSecond(s sample) float64 {
 	return float64(b.Pods*len(s)) / wall.Seconds()
 }
 
-// point is what an attachment costs while Standing others stand.
+// point is what an attachment costs beside Standing others.
 type point struct {
 	Standing int     `json:"standing"`
 	Cost     latency `json:"cost"`

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// row is one line of the table: what the reference takes, what we take, and
-// whether that keeps what the README promises.
+// row is one line of the table: what the reference takes, what we take, and whether we keep the
+// README's promise.
 type row struct {
 	What      string
 	Reference string
@@ -19,7 +19,7 @@ type row struct {
 	Verdict   string
 }
 
-// Verdicts. A line in reserve misses its target but not the limit beside it.
+// These are the verdicts. A line in reserve misses its target, but not its limit.
 const (
 	met        = "met"
 	inReserve  = "within the limit"
@@ -27,8 +27,8 @@ const (
 	unmeasured = "not measured"
 )
 
-// line is a promise: value/against must not exceed (or, if more is set, must
-// reach) target. limit, when set, is the bound that may never be passed.
+// line is a promise: value/against must not exceed target or, if more is set, must reach target.
+// If limit is set, the ratio must never pass it.
 type line struct {
 	what           string
 	value, against float64
@@ -64,7 +64,7 @@ func (l line) judge(ratio float64) string {
 	return missed
 }
 
-// ratioText writes a ratio as the promises do: 1/12 of, or 1.3 times.
+// ratioText writes a ratio in the words of the promises: "1/12 of" or "1.3 times".
 func ratioText(ratio float64, more bool) string {
 	if ratio < 0.8 && !more {
 		return fmt.Sprintf("1/%.1f", 1/ratio)
@@ -76,7 +76,8 @@ func millis(ns float64) string { return fmt.Sprintf("%.2f ms", ns/1e6) }
 func rate(pods float64) string { return fmt.Sprintf("%.0f pods/s", pods) }
 func mega(b float64) string    { return fmt.Sprintf("%.1f MB", b/1e6) }
 
-// rows returns the whole table, measured or not: no line may go missing.
+// rows returns the whole table. A line that was not measured is in it too, so that no line can be
+// missing unnoticed.
 func (r *results) rows() []row {
 	lines := append(r.latencyLines(), r.loadLines()...)
 	lines = append(lines, r.costLines()...)
@@ -89,7 +90,7 @@ func (r *results) rows() []row {
 	return append(rows, r.processRow())
 }
 
-// p50 of one verb of a chain.
+// p50 returns the median of one verb of a chain.
 func p50(s sample) float64 { return float64(s.wall(50)) }
 
 func (r *results) latencyLines() []line {
@@ -133,7 +134,7 @@ func (r *results) loadLines() []line {
 	}
 }
 
-// ends returns the first and the last point of a curve that has two.
+// ends returns the first and the last point of a curve with at least two points.
 func ends(points []point) (first, last latency) {
 	if len(points) < 2 {
 		return first, last
@@ -189,5 +190,5 @@ func (r *results) processRow() row {
 	return row
 }
 
-// ms is a duration in milliseconds, for the detailed tables.
+// ms formats a duration in milliseconds, for the detailed tables.
 func ms(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/1e6) }

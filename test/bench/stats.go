@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// sample is the costs of one kind of operation.
+// sample has the costs of one kind of operation.
 type sample []cost
 
-// wall returns the p-th percentile of the wall time, 0 <= p <= 100: the
-// smallest value that p percent of the sample do not exceed.
+// wall returns the p-th percentile of the wall time, 0 <= p <= 100. It is the smallest value that
+// p percent of the sample do not exceed.
 func (s sample) wall(p int) time.Duration {
 	return percentile(s, p, func(c cost) time.Duration { return c.Wall })
 }
 
-// cpu returns the mean CPU time. The kernel's clock of it is exact in sum only,
-// so percentiles of it would say nothing.
+// cpu returns the mean CPU time. The kernel's clock for it is exact only in sum, so percentiles
+// would say nothing.
 func (s sample) cpu() time.Duration {
 	if len(s) == 0 {
 		return 0

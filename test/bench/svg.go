@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The picture: ADD on the left, DEL on the right, time on a logarithmic scale,
-// since the curves lie a factor of ten and more apart.
+// The picture has ADD on the left and DEL on the right. Its time axis is logarithmic, because the
+// curves are a factor of ten and more apart.
 const (
 	panelWidth, panelHeight = 380, 260
 	marginLeft, marginTop   = 64, 48
@@ -53,7 +53,7 @@ func growthSVG(growth map[string][]point) []byte {
 type panel struct {
 	left  int
 	title string
-	last  int // the largest number of attachments standing
+	last  int // the largest number of attachments
 	value func(latency) time.Duration
 }
 

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The traffic uses blocking sockets and no package net, so that nothing but the
-// kernel is between two packets.
+// The traffic uses blocking sockets without package net. So nothing but the kernel is between two
+// packets.
 
-// The ports of a pod's server, one for each kind of traffic.
+// A pod's server has one port for each kind of traffic.
 const (
-	sinkPort    = 9001 // reads and forgets
+	sinkPort    = 9001 // reads everything and does not answer
 	echoPort    = 9002 // returns each byte
 	answerPort  = 9003 // returns one byte and waits for the end of the connection
 	connectors  = 4    // clients that connect at the same time
@@ -72,7 +72,7 @@ func sink(conn int) {
 }
 
 func echo(conn int) {
-	_ = unix.SetsockoptInt(conn, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) // without it the echo is slow, and the table shows it
+	_ = unix.SetsockoptInt(conn, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) // if this fails, the echo is slow, and the table shows that
 	buf := make([]byte, 1)
 	for {
 		if n, err := again(func() (int, error) { return unix.Read(conn, buf) }); n <= 0 || err != nil {
@@ -84,7 +84,8 @@ func echo(conn int) {
 	}
 }
 
-// again repeats a system call that a signal interrupts: the Go runtime sends them.
+// again repeats a system call that a signal interrupted. Go's runtime sends such signals to its
+// threads.
 func again(f func() (int, error)) (n int, err error) {
 	for {
 		if n, err = f(); !errors.Is(err, unix.EINTR) {
@@ -93,8 +94,8 @@ func again(f func() (int, error)) (n int, err error) {
 	}
 }
 
-// traffic sends one kind of traffic from a pod to an address for a time, and
-// returns its rate in the unit of the kind.
+// traffic sends one kind of traffic from a pod to an address for some time. It returns the rate
+// in the unit of the kind.
 func traffic(sandbox, kind, to string, d time.Duration) (rate float64, err error) {
 	addr, err := netip.ParseAddr(to)
 	if err != nil {
@@ -112,7 +113,7 @@ func traffic(sandbox, kind, to string, d time.Duration) (rate float64, err error
 	return 0, fmt.Errorf("no traffic %q", kind)
 }
 
-// clients runs n clients at the same time and returns their rate a second.
+// clients runs n clients at the same time and returns their rate per second.
 func clients(sandbox string, n int, d time.Duration, to netip.Addr, port int, run func(func() (int, error), time.Time) (int64, error)) (float64, error) {
 	var g errgroup.Group
 	var total atomic.Int64
@@ -143,8 +144,8 @@ func connect(to netip.Addr, port int) (int, error) {
 			return -1, err
 		}
 	}
-	// The end of a connection is a reset: without one, the ports of 60 seconds
-	// wait in TIME_WAIT, and the client has no more.
+	// The client ends a connection with a reset. Otherwise the ports of the last 60 seconds would
+	// wait in TIME_WAIT, and the client would have no port left.
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		unix.Close(fd)
 		return -1, err
@@ -164,7 +165,8 @@ func connect(to netip.Addr, port int) (int, error) {
 	return fd, nil
 }
 
-// connected waits for the end of a connect that a signal interrupted: the kernel goes on with it.
+// connected waits for the end of a connect that a signal interrupted. The kernel goes on with the
+// connect.
 func connected(fd int) error {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	n, err := again(func() (int, error) { return unix.Poll(poll, 5000) })
@@ -212,7 +214,7 @@ func requests(dial func() (int, error), end time.Time) (count int64, err error) 
 	return count, nil
 }
 
-// request1 sends one byte and waits for it to come back.
+// request1 sends one byte and waits until the byte comes back.
 func request1(fd int) error {
 	buf := []byte{1}
 	if _, err := again(func() (int, error) { return unix.Write(fd, buf) }); err != nil {

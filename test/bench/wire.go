@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// workerEnv holds the JSON of a node when this program runs as its worker.
+// workerEnv is set in a worker's environment. It holds the JSON of the worker's node.
 const workerEnv = "PATCHBAY_BENCH_WORKER"
 
 // node says what a worker works with.
 type node struct {
 	Name    string `json:"name"`
 	Plugins string `json:"plugins"` // the only directory of CNI_PATH
-	Empty   string `json:"empty"`   // floor/empty, built
-	DelLink string `json:"delLink"` // floor/dellink, built
+	Empty   string `json:"empty"`   // path of the program floor/empty
+	DelLink string `json:"delLink"` // path of the program floor/dellink
 }
 
-// request is one thing a worker is asked for; which fields count depends on Op.
+// request asks a worker for one thing. Op decides which of the other fields count.
 type request struct {
 	Op      string `json:"op"`
 	Chain   string `json:"chain,omitempty"`
@@ -30,7 +30,7 @@ type request struct {
 	Callers int    `json:"callers,omitempty"`
 
 	Pod string `json:"pod,omitempty"` // a pod of the experiment packets
-	To  string `json:"to,omitempty"`  // address of its traffic
+	To  string `json:"to,omitempty"`  // address to which the pod's traffic goes
 
 	Keeper []string `json:"keeper,omitempty"` // command that keeps DHCP leases
 }
@@ -41,18 +41,18 @@ type cost struct {
 	CPU  time.Duration `json:"cpu"` // user and system, of all processes started
 }
 
-// cycle is one attachment made, checked and removed.
+// cycle is one attachment that was made, checked and removed.
 type cycle struct {
 	Add   cost `json:"add"`
 	Check cost `json:"check"`
 	Del   cost `json:"del"`
 
-	// CheckErr is why CHECK failed. That is no end for plugins of others: an
-	// old one may be unable to check what it made.
+	// CheckErr is why CHECK failed. For plugins of others the run goes on, because an old plugin may
+	// be unable to check what it made.
 	CheckErr string `json:"checkErr,omitempty"`
 }
 
-// reply answers a request.
+// reply is the answer to a request.
 type reply struct {
 	Err    string         `json:"err,omitempty"`
 	Cycle  cycle          `json:"cycle"`
@@ -62,8 +62,8 @@ type reply struct {
 	Rate   float64        `json:"rate,omitempty"`
 }
 
-// serve is the worker: it enters its world, then answers requests until stdin
-// ends.
+// serve is the main function of a worker. It enters its namespaces, and answers requests until
+// its standard input ends.
 func serve(in io.Reader, out io.Writer) error {
 	var n node
 	if err := json.Unmarshal([]byte(os.Getenv(workerEnv)), &n); err != nil {

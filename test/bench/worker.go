@@ -14,7 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// confVersion is the newest version that all three sets of plugins speak.
+// confVersion is the newest version that all three sets of plugins support.
 const confVersion = "1.0.0"
 
 // worker is one node with one set of plugins.
@@ -78,7 +78,7 @@ func (w *worker) do(req request) (rep reply, err error) {
 	return rep, err
 }
 
-// list returns the configuration of a chain, parsed once.
+// list returns the configuration of a chain. It parses each configuration once.
 func (w *worker) list(chain, version string) (*libcni.NetworkConfigList, error) {
 	key := chain + " " + version
 	if l := w.lists[key]; l != nil {
@@ -91,8 +91,8 @@ func (w *worker) list(chain, version string) (*libcni.NetworkConfigList, error) 
 	return l, err
 }
 
-// container returns the call parameters of a new container in that namespace,
-// with one published port.
+// container returns the parameters of the calls for a new container in that namespace. The
+// container publishes one port.
 func (w *worker) container(nsPath string) *libcni.RuntimeConf {
 	n := int(w.next.Add(1))
 	return &libcni.RuntimeConf{
@@ -105,8 +105,8 @@ func (w *worker) container(nsPath string) *libcni.RuntimeConf {
 	}
 }
 
-// cycle makes, checks and removes one attachment. The namespace is used again
-// by the next, so that none of its making and ending is measured.
+// cycle makes, checks and removes one attachment. The next cycle uses the same namespace, so the
+// time to make and end a namespace does not count.
 func (w *worker) cycle(chain string) (c cycle, err error) {
 	l, err := w.list(chain, confVersion)
 	if err != nil {
@@ -132,7 +132,7 @@ func (w *worker) cycle(chain string) (c cycle, err error) {
 	return c, nil
 }
 
-// count returns the processes of one ADD or one DEL by name.
+// count returns the processes of one ADD or one DEL, by name.
 func (w *worker) count(req request) (map[string]int, error) {
 	l, err := w.list(req.Chain, confVersion)
 	if err != nil {
@@ -154,8 +154,8 @@ func (w *worker) count(req request) (map[string]int, error) {
 	return del, err
 }
 
-// version asks loopback for its versions n times: the price of a process of
-// this set before it does anything.
+// version asks loopback for its versions n times. It measures what a process of this set costs
+// before it does any work.
 func (w *worker) version(n int) ([]cost, error) {
 	costs := make([]cost, n)
 	for i := range costs {
@@ -169,8 +169,8 @@ func (w *worker) version(n int) ([]cost, error) {
 	return costs, nil
 }
 
-// timed returns what f cost: wall time, and the CPU time of the processes it
-// started and waited for, theirs included.
+// timed returns what f cost: the wall time, and the CPU time of the processes that f started and
+// waited for. The children of those processes count too.
 func timed(f func() error) (cost, error) {
 	cpu, start := childCPU(), time.Now()
 	err := f()

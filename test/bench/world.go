@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enterWorld turns the fresh namespaces this process was started in into a node:
-// empty /run and /var/lib, its own /proc and /sys, forwarding on.
+// enterWorld makes a node of the new namespaces in which this process was started. /run and
+// /var/lib are empty, /proc and /sys are the node's own, and forwarding is on.
 func enterWorld() error {
 	mounts := []struct {
 		source, target, kind string
@@ -47,8 +47,8 @@ func enterWorld() error {
 	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
 }
 
-// sandbox returns the path of the container namespace with that name, made on
-// first use.
+// sandbox returns the path of the container namespace with that name. At the first call it makes
+// the namespace.
 func sandbox(name string) (string, error) {
 	path := filepath.Join("/run/netns", name)
 	if _, err := os.Stat(path); err == nil {
@@ -66,11 +66,11 @@ func sandbox(name string) (string, error) {
 	}
 	ns.Close()
 	if err := netns.Set(home); err != nil {
-		return "", fmt.Errorf("return from namespace %s: %w", name, err) // the thread stays locked and dies
+		return "", fmt.Errorf("return from namespace %s: %w", name, err) // the thread stays locked and ends
 	}
 	runtime.UnlockOSThread()
 	return path, nil
 }
 
-// removeSandbox removes a container namespace under its attachments.
+// removeSandbox removes a container namespace that still has attachments.
 func removeSandbox(name string) error { return netns.DeleteNamed(name) }

@@ -1,19 +1,19 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chaos runs agents that share a store through random schedules, and checks their
-// laws after each step:
+// Package chaos takes agents that share a store through random schedules. After each step it
+// checks their invariants:
 //
 //	chaos.Run(t, 100, 120, func(s *chaos.Schedule) chaos.World { ... })
 //
-// A schedule is drawn from a seed, which determines all of it: one goroutine takes one step
-// after the other, in a bubble of synctest whose clock moves only in Schedule.Pass, over a
-// store in memory (Store). That store can be slow, unreachable, emptied, restored from a
-// backup and behind, each table by itself. A failed schedule prints its seed and its steps,
-// and PATCHBAY_CHAOS_SEED repeats it. PATCHBAY_CHAOS_TRIES is the number of schedules.
+// A schedule is drawn from a seed, which determines all of it. One goroutine takes one step after
+// the other, in a bubble of synctest. The bubble's clock moves only in Schedule.Pass. The store
+// is in memory (Store). It can be slow, unreachable, emptied or restored from a backup, and each
+// table can be behind the others. A failed schedule prints its seed and its steps, and
+// PATCHBAY_CHAOS_SEED repeats it. PATCHBAY_CHAOS_TRIES is the number of schedules.
 //
-// An agent can be tested if its work can be called step by step; hosts/chaos_test.go is the
-// only one so far.
+// An agent can be tested if its work can be called step by step. So far only hosts/chaos_test.go
+// does this.
 package chaos
 
 import (
@@ -27,42 +27,42 @@ import (
 	"time"
 )
 
-// World is a set of agents with what they work on.
+// World is a set of agents, with everything on which they work.
 type World interface {
 	// Actions returns the possible next actions, from which the schedule draws.
 	Actions() []Action
-	// Laws checks what must hold after each action.
+	// Laws checks the invariants, which must hold after each action.
 	Laws() error
-	// Calm ends all trouble, lets all agents finish, and returns what is still wrong.
+	// Calm ends all trouble and lets all agents finish. It returns what is still wrong then.
 	Calm() error
 }
 
-// Action is one possible step. An action of twice the weight is drawn twice as often.
+// Action is one possible step. With twice the weight, an action is drawn twice as often.
 type Action struct {
 	Name   string
 	Weight int
 	Do     func()
 }
 
-// Schedule is the source of all chance, with the trail of the steps so far.
+// Schedule makes all random choices, and records the steps so far.
 type Schedule struct {
 	*rand.Rand
 	trail []string
 }
 
-// Say adds a line to the trail that a failed schedule prints.
+// Say adds a line to the record of steps. A failed schedule prints this record.
 func (s *Schedule) Say(format string, args ...any) {
 	s.trail = append(s.trail, time.Now().Format("15:04:05 ")+fmt.Sprintf(format, args...))
 }
 
-// Chance is true in percent of a hundred cases.
+// Chance returns true in percent of a hundred cases.
 func (s *Schedule) Chance(percent int) bool { return s.IntN(100) < percent }
 
 // Pass lets time pass.
 func (s *Schedule) Pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // the clock of a bubble
 
-// Run runs schedules of up to steps steps, and fails with the first that breaks a law. It
-// runs tries of them unless the environment sets a number.
+// Run runs schedules of up to steps steps. It fails with the first schedule that breaks an
+// invariant. It runs tries schedules, unless the environment sets another number.
 func Run(t *testing.T, tries, steps int, build func(*Schedule) World) {
 	t.Helper()
 	first, one := number("PATCHBAY_CHAOS_SEED", 1)
@@ -122,7 +122,7 @@ func (s *Schedule) pick(all []Action) Action {
 	return all[len(all)-1]
 }
 
-// number returns a number from the environment, or without if there is none.
+// number returns a number from the environment. If there is none, it returns without.
 func number(name string, without uint64) (n uint64, set bool) {
 	n, err := strconv.ParseUint(os.Getenv(name), 10, 64)
 	if err != nil {

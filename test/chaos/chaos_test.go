@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// counter is an agent of one line: it adds one, and now and then forgets to.
+// counter is a minimal agent: it adds one, and now and then forgets to.
 type counter struct {
 	s       *Schedule
 	n, want int
@@ -35,7 +35,7 @@ func (c *counter) Calm() error {
 	return nil
 }
 
-// A defect is found, and the same seed takes the same steps.
+// The schedules find a planted defect. The same seed takes the same steps.
 func TestFindsAndRepeats(t *testing.T) {
 	build := func(s *Schedule) World { return &counter{s: s} }
 	for seed := uint64(1); seed < 1000; seed++ {
@@ -52,7 +52,7 @@ func TestFindsAndRepeats(t *testing.T) {
 	t.Error("no schedule found it")
 }
 
-// The store behaves to package store as an etcd does: its revision shows a loss of data.
+// To package store, the store behaves like an etcd: its revision shows a loss of data.
 func TestStoreLosesData(t *testing.T) {
 	s := NewStore()
 	c := s.Client()

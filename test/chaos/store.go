@@ -16,15 +16,15 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// Store is shared by all clients. It behaves as an etcd: one count of changes for all
-// tables, a history with a name, sessions.
+// Store is what all clients share. It behaves like an etcd: it has one count of changes for all
+// tables, a history with a name, and sessions.
 type Store struct {
 	rows      map[string]row // by table and key
 	log       []change
 	rev       int64
 	compacted int64
 	histories int
-	forked    bool // restored, and no client has read it since
+	forked    bool // the store was restored, and no client has read it since
 	sessions  map[int]*session
 	begun     int
 }
@@ -48,7 +48,7 @@ func NewStore() *Store {
 
 func (s *Store) history() string { return fmt.Sprint("h", s.histories) }
 
-// Empty removes all data, and another history begins, as in a directory that was emptied.
+// Empty removes all data. Another history begins, as in a directory that was emptied.
 func (s *Store) Empty() {
 	*s = Store{rows: map[string]row{}, sessions: map[int]*session{}, histories: s.histories + 1, rev: 1, begun: s.begun}
 }
@@ -60,9 +60,9 @@ func (s *Store) Backup() *Store {
 	return &b
 }
 
-// Restore goes back to a backup. A client that reads before the next change sees that from
-// the revision. With the first change the history gets another name, as if the first client
-// had renamed it: otherwise the lost changes and the new ones had the same revisions.
+// Restore goes back to a backup. If a client reads before the next change, the revision shows it
+// the loss. With the first change, the history gets another name, as if the first client had
+// renamed it. Otherwise the lost changes and the new ones would have the same revisions.
 func (s *Store) Restore(b *Store) {
 	forked := s.forked || s.rev > b.rev || s.histories != b.histories
 	histories, begun := s.histories, s.begun
@@ -71,7 +71,7 @@ func (s *Store) Restore(b *Store) {
 		s.histories = histories + 1
 	}
 	s.forked, s.begun = forked, begun
-	for id, l := range s.sessions { // as an etcd that starts
+	for id, l := range s.sessions { // as when an etcd starts
 		again := *l
 		again.ends = time.Now().Add(l.ttl)
 		s.sessions[id] = &again
@@ -97,8 +97,8 @@ func (s *Store) commit(table, key string, r row, gone bool) store.Revision {
 	return store.At(s.rev)
 }
 
-// Put writes raw data in the place of an object: of a newer schema, damaged, or from
-// another writer.
+// Put writes raw data in the place of an object. The data may have a newer schema, be damaged, or
+// come from another writer.
 func (s *Store) Put(table, key string, data []byte) { s.commit(table, key, row{data: data}, false) }
 
 // Client is the store of one agent.
@@ -109,27 +109,27 @@ type Client struct {
 
 	// Away makes every call fail.
 	Away bool
-	// Before is called before each call, and may change anything. Its error becomes that of
-	// the call; with made, the call still makes its change.
+	// Before is called before each call, and may change anything. If it returns an error, the call
+	// returns that error. If it returns made, the call makes its change all the same.
 	Before func(call string) (made bool, err error)
-	// Deleted gets each object that this client deletes.
+	// Deleted is called with each object that this client deletes.
 	Deleted func(table, key string, data []byte)
 }
 
 // ErrAway is the error of calls while Away is set.
 var ErrAway = errors.New("the store is away")
 
-// Client opens the store once more.
+// Client opens the store for one more agent.
 func (s *Store) Client() *Client {
 	c := &Client{s: s}
 	c.Rows = func(table string) store.Rows { return rows{c, table} }
 	return c
 }
 
-// Close implements store.Store. Sessions are no longer renewed.
+// Close implements store.Store. The client no longer renews its sessions.
 func (c *Client) Close() error { c.closed = true; return nil }
 
-// call runs f unless the client is closed, away, or gets an error from Before.
+// call runs f. It does not run f if the client is closed or away, or if Before returns an error.
 func (c *Client) call(name string, f func() error) error {
 	var made bool
 	var err error
@@ -235,8 +235,7 @@ func (t rows) Delete(_ context.Context, key string, at store.Revision) error {
 	})
 }
 
-// Watch yields the pending changes and ends: the schedule decides when a client looks
-// again.
+// Watch yields the pending changes and ends. The schedule decides when a client looks again.
 func (t rows) Watch(_ context.Context, after store.Revision) iter.Seq2[store.Change, error] {
 	return func(yield func(store.Change, error) bool) {
 		s := t.c.s
@@ -259,7 +258,7 @@ func (t rows) Watch(_ context.Context, after store.Revision) iter.Seq2[store.Cha
 	}
 }
 
-// session is renewed while its client is open and reaches the store.
+// session is renewed while its client is open and can reach the store.
 type session struct {
 	c    *Client
 	id   int
@@ -298,7 +297,8 @@ func (l *session) lose() {
 	}
 }
 
-// Keep renews a client's session, as it does every few seconds, or notices that it is over.
+// Keep renews a client's session, as an agent does every few seconds. If the session is over,
+// Keep notices that.
 func (c *Client) Keep(kept store.Session) {
 	l, ok := kept.(*session)
 	switch {

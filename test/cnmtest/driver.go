@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnmtest has Docker drivers for tests: Driver, a network and IPAM driver that
-// makes bridges, veth pairs and macvlans in the namespace of the process, written with
-// package cnm's server; and Server, which serves it and can give any call a wrong answer:
-// an error, a 404, an invalid answer, or none.
+// Package cnmtest has Docker drivers for tests. Driver is a network and IPAM driver. It makes
+// bridges, veth pairs and macvlans in the namespace of the process, and uses package cnm's
+// server. Server serves a Driver. It can answer any call wrongly: with an error, a 404, an
+// invalid answer, or not at all.
 package cnmtest
 
 import (
@@ -16,18 +16,18 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// Mode is how a Driver attaches.
+// Mode is the way in which a Driver attaches containers.
 type Mode int
 
-// The modes.
+// These are the modes.
 const (
-	Veth    Mode = iota // hands over an end of a veth pair; the other is in a bridge
+	Veth    Mode = iota // hands over one end of a veth pair; the other end is in a bridge
 	Macvlan             // hands over a macvlan on the network's option "parent"
-	Self                // configures the container itself
+	Self                // configures the container without Docker
 	Nothing             // joins without a link
 )
 
-// Driver keeps its state in memory, as most do.
+// Driver keeps its state in memory, as most drivers do.
 type Driver struct {
 	Mode  Mode
 	Scope string // default local
@@ -36,14 +36,14 @@ type Driver struct {
 	RequiresMAC bool
 	// RequiresReplay is a capability of the IPAM driver.
 	RequiresReplay bool
-	// SkipGateways is announced and answered to GwAllocCheck.
+	// SkipGateways is the answer to GwAllocCheck. If it is set, the driver announces that call.
 	SkipGateways bool
 	// NoGateway leaves the gateway out of Join's answer.
 	NoGateway bool
 	// Routes are returned by Join.
 	Routes []cnm.StaticRoute
-	// ZeroPool makes it an IPAM driver like Calico's: its pools are 0.0.0.0/0 and ::/0,
-	// addresses are single, and the gateway is outside of all networks.
+	// ZeroPool makes it an IPAM driver like Calico's. Its pools are 0.0.0.0/0 and ::/0, it gives
+	// single addresses, and its gateway is outside of all networks.
 	ZeroPool bool
 	// NewIDs gives a pool another id at each request.
 	NewIDs bool
@@ -55,9 +55,9 @@ type Driver struct {
 	mu       sync.Mutex
 	networks map[string]*network
 	pools    map[string]*pool
-	asked    int                    // number of requested pools; Forget does not reset it
+	asked    int                    // number of requested pools, which Forget does not reset
 	opened   map[string]cnm.Options // endpoints with external connectivity
-	nodes    map[string]bool        // by address; true for this node
+	nodes    map[string]bool        // by address; true for the driver's own node
 }
 
 type network struct {
@@ -78,7 +78,7 @@ func (d *Driver) Forget() {
 	d.networks, d.pools, d.opened, d.nodes = nil, nil, nil, nil
 }
 
-// Networks returns the CreateNetwork of every network.
+// Networks returns the CreateNetwork request of every network.
 func (d *Driver) Networks() (list []*cnm.CreateNetworkRequest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// As turns a value of one library's types into another's by JSON, as the wire does.
+// As converts a value from one library's type to another's by JSON, as it is sent between programs.
 func As[T any](t testing.TB, v any) *T {
 	t.Helper()
 	data, err := json.Marshal(v)
@@ -27,8 +27,8 @@ func As[T any](t testing.TB, v any) *T {
 	return out
 }
 
-// StartHelped serves a handler of docker/go-plugins-helpers at the socket where Docker
-// finds it, until the test ends.
+// StartHelped serves a handler of docker/go-plugins-helpers on the socket where Docker finds it.
+// It serves until the test ends.
 func StartHelped(t testing.TB, name string, h interface{ Serve(net.Listener) error }) {
 	t.Helper()
 	path := filepath.Join(cnm.SocketDir, name+".sock")

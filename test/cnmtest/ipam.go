@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// pool is a pool with its used addresses.
+// pool is a pool and its used addresses.
 type pool struct {
 	prefix, part netip.Prefix
 	used         map[netip.Addr]bool
@@ -111,7 +111,7 @@ func (d *Driver) RequestAddress(_ context.Context, in *cnm.RequestAddressRequest
 	return &cnm.RequestAddressResponse{Address: netip.PrefixFrom(a, p.prefix.Bits()), Data: map[string]string{}}, nil
 }
 
-// single is an address of a ZeroPool.
+// single gives an address of a ZeroPool.
 func (p *pool) single(a netip.Addr, gateway bool) (*cnm.RequestAddressResponse, error) {
 	v6 := p.prefix.Addr().Is6()
 	if gateway {
@@ -128,7 +128,7 @@ func (p *pool) single(a netip.Addr, gateway bool) (*cnm.RequestAddressResponse, 
 	return &cnm.RequestAddressResponse{Address: netip.PrefixFrom(a, a.BitLen()), Data: map[string]string{}}, nil
 }
 
-// free finds an unused address; a gateway may be outside the part.
+// free finds an unused address. A gateway may be outside the pool's range for containers.
 func (p *pool) free(gateway bool) netip.Addr {
 	in := p.part
 	if gateway {
@@ -157,12 +157,12 @@ func (d *Driver) ReleaseAddress(_ context.Context, in *cnm.ReleaseAddressRequest
 	return nil
 }
 
-// Addresses counts the used addresses, with gateways.
+// Addresses counts the used addresses, including gateways.
 func (d *Driver) Addresses() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range d.pools {
-		n += len(p.used) - 1 // the network's own
+		n += len(p.used) - 1 // without the network's own address
 	}
 	return n
 }

@@ -46,7 +46,7 @@ func address(p netip.Prefix) *netlink.Addr {
 	return a
 }
 
-// routeSingles makes routes to single addresses, which are in no network of the bridge.
+// routeSingles makes routes to single addresses, because no network of the bridge contains these.
 func routeSingles(bridge string, e *endpoint) error {
 	for _, p := range []netip.Prefix{e.Address, e.AddressIPv6} {
 		if !p.IsValid() || !p.IsSingleIP() {
@@ -74,7 +74,7 @@ func deleteLink(name string) error {
 	return netlink.LinkDel(link)
 }
 
-// source is the name of an endpoint's link before the hand-over.
+// source returns the name that an endpoint's link has before Docker moves it.
 func source(endpointID string) string { return "cs" + endpointID[:10] }
 
 func (d *Driver) makeLink(n *network, networkID, endpointID string, e *endpoint) error {
@@ -124,7 +124,7 @@ func (d *Driver) makeVeth(attrs netlink.LinkAttrs, networkID, endpointID string)
 	return netlink.LinkSetUp(peer)
 }
 
-// doItself moves the link into the container as eth0, with its addresses.
+// doItself moves the link into the container as eth0, and sets its addresses.
 func doItself(in *cnm.JoinRequest, e *endpoint) error {
 	link, err := netlink.LinkByName(source(in.EndpointID))
 	if err != nil {

@@ -34,7 +34,7 @@ func (d *Driver) DiscoverDelete(_ context.Context, in *cnm.DiscoveryRequest) err
 	return nil
 }
 
-// Nodes lists the discovered nodes, with "self" after its own.
+// Nodes lists the discovered nodes, and marks its own with "self".
 func (d *Driver) Nodes() (list []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

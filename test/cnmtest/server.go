@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// Server serves a driver at the socket where Docker finds it.
+// Server serves a driver on the socket where Docker finds it.
 type Server struct {
 	Name, Path string
 	Handler    http.Handler
@@ -27,15 +27,15 @@ type Server struct {
 	stop   func()
 }
 
-// Call is a received call.
+// Call is a call that the server received.
 type Call struct {
 	Method, Body string
 }
 
-// fault is a wrong answer to the calls of one method.
+// fault is a wrong answer to calls of one method.
 type fault struct {
 	method string
-	times  int // how many; negative: all
+	times  int // how many calls; if negative, all
 	answer http.HandlerFunc
 }
 
@@ -48,7 +48,7 @@ func Start(t testing.TB, name string, d *Driver) *Server {
 	return s
 }
 
-// Serve starts serving, also after Stop.
+// Serve starts serving. After Stop it starts again.
 func (s *Server) Serve(t testing.TB) {
 	t.Helper()
 	l, err := cnm.ListenUnix(s.Path, -1)
@@ -75,7 +75,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// ServeHTTP notes a call and answers it, with a fault's answer if one matches.
+// ServeHTTP notes a call and answers it. If a fault matches the call, the fault answers.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *Server) note(c Call) http.HandlerFunc {
 	return nil
 }
 
-// Fault gives the next calls of a method (negative: all) a wrong answer.
+// Fault gives wrong answers to the next calls of a method. If times is negative, all calls get one.
 func (s *Server) Fault(method string, times int, answer http.HandlerFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,10 +144,10 @@ func Say(status int, body string) http.HandlerFunc {
 	}
 }
 
-// Refuse answers with an error of the driver.
+// Refuse answers with a driver's error.
 func Refuse(text string) http.HandlerFunc { return Say(http.StatusOK, fmt.Sprintf(`{"Err":%q}`, text)) }
 
-// Hang answers when the caller has gone.
+// Hang does not answer until the caller has gone.
 func Hang() http.HandlerFunc {
 	return func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// kill -9 at random points of an ADD under the names of a container whose namespace ended
-// without DEL: the record covers both lives, so DEL or GC removes the objects of either.
+// A container's namespace ended without a DEL, and an ADD comes under the same names. The ADD is
+// killed with kill -9 at random points. The record covers both lives, so DEL or GC removes the
+// objects of either life.
 func TestKillAgain(t *testing.T) {
 	before := baseline(t)
 	kills := nettest.NewKills(t, "ADD")

@@ -21,14 +21,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// podState is what the runtime knows of a pod.
+// podState is what the runtime knows about a pod.
 type podState int
 
 const (
 	absent    podState = iota
 	attached           // its ADD succeeded
 	unsure             // a plugin was killed; the runtime must repeat DEL
-	forgotten          // the runtime lost it; GC must remove it
+	forgotten          // the runtime forgot the pod, so GC must remove it
 )
 
 // churned is one pod. Only one goroutine at a time touches it.
@@ -36,7 +36,7 @@ type churned struct {
 	c      *churning
 	list   *chain.List
 	number int
-	life   int // a new container each time
+	life   int // counts the pod's containers
 	state  podState
 	hasNS  bool
 	addrs  []netip.Addr
@@ -63,7 +63,7 @@ func (p *churned) step() {
 			return
 		}
 		if p.rnd.IntN(5) == 0 {
-			p.endNamespace() // the sandbox died first
+			p.endNamespace() // the sandbox ended first
 		}
 		p.del(true)
 	case unsure:
@@ -99,7 +99,7 @@ func (p *churned) add() {
 	}
 }
 
-// del detaches the pod. When a plugin is killed, a later step repeats it.
+// del detaches the pod. If a plugin is killed, a later step repeats the DEL.
 func (p *churned) del(mayDie bool) {
 	p.c.release(p)
 	p.c.dels.Add(1)
@@ -122,8 +122,8 @@ func (p *churned) check() {
 	}
 }
 
-// forget does what a crashing runtime does: the namespace goes with the container,
-// sometimes the cached result too, and no DEL follows.
+// forget does what a crashing runtime does. The namespace goes with the container, and sometimes
+// the cached result too. No DEL follows.
 func (p *churned) forget() {
 	p.c.release(p)
 	p.c.lost.Add(1)
@@ -143,15 +143,15 @@ var errKilled = errors.New("killed by the test")
 
 func wasKilled(err error) bool { return errors.Is(err, errKilled) }
 
-// killer calls plugins by exec and kills some of them, with all their processes, at a
-// random moment of a usual call's time.
+// killer calls plugins by exec, and kills some of them with all their processes. It does so at a
+// random moment of the time that a call usually takes.
 type killer struct {
 	exec   invoke.Exec
 	seed   uint64
 	odds   atomic.Int64 // in a hundred
 	calls  atomic.Uint64
 	killed atomic.Int64
-	usual  atomic.Int64 // how long a call takes lately, in nanoseconds
+	usual  atomic.Int64 // how long recent calls took, in nanoseconds
 }
 
 // Invoke implements invoke.Invoker.
@@ -163,8 +163,8 @@ func (k *killer) Invoke(ctx context.Context, pluginType string, call *spec.Call)
 		k.usual.Store((7*k.usual.Load() + int64(time.Since(start))) / 8)
 		return out, err
 	}
-	// A call does half of its work in the first milliseconds; the rest of the time it
-	// waits for the kernel or a lock.
+	// A call does half of its work in the first milliseconds. The rest of the time it waits for the
+	// kernel or a lock.
 	short, cancel := context.WithTimeout(ctx, time.Duration(rnd.Int64N(max(1, k.usual.Load()))))
 	defer cancel()
 	out, err := k.exec.Invoke(short, pluginType, call)

@@ -32,8 +32,8 @@ const (
 	killOdds     = 12 // of a hundred calls of a plugin
 )
 
-// churnTime is how long TestChurn runs. PATCHBAY_CHURN raises it: the nightly target asks
-// for ten minutes. The second kernel is emulated.
+// churnTime is how long TestChurn runs. PATCHBAY_CHURN makes it longer; the nightly target asks
+// for ten minutes. On the emulated second kernel it is shorter.
 func churnTime(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("PATCHBAY_CHURN")
@@ -50,8 +50,8 @@ func churnTime(t *testing.T) time.Duration {
 	return d
 }
 
-// churnLists returns the networks: as lists of plugins and as one chain, with pools so
-// small that addresses are reused several times.
+// churnLists returns the networks, as lists of plugins and as one plugin. Their pools are so
+// small that addresses are used several times.
 func churnLists(t *testing.T) []*chain.List {
 	t.Helper()
 	const (
@@ -88,8 +88,8 @@ type churning struct {
 	*testing.T
 	rt   *chain.Runtime
 	kill *killer
-	// exclusive is held shared by ADD and DEL, and exclusively by GC, whose list of living
-	// attachments must be complete (SPEC.md, "Garbage collection").
+	// exclusive is held shared by an ADD or DEL. A GC holds it exclusively, because its list of
+	// living attachments must be complete (SPEC.md, "Garbage collection").
 	exclusive sync.RWMutex
 
 	mu    sync.Mutex
@@ -98,10 +98,9 @@ type churning struct {
 	adds, dels, lost, collections atomic.Int64
 }
 
-// TestChurn lets sixteen callers attach and detach a thousand pods while
-// plugins are killed at random, callers forget what they did, namespaces go
-// first and GC runs in between. No address is assigned twice while its pod lives, and
-// after a last GC nothing is left.
+// TestChurn lets sixteen callers attach and detach a thousand pods. Meanwhile plugins are killed
+// at random, callers forget what they did, namespaces end first, and GCs run. While a pod lives,
+// no other pod gets its address. After a last GC nothing is left.
 func TestChurn(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -139,8 +138,8 @@ func uplink(t *testing.T) {
 	}
 }
 
-// standing attaches and detaches one pod on each network, so that the objects that a
-// network keeps by design exist and are counted.
+// standing attaches and detaches one pod on each network. So the objects that a network keeps by
+// design exist and are counted.
 func (c *churning) standing(lists []*chain.List) leak.State {
 	for i, l := range lists {
 		p := &churned{c: c, list: l, number: churnPods + i, rnd: rand.New(rand.NewPCG(1, 1))}
@@ -163,7 +162,7 @@ func (c *churning) churn(lists []*chain.List, seed uint64) (pods []*churned) {
 		callers.Go(func() {
 			rnd := rand.New(rand.NewPCG(seed, uint64(n)<<32))
 			for time.Now().Before(stop) && !c.Failed() {
-				p := pods[rnd.IntN(churnPods/churnCallers)*churnCallers+n] // only this caller's
+				p := pods[rnd.IntN(churnPods/churnCallers)*churnCallers+n] // a pod of this caller only
 				c.exclusive.RLock()
 				p.step()
 				c.exclusive.RUnlock()
@@ -229,8 +228,7 @@ func (c *churning) end(lists []*chain.List, pods []*churned) {
 	c.collect(lists, pods)
 }
 
-// claim notes the addresses of a pod's result, and fails when another living pod has one
-// of them.
+// claim notes the addresses of a pod's result. If another living pod has one of them, claim fails.
 func (c *churning) claim(p *churned, ips []spec.IPConfig) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,7 +263,7 @@ func (p *churned) holds() {
 	}
 }
 
-// namespace is the path of the pod's network namespace.
+// namespace returns the path of the pod's network namespace.
 func (p *churned) namespace() string {
 	return filepath.Join("/run/netns", fmt.Sprintf("churn-%d", p.number))
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// TestMain also makes the test binary the plugin, so that there is a process to kill.
+// TestMain makes the test binary the plugin too. So there is a process to kill.
 func TestMain(m *testing.M) {
 	if os.Getenv("CNI_COMMAND") != "" {
 		os.Exit(plugin.MainOf(all.Find("patchbay"), all.Plugins()))
@@ -85,8 +85,8 @@ func mustRun(t *testing.T, q request, verb spec.Verb, extra string) []byte {
 
 const keepNobody = `,"cni.dev/valid-attachments":[]`
 
-// state counts all objects of the node. The bridge and its gateway address stay by design,
-// so they exist before the first count.
+// state counts all objects of the node. The bridge and its gateway address stay by design, so
+// they must exist before the first count.
 func state(t *testing.T) leak.State {
 	t.Helper()
 	return leak.Must(t, stateDirs()...)
@@ -97,8 +97,8 @@ func stateDirs() []string {
 	return []string{p.Run, p.CNI, p.RunCNI}
 }
 
-// baseline attaches and detaches one container, so that the objects that a network keeps
-// by design exist and are counted.
+// baseline attaches and detaches one container. So the objects that a network keeps by design
+// exist and are counted.
 func baseline(t *testing.T) leak.State {
 	t.Helper()
 	q := request{"baseline", nettest.NewNS(t, "crash-baseline"), 10000}
@@ -114,7 +114,7 @@ func nothingBeyond(t *testing.T, before leak.State, when string) {
 	}
 }
 
-// After a fault at each step of the whole chain, ADD fails and leaves nothing, not even
+// A fault happens at each step of the whole chain. The ADD fails and leaves nothing, not even
 // work for DEL.
 func TestFaultAtEveryStep(t *testing.T) {
 	before := baseline(t)
@@ -145,7 +145,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 	nothingBeyond(t, before, "DEL")
 }
 
-// A namespace is deleted before DEL, and DEL knows only the three names.
+// A namespace is deleted before DEL. DEL knows only the three names.
 func TestNamespaceDeletedFirst(t *testing.T) {
 	before := baseline(t)
 	for _, ns := range []string{"", "/run/netns/crash-gone"} {
@@ -185,7 +185,7 @@ func forget(t *testing.T) {
 	}
 	for _, l := range links {
 		if l.Attrs().Name != "lo" {
-			_ = netlink.LinkDel(l) // the peer may have gone with its end
+			_ = netlink.LinkDel(l) // the peer may already be gone with its other end
 		}
 	}
 	for _, dir := range []string{paths.Default().Run, paths.Default().RunCNI} {
@@ -195,8 +195,8 @@ func forget(t *testing.T) {
 	}
 }
 
-// tries is how often a process is killed. PATCHBAY_CRASH_TRIES raises it: `make
-// test` asks for a few thousand.
+// tries is how often a process is killed. PATCHBAY_CRASH_TRIES sets another number; `make test`
+// asks for a few thousand.
 func tries() int {
 	if n, err := strconv.Atoi(os.Getenv("PATCHBAY_CRASH_TRIES")); err == nil {
 		return n
@@ -204,7 +204,7 @@ func tries() int {
 	return 60
 }
 
-// Processes are killed at random points of ADD and DEL; a DEL follows, or only a GC.
+// Processes are killed at random points of ADD and DEL. Then a DEL follows, or only a GC.
 func TestKill(t *testing.T) {
 	before := baseline(t)
 	q := request{"", nettest.NewNS(t, "crash-kill"), 10004}
@@ -215,10 +215,10 @@ func TestKill(t *testing.T) {
 		switch n % 3 {
 		case 0: // the runtime repeats the DEL, as it must
 			mustRun(t, q, spec.Del, "")
-		case 1: // its DEL is killed too, and repeated
+		case 1: // the DEL is killed too, and repeated
 			try(t, dels, q.call(spec.Del, ""))
 			mustRun(t, q, spec.Del, "")
-		case 2: // the runtime lost the container: GC
+		case 2: // the runtime forgot the container, so GC removes it
 			mustRun(t, q, spec.GC, keepNobody)
 		}
 		if n%20 == 0 {
@@ -235,8 +235,8 @@ func try(t *testing.T, kills *nettest.Kills, c *spec.Call) {
 	kills.Try(func(after time.Duration) bool { return died(t, c, after) })
 }
 
-// died runs a call in a process, kills it after a time and reports whether it was still
-// running.
+// died runs a call in a process and kills the process after some time. It reports whether the
+// process was still running.
 func died(t *testing.T, c *spec.Call, after time.Duration) bool {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -260,7 +260,7 @@ func died(t *testing.T, c *spec.Call, after time.Duration) bool {
 	return false
 }
 
-// Every verb survives empty, torn and foreign state files.
+// Every verb works with state files that are empty, cut short or another program's.
 func TestTornFiles(t *testing.T) {
 	before := baseline(t)
 	for _, content := range []string{"", "{", `{"schema":99,"owner":"x"}`} {

@@ -29,8 +29,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// containerd passes CNI_ARGS in the order of a Go map, and what a later one adds. The
-// result has what both CRI runtimes read: one eth0, in the pod, and its addresses by family,
+// containerd passes CNI_ARGS in the order of a Go map, and with keys that later releases added.
+// The result has what both CRI runtimes read: one eth0, in the pod, and its addresses by family,
 // in the order of the ranges. containerd's runtimeConfig has the names of Go's fields.
 func TestPodResult(t *testing.T) {
 	before := podBaseline(t)
@@ -76,7 +76,7 @@ func checkPodResult(t *testing.T, result *spec.Result, p pod) {
 	}
 }
 
-// checkPodKernel looks for the limit and the port that the runtime sent.
+// checkPodKernel checks that the kernel has the limit and the port that the runtime sent.
 func checkPodKernel(t *testing.T, result *spec.Result, p pod) {
 	t.Helper()
 	link, err := netlink.LinkByName(result.Interfaces[0].Name)
@@ -98,17 +98,17 @@ func checkPodKernel(t *testing.T, result *spec.Result, p pod) {
 	}
 }
 
-// secret stands for what an annotation may hold.
+// secret stands for something that an annotation may contain.
 const secret = "annotation-with-a-secret"
 
-// kubectl keeps whole objects, up to 256 KiB, in an annotation, and runtimes pass annotations
-// to plugins. Nothing of them gets into a file, a result, an error or a log.
+// kubectl writes whole objects, up to 256 KiB, into an annotation, and runtimes pass annotations
+// to plugins. No part of them gets into a file, a result, an error or a log.
 func TestAnnotationsStay(t *testing.T) {
 	annotations := fmt.Sprintf(`{"kubectl.kubernetes.io/last-applied-configuration":%q}`, strings.Repeat(secret+`"\`, 256<<10/len(secret)))
 	before := podBaseline(t)
 	p := newPod(t, "/run/netns", "annotated", 9701)
 	p.exec(t, spec.Add)
-	pads := func(text string) string { // with the annotations for every plugin, as a runtime that sends them to all
+	pads := func(text string) string { // some runtimes send the annotations to every plugin
 		text = strings.ReplaceAll(text, `"capabilities":{`, `"capabilities":{"io.kubernetes.cri.pod-annotations":true,"io.kubernetes.cri-o.Annotations":true,`)
 		text = strings.ReplaceAll(text, `{"type":"ptp",`, `{"type":"ptp","capabilities":{"io.kubernetes.cri.pod-annotations":true},`)
 		return strings.Replace(text, `"runtimeConfig":{`, `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":`+annotations+`,"io.kubernetes.cri-o.Annotations":`+annotations+`,`, 1)
@@ -195,9 +195,9 @@ func noSecretIn(t *testing.T, when string, dirs ...string) {
 	}
 }
 
-// containerd and CRI-O execute STATUS every five seconds for ever, CRI-O CHECK after each
-// ADD. The quickest of some calls shows what the program itself costs. It is compared with the
-// start of the program, VERSION, because a busy or slow machine makes both slower alike.
+// containerd and CRI-O execute STATUS every five seconds. CRI-O executes CHECK after each ADD.
+// The quickest of some calls shows what the program itself costs. The test compares it with
+// VERSION, the start of the program, because a busy or slow machine makes both slower alike.
 func TestStatusIsCheap(t *testing.T) {
 	program, err := reftest.Patchbay()
 	if err != nil {
@@ -222,7 +222,7 @@ func TestStatusIsCheap(t *testing.T) {
 	p.end(t)
 }
 
-// cpuOf is the least CPU time of fifty calls.
+// cpuOf returns the least CPU time of fifty calls.
 func cpuOf(t *testing.T, program string, c *spec.Call) (least time.Duration) {
 	t.Helper()
 	for range 50 {
@@ -249,7 +249,7 @@ func TestPodInUserNamespace(t *testing.T) {
 		p.exec(t, verb)
 	}
 	leak.NoLeaks(t, before, stateDirs()...)
-	q := request{"users", p.ns, 9902} // tuning's sysctls, a bridge, an ifb
+	q := request{"users", p.ns, 9902} // these need tuning's sysctls, a bridge and an ifb
 	result := mustRun(t, q, spec.Add, "")
 	mustRun(t, q, spec.Check, `,"prevResult":`+string(result))
 	mustRun(t, q, spec.Del, "")
@@ -258,7 +258,7 @@ func TestPodInUserNamespace(t *testing.T) {
 	}
 }
 
-// ofOtherUsers makes a network namespace in a user namespace of its own, and binds it.
+// ofOtherUsers makes a network namespace that belongs to a user namespace of its own, and binds it.
 func ofOtherUsers(t *testing.T, at string) {
 	t.Helper()
 	cmd := exec.Command("sleep", "600")

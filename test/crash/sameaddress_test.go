@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// given is a chain whose network assigns an address that another network assigns too.
+// given is a chain. Its network assigns an address that another network assigns too.
 const given = `{"cniVersion":"1.1.0","name":%q,"type":"patchbay","plugins":[
 	{"type":"bridge","bridge":%q,"isGateway":true,"ipMasq":true,
 	 "ipam":{"type":"static","addresses":[{"address":"10.78.0.5/24","gateway":"10.78.0.1"}]}},
@@ -30,8 +30,8 @@ func sameAddress(verb spec.Verb, id, ns, extra string) *spec.Call {
 	return c
 }
 
-// kill -9 at random points of the ADD, DEL and GC of an attachment that has the address of
-// another one: the other one keeps all its objects.
+// An attachment has the address of another one. Its ADD, DEL and GC are killed with kill -9 at
+// random points. The other attachment keeps all its objects.
 func TestKillSameAddress(t *testing.T) {
 	keeps, killed := nettest.NewNS(t, "crash-keeps"), nettest.NewNS(t, "crash-killed")
 	do := func(c *spec.Call) {

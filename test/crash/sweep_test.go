@@ -31,7 +31,7 @@ const podChain = `{"cniVersion":"1.0.0","name":%q,"type":"patchbay","plugins":[
 	{"type":"bandwidth","capabilities":{"bandwidth":true}}],
 	"runtimeConfig":{"portMappings":[{"HostPort":%d,"ContainerPort":80,"Protocol":"tcp"}],"bandwidth":{"IngressRate":80000000,"IngressBurst":8000000}}}`
 
-// pod is a pod's sandbox, as a Kubernetes runtime passes it.
+// pod is a pod's sandbox as a Kubernetes runtime passes it.
 type pod struct {
 	name, ns, network, args string
 	port                    int
@@ -64,7 +64,7 @@ func (p *pod) call(verb spec.Verb) *spec.Call {
 	}
 }
 
-// exec runs a verb in a process, which sweeps at its end.
+// exec runs a verb in a process. At its end the process sweeps.
 func (p *pod) exec(t *testing.T, verb spec.Verb, env ...string) {
 	t.Helper()
 	c := p.call(verb)
@@ -122,12 +122,12 @@ func podBaseline(t *testing.T) leak.State {
 	return state(t)
 }
 
-// sweepTime is how long a test makes calls until they have swept. On a machine that is very
-// busy a sweep does not come to its end in its second.
+// sweepTime is how long a test goes on making calls until they have swept. On a very busy
+// machine, a sweep does not finish in its one second.
 const sweepTime = 2 * time.Minute
 
-// sweepUntil attaches and detaches a pod until nothing of the others that the test calls
-// dead is left.
+// sweepUntil attaches and detaches a pod until nothing is left of the other pods, which the test
+// calls dead.
 func sweepUntil(t *testing.T, p *pod, swept func() bool) (calls int) {
 	t.Helper()
 	for end := time.Now().Add(sweepTime); ; calls += 2 {
@@ -142,12 +142,12 @@ func sweepUntil(t *testing.T, p *pod, swept func() bool) (calls int) {
 	}
 }
 
-// recordOf is a file of the pod.
+// recordOf returns the path of one record of the pod.
 func recordOf(p pod) string {
 	return filepath.Join(paths.Default().Run, "attachments", p.network, string(owner.Of(p.network, p.name, "eth0"))+".ptp")
 }
 
-// The DEL of these pods never comes. The ADDs and DELs of other pods remove what they had.
+// The DEL of these pods never comes. The ADDs and DELs of other pods remove what these pods had.
 func TestSweepRemovesTheDead(t *testing.T) {
 	before := podBaseline(t)
 	const dead = 12
@@ -158,7 +158,7 @@ func TestSweepRemovesTheDead(t *testing.T) {
 	}
 	age(t)
 	others := make([]pod, 3)
-	for n := range others { // records of the living are between the dead's
+	for n := range others { // the records of living pods are between those of the dead
 		others[n] = newPod(t, "/run/netns", fmt.Sprintf("living%d", n), 9100+n)
 		others[n].exec(t, spec.Add)
 	}
@@ -173,7 +173,7 @@ func TestSweepRemovesTheDead(t *testing.T) {
 	leak.NoLeaks(t, before, stateDirs()...)
 }
 
-// A node with hundreds of pods: each record has its turn, and a call looks at four.
+// A node has hundreds of pods. A call looks at four records, and each record has its turn.
 func TestSweepTakesTurns(t *testing.T) {
 	before := podBaseline(t)
 	const living = 20
@@ -197,7 +197,7 @@ func TestSweepTakesTurns(t *testing.T) {
 	leak.NoLeaks(t, before, stateDirs()...)
 }
 
-// What is not proven dead, young, of another runtime or in use stays.
+// A sweep leaves what is not proven dead: what is young, in use, or another runtime's.
 func TestSweepLeaves(t *testing.T) {
 	for _, dir := range []string{"/run/netns", "/run/other"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -270,7 +270,7 @@ func touch(t *testing.T, when time.Time) {
 	}
 }
 
-// holdRecord is a process that works on a record of the pod.
+// holdRecord starts a process that works on a record of the pod.
 func holdRecord(t *testing.T, _ pod) (undo func()) {
 	t.Helper()
 	f, err := os.Open(records(t, "pods")[0])
@@ -283,7 +283,8 @@ func holdRecord(t *testing.T, _ pod) (undo func()) {
 	return func() { f.Close() } //nolint:errcheck // read only
 }
 
-// bindElsewhere keeps the namespace alive by a mount that has no name in its directory.
+// bindElsewhere keeps the namespace alive with a mount. The mount has no name in the namespace's
+// directory.
 func bindElsewhere(t *testing.T, p pod) (undo func()) {
 	t.Helper()
 	at := filepath.Join(t.TempDir(), "bound")
@@ -322,8 +323,8 @@ func rewrite(t *testing.T, from, to string) (undo func()) {
 	return func() { put(data) }
 }
 
-// A state directory that outlives a reboot has records of the boot before, and a pod of
-// this boot may have a namespace of the same name.
+// A state directory outlives a reboot, so it has records of the boot before. A pod of this boot
+// has a namespace of the same name.
 func TestSweepAfterReboot(t *testing.T) {
 	before := podBaseline(t)
 	old := newPod(t, "/run/netns", "rebooted", 9401)
@@ -359,7 +360,7 @@ func TestSweepAfterReboot(t *testing.T) {
 	leak.NoLeaks(t, before, stateDirs()...)
 }
 
-// A sweep is killed at random moments: what it leaves, the next ones remove.
+// A sweep is killed at random moments. Later sweeps remove what it leaves.
 func TestSweepKilled(t *testing.T) {
 	before := podBaseline(t)
 	kills := nettest.NewKills(t, "an ADD that sweeps")
@@ -375,7 +376,7 @@ func TestSweepKilled(t *testing.T) {
 		other.exec(t, spec.Del)
 	}
 	age(t)
-	sweepUntil(t, &other, func() bool { return len(records(t, "pods")) == 0 }) // and the claims
+	sweepUntil(t, &other, func() bool { return len(records(t, "pods")) == 0 }) // the claims go too
 	other.end(t)
 	leak.NoLeaks(t, before, stateDirs()...)
 }

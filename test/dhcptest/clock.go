@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
-// Clock is the machine's clock, and can jump: a test ends a sleep of an hour by it as soon
-// as it wants. NewClock's shows the real time.
+// Clock is the machine's clock, but can jump. So a test can end a sleep of an hour at once. A new
+// Clock shows the real time.
 type Clock struct {
 	mu     sync.Mutex
 	ahead  time.Duration
@@ -22,7 +22,7 @@ type Clock struct {
 // NewClock returns a clock that has not jumped yet.
 func NewClock() *Clock { return &Clock{asleep: map[*time.Timer]time.Duration{}} }
 
-// Since is the time since boot.
+// Since returns the time since boot.
 func (c *Clock) Since() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,15 +57,15 @@ func (c *Clock) wake(timer *time.Timer) {
 	delete(c.asleep, timer)
 }
 
-// Asleep is the number of sleepers.
+// Asleep returns the number of sleepers.
 func (c *Clock) Asleep() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.asleep)
 }
 
-// Jump moves the clock to the time at which the first sleeper wakes. Asleep counts that one
-// no more, though it may need a moment to continue.
+// Jump moves the clock to the time at which the first sleeper wakes. Asleep no longer counts that
+// sleeper, which may need a moment to continue.
 func (c *Clock) Jump() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

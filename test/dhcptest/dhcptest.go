@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dhcptest gives tests a network with a DHCP server: a bridge in the
-// test's own namespace, real servers on it, containers beside it. Tests run in
-// the namespaces of test/nettest.
+// Package dhcptest gives tests a network with a DHCP server. It has a bridge in the test's own
+// namespace, real servers on the bridge, and containers beside it. Tests run in the namespaces of
+// test/nettest.
 package dhcptest
 
 import (
@@ -29,8 +29,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// LAN makes a bridge with addresses in CIDR notation. An existing bridge is used, and not
-// deleted.
+// LAN makes a bridge with addresses in CIDR notation. If the bridge exists, LAN uses it and does
+// not delete it.
 func LAN(t testing.TB, name string, addrs ...string) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -68,7 +68,7 @@ func Plug(t testing.TB, bridge, ns string) {
 	must(t, err)
 	defer fd.Close() //nolint:errcheck // read only
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MasterIndex = "p"+rand.Text()[:8], br.Attrs().Index // the kernel deletes the last test's late
+	attrs.Name, attrs.MasterIndex = "p"+rand.Text()[:8], br.Attrs().Index // the kernel deletes the last test's link late, so the name is random
 	port := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(fd)}
 	must(t, netlink.LinkAdd(port))
 	must(t, netlink.LinkSetUp(port))
@@ -81,7 +81,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// Quiet turns IPv6 off in a namespace, before Plug: then no address appears by itself.
+// Quiet turns IPv6 off in a namespace. If it is called before Plug, no address appears by itself.
 func Quiet(t testing.TB, path string) {
 	t.Helper()
 	ns, err := netns.Open(path)
@@ -144,8 +144,8 @@ func Dnsmasq(t testing.TB, bridge string, args ...string) *Server {
 	}, args...)...)
 }
 
-// Kea starts a server of ISC Kea, kea-dhcp4 or kea-dhcp6, on a bridge, with the content of
-// its section of the configuration. It tries to listen until the bridge runs.
+// Kea starts a server of ISC Kea on a bridge. program is kea-dhcp4 or kea-dhcp6; section is its
+// part of the configuration. The server tries again to listen until the bridge is up.
 func Kea(t testing.TB, program, bridge, section string) *Server {
 	t.Helper()
 	nettest.Need(t, nettest.Program(program))
@@ -156,7 +156,7 @@ func Kea(t testing.TB, program, bridge, section string) *Server {
 		"loggers": [{"name": "*", "severity": "INFO", "output_options": [{"output": "stdout"}]}]}}`, name, section, bridge)
 	path := filepath.Join(dir, "conf.json")
 	must(t, os.WriteFile(path, []byte(conf), 0o600))
-	must(t, os.MkdirAll("/var/lib/kea", 0o755)) // the test's own: it keeps its DUID there
+	must(t, os.MkdirAll("/var/lib/kea", 0o755)) // the test's own directory, in which the server keeps its DUID
 	t.Setenv("KEA_PIDFILE_DIR", dir)
 	t.Setenv("KEA_LOCKFILE_DIR", dir)
 	return run(t, program, "-c", path)
@@ -175,8 +175,8 @@ func run(t testing.TB, name string, args ...string) *Server {
 	return s
 }
 
-// outside copies a program to a path without an AppArmor profile: Debian's profiles confine
-// DHCP servers to the system's own files.
+// outside copies a program to a path without an AppArmor profile. Debian's profiles allow DHCP
+// servers only the system's own files.
 func outside(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -188,7 +188,7 @@ func outside(t testing.TB, name string) string {
 	return out
 }
 
-// Start starts it again.
+// Start starts the server again.
 func (s *Server) Start() {
 	s.t.Helper()
 	s.cmd = exec.Command(s.path, s.args...)
@@ -197,7 +197,7 @@ func (s *Server) Start() {
 	s.WaitFor("started", "sockets bound exclusively", "DHCP4_STARTED", "DHCP6_STARTED")
 }
 
-// Stop ends it; the server may keep its leases or not.
+// Stop ends the server. Its leases may be kept or not.
 func (s *Server) Stop() {
 	if s.cmd == nil {
 		return
@@ -207,13 +207,13 @@ func (s *Server) Stop() {
 	s.cmd = nil
 }
 
-// WaitFor waits until the server has logged one of some words.
+// WaitFor waits until the server has logged one of these words.
 func (s *Server) WaitFor(words ...string) {
 	s.t.Helper()
 	Eventually(s.t, s.name+" says "+words[0], func() bool { return s.Said(words...) })
 }
 
-// Said reports whether the server has logged one of some words.
+// Said reports whether the server has logged one of these words.
 func (s *Server) Said(words ...string) bool {
 	text := s.log.String()
 	for _, w := range words {
@@ -224,13 +224,13 @@ func (s *Server) Said(words ...string) bool {
 	return false
 }
 
-// Count is how often it has logged a word.
+// Count returns how often the server has logged a word.
 func (s *Server) Count(word string) int { return strings.Count(s.log.String(), word) }
 
 // patience is how long tests wait.
 const patience = time.Minute
 
-// Eventually waits until ok.
+// Eventually waits until ok returns true.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -313,8 +313,8 @@ func Up(t testing.TB, ns string) {
 	in(t, ns, func(h *netlink.Handle, link netlink.Link) { must(t, h.LinkSetUp(link)) })
 }
 
-// Move moves eth0 from one namespace to another, where it is named eth0 again. The kernel
-// removes its addresses.
+// Move moves eth0 from one namespace to another, where its name is eth0 again. The kernel removes
+// its addresses.
 func Move(t testing.TB, from, to string) {
 	t.Helper()
 	in(t, from, func(h *netlink.Handle, link netlink.Link) {

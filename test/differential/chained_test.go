@@ -3,7 +3,7 @@
 
 package differential
 
-// previous is a previous result other than attached's.
+// previous is a previous result that attached did not make.
 var previous = field{at: "prevResult", odds: -1, ok: of(nil), bad: of("none", "none", "x", obj{}, obj{"cniVersion": "1.0.0", "interfaces": list{}, "ips": list{}})}
 
 var chained = []*subject{

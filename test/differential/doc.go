@@ -1,17 +1,16 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package differential has the tests that run our plugins and the reference's side by side,
-// with the same input, in one run.
+// Package differential tests our plugins beside the reference's, with the same input, in one run.
 //
-// TestSame draws configurations of one plugin from a seed, including values at and beyond
-// the limits, and lets both attach, check and detach a container, each in a new pair of
-// namespaces. Results, links, addresses, routes, rules, sysctls, queueing disciplines,
-// neighbours, bridge VLANs, host-local's files and the class of an error must be equal, or
-// known.txt lists the difference with its reason. Firewall rules differ by design; traffic
-// shows that they do the same (plugin/kernel, e2e).
+// TestSame draws configurations of one plugin from a seed, including values at and beyond the
+// limits. Both plugins attach, check and detach a container, each in a new pair of namespaces. It
+// compares results, links, addresses, routes, rules, sysctls, queueing disciplines, neighbours,
+// bridge VLANs, host-local's files and the class of an error. If something differs, known.txt
+// must list the difference with its reason. Firewall rules differ by design; tests with traffic
+// show that they do the same (plugin/kernel, e2e).
 //
-// TestSwap replaces one directory of plugins by another under live attachments, and then
+// TestSwap replaces one directory of plugins by another while containers are attached, and then
 // swaps them back.
 //
 //	PATCHBAY_DIFF_CASES=300 go test ./test/differential        how many a plugin; then an entry of known.txt that no longer matches fails

@@ -15,7 +15,7 @@ import (
 // gen draws a value.
 type gen func(r *rand.Rand) any
 
-// of draws one of several values; from a gen among them it draws again.
+// of draws one of several values. If the value is a gen, it draws a value from that gen.
 func of(values ...any) gen {
 	return func(r *rand.Rand) any {
 		v := values[r.IntN(len(values))]
@@ -28,24 +28,24 @@ func of(values ...any) gen {
 
 var flag = of(true, true, false)
 
-// field is one key of a configuration, or an environment variable that begins with "@": its
-// valid values, its invalid ones, and how often it is set.
+// field is one key of a configuration, or an environment variable, which begins with "@". It has
+// valid values, invalid values, and how often it is set.
 type field struct {
 	at   string // path: "ipam.routes"
 	ok   gen
-	bad  gen // nil when nothing is refused
-	odds int // in a hundred; 0 means 35, less than 0 never
+	bad  gen // nil if no value is refused
+	odds int // in a hundred; 0 means 35, and less than 0 means never
 }
 
-// subject is a plugin and the fields that its configurations are drawn from.
+// subject is a plugin, with the fields of its configurations.
 type subject struct {
 	plugin string
-	title  string // where one plugin has two
+	title  string // set if a plugin has two subjects
 	fields []field
 	// prepare makes what an ADD expects on the node, and returns the previous result of a
 	// chained plugin.
 	prepare func(w *world) (prevResult map[string]any, err error)
-	needs   []nettest.Feature // without which the reference cannot work either
+	needs   []nettest.Feature // features without which the reference cannot work either
 }
 
 func (s *subject) name() string { return cmp.Or(s.title, s.plugin) }
@@ -53,17 +53,17 @@ func (s *subject) name() string { return cmp.Or(s.title, s.plugin) }
 // iptables is the program that the reference execs.
 var iptables = []nettest.Feature{nettest.Program("iptables")}
 
-// drawn is one case: the calls are made from it.
+// drawn is one case, from which the calls are made.
 type drawn struct {
 	call
 	wrong string // the field with an invalid value
 	first bool   // a chained plugin gets no previous result
 }
 
-// wrongOdds is how many cases in a hundred have one field with an invalid value.
+// wrongOdds is the number of cases in a hundred in which one field has an invalid value.
 const wrongOdds = 30
 
-// draw draws the case of a number. It depends on its arguments only.
+// draw draws the case with a number. It depends only on its arguments.
 func (s *subject) draw(seed uint64, number int) drawn {
 	r := rand.New(rand.NewPCG(seed, uint64(number)<<32|uint64(len(s.plugin))))
 	d := drawn{call: call{plugin: s.plugin, id: "differential-1", netns: containerNS, ifname: "eth0"}}
@@ -109,11 +109,11 @@ func (d *drawn) set(at string, value any) {
 	m[keys[len(keys)-1]] = clone(value)
 }
 
-// clone copies a JSON value, so that no case writes into the tables.
+// clone copies a JSON value. So no case writes into the tables.
 func clone(value any) any {
 	raw, err := json.Marshal(value)
 	if err != nil {
-		panic(err) // a table holds what is not JSON
+		panic(err) // a table has a value that is not JSON
 	}
 	var out any
 	if err := json.Unmarshal(raw, &out); err != nil {
@@ -122,7 +122,7 @@ func clone(value any) any {
 	return out
 }
 
-// input is everything that a case sets, as text.
+// input returns all that a case sets, as text.
 func (d *drawn) input() string {
 	raw, err := json.Marshal(d.conf)
 	if err != nil {

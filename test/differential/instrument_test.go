@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A seed and a number give one input, whatever was drawn before it.
+// A seed and a number always give the same input, whatever was drawn before.
 func TestDrawIsReplayed(t *testing.T) {
 	for _, s := range everySubject() {
 		seen := map[string]bool{}
@@ -60,7 +60,7 @@ func TestKnownIsReadPrecisely(t *testing.T) {
 	}
 }
 
-// Names that each side may choose become equal; names from the input do not change.
+// Names that each side may choose become equal. Names from the input do not change.
 func TestNormal(t *testing.T) {
 	macs := []mac{{"0a:00:00:00:00:01", "host:vethaaaaaaaa"}, {"0a:00:00:00:00:01", "host:br0"}, {"0a:00:00:00:00:09", "container:eth0"}}
 	got := normal(view{"up link vethaaaaaaaa mac": "0a:00:00:00:00:01", "up link eth0 mac": "0a:00:00:00:00:09"}, macs, `{"mac":"0A:00:00:00:00:09"}`)

@@ -15,19 +15,19 @@ import (
 //go:embed known.txt
 var knownText string
 
-// known is one listed difference: the plugins, the lines, and optionally the inputs that it
-// applies to.
+// known is one listed difference. It has the plugins, the lines, and optionally the inputs to
+// which it applies.
 type known struct {
 	plugins []string
-	when    *regexp.Regexp // of the input; nil is any
+	when    *regexp.Regexp // a pattern of the input; nil matches any
 	differs []*regexp.Regexp
 	because string
 	line    int
-	seen    []int // how often each of differs matched
+	seen    []int // how often each line in differs matched
 }
 
-// parseKnown reads the file: stanzas of "key: value" lines with an empty line
-// between them; "differs" may come several times.
+// parseKnown reads the file. Stanzas of "key: value" lines have an empty line between them. A
+// stanza may have several lines "differs".
 func parseKnown(text string) (list []*known, err error) {
 	var k *known
 	for i, line := range strings.Split(text, "\n") {

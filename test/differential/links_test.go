@@ -12,7 +12,7 @@ var (
 	childMTU = field{at: "mtu", odds: 30, ok: of(0, 1280, 1400, 1500), bad: of(-1, 1501, "1500", 1.5)}
 )
 
-// onMaster are the plugins whose interface is new, or a device of the host.
+// onMaster lists the plugins whose interface is new, or is a device of the host.
 var onMaster = []*subject{
 	{plugin: "macvlan", prepare: everywhere, fields: with(names, macs, ipam(85), master, within, childMTU, []field{
 		{at: "mode", ok: of("", "bridge", "private", "vepa", "passthru"), bad: of("x", 1)},
@@ -42,7 +42,7 @@ var onMaster = []*subject{
 	})},
 }
 
-// moved are the chained plugins that change the path of a container's traffic.
+// moved lists the chained plugins that change the way of a container's traffic.
 var moved = []*subject{
 	{plugin: "sbr", prepare: attached, fields: with(previous, []field{
 		{at: "table", odds: 25, ok: of(1000), bad: of("x", -1)},

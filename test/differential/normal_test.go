@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// chosen are names that each side chooses by itself: of the host's end of a pair, of
+// chosen matches names that each side chooses by itself: of the host's end of a pair, and of
 // bandwidth's ifb.
 var chosen = regexp.MustCompile(`^(veth[0-9a-f]{8}|bwp[0-9a-f]{8,12})$`)
 
@@ -20,9 +20,9 @@ var owner = regexp.MustCompile(`patchbay:[a-z0-9]{15}`)
 // fixed is the prefix of the hardware addresses that the tests set.
 const fixed = "02:00:00:00:"
 
-// normal returns a view in which names that each side may choose are equal: links are
-// numbered in the order of their creation, and a hardware address is named after the first
-// link that has it. Names from the input do not change.
+// normal returns a view in which the names that each side may choose are equal. It numbers links
+// in the order of their creation, and names a hardware address after the first link that has it.
+// Names from the input do not change.
 func normal(v view, macs []mac, input string) view {
 	words := map[string]string{}
 	numbers := map[string]int{}
@@ -62,8 +62,8 @@ func rename(s string, words map[string]string) string {
 	})
 }
 
-// differences lists, sorted, the facts that two views do not share. Where one side attached
-// and the other refused, that is the only difference.
+// differences lists the facts that only one of two views has, sorted. If one side attached and
+// the other refused, that is the only difference.
 func differences(ref, ours view) (out []string) {
 	if isDone(ref["ADD"]) != isDone(ours["ADD"]) {
 		return []string{"ADD: " + ref["ADD"] + " → " + ours["ADD"]}
@@ -92,8 +92,8 @@ func union(a, b view) view {
 	return all
 }
 
-// linkOf returns the one fact that represents a link which only one side has, and the key
-// itself for anything else.
+// linkOf returns, for a fact about a link that only one side has, one fact that stands for the
+// whole link. For any other fact it returns the key itself.
 func linkOf(key string, ref, ours view) string {
 	for _, w := range nameInFact.FindAllString(key, -1) {
 		for _, place := range []string{" host ", " container "} {
@@ -114,10 +114,10 @@ var nameInFact = regexp.MustCompile(`[^ /]+`)
 // refused splits the value of a verb that failed.
 var refused = regexp.MustCompile(`^refused (-?[0-9]+): (?s)(.*)$`)
 
-// equal compares two values. Two errors are of one class when the same part returns them:
-// the check of the call's envelope, which has its own codes and must return the same, or
-// the plugin's body, for which the reference has only the code 999 and ours may have a more
-// precise one. test/refuse tests the texts of ours.
+// equal compares two values. Two errors are of one class if the same part of a call returns them.
+// The check of the call's environment has its own codes, and both sides must return the same one.
+// For the plugin's own work the reference has only the code 999, and ours may have a more precise
+// one. test/refuse tests our texts.
 func equal(theirs, ours string) bool {
 	a, b := refused.FindStringSubmatch(theirs), refused.FindStringSubmatch(ours)
 	switch {

@@ -17,9 +17,8 @@ func attrs(name, mac string) netlink.LinkAttrs {
 	return a
 }
 
-// attached makes what a first plugin leaves to a chained one: eth0 in the container, its
-// peer on a bridge of the host, addresses and default routes. It returns that plugin's
-// result.
+// attached makes what a first plugin leaves to a chained one: eth0 in the container, its peer on
+// a bridge of the host, addresses and default routes. It returns the first plugin's result.
 func attached(w *world) (map[string]any, error) {
 	err := first(
 		func() error {
@@ -51,8 +50,8 @@ func attached(w *world) (map[string]any, error) {
 	}, err
 }
 
-// uplinked makes the host's uplink with a default route, and a second device, spare, which
-// nothing uses.
+// uplinked makes the host's uplink with a default route. It also makes a second device, spare,
+// which nothing uses.
 func uplinked(*world) (map[string]any, error) {
 	return nil, first(
 		func() error { return pair("uplink", "02:00:00:00:01:01", "192.0.2.1/24", "2001:db8::1/64") },
@@ -79,7 +78,7 @@ func first(steps ...func() error) error {
 	return nil
 }
 
-// pair makes a veth pair, both ends up; only the first is used.
+// pair makes a veth pair and sets both ends up. Only the first end is used.
 func pair(name, mac string, addrs ...string) error {
 	v := &netlink.Veth{LinkAttrs: attrs(name, mac), PeerName: name + "-peer"}
 	v.PeerHardwareAddr, _ = net.ParseMAC(mac[:len(mac)-2] + "f" + mac[len(mac)-1:])

@@ -32,8 +32,8 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// cases is how many configurations a plugin gets. The second kernel is emulated and gets
-// fewer, most of them for plugins that other kernels do not support.
+// cases returns how many configurations a plugin gets. The second kernel is emulated, so a plugin
+// gets fewer there. Most of those are for plugins that other kernels do not support.
 func (s *subject) cases(t *testing.T) uint64 {
 	t.Helper()
 	switch {
@@ -45,10 +45,10 @@ func (s *subject) cases(t *testing.T) uint64 {
 	return 10
 }
 
-// everySubject is all of them.
+// everySubject returns all subjects.
 func everySubject() []*subject { return slices.Concat(subjects, chained, onMaster, moved) }
 
-// thorough is the number of cases from which on every listed difference must have occurred.
+// thorough is a number of cases. In a run with so many, every listed difference must occur.
 const thorough = 200
 
 func TestSame(t *testing.T) {
@@ -81,8 +81,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// stale fails for entries that list what does not differ any more. An entry that also names
-// a plugin that this kernel cannot run is left to the other kernel.
+// stale fails for entries that list what does not differ any more. It ignores an entry that also
+// names a plugin that this kernel cannot run, because the other kernel tests that entry.
 func stale(t *testing.T, listed []*known, ran map[string]bool) {
 	t.Helper()
 	for _, k := range listed {
@@ -97,8 +97,8 @@ func stale(t *testing.T, listed []*known, ran map[string]bool) {
 	}
 }
 
-// TestReferenceIsItsEqual tests the test itself: the reference beside the reference shows
-// no difference.
+// TestReferenceIsItsEqual tests the test itself. The reference beside the reference shows no
+// difference.
 func TestReferenceIsItsEqual(t *testing.T) {
 	ref := reftest.Plugins(t)
 	for _, s := range everySubject() {
@@ -122,8 +122,7 @@ func compare(t *testing.T, s *subject, d drawn, ref, ours string) []string {
 	return differences(story(t, s, d, ref), story(t, s, d, ours))
 }
 
-// story runs the life of one attachment on a node of its own and returns what can be seen
-// of it.
+// story runs the life of one attachment on a node of its own. It returns all that can be seen of it.
 func story(t *testing.T, s *subject, d drawn, dir string) (out view) {
 	t.Helper()
 	inWorld(t, dir, func(w *world) {

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// view is everything that can be seen of one side: keys and values.
+// view is all that can be seen of one side, as keys and values.
 type view map[string]string
 
-// put adds one fact; a second one of the same name gets a number.
+// put adds one fact. If there is a fact of the same name, the new one gets a number.
 func (v view) put(key string, value any) {
 	s := fmt.Sprint(value)
 	if old, twice := v[key]; twice {
@@ -29,7 +29,7 @@ func (v view) put(key string, value any) {
 	v[key] = s
 }
 
-// flatten puts a decoded JSON value, one fact for each leaf.
+// flatten adds one fact for each leaf of a decoded JSON value.
 func (v view) flatten(key string, value any) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -55,7 +55,7 @@ type scene struct {
 	links  []netlink.Link
 }
 
-// look reads both namespaces and the files, under a prefix that names the moment.
+// look reads both namespaces and the files. Its facts get a prefix that names the moment.
 func (w *world) look(v view, when string) ([]mac, error) {
 	var macs []mac
 	for _, side := range []string{"host", "container"} {
@@ -95,7 +95,7 @@ func (s *scene) fact(value any, words ...any) {
 	s.put(s.prefix+strings.TrimSuffix(fmt.Sprintln(words...), "\n"), value)
 }
 
-// seenFlags are the flags of a link that programs set; the others follow from them.
+// seenFlags are the flags of a link that programs set. The kernel derives the others.
 const seenFlags = unix.IFF_UP | unix.IFF_NOARP | unix.IFF_PROMISC | unix.IFF_ALLMULTI
 
 // readLinks adds every link with all attributes of its type.
@@ -159,9 +159,9 @@ func (s *scene) addresses() error {
 	}
 	for _, a := range list {
 		if a.IP.IsLinkLocalUnicast() && a.IP.To4() == nil {
-			continue // the kernel's, in its own time
+			continue // the kernel sets it at a time of its own
 		}
-		// tentative passes by itself
+		// The flag "tentative" goes away by itself.
 		s.fact(fmt.Sprintf("scope %d flags %#x label %q peer %v broadcast %v valid %d", a.Scope, a.Flags&^unix.IFA_F_TENTATIVE, a.Label, a.Peer, a.Broadcast, a.ValidLft),
 			"address", a.IPNet, "dev", s.names[a.LinkIndex])
 	}
@@ -175,7 +175,7 @@ func (s *scene) routes() error {
 	}
 	for _, r := range list {
 		if r.Table == unix.RT_TABLE_LOCAL || r.Dst != nil && r.Dst.IP.To4() == nil && (r.Dst.IP.IsLinkLocalUnicast() || r.Dst.IP.IsMulticast()) {
-			continue // the kernel's
+			continue // the kernel made it
 		}
 		hops := ""
 		for _, hop := range r.MultiPath {
@@ -209,7 +209,7 @@ func (s *scene) neighbours() error {
 		}
 		for _, n := range list {
 			if n.State&netlink.NUD_PERMANENT == 0 || len(n.HardwareAddr) > 0 && n.HardwareAddr[0]&1 != 0 {
-				continue // learned, or a group's
+				continue // learned, or a multicast group's
 			}
 			s.fact(fmt.Sprintf("flags %#x vlan %d", n.Flags, n.Vlan), "neighbour", family, n.IP, n.HardwareAddr, "dev", s.names[n.LinkIndex])
 		}
@@ -256,7 +256,7 @@ func (s *scene) qdiscs() error {
 	return nil
 }
 
-// dump adds all fields of a value except those in less; indexes of links become names.
+// dump adds all fields of a value except those in less. It replaces indexes of links by their names.
 func (s *scene) dump(key string, value any, less ...string) {
 	raw, err := json.Marshal(value)
 	if err != nil {
@@ -288,13 +288,13 @@ func (s *scene) prune(tree any, less []string) any {
 	return tree
 }
 
-// moving are sysctls that change by themselves, cannot be read or that no plugin changes.
+// moving matches sysctls that change by themselves, cannot be read, or are changed by no plugin.
 var moving = regexp.MustCompile(`(/neigh/|fastopen_key|stable_secret|/nf_conntrack_count|/nf_log/|\.old|/route/flush|/all/promote|mc_forwarding)`)
 
 func (s *scene) sysctls() error {
 	return filepath.WalkDir("/proc/sys/net", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || moving.MatchString(path) {
-			return nil // a link that is deleted takes its own along
+			return nil // the sysctls of a link go when the link is deleted
 		}
 		if raw, err := os.ReadFile(path); err == nil {
 			s.fact(strings.TrimSpace(string(raw)), "sysctl", strings.TrimPrefix(path, "/proc/sys/"))
@@ -303,13 +303,13 @@ func (s *scene) sysctls() error {
 	})
 }
 
-// files adds the files that other programs rely on: host-local's addresses and the backups
-// of tuning and sbr.
+// files adds the files on which other programs rely: host-local's addresses, and the backups of
+// tuning and sbr.
 func files(v view, when string) error {
 	for _, dir := range []string{"/var/lib/cni/networks", "/run/cni"} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
-				return nil // the first plugin that needs it makes it
+				return nil // the first plugin that needs the directory makes it
 			}
 			raw, err := os.ReadFile(path)
 			if err == nil {

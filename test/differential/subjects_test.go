@@ -11,7 +11,7 @@ type (
 	list = []any
 )
 
-// versions are drawn for every case; the newest most often.
+// versions are the versions for the cases, with the newest most often.
 var versions = field{at: "cniVersion", odds: 97,
 	ok:  of("1.1.0", "1.1.0", "1.1.0", "1.0.0", "1.0.0", "0.4.0", "0.4.0", "0.3.1", "0.3.0", "0.2.0", "0.1.0"),
 	bad: of("9.9.9", "x", "", 1)}
@@ -52,7 +52,7 @@ var addressing = of(
 	obj{"type": "static", "addresses": list{obj{"address": "10.1.0.5/24"}}},
 )
 
-// noAddressing draws sections that give none, or not the requested ones.
+// noAddressing draws ipam sections that give no addresses, or not the requested ones.
 var noAddressing = of(
 	obj{"type": "host-local"}, obj{"type": "host-local", "subnet": "10.1.0.0/31"}, obj{"type": "host-local", "subnet": "fd00:1::/64", "routes": list{obj{"dst": "x"}}},
 	obj{"type": "static"}, obj{"type": "missing"}, obj{"type": ""}, obj{}, "x",

@@ -11,18 +11,18 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// swapRow is one network whose plugins are replaced under live attachments.
+// swapRow is one network. Its plugins are replaced while containers are attached.
 type swapRow struct {
 	name    string
-	plugins string // JSON, the list's members
+	plugins string // the list's members, as JSON
 	ports   bool   // the runtime publishes a port
-	alone   bool   // one attachment at a time: there is only one device
+	alone   bool   // one attachment at a time, because there is only one device
 	newer   bool   // Debian's v1.1.1 has no such plugin or backend
-	// stuck: v1.1.1 fails to delete a rule that jumps to a chain which does not exist,
-	// since ours never made it: iptables words that error differently by now.
+	// stuck means that v1.1.1 fails to delete a rule that jumps to a missing chain. Ours never made
+	// that chain, and iptables has another text for that error by now.
 	stuck   bool
 	needs   []nettest.Feature
-	prepare func(w *world) error // before each ADD; it keeps what exists
+	prepare func(w *world) error // called before each ADD; keeps what exists
 }
 
 const (
@@ -88,6 +88,6 @@ var swapRows = []swapRow{
 	{name: "dummy", newer: true, needs: []nettest.Feature{nettest.Dummy()}, plugins: `{"type":"dummy",` + swapIPAM + `}`},
 	{name: "tap", newer: true, plugins: `{"type":"tap",` + swapIPAM + `}`},
 	{name: "sbr", plugins: swapBridge + `,{"type":"sbr"}`},
-	// Without routes: v1.1.1 loses them, and CHECK would report that.
+	// The row has no routes: v1.1.1 loses them, and CHECK would report that.
 	{name: "vrf", needs: kind("vrf"), plugins: `{"type":"bridge","bridge":"br0","ipam":{"type":"host-local","subnet":"10.1.0.0/28"}},{"type":"vrf","vrfname":"blue"}`},
 }

@@ -24,15 +24,15 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// TestSwap attaches containers with the reference's plugins, replaces them with ours, and
-// back, for each plugin and release of the reference: each side removes what the other
+// TestSwap attaches containers with the reference's plugins, replaces these with ours, and swaps
+// back. It does so for each plugin and release of the reference. Each side removes what the other
 // made, no address is given out twice, and nothing is left.
 func TestSwap(t *testing.T) {
 	ours := reftest.Ours(t)
 	for _, of := range []struct{ release, dir string }{{"v1.1.1", reftest.Debian(t)}, {reftest.Version, reftest.Plugins(t)}} {
 		for _, row := range swapRows {
 			if row.newer && of.release == "v1.1.1" || testing.Short() && row.needs == nil {
-				continue // the second kernel is slow, and only runs what others do not support
+				continue // the second kernel is slow, and runs only what others do not support
 			}
 			t.Run(of.release+"/"+row.name, func(t *testing.T) {
 				for _, f := range row.needs {
@@ -44,14 +44,14 @@ func TestSwap(t *testing.T) {
 	}
 }
 
-// swapping is a live node whose plugin directory is replaced.
+// swapping is a node with attached containers whose plugin directory is replaced.
 type swapping struct {
 	*testing.T
 	w         *world
 	row       swapRow
 	version   string // of the reference
 	ref, ours *chain.Runtime
-	list      *chain.List // as the reference's release understands it
+	list      *chain.List // in the version of the reference's release
 	newest    *chain.List // in 1.1.0, which has GC
 	pods      int
 	lives     map[netip.Addr]string
@@ -62,7 +62,7 @@ type swapping struct {
 type swapped struct {
 	chain.Attachment
 	result *spec.Result
-	made   leak.State // what the node carried before
+	made   leak.State // what was on the node before the container
 }
 
 // calling calls the plugins of a directory. The reference's sbr writes many log lines.
@@ -75,7 +75,7 @@ func swap(t *testing.T, w *world, row swapRow, release, ref, ours string) {
 	s := &swapping{T: t, w: w, row: row, version: release, lives: map[netip.Addr]string{},
 		ref: calling(ref), ours: calling(ours)}
 	s.list, s.newest = s.parse("1.0.0"), s.parse("1.1.0")
-	s.del(s.ref, s.add(s.ref)) // what the reference never removes exists from now on
+	s.del(s.ref, s.add(s.ref)) // from now on, the objects that the reference never removes exist
 	start := leak.Must(t)
 	var stays []*swapped
 	if !row.alone {
@@ -92,8 +92,8 @@ func swap(t *testing.T, w *world, row swapRow, release, ref, ours string) {
 	leak.NoLeaks(t, start)
 }
 
-// in lets our plugins remove what the reference made: by CHECK and DEL, by DEL after the
-// namespace is gone, by GC alone.
+// in lets our plugins remove what the reference made. They do so in three ways: by CHECK and DEL,
+// by DEL after the namespace is gone, and by GC alone.
 func (s *swapping) in() {
 	p := s.add(s.ref)
 	s.check(p)
@@ -115,8 +115,8 @@ func (s *swapping) in() {
 	s.nothing(p, "our GC of what the reference made")
 }
 
-// out lets the reference remove what ours made; our next GC removes what it does not know,
-// our elements and records.
+// out lets the reference remove what our plugins made. Our next GC removes what the reference
+// does not know: our elements and records.
 func (s *swapping) out() {
 	p := s.add(s.ours)
 	s.check(p)
@@ -131,13 +131,13 @@ func (s *swapping) out() {
 	if left := leak.Must(s).Beyond(p.made).Without(leak.Standing).Without(oursOnly); len(left) > 0 {
 		s.Errorf("the reference's DEL of what ours made left:\n%s", left)
 	}
-	q := s.add(s.ref) // may get the same address
+	q := s.add(s.ref) // the container may get the same address
 	s.del(s.ref, q)
 	s.gc()
 	s.nothing(p, "the reference's DEL and our GC")
 }
 
-// oursOnly reports whether the reference cannot know a line.
+// oursOnly reports whether a line is of an object that the reference cannot know.
 func oursOnly(line string) bool {
 	return strings.HasPrefix(line, "nft ") && strings.Contains(line, " patchbay ") || strings.HasPrefix(line, "file /run/patchbay/")
 }
@@ -150,7 +150,7 @@ func (s *swapping) parse(version string) *chain.List {
 	return l
 }
 
-// add attaches a new container, whose addresses no other may have.
+// add attaches a new container. No other container may have its addresses.
 func (s *swapping) add(rt *chain.Runtime) *swapped {
 	if s.row.prepare != nil {
 		if err := s.row.prepare(s.w); err != nil {
@@ -209,8 +209,8 @@ func (s *swapping) end(p *swapped) {
 	}
 }
 
-// vanish waits until the kernel has deleted the pair whose end was in a deleted namespace,
-// which it does in its own time.
+// vanish waits until the kernel has deleted a pair. One end was in a deleted namespace, and the
+// kernel deletes the pair some time later.
 func (s *swapping) vanish(before leak.State) {
 	for range 3000 {
 		pairs := leak.Must(s).Beyond(before).Without(func(line string) bool { return !strings.HasPrefix(line, "link veth ") })
@@ -237,7 +237,7 @@ func (s *swapping) release(p *swapped) {
 	}
 }
 
-// nothing fails when the node carries more than before p came.
+// nothing fails if the node has more objects than before p came.
 func (s *swapping) nothing(p *swapped, after string) {
 	if s.Failed() {
 		return

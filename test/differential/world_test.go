@@ -24,12 +24,12 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// containerNS is where the container's namespace is bound, for both sides: the
-// sides run one after the other.
+// containerNS is where the container's namespace is bound. It is the same for both sides, because
+// one side runs after the other.
 const containerNS = "/run/netns/container"
 
-// world is one node: a namespace of its own for the host, which the calling thread is in,
-// and one for a container.
+// world is one node. It has a namespace for the host, in which the calling thread is, and one for
+// a container.
 type world struct {
 	t         testing.TB
 	dir       string // of the plugins
@@ -70,7 +70,7 @@ func newWorld(t testing.TB, dir string) (*world, error) {
 	if w.container, err = vnetns.GetFromPath(containerNS); err != nil {
 		return nil, err
 	}
-	if w.host, err = vnetns.New(); err != nil { // enters it
+	if w.host, err = vnetns.New(); err != nil { // New also enters the namespace
 		return nil, err
 	}
 	for _, ns := range []vnetns.NsHandle{w.container, w.host} {
@@ -81,13 +81,13 @@ func newWorld(t testing.TB, dir string) (*world, error) {
 	return w, nil
 }
 
-// quicken switches duplicate address detection off for new links: the reference waits two
+// quicken switches duplicate address detection off for new links, because the reference waits two
 // seconds for it.
 func quicken() error {
 	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 }
 
-// quickenAt is quicken in the namespace of a path.
+// quickenAt does the same in the namespace at a path.
 func (w *world) quickenAt(path string) error {
 	ns, err := vnetns.GetFromPath(path)
 	if err != nil {
@@ -112,13 +112,13 @@ func (w *world) enter(ns vnetns.NsHandle, f func() error) error {
 func (w *world) end() {
 	w.container.Close()                               //nolint:errcheck // a read-only descriptor
 	w.host.Close()                                    //nolint:errcheck // as above
-	if err := netns.Delete(containerNS); err != nil { // also when a test removed it
+	if err := netns.Delete(containerNS); err != nil { // even if a test removed it
 		w.t.Error(err)
 	}
 }
 
-// forget deletes the state that plugins keep in files. nettest.Main made these directories
-// ours alone.
+// forget deletes the state that plugins keep in files. nettest.Main made these directories for
+// this test alone.
 func forget() error {
 	for _, pattern := range []string{"/run/*", "/var/lib/*"} {
 		found, err := filepath.Glob(pattern)

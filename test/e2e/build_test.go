@@ -17,8 +17,8 @@ const (
 	referenceEnv = "PATCHBAY_E2E_REFERENCE" // the reference plugins
 )
 
-// ours reports whether the directory under test is our own build: some tests check promises
-// that only we make.
+// ours reports whether the directory under test is our own build. Some tests check promises that
+// only we make.
 func ours() bool { return os.Getenv(pluginsEnv) == os.Getenv(workEnv)+"/bin" }
 
 // plugins is the plugin directory under test.

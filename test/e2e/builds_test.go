@@ -12,9 +12,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// earlierEnv names the plugin directory of an earlier build (scripts/earlier makes one). Then
-// it is the older build and this one the newer; else a build that writes the next schema is
-// the newer one.
+// earlierEnv names the plugin directory of an earlier build (scripts/earlier makes one). If it is
+// set, that build is the older one and this build the newer one. Otherwise this build is the
+// older one, and the newer one writes the next schema.
 const earlierEnv = "PATCHBAY_EARLIER"
 
 // schemaLdflags makes a build that writes the next schema of our nftables table.
@@ -35,11 +35,11 @@ func twoBuilds(t *testing.T) (older, newer string) {
 	return own, next
 }
 
-// TestTwoSchemas runs two builds whose nftables tables have different schema numbers on one
-// node. The newer one upgrades the table, under existing attachments, and works with it.
-// The older one then refuses ADD before it changes anything and names the reason, detaches
-// what has nothing in the newer table, and breaks nothing. The documented way back gives
-// every attachment to the older one.
+// TestTwoSchemas runs two builds on one node whose nftables tables have different schema numbers.
+// The newer build upgrades the table while containers are attached, and works with it. The older
+// build then refuses an ADD before it changes anything, and says why. It detaches what has
+// nothing in the newer table, and breaks nothing. The documented way back gives every attachment
+// to the older build.
 func TestTwoSchemas(t *testing.T) {
 	older, newer := twoBuilds(t)
 	onNode(t, func(t *testing.T) {
@@ -71,8 +71,9 @@ func upgrade(t *testing.T, olderDir, newerDir string) {
 	leak.NoLeaks(t, before)
 }
 
-// downgrade runs the older build on a node of the newer one, as after a rollback. Its DEL
-// fails with the reason and the newer one finishes it; other attachments are not affected.
+// downgrade runs the older build on a node of the newer one, as after a rollback. The older
+// build's DEL fails and says why, and the newer build finishes it. Other attachments are not
+// affected.
 func downgrade(t *testing.T, olderDir, newerDir string) {
 	n, older, newer := newNetwork(t, "bridge", "1.1.0"), call(t, olderDir), call(t, newerDir)
 	before := leak.Must(t)
@@ -92,8 +93,8 @@ func downgrade(t *testing.T, olderDir, newerDir string) {
 	leak.NoLeaks(t, before)
 }
 
-// back returns a node to the older build, as docs/adr/0003 says: the newer one detaches what
-// it attached, the table is removed, and the older build's repair makes its own.
+// back returns a node to the older build, as docs/adr/0003 says. The newer build detaches what it
+// attached, the table is removed, and the older build's repair makes its own table.
 func back(t *testing.T, olderDir, newerDir string) {
 	n, older, newer := newNetwork(t, "bridge", "1.1.0"), call(t, olderDir), call(t, newerDir)
 	run(t, "nft", "delete", "table", "inet", "patchbay")
@@ -112,7 +113,7 @@ func back(t *testing.T, olderDir, newerDir string) {
 	leak.NoLeaks(t, before)
 }
 
-// namesSchemas expects the older build to refuse and to name both numbers.
+// namesSchemas checks that the older build refuses and names both numbers.
 func namesSchemas(t *testing.T, verb string, err error) {
 	t.Helper()
 	if err == nil {
@@ -135,8 +136,8 @@ func attach(t *testing.T, c *caller, n *network, id string, port uint16) *pod {
 	return p
 }
 
-// refuse expects ADD of the older build to fail naming both schema numbers, and the DELs of
-// the runtime, of which the older build's may fail too, to leave the node unchanged.
+// refuse checks that an ADD of the older build fails and names both schema numbers. The runtime's
+// DELs follow, of which the older build's may fail too. They leave the node unchanged.
 func refuse(t *testing.T, older, newer *caller, n *network) {
 	t.Helper()
 	before := leak.Must(t)
@@ -151,8 +152,8 @@ func refuse(t *testing.T, older, newer *caller, n *network) {
 	leak.NoLeaks(t, before)
 }
 
-// TestRepair flushes the whole firewall under existing attachments, as a firewall's restart
-// does, and lets `patchbay repair` restore ours.
+// TestRepair flushes the whole firewall while containers are attached, as the restart of a
+// firewall does. `patchbay repair` restores our part.
 func TestRepair(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
@@ -163,7 +164,7 @@ func TestRepair(t *testing.T) {
 				before := leak.Must(t)
 				one, two := attach(t, c, n, "one", 18080), attach(t, c, n, "two", 18081)
 				standing := leak.Must(t)
-				for range 2 { // the second time with nothing of ours but records
+				for range 2 { // the second time, nothing of ours is left but records
 					run(t, "nft", "flush", "ruleset")
 					refused(t, outside, node4, one.hostPort)
 					if err := c.cni.CheckNetworkList(context.Background(), n.list, one.runtimeConf()); err == nil {

@@ -19,9 +19,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// TestCache lets libcni and our runtime library take over from each other on a live node:
-// each reads the other's cache, checks and detaches the other's attachments, and both write
-// the same file for the same call.
+// TestCache lets libcni and our runtime library take over from each other on a live node. Each
+// reads the other's cache, and checks and detaches the other's attachments. For the same call
+// both write the same file.
 func TestCache(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		for _, v := range specVersions {
@@ -30,7 +30,7 @@ func TestCache(t *testing.T) {
 	})
 }
 
-// takeOver attaches one pod by each library and detaches it by the other.
+// takeOver attaches one pod with each library and detaches it with the other.
 func takeOver(t *testing.T, n *network) {
 	c := call(t, plugins())
 	warm(c, n)
@@ -162,7 +162,8 @@ func comparableCache(t *testing.T, raw []byte) any {
 	return v
 }
 
-// generic is a value after a round trip through JSON, in which a number is a number.
+// generic returns a value after a round trip through JSON, so that numbers of different Go types
+// are equal.
 func generic(t *testing.T, v any) any {
 	t.Helper()
 	raw, err := json.Marshal(v)

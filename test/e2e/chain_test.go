@@ -24,10 +24,10 @@ type object = map[string]any
 // network is one configuration list with its plugins.
 type network struct {
 	name, version string
-	bridge        string   // of a bridge network; such have main == "bridge"
+	bridge        string   // name of the bridge, if main is "bridge"
 	main          string   // plugin that makes the interface: bridge, ptp or loopback
 	backend       string   // the reference's firewall backend, "" for its choice
-	subnets       []string // one range each
+	subnets       []string // one range for each
 	form          string   // "chain" for a plugin list, "patchbay" for one plugin that runs them all
 	chained       []object
 	list          *libcni.NetworkConfigList
@@ -46,7 +46,7 @@ func newNetwork(t testing.TB, main, version string) *network {
 	n.chained = append(n.chained,
 		object{"type": "bandwidth", "capabilities": object{"bandwidth": true}},
 		object{"type": "tuning", "sysctl": object{"net.core.somaxconn": "500"}})
-	if !atLeast(version, "0.3.0") { // before configuration lists
+	if !atLeast(version, "0.3.0") { // such versions have no configuration lists
 		n.chained = nil
 	}
 	if main == "loopback" {
@@ -56,7 +56,7 @@ func newNetwork(t testing.TB, main, version string) *network {
 	return n
 }
 
-// parse makes libcni's form of the network; after a change call it again.
+// parse makes libcni's form of the network. A caller that changes the network calls it again.
 func (n *network) parse(t testing.TB) {
 	t.Helper()
 	plugins := append([]object{n.mainPlugin()}, n.chained...)
@@ -132,9 +132,8 @@ func newPod(t *testing.T, id string, hostPort uint16) *pod {
 	return &pod{id: id, ifname: "eth0", hostPort: hostPort}
 }
 
-// runtimeConf is what containerd's CRI passes: arguments in random order, capabilities
-// under Go's field names, pod annotations of the largest size, and a bandwidth burst of
-// MaxUint32 bits.
+// runtimeConf returns what containerd's CRI passes: arguments in random order, capabilities under
+// Go's field names, pod annotations of the largest size, and a bandwidth burst of MaxUint32 bits.
 func (p *pod) runtimeConf() *libcni.RuntimeConf {
 	args := [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", p.id},
@@ -177,13 +176,13 @@ type caller struct {
 	cni *libcni.CNIConfig
 }
 
-// call makes a runtime that finds its plugins in dir. Several share the cache, like one
+// call makes a runtime that finds its plugins in dir. Several runtimes share the cache, like one
 // runtime before and after its plugins were replaced.
 func call(t *testing.T, dir string) *caller {
 	return &caller{t, libcni.NewCNIConfig([]string{dir}, nil)}
 }
 
-// add attaches a pod; failure ends the test.
+// add attaches a pod. If that fails, the test ends.
 func (c *caller) add(n *network, p *pod) types.Result {
 	c.Helper()
 	res, err := c.cni.AddNetworkList(context.Background(), n.list, p.runtimeConf())
@@ -204,7 +203,7 @@ func (c *caller) del(n *network, p *pod) {
 	}
 }
 
-// check checks a pod; versions without CHECK must report that.
+// check checks a pod. For a version without CHECK, the runtime must report that.
 func (c *caller) check(n *network, p *pod) {
 	c.Helper()
 	err := c.cni.CheckNetworkList(context.Background(), n.list, p.runtimeConf())

@@ -74,9 +74,9 @@ func (k *cluster) apply(o object) {
 	k.kubectl("apply", "-f", file)
 }
 
-// install puts the plugin directory on a node and then, by a rename, which containerd's
-// watcher needs, a network with the node's own pod CIDRs. When we test our plugins one of
-// the nodes gets its network from containerd, by the template of install --kubernetes.
+// install puts the plugin directory on a node. Then it writes a network with the node's own pod
+// CIDRs, by a rename, because containerd's watcher needs one. If our plugins are tested, one node
+// gets its network from containerd, by the template of install --kubernetes.
 func (k *cluster) install(node string) {
 	k.Helper()
 	k.importProbe(node)
@@ -105,7 +105,7 @@ func (k *cluster) installTemplate(node string) {
 	k.node(node, append(args, "/opt/cni/bin")...)
 }
 
-// nodeAddrs are a node's, one of each family that the cluster has.
+// nodeAddrs returns a node's addresses, one of each family that the cluster has.
 func (k *cluster) nodeAddrs(node string) []string {
 	k.Helper()
 	raw, err := os.ReadFile(filepath.Join(k.dir, "nodes", node, "addresses"))
@@ -121,7 +121,8 @@ func (k *cluster) importProbe(node string) {
 	k.node(node, "ctr", "-a", "/run/containerd/containerd.sock", "-n", "k8s.io", "images", "import", k.dir+"/probe.tar")
 }
 
-// podCIDRs are a node's, which the controller manager assigns a while after it registered.
+// podCIDRs returns a node's podCIDRs. The controller manager assigns them some time after the
+// node registered.
 func (k *cluster) podCIDRs(node string) (cidrs []string) {
 	k.Helper()
 	eventually(k, "pod CIDRs of "+node, func() error {
@@ -134,7 +135,8 @@ func (k *cluster) podCIDRs(node string) (cidrs []string) {
 	return cidrs
 }
 
-// pod starts a pod that answers probes, shaped, with a host port unless it is 0.
+// pod starts a pod with a bandwidth limit that answers probes. If hostPort is not 0, the pod has
+// this host port.
 func (k *cluster) pod(name, node string, hostPort int) {
 	k.Helper()
 	port := object{"containerPort": probePort}
@@ -151,7 +153,7 @@ func (k *cluster) pod(name, node string, hostPort int) {
 	})
 }
 
-// ready waits until pods or nodes are.
+// ready waits until pods or nodes are ready.
 func (k *cluster) ready(limit time.Duration, what ...string) {
 	k.Helper()
 	k.kubectl(append([]string{"wait", "--for=condition=Ready", "--timeout=" + limit.String()}, what...)...)
@@ -185,9 +187,9 @@ func (k *cluster) pid(name string) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// reboot does to a node what a power cycle does: its programs are killed, its links,
-// firewall and /run are gone, its disk remains, it has a new boot id. Then containerd and
-// the kubelet start again.
+// reboot does to a node what a power cycle does. Its programs are killed, and its links, its
+// firewall and /run are gone. Its disk stays, and it has a new boot id. Then containerd and the
+// kubelet start again.
 func (k *cluster) reboot(node string) {
 	k.Helper()
 	k.powerOff(node, k.pid(node+"-holder"))
@@ -207,8 +209,8 @@ func (k *cluster) wipe(node string) {
 		mount --bind /run/boot_id /proc/sys/kernel/random/boot_id`)
 }
 
-// powerOff kills at once everything in a node's mount namespace but the process that holds
-// it, and the processes that those started elsewhere: containers.
+// powerOff kills everything in a node's mount namespace at once, except the process that holds
+// the namespace. It also kills the containers, which those processes started in other namespaces.
 func (k *cluster) powerOff(node, holder string) {
 	k.Helper()
 	eventually(k, node+" is off", func() error {

@@ -102,7 +102,7 @@ func (k *cluster) applyManifest() {
 	k.kubectl("rollout", "status", "-n", "kube-system", "daemonset/patchbay", "--timeout=3m")
 }
 
-// noAgentEvents fails if the agent complains of a node.
+// noAgentEvents fails if the agent reports a problem of a node.
 func (k *cluster) noAgentEvents() {
 	k.Helper()
 	const show = `{range .items[?(@.source.component=="patchbayd")]}{.reason}: {.message}{"\n"}{end}`

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e drives a plugin directory the way its real callers do: upstream libcni as a
-// library, podman on its CNI backend, containerd's CRI under a kubelet. It also swaps
-// plugin directories on a live node, runs two builds beside each other and flushes the
-// firewall under existing attachments.
+// Package e2e calls the plugins of a directory as real callers do: upstream libcni as a library,
+// podman on its CNI backend, and containerd's CRI under a kubelet. It also swaps plugin
+// directories on a live node, runs two builds beside each other, and flushes the firewall while
+// containers are attached.
 //
 // The tests need root and Debian's podman, runc, nftables, iptables and busybox-static, and
 // run when PATCHBAY_E2E=1 (`make test` provides both). Each runs in network, mount and

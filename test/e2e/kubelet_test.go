@@ -14,9 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// TestKubelet runs pods on two real nodes through the kubelet and containerd's CRI: nodes
-// become Ready, pods reach each other, the other node reaches their host ports, pods are
-// added and removed, a node is rebooted, and in the end nothing is left.
+// TestKubelet runs pods on two real nodes with the kubelet and containerd's CRI. Nodes become
+// Ready, pods reach each other, and the other node reaches their host ports. Pods are added and
+// removed, and a node is rebooted. In the end nothing is left.
 func TestKubelet(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		k := newCluster(t)
@@ -54,8 +54,8 @@ func TestKubelet(t *testing.T) {
 	})
 }
 
-// proveTraffic sends requests from pod to pod on one node, from the node, and from the
-// other node to the host port, where the client's address must survive.
+// proveTraffic sends requests from pod to pod on one node, from the node, and from the other node
+// to the host port. At the host port the client's address must stay.
 func (k *cluster) proveTraffic() {
 	k.Helper()
 	one, two := k.addrs("one"), k.addrs("two")
@@ -148,8 +148,8 @@ func (k *cluster) restarted(pods ...string) {
 	k.ready(2*time.Minute, append([]string{"pod"}, pods...)...)
 }
 
-// nothingLeft waits until the kubelet has cleaned up its sandboxes and then compares. The
-// reference leaves chains that it never removes.
+// nothingLeft waits until the kubelet has cleaned up its sandboxes, and then compares. It ignores
+// chains that the reference never removes.
 func (k *cluster) nothingLeft(node string, before leak.State) {
 	k.Helper()
 	eventually(k, "nothing is left on "+node, func() error {

@@ -22,9 +22,8 @@ import (
 // specVersions are all published versions of the specification.
 var specVersions = []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
-// TestLibcni drives every verb of every specification version through upstream libcni, with
-// the usual chain on a bridge and on ptp, sends what containerd sends, and proves the
-// traffic.
+// TestLibcni calls every verb of every specification version through upstream libcni, with the
+// usual chain on a bridge and on ptp. It sends what containerd sends, and checks the traffic.
 func TestLibcni(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
@@ -70,13 +69,13 @@ func everyVerb(t *testing.T, n *network) {
 	proveLimits(t, n, one)
 	noSecrets(t)
 	c.gc(n, two)
-	if atLeast(n.version, "1.1.0") { // only then GC names the valid attachments
+	if atLeast(n.version, "1.1.0") { // only since 1.1.0 does GC name the valid attachments
 		c.check(n, two)
 		reaches(t, "", two.addr(false), 80, noAddr)
 	}
 	c.del(n, one)
 	c.del(n, one) // again, as kubelet does
-	if ours() {   // the reference leaks when the namespace is deleted first
+	if ours() {   // if the namespace is deleted first, the reference leaves something behind
 		deleteNamespace(t, two.id)
 	}
 	c.del(n, two)
@@ -85,9 +84,9 @@ func everyVerb(t *testing.T, n *network) {
 	leak.NoLeaks(t, before)
 }
 
-// warm attaches and detaches once when the plugins are not ours, so that what the reference
-// never removes (chains, tables) exists before anything is counted. Ours need no such help:
-// leak.Standing knows what may remain.
+// warm attaches and detaches once if the plugins are not ours. So what the reference never
+// removes (chains, tables) exists before anything is counted. For our plugins, leak.Standing
+// knows what may stay.
 func warm(c *caller, n *network) {
 	if ours() {
 		return
@@ -143,8 +142,8 @@ func proveLimits(t *testing.T, n *network, p *pod) {
 	}
 }
 
-// noSecrets looks for the pod's annotations in every state file but libcni's own cache:
-// plugins must not copy what a runtime passes in.
+// noSecrets looks for the pod's annotations in every state file except libcni's own cache.
+// Plugins must not copy what a runtime passes to them.
 func noSecrets(t *testing.T) {
 	t.Helper()
 	for _, dir := range []string{"/run", "/var/lib/cni/networks"} {
@@ -160,9 +159,9 @@ func noSecrets(t *testing.T) {
 	}
 }
 
-// TestGCAlone loses everything that a runtime knows about a pod, its namespace and its
-// cached result, as after a crash or an administrator's rm: the plugins' GC alone removes
-// what is left of the pod and leaves its neighbour alone.
+// TestGCAlone removes all that a runtime knows about a pod, and its namespace, as after a crash
+// or an administrator's rm. The plugins' GC alone removes what is left of the pod. It leaves the
+// pod's neighbour alone.
 func TestGCAlone(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
@@ -212,8 +211,8 @@ func TestLoopback(t *testing.T) {
 	})
 }
 
-// TestSameResult attaches the same pod with the same configuration by the reference and by
-// the directory under test and compares the results: shape, order and indices.
+// TestSameResult attaches the same pod with the same configuration, once with the reference and
+// once with the directory under test. It compares shape, order and indices of the results.
 func TestSameResult(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		want := map[string]any{}
@@ -254,10 +253,10 @@ func comparable(t *testing.T, r types.Result) any {
 	return comparableResult(generic(t, r).(object))
 }
 
-// comparableResult makes MAC addresses and the names of host interfaces equal. It leaves
-// out what we report and the reference does not, though it should: the MTU of interfaces,
-// and the family of loopback's addresses before 1.0.0, without which its results of 0.1.0
-// and 0.2.0 have none.
+// comparableResult makes MAC addresses and the names of host interfaces equal. It leaves out two
+// things that we report and the reference should report. One is the MTU of interfaces. The other
+// is the family of loopback's addresses before 1.0.0; without it, the reference's results of
+// 0.1.0 and 0.2.0 have no addresses.
 func comparableResult(v object) object {
 	for family, address := range map[string]string{"ip4": "127.0.0.1/8", "ip6": "::1/128"} {
 		if ip, ok := v[family].(object); ok && ip["ip"] == address {
@@ -282,8 +281,8 @@ func comparableResult(v object) object {
 	return v
 }
 
-// TestRateLimit transfers more than the burst through a shaped attachment in both
-// directions and measures the time.
+// TestRateLimit transfers more than the burst through an attachment with a limit, in both
+// directions, and measures the time.
 func TestRateLimit(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		c, n := call(t, plugins()), newNetwork(t, "bridge", "1.0.0")
@@ -295,7 +294,7 @@ func TestRateLimit(t *testing.T) {
 		serve(t, p.id, 80)
 		serve(t, "", 80)
 		gateway := p.result.IPs[0].Gateway.String()
-		const size = 2 << 20 // 16 Mbit/s: a good second
+		const size = 2 << 20 // at 16 Mbit/s this takes about a second
 		for direction, load := range map[string]func(int){
 			"egress":  func(int) { fetch(t, "", p.addr(false), 80, size) },
 			"ingress": func(int) { fetch(t, p.id, addrOf(t, gateway), 80, size) },
@@ -310,9 +309,8 @@ func TestRateLimit(t *testing.T) {
 	})
 }
 
-// TestFirstPacket expects a pod to answer over IPv6 once ADD returned: it hides no
-// duplicate address detection, which lasts half a minute here. The bridge itself exists
-// before.
+// TestFirstPacket checks that a pod answers over IPv6 as soon as ADD returned. Duplicate address
+// detection takes half a minute here, so ADD cannot have waited for it. The bridge exists before.
 func TestFirstPacket(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
@@ -354,8 +352,8 @@ func detectSlowly(t *testing.T, namespaces ...string) {
 	}
 }
 
-// TestFailedAdd makes the last plugin of the chain refuse and checks that the runtime's
-// DEL, which follows a failed ADD, leaves a clean node.
+// TestFailedAdd lets the last plugin of the chain refuse. After a failed ADD the runtime calls
+// DEL, which leaves a clean node.
 func TestFailedAdd(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)

@@ -26,8 +26,8 @@ import (
 // insideEnv names the test to run in this process's namespaces.
 const insideEnv = "PATCHBAY_E2E_INSIDE"
 
-// init keeps the main goroutine on the process's first thread, so that no test enters
-// another namespace on it: /proc/self is that thread.
+// init keeps the main goroutine on the process's first thread. So no test enters another
+// namespace on that thread, which /proc/self shows.
 func init() { runtime.LockOSThread() }
 
 // TestMain runs the tests where they can run.
@@ -47,8 +47,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// prepare prepares this process: the outer one builds what all tests use, an inner one
-// makes its namespaces look like a node that just booted.
+// prepare prepares this process. The outer process builds what all tests use. An inner process
+// makes its namespaces look like a node that has just booted.
 func prepare() error {
 	switch {
 	case os.Getenv(insideEnv) == "":
@@ -59,9 +59,9 @@ func prepare() error {
 	return knowFamilies()
 }
 
-// reap is the first process of a node: it runs the test as its child and reaps the orphans
-// that it inherits (conmon, shims), so that a program that waits for such a process to be
-// gone does not wait for ever. It returns the test's exit code.
+// reap is the first process of a node. It runs the test as its child, and reaps the orphans that
+// it inherits (conmon, shims). Otherwise a program that waits for the end of such a process would
+// wait for ever. reap returns the test's exit code.
 func reap() int {
 	child, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
@@ -113,9 +113,9 @@ func boot() error {
 	return nil
 }
 
-// onNode runs body as the test t on a node of its own: this test binary again, in new
-// network, mount and process namespaces. When its first process ends the kernel kills all
-// others.
+// onNode runs body as the test t on a node of its own. For that it starts this test binary again,
+// in new network, mount and PID namespaces. When the first process there ends, the kernel kills
+// all others.
 func onNode(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(insideEnv) == t.Name() {
@@ -157,8 +157,8 @@ func cgroups() map[string]bool {
 	return found
 }
 
-// sweepCgroups removes the control groups that did not exist before, the deepest first; one
-// with a process in it cannot be removed.
+// sweepCgroups removes the control groups that did not exist before, the deepest first. One with
+// a process in it stays.
 func sweepCgroups(before map[string]bool) {
 	dirs := slices.Sorted(maps.Keys(cgroups()))
 	for _, dir := range slices.Backward(dirs) {
@@ -168,8 +168,8 @@ func sweepCgroups(before map[string]bool) {
 	}
 }
 
-// pattern is the -run pattern for the test name in the inner process, with the
-// subtests that this process was asked for.
+// pattern returns the -run pattern for a test in the inner process. It includes the subtests that
+// this process was asked for.
 func pattern(name string) string {
 	asked := flag.Lookup("test.run").Value.String()
 	_, sub, found := strings.Cut(asked, "/")
@@ -199,8 +199,8 @@ func run(t testing.TB, name string, args ...string) string {
 // busy.
 const patience = 3 * time.Minute
 
-// eventually calls probe every 50 ms until it succeeds; after patience its last
-// error ends the test.
+// eventually calls probe every 50 ms until it succeeds. After patience, the test ends with
+// probe's last error.
 func eventually(t testing.TB, what string, probe func() error) {
 	t.Helper()
 	var err error

@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/e2e/probe"
 )
 
-// The names of the outside world: a namespace behind a veth whose near end has the node's
-// own addresses.
+// These name the outside world, a namespace behind a veth. The near end of the veth has the
+// node's own addresses.
 var (
 	node4, node6       = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	outside4, outside6 = netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")
@@ -92,8 +92,8 @@ func within(name string, f func() error) error {
 	return <-done
 }
 
-// knowFamilies lets the Go runtime find the supported address families, once for each
-// process: in a namespace whose loopback is still down it would find no IPv6.
+// knowFamilies lets the Go runtime find the supported address families, once for each process. In
+// a namespace whose loopback is still down, Go would find no IPv6.
 func knowFamilies() error {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -117,7 +117,7 @@ func serve(t *testing.T, ns string, port uint16) {
 	}
 }
 
-// who asks a server over TCP and UDP, from a namespace, which address it sees.
+// who asks a server over TCP and UDP which address it sees. The request comes from a namespace.
 func who(from string, addr netip.Addr, port uint16) (seen [2]netip.Addr, err error) {
 	target := netip.AddrPortFrom(addr, port).String()
 	err = within(from, func() error {
@@ -133,8 +133,8 @@ func who(from string, addr netip.Addr, port uint16) (seen [2]netip.Addr, err err
 	return seen, err
 }
 
-// reaches fails the test unless the server at addr:port is reached from the
-// namespace and sees it as want; noAddr stands for any address.
+// reaches fails the test unless the namespace reaches the server at addr:port and the server sees
+// it as want. noAddr stands for any address.
 func reaches(t *testing.T, from string, addr netip.Addr, port uint16, want netip.Addr) {
 	t.Helper()
 	seen, err := who(from, addr, port)

@@ -19,8 +19,8 @@ import (
 // patchbayd is the program of the agent.
 func patchbayd() string { return os.Getenv(workEnv) + "/patchbayd" }
 
-// TestNodeAgent has a cluster of two segments whose network is that of `patchbayd node` alone:
-// n1 and n3 reach each other directly, n2 is behind a router and runs containerd 2.
+// TestNodeAgent has a cluster of two segments whose network is that of `patchbayd node` alone. n1
+// and n3 reach each other directly. n2 is behind a router and runs containerd 2.
 func TestNodeAgent(t *testing.T) {
 	if !ours() {
 		t.Log("the agent is of our build")
@@ -164,7 +164,7 @@ func (k *cluster) stopAgent(node, signal string) {
 	}
 }
 
-// proveMesh: pods reach each other, and see each other's addresses.
+// proveMesh checks that pods reach each other and see each other's addresses.
 func (k *cluster) proveMesh(pods ...string) {
 	k.Helper()
 	for _, from := range pods {
@@ -179,7 +179,8 @@ func (k *cluster) proveMesh(pods ...string) {
 	}
 }
 
-// proveWays: nodes on one segment have plain routes, and a tunnel leads to the others.
+// proveWays checks that nodes on one segment have plain routes, and that a tunnel leads to the
+// others.
 func (k *cluster) proveWays() {
 	k.Helper()
 	for node, want := range map[string]string{"n1": "1 plain, 1 tunnelled", "n2": "0 plain, 2 tunnelled", "n3": "1 plain, 1 tunnelled"} {
@@ -194,8 +195,8 @@ func (k *cluster) proveWays() {
 	}
 }
 
-// proveHostToPod: a node reaches pods of others. Behind a tunnel they see an address of its
-// podCIDR, so that their answers take the tunnel, too.
+// proveHostToPod checks that a node reaches pods of other nodes. Behind a tunnel, the pods see an
+// address of the node's podCIDR. So their answers take the tunnel, too.
 func (k *cluster) proveHostToPod() {
 	k.Helper()
 	n1 := k.podCIDRs("n1")
@@ -215,8 +216,8 @@ func (k *cluster) agentState(node string) string {
 		stat -c '%n %i %y' /etc/cni/net.d /etc/cni/net.d/* /var/lib/patchbay/node/nodes.json`)
 }
 
-// proveClean: a Node that is deleted loses its routes at once. clean keeps the network's file
-// while there are pods, and then removes everything.
+// proveClean checks that a Node that is deleted loses its routes at once. While there are pods,
+// clean keeps the network's file. After that it removes everything.
 func (k *cluster) proveClean() {
 	k.Helper()
 	k.kubectl("delete", "pod", "three")

@@ -14,15 +14,15 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// podman runs podman with everything of its own: storage, configuration, networks and the
-// plugin directory under test.
+// podman runs podman with its own storage, configuration and networks, and with the plugin
+// directory under test.
 type podman struct {
 	*testing.T
 	dir string
 }
 
-// newPodman writes podman's configuration. The limits stay below what needs
-// CAP_SYS_RESOURCE; crun would refuse hybrid cgroups.
+// newPodman writes podman's configuration. Its limits are low enough to need no CAP_SYS_RESOURCE.
+// crun would refuse hybrid cgroups.
 func newPodman(t *testing.T) *podman {
 	t.Helper()
 	p := &podman{t, t.TempDir()}
@@ -101,8 +101,8 @@ func (p *podman) who(from string, addr netip.Addr, port uint16) netip.Addr {
 	return netip.MustParseAddrPort(p.do("exec", from, "/bin/probe", "who", "tcp", target)).Addr()
 }
 
-// TestPodman runs containers by Debian's podman on its CNI backend: a named network, a
-// published port, two networks, a restart, and the removal.
+// TestPodman runs containers with Debian's podman on its CNI backend: on a named network, with a
+// published port, on two networks, through a restart, and to their removal.
 func TestPodman(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
@@ -131,7 +131,7 @@ func TestPodman(t *testing.T) {
 	})
 }
 
-// warm is the warm of libcni's tests for podman.
+// warm does for podman what the function warm does for libcni.
 func (p *podman) warm() {
 	p.Helper()
 	if ours() {
@@ -141,7 +141,7 @@ func (p *podman) warm() {
 	p.do("rm", "-f", "-t", "0", "warm")
 }
 
-// restart stops and starts a container: podman detaches and attaches it.
+// restart stops and starts a container. podman detaches and attaches it.
 func (p *podman) restart(name string) {
 	p.Helper()
 	p.do("restart", "-t", "0", name)

@@ -16,9 +16,9 @@ import (
 // hostServer is the port of a server on a node itself.
 const hostServer = 18090
 
-// TestPodNetwork has nodes of containerd 1.6 and 2.2 in one cluster whose network is that of
-// `patchbay install --kubernetes`, with static routes between the nodes: what Services, host
-// ports and hosts see of pods, and what containerd 2 asks of the plugins.
+// TestPodNetwork has nodes of containerd 1.6 and 2.2 in one cluster. The network is that of
+// `patchbay install --kubernetes`, with static routes between the nodes. The test checks what
+// Services, host ports and hosts see of pods, and what containerd 2 asks of the plugins.
 func TestPodNetwork(t *testing.T) {
 	if !ours() {
 		t.Log("the template is of our build")
@@ -50,8 +50,8 @@ func TestPodNetwork(t *testing.T) {
 	})
 }
 
-// TestPodNetworkIPv6 has a cluster without IPv4. It runs when PATCHBAY_NIGHTLY is 1, as
-// `make nightly` says.
+// TestPodNetworkIPv6 has a cluster without IPv4. It runs if PATCHBAY_NIGHTLY is 1, as `make
+// nightly` sets it.
 func TestPodNetworkIPv6(t *testing.T) {
 	if !ours() || os.Getenv("PATCHBAY_NIGHTLY") != "1" {
 		t.Log("runs in make nightly, with our build")
@@ -85,7 +85,7 @@ func (k *cluster) podNetwork(nodes ...string) {
 	k.ready(3*time.Minute, "nodes", "--all")
 }
 
-// service makes one of both families, on port 80, in front of a pod.
+// service makes a Service of both families on port 80, in front of a pod.
 func (k *cluster) service(pod string) {
 	k.Helper()
 	port := func(protocol string) object {
@@ -97,8 +97,8 @@ func (k *cluster) service(pod string) {
 	})
 }
 
-// proveService asks the Service of a pod from the pod itself, which it must reach by way of
-// the Service, and from other pods, whose addresses the pod must see.
+// proveService asks the Service of a pod from other pods, whose addresses the pod must see. It
+// also asks from the pod itself, which must reach itself through the Service.
 func (k *cluster) proveService(how, pod string, others ...string) {
 	k.Helper()
 	for i, vip := range strings.Fields(k.kubectl("get", "service", pod, "-o", "jsonpath={.spec.clusterIPs[*]}")) {
@@ -112,8 +112,8 @@ func (k *cluster) proveService(how, pod string, others ...string) {
 	}
 }
 
-// ask asks a server from a pod until it answers, since the rules of a Service come later
-// than the Service.
+// ask asks a server from a pod until the server answers, because the rules of a Service come
+// later than the Service.
 func (k *cluster) ask(how, pod, network, addr string) (seen string) {
 	k.Helper()
 	eventually(k, fmt.Sprintf("%s: %s asks %s %s", how, pod, network, addr), func() error {
@@ -134,8 +134,8 @@ func (k *cluster) proveHostPort(pod, node string) {
 	}
 }
 
-// proveHosts: a host reaches pods of its own and of another node, pods reach hosts. A pod
-// keeps its address as far as its own node; another one, which is no pod, sees the node's.
+// proveHosts checks that a host reaches pods of its own and of another node, and that pods reach
+// hosts. A pod's own node sees the pod's address. Another node, which is no pod, sees the node's.
 func (k *cluster) proveHosts() {
 	k.Helper()
 	serve(k.T, "kl-n1", hostServer)
@@ -151,8 +151,8 @@ func (k *cluster) proveHosts() {
 	}
 }
 
-// proveInstalledOnce: installing again replaces no configuration by the same one, which
-// containerd would read again while a pod's ADD makes all others wait.
+// proveInstalledOnce checks that a second install does not write the same configuration again.
+// containerd would read it again, and while an ADD runs, all other pods would wait.
 func (k *cluster) proveInstalledOnce(node string) {
 	k.Helper()
 	files := func() string {
@@ -165,8 +165,8 @@ func (k *cluster) proveInstalledOnce(node string) {
 	}
 }
 
-// proveVersion: a runtime's plugins speak the newest version that the runtime knows, of those
-// that the network offers.
+// proveVersion checks that a runtime's plugins use the newest version that both the runtime and
+// the network know.
 func (k *cluster) proveVersion(node, want string) {
 	k.Helper()
 	const pattern = `'"result":{"cniVersion":"[^"]*"'`
@@ -176,8 +176,8 @@ func (k *cluster) proveVersion(node, want string) {
 	}
 }
 
-// proveStatus: containerd 2 asks for STATUS, the node stays Ready, and an answer costs little
-// more than the program's start.
+// proveStatus checks that containerd 2 asks for STATUS, that the node stays Ready, and that an
+// answer costs little more than the program's start.
 func (k *cluster) proveStatus(node string) {
 	k.Helper()
 	k.node(node, "bash", "-c", `set -e
@@ -200,7 +200,7 @@ func (k *cluster) proveStatus(node string) {
 	}
 }
 
-// cpu is the least that one of some calls costs: the machine is busy.
+// cpu returns the least CPU time of some calls, because the machine is busy.
 func (k *cluster) cpu(node, verb string) time.Duration {
 	k.Helper()
 	var list struct {

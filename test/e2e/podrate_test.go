@@ -26,8 +26,8 @@ var podRates = []struct{ node, title, plugins string }{
 
 // podRate is what the pods of one network took.
 type podRate struct {
-	seconds []float64     // from creating the pods until the last is Ready
-	cpu     time.Duration // of the plugins, for one round of ADD and DEL
+	seconds []float64     // from the creation of the pods until the last one is Ready
+	cpu     time.Duration // CPU time of the plugins for one round of ADD and DEL
 }
 
 // TestPodRate starts 100 pods on one node, with our plugins and with the reference's, and

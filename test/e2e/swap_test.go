@@ -13,9 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// TestSwap replaces the reference's plugin directory with ours under existing attachments,
-// back, and in again: each side detaches the other's attachments, no address is given out
-// twice, and in the end nothing is left.
+// TestSwap replaces the reference's plugin directory with ours while containers are attached,
+// swaps back, and swaps in again. Each side detaches the other's attachments. No address is given
+// out twice, and in the end nothing is left.
 func TestSwap(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
@@ -28,8 +28,8 @@ func TestSwap(t *testing.T) {
 	})
 }
 
-// TestSwapFlushed removes the firewall rules of the reference's attachments: our CHECK,
-// which accepts the reference's rules in place of ours, must report that there are none.
+// TestSwapFlushed removes the firewall rules of the reference's attachments. Our CHECK accepts
+// the reference's rules in place of ours. Now it must report that there are none.
 func TestSwapFlushed(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		n, ours := newNetwork(t, "bridge", "1.1.0"), call(t, plugins())
@@ -74,7 +74,7 @@ func swap(t *testing.T, main, backend string) {
 	s.ref.del(s.n, four)
 	s.forget(four)
 	s.traffic(three, five, six)
-	// Swap in again: the port of a pod that the reference detached is free.
+	// Swap in again. The port of a pod that the reference detached is free.
 	seven := s.add(s.ours, "seven", four.hostPort)
 	s.traffic(three, five, six, seven)
 	for _, p := range []*pod{three, five, six, seven} {
@@ -127,7 +127,7 @@ func (s *swapping) forget(p *pod) {
 	delete(s.living, p.addr(true))
 }
 
-// noMention looks for the addresses of a detached pod in what remains, as text or as the
+// noMention looks in all that is left for the addresses of a detached pod, as text or as the
 // bytes of a firewall rule.
 func (s *swapping) noMention(p *pod) {
 	s.Helper()

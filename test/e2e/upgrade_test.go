@@ -34,9 +34,9 @@ var earlier = []struct {
 // uplink is the node's own address in that state.
 var uplink = netip.MustParseAddr("192.0.2.2")
 
-// TestUpgrade puts this build on a node whose containers a build of commit 17baa13 attached:
-// it finds nothing to complain of, their traffic flows before and after it writes its own
-// table, no address or port is given out twice, and DEL leaves nothing.
+// TestUpgrade puts this build on a node whose containers a build of commit 17baa13 attached. This
+// build finds nothing wrong. The containers' traffic flows before and after this build writes its
+// own table. No address or port is given out twice, and DEL leaves nothing.
 func TestUpgrade(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		before := leak.Must(t)
@@ -89,8 +89,8 @@ func healthy(t *testing.T) {
 	cli(t, "doctor")
 }
 
-// addBeside attaches one more container to the first network, and returns its namespace. An
-// address or a port that an earlier container has is refused.
+// addBeside attaches one more container to the first network and returns its namespace. An
+// address or a port of an earlier container is refused.
 func addBeside(t *testing.T) string {
 	t.Helper()
 	newNamespace(t, "five")
@@ -131,8 +131,8 @@ func replay(t *testing.T, recording string) {
 	}
 }
 
-// recorded returns the path and the bytes of a file that the archive cannot hold as they
-// are: indexes are binary, and reservations have no line feed at their end.
+// recorded returns the path and the bytes of a file that the archive cannot hold as it is.
+// Indexes are binary, and reservations have no line feed at their end.
 func recorded(t *testing.T, path string, data []byte) (string, []byte) {
 	t.Helper()
 	name, packed := strings.CutSuffix(path, ".gz")

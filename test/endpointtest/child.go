@@ -27,12 +27,12 @@ import (
 // Child is a plugin that puts a link of the container on top of a master.
 type Child struct {
 	Plugins []*plugin.Plugin // the plugin itself, host-local, static
-	Conf    string           // its keys beside master and ipam: `"vlanId": 5, `
+	Conf    string           // its keys in addition to master and ipam, such as `"vlanId": 5, `
 	Default bool             // it finds a master by itself
 }
 
-// Run tests what all plugins of this kind have in common, beyond the contract: DEL and GC
-// need nothing but names.
+// Run tests, beyond the contract, what all plugins of this kind share. DEL and GC, for example,
+// need only names.
 func (c Child) Run(t *testing.T) {
 	nettest.Need(t, nettest.LinkKind(c.kind()))
 	for name, test := range map[string]func(*World, Child){
@@ -43,8 +43,7 @@ func (c Child) Run(t *testing.T) {
 	}
 }
 
-// RunAlone is the part of Run that also holds for a link without a master, whose plugin
-// does not know the key.
+// RunAlone is the part of Run for a link without a master. Its plugin does not know the key master.
 func (c Child) RunAlone(t *testing.T) {
 	for name, test := range map[string]func(*World, Child){
 		"del": testDel, "killed": testKilled, "gc": testGC, "ipam": testIPAM, "kill": testKill,
@@ -71,8 +70,8 @@ func (w *World) Master(name string) netlink.Link {
 	return w.HostLink(name)
 }
 
-// Detached expects that a pod has no interface, the network no address and the attachment
-// no record, and that DEL succeeds again.
+// Detached checks that a pod has no interface, that the network has no address and the attachment
+// no record, and that a second DEL succeeds.
 func (w *World) Detached(p *Pod) {
 	w.Helper()
 	if _, err := p.Conn().Link("eth0"); !nl.IsNotFound(err) {
@@ -84,7 +83,7 @@ func (w *World) Detached(p *Pod) {
 	}
 }
 
-// Forgotten expects no address and no record of the network.
+// Forgotten checks that the network has no address and no record.
 func (w *World) Forgotten() {
 	w.Helper()
 	for _, pattern := range []string{"/var/lib/cni/networks/net/*[.:]*", "/run/patchbay/attachments/net/*"} {
@@ -97,7 +96,7 @@ func (w *World) Forgotten() {
 	}
 }
 
-// testDel: DEL works whatever has happened to the environment and the configuration.
+// testDel checks that DEL works whatever has happened to the environment and the configuration.
 func testDel(w *World, c Child) {
 	good := c.on("m0", Dual)
 	for name, happen := range map[string]func(p *Pod){
@@ -144,8 +143,8 @@ func (w *World) parent(p *Pod) string {
 	return l.Attrs().Name
 }
 
-// testForeign: an interface of another attachment is neither replaced nor deleted; the
-// reference plugin's interface (no record, no mark) is.
+// testForeign checks that an interface of another attachment is neither replaced nor deleted. The
+// reference plugin's interface, which has no record and no mark, is.
 func testForeign(w *World, c Child) {
 	w.Master("m0")
 	p := w.Pod("a", c.on("m0", Static("10.9.0.5/24"))).Add()
@@ -160,7 +159,7 @@ func testForeign(w *World, c Child) {
 	w.Detached(p)
 }
 
-// testKilled: an ADD was killed before the link had its name and its mark.
+// testKilled kills an ADD before the link has its name and its mark.
 func testKilled(w *World, c Child) {
 	w.Master("m0")
 	for _, verb := range []spec.Verb{spec.Del, spec.GC} {
@@ -194,7 +193,8 @@ func (w *World) collect(p *Pod, verb spec.Verb, living ...*Pod) {
 	Must(w, q.Do(verb))
 }
 
-// testGC: GC removes the dead, also from a namespace that lives, and keeps the living.
+// testGC checks that GC removes the dead, even from a namespace that still exists, and keeps the
+// living.
 func testGC(w *World, c Child) {
 	w.Master("m0")
 	w.Master("m1") // a VLAN has one link on a master
@@ -209,7 +209,7 @@ func testGC(w *World, c Child) {
 	w.Forgotten()
 }
 
-// testInside: the master is in the container.
+// testInside puts the master into the container.
 func testInside(w *World, c Child) {
 	p := w.Pod("a", c.on("m0", `"linkInContainer": true, `+Dual))
 	node.Join(p.Space, "m0", w.Router, "m0")
@@ -221,7 +221,7 @@ func testInside(w *World, c Child) {
 	p.Link("m0") // still exists
 }
 
-// testCheck: CHECK reports each difference from what ADD made.
+// testCheck checks that CHECK reports each difference from what ADD made.
 func testCheck(w *World, c Child) {
 	w.Master("m0")
 	w.Master("m1")
@@ -260,8 +260,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// testResult: one interface with its MTU, IPAM's DNS unless the configuration has its own,
-// and routes with all their attributes.
+// testResult checks the result: one interface with its MTU, routes with all their attributes, and
+// IPAM's DNS unless the configuration has its own.
 func testResult(w *World, c Child) {
 	Must(w, w.HostConn().LinkSetMTU(w.Master("m0"), 1400))
 	ipam := `"ipam": {"type": "static", "addresses": [{"address": "10.9.0.5/24", "gateway": "10.9.0.1"}],
@@ -285,8 +285,7 @@ func testResult(w *World, c Child) {
 	}
 }
 
-// testIPv6: an address can be used at once (pain 7), unless the kernel looks for
-// duplicates.
+// testIPv6 checks that an address can be used at once, unless the kernel looks for duplicates.
 func testIPv6(w *World, c Child) {
 	w.Master("m0")
 	for conf, slow := range map[string]bool{"": false, `"enabledad": true, `: true} {
@@ -316,7 +315,7 @@ func testIPv6(w *World, c Child) {
 	}
 }
 
-// testStatus: no master, not available.
+// testStatus checks that STATUS fails without the master.
 func testStatus(w *World, c Child) {
 	p := w.Pod("a", c.on("m0", Dual))
 	err := p.Do(spec.Status)
@@ -353,8 +352,8 @@ func looker() *plugin.Plugin {
 	}}
 }
 
-// testIPAM: another project's IPAM plugin finds the link, as dhcp must; when it has no
-// address to give, no link is left.
+// testIPAM checks that another project's IPAM plugin finds the link, as dhcp must. If the plugin
+// has no address to give, no link is left.
 func testIPAM(w *World, c Child) {
 	w.Master("m0")
 	p := w.Pod("a", c.on("m0", `"ipam": {"type": "looker"}`)).Add()

@@ -76,7 +76,7 @@ func (p *Pod) Do(verb spec.Verb) error {
 	return p.DoIn(context.WithoutCancel(p.w.Context()), verb)
 }
 
-// DoIn is Do with a context.
+// DoIn works like Do, with a context.
 func (p *Pod) DoIn(ctx context.Context, verb spec.Verb) error {
 	p.w.Helper()
 	conf := "{" + p.Conf
@@ -137,7 +137,7 @@ func (w *World) HostLink(name string) netlink.Link {
 	return link
 }
 
-// Gone expects a link of the host not to exist.
+// Gone checks that a link of the host does not exist.
 func (w *World) Gone(name string) {
 	w.Helper()
 	if _, err := w.HostConn().Link(name); !nl.IsNotFound(err) {
@@ -145,7 +145,7 @@ func (w *World) Gone(name string) {
 	}
 }
 
-// Want compares.
+// Want compares a value with the wanted one.
 func (w *World) Want(what, got, want string) {
 	w.Helper()
 	if got != want {
@@ -175,8 +175,8 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Static is the section ipam of a configuration with fixed addresses, each optionally
-// followed by a blank and a gateway.
+// Static returns the section ipam of a configuration with fixed addresses. A blank and a gateway
+// may follow each address.
 func Static(addrs ...string) string {
 	var list []string
 	for _, a := range addrs {
@@ -192,7 +192,7 @@ func Static(addrs ...string) string {
 // Join is an address with a port.
 func Join(addr, port string) string { return net.JoinHostPort(addr, port) }
 
-// testKill: kill -9 at any moment of an ADD; DEL and GC each remove what it leaves.
+// testKill kills an ADD with kill -9 at any moment. DEL and GC each remove what is left.
 func testKill(w *World, c Child) {
 	w.Master("m0")
 	dir := plugintest.Install(w.T, c.Plugins[:2]...)
@@ -213,8 +213,8 @@ func testKill(w *World, c Child) {
 	}
 }
 
-// Killed runs an ADD as a process, kills it (SIGKILL) after a time and reports whether the
-// kill came before its end.
+// Killed runs an ADD as a process and kills the process (SIGKILL) after some time. It reports
+// whether the kill came before the end of the ADD.
 func (p *Pod) Killed(dir string, after time.Duration) bool {
 	p.w.Helper()
 	call := p.Call
@@ -228,8 +228,8 @@ func (p *Pod) Killed(dir string, after time.Duration) bool {
 	return err != nil
 }
 
-// Misled gives a space neighbour entries for addresses, behind one of its links, with an
-// unused Ethernet address.
+// Misled gives a space neighbour entries for addresses behind one of its links. They have an
+// Ethernet address that nobody uses.
 func (w *World) Misled(s *node.Space, link string, addrs ...string) {
 	w.Helper()
 	l, err := s.Conn().Link(link)
@@ -242,8 +242,8 @@ func (w *World) Misled(s *node.Space, link string, addrs ...string) {
 	}
 }
 
-// AtOnce expects that a pod is reached without waiting until its neighbours correct their
-// entries by themselves, which takes 5 s and more.
+// AtOnce checks that a pod is reached without a wait. Neighbours would need 5 s and more to
+// correct their entries by themselves.
 func (w *World) AtOnce(from *node.Space, p *Pod, want ...string) {
 	w.Helper()
 	for n := range p.Result.IPs {
@@ -259,12 +259,12 @@ func (w *World) AtOnce(from *node.Space, p *Pod, want ...string) {
 
 var update = flag.Bool("update", false, "write the goldens")
 
-// Compile is a plugin's pure part: the state and the result that it computes for a pair
-// from a configuration and IPAM's answer (nil: none).
+// Compile is a plugin's pure part. From a configuration and IPAM's answer (nil: none) it computes
+// the state and the result for a pair.
 type Compile func(r *plugin.Request, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error)
 
-// Goldens compares a plugin's compile with the files of testdata/compile, each of which has
-// the configuration, IPAM's answer, the state and the result as text.
+// Goldens compares a plugin's compile with the files of testdata/compile. Each file has the
+// configuration, IPAM's answer, the state and the result as text.
 func Goldens(t *testing.T, p *plugin.Plugin, compile Compile) {
 	files, err := filepath.Glob("testdata/compile/*.txtar")
 	if err != nil || len(files) == 0 {

@@ -14,17 +14,17 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// drives is a network whose plugin drives the driver that runs it, for a network.
+// drives returns a network whose plugin calls the driver that runs another network, or this one.
 func drives(name, network, cniVersion string) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":%q,"plugins":[{"type":"cnm","driver":"patchbay","options":{"cni.network":%q}}]}`, cniVersion, name, network)
 }
 
-// ownPools is a network whose IPAM driver runs this network for its addresses.
+// ownPools is a network whose IPAM driver runs this same network for its addresses.
 const ownPools = `{"cniVersion":"1.0.0","name":"ownpools","plugins":[{"type":"bridge","bridge":"loop1","ipam":{
 	"type":"cnm-ipam","driver":"patchbay","options":{"cni.network":"ownpools"},"pools":[{}]}}]}`
 
-// TestItself: a network that leads to itself is refused with a reason, and leaves
-// nothing; one that leads to another works.
+// TestItself checks that a network that leads to itself is refused with a reason and leaves
+// nothing. A network that leads to another one works.
 func TestItself(t *testing.T) {
 	h := newHost(t)
 	for name, text := range map[string]string{

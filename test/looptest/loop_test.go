@@ -118,8 +118,8 @@ func (r *other) gc() error {
 	return r.GCNetworkList(r.t.Context(), r.NetworkConfigList, &libcni.GCArgs{})
 }
 
-// TestLoop: two containers reach each other through both directions, sysctls of both
-// chains are set, ports are published, and DEL leaves nothing on either side.
+// TestLoop checks that two containers reach each other through both directions. Sysctls of both
+// chains are set, and ports are published. DEL leaves nothing on either side.
 func TestLoop(t *testing.T) {
 	h := newHost(t)
 	pools := `"ipam":{"type":"cnm-ipam","driver":"patchbay","timeout":50,"options":{"cni.network":"podnet"},"pools":[{},{"ipv6":true}],"keepPool":false}`
@@ -163,7 +163,7 @@ func (h *host) talk(a, b *endpointtest.Pod) {
 	}
 }
 
-// nothing expects that nothing is left of the containers.
+// nothing checks that nothing is left of the containers.
 func (h *host) nothing(pods ...*endpointtest.Pod) {
 	h.Helper()
 	for _, p := range pods {
@@ -192,8 +192,9 @@ func (h *host) nothing(pods ...*endpointtest.Pod) {
 	}
 }
 
-// TestKilled: patchbayd is killed while containers run, and away when one ends. Running
-// containers keep their network; after its return the next ADD or GC ends the rest.
+// TestKilled kills patchbayd while containers run, and one container ends while it is away.
+// Running containers keep their network. When patchbayd is back, the next ADD or GC ends the
+// rest.
 func TestKilled(t *testing.T) {
 	h := newHost(t)
 	r := h.own(list("killed", `"options":{"cni.network":"podnet"}`))
@@ -217,9 +218,8 @@ func TestKilled(t *testing.T) {
 	h.nothing(a, b, c)
 }
 
-// TestReboot: everything but the state on the disk is gone. The networks of both sides
-// are made again with the first container; a GC removes the container that does not come
-// back.
+// TestReboot removes everything but the state on the disk. The first container makes the networks
+// of both sides again. A GC removes the container that does not come back.
 func TestReboot(t *testing.T) {
 	h := newHost(t)
 	r := h.own(list("reboot", `"options":{"cni.network":"podnet"}`)).(*own)
@@ -242,8 +242,8 @@ func TestReboot(t *testing.T) {
 	h.nothing(a, b, lost)
 }
 
-// reboot ends patchbayd and removes what does not survive a boot: links, namespaces,
-// /run. It gives the rest an earlier boot's id.
+// reboot ends patchbayd and removes what does not survive a boot: links, namespaces and /run. In
+// everything else it writes an earlier boot's id.
 func (h *host) reboot(pods ...*endpointtest.Pod) {
 	h.Helper()
 	h.kill()

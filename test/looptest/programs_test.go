@@ -30,7 +30,7 @@ type host struct {
 	confs     string   // the networks of patchbayd
 	patchbayd string
 	daemon    *exec.Cmd
-	port      int // the last one served
+	port      int // the last port that a container served
 }
 
 // podnet is the network at the end of the loop.

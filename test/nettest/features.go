@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LinkKind is a kind of link, as in ip(8). A kernel that supports it may require more than
-// the probe gives (a master, say), and returns another error then.
+// LinkKind is a kind of link, as in ip(8). The probe gives no master, for example. A kernel that
+// supports the kind but needs one returns another error than one that does not.
 func LinkKind(kind string) Feature {
 	return Feature{"links of type " + kind, func() error {
 		a := attrs()
@@ -66,8 +66,8 @@ func tryLink(l netlink.Link) error {
 }
 
 // Program returns the feature that an executable (go, nft, conntrack) is in PATH. scripts/setup
-// installs them here; the emulated machine of test/labs/vm has few, and a test that needs
-// another is skipped there.
+// installs them here. The emulated machine of test/labs/vm has few, and skips a test that needs
+// another one.
 func Program(name string) Feature {
 	return Feature{"program " + name, func() error { _, err := exec.LookPath(name); return err }}
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // HungLocker starts a process that takes the flock(2) of the file or directory at path, or of a
-// new file there, and stops it (SIGSTOP). end kills it; so does the end of the test.
+// new file there. It stops the process (SIGSTOP). end kills the process; so does the end of the
+// test.
 func HungLocker(t testing.TB, path string) (pid string, end func()) {
 	t.Helper()
 	Need(t, Program("flock"))
@@ -37,8 +38,8 @@ func HungLocker(t testing.TB, path string) (pid string, end func()) {
 	return strconv.Itoa(cmd.Process.Pid), end
 }
 
-// sleeps: when the stop comes before flock(1) runs sleep(1), a process of another name
-// holds the lock.
+// sleeps reports whether flock(1) has started sleep(1). If the process were stopped before, a
+// process of another name would hold the lock.
 func sleeps(pid int) bool {
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	return err == nil && string(name) == "sleep\n"

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// Kills chooses the moments at which processes that do the same work are killed, over the
-// whole time of the work. It measures that time: a busy machine makes some processes many
-// times slower than others.
+// Kills chooses the moments at which processes that do the same work are killed. The moments
+// cover the whole time of the work. Kills measures that time, because on a busy machine some
+// processes take many times longer than others.
 type Kills struct {
 	t           testing.TB
 	what        string
 	rnd         *rand.Rand
-	usual       time.Duration // how long a process took lately
+	usual       time.Duration // how long recent processes took
 	tried, died int
 }
 
-// NewKills is for processes that do what, for example "ADD". At the end it logs the seed of
-// its moments, each of which is a share of the usual time, and how many processes were
+// NewKills serves processes that do what, for example "ADD". At the end it logs the seed of the
+// moments, each of which is a share of the usual time. It also logs how many processes were
 // killed.
 func NewKills(t testing.TB, what string) *Kills {
 	seed := uint64(time.Now().UnixNano())
@@ -36,8 +36,8 @@ func seededKills(t testing.TB, what string, seed uint64) *Kills {
 	return &Kills{t: t, what: what, rnd: rand.New(rand.NewPCG(seed, 1))}
 }
 
-// Try lets run start a process and kill it after a time; died means that the kill ended it.
-// The first process runs to its end.
+// Try lets run start a process and kill it after some time. If the kill ended the process, died
+// is true. The first process runs to its end.
 func (k *Kills) Try(run func(after time.Duration) (died bool)) (died bool) {
 	k.t.Helper()
 	after := k.after()
@@ -54,8 +54,8 @@ func (k *Kills) after() time.Duration {
 	return time.Duration(k.rnd.Float64() * float64(k.usual) * 5 / 4)
 }
 
-// saw adjusts the usual time to a process that was to be killed after a time, and ran until
-// it died or was done.
+// saw adjusts the usual time. after is when the process was to be killed, and ran is how long it
+// ran until it died or was done.
 func (k *Kills) saw(after, ran time.Duration, died bool) {
 	k.t.Helper()
 	first := k.usual == 0
@@ -76,8 +76,8 @@ func (k *Kills) saw(after, ran time.Duration, died bool) {
 	k.tried++
 }
 
-// More reports whether to go on: until tries processes were started and a third of them were
-// killed. It ends the test when ten times the tries did not reach that.
+// More reports whether to go on. It does so until tries processes were started and a third of
+// them were killed. If ten times as many processes do not reach that, the test ends.
 func (k *Kills) More(tries int) bool {
 	k.t.Helper()
 	if k.tried < tries {
@@ -92,9 +92,9 @@ func (k *Kills) More(tries int) bool {
 	return true
 }
 
-// Quickest does something three times and returns the shortest time, for a test that
-// nothing waits. A wait that always occurs is in each of the three; a busy or emulated
-// machine delays only some.
+// Quickest does something three times and returns the shortest time. It serves tests that nothing
+// waits. A wait that always occurs is in each of the three times; a busy or emulated machine
+// delays only some of them.
 func Quickest(do func(n int)) time.Duration {
 	var best time.Duration
 	for n := range 3 {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// The first process meets a busy machine and the others do not, or the reverse: the moments
-// adapt to the time that the work takes.
+// The first process meets a busy machine and the others do not, or the reverse. The moments adapt
+// to the time that the work takes.
 func TestKillsFollow(t *testing.T) {
 	for what, times := range map[string]struct{ first, later time.Duration }{
 		"quicker": {time.Second, 20 * time.Millisecond},

@@ -63,7 +63,8 @@ func reexec() int {
 	return 0
 }
 
-// prepare runs inside: private mounts, loopback up, forwarding on.
+// prepare runs in the new namespaces. It makes the mounts private, sets loopback up, and switches
+// forwarding on.
 func prepare() error {
 	if err := unix.Mount("", "/", "none", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -102,16 +103,15 @@ func NewNS(t testing.TB, name string) string {
 	return path
 }
 
-// Feature is something a kernel may lack. Probe tries it and returns nil when
-// it is there.
+// Feature is something that a kernel may lack. Probe tries the feature, and returns nil if the
+// kernel has it.
 type Feature struct {
 	Name  string
 	Probe func() error
 }
 
-// Need skips a test when, and only when, the probe proves that the running
-// kernel lacks a feature. scripts/test-kernel fails a test that every kernel
-// skips.
+// Need skips a test if the probe proves that the running kernel lacks a feature, and only then.
+// scripts/test-kernel fails for a test that every kernel skips.
 func Need(t testing.TB, f Feature) {
 	t.Helper()
 	if err := f.Probe(); err != nil {

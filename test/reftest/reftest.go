@@ -1,13 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reftest finds the plugin directories that tests and benchmarks run side
-// by side, and builds ours: the reference plugins at a pinned release, Debian's
-// build of them, and our program.
-// No product links it. It fetches nothing: scripts/setup has built the reference's programs
-// before any test runs. On a machine without a Go toolchain, as the second kernel's,
-// environment variables name the programs that another machine built (OursEnv and its
-// neighbours; command stage lays them out).
+// Package reftest finds the plugin directories that tests and benchmarks run side by side: the
+// reference plugins at a pinned release, Debian's build of them, and ours, which it builds. No
+// product links this package. It fetches nothing, because scripts/setup has built the reference's
+// programs before any test runs. A machine may have no Go toolchain, like that of the second
+// kernel. There, environment variables name the programs that another machine built (OursEnv and
+// its neighbours; command stage lays them out).
 package reftest
 
 import (
@@ -27,7 +26,7 @@ import (
 // test/reference/go.mod pins it.
 const Version = "v1.9.1"
 
-// The environment variables that name prepared directories; with them nothing is built.
+// These environment variables name prepared directories. If they are set, nothing is built.
 const (
 	OursEnv      = "PATCHBAY_OURS_DIR"
 	ReferenceEnv = "PATCHBAY_REFERENCE_DIR"
@@ -83,8 +82,8 @@ func Lab(tb testing.TB, name string) string {
 	return filepath.Join(root, "test/labs", name)
 }
 
-// FindReference returns the directory of the reference plugins of [Version], or an error
-// that says how to get them. scripts/setup creates it by a rename: an existing one is
+// FindReference returns the directory of the reference plugins of [Version], or an error that
+// says how to get them. scripts/setup creates it by a rename, so an existing directory is
 // complete.
 func FindReference() (string, error) {
 	if dir := os.Getenv(ReferenceEnv); dir != "" {
@@ -127,8 +126,8 @@ func BuildOurs(dir string) error {
 	return nil
 }
 
-// Patchbay builds our program and returns its path. The next build of a changed tree
-// replaces the file: copy it when that matters.
+// Patchbay builds our program and returns its path. The next build of a changed tree replaces the
+// file. A caller that must keep it makes a copy.
 func Patchbay() (string, error) {
 	root, err := Root()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// TestLists: the lists of plugins that the runtime refuses to read, with libcni's messages
-// where it has them.
+// TestLists checks the lists of plugins that the runtime refuses to read. If libcni refuses a
+// list too, the messages are libcni's.
 func TestLists(t *testing.T) {
 	const listed = "error parsing configuration list: "
 	for _, r := range []struct {
@@ -55,8 +55,8 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// TestRuntime: the attachments and networks that the runtime, or the plugins before any
-// work, refuse; nothing is made and nothing is cached.
+// TestRuntime checks the attachments and networks that the runtime refuses, or the plugins before
+// any work. Nothing is made and nothing is cached.
 func TestRuntime(t *testing.T) {
 	runtime.LockOSThread() // /proc/thread-self is the namespace of the test
 	defer runtime.UnlockOSThread()

@@ -24,11 +24,11 @@ type mistake struct {
 	args   string // separated by blanks
 	env    string
 	status int
-	msg    string // on standard error, or on standard output after --json
+	msg    string // on standard error, or with --json on standard output
 }
 
-// mistakes are refused before anything is touched. Exit status 2 is a mistake on the
-// command line, 1 anything else, 125 a run that could not start its command.
+// mistakes are refused before anything changes. Exit status 2 is a mistake on the command line.
+// Status 125 is a run that could not start its command. Any other failure is 1.
 var mistakes = []mistake{
 	{args: "nonsense", status: 2, msg: "error: Unknown command `nonsense'"},
 	{args: "add", status: 2, msg: "the required arguments `NETWORK` and `NETNS` were not provided"},
@@ -80,8 +80,8 @@ var mistakes = []mistake{
 	{args: "demo", env: "PATCHBAY_DEMO_INSIDE=1", status: 1, msg: "must not be set by hand"},
 }
 
-// TestCommandLine checks exit status and message, that standard output is empty but for a
-// --json error, and that node and directory are untouched.
+// TestCommandLine checks exit status and message. Standard output must be empty, except for a
+// --json error. The node and the directory must not change.
 func TestCommandLine(t *testing.T) {
 	runtime.LockOSThread() // /proc/thread-self is the namespace of the test
 	defer runtime.UnlockOSThread()

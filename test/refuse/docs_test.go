@@ -91,8 +91,8 @@ func fences(page string) (list []fence) {
 	return list
 }
 
-// TestEveryExampleIsRun: a code block is JSON or shell, which TestExamples runs, or text
-// that is no configuration.
+// TestEveryExampleIsRun checks that each code block is JSON or shell, which TestExamples runs, or
+// text that is no configuration.
 func TestEveryExampleIsRun(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/plugins/*.md")
 	if err != nil || len(pages) < len(all.Plugins()) {
@@ -120,9 +120,9 @@ func TestEveryExampleIsRun(t *testing.T) {
 	}
 }
 
-// TestExamples attaches, checks and detaches with every JSON example; cnm/cnmcli, which
-// has a driver, runs those of patchbay-cnm's plugins. Shell commands run while the page's
-// first example is attached.
+// TestExamples attaches, checks and detaches with every JSON example. For the plugins of
+// patchbay-cnm, cnm/cnmcli does this, because it has a driver. Shell commands run while the
+// page's first example is attached.
 func TestExamples(t *testing.T) {
 	for _, p := range all.Plugins() {
 		first, n := "", 0

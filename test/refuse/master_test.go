@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// stage makes what a configuration presupposes: the link that it names as master or as the
-// device to move. It skips the test on a kernel without the plugin's kind of link.
+// stage makes what a configuration needs: the link that it names as master, or the device to
+// move. If the kernel lacks the plugin's kind of link, stage skips the test.
 func stage(t *testing.T, p *plugin.Plugin, conf map[string]any) {
 	t.Helper()
 	if name, ok := conf["master"].(string); ok {
@@ -58,7 +58,7 @@ func master(t *testing.T, name string) {
 	}
 }
 
-// TestMasters: what plugins that put a link on top of another one refuse.
+// TestMasters checks what is refused by plugins that put a link on top of another one.
 func TestMasters(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
 	master(t, "refuse1")

@@ -108,7 +108,7 @@ func field(about, fields string, code spec.Code, msg string) refusal {
 	return refusal{about, func(c *spec.Call) { c.Config = []byte(conf(fields)) }, code, msg}
 }
 
-// TestEnvelope: what every plugin refuses.
+// TestEnvelope checks the calls that every plugin refuses.
 func TestEnvelope(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
 	if got, want := slices.Sorted(maps.Keys(valid)), len(all.Plugins()); len(got) != want {
@@ -156,8 +156,8 @@ func TestEnvelope(t *testing.T) {
 	}
 }
 
-// some returns a random part of a list with -short: refusals do not depend on the kernel,
-// and an emulated machine is slow.
+// some returns a random part of a list with -short. Refusals do not depend on the kernel, and an
+// emulated machine is slow.
 func some[T any](list []T) []T {
 	if !testing.Short() {
 		return list
@@ -167,7 +167,7 @@ func some[T any](list []T) []T {
 	return list[:len(list)/6]
 }
 
-// TestConfigurations: the reference's refusals, with its messages, and ours.
+// TestConfigurations checks the reference's refusals, with its messages, and ours.
 func TestConfigurations(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
 	args := func(s string) refusal {

@@ -48,8 +48,8 @@ func eachState(t *testing.T, fn func(path string, d fs.DirEntry)) {
 	}
 }
 
-// Only root can read the state, host-local's directories have the reference's modes, and
-// annotations are stored nowhere.
+// Only root can read the state. host-local's directories have the reference's modes. Annotations
+// are stored nowhere.
 func TestModesAndSecrets(t *testing.T) {
 	c := call(spec.Add, nettest.NewNS(t, "refuse"), node(""))
 	out, stderr, err := run("patchbay", c)
@@ -100,8 +100,8 @@ func TestModesAndSecrets(t *testing.T) {
 	}
 }
 
-// A symbolic link replaces every file and directory of state in turn: no verb writes or
-// deletes behind it.
+// A symbolic link replaces every file and directory of state in turn. No verb writes or deletes
+// behind it.
 func TestPlantedLinks(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
 	add := func() { _, _, _ = run("patchbay", call(spec.Add, ns, node(""))) } // may refuse
@@ -165,7 +165,7 @@ func TestPlantedLinks(t *testing.T) {
 	}
 }
 
-// Every verb survives an empty or truncated file in place of each state file.
+// Every verb works with an empty or shortened file in place of each state file.
 func TestTornState(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
 	for _, content := range []string{"", "{\"sch"} {
@@ -198,7 +198,7 @@ func TestTornState(t *testing.T) {
 	}
 }
 
-// A DEL of an attachment that never existed succeeds where state cannot be written.
+// The state cannot be written. A DEL of an attachment that never existed succeeds.
 func TestDelOnReadOnlyState(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
 	p := paths.Default()
@@ -212,7 +212,7 @@ func TestDelOnReadOnlyState(t *testing.T) {
 	for _, pl := range all.Plugins() {
 		for _, netNS := range []string{ns, ""} {
 			c := call(spec.Del, netNS, conf(valid[pl.Name]))
-			if _, stderr, err := run(pl.Name, c); err != nil && pl.Name != "dhcp" { // its keeper does not run
+			if _, stderr, err := run(pl.Name, c); err != nil && pl.Name != "dhcp" { // the keeper does not run
 				t.Errorf("%s: %v\n%s", pl.Name, err, stderr)
 			}
 		}

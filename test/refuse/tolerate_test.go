@@ -10,8 +10,7 @@ import (
 	world "github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-// A previous result whose address names a missing interface: we accept what the reference
-// accepts.
+// An address in a previous result names a missing interface. We accept what the reference accepts.
 func TestInterfaceOutOfRange(t *testing.T) {
 	far := 7
 	for pluginType, fields := range map[string]string{

@@ -38,8 +38,8 @@ func newCluster(t *testing.T) (members []*server, endpoints []string) {
 	return members, endpoints
 }
 
-// One of three members is cut off, and its clients get no error: their watches, calls and
-// leases continue at another member.
+// One of three members is cut off. Its clients get no error: their watches, calls and leases
+// continue at another member.
 func TestMemberCutOff(t *testing.T) {
 	t.Parallel()
 	members, endpoints := newCluster(t)

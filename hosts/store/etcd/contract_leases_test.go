@@ -64,7 +64,7 @@ func (s *suite) leaseOfMany() {
 	_, at, err := s.s.Entries().List(s.ctx, "")
 	s.must(err)
 	s.must(l.End(s.ctx))
-	for _, leave := range []int{2, 1, 0} { // once within, once at the first, and then only after all
+	for _, leave := range []int{2, 1, 0} { // leaves once within the list, once at the first event, and once after all
 		told := 0
 		for e, err := range s.s.Entries().Watch(s.ctx, at) {
 			s.must(err)
@@ -83,8 +83,8 @@ func (s *suite) leaseOfMany() {
 	}
 }
 
-// leaseIsKept: an open store keeps its lease beyond the ttl. A machine that stands still
-// for a part of the ttl does not end it.
+// leaseIsKept checks that an open store keeps its lease longer than the ttl, even if the machine
+// stands still for a part of the ttl.
 func (s *suite) leaseIsKept() {
 	l := s.lease(6 * time.Second)
 	_, err := s.s.Nodes().Create(s.ctx, node("n"), l)
@@ -101,7 +101,7 @@ func (s *suite) leaseIsKept() {
 	}
 }
 
-// leaseIsLost: a lease that is not renewed ends, and a watcher gets the deletions.
+// leaseIsLost checks that a lease that is not renewed ends, and that a watcher gets the deletions.
 func (s *suite) leaseIsLost() {
 	ctx, cancel := context.WithCancel(s.ctx)
 	l, err := s.s.Session(ctx, time.Second)
@@ -123,7 +123,7 @@ func (s *suite) leaseIsLost() {
 	s.is(err, store.ErrSessionOver)
 }
 
-// leaseOfAnother: a lease is valid only in the store that gave it.
+// leaseOfAnother checks that a lease is valid only in the store that gave it.
 func (s *suite) leaseOfAnother() {
 	l := s.lease(time.Hour)
 	if _, err := s.another().Nodes().Create(s.ctx, node("n"), l); err == nil {
@@ -132,7 +132,7 @@ func (s *suite) leaseOfAnother() {
 	s.must(l.End(s.ctx))
 }
 
-// oneWinner: many want the same block.
+// oneWinner lets many hosts create the same block. One succeeds.
 func (s *suite) oneWinner() {
 	stores := []store.Store{s.s, s.another()}
 	for round := range 5 {
@@ -157,7 +157,7 @@ func (s *suite) oneWinner() {
 	}
 }
 
-// counters: no compare-and-swap overwrites another.
+// counters checks that no compare-and-swap overwrites another one.
 func (s *suite) counters() {
 	const adders, each = 8, 5
 	stores := []store.Store{s.s, s.another()}

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// host is the machine of the page's reader: a release is unpacked in its working directory,
-// and nothing of it is installed.
+// host is the machine of the page's reader. A release is unpacked in its working directory, and
+// nothing of it is installed.
 type host struct {
 	*lab.Lab
 	work string // the release is in work/bin
@@ -56,11 +56,11 @@ func (h *host) boot(t *testing.T) {
 	}
 	h.In("sh", "-ec", "mount -t tmpfs -o mode=755 tmpfs "+run+"; mkdir "+run+"/system")
 	h.install("testdata/systemctl", h.stub+"/bin/systemctl")
-	// Docker's files are not where the unit expects them, and the test cannot wait for the
-	// default times.
+	// Docker's files are not where the unit expects them, and the default times are too long for the
+	// test.
 	h.write(h.stub+"/args/patchbay-docker.service", "--data-root "+h.DataRoot()+" --docker "+h.docker()+" --grace 1s")
 	t.Cleanup(func() {
-		_, _ = h.shell("docker ps -aq | xargs -r docker rm -f") // what a failed page leaves waits for the driver
+		_, _ = h.shell("docker ps -aq | xargs -r docker rm -f") // objects of a failed page wait for the driver
 		h.Sh(`for f in ` + h.stub + `/*.pid; do [ ! -e $f ] || kill $(cat $f); done`)
 		if said, _ := os.ReadFile(h.stub + "/log"); t.Failed() {
 			t.Logf("services:\n%s", said)

@@ -20,8 +20,8 @@ func Dirs() []string {
 	return []string{p.Run, p.State, p.CNI, "/run/cni"}
 }
 
-// files lists every file below dirs that is not a directory; empty directories carry no
-// state. A file that vanishes during the listing is skipped.
+// files lists every file below dirs that is not a directory, because an empty directory is no
+// state. It skips a file that vanishes meanwhile.
 func files(dirs []string) (State, error) {
 	var s State
 	for _, dir := range dirs {
@@ -41,8 +41,8 @@ func files(dirs []string) (State, error) {
 	return s, nil
 }
 
-// Standing reports whether a line is something that by design outlives the
-// attachments that needed it, because it belongs to the node or the network:
+// Standing reports whether a line is of an object that stays by design when the attachments that
+// needed it are gone. Such an object belongs to the node or the network:
 //
 //   - a bridge, its gateway address and that address' routes (the reference
 //     never deletes them and deployments rely on it)
@@ -72,13 +72,13 @@ func standingNft(w []string) bool {
 	return w[0] != "element" || w[3] == "schema"
 }
 
-// standingFile decides by name: no state of an attachment has such a name.
+// standingFile decides by the file's name, because no state of an attachment has such a name.
 func standingFile(path string) bool {
 	base := filepath.Base(path)
 	switch {
 	case base == "lock", base == "nft-expiry", strings.HasPrefix(base, "last_reserved_ip."), strings.HasSuffix(base, ".lock"), strings.HasSuffix(base, ".idx"):
 		return true
-	case filepath.Base(filepath.Dir(path)) == "made": // records of what outlives attachments
+	case filepath.Base(filepath.Dir(path)) == "made": // notes about objects that stay when attachments go
 		return true
 	}
 	return false

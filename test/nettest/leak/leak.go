@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leak lists what a node carries: links, addresses, routes, policy rules, queueing
-// disciplines, nftables objects (iptables-nft writes there too) and files. A test takes a
-// State before it begins and another when it is done; the second must have nothing that the
-// first has not.
+// Package leak lists the objects on a node: links, addresses, routes, policy rules, queueing
+// disciplines, nftables objects (including those of iptables-nft) and files. A test takes a State
+// before it begins and another when it is done. The second must have nothing that the first
+// lacks.
 //
 // Everything is read over netlink from the calling thread's namespace, so a test in another
 // namespace locks its thread and enters it first. Each object is one line of text, since
@@ -20,12 +20,12 @@ import (
 	"time"
 )
 
-// State is what a node carries: one sorted line for each object, the kind first, as in
-// "link veth01234567 veth" or "file /run/patchbay/x".
+// State lists the objects on a node. Each has one line, and the lines are sorted. The kind comes
+// first, as in "link veth01234567 veth" or "file /run/patchbay/x".
 type State []string
 
-// Take reads the state of the calling thread's network namespace and the files
-// under the given directories; without any it reads Dirs.
+// Take reads the state of the calling thread's network namespace, and the files under the given
+// directories. If none are given, it reads Dirs.
 func Take(dirs ...string) (State, error) {
 	if len(dirs) == 0 {
 		dirs = Dirs()
@@ -42,8 +42,8 @@ func Take(dirs ...string) (State, error) {
 	return s, nil
 }
 
-// Beyond returns the lines of s that before does not have. It returns a line that before
-// has once and s twice once: two equal iptables rules are two objects.
+// Beyond returns the lines of s that before does not have. If before has a line once and s has it
+// twice, Beyond returns it once, because two equal iptables rules are two objects.
 func (s State) Beyond(before State) State {
 	had := map[string]int{}
 	for _, line := range before {
@@ -76,7 +76,7 @@ func (s State) String() string {
 	return "  " + strings.Join(s, "\n  ")
 }
 
-// Must is Take for tests: an error ends the test.
+// Must works like Take for tests. An error ends the test.
 func Must(t testing.TB, dirs ...string) State {
 	t.Helper()
 	s, err := Take(dirs...)
@@ -86,9 +86,9 @@ func Must(t testing.TB, dirs ...string) State {
 	return s
 }
 
-// NoLeaks fails t when the node carries more than before and more than what outlives
-// attachments by design (Standing). It looks again for at most 100 ms, because an nftables
-// element that DEL expires lives for 1 ms after the commit.
+// NoLeaks fails t if the node has more objects than before, apart from those that stay by design
+// (Standing). It looks again for at most 100 ms, because an nftables element that DEL lets expire
+// exists for 1 ms after the commit.
 func NoLeaks(t testing.TB, before State, dirs ...string) {
 	t.Helper()
 	var left State

@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// TestTake creates one object of every kind and looks for exactly those, then removes them
-// and looks for nothing.
+// TestTake creates one object of every kind and looks for exactly those. Then it removes them and
+// looks for nothing.
 func TestTake(t *testing.T) {
 	dir := t.TempDir()
 	before := leak.Must(t, dir)

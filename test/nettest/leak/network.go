@@ -39,7 +39,7 @@ func network() (State, error) {
 	return append(s, routes...), err
 }
 
-// onLink lists what sits on one link. A link that is deleted meanwhile carries nothing.
+// onLink lists the objects on one link. A link that is deleted meanwhile has none.
 func onLink(h *nl.Conn, l netlink.Link) (State, error) {
 	name := l.Type() + " " + l.Attrs().Name
 	addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
@@ -48,7 +48,7 @@ func onLink(h *nl.Conn, l netlink.Link) (State, error) {
 	}
 	var s State
 	for _, a := range addrs {
-		if !a.IP.IsLinkLocalUnicast() { // the kernel's own, as old as the link
+		if !a.IP.IsLinkLocalUnicast() { // the kernel makes the others with the link
 			s = append(s, line("address", name, a.IPNet))
 		}
 	}

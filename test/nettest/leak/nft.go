@@ -41,8 +41,8 @@ func ruleset() (State, error) {
 	return s, nil
 }
 
-// elements lists the sets and maps of one table and their elements; anonymous sets belong
-// to their rule.
+// elements lists the sets and maps of one table and their elements. It leaves out anonymous sets,
+// which belong to their rule.
 func elements(c *nftables.Conn, t *nftables.Table) (State, error) {
 	sets, err := c.GetSets(t)
 	if err != nil {

@@ -92,8 +92,8 @@ func (n *Node) Space(name string) *Space {
 	return s
 }
 
-// noDAD makes IPv6 addresses usable at once, also link-local ones, without which the kernel
-// finds no neighbour.
+// noDAD makes IPv6 addresses usable at once, also link-local ones. Without a link-local address
+// the kernel finds no neighbour.
 func (s *Space) noDAD() {
 	s.Sysctl("net/ipv6/conf/all/accept_dad", "0")
 	s.Sysctl("net/ipv6/conf/default/accept_dad", "0")
@@ -244,9 +244,9 @@ func (s *Space) link(name string) netlink.Link {
 	return l
 }
 
-// BridgeNetfilter reports whether frames forwarded by a bridge pass the IP
-// firewall (br_netfilter), which decides how neighbours reach each other. A
-// kernel without the module skips the test that turns it on.
+// BridgeNetfilter sets whether frames that a bridge forwards pass the IP firewall (br_netfilter).
+// This decides how neighbours reach each other. On a kernel without the module, the test is
+// skipped.
 func (n *Node) BridgeNetfilter(on bool) {
 	n.t.Helper()
 	const key = "net/bridge/bridge-nf-call-iptables"

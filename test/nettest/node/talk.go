@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// How long a request waits: long, because test machines are slow, or briefly when the test
-// expects no answer.
+// A request waits long, because test machines are slow. If the test expects no answer, it waits
+// briefly.
 const (
 	patience   = 30 * time.Second
 	impatience = 400 * time.Millisecond
@@ -65,16 +65,16 @@ func (s *Space) answer(from net.Addr) string {
 	return s.Name + " " + netip.MustParseAddrPort(from.String()).Addr().Unmap().String()
 }
 
-// Ask sends a request to a server and returns its answer: "container 198.51.100.2", or what
-// failed: "refused", "timeout", or the error.
+// Ask sends a request to a server and returns its answer, such as "container 198.51.100.2". If
+// the request fails, it returns "refused", "timeout", or the error.
 func (s *Space) Ask(network, addr string) string { return s.ask(network, "", addr, patience) }
 
-// AskFrom is Ask from an address and port of the client's own.
+// AskFrom works like Ask, from an address and port of the client.
 func (s *Space) AskFrom(network, from, addr string) string {
 	return s.ask(network, from, addr, patience)
 }
 
-// AskBriefly is Ask for a test that expects "timeout".
+// AskBriefly works like Ask, for a test that expects "timeout".
 func (s *Space) AskBriefly(network, addr string) string {
 	return s.ask(network, "", addr, impatience)
 }
