@@ -57,7 +57,7 @@ type Fabric interface {
 }
 
 // StateDir is the agent's directory.
-func StateDir(p paths.Paths) string { return filepath.Join(p.State, "node") }
+func StateDir(p paths.Paths) string { return filepath.Join(p.State, Service) }
 
 // Agent is the agent of one node.
 type Agent struct {
@@ -72,6 +72,7 @@ type Agent struct {
 	nodes  chan struct{} // the Nodes changed
 	kernel chan struct{} // the kernel's state changed
 	keyed  chan struct{} // this Node may have another key
+	said   chan struct{} // something is wrong, or well again
 
 	// Fields of tend.
 	installed bool
@@ -89,11 +90,11 @@ type Agent struct {
 
 // New makes an agent, and loads the Nodes that an earlier one saved.
 func New(opts Options) (*Agent, error) {
-	if err := durable.MakeDir(opts.Paths.State, "node"); err != nil {
+	if err := durable.MakeDir(opts.Paths.State, Service); err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
 	a := &Agent{
-		opts: opts, nodes: make(chan struct{}, 1), kernel: make(chan struct{}, 1), keyed: make(chan struct{}, 1),
+		opts: opts, nodes: make(chan struct{}, 1), kernel: make(chan struct{}, 1), keyed: make(chan struct{}, 1), said: make(chan struct{}, 1),
 		unable: errNothingKnown, turned: time.Now(),
 	}
 	a.mirror = mirror{
@@ -101,7 +102,8 @@ func New(opts Options) (*Agent, error) {
 		nodes: map[string]plan.Node{}, since: map[string]time.Time{},
 	}
 	a.trouble.problems.Log = opts.Log
-	a.trouble.changed = a.events.wake()
+	emit := a.events.wake()
+	a.trouble.changed = func() { emit(); resident.Signal(a.said) }
 	a.metrics = newMetrics(a)
 	a.api = connection{config: opts.Config, observe: a.observe}
 	a.trouble.set(cacheFailed, a.load())
@@ -127,6 +129,7 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Go(func() { a.events.tend(ctx, a) })
 	wg.Go(func() { a.exempt.follow(ctx) })
 	wg.Go(func() { a.publish(ctx) })
+	wg.Go(func() { a.report(ctx) })
 	wg.Go(func() {
 		resident.Keep(ctx, func(err error) { a.trouble.set(kernelUnwatched, err) }, func() error {
 			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })
@@ -194,6 +197,9 @@ func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if fmt.Sprint(err) != fmt.Sprint(a.unable) {
+		resident.Signal(a.said)
+	}
 	a.unable, a.turned, a.peers, a.routes = err, time.Now(), len(p.Peers), p.Routes()
 	return !p.Ready || err == nil && a.meshed.done
 }

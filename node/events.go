@@ -97,18 +97,23 @@ func (a *Agent) emit(ctx context.Context, reason plan.Reason, text string) error
 }
 
 func (a *Agent) event(reason plan.Reason, text string, now time.Time) *corev1.Event {
-	if short := []rune(text); len(short) > longMessage {
-		text = string(short[:longMessage]) + "…"
-	}
 	at := metav1.NewTime(now)
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s.%x", a.opts.Node, now.UnixNano())},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Node", Name: a.opts.Node, UID: types.UID(a.mirror.uid()),
 		},
-		Type: corev1.EventTypeWarning, Reason: string(reason), Message: text,
+		Type: corev1.EventTypeWarning, Reason: string(reason), Message: short(text),
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
 		Source:              corev1.EventSource{Component: "patchbayd", Host: a.opts.Node},
 		ReportingController: plan.AnnotationPrefix + "patchbayd", ReportingInstance: a.opts.Node,
 	}
+}
+
+// short cuts a text to what an Event takes.
+func short(text string) string {
+	if runes := []rune(text); len(runes) > longMessage {
+		return string(runes[:longMessage]) + "…"
+	}
+	return text
 }

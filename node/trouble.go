@@ -5,6 +5,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 
@@ -26,6 +27,7 @@ const (
 	keyUnpublished   plan.Reason = "WireGuardKeyNotPublished"
 	keyReplaced      plan.Reason = "WireGuardKeyReplaced"
 	masqueradeConfig plan.Reason = "MasqueradeConfigFailed"
+	reportFailed     plan.Reason = "ReportFailed"
 	apiFailed        plan.Reason = "APIServerFailed"
 	clockOff         plan.Reason = "ClockOff"
 )
@@ -49,10 +51,14 @@ func (t *trouble) set(reason plan.Reason, err error) {
 	if t.own == nil {
 		t.own = map[plan.Reason]error{}
 	}
+	was := t.own[reason]
 	if t.own[reason] = err; err == nil {
 		delete(t.own, reason)
 	}
 	t.mu.Unlock()
+	if fmt.Sprint(was) == fmt.Sprint(err) {
+		return // report sets a problem itself
+	}
 	t.changed()
 }
 

@@ -45,7 +45,7 @@ func (c *nodeCleanCommand) Execute(args []string) error {
 	if err := removeNetwork(where, c.node.ConfDir); err != nil {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return errors.Join(os.RemoveAll(filepath.Join(where.Run, node.Service)), os.RemoveAll(dir))
 }
 
 func (*nodeCleanCommand) clear(where paths.Paths) error {

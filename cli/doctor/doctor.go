@@ -62,6 +62,7 @@ func Checks() []Check {
 		{"status", "an ADD would work on every network", statuses},
 		{"plugins", "the plugins in CNI_PATH are of this build", binaries},
 		{"dhcp", "leases of DHCP have a keeper", dhcpKeepers},
+		{"agent", "the agent of the Kubernetes node reports no problem", nodeAgent},
 		{"overlap", "no two networks, and no route of the host, share addresses", overlaps},
 		{"bridges", "no two networks fight over a bridge", bridges},
 		{"mtu", "MTUs fit together", mtus},
