@@ -100,6 +100,22 @@ func (e Element) Egress() (source netip.Addr, ok bool) {
 	return netip.AddrFromSlice(e.Data)
 }
 
+// Leaving returns the element that lets a container leave with one of the host's addresses, which
+// are at most one of each family. e masquerades the container; ok is false if it does not, or if no
+// address has its family.
+func (e Element) Leaving(sources []netip.Addr) (egress Element, ok bool) {
+	a, ok := netip.AddrFromSlice(e.Key)
+	if !ok || e.Set != SetMasqueraded4 && e.Set != SetMasqueraded6 {
+		return egress, false
+	}
+	for _, s := range sources {
+		if s.Is4() == a.Is4() {
+			return Egress(a, s, e.Comment), true
+		}
+	}
+	return egress, false
+}
+
 // Exempt returns the element that lets masqueraded packets from one prefix to another keep
 // their source address. The prefixes have the same family.
 func Exempt(from, to netip.Prefix, network string) Element {

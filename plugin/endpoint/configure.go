@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -188,7 +191,40 @@ func Masquerade(ips []spec.IPConfig, all bool, outside Outside, comment string) 
 	return s
 }
 
-// lostMasquerade returns all elements that Masquerade may have made for an address.
+// Egress returns elements that let the masqueraded addresses of a state leave with the addresses that
+// the agent of the Kubernetes node has noted for the pod's namespace. Without a note it costs one
+// look for a file.
+func Egress(r *plugin.Request, s netstate.State) (out netstate.State) {
+	args, err := r.CNIArgs()
+	namespace, _, pod := strings.Cut(spec.Pod(args), "/")
+	if err != nil || !pod {
+		return nil
+	}
+	noted, err := record.EgressOf(r.Session.Paths, namespace)
+	if err != nil {
+		kernel.Warn(r, fmt.Errorf("%w: the pod leaves with the node's address", err))
+	}
+	for _, o := range s {
+		if e, ok := o.(netstate.Element); ok {
+			if egress, ok := e.Leaving(noted.Use); ok {
+				out = append(out, netstate.Element{Element: egress})
+			}
+		}
+	}
+	return out
+}
+
+// attachedEgress returns such elements of a record: an agent may have written them after the ADD.
+func attachedEgress(rec *record.Record) (out netstate.State) {
+	for _, e := range rec.Elements {
+		if _, ok := e.Egress(); ok {
+			out = append(out, netstate.Element{Element: e})
+		}
+	}
+	return out
+}
+
+// lostMasquerade returns all elements that Masquerade and Egress may have made for an address.
 // lostMasquerade serves a DEL whose record is lost.
 func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
 	var conf struct {
@@ -198,10 +234,11 @@ func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
 		conf.Outside = nil // a configuration that is no longer valid must not stop the removal
 	}
 	network, _ := conf.Outside.around(address)
+	egress := nft.Egress(address.Addr(), address.Addr(), Comment(r)) // whatever it leaves with
 	if network == address {
-		return nft.Masqueraded(address, Comment(r))
+		return append(nft.Masqueraded(address, Comment(r)), egress)
 	}
-	return nft.Masqueraded(network, Comment(r), address)
+	return append(nft.Masqueraded(network, Comment(r), address), egress)
 }
 
 // factMasquerade begins the name of a fact for masquerade; the subnet is the rest of the name.

@@ -110,6 +110,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	state = append(state, endpoint.Egress(r, state)...)
 	rec := &record.Record{Links: []string{in.pair.Host}}
 	endpoint.Note(rec, state)
 	if err := k.Record(r, rec); err != nil {

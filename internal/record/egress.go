@@ -1,0 +1,50 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/paths"
+)
+
+// Egress is what the agent of a Kubernetes node notes of a namespace: with which addresses of the
+// node its pods leave. It is a file of its own for each namespace, so an ADD opens one file, which
+// in most cases does not exist. The directory survives a reboot, and goes with the agent's.
+type Egress struct {
+	Schema int          `json:"schema"`
+	Wanted string       `json:"wanted"` // as the namespace's annotation says
+	Use    []netip.Addr `json:"use"`    // those that the node has: at most one of each family
+}
+
+// EgressSchema is the version of the format. This program does not use a newer one.
+const EgressSchema = 1
+
+// EgressDir is the directory of these files.
+func EgressDir(p paths.Paths) string { return filepath.Join(p.State, "node", "egress") }
+
+// EgressOf returns what is noted of a namespace, a valid name. The zero value means nothing.
+func EgressOf(p paths.Paths, namespace string) (e Egress, err error) {
+	path := filepath.Join(EgressDir(p), namespace)
+	data, err := durable.Read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return e, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &e)
+	}
+	if err == nil && e.Schema != EgressSchema {
+		err = fmt.Errorf("schema %d; this program reads %d", e.Schema, EgressSchema)
+	}
+	if err != nil {
+		return Egress{}, fmt.Errorf("read the egress addresses of namespace %s, %s: %w", namespace, path, err)
+	}
+	return e, nil
+}

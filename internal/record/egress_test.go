@@ -1,0 +1,20 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"testing"
+
+	"github.com/patchbay-net/patchbay/paths"
+)
+
+// BenchmarkEgressOf is what each ADD of a masqueraded pod pays on a node without egress addresses.
+func BenchmarkEgressOf(b *testing.B) {
+	p := paths.Paths{State: b.TempDir()}
+	for b.Loop() {
+		if e, err := EgressOf(p, "default"); err != nil || e.Use != nil {
+			b.Fatal(e, err)
+		}
+	}
+}
