@@ -39,6 +39,9 @@ type Options struct {
 	// empty: there is none.
 	MasqueradeConfig string
 
+	// Egress lets the pods of a namespace leave with the addresses of EgressAnnotation.
+	Egress bool
+
 	// Install puts the plugins into the runtime's directory; nil: something else does.
 	Install func(context.Context) error
 
@@ -68,6 +71,7 @@ type Agent struct {
 	events  events
 	metrics *metrics
 	exempt  exemptions
+	egress  *egress
 
 	nodes  chan struct{} // the Nodes changed
 	kernel chan struct{} // the kernel's state changed
@@ -112,6 +116,7 @@ func New(opts Options) (*Agent, error) {
 		changed: func() { resident.Signal(a.nodes) }, report: func(err error) { a.trouble.set(masqueradeConfig, err) }, log: opts.Log,
 	}
 	a.exempt.load()
+	a.egress = newEgress(opts.Paths, func(err error) { a.trouble.set(egressFailed, err) }, opts.Log)
 	return a, nil
 }
 
@@ -124,12 +129,13 @@ const (
 // Run works until ctx ends. What the agent made stays, because pods use it.
 func (a *Agent) Run(ctx context.Context) {
 	var wg sync.WaitGroup
-	go a.mirror.follow(ctx, a.api.get, a.asked) // the library ends it some seconds later
+	go a.mirror.source().follow(ctx, a.api.get, a.asked) // the library ends it some seconds later
 	wg.Go(func() { a.tend(ctx) })
 	wg.Go(func() { a.events.tend(ctx, a) })
 	wg.Go(func() { a.exempt.follow(ctx) })
 	wg.Go(func() { a.publish(ctx) })
 	wg.Go(func() { a.report(ctx) })
+	wg.Go(func() { a.egress.run(ctx, a) })
 	wg.Go(func() {
 		resident.Keep(ctx, func(err error) { a.trouble.set(kernelUnwatched, err) }, func() error {
 			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })

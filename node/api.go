@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
@@ -27,6 +28,8 @@ import (
 type API interface {
 	ListNodes(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error)
 	WatchNodes(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+	ListNamespaces(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
+	WatchNamespaces(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 	CreateEvent(ctx context.Context, e *corev1.Event) error
 	PatchNode(ctx context.Context, name string, mergePatch []byte) error
 }
@@ -40,6 +43,7 @@ func codecs() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{}, &corev1.Event{})
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	utilruntime.Must(metav1.AddMetaToScheme(scheme))
 	return serializer.NewCodecFactory(scheme)
 }
 
@@ -78,10 +82,32 @@ func (c *client) PatchNode(ctx context.Context, name string, mergePatch []byte) 
 	return c.rest.Patch(types.MergePatchType).Resource("nodes").Name(name).SubResource("status").Body(mergePatch).Do(ctx).Error()
 }
 
-// follow keeps the mirror equal to the API server's Nodes until ctx ends. report gets the
+// source is a kind of objects of the API server, and the store that mirrors them.
+type source struct {
+	name   string
+	object runtime.Object
+	store  cache.ReflectorStore
+	list   func(ctx context.Context, api API, o metav1.ListOptions) (runtime.Object, error)
+	watch  func(ctx context.Context, api API, o metav1.ListOptions) (watch.Interface, error)
+}
+
+// source is how a Reflector gets the Nodes.
+func (m *mirror) source() source {
+	return source{
+		"nodes", &corev1.Node{}, m,
+		func(ctx context.Context, api API, o metav1.ListOptions) (runtime.Object, error) {
+			return api.ListNodes(ctx, o)
+		},
+		func(ctx context.Context, api API, o metav1.ListOptions) (watch.Interface, error) {
+			return api.WatchNodes(ctx, o)
+		},
+	}
+}
+
+// follow keeps the store equal to the API server's objects until ctx ends. report gets the
 // result of each request. connect returns the API server, a new one when its credentials
 // have changed.
-func (m *mirror) follow(ctx context.Context, connect func() (API, error), report func(error)) {
+func (s source) follow(ctx context.Context, connect func() (API, error), report func(error)) {
 	do := func(call func(API) error) error {
 		api, err := connect()
 		if err == nil {
@@ -96,20 +122,20 @@ func (m *mirror) follow(ctx context.Context, connect func() (API, error), report
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
 			ctx, cancel := context.WithTimeout(ctx, listTime)
 			defer cancel()
-			return list, do(func(api API) error { list, err = api.ListNodes(ctx, o); return err })
+			return list, do(func(api API) error { list, err = s.list(ctx, api, o); return err })
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (w watch.Interface, err error) {
-			return w, do(func(api API) error { w, err = api.WatchNodes(ctx, o); return err })
+			return w, do(func(api API) error { w, err = s.watch(ctx, api, o); return err })
 		},
 	}
 	const steps = 5 // from the first pause to the longest
-	cache.NewReflectorWithOptions(lw, &corev1.Node{}, m, cache.ReflectorOptions{
-		Name:    "nodes",
+	cache.NewReflectorWithOptions(lw, s.object, s.store, cache.ReflectorOptions{
+		Name:    s.name,
 		Backoff: &wait.Backoff{Duration: resident.RetryFirst, Cap: resident.RetryMost, Steps: steps, Factor: 2, Jitter: 1},
 	}).RunWithContext(ctx)
 }
 
-// listTime limits the list of all Nodes: a slow server may need it for thousands.
+// listTime limits the list of all objects: a slow server may need it for thousands.
 const listTime = 2 * time.Minute
 
 // trim keeps what the agent uses of a Node.

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +39,7 @@ type apiServer struct {
 	oldest int // the first revision that can still be watched from
 	log    []change
 	nodes  map[string]*corev1.Node
+	spaces map[string]*metav1.PartialObjectMetadata
 	events []*corev1.Event
 	lists  int
 	token  string                      // requests must have it
@@ -48,13 +50,19 @@ type apiServer struct {
 }
 
 type change struct {
-	rev  int
-	kind watch.EventType
-	node *corev1.Node
+	rev    int
+	kind   watch.EventType
+	object object
+}
+
+// object is a Node or a Namespace.
+type object interface {
+	runtime.Object
+	metav1.Object
 }
 
 func newAPIServer(t *testing.T) *apiServer {
-	s := &apiServer{T: t, nodes: map[string]*corev1.Node{}, rev: 1000}
+	s := &apiServer{T: t, nodes: map[string]*corev1.Node{}, spaces: map[string]*metav1.PartialObjectMetadata{}, rev: 1000}
 	s.change = sync.NewCond(&s.mu)
 	h := httptest.NewServer(s)
 	s.url = h.URL
@@ -110,10 +118,10 @@ func (s *apiServer) remove(name string, quietly bool) {
 	delete(s.nodes, name)
 }
 
-func (s *apiServer) note(kind watch.EventType, n *corev1.Node) {
+func (s *apiServer) note(kind watch.EventType, o object) {
 	s.rev++
-	n.ResourceVersion = strconv.Itoa(s.rev)
-	s.log = append(s.log, change{s.rev, kind, n.DeepCopy()})
+	o.SetResourceVersion(strconv.Itoa(s.rev))
+	s.log = append(s.log, change{s.rev, kind, o.DeepCopyObject().(object)})
 	s.change.Broadcast()
 }
 
@@ -153,11 +161,20 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 	case r.Method == http.MethodPatch:
 		s.patch(w, r)
+	case r.URL.Path == "/api/v1/namespaces":
+		s.serveSpaces(w, r)
 	case r.URL.Path != "/api/v1/nodes":
 		w.WriteHeader(http.StatusNotFound)
 	case query.Get("watch") != "":
 		from, _ := strconv.Atoi(query.Get("resourceVersion"))
-		s.watch(w, r, from, query.Get("sendInitialEvents") == "true")
+		items := func() (list []object, rev int) {
+			nodes, rev := s.visible()
+			for i := range nodes {
+				list = append(list, &nodes[i])
+			}
+			return list, rev
+		}
+		s.watch(w, r, from, query.Get("sendInitialEvents") == "true", s.encoder(), &corev1.Node{}, items)
 	default:
 		s.list(w)
 	}
@@ -240,13 +257,14 @@ func (s *apiServer) list(w http.ResponseWriter) {
 	s.encoder().Encode(&corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(rev)}, Items: items}, w) //nolint:errcheck // the client sees it
 }
 
-func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, from int, initial bool) {
+// watch streams the changes of objects as like, after the items there are if initial is set.
+func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, from int, initial bool, encoder runtime.Encoder, like object, items func() ([]object, int)) {
 	s.mu.Lock()
 	gone := !initial && from < s.oldest
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
 	stream := protobuf().StreamSerializer
-	out := restwatch.NewEncoder(streaming.NewEncoder(stream.NewFrameWriter(w), codecs().EncoderForVersion(stream.Serializer, corev1.SchemeGroupVersion)), s.encoder())
+	out := restwatch.NewEncoder(streaming.NewEncoder(stream.NewFrameWriter(w), codecs().EncoderForVersion(stream.Serializer, corev1.SchemeGroupVersion)), encoder)
 	send := func(kind watch.EventType, o runtime.Object) bool {
 		err := out.Encode(&watch.Event{Type: kind, Object: o})
 		w.(http.Flusher).Flush()
@@ -257,11 +275,13 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, from int, init
 		return
 	}
 	if initial {
-		items, rev := s.visible()
-		for i := range items {
-			send(watch.Added, &items[i])
+		list, rev := items()
+		for _, o := range list {
+			send(watch.Added, o)
 		}
-		mark := &corev1.Node{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(rev), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
+		mark := like.DeepCopyObject().(object)
+		mark.SetResourceVersion(strconv.Itoa(rev))
+		mark.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 		send(watch.Bookmark, mark)
 		from = rev
 	}
@@ -273,7 +293,9 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, from int, init
 			return
 		}
 		for _, c := range list {
-			send(c.kind, c.node)
+			if reflect.TypeOf(c.object) == reflect.TypeOf(like) {
+				send(c.kind, c.object)
+			}
 			from = c.rev
 		}
 	}

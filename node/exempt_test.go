@@ -96,14 +96,14 @@ func TestMasqueradeConfig(t *testing.T) {
 	}
 
 	c.stop() // with a wrong file, and without one, an agent starts with the last good one
-	c.lab.fabric.self.Exempt = nil
+	c.fabric.self.Exempt = nil
 	c.start()
 	c.awaitExempt(good)
 	c.stop()
 	if err := os.Rename(c.dir, c.dir+".gone"); err != nil {
 		t.Fatal(err)
 	}
-	c.lab.fabric.self.Exempt = nil
+	c.fabric.self.Exempt = nil
 	c.start()
 	c.awaitExempt(good)
 	if err := os.Rename(c.dir+".gone", c.dir); err != nil {

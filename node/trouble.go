@@ -28,6 +28,8 @@ const (
 	keyReplaced      plan.Reason = "WireGuardKeyReplaced"
 	masqueradeConfig plan.Reason = "MasqueradeConfigFailed"
 	reportFailed     plan.Reason = "ReportFailed"
+	egressFailed     plan.Reason = "EgressAddressFailed"
+	namespacesFailed plan.Reason = "NamespacesNotFollowed"
 	apiFailed        plan.Reason = "APIServerFailed"
 	clockOff         plan.Reason = "ClockOff"
 )

@@ -44,6 +44,7 @@ type nodeCommand struct {
 	BinDir     string         `long:"cni-bin-dir" value-name:"DIR" default:"/opt/cni/bin" description:"where the plugins are installed; empty: they are already"`
 	ConfDir    string         `long:"cni-conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where the pods' network is written"`
 	Masquerade string         `long:"masquerade-config" value-name:"FILE" description:"destinations to which pods keep their address, in the format of ip-masq-agent; read again when it changes"`
+	Egress     bool           `long:"egress-addresses" description:"pods of a namespace leave with the addresses in its annotation patchbay.net/egress"`
 	Program    string         `long:"program" value-name:"FILE" description:"the program patchbay, which is installed (default: beside this one)"`
 	Listen     string         `long:"listen" value-name:"ADDRESS:PORT" default:"127.0.0.1:9472" description:"serve /metrics, /healthz and /readyz; empty: do not"`
 
@@ -116,7 +117,7 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 	o = node.Options{
 		Settings: plan.Settings{Node: c.NodeName, Transport: c.Transport, Port: c.Port, WirePort: c.WirePort},
 		Config:   node.Kubeconfig(c.Kubeconfig), Paths: where, ConfDir: c.ConfDir, Log: printLine,
-		MasqueradeConfig: c.Masquerade,
+		MasqueradeConfig: c.Masquerade, Egress: c.Egress,
 	}
 	if o.Node == "" {
 		name, err := os.Hostname()

@@ -57,6 +57,9 @@ func (*nodeCleanCommand) clear(where paths.Paths) error {
 	if err := fabric.Clear(context.Background(), plan.Settings{}.Mesh()); err != nil {
 		return err
 	}
+	if err := node.ClearEgress(context.Background(), where); err != nil {
+		return err
+	}
 	printLine("routes to other nodes, tunnels and the firewall's rules for them: removed")
 	return nil
 }

@@ -89,6 +89,7 @@ func TestRights(t *testing.T) {
 	want := []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
+		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"}},
 	}
 	if !slices.EqualFunc(role.Rules, want, func(a, b rbacv1.PolicyRule) bool { return a.String() == b.String() }) {
 		t.Errorf("rights are %v, want %v", role.Rules, want)
@@ -110,7 +111,8 @@ func TestWireGuard(t *testing.T) {
 
 // TestValues changes each value and looks for it in the result.
 func TestValues(t *testing.T) {
-	ds, _ := objects(t, render(t, func(v map[string]any) {
+	ds, role := objects(t, render(t, func(v map[string]any) {
+		v["egressAddresses"] = false
 		v["clusterCIDRs"] = []string{"10.1.0.0/16", "fd00:1::/56"}
 		v["image"], v["imagePullPolicy"] = "registry.example/patchbay:1", "Never"
 		v["transport"], v["port"] = "vxlan", 8472
@@ -126,6 +128,9 @@ func TestValues(t *testing.T) {
 	}
 	if !slices.Equal(c.Args, wantArgs) {
 		t.Errorf("arguments are %q, want %q", c.Args, wantArgs)
+	}
+	if slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "namespaces") }) {
+		t.Errorf("without egress addresses the rights are %v", role.Rules)
 	}
 	if c.Image != "registry.example/patchbay:1" || c.ImagePullPolicy != corev1.PullNever || c.ReadinessProbe.HTTPGet.Port.IntValue() != 9999 {
 		t.Errorf("image %s, policy %s, port %s", c.Image, c.ImagePullPolicy, &c.ReadinessProbe.HTTPGet.Port)

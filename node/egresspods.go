@@ -1,0 +1,168 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/paths"
+)
+
+// recordTime is how long the agent waits for an ADD or DEL that works with a record. They do not
+// wait long for the agent, either: it has a record for milliseconds.
+const recordTime = 100 * time.Millisecond
+
+// errBusy means that an ADD or DEL works with a pod's record. The next pass, seconds later, comes to it.
+var errBusy = errors.New("an ADD or DEL is working on it")
+
+// pods returns the records of masqueraded pods, by namespace.
+func (e *egress) pods() (map[string][]*record.Record, error) {
+	store := record.New(e.paths.Run)
+	defer store.Close()
+	records, _, err := store.Scan("")
+	pods := map[string][]*record.Record{}
+	for _, r := range records {
+		if namespace, _, ok := strings.Cut(r.Pod, "/"); ok && slices.ContainsFunc(r.Elements, nft.Element.Masquerades) {
+			pods[namespace] = append(pods[namespace], r)
+		}
+	}
+	return pods, err
+}
+
+// apply changes the pods that differ. left is the number of pods with an address, or in doubt.
+func (e *egress) apply(ctx context.Context, pods map[string][]*record.Record, uses map[string][]netip.Addr) (left int, errs []error) {
+	fw, store := nft.Open(e.paths.Run), record.New(e.paths.Run)
+	defer store.Close()
+	defer fw.Close() //nolint:errcheck // committed
+	for namespace, list := range pods {
+		for _, r := range list {
+			p := pod{fw, store, uses[namespace]}
+			err := p.change(ctx, r)
+			if e.busy = e.busy || errors.Is(err, errBusy); err != nil && !errors.Is(err, errBusy) {
+				errs = append(errs, fmt.Errorf("pod %s: change its egress address: %w", r.Pod, err))
+			}
+			if err != nil || len(p.use) > 0 {
+				left++
+			}
+		}
+	}
+	return left, errs
+}
+
+// pod is a masqueraded pod and the addresses with which it is to leave.
+type pod struct {
+	fw    *nft.Conn
+	store *record.Dir
+	use   []netip.Addr
+}
+
+// change gives a pod its addresses, if its record or the kernel differs. It looks without the record's lock
+// first: in most passes there is nothing to change.
+func (p pod) change(ctx context.Context, r *record.Record) error {
+	if same, err := p.same(r); same || err != nil {
+		return err
+	}
+	now, free, err := p.store.TryTake(r.Network, r.Owner, r.Plugin, recordTime)
+	if err != nil || now == nil && free {
+		return err
+	}
+	if !free {
+		return errBusy
+	}
+	defer p.store.Unlock(r.Network, r.Owner, r.Plugin)
+	return p.write(ctx, now)
+}
+
+// write changes record and kernel. An element is in the record before it is in the kernel, and is no
+// longer in the kernel when it leaves the record.
+func (p pod) write(ctx context.Context, r *record.Record) error {
+	want := p.wanted(r)
+	gone := slices.DeleteFunc(had(r), func(e nft.Element) bool { return slices.ContainsFunc(want, e.SameKey) })
+	elements := slices.DeleteFunc(slices.Clone(r.Elements), func(e nft.Element) bool { _, ok := e.Egress(); return ok })
+	r.Elements = slices.Concat(elements, want, gone)
+	if err := p.store.Rewrite(r); err != nil {
+		return err
+	}
+	list, err := p.masqueraded(want)
+	if err != nil {
+		return err
+	}
+	p.fw.AddOrDecide(func(*nft.TakenError) error { return nft.ErrKeep }, list...)
+	p.fw.Remove(gone...)
+	if err := p.fw.Commit(ctx); err != nil || len(gone) == 0 {
+		return err
+	}
+	r.Elements = append(elements, want...)
+	return p.store.Rewrite(r)
+}
+
+// wanted are the elements that the pod is to have.
+func (p pod) wanted(r *record.Record) (list []nft.Element) {
+	for _, e := range r.Elements {
+		if egress, ok := e.Leaving(p.use); ok {
+			list = append(list, egress)
+		}
+	}
+	return list
+}
+
+// had are the elements of a record.
+func had(r *record.Record) []nft.Element {
+	return slices.DeleteFunc(slices.Clone(r.Elements), func(e nft.Element) bool { _, ok := e.Egress(); return !ok })
+}
+
+// same reports whether the record and the kernel have what is wanted.
+func (p pod) same(r *record.Record) (bool, error) {
+	want := p.wanted(r)
+	if !slices.EqualFunc(want, had(r), sameElement) {
+		return false, nil
+	}
+	list, err := p.masqueraded(want)
+	if err != nil {
+		return false, err
+	}
+	for _, e := range list {
+		have, there, err := p.fw.Get(e.Set, e.Key)
+		if err != nil || !there || !sameElement(have, e) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func sameElement(a, b nft.Element) bool { return a.SameKey(b) && string(a.Data) == string(b.Data) }
+
+// masqueraded leaves out elements of addresses that are not masqueraded now: another program flushed the
+// table, and `patchbay repair` restores everything. It leaves out addresses that another attachment has, too.
+func (p pod) masqueraded(list []nft.Element) (out []nft.Element, err error) {
+	for _, e := range list {
+		set := nft.SetMasqueraded4
+		if e.Set == nft.SetEgress6 {
+			set = nft.SetMasqueraded6
+		}
+		have, there, err := p.fw.Get(set, e.Key)
+		if err != nil {
+			return nil, err
+		}
+		mine, _ := nft.OwnerOf(e.Comment)
+		if its, _ := nft.OwnerOf(have.Comment); there && mine == its {
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+// ClearEgress takes the egress addresses from the pods of a node whose agent is removed.
+func ClearEgress(ctx context.Context, p paths.Paths) error {
+	e := newEgress(p, func(error) {}, func(string, ...any) {})
+	return e.pass(ctx)
+}
