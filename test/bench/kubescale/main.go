@@ -1,0 +1,126 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command kubescale measures one agent of a Kubernetes node beside 200 Nodes and 20,000 Pods,
+// which exist as objects of a real API server only: its memory and CPU, the bytes that a
+// change of a Node costs, and the time from a Node's appearance to its route in the kernel.
+// It prints a table, and writes it to docs/bench/kube.md.
+//
+//	kubescale [-nodes N] [-pods N] [-out FILE]
+//
+// It needs root and what scripts/setup builds: the API server is that of test/labs/kube.
+// Everything runs in network, mount and process namespaces of its own.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/test/reftest"
+)
+
+// stageEnv says which of the processes this is: outside, the first of the namespaces, or in
+// the control plane's network.
+const (
+	stageEnv = "PATCHBAY_KUBESCALE"
+	dirEnv   = "LAB_DIR"
+)
+
+type options struct {
+	nodes, pods int
+	out         string
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.nodes, "nodes", 200, "Nodes, the agent's own among them")
+	flag.IntVar(&o.pods, "pods", 20000, "Pods")
+	flag.StringVar(&o.out, "out", "docs/bench/kube.md", "file of the table; empty: print only")
+	flag.Parse()
+	run := map[string]func(options) error{"": outside, "lab": inLab, "measure": measure}[os.Getenv(stageEnv)]
+	if err := run(o); err != nil {
+		fmt.Fprintln(os.Stderr, "kubescale: error:", err)
+		os.Exit(1)
+	}
+}
+
+// outside builds the programs and starts this one again in namespaces. When its first process
+// ends, the kernel ends the others.
+func outside(options) (err error) {
+	if os.Geteuid() != 0 {
+		return errors.New("needs root: it makes namespaces")
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(filepath.Join(cache, "patchbay"), "kubescale-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	root, err := reftest.Root()
+	if err != nil {
+		return err
+	}
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "./cmd/patchbay", "./cmd/patchbayd")
+	build.Dir, build.Env, build.Stderr = root, append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("build: %w", err)
+	}
+	cmd := again("lab", dirEnv+"="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL,
+	}
+	return cmd.Run()
+}
+
+// again is this program as another stage.
+func again(stage string, env ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(append(os.Environ(), stageEnv+"="+stage), env...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd
+}
+
+// inLab starts the API server, and this program beside it.
+func inLab(options) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	for _, m := range []struct{ kind, dir string }{{"proc", "/proc"}, {"tmpfs", "/run"}, {"tmpfs", "/var/lib"}} {
+		if err := unix.Mount(m.kind, m.dir, m.kind, 0, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", m.dir, err)
+		}
+	}
+	root, err := reftest.Root()
+	if err != nil {
+		return err
+	}
+	lab := filepath.Join(root, "test/labs/kube/kube")
+	if out, err := exec.Command(lab, "up", "0", "alone").CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", lab, err, strings.TrimSpace(string(out)))
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := again("measure")
+	cmd.Path, cmd.Args = "", append([]string{"nsenter", "--net=/run/netns/kl-cp", "--", self}, os.Args[1:]...)
+	if cmd.Path, err = exec.LookPath("nsenter"); err != nil {
+		return err
+	}
+	err = cmd.Run()
+	if out, downErr := exec.Command(lab, "down").CombinedOutput(); downErr != nil {
+		err = errors.Join(err, fmt.Errorf("%s: %w: %s", lab, downErr, out))
+	}
+	return err
+}
