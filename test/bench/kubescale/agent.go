@@ -53,8 +53,8 @@ func (w *wire) join(c net.Conn) {
 		return
 	}
 	defer up.Close()
-	go io.Copy(up, io.TeeReader(c, w)) //nolint:errcheck // the connection's end
-	io.Copy(c, io.TeeReader(up, w))    //nolint:errcheck // the connection's end
+	go io.Copy(up, io.TeeReader(c, w))
+	io.Copy(c, io.TeeReader(up, w))
 }
 
 // Write implements io.Writer.
@@ -93,8 +93,8 @@ func startAgent(dir, kubeconfig string) (*agent, time.Duration, error) {
 }
 
 func (a *agent) stop() {
-	a.cmd.Process.Kill() //nolint:errcheck // it may have ended
-	a.cmd.Wait()         //nolint:errcheck // it was killed
+	a.cmd.Process.Kill()
+	a.cmd.Wait()
 }
 
 // memory returns a value of /proc/PID/status in MB.
