@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/follow"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
@@ -130,7 +131,7 @@ func (n *Node) sources(net *Network) map[string][]iptnft.Source {
 			f, err := n.Kernel.Records.Fact(name)
 			if err == nil && len(f.Accepts) > 0 && !seen[name] {
 				seen[name] = true
-				out[f.AdminChain] = append(out[f.AdminChain], iptnft.On(f.Bridge, f.Accepts...)...)
+				out[f.AdminChain] = append(out[f.AdminChain], netstate.Sources(f, f.Accepts...)...)
 			}
 		}
 	}

@@ -96,7 +96,7 @@ func (f HeldFact) Lost(_ context.Context, env *Env) ([]Lost, error) {
 		err = lostExtra(env, f.Conditions.Restore(), "conditions of published ports", &lost)
 	}
 	if err == nil && len(f.Accepts) > 0 {
-		err = lostAccept(env, accepted(f.Fact, f.Accepts...), f.AdminChain, &lost)
+		err = lostAccept(env, Sources(f.Fact, f.Accepts...), f.AdminChain, &lost)
 	}
 	return lost, err
 }
@@ -148,16 +148,16 @@ func extras(f record.Fact) (out []nft.Extra) {
 		out = append(out, f.Conditions.Ensure())
 	}
 	if len(f.Accepts) > 0 {
-		out = append(out, iptnft.Accept(accepted(f, f.Accepts...), f.AdminChain))
+		out = append(out, iptnft.Accept(Sources(f, f.Accepts...), f.AdminChain))
 	}
 	return out
 }
 
-// accepted turns subnets of a fact into sources.
-func accepted(f record.Fact, subnets ...netip.Prefix) []iptnft.Source {
+// Sources turns subnets of a fact into sources.
+func Sources(f record.Fact, subnets ...netip.Prefix) []iptnft.Source {
 	list := iptnft.On(f.Bridge, subnets...)
 	for i := range list {
-		list[i].Inside = f.Inside
+		list[i].Inside, list[i].Open = f.Inside, f.Open
 	}
 	return list
 }
@@ -198,11 +198,11 @@ func unaccept(s *record.Dir, f record.Fact, fw *nft.Conn) {
 	others := s.Others(f.Name)
 	alone := slices.DeleteFunc(slices.Clone(f.Accepts), func(p netip.Prefix) bool {
 		return slices.ContainsFunc(others, func(o record.Fact) bool {
-			return o.Bridge == f.Bridge && o.Inside == f.Inside && slices.Contains(o.Accepts, p)
+			return o.Bridge == f.Bridge && o.Inside == f.Inside && o.Open == f.Open && slices.Contains(o.Accepts, p)
 		})
 	})
 	if len(alone) > 0 {
-		fw.Queue(iptnft.Unaccept(accepted(f, alone...), f.AdminChain))
+		fw.Queue(iptnft.Unaccept(Sources(f, alone...), f.AdminChain))
 		return
 	}
 	fw.Queue(iptnft.LeaveAdmin(f.AdminChain, func() bool { return AdminNamed(s, f.AdminChain, f.Name) }))
@@ -250,6 +250,7 @@ func nested(s *record.Dir, f record.Fact) (out []nft.Element) {
 // if that chain drops other traffic.
 type Accepted struct {
 	Addrs      []netip.Prefix // single addresses
+	Open       bool           // new connections to them are accepted too
 	AdminChain string
 	Comment    string // comment of the attachment: nft.Comment
 	New        bool   // the attachment has no rules yet, so an ADD need not look for them
@@ -258,13 +259,13 @@ type Accepted struct {
 // AcceptedOf returns the accepted addresses in a record.
 func AcceptedOf(rec *record.Record) Accepted {
 	comment := nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName)
-	return Accepted{Addrs: rec.Accepts, AdminChain: rec.AdminChain, Comment: comment}
+	return Accepted{Addrs: rec.Accepts, Open: rec.Open, AdminChain: rec.AdminChain, Comment: comment}
 }
 
 func (a Accepted) sources() []iptnft.Source {
 	sources := iptnft.On("", a.Addrs...)
 	for i := range sources {
-		sources[i].Owner, sources[i].New = a.Comment, a.New
+		sources[i].Owner, sources[i].New, sources[i].Open = a.Comment, a.New, a.Open
 	}
 	return sources
 }

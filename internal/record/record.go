@@ -72,8 +72,10 @@ type Record struct {
 	OtherZones []ZoneSources  `json:"otherZones,omitempty"`
 
 	// firewall: single addresses that are accepted if an iptables-nft FORWARD chain drops
-	// packets. The rules of the operator's AdminChain come first.
+	// packets. With Open, new connections to them are accepted too. The rules of the operator's
+	// AdminChain come first.
 	Accepts    []netip.Prefix `json:"accepts,omitempty"`
+	Open       bool           `json:"open,omitempty"`
 	AdminChain string         `json:"adminChain,omitempty"`
 
 	Rules []Rule `json:"rules,omitempty"` // sbr, in the container's namespace

@@ -38,10 +38,12 @@ type Fact struct {
 	// Accepts lists subnets whose traffic is accepted if an iptables-nft FORWARD chain drops
 	// packets. The rules of the operator's AdminChain come first. If Bridge is set, the subnets are
 	// accepted only on that bridge. If Inside is set too, they are accepted only between the
-	// bridge's ports.
+	// bridge's ports. With Open,
+	// new connections to the subnets are accepted too.
 	Accepts    []netip.Prefix `json:"accepts,omitempty"`
 	Bridge     string         `json:"bridge,omitempty"`
 	Inside     bool           `json:"inside,omitempty"`
+	Open       bool           `json:"open,omitempty"`
 	AdminChain string         `json:"adminChain,omitempty"`
 
 	// Conditions are the network's own chain and maps for published ports. Such a fact has no

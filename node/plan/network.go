@@ -119,7 +119,8 @@ func (n Network) config(ranges, routes string) []byte {
           }
         },
         {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
-        {"type": "bandwidth", "capabilities": {"bandwidth": true}}
+        {"type": "bandwidth", "capabilities": {"bandwidth": true}},
+        {"type": "firewall", "acceptNew": true}
       ],
       "builtIn": true
     }

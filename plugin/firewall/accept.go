@@ -61,9 +61,12 @@ func (p *plan) acceptInside(r *plugin.Request) bool {
 // subnetFact returns the fact of a subnet on a bridge. If the operator's chain is not the
 // default, the fact's name contains it.
 func (p *plan) subnetFact(bridge string, subnet netip.Prefix, inside bool) record.Fact {
-	f := record.Fact{Name: factAccept + bridge + "-" + subnet.String(), Accepts: []netip.Prefix{subnet}, Bridge: bridge, Inside: inside}
+	f := record.Fact{Name: factAccept + bridge + "-" + subnet.String(), Accepts: []netip.Prefix{subnet}, Bridge: bridge, Inside: inside, Open: p.conf.AcceptNew && !inside}
 	if inside {
 		f.Name += "-inside"
+	}
+	if f.Open {
+		f.Name += "-open"
 	}
 	if f.AdminChain = p.adminChain(); f.AdminChain != "" {
 		f.Name += "-" + f.AdminChain

@@ -131,6 +131,47 @@ func single(veth, path string, addrs ...string) *spec.Result {
 	return r
 }
 
+// With acceptNew the containers are reached from outside too, as pods are from other nodes:
+// single addresses, and a bridge's subnet.
+func TestAcceptNew(t *testing.T) {
+	n, before := dropping(t)
+	c1, a := routed(t, n, "c1", "10.1.0.5", "fd00:1::5")
+	bridged := n.Bridge("cni0", "10.2.0.1/24", "fd00:2::1/64").Container("c2", "10.2.0.5/24", "fd00:2::5/64")
+	b := of(bridged)
+	c1.Serve("tcp", ":80")
+	bridged.Serve("tcp", ":80")
+	a.must(t, spec.Add, `{}`)
+	b.must(t, spec.Add, `{}`)
+	expect(t, "without acceptNew", n.Client, "10.1.0.5:80", "timeout")
+	expect(t, "the bridge without acceptNew", n.Client, "10.2.0.5:80", "timeout")
+	a.del(t)
+	b.del(t)
+	nothingLeft(t, before)
+
+	open := `{"acceptNew":true}`
+	a.must(t, spec.Add, open)
+	b.must(t, spec.Add, open)
+	for at, answer := range map[string]string{
+		"10.1.0.5:80": "c1 " + node.Client4, "[fd00:1::5]:80": "c1 " + node.Client6,
+		"10.2.0.5:80": "c2 " + node.Client4, "[fd00:2::5]:80": "c2 " + node.Client6,
+	} {
+		expect(t, "from outside", n.Client, at, answer)
+	}
+	expect(t, "to outside", c1, node.Client4+":80", "client 10.1.0.5")
+	a.must(t, spec.Check, open)
+	b.must(t, spec.Check, open)
+	sh(t, "iptables-nft -F PATCHBAY-ADDRESSES")
+	if err := a.call(t, spec.Check, open); err == nil {
+		t.Error("CHECK passes without the rules")
+	}
+	a.must(t, spec.Add, open)
+	expect(t, "after the ADD was repeated", n.Client, "10.1.0.5:80", "c1 "+node.Client4)
+	a.del(t)
+	expect(t, "after DEL", n.Client, "10.1.0.5:80", "timeout")
+	b.del(t)
+	nothingLeft(t, before)
+}
+
 // Without a bridge each address is accepted by itself. Only its owner removes the rule: by DEL,
 // with or without its record, or by GC.
 func TestSingleAddresses(t *testing.T) {

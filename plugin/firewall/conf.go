@@ -26,6 +26,12 @@ type Conf struct {
 	// `admin`. Default: CNI-ADMIN. Reference: accepts names that iptables cannot have.
 	IptablesAdminChainName string `json:"iptablesAdminChainName"`
 
+	// AcceptNew also accepts new connections to the container, from anywhere, if FORWARD of
+	// iptables-nft drops. Kubernetes needs it: pods reach each other across nodes, and nodes reach
+	// pods. Without it, only the container's own connections and published ports are accepted.
+	// Reference: none, ours only.
+	AcceptNew bool `json:"acceptNew"`
+
 	// FirewalldZone is the zone to which the container's addresses are added as sources. Default:
 	// trusted. Reference: CHECK accepts any answer; after a reload of firewalld the sources are
 	// lost.

@@ -199,7 +199,7 @@ func (p *plan) facts() (facts []record.Fact) {
 // record returns the record for DEL. The record includes what an earlier ADD of the attachment
 // holds.
 func (p *plan) record(earlier *record.Record) *record.Record {
-	rec := &record.Record{Bridge: p.bridge, Accepts: p.addresses}
+	rec := &record.Record{Bridge: p.bridge, Accepts: p.addresses, Open: p.conf.AcceptNew && len(p.addresses) > 0}
 	if len(p.addresses) > 0 {
 		rec.AdminChain = p.adminChain()
 	}
@@ -224,7 +224,7 @@ func (p *plan) compile(k *kernel.Kernel) (s netstate.State) {
 		s = append(s, netstate.HeldFact{Fact: f, Owner: p.owner})
 	}
 	if len(p.addresses) > 0 {
-		s = append(s, netstate.Accepted{Addrs: p.addresses, AdminChain: p.adminChain(), Comment: p.comment, New: !p.repeated})
+		s = append(s, netstate.Accepted{Addrs: p.addresses, Open: p.conf.AcceptNew, AdminChain: p.adminChain(), Comment: p.comment, New: !p.repeated})
 	}
 	if p.daemon != nil {
 		for _, a := range p.zoneSources(k.Records) {

@@ -78,7 +78,7 @@ func inherit(rec, before *record.Record) {
 	rec.Noted = rec.Noted && (before.Noted || len(before.Elements) == 0)
 	rec.Displaced = slices.Concat(rec.Displaced, except(before.Displaced, rec.Displaced))
 	if len(rec.Accepts) == 0 {
-		rec.AdminChain = before.AdminChain
+		rec.AdminChain, rec.Open = before.AdminChain, before.Open
 	}
 	rec.Accepts = slices.Concat(rec.Accepts, except(before.Accepts, rec.Accepts)) // the removal finds them by owner
 	inheritZones(rec, before)

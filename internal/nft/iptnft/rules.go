@@ -52,11 +52,14 @@ func (f filter) rule(chainName string, at uint64, text string, exprs []expr.Any)
 
 // acceptIn queues both rules of a source.
 func (f filter) acceptIn(ch chain, s Source) []step {
-	answers := append(s.through(expr.MetaKeyOIFNAME), nft.MatchPrefix(s.Subnet, false, expr.CmpOpEq)...)
-	answers = append(append(answers, established()), accept()...)
+	to := append(s.through(expr.MetaKeyOIFNAME), nft.MatchPrefix(s.Subnet, false, expr.CmpOpEq)...)
+	if !s.Open {
+		to = append(to, established())
+	}
+	to = append(to, accept()...)
 	from := append(s.through(expr.MetaKeyIIFNAME), nft.MatchPrefix(s.Subnet, true, expr.CmpOpEq)...)
 	from = append(from, accept()...)
-	return []step{f.last(ch, s.comment(), answers), f.last(ch, s.comment(), from)}
+	return []step{f.last(ch, s.comment(), to), f.last(ch, s.comment(), from)}
 }
 
 // deleteRules queues the deletion of rules of one chain.

@@ -5,6 +5,8 @@ package iptnft
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -19,6 +21,7 @@ const (
 	// list the rules, so its cost does not grow with their number.
 	chainAddresses   = "PATCHBAY-ADDRESSES"
 	commentAddresses = commentAccept + "single addresses"
+	commentOpen      = " and connections to it" // the end of a comment
 )
 
 // Source is traffic to accept: that of a subnet or that of an attachment.
@@ -32,6 +35,9 @@ type Source struct {
 	// Inside accepts only frames between ports of the bridge. They pass FORWARD if br_netfilter
 	// is loaded.
 	Inside bool
+
+	// Open accepts new connections to the subnet too, from anywhere.
+	Open bool
 
 	// Owner is the comment of the attachment that has the address. Owner begins with the
 	// attachment's key (nft.Comment). The rules of attachments are in a separate chain.
@@ -61,13 +67,17 @@ func Owned(key string) []Source {
 
 // String returns the subnet and the bridge.
 func (s Source) String() string {
+	text := s.Subnet.String()
 	switch {
-	case s.Bridge == "":
-		return s.Subnet.String()
 	case s.Inside:
-		return s.Subnet.String() + " within " + s.Bridge
+		text += " within " + s.Bridge
+	case s.Bridge != "":
+		text += " on " + s.Bridge
 	}
-	return s.Subnet.String() + " on " + s.Bridge
+	if s.Open {
+		text += commentOpen
+	}
+	return text
 }
 
 // comment returns the comment that both rules of a source have.
@@ -190,10 +200,21 @@ func Passed(c *nft.Conn, sources []Source) (worst follow.Answer, err error) {
 			return follow.No, err
 		}
 		if t != nil && !t.Dormant {
+			forOthers(t)
 			worst = max(worst, passed(t, theirs))
 		}
 	}
 	return worst, nil
+}
+
+// forOthers removes our rules that accept what is sent to another subnet or attachment. Such a
+// rule accepts some of the traffic of the sources, not all.
+func forOthers(t *nft.Table) {
+	for chain, rules := range t.Rules {
+		t.Rules[chain] = slices.DeleteFunc(rules, func(r nft.Rule) bool {
+			return chain == chainAddresses || strings.HasSuffix(r.Comment(), commentOpen)
+		})
+	}
 }
 
 func passed(t *nft.Table, sources []Source) (worst follow.Answer) {
