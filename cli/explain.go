@@ -176,6 +176,10 @@ func (d *dryInvoker) Invoke(ctx context.Context, pluginType string, call *spec.C
 		return s
 	}}
 	out, err := b.Invoke(ctx, pluginType, call)
+	if call.Verb == spec.Check && errors.Is(err, plugin.ErrMute) {
+		steps.State = append(steps.State, "another program, which cannot be asked what it made")
+		return nil, nil
+	}
 	if errors.Is(err, invoke.ErrNotFound) {
 		return nil, hinted(err, "explain needs the plugin to be built in; patchbay plugin list shows those")
 	}

@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -97,9 +98,23 @@ func (c *explainCommand) made(s *standing) (p *attachedPod, version string, err 
 		p.Result, err = cached.Result.As(version)
 	}
 	if err == nil {
-		err = rt.Inspect(c.app.ctx, list, at)
+		err = p.ask(c.app.ctx, rt, list, at)
 	}
 	f := newFinding(s.Network, at).fill(err)
 	f.name = "pod " + s.Pod
 	return p, version, f.err(false)
+}
+
+// ask calls CHECK of every plugin. A configuration of an earlier version has no CHECK, as that
+// of containerd's loopback.
+func (p *attachedPod) ask(ctx context.Context, rt *chain.Runtime, list *chain.List, at chain.Attachment) error {
+	err := rt.Inspect(ctx, list, at)
+	if !errors.Is(err, chain.ErrCheckNotSupported) {
+		return err
+	}
+	for i := range list.Plugins {
+		why := fmt.Sprintf("CNI %s has no CHECK: the plugin cannot be asked what it made", list.CNIVersion)
+		p.Plugins = append(p.Plugins, &pluginSteps{Type: list.Plugins[i].Type, State: []string{why}})
+	}
+	return nil
 }

@@ -219,6 +219,9 @@ func deeper(ctx context.Context, pluginType string) (context.Context, error) {
 // caller must roll such an ADD back with a DEL. An ADD that failed needs no DEL.
 var ErrResult = errors.New("invalid result")
 
+// ErrMute means that a dry run needs another program.
+var ErrMute = errors.New("is another program and cannot be asked what it would do")
+
 // resolve finds a plugin. It returns a plugin of this process, or the path of a program.
 func (s *Session) resolve(pluginType string, c *spec.Call) (p *Plugin, path string, err error) {
 	p = find(s.Plugins, pluginType)
@@ -229,7 +232,7 @@ func (s *Session) resolve(pluginType string, c *spec.Call) (p *Plugin, path stri
 	case err != nil:
 		return nil, "", err
 	case s.Dry != nil:
-		return nil, "", fmt.Errorf("explain: plugin %s is another program and cannot be asked what it would do", path)
+		return nil, "", fmt.Errorf("explain: plugin %s %w", path, ErrMute)
 	}
 	return nil, path, nil
 }

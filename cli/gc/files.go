@@ -287,6 +287,9 @@ func ReadFiles(rt *chain.Runtime, records, drivers *record.Dir) (f Files) {
 		a := of(r)
 		a.Records = append(a.Records, r)
 	}
+	for _, a := range f.Attached {
+		a.NetNS = a.Place()
+	}
 	f.Torn, f.Err = torn, errors.Join(err, rerr)
 	if drivers == nil {
 		return f

@@ -213,7 +213,7 @@ func (j *Judged) Lives(c *chain.Cached) bool {
 	if i := slices.IndexFunc(j.Attachments, func(x *Candidate) bool { return x.Owner == a.Owner }); i >= 0 {
 		a = j.Attachments[i]
 	}
-	a.at(c.NetNS, nil)
+	a.at(c.Place(), nil)
 	a.seen(c.Since)
 	state, _ := j.world.life(a)
 	return state != life.Dead && !j.world.earlier(a)

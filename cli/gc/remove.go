@@ -150,7 +150,7 @@ func (r *remover) recheck(list []record.CurrentRecord) (keep string) {
 		return ""
 	}
 	if now, err := r.Runtime.Cached(r.a.Network, r.attachment()); r.a.cached != nil && err == nil && now != nil {
-		r.a.at(now.NetNS, nil)
+		r.a.at(now.Place(), nil)
 		r.a.seen(now.Since)
 	}
 	if state, reason := r.world.life(r.a); state != life.Dead && reason != "" && !r.world.earlier(r.a) {
