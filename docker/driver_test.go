@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/cnm"
 )
@@ -70,7 +72,7 @@ func twoContainers(t *testing.T, name, conf string, old bool) {
 func TestAddressAndMACOfTheUser(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
-	want := cnm.Interface{MacAddress: "02:42:aa:bb:cc:01", Address: netip.MustParsePrefix("10.91.0.77/24")}
+	want := cnm.Interface{MacAddress: "02:42:aa:bb:cc:01", Address: netip.MustParsePrefix("10.91.0.77/32")}
 	c := n.mustStart(run{network: network, iface: want, options: map[string]any{cnm.OptionIfName: "lan0", "cni.args": "K8S_POD=x"}})
 	if c.iface.Address != want.Address || c.name != "lan0" || !c.iface.AddressIPv6.IsValid() {
 		t.Errorf("%+v as %s", c.iface, c.name)
@@ -234,6 +236,42 @@ func TestConfigurationIsKept(t *testing.T) {
 	n.opts.ConfDir = t.TempDir()
 	n.boot()
 	c.stop(true)
+}
+
+// The file of the configuration changes: a container that runs keeps its network, and the next
+// one uses the new file. A broken file, or an address that Docker has chosen, means the copy.
+func TestConfigurationIsFollowed(t *testing.T) {
+	n := newNode(t, ptpNet)
+	file := filepath.Join(n.opts.ConfDir, "0.conflist")
+	network := n.network("ptpnet")
+	before := n.mustStart(run{network: network})
+
+	writeFile(t, file, strings.NewReplacer("10.91.", "10.92.", "fd91:", "fd92:", `"ptp",`, `"ptp","mtu":1380,`).Replace(ptpNet))
+	after := n.mustStart(run{network: network, ports: []cnm.PortBinding{{Proto: unix.IPPROTO_TCP, Port: 80, HostPort: 18093}}})
+	if !netip.MustParsePrefix("10.92.0.0/24").Contains(after.iface.Address.Addr()) || !netip.MustParsePrefix("fd92::/64").Contains(after.iface.AddressIPv6.Addr()) {
+		t.Errorf("after the change a container has %v and %v", after.iface.Address, after.iface.AddressIPv6)
+	}
+	n.stop()
+	n.boot()
+	for _, to := range []netip.Prefix{before.iface.Address, before.iface.AddressIPv6} {
+		if err := after.reaches(before, to.Addr()); err != nil {
+			t.Errorf("%s: %v", to, err)
+		}
+	}
+
+	writeFile(t, file, "{")
+	broken := n.mustStart(run{network: network})
+	if !netip.MustParsePrefix("10.91.0.0/24").Contains(broken.iface.Address.Addr()) {
+		t.Errorf("with a broken file a container has %v", broken.iface.Address)
+	}
+	writeFile(t, file, strings.Replace(ptpNet, `"type":"ptp"`, `"type":"nosuch"`, 1))
+	if _, err := n.start(run{network: network}); err == nil {
+		t.Error("a plugin that does not exist was not needed")
+	}
+	chosen := n.mustStart(run{network: network, iface: cnm.Interface{Address: netip.MustParsePrefix("10.91.0.77/32")}})
+	for _, c := range []*container{before, after, broken, chosen} {
+		c.stop(true)
+	}
 }
 
 // If the deletion of a network fails, Docker forgets the network. Its endpoints are removed with it.

@@ -5,6 +5,7 @@ package docker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -46,7 +47,11 @@ func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointReque
 	case !errors.Is(err, state.ErrUnknown):
 		return nil, err
 	}
-	e, err := d.newEndpoint(n, in)
+	config, err := d.refresh(ctx, n, in.Interface)
+	if err != nil {
+		return nil, err
+	}
+	e, err := d.newEndpoint(n, in, config)
 	if err != nil {
 		return nil, err
 	}
@@ -59,12 +64,12 @@ func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointReque
 }
 
 // newEndpoint writes a new endpoint to the state before any other work.
-func (d *Driver) newEndpoint(n *network, in *cnm.CreateEndpointRequest) (*state.Endpoint, error) {
+func (d *Driver) newEndpoint(n *network, in *cnm.CreateEndpointRequest, config json.RawMessage) (*state.Endpoint, error) {
 	if !isID(in.EndpointID) { // the id becomes part of link names and file names
 		return nil, fmt.Errorf("endpoint %.140q: its id is not %d hexadecimal digits", in.EndpointID, idLen)
 	}
 	e := &state.Endpoint{
-		ID: in.EndpointID, Network: in.NetworkID, Boot: d.boot,
+		ID: in.EndpointID, Network: in.NetworkID, Config: config, Boot: d.boot,
 		Phase: state.Creating, Hold: d.holdPath(in.EndpointID), Args: maps.Clone(n.args), Keeper: keeperOf(n.list),
 	}
 	if n.dns {
@@ -250,7 +255,7 @@ func (d *Driver) DeleteEndpoint(ctx context.Context, in *cnm.EndpointRequest) er
 // remove undoes everything of an endpoint in reverse order. It can continue the work of a call
 // that was killed.
 func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) error {
-	n, err := d.network(e.Network)
+	n, err := d.networkOf(e)
 	if errors.Is(err, state.ErrUnknown) {
 		return d.removeByCache(ctx, e)
 	}

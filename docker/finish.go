@@ -58,7 +58,7 @@ func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 		return err
 	}
 	e.SandboxID = id
-	n, err := d.network(e.Network)
+	n, err := d.networkOf(e)
 	if err != nil {
 		return err
 	}

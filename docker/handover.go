@@ -364,7 +364,7 @@ func (d *Driver) notifyArrival(ctx context.Context, e *state.Endpoint) error {
 		return err
 	}
 	defer c.Close()
-	n, err := d.network(e.Network)
+	n, err := d.networkOf(e)
 	if err != nil {
 		return err
 	}

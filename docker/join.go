@@ -33,7 +33,7 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (out *cnm.JoinRe
 }
 
 func (d *Driver) joinAt(ctx context.Context, in *cnm.JoinRequest, e *state.Endpoint) (*cnm.JoinResponse, error) {
-	n, err := d.network(e.Network)
+	n, err := d.networkOf(e)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (d *Driver) left(ctx context.Context, e *state.Endpoint) error {
 	if e.Phase == state.Left || e.Phase == state.Deleting {
 		return nil
 	}
-	n, err := d.network(e.Network)
+	n, err := d.networkOf(e)
 	if err != nil {
 		return err
 	}

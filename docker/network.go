@@ -4,7 +4,9 @@
 package docker
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -59,15 +61,9 @@ func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if internal {
-		if list, err = closed(list); err != nil {
-			return nil, err
-		}
-	}
-	if o.isolate != "" {
-		if list, err = isolated(list, o.isolate); err != nil {
-			return nil, err
-		}
+	n := &network{&state.Network{Internal: internal}, *o, list}
+	if list, err = n.adapt(list); err != nil {
+		return nil, err
 	}
 	if err := d.usable(ctx, list, o); err != nil {
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
@@ -158,6 +154,59 @@ func (d *Driver) network(id string) (*network, error) {
 		return nil, fmt.Errorf("network %.12s: %w", id, err)
 	}
 	return &network{n, *o, list}, nil
+}
+
+// networkOf returns the network of an endpoint, with the configuration that the endpoint was
+// created with.
+func (d *Driver) networkOf(e *state.Endpoint) (*network, error) {
+	n, err := d.network(e.Network)
+	if err != nil || len(e.Config) == 0 {
+		return n, err
+	}
+	if n.list, err = chain.ParseList(e.Config); err != nil {
+		return nil, fmt.Errorf("endpoint %.12s: %w", e.ID, err)
+	}
+	return n, nil
+}
+
+// refresh gives the network the configuration that its name has now, for a new endpoint:
+// containers of every runtime then use the same. It returns nil if nothing has changed. If the
+// file is gone or cannot be read, the copy of the network's creation is used. The copy is also
+// used if Docker has chosen the address, which comes from the subnet of that copy.
+func (d *Driver) refresh(ctx context.Context, n *network, given *cnm.Interface) (json.RawMessage, error) {
+	if n.network == "" || given != nil && (given.Address.IsValid() || given.AddressIPv6.IsValid()) {
+		return nil, nil
+	}
+	list, err := d.resolve(ctx, &n.options)
+	if err != nil {
+		d.opts.Log("network %.12s: using its copy of %s: %v", n.ID, n.list.Name, err)
+		return nil, nil //nolint:nilerr // the copy works as it did
+	}
+	if list, err = n.adapt(list); err != nil {
+		return nil, err
+	}
+	config := encodeList(list)
+	if bytes.Equal(config, n.Config) {
+		return nil, nil
+	}
+	if err := d.usable(ctx, list, &n.options); err != nil {
+		return nil, fmt.Errorf("network %s, whose file has changed: %w", list.Name, err)
+	}
+	n.list = list
+	return config, nil
+}
+
+// adapt changes a configuration as the network's options ask.
+func (n *network) adapt(list *chain.List) (_ *chain.List, err error) {
+	if n.Internal {
+		if list, err = closed(list); err != nil {
+			return nil, err
+		}
+	}
+	if n.isolate != "" {
+		return isolated(list, n.isolate)
+	}
+	return list, nil
 }
 
 // resolve reads the configuration that the options name. When the time of the call is over,

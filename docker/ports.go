@@ -37,7 +37,7 @@ func (d *Driver) program(ctx context.Context, in *cnm.ConnectivityRequest, e *st
 	if len(e.Asked) == 0 || e.Ports == state.Done {
 		return nil
 	}
-	n, err := d.network(e.Network)
+	n, err := d.networkOf(e)
 	if err != nil || n.Internal { // like Docker's own drivers, the driver publishes nothing on an internal network
 		return err
 	}
@@ -50,7 +50,7 @@ func (d *Driver) RevokeExternalConnectivity(ctx context.Context, in *cnm.Endpoin
 }
 
 func (d *Driver) unpublish(ctx context.Context, e *state.Endpoint) error {
-	n, err := d.network(e.Network)
+	n, err := d.networkOf(e)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (d *Driver) lostPorts(f *evidence, e *state.Endpoint) bool {
 // republish publishes or removes the ports as Docker last wanted. The sandbox's routes show what
 // Docker wanted: Docker moves the default gateway first, and then the ports.
 func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
-	n, err := d.network(e.Network)
+	n, err := d.networkOf(e)
 	if err != nil || n.Internal {
 		return err
 	}

@@ -82,6 +82,9 @@ type Endpoint struct {
 	Published []Port            `json:"published,omitempty"`
 	Asked     []cnm.PortBinding `json:"asked,omitempty"`
 
+	// Config is the configuration that it was created with, if the network's file had changed.
+	Config json.RawMessage `json:"config,omitempty"`
+
 	Hold   string       `json:"hold"` // path of the holding namespace
 	Result *spec.Result `json:"result,omitempty"`
 	Kernel *Snapshot    `json:"kernel,omitempty"` // the interface in the holding namespace, after ADD

@@ -142,11 +142,11 @@ func onNode(t *testing.T, body func(t *testing.T)) {
 	}
 }
 
-// cgroups lists the control groups that podman and containerd make, which outlive the
+// cgroups lists the control groups that podman, Docker and containerd make, which outlive the
 // namespaces.
 func cgroups() map[string]bool {
 	found := map[string]bool{}
-	for _, pattern := range []string{"k8s.io", "k8s.io/*", "libpod_parent", "libpod_parent/*"} {
+	for _, pattern := range []string{"k8s.io", "k8s.io/*", "libpod_parent", "libpod_parent/*", "docker", "docker/*"} {
 		for _, top := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
 			dirs, _ := filepath.Glob(top + pattern)
 			for _, dir := range dirs {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
@@ -19,14 +20,25 @@ import (
 type podman struct {
 	*testing.T
 	dir string
+	at  []string // a command that runs it elsewhere; empty: here
 }
 
 // newPodman writes podman's configuration. Its limits are low enough to need no CAP_SYS_RESOURCE.
 // crun would refuse hybrid cgroups.
-func newPodman(t *testing.T) *podman {
+func newPodman(t *testing.T, at ...string) *podman {
 	t.Helper()
-	p := &podman{t, t.TempDir()}
-	conf := fmt.Sprintf(`
+	p := &podman{t, t.TempDir(), at}
+	p.configure(plugins(), p.dir+"/net.d")
+	t.Setenv("CONTAINERS_CONF", p.dir+"/containers.conf")
+	p.rootfs()
+	t.Cleanup(func() { p.do("rm", "-f", "-t", "0", "-a") })
+	return p
+}
+
+// configure names the directories of plugins and of networks.
+func (p *podman) configure(plugins, networks string) {
+	p.Helper()
+	p.write("containers.conf", fmt.Sprintf(`
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 [engine]
@@ -37,12 +49,7 @@ events_logger = "file"
 network_backend = "cni"
 cni_plugin_dirs = [%q]
 network_config_dir = %q
-`, plugins(), p.dir+"/net.d")
-	p.write("containers.conf", conf)
-	t.Setenv("CONTAINERS_CONF", p.dir+"/containers.conf")
-	p.rootfs()
-	t.Cleanup(func() { p.do("rm", "-f", "-t", "0", "-a") })
-	return p
+`, plugins, networks))
 }
 
 // rootfs makes a root file system instead of an image: a static busybox with
@@ -70,7 +77,8 @@ func (p *podman) write(name, text string) {
 // do runs podman and returns its output.
 func (p *podman) do(args ...string) string {
 	p.Helper()
-	return run(p, "podman", append([]string{"--root", p.dir + "/storage", "--runroot", "/run/containers/e2e", "--storage-driver", "vfs"}, args...)...)
+	argv := slices.Concat(p.at, []string{"podman", "--root", p.dir + "/storage", "--runroot", "/run/containers/e2e", "--storage-driver", "vfs"}, args)
+	return run(p, argv[0], argv[1:]...)
 }
 
 // start starts a container that answers probes on port 80.
