@@ -148,7 +148,7 @@ func pauseOf(left, valid time.Duration) time.Duration {
 	return max(left/2, min(time.Minute, valid/20), minWait)
 }
 
-// change applies to the interface what the server changed in a renewal.
+// change brings the interface from one lease to the next, which the server changed in a renewal.
 func (e *entry) change(from, to *client.Lease) {
 	if from.Address != to.Address {
 		e.k.opts.Log("%s: the server changed %s to %s", e, from.Address, to.Address)

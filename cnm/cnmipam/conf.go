@@ -125,7 +125,7 @@ func (s *State) Data() (v4, v6 []cnm.IPAMData) {
 	return v4, v6
 }
 
-// load reads from the configuration which pools to request. Its errors have the code 7.
+// load returns the pools to request, as the configuration names them. Its errors have the code 7.
 func (c *Section) load() (*State, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

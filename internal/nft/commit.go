@@ -87,7 +87,7 @@ func (c *Conn) commit(ctx context.Context) error {
 	}
 }
 
-// explain adds the cause if a table has no schema number. Then another program created the
+// explain adds the reason to err if a table has no schema number: another program created the
 // table, or deleted the elements of our map.
 func (c *Conn) explain(err error) error {
 	if !errors.Is(err, syscall.EEXIST) {

@@ -82,16 +82,16 @@ func (d *dockerResult) writeCalls(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\nThe plugins took these milliseconds of the calls: %s.\n", strings.Join(parts, ", "))
 	for _, way := range []struct {
-		to, verb   string
+		what, verb string
 		calls      []string
 		ours, none sample
 	}{
-		{"running", "ADD", dockerRunCalls[:], d.Run["ours-p"], d.Run["none"]},
-		{"gone", "DEL", dockerRemoveCalls[:], d.Remove["ours-p"], d.Remove["none"]},
+		{"Starting", "ADD", dockerRunCalls[:], d.Run["ours-p"], d.Run["none"]},
+		{"Removing", "DEL", dockerRemoveCalls[:], d.Remove["ours-p"], d.Remove["none"]},
 	} {
 		driver, plugins := d.callTime(way.calls), d.pluginTime(way.verb)
-		fmt.Fprintf(w, "\nUntil a container is %s, a network of ours with a port takes %s ms longer than no network. The driver takes %s ms of this, of which the plugins take %s ms; dockerd takes the rest.\n",
-			way.to, whole(way.ours.wall(50)-way.none.wall(50)), whole(driver), whole(plugins))
+		fmt.Fprintf(w, "\n%s a container with a published port takes %s ms longer on a network of ours than without a network. The driver takes %s ms of this, of which the plugins take %s ms; dockerd takes the rest.\n",
+			way.what, whole(way.ours.wall(50)-way.none.wall(50)), whole(driver), whole(plugins))
 	}
 }
 
