@@ -72,7 +72,7 @@ func twoContainers(t *testing.T, name, conf string, old bool) {
 func TestAddressAndMACOfTheUser(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
-	want := cnm.Interface{MacAddress: "02:42:aa:bb:cc:01", Address: netip.MustParsePrefix("10.91.0.77/32")}
+	want := cnm.Interface{MacAddress: "02:42:aa:bb:cc:01", Address: netip.MustParsePrefix("10.91.0.77/24")}
 	c := n.mustStart(run{network: network, iface: want, options: map[string]any{cnm.OptionIfName: "lan0", "cni.args": "K8S_POD=x"}})
 	if c.iface.Address != want.Address || c.name != "lan0" || !c.iface.AddressIPv6.IsValid() {
 		t.Errorf("%+v as %s", c.iface, c.name)
