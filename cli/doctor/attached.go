@@ -255,14 +255,18 @@ func (a *Attached) compareInside(ctx context.Context, env *netstate.Env) (diffs 
 	for _, ip := range a.Result.IPs {
 		if ip.Interface == nil || *ip.Interface == at {
 			addr := netstate.Addr{Where: netstate.Sandbox, Link: a.IfName, Prefix: ip.Address, NoRoute: true}
-			if !look(addr, fmt.Sprintf("%s has lost its address %s", a.IfName, ip.Address)) {
+			switch {
+			case look(addr, fmt.Sprintf("%s has lost its address %s", a.IfName, ip.Address)):
+			case ip.Address.Addr().IsLoopback(): // the kernel makes no route in the main table
+				look(netstate.Up{Where: netstate.Sandbox, Link: a.IfName}, fmt.Sprintf("%s is down in %s", a.IfName, a.NetNS))
+			default:
 				addr.NoRoute = false
 				look(addr, fmt.Sprintf("the route to %s is missing in %s, or %s is down", ip.Address.Masked(), a.NetNS, a.IfName))
 			}
 		}
 	}
 	if len(diffs) > 0 {
-		return diffs, err // with the address, the kernel removes the routes
+		return slices.Compact(diffs), err // with the address, the kernel removes the routes
 	}
 	for _, r := range a.Result.Routes {
 		route := netstate.Route{Where: netstate.Sandbox, Link: a.IfName, Dst: r.Dst, Gateway: r.GW}
