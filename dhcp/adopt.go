@@ -60,7 +60,7 @@ func callOf(c *chain.Cached, socket string) (*dhcprpc.Args, error) {
 	for i, p := range c.Args {
 		pairs[i] = p[0] + "=" + p[1]
 	}
-	return &dhcprpc.Args{ContainerID: c.ContainerID, Netns: netNS(c), IfName: c.IfName, Args: strings.Join(pairs, ";"), StdinData: config}, nil
+	return &dhcprpc.Args{ContainerID: c.ContainerID, Netns: c.Place(), IfName: c.IfName, Args: strings.Join(pairs, ";"), StdinData: config}, nil
 }
 
 // deepest is how many levels findIPAM searches. A chain inside a chain (type patchbay, wrap) is
@@ -96,20 +96,6 @@ func findIPAM(config []byte, depth int) (map[string]any, error) {
 		}
 	}
 	return nil, nil
-}
-
-// netNS returns the namespace from the cached file. If the file has none, because libcni before
-// 1.3 wrote it, netNS takes the namespace from the result.
-func netNS(c *chain.Cached) string {
-	if c.NetNS != "" || c.Result == nil {
-		return c.NetNS
-	}
-	for _, i := range c.Result.Interfaces {
-		if i.Name == c.IfName && i.Sandbox != "" {
-			return i.Sandbox
-		}
-	}
-	return ""
 }
 
 // Adopt takes over, in the background, the attachments that another keeper has left. If an
