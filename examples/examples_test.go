@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package examples_test runs the contract of conformance/ on the examples, and runs them in
-// a chain beside our own plugins.
+// Package examples_test runs the tests of conformance/ on the examples, and runs the examples in a
+// chain with our plugins.
 package examples_test
 
 import (

@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// hooked copies an example of wrap/ into a directory, with its hooks as programs.
+// hooked is an example of wrap/, copied into a directory with its hooks as programs.
 type hooked struct {
 	t    *testing.T
 	rt   *chain.Runtime
@@ -69,7 +69,7 @@ func (h *hooked) must(err error) {
 	}
 }
 
-// TestAnnounce: the network with wrap and the one with the plain shell wrapper do the same.
+// TestAnnounce: a network with wrap does the same as a network with the plain shell wrapper.
 func TestAnnounce(t *testing.T) {
 	plain := func(string) string {
 		return `{"cniVersion":"1.1.0","name":"announced","plugins":[
@@ -105,8 +105,8 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// TestGate: a hook refuses with a code of its choice, a plugin that asks for it is retried,
-// and the log has all of it.
+// TestGate: a hook refuses an ADD with an error code of its choice, wrap retries a plugin whose
+// error code asks for it, and the log has each of these steps.
 func TestGate(t *testing.T) {
 	h := wrapExample(t, "wrap/gate.conflist")
 	before := leak.Must(t)
@@ -134,8 +134,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestSecondInterface: hooks change a foreign configuration and a foreign result on the
-// way, in a chain and in one process.
+// TestSecondInterface: hooks change the configuration and the result of another plugin, in a chain
+// and in one process.
 func TestSecondInterface(t *testing.T) {
 	h := wrapExample(t, "wrap/second-interface.conflist")
 	before := leak.Must(t)
@@ -153,7 +153,7 @@ func TestSecondInterface(t *testing.T) {
 	leak.NoLeaks(t, before)
 }
 
-// TestShellWrapperIsOnThePage: the page shows the wrapper that is tested here.
+// TestShellWrapperIsOnThePage: docs/plugins/wrap.md shows exactly the wrapper that these tests run.
 func TestShellWrapperIsOnThePage(t *testing.T) {
 	page, err := os.ReadFile("../docs/plugins/wrap.md")
 	if err != nil {

@@ -40,8 +40,8 @@ var hosts = plugin.Plugin{
 
 func main() { os.Exit(plugin.Main(&hosts)) }
 
-// add returns the result unchanged. It pushes the undo before it writes the file, so an ADD
-// that fails leaves no file.
+// add returns the result unchanged. It pushes the undo function before it writes the file, so an
+// ADD that fails leaves no file.
 func add(_ context.Context, r *plugin.Request) (*spec.Result, error) {
 	text, err := compile(r)
 	if err != nil {
@@ -141,13 +141,13 @@ func status(_ context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// file returns the path of an attachment's file. The SDK has refused names that would lead to
-// another directory, and an id contains no '@'.
+// file returns the path of an attachment's file. The SDK refuses names that would lead to another
+// directory, and an id contains no '@'.
 func file(network, id, ifName string) string {
 	return filepath.Join(dir, network, id+"@"+ifName)
 }
 
-// write replaces the whole file, so that a resolver reads the old or the new one.
+// write replaces the whole file by a rename, so a resolver never reads half a file.
 func write(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -25,14 +25,14 @@ func running(l *lab.Lab, name string) {
 	l.Fetch(l.Outside(), lab.Host4, "8080")
 }
 
-// patience is how long Docker waits for a missing driver each time it looks for it. slack
-// is what a busy machine may add to a boot; it is less than one such wait.
+// patience is how long Docker waits for a missing driver at each attempt. slack is the time that a
+// busy machine may add to a boot; it is shorter than one wait.
 const (
 	patience = 15 * time.Second
 	slack    = patience * 2 / 3
 )
 
-// booting starts a dockerd again and reports how long it took.
+// booting restarts dockerd and reports how long the start took.
 func booting(l *lab.Lab) <-chan time.Duration {
 	took := make(chan time.Duration, 1)
 	go func(start time.Time) {
@@ -44,8 +44,8 @@ func booting(l *lab.Lab) <-chan time.Duration {
 	return took
 }
 
-// stranger is a dockerd that has ended, with a container to restart on a network of
-// another driver, which is gone too.
+// stranger returns a stopped dockerd. Its container must restart on a network of another driver,
+// and that driver is gone.
 func stranger(l *lab.Lab) *lab.Lab {
 	l.Helper()
 	other := lab.New(l.TB, lab.Options{Name: "pbs" + l.Kind, Kind: l.Kind, Late: true})
@@ -70,9 +70,9 @@ func stranger(l *lab.Lab) *lab.Lab {
 	return other
 }
 
-// driverAbsent: dockerd boots with a container to restart while no process listens at the
-// driver's socket. It gives up, no later than with another missing driver, and logs why;
-// with the driver back the container starts.
+// driverAbsent: dockerd boots and must restart a container while no process listens at the driver's
+// socket. It gives up as soon as for any other missing driver, and logs why. Once the driver is
+// back, the container starts.
 func driverAbsent(l *lab.Lab) {
 	l.Start("c1", "podnet", "--restart", "always", "-p", "8080:80")
 	other := stranger(l)
@@ -102,8 +102,8 @@ func driverAbsent(l *lab.Lab) {
 	l.Remove("c1")
 }
 
-// driverLater: the socket exists when dockerd boots, held as by systemd, and the driver
-// starts some seconds later, or cannot start.
+// driverLater: when dockerd boots, the socket exists, as if systemd held it. The driver starts some
+// seconds later, or cannot start.
 func driverLater(l *lab.Lab) {
 	_, usual := bootAt(l, l.StartDriverOn)
 	running(l, "c1")
@@ -111,8 +111,8 @@ func driverLater(l *lab.Lab) {
 	driverCannot(l, usual)
 }
 
-// bootAt restarts a dockerd that has a container to restart, and calls answer when
-// dockerd connects to the driver's socket. It reports how long dockerd took.
+// bootAt boots a dockerd that must restart a container. When dockerd connects to the driver's
+// socket, bootAt calls answer. It reports how long dockerd took.
 func bootAt(l *lab.Lab, answer func(socket *os.File)) (*os.File, time.Duration) {
 	l.Helper()
 	l.Start("c1", "podnet", "--restart", "always", "-p", "8080:80")
@@ -158,7 +158,8 @@ func driverCannot(l *lab.Lab, usual time.Duration) {
 	l.Remove("c1")
 }
 
-// reboot: restarting containers come back, the addresses of the others are free again.
+// reboot: containers with a restart policy come back, and the addresses of the others are free
+// again.
 func reboot(l *lab.Lab) {
 	l.Start("c1", "podnet", "--restart", "always", "-p", "8080:80")
 	l.Start("c2", "podnet")

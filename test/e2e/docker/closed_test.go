@@ -21,8 +21,7 @@ ADD)
 esac
 `
 
-// rejectnet refuses every container: its second plugin runs in the container's own
-// namespace if Docker makes that before the process.
+// rejectnet refuses every container: its second plugin fails in a container's namespace.
 var rejectnet = `{"cniVersion":"1.1.0","name":"rejectnet","plugins":[{"type":"bridge","bridge":"cnir","isGateway":true,"ipMasq":true,` + ipamOf(85) + `},
 	{"type":"fails"},{"type":"portmap","capabilities":{"portMappings":true}}]}`
 
@@ -35,7 +34,7 @@ func failClosed(l *lab.Lab) {
 	container := []string{"--name", "c1", "-p", "8080:80", "-v", seen + ":/seen", "bb", "sh", "-c", "ip addr >/seen/addr; touch /seen/ran"}
 	l.Refused(append([]string{"run", "--network", "rejectnet"}, container...)...)
 	neverRan(l, seen)
-	// For a network that is not the gateway's, Docker makes other calls.
+	// Here podnet has the container's gateway, so Docker makes other calls for rejectnet.
 	l.Docker(append([]string{"create", "--network", "podnet"}, container...)...)
 	l.Docker("network", "connect", "rejectnet", "c1")
 	l.Refused("start", "c1")
@@ -44,7 +43,7 @@ func failClosed(l *lab.Lab) {
 	l.Docker("network", "rm", "rejectnet")
 }
 
-// neverRan: the start of c1 has failed and left nothing.
+// neverRan checks that the start of c1 failed and left nothing.
 func neverRan(l *lab.Lab, seen string) {
 	l.Helper()
 	if ran, err := os.ReadDir(seen); err != nil || len(ran) > 0 {

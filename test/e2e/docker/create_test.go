@@ -15,7 +15,7 @@ func ourIPAM(network string, more ...string) []string {
 	return append(args, more...)
 }
 
-// mistakes are refused with a clear reason, and leave nothing.
+// mistakes: wrong options are refused with a clear reason, and leave nothing.
 func mistakes(l *lab.Lab) {
 	plain := []string{"network", "create", "-d", "patchbay", "--ipam-driver", "null"}
 	for _, c := range []struct {
@@ -41,9 +41,8 @@ func mistakes(l *lab.Lab) {
 	}
 }
 
-// overlap: a pool that overlaps a route of the host, without --subnet, must not make
-// dockerd repeat its request without end. The old one does request another pool, and gets
-// a hint.
+// overlap: without --subnet, our pool overlaps a route of the host. dockerd must not repeat its
+// request for a pool forever. The old dockerd requests another pool, and gets an error with a hint.
 func overlap(l *lab.Lab) {
 	l.Conf("overnet", `{"cniVersion":"1.1.0","name":"overnet","plugins":[{"type":"bridge","bridge":"cnio","isGateway":true,`+ipamOf(88)+`}]}`)
 	l.In("sh", "-ec", "ip link add over type bridge; ip addr add 10.88.0.200/16 dev over; ip link set over up")

@@ -24,7 +24,8 @@ import (
 // sandboxImage is busybox's web server, used as a pod's sandbox.
 const sandboxImage = "registry.invalid/httpd:lab"
 
-// containerd is Debian's, beside the dockerd, with the CRI that a kubelet uses.
+// containerd is Debian's containerd, which runs beside dockerd. The tests use its CRI, as a kubelet
+// does.
 type containerd struct {
 	*lab.Lab
 	client cri.RuntimeServiceClient
@@ -75,7 +76,7 @@ func (c *containerd) ready() bool {
 	return false
 }
 
-// image makes the sandbox image: there is no registry.
+// image makes the sandbox image locally, because the lab has no registry.
 func (c *containerd) image(dir, socket string) {
 	c.Helper()
 	if out, err := exec.Command(reftest.Lab(c, "image"), dir+"/i.tar", sandboxImage, `["/bin/httpd","-f","-p","80"]`).CombinedOutput(); err != nil {
@@ -84,8 +85,8 @@ func (c *containerd) image(dir, socket string) {
 	c.In("ctr", "-a", socket, "-n", "k8s.io", "images", "import", dir+"/i.tar")
 }
 
-// sandbox runs a pod's sandbox with a published port; the test or end ends it. pid is a
-// process in it.
+// sandbox runs a pod's sandbox with a published port, until end is called or the test ends. pid is
+// a process in the sandbox.
 func (c *containerd) sandbox(name string, port int32) (pid string, end func()) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -129,8 +130,7 @@ func (c *containerd) remove(id string) {
 	}
 }
 
-// removeCgroups removes control groups that their makers leave, in both versions of the
-// hierarchy. It does not remove one with a process.
+// removeCgroups removes the empty control groups that runtimes leave behind, in cgroup v1 and v2.
 func removeCgroups(name string) {
 	for _, top := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
 		for _, depth := range []string{"/*/*", "/*", ""} {

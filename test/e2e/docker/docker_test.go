@@ -18,7 +18,7 @@ func ipamOf(n int) string {
 	return fmt.Sprintf(`"ipam":{"type":"host-local","ranges":[[{"subnet":"10.%d.0.0/24"}],[{"subnet":"fd%d::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}`, n, n)
 }
 
-// The networks of the tests.
+// These are the networks of the tests.
 var (
 	podnet = `{"cniVersion":"1.1.0","name":"podnet","plugins":[{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":true,"hairpinMode":true,` + ipamOf(91) + `},
 		{"type":"firewall"},{"type":"tuning","sysctl":{"net.core.somaxconn":"777","net.ipv4.conf.IFNAME.arp_notify":"1"}},{"type":"portmap","capabilities":{"portMappings":true}}]}`
@@ -26,13 +26,13 @@ var (
 	macnet = `{"cniVersion":"1.1.0","name":"macnet","plugins":[{"type":"macvlan","master":"out0",` + ipamOf(94) + `}]}`
 )
 
-// TestOld is Debian's dockerd.
+// TestOld runs the scenarios with Debian's dockerd.
 func TestOld(t *testing.T) { scenarios(t, "old") }
 
-// TestNew is the current dockerd.
+// TestNew runs the scenarios with the current dockerd.
 func TestNew(t *testing.T) { scenarios(t, "new") }
 
-// TestNFTables is the current dockerd with its nftables backend.
+// TestNFTables runs the current dockerd with its nftables backend.
 func TestNFTables(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, lab.Options{Name: "pbnft", Kind: "new", Args: []string{"--firewall-backend", "nftables"}})
@@ -112,7 +112,8 @@ func twoContainers(l *lab.Lab) {
 // counted matches a positive number of bytes from `docker stats`.
 var counted = regexp.MustCompile(`^[1-9][0-9.]*[kMG]?B$`)
 
-// tuned checks what podnet's chain sets in a namespace, and on the interface in it.
+// tuned checks the sysctls and the interface's settings that podnet's tuning plugin made in a
+// namespace.
 func tuned(l *lab.Lab, name string) {
 	l.Helper()
 	for path, want := range map[string]string{"core/somaxconn": "777", "ipv4/conf/eth0/arp_notify": "1"} {
@@ -122,7 +123,8 @@ func tuned(l *lab.Lab, name string) {
 	}
 }
 
-// published: each port is open to all clients on its addresses, and only there.
+// published: each port is open to all clients on the addresses that it is published on, and on no
+// other address.
 func published(l *lab.Lab) {
 	l.Docker("run", "-d", "--name", "web", "--network", "podnet", "-p", "8080:80", "-p", "80", "-p", "9000-9005:80", "-p", "192.0.2.10:8081:80", "bb", "httpd", "-f", "-p", "80")
 	ps := l.In(l.Patchbayd, "docker", "ps")
@@ -156,7 +158,8 @@ func published(l *lab.Lab) {
 	}
 }
 
-// connect: a running container gets an interface and a name, and loses both.
+// connect: `docker network connect` gives a running container an interface and a name, and
+// `disconnect` removes both.
 func connect(l *lab.Lab) {
 	l.Start("c1", "podnet")
 	l.Start("c2", "ptpnet")
@@ -213,7 +216,8 @@ func addresses(l *lab.Lab) {
 	l.Docker("network", "rm", "fixed")
 }
 
-// internal: no way out and no ports, but containers reach each other.
+// internal: containers of an internal network reach each other, but not the outside, and publish no
+// ports.
 func internal(l *lab.Lab) {
 	l.Docker("network", "create", "--internal", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network=podnet", "inside")
 	l.Start("c1", "inside", "-p", "8080:80")
@@ -239,7 +243,8 @@ func restart(l *lab.Lab) {
 	l.Remove("c1", "c2")
 }
 
-// driverKilled: containers keep running, and the next driver knows them.
+// driverKilled: after the driver is killed, containers keep running, and the next driver knows
+// them.
 func driverKilled(l *lab.Lab) {
 	l.Start("c1", "podnet")
 	l.Start("c2", "podnet")
@@ -251,8 +256,8 @@ func driverKilled(l *lab.Lab) {
 	l.Remove("c1", "c2", "c3")
 }
 
-// dockerdKilled: without live-restore its containers end with the next start, and the
-// driver gets no call; with it they keep running, also while dockerd is away.
+// dockerdKilled: without live-restore, dockerd's containers end at its next start, and the driver
+// gets no call. With live-restore, they keep running, also while dockerd is away.
 func dockerdKilled(l *lab.Lab) {
 	l.Start("c1", "podnet", "-p", "8080:80")
 	l.KillDocker()
@@ -277,7 +282,7 @@ func dockerdKilled(l *lab.Lab) {
 	l.Closed(l.Outside(), lab.Host4, "8080")
 }
 
-// served: port 8080 of the host answers from outside.
+// served checks that port 8080 of the host answers clients outside.
 func served(l *lab.Lab) {
 	l.Helper()
 	l.Fetch(l.Outside(), lab.Host4, "8080")

@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
 )
 
-// The networks of these tests: one with DNS servers, one of a single packed plugin, one
-// without a gateway.
+// These are the networks of the tests: a network with DNS servers, a chain packed into one plugin
+// (`type: patchbay`), and a network without a gateway.
 var (
 	dnsnet = `{"cniVersion":"1.1.0","name":"dnsnet","plugins":[{"type":"bridge","bridge":"cnid","isGateway":true,
 		"dns":{"nameservers":["10.81.0.1"],"search":["pods.example"]},` + ipamOf(81) + `},{"type":"says-args"}]}`
@@ -30,10 +30,10 @@ ADD) echo "$CNI_ARGS" >HERE/args; sed 's/.*"prevResult"://; s/,"type":"says-args
 esac
 `
 
-// TestGapsOld is Debian's dockerd.
+// TestGapsOld uses Debian's dockerd.
 func TestGapsOld(t *testing.T) { gaps(t, "old") }
 
-// TestGapsNew is the current dockerd.
+// TestGapsNew uses the current dockerd.
 func TestGapsNew(t *testing.T) { gaps(t, "new") }
 
 func gaps(t *testing.T, kind string) {
@@ -100,7 +100,8 @@ func onePlugin(l *lab.Lab) {
 	}
 }
 
-// noGateway: Docker 28 gives the first address to a container.
+// noGateway: on a network without a gateway, Docker 28 gives the subnet's first address to a
+// container.
 func noGateway(l *lab.Lab) {
 	l.Docker("network", "create", "-d", "patchbay", "-o", "cni.network=flatnet", "--subnet", "10.83.0.0/24", "flatnet")
 	defer l.Docker("network", "rm", "flatnet")
@@ -112,7 +113,7 @@ func noGateway(l *lab.Lab) {
 	}
 }
 
-// asDocker runs a program of ours where Docker's client finds this dockerd.
+// asDocker runs one of our programs with DOCKER_HOST set to this dockerd.
 func asDocker(l *lab.Lab, argv ...string) string {
 	l.Helper()
 	env := []string{"env", "DOCKER_HOST=" + dockerHost(l), "CNI_PATH=" + l.Plugins, "PATH=" + filepath.Dir(l.Patchbayd) + ":/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -123,8 +124,8 @@ func dockerHost(l *lab.Lab) string {
 	return "unix://" + l.Socket()
 }
 
-// collected: patchbay gc leaves what lives, and lets the driver remove the rest, with and
-// without a running driver.
+// collected: patchbay gc keeps the networks of running containers and removes those of dead ones,
+// whether the driver runs or not.
 func collected(l *lab.Lab) {
 	l.Docker("network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network=packednet", "packednet")
 	defer l.Docker("network", "rm", "packednet")

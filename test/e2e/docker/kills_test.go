@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
 )
 
-// halting is a plugin that calls another, and halts before or after it while a file
-// exists. It reports its process id.
+// halting is a plugin that calls another plugin, and waits before or after that call as long as a
+// file exists. It reports its process id.
 const halting = `#!/bin/sh
 name=${0##*/halting-}
 halt() {
@@ -51,7 +51,7 @@ func phases(fn func(plugin, when string)) {
 	}
 }
 
-// caught runs docker until a plugin halts, and calls die. The plugin is killed too.
+// caught runs docker until a plugin halts, calls die, and then kills the plugin.
 func caught(l *lab.Lab, plugin, verb, when string, die func(), docker ...string) (wait func()) {
 	l.Helper()
 	file := "/run/patchbay/halt/" + plugin + "." + verb + "." + when
@@ -71,9 +71,9 @@ func caught(l *lab.Lab, plugin, verb, when string, die func(), docker ...string)
 	return func() { <-done }
 }
 
-// starts starts a container until it has its network. A current dockerd forgets a
-// container's network, with any driver, when its start fails after Join, and would start
-// it without: it must be connected again.
+// starts starts a container until it has its network. If a start fails after Join, a current
+// dockerd forgets the container's network, with any driver, and would start the container without
+// it. So starts connects the container again.
 func starts(l *lab.Lab, name, network string) {
 	l.Helper()
 	l.Eventually(name+" starts", func() bool {
@@ -113,8 +113,8 @@ func driverKilledAnywhere(l *lab.Lab) {
 	l.Docker("network", "rm", "haltnet")
 }
 
-// bothKilled: dockerd and the driver are killed together, during a start and during an
-// end, in each part of the chain.
+// bothKilled: dockerd and the driver are killed together while a container starts or stops, in each
+// plugin of the chain.
 func bothKilled(l *lab.Lab) {
 	haltingNetwork(l)
 	both := func() {

@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/e2e/gate"
 )
 
-// TestMain removes what labs share.
+// TestMain removes the programs that all labs use.
 func TestMain(m *testing.M) {
 	gate.Enter()
 	if err := flag.Set("test.parallel", "3"); err != nil { // they mostly wait

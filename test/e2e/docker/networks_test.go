@@ -12,16 +12,16 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// create makes a network of a configuration and removes it with the test.
+// create makes a Docker network from a CNI configuration and removes it at the end of the test.
 func create(l *lab.Lab, name, text string) {
 	l.Helper()
 	l.Conf(name, text)
 	l.Docker("network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network="+name, name)
 }
 
-// sixOnly: Docker 28 and later accept a network without IPv4. Before, --ipv6 is refused
-// with the IPAM driver null, so the test uses a configuration without IPv4: Docker adds
-// its docker_gwbridge for the missing IPv4 gateway, and knows no name.
+// sixOnly: Docker 28 and later accept a network without IPv4. Older releases refuse --ipv6 with the
+// IPAM driver null, so the test gives them a configuration without IPv4. These releases add
+// docker_gwbridge for the missing IPv4 gateway, and resolve no name.
 func sixOnly(l *lab.Lab) {
 	text := `{"cniVersion":"1.1.0","name":"sixnet","plugins":[{"type":"bridge","bridge":"cni6","isGateway":true,"ipMasq":true,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"fd66::/64"}]],"routes":[{"dst":"::/0"}]}},
@@ -54,7 +54,7 @@ func sixOnly(l *lab.Lab) {
 	}
 }
 
-// outside: containers reach the outside, with both families.
+// outside: containers reach the outside over IPv4 and IPv6.
 func outside(l *lab.Lab) {
 	for _, network := range []string{"podnet", "ptpnet"} {
 		l.Start("c1", network)
@@ -64,8 +64,8 @@ func outside(l *lab.Lab) {
 	}
 }
 
-// defaultVia is a container's gateway of one family ("-4", "-6"), the invalid address
-// when it has none or several.
+// defaultVia returns a container's default gateway of one family ("-4", "-6"). If the container has
+// none or several, it returns the invalid address.
 func defaultVia(l *lab.Lab, name, family string) (via netip.Addr) {
 	l.Helper()
 	for _, line := range strings.Split(l.Exec(name, "ip", family, "route"), "\n") {
@@ -82,8 +82,8 @@ func defaultVia(l *lab.Lab, name, family string) (via netip.Addr) {
 	return via
 }
 
-// gateways: one of two networks has the default routes, by priority or else by name, and
-// the published ports move with them.
+// gateways: of a container's two networks, priority or else the name decides which has the default
+// routes. The published ports move with the default routes.
 func gateways(l *lab.Lab) {
 	l.Docker("create", "--name", "c1", "--network", "podnet", "-p", "8080:80", "bb", "httpd", "-f", "-p", "80")
 	first, second := gateway{"podnet", 91}, gateway{"ptpnet", 93}
@@ -106,15 +106,14 @@ func gateways(l *lab.Lab) {
 	l.Remove("c1")
 }
 
-// gateway is the network of a container's default routes; number is its argument of
-// ipamOf.
+// gateway is the network that has a container's default routes. number is the argument of ipamOf
+// for it.
 type gateway struct {
 	network string
 	number  int
 }
 
-// serves: the container c1 is reached, and reaches the outside, only through this
-// network.
+// serves checks that c1 is reached, and reaches the outside, only through this network.
 func (g gateway) serves(l *lab.Lab, when string) {
 	l.Helper()
 	for family, subnet := range map[string]string{"-4": fmt.Sprintf("10.%d.0.0/24", g.number), "-6": fmt.Sprintf("fd%d::/64", g.number)} {
@@ -130,7 +129,7 @@ func (g gateway) serves(l *lab.Lab, when string) {
 	l.Ping("c1", lab.Outside6)
 }
 
-// hostAddresses: ports on one address of the host are open on no other.
+// hostAddresses: a port that is published on one address of the host is open on no other address.
 func hostAddresses(l *lab.Lab) {
 	l.Start("c1", "podnet", "-p", "127.0.0.1:8081:80", "-p", lab.Host4+":8082:80", "-p", "["+lab.Host6+"]:8083:80", "-p", "8084:80")
 	out := l.Outside()
@@ -151,7 +150,7 @@ func hostAddresses(l *lab.Lab) {
 	l.Closed(out, lab.Host4, "8084")
 }
 
-// ipvlan needs a kernel that has it.
+// ipvlan: networks of ipvlan, if the kernel supports them.
 func ipvlan(l *lab.Lab) {
 	kind := nettest.LinkKind("ipvlan")
 	nettest.Need(l, nettest.Feature{Name: kind.Name, Probe: func() error { return l.Do(kind.Probe) }})
@@ -164,7 +163,7 @@ func ipvlan(l *lab.Lab) {
 	l.Docker("network", "rm", "ipnet")
 }
 
-// wholeChain is a chain in the form of one plugin.
+// wholeChain: a network whose chain is packed into one plugin (`type: patchbay`).
 func wholeChain(l *lab.Lab) {
 	create(l, "whole", `{"cniVersion":"1.1.0","name":"whole","plugins":[{"type":"patchbay","capabilities":{"portMappings":true},"plugins":[
 		{"type":"bridge","bridge":"cniw","isGateway":true,"ipMasq":true,`+ipamOf(96)+`},
@@ -179,7 +178,8 @@ func wholeChain(l *lab.Lab) {
 	l.Docker("network", "rm", "whole")
 }
 
-// names: Docker's own DNS resolves containers by name and alias, and their addresses.
+// names: Docker's DNS server resolves containers' names and aliases, and their addresses back to
+// names.
 func names(l *lab.Lab) {
 	l.Start("c1", "podnet", "--network-alias", "web")
 	l.Start("c2", "podnet")
@@ -197,8 +197,8 @@ func names(l *lab.Lab) {
 	l.Remove("c1", "c2")
 }
 
-// leased: addresses from a DHCP server outside, on a bridge and on a macvlan, kept by
-// patchbayd dhcp.
+// leased: containers on a bridge and on a macvlan get addresses from a DHCP server outside, and
+// patchbayd dhcp keeps their leases.
 func leased(l *lab.Lab) {
 	server := l.Dnsmasq("--dhcp-range=192.0.2.100,192.0.2.150,255.255.255.0,2m", "--dhcp-option=option:router,"+lab.Outside4)
 	keeper := l.Keeper()
@@ -223,8 +223,8 @@ func leased(l *lab.Lab) {
 	}
 }
 
-// beside: neither Docker's firewall nor another program with the policy of FORWARD blocks
-// our networks.
+// beside: our networks work although Docker's firewall, or another program, sets the policy of
+// FORWARD to drop.
 func beside(l *lab.Lab) {
 	l.In("sh", "-ec", "iptables -P FORWARD DROP; ip6tables -P FORWARD DROP")
 	l.Start("docker0", "bridge")

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// onenet is the network of all members: Debian's podman and containerd know versions up
-// to 1.0.0.
+// onenet is the network of all members. Its version is 1.0.0, the newest that Debian's podman and
+// containerd know.
 var onenet = `{"cniVersion":"1.0.0","name":"onenet","plugins":[{"type":"bridge","bridge":"cni1","isGateway":true,"ipMasq":true,"hairpinMode":true,` + ipamOf(98) + `},
 	{"type":"firewall"},{"type":"portmap","capabilities":{"portMappings":true}}]}`
 
@@ -26,8 +26,8 @@ type member struct {
 	addrs []netip.Addr
 }
 
-// oneNetwork has a container of Docker, one of podman, a sandbox of containerd and a bare
-// namespace on one network.
+// oneNetwork: a container of Docker, a container of podman, a sandbox of containerd and a namespace
+// without a runtime share one network.
 func oneNetwork(l *lab.Lab) {
 	l.In("sh", "-ec", "iptables -P FORWARD DROP; ip6tables -P FORWARD DROP")
 	create(l, "onenet", onenet)
@@ -59,7 +59,7 @@ func oneNetwork(l *lab.Lab) {
 	l.Docker("network", "rm", "onenet")
 }
 
-// onePool: each member has an address of both families, and no address twice.
+// onePool checks that each member has an IPv4 and an IPv6 address that no other member has.
 func onePool(l *lab.Lab, all []*member) {
 	l.Helper()
 	has := map[netip.Addr]string{}
@@ -94,7 +94,7 @@ func dockerMember(l *lab.Lab) *member {
 	return &member{name: "docker", path: l.Of("d1"), port: "8001"}
 }
 
-// podman runs podman with its own configuration and storage.
+// podman runs podman with a configuration and storage only for the test.
 func podman(l *lab.Lab, args ...string) string {
 	l.Helper()
 	dir := l.Dir("podman")
@@ -134,7 +134,7 @@ func containerdMember(l *lab.Lab) (m *member, end func()) {
 	return &member{name: "containerd", path: "/proc/" + pid + "/ns/net", port: "8003"}, end
 }
 
-// bareMember is a process of ours in a namespace from patchbay run.
+// bareMember starts a process with `patchbay run`, in a new namespace.
 func bareMember(l *lab.Lab) (m *member, end func()) {
 	l.Helper()
 	program, err := reftest.Patchbay()

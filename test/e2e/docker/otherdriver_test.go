@@ -9,9 +9,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
 )
 
-// otherDriver: Docker's own bridge with our IPAM driver. The address of a running
-// container outlives the grace time; that of a container that ended with its dockerd does
-// not.
+// otherDriver: Docker's bridge driver with our IPAM driver. After the grace time, a running
+// container still has its address. The address of a container that ended with its dockerd is free.
 func otherDriver(l *lab.Lab) {
 	l.Conf("othernet", `{"cniVersion":"1.1.0","name":"othernet","plugins":[{"type":"bridge","bridge":"cnio","isGateway":true,`+ipamOf(84)+`}]}`)
 	l.Docker("network", "create", "-d", "bridge", "--ipam-driver", "patchbay", "--ipam-opt", "cni.network=othernet", "--subnet", "10.84.0.0/24", "other")

@@ -9,12 +9,13 @@ import (
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
 )
 
-// prunenet is one CNI network for several networks of Docker.
+// prunenet is a CNI network from which several Docker networks are made.
 var prunenet = `{"cniVersion":"1.1.0","name":"prunenet","plugins":[{"type":"bridge","bridge":"cnik","isGateway":true,"ipMasq":true,"hairpinMode":true,` + ipamOf(80) + `},
 	{"type":"firewall"},{"type":"portmap","capabilities":{"portMappings":true}}]}`
 
-// pruned: what Docker prunes is gone, also what it lost when it was killed; a running
-// container on the same bridge remains, and networks can be created again.
+// pruned: `docker prune` leaves nothing of networks and stopped containers, even after dockerd was
+// killed. A running container on the same bridge keeps its network, and pruned networks can be
+// created again.
 func pruned(l *lab.Lab) {
 	l.Conf("prunenet", prunenet)
 	pruneNetworks(l)
@@ -32,8 +33,8 @@ func pruned(l *lab.Lab) {
 	prunedAll(l)
 }
 
-// pruneNetworks has a running container, one that has ended and one that was never
-// started on networks of their own; the last two networks are pruned and created again.
+// pruneNetworks puts a running container, a stopped container and a container that never started on
+// three networks. The networks of the last two are pruned and created again.
 func pruneNetworks(l *lab.Lab) {
 	l.Helper()
 	plain := []string{"network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network=prunenet"}
@@ -56,7 +57,7 @@ func pruneNetworks(l *lab.Lab) {
 	l.Docker(same...)
 }
 
-// prunedServes: the running container has lost nothing.
+// prunedServes checks that the running container has lost nothing.
 func prunedServes(l *lab.Lab) {
 	l.Helper()
 	served(l)
@@ -64,7 +65,7 @@ func prunedServes(l *lab.Lab) {
 	l.Ping("runs", lab.Outside6)
 }
 
-// prunedAll: nothing is left but the user's own files.
+// prunedAll checks that only the user's files are left.
 func prunedAll(l *lab.Lab) {
 	l.Helper()
 	l.Gone("pruned")

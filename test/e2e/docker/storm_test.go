@@ -14,9 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
 )
 
-// stormSeed is the seed of a storm's choices. The nightly run sets it. The moment of a
-// kill is left to chance, so each storm finds other things and takes seconds or minutes:
-// it is not part of the tests of a change.
+// stormSeed is the seed of a storm's choices. The nightly run sets it. The moment of a kill is
+// random, so each storm finds other faults, and takes seconds or minutes. Therefore `make test`
+// runs no storm.
 const stormSeed = "PATCHBAY_STORM_SEED"
 
 func storms() []scenario {
@@ -34,9 +34,9 @@ func seeded(l *lab.Lab) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// storm: running containers are connected and disconnected all at once while the driver
-// is killed. Afterwards each has what it had, with its published port, and nothing else
-// exists. The gateway moves to macnet, whose name sorts first, and back.
+// storm: running containers are connected and disconnected all at once while the driver is killed.
+// Afterwards each container has its interfaces and its published port again, and nothing else is
+// left. Meanwhile the default route moves to macnet, whose name sorts first, and back.
 func storm(l *lab.Lab) {
 	rnd := seeded(l)
 	socket := l.Listen(lab.DriverSocket)
@@ -91,7 +91,7 @@ func switches(l *lab.Lab, rnd *rand.Rand, names []string) (done chan struct{}) {
 	return done
 }
 
-// waits lets some time pass, and says whether calls are still running.
+// waits lets some time pass, and reports whether calls are still running.
 func waits(calls chan struct{}, rnd *rand.Rand) bool {
 	select {
 	case <-calls:

@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/dist/systemd"
 )
 
-// host is one dockerd with our driver and our agent.
+// host is a dockerd with our driver and our agent.
 type host struct {
 	*world
 	name, kind    string
@@ -29,7 +29,8 @@ type host struct {
 	dead          bool
 }
 
-// env is the script's environment. A newer client refuses some flags to an old daemon.
+// env returns the environment of the lab's script. The client must be that of the daemon, because a
+// newer client refuses some flags for an old daemon.
 func (h *host) env() []string {
 	out := []string{"LAB_DIR=" + h.dir}
 	if h.kind == "old" {
@@ -65,7 +66,7 @@ func (h *host) docker(args ...string) string {
 	return run(h.T, h.env(), append([]string{h.script, "docker", h.name}, args...)...)
 }
 
-// begin starts patchbayd on the host; nsenter becomes that process.
+// begin starts patchbayd on the host. nsenter executes it, so the process is patchbayd itself.
 func (h *host) begin(what string, args ...string) *exec.Cmd {
 	h.Helper()
 	argv := append([]string{"nsenter", "-t", h.pid, "-m", "-n", "--"}, h.confined(what)...)
@@ -73,7 +74,8 @@ func (h *host) begin(what string, args ...string) *exec.Cmd {
 	return h.command(h.name+"-"+what+".log", append(argv, args...)...)
 }
 
-// confined is what the unit takes from its service, in setpriv(1)'s flags.
+// confined returns the flags of setpriv(1) that drop the privileges that patchbayd's systemd unit
+// drops.
 func (h *host) confined(what string) []string {
 	h.Helper()
 	unit, err := systemd.Units.ReadFile("patchbay-" + what + ".service")
@@ -96,7 +98,7 @@ func (h *host) startDriver() {
 	})
 }
 
-// ttl is how long a dead host still counts as alive.
+// ttl is how long a dead host still counts as alive (the agents' --ttl).
 const ttl = 3 * time.Second
 
 func (h *host) startAgent() {
@@ -110,7 +112,7 @@ func (h *host) cli(args ...string) string {
 	return h.in(append([]string{h.patchbayd, "hosts", "--store", h.etcd.store()}, args...)...)
 }
 
-// listing is the part of the output of ls that the tests read.
+// listing is the part of the output of `patchbayd hosts ls` that the tests read.
 type listing struct {
 	Nodes []struct {
 		Name    string
@@ -153,8 +155,8 @@ func (h *host) die() {
 	h.until("all processes of "+h.name+" are gone", func() bool { return len(inside(home)) == 0 })
 }
 
-// inside returns the processes in a mount namespace, and their children: those of
-// containers have another one.
+// inside returns the processes in a mount namespace, and their children. The children must be
+// added, because processes of containers have other mount namespaces.
 func inside(home string) (pids []int) {
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	there := map[string]bool{}
@@ -183,14 +185,14 @@ func (h *host) killAgent() {
 	_ = h.agent.Wait()
 }
 
-// down ends the host at the end of the test.
+// down stops the host at the end of the test.
 func (h *host) down() {
 	if !h.dead {
 		h.die()
 	}
 }
 
-// network creates Docker's network for a CNI network as soon as that exists.
+// network waits for a CNI network, and then creates a Docker network from it.
 func (h *host) network(name string) {
 	h.Helper()
 	h.until(h.name+" has the configuration of "+name, func() bool {
@@ -200,7 +202,7 @@ func (h *host) network(name string) {
 	h.docker("network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network="+name, name)
 }
 
-// gateway is the host's own address on a network, where the resolver answers.
+// gateway returns the host's address on a network, at which the resolver answers.
 func (h *host) gateway(network string) string {
 	h.Helper()
 	for _, b := range h.ls().Blocks {
@@ -212,7 +214,8 @@ func (h *host) gateway(network string) string {
 	return ""
 }
 
-// start runs a container that sleeps; Docker answers its own names, we answer all others.
+// start runs a container that sleeps. Docker's DNS server resolves the names that it knows, and our
+// resolver all others.
 func (h *host) start(name, network string, more ...string) {
 	h.Helper()
 	h.docker(append(append([]string{"run", "-d", "--name", name, "--network", network, "--dns", h.gateway(network)}, more...), "bb", "sleep", "1000")...)
@@ -223,7 +226,7 @@ func (h *host) address(name, network string) string {
 	return h.docker("inspect", name, "--format", fmt.Sprintf("{{(index .NetworkSettings.Networks %q).IPAddress}}", network))
 }
 
-// pings reports whether one echo comes back.
+// pings reports whether one echo request is answered.
 func (h *host) pings(from, to string) bool {
 	out, err := try(h.env(), h.script, "docker", h.name, "exec", from, "sh", "-c", "ping -c1 -w5 "+to+" || true")
 	return err == nil && strings.Contains(out, " 1 packets received")

@@ -48,7 +48,7 @@ func TestThreeHosts(t *testing.T) {
 	}
 }
 
-// within is the world for a subtest.
+// within returns the world for a subtest.
 func (w *world) within(t *testing.T) *world {
 	in := *w
 	in.T, in.hosts = t, nil
@@ -63,7 +63,7 @@ func (w *world) within(t *testing.T) *world {
 	return &in
 }
 
-// take copies the processes back from a subtest's world.
+// take copies the processes back that a subtest restarted in its world.
 func (w *world) take(in *world) {
 	w.etcd.cmd = in.etcd.cmd
 	for i, h := range in.hosts {
@@ -71,7 +71,8 @@ func (w *world) take(in *world) {
 	}
 }
 
-// talk: addresses and names, in all directions, by tunnel and by route.
+// talk: containers on all hosts reach each other by address and by name, through a tunnel and
+// through routes.
 func talk(w *world) {
 	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
 	a.reaches("web", b.address("db", "lan"))
@@ -127,7 +128,7 @@ func hexAddr(s string) string {
 	return fmt.Sprintf("%02X%02X%02X%02X", a[3], a[2], a[1], a[0])
 }
 
-// etcdKilled: etcd restarts with its data and goes on, and so does every agent.
+// etcdKilled: after etcd is killed and restarted with its data, every agent goes on.
 func etcdKilled(w *world) {
 	a, b := w.hosts[0], w.hosts[1]
 	w.etcd.kill()
@@ -138,8 +139,8 @@ func etcdKilled(w *world) {
 	b.docker("rm", "-f", "late")
 }
 
-// etcdAway: for longer than any session. Running containers talk, new ones start, and an
-// agent that starts without a store removes nothing.
+// etcdAway: etcd is away for longer than any session lasts. Running containers still reach each
+// other, new containers start, and an agent that starts without its store removes nothing.
 func etcdAway(w *world) {
 	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
 	gateway, gatewayOfB := a.gateway("lan"), b.gateway("lan")
@@ -178,7 +179,7 @@ func etcdAway(w *world) {
 	a.docker("rm", "-f", "alone")
 }
 
-// hostKilled: its names expire with its session, and it blocks nothing.
+// hostKilled: the names of a killed host expire with its session, and the other hosts go on.
 func hostKilled(w *world) {
 	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
 	b.die()
@@ -209,8 +210,9 @@ func hostKilled(w *world) {
 	a.cli("forget", b.name)
 }
 
-// pruned: Docker's network of a host without containers on it is removed, and nothing of
-// the CNI network: it is made again with the same block. Running containers keep theirs.
+// pruned: `docker network prune` removes a host's Docker network without containers, but nothing of
+// the CNI network. The Docker network can be made again, with the same block. Networks of running
+// containers stay.
 func pruned(w *world) {
 	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
 	before, gateway := b.in("cat", "/etc/cni/net.d/flat.conflist"), b.gateway("flat")
@@ -232,7 +234,7 @@ func pruned(w *world) {
 	b.docker("rm", "-f", "again")
 }
 
-// removed: a network is removed from every host, and leaves nothing.
+// removed: a network that is removed leaves nothing on any host.
 func removed(w *world) {
 	a, c := w.hosts[0], w.hosts[2]
 	a.docker("rm", "-f", "web", "fweb")

@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// TestMain runs the tests where they can run.
+// TestMain runs the tests if PATCHBAY_E2E is set.
 func TestMain(m *testing.M) {
 	gate.Enter()
 	os.Exit(m.Run())
@@ -39,7 +39,7 @@ type world struct {
 	hosts     []*host
 }
 
-// newWorld starts everything, the hosts side by side.
+// newWorld starts the switch, etcd and, in parallel, the hosts.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	root, err := reftest.Root()
@@ -87,7 +87,7 @@ func (w *world) dump() {
 	}
 }
 
-// holder is a process that keeps a network namespace.
+// holder starts a process that keeps a network namespace.
 func (w *world) holder() *exec.Cmd {
 	w.Helper()
 	cmd := exec.Command("unshare", "-n", "sh", "-c", "echo; exec sleep infinity")
@@ -105,14 +105,15 @@ func (w *world) inSwitch(argv ...string) string {
 	return run(w.T, nil, append([]string{"nsenter", "-t", pid(w.network), "-n", "--"}, argv...)...)
 }
 
-// plug connects the namespace of a process to the switch, as up0 with an address.
+// plug connects the namespace of a process to the switch. There the interface is up0, with an
+// address.
 func (w *world) plug(holder, port, addr string) {
 	w.Helper()
 	w.inSwitch("sh", "-c", fmt.Sprintf("ip link add %[1]s type veth peer name up0 netns %[2]s && ip link set %[1]s master br0 up", port, holder))
 	run(w.T, nil, "nsenter", "-t", holder, "-n", "--", "sh", "-c", "ip link set lo up; ip addr add "+addr+"/24 dev up0; ip link set up0 up")
 }
 
-// command is a process of ours with a log.
+// command starts a process whose output goes to a log.
 func (w *world) command(log string, argv ...string) *exec.Cmd {
 	w.Helper()
 	f, err := os.OpenFile(filepath.Join(w.dir, log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -124,13 +125,13 @@ func (w *world) command(log string, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// server is the etcd, behind its own link.
+// server is the etcd, in a namespace with one link to the switch.
 type server struct {
 	*world
 	home, cmd *exec.Cmd
 }
 
-// etcdAddr is its address.
+// etcdAddr is the etcd's address.
 const etcdAddr = "192.0.2.2"
 
 func newServer(w *world) *server {
@@ -161,7 +162,7 @@ func (s *server) link(state string) {
 	s.inSwitch("ip", "link", "set", "etcd", state)
 }
 
-// store is the agents' URL of it.
+// store returns the URL of the etcd for the agents.
 func (s *server) store() string { return "etcd://" + etcdAddr + "/e2e" }
 
 func end(cmd *exec.Cmd) {

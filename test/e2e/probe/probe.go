@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe is the two ends of a connection that proves traffic: a server that returns
-// to each client the address that it saw, over TCP and UDP, and the client. The tests use
-// it in process, in a namespace that they entered, and as a static program inside
+// Package probe has a server and a client with which tests prove that traffic passes. Over TCP and
+// UDP, the server returns to each client the client's address as the server sees it. Tests use the
+// package in their own process, in a namespace that they entered, and as a static program in
 // containers.
 package probe
 
@@ -27,8 +27,8 @@ type Server struct {
 	udp net.PacketConn
 }
 
-// Serve starts a server on addr ("host:port" as net.Listen takes it). Its sockets belong to
-// the calling thread's network namespace for good.
+// Serve starts a server on addr ("host:port" as net.Listen takes it). Its sockets stay in the
+// network namespace of the calling thread.
 func Serve(addr string) (*Server, error) {
 	tcp, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -84,7 +84,8 @@ func (s *Server) serveUDP() {
 	}
 }
 
-// seen writes an address without the form IPv4 takes on a dual-stack socket.
+// seen formats an address. An IPv4-mapped IPv6 address, as a dual-stack socket returns it, becomes
+// an IPv4 address.
 func seen(a net.Addr) string {
 	ap, err := netip.ParseAddrPort(a.String())
 	if err != nil {
@@ -93,8 +94,8 @@ func seen(a net.Addr) string {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String()
 }
 
-// Who asks the server at addr over network ("tcp" or "udp") which address it sees for this
-// client. It repeats a UDP request, since neighbour resolution may lose a datagram.
+// Who asks the server at addr over network ("tcp" or "udp") which client address it sees. It
+// repeats a UDP request, because a datagram may get lost during neighbour discovery.
 func Who(network, addr string) (netip.AddrPort, error) {
 	c, err := net.DialTimeout(network, addr, Timeout)
 	if err != nil {
@@ -121,7 +122,7 @@ func Who(network, addr string) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("ask %s %s: %w", network, addr, err)
 }
 
-// Fetch takes n bytes from the TCP server at addr and returns the time that it took.
+// Fetch reads n bytes from the TCP server at addr and returns how long that took.
 func Fetch(addr string, n int64) (time.Duration, error) {
 	start := time.Now()
 	c, err := net.DialTimeout("tcp", addr, Timeout)
@@ -139,7 +140,7 @@ func Fetch(addr string, n int64) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// zeros reads as zero bytes without end.
+// zeros is an endless reader of zero bytes.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {

@@ -21,12 +21,13 @@ type Streamed struct {
 	Took           time.Duration
 }
 
-// roomy is enough for the datagrams of some seconds, in which a process has no processor.
+// roomy is a buffer size for the datagrams that arrive while a process gets no CPU for some
+// seconds.
 const roomy = 16 << 20
 
-// Stream sends datagrams to the server at addr, one each interval, until ctx ends, and then
-// waits for late answers. Like the server it needs root, for a large buffer: a datagram that
-// finds its socket's buffer full would look lost.
+// Stream sends a datagram to the server at addr each interval until ctx ends, and then waits for
+// late answers. Like the server, Stream needs root for a large socket buffer: a datagram that does
+// not fit into the buffer would count as lost.
 func Stream(ctx context.Context, addr string, interval time.Duration) (Streamed, error) {
 	c, err := net.Dial("udp", addr)
 	if err != nil {
@@ -60,7 +61,7 @@ func enlarge(c any) error {
 	return errors.Join(err, set)
 }
 
-// send sends until ctx ends, and at most ten datagrams at once.
+// send sends until ctx ends. After a delay it sends at most ten of the missed datagrams at once.
 func send(ctx context.Context, c net.Conn, interval time.Duration) (sent int, err error) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -17,10 +17,10 @@ import (
 // built are the programs that all labs of this process use.
 type built struct{ plugins, patchbayd string }
 
-// madeDir is their directory, once it exists.
+// madeDir is the directory of the built programs, once it exists.
 var madeDir string
 
-// programs builds them, once.
+// programs builds the programs, once.
 var programs = sync.OnceValues(func() (built, error) {
 	root, err := reftest.Root()
 	if err != nil {

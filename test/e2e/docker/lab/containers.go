@@ -39,7 +39,7 @@ func (l *Lab) Tidy() {
 	}
 }
 
-// host is the dockerd's address.
+// host returns the address of dockerd's API, as DOCKER_HOST takes it.
 func (l *Lab) host() string { return "unix://" + l.dir + "/" + l.name + "/docker.sock" }
 
 // Exec runs a command in a container.
@@ -48,7 +48,7 @@ func (l *Lab) Exec(name string, argv ...string) string {
 	return l.Docker(append([]string{"exec", name}, argv...)...)
 }
 
-// Inspect is a field of a container's endpoint.
+// Inspect returns a field of a container's endpoint.
 func (l *Lab) Inspect(name, network, field string) string {
 	l.Helper()
 	return l.Docker("inspect", name, "--format", fmt.Sprintf("{{(index .NetworkSettings.Networks %q).%s}}", network, field))
@@ -66,7 +66,7 @@ func (l *Lab) Ping(from, to string) {
 	}
 }
 
-// PingFrom is Ping from a namespace.
+// PingFrom works like Ping, from a namespace.
 func (l *Lab) PingFrom(path, to string) {
 	l.Helper()
 	if out := l.lab("in", l.name, "nsenter", "--net="+path, "--", "/bin/busybox", "sh", "-c", ping(to)); !strings.Contains(out, "bytes from") {
@@ -128,13 +128,13 @@ func get(path, host, port string) error {
 	return nil
 }
 
-// Here is the namespace of the dockerd.
+// Here returns the path of dockerd's network namespace.
 func (l *Lab) Here() string { return "/proc/" + l.holder() + "/ns/net" }
 
-// Outside is the namespace outside.
+// Outside returns the path of the namespace that plays the outside network.
 func (l *Lab) Outside() string { return "/proc/" + l.holder() + "/root/run/netns/" + outside }
 
-// Of is the namespace of a container.
+// Of returns the path of a container's network namespace.
 func (l *Lab) Of(container string) string {
 	l.Helper()
 	return "/proc/" + l.Docker("inspect", container, "--format", "{{.State.Pid}}") + "/ns/net"
@@ -168,8 +168,8 @@ func (p *Program) Stop() {
 // Wait waits until the program ends.
 func (p *Program) Wait() { _ = p.cmd.Wait() }
 
-// Dnsmasq is a DHCP server outside. It is a copy at a path for which there is no AppArmor
-// profile.
+// Dnsmasq starts a DHCP server outside. It runs a copy of the program, because Debian's AppArmor
+// profile confines the original path.
 func (l *Lab) Dnsmasq(args ...string) *Program {
 	l.Helper()
 	copied := l.Dir("dnsmasq") + "/dnsmasq"
@@ -180,7 +180,7 @@ func (l *Lab) Dnsmasq(args ...string) *Program {
 	return l.Run(append(argv, args...)...)
 }
 
-// Keeper is patchbayd dhcp.
+// Keeper starts patchbayd dhcp.
 func (l *Lab) Keeper(args ...string) *Program {
 	l.Helper()
 	p := l.Run(append([]string{l.Patchbayd, "dhcp"}, args...)...)

@@ -20,11 +20,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
-// DriverSocket is where Docker looks for the driver, inside the lab.
+// DriverSocket is the path at which Docker looks for the driver, inside the lab.
 const DriverSocket = "/run/docker/plugins/patchbay.sock"
 
-// grace is the driver's grace time. A busy machine may take seconds from Join to the
-// sandbox.
+// grace is the driver's grace time. On a busy machine, seconds may pass from Join to the sandbox.
 const grace = "8s"
 
 // StartDriver starts patchbayd in the dockerd's namespaces and waits for its socket.
@@ -35,8 +34,8 @@ func (l *Lab) StartDriver() {
 	l.Eventually("the driver's socket", func() bool { return l.ok("test", "-S", DriverSocket) })
 }
 
-// DriverCommand is `patchbayd docker` inside the lab; nsenter execs it. Plugins in
-// Dir("plugins") come first.
+// DriverCommand returns the command `patchbayd docker`, which nsenter executes inside the lab.
+// Plugins in Dir("plugins") come first.
 func (l *Lab) DriverCommand(more ...string) *exec.Cmd {
 	l.Helper()
 	if l.log == nil {
@@ -51,15 +50,15 @@ func (l *Lab) DriverCommand(more ...string) *exec.Cmd {
 	return cmd
 }
 
-// Plugin makes a CNI plugin for the driver from a script in which PLUGINS is the
-// directory of ours and HERE one of the lab's own.
+// Plugin makes a CNI plugin for the driver from a script. In the script, PLUGINS is replaced by the
+// directory of our plugins, and HERE by a directory of the lab.
 func (l *Lab) Plugin(name, script string) {
 	l.Helper()
 	script = strings.NewReplacer("PLUGINS", l.Plugins, "HERE", l.Dir("here")).Replace(script)
 	must(l, os.WriteFile(filepath.Join(l.Dir("plugins"), name), []byte(script), 0o755))
 }
 
-// DriverLog is the driver's log.
+// DriverLog returns the driver's log.
 func (l *Lab) DriverLog() string {
 	l.Helper()
 	text, err := os.ReadFile(l.log.Name())
@@ -67,8 +66,8 @@ func (l *Lab) DriverLog() string {
 	return string(text)
 }
 
-// Inside is a command in the dockerd's namespaces. Its process is the command's own, so
-// that it can be killed.
+// Inside returns a command in dockerd's namespaces. The started process is the command itself, not
+// a wrapper, so a test can kill it.
 func (l *Lab) Inside(argv ...string) *exec.Cmd {
 	l.Helper()
 	cmd := exec.Command("nsenter", append([]string{"-t", l.holder(), "-m", "-n", "--"}, argv...)...)
@@ -76,7 +75,7 @@ func (l *Lab) Inside(argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// holder is the process that keeps the lab's namespaces.
+// holder returns the id of the process that keeps the lab's namespaces.
 func (l *Lab) holder() string {
 	l.Helper()
 	pid, err := os.ReadFile(filepath.Join(l.dir, l.name, "holder.pid"))
@@ -84,10 +83,10 @@ func (l *Lab) holder() string {
 	return strings.TrimSpace(string(pid))
 }
 
-// DataRoot is the dockerd's data root.
+// DataRoot returns dockerd's data root.
 func (l *Lab) DataRoot() string { return filepath.Join(l.dir, l.name, "data-"+l.Kind) }
 
-// DockerLog is dockerd's log.
+// DockerLog returns dockerd's log.
 func (l *Lab) DockerLog() string {
 	l.Helper()
 	text, err := os.ReadFile(filepath.Join(l.dir, l.name, "dockerd.log"))
@@ -95,7 +94,8 @@ func (l *Lab) DockerLog() string {
 	return string(text)
 }
 
-// KillDriver kills the driver with SIGKILL; its socket remains, as systemd's would.
+// KillDriver kills the driver with SIGKILL. The driver's socket remains, as a socket of systemd
+// would.
 func (l *Lab) KillDriver() {
 	l.Helper()
 	must(l, l.driver.Process.Kill())
@@ -103,7 +103,8 @@ func (l *Lab) KillDriver() {
 	l.driver = nil
 }
 
-// RestartDriver kills the driver and starts another, which begins with a sweep.
+// RestartDriver kills the driver and starts it again. At its start, the driver removes what dead
+// containers left.
 func (l *Lab) RestartDriver() {
 	l.Helper()
 	l.KillDriver()
@@ -122,7 +123,8 @@ func (l *Lab) end() {
 	}
 }
 
-// Interval and limit of polling. The machine may be busy.
+// These are the interval and the limit of polling. The limit is long, because the machine may be
+// busy.
 const (
 	pollEvery = 50 * time.Millisecond
 	pollTime  = 3 * time.Minute
@@ -139,8 +141,7 @@ func (l *Lab) Eventually(what string, holds func() bool) {
 	l.Fatalf("not within %v: %s", pollTime, what)
 }
 
-// Listen makes a driver's socket inside the lab as systemd does: it exists before any
-// driver that starts later.
+// Listen makes the driver's socket inside the lab before a driver starts, as systemd does.
 func (l *Lab) Listen(at string) *os.File {
 	l.Helper()
 	dir, err := os.Open("/proc/" + l.holder() + "/root" + filepath.Dir(at))
@@ -160,21 +161,21 @@ func (l *Lab) Listen(at string) *os.File {
 	return file
 }
 
-// Queued says whether a connection waits at a socket of Listen.
+// Queued reports whether a connection waits at a socket that Listen made.
 func Queued(socket *os.File) bool {
 	fds := []unix.PollFd{{Fd: int32(socket.Fd()), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n == 1
 }
 
-// StartDriverOn starts the driver with a socket of Listen, as systemd would.
+// StartDriverOn passes a socket that Listen made to a new driver, as systemd does.
 func (l *Lab) StartDriverOn(socket *os.File) {
 	l.Helper()
 	l.driver = l.activated(socket)
 	must(l, l.driver.Start())
 }
 
-// activated is the driver with a socket of Listen.
+// activated returns the command of a driver that gets a socket from Listen.
 func (l *Lab) activated(socket *os.File) *exec.Cmd {
 	l.Helper()
 	cmd := l.DriverCommand()
@@ -184,8 +185,8 @@ func (l *Lab) activated(socket *os.File) *exec.Cmd {
 	return cmd
 }
 
-// Supervise starts the driver with a socket of Listen, and again one second after it
-// ends, as its unit does (Restart=always). end ends both.
+// Supervise starts the driver with a socket from Listen, and starts it again one second after each
+// exit, as its unit does (Restart=always). end stops the driver and the restarts.
 func (l *Lab) Supervise(socket *os.File) (end func()) {
 	l.Helper()
 	unit := l.activated(socket)

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// Socket is where the dockerd serves its API.
+// Socket returns the path of the socket at which dockerd serves its API.
 func (l *Lab) Socket() string { return filepath.Join(filepath.Dir(l.DataRoot()), "docker.sock") }
 
-// Post calls the dockerd's API, and must succeed: it is for requests for which Debian's
-// docker client, older than the newest dockerd, has no flag.
+// Post calls dockerd's API; the call must succeed. Use it for requests that need a newer client:
+// Debian's docker client is older than the newest dockerd and lacks some flags.
 func (l *Lab) Post(path string, body any) {
 	l.Helper()
 	b, err := json.Marshal(body)

@@ -13,12 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kept are the lab's directories that a disk would keep.
+// kept are the directories of the lab that survive a reboot.
 const kept = "/var/lib/patchbay /var/lib/cni /etc/cni"
 
-// Reboot ends everything at once and starts it again with what a disk keeps: another boot
-// id, no namespaces, links and rules. dockerd and the driver start in parallel, without
-// an order.
+// Reboot kills everything at once and starts it again with another boot id. Only files on disk
+// survive: no namespace, link or rule does. dockerd and the driver start in parallel, in any order.
 func (l *Lab) Reboot() {
 	l.Helper()
 	disk := l.Dir("disk") + "/disk.tar"
@@ -69,9 +68,9 @@ func (l *Lab) crash() {
 	_ = os.Remove(filepath.Join(l.dir, l.name, "holder.pid"))
 }
 
-// KillDocker kills dockerd with SIGKILL. Its own containerd ends with it, but not at
-// once: a dockerd of 20.10 that starts meanwhile thinks that it still runs, and waits in
-// vain (libcontainerd/supervisor: startContainerd).
+// KillDocker kills dockerd with SIGKILL and waits until dockerd's containerd has ended. If dockerd
+// 20.10 started before that, it would wait in vain for the dying containerd
+// (libcontainerd/supervisor: startContainerd).
 func (l *Lab) KillDocker() {
 	l.Helper()
 	containerd := "/proc/" + l.Sh("cat /run/docker/containerd/containerd.pid") + "/comm"
@@ -82,7 +81,7 @@ func (l *Lab) KillDocker() {
 	})
 }
 
-// lives says whether a process runs and is not a zombie.
+// lives reports whether a process runs and is not a zombie.
 func lives(pid string) bool {
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	return err == nil && !strings.Contains(string(stat), ") Z ")

@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// The addresses of a lab: the host's on its bridge out0, and those outside behind it,
-// which are the default gateway's.
+// These are the addresses of a lab: those of the host on its bridge out0, and those of the default
+// gateway outside.
 const (
 	Host4    = "192.0.2.10"
 	Host6    = "2001:db8::10"
@@ -24,7 +24,7 @@ const (
 // outside is the name of the namespace outside.
 const outside = "outside"
 
-// Options of a lab.
+// Options are the options of a lab.
 type Options struct {
 	Name string   // unique on this machine
 	Kind string   // the lab's: old (20.10), new
@@ -32,14 +32,14 @@ type Options struct {
 	Late bool     // the driver is not started
 }
 
-// Lab is one dockerd with our driver, for one test. Tests that run at the same time need
-// labs of their own.
+// Lab is one dockerd with our driver, for one test. Each of several tests that run at the same time
+// needs its own lab.
 type Lab struct {
 	testing.TB
 	*node
 }
 
-// node is what all tests of a lab share.
+// node is the state that all tests of a lab share.
 type node struct {
 	Kind      string
 	Args      []string // of dockerd
@@ -75,5 +75,5 @@ func New(t testing.TB, o Options) *Lab {
 	return l
 }
 
-// With is the lab for a part of the test.
+// With returns the lab for a subtest.
 func (l *Lab) With(t testing.TB) *Lab { return &Lab{t, l.node} }

@@ -15,13 +15,14 @@ import (
 // dirs are the directories in which plugins and the driver keep their state.
 var dirs = []string{"/run/patchbay", "/var/lib/patchbay", "/var/lib/cni", "/run/cni"}
 
-// ofNetworks are the directories of Docker's networks, which outlive containers.
+// ofNetworks are the directories of the driver's state about Docker networks, which outlive
+// containers.
 var ofNetworks = []string{"/var/lib/patchbay/docker/networks/", "/var/lib/patchbay/docker/pools/"}
 
 var builtin = regexp.MustCompile(`^nft (table ip6? (raw|mangle|nat|filter)|chain ip6? (raw|mangle|nat|filter) (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING))$`)
 
-// carried is all state of the lab: links, addresses, routes, policy rules, the firewall
-// of all programs, and the files of dirs.
+// carried returns all state of the lab: links, addresses, routes, policy rules, the firewall of all
+// programs, and the files in dirs.
 func (l *Lab) carried() (s leak.State, err error) {
 	l.Helper()
 	root := "/proc/" + l.holder() + "/root"
@@ -47,16 +48,16 @@ func (l *Lab) Mark() {
 	must(l, err)
 }
 
-// left is the lab's state beyond the mark, without what outlives attachments by design.
+// left returns the state that the lab has gained since Mark, without the state that outlives
+// attachments by design.
 func (l *Lab) left() (leak.State, error) {
 	l.Helper()
 	s, err := l.carried()
 	return s.Beyond(l.before).Without(leak.Standing).Without(outlives), err
 }
 
-// outlives says whether a line is Docker's own and remains with its networks, or a table
-// or chain of iptables, which makes them for the first rule and keeps them when they are
-// empty.
+// outlives reports whether a line may remain: state that Docker keeps for its networks, or a table
+// or chain of iptables, which iptables keeps when it is empty.
 func outlives(line string) bool {
 	if builtin.MatchString(line) {
 		return true
@@ -69,7 +70,7 @@ func outlives(line string) bool {
 	return false
 }
 
-// Gone waits until nothing is left of attachments.
+// Gone waits until attachments have left nothing.
 func (l *Lab) Gone(when string) {
 	l.Helper()
 	var left leak.State
@@ -82,7 +83,7 @@ func (l *Lab) Gone(when string) {
 	l.Errorf("%s: left behind (%v):\n%s", when, err, left)
 }
 
-// Now is the lab's whole state, with running containers.
+// Now returns the lab's whole state, with that of running containers.
 func (l *Lab) Now() leak.State {
 	l.Helper()
 	s, err := l.carried()
@@ -106,8 +107,8 @@ func (l *Lab) Same(when string, before leak.State) {
 	l.Errorf("%s (%v): left behind:\n%s\nlost:\n%s", when, err, left, lost)
 }
 
-// Pools fails the test when the driver has pools of addresses: Docker's network that
-// requested them is gone.
+// Pools fails the test if the driver still has address pools after the Docker networks that
+// requested them are gone.
 func (l *Lab) Pools(when string) {
 	l.Helper()
 	if pools := l.Sh(fmt.Sprintf("ls %s 2>/dev/null", ofNetworks[1])); pools != "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// furnish gives the lab both families, the directories of a real host, and a namespace
-// outside.
+// furnish gives the lab IPv4 and IPv6 addresses, the directories of a real host, and a namespace
+// that plays the outside.
 func (l *Lab) furnish() {
 	l.Helper()
 	l.In("sh", "-ec", `chmod 755 /var/lib/patchbay /run/patchbay /var/lib/cni /run/cni /etc/cni
@@ -41,7 +41,7 @@ func (l *Lab) lab(args ...string) string {
 	return out
 }
 
-// try runs one of its commands and returns the output.
+// try runs a command of that script and returns its output.
 func (l *Lab) try(argv ...string) (string, error) {
 	var out, stderr bytes.Buffer
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -58,18 +58,18 @@ func (l *Lab) Up(args ...string) {
 	l.lab(append([]string{"up", l.name, l.Kind}, args...)...)
 }
 
-// TryUp is Up for calls that may fail.
+// TryUp works like Up, but may fail.
 func (l *Lab) TryUp(args ...string) (string, error) {
 	return l.try(append([]string{l.script, "up", l.name, l.Kind}, args...)...)
 }
 
-// In runs a command beside the dockerd, which must succeed, and returns its output.
+// In runs a command in dockerd's namespaces and returns its output. The command must succeed.
 func (l *Lab) In(argv ...string) string {
 	l.Helper()
 	return l.lab(append([]string{"in", l.name}, argv...)...)
 }
 
-// Sh runs a shell script beside the dockerd and ignores its status.
+// Sh runs a shell script in dockerd's namespaces and ignores its exit status.
 func (l *Lab) Sh(script string) string {
 	l.Helper()
 	return l.In("sh", "-c", "{ "+script+"\n} 2>&1; true")
@@ -80,18 +80,18 @@ func (l *Lab) ok(argv ...string) bool {
 	return err == nil
 }
 
-// Docker runs the docker client, which must succeed, and returns its output.
+// Docker runs the docker client and returns its output. The client must succeed.
 func (l *Lab) Docker(args ...string) string {
 	l.Helper()
 	return l.lab(append([]string{"docker", l.name}, args...)...)
 }
 
-// TryDocker is Docker for calls that may fail.
+// TryDocker works like Docker, but may fail.
 func (l *Lab) TryDocker(args ...string) (string, error) {
 	return l.try(append([]string{l.script, "docker", l.name}, args...)...)
 }
 
-// Refused is Docker for calls that must fail; it returns the error text.
+// Refused works like Docker, but must fail; it returns the error text.
 func (l *Lab) Refused(args ...string) string {
 	l.Helper()
 	out, err := l.TryDocker(args...)
@@ -117,7 +117,8 @@ func (l *Lab) Conf(name, text string) {
 	l.Write("/etc/cni/net.d/"+name+".conflist", text)
 }
 
-// Write makes a file inside the lab, in directories of the lab's own.
+// Write makes a file inside the lab. The lab mounts its own directories, so the machine's files do
+// not change.
 func (l *Lab) Write(path, text string) {
 	l.Helper()
 	cmd := l.Inside("sh", "-c", `mkdir -p "$(dirname "$0")"; cat > "$0"`, path)
@@ -127,7 +128,7 @@ func (l *Lab) Write(path, text string) {
 	}
 }
 
-// Dir is a directory on the machine that lives as long as the lab.
+// Dir returns a directory on the machine that exists as long as the lab.
 func (l *Lab) Dir(name string) string {
 	l.Helper()
 	dir := l.dir + "/" + name

@@ -1,13 +1,13 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v20170312 stands for the library of a cloud: flannel's backend for that cloud does
-// not compile without it, the module proxy does not have it, and no test uses that backend.
+// Package v20170312 replaces the library of a cloud, which the module proxy does not have.
+// Flannel's backend for that cloud needs it to compile; no test uses that backend.
 package v20170312
 
 import "errors"
 
-// The types have the fields that the backend names.
+// The types have only the fields that the backend uses.
 type (
 	// Client refuses every request.
 	Client struct{}
