@@ -13,7 +13,7 @@ import (
 )
 
 // The kernel's process accounting writes one record for each process that ends in our PID
-// namespace. So the count is exact, and nothing has to be traced.
+// namespace. So the count is exact without tracing.
 
 const (
 	acctFile   = "/run/bench.acct"
@@ -23,9 +23,9 @@ const (
 	acctForked = 1  // AFORK in ac_flag, the first byte: the process ended without an exec
 )
 
-// countProcesses returns the programs that were executed and ended while f ran, by name. It
-// leaves out processes that forked and ended without an exec: Go tries out pidfd in such a child,
-// in our caller too.
+// countProcesses returns the programs that were executed and ended while f ran, by name. It leaves
+// out processes that forked and ended without an exec, because Go's runtime starts such a child to
+// test pidfd.
 func countProcesses(f func() error) (map[string]int, error) {
 	if err := os.WriteFile(acctFile, nil, 0o600); err != nil {
 		return nil, err

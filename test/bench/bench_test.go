@@ -63,7 +63,8 @@ func TestConflists(t *testing.T) {
 	}
 }
 
-// A report without measurements still names every promise. So no promise can be missing unnoticed.
+// A report without measurements still has a row for every promise, so no promise can drop out
+// unnoticed.
 func TestReportNamesEveryPromise(t *testing.T) {
 	r := newResults(true)
 	var b bytes.Buffer
@@ -124,8 +125,8 @@ func TestDockerReport(t *testing.T) {
 	}
 }
 
-// If our rate is below the floor beside the reference's, the row says missed. A way that was not
-// measured has no row.
+// If our rate is too far below the reference's, the row says missed. A path that was not measured
+// has no row.
 func TestPacketRows(t *testing.T) {
 	r := newResults(false)
 	r.Packets[reference+"/"+direct+"/stream"] = []float64{30, 10, 20}

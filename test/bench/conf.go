@@ -67,7 +67,7 @@ func conflist(name, version string) (*libcni.NetworkConfigList, error) {
 	return libcni.ConfListFromBytes([]byte(text))
 }
 
-// one returns the chain as one plugin, in the form that `patchbay convert` writes.
+// one returns the chain packed into one plugin (`type: patchbay`), as `patchbay convert` writes it.
 func one(plugins ...string) string {
 	return `{"type":"patchbay","capabilities":{"portMappings":true},"plugins":[` + strings.Join(plugins, ",") + `]}`
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// dhcpSocket is where every set's plugin looks for its keeper of leases.
+// dhcpSocket is the socket at which the dhcp plugin of every set looks for its daemon.
 const dhcpSocket = "/run/cni/dhcp.sock"
 
-// dhcp measures macvlan with addresses from a DHCP server on the segment. Each
-// set has its own keeper: the reference's daemon or our patchbayd.
+// dhcp measures macvlan with addresses from a DHCP server on the segment. Each set has its own
+// daemon for leases: the reference's or our patchbayd.
 func (l *lab) dhcp() error {
 	sets := l.want(reference, debian, ours)
 	if len(l.want(ours)) > 0 {
@@ -36,7 +36,7 @@ func (l *lab) dhcp() error {
 	return l.alternate("dhcp", l.pick(20, 3), reference, debian, ours)
 }
 
-// keeper returns the command that keeps the leases of a set.
+// keeper returns the command of a set's daemon for leases.
 func (l *lab) keeper(set string) []string {
 	if set == ours {
 		return []string{l.path("patchbayd"), "dhcp"}
@@ -44,7 +44,8 @@ func (l *lab) keeper(set string) []string {
 	return []string{filepath.Join(l.plugins[set], "dhcp"), "daemon"}
 }
 
-// startDHCP starts a server on the segment and a keeper. They end with the worker's PID namespace.
+// startDHCP starts a DHCP server on the segment and a set's daemon for leases. They end with the
+// worker's PID namespace.
 func startDHCP(keeper []string) error {
 	peer, err := netlink.LinkByName(segmentPeer)
 	if err != nil {

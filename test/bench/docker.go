@@ -19,8 +19,9 @@ type dockerSubject struct {
 	publish     bool   // publishes one fixed port
 }
 
-// These are the subjects of both dockerds: the floor, Docker's own bridge, and our driver with
-// the same services, once as a chain of plugins and once as one plugin.
+// These are the subjects, the same for both dockerds: no network (the floor), Docker's bridge, and
+// our driver with the same services as the bridge, as a chain of plugins and packed into one
+// plugin.
 var dockerSubjects = [...]dockerSubject{
 	{"none", "`--network none`, the floor", "none", false},
 	{"bridge", "Docker's bridge", "builtin", false},
@@ -33,7 +34,7 @@ var dockerSubjects = [...]dockerSubject{
 // dockerExperiment is the experiment's name on the command line.
 const dockerExperiment = "docker"
 
-// dockerKinds are the dockerds of the lab: Debian's and a current one.
+// dockerKinds are the dockerds of the lab: Debian's and a current release.
 var dockerKinds = [...]string{"old", "new"}
 
 // dockerResult is what was measured with one dockerd.
@@ -89,16 +90,16 @@ func (l *lab) dockerOf(kind string) (r *dockerResult, err error) {
 	return r, l.dockerCalls(h, r)
 }
 
-// dockerWarmup is the number of first rounds that do not count. In them bridges and base chains
-// are made.
+// dockerWarmup is the number of first rounds that do not count. They make the bridges and the base
+// chains.
 const dockerWarmup = 1
 
 // dockerSeed makes the order of the subjects the same in each run.
 const dockerSeed = 20
 
 // dockerRounds lets the subjects take turns, in a random order in each round. The kernel removes
-// namespaces late, so a container's time depends on the container before it. That one must not
-// always be of the same subject.
+// namespaces late, so a container's time depends on the container before it. In a fixed order, one
+// subject would always pay for the same other one.
 func (l *lab) dockerRounds(h *dockerHost, r *dockerResult) error {
 	for round := range l.pick(20, 3) + dockerWarmup {
 		for _, i := range rand.New(rand.NewPCG(dockerSeed, uint64(round))).Perm(len(dockerSubjects)) {

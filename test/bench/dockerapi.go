@@ -19,11 +19,11 @@ import (
 	"time"
 )
 
-// dockerAPI talks to a dockerd. Its calls are those for which `docker run -d` and `docker rm -f`
-// wait. The start of the client program is not measured.
+// dockerAPI talks to a dockerd. It makes the calls for which `docker run -d` and `docker rm -f`
+// wait, but does not measure the start of the client program.
 type dockerAPI struct{ http *http.Client }
 
-// overUnix connects to the program that listens on a socket.
+// overUnix returns an HTTP transport over a Unix socket.
 func overUnix(socket string) *http.Transport {
 	return &http.Transport{
 		MaxIdleConnsPerHost: 2 * dockerCallers,
@@ -133,7 +133,7 @@ func (t *callTimer) add(method string, took time.Duration) {
 	t.calls[method] = append(t.calls[method], cost{Wall: took})
 }
 
-// forget returns the times so far and begins again without any.
+// forget returns the times that it has collected, and deletes them.
 func (t *callTimer) forget() map[string]sample {
 	t.mu.Lock()
 	defer t.mu.Unlock()

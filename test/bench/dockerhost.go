@@ -32,9 +32,9 @@ type dockerHost struct {
 	proxy        *callTimer
 }
 
-// dockerConf does with CNI plugins what Docker's bridge does: a bridge with a gateway, masquerade
-// and hairpin, and traffic that the firewall accepts. Docker's bridge publishes ports itself; our
-// driver adds portmap itself.
+// dockerConf configures the CNI plugins to do what Docker's bridge does: a bridge with a gateway,
+// masquerade and hairpin, and accept rules in the firewall. It needs no portmap, because our driver
+// adds portmap itself.
 const dockerConf = `{"type":"bridge","bridge":"bench%[1]d","isGateway":true,"ipMasq":true,"hairpinMode":true,` +
 	`"ipam":{"type":"host-local","ranges":[[{"subnet":"10.%[1]d.0.0/16"}]],"routes":[{"dst":"0.0.0.0/0"}]}},{"type":"firewall"}`
 
@@ -111,7 +111,7 @@ func (h *dockerHost) lab(args ...string) error {
 	return nil
 }
 
-// inside returns a path as it is in the lab's own mounts.
+// inside returns the path by which this process reaches a file in the lab's mount namespace.
 func (h *dockerHost) inside(path string) (string, error) {
 	pid, err := os.ReadFile(filepath.Join(h.dir, h.name, "holder.pid"))
 	return filepath.Join("/proc", strings.TrimSpace(string(pid)), "root", path), err
@@ -151,8 +151,8 @@ func (h *dockerHost) startDriver(plugins string) error {
 	return h.awaitDriver()
 }
 
-// closeDirs lets only root write to the directories that the lab mounts for everybody: our driver
-// refuses a state directory to which others can write.
+// closeDirs makes the lab's directories writable only for root. Our driver refuses a state
+// directory that other users can write to.
 func (h *dockerHost) closeDirs() error {
 	for _, dir := range []string{"run/patchbay", "var/lib/cni", "run/cni"} {
 		path, err := h.inside(dir)
@@ -208,7 +208,7 @@ func (h *dockerHost) stop() error {
 	return errors.Join(errs...)
 }
 
-// logFromHere makes pluginTimes read only what the driver logs from now on.
+// logFromHere makes pluginTimes skip what the driver has logged so far.
 func (h *dockerHost) logFromHere() (err error) {
 	fi, err := h.log.Stat()
 	if err == nil {

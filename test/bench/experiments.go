@@ -50,11 +50,12 @@ func (l *lab) pick(full, quick int) int {
 	return full
 }
 
-// warmup is the number of first rounds that do not count. In them bridges and base chains are made.
+// warmup is the number of first rounds that do not count. They make the bridges and the base
+// chains.
 const warmup = 2
 
 // alternate measures a chain on each set, rounds times. The sets take turns, in another order in
-// each round. So no set profits from a good moment.
+// each round, so that a quiet moment of the machine favours no set.
 func (l *lab) alternate(chain string, rounds int, sets ...string) error {
 	sets = l.want(sets...)
 	for round := range rounds + warmup {
@@ -209,8 +210,8 @@ func (l *lab) size() error {
 	return nil
 }
 
-// Growth is measured beside these numbers of attachments. The reference stops at 1,000, because
-// beyond that its ADDs take minutes.
+// The cost of an ADD is measured on a node with these numbers of attachments. The reference stops
+// at 1,000, because beyond that its ADDs take minutes.
 var (
 	growthSteps      = [...]int{0, 100, 250, 500, 750, 1000, 2000, 3000, 4000, 5000}
 	quickGrowthSteps = [...]int{0, 25, 50, 100}
@@ -236,7 +237,7 @@ func (l *lab) growth() error {
 	return nil
 }
 
-// growTo attaches containers until n are attached. It then measures a few more beside them.
+// growTo attaches containers until n are attached, and then measures a few more attachments.
 func (l *lab) growTo(set string, n int) error {
 	chain := chainOf(set, "grow")
 	if _, err := l.ask(set, request{Op: "grow", Chain: chain, N: n}); err != nil {
@@ -259,8 +260,8 @@ func (l *lab) growTo(set string, n int) error {
 	return nil
 }
 
-// growFloor measures the bare calls on the node where our attachments are. They show what the
-// kernel itself takes with so many links and namespaces.
+// growFloor measures the bare netlink calls on the node that has our attachments. They show how
+// much time the kernel itself needs with so many links and namespaces.
 func (l *lab) growFloor(n int) error {
 	p := point{Standing: n}
 	for range l.pick(15, 4) {

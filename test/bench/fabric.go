@@ -77,7 +77,7 @@ func (w *worker) pod(req request) error {
 	return startServer(req.Pod)
 }
 
-// way makes this node's route to the other node's pods.
+// way makes this node's route to the pods of the other node.
 func (w *worker) way(req request) error {
 	if err := wireUp(req.N); err != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 )
 
 // floor measures what an attachment of the full chain costs without any plugin: one exec of an
-// empty program, and then the bare calls from this process. The bridge and the firewall's sets
-// exist already, as on a working node.
+// empty program, and then the bare netlink calls from this process. The bridge and the firewall's
+// sets exist already, as on a working node.
 type floor struct {
 	host, container *netlink.Handle
 	bridge          netlink.Link
@@ -205,7 +205,7 @@ func (f *floor) writeFiles() error {
 	return nil
 }
 
-// forget removes what the bare delete left. Its time does not count.
+// forget removes the firewall elements that the bare delete leaves. Its time does not count.
 func (f *floor) forget() error {
 	owner, port := f.elements()
 	if err := f.nft.SetDeleteElements(f.owners, owner); err != nil {

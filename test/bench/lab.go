@@ -117,7 +117,7 @@ func (l *lab) stopNodes() {
 	l.nodes = map[string]*client{}
 }
 
-// want returns those of the sets for which the command line asks.
+// want returns the sets that the command line names.
 func (l *lab) want(sets ...string) []string {
 	asked := commas(l.sets)
 	return slices.DeleteFunc(sets, func(set string) bool { return !slices.Contains(asked, set) })

@@ -38,7 +38,7 @@ func (w *worker) leakNetns(chain string, n int) (map[string]int, error) {
 			if err := removeSandbox(name); err != nil {
 				return err
 			}
-			// An error is no leak. Only what is left afterwards counts.
+			// An error is not a leak; only what is left afterwards is.
 			_ = w.cni.DelNetworkList(context.Background(), l, rt)
 		}
 		return nil
@@ -69,7 +69,7 @@ func (w *worker) leakKill(chain string, n int) (map[string]int, error) {
 	})
 }
 
-// leak calls harm and then runs GC. It returns what was not on the node before.
+// leak calls harm and then runs GC. It returns the objects that were not on the node before.
 func (w *worker) leak(chain string, harm func(*libcni.NetworkConfigList) error) (map[string]int, error) {
 	l, err := w.list(chain, leakVersion)
 	if err != nil {

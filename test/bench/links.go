@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// In these experiments a container is on a segment: its link is on top of a link of the host.
-// Here that link of the host is one end of a veth pair.
+// In these experiments a container's link is on top of a link of the host. Here the host's link is
+// one end of a veth pair.
 const (
 	segmentLink = "seg0" // the master
 	segmentPeer = "seg1" // the end at which the rest of the segment is

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// grow attaches containers, each in a namespace of its own, until n are attached. It returns what
-// each ADD cost.
+// grow attaches containers, each in a namespace of its own, until n are attached. It returns the
+// cost of each ADD.
 func (w *worker) grow(chain string, n int) ([]cost, error) {
 	l, err := w.list(chain, confVersion)
 	if err != nil {
@@ -39,8 +39,8 @@ func (w *worker) grow(chain string, n int) ([]cost, error) {
 	return costs, nil
 }
 
-// burst attaches req.N containers, with req.Callers callers at once, and then detaches them in
-// the same way. A cost is that of the whole burst.
+// burst attaches req.N containers, with req.Callers callers at once, and then detaches them in the
+// same way. Each cost is that of the whole burst.
 func (w *worker) burst(req request) (c cycle, err error) {
 	l, err := w.list(req.Chain, confVersion)
 	if err != nil {
@@ -105,6 +105,6 @@ func fill(network string, n int) error {
 	return nil
 }
 
-// settle gives the kernel time to finish the work that an experiment left. So the next experiment
-// does not pay for it.
+// settle gives the kernel time to finish the work of the last experiment, so that the next one does
+// not pay for it.
 func settle() { time.Sleep(300 * time.Millisecond) }

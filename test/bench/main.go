@@ -1,11 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures our plugins beside the reference plugins and
-// Debian's build of them: the same configuration, by the same caller (upstream
-// libcni), in alternating runs on one machine. It prints a table of ratios with
-// the target of each line, and writes docs/bench: results.md, results.json and
-// growth.svg.
+// Command bench compares our plugins with the reference plugins and with Debian's build of them.
+// Each set gets the same configuration from the same caller (upstream libcni), in alternating runs
+// on one machine. It prints a table of ratios with a target for each line, and writes results.md,
+// results.json and growth.svg to docs/bench.
 //
 //	bench [-quick] [-only NAME,...] [-out DIR]
 //
@@ -14,9 +13,9 @@
 // report says so, and the other experiments still run. `-only docker` does not change the other
 // results.
 //
-// It needs root. Each set of plugins gets a node of its own: a worker process in private network,
-// mount and process namespaces with empty /run and /var/lib, So no set touches the machine or
-// sees another set's firewall rules. The floor beside the numbers shows what no plugin can save:
+// It needs root. Each set of plugins gets its own node: a worker process in private network, mount
+// and process namespaces with empty /run and /var/lib. So no set touches the machine or sees
+// another set's firewall rules. The floor beside the numbers shows the cost that every plugin has:
 // the bare netlink calls of the same attachment, and execs of an empty program.
 package main
 
@@ -40,7 +39,7 @@ func main() {
 	os.Exit(exit(run(o)))
 }
 
-// options are those of the command line.
+// options are the options of the command line.
 type options struct {
 	quick bool
 	only  string // experiments, separated by commas; if empty, all

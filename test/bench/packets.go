@@ -15,11 +15,12 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// The experiment packets has two nodes of each set on one link. Both have a pod network like that
-// of Kubernetes. The reference's network is that of flannel: its bridge, static routes, and
-// flannel's VXLAN device. Ours is the network that patchbayd node writes, with its mesh.
+// The experiment packets has two nodes of each set on one link. Both nodes have a pod network as in
+// Kubernetes. The reference's network is flannel's: the reference's bridge, and static routes or
+// flannel's VXLAN device. Ours is the network that patchbayd node writes, with its routes and
+// tunnel.
 
-// These are the ways between two pods.
+// These are the paths between two pods.
 const (
 	sameNode = "same node"
 	direct   = "direct"
@@ -33,7 +34,7 @@ var kinds = [...]struct{ name, unit string }{
 	{"connections", "connections/s"},
 }
 
-// packetFloor is a part of the reference's rate. Our rate must reach it.
+// packetFloor is the part of the reference's rate that our rate must reach.
 const packetFloor = 0.95
 
 func (l *lab) packets() error {
@@ -61,8 +62,8 @@ func (l *lab) packets() error {
 // nodeOf returns the name of a set's worker for one of its two nodes.
 func nodeOf(set string, node int) string { return fmt.Sprintf("%s.%d", set, node) }
 
-// connectNodes starts the nodes of a set and connects them with a veth pair. It starts a server
-// in a pod on each.
+// connectNodes starts the two nodes of a set and connects them with a veth pair. On each node it
+// starts a pod with a server.
 func (l *lab) connectNodes(set string) error {
 	for node := range 2 {
 		l.plugins[nodeOf(set, node)] = l.plugins[set]
@@ -123,7 +124,7 @@ func (l *lab) prepareWay(set, way string) (addr string, err error) {
 	return rep.Text, err
 }
 
-// alternateTraffic measures each kind of traffic on one way. The sets take turns.
+// alternateTraffic measures each kind of traffic on one path. The sets take turns.
 func (l *lab) alternateTraffic(way string, to map[string]string, sets []string) error {
 	for round := range l.pick(10, 2) + 1 {
 		for _, kind := range kinds {
@@ -190,8 +191,7 @@ func (r *results) writePacketRow(w io.Writer, way, kind, unit string) {
 	fmt.Fprintf(w, "| %s | %s, %s | %s | %s | %.2fx | %s |\n", way, kind, unit, theirs, our, value/against, verdict)
 }
 
-// inSandbox runs f on a thread of its own in a container's namespace. The thread
-// ends with f.
+// inSandbox runs f on a new thread in a container's namespace. The thread ends with f.
 func inSandbox(name string, f func() error) error {
 	failed := make(chan error, 1)
 	go func() {

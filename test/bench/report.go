@@ -16,8 +16,8 @@ import (
 	"strings"
 )
 
-// report prints the tables and writes the files. If an experiment failed, report fails, but only
-// when all that was measured is on disk.
+// report prints the tables and writes the files. If an experiment failed, report returns an error,
+// but first writes all other results.
 func (l *lab) report(w io.Writer) error {
 	files, err := l.files()
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// results is all that one run measured, and the content of results.json. Times are nanoseconds.
+// results has everything that one run measured; it is the content of results.json. Times are in
+// nanoseconds.
 type results struct {
 	Date      string                    `json:"date"`
 	Quick     bool                      `json:"quick"`
@@ -55,7 +56,7 @@ func (l *latency) append(c cycle) {
 	}
 }
 
-// burst is a number of containers that several callers attach and detach at once. A cost is that
+// burst is a number of containers that several callers attach and detach at once. Each cost is that
 // of a whole burst.
 type burst struct {
 	Pods int    `json:"pods"`
@@ -75,7 +76,7 @@ func (b burst) perSecond(s sample) float64 {
 	return float64(b.Pods*len(s)) / wall.Seconds()
 }
 
-// point is what an attachment costs beside Standing others.
+// point is the cost of an attachment on a node with Standing other attachments.
 type point struct {
 	Standing int     `json:"standing"`
 	Cost     latency `json:"cost"`

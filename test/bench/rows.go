@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// row is one line of the table: what the reference takes, what we take, and whether we keep the
-// README's promise.
+// row is one line of the table: the reference's value, our value, and whether we keep the README's
+// promise.
 type row struct {
 	What      string
 	Reference string
@@ -19,7 +19,7 @@ type row struct {
 	Verdict   string
 }
 
-// These are the verdicts. A line in reserve misses its target, but not its limit.
+// These are the verdicts. inReserve: the line misses its target, but not its limit.
 const (
 	met        = "met"
 	inReserve  = "within the limit"
@@ -27,8 +27,8 @@ const (
 	unmeasured = "not measured"
 )
 
-// line is a promise: value/against must not exceed target or, if more is set, must reach target.
-// If limit is set, the ratio must never pass it.
+// line is a promise about the ratio value/against: it must not exceed target or, if more is set,
+// must reach target. It must never pass limit, if that is set.
 type line struct {
 	what           string
 	value, against float64
@@ -76,8 +76,8 @@ func millis(ns float64) string { return fmt.Sprintf("%.2f ms", ns/1e6) }
 func rate(pods float64) string { return fmt.Sprintf("%.0f pods/s", pods) }
 func mega(b float64) string    { return fmt.Sprintf("%.1f MB", b/1e6) }
 
-// rows returns the whole table. A line that was not measured is in it too, so that no line can be
-// missing unnoticed.
+// rows returns the whole table. It includes lines that were not measured, so that no line can drop
+// out unnoticed.
 func (r *results) rows() []row {
 	lines := append(r.latencyLines(), r.loadLines()...)
 	lines = append(lines, r.costLines()...)

@@ -17,8 +17,8 @@ func (s sample) wall(p int) time.Duration {
 	return percentile(s, p, func(c cost) time.Duration { return c.Wall })
 }
 
-// cpu returns the mean CPU time. The kernel's clock for it is exact only in sum, so percentiles
-// would say nothing.
+// cpu returns the mean CPU time. The kernel's CPU clock is exact only in sum, so percentiles would
+// mean nothing.
 func (s sample) cpu() time.Duration {
 	if len(s) == 0 {
 		return 0

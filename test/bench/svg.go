@@ -11,7 +11,7 @@ import (
 )
 
 // The picture has ADD on the left and DEL on the right. Its time axis is logarithmic, because the
-// curves are a factor of ten and more apart.
+// curves differ by a factor of ten and more.
 const (
 	panelWidth, panelHeight = 380, 260
 	marginLeft, marginTop   = 64, 48

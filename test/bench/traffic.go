@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The traffic uses blocking sockets without package net. So nothing but the kernel is between two
+// The traffic uses blocking sockets without package net, so that Go's poller adds no delay between
 // packets.
 
 // A pod's server has one port for each kind of traffic.

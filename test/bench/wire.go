@@ -14,7 +14,7 @@ import (
 // workerEnv is set in a worker's environment. It holds the JSON of the worker's node.
 const workerEnv = "PATCHBAY_BENCH_WORKER"
 
-// node says what a worker works with.
+// node is the configuration of a worker.
 type node struct {
 	Name    string `json:"name"`
 	Plugins string `json:"plugins"` // the only directory of CNI_PATH
@@ -22,7 +22,7 @@ type node struct {
 	DelLink string `json:"delLink"` // path of the program floor/dellink
 }
 
-// request asks a worker for one thing. Op decides which of the other fields count.
+// request asks a worker for one operation. Op decides which of the other fields count.
 type request struct {
 	Op      string `json:"op"`
 	Chain   string `json:"chain,omitempty"`
@@ -35,7 +35,7 @@ type request struct {
 	Keeper []string `json:"keeper,omitempty"` // command that keeps DHCP leases
 }
 
-// cost is what one operation took.
+// cost is the time that one operation took.
 type cost struct {
 	Wall time.Duration `json:"wall"`
 	CPU  time.Duration `json:"cpu"` // user and system, of all processes started
@@ -47,8 +47,8 @@ type cycle struct {
 	Check cost `json:"check"`
 	Del   cost `json:"del"`
 
-	// CheckErr is why CHECK failed. For plugins of others the run goes on, because an old plugin may
-	// be unable to check what it made.
+	// CheckErr is why CHECK failed. If CHECK of another project's plugin fails, the run goes on,
+	// because an old plugin may be unable to check what it made.
 	CheckErr string `json:"checkErr,omitempty"`
 }
 

@@ -105,8 +105,8 @@ func (w *worker) container(nsPath string) *libcni.RuntimeConf {
 	}
 }
 
-// cycle makes, checks and removes one attachment. The next cycle uses the same namespace, so the
-// time to make and end a namespace does not count.
+// cycle makes, checks and removes one attachment. All cycles use the same namespace, so the time to
+// make and delete a namespace does not count.
 func (w *worker) cycle(chain string) (c cycle, err error) {
 	l, err := w.list(chain, confVersion)
 	if err != nil {
@@ -154,8 +154,8 @@ func (w *worker) count(req request) (map[string]int, error) {
 	return del, err
 }
 
-// version asks loopback for its versions n times. It measures what a process of this set costs
-// before it does any work.
+// version calls VERSION of loopback n times. It measures what a process of this set costs before it
+// does any work.
 func (w *worker) version(n int) ([]cost, error) {
 	costs := make([]cost, n)
 	for i := range costs {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enterWorld makes a node of the new namespaces in which this process was started. /run and
-// /var/lib are empty, /proc and /sys are the node's own, and forwarding is on.
+// enterWorld makes this process's new namespaces look like a node: /run and /var/lib are empty,
+// /proc and /sys show the new namespaces, and forwarding is on.
 func enterWorld() error {
 	mounts := []struct {
 		source, target, kind string

@@ -112,7 +112,7 @@ func (a *agent) memory(field string) (float64, error) {
 	return 0, errors.New("no " + field)
 }
 
-// cpu returns the time that the agent has used, which the kernel counts to the nanosecond.
+// cpu returns the CPU time that the agent has used. The kernel counts it in nanoseconds.
 func (a *agent) cpu() (time.Duration, error) {
 	var sum time.Duration
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", a.cmd.Process.Pid))

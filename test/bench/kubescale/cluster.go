@@ -36,7 +36,7 @@ func (c *cluster) create(kind, namespace string, o runtime.Object) error {
 	return c.api.Post().Resource(kind).NamespaceIfScoped(namespace, namespace != "").Body(o).Do(context.Background()).Error()
 }
 
-// node is a Node as a kubelet registers it: with 50 images, it has some 10 kB.
+// node returns a Node as a kubelet registers it. With its 50 images it has some 10 kB.
 func node(i int) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name(i), Labels: map[string]string{"kubernetes.io/hostname": name(i), "kubernetes.io/os": "linux"}}}
 	n.Spec.PodCIDRs = []string{fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("fd00:244:0:%x::/64", i)}
@@ -69,7 +69,7 @@ func (c *cluster) remove(node string) error {
 	return c.api.Delete().Resource("nodes").Name(node).Do(context.Background()).Error()
 }
 
-// beat changes a Node's status, as its kubelet does at least every five minutes.
+// beat updates a Node's status, as its kubelet does at least every five minutes.
 func (c *cluster) beat(node string) error {
 	patch := fmt.Sprintf(`{"status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": %q}]}}`, time.Now().UTC().Format(time.RFC3339))
 	return c.api.Patch("application/strategic-merge-patch+json").Resource("nodes").Name(node).SubResource("status").Body([]byte(patch)).

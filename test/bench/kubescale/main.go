@@ -1,15 +1,15 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubescale measures one agent of a Kubernetes node beside 200 Nodes and 20,000 Pods,
-// which exist as objects of a real API server only: its memory and CPU, the bytes that a
-// change of a Node costs, and the time from a Node's appearance to its route in the kernel.
-// It prints a table, and writes it to docs/bench/kube.md.
+// Command kubescale measures one agent of a Kubernetes node beside 200 Nodes and 20,000 Pods, which
+// exist only as objects of a real API server. It measures the agent's memory and CPU, the bytes
+// that it receives for a change of a Node, and the time from the creation of a Node to its route in
+// the kernel. It prints a table, and writes the table to docs/bench/kube.md.
 //
 //	kubescale [-nodes N] [-pods N] [-out FILE]
 //
-// It needs root and what scripts/setup builds: the API server is that of test/labs/kube.
-// Everything runs in network, mount and process namespaces of its own.
+// It needs root, and the API server of test/labs/kube, which scripts/setup builds. Everything runs
+// in private network, mount and process namespaces.
 package main
 
 import (
@@ -27,8 +27,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// stageEnv says which of the processes this is: outside, the first of the namespaces, or in
-// the control plane's network.
+// stageEnv is the environment variable with the stage of this process: outside, the first process
+// in the namespaces, or in the control plane's network namespace.
 const (
 	stageEnv = "PATCHBAY_KUBESCALE"
 	dirEnv   = "LAB_DIR"
@@ -52,8 +52,8 @@ func main() {
 	}
 }
 
-// outside builds the programs and starts this one again in namespaces. When its first process
-// ends, the kernel ends the others.
+// outside builds the programs, and starts this program again in new namespaces. When the first
+// process there ends, the kernel kills the others.
 func outside(options) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root: it makes namespaces")
@@ -83,7 +83,7 @@ func outside(options) (err error) {
 	return cmd.Run()
 }
 
-// again is this program as another stage.
+// again returns a command that runs this program in another stage.
 func again(stage string, env ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(append(os.Environ(), stageEnv+"="+stage), env...)
@@ -91,7 +91,7 @@ func again(stage string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// inLab starts the API server, and this program beside it.
+// inLab starts the API server, and this program in the same network namespace.
 func inLab(options) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)

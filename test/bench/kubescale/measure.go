@@ -16,10 +16,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// protocol is that of the agent's routes.
+// protocol is the protocol number of the agent's routes (RTPROT).
 const protocol = 113
 
-// bench is one run.
+// bench is one run of the measurements.
 type bench struct {
 	options
 	*cluster
@@ -29,13 +29,13 @@ type bench struct {
 	table bytes.Buffer
 }
 
-// appeared is a route of the agent's in the kernel.
+// appeared is a route of the agent that appeared in the kernel.
 type appeared struct {
 	dst string
 	at  time.Time
 }
 
-// The periods that the measurements last.
+// These are the durations of the measurements.
 const (
 	settle = 5 * time.Second
 	idle   = 20 * time.Second
@@ -76,7 +76,7 @@ func measure(o options) (err error) {
 	return os.WriteFile(o.out, b.page(), 0o644)
 }
 
-// watch notes each route of the agent's that the kernel reports.
+// watch notes each route of the agent that the kernel reports.
 func (b *bench) watch(done chan struct{}) error {
 	updates := make(chan netlink.RouteUpdate, 10000)
 	if err := netlink.RouteSubscribe(updates, done); err != nil {
@@ -211,7 +211,7 @@ func (b *bench) changes() error {
 	return err
 }
 
-// appearances measures the time from the request that creates a Node to its routes.
+// appearances measures the time from the request that creates a Node to the routes to it.
 func (b *bench) appearances() error {
 	const count = 100
 	drain(b.added)
@@ -272,7 +272,7 @@ func drain(c chan appeared) {
 	}
 }
 
-// page is the table with what it was measured on.
+// page returns the table, with a description of the machine.
 func (b *bench) page() []byte {
 	return fmt.Appendf(nil, `# The agent of a Kubernetes node
 

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command dellink deletes the network interfaces named by its arguments: what
-// a DEL cannot do without, in a process of its own.
+// Command dellink deletes the network interfaces that its arguments name. It measures the least
+// that a DEL costs: one process and the deletion of one link.
 package main
 
 import (

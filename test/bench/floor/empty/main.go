@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command empty is the cheapest Go program there is: what one exec costs
-// before a plugin has done anything.
+// Command empty is an empty Go program. It measures what one exec costs before a plugin does
+// anything.
 package main
 
 func main() {}
