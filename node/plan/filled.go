@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// IsFilled reports whether a file is, byte for byte, what containerd makes of the template of
-// this release, for any prefixes.
+// IsFilled reports whether a file equals, byte for byte, the file that containerd makes from the
+// template of this release. The prefixes may be any.
 func IsFilled(file []byte) bool {
 	var list struct {
 		Plugins []struct {
@@ -37,7 +37,8 @@ func IsFilled(file []byte) bool {
 	return len(n.Node) > 0 && bytes.Equal(file, n.filled())
 }
 
-// filled is the template with this node's prefixes. containerd lists the route of IPv4 first.
+// filled returns the template with this node's prefixes filled in. containerd lists the IPv4 route
+// first.
 func (n Network) filled() []byte {
 	inOrder := slices.Clone(n.Node)
 	slices.SortStableFunc(inOrder, func(a, b netip.Prefix) int { return first(a.Addr().Is4(), b.Addr().Is4()) })

@@ -43,8 +43,8 @@ func prefixes(t *testing.T, texts []string) (list []netip.Prefix) {
 	return list
 }
 
-// What containerd makes of the template is recognized, for each family and order. What was
-// changed by a byte, and what the agent writes itself for a tunnel, is not.
+// IsFilled recognizes what containerd makes from the template, for each family and order. It does
+// not recognize a file that differs by a byte, or the agent's own file for a tunnel.
 func TestIsFilled(t *testing.T) {
 	both := []string{"10.244.0.0/16", "fd00:244::/56"}
 	for _, pods := range [][]string{

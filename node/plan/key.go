@@ -10,19 +10,20 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// KeyAnnotation of a Node has its public key of WireGuard, in base64.
+// KeyAnnotation is the annotation with a Node's public WireGuard key, in base64.
 const KeyAnnotation = AnnotationPrefix + "wireguard-key"
 
-// KeepKey returns the Node with the WireGuard key of its earlier version if its new one is that
-// of another Node, which would else lose its peers.
+// KeepKey returns the Node with the WireGuard key of its earlier version. Use it if the Node's new
+// key is the key of another Node, holder, which would otherwise lose its peers.
 func (n Node) KeepKey(old Node, holder string) Node {
 	n.Annotations = maps.Clone(n.Annotations)
 	n.Annotations[KeyAnnotation], n.KeyOf = old.Annotations[KeyAnnotation], holder
 	return n
 }
 
-// key returns the key with which packets to a peer are encrypted. It is not ok if the transport
-// needs one and the Node has none of its own: then the cluster's unreachable routes are left.
+// key returns the key that encrypts packets to a peer. ok is false if the transport needs a key and
+// the Node has no key that is only its own. Then the peer gets no route, and the cluster's
+// unreachable routes refuse packets to it.
 func (m *maker) key(n Node) (k mesh.Key, ok bool) {
 	if m.Transport != mesh.WireGuard || n.Name == m.Node {
 		return k, true
@@ -49,7 +50,7 @@ func (m *maker) key(n Node) (k mesh.Key, ok bool) {
 	return k, true
 }
 
-// longKey is as much of a wrong key, in bytes, as a problem shows.
+// longKey is how many bytes of a wrong key a problem's text shows.
 const longKey = 64
 
 func (m *maker) taken(node, holder, result string) {

@@ -16,18 +16,18 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The name of the pods' network, and of its file.
+// These are the names of the pods' network and of its file.
 const (
 	NetworkName = "pods"
 	NetworkFile = "10-pods.conflist"
 )
 
-// templateMark is the first line of the template, a comment in Go's template language. Only a
-// file that begins with it is ours to replace or remove.
+// templateMark is the first line of the template, a comment in Go's template language. We replace
+// or remove a template only if it begins with this line.
 const templateMark = "{{/* patchbay install --kubernetes */ -}}\n"
 
-// The parts of the template that list the pods' ranges and routes. containerd fills them in
-// when the kubelet has sent it the node's podCIDRs.
+// These parts of the template list the pods' ranges and routes. containerd fills them in when it
+// gets the node's podCIDRs from the kubelet.
 const (
 	templateRanges = `{{range $i, $r := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$r}}"}]{{end}}`
 	templateRoutes = `{{range $i, $r := .Routes}}{{if $i}}, {{end}}{"dst": "{{$r}}"}{{end}}`
@@ -41,14 +41,15 @@ type Network struct {
 	Pool    Pool
 }
 
-// Pool is where the network's addresses are reserved. A network that takes over from another
-// one keeps that one's pool: pods of both run on the node, and no address is given out twice.
+// Pool says where the network's addresses are reserved. If our network replaces another one, it
+// keeps that network's pool: pods of both run on the node, and no address is given out twice.
 type Pool struct {
 	Name    string // of the network; empty: NetworkName
 	DataDir string // of host-local; empty: its default
 }
 
-// PoolOf returns the pool of a network's configuration. It is empty if the text is none.
+// PoolOf returns the pool of a network's configuration. If the file is no configuration, the pool
+// is empty.
 func PoolOf(file []byte) (p Pool) {
 	var c conf
 	if json.Unmarshal(file, &c) != nil || spec.ValidateNetworkName(c.Name) != nil {
@@ -77,8 +78,8 @@ func (c *conf) dataDir() string {
 	return ""
 }
 
-// Text is the network's configuration. Without this node's prefixes it is containerd's
-// template.
+// Text returns the network's configuration. Without this node's prefixes it returns the template
+// for containerd.
 func (n Network) Text() []byte {
 	if len(n.Node) == 0 {
 		return append([]byte(templateMark), n.config(templateRanges, templateRoutes)...)
@@ -86,9 +87,10 @@ func (n Network) Text() []byte {
 	return n.config(n.ownRanges(), n.defaultRoutes())
 }
 
-// config names cniVersion 1.0.0 for runtimes of 2022. Newer ones choose from cniVersions, and
-// with 1.1.0 they ask for STATUS. They must not run GC, whose list has one runtime's containers
-// only: others share the network. Both keys are at the end, because IsOurs compares the head.
+// config returns the configuration. Its cniVersion is 1.0.0 for runtimes of 2022. Newer runtimes
+// choose from cniVersions; with 1.1.0 they call STATUS. They must not call GC, because its list has
+// only the containers of one runtime, and other runtimes share the network. Both keys are at the
+// end, because IsOurs compares the beginning of the file.
 func (n Network) config(ranges, routes string) []byte {
 	outside, mtu, dataDir := "", "", ""
 	for i, c := range n.Cluster {
@@ -149,16 +151,17 @@ func (n Network) defaultRoutes() string {
 	return strings.Join(list, ", ")
 }
 
-// IsTemplate reports whether a file is a template of ours, by its mark.
+// IsTemplate reports whether a file begins with the mark of our template.
 func IsTemplate(file []byte) bool { return bytes.HasPrefix(file, []byte(templateMark)) }
 
-// IsOurs reports whether a file is a Text: a template of ours, or a network of our form.
+// IsOurs reports whether Text could have returned a file: it is our template, or it begins like our
+// configuration.
 func IsOurs(file []byte) bool {
 	head, _, _ := bytes.Cut(Network{Pool: PoolOf(file)}.config("", ""), []byte(`"ipMasqOutside"`)) // the same for all prefixes
 	return IsTemplate(file) || bytes.HasPrefix(file, head)
 }
 
-// Prefixes parses the values of a flag, each the prefix of a network.
+// Prefixes parses the values of a flag. Each must be the prefix of a network.
 func Prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
 	for _, text := range texts {
 		p, err := netip.ParsePrefix(text)

@@ -10,8 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// Node is what the agent keeps of a Node object: some 300 bytes of the 5 to 20 kB that the
-// API server sends. Its texts are the object's own, whether they are valid or not.
+// Node has the fields of a Node object that the agent keeps: some 300 bytes of the 5 to 20 kB that
+// the API server sends. The texts are copied unchecked, so they may be invalid.
 type Node struct {
 	Name    string   `json:"name"`
 	UID     string   `json:"uid,omitempty"`
@@ -20,27 +20,27 @@ type Node struct {
 	Pods    []string `json:"podCIDRs,omitempty"`
 	Addrs   []string `json:"addresses,omitempty"` // of type InternalIP
 
-	// Annotations are those that begin with AnnotationPrefix.
+	// Annotations has the annotations whose names begin with AnnotationPrefix.
 	Annotations map[string]string `json:"annotations,omitempty"`
 
-	// Missing: a list of all Nodes lacked it, and no event said that it was deleted.
+	// Missing means that a list of all Nodes lacked this one, although no event deleted it.
 	Missing bool `json:"missing,omitempty"`
 
-	// KeyOf is the Node whose WireGuard key this one has published instead of its own, which
-	// stays in Annotations.
+	// KeyOf is the name of another Node whose WireGuard key this Node has published. Annotations
+	// then keeps this Node's earlier key.
 	KeyOf string `json:"keyOf,omitempty"`
 
-	// Withheld lists what the object no longer has and an earlier version had, which is
-	// still in use.
+	// Withheld lists fields that the object has lost. The values of its earlier version stay in
+	// use.
 	Withheld []string `json:"withheld,omitempty"`
 }
 
-// AnnotationPrefix begins the names of our annotations of a Node.
+// AnnotationPrefix begins the names of our annotations of Nodes and Namespaces.
 const AnnotationPrefix = "patchbay.net/"
 
-// After returns the Node as it counts after an earlier version. A version without podCIDRs
-// or without addresses takes no routes away: pods still use them, and a Node that is created
-// again has none for a moment.
+// After returns the Node with values that it has lost since an earlier version. If podCIDRs or
+// addresses are missing, the old ones stay, because pods still use the routes, and a Node that is
+// created again has neither for a moment.
 func (n Node) After(old Node) Node {
 	if len(n.blocks()) == 0 && len(old.blocks()) > 0 {
 		n.Pods, n.Withheld = old.Pods, append(n.Withheld, "podCIDRs")
@@ -51,7 +51,7 @@ func (n Node) After(old Node) Node {
 	return n
 }
 
-// blocks are the valid podCIDRs.
+// blocks returns the valid podCIDRs.
 func (n Node) blocks() (list []netip.Prefix) {
 	for _, text := range n.Pods {
 		if p, err := block(text); err == nil {
@@ -73,7 +73,7 @@ func block(text string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// underlay is the first valid address of each family.
+// underlay returns the first valid address of each family.
 func (n Node) underlay() (list []netip.Addr) {
 	for _, text := range n.Addrs {
 		a, err := netip.ParseAddr(text)

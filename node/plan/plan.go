@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// The mesh of the pods, beside the default one of `patchbayd hosts`.
+// These values distinguish the pods' mesh from the mesh of `patchbayd hosts` on the same node.
 const (
 	Device     = "patchbay-pods"
 	WireDevice = "patchbay-podswg"
@@ -22,7 +22,7 @@ const (
 	Protocol   = 113    // free in /etc/iproute2/rt_protos
 )
 
-// Settings are the node's own.
+// Settings are the node's settings.
 type Settings struct {
 	Node      string         // its name in the cluster
 	Cluster   []netip.Prefix // the addresses of all pods; they do not overlap
@@ -35,7 +35,7 @@ type Settings struct {
 	Exempt []netip.Prefix // where packets of pods keep their address, besides Cluster
 }
 
-// Mesh is this node without what the Nodes say.
+// Mesh returns the settings of this node's mesh, without the values from Node objects.
 func (s Settings) Mesh() mesh.Self {
 	self := mesh.Self{
 		Name: NetworkName, Device: Device, VNI: VNI, Protocol: Protocol, ID: s.Node, Port: s.Port,
@@ -47,7 +47,7 @@ func (s Settings) Mesh() mesh.Self {
 	return self
 }
 
-// Plan is what the node needs.
+// Plan is the desired state of the node.
 type Plan struct {
 	Ready    bool // the node has an address and podCIDRs; else only Problems counts
 	Self     mesh.Self
@@ -56,7 +56,7 @@ type Plan struct {
 	Problems []Problem
 }
 
-// Routes is the number of the peers' blocks.
+// Routes returns the number of the peers' blocks.
 func (p *Plan) Routes() (n int) {
 	for i := range p.Peers {
 		n += len(p.Peers[i].Blocks)
@@ -92,9 +92,10 @@ type placed struct {
 	node  string
 }
 
-// before says which of two Nodes gets a block that both have: this one, whose pods do not
-// need the mesh; one that is there before one that leaves and one that is missing; the older
-// one, since it may have pods already. All nodes but those two decide alike.
+// before decides which of two Nodes gets a block that both have. The agent's own Node comes first,
+// because its pods do not need the mesh. Then an existing Node comes before a missing Node or one
+// that is being deleted. Then the older Node comes first, because it may have pods already. So the
+// agents of all other nodes decide alike.
 func (m *maker) before(a, b Node) int {
 	return cmp.Or(
 		first(a.Name == m.Node, b.Name == m.Node),
@@ -134,7 +135,7 @@ func (m *maker) node(n Node) {
 	}
 }
 
-// widest leaves out prefixes that another one contains.
+// widest leaves out prefixes that lie inside another prefix of the list.
 func widest(list []netip.Prefix) (out []netip.Prefix) {
 	for i, p := range list {
 		if !slices.ContainsFunc(list[:i], func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) }) &&
@@ -145,9 +146,9 @@ func widest(list []netip.Prefix) (out []netip.Prefix) {
 	return out
 }
 
-// sources are the first addresses of the first block of each family, which no pod gets: the
-// source of this node's own packets into tunnels. Answers to it take the tunnel, too; answers
-// to the node's own address would not, and be dropped as spoofed by the network between.
+// sources returns the first address of the first block of each family, which no pod gets. These are
+// the source of this node's own packets into tunnels, so that answers take the tunnel too. Answers
+// to the node's own address would not: the network between the nodes would drop them as spoofed.
 func sources(blocks []netip.Prefix) (list []netip.Addr) {
 	for _, b := range blocks {
 		if a := b.Addr(); !b.IsSingleIP() && !slices.ContainsFunc(list, func(have netip.Addr) bool { return have.Is4() == a.Is4() }) {
@@ -157,7 +158,7 @@ func sources(blocks []netip.Prefix) (list []netip.Addr) {
 	return list
 }
 
-// blocks returns a Node's podCIDRs that are valid and no other Node's.
+// blocks returns those podCIDRs of a Node that are valid and that no other Node has.
 func (m *maker) blocks(n Node) (list []netip.Prefix) {
 	about := []string{n.Name}
 	if len(n.Pods) == 0 {

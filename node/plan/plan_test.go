@@ -22,7 +22,7 @@ func settings() Settings {
 	}}
 }
 
-// node is a dual-stack Node.
+// node returns a dual-stack Node.
 func node(i int) Node {
 	return Node{
 		Name: fmt.Sprint("n", i), Created: int64(i), Addrs: []string{fmt.Sprintf("192.0.2.%d", i), fmt.Sprintf("2001:db8::%d", i)},
@@ -35,7 +35,7 @@ func with(n Node, change func(*Node)) Node {
 	return n
 }
 
-// render is a plan as text.
+// render returns a plan as text.
 func render(p *Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "ready %v self %v %v\n", p.Ready, p.Self.Underlay, p.Self.Blocks)
@@ -112,7 +112,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// Every state that Make plans is one that the mesh takes.
+// The mesh accepts what Make plans.
 func TestMeshTakesThePlan(t *testing.T) {
 	p := Make(settings(), []Node{node(1), node(2), node(3)})
 	reach := map[netip.Addr]mesh.Reach{netip.MustParseAddr("192.0.2.2"): {Link: "eth0", OnLink: true}}
@@ -122,7 +122,7 @@ func TestMeshTakesThePlan(t *testing.T) {
 	}
 }
 
-// A version that lacks fields keeps those of the version before, and only those.
+// A version that lacks fields keeps the earlier version's, and changes no other field.
 func TestAfter(t *testing.T) {
 	bare := Node{Name: "n2", Pods: []string{"nonsense"}}
 	got := bare.After(node(2))
@@ -139,9 +139,9 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// libcni, as of containerd 2 and CRI-O, chooses the version that has STATUS, and runs no GC,
-// which would end the pods of other runtimes. The file of an agent that did not know of this is
-// ours, too.
+// libcni, as in containerd 2 and CRI-O, chooses version 1.1.0, which has STATUS, and calls no GC,
+// which would remove the pods of other runtimes. IsOurs also recognizes the file of an older agent,
+// which lacks both keys.
 func TestNetworkVersions(t *testing.T) {
 	n := Network{Cluster: settings().Cluster, Node: node(1).blocks()}
 	list, err := libcni.NetworkConfFromBytes(n.Text())
@@ -172,8 +172,8 @@ func TestNetworkText(t *testing.T) {
 	}
 }
 
-// Where pods keep their address: the cluster's own prefixes and the operator's, none within
-// another one, which the kernel would refuse.
+// Pods keep their address towards the cluster's prefixes and the operator's. No prefix lies inside
+// another one, because the kernel would refuse that.
 func TestExempt(t *testing.T) {
 	s := settings()
 	for _, p := range []string{"10.0.0.0/8", "10.0.0.0/8", "192.168.0.0/16", "192.168.3.0/24", "fd00::/8"} {
@@ -187,7 +187,7 @@ func TestExempt(t *testing.T) {
 	}
 }
 
-// Of two Nodes with one key the older one keeps it, and a node without peers sends nothing to
+// If two Nodes have the same key, the older Node keeps it. A node without peers sends nothing to
 // the cluster's addresses unencrypted.
 func TestMakeEncrypted(t *testing.T) {
 	s := settings()

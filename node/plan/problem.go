@@ -8,7 +8,7 @@ import "slices"
 // Reason is the kind of a problem: the reason of its Event, and a label of the metrics.
 type Reason string
 
-// The reasons that Make finds.
+// Make finds problems with these reasons.
 const (
 	NoNode         Reason = "NodeNotFound"
 	NoPodCIDR      Reason = "NoPodCIDR"
@@ -29,5 +29,5 @@ type Problem struct {
 	Text   string
 }
 
-// Concerns reports whether the problem is one of a Node: its own agent reports it there.
+// Concerns reports whether the problem is about a Node. The agent of that Node reports it there.
 func (p *Problem) Concerns(node string) bool { return slices.Contains(p.Nodes, node) }
