@@ -27,39 +27,40 @@ import (
 type Options struct {
 	plan.Settings
 
-	// Config returns how to reach the API server, and a text that differs when that has
-	// changed: the agent asks before each request.
+	// Config returns how to reach the API server. version differs from the last call's if the
+	// configuration has changed. The agent calls Config before each request.
 	Config func() (c *rest.Config, version string, err error)
 
 	Fabric  Fabric
 	Paths   paths.Paths // State holds the agent's directory
 	ConfDir string      // directory of CNI configurations, such as /etc/cni/net.d
 
-	// MasqueradeConfig is the operator's file of destinations to which pods keep their address;
-	// empty: there is none.
+	// MasqueradeConfig is the operator's file with the destinations to which pods keep their
+	// address. If it is "", there is no such file.
 	MasqueradeConfig string
 
-	// Egress lets the pods of a namespace leave with the addresses of EgressAnnotation.
+	// Egress gives the pods of a namespace the source addresses of EgressAnnotation when their
+	// packets leave the node.
 	Egress bool
 
-	// Install puts the plugins into the runtime's directory; nil: something else does.
+	// Install copies the plugins to the runtime's directory. If it is nil, the agent does not
+	// install them.
 	Install func(context.Context) error
 
 	Log func(format string, args ...any)
 }
 
-// Fabric carries packets between the nodes: *mesh.Mesh.
+// Fabric carries packets between the nodes. *mesh.Mesh implements it.
 type Fabric interface {
 	Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error
 	UplinkMTU(underlay []netip.Addr) (int, error)
 	// Watch calls changed when Apply must run again, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
-	// Probe calls changed when a path to another node carries more or less than before, until
-	// ctx ends.
+	// Probe calls changed when the MTU of a path to another node changes, until ctx ends.
 	Probe(ctx context.Context, changed func()) error
 }
 
-// StateDir is the agent's directory.
+// StateDir returns the agent's directory.
 func StateDir(p paths.Paths) string { return filepath.Join(p.State, Service) }
 
 // Agent is the agent of one node.
@@ -78,7 +79,7 @@ type Agent struct {
 	keyed  chan struct{} // this Node may have another key
 	said   chan struct{} // something is wrong, or well again
 
-	// Fields of tend.
+	// Only tend uses these fields.
 	installed bool
 	trimmed   bool
 	looked    bool   // for files that hide the network's
@@ -92,7 +93,7 @@ type Agent struct {
 	routes int
 }
 
-// New makes an agent, and loads the Nodes that an earlier one saved.
+// New makes an agent, and loads the Nodes that the last run saved.
 func New(opts Options) (*Agent, error) {
 	if err := durable.MakeDir(opts.Paths.State, Service); err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
@@ -120,13 +121,13 @@ func New(opts Options) (*Agent, error) {
 	return a, nil
 }
 
-// How often the agent looks at everything, whether or not anything changed.
+// The agent compares everything at this interval, even if no change is reported.
 const (
 	reconcileEvery = time.Minute
 	retryEvery     = 3 * time.Second // after a failure
 )
 
-// Run works until ctx ends. What the agent made stays, because pods use it.
+// Run works until ctx ends. Routes, rules and files stay, because pods use them.
 func (a *Agent) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	go a.mirror.source().follow(ctx, a.api.get, a.asked) // the library ends it some seconds later
@@ -149,7 +150,7 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// tend keeps the kernel and the files of this node as planned. It never waits for the API
+// tend keeps the kernel and the files of this node equal to the plan. It never waits for the API
 // server.
 func (a *Agent) tend(ctx context.Context) {
 	tick := time.NewTicker(reconcileEvery)
@@ -179,8 +180,9 @@ func (a *Agent) tend(ctx context.Context) {
 	}
 }
 
-// apply brings this node into the planned state. With all, it compares the kernel even if
-// nothing changed. It reports whether it had to leave out nothing.
+// apply makes the kernel and the files of this node equal to the plan. If all is set, it compares
+// the kernel even if the plan has not changed. done means that nothing failed and nothing was left
+// out.
 func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
 	a.mirror.expire()
 	nodes, gone, synced := a.mirror.snapshot()
@@ -217,7 +219,7 @@ func (a *Agent) forgotten() plan.Problem {
 	}
 }
 
-// install puts the plugins down once: a new release is a new agent.
+// install installs the plugins once. A new release starts a new agent, which installs its own.
 func (a *Agent) install(ctx context.Context) (err error) {
 	if !a.installed && a.opts.Install != nil {
 		err = a.opts.Install(ctx)
@@ -227,8 +229,8 @@ func (a *Agent) install(ctx context.Context) (err error) {
 	return err
 }
 
-// prepare applies a plan, and returns why the node is not ready for pods. The routes and the
-// plugins come first: pods start as soon as the network's file is there.
+// prepare applies a plan, and returns why the node is not ready for pods. It writes the network's
+// file last, because pods start as soon as that file exists.
 func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
 	if !p.Ready {
 		return a.waiting(p)
@@ -254,7 +256,7 @@ func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
 	return err
 }
 
-// waiting is why there is nothing to do yet.
+// waiting returns why the node cannot be prepared yet.
 func (a *Agent) waiting(p *plan.Plan) error {
 	for i := range p.Problems {
 		if p.Problems[i].Concerns(a.opts.Node) {
@@ -287,14 +289,14 @@ type meshed struct {
 	done  bool // Apply succeeded
 }
 
-// Ready returns why pods cannot start on this node; nil when they can.
+// Ready returns why pods cannot start on this node, or nil if they can.
 func (a *Agent) Ready() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.unable
 }
 
-// Healthy reports an agent that hangs.
+// Healthy returns an error if the agent hangs.
 func (a *Agent) Healthy() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -22,10 +22,10 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// patience limits waits for what must happen.
+// patience limits how long a test waits for a condition.
 const patience = 60 * time.Second
 
-// fabric notes what the agent applies.
+// fabric is a Fabric that notes what the agent applies.
 type fabric struct {
 	mu      sync.Mutex
 	applies int
@@ -71,7 +71,7 @@ func (f *fabric) applied() int {
 	return f.applies
 }
 
-// peerList is what was applied last, as text.
+// peerList returns the peers that the agent applied last, as text.
 func (f *fabric) peerList() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -164,13 +164,13 @@ func (l *lab) awaitProblem(reason plan.Reason) {
 	l.await("problem "+string(reason), func() bool { return l.trouble.mine()[reason] != "" })
 }
 
-// pass lets time pass for the mirror.
+// pass moves the mirror's clock.
 func (l *lab) pass(d time.Duration) {
 	l.later.Add(int64(d))
 	resident.Signal(l.nodes)
 }
 
-// conf is the content of the network's file.
+// conf returns the content of the network's file.
 func (l *lab) conf() string {
 	data, _ := os.ReadFile(filepath.Join(l.dir, "net.d", plan.NetworkFile))
 	return string(data)
@@ -178,8 +178,7 @@ func (l *lab) conf() string {
 
 const n2, n3 = "n2=10.244.2.0/24", "n3=10.244.3.0/24"
 
-// A Node that appears gets routes, one that is deleted loses them, and the network's file
-// is written once.
+// A new Node gets routes, a deleted Node loses them, and the network's file is written once.
 func TestFollow(t *testing.T) {
 	l := newLab(t, 1, 2)
 	l.start()

@@ -34,11 +34,11 @@ type API interface {
 	PatchNode(ctx context.Context, name string, mergePatch []byte) error
 }
 
-// client is the API server over HTTP. It knows only the types that the agent uses: the
-// whole of client-go's costs 12 MB of memory.
+// client calls the API server over HTTP. It knows only the types that the agent uses, because all
+// types of client-go would cost 12 MB of memory.
 type client struct{ rest rest.Interface }
 
-// codecs are those of the types that the agent uses.
+// codecs returns the codecs of the types that the agent uses.
 func codecs() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{}, &corev1.Event{})
@@ -76,8 +76,8 @@ func (c *client) CreateEvent(ctx context.Context, e *corev1.Event) error {
 	return c.rest.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 }
 
-// PatchNode uses the subresource status, which takes annotations, too: the right to it is not
-// one to change podCIDRs or taints.
+// PatchNode patches the subresource status, which accepts annotations too. So the agent needs no
+// right to change podCIDRs or taints.
 func (c *client) PatchNode(ctx context.Context, name string, mergePatch []byte) error {
 	return c.rest.Patch(types.MergePatchType).Resource("nodes").Name(name).SubResource("status").Body(mergePatch).Do(ctx).Error()
 }
@@ -91,7 +91,7 @@ type source struct {
 	watch  func(ctx context.Context, api API, o metav1.ListOptions) (watch.Interface, error)
 }
 
-// source is how a Reflector gets the Nodes.
+// source returns how a Reflector gets the Nodes.
 func (m *mirror) source() source {
 	return source{
 		"nodes", &corev1.Node{}, m,
@@ -104,9 +104,8 @@ func (m *mirror) source() source {
 	}
 }
 
-// follow keeps the store equal to the API server's objects until ctx ends. report gets the
-// result of each request. connect returns the API server, a new one when its credentials
-// have changed.
+// follow keeps the store equal to the API server's objects until ctx ends. report gets the result
+// of each request. connect returns the API server; if its credentials have changed, a new client.
 func (s source) follow(ctx context.Context, connect func() (API, error), report func(error)) {
 	do := func(call func(API) error) error {
 		api, err := connect()
@@ -135,10 +134,11 @@ func (s source) follow(ctx context.Context, connect func() (API, error), report 
 	}).RunWithContext(ctx)
 }
 
-// listTime limits the list of all objects: a slow server may need it for thousands.
+// listTime limits the list of all objects. It is long, because a slow server may have to send
+// thousands.
 const listTime = 2 * time.Minute
 
-// trim keeps what the agent uses of a Node.
+// trim returns the fields of a Node that the agent uses.
 func trim(o *corev1.Node) plan.Node {
 	n := plan.Node{
 		Name: o.Name, UID: string(o.UID), Created: o.CreationTimestamp.Unix(), Leaving: o.DeletionTimestamp != nil,
@@ -170,7 +170,7 @@ func trim(o *corev1.Node) plan.Node {
 // longAnnotation is longer, in bytes, than any value of ours.
 const longAnnotation = 1024
 
-// strip copies texts, so that the object that they are part of can be freed.
+// strip copies texts, so that the large object that contains them can be freed.
 func strip(texts []string) (out []string) {
 	for _, t := range texts {
 		out = append(out, strings.Clone(t))

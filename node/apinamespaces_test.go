@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// space creates or changes a Namespace; with "" it has no annotation of ours.
+// space creates or changes a Namespace. If egress is "", the Namespace has no annotation of ours.
 func (s *apiServer) space(name, egress string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,7 @@ func (s *apiServer) space(name, egress string) {
 	s.spaces[name] = o
 }
 
-// dropSpace deletes a Namespace; quietly: no watch tells it.
+// dropSpace deletes a Namespace. If quietly is set, watches get no event.
 func (s *apiServer) dropSpace(name string, quietly bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,7 +39,7 @@ func (s *apiServer) dropSpace(name string, quietly bool) {
 	delete(s.spaces, name)
 }
 
-// serveSpaces lists and watches Namespaces for a client that wants metadata only.
+// serveSpaces lists and watches the metadata of Namespaces.
 func (s *apiServer) serveSpaces(w http.ResponseWriter, r *http.Request) {
 	if !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
 		s.Errorf("a request of whole Namespaces: %s", r.Header.Get("Accept"))

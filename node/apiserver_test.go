@@ -26,8 +26,8 @@ import (
 	restwatch "k8s.io/client-go/rest/watch"
 )
 
-// apiServer is an API server that can fail and lie. It speaks protobuf, lists, watches from
-// a revision, streams lists, and takes Events.
+// apiServer is an API server that can return errors and wrong lists. It speaks protobuf, lists,
+// watches from a revision, streams lists, and takes Events.
 type apiServer struct {
 	*testing.T
 	url string
@@ -70,12 +70,12 @@ func newAPIServer(t *testing.T) *apiServer {
 	return s
 }
 
-// config is Options.Config.
+// config implements Options.Config.
 func (s *apiServer) config() (*rest.Config, string, error) {
 	return &rest.Config{Host: s.url}, "1", nil
 }
 
-// kubeNode is a Node object as large as a real one.
+// kubeNode returns a Node object as large as a real one.
 func kubeNode(i int) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: fmt.Sprint("n", i), UID: "uid-1", CreationTimestamp: metav1.Unix(int64(1000+i), 0),
@@ -108,7 +108,8 @@ func (s *apiServer) set(n *corev1.Node) {
 	s.nodes[n.Name] = n
 }
 
-// remove deletes a Node; quietly: no watch tells it, as after a restore.
+// remove deletes a Node. If quietly is set, watches get no event, as after the API server is
+// restored from a backup.
 func (s *apiServer) remove(name string, quietly bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +126,7 @@ func (s *apiServer) note(kind watch.EventType, o object) {
 	s.change.Broadcast()
 }
 
-// cut ends all watches; a client that then watches from where it was gets a 410.
+// cut ends all watches. A client that then continues from its last revision gets the status 410.
 func (s *apiServer) cut(forGood bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +135,7 @@ func (s *apiServer) cut(forGood bool) {
 	s.change.Broadcast()
 }
 
-// say changes what the server answers.
+// say changes the server's answers.
 func (s *apiServer) say(do func(*apiServer)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +207,7 @@ func (s *apiServer) takeEvent(w http.ResponseWriter, r *http.Request) {
 	s.encoder().Encode(e, w) //nolint:errcheck // the client sees it
 }
 
-// patch changes annotations of a Node, by its subresource status.
+// patch changes annotations of a Node through its subresource status.
 func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 	name, ok := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/api/v1/nodes/"), "/status")
 	var change struct {
@@ -237,7 +238,7 @@ func annotated(n *corev1.Node, list map[string]string) *corev1.Node {
 	return n
 }
 
-// visible are the Nodes that lists have, in order.
+// visible returns the Nodes that lists contain, in order.
 func (s *apiServer) visible() (list []corev1.Node, rev int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +258,8 @@ func (s *apiServer) list(w http.ResponseWriter) {
 	s.encoder().Encode(&corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(rev)}, Items: items}, w) //nolint:errcheck // the client sees it
 }
 
-// watch streams the changes of objects as like, after the items there are if initial is set.
+// watch streams the changes of objects of the type of like. If initial is set, it first sends the
+// existing objects.
 func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, from int, initial bool, encoder runtime.Encoder, like object, items func() ([]object, int)) {
 	s.mu.Lock()
 	gone := !initial && from < s.oldest
@@ -301,7 +303,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, from int, init
 	}
 }
 
-// next waits for changes after a revision. It is not ok when the watch was cut.
+// next waits for changes after a revision. ok is false if the watch was cut.
 func (s *apiServer) next(r *http.Request, after int) (list []change, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,7 +321,7 @@ func (s *apiServer) next(r *http.Request, after int) (list []change, ok bool) {
 	return nil, false
 }
 
-// httpRecorder returns what a handler answers.
+// httpRecorder returns a handler's answer.
 func httpRecorder(h http.Handler, path string) string {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))

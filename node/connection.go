@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// connection is the API server as it is configured now.
+// connection keeps a client of the API server that matches the current configuration.
 type connection struct {
 	config  func() (*rest.Config, string, error)
 	observe func(server time.Time)
@@ -29,7 +29,7 @@ type connection struct {
 	api     API
 }
 
-// get returns the API server, a new one when the configuration has changed.
+// get returns the client. If the configuration has changed, it makes a new one.
 func (c *connection) get() (API, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,8 +49,9 @@ func (c *connection) get() (API, error) {
 	return api, err
 }
 
-// Kubeconfig is Options.Config for a kubeconfig file, which may be replaced at any time;
-// without a name for the ServiceAccount of this pod, whose token the library reads again.
+// Kubeconfig returns an Options.Config that reads a kubeconfig file. The file may be replaced at
+// any time. If file is "", Options.Config uses the ServiceAccount of this pod; the library reads
+// its token again when the token changes.
 func Kubeconfig(file string) func() (*rest.Config, string, error) {
 	var known *rest.Config
 	var text string
@@ -81,7 +82,7 @@ func Kubeconfig(file string) func() (*rest.Config, string, error) {
 	}
 }
 
-// dated reads the time of each answer.
+// dated passes the Date of each HTTP answer to observe.
 type dated struct {
 	next    http.RoundTripper
 	observe func(time.Time)
@@ -98,11 +99,11 @@ func (d *dated) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// farOff is how far this node's clock may be from the API server's: certificates and tokens
-// fail soon after.
+// farOff is the largest difference between this node's clock and the API server's that is no
+// problem. With a larger one, certificates and tokens soon become invalid.
 const farOff = 5 * time.Minute
 
-// observe compares the clocks.
+// observe compares this node's clock with the API server's.
 func (a *Agent) observe(server time.Time) {
 	var err error
 	if off := time.Since(server).Round(time.Minute); off.Abs() > farOff {

@@ -26,9 +26,9 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// egress lets the pods of a namespace leave with addresses of this node that the Namespace's annotation
-// lists. An ADD reads the choice from a file; for pods that run the agent changes their
-// elements in the kernel and their records, so a DEL or a repair needs no agent.
+// egress gives packets of a namespace's pods that leave the node a source address which the
+// Namespace's annotation lists. An ADD reads the addresses from a file. For running pods, the agent
+// changes the elements in the kernel and the records. So a DEL or a repair needs no agent.
 type egress struct {
 	paths  paths.Paths
 	spaces namespaces
@@ -45,7 +45,8 @@ func newEgress(p paths.Paths, report func(error), log func(string, ...any)) *egr
 	return e
 }
 
-// run works until ctx ends. An agent that is not to look at Namespaces only undoes what another one did.
+// run works until ctx ends. If Options.Egress is off, the agent only undoes the changes of an
+// earlier run.
 func (e *egress) run(ctx context.Context, a *Agent) {
 	if !a.opts.Egress {
 		e.report(e.pass(ctx))
@@ -59,7 +60,8 @@ func (e *egress) run(ctx context.Context, a *Agent) {
 	e.tend(ctx)
 }
 
-// load takes what an earlier agent noted, for a start without the API server.
+// load reads the annotations that the last run saved, so that the agent can start without the API
+// server.
 func (e *egress) load() error {
 	names, err := e.noted()
 	for _, name := range names {
@@ -71,7 +73,7 @@ func (e *egress) load() error {
 	return err
 }
 
-// noted lists the namespaces that have a file.
+// noted returns the namespaces that have a file.
 func (e *egress) noted() (names []string, err error) {
 	entries, err := os.ReadDir(record.EgressDir(e.paths))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,8 +87,9 @@ func (e *egress) noted() (names []string, err error) {
 	return names, err
 }
 
-// tend applies the annotations until ctx ends: when one or an address of the node changes, and
-// regularly, since an ADD may have read the file just before a change.
+// tend applies the annotations until ctx ends: when an annotation changes, when an address of the
+// node changes, and regularly. It must look regularly, because an ADD may have read the file just
+// before a change.
 func (e *egress) tend(ctx context.Context) {
 	moved, stop := make(chan netlink.AddrUpdate), make(chan struct{})
 	defer close(stop)
@@ -117,7 +120,7 @@ func (e *egress) tend(ctx context.Context) {
 	}
 }
 
-// pass brings files, records and the kernel into the wanted state, and returns what is wrong.
+// pass makes files, records and the kernel match the annotations, and returns what is wrong.
 func (e *egress) pass(ctx context.Context) error {
 	wanted, absent := e.spaces.now()
 	if e.busy = false; e.clean >= enoughPasses && len(wanted) == 0 {
@@ -149,11 +152,13 @@ func (e *egress) pass(ctx context.Context) error {
 	return err
 }
 
-// enoughPasses without any work end the looks at pods. One is not enough: an ADD that read a file just
-// before it went writes its record later.
+// enoughPasses is the number of passes without work after which pass no longer reads the pods'
+// records. One pass is not enough, because an ADD may have read a file just before its removal, and
+// writes its record later.
 const enoughPasses = 2
 
-// addresses are those of the node's interfaces that a packet to the outside may have.
+// addresses returns the addresses of the node's interfaces that can be the source of packets to
+// other hosts.
 func addresses(proc string) (list []netip.Addr, err error) {
 	host, err := nl.Host(proc)
 	if err != nil {
@@ -172,8 +177,8 @@ func addresses(proc string) (list []netip.Addr, err error) {
 	return list, nil
 }
 
-// choose notes and returns the addresses of one namespace: of each family the first one that this
-// node has. A wrong annotation leaves them as they are.
+// choose returns the addresses of one namespace and saves them in its file: for each family, the
+// first listed address that this node has. If the annotation is wrong, the addresses do not change.
 func (e *egress) choose(name, wanted string, own []netip.Addr, concerned bool) (use []netip.Addr, err error) {
 	list, err := parseEgress(wanted)
 	if err != nil {
@@ -223,7 +228,7 @@ func (e *egress) note(name string, to record.Egress) error {
 	return durable.WriteDurable(path, data, 0o600)
 }
 
-// dropFiles removes the files of namespaces that want nothing.
+// dropFiles removes the files of namespaces without an annotation.
 func (e *egress) dropFiles(wanted map[string][]netip.Addr) error {
 	names, err := e.noted()
 	errs := []error{err}

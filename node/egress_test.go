@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// egressLab is an agent on a node with pods.
+// egressLab is an agent of a node that has pods.
 type egressLab struct{ *lab }
 
 func newEgressLab(t *testing.T) *egressLab {
@@ -43,7 +43,7 @@ func (l *egressLab) start() {
 	l.lab.start(func(o *Options) { o.Egress = true })
 }
 
-// attach makes what the ADD of a masqueraded pod leaves.
+// attach makes the record and the elements that the ADD of a masqueraded pod makes.
 func (l *egressLab) attach(namespace, address4, address6 string) *record.Record {
 	l.Helper()
 	id := namespace + "-1"
@@ -64,7 +64,7 @@ func (l *egressLab) attach(namespace, address4, address6 string) *record.Record 
 	return r
 }
 
-// elements are the egress elements in the kernel.
+// elements returns the egress elements in the kernel.
 func (l *egressLab) elements() (all []nft.Element) {
 	fw := nft.Open("")
 	defer fw.Close() //nolint:errcheck // a test
@@ -105,7 +105,7 @@ func (l *egressLab) awaitEgress(what, want string) {
 	})
 }
 
-// address gives the node an address, or takes it away.
+// address adds an address to the node, or removes it.
 func (l *egressLab) address(change func(netlink.Link, *netlink.Addr) error, address string) {
 	l.Helper()
 	lo, err := netlink.LinkByName("lo")
@@ -123,8 +123,8 @@ func (l *egressLab) noted(namespace string) string {
 	return string(data)
 }
 
-// The annotation of a namespace changes its running pods, follows the node's addresses, and
-// ends with the annotation.
+// An annotation changes the egress addresses of running pods. They follow the node's addresses, and
+// end when the annotation is removed.
 func TestEgress(t *testing.T) {
 	l := newEgressLab(t)
 	for _, a := range []string{"198.18.7.10", "198.18.7.11", "2001:db8:7::10"} {
@@ -181,8 +181,8 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// What the API server does not tell takes nothing away: when it is not there, and when its list lacks
-// the namespace.
+// Pods keep their egress addresses while the API server is away, or if its list lacks the
+// namespace.
 func TestEgressKept(t *testing.T) {
 	l := newEgressLab(t)
 	l.address(netlink.AddrAdd, "198.18.7.20")
@@ -215,7 +215,8 @@ func TestEgressKept(t *testing.T) {
 	l.await("the end of the namespace with its last pod", func() bool { return l.noted("shop") == "" })
 }
 
-// An agent that does not look at Namespaces undoes what an earlier one did, and asks nothing.
+// An agent without Options.Egress undoes the changes of an earlier run, and does not list
+// Namespaces.
 func TestEgressOff(t *testing.T) {
 	l := newEgressLab(t)
 	l.address(netlink.AddrAdd, "198.18.7.30")
@@ -232,8 +233,8 @@ func TestEgressOff(t *testing.T) {
 	}
 }
 
-// A pod whose record an ADD or DEL works with is changed when that is done; this is no problem.
-// What a node's agent leaves is undone without it.
+// If an ADD or DEL is using a pod's record, the agent changes the pod later and reports no problem.
+// ClearEgress undoes the changes without an agent.
 func TestEgressBusy(t *testing.T) {
 	l := newEgressLab(t)
 	l.address(netlink.AddrAdd, "198.18.7.40")

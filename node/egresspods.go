@@ -17,11 +17,12 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// recordTime is how long the agent waits for an ADD or DEL that works with a record. They do not
-// wait long for the agent, either: it has a record for milliseconds.
+// recordTime is how long the agent waits for an ADD or DEL that is using a record. An ADD or DEL
+// waits for the agent only for milliseconds.
 const recordTime = 100 * time.Millisecond
 
-// errBusy means that an ADD or DEL works with a pod's record. The next pass, seconds later, comes to it.
+// errBusy means that an ADD or DEL is using a pod's record. The next pass, seconds later, changes
+// the pod.
 var errBusy = errors.New("an ADD or DEL is working on it")
 
 // pods returns the records of masqueraded pods, by namespace.
@@ -38,7 +39,8 @@ func (e *egress) pods() (map[string][]*record.Record, error) {
 	return pods, err
 }
 
-// apply changes the pods that differ. left is the number of pods with an address, or in doubt.
+// apply changes the pods that differ. left is the number of pods that have an egress address or
+// that could not be changed.
 func (e *egress) apply(ctx context.Context, pods map[string][]*record.Record, uses map[string][]netip.Addr) (left int, errs []error) {
 	fw, store := nft.Open(e.paths.Run), record.New(e.paths.Run)
 	defer store.Close()
@@ -58,15 +60,15 @@ func (e *egress) apply(ctx context.Context, pods map[string][]*record.Record, us
 	return left, errs
 }
 
-// pod is a masqueraded pod and the addresses with which it is to leave.
+// pod is a masqueraded pod with its wanted egress addresses.
 type pod struct {
 	fw    *nft.Conn
 	store *record.Dir
 	use   []netip.Addr
 }
 
-// change gives a pod its addresses, if its record or the kernel differs. It looks without the record's lock
-// first: in most passes there is nothing to change.
+// change gives a pod its addresses, if its record or the kernel differs. It compares before it
+// takes the record's lock, because in most passes nothing differs.
 func (p pod) change(ctx context.Context, r *record.Record) error {
 	if same, err := p.same(r); same || err != nil {
 		return err
@@ -82,8 +84,8 @@ func (p pod) change(ctx context.Context, r *record.Record) error {
 	return p.write(ctx, now)
 }
 
-// write changes record and kernel. An element is in the record before it is in the kernel, and is no
-// longer in the kernel when it leaves the record.
+// write changes record and kernel. It adds an element to the record before the kernel, and removes
+// it from the kernel before the record, so a DEL finds every element by the record.
 func (p pod) write(ctx context.Context, r *record.Record) error {
 	want := p.wanted(r)
 	gone := slices.DeleteFunc(had(r), func(e nft.Element) bool { return slices.ContainsFunc(want, e.SameKey) })
@@ -105,7 +107,7 @@ func (p pod) write(ctx context.Context, r *record.Record) error {
 	return p.store.Rewrite(r)
 }
 
-// wanted are the elements that the pod is to have.
+// wanted returns the egress elements that the pod should have.
 func (p pod) wanted(r *record.Record) (list []nft.Element) {
 	for _, e := range r.Elements {
 		if egress, ok := e.Leaving(p.use); ok {
@@ -115,12 +117,12 @@ func (p pod) wanted(r *record.Record) (list []nft.Element) {
 	return list
 }
 
-// had are the elements of a record.
+// had returns the egress elements of a record.
 func had(r *record.Record) []nft.Element {
 	return slices.DeleteFunc(slices.Clone(r.Elements), func(e nft.Element) bool { _, ok := e.Egress(); return !ok })
 }
 
-// same reports whether the record and the kernel have what is wanted.
+// same reports whether the record and the kernel have exactly the wanted elements.
 func (p pod) same(r *record.Record) (bool, error) {
 	want := p.wanted(r)
 	if !slices.EqualFunc(want, had(r), sameElement) {
@@ -141,8 +143,9 @@ func (p pod) same(r *record.Record) (bool, error) {
 
 func sameElement(a, b nft.Element) bool { return a.SameKey(b) && string(a.Data) == string(b.Data) }
 
-// masqueraded leaves out elements of addresses that are not masqueraded now: another program flushed the
-// table, and `patchbay repair` restores everything. It leaves out addresses that another attachment has, too.
+// masqueraded leaves out elements whose address the kernel does not masquerade, because another
+// program flushed the table; `patchbay repair` restores both. It also leaves out addresses that now
+// belong to another attachment.
 func (p pod) masqueraded(list []nft.Element) (out []nft.Element, err error) {
 	for _, e := range list {
 		set := nft.SetMasqueraded4
@@ -161,7 +164,8 @@ func (p pod) masqueraded(list []nft.Element) (out []nft.Element, err error) {
 	return out, nil
 }
 
-// ClearEgress takes the egress addresses from the pods of a node whose agent is removed.
+// ClearEgress removes the egress addresses of all pods of this node. It runs when the agent is
+// removed.
 func ClearEgress(ctx context.Context, p paths.Paths) error {
 	e := newEgress(p, func(error) {}, func(string, ...any) {})
 	return e.pass(ctx)

@@ -17,7 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// events writes an Event on this Node for each of its problems, and again while it lasts.
+// events writes an Event on this Node for each of its problems, and repeats the Event while the
+// problem lasts.
 type events struct {
 	signal chan struct{}
 	sent   map[plan.Reason]sent
@@ -29,8 +30,8 @@ type sent struct {
 	at   time.Time
 }
 
-// The API server keeps an Event for an hour. A problem with another text is news, but one
-// that changes all the time must not become a load.
+// The API server keeps an Event for an hour, so Events are repeated then. If a problem's text
+// changes, its Event is written sooner, but not at each change, to spare the API server.
 const (
 	repeatEvent = time.Hour
 	newEvent    = 5 * time.Minute
@@ -38,7 +39,7 @@ const (
 	longMessage = 1000             // characters; the API server takes 1024
 )
 
-// wake returns what starts tend.
+// wake returns the function that makes tend look at the problems.
 func (e *events) wake() func() {
 	e.signal, e.sent = make(chan struct{}, 1), map[plan.Reason]sent{}
 	return func() { resident.Signal(e.signal) }
@@ -60,7 +61,8 @@ func (e *events) due(mine map[plan.Reason]string, now time.Time) (list []plan.Re
 	return list
 }
 
-// tend writes Events until ctx ends. A failure is tried again at the next look.
+// tend writes Events until ctx ends. If the API server does not accept an Event, tend tries again
+// later.
 func (e *events) tend(ctx context.Context, a *Agent) {
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
@@ -81,8 +83,8 @@ func (e *events) tend(ctx context.Context, a *Agent) {
 	}
 }
 
-// emit writes one Event. Its failure is only counted: the API server that does not take it
-// is a problem by itself.
+// emit writes one Event. It only counts a failure, because the agent reports an unreachable API
+// server anyway.
 func (a *Agent) emit(ctx context.Context, reason plan.Reason, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTime)
 	defer cancel()
@@ -110,7 +112,7 @@ func (a *Agent) event(reason plan.Reason, text string, now time.Time) *corev1.Ev
 	}
 }
 
-// short cuts a text to what an Event takes.
+// short cuts a text to the length that an Event may have.
 func short(text string) string {
 	if runes := []rune(text); len(runes) > longMessage {
 		return string(runes[:longMessage]) + "…"

@@ -23,8 +23,8 @@ import (
 )
 
 // exemptions are the operator's destinations to which pods keep their address. The file is a key of
-// a ConfigMap, which the kubelet replaces at any time. A copy of the last good one serves while
-// the file is wrong, and after a reboot without it.
+// a ConfigMap, which the kubelet may replace at any time. While the file is wrong or cannot be
+// read, the agent uses a copy of the last valid file, also after a reboot.
 type exemptions struct {
 	file    string // "": there is none
 	copy    string
@@ -42,20 +42,20 @@ type exemptions struct {
 // exemptFile is the name of the copy in the agent's directory.
 const exemptFile = "masquerade.yaml"
 
-// exemptEvery is the time between two looks. The kubelet takes up to a minute to change the file.
+// exemptEvery is how often the agent reads the file. The kubelet takes up to a minute to change it.
 const exemptEvery = 5 * time.Second
 
 // maxExempt limits the list. Each entry is a range in the kernel for each podCIDR of the node.
 const maxExempt = 256
 
-// now is the current list.
+// now returns the current list.
 func (x *exemptions) now() []netip.Prefix {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.list
 }
 
-// load reads the file, or the copy if the file is wrong.
+// load reads the copy, and then the file, which replaces it if it is valid.
 func (x *exemptions) load() {
 	if x.file == "" {
 		x.report(durable.Remove(x.copy)) // of an agent that had a file
@@ -69,7 +69,7 @@ func (x *exemptions) load() {
 	x.look()
 }
 
-// follow reads the file again and again until ctx ends.
+// follow reads the file regularly until ctx ends.
 func (x *exemptions) follow(ctx context.Context) {
 	if x.file == "" {
 		return
@@ -86,7 +86,7 @@ func (x *exemptions) follow(ctx context.Context) {
 	}
 }
 
-// look takes the file if it has changed and is right.
+// look uses the file if it has changed and is valid.
 func (x *exemptions) look() {
 	data, err := x.read()
 	if err == nil && x.last != nil && bytes.Equal(data, x.last) {
@@ -103,8 +103,9 @@ func (x *exemptions) look() {
 	x.report(x.take(list, data))
 }
 
-// read returns the file, empty if there is none: the ConfigMap is optional. Without the directory
-// nothing is known: it is not mounted.
+// read returns the file's content. A missing file counts as empty, because the ConfigMap is
+// optional. If the directory is missing too, the ConfigMap is not mounted, and read returns an
+// error.
 func (x *exemptions) read() ([]byte, error) {
 	data, err := durable.ReadConf(x.file)
 	switch {
@@ -119,7 +120,7 @@ func (x *exemptions) read() ([]byte, error) {
 	return []byte{}, nil
 }
 
-// take puts a list to use, and notes it for the next start.
+// take uses a list, and saves the file for the next start.
 func (x *exemptions) take(list []netip.Prefix, data []byte) error {
 	x.mu.Lock()
 	differs := !slices.Equal(x.list, list)
@@ -140,13 +141,13 @@ func (x *exemptions) take(list []netip.Prefix, data []byte) error {
 	return nil
 }
 
-// exemptConfig is the file: YAML or JSON in the format of ip-masq-agent.
+// exemptConfig is the file's content: YAML or JSON in the format of ip-masq-agent.
 type exemptConfig struct {
 	NonMasqueradeCIDRs []string `json:"nonMasqueradeCIDRs"`
 	MasqLinkLocal      *bool    `json:"masqLinkLocal"`
 	MasqLinkLocalIPv6  *bool    `json:"masqLinkLocalIPv6"`
 
-	// These are ip-masq-agent's own: how often it reads the file, and its limit of entries.
+	// Only ip-masq-agent uses these: how often it reads the file, and its limit of entries.
 	ResyncInterval string `json:"resyncInterval"`
 	CIDRLimit      int    `json:"cidrLimit"`
 }

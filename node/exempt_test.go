@@ -23,7 +23,7 @@ func newConfigMap(l *lab) *configMap { return &configMap{lab: l, dir: filepath.J
 
 func (c *configMap) file() string { return filepath.Join(c.dir, "config") }
 
-// write replaces the content; with "" the ConfigMap is gone.
+// write replaces the content. If text is "", it removes the ConfigMap.
 func (c *configMap) write(text string) {
 	c.Helper()
 	c.n++
@@ -46,7 +46,7 @@ func (c *configMap) write(text string) {
 	}
 }
 
-// start starts an agent that looks at the file all the time.
+// start starts an agent that reads the file very often.
 func (c *configMap) start() {
 	c.Helper()
 	c.lab.start(func(o *Options) { o.MasqueradeConfig = c.file() })
@@ -63,8 +63,8 @@ func (c *configMap) awaitExempt(want string) {
 
 const clusterExempt = "[10.244.0.0/16 fd00:244::/56]"
 
-// The ConfigMap counts while the agent runs. A wrong one changes nothing and is reported; one
-// that is deleted counts.
+// A running agent follows changes of the ConfigMap, and its deletion. A wrong ConfigMap changes
+// nothing and is reported.
 func TestMasqueradeConfig(t *testing.T) {
 	c := newConfigMap(newLab(t, 1, 2))
 	c.start()
@@ -114,7 +114,7 @@ func TestMasqueradeConfig(t *testing.T) {
 	c.await("an end", func() bool { return c.trouble.mine()[masqueradeConfig] == "" })
 }
 
-// An agent without the flag does not use what an earlier one noted.
+// An agent without the flag does not use the list that an earlier run saved.
 func TestNoMasqueradeConfig(t *testing.T) {
 	c := newConfigMap(newLab(t, 1, 2))
 	c.write("nonMasqueradeCIDRs: [10.0.0.0/8]")

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// cacheFile has the known Nodes, for a start without the API server.
+// cacheFile has the known Nodes, so that the agent can start without the API server.
 const cacheFile = "nodes.json"
 
 // cacheSchema is the version of the file's format. A newer one is not read.

@@ -27,7 +27,7 @@ func running(t *testing.T, peers string, nodes ...int) *lab {
 	return l
 }
 
-// A list that is empty, or lacks this Node, removes nothing, and what it has counts.
+// A list that is empty or lacks this Node removes no Node. The Nodes that it contains are used.
 func TestListWithoutThisNode(t *testing.T) {
 	for name, omit := range map[string]func(string) bool{
 		"empty": func(string) bool { return true },
@@ -77,8 +77,8 @@ func TestThisNodeDeleted(t *testing.T) {
 	l.await("an end", func() bool { return len(l.trouble.mine()) == 0 })
 }
 
-// A Node that a list lacks stays for a while: the API server may be restored from a backup.
-// One that gets its podCIDR has it at once.
+// A Node that a list lacks stays for a while, because the API server may have been restored from a
+// backup. If another Node gets its podCIDR, that Node has the podCIDR at once.
 func TestOmitted(t *testing.T) {
 	l := running(t, n2+" "+n3, 1, 2, 3)
 	l.api.say(func(s *apiServer) { s.omit = func(name string) bool { return name == "n2" } })
@@ -119,7 +119,7 @@ func TestDeletedWhileAway(t *testing.T) {
 	l.awaitPeers(n3 + " n4=10.244.2.0/24")
 }
 
-// Without the API server, the Nodes of the last run count, and no file is written.
+// Without the API server, the agent uses the Nodes of its last run, and writes no file.
 func TestStartWithoutAPI(t *testing.T) {
 	for name, refuse := range map[string]func(*apiServer){
 		"refused": func(s *apiServer) { s.refuse = http.StatusInternalServerError },
@@ -142,7 +142,7 @@ func TestStartWithoutAPI(t *testing.T) {
 	}
 }
 
-// stamps lists files with their inodes' change.
+// stamps lists files with the time of their inodes' last change.
 func stamps(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	for _, file := range []string{"node/" + cacheFile, "net.d/" + plan.NetworkFile} {
@@ -155,7 +155,7 @@ func stamps(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// A damaged file of Nodes, or one of a later version, is reported and written again.
+// If the file of Nodes is damaged or of a later version, the agent reports it and writes it again.
 func TestCacheDamaged(t *testing.T) {
 	for _, text := range []string{`{"schema": 1, "no`, `{"schema": 2, "nodes": []}`} {
 		l := newLab(t, 1, 2)
@@ -172,7 +172,7 @@ func TestCacheDamaged(t *testing.T) {
 	}
 }
 
-// The first start without the API server waits, and says so.
+// At its first start without the API server, the agent waits and reports that.
 func TestFirstStartWithoutAPI(t *testing.T) {
 	l := newLab(t, 1, 2)
 	l.api.say(func(s *apiServer) { s.refuse = http.StatusServiceUnavailable })
@@ -213,7 +213,8 @@ func TestUnauthorized(t *testing.T) {
 	l.await("an end", func() bool { return l.trouble.mine()[apiFailed] == "" })
 }
 
-// A watch that is too old is followed by a list, and the same Nodes need no work.
+// After a watch whose revision is too old, the agent lists again. If the Nodes are the same, it
+// changes nothing.
 func TestGone(t *testing.T) {
 	l := running(t, n2, 1, 2)
 	l.fabric.mu.Lock()
@@ -230,7 +231,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// This Node's problems become Events, others' do not, and each is written once.
+// Problems of this Node become Events, each written once. Problems of other Nodes do not.
 func TestEvents(t *testing.T) {
 	l := newLab(t)
 	bare, other := kubeNode(1), kubeNode(2)
@@ -268,7 +269,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// An Event is repeated each hour, and a text that always changes is no load.
+// An Event is repeated each hour. If its text changes all the time, it is written at most every
+// five minutes.
 func TestEventsDue(t *testing.T) {
 	start := time.Now()
 	e := events{sent: map[plan.Reason]sent{"A": {"a", start}}}
@@ -292,7 +294,7 @@ func reasons(list []plan.Reason) string {
 	return "[" + strings.Join(texts, " ") + "]"
 }
 
-// The file of another program in the place of ours stays.
+// A file of another program at the path of our network's file stays.
 func TestForeignNetworkFile(t *testing.T) {
 	l := newLab(t, 1, 2)
 	dir := filepath.Join(l.dir, "net.d")
@@ -309,7 +311,7 @@ func TestForeignNetworkFile(t *testing.T) {
 	}
 }
 
-// Metrics and health over HTTP.
+// The handler serves metrics and health.
 func TestHandler(t *testing.T) {
 	l := running(t, n2, 1, 2)
 	for path, want := range map[string]string{

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// metrics are what is served at /metrics.
+// metrics are the values that the agent serves at /metrics.
 type metrics struct {
 	registry  *prometheus.Registry
 	apiErrors prometheus.Counter

@@ -17,13 +17,13 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// grace is how long a Node stays that a list lacks and that no event deleted. An API server
-// that was restored from a backup lacks Nodes whose pods run, and their kubelets do not
-// register them again by themselves; a route to a Node that is gone does no harm.
+// grace is how long a Node stays in the mirror if a list lacks it and no event deleted it. An API
+// server that was restored from a backup may lack Nodes whose pods run, and kubelets do not
+// register such Nodes again by themselves. A route to a Node that no longer exists does no harm.
 const grace = time.Hour
 
-// mirror is what the agent knows of the Nodes. It is the store of a Reflector, which tells
-// apart a Node that an event deletes and one that a list lacks.
+// mirror is the agent's copy of the Nodes. It is the store of a Reflector, so it can distinguish a
+// Node that an event deleted from a Node that a list lacks.
 type mirror struct {
 	self    string // this Node's name
 	changed func()
@@ -38,10 +38,10 @@ type mirror struct {
 
 var _ cache.TransformingStore = (*mirror)(nil)
 
-// Add takes a Node that is there.
+// Add stores a Node.
 func (m *mirror) Add(obj any) error { return m.Update(obj) }
 
-// Update takes a Node that has changed.
+// Update stores a changed Node.
 func (m *mirror) Update(obj any) error {
 	o, ok := obj.(*corev1.Node)
 	if !ok {
@@ -57,7 +57,7 @@ func (m *mirror) Update(obj any) error {
 	return nil
 }
 
-// put takes a Node, and reports whether it differs.
+// put stores a Node, and reports whether it differs from the stored one.
 func (m *mirror) put(n plan.Node) (changed bool) {
 	old, known := m.nodes[n.Name]
 	if known {
@@ -84,8 +84,8 @@ func (m *mirror) keepKey(n, old plan.Node) plan.Node {
 	return n
 }
 
-// published returns the WireGuard key in this Node's annotation, and whether the API server has
-// told of this Node.
+// published returns the WireGuard key in this Node's annotation. known is false until the API
+// server has sent this Node, and after it deleted it.
 func (m *mirror) published() (key string, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -93,7 +93,7 @@ func (m *mirror) published() (key string, known bool) {
 	return n.Annotations[plan.KeyAnnotation], known && !m.gone && !m.synced.IsZero()
 }
 
-// Delete removes a Node that was deleted, but not this one: its pods run.
+// Delete removes a deleted Node, but never this agent's Node, because its pods still run.
 func (m *mirror) Delete(obj any) error {
 	o, ok := obj.(*corev1.Node)
 	if !ok {
@@ -112,9 +112,9 @@ func (m *mirror) Delete(obj any) error {
 	return nil
 }
 
-// Replace takes a list of all Nodes. What it has counts; what it lacks is missing, and stays
-// for a while. A list without this Node proves nothing about others: it is an error, so that
-// the Reflector lists again.
+// Replace stores a list of all Nodes. Nodes that the list lacks are marked as missing, and stay for
+// a while. If the list lacks this agent's Node, it cannot be complete: Replace marks no Node, and
+// returns an error so that the Reflector lists again.
 func (m *mirror) Replace(list []any, _ string) error {
 	m.mu.Lock()
 	changed, there := false, map[string]bool{}
@@ -140,7 +140,7 @@ func (m *mirror) Replace(list []any, _ string) error {
 	return nil
 }
 
-// lack marks the Nodes that a list lacks.
+// lack marks the Nodes that a list lacks as missing.
 func (m *mirror) lack(there map[string]bool) (changed bool) {
 	for name, n := range m.nodes {
 		if there[name] || n.Missing && !m.since[name].IsZero() {
@@ -186,8 +186,8 @@ func (m *mirror) Transformer() cache.TransformFunc {
 	}
 }
 
-// snapshot returns the Nodes by name, whether the API server has this one, and when it last
-// told something.
+// snapshot returns the Nodes sorted by name, whether the API server no longer has this agent's
+// Node, and when it last sent something.
 func (m *mirror) snapshot() (nodes []plan.Node, gone bool, synced time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -198,7 +198,8 @@ func (m *mirror) snapshot() (nodes []plan.Node, gone bool, synced time.Time) {
 	return nodes, m.gone, m.synced
 }
 
-// uid is this Node's uid, or its name, as the kubelet's own Events have.
+// uid returns this Node's uid. If it is not known, uid returns the name, which the kubelet's Events
+// use as the uid.
 func (m *mirror) uid() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

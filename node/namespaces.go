@@ -18,10 +18,11 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// EgressAnnotation of a Namespace lists the addresses, separated by commas, with which its pods leave.
+// EgressAnnotation is the annotation of a Namespace that lists, separated by commas, the source
+// addresses of its pods' packets that leave the node.
 const EgressAnnotation = plan.AnnotationPrefix + "egress"
 
-// namespaces has the annotation of each Namespace that has one. It is the store of a Reflector.
+// namespaces has EgressAnnotation of each Namespace that has it. It is the store of a Reflector.
 type namespaces struct {
 	changed func()
 
@@ -30,10 +31,10 @@ type namespaces struct {
 	absent map[string]bool // a list lacked it, and no event said that it was deleted
 }
 
-// Add takes a Namespace that is there.
+// Add stores a Namespace.
 func (n *namespaces) Add(obj any) error { return n.Update(obj) }
 
-// Update takes a Namespace that has changed.
+// Update stores a changed Namespace.
 func (n *namespaces) Update(obj any) error {
 	o, ok := obj.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -51,7 +52,7 @@ func (n *namespaces) put(o *metav1.PartialObjectMetadata) {
 	n.set(strings.Clone(o.Name), strings.Clone(value))
 }
 
-// set sets the annotation of a Namespace; "" when it has none.
+// set stores the annotation of a Namespace, or "" if it has none.
 func (n *namespaces) set(name, value string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -73,8 +74,8 @@ func (n *namespaces) Delete(obj any) error {
 	return nil
 }
 
-// Replace takes a list of all Namespaces. One that it lacks stays while the node has pods of it: a
-// server that was restored from a backup lacks Namespaces whose pods run.
+// Replace stores a list of all Namespaces. A Namespace that the list lacks stays while the node has
+// pods of it, because a server that was restored from a backup may lack Namespaces whose pods run.
 func (n *namespaces) Replace(list []any, _ string) error {
 	there := map[string]bool{}
 	for _, obj := range list {
@@ -97,14 +98,14 @@ func (n *namespaces) Replace(list []any, _ string) error {
 // Resync does nothing: the agent compares the kernel by itself.
 func (n *namespaces) Resync() error { return nil }
 
-// now returns the annotations, and which Namespaces a list lacked.
+// now returns the annotations, and the Namespaces that the last list lacked.
 func (n *namespaces) now() (wanted map[string]string, absent map[string]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return maps.Clone(n.wanted), maps.Clone(n.absent)
 }
 
-// source is how a Reflector gets the Namespaces: without their spec and status.
+// source returns how a Reflector gets the Namespaces: only their metadata.
 func (n *namespaces) source() source {
 	return source{
 		"namespaces", &metav1.PartialObjectMetadata{}, n,
@@ -119,7 +120,8 @@ func (n *namespaces) source() source {
 
 var _ cache.ReflectorStore = (*namespaces)(nil)
 
-// partial asks for a kind that has only the metadata of objects.
+// partial returns the value of the Accept header that requests only the metadata of a kind's
+// objects.
 func partial(kind string) string {
 	as := ";as=" + kind + ";g=meta.k8s.io;v=v1"
 	return runtime.ContentTypeProtobuf + as + "," + runtime.ContentTypeJSON + as

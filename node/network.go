@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// configure writes the network's file if its bytes differ. In containerd 2 a change during a
-// slow ADD makes all other pods wait, so the file says nothing that comes and goes.
+// configure writes the network's file if its bytes differ. In containerd 2, a change of the file
+// during a slow ADD makes all other pods wait, so the file contains nothing that changes often.
 func (a *Agent) configure(n plan.Network) (err error) {
 	path := filepath.Join(a.opts.ConfDir, plan.NetworkFile)
 	if n.Pool, err = a.pool(path, n.Node); err != nil {
@@ -35,10 +35,10 @@ func (a *Agent) configure(n plan.Network) (err error) {
 	return err
 }
 
-// pool decides where the pods' addresses are reserved, once: the file keeps the answer. If the
-// node's pods have another network now, ours takes over its name and its addresses
-// (docs/adr/0055). Then no address is given out twice, and the runtime, which calls the new
-// network to remove old pods, too, removes them with their addresses.
+// pool returns the name under which the pods' addresses are reserved. It decides only once, because
+// the network's file keeps the answer. If the node's pods have another network, ours takes over
+// that network's name and addresses (docs/adr/0055). Then no address is given out twice. The
+// runtime calls the new network also to remove old pods, and so frees their addresses.
 func (a *Agent) pool(path string, own []netip.Prefix) (plan.Pool, error) {
 	data, err := durable.ReadConf(path)
 	switch {
@@ -53,7 +53,8 @@ func (a *Agent) pool(path string, own []netip.Prefix) (plan.Pool, error) {
 	return reserved(filepath.Join(a.opts.Paths.CNI, "networks"), own)
 }
 
-// reserved finds the network that has addresses of this node, though its file is gone.
+// reserved finds a network that has reserved addresses of this node's podCIDRs, for the case that
+// the network's file is gone.
 func reserved(dir string, own []netip.Prefix) (p plan.Pool, err error) {
 	networks, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -76,14 +77,14 @@ func reserved(dir string, own []netip.Prefix) (p plan.Pool, err error) {
 	return p, nil
 }
 
-// within reports whether a file of host-local reserves an address of some prefixes.
+// within reports whether a file of host-local reserves an address within one of the prefixes.
 func within(own []netip.Prefix, file string) bool {
 	a, err := netip.ParseAddr(file)
 	return err == nil && slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// preferred returns the file of another network that a runtime takes instead of ours: the
-// first by name.
+// preferred returns the file of another network that a runtime uses instead of ours, because its
+// name sorts first.
 func (a *Agent) preferred() (path string, data []byte) {
 	entries, err := os.ReadDir(a.opts.ConfDir)
 	if err != nil {

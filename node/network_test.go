@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// write makes a file below the lab's directory.
+// write makes a file in the lab's directory.
 func (l *lab) write(name, text string) {
 	l.Helper()
 	path := filepath.Join(l.dir, name)
@@ -25,8 +25,8 @@ func (l *lab) write(name, text string) {
 	}
 }
 
-// Our network takes over the addresses of the one that the runtime uses now, and keeps them
-// when that one's file is gone.
+// Our network takes over the addresses of the network that the runtime uses, and keeps them when
+// the old network's file is gone.
 func TestTakeOver(t *testing.T) {
 	const old = "net.d/10-kindnet.conflist"
 	l := newLab(t, 1, 2)
@@ -50,7 +50,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// If the other network's file is gone already, its reservations name it.
+// If the old network's file is gone already, the directory of its reservations names it.
 func TestTakeOverReservations(t *testing.T) {
 	l := newLab(t, 1, 2)
 	l.write("networks/cbr0/10.244.1.5", "someone\r\neth0")
@@ -63,7 +63,8 @@ func TestTakeOverReservations(t *testing.T) {
 	}
 }
 
-// Two networks with addresses of this node: any choice could give an address out twice.
+// If two networks have addresses of this node, the agent takes over neither, because either choice
+// could give out an address twice.
 func TestTakeOverUnsure(t *testing.T) {
 	l := newLab(t, 1, 2)
 	l.write("networks/cbr0/10.244.1.5", "someone\r\neth0")

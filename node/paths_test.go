@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// A path that carries less changes routes, and never the network's file: containerd 2 reads its
-// directory again after each change, and a slow ADD then stops all pods.
+// A smaller path MTU changes routes, but never the network's file: after each change containerd 2
+// reads its directory again, and a slow ADD then makes all pods wait.
 func TestSmallerPath(t *testing.T) {
 	l := newLab(t, 1, 2)
 	found := make(chan bool)
@@ -48,7 +48,7 @@ func TestSmallerPath(t *testing.T) {
 	}
 }
 
-// An agent that may not send echo requests says so; routes and pods need none.
+// An agent that may not send echo requests reports this. Routes and pods work without them.
 func TestUnprobed(t *testing.T) {
 	l := newLab(t, 1, 2)
 	l.fabric.probe = func(context.Context, func()) error { return errors.New("open ICMP socket (CAP_NET_RAW)") }
@@ -62,7 +62,8 @@ func TestUnprobed(t *testing.T) {
 	}
 }
 
-// An offload that Probe turned off is an Event; what else the mesh says is only logged.
+// If Probe turned an offload off, the agent writes an Event. Other warnings of the mesh are only
+// logged.
 func TestOffloadOff(t *testing.T) {
 	l := running(t, n2, 1, 2)
 	l.Warn(errors.New("a sysctl is read-only"))
@@ -73,7 +74,7 @@ func TestOffloadOff(t *testing.T) {
 	}
 }
 
-// event is the text of the first Event of a reason.
+// event returns the text of the first Event with a reason.
 func (l *lab) event(reason plan.Reason) (text string) {
 	l.api.say(func(s *apiServer) {
 		for _, e := range s.events {

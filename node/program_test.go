@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// uplink makes the link with node n1's addresses, on which the kernel expects the others.
+// uplink makes the link with node n1's addresses. The other nodes' addresses are on its subnet.
 func uplink(t *testing.T) {
 	t.Helper()
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "up0"}, PeerName: "up1"}); err != nil {
@@ -127,7 +127,7 @@ func (p *process) stop(s unix.Signal) {
 	p.cmd = nil
 }
 
-// memory is a line of /proc/PID/status, in kB.
+// memory returns a value of /proc/PID/status, in kB.
 func (p *process) memory(name string) int {
 	p.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
@@ -138,8 +138,8 @@ func (p *process) memory(name string) int {
 	return n
 }
 
-// TestProgram runs the real program beside 50 and then 200 Nodes: it is killed and starts
-// again, and the kernel reports no change. It prints its times and memory.
+// TestProgram runs the real program with 50 and then with 200 Nodes. It kills the program and
+// starts it again; the kernel must report no change. It logs times and memory.
 func TestProgram(t *testing.T) {
 	uplink(t)
 	api := newAPIServer(t)
@@ -169,7 +169,8 @@ func TestProgram(t *testing.T) {
 	for _, name := range []string{"VmRSS", "RssAnon", "RssFile", "VmHWM"} {
 		t.Logf("200 Nodes: %s %d kB", name, p.memory(name))
 	}
-	// The budget is 30 MB; what the kernel maps at once varies.
+	// The budget is 30 MB. The limit is higher, because the number of file pages that the kernel
+	// maps at once varies.
 	if rss := p.memory("VmRSS"); rss > 36<<10 {
 		t.Errorf("the agent has %d kB of memory", rss)
 	}
@@ -194,7 +195,7 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// routes counts those of the mesh.
+// routes counts the routes of the mesh.
 func routes(t *testing.T) int {
 	t.Helper()
 	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: 113}, netlink.RT_FILTER_PROTOCOL)
@@ -204,8 +205,8 @@ func routes(t *testing.T) int {
 	return len(list)
 }
 
-// listen notes what the kernel reports of links, routes, addresses and firewall until the
-// result is called.
+// listen collects the kernel's events about links, routes, addresses and the firewall, until the
+// caller calls the result.
 func listen(t *testing.T) (events func() []string) {
 	t.Helper()
 	route, err := vnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
@@ -234,8 +235,8 @@ func listen(t *testing.T) (events func() []string) {
 	}
 }
 
-// TestTunnel: with the transport vxlan, the agent's mesh stands beside the one of
-// `patchbayd hosts`, on the same port.
+// TestTunnel: with the transport vxlan, the agent's mesh and the mesh of `patchbayd hosts` work on
+// one host with the same port.
 func TestTunnel(t *testing.T) {
 	nettest.Need(t, nettest.LinkKind("vxlan"))
 	uplink(t)

@@ -26,7 +26,7 @@ func (a *Agent) publish(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if !a.publishKey(ctx) {
-			clock.Sleep(ctx, resident.Jitter(retryEvery)) // also where somebody changes it again and again
+			clock.Sleep(ctx, resident.Jitter(retryEvery)) // limits the rate if another program keeps changing it
 			resident.Signal(a.keyed)
 		}
 		select {
@@ -38,7 +38,7 @@ func (a *Agent) publish(ctx context.Context) {
 	}
 }
 
-// publishKey writes the annotation if it differs. It reports whether there was nothing to do.
+// publishKey writes the annotation if it differs. done is true if there was nothing to write.
 func (a *Agent) publishKey(ctx context.Context) (done bool) {
 	have, known := a.mirror.published()
 	if !known {
@@ -50,7 +50,7 @@ func (a *Agent) publishKey(ctx context.Context) (done bool) {
 		return true
 	}
 	if have != "" {
-		a.trouble.set(keyReplaced, fmt.Errorf("annotation %s of Node %s was not this node's key, as after its disk was lost, or somebody changed it: the agent writes it again, "+
+		a.trouble.set(keyReplaced, fmt.Errorf("annotation %s of Node %s is not this node's key, because the node's disk was replaced or a user changed the annotation: the agent writes it again, "+
 			"and until then other nodes do not reach this node's pods", plan.KeyAnnotation, a.opts.Node))
 	}
 	err := a.patchKey(ctx)

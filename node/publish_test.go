@@ -14,23 +14,23 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// key is a public key for tests.
+// key returns a public key for tests.
 func key(i byte) mesh.Key { return mesh.Key{i, 7} }
 
-// keyNode is a Node with a value as its WireGuard key.
+// keyNode returns a Node with a value as its WireGuard key.
 func keyNode(i int, value string) *corev1.Node {
 	return annotated(kubeNode(i), map[string]string{plan.KeyAnnotation: value})
 }
 
 func encrypted(o *Options) { o.Transport, o.Key = mesh.WireGuard, key(1) }
 
-// annotation is what the API server has as a Node's key.
+// annotation returns the key in a Node's annotation at the API server.
 func (l *lab) annotation(node string) (text string) {
 	l.api.say(func(s *apiServer) { text = s.nodes[node].Annotations[plan.KeyAnnotation] })
 	return text
 }
 
-// peerKeys is the key of each applied peer.
+// peerKeys returns the key of each applied peer.
 func (l *lab) peerKeys() map[string]mesh.Key {
 	l.fabric.mu.Lock()
 	defer l.fabric.mu.Unlock()
@@ -56,8 +56,8 @@ func (l *lab) awaitKeys(want map[string]mesh.Key) {
 	})
 }
 
-// The agent publishes its key and encrypts for the peers' keys, which a start without the API
-// server knows, too.
+// The agent publishes its key and encrypts with the peers' keys. It also has these keys after a
+// start without the API server.
 func TestKeys(t *testing.T) {
 	l := newLab(t, 1)
 	l.api.set(keyNode(2, key(2).String()))
@@ -77,7 +77,7 @@ func TestKeys(t *testing.T) {
 	l.awaitKeys(map[string]mesh.Key{"n2": key(9)})
 }
 
-// A wrong key costs its own Node's pods, is a problem with its reason, and nothing else is lost.
+// If a Node has a wrong key, only the pods of that Node are unreachable, and the agent reports why.
 func TestWrongKeys(t *testing.T) {
 	for name, c := range map[string]struct {
 		value  string
@@ -121,8 +121,8 @@ func TestWrongKeys(t *testing.T) {
 	}
 }
 
-// Somebody gives this Node's annotation another value, also the key of another node: the agent
-// writes its own again and says so.
+// A user changes this Node's annotation, in one case to the key of another Node. The agent writes
+// its own key again and reports the change.
 func TestKeyReplaced(t *testing.T) {
 	for name, value := range map[string]string{"wrong": "x", "of another": key(2).String()} {
 		t.Run(name, func(t *testing.T) {
@@ -140,8 +140,8 @@ func TestKeyReplaced(t *testing.T) {
 	}
 }
 
-// Without the right to publish its key, the node says that others do not reach it, and what is
-// missing. Nothing else stops.
+// If the agent may not publish its key, it reports that other nodes cannot reach its pods, and
+// which right is missing. All else works.
 func TestKeyForbidden(t *testing.T) {
 	l := newLab(t, 1)
 	l.api.set(keyNode(2, key(2).String()))

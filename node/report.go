@@ -14,11 +14,11 @@ import (
 // Service names the agent's directories, below /run/patchbay and /var/lib/patchbay.
 const Service = "node"
 
-// mostReported limits the problems in a report: those of many Nodes are alike.
+// mostReported limits the problems in a report, because many Nodes may have the same problem.
 const mostReported = 50
 
-// report keeps the file up to date that `patchbay doctor` reads, until ctx ends. It is written
-// also when nothing changed, so that its age tells whether the agent lives.
+// report keeps the file up to date that `patchbay doctor` reads, until ctx ends. It also writes the
+// file when nothing has changed, so that the file's age shows whether the agent runs.
 func (a *Agent) report(ctx context.Context) {
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
@@ -34,7 +34,7 @@ func (a *Agent) report(ctx context.Context) {
 	}
 }
 
-// reported is what is wrong now: this node's own problems first.
+// reported returns the current problems, this node's first.
 func (a *Agent) reported() (r resident.Report) {
 	if err := a.Ready(); err != nil {
 		r.Unready = err.Error()

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// reports waits until the file that doctor reads says something, or nothing at all ("").
+// reports waits until the report for doctor contains want, or, if want is "", is empty.
 func (l *lab) reports(want string) {
 	l.Helper()
 	l.await("a report of "+want, func() bool {
@@ -32,7 +32,7 @@ func (l *lab) reports(want string) {
 	})
 }
 
-// What is wrong, with the node or with what the API server says, is in the file for doctor.
+// The report for doctor has the problems of the node and the problems of Node objects.
 func TestReport(t *testing.T) {
 	for name, c := range map[string]struct {
 		wrong func(*apiServer)
@@ -64,8 +64,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// A report that was written is not written again and again, and one that cannot be written is a
-// problem of the agent.
+// The agent does not write a report again and again. A report that cannot be written is a problem.
 func TestReportQuiet(t *testing.T) {
 	l := running(t, n2, 1, 2)
 	l.reports("")

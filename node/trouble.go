@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// The reasons of problems that no plan finds.
+// The agent itself finds problems with these reasons; Make finds the others.
 const (
 	cacheFailed      plan.Reason = "CacheFailed"
 	kernelUnwatched  plan.Reason = "KernelNotWatched"
@@ -34,8 +34,8 @@ const (
 	clockOff         plan.Reason = "ClockOff"
 )
 
-// trouble is what is wrong now: logged when it appears, changes or ends, and the source of
-// Events and metrics.
+// trouble has the current problems. It logs a problem when it appears, changes or ends. Events and
+// metrics come from it.
 type trouble struct {
 	problems resident.Problems
 	changed  func()
@@ -46,7 +46,7 @@ type trouble struct {
 	self  string
 }
 
-// set sets a problem of the agent itself; nil when there is none.
+// set sets a problem of the agent itself, or removes it if err is nil.
 func (t *trouble) set(reason plan.Reason, err error) {
 	t.problems.Set(string(reason), err)
 	t.mu.Lock()
@@ -64,7 +64,7 @@ func (t *trouble) set(reason plan.Reason, err error) {
 	t.changed()
 }
 
-// Warn takes what the Fabric says beside its errors: mesh.Options.Warn.
+// Warn receives the warnings of the Fabric (mesh.Options.Warn).
 func (a *Agent) Warn(err error) {
 	if errors.Is(err, mesh.ErrOffload) {
 		a.trouble.set(offloadOff, err) // until the agent ends: Probe tests each peer once
@@ -87,8 +87,8 @@ func (t *trouble) nodes(self string, list []plan.Problem) {
 	t.changed()
 }
 
-// mine returns the problems of this node, by reason: those of other Nodes are reported by
-// their own agents, so that a bad Node does not have an Event of each agent.
+// mine returns the problems of this node, by reason. The agents of other Nodes report theirs, so
+// that a bad Node does not get an Event from each agent.
 func (t *trouble) mine() map[plan.Reason]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +111,7 @@ func join(a, b string) string {
 	return a + "\n" + b
 }
 
-// count returns the number of problems by reason, those of all Nodes.
+// count returns the number of problems of all Nodes, by reason.
 func (t *trouble) count() map[plan.Reason]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// uncover looks at the files that a runtime takes instead of the network's: those before it by
-// name. It removes what containerd filled from our template, and reports all others.
+// uncover looks at the files that a runtime uses instead of our network's, because their names sort
+// first. It removes a file that containerd made from our template, and reports all others.
 func (a *Agent) uncover() error {
 	entries, err := os.ReadDir(a.opts.ConfDir)
 	if err != nil {
@@ -31,9 +31,9 @@ func (a *Agent) uncover() error {
 	return errors.Join(errs...)
 }
 
-// uncoverFrom removes one file if it is proven to be our template, filled by containerd. Its
-// pods keep their DEL: our file has the same network, with the same addresses. What may have
-// been changed by hand stays.
+// uncoverFrom removes one file, if it is exactly what containerd makes from our template. The DEL
+// of its pods still works, because our file has the same network with the same addresses. A file
+// that may have been changed by hand stays.
 func (a *Agent) uncoverFrom(path string, regular bool) error {
 	data, err := durable.ReadConf(path)
 	switch {
@@ -45,7 +45,7 @@ func (a *Agent) uncoverFrom(path string, regular bool) error {
 		return nil
 	case err == nil && plan.IsOurs(data):
 		return fmt.Errorf("container runtimes take %s before %s; it is the same network, changed by hand or by another release: "+
-			"remove it, the pods that it has made stay and end as ever", path, plan.NetworkFile)
+			"remove it; its pods keep their network, and their DEL still works", path, plan.NetworkFile)
 	case err == nil:
 		return fmt.Errorf("container runtimes take %s before %s: move it away, then new pods get our network", path, plan.NetworkFile)
 	case errors.Is(err, os.ErrNotExist):

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// A file that a runtime takes before ours is reported with what to do. Only what containerd
-// made of our template is removed, and only when our file is there.
+// The agent reports a file that a runtime uses instead of ours, and says what to do. It removes
+// only a file that containerd made from our template, and only when our file exists.
 func TestHiddenNetwork(t *testing.T) {
 	filled := string(plan.Network{
 		Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Node: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")},
@@ -68,7 +68,7 @@ func TestHiddenNetwork(t *testing.T) {
 	}
 }
 
-// While our own file cannot be written, containerd's is all that the node has.
+// While our file cannot be written, containerd's file stays, because the node has no other network.
 func TestHiddenNetworkStays(t *testing.T) {
 	l := newLab(t, 1, 2)
 	dir := filepath.Join(l.dir, "net.d")

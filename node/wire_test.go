@@ -27,7 +27,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// wireNode is a node in a namespace of its own, with an agent. Its pod is an address on lo.
+// wireNode is a node in its own namespace, with an agent. Its pod is an address on lo.
 type wireNode struct {
 	*lab
 	number int
@@ -64,7 +64,7 @@ func newWireNode(t *testing.T, api *apiServer, number int) *wireNode {
 	return n
 }
 
-// pod is the address of the node's pod.
+// pod returns the address of the node's pod.
 func (n *wireNode) pod(family int) string {
 	if family == 4 {
 		return fmt.Sprintf("10.244.%d.5", n.number)
@@ -87,7 +87,7 @@ func (n *wireNode) addr(link string, addrs ...string) {
 	}
 }
 
-// The node is its agent's Fabric: the mesh in the node's namespace.
+// The node implements its agent's Fabric with a mesh in the node's namespace.
 func (n *wireNode) Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error {
 	return n.conn.Do(func() error { return n.mesh.Apply(ctx, self, peers) })
 }
@@ -107,7 +107,7 @@ func (n *wireNode) run() {
 
 const wirePort = 51821
 
-// capture reads the IP packets on the node's uplink until the result is called.
+// capture reads the IP packets on the node's uplink until the caller calls the result.
 func (n *wireNode) capture() func() [][]byte {
 	n.Helper()
 	var fd int
@@ -169,7 +169,7 @@ func (n *wireNode) send(to *wireNode, family int, text string) error {
 	return nil
 }
 
-// clear counts the packets that can be read: those with a text, or with an address of a pod.
+// clear counts the unencrypted packets: packets with the text, or with an address of a pod.
 func clear(packets [][]byte) (n int) {
 	for _, p := range packets {
 		for _, secret := range [][]byte{[]byte("a secret"), {10, 244, 2, 5}, netip.MustParseAddr("fd00:244:0:2::5").AsSlice()} {
@@ -181,8 +181,8 @@ func clear(packets [][]byte) (n int) {
 	return n
 }
 
-// Two agents publish their keys, and their nodes' pods talk; nothing leaves in clear text, also
-// not while a key is missing. What the agents made goes with clean.
+// Two agents publish their keys, and their nodes' pods reach each other. No packet leaves
+// unencrypted, also while a key is missing. Clear removes everything that the agents made.
 func TestEncryptedNodes(t *testing.T) {
 	nettest.Need(t, nettest.LinkKind("wireguard"))
 	api := newAPIServer(t)
