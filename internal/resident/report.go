@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// Report is what a service has to say of itself, in a file that ends with the boot: programs
-// that cannot ask the service read it.
+// Report lists the problems of a service. The service writes it to a file, which other programs
+// read. The file is in /run, so a boot removes it.
 type Report struct {
 	Schema   int           `json:"schema"`
 	At       time.Duration `json:"at"`                // since boot, in ns: nobody sets that clock
@@ -30,7 +30,7 @@ type Reported struct {
 	Elsewhere bool   `json:"elsewhere,omitempty"` // of another node only
 }
 
-// reportSchema is the version of the file's format. A newer one is not read.
+// reportSchema is the version of the file's format. This program reads no other version.
 const reportSchema = 1
 
 // ReportPath returns the file of a service.
@@ -38,7 +38,7 @@ func ReportPath(p paths.Paths, service string) string {
 	return filepath.Join(p.Run, service, "report.json")
 }
 
-// Write writes the report of now.
+// Write writes the report with the current time.
 func (r Report) Write(p paths.Paths, service string) error {
 	r.Schema, r.At = reportSchema, clock.SinceBoot()
 	data, err := json.Marshal(r)
