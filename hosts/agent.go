@@ -181,7 +181,8 @@ func (a *Agent) tendHost(ctx context.Context) {
 	for all := true; ; {
 		began := time.Now()
 		a.apply(ctx, all)
-		took := time.Since(began)
+		ended := time.Now()
+		took := ended.Sub(began)
 		var retry <-chan time.Time
 		if a.noUplink { // the watch does not report that a tentative address became usable
 			retry = time.After(resident.Jitter(uplinkEvery))
@@ -198,10 +199,10 @@ func (a *Agent) tendHost(ctx context.Context) {
 			all = true
 		case <-a.kernel:
 			all = true
-			clock.Sleep(ctx, resident.Settle(took))
+			clock.Sleep(ctx, resident.Pause(took, ended))
 		case <-a.local:
 			all = false
-			clock.Sleep(ctx, resident.Settle(took))
+			clock.Sleep(ctx, resident.Pause(took, ended))
 		}
 	}
 }

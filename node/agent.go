@@ -158,7 +158,8 @@ func (a *Agent) tend(ctx context.Context) {
 	for all := true; ; {
 		began := time.Now()
 		done := a.apply(ctx, all)
-		took := time.Since(began)
+		ended := time.Now()
+		took := ended.Sub(began)
 		var retry <-chan time.Time
 		if !done {
 			retry = time.After(resident.Jitter(retryEvery))
@@ -172,10 +173,10 @@ func (a *Agent) tend(ctx context.Context) {
 			all = true
 		case <-a.kernel:
 			all = true
-			clock.Sleep(ctx, resident.Settle(took))
+			clock.Sleep(ctx, resident.Pause(took, ended))
 		case <-a.nodes:
 			all = false
-			clock.Sleep(ctx, resident.Settle(took))
+			clock.Sleep(ctx, resident.Pause(took, ended))
 		}
 	}
 }

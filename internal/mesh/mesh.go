@@ -16,7 +16,8 @@
 // Our routes have our own protocol number, and our devices have an ifalias. Facts of the
 // firewall have a holder named after the mesh. A record in /run/patchbay shows that the mesh is
 // wanted (docs/ownership.md). The mesh never changes objects of other programs. If another
-// program has a route for a peer's block, the error names that route.
+// program has a route for a peer's block, the error names that route. Watch reports when such
+// a route appears or goes.
 //
 // # The tunnel
 //
@@ -112,6 +113,9 @@ type Mesh struct {
 	uplinks []int               // links with underlay addresses
 	blocks  []netip.Prefix      // blocks of Self
 	known   map[netip.Addr]bool // the host's addresses at the last Look
+	wanted  routed              // blocks to which the last State has routes
+	refused []netip.Prefix      // ranges that it refuses
+	blocked []int               // indexes of the links whose routes are in the way
 }
 
 // Open opens a socket. Open changes nothing.

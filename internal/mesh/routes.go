@@ -21,6 +21,7 @@ var ErrForeignRoute = errors.New("a foreign route is in the way")
 // routes makes our routes in the kernel equal to the state. routes first adds and changes
 // routes, each in one step. Then it removes routes that are no longer wanted.
 func (m *Mesh) routes(s State) error {
+	m.expect(s)
 	have, err := m.ourRoutes(s.Protocol)
 	if err != nil {
 		return err
@@ -93,7 +94,7 @@ func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
 // foreign reads the kernel's route into a block. foreign returns an error if a route of
 // another program covers the same block or a part of it. foreign also returns an error if the
 // network of a local link contains the block, because packets for neighbours on that link
-// would go to a peer.
+// would go to a peer. foreign stores the route's link for Watch.
 func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
 	a := dst.Addr()
 	if !dst.IsSingleIP() {
@@ -109,6 +110,7 @@ func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
 	if r.Protocol == protocol || !p.IsValid() || p.Addr().Is4() != a.Is4() || p.Bits() < dst.Bits() && !neighbours {
 		return nil
 	}
+	m.blockedBy(r.LinkIndex)
 	where := ""
 	if link, err := m.conn.LinkAt(r.LinkIndex); err == nil {
 		where = " dev " + link.Attrs().Name
@@ -209,27 +211,47 @@ func (c *routed) add(block netip.Prefix, peer string) {
 	c.peers[block], c.bits[block.Bits()] = peer, true
 }
 
-// overlap returns an error if a block overlaps a claimed one. overlap looks up blocks of the
-// same or a shorter prefix length. overlap searches all blocks only if some have a longer one.
+// overlap returns an error if a block overlaps a claimed one.
 func (c *routed) overlap(block netip.Prefix) error {
-	longer := false
-	for bits := range c.bits {
-		if bits > block.Bits() {
-			longer = true
-			continue
-		}
-		p, err := block.Addr().Prefix(bits)
-		if peer, taken := c.peers[p]; err == nil && taken {
-			return fmt.Errorf("block %v overlaps %v of peer %s", block, p, peer)
-		}
+	p, found := c.around(block)
+	if !found {
+		p, found = c.inside(block)
 	}
-	if !longer {
+	if !found {
 		return nil
 	}
-	for p, peer := range c.peers {
-		if p.Overlaps(block) {
-			return fmt.Errorf("block %v overlaps %v of peer %s", block, p, peer)
+	return fmt.Errorf("block %v overlaps %v of peer %s", block, p, c.peers[p])
+}
+
+// around returns the block that is or contains p. It looks only at the prefix lengths in use.
+func (c *routed) around(p netip.Prefix) (block netip.Prefix, found bool) {
+	for bits := range c.bits {
+		if bits > p.Bits() {
+			continue
+		}
+		if block, err := p.Addr().Prefix(bits); err == nil {
+			if _, found = c.peers[block]; found {
+				return block, true
+			}
 		}
 	}
-	return nil
+	return block, false
+}
+
+// inside returns a block that is a part of p. It searches all blocks, but only if some have a
+// longer prefix than p.
+func (c *routed) inside(p netip.Prefix) (block netip.Prefix, found bool) {
+	longer := false
+	for bits := range c.bits {
+		longer = longer || bits > p.Bits()
+	}
+	if !longer {
+		return block, false
+	}
+	for block := range c.peers {
+		if p.Overlaps(block) {
+			return block, true
+		}
+	}
+	return block, false
 }

@@ -37,6 +37,55 @@ func (m *Mesh) remember(s State) {
 	m.depends = names
 }
 
+// expect stores the routes of a State before Sync looks for routes in their way. So Watch misses
+// no change after that look.
+func (m *Mesh) expect(s State) {
+	var wanted routed
+	var refused []netip.Prefix
+	for _, r := range s.Routes {
+		if r.Refused {
+			refused = append(refused, r.Dst)
+		} else {
+			wanted.add(r.Dst, "")
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wanted, m.refused, m.blocked = wanted, refused, nil
+}
+
+// blockedBy stores the link of a foreign route that is in the way.
+func (m *Mesh) blockedBy(index int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.blocked = append(m.blocked, index)
+}
+
+// freed reports whether a foreign route that was in the way may have gone with a link or with
+// its last address. The kernel reports no removal of IPv4 routes then.
+func (m *Mesh) freed(index int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Contains(m.blocked, index)
+}
+
+// crosses reports whether a route of any program is one of the State's, or may be in the way of
+// one: it covers a block or a part of it, or is the network of a link and contains a block. A
+// node has many other routes, such as those of its containers, so crosses must be fast.
+func (m *Mesh) crosses(r *netlink.Route) bool {
+	p := nl.PrefixOf(r.Dst)
+	if !p.IsValid() {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, found := m.wanted.around(p)
+	if !found && r.Protocol == unix.RTPROT_KERNEL && r.Table == unix.RT_TABLE_MAIN {
+		_, found = m.wanted.inside(p)
+	}
+	return found || slices.Contains(m.refused, p)
+}
+
 // concerns reports whether the State uses a link. concerns compares name and index: a link
 // that was created again has the same name, and an event about a deleted link has the same
 // index.
@@ -70,9 +119,11 @@ func (m *Mesh) moved(u netlink.AddrUpdate) bool {
 // Watch calls changed after each change that may require a Sync. Watch watches the links that
 // the last Sync used, the links with underlay addresses, the routes through them, default
 // routes, and the host's addresses that matter. For example, the kernel removes our routes
-// when an uplink goes down, and an uplink may get another address or MTU.
+// when an uplink goes down, and an uplink may get another address or MTU. Watch also watches
+// the routes of all programs to the peers' blocks: when a foreign route goes, ours can be made.
 //
-// Watch calls changed from one goroutine. The caller should wait a moment before it syncs,
+// Watch calls changed for the first time when it has begun to watch, because it does not know
+// what changed before. It calls changed from one goroutine. The caller should wait a moment before it syncs,
 // because changes come in bursts. Watch also reports the changes that Sync makes; the Sync
 // after that writes nothing. Watch returns when ctx ends, or with an error if it cannot read
 // the kernel's events. Watch may run at the same time as Sync.
@@ -86,7 +137,7 @@ func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 		return fmt.Errorf("watch links: %w", err)
 	}
 	defer func() { go drain(links) }()
-	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: lose}); err != nil {
+	if err := subscribeRoutes(routes, done, lose); err != nil {
 		return fmt.Errorf("watch routes: %w", err)
 	}
 	defer func() { go drain(routes) }()
@@ -94,6 +145,7 @@ func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 		return fmt.Errorf("watch addresses: %w", err)
 	}
 	defer func() { go drain(addrs) }()
+	changed()
 	for {
 		matters, ok := m.next(listening, links, routes, addrs)
 		if ctx.Err() != nil {
@@ -110,6 +162,22 @@ func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 	}
 }
 
+// routeBuffer holds the events, about a kilobyte each, of a routing program that starts or ends
+// beside thousands of hosts.
+const routeBuffer = 8 << 20
+
+// subscribeRoutes subscribes to changes of routes. In a user namespace, the socket keeps the size
+// that the system allows.
+func subscribeRoutes(routes chan<- netlink.RouteUpdate, done <-chan struct{}, failed func(error)) error {
+	o := netlink.RouteSubscribeOptions{ErrorCallback: failed, ReceiveBufferSize: routeBuffer, ReceiveBufferForceSize: true}
+	err := netlink.RouteSubscribeWithOptions(routes, done, o)
+	if errors.Is(err, unix.EPERM) {
+		o.ReceiveBufferForceSize = false
+		err = netlink.RouteSubscribeWithOptions(routes, done, o)
+	}
+	return err
+}
+
 var errNoEvents = errors.New("the kernel sends no more events")
 
 // next waits for one event and reports whether the event matters. ok is false after the last
@@ -124,11 +192,12 @@ func (m *Mesh) next(listening context.Context, links <-chan netlink.LinkUpdate, 
 		if matters {
 			m.paths.stir()
 		}
-		return matters, ok
+		down := ok && (u.Header.Type == unix.RTM_DELLINK || u.Flags&unix.IFF_UP == 0)
+		return matters || down && m.freed(u.Attrs().Index), ok
 	case u, ok := <-routes:
-		return ok && (m.concerns("", u.LinkIndex) || nl.PrefixOf(u.Dst).Bits() <= 0), ok
+		return ok && (m.concerns("", u.LinkIndex) || nl.PrefixOf(u.Dst).Bits() <= 0 || m.crosses(&u.Route)), ok
 	case u, ok := <-addrs:
-		return ok && m.moved(u), ok
+		return ok && (m.moved(u) || !u.NewAddr && m.freed(u.LinkIndex)), ok
 	}
 }
 

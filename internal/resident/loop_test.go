@@ -22,6 +22,22 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// TestPause checks that the time of a rest that has passed is not waited for again.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took = 100 * time.Millisecond
+		ended := time.Now()
+		for _, step := range []struct{ later, want time.Duration }{
+			{0, restFactor * took}, {300 * time.Millisecond, 100 * time.Millisecond}, {time.Hour, settleTime},
+		} {
+			time.Sleep(step.later)
+			if got := Pause(took, ended); got != step.want {
+				t.Errorf("%v later: %v, want %v", step.later, got, step.want)
+			}
+		}
+	})
+}
+
 // A process asks a failing server less and less often, and not all agents ask at once.
 func TestRetryPause(t *testing.T) {
 	seen := map[time.Duration]bool{}

@@ -102,6 +102,13 @@ func Settle(took time.Duration) time.Duration {
 	return min(max(settleTime, restFactor*took), settleMost)
 }
 
+// Pause returns how long to collect changes after the first one, if the last check took some time
+// and ended at a moment. Settle's time counts from that end: a change that comes after a rest is
+// handled soon, however long a check takes.
+func Pause(took time.Duration, ended time.Time) time.Duration {
+	return max(settleTime, Settle(took)-time.Since(ended))
+}
+
 // RetryFirst and RetryMost are the first and the longest pause after a failure. The pauses grow,
 // because otherwise hundreds of nodes would ask at once when a server is back.
 const (
