@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package patchbay_test holds the repository's laws: what a reviewer would have to look
-// for by hand, and what no reviewer sees until it costs a millisecond on every container
-// of a node.
+// Package patchbay_test checks the repository's laws: rules that a reviewer would have to check by
+// hand, and costs that no reviewer would notice, such as a millisecond more for every container of
+// a node.
 package patchbay_test
 
 import (

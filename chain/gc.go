@@ -117,7 +117,7 @@ func (rt *Runtime) delStale(ctx context.Context, k *Keep, cached []Cached) error
 
 // delOne detaches one attachment. It first locks the container against CHECK. It then claims the
 // attachment, so that no other runtime can ADD it; the network's lock already stops ADDs and DELs
-// of this runtime. With both it checks again whether the attachment is dead.
+// of this runtime. While it holds both, it checks again whether the attachment is dead.
 func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 	unlock, err := rt.lockContainer(ctx, c.ContainerID)
 	if err != nil {

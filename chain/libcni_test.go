@@ -269,7 +269,7 @@ func TestLibcnisCacheIsOurs(t *testing.T) {
 	}
 }
 
-// The broken cached results are such as power losses and old runtimes leave.
+// The test uses broken cached results as power losses and old runtimes leave them.
 func TestCacheTolerance(t *testing.T) {
 	tests := []struct {
 		about, data string

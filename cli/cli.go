@@ -124,7 +124,7 @@ func (a *app) execute(c flags.Commander, args []string) error {
 	return c.Execute(args)
 }
 
-// usageLine stands for the command and its arguments in the line "Usage:".
+// usageLine is the placeholder for the command and its arguments in the line "Usage:".
 const usageLine = "COMMAND"
 
 // about is the text before the list of commands, in the help and in the man page.

@@ -55,8 +55,8 @@ func (c *explainCommand) pod(name string) error {
 	return errors.Join(append([]error{c.app.show(out, text)}, errs...)...)
 }
 
-// podOf returns those attachments of a pod whose namespaces exist. A runtime that starts a pod's
-// sandbox again may have left the earlier sandbox's.
+// podOf returns those attachments of a pod whose namespaces exist. A runtime that restarted a pod's
+// sandbox may have left the attachments of the earlier sandbox.
 func (a *app) podOf(name string) (found []*standing, err error) {
 	list, unseen := a.seen("")
 	gone := false
@@ -105,8 +105,8 @@ func (c *explainCommand) made(s *standing) (p *attachedPod, version string, err 
 	return p, version, f.err(false)
 }
 
-// ask calls CHECK of every plugin. A configuration of an earlier version has no CHECK, as that
-// of containerd's loopback.
+// ask calls CHECK of every plugin. A configuration of an earlier version has no CHECK; containerd's
+// loopback is one.
 func (p *attachedPod) ask(ctx context.Context, rt *chain.Runtime, list *chain.List, at chain.Attachment) error {
 	err := rt.Inspect(ctx, list, at)
 	if !errors.Is(err, chain.ErrCheckNotSupported) {

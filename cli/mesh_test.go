@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// meshProgram is `mesh apply` and `mesh clear`. It does what an agent does, and what an agent's
-// end does, on a host with one other host on its link.
+// meshProgram is `mesh apply` and `mesh clear`. Like an agent, it makes or removes the mesh of a
+// host that has one other host on its link.
 func meshProgram() {
 	if err := meshTurn(os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, err)

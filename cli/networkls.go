@@ -94,7 +94,8 @@ type networkInspectCommand struct {
 	} `positional-args:"yes"`
 }
 
-// inspectedNetwork has podman's name for one field, because podman's means the same.
+// inspectedNetwork is a network as inspect prints it, with the keys that podman prints for the same
+// values.
 type inspectedNetwork struct {
 	Name       string            `json:"name"`
 	Driver     string            `json:"driver"`

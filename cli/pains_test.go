@@ -62,7 +62,7 @@ func linkTool(args []string) error {
 	return err
 }
 
-// innsTool is `inns NETNS COMMAND...`. It becomes a command in a namespace.
+// innsTool is `inns NETNS COMMAND...`. It executes a command in a namespace.
 func innsTool(args []string) error {
 	runtime.LockOSThread()
 	f, err := os.Open(filepath.Join(paths.Default().NetNS, args[0]))

@@ -154,9 +154,9 @@ type capabilityFlags struct {
 	MAC   string   `long:"mac" value-name:"MAC" description:"give the container's interface this hardware address"`
 }
 
-// capabilities returns the capabilities in CAP_ARGS, with those of the flags in their place. It
-// refuses a flag whose capability no plugin declares, because the container would start without
-// it.
+// capabilities returns the capabilities in CAP_ARGS. A capability that a flag sets replaces the one
+// in CAP_ARGS. It refuses a flag whose capability no plugin declares, because the container would
+// start without it.
 func (w *capabilityFlags) capabilities(a *app, n *network) (map[string]any, error) {
 	given, err := capArgs(a.getenv("CAP_ARGS"))
 	if err != nil {
@@ -208,10 +208,10 @@ func (w *capabilityFlags) flags() (map[string]any, error) {
 	return out, nil
 }
 
-// A published port takes the traffic away from a server on the host, without any message. The
-// reference's portmap does the same. For runtimes the plugin must do so too, because runtimes
-// know their host. But a user who types a port gets an error. Ports in CAP_ARGS come from a
-// runtime, so they are not checked.
+// If a server of the host listens on a port that is published, the server gets no more requests,
+// and there is no message. The reference's portmap does the same, and runtimes expect it, so the
+// plugin does not check the port. But for a user who types such a port, the command fails. Ports in
+// CAP_ARGS come from a runtime, so they are not checked.
 
 // free returns an error if a process of this host listens on a port of --publish.
 func (w *capabilityFlags) free(a *app) error {

@@ -93,8 +93,9 @@ type repairer struct {
 	accepted  bool            // no rule that accepts by address is missing in iptables
 }
 
-// run repairs the rules first, then the networks, then the attachments. Each fact and each
-// attachment is a transaction of its own. So if the kernel refuses one, the others still work.
+// run repairs the rules first, then the networks, then the attachments. It changes each fact and
+// each attachment in a separate transaction. So if the kernel refuses one transaction, the others
+// still work.
 func (r *repairer) run(ctx context.Context) error {
 	done, err := r.dir.Repairing(ctx)
 	if err != nil {
@@ -112,7 +113,7 @@ func (r *repairer) run(ctx context.Context) error {
 	for _, t := range torn {
 		errs = append(errs, t.Err)
 	}
-	// An attachment that took elements from another one comes after that one.
+	// If an attachment took elements from another, it comes after the other attachment.
 	order.Stable(records, func(a, b *record.Record) int { return cmp.Compare(len(a.Displaced), len(b.Displaced)) })
 	r.accepted, err = netstate.AllAccepted(r.env, records)
 	errs = append(errs, err)

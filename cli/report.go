@@ -97,7 +97,7 @@ func (a *app) command() string {
 	return a.parsed.Active.Name
 }
 
-// hintOf returns the hint of err, or that of an error in it.
+// hintOf returns the hint of err, or of an error that err wraps.
 func hintOf(err error) string {
 	var f *failure
 	if errors.As(err, &f) {

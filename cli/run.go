@@ -75,7 +75,7 @@ func (c *runCommand) Execute(rest []string) error {
 	if c.Stdin && errors.As(err, &f) && f.code == exitNotFound {
 		f.hint = "-i is --interactive, as docker's; --ifname NAME names the interface"
 	}
-	// The exit status is that of the command, even if detaching fails too.
+	// The exit status is the command's, even if detaching fails too.
 	if eerr := c.app.leave(s); eerr != nil {
 		c.app.warn(fmt.Errorf("detach: %w", eerr))
 	}
@@ -198,7 +198,7 @@ func (a *app) leave(s *runState) error {
 }
 
 // notRunnable sets the exit status and the hint for a command that could not be started. The
-// statuses are those of env(1).
+// statuses are the same as env(1)'s.
 func notRunnable(argv []string, err error) error {
 	f := &failure{err: fmt.Errorf("run %s: %w", argv[0], err), code: exitNotRunnable}
 	switch {

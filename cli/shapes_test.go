@@ -52,7 +52,7 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// keys returns the names in a JSON object, including those of embedded structs.
+// keys returns the keys of a type's JSON object, including the keys of embedded structs.
 func keys(t reflect.Type) (names []string) {
 	for i := range t.NumField() {
 		f := t.Field(i)

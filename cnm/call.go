@@ -171,7 +171,7 @@ func (c *Client) Activate(ctx context.Context) (*Manifest, error) {
 	return query[Manifest](ctx, c, "Plugin.Activate", nil)
 }
 
-// Gone reports whether an error means that the driver did not answer. Nobody knows then whether
+// Gone reports whether an error means that the driver did not answer. Then it is not known whether
 // the driver carried out the call.
 func Gone(err error) bool {
 	var answered *DriverError

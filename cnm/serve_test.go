@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// generous is longer than anything takes on a machine under load.
+// generous is a time limit that no step exceeds, even on a busy machine.
 const generous = 30 * time.Second
 
 // unixClient calls a socket, and keeps its connections as dockerd does.
@@ -279,7 +279,8 @@ func TestListenWithOpenUmask(t *testing.T) {
 	}
 }
 
-// TestListenBesideBusy: a listener that is too busy to accept is alive.
+// TestListenBesideBusy: a listener that is too busy to accept counts as alive, and keeps its
+// socket.
 func TestListenBesideBusy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -348,8 +349,8 @@ func (s succeeded) Close() error {
 	return s.Listener.Close()
 }
 
-// TestCloseLeavesTheSuccessor: a process that takes the path over as soon as it is free
-// keeps it.
+// TestCloseLeavesTheSuccessor: Close does not remove the socket of a process that has taken over
+// the path meanwhile.
 func TestCloseLeavesTheSuccessor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	l, err := ListenUnix(path, -1)

@@ -97,8 +97,8 @@ func passes(dir, name string) bool {
 	return strings.Contains(string(out), "--- PASS: TestPlugins/"+name+" (")
 }
 
-// failures runs TestPlugins at the newest version in a process of its own. It returns what
-// failed, as "subject/script".
+// failures runs TestPlugins at the newest version in a separate process. It returns what failed, as
+// "subject/script".
 func failures(t *testing.T, dir string) []string {
 	t.Helper()
 	// The pattern leaves out ptp, which waits for IPv6 in every ADD. It also leaves out the subtests

@@ -92,9 +92,9 @@ func (s *Subject) host(t *testing.T) {
 	}
 }
 
-// device makes a veth pair on the host and sets ends up. The first end is called name, and the
-// last of ends is the other end. If an earlier script left the device in a namespace, the kernel
-// needs some time to delete the device with that namespace.
+// device makes a veth pair on the host and sets the links in ends up. One end of the pair is name,
+// and the other end is the last of ends. If an earlier script left the device in a namespace, the
+// kernel needs some time to delete the device with that namespace.
 func device(t *testing.T, name string, ends ...string) {
 	t.Helper()
 	if _, err := netlink.LinkByName(name); err == nil {

@@ -3,7 +3,7 @@
 
 // Package dhcp is the keeper of DHCP leases. The keeper requests an address for an attachment,
 // renews its lease while the interface exists, and releases it. The leases are in files. After a
-// kill, the next keeper goes on with them. Each address has a goroutine. No thread stays in a
+// kill, the next keeper continues to renew them. Each address has a goroutine. No thread stays in a
 // container's namespace.
 package dhcp
 
@@ -77,7 +77,7 @@ func New(opts Options) (*Keeper, error) {
 	return k, nil
 }
 
-// takeUp goes on with a lease that the last keeper stored.
+// takeUp continues to renew a lease that the last keeper stored.
 func (k *Keeper) takeUp(r *leaseFile) {
 	r.Place.Proc = k.opts.Proc
 	e := k.newEntry(r)
@@ -99,7 +99,7 @@ func (k *Keeper) Serve(l net.Listener) error {
 	return serve(l, k, k.opts.Log)
 }
 
-// Close stops the upkeep. It releases no lease, because the next keeper goes on with them.
+// Close stops the upkeep. It releases no lease, because the next keeper continues to renew them.
 func (k *Keeper) Close() {
 	k.stop()
 	k.adopting.Wait()

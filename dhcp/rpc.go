@@ -163,9 +163,9 @@ func (c *calling) Move(a *dhcprpc.Args, _ *struct{}) error {
 	return c.guard(dhcprpc.Move, func() error { return c.server.keeper.Move(c.ctx, a) })
 }
 
-// guard calls the keeper. If the keeper panics, only this call fails, and the keeper goes on
-// renewing leases. guard gives a text to an error without one, because net/rpc would take that
-// error for success.
+// guard calls the keeper. If the keeper panics, only this call fails, and the keeper continues to
+// renew leases. guard gives a text to an error without one, because net/rpc would take that error
+// for success.
 func (c *calling) guard(name string, call func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

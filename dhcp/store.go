@@ -54,7 +54,7 @@ type held struct {
 }
 
 // files stores the leases below /run/patchbay/dhcp, in one file for each attachment. After a kill
-// or an update, the next keeper goes on with these files. A reboot empties /run, but it ends the
+// or an update, the next keeper continues with these files. A reboot empties /run, but it ends the
 // containers too. A file contains no configuration and no annotations.
 type files struct{ run, boot string }
 

@@ -144,7 +144,7 @@ func TestV6Status(t *testing.T) {
 	dhcptest.Eventually(w, "it asks anew", func() bool { return s.was(dhcpv6.MessageTypeSolicit) > 0 })
 }
 
-// The error tells a server without free addresses from one that does not answer.
+// The error distinguishes a server without free addresses from a server that does not answer.
 func TestV6NoneLeft(t *testing.T) {
 	w := newWorld(t)
 	newScript(t).answerWith(dhcpv6.MessageTypeSolicit, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoAddrsAvail)) })

@@ -142,7 +142,7 @@ func (w *world) asleep() bool {
 	return ok && w.clock.Asleep() == all
 }
 
-// logged counts those of the keeper's log lines that contain a text.
+// logged counts the keeper's log lines that contain a text.
 func (w *world) logged(what string) int { return strings.Count(w.log.String(), what) }
 
 func (w *world) has(addr string) bool {

@@ -108,7 +108,7 @@ func each[T any](ctx context.Context, list func() ([]*T, error), do func(*T) err
 	return errors.Join(errs...)
 }
 
-// settle does what a verdict says. Unless the object is alive, settle reports it.
+// settle carries out a verdict. Unless the object is alive, settle reports it.
 func (c *collector) settle(kind, name string, v verdict, remove func() error) error {
 	if v.state == life.Alive {
 		return nil
@@ -300,7 +300,7 @@ func (d *Driver) Keep(ctx context.Context) {
 	}
 }
 
-// keepAsking asks Docker in a goroutine of its own, because an answer may take long.
+// keepAsking asks Docker in a separate goroutine, because an answer may take long.
 func (d *Driver) keepAsking(ctx context.Context, answers chan<- *dockerView) {
 	var h logged
 	for {

@@ -202,10 +202,10 @@ func (d *Driver) identify(e *state.Endpoint, id netns.ID) {
 	}
 }
 
-// identifyBy reports whether a process belongs to the container that owns the sandbox. If it
-// does, identifyBy records that container. Other processes may be in the sandbox too. Those of
-// containers with `--network container:X` belong to another container. Those of containers inside
-// the container have cgroups below its cgroup.
+// identifyBy reports whether a process belongs to the container that owns the sandbox. If it does,
+// identifyBy records that container. Other processes may be in the sandbox too. A process of a
+// container with `--network container:X` belongs to that other container. A process of a container
+// inside this container has a cgroup below this container's cgroup.
 func (d *Driver) identifyBy(e *state.Endpoint, pid int) bool {
 	text, err := os.ReadFile(filepath.Join(d.proc(pid), "cgroup"))
 	if err != nil {
@@ -224,8 +224,8 @@ func (d *Driver) identifyBy(e *state.Endpoint, pid int) bool {
 	return false
 }
 
-// ownsSandbox reports whether a container is one of Docker's and has a sandbox of its own. It
-// reads the file that Docker writes when it creates the container.
+// ownsSandbox reports whether a container is one of Docker's and has its own sandbox. It reads the
+// file that Docker writes when it creates the container.
 func (d *Driver) ownsSandbox(id string) bool {
 	var host struct{ NetworkMode string }
 	data, err := os.ReadFile(filepath.Join(d.opts.DataRoot, "containers", id, "hostconfig.json"))
@@ -299,9 +299,9 @@ func containerArgs(e *state.Endpoint) (args [][2]string) {
 	return args
 }
 
-// label reads those of the container's labels that the network's option cni.labels selects. If a
-// label cannot be read, or cannot be written in CNI_ARGS, label returns an error: a plugin that
-// decides by labels must not be called without them.
+// label reads the labels of the container that the network's option cni.labels selects. If a label
+// cannot be read, or cannot be written in CNI_ARGS, label returns an error: a plugin that decides
+// by labels must not be called without them.
 func (d *Driver) label(n *network, e *state.Endpoint) error {
 	if n.labels == "" {
 		return nil

@@ -116,7 +116,7 @@ func TestInternalFromBefore(t *testing.T) {
 	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))
 }
 
-// farNet is another network, with a bridge and subnets of its own.
+// farNet is another network, with another bridge and other subnets.
 const farNet = `{"cniVersion":"1.1.0","name":"far","plugins":[{"type":"bridge","bridge":"br-t6","isDefaultGateway":true,"ipMasq":true,
 	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.90.0.0/24"}],[{"subnet":"fd90::/64"}]]}}]}`
 
@@ -238,8 +238,9 @@ func TestConfigurationIsKept(t *testing.T) {
 	c.stop(true)
 }
 
-// The file of the configuration changes: a container that runs keeps its network, and the next
-// one uses the new file. A broken file, or an address that Docker has chosen, means the copy.
+// The file of the configuration changes. A running container keeps its network, and the next
+// container uses the new file. If the file is broken, or Docker has chosen the address, the driver
+// uses its copy of the old file.
 func TestConfigurationIsFollowed(t *testing.T) {
 	n := newNode(t, ptpNet)
 	file := filepath.Join(n.opts.ConfDir, "0.conflist")

@@ -90,7 +90,7 @@ func (c *httpEngine) root(ctx context.Context) (string, error) {
 	return info.DockerRootDir, err
 }
 
-// networks lists all networks. Docker always has networks of its own, so an empty list is an
+// networks lists all networks. Docker always has its built-in networks, so an empty list is an
 // error.
 func (c *httpEngine) networks(ctx context.Context) (list []engineNetwork, err error) {
 	if err := c.get(ctx, "/networks", &list); err != nil {
@@ -215,8 +215,8 @@ func resolved(path string) string {
 	return filepath.Clean(path)
 }
 
-// askEndpoints asks for the endpoints of a network. It asks only if the network has endpoints of
-// ours, or may use addresses of ours.
+// askEndpoints asks for the endpoints of a network. It asks only if the network has our endpoints,
+// or may use our addresses.
 func (s *dockerView) askEndpoints(ctx context.Context, docker engine, n *engineNetwork, ours []*state.Endpoint) error {
 	addresses := n.IPAM.Options[optNetwork] != "" || n.IPAM.Options[optConf] != "" // RequestPool refuses options other than these
 	if !addresses && !slices.ContainsFunc(ours, func(e *state.Endpoint) bool { return e.Network == n.ID && s.knows(e.Changed) }) {

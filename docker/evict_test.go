@@ -74,8 +74,8 @@ func TestRebootGivesNothingTwice(t *testing.T) {
 	}
 }
 
-// rebooted makes of a container what a reboot leaves of it: the files of the state, with the boot
-// id of the lease, and the reservations.
+// rebooted removes what a reboot removes of a container. The files of the state, with the boot id
+// of the lease, and the reservations remain.
 func (n *node) rebooted(c *container, lease, boot string) {
 	n.Helper()
 	c.die()

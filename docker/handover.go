@@ -27,8 +27,8 @@ import (
 // holdName is the interface's name in the holding namespace.
 const holdName = "eth0"
 
-// holdPath returns the path at which an endpoint's holding namespace is mounted. It is in a
-// directory of our own, where no tool looks for containers.
+// holdPath returns the path at which an endpoint's holding namespace is mounted. It is in our
+// directory, where no tool looks for containers.
 func (d *Driver) holdPath(endpointID string) string {
 	return filepath.Join(d.opts.Paths.Holds(), short(endpointID, 32))
 }

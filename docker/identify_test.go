@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The sandbox of a running container also has two other processes: that of a container inside it,
-// and that of a container that starts with `--network container:X`. The sandbox belongs to
+// The sandbox of a running container has two other processes: a process of a container inside it,
+// and a process of a container that starts with `--network container:X`. The sandbox belongs to
 // neither. When the network fails, neither is killed.
 func TestWhoseSandbox(t *testing.T) {
 	n := newNode(t, brokenNet)

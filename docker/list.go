@@ -35,9 +35,9 @@ func (p part) String() string {
 // portMappings is the capability of the plugins that publish ports.
 const portMappings = "portMappings"
 
-// cut returns one part of a list. Plugins that publish ports are a part of their own, because
-// Docker moves the ports to the endpoint that has the default gateway. If auto is set and the
-// list has no such plugin, cut adds our portmap.
+// cut returns one part of a list. Plugins that publish ports are a separate part, because Docker
+// moves the ports to the endpoint that has the default gateway. If auto is set and the list has no
+// such plugin, cut adds our portmap.
 func cut(list *chain.List, p part, auto bool) *chain.List {
 	out, _ := rebuild(list, func(i int, m *chain.Plugin) (bool, error) { // this function never returns an error
 		switch {
@@ -152,8 +152,8 @@ func unpack(p *chain.Plugin) (list []chain.Plugin, err error) {
 	return list, nil
 }
 
-// pack puts those of the inner plugins that are in of back into one packed plugin. If of is
-// empty, pack returns none.
+// pack puts the inner plugins in of into one packed plugin again. If of is empty, pack returns no
+// plugin.
 func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
 	if p.Type != packed || len(of) == 0 {
 		return of

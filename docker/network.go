@@ -169,10 +169,11 @@ func (d *Driver) networkOf(e *state.Endpoint) (*network, error) {
 	return n, nil
 }
 
-// refresh gives the network the configuration that its name has now, for a new endpoint:
-// containers of every runtime then use the same. It returns nil if nothing has changed. If the
-// file is gone or cannot be read, the copy of the network's creation is used. The copy is also
-// used if Docker has chosen the address, which comes from the subnet of that copy.
+// refresh reads the network's file again for a new endpoint, so that containers of all runtimes use
+// the same configuration. If the configuration has not changed, it returns nil. In two cases it
+// also returns nil, and the driver uses the copy from the network's creation: if the file is gone
+// or cannot be read, and if Docker has chosen the address, because that comes from the copy's
+// subnet.
 func (d *Driver) refresh(ctx context.Context, n *network, given *cnm.Interface) (json.RawMessage, error) {
 	if n.network == "" || given != nil && (given.Address.IsValid() || given.AddressIPv6.IsValid()) {
 		return nil, nil

@@ -40,7 +40,7 @@ type options struct {
 }
 
 // parseOptions decodes the options. It refuses an option that it does not know: with a typing
-// error, the user would get another network than he wanted.
+// error, the user would get another network than intended.
 func parseOptions(in map[string]string) (*options, error) {
 	o := &options{user: in, portmap: true, prefix: "eth"}
 	for _, key := range slices.Sorted(maps.Keys(in)) {

@@ -197,7 +197,7 @@ func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
 }
 
 // freePorts takes the ports that an endpoint wants from endpoints that must not keep them. These
-// are dead ones, and the one that was the gateway of the same container before.
+// are dead endpoints, and the endpoint that was the same container's gateway before.
 func (d *Driver) freePorts(ctx context.Context, e *state.Endpoint) {
 	all, err := d.state.Endpoints.List()
 	if err != nil {

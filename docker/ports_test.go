@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 )
 
-// outside makes a namespace beside the host, with an address of its own.
+// outside makes a namespace on a link of the host, with an address.
 func (n *node) outside() (path string, host netip.Addr) {
 	c := conn(n, "")
 	n.parent("uplink")

@@ -135,8 +135,8 @@ func TestForgottenEndpoint(t *testing.T) {
 	d.stop(true)
 }
 
-// bare adds, as Docker lists it, a network of another driver with our IPAM driver. This driver
-// sees nothing but its addresses.
+// bare adds, as Docker lists it, a network of another driver with our IPAM driver. Our driver sees
+// only the network's addresses.
 func (a *answers) bare(network string) {
 	other := engineNetwork{ID: "other", Driver: "macvlan"}
 	other.IPAM.Options = map[string]string{optNetwork: network}
@@ -146,8 +146,8 @@ func (a *answers) bare(network string) {
 
 const unusedLease = kindAddresses + ": no container of Docker has them"
 
-// A container on another driver's network has an address of ours, but never an endpoint of ours.
-// While the address is used, it is not released. When Docker no longer has the address, it is.
+// A container on another driver's network has an address from our IPAM driver, but no endpoint of
+// our network driver. The address is released only when Docker no longer has it.
 func TestAddressOfAnotherDriver(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")

@@ -78,8 +78,8 @@ func TestSweepAfterReboot(t *testing.T) {
 	n.sweep(1)
 }
 
-// Without free descriptors nobody knows whether a sandbox exists. The container must not count as
-// dead.
+// Without free file descriptors, the driver cannot find out whether a sandbox exists. The container
+// must not count as dead.
 func TestLiveUnsure(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	c := n.mustStart(run{network: n.network("podnet")})

@@ -36,8 +36,8 @@ const (
 	hasNot
 )
 
-// evidence holds everything on which a verdict depends. An object is never dead because Docker
-// was not asked.
+// evidence holds everything on which a verdict depends. If Docker was not asked, no object counts
+// as dead for that reason.
 type evidence struct {
 	now    time.Time
 	boot   string

@@ -10,8 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
-// A network is created again before its host forgets the former block. The host removes the
-// bridge the second time, too.
+// A network is created again before its host forgets the former block. When the network is removed
+// again, the host removes its bridge again.
 func TestBridgeOfCreatedAgain(t *testing.T) {
 	c := newCluster(&chaos.Schedule{Rand: rand.New(rand.NewPCG(1, 0))}, t.TempDir())
 	c.calm = true

@@ -47,8 +47,8 @@ type Options struct {
 	Reclaim  time.Duration // how long a host must be gone before another host may take its block; see LeastReclaim
 	DNS      []string      // networks whose containers use our resolver; "*" means all
 	Domain   string        // suffix of names, in addition to NAME.NETWORK; "" means none
-	// Upstreams are DNS servers that answer all other names. If empty, the servers of the
-	// host's resolv.conf do.
+	// Upstreams are DNS servers that answer all other names. If there are none, the servers in the
+	// host's resolv.conf answer them.
 	Upstreams []netip.AddrPort
 	Fabric    Fabric
 	Log       func(format string, args ...any)
@@ -60,8 +60,7 @@ type Fabric interface {
 	UplinkMTU(underlay []netip.Addr) (int, error)
 	// Watch calls changed when Apply must run again, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
-	// Probe calls changed when a path to another host carries more or less than before, until
-	// ctx ends.
+	// Probe calls changed when the MTU of a path to another host changes, until ctx ends.
 	Probe(ctx context.Context, changed func()) error
 }
 

@@ -118,8 +118,8 @@ type meshed struct {
 	done  bool // that call succeeded
 }
 
-// configure writes the configurations of those networks of which this host holds a block. It
-// removes the configurations of other networks.
+// configure writes the configuration of each network in which this host holds a block, and removes
+// the configurations of all other networks.
 func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 	wrong = map[string]error{}
 	for i := range d.parts {
@@ -147,8 +147,8 @@ func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 	return wrong
 }
 
-// stale finds Docker networks whose copy of the configuration has an old block: not the one that
-// this host holds now.
+// stale finds Docker networks whose copy of the configuration has another block than this host
+// holds now.
 func (a *Agent) stale(parts []part) map[string]error {
 	out := map[string]error{}
 	_, copies := a.here()

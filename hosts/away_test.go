@@ -168,7 +168,8 @@ func TestDuplicateIDReportedOnce(t *testing.T) {
 	look("for long", 0, 2)
 }
 
-// Five hosts share four blocks. The fifth waits until another one has long been gone.
+// Five hosts share four blocks. The fifth host gets a block only when another host has been gone
+// for long.
 func TestReclaim(t *testing.T) {
 	s := openStore(t)
 	small := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/28"), BlockBits4: 30, Transport: store.Auto}

@@ -40,7 +40,7 @@ type links interface {
 	Close()
 }
 
-// opener opens links. A nil opener opens those of the process's namespace.
+// opener opens links. A nil opener opens the links of the process's namespace.
 type opener func() (links, error)
 
 func openBridges(open opener, p paths.Paths, w *world, log func(string, ...any)) (*bridges, error) {
@@ -154,8 +154,8 @@ func (p *part) hindered(bridge string, addrs []nl.Addr) error {
 	return errors.Join(errs...)
 }
 
-// drop removes a network's bridge if the bridge is free. If there is no bridge of ours any more,
-// gone is true.
+// drop removes a network's bridge if the bridge is free. If the network no longer has a bridge of
+// ours, gone is true.
 func (b *bridges) drop(network string) (gone bool, err error) {
 	name := bridgeName(network)
 	link, err := b.conn.Link(name)

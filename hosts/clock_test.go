@@ -33,8 +33,8 @@ func full(t *testing.T, seen time.Time) (store.Store, *world, store.Network) {
 	return s, &world{Networks: []store.Network{n}}, n
 }
 
-// Only the store decides that a host is gone. Neither the host's own clock nor that of the host
-// that would take its block does.
+// Only the store decides that a host is gone. Neither the host's own clock decides this, nor the
+// clock of the host that would take its block.
 func TestReclaimAsksNoClock(t *testing.T) {
 	for about, ahead := range map[string]time.Duration{"right": 0, "a year ahead": 365 * 24 * time.Hour, "of 1970": time.Until(time.Unix(0, 0))} {
 		for _, seen := range []time.Time{time.Now(), time.Unix(0, 0), time.Now().Add(365 * 24 * time.Hour)} {
@@ -117,8 +117,8 @@ func TestFormerBlockLostInRace(t *testing.T) {
 	}
 }
 
-// Two present hosts each take a missing block for the other's, and there is no other free block.
-// They do not wait for ever.
+// Two present hosts each believe that a missing block belongs to the other host, and there is no
+// other free block. They do not wait for ever.
 func TestBlockOfHostThatWaits(t *testing.T) {
 	n := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/29"), BlockBits4: 30, Transport: store.Auto}
 	one := store.Block{Network: "lan", Prefix: prefix("10.200.0.0/30"), Node: "other"}

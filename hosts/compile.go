@@ -111,8 +111,8 @@ func remembered(n *store.Network, subnets, own []netip.Prefix) bool {
 	})
 }
 
-// usable returns the networks in which a host can take part. For each other network it returns
-// the reason why not. If two networks overlap, the host takes part in the one of which it holds a
+// usable returns the networks in which a host can take part. For each other network it returns the
+// reason why not. If two networks overlap, the host takes part in the network in which it holds a
 // block. Both loops of the agent call usable first, and leave the refused networks alone. If
 // containers still have addresses of a refused network, the network is in both results. In the
 // first one it has only the subnets of these addresses.
@@ -236,8 +236,8 @@ func listening(parts []part) map[netip.Addr]string {
 // range. This file is for nodes that are updated from that release. When no Docker network has a
 // copy of such a configuration any more, remove this file and the fields of mesh.Subnet.
 
-// bare reports whether a Docker network has a copy of a configuration without masquerade. Its
-// present and future containers then have no masquerade of their own.
+// bare reports whether a Docker network has a copy of a configuration without masquerade. Then the
+// network's containers, also future ones, have no elements for masquerade.
 func (f *thisHost) bare(network string) bool {
 	return slices.ContainsFunc(f.copies, func(c dockerCopy) bool { return c.Bare && c.Network == network })
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A network of a host's neighbours lies in the range of a network. The host does not take part in
-// that network, and does not pass it to the fabric, which accepts and forwards.
+// The LAN of a host lies in the range of a network. The host does not take part in that network,
+// and does not pass it to the fabric, which would accept and forward the network's packets.
 func TestInTheWay(t *testing.T) {
 	s := openStore(t)
 	bridge(t, "lan0", prefix("10.200.7.9/20"))

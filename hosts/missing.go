@@ -127,10 +127,10 @@ func moved(blocks []store.Block, b store.Block) bool {
 }
 
 // waits reports whether the present node of a missing block is waiting for a free block. Then the
-// missing block is not its own, because the node would have written its own block again.
-// Otherwise two hosts could each take the block for the other's, and both would wait for ever.
-// waits needs data that the store sent at least rebuildTime after it lost its data: earlier, the
-// node may have had no time to write, and this host may have been cut off since.
+// missing block is not its own, because the node would have written its own block again. Otherwise
+// two hosts could each believe that the block belongs to the other host, and both would wait for
+// ever. waits needs data that the store sent at least rebuildTime after it lost its data: earlier,
+// the node may have had no time to write, and this host may have been cut off since.
 func (m *mirror) waits(w *world, b store.Block) bool {
 	n, there := m.networks[b.Network]
 	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })
@@ -160,7 +160,7 @@ func (m *missing) node(id string) bool {
 	return slices.ContainsFunc(m.Nodes, func(n store.Node) bool { return n.ID == id })
 }
 
-// beside returns those blocks of a network that overlap none of others.
+// beside returns the blocks of a network that overlap no block in others.
 func beside(blocks []store.Block, network string, others []store.Block) (out []store.Block) {
 	for _, b := range blocks {
 		if b.Network == network && !overlapped(others, b) {

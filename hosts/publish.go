@@ -18,10 +18,10 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
-// endpoints returns, by key, the endpoints of this host itself and those of its containers that
-// are on networks of the store. The ids of the endpoints on a session end in that session's name.
-// So the endpoints of the next session can be created before the old ones are removed. Every name
-// exists all the time.
+// endpoints returns, by key, the endpoints of this host itself and the endpoints of its containers
+// that are on networks of the store. The ids of the endpoints on a session end in that session's
+// name. So the endpoints of the next session can be created before the old ones are removed. Every
+// name exists all the time.
 func (a *Agent) endpoints(w *world, here []container) map[string]store.Entry {
 	out := map[string]store.Entry{}
 	add := func(e store.Entry) {
@@ -55,8 +55,8 @@ func endpointOf(w *world, c *container) (store.Entry, bool) {
 	return e, len(e.Addrs) > 0
 }
 
-// publish makes the store's endpoints of this host equal to those of its containers. If a call
-// runs out of time, publish makes no further calls, because each may take callTime. Without a
+// publish makes this host's endpoints in the store equal to the endpoints of its containers. If a
+// call runs out of time, publish makes no further calls, because each may take callTime. Without a
 // session publish creates nothing, because an object without a session would stay after this host
 // is gone.
 func (a *Agent) publish(ctx context.Context, w *world) error {

@@ -159,7 +159,7 @@ func TestWideBlock(t *testing.T) {
 	}
 }
 
-// One name is that of all containers of all hosts. Each container costs one append, and the large
+// All containers of all hosts have the same name. Each container costs one append, and the large
 // file is not written all the time.
 func TestCrowd(t *testing.T) {
 	w := &world{Networks: []store.Network{lan()}, Blocks: []store.Block{{Network: "lan", Prefix: lan().Subnets[0], Node: "b"}}}

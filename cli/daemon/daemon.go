@@ -207,8 +207,8 @@ func lockOf(ctx context.Context, dir, file string, wait time.Duration) (unlock f
 }
 
 // If no driver runs, gc works on Docker's state itself, which may take minutes. A driver that
-// starts meanwhile must not answer Docker with errors. So a driver takes a lock of its own
-// first: gc looks at this lock, and stops when a driver has taken it.
+// starts meanwhile must not answer Docker with errors. So a driver first takes a second lock: gc
+// looks at this lock, and stops when a driver has taken it.
 const (
 	driverLock = "driver"
 	gcLooks    = 100 * time.Millisecond // how often gc looks at the lock

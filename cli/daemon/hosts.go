@@ -79,8 +79,8 @@ type storeFlag struct {
 	service string // the path of hosts.env
 }
 
-// url returns the store's URL. It comes from the flag or, without a flag, from the service's
-// file. If neither has it, it is that of a store for this host alone.
+// url returns the store's URL. It comes from the flag or, without a flag, from the service's file.
+// If neither has one, url returns the URL of a store for this host alone.
 func (f *storeFlag) url(where paths.Paths) (string, error) {
 	if f.Store != "" {
 		return f.Store, nil
@@ -156,7 +156,8 @@ func (c *hostsCommand) options(where paths.Paths, printLine func(string, ...any)
 	return o, err
 }
 
-// confDir returns the directory that the flag names. Without a flag, it returns that of the service.
+// confDir returns the directory that the flag names. Without a flag, it returns the service's
+// directory.
 func (c *hostsCommand) confDir() (string, error) {
 	if c.ConfDir != usualConfDir {
 		return c.ConfDir, nil

@@ -90,8 +90,9 @@ func (c *hostsCreateCommand) Execute(args []string) error {
 	return c.admin.do(func(ctx context.Context, a hosts.Admin) error { return a.Create(ctx, n) })
 }
 
-// blockBits returns the prefix length of one host's block. If given is not 0, it is given.
-// Otherwise it is usual or, in a small subnet, that of a sixteenth of the subnet.
+// blockBits returns the prefix length of one host's block. If given is not 0, blockBits returns
+// given. Otherwise it returns usual or, in a small subnet, the prefix length of a sixteenth of the
+// subnet.
 func blockBits(given int, subnet netip.Prefix, usual int) int {
 	if given != 0 {
 		return given

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/dist/systemd"
 )
 
-// below runs fn with an installer into a directory, and returns its output.
+// below runs fn with an installer that writes below a temporary directory, and returns its output.
 func below(t *testing.T, f installFlags, fn func(*installer) error) string {
 	t.Helper()
 	var out bytes.Buffer

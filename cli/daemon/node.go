@@ -105,7 +105,8 @@ func (c *nodeCommand) Execute(args []string) error {
 	return nil
 }
 
-// keys are this node's for WireGuard, made at the first start; nil with another transport.
+// keys returns this node's WireGuard keys, and makes them at the first start. With another
+// transport it returns nil.
 func (c *nodeCommand) keys(where paths.Paths) (*mesh.Keys, error) {
 	if c.Transport != mesh.WireGuard {
 		return nil, nil

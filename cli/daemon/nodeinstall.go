@@ -12,8 +12,9 @@ import (
 	"path/filepath"
 )
 
-// installer runs `patchbay install`. It installs the two programs that a container runtime
-// executes: the others of a list run within the first. A loopback of another package stays.
+// installer runs `patchbay install`. It installs only patchbay and loopback, which a container
+// runtime executes; the other plugins run within patchbay. If another package has installed
+// loopback, that program stays.
 func (c *nodeCommand) installer() (func(context.Context) error, error) {
 	program := c.Program
 	if program == "" {

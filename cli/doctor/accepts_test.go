@@ -55,7 +55,8 @@ func TestOperatorsAccepts(t *testing.T) {
 	}
 }
 
-// Doctor's hint ends its warning. Other rules with the same effect end it too.
+// The warning ends if the operator adds the rules that doctor proposes, or other rules with the
+// same effect.
 func TestOperatorsTableAccepts(t *testing.T) {
 	for name, rules := range map[string]string{
 		"the hint":    "ip saddr 10.88.0.0/24 accept; ip daddr 10.88.0.0/24 accept; ct state established,related accept",

@@ -15,14 +15,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// nodeService is the agent of a Kubernetes node (package node, which patchbay does not link).
+// nodeService is the service name of a Kubernetes node's agent. It is repeated here because
+// patchbay does not link package node.
 const nodeService = "node"
 
-// silence is longer than an agent that lives is silent: it reports each minute.
+// silence is the age of a report from which the agent counts as dead. A running agent writes a
+// report every minute.
 const silence = 3 * time.Minute
 
-// nodeAgent prints what the agent of a Kubernetes node reports. It cannot be asked: it may be in
-// a container, and serve its metrics elsewhere or nowhere.
+// nodeAgent returns the problems in the report of a Kubernetes node's agent. It reads the report's
+// file, because it cannot know at which address the agent serves its metrics.
 func nodeAgent(_ context.Context, n *Node) (found []Finding, err error) {
 	const start = "look at its pod: kubectl --namespace kube-system logs --selector app.kubernetes.io/name=patchbay; if it is gone for good: patchbayd node clean"
 	r, age, err := resident.ReadReport(n.Paths, nodeService)

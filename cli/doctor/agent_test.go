@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// doctor prints what the agent of a Kubernetes node reports, with its age, and notices an agent
-// that is silent.
+// doctor prints the report of a Kubernetes node's agent with its age, and warns if the report is
+// too old.
 func TestNodeAgent(t *testing.T) {
 	b := newBench(t)
 	b.healthy("agent") // no agent

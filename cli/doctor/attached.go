@@ -150,7 +150,7 @@ func (l *Look) Unrecorded(a *Attached) bool {
 	})
 }
 
-// Firewall returns the missing ones of those elements that the attachment's records list, and the
+// Firewall returns the elements that the attachment's records list but the kernel lacks, and the
 // facts that the records name.
 func (l *Look) Firewall(ctx context.Context, a *Attached) (lost []netstate.Lost, err error) {
 	env := &netstate.Env{NFT: l.kernel.NFT}
@@ -169,7 +169,7 @@ func (l *Look) Firewall(ctx context.Context, a *Attached) (lost []netstate.Lost,
 	return lost, err
 }
 
-// addresses returns those addresses of one record that iptables should accept and does not.
+// addresses returns the addresses of one record that iptables should accept but does not.
 func (l *Look) addresses(ctx context.Context, env *netstate.Env, r *record.Record) ([]netstate.Lost, error) {
 	if len(r.Accepts) == 0 {
 		return nil, nil

@@ -118,7 +118,7 @@ func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// absent returns those of our plugins that a network names but CNI_PATH lacks.
+// absent returns the names of our plugins that a network uses but CNI_PATH lacks.
 func (n *Node) absent() (names []string) {
 	s := n.NewSession()
 	defer s.Close()

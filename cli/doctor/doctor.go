@@ -6,9 +6,9 @@
 // configuration, Status and Inspect call plugins, Look compares attachments with the kernel.
 //
 // A check is one function with a line in the table of Checks. It only reads. To find out what the
-// kernel supports, it tries in a separate namespace, and does not ask for the kernel's version.
-// If a check cannot read what it needs, it returns an error, which doctor prints as a warning. So
-// if a check prints nothing, it has been done.
+// kernel supports, it tries in a separate namespace, and does not ask for the kernel's version. If
+// a check cannot read what it needs, it returns an error, which doctor prints as a warning. So if
+// doctor prints nothing for a check, the check has run and found no problem.
 package doctor
 
 import (

@@ -71,8 +71,8 @@ func fill(network string, set ipam.RangeSet, used int) []Finding {
 	return nil
 }
 
-// size counts the addresses that can be assigned, so without the gateways. If no node can use so
-// many, it returns many.
+// size counts the addresses that can be assigned, which excludes the gateways. It returns at most
+// many, a number that no node can use up.
 func size(set ipam.RangeSet) int {
 	const many = math.MaxInt / 2
 	total := 0

@@ -142,8 +142,8 @@ func (n *Network) link() (name string) {
 	return name
 }
 
-// named returns those addresses that a rule of the table mentions. The rules treat the other
-// addresses, maybe hundreds, like their subnet, so these need no entry of their own.
+// named returns the addresses that a rule of the table mentions. The rules treat all other
+// addresses, maybe hundreds, like their subnet, so these need no separate entry.
 func named(t *nft.Table, addrs []netip.Addr) (out []netip.Addr) {
 	values := make(map[string]bool)
 	for _, rules := range t.Rules {

@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// Rules drop what we accept, before our chain or beside it.
+// Rules of other programs drop traffic that we accept, in a chain that runs before or after ours.
 func TestRuleDrops(t *testing.T) {
 	const theirs = "add table inet theirs; add chain inet theirs f { type filter hook forward priority -10; }; "
 	for _, c := range []struct {
@@ -93,8 +93,8 @@ func TestRuleDrops(t *testing.T) {
 }
 
 // The host forwards nothing for an internal network. So it is no problem if rules drop the
-// network's traffic. Nor is it one if forwarding is off, because its ADD does not switch
-// forwarding on.
+// network's traffic. It is no problem either if forwarding is off, because the network's ADD does
+// not switch forwarding on.
 func TestInternal(t *testing.T) {
 	b := newBench(t)
 	nettest.Need(b, nettest.Program("iptables-nft"))
@@ -162,7 +162,7 @@ COMMIT
 COMMIT
 `
 
-// kubeProxy holds a kube-proxy's rules without those of Services.
+// kubeProxy holds the rules that kube-proxy writes on a node without Services.
 const kubeProxy = `*filter
 :KUBE-EXTERNAL-SERVICES - [0:0]
 :KUBE-FIREWALL - [0:0]

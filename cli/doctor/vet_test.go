@@ -149,9 +149,9 @@ func TestDocs(t *testing.T) {
 
 var fence = regexp.MustCompile("(?s)```json[^\n]*\n(.*?)```")
 
-// blocks returns the networks of a page. A section ipam gets a bridge around it, and a chained
-// plugin gets one before it. blocks leaves out patchbay-cnm's plugins, because they belong to
-// another program.
+// blocks returns the networks of a page. blocks puts a section ipam into a bridge, and a chained
+// plugin after a bridge. blocks leaves out patchbay-cnm's plugins, because they belong to another
+// program.
 func blocks(page string) (lists []string) {
 	for _, m := range fence.FindAllStringSubmatch(page, -1) {
 		text := m[1]

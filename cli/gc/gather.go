@@ -83,7 +83,7 @@ func (ev *evidence) fail(err error) {
 }
 
 // get returns the attachment with these names. Old address files and comments in iptables have no
-// interface name. What they name becomes an attachment of its own, with an empty ifName.
+// interface name. For these, get makes a separate attachment with an empty ifName.
 func (ev *evidence) get(network, id, ifName string) *Candidate {
 	a := ev.owned(owner.Of(network, id, ifName))
 	a.Network, a.ContainerID, a.IfName = network, id, ifName

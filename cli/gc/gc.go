@@ -207,7 +207,7 @@ func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
 	return j, errors.Join(err, c.seen.save(o.Paths.Run))
 }
 
-// Lives judges a dead attachment again, from its cached result as it is now.
+// Lives judges an attachment again that was dead, because its cached result may have changed since.
 func (j *Judged) Lives(c *chain.Cached) bool {
 	a := &Candidate{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Owner: owner.Of(c.Network, c.ContainerID, c.IfName)}
 	if i := slices.IndexFunc(j.Attachments, func(x *Candidate) bool { return x.Owner == a.Owner }); i >= 0 {

@@ -82,8 +82,8 @@ func collected(t *testing.T, o owner.Key) bool {
 	return false
 }
 
-// collectBeside runs a gc beside others. It may lose a race to remove something. It must not
-// fail, and must release its locks.
+// collectBeside runs a gc while other gcs run. Another gc may remove an object first. This gc must
+// not fail, and must release its locks.
 func collectBeside(t *testing.T) {
 	_, err := gc.Run(context.Background(), gc.Options{Paths: paths.Default(), Runtime: runtimeOf(), NewSession: session, Apply: true})
 	if err != nil {

@@ -130,7 +130,7 @@ func free(dir *chain.Dir, name string) error {
 }
 
 // Missing reports whether err means that no file has this network. If a broken file has the
-// network's name, the error is another one.
+// network's name, Missing returns false.
 func Missing(err error) bool {
 	var missing *chain.NotFoundError
 	var none *chain.NoConfigsFoundError

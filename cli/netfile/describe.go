@@ -27,7 +27,7 @@ type Info struct {
 	Plugins   []string // the types of all plugins, including nested ones
 }
 
-// The plugins that call other plugins.
+// These plugins call other plugins.
 const (
 	typePatchbay = "patchbay"
 	typeWrap     = "wrap"

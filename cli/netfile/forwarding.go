@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// forwarding restores the forwarding sysctl that an ADD of ours switched on. It does so only if
+// forwarding restores the forwarding sysctl that one of our ADDs switched on. It does so only if
 // nothing on the host may need forwarding.
 func (m *Remover) forwarding(r *Removal) error {
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {

@@ -167,9 +167,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Requests that the kernel accepts are not refused. One is a second subnet where the bridge is no
-// gateway, of IPv6, or of another driver. Another one is an ipvlan with an MTU above its
-// parent's.
+// Requests that the kernel accepts are not refused. One is a second subnet, if the bridge is no
+// gateway, the subnet is an IPv6 subnet, or the driver is not bridge. Another is an ipvlan whose
+// MTU is above its parent's.
 func TestPossible(t *testing.T) {
 	taken := &Taken{
 		Devices:  map[string]Device{"eth0": {MTU: 1500, Ethernet: true}},

@@ -41,7 +41,7 @@ func mistake(hint, option, format string, args ...any) error {
 	return &Mistake{Option: option, Why: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// The drivers. Each is the plugin that makes the interface.
+// These are the drivers. Each is the name of the plugin that makes the interface.
 const (
 	driverBridge  = "bridge"
 	driverPTP     = "ptp"

@@ -146,7 +146,7 @@ func joined(list []network) map[[2]string]string {
 	return out
 }
 
-// events returns one event for each pair that is in the map of and not in the map than.
+// events returns one event for each pair that the map of has and the map than lacks.
 func events(action string, of, than map[[2]string]string) (list []map[string]any) {
 	t := time.Now()
 	for at, name := range of {

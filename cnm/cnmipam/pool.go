@@ -185,8 +185,8 @@ func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCh
 	return k.save(s)
 }
 
-// taken adds a hint to the error for a pool that is already in use. Nobody can tell who uses the
-// pool. It may be our own: an ADD that was killed before it got the answer left it.
+// taken adds a hint to the error for a pool that is already in use. The driver does not say who
+// uses the pool. It may be our own pool, which an ADD requested before it was killed.
 func taken(err error) error {
 	if !cnm.SaysExists(err) {
 		return err

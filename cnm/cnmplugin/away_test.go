@@ -135,8 +135,8 @@ func TestNamespaceGone(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestTornRecords makes the records unreadable. DEL and GC still find everything by ids that
-// derive from names. Only the addresses of cnm-ipam are nowhere but in the record.
+// TestTornRecords makes the records unreadable. DEL and GC still find everything by ids that derive
+// from names. Only the addresses from cnm-ipam are lost, because nothing but the record has them.
 func TestTornRecords(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	conf := `"driver":"lab","ipam":{"type":"host-local","subnet":"10.97.0.0/24"}`

@@ -168,9 +168,9 @@ func (w *work) gateway(want4 bool) netip.Addr {
 	return gw
 }
 
-// routes returns four groups of routes, in this order. First come the routes on the link, with
-// one to a gateway outside the container's subnets. The driver's routes follow, then the default
-// route. Last come those of IPAM's routes whose destination has no route yet.
+// routes returns four groups of routes, in this order. First come the routes on the link, with one
+// to a gateway outside the container's subnets. The driver's routes follow, then the default route.
+// Last come IPAM's routes to destinations that have no route yet.
 func (w *work) routes(ips []spec.IPConfig, more []spec.Route) (list []spec.Route) {
 	add := func(r spec.Route) {
 		known := slices.ContainsFunc(list, func(o spec.Route) bool { return o.Dst == r.Dst })

@@ -78,8 +78,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// stride is how many steps the test goes on at a time. With -short, for emulated machines, it
-// skips steps.
+// stride is the distance between two steps at which the test kills. It is larger with -short, for
+// emulated machines.
 func stride() int {
 	if testing.Short() {
 		return 5

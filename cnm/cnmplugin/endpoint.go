@@ -46,8 +46,8 @@ func (w *work) createEndpoint(ctx context.Context) error {
 
 // askEndpoint sends CreateEndpoint, and repeats it in two cases. If the driver has forgotten the
 // network, askEndpoint creates the network first. If the driver already has the endpoint,
-// askEndpoint deletes the endpoint first. Endpoint ids are derived from our names, so an ADD of
-// ours made that endpoint and its record was lost.
+// askEndpoint deletes the endpoint first. Endpoint ids are derived from our names, so an earlier
+// ADD of this plugin made that endpoint, and its record was lost.
 func (w *work) askEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (*cnm.CreateEndpointResponse, error) {
 	out, err := w.client.CreateEndpoint(ctx, in)
 	switch {

@@ -36,7 +36,8 @@ func TestOtherPools(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestPoolsGivenBack does the same after a GC gave the pools back and the network remained.
+// TestPoolsGivenBack changes the configuration of the pools after a GC gave the pools back and the
+// network remained.
 func TestPoolsGivenBack(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{NewPools: true})
 	conf := `"driver":"lab","ipam":{"type":"cnm-ipam","driver":"lab","keepPool":false}`
@@ -54,7 +55,7 @@ func TestPoolsGivenBack(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestOtherSubnet does the same with a network whose pool derives from a CNI plugin's addresses.
+// TestOtherSubnet changes the subnet of a network whose pool derives from a CNI plugin's addresses.
 // A network with attachments does not change.
 func TestOtherSubnet(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})

@@ -77,7 +77,7 @@ func TestTwice(t *testing.T) {
 	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "2")
 }
 
-// talks checks that a new container has addresses of its own and reaches p.
+// talks checks that a new container gets other addresses than p and reaches p.
 func (l *lab) talks(p *endpointtest.Pod, about string) {
 	l.Helper()
 	l.port++
@@ -134,7 +134,8 @@ func TestTwiceAtOnce(t *testing.T) {
 	l.Want("containers with the address", fmt.Sprint(attached), "1")
 }
 
-// TestTwiceByNetworkDriver does the same without IPAM: the network driver gives the address.
+// TestTwiceByNetworkDriver lets the network driver, without IPAM, give one container's address to
+// another container.
 func TestTwiceByNetworkDriver(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, x := l.Pod("a", `"driver":"lab"`).Add(), l.Pod("x", `"driver":"lab"`)

@@ -83,8 +83,9 @@ func (l *lab) clean(when string) {
 // both is a configuration that uses the driver for network and IPAM.
 const both = `"driver":"lab","timeout":20,"ipam":{"type":"cnm-ipam","driver":"lab","timeout":20,"pools":[{"subnet":"10.88.0.0/24"},{"subnet":"fd88::/64"}]}`
 
-// hurried is both with a short timeout: a second and twice the time that an ADD takes at present.
-// A driver that works answers within this time. The pods are one for the ADD and one for a GC.
+// hurried returns the configuration `both` with a short timeout: a second and twice the time that
+// an ADD takes at present. A working driver answers within this time. hurried measures an ADD of
+// the pod p, and uses the pod gc for a GC.
 func (l *lab) hurried(p, gc *endpointtest.Pod) (conf string, timeout time.Duration) {
 	l.Helper()
 	start := time.Now()

@@ -35,7 +35,7 @@ func TestSaveWaitsForTheDisk(t *testing.T) {
 	}
 }
 
-// withoutDisk runs fn in a thread of its own. In that thread every fsync(2) fails.
+// withoutDisk runs fn in a separate thread. In that thread every fsync(2) fails.
 func withoutDisk(t *testing.T, fn func() error) error {
 	done := make(chan error)
 	go func() {

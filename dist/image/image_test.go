@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// TestWrite reads an archive back. The archive has the programs and nothing else, and starts the
-// last one. Made again from files of another time, it is the same.
+// TestWrite reads an archive back. The archive has only the programs, and starts the last one. The
+// same programs with other file times make the same bytes.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")

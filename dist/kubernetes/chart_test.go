@@ -21,7 +21,8 @@ import (
 
 var update = flag.Bool("update", false, "write the manifest that the chart makes")
 
-// render fills the chart in. It uses no function that Helm adds to Go's templates.
+// render fills in the chart with Go's templates, so the chart must not use functions that only Helm
+// has.
 func render(t *testing.T, change func(values map[string]any)) string {
 	t.Helper()
 	text, err := os.ReadFile("chart/values.yaml")
@@ -62,7 +63,7 @@ func objects(t *testing.T, manifest string) (ds appsv1.DaemonSet, role rbacv1.Cl
 	return ds, role
 }
 
-// TestManifest compares the manifest with what the chart makes of its own values.
+// TestManifest compares the manifest with the chart's output for its default values.
 func TestManifest(t *testing.T) {
 	want := "# Made from chart/ by `go test ./dist/kubernetes -update`. Change --cluster-cidr to your cluster's.\n" + render(t, nil)
 	if *update {
@@ -96,7 +97,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestWireGuard: with encryption the agent may publish its key, and nothing else more.
+// TestWireGuard: with encryption the agent gets only one more right, to publish its key.
 func TestWireGuard(t *testing.T) {
 	ds, role := objects(t, render(t, func(v map[string]any) { v["transport"], v["wireguardPort"] = "wireguard", 51900 }))
 	_, plain := objects(t, render(t, nil))

@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// The limits for upstream servers are those of glibc: three servers, and 2 s for each. A client
-// stops waiting after 5 s and then tries once more. By then the last server has answered.
+// There are at most three upstream servers, as in glibc, and each has 2 s. A client stops waiting
+// after 5 s and then tries once more. By then the last server has answered.
 const (
 	maxUpstreams = 3
 	perUpstream  = 2 * time.Second
@@ -89,9 +89,9 @@ func (f *forwarder) isOwn(addr netip.Addr) bool {
 	return f.own[addr]
 }
 
-// ask asks one upstream server after the other, with those that did not answer last. It leaves
-// out the client itself, because a container may run a resolver that the host uses. If no server
-// answers, ask returns SERVFAIL. If a client has too many queries in progress, ask makes the
+// ask asks one upstream server after the other. Servers that did not answer before come last. It
+// leaves out the client itself, because a container may run a resolver that the host uses. If no
+// server answers, ask returns SERVFAIL. If a client has too many queries in progress, ask makes the
 // client repeat a UDP query by TCP. A sender that forged its address does not get that answer.
 func (f *forwarder) ask(s *Server, q *dns.Msg, c client, from netip.Addr, udp bool) *dns.Msg {
 	if !f.begin(c) {
@@ -133,8 +133,8 @@ func (f *forwarder) ask(s *Server, q *dns.Msg, c client, from netip.Addr, udp bo
 // gets its answer from another server.
 const retryEvery = 30 * time.Second
 
-// order puts servers that did not answer at the end. due lists those of them that must be tried
-// in addition.
+// order puts servers that did not answer at the end. due lists the servers at the end that must be
+// tried in addition.
 func (f *forwarder) order(all []netip.AddrPort, now time.Time) (list, due []netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -241,8 +241,8 @@ func (f *forwarder) under() int {
 	return f.busy
 }
 
-// Silent connections keep other clients out only for a short time. Those of a single container do
-// not keep others out at all.
+// Silent connections keep other clients out only for a short time. The connections of a single
+// container never keep others out.
 func TestIdleConnections(t *testing.T) {
 	serve(t, &Server{View: testBook()}, map[string]string{"127.0.2.1": "blue"})
 	hold := func(from string, n int) {

@@ -21,9 +21,9 @@ import (
 	"time"
 )
 
-// Calls return these errors. An engine also has errors of its own, for example if it is
-// unreachable or refuses the login. After such an error, the change may or may not have been
-// made. So the caller reads again or retries.
+// Calls return these errors. An engine may return other errors too, for example if it is
+// unreachable or refuses the login. After such an error, the change may or may not have been made.
+// So the caller reads again or retries.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("exists already")
@@ -172,8 +172,7 @@ func (r Revision) Follows(earlier Revision) bool {
 	return earlier == "" || r != "" && history == of && now >= was
 }
 
-// With returns the later one of two revisions: r, which is a List's, and that of an event in the
-// same history.
+// With returns the later of two revisions in the same history: r, which a List returned, or event.
 func (r Revision) With(event Revision) Revision {
 	now, history, _ := r.Split()
 	next, _, _ := event.Split()

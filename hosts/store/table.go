@@ -25,8 +25,8 @@ type Change struct {
 	Gone bool
 }
 
-// Rows is a table as an engine implements it. Its methods are those of Table. Their errors need
-// not name the table and the key.
+// Rows is a table as an engine implements it. Its methods work like Table's. Their errors need not
+// name the table and the key.
 type Rows interface {
 	Get(ctx context.Context, key string) (Row, error)
 	List(ctx context.Context, prefix string) ([]Row, Revision, error)

@@ -22,10 +22,10 @@ import (
 //	etcd://HOST[:PORT][,HOST[:PORT]...]/CLUSTER
 //	etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE&password-file=FILE
 //
-// file is an etcd of this host's own, in that directory. The default port is 2379. etcds uses
-// TLS with the authorities of the system, or with those in ca. etcd uses TLS too if it has ca,
-// cert or key. A password may follow the user in the URL, but then the list of processes shows
-// it to other users.
+// file is an etcd that this host runs itself, in that directory. The default port is 2379. etcds
+// uses TLS with the authorities of the system, or with those in ca. etcd uses TLS too if it has ca,
+// cert or key. A password may follow the user in the URL, but then the list of processes shows it
+// to other users.
 func Open(ctx context.Context, address string) (*Engine, error) {
 	return openURL(ctx, address, false, nil)
 }

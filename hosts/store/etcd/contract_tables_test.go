@@ -52,7 +52,7 @@ func comesBack[T store.Object](s *suite, here, there store.Table[T], object T, c
 	s.same(got, store.Item[T]{Object: object, Revision: updated})
 }
 
-// is wants an error that wraps another.
+// is fails unless err wraps want.
 func (s *suite) is(err, want error) {
 	s.Helper()
 	if !errors.Is(err, want) {

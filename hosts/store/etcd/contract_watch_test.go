@@ -83,7 +83,7 @@ func (s *suite) watchFromTheBeginning() {
 	}
 }
 
-// watchEnds: with its ctx and without an error, and with the loop.
+// watchEnds: a watch ends, without an error, when its ctx ends and when the caller leaves the loop.
 func (s *suite) watchEnds() {
 	_, revision, err := s.s.Networks().List(s.ctx, "")
 	s.must(err)

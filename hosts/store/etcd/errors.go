@@ -119,8 +119,8 @@ func (s *Engine) whyNot() string {
 	return " (is it running, does it have a quorum, does it trust our certificate?)"
 }
 
-// user returns the name by which etcd knows this client: that of the login, or else that in its
-// certificate.
+// user returns the name by which etcd knows this client: the user of the login, or else the name in
+// its certificate.
 func (s *Engine) user() string {
 	if s.opts.User == "" && s.opts.TLS.Cert != "" {
 		if pair, err := s.opts.TLS.load(nil); err == nil {

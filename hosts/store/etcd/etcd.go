@@ -232,10 +232,9 @@ func ended(ctx context.Context, err error) error {
 	return nil
 }
 
-// A revision alone does not tell whether etcd lost its data, or is another etcd. Its history
-// has then begun anew, and may already have passed our revision when we look. So each history
-// of a cluster has a random name. List returns the name with the revision, and Watch compares
-// it.
+// A revision alone does not show whether etcd lost its data, or is another etcd. Its history has
+// then begun anew, and may already have passed our revision when we look. So each history of a
+// cluster has a random name. List returns the name with the revision, and Watch compares it.
 
 // history returns the name of the current history and its revision. If there is no history, it
 // begins one if begin is set; otherwise the name is "".

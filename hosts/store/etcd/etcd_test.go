@@ -25,7 +25,7 @@ import (
 // patience is how long a test waits for what must happen; the machine may be busy.
 const patience = 60 * time.Second
 
-// server is an etcd of one test, Debian's.
+// server is Debian's etcd, started for one test.
 type server struct {
 	t        testing.TB
 	endpoint string
@@ -132,7 +132,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// The contract holds on Debian's etcd, and on one of our own.
+// The contract holds on Debian's etcd, and on the etcd that the agent itself runs.
 func TestContract(t *testing.T) {
 	t.Run("etcd", func(t *testing.T) { runContract(t, newServer(t).options(t)) })
 	t.Run("own", func(t *testing.T) { runContract(t, openOwn(t, t.TempDir()).opts) })
@@ -229,10 +229,10 @@ func TestRestart(t *testing.T) {
 	want(t, keys, "-after0", "-after1", "-before")
 }
 
-// etcd is away for longer than a ttl: calls report that within their time. An etcd that was
-// started again still has the lease, and its holder continues with it: 500 hosts would
-// write all their objects again. An etcd whose clock went on does not have it, and reports
-// that when it is back.
+// etcd is away for longer than a ttl. Calls report that within their time limit. An etcd that was
+// killed and restarted still has the lease, and the holder continues with it: otherwise 500 hosts
+// would write all their objects again. An etcd that was only stopped has ended the lease, and
+// reports that when it continues.
 func TestAwayLongerThanALease(t *testing.T) {
 	t.Parallel()
 	const ttl = 10 * time.Second // longer than a new connection takes
@@ -331,7 +331,7 @@ func TestCompactedWhileAway(t *testing.T) {
 	want(t, keys, "+n")
 }
 
-// An etcd is replaced by an empty one under a watch: its revisions begin anew, too.
+// While a watch runs, an empty etcd replaces the etcd, and its revisions begin at 1 again.
 func TestEtcdIsAnotherOne(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// front is a proxy before an etcd: the network between it and a host.
+// front is a proxy that plays the network between a host and an etcd.
 type front struct {
 	addr, behind string
 

@@ -26,8 +26,8 @@ func fronted(t *testing.T) (server *server, between *front, direct, s *Engine) {
 	return server, between, direct, open(t, o)
 }
 
-// An etcd lost its data, and its revisions passed those of a watch before the next look.
-// The watch must notice that it missed changes.
+// An etcd lost its data, and before a watch looked again, the new revisions passed the watch's
+// revision. The watch must notice that it missed changes.
 func TestAnotherHistory(t *testing.T) {
 	t.Parallel()
 	for name, watching := range map[string]bool{"a watch that stands": true, "a watch from a revision": false} {
@@ -62,8 +62,8 @@ func TestAnotherHistory(t *testing.T) {
 	}
 }
 
-// An etcd was restored from a backup. The first watch that finds it behind renames the
-// history, for watches that look when it has passed their revision.
+// An etcd was restored from a backup. The first watch that notices this renames the history, so
+// that watches which look later notice it too.
 func TestRestored(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)

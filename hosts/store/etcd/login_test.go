@@ -41,8 +41,8 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// issue writes name.pem and name.key, valid for an hour unless the template has an end; the
-// authority signs its own.
+// issue writes name.pem and name.key, valid for an hour unless the template has an end. An
+// authority signs its own certificate.
 func (a *authority) issue(name string, template *x509.Certificate) (*ecdsa.PrivateKey, *x509.Certificate) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

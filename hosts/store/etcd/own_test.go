@@ -116,8 +116,8 @@ func runWriter(t *testing.T, dir string, life time.Duration, confirmed map[strin
 	return last
 }
 
-// The agent serves commands. Without an agent a command serves itself, another one waits
-// for it, and so does an agent.
+// The agent serves the store to commands. Without an agent, a command opens the store itself, and
+// other commands and the agent wait for it.
 func TestAgentAndCommands(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -158,7 +158,7 @@ func TestAgentAndCommands(t *testing.T) {
 	}
 }
 
-// The store of one host serves another, with certificates only.
+// A host serves its store to another host, but only to clients with a certificate.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	ca, stranger := newAuthority(t), newAuthority(t)
@@ -198,7 +198,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// A copy of the files is a store of its own. Damaged files are an error that names them.
+// A copy of the files is a separate store. Damaged files cause an error that names them.
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
