@@ -50,6 +50,7 @@ fuzz:
 
 bench: setup ## beside the reference plugins; writes docs/bench
 	$(GO) run ./test/bench
+	$(GO) run ./test/bench/kubescale
 	scripts/bench-kernel
 
 install: build

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
@@ -34,6 +35,27 @@ const flannelNet = `{"cniVersion":"1.0.0","name":"cbr0","plugins":[
 {"type":"bridge","bridge":"cni0","mtu":%d,"isGateway":true,"isDefaultGateway":true,"ipMasq":false,"hairpinMode":true,
  "ipam":{"type":"host-local","ranges":[[{"subnet":"%s"}]],"routes":[{"dst":"10.210.0.0/16"}]}},
 {"type":"portmap","capabilities":{"portMappings":true}}]}`
+
+// flannelRules are the rules that flannel makes on a node with --ip-masq, as its manifest starts
+// it. The bridge's packets see them too, because the kernel passes them to iptables
+// (bridge-nf-call-iptables), as kube-proxy needs.
+const flannelRules = `*nat
+:FLANNEL-POSTRTG -
+-A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
+-A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -m comment --comment "flanneld masq" -j RETURN
+-A FLANNEL-POSTRTG -s %[1]s -d %[2]s -m comment --comment "flanneld masq" -j RETURN
+-A FLANNEL-POSTRTG -s %[2]s -d %[1]s -m comment --comment "flanneld masq" -j RETURN
+-A FLANNEL-POSTRTG ! -s %[2]s -d %[1]s -m comment --comment "flanneld masq" -j RETURN
+-A FLANNEL-POSTRTG -s %[2]s ! -d 224.0.0.0/4 -m comment --comment "flanneld masq" -j MASQUERADE --random-fully
+-A FLANNEL-POSTRTG ! -s %[2]s -d %[2]s -m comment --comment "flanneld masq" -j MASQUERADE --random-fully
+COMMIT
+*filter
+:FLANNEL-FWD -
+-A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD
+-A FLANNEL-FWD -s %[2]s -m comment --comment "flanneld forward" -j ACCEPT
+-A FLANNEL-FWD -d %[2]s -m comment --comment "flanneld forward" -j ACCEPT
+COMMIT
+`
 
 func clusterCIDR() netip.Prefix { return netip.MustParsePrefix("10.210.0.0/16") }
 
@@ -86,6 +108,19 @@ func (w *worker) way(req request) error {
 		return flannelWay(req.Chain, req.N)
 	}
 	return w.meshWay(req.Chain, req.N)
+}
+
+// masquerade makes the rules of the node's agent. Those of patchbayd node are in its network.
+func masquerade(req request) error {
+	if req.Chain != reference {
+		return nil
+	}
+	restore := exec.Command("iptables-nft-restore", "--noflush")
+	restore.Stdin = strings.NewReader(fmt.Sprintf(flannelRules, podCIDR(req.N), clusterCIDR()))
+	if out, err := restore.CombinedOutput(); err != nil {
+		return fmt.Errorf("make flannel's rules: %w: %s", err, out)
+	}
+	return nil
 }
 
 func wireUp(node int) error {

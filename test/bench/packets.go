@@ -75,6 +75,9 @@ func (l *lab) connectNodes(set string) error {
 		return fmt.Errorf("connect the nodes of %s: %w", title(set), err)
 	}
 	for node := range 2 {
+		if _, err := l.ask(nodeOf(set, node), request{Op: "masquerade", Chain: set, N: node}); err != nil {
+			return err
+		}
 		for _, pod := range []string{"client", "server"} {
 			if _, err := l.ask(nodeOf(set, node), request{Op: "pod", Chain: set, N: node, Pod: pod}); err != nil {
 				return err
@@ -160,7 +163,7 @@ func (r *results) writePackets(w io.Writer) {
 		return
 	}
 	fmt.Fprintf(w, "\n## Packets\n\nTraffic between two pods: medians, and quartiles in parentheses. The reference is flannel's network of bridge,\n"+
-		"host-local and portmap, with static routes or flannel's VXLAN device. Patchbay is the network of `patchbayd node`.\n"+
+		"host-local and portmap, with flannel's iptables rules, and static routes or flannel's VXLAN device. Patchbay is the network of `patchbayd node`.\n"+
 		"The target is %.2f of the reference at least.\n\n", packetFloor)
 	fmt.Fprintf(w, "| way | traffic | reference | Patchbay | ratio | |\n| --- | --- | --: | --: | --: | --- |\n")
 	for _, way := range []string{sameNode, direct, vxlan} {

@@ -62,6 +62,8 @@ func (w *worker) do(req request) (rep reply, err error) {
 		rep.Cycle, err = w.floorCycle()
 	case "pod":
 		err = w.pod(req)
+	case "masquerade":
+		err = masquerade(req)
 	case "way":
 		err = w.way(req)
 	case "address":
