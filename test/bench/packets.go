@@ -129,7 +129,7 @@ func (l *lab) prepareWay(set, way string) (addr string, err error) {
 
 // alternateTraffic measures each kind of traffic on one path. The sets take turns.
 func (l *lab) alternateTraffic(way string, to map[string]string, sets []string) error {
-	for round := range l.pick(10, 2) + 1 {
+	for round := range l.pick(16, 2) + 1 {
 		for _, kind := range kinds {
 			for i := range sets {
 				set := sets[(i+round)%len(sets)]

@@ -210,12 +210,18 @@ func (k *cluster) wipe(node string) {
 }
 
 // powerOff kills everything in a node's mount namespace at once, except the process that holds
-// the namespace. It also kills the containers, which those processes started in other namespaces.
+// the namespace. It also kills the containers, which those processes started in other namespaces,
+// and removes their control groups: a kubelet that finds those of dead containers asks for each
+// container for three seconds before it registers its node.
 func (k *cluster) powerOff(node, holder string) {
 	k.Helper()
+	groups := map[string]bool{}
 	eventually(k, node+" is off", func() error {
 		pids, err := processesOf(holder)
 		for _, pid := range pids {
+			for _, dir := range containerGroups(pid) {
+				groups[dir] = true
+			}
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
@@ -223,8 +229,25 @@ func (k *cluster) powerOff(node, holder string) {
 		if len(pids) > 0 {
 			return fmt.Errorf("killed %d processes, looking for more", len(pids))
 		}
+		for dir := range groups {
+			if gone := os.Remove(dir); !errors.Is(gone, os.ErrNotExist) {
+				err = errors.Join(err, gone)
+			}
+		}
 		return err
 	})
+}
+
+// containerGroups lists the directories of the control groups of a container's process.
+func containerGroups(pid int) (dirs []string) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid)) // the process may have ended
+	for line := range strings.Lines(string(text)) {
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && strings.HasPrefix(f[2], "/k8s.io/") {
+			found, _ := filepath.Glob("/sys/fs/cgroup/*" + f[2])
+			dirs = append(dirs, found...)
+		}
+	}
+	return dirs
 }
 
 // processesOf lists the processes in the mount namespace of holder and their descendants,
