@@ -37,7 +37,7 @@ func TestAPINamesNoInternalType(t *testing.T) {
 	}
 }
 
-// exportData imports from what the compiler knows of each package.
+// exportData returns an importer that reads the compiler's export data of each package.
 func exportData(t *testing.T) types.Importer {
 	t.Helper()
 	args := []string{"list", "-export", "-deps", "-json=ImportPath,Export"}
@@ -115,7 +115,7 @@ func (w apiWalk) walk(at string, t types.Type) {
 	}
 }
 
-// named refuses a type of internal, and follows one of p; another package's is its own.
+// named reports an internal type, follows a type of package p, and ignores types of other packages.
 func (w apiWalk) named(at string, t *types.Named) {
 	for arg := range t.TypeArgs().Types() {
 		w.walk(at, arg)

@@ -18,8 +18,8 @@ import (
 // fetch matches commands that fetch what is not on the machine.
 var fetch = regexp.MustCompile(`"go",\s*"(install|get|mod)"|\bgo (install|get|mod download)\b|\bapt(-get)? |\b(curl|wget|git clone) (-\S+ )*https?:`)
 
-// What tests need is fetched before any test runs, in one place: a test has no network,
-// and a user who waits for it does not see what it waits for.
+// scripts/setup fetches everything that tests need before any test runs. A test has no network, and
+// a user would not see that a slow test is only downloading.
 func TestNoFetchesInTests(t *testing.T) {
 	may := []string{
 		"scripts/setup", "scripts/fresh",

@@ -64,8 +64,8 @@ func TestNoUnprovenSkips(t *testing.T) {
 	})
 }
 
-// No program of ours runs the machine's network tools: they are slow, missing, or of
-// another version than the tables they meet.
+// Our programs do not run the machine's network tools, because the tools may be slow, missing, or
+// too old to read the machine's tables.
 func TestNoForksOfNetworkTools(t *testing.T) {
 	tools := map[string]bool{"iptables": true, "ip6tables": true, "nft": true, "ip": true, "tc": true, "sysctl": true, "bridge": true}
 	eachFunction(t, func(set *token.FileSet, f *ast.FuncDecl) {
@@ -92,8 +92,8 @@ func TestNoForksOfNetworkTools(t *testing.T) {
 	})
 }
 
-// No text of a configuration reaches a shell: only these files start programs, and only
-// wrap's starts one that a configuration names by anything but its plugin type.
+// Only these files start programs, so no text of a configuration reaches a shell. A configuration
+// names programs only by their plugin type, except in wrap's file.
 func TestWhoStartsPrograms(t *testing.T) {
 	may := map[string]string{
 		"invoke/exec.go":         "a plugin of CNI_PATH, by its validated type, without a shell",

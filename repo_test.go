@@ -43,7 +43,7 @@ const (
 
 const header = "// Copyright the Patchbay authors.\n// SPDX-License-Identifier: Apache-2.0\n"
 
-// pkg is what `go list -json` prints for a package of ours.
+// pkg is what `go list -json` prints for one of our packages.
 type pkg struct {
 	ImportPath, Dir, Doc               string
 	Imports, TestImports, XTestImports []string
@@ -127,9 +127,9 @@ func TestPackageDocs(t *testing.T) {
 	}
 }
 
-// layers lists which of our packages a package of ours may import: the first rule whose
-// path matches counts. Imports point downwards. What may import internal may import owner
-// and paths, which are of the same depth and not internal because the SDK shows their types.
+// layers lists which of our packages each of our packages may import; the first rule whose path
+// matches counts. Imports point downwards. A package that may import internal packages may also
+// import owner and paths, which are public only because the SDK's API has their types.
 var layers = []struct {
 	path    string // a package, or "x/..." for everything below
 	may     []string
@@ -172,7 +172,7 @@ var layers = []struct {
 	{"examples/...", []string{"plugin/...", "spec", "netns", "owner", "paths"}, "what a user of the library may import"},
 }
 
-// onNode is what a command for a whole node may import.
+// onNode lists the packages that a command for a whole node may import.
 var onNode = []string{"chain", "plugin", "plugin/kernel", "plugin/endpoint", "spec", "netns", "ipam", "invoke/...", "internal/..."}
 
 func TestLayers(t *testing.T) {
@@ -245,8 +245,8 @@ func TestForbiddenImports(t *testing.T) {
 	refuseImports(t, program, forbidden)
 }
 
-// TestForbiddenImportsOfDrivers: the third program may link HTTP and TLS, which it exists
-// for, and nothing else of the list.
+// TestForbiddenImportsOfDrivers: patchbay-cnm may link HTTP and TLS, because it exists to speak
+// them, but no other package of the list.
 func TestForbiddenImportsOfDrivers(t *testing.T) {
 	may := []string{"net/http", "crypto/tls", module + "/cnm"}
 	refuseImports(t, module+"/cmd/patchbay-cnm", slices.DeleteFunc(slices.Clone(forbidden), func(f forbiddenImport) bool {
@@ -288,7 +288,7 @@ func linked(t *testing.T, program string) []string {
 	return nil
 }
 
-// Every plugin process pays for what runs before main, whatever it does.
+// Code that runs before main costs time in every plugin process, so our packages have none.
 func TestNothingBeforeMain(t *testing.T) {
 	deps := linked(t, program)
 	for _, p := range packages(t) {
@@ -346,8 +346,8 @@ func checkValue(t *testing.T, set *token.FileSet, value ast.Expr) {
 	})
 }
 
-// The Go runtime's own trace of package initialisation: none of ours, and a budget for the
-// libraries.
+// The Go runtime prints which packages it initialises. None of our packages may be among them, and
+// the libraries have a budget.
 func TestStartBudget(t *testing.T) {
 	bin, err := reftest.Patchbay()
 	if err != nil {

@@ -22,7 +22,8 @@ func TestWideBlockLosesNothing(t *testing.T) {
 	}
 }
 
-// TestWideBlockTakesNothing adds such a record too. It stops no host from claiming a block.
+// TestWideBlockTakesNothing adds a record that no host can have written. The record stops no host
+// from claiming a block.
 func TestWideBlockTakesNothing(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))

@@ -170,8 +170,8 @@ func notFound(msg string) error          { return &notFoundError{msg} }
 func (e *notFoundError) Error() string   { return e.msg }
 func (e *notFoundError) Is(t error) bool { return t == ErrNotFound }
 
-// Within calls a plugin and ends the call after limit. Its error names the limit. With Within, a
-// GC goes on to the other plugins when one plugin hangs.
+// Within calls a plugin and ends the call after limit. Its error names the limit. With Within, a GC
+// can call the other plugins even if one plugin hangs.
 func Within(ctx context.Context, limit time.Duration, in Invoker, pluginType string, call *spec.Call) ([]byte, error) {
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -266,10 +266,10 @@ func (a *allocation) renew(r Reservation) error {
 // span is a run of addresses to search. The search skips the gateway.
 type span struct{ first, last, gateway netip.Addr }
 
-// spans lists the addresses of a set in the order of the search. The search starts after cursor
-// and goes to the end of cursor's range. It goes on through the other ranges, and ends with the
-// part of the first range up to cursor. A cursor can be outside the set if the sets changed their
-// order in the configuration; then the search starts at the beginning.
+// spans lists the addresses of a set in the order of the search. The search starts after cursor and
+// goes to the end of cursor's range. Then it goes through the other ranges, and ends with the part
+// of the first range up to cursor. A cursor can be outside the set if the sets changed their order
+// in the configuration; then the search starts at the beginning.
 func spans(set RangeSet, cursor netip.Addr) []span {
 	at := set.Find(cursor)
 	if at < 0 {

@@ -71,10 +71,10 @@ func mustSet(subnet string) ipam.RangeSet {
 	return set
 }
 
-// TestKill kills two processes at random points, in each of many rounds. After each round it
-// checks that every address file is complete and that no temporary file is left. It also checks
-// that the index returns exactly the addresses in the files, even if the kill came between the
-// change of a file and that of the index.
+// TestKill kills two processes at random points, in each of many rounds. After each round it checks
+// that every address file is complete and that no temporary file is left. It also checks that the
+// index returns exactly the addresses in the files, even if the kill came between the change of a
+// file and the change of the index.
 func TestKill(t *testing.T) {
 	rounds := 60
 	if testing.Short() {

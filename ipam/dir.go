@@ -336,7 +336,7 @@ func (d *dir) sameFile(fd int, name string) bool {
 }
 
 // take locks fd. If take fails, it closes fd. A blocking flock cannot be interrupted. So if ctx
-// ends first, a goroutine goes on waiting and unlocks as soon as it gets the lock.
+// ends first, a goroutine keeps waiting, and unlocks as soon as it gets the lock.
 func take(ctx context.Context, fd, how int) error {
 	err := unix.Flock(fd, how|unix.LOCK_NB)
 	if !errors.Is(err, unix.EWOULDBLOCK) {

@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
-// bed is a store in a directory of its own.
+// bed is a store in a temporary directory.
 type bed struct {
 	*testing.T
 	store *ipam.FileStore

@@ -13,8 +13,8 @@
 // The directory <dataDir>/<network>/ holds one file for each reserved address. The file's name is
 // the address, and its whole content is "<container id>\r\n<ifname>". The file last_reserved_ip.N
 // holds the cursor of set N: the address that was given out last. The empty file lock is for
-// flock(2). These files are the truth. At any moment the reference's host-local can go on with
-// files of ours, and ours with files of the reference.
+// flock(2). These files are the truth. At any moment the reference's host-local can replace ours,
+// or ours the reference's, because both use these files.
 //
 // # The index
 //

@@ -81,7 +81,8 @@ func TestDirectoryThatStaysLocked(t *testing.T) {
 	}
 }
 
-// IsOwn tells namespaces apart. For a path that is not a namespace it returns the same error as Open.
+// IsOwn distinguishes namespaces. For a path that is not a namespace it returns the same error as
+// Open.
 func TestIsOwn(t *testing.T) {
 	path := nettest.NewNS(t, "other")
 	runtime.LockOSThread() // /proc/self shows the first thread, which another test may have left in a foreign namespace

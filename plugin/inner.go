@@ -25,9 +25,9 @@ type Inner struct {
 }
 
 // Given is what an outer plugin passes to an inner one. Caps is the outer plugin's runtimeConfig.
-// Args are the outer plugin's args, for an inner plugin that has none of its own. If AllCaps is
-// set, an inner plugin that declares no capabilities gets all of Caps. If BuiltIn is set, the
-// inner plugin and its delegates run in this process, whatever CNI_PATH has.
+// Args are the outer plugin's args, for an inner plugin that has no args. If AllCaps is set, an
+// inner plugin that declares no capabilities gets all of Caps. If BuiltIn is set, the inner plugin
+// and its delegates run in this process, whatever CNI_PATH has.
 type Given struct {
 	Caps    map[string]json.RawMessage
 	Args    json.RawMessage

@@ -163,7 +163,7 @@ func versionResult(ctx context.Context, p *Plugin, c *spec.Call, s *Session) ([]
 	return append(data, '\n'), err
 }
 
-// versionsFor returns those supported versions that the configuration does not exclude.
+// versionsFor returns the supported versions that the configuration does not exclude.
 func (p *Plugin) versionsFor(ctx context.Context, c *spec.Call, s *Session) []string {
 	versions := p.Versions()
 	if p.VersionsFor == nil || len(c.Config) == 0 {

@@ -79,8 +79,8 @@ type Plugin struct {
 	// calls the IPAM plugin validates them. Samples may be nil.
 	Samples func(*Request) []*spec.Result
 
-	// VersionsFor returns those of Versions that the configuration in a VERSION request allows. If
-	// VersionsFor is nil, the configuration allows all of them.
+	// VersionsFor returns the members of Versions that the configuration in a VERSION request
+	// allows. If VersionsFor is nil, the configuration allows all of them.
 	VersionsFor func(context.Context, *Session, *spec.Call) []string
 
 	// Helper does work in a separate process, for example under another security label. HelperArgs

@@ -164,7 +164,7 @@ func (r *Request) place() error {
 }
 
 // allowed returns an error if the plugin does not support the version, or if the version does not
-// have the verb. The texts are those of skel, the plugin library of containernetworking/cni.
+// have the verb. The texts are the same as in skel, the plugin library of containernetworking/cni.
 func allowed(p *Plugin, verb spec.Verb, version string) error {
 	min := map[spec.Verb]string{spec.Check: "0.4.0", spec.GC: "1.1.0", spec.Status: "1.1.0"}[verb]
 	if min != "" { // for an invalid version, skel has another text than for an unsupported one

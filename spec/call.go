@@ -69,8 +69,8 @@ func (c *Call) Environ() []string {
 }
 
 // ParseEnviron reads a call from an environment. ParseEnviron returns an error if a variable that
-// the verb needs is missing, or if an id or interface name is malformed. ParseEnviron leaves
-// Config empty. The error texts are those of skel, the plugin library of containernetworking/cni.
+// the verb needs is missing, or if an id or interface name is malformed. ParseEnviron leaves Config
+// empty. The error texts are the same as in skel, the plugin library of containernetworking/cni.
 func ParseEnviron(getenv func(string) string) (*Call, error) {
 	c := &Call{
 		Verb:        Verb(getenv("CNI_COMMAND")),

@@ -188,9 +188,9 @@ func ReleaseFact(ctx context.Context, s *record.Dir, name string, o owner.Key, f
 	})
 }
 
-// unaccept stops accepting those of the fact's sources that no other fact on the same bridge
-// accepts. If networks have the same sources and only their operator's chains differ, they share
-// these rules.
+// unaccept removes the accept rules of the fact's sources, except sources that another fact on the
+// same bridge accepts. If networks have the same sources and only their operator's chains differ,
+// they share these rules.
 func unaccept(s *record.Dir, f record.Fact, fw *nft.Conn) {
 	if len(f.Accepts) == 0 {
 		return

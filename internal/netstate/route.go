@@ -176,8 +176,9 @@ func (r Route) find(conn *nl.Conn, link netlink.Link) (bool, error) {
 	return false, nil
 }
 
-// served reports whether a route to the destination may stand for the expected one. A default
-// route through another interface may, because an operator may have chosen it for the container.
+// served reports whether CHECK may accept a route to the destination in place of the expected
+// route. A default route through another interface may, because an operator may have chosen it for
+// the container.
 func (r Route) served(got netlink.Route, link netlink.Link) bool {
 	if got.Type != unix.RTN_UNICAST {
 		return false

@@ -15,9 +15,10 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// Egress is what the agent of a Kubernetes node notes of a namespace: with which addresses of the
-// node its pods leave. It is a file of its own for each namespace, so an ADD opens one file, which
-// in most cases does not exist. The directory survives a reboot, and goes with the agent's.
+// Egress has the source addresses that the agent of a Kubernetes node chose for packets of a
+// namespace's pods that leave the node. Each namespace has its own file, so an ADD opens only one
+// file, which in most cases does not exist. The directory is in the agent's directory, and survives
+// a reboot.
 type Egress struct {
 	Schema int          `json:"schema"`
 	Wanted string       `json:"wanted"` // as the namespace's annotation says
@@ -30,7 +31,8 @@ const EgressSchema = 1
 // EgressDir is the directory of these files.
 func EgressDir(p paths.Paths) string { return filepath.Join(p.State, "node", "egress") }
 
-// EgressOf returns what is noted of a namespace, a valid name. The zero value means nothing.
+// EgressOf returns the addresses of a namespace, whose name must be valid. If there is no file, it
+// returns the zero value.
 func EgressOf(p paths.Paths, namespace string) (e Egress, err error) {
 	path := filepath.Join(EgressDir(p), namespace)
 	data, err := durable.Read(path)

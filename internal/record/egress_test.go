@@ -9,7 +9,8 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// BenchmarkEgressOf is what each ADD of a masqueraded pod pays on a node without egress addresses.
+// BenchmarkEgressOf measures what each ADD of a masqueraded pod costs more on a node without egress
+// addresses.
 func BenchmarkEgressOf(b *testing.B) {
 	p := paths.Paths{State: b.TempDir()}
 	for b.Loop() {

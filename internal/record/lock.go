@@ -221,8 +221,8 @@ func (d *Dir) lockAll(ctx context.Context, lock func(context.Context, int) error
 	return func() { f.Close() }, nil //nolint:errcheck // read only
 }
 
-// version tells files apart that were at a path one after the other. The zero value means that
-// there is no file. Some file systems use an inode's number again at once, so version includes
+// version distinguishes files that were at the same path one after the other. The zero value means
+// that there is no file. Some file systems use an inode's number again at once, so version includes
 // the modification time.
 type version struct {
 	dev, ino uint64

@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 )
 
-// An ADD keeps its record locked until its session ends. If an ADD hangs, a DEL goes on without
+// An ADD keeps its record locked until its session ends. If an ADD hangs, a DEL continues without
 // the lock.
 func TestLock(t *testing.T) {
 	add := New(t.TempDir())

@@ -30,8 +30,8 @@ const (
 )
 
 // Suspects looks at the next few attachments of a network, at one record of each. It returns the
-// attachments of Kubernetes pods whose namespace was in dir and is not there now. They may still
-// be alive, so the caller must judge each. Each call, in any process, goes on where the last call
+// attachments of Kubernetes pods whose namespace was in dir and is not there now. They may still be
+// alive, so the caller must judge each. Each call, in any process, continues where the last call
 // ended; together they go through the whole directory, again and again. No call lists the whole
 // directory. Suspects also removes claims of killed gcs that it meets.
 func (d *Dir) Suspects(network, dir string, most int) (owners []owner.Key, err error) {

@@ -119,8 +119,8 @@ func TestSuspects(t *testing.T) {
 	s.Close()
 }
 
-// A damaged position starts over, and so does one beyond the end. Files that are no records are
-// skipped.
+// If the stored position is damaged or beyond the end, Suspects starts at the beginning. Files that
+// are no records are skipped.
 func TestSuspectsWithDamage(t *testing.T) {
 	s := New(t.TempDir())
 	o := ofPod(t, s, "c1", "/run/netns/missing", &life.Mark{Dev: 1})

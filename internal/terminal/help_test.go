@@ -66,8 +66,8 @@ prog do COMMAND --help tells more of one.
 	}
 }
 
-// TestHelpBelow checks the help of a subcommand: its own flags come first, and those of its
-// parents take one line.
+// TestHelpBelow checks the help of a subcommand: its own flags come first, and its parents' flags
+// take one line.
 func TestHelpBelow(t *testing.T) {
 	got, err := Help(table(t), []string{"do", "rm"}, 80)
 	if err != nil {

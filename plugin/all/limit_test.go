@@ -41,8 +41,9 @@ func invokeList(c *spec.Call) ([]byte, error) {
 	return b.Invoke(context.Background(), "patchbay", c)
 }
 
-// For "no burst", runtimes send a huge one. With it a limit of 10 Mbit/s let 512 MiB or 4 GiB
-// pass at full speed (kubernetes#90838). Here the limit holds from the first packet, both ways.
+// If a pod sets no burst, runtimes send a huge burst. With that burst, a limit of 10 Mbit/s let 512
+// MiB or 4 GiB pass at full speed (kubernetes#90838). Here the limit holds from the first packet,
+// both ways.
 func TestLimitFromTheFirstSecond(t *testing.T) {
 	const rate, burst = 10_000_000 / 8, 131072 // bytes
 	for _, kind := range []string{`"type":"ptp"`, `"type":"bridge","bridge":"lim0","isGateway":true`} {
@@ -141,8 +142,8 @@ func flood(t *testing.T, from, to end) (bytes int, took time.Duration) {
 	return bytes, took
 }
 
-// An annotation can make a runtime send such limits. They are refused before anything exists, and
-// the error names the value.
+// A pod's annotation can make a runtime send impossible limits. They are refused before anything
+// exists, and the error names the value.
 func TestHostileLimits(t *testing.T) {
 	before := leak.Must(t)
 	ns := nettest.NewNS(t, "limited")

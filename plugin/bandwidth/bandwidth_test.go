@@ -215,7 +215,7 @@ func TestCheckOfTheReferences(t *testing.T) {
 	}
 }
 
-// The name of the reference's ifb does not contain the interface name. Ours works with two
+// The name of the reference's ifb does not contain the interface name. Our ifb works with two
 // attachments of one container.
 func TestTwoAttachmentsOfOneContainer(t *testing.T) {
 	w := newWorld(t)

@@ -74,7 +74,7 @@ func (c *Conf) Load(*plugin.Request) (err error) {
 	return err
 }
 
-// limits returns the limits of the configuration or, if it has none, those of the runtime. If
+// limits returns the limits of the configuration or, if it has none, the runtime's limits. If
 // sensible is set, limits replaces a burst of the runtime that means "none".
 func (c *Conf) limits(sensible bool) (shapes, error) {
 	limits, fromRuntime := c.Limits, false

@@ -19,10 +19,10 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// BenchmarkADD measures the plugin in process, with given addresses. Beside it, it measures the
-// bare library calls that make the same link, address and route. The plugin also reads the call,
-// looks before it changes anything, writes mark and record, checks the gateway, announces the
-// address and prints the result.
+// BenchmarkADD measures the plugin in process, with given addresses. It also measures the bare
+// library calls that make the same link, address and route. The plugin also reads the call, looks
+// before it changes anything, writes mark and record, checks the gateway, announces the address and
+// prints the result.
 func BenchmarkADD(b *testing.B) {
 	for _, c := range []struct{ name, addrs string }{
 		{"IPv4", `{"address": "10.9.0.5/24"}`}, {"dual", `{"address": "10.9.0.5/24"}, {"address": "fd09::5/64"}`},

@@ -73,7 +73,7 @@ func TestFirstPacketsVLAN(t *testing.T) {
 }
 
 // Another project's IPAM plugin is called when the link exists. Its IPv6 addresses cause no more
-// delay than those of our plugins.
+// delay than addresses from our IPAM plugins.
 func TestFirstPacketsOthersIPAM(t *testing.T) {
 	other := plugin.Plugin{Name: "other", Kind: plugin.IPAM,
 		Add: func(context.Context, *plugin.Request) (*spec.Result, error) {

@@ -122,8 +122,8 @@ func outsides(t *testing.T, family string) (w *endpointtest.World, outside, upli
 	return w, endpointtest.Join(at, "80"), uplink
 }
 
-// An attachment of schema 1, whose masquerade is a shared fact, goes on working beside new ones.
-// It passes CHECK and can be detached.
+// An attachment of schema 1, whose masquerade is a shared fact, keeps working while new attachments
+// exist. It passes CHECK and can be detached.
 func TestMasqueradeFromBefore(t *testing.T) {
 	w, outside, uplink := outsides(t, "IPv4")
 	p := w.Pod("old", dual+`, "ipMasq": true`).Add()

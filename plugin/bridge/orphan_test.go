@@ -47,8 +47,9 @@ func TestBackAfterACrash(t *testing.T) {
 	}
 }
 
-// The same happens when the record is lost and no process has the namespace open. Then the kernel
-// says that the namespace is gone while its links still exist.
+// A container comes back right after a crash, its record is lost, and no process has the old
+// namespace open. The kernel says that the old namespace is gone while its links still exist. They
+// do not block the new container.
 func TestBackAfterACrashWithoutARecord(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("lost", `"bridge": "tbr0", `+endpointtest.Static("10.9.0.5/24"))
@@ -86,8 +87,9 @@ func (e ending) Done() <-chan struct{} {
 	return e.Context.Done()
 }
 
-// The same happens while the namespace is ending: the kernel still holds the namespace for the
-// last of its sockets, here for an open file. The ADD waits for the kernel and gets the name.
+// A container comes back while its old namespace is ending: the kernel still holds that namespace
+// for the last of its sockets, here for an open file. The ADD waits for the kernel and gets the
+// name.
 func TestBackWhileTheNamespaceEnds(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("ends", `"bridge": "tbr0", `+endpointtest.Static("10.9.0.5/24"))

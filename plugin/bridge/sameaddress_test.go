@@ -51,8 +51,8 @@ func TestSameAddress(t *testing.T) {
 	}
 }
 
-// onlyReached checks that CHECK reports nothing but that the host does not reach the pod: the
-// route to the first bridge remains.
+// onlyReached checks that CHECK reports only one problem: the host cannot reach the pod, because
+// the route to the first bridge remains.
 func onlyReached(w *endpointtest.World, name string, err error) {
 	w.Helper()
 	by, want := map[string]string{"b": "tbr1", "c": "tbr3"}[name], "<nil>"

@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// programs are patchbay and patchbayd beside each other, with a container.
+// programs are patchbay and patchbayd in one directory, and a container.
 type programs struct {
 	*node
 	dir string
@@ -164,7 +164,7 @@ func threads(t *testing.T, pid int) {
 	}
 }
 
-// The keeper uses a socket that systemd passes as it is, and does not remove it.
+// The keeper uses the socket that systemd passes, and does not change or remove it.
 func TestSocketActivation(t *testing.T) {
 	p := newPrograms(t)
 	l, err := net.Listen("unix", "/run/a.sock")

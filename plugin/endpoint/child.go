@@ -217,7 +217,8 @@ func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
 	return &out
 }
 
-// ChildStatus performs STATUS. The master is given or that of the default route.
+// ChildStatus performs STATUS. The master is the one in the configuration, or else the link of the
+// default route.
 func ChildStatus(_ context.Context, r *plugin.Request) error { return child(r).Status(r, false) }
 
 // Status reports whether an ADD could work: the kernel supports such links, the master exists,

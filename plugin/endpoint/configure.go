@@ -191,9 +191,9 @@ func Masquerade(ips []spec.IPConfig, all bool, outside Outside, comment string) 
 	return s
 }
 
-// Egress returns elements that let the masqueraded addresses of a state leave with the addresses that
-// the agent of the Kubernetes node has noted for the pod's namespace. Without a note it costs one
-// look for a file.
+// Egress returns elements that replace the usual source address of a state's masqueraded packets.
+// The new addresses come from the file of the pod's namespace, which the agent of the Kubernetes
+// node writes. If there is no file, Egress costs one failed open.
 func Egress(r *plugin.Request, s netstate.State) (out netstate.State) {
 	args, err := r.CNIArgs()
 	namespace, _, pod := strings.Cut(spec.Pod(args), "/")
@@ -214,7 +214,8 @@ func Egress(r *plugin.Request, s netstate.State) (out netstate.State) {
 	return out
 }
 
-// attachedEgress returns such elements of a record: an agent may have written them after the ADD.
+// attachedEgress returns the egress elements of a record. The agent may have changed them after the
+// ADD.
 func attachedEgress(rec *record.Record) (out netstate.State) {
 	for _, e := range rec.Elements {
 		if _, ok := e.Egress(); ok {

@@ -103,8 +103,7 @@ func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, lost 
 	return rec
 }
 
-// addresses returns the addresses of the previous result or, if there is none, those of the
-// interface.
+// addresses returns the addresses of the previous result or, if there is none, of the interface.
 func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Prefix) {
 	if prev := r.Prev(); prev != nil {
 		for _, ip := range prev.IPs {

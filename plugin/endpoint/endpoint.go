@@ -204,7 +204,7 @@ func Comment(r *plugin.Request) string {
 	return nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)
 }
 
-// Describe sets name, MAC and MTU in a result's interface to those of the link.
+// Describe copies the name, MAC and MTU of a link to a result's interface.
 func Describe(env *netstate.Env, w netstate.Where, i *spec.Interface) error {
 	link, err := env.Link(w, i.Name)
 	if err != nil {

@@ -88,8 +88,8 @@ func (s *Single) begin(r *plugin.Request, env *netstate.Env) error {
 }
 
 // IPAMNeedsLink reports whether an IPAM plugin may work through the container's interface. It
-// returns false only for those of our plugins that do not use the interface. The reference calls
-// every IPAM plugin when the interface exists.
+// returns false only for our own plugins that do not use the interface. The reference calls every
+// IPAM plugin when the interface exists.
 func IPAMNeedsLink(ipamType string) bool {
 	return ipamType != "" && ipamType != "host-local" && ipamType != "static"
 }

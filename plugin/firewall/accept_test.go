@@ -258,9 +258,9 @@ func theRecord(t *testing.T, a *attachment) *record.Record {
 	return list[0]
 }
 
-// An ADD takes no longer beside 300 attachments with single addresses, because it does not list
-// their rules. The test takes the best of several times, and allows twice that and a scheduler's
-// tick. An ADD that listed the rules took eight times as long.
+// On a node with 300 attachments with single addresses, an ADD takes no longer, because it does not
+// list their rules. The test takes the best of several times, and allows twice that and a
+// scheduler's tick. An ADD that listed the rules took eight times as long.
 func TestAddIsFlat(t *testing.T) {
 	n, _ := dropping(t)
 	next := 0

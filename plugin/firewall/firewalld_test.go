@@ -28,7 +28,7 @@ const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Con
 <busconfig><type>custom</type><listen>unix:path=%s</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>`
 
-// startBus starts a system bus of the test's own.
+// startBus starts a private system bus for the test.
 func startBus(t *testing.T) {
 	t.Helper()
 	nettest.Need(t, nettest.Program("dbus-daemon"))

@@ -196,7 +196,7 @@ func TestAlternativeName(t *testing.T) {
 	w.Want("the other name", w.HostLink("card-in-the-first-slot").Attrs().Name, "hd0")
 }
 
-// run calls the plugin in a session of its own. fault may let a step fail.
+// run calls the plugin in a new session. fault may let a step fail.
 func run(p *endpointtest.Pod, fault func(string) error) error {
 	inv := plugin.Builtin{NewSession: func() *plugin.Session {
 		s := plugin.NewSession([]*plugin.Plugin{&Plugin, &static.Plugin})

@@ -118,7 +118,8 @@ func TestOtherNamespace(t *testing.T) {
 	w.isHome("", "hd1")
 }
 
-// The same happens without a record. Only the device's name is different then.
+// The record is lost. CHECK works, and DEL still returns the device with its original name and
+// address.
 func TestRecordLost(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod("a")

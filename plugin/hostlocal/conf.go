@@ -38,8 +38,8 @@ type Conf struct {
 	} `json:"args"`
 }
 
-// IPAM is the section `ipam`. The fields of Range are one more set, which comes before those
-// of Ranges.
+// IPAM is the section `ipam`. The fields of Range are one more set, which comes before the sets in
+// Ranges.
 type IPAM struct {
 	Range
 
@@ -119,8 +119,8 @@ func (c *Conf) pool(r *plugin.Request) (p *pool, err error) {
 	return p, r.CheckFamilies(ipam.Families(p.sets))
 }
 
-// all returns the sets in the order of the result: those of the capability, the set of the
-// section's own fields, and those of ranges.
+// all returns the sets in the order of the result: the capability's sets, the set of the section's
+// own fields, and the sets in ranges.
 func (c *Conf) all() [][]Range {
 	all := append([][]Range(nil), c.RuntimeConfig.IPRanges...)
 	if c.IPAM.Subnet != "" {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package hostlocal is the plugin `host-local`. It assigns addresses from ranges of this node. It
-// keeps them in files, in a format with which the reference's program can go on at any moment
-// (package ipam).
+// keeps them in files of the reference's format, so either program can replace the other at any
+// moment (package ipam).
 package hostlocal
 
 import (
@@ -169,7 +169,7 @@ func release(ctx context.Context, r *plugin.Request, dir string) error {
 	return releaseOf(ctx, r, dir, me(r), nil)
 }
 
-// releaseOf releases those reservations of an owner for which match returns true.
+// releaseOf releases the reservations of an owner for which match returns true.
 func releaseOf(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder, match func(ipam.Reservation) bool) error {
 	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
 	if err != nil {

@@ -87,9 +87,9 @@ func status(_ context.Context, r *plugin.Request) error {
 
 // Conf is the configuration of this plugin.
 type Conf struct {
-	// Master is the parent link. Default: in a chain the one interface of the previous result,
-	// else the default route's. Reference: DEL fails if the default cannot be found; CHECK always
-	// fails without master.
+	// Master is the parent link. Default: in a chain the one interface of the previous result, else
+	// the link of the default route. Reference: DEL fails if the default cannot be found; CHECK
+	// always fails without master.
 	Master string `json:"master"`
 
 	// Mode is l2 (the container is on the master's segment), l3 (the host routes between the

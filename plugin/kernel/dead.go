@@ -22,9 +22,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A sweep looks at no more attachments, and removes no more of them, than these numbers say. Each
-// pod brings an ADD and a DEL, each with a sweep. So the sweeps look at more attachments than
-// come, and reach all of them in time. To look at one takes 15 µs.
+// These are the largest numbers of attachments that one sweep looks at and removes. Each pod causes
+// an ADD and a DEL, and each of them runs a sweep. So the sweeps look at more attachments than are
+// added, and reach all of them in time. Looking at one attachment takes 15 µs.
 const (
 	sweepLooks   = 3
 	sweepRemoves = 2

@@ -160,8 +160,8 @@ func ReferenceIFB(network, containerID string) string {
 }
 
 // AsAttached returns the state that CHECK expects of an attachment from before schema 2 of the
-// firewall. Such an attachment has the elements of the shared facts whose names begin with
-// prefix. It lacks the elements of its own for which newer returns true.
+// firewall. Such an attachment has the elements of the shared facts whose names begin with prefix.
+// It lacks the attachment's own elements for which newer returns true.
 func (k *Kernel) AsAttached(rec *record.Record, s netstate.State, prefix string, newer func(nft.Element) bool) netstate.State {
 	var before netstate.State
 	for _, name := range rec.Shared {

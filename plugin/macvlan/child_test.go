@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
-// TestChild tests what all plugins share that put a link on a master.
+// TestChild tests the behaviour that all plugins with a master have in common.
 func TestChild(t *testing.T) {
 	endpointtest.Child{Plugins: []*plugin.Plugin{&Plugin, &hostlocal.Plugin, &static.Plugin}, Default: true}.Run(t)
 }

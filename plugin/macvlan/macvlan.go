@@ -62,7 +62,7 @@ func (c *Conf) Child() *endpoint.Child {
 
 // Conf is the configuration of this plugin.
 type Conf struct {
-	// Master is the parent link. Default: the default route's. Reference: same.
+	// Master is the parent link. Default: the link of the default route. Reference: same.
 	Master string `json:"master"`
 
 	// Mode decides which containers on the same master a container can reach: bridge (all),

@@ -58,7 +58,7 @@ type Conf struct {
 	// the capability. Reference: none, ours only.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 
-	// Args is passed to members that have no args of their own. Reference: none, ours only.
+	// Args is passed to members that have no args. Reference: none, ours only.
 	Args json.RawMessage `json:"args"`
 }
 
@@ -175,9 +175,9 @@ func loadMember(raw json.RawMessage, r *plugin.Request, conf *Conf) (*plugin.Inn
 }
 
 // remaining returns the members for a DEL or GC. If the list is damaged, it adds the plugins that
-// have records: for a DEL the records of this attachment, for a GC those of any. remaining only
-// warns about the damage, because a wrong configuration must not stop a removal. It leaves out a
-// member of another program whose configuration cannot be read.
+// have records: for a DEL records of this attachment, for a GC records of any attachment. remaining
+// only warns about the damage, because a wrong configuration must not stop a removal. It leaves out
+// a member of another program whose configuration cannot be read.
 func remaining(r *plugin.Request) []*plugin.Inner {
 	members, err := load(r)
 	if err == nil {

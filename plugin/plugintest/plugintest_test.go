@@ -89,8 +89,8 @@ func filesGC(_ context.Context, r *plugin.Request) error {
 
 func TestMain(m *testing.M) { Main(m, files(), echo()) }
 
-// TestFilesIs is the test that TestTeeth runs in a process of its own, with the fault that
-// the environment names.
+// TestFilesIs is the test that TestTeeth runs in a separate process, with the fault that the
+// environment names.
 func TestFilesIs(t *testing.T) {
 	fault := os.Getenv("FAULT")
 	p := files()

@@ -201,7 +201,7 @@ type hostPort struct {
 	rec       *record.Record // nil in CHECK
 }
 
-// Ensure queues the element. Who has the port becomes known only when the queue is committed; the
+// Ensure queues the element. The port's owner is known only when the queue is committed, so the
 // owner is checked then.
 func (c hostPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	env.NFT.AddOrDecide(func(taken *nft.TakenError) error {

@@ -41,7 +41,8 @@ type Conf struct {
 	// last ADD apply to every network; any token is passed on.
 	ConditionsV4 []string `json:"conditionsV4"`
 
-	// ConditionsV6 does the same for IPv6. Reference: as conditionsV4.
+	// ConditionsV6 limits the mappings of this network to IPv6 packets that meet the conditions.
+	// Reference: as conditionsV4.
 	ConditionsV6 []string `json:"conditionsV6"`
 
 	// Backend may be iptables or nftables. Both use nftables; the backend decides in which
@@ -61,8 +62,8 @@ type Conf struct {
 
 // PortMapping is one entry of the capability portMappings.
 type PortMapping struct {
-	// HostPort is 1 to 65535; required. Reference: has no upper bound, and publishes a port that
-	// is taken without effect.
+	// HostPort is 1 to 65535; required. Reference: has no upper bound, and accepts a port that is
+	// taken, which then has no effect.
 	HostPort int `json:"hostPort"`
 
 	// ContainerPort is 1 to 65535; required.
@@ -221,8 +222,8 @@ func parseMappings(entries []PortMapping) ([]mapping, error) {
 	return out, nil
 }
 
-// hosts returns the host's addresses of the mapping. A mapping without an address has one for
-// each family: 0.0.0.0 and ::, which stand for all addresses.
+// hosts returns the host's addresses of the mapping. A mapping without an address has one for each
+// family: 0.0.0.0 and ::, which mean all addresses.
 func (m mapping) hosts() []netip.Addr {
 	if m.host.IsValid() {
 		return []netip.Addr{m.host}

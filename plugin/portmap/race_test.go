@@ -63,8 +63,9 @@ func TestAddBesideAdd(t *testing.T) {
 	}
 }
 
-// A DEL runs beside an ADD of the same attachment, and comes before or after it. Either the ports
-// exist with their record, or neither does. The next DEL leaves nothing.
+// A DEL and an ADD of the same attachment run at the same time, and the DEL takes effect before or
+// after the ADD. Either the ports exist with their record, or neither does. The next DEL leaves
+// nothing.
 func TestAddBesideDel(t *testing.T) {
 	n := node.New(t)
 	b := n.Bridge("cni0", "10.1.0.1/24")

@@ -64,7 +64,7 @@ func TestOtherNetwork(t *testing.T) {
 	}
 }
 
-// A container whose address is a network of its own reaches itself through its published port.
+// A container whose address has the full prefix length reaches itself through its published port.
 // The addresses of other clients are kept.
 func TestSingleAddress(t *testing.T) {
 	n, web, _ := world(t)

@@ -21,7 +21,7 @@ import (
 
 const egress4, egress6 = "192.0.2.77", "2001:db8:1::77"
 
-// note writes what the agent of a Kubernetes node notes of a namespace.
+// note writes a namespace's file of egress addresses, as the agent of a Kubernetes node does.
 func note(t *testing.T, namespace string, use ...string) {
 	t.Helper()
 	e := record.Egress{Schema: record.EgressSchema, Wanted: strings.Join(use, ", ")}
@@ -42,8 +42,8 @@ func noteText(t *testing.T, namespace, text string) {
 	t.Cleanup(func() { os.Remove(path) })
 }
 
-// A pod leaves with its namespace's egress address: not towards other pods, not through its own
-// published addresses, and no other namespace's pods.
+// Packets of a pod that leave the node have the egress address of its namespace as their source.
+// Packets to other pods, and packets of pods in other namespaces, do not.
 func TestEgress(t *testing.T) {
 	w := newWorld(t)
 	w.Host.Address("lo", egress4+"/32", egress6+"/128") // on the uplink the kernel may prefer the newer one for everything
@@ -82,7 +82,7 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// A DEL without a record finds the element, whatever the pod leaves with.
+// A DEL without a record finds the egress element, whichever address it has.
 func TestEgressRecordLost(t *testing.T) {
 	w := newWorld(t)
 	note(t, "shop", egress4, egress6)
@@ -99,7 +99,8 @@ func TestEgressRecordLost(t *testing.T) {
 	}
 }
 
-// A pod starts although nobody can read what is noted of its namespace, and leaves as usual.
+// A pod starts even if its namespace's file cannot be read. Its packets then leave with the node's
+// usual address.
 func TestEgressTorn(t *testing.T) {
 	w := newWorld(t)
 	for namespace, text := range map[string]string{"torn": `{"schema": 1, "use": ["192.0`, "newer": `{"schema": 2, "use": ["192.0.2.77"]}`, "wrong": `{"schema": 1, "use": ["x"]}`} {

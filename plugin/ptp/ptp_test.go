@@ -41,8 +41,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// Each address is a network of its own. Packets to the outside are masqueraded for the attachment
-// that asks for it, and for no other.
+// Each address has the full prefix length. Packets to the outside are masqueraded for the
+// attachment that asks for it, and for no other.
 func TestSingleAddresses(t *testing.T) {
 	w := newWorld(t)
 	ipam := func(n string) string {

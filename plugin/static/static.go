@@ -100,8 +100,7 @@ type Conf struct {
 
 	Args struct {
 		CNI struct {
-			// IPs are addresses that replace those of the configuration and of CNI_ARGS.
-			// Reference: same.
+			// IPs replace the addresses of the configuration and of CNI_ARGS. Reference: same.
 			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
@@ -138,7 +137,7 @@ type Address struct {
 	Gateway string `json:"gateway"`
 }
 
-// Load collects the addresses. Load starts with those of the configuration and adds IP in
+// Load collects the addresses. Load starts with the configuration's addresses and adds IP in
 // CNI_ARGS. If args.cni or runtimeConfig has addresses, they replace all of these.
 func (c *Conf) Load(r *plugin.Request) (err error) {
 	if c.IPAM == nil {

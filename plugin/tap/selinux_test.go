@@ -20,8 +20,8 @@ import (
 
 const label = "system_u:system_r:container_t:s0:c1,c2"
 
-// labels makes a procfs and a sysfs like those of a node with SELinux. It returns the file from
-// which the kernel would read the label of the next program.
+// labels makes a procfs and a sysfs as on a node with SELinux. It returns the file from which the
+// kernel would read the label of the next program.
 func labels(t *testing.T, s *plugin.Session) (exec string) {
 	t.Helper()
 	s.Paths.Proc, s.Paths.Sys, s.Self = t.TempDir(), t.TempDir(), plugin.SelfPath

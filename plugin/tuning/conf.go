@@ -65,7 +65,7 @@ type Overrides struct {
 	// configuration has none.
 	Sysctl Sysctls `json:"sysctl"`
 
-	// Mac overrides every other. Reference: same.
+	// Mac overrides every other Ethernet address. Reference: same.
 	Mac *string `json:"mac"`
 
 	// Promisc overrides the configuration's.

@@ -255,8 +255,8 @@ func TestTablesOfOthers(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce adds many interfaces at once. Those that name one VRF share it; the other VRFs
-// have tables of their own.
+// TestManyAtOnce adds many interfaces at once. Interfaces that name the same VRF share it, and each
+// VRF has its own table.
 func TestManyAtOnce(t *testing.T) {
 	const many = 8
 	var w *world

@@ -50,7 +50,7 @@ type Conf struct {
 	// capabilities, only those. Reference: none, ours only.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 
-	// Args are passed to a plugin that has none of its own. Reference: none, ours only.
+	// Args are passed to a plugin that has no args. Reference: none, ours only.
 	Args json.RawMessage `json:"args"`
 }
 
@@ -90,8 +90,8 @@ type Command struct {
 
 // Patch changes a JSON document: first Merge, then Patch.
 type Patch struct {
-	// Merge is a JSON Merge Patch (RFC 7396), an object: its keys replace those of the document,
-	// and null removes a key. Reference: none, ours only.
+	// Merge is a JSON Merge Patch (RFC 7396), an object: its keys replace the document's keys, and
+	// null removes a key. Reference: none, ours only.
 	Merge json.RawMessage `json:"merge"`
 
 	// Patch is a JSON Patch (RFC 6902): a list of operations. The operation `test` makes a patch conditional. Reference: none, ours only.

@@ -148,8 +148,8 @@ func (w *wrapped) failed(err error) error {
 	return fmt.Errorf("wrapped plugin type=%q failed (%s): %w", w.Type, w.request.Verb, err)
 }
 
-// versions returns those of wrap's versions that the plugin supports too, if the request names
-// the plugin. (Runtimes send VERSION without a configuration.)
+// versions returns the versions that both wrap and the plugin support, if the request names the
+// plugin. (Runtimes send VERSION without a configuration.)
 func versions(ctx context.Context, s *plugin.Session, call *spec.Call) []string {
 	var conf struct {
 		Plugin json.RawMessage `json:"plugin"`

@@ -122,7 +122,7 @@ func (s *Schedule) pick(all []Action) Action {
 	return all[len(all)-1]
 }
 
-// number returns a number from the environment. If there is none, it returns without.
+// number returns a number from the environment. If there is none, it returns the number in without.
 func number(name string, without uint64) (n uint64, set bool) {
 	n, err := strconv.ParseUint(os.Getenv(name), 10, 64)
 	if err != nil {

@@ -98,7 +98,7 @@ func checkPodKernel(t *testing.T, result *spec.Result, p pod) {
 	}
 }
 
-// secret stands for something that an annotation may contain.
+// secret is a text that a test puts into an annotation.
 const secret = "annotation-with-a-secret"
 
 // kubectl writes whole objects, up to 256 KiB, into an annotation, and runtimes pass annotations
@@ -258,7 +258,7 @@ func TestPodInUserNamespace(t *testing.T) {
 	}
 }
 
-// ofOtherUsers makes a network namespace that belongs to a user namespace of its own, and binds it.
+// ofOtherUsers makes a network namespace that belongs to a new user namespace, and binds it.
 func ofOtherUsers(t *testing.T, at string) {
 	t.Helper()
 	cmd := exec.Command("sleep", "600")

@@ -122,8 +122,8 @@ func podBaseline(t *testing.T) leak.State {
 	return state(t)
 }
 
-// sweepTime is how long a test goes on making calls until they have swept. On a very busy
-// machine, a sweep does not finish in its one second.
+// sweepTime limits how long a test makes calls until they have swept. On a very busy machine, a
+// sweep does not finish in its one second.
 const sweepTime = 2 * time.Minute
 
 // sweepUntil attaches and detaches a pod until nothing is left of the other pods, which the test
@@ -197,7 +197,8 @@ func TestSweepTakesTurns(t *testing.T) {
 	leak.NoLeaks(t, before, stateDirs()...)
 }
 
-// A sweep leaves what is not proven dead: what is young, in use, or another runtime's.
+// A sweep removes no attachment that may be alive because it is young, in use, or another
+// runtime's.
 func TestSweepLeaves(t *testing.T) {
 	for _, dir := range []string{"/run/netns", "/run/other"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {

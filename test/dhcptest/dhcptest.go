@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dhcptest gives tests a network with a DHCP server. It has a bridge in the test's own
-// namespace, real servers on the bridge, and containers beside it. Tests run in the namespaces of
-// test/nettest.
+// namespace, real servers on the bridge, and containers connected to the bridge. Tests run in the
+// namespaces of test/nettest.
 package dhcptest
 
 import (
@@ -175,8 +175,8 @@ func run(t testing.TB, name string, args ...string) *Server {
 	return s
 }
 
-// outside copies a program to a path without an AppArmor profile. Debian's profiles allow DHCP
-// servers only the system's own files.
+// outside copies a program to a path without an AppArmor profile. Debian's AppArmor profiles allow
+// DHCP servers to open only system files, not the test's files.
 func outside(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package differential tests our plugins beside the reference's, with the same input, in one run.
+// Package differential compares our plugins with the reference's, with the same input, in one run.
 //
 // TestSame draws configurations of one plugin from a seed, including values at and beyond the
 // limits. Both plugins attach, check and detach a container, each in a new pair of namespaces. It

@@ -42,7 +42,7 @@ var onMaster = []*subject{
 	})},
 }
 
-// moved lists the chained plugins that change the way of a container's traffic.
+// moved lists the chained plugins that change the path of a container's traffic.
 var moved = []*subject{
 	{plugin: "sbr", prepare: attached, fields: with(previous, []field{
 		{at: "table", odds: 25, ok: of(1000), bad: of("x", -1)},

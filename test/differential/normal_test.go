@@ -92,7 +92,7 @@ func union(a, b view) view {
 	return all
 }
 
-// linkOf returns, for a fact about a link that only one side has, one fact that stands for the
+// linkOf returns, for a fact about a link that only one side has, one fact that represents the
 // whole link. For any other fact it returns the key itself.
 func linkOf(key string, ref, ours view) string {
 	for _, w := range nameInFact.FindAllString(key, -1) {

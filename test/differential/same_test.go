@@ -81,8 +81,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// stale fails for entries that list what does not differ any more. It ignores an entry that also
-// names a plugin that this kernel cannot run, because the other kernel tests that entry.
+// stale fails for entries that list a difference which no longer occurs. It ignores an entry that
+// also names a plugin that this kernel cannot run, because the other kernel tests that entry.
 func stale(t *testing.T, listed []*known, ran map[string]bool) {
 	t.Helper()
 	for _, k := range listed {
@@ -97,7 +97,7 @@ func stale(t *testing.T, listed []*known, ran map[string]bool) {
 	}
 }
 
-// TestReferenceIsItsEqual tests the test itself. The reference beside the reference shows no
+// TestReferenceIsItsEqual tests the test itself. A comparison of the reference with itself finds no
 // difference.
 func TestReferenceIsItsEqual(t *testing.T) {
 	ref := reftest.Plugins(t)
@@ -122,7 +122,7 @@ func compare(t *testing.T, s *subject, d drawn, ref, ours string) []string {
 	return differences(story(t, s, d, ref), story(t, s, d, ours))
 }
 
-// story runs the life of one attachment on a node of its own. It returns all that can be seen of it.
+// story runs the life of one attachment on a new node. It returns everything that can be observed.
 func story(t *testing.T, s *subject, d drawn, dir string) (out view) {
 	t.Helper()
 	inWorld(t, dir, func(w *world) {

@@ -87,7 +87,7 @@ func quicken() error {
 	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 }
 
-// quickenAt does the same in the namespace at a path.
+// quickenAt switches duplicate address detection off in the namespace at a path.
 func (w *world) quickenAt(path string) error {
 	ns, err := vnetns.GetFromPath(path)
 	if err != nil {

@@ -69,8 +69,8 @@ func (w *addressWatch) end() {
 	}
 }
 
-// look reads all namespaces. While it does, one may end and its address go to another, so it
-// looks at both again.
+// look reads the addresses in all namespaces. Meanwhile a namespace may end and another one get its
+// address. So if two namespaces have one address, look reads both again.
 func (w *addressWatch) look() {
 	w.looks++
 	holders := map[string][]given{}
@@ -104,7 +104,7 @@ func stillHave(who []given) (still []given) {
 	return still
 }
 
-// addresses reads the global addresses of a namespace, none if it has gone.
+// addresses returns the global addresses of a namespace, or none if the namespace is gone.
 func addresses(path string) (list []given) {
 	ns, err := netns.GetFromPath(path)
 	if err != nil {

@@ -19,13 +19,13 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// dockerPort is the published port of a container beside pods.
+// dockerPort is the published port of a Docker container on the pods' network.
 const dockerPort = 18090
 
-// TestDockerBesidePods has a dockerd on a node of a cluster: its containers, those of podman
-// and `patchbay run` are on the pods' network. dockerd starts before the first pod, as after
-// a boot, so it sets the policy of FORWARD to drop. No agent runs. Most of it runs when
-// PATCHBAY_NIGHTLY is 1, as `make nightly` says.
+// TestDockerBesidePods runs a dockerd on a node of a cluster. Containers of Docker, podman and
+// `patchbay run` are on the pods' network. dockerd starts before the first pod, as after a boot, so
+// it sets the policy of FORWARD to drop. No agent runs. Most parts run only if PATCHBAY_NIGHTLY is
+// 1, as in `make nightly`.
 func TestDockerBesidePods(t *testing.T) {
 	if !ours() {
 		t.Log("the template is of our build")
@@ -73,7 +73,8 @@ type docker struct {
 	lab     string // test/labs/docker/dockerd
 }
 
-// newDocker starts both. The lab of dockerds finds a node's namespaces by its holder.
+// newDocker starts dockerd and our driver on a node. The lab's script finds the node's namespaces
+// by the process that holds them.
 func (k *cluster) newDocker(node string) *docker {
 	k.Helper()
 	d := &docker{k, node, filepath.Join(k.dir, "docker"), reftest.Lab(k, "docker/dockerd")}
@@ -130,7 +131,7 @@ func (d *docker) run(name string, args ...string) {
 	d.docker(append(args, "probe:lab")...)
 }
 
-// addrsOf are a container's addresses in docker inspect.
+// addrsOf returns a container's addresses as docker inspect prints them.
 func (d *docker) addrsOf(name string) []string {
 	d.Helper()
 	addrs := strings.Fields(d.docker("inspect", "-f", "{{with .NetworkSettings.Networks.pods}}{{.IPAddress}} {{.GlobalIPv6Address}}{{end}}", name))
@@ -153,8 +154,8 @@ func (d *docker) who(name, network, addr string) (seen string) {
 	return seen
 }
 
-// proveReached: a container has addresses of the node's podCIDRs. It reaches pods and a Service
-// and is reached by pods and hosts, with its own address on both ways.
+// proveReached: a container has addresses of the node's podCIDRs. It reaches pods and a Service,
+// and pods and hosts reach it. All see its own address.
 func (d *docker) proveReached(name string) {
 	d.Helper()
 	cidrs, vips := d.podCIDRs(d.on), strings.Fields(d.kubectl("get", "service", "far", "-o", "jsonpath={.spec.clusterIPs[*]}"))
@@ -173,8 +174,8 @@ func (d *docker) proveReached(name string) {
 	}
 }
 
-// proveOnePool: pods and containers that start at the same time have different addresses, and
-// what ends gives its own back.
+// proveOnePool: pods and containers that start at the same time get different addresses, and each
+// address is free again when its pod or container has ended.
 func (d *docker) proveOnePool() {
 	d.Helper()
 	var pods, containers []string
@@ -223,8 +224,8 @@ func (d *docker) reserved(want []string) {
 	})
 }
 
-// proveEachLivesAlone: pods have their network while dockerd is dead, and containers while
-// containerd and the kubelet are. Both start again.
+// proveEachLivesAlone: pods keep their network while dockerd is dead, and containers while
+// containerd and the kubelet are dead. Both runtimes start again.
 func (d *docker) proveEachLivesAlone() {
 	d.Helper()
 	d.do("kill", d.on)
@@ -248,7 +249,7 @@ func (d *docker) proveEachLivesAlone() {
 	d.reserved(append(d.addrs("one"), web...))
 }
 
-// proveKept: what looks at the whole node finds nothing wrong, and removes nothing that lives.
+// proveKept: the commands for the whole node find no problem, and remove no living attachment.
 func (d *docker) proveKept() {
 	d.Helper()
 	patchbay := "/opt/cni/bin/patchbay"

@@ -136,8 +136,8 @@ func attach(t *testing.T, c *caller, n *network, id string, port uint16) *pod {
 	return p
 }
 
-// refuse checks that an ADD of the older build fails and names both schema numbers. The runtime's
-// DELs follow, of which the older build's may fail too. They leave the node unchanged.
+// refuse checks that an ADD of the older build fails and names both schema numbers. The runtime
+// then calls DEL, which may fail too with the older build. The node does not change.
 func refuse(t *testing.T, older, newer *caller, n *network) {
 	t.Helper()
 	before := leak.Must(t)

@@ -118,7 +118,7 @@ func (n *network) has(plugin string) bool {
 	return strings.Contains(" "+strings.Join(n.types(), " ")+" ", " "+plugin+" ")
 }
 
-// pod is a container in the making: a namespace with one interface of a network.
+// pod is a container without a runtime: a namespace with one interface of a network.
 type pod struct {
 	id, ifname string
 	hostPort   uint16 // mapped to port 80 when not 0

@@ -21,19 +21,20 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// The pods of TestChurn: some are plain, some have limits, and one on each node has a host port.
+// These are the numbers of TestChurn's pods without and with a bandwidth limit. In addition, each
+// node has one pod with a host port.
 const (
 	plainPods  = 160
 	shapedPods = 40
 )
 
-// programs are those of a node that TestChurn kills.
+// programs are the programs of a node that TestChurn kills.
 var programs = []string{"agent", "kubelet", "containerd"}
 
-// TestChurn deletes pods of 200 at random, which are replaced, and kills agents, kubelets and
-// containerds at random. Halfway a node goes down; its Node is deleted, and later it returns.
-// At no time two pods have one address, and in the end nothing is left on any node.
-// PATCHBAY_KUBE_CHURN is how long it does so, and makes it run (`make nightly`).
+// TestChurn runs 200 pods. It deletes random pods, which Kubernetes replaces, and kills random
+// agents, kubelets and containerds. Halfway it switches a node off and deletes the Node; later the
+// node returns. No two pods ever have the same address, and in the end nothing is left on any node.
+// The test runs only if PATCHBAY_KUBE_CHURN says for how long, as in `make nightly`.
 func TestChurn(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv("PATCHBAY_KUBE_CHURN"))
 	if !ours() || err != nil {
@@ -103,7 +104,7 @@ func (c *churn) controller(kind, name string, replicas int, annotations, port ob
 	c.apply(object{"apiVersion": "apps/v1", "kind": kind, "metadata": object{"name": name}, "spec": spec})
 }
 
-// apiPod is what the test wants to know of a pod.
+// apiPod has the properties of a pod that the test reads from the API server.
 type apiPod struct {
 	name, node string
 	ready      bool
@@ -225,13 +226,13 @@ func (c *churn) signal(key string, s unix.Signal) bool {
 	return unix.Kill(pid, s) == nil
 }
 
-// living are the nodes that have power.
+// living returns the nodes that are switched on.
 func (c *churn) living() []string {
 	return slices.DeleteFunc(slices.Clone(c.nodes), func(node string) bool { return node == c.down })
 }
 
-// revive starts the programs again whose time has come, and those that ended by themselves, as
-// a kubelet does that finds no containerd.
+// revive restarts the killed programs whose pause is over. It also restarts programs that ended by
+// themselves, as a kubelet does without containerd.
 func (c *churn) revive(now time.Time) {
 	for _, node := range c.living() {
 		for _, program := range programs {
@@ -255,7 +256,7 @@ func (c *churn) revive(now time.Time) {
 	}
 }
 
-// lose takes the power of a node and deletes its Node: the others lose their routes to it.
+// lose switches a node off and deletes its Node. The other nodes lose their routes to it.
 func (c *churn) lose(node string) {
 	for key := range c.due {
 		if strings.HasPrefix(key, node+"-") {
@@ -287,8 +288,8 @@ func (c *churn) bringBack(node string) {
 	c.Logf("%s is back with %v", node, c.podCIDRs(node))
 }
 
-// agreed: on each node the reserved addresses are those of the pods in the API server, all
-// differ, and the routes are those to the other nodes.
+// agreed checks each node. The reserved addresses are exactly the addresses of its pods in the API
+// server, no two pods have the same address, and there is a route to each other node.
 func (c *churn) agreed() {
 	c.Helper()
 	holder := map[string]string{}
@@ -341,7 +342,7 @@ func (c *churn) routesAre(node string) error {
 	return nil
 }
 
-// emptied deletes all pods. Then each node has what it had before, once its agent has gone.
+// emptied deletes all pods and stops the agents. Then each node must be as it was at the start.
 func (c *churn) emptied() {
 	c.Helper()
 	c.kubectl("delete", "replicasets,daemonsets", "--all")

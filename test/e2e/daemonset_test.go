@@ -12,15 +12,15 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// agentImage is the image that the manifest names, nextImage that of another build.
+// agentImage is the image that the manifest names, and nextImage is the image of another build.
 const (
 	agentImage = "ghcr.io/patchbay-net/patchbay:latest"
 	nextImage  = "ghcr.io/patchbay-net/patchbay:next"
 )
 
-// TestDaemonSet installs the network as a user does: the image, then the manifest. Nodes
-// become ready, pods reach each other, and no packet between them is lost while agents are
-// replaced by those of another build.
+// TestDaemonSet installs the network as a user does: the image, then the manifest. Nodes become
+// ready, pods reach each other, and no packet between them is lost while agents are replaced by
+// agents of another build.
 func TestDaemonSet(t *testing.T) {
 	if !ours() {
 		t.Log("the agent is of our build")

@@ -81,14 +81,14 @@ func (k *cluster) seenAs(what, answer, addr string) {
 	}
 }
 
-// reservations are the addresses that host-local's files hold on a node.
+// reservations returns the addresses that host-local's files reserve on a node.
 func (k *cluster) reservations(node string) []string {
 	k.Helper()
 	out := k.node(node, "sh", "-c", "cd /var/lib/cni/networks/pods && find . -type f ! -name 'last_reserved_ip.*' ! -name '*lock' | sed 's,^./,,' | sort")
 	return strings.Fields(out)
 }
 
-// noLeaks fails unless the reserved addresses on a node are those of the pods.
+// noLeaks fails unless the reserved addresses on a node are exactly the addresses of the pods.
 func (k *cluster) noLeaks(node string, pods ...string) {
 	k.Helper()
 	want := map[string]bool{}
@@ -108,7 +108,7 @@ func (k *cluster) noLeaks(node string, pods ...string) {
 	})
 }
 
-// state reads what a node carries: its namespace's network and its own files.
+// state returns the state of a node: the network of its namespace, and its files.
 func (k *cluster) state(node string) (s leak.State) {
 	k.Helper()
 	root := "/proc/" + k.pid(node+"-holder") + "/root"

@@ -51,7 +51,7 @@ func eachNetwork(t *testing.T, mains []string, test func(t *testing.T, n *networ
 	}
 }
 
-// everyVerb is the life of two pods on one network.
+// everyVerb calls every verb for two pods on one network, from ADD to DEL.
 func everyVerb(t *testing.T, n *network) {
 	c := call(t, plugins())
 	warm(c, n)
@@ -247,7 +247,7 @@ var (
 	ifbName  = regexp.MustCompile(`^bwp[0-9a-f]{12}$`)
 )
 
-// comparable is a result as generic JSON with its random parts made equal.
+// comparable returns a result as generic JSON, with equal values in place of random ones.
 func comparable(t *testing.T, r types.Result) any {
 	t.Helper()
 	return comparableResult(generic(t, r).(object))
@@ -310,7 +310,8 @@ func TestRateLimit(t *testing.T) {
 }
 
 // TestFirstPacket checks that a pod answers over IPv6 as soon as ADD returned. Duplicate address
-// detection takes half a minute here, so ADD cannot have waited for it. The bridge exists before.
+// detection takes half a minute here, so ADD cannot have waited for it. The bridge exists before
+// this ADD.
 func TestFirstPacket(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)

@@ -30,7 +30,7 @@ const insideEnv = "PATCHBAY_E2E_INSIDE"
 // namespace on that thread, which /proc/self shows.
 func init() { runtime.LockOSThread() }
 
-// TestMain runs the tests where they can run.
+// TestMain runs the tests if PATCHBAY_E2E is set.
 func TestMain(m *testing.M) {
 	gate.Enter()
 	if err := prepare(); err != nil {
@@ -113,9 +113,9 @@ func boot() error {
 	return nil
 }
 
-// onNode runs body as the test t on a node of its own. For that it starts this test binary again,
-// in new network, mount and PID namespaces. When the first process there ends, the kernel kills
-// all others.
+// onNode runs body as the test t on a new node. For that it starts this test binary again, in new
+// network, mount and PID namespaces. When the first process there ends, the kernel kills all
+// others.
 func onNode(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(insideEnv) == t.Name() {
@@ -179,8 +179,8 @@ func pattern(name string) string {
 	return "^" + name + "$/" + sub
 }
 
-// indent keeps the inner test's "--- FAIL" lines from being read as those of the outer
-// test.
+// indent indents the inner test's output, so that its "--- FAIL" lines do not look like the outer
+// test's.
 func indent(s string) string {
 	return "    | " + strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n    | ")
 }

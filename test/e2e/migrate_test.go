@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// oldNetwork is what the nodes have before ours.
+// oldNetwork is the network that the nodes have before they move to ours.
 type oldNetwork struct {
 	name    string // of its configuration
 	pool    string // directory of its reservations on a node
@@ -115,14 +115,14 @@ func migrate(t *testing.T, old oldNetwork) {
 	})
 }
 
-// move is a migration, and the pods that run.
+// move is a migration with its running pods.
 type move struct {
 	*cluster
 	old oldNetwork
 	on  map[string]string // node of each pod
 }
 
-// routes are the routes between nodes: those of links come and go.
+// routes returns the routes between nodes. It leaves out the routes of links, which come and go.
 func (m *move) routes(all string) string {
 	var list []string
 	for line := range strings.Lines(all) {
@@ -157,7 +157,7 @@ func (m *move) isNew(pod string) bool {
 	return m.node(m.on[pod], "sh", "-c", "grep -rl default/"+pod+"'\"' /run/patchbay/attachments 2>/dev/null || true") != ""
 }
 
-// prove asks from each pod to each other one, and from each node to each pod.
+// prove sends requests from each pod to each other pod, and from each node to each pod.
 func (m *move) prove(when string) {
 	m.Helper()
 	asked, ours := 0, map[string]bool{}
@@ -187,7 +187,7 @@ func (m *move) prove(when string) {
 	m.Logf("%s: %d connections; ours are %v", when, asked, ours)
 }
 
-// commands runs the commands for root on a node that a part of the page has.
+// commands runs, on a node, the commands for root in one part of the page.
 func (m *move) commands(node, part string) {
 	m.Helper()
 	root, err := reftest.Root()
@@ -245,7 +245,7 @@ func (m *move) remove(pods ...string) {
 	}
 }
 
-// noLeaks fails unless the reserved addresses of each node are those of its pods.
+// noLeaks fails unless the reserved addresses of each node are exactly the addresses of its pods.
 func (m *move) noLeaks() {
 	m.Helper()
 	for _, node := range []string{"n1", "n2"} {

@@ -75,14 +75,14 @@ func (s *flowing) run(c net.Conn) {
 	}
 }
 
-// since returns what happened since the last call.
+// since returns the numbers of datagrams since the last call.
 func (s *flowing) since() flowing {
 	reply := make(chan flowing)
 	s.ask <- reply
 	return <-reply
 }
 
-// quiet fails if datagrams were lost; a few are under way.
+// quiet fails if datagrams were lost. A few may still be on their way.
 func (s *flowing) quiet(when string) {
 	s.Helper()
 	got := s.since()
@@ -92,7 +92,7 @@ func (s *flowing) quiet(when string) {
 	}
 }
 
-// lost fails if a tenth of the datagrams was lost. A step on a node may lose those of some
+// lost fails if a tenth of the datagrams was lost. A step on a node may lose the datagrams of some
 // seconds, and the steps are minutes apart.
 func (s *flowing) lost(when string) {
 	s.Helper()

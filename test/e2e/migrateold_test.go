@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// flannel makes flannel's network on a node as its manifest does.
+// flannel sets up flannel's network on a node as flannel's manifest does.
 func (k *cluster) flannel(node string) {
 	k.Helper()
 	k.node(node, "sh", "-c", fmt.Sprintf(`
@@ -51,7 +51,7 @@ func (k *cluster) flanneld(node string) {
 	})
 }
 
-// end ends a program that a test has started beside a node.
+// end stops a program that the test started for a node.
 func (k *cluster) end(name string) {
 	k.Helper()
 	run(k.T, "kill", k.pid(name))
@@ -70,8 +70,9 @@ func (k *cluster) pinned(name string) string {
 	return run(k.T, root+"/scripts/pinned", "-n", root+"/test/labs/"+name)
 }
 
-// kindnet makes on a node what kind's kindnetd makes: the file, routes to the other nodes,
-// and a chain for what leaves the cluster. kindnetd itself is in no module.
+// kindnet makes on a node what kind's kindnetd makes: the network's file, routes to the other
+// nodes, and a chain for packets that leave the cluster. The test cannot run kindnetd, because no
+// Go module contains it.
 func (k *cluster) kindnet(node string) {
 	k.Helper()
 	cidrs := k.podCIDRs(node)

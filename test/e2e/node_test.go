@@ -134,7 +134,7 @@ func who(from string, addr netip.Addr, port uint16) (seen [2]netip.Addr, err err
 }
 
 // reaches fails the test unless the namespace reaches the server at addr:port and the server sees
-// it as want. noAddr stands for any address.
+// it as want. If want is noAddr, any address is right.
 func reaches(t *testing.T, from string, addr netip.Addr, port uint16, want netip.Addr) {
 	t.Helper()
 	seen, err := who(from, addr, port)

@@ -19,8 +19,8 @@ import (
 // patchbayd is the program of the agent.
 func patchbayd() string { return os.Getenv(workEnv) + "/patchbayd" }
 
-// TestNodeAgent has a cluster of two segments whose network is that of `patchbayd node` alone. n1
-// and n3 reach each other directly. n2 is behind a router and runs containerd 2.
+// TestNodeAgent has a cluster of two segments with only the network of `patchbayd node`. n1 and n3
+// reach each other directly. n2 is behind a router and runs containerd 2.
 func TestNodeAgent(t *testing.T) {
 	if !ours() {
 		t.Log("the agent is of our build")
@@ -207,7 +207,7 @@ func (k *cluster) proveHostToPod() {
 	}
 }
 
-// agentState is what the agent made on a node.
+// agentState returns the objects that the agent made on a node.
 func (k *cluster) agentState(node string) string {
 	k.Helper()
 	return k.node(node, "sh", "-c", `

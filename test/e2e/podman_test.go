@@ -88,7 +88,7 @@ func (p *podman) start(name string, args ...string) {
 	p.do(append(args, "--rootfs", p.dir+"/rootfs", "/bin/probe", "serve", ":80")...)
 }
 
-// addr is a container's address in a network, as podman reports it.
+// addr returns a container's address in a network, as podman reports it.
 func (p *podman) addr(name, network string) netip.Addr {
 	p.Helper()
 	var inspected []struct {

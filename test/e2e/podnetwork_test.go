@@ -16,9 +16,9 @@ import (
 // hostServer is the port of a server on a node itself.
 const hostServer = 18090
 
-// TestPodNetwork has nodes of containerd 1.6 and 2.2 in one cluster. The network is that of
-// `patchbay install --kubernetes`, with static routes between the nodes. The test checks what
-// Services, host ports and hosts see of pods, and what containerd 2 asks of the plugins.
+// TestPodNetwork has nodes of containerd 1.6 and 2.2 in one cluster. The network is the one that
+// `patchbay install --kubernetes` writes, with static routes between the nodes. The test checks
+// what Services, host ports and hosts see of pods, and what containerd 2 asks of the plugins.
 func TestPodNetwork(t *testing.T) {
 	if !ours() {
 		t.Log("the template is of our build")
@@ -134,8 +134,9 @@ func (k *cluster) proveHostPort(pod, node string) {
 	}
 }
 
-// proveHosts checks that a host reaches pods of its own and of another node, and that pods reach
-// hosts. A pod's own node sees the pod's address. Another node, which is no pod, sees the node's.
+// proveHosts checks that a node reaches its own pods and pods of another node, and that pods reach
+// nodes. A pod's own node sees the pod's address. Another node is outside of the pods' network, so
+// it sees the address of the pod's node.
 func (k *cluster) proveHosts() {
 	k.Helper()
 	serve(k.T, "kl-n1", hostServer)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// The networks whose pods are timed, each on a node of its own. All have IPv4 only: with IPv6
-// the reference's ptp also waits for the duplicate address detection.
+// These are the networks whose pods are timed, each on a separate node. All have IPv4 only: with
+// IPv6 the reference's ptp also waits for the duplicate address detection.
 var podRates = []struct{ node, title, plugins string }{
 	{"n1", "Patchbay: install --kubernetes", ""},
 	{"n2", "reference: ptp, portmap, bandwidth", `{"type":"ptp","ipMasq":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"%s"}]],"routes":[{"dst":"0.0.0.0/0"}]}},
@@ -24,15 +24,15 @@ var podRates = []struct{ node, title, plugins string }{
 {"type":"portmap","capabilities":{"portMappings":true}}`},
 }
 
-// podRate is what the pods of one network took.
+// podRate has the times that the pods of one network took.
 type podRate struct {
 	seconds []float64     // from the creation of the pods until the last one is Ready
 	cpu     time.Duration // CPU time of the plugins for one round of ADD and DEL
 }
 
-// TestPodRate starts 100 pods on one node, with our plugins and with the reference's, and
-// prints how long they took until Ready. It runs when PATCHBAY_NIGHTLY is 1, as `make nightly`
-// says: the numbers need a quiet machine.
+// TestPodRate starts 100 pods on one node, with our plugins and with the reference's, and prints
+// how long they took until Ready. It runs only if PATCHBAY_NIGHTLY is 1, as in `make nightly`,
+// because the numbers need a quiet machine.
 func TestPodRate(t *testing.T) {
 	if !ours() || os.Getenv("PATCHBAY_NIGHTLY") != "1" {
 		t.Log("runs in make nightly, with our build")
@@ -83,7 +83,7 @@ func sum(list []float64) (total float64) {
 	return total
 }
 
-// podRateNetwork gives a node one of the networks; ours is that of `patchbay install`.
+// podRateNetwork gives a node one of the networks. Ours is the one that `patchbay install` writes.
 func (k *cluster) podRateNetwork(node, plugins string) {
 	k.Helper()
 	k.importProbe(node)
@@ -141,8 +141,8 @@ func (k *cluster) endPods(node string) {
 	k.Fatalf("%s still has containers ten minutes after their pods were deleted", node)
 }
 
-// metered is the CPU time in a node's meter. loopback does not count: containerd calls it for
-// every network.
+// metered returns the CPU time that a node's meter has counted. It leaves out loopback, because
+// containerd calls that for every network.
 func (k *cluster) metered(node string) (total time.Duration) {
 	k.Helper()
 	for line := range strings.Lines(k.node(node, "cat", "/run/meter")) {

@@ -14,9 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/e2e/probe"
 )
 
-// startStream sends 1000 datagrams a second from one pod to another, which answers each, until
-// end is called. end fails the test if one was lost. Both ends run in this process: those of a
-// container would wait for a processor.
+// startStream sends 1000 datagrams a second from one pod to another, which answers each, until end
+// is called. end fails the test if one was lost. Both ends run in this process, because a process
+// in a container might wait for a CPU.
 func (k *cluster) startStream(from, to string) (end func()) {
 	k.Helper()
 	what := "from " + from + " to " + to
@@ -45,7 +45,7 @@ func (k *cluster) startStream(from, to string) (end func()) {
 	}
 }
 
-// streamServer serves in a pod's namespace, on a port of its own.
+// streamServer serves in a pod's namespace, on a separate port.
 func (k *cluster) streamServer(pod string) (port int) {
 	k.Helper()
 	err := within(k.podNS(pod), func() (err error) {
@@ -64,14 +64,15 @@ func (k *cluster) streamServer(pod string) (port int) {
 	return port
 }
 
-// podNS is the path of a pod's network namespace, from here.
+// podNS returns the path by which the test reaches a pod's network namespace.
 func (k *cluster) podNS(pod string) string {
 	k.Helper()
 	node := k.kubectl("get", "pod", pod, "-o", "jsonpath={.spec.nodeName}")
 	return k.pathOn(node, k.attached(node, pod).NetNS)
 }
 
-// pathOn is the path here of a path on a node. The symbolic link /var/run would lead to ours.
+// pathOn returns the path by which the test reaches a path on a node. It replaces /var/run, because
+// that symbolic link would lead to the test's own /run.
 func (k *cluster) pathOn(node, path string) string {
 	k.Helper()
 	return "/proc/" + k.pid(node+"-holder") + "/root" + strings.TrimPrefix(path, "/var")

@@ -54,7 +54,7 @@ func (c Child) RunAlone(t *testing.T) {
 
 func (c Child) kind() string { return c.Plugins[0].Name }
 
-// on is a configuration on a master, with more keys behind it.
+// on returns a configuration with a master and more keys.
 func (c Child) on(master, more string) string {
 	return fmt.Sprintf(`%s"master": %q, %s`, c.Conf, master, more)
 }
@@ -63,7 +63,8 @@ func (c Child) on(master, more string) string {
 const Dual = `"ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
 	"ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]}`
 
-// Master creates a link of the host for others to sit on; its other end is the router's.
+// Master creates a veth pair between host and router. The host's end is the master of the tested
+// links.
 func (w *World) Master(name string) netlink.Link {
 	w.Helper()
 	node.Join(w.Host, name, w.Router, name)
@@ -144,7 +145,7 @@ func (w *World) parent(p *Pod) string {
 }
 
 // testForeign checks that an interface of another attachment is neither replaced nor deleted. The
-// reference plugin's interface, which has no record and no mark, is.
+// reference plugin's interface, which has no record and no mark, may be deleted.
 func testForeign(w *World, c Child) {
 	w.Master("m0")
 	p := w.Pod("a", c.on("m0", Static("10.9.0.5/24"))).Add()

@@ -228,8 +228,8 @@ func (p *Pod) Killed(dir string, after time.Duration) bool {
 	return err != nil
 }
 
-// Misled gives a space neighbour entries for addresses behind one of its links. They have an
-// Ethernet address that nobody uses.
+// Misled gives a space neighbour entries for addresses behind one of its links. The entries have an
+// Ethernet address that no interface has.
 func (w *World) Misled(s *node.Space, link string, addrs ...string) {
 	w.Helper()
 	l, err := s.Conn().Link(link)

@@ -64,8 +64,8 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// start runs `patchbayd docker` until it answers, with patchbay's plugins or those of
-// other directories.
+// start starts `patchbayd docker`, with patchbay's plugins or with plugins of other directories,
+// and waits until it answers.
 func (h *host) start(plugins ...string) {
 	h.Helper()
 	if len(plugins) == 0 {
@@ -84,7 +84,7 @@ func (h *host) start(plugins ...string) {
 	}
 }
 
-// kill ends it as a crash does.
+// kill kills patchbayd, as a crash would.
 func (h *host) kill() {
 	if h.daemon != nil {
 		h.daemon.Process.Kill() //nolint:errcheck // it may have ended

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LinkKind is a kind of link, as in ip(8). The probe gives no master, for example. A kernel that
-// supports the kind but needs one returns another error than one that does not.
+// LinkKind is a kind of link, as in ip(8). The probe leaves out options such as a master. If the
+// kernel supports the kind but needs such an option, it returns another error than EOPNOTSUPP.
 func LinkKind(kind string) Feature {
 	return Feature{"links of type " + kind, func() error {
 		a := attrs()
@@ -66,8 +66,8 @@ func tryLink(l netlink.Link) error {
 }
 
 // Program returns the feature that an executable (go, nft, conntrack) is in PATH. scripts/setup
-// installs them here. The emulated machine of test/labs/vm has few, and skips a test that needs
-// another one.
+// installs them here. The emulated machine of test/labs/vm has few programs, and skips tests that
+// need others.
 func Program(name string) Feature {
 	return Feature{"program " + name, func() error { _, err := exec.LookPath(name); return err }}
 }

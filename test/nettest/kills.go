@@ -92,9 +92,9 @@ func (k *Kills) More(tries int) bool {
 	return true
 }
 
-// Quickest does something three times and returns the shortest time. It serves tests that nothing
-// waits. A wait that always occurs is in each of the three times; a busy or emulated machine
-// delays only some of them.
+// Quickest does something three times and returns the shortest time. Use it to test that nothing
+// waits. A wait that always occurs is in each of the three times; a busy or emulated machine delays
+// only some of them.
 func Quickest(do func(n int)) time.Duration {
 	var best time.Duration
 	for n := range 3 {

@@ -1,10 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nettest gives tests a network of their own. Main re-executes the test
-// binary in new user (for an ordinary user), network and mount namespaces with
-// an empty /run and /var/lib, so `go test ./...` needs no root and cannot touch
-// the machine.
+// Package nettest gives tests a private network. Main re-executes the test binary in new user (for
+// an ordinary user), network and mount namespaces with an empty /run and /var/lib, so `go test
+// ./...` needs no root and cannot touch the machine.
 package nettest
 
 import (

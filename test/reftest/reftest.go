@@ -4,9 +4,9 @@
 // Package reftest finds the plugin directories that tests and benchmarks run side by side: the
 // reference plugins at a pinned release, Debian's build of them, and ours, which it builds. No
 // product links this package. It fetches nothing, because scripts/setup has built the reference's
-// programs before any test runs. A machine may have no Go toolchain, like that of the second
-// kernel. There, environment variables name the programs that another machine built (OursEnv and
-// its neighbours; command stage lays them out).
+// programs before any test runs. The machine of the second kernel has no Go toolchain. There,
+// environment variables name the programs that another machine built (OursEnv and its neighbours;
+// command stage lays them out).
 package reftest
 
 import (

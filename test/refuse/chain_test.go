@@ -55,8 +55,8 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// TestRuntime checks the attachments and networks that the runtime refuses, or the plugins before
-// any work. Nothing is made and nothing is cached.
+// TestRuntime checks attachments and networks that the runtime refuses, or that the plugins refuse
+// before any work. Nothing is made and nothing is cached.
 func TestRuntime(t *testing.T) {
 	runtime.LockOSThread() // /proc/thread-self is the namespace of the test
 	defer runtime.UnlockOSThread()

@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// secret stands for a pod's annotations, which runtimes pass along.
+// secret plays the content of a pod's annotations, which runtimes pass to plugins.
 var secret = strings.Repeat("s3cr3t-annotation ", 256<<10/18)
 
 // node is the whole chain of an ordinary node.

@@ -97,7 +97,7 @@ func (h *host) must(err error) {
 	}
 }
 
-// shell runs a reader's command, in a shell of its own.
+// shell runs a reader's command in a new shell.
 func (h *host) shell(command string) (printed string, err error) {
 	cmd := h.Inside("sh", "-c", `cd "$0"; eval "$1"`, h.work, command)
 	path := h.stub + "/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -25,9 +25,9 @@ var notRun = map[string]string{
 	"make test": "it runs this test",
 }
 
-// TestReadme runs the commands of README.md, in its order, on a machine of its own: the
-// source directory, /etc, /opt and /usr/local/bin are private copies, /run and /var/lib are
-// empty, and there is no network but lo.
+// TestReadme runs the commands of README.md, in its order, in namespaces that look like a new
+// machine: the source directory, /etc, /opt and /usr/local/bin are private copies, /run and
+// /var/lib are empty, and there is no network but lo.
 func TestReadme(t *testing.T) {
 	dir := root(t)
 	text, err := os.ReadFile(filepath.Join(dir, page.Readme))

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node builds a small world for tests of published ports and firewalls: the test's
-// own namespace is the node, with bridges and containers, and behind a router a client
-// stands for the outside. Use it below nettest.Main.
+// Package node builds a small world for tests of published ports and firewalls: the test's own
+// namespace is the node, with bridges and containers, and a client behind a router plays the
+// outside. Use it below nettest.Main.
 //
 //	client 198.51.100.2 -- router -- 192.0.2.1 node 10.1.0.1 -- bridge -- 10.1.0.5 container
 //	2001:db8:2::2                 2001:db8:1::1     fd00:1::1             fd00:1::5

@@ -40,8 +40,7 @@ const fence = "```"
 // command is a line that looks like one.
 var command = regexp.MustCompile(`^\s{0,4}([#$] )?(sudo |bin/)?(go|docker|patchbay|patchbayd|patchbay-cnm|systemctl|install|make|ip|nft|podman|crictl|etcdctl|etcd|mkdir|cp|cat)( |$)`)
 
-// Parse returns the steps of a page. The error names the line of what is none of
-// the known kinds.
+// Parse returns the steps of a page. If a block is of no known kind, the error names its line.
 func Parse(text string) (steps []Step, err error) {
 	lines := strings.Split(text, "\n")
 	for i := 0; i < len(lines); i++ {
@@ -65,7 +64,7 @@ func Parse(text string) (steps []Step, err error) {
 	return steps, nil
 }
 
-// block reads one. line is that of its first line.
+// block returns the steps of one block. line is the number of the block's first line.
 func block(info string, lines []string, line int) ([]Step, error) {
 	language, title, isFile := strings.Cut(info, " title=")
 	switch {
