@@ -107,7 +107,7 @@ func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 	return errors.Join(m.sources(vx, d), m.local(vx, d))
 }
 
-// local gives the device its link-local address, and removes that of an earlier MAC. The
+// local gives the device its link-local address, and removes the address of an earlier MAC. The
 // address answers the tests of other hosts (offload.go).
 func (m *Mesh) local(vx *netlink.Vxlan, d Device) error {
 	if d.NoIPv6 {

@@ -126,7 +126,7 @@ func (e *echo) send(p *probe, size int, sequence uint16) error {
 	return unix.Sendto(e.six, b, 0, &unix.SockaddrInet6{Addr: p.to.As16(), ZoneId: uint32(p.zone)})
 }
 
-// checksum is that of RFC 1071.
+// checksum computes the Internet checksum (RFC 1071).
 func checksum(b []byte) uint16 {
 	sum := uint32(0)
 	for i := 0; i < len(b); i += 2 {

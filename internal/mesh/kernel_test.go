@@ -203,8 +203,8 @@ func TestPeersSwap(t *testing.T) {
 	}
 }
 
-// A mesh that masquerades changes the address of packets that leave the whole network, once. It
-// never changes that of packets that stay in it.
+// A mesh that masquerades changes the source address of packets that leave the whole network, once.
+// It never changes the address of packets that stay in the network.
 func TestMasquerade(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}

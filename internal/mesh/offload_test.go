@@ -91,9 +91,9 @@ func TestOffload(t *testing.T) {
 	}
 }
 
-// partial is what a packet has in place of the checksum of a SYN to another host's end of the
-// tunnel, while it is left to the last step: the sum of the pseudo header. On the links of the
-// lab there is no last step.
+// partial returns the checksum field of a SYN to another host's end of the tunnel before a network
+// card completes the checksum: the sum of the pseudo header. The links of the lab have no card that
+// completes it.
 func (h *host) partial(to *host) uint16 {
 	src, dst := NextHop(VTEP(h.id())).As16(), NextHop(VTEP(to.id())).As16()
 	const syn = 40 // bytes, with its options

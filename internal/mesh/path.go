@@ -26,7 +26,8 @@ type found struct {
 	mtu    map[netip.Addr]int // see Facts.Paths
 }
 
-// known returns the paths for Facts. An uplink with another MTU makes Probe start again.
+// known returns the path MTUs that Probe has found. If the uplink's MTU has changed, Probe starts
+// again.
 func (f *found) known(uplink int) map[netip.Addr]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -55,7 +56,7 @@ func (f *found) stir() {
 	}
 }
 
-// probes returns the probes to make: of all ends.
+// probes returns a probe for each end.
 func (f *found) probes() (list []*probe) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,8 +75,8 @@ func (f *found) tunnels() []tunnelEnd {
 	return f.inner
 }
 
-// note stores the results. It reports whether a path differs from before. If nothing is known of
-// a path now, it keeps its value, because the peer may be down.
+// note stores the results. It reports whether a path differs from before. If a probe has no result,
+// its path keeps the known value, because the peer may be down.
 func (f *found) note(list []*probe) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -106,8 +106,9 @@ type Self struct {
 	Subnets []Subnet       // all networks
 	Blocks  []netip.Prefix // blocks of this host; a peer that claims one of them is refused
 
-	// Encrypted makes all networks unreachable but for the routes to peers, as one peer with
-	// WireGuard does for its network: for a host that knows no such peer yet.
+	// Encrypted makes addresses of all networks unreachable, except through routes to peers. A peer
+	// with WireGuard does the same for its network; Encrypted also serves a host that knows no such
+	// peer yet.
 	Encrypted bool
 
 	// Exempt are destinations. Packets from Blocks to them keep their source address, although their
@@ -115,10 +116,10 @@ type Self struct {
 	Exempt []netip.Prefix
 
 	// Sources are addresses of this host in its blocks, at most one of each family. They are on the
-	// tunnel's devices, and packets of the host's own processes into a tunnel have them. Without
-	// Sources, an address that the host has in its blocks is the source of every route. When the
-	// last container with that gateway goes, the address goes too, and the kernel removes these
-	// routes.
+	// tunnel's devices, and are the source of packets that the host's own processes send into a
+	// tunnel. Without Sources, an address that the host has in its blocks is the source of every
+	// route. When the last container with that gateway goes, the address goes too, and the kernel
+	// removes these routes.
 	Sources []netip.Addr
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Networks are refused, with any kernel. Their routes are made, stay, and go.
+// The routes that refuse whole networks are added, kept and removed, on any kernel.
 func TestRefusedRoutes(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]

@@ -38,8 +38,8 @@ func (s *space) capture(t *testing.T) func() [][]byte {
 	}
 }
 
-// pings sends numbered datagrams, each when the last one came back, until the result is
-// called. A lost one is never sent again.
+// pings sends numbered datagrams, each after the last one came back, until the caller calls the
+// result. It never repeats a lost datagram.
 func pings(t *testing.T, from, to *host) func() int {
 	t.Helper()
 	var echo, near net.PacketConn

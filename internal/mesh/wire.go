@@ -128,8 +128,7 @@ func (c *compiler) wireDevice() *Wire {
 	return w
 }
 
-// checkKey returns an error for a peer to which nothing can be encrypted. Such a peer gets no
-// other transport.
+// checkKey returns an error for a peer without a usable key. Such a peer gets no other transport.
 func (c *compiler) checkKey(p Peer) error {
 	if p.Key == (Key{}) {
 		return errors.New("it has published no WireGuard key, and nothing is sent to it unencrypted: is its agent older, or without WireGuard?")

@@ -43,8 +43,8 @@ func TestParseKey(t *testing.T) {
 	}
 }
 
-// A peer that nothing can be encrypted for has no route, and its whole network is refused:
-// no packet takes the default route.
+// A peer without a key has no route, and its whole network is refused, so no packet takes the
+// default route.
 func TestCompileUnencrypted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*Self, []Peer, *Observed)
@@ -148,8 +148,8 @@ func TestWireGuard(t *testing.T) {
 	}
 }
 
-// Nothing of a connection can be read between the hosts, and all of it can without
-// encryption.
+// With WireGuard, no part of a connection can be read between the hosts; without encryption, all of
+// it can.
 func TestEncrypted(t *testing.T) {
 	needWireGuard(t)
 	l := newLab(t)
