@@ -16,10 +16,10 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// TestChurn times five elements of an attachment, with 0 and with 20,000 others in the
-// table: adding them, removing them, and adding while another process adds and removes all
-// the time. Each measurement has a socket of its own, as a plugin process has, and includes
-// closing it. RCU waits decide the times, so the test pins that expiry has none and that no
+// TestChurn times five elements of an attachment, with 0 and with 20,000 others in the table:
+// adding them, removing them, and adding while another process adds and removes all the time. Each
+// measurement has a socket of its own, as a plugin process has, and includes closing it. Waits for
+// RCU dominate the times. The test checks that removal by expiry does not wait for RCU, and that no
 // time grows with the table.
 //
 // The bounds are generous; the log has the numbers. With -short, as under an emulated

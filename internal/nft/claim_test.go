@@ -27,8 +27,7 @@ func masqOf(owner string) Element {
 	return MasqAll(netip.MustParseAddr("10.1.0.5"), Comment(owner, "pods", "c", "eth0"))
 }
 
-// An element added between the look and the transaction is another owner's: decide is
-// called.
+// Another owner adds the element between the look and the transaction. Commit calls decide.
 func TestClaimRace(t *testing.T) {
 	c, d := open(t), Open("")
 	defer d.Close() //nolint:errcheck // a test's socket
@@ -59,7 +58,7 @@ func TestClaimKeep(t *testing.T) {
 	}
 }
 
-// An heir replaces an element that is removed, not another owner's and not a missing one.
+// An heir replaces only an element that is removed, not a missing element or another owner's.
 func TestWithdraw(t *testing.T) {
 	c := open(t)
 	mine, theirs := masqOf(testOwner), masqOf(otherOwner)

@@ -162,8 +162,8 @@ func (p plan) messages() ([]netlink.Message, error) {
 	return append(msgs, own...), err
 }
 
-// added returns the elements to add: those of attachments if owned is set, else those of
-// networks.
+// added returns the elements to add: if owned is set, the elements of attachments, otherwise the
+// elements of networks.
 func (p plan) added(owned bool) (elems []Element) {
 	for _, e := range p.add {
 		if _, ok := OwnerOf(e.Comment); ok == owned {

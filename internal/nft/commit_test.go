@@ -108,9 +108,9 @@ func TestAdd(t *testing.T) {
 	})
 }
 
-// TestSameFactOfTwoNetworks: to remove and add at once never loses the element. Two
-// networks on one bridge have the same elements but for the comment, which is not worth a
-// removal.
+// TestSameFactOfTwoNetworks removes and adds an element in one transaction, and the element stays.
+// Two networks on one bridge have elements that differ only in the comment, and Commit does not
+// replace an element for that.
 func TestSameFactOfTwoNetworks(t *testing.T) {
 	c := open(t)
 	c.Add(Isolate("cni0", "blue"), SameBridge("cni0", "blue"), GuardLoopback("cni0", "blue"))

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The conditions of the reference's tests and documentation, and those of nft and iptables
-// that are supported, as nft prints the rules.
+// The test compiles the conditions in the reference's tests and documentation, and all supported
+// conditions of nft and iptables. It compares the rules as nft prints them.
 func TestConditionsGolden(t *testing.T) {
 	c := open(t)
 	for i, v4 := range [][]string{

@@ -64,7 +64,7 @@ func TestDamageIsFoundAndMended(t *testing.T) {
 	}
 }
 
-// TestStatusOfDamage: STATUS fails where an ADD would fail, or would serve nothing.
+// TestStatusOfDamage: STATUS fails if an ADD would fail or would have no effect.
 func TestStatusOfDamage(t *testing.T) {
 	c := open(t)
 	c.Add(attachment()...)
@@ -86,8 +86,8 @@ func TestStatusOfDamage(t *testing.T) {
 	}
 }
 
-// TestRebuildLeavesAnothersTable: a table of our name that lacks our sets is not ours to
-// mend.
+// TestRebuildLeavesAnothersTable: Rebuild does not change a table that has our name but lacks our
+// sets, because another program made it.
 func TestRebuildLeavesAnothersTable(t *testing.T) {
 	c := open(t)
 	nftTool(t, "add table inet patchbay; add chain inet patchbay theirs { type filter hook forward priority 0; }")

@@ -84,9 +84,9 @@ func (c *Conn) gone(elems []Element) ([]Element, error) {
 	}
 }
 
-// present returns those of elems that still exist unchanged. present leaves out an element
-// that now belongs to another owner. On kernels with expiry it also leaves out an element
-// without a timeout: another process added the element again after ours expired, and needs it.
+// present returns the elements of elems that still exist unchanged. present leaves out an element
+// that now belongs to another owner. On kernels with expiry it also leaves out an element without a
+// timeout: another process added the element again after ours expired, and needs it.
 func (c *Conn) present(elems []Element) ([]Element, error) {
 	what := make([]query, len(elems))
 	for i, e := range elems {

@@ -25,8 +25,8 @@ type Published struct {
 	To       netip.AddrPort
 }
 
-// Port returns the element that publishes a port. The element goes into the maps of the
-// conditions c, or into the common maps if c is nil. The address family is that of p.To.
+// Port returns the element that publishes a port. The element goes into the maps of the conditions
+// c, or into the common maps if c is nil. The element has the address family of p.To.
 func Port(p Published, c *Conditions, comment string) Element {
 	wild := !p.Host.IsValid() || p.Host.IsUnspecified()
 	set := SetHostPorts4
@@ -86,8 +86,8 @@ func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) [
 	return elems
 }
 
-// Egress returns the element that gives a masqueraded container's packets this source address
-// of the host when they leave it. The addresses have the same family.
+// Egress returns the element that gives a masqueraded container's packets the source address source
+// when they leave the host. Both addresses have the same family.
 func Egress(container, source netip.Addr, comment string) Element {
 	return Element{Set: of(container, SetEgress4, SetEgress6), Key: Addr(container), Data: Addr(source), Comment: cleanComment(comment)}
 }
@@ -100,9 +100,9 @@ func (e Element) Egress() (source netip.Addr, ok bool) {
 	return netip.AddrFromSlice(e.Data)
 }
 
-// Leaving returns the element that lets a container leave with one of the host's addresses, which
-// are at most one of each family. e masquerades the container; ok is false if it does not, or if no
-// address has its family.
+// Leaving returns the egress element for the container that e masquerades. Its source address is
+// the one in sources with the container's family; sources has at most one address of each family.
+// If e masquerades no container, or sources has no such address, ok is false.
 func (e Element) Leaving(sources []netip.Addr) (egress Element, ok bool) {
 	a, ok := netip.AddrFromSlice(e.Key)
 	if !ok || e.Set != SetMasqueraded4 && e.Set != SetMasqueraded6 {

@@ -14,9 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// A stopped process with the lock keeps other processes from adding rules until their
-// timeout, and their error names it. Elements need no lock, and a set for a length goes on
-// without it.
+// While a stopped process holds the lock, other processes that add rules wait until their timeout,
+// and their error names the process. Elements need no lock. A new set for a prefix length is added
+// without the lock after a second.
 func TestHolderThatIsStopped(t *testing.T) {
 	c := open(t)
 	only, err := NewConditions("pods", []string{"ip", "saddr", "10.0.0.0/8"}, nil)

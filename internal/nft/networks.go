@@ -8,10 +8,11 @@ import (
 	"slices"
 )
 
-// New attachments have no ranges. Ranges serve a network's exemptions from masquerade (Exempt),
-// attachments of schema 1, and containers whose network an agent of many hosts masquerades because
-// an earlier release configured it (mesh.Subnet). When no upgrade starts from such attachments and
-// Docker networks any more, nft.Masquerade and the other interval sets can be deleted.
+// New attachments have no ranges. Ranges serve three purposes: a network's exemptions from
+// masquerade (Exempt), attachments of schema 1, and networks of many hosts with the configuration
+// of an earlier release, for which the agent masquerades (mesh.Subnet). When no upgrade begins with
+// such attachments or networks any more, nft.Masquerade and all interval sets except those of
+// Exempt can be deleted.
 
 // The sets of networks hold ranges. The kernel refuses a range that overlaps another one
 // (EEXIST, ENOTEMPTY). But the subnets of networks may be nested. So a set holds only the

@@ -51,8 +51,8 @@ func wantHairpins(t *testing.T, c *Conn, want ...string) {
 	}
 }
 
-// Networks within networks: the set holds the widest, and the others return when it is
-// removed.
+// If networks are nested, the set holds the widest range. When that range is removed, the ranges
+// inside it return.
 func TestNestedNetworks(t *testing.T) {
 	c := open(t)
 	c.Add(hairpins("10.1.2.0/24", "10.2.0.0/16")...)

@@ -114,7 +114,7 @@ func reload(t *testing.T, c *Conn, listing string) {
 	}
 }
 
-// The table as nft prints it, and again after nft has loaded it.
+// The table matches the golden file as nft prints it, also after nft has loaded its own listing.
 func TestGolden(t *testing.T) {
 	c := open(t)
 	c.Add(attachment()...)
@@ -124,7 +124,7 @@ func TestGolden(t *testing.T) {
 	got := nftTool(t, "list", "ruleset")
 	golden(t, "table.golden", got)
 	reload(t, c, got)
-	// We can go on with what nft loaded.
+	// Our program can change the table that nft has loaded.
 	c.Add(attachment()...)
 	c.Add(network()...)
 	if err := c.try(t.Context()); err != nil {

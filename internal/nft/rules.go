@@ -114,8 +114,9 @@ func postroutingRules() []staticRule {
 	}
 }
 
-// masqueradeRules returns the rules for packets of containers that are masqueraded: what keeps
-// the container's address, then whom another address than the usual one replaces.
+// masqueradeRules returns the rules for packets of masqueraded containers. The first rules accept
+// packets that keep the container's address. The next rules give packets an egress address, and the
+// last rule gives them the host's usual address.
 func masqueradeRules() []staticRule {
 	accept := verdict(expr.VerdictAccept)
 	return []staticRule{

@@ -24,8 +24,8 @@ func as(t *testing.T, schema string, fn func()) {
 	fn()
 }
 
-// An upgrade keeps elements, the operator's chain and a network's chain; the
-// older program refuses and changes nothing; the newer goes on.
+// An upgrade keeps elements, the operator's chain and a network's chain; the older program refuses
+// and changes nothing; the newer program continues to work.
 func TestUpgrade(t *testing.T) {
 	c := open(t)
 	cond, err := NewConditions("pods", []string{"-s", "10.0.0.0/8"}, nil)

@@ -74,7 +74,7 @@ func (s setSpec) addRule(enc *nftables.Conn) {
 	enc.AddRule(&nftables.Rule{Table: s.table(), Chain: &nftables.Chain{Name: s.chain(), Table: s.table()}, Exprs: s.rule()})
 }
 
-// lengthsIn returns those of a table's sets that are for one prefix length.
+// lengthsIn returns the sets of a table that serve one prefix length each.
 func lengthsIn(sets []string) (specs []setSpec) {
 	for _, name := range sets {
 		if s, ok := specOf(name); ok && s.length > 0 {

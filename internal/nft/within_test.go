@@ -16,7 +16,8 @@ func masqueraded(address string) []Element {
 	return Masqueraded(netip.MustParsePrefix(address), Comment(testOwner, "pods", "c1", "eth0"))
 }
 
-// TestLengthsAtOnce: of several processes that need a length first at once, one creates it.
+// TestLengthsAtOnce: several processes need the first set for a prefix length at the same time, and
+// one of them creates the set.
 func TestLengthsAtOnce(t *testing.T) {
 	first := open(t)
 	dir := t.TempDir()
@@ -85,8 +86,8 @@ func before4(elems []Element) []Element {
 	})
 }
 
-// TestFromSchema1 runs this program on a table of schema 1 in use: its elements go on to
-// work, and are removed with their attachments and networks.
+// TestFromSchema1 runs this program on a table of schema 1 in use: its elements continue to work,
+// and are removed with their attachments and networks.
 func TestFromSchema1(t *testing.T) {
 	c := open(t)
 	nftTool(t, "-f", "testdata/schema1.nft")

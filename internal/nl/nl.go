@@ -90,8 +90,8 @@ func IsNotFound(err error) bool {
 		errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EADDRNOTAVAIL)
 }
 
-// tries is the most often that a dump is started. A dump of some thousand links takes 20 ms. On a
-// node where containers come and go, most dumps are interrupted.
+// tries limits how often a dump is started. A dump of some thousand links takes 20 ms. On a node
+// where containers come and go, most dumps are interrupted.
 const tries = 100
 
 // Retry repeats a dump that the kernel interrupted because a table changed (NLM_F_DUMP_INTR).

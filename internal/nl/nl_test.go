@@ -293,7 +293,7 @@ func TestSetAliasQuiet(t *testing.T) {
 	}
 }
 
-// Lives tells a live namespace from a deleted one, and from none.
+// Lives distinguishes a live namespace from a deleted one, and from a missing id.
 func TestLives(t *testing.T) {
 	host, err := Host("/proc")
 	must(t, err)

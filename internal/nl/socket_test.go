@@ -18,8 +18,7 @@ func message(kind, flags uint16, data ...byte) syscall.NetlinkMessage {
 	return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind, Flags: flags, Seq: 7}, Data: data}
 }
 
-// The reader tells three things apart: the end of an answer, an error, and an answer to another
-// request.
+// The reader distinguishes the end of an answer, an error, and an answer to another request.
 func TestAnswers(t *testing.T) {
 	other := message(unix.RTM_NEWLINK, 0, 'o')
 	other.Header.Seq = 6

@@ -73,7 +73,7 @@ const (
 // ErrNoWireGuard means that the kernel has no WireGuard.
 var ErrNoWireGuard = errors.New("this kernel has no WireGuard (Linux 5.6, CONFIG_WIREGUARD; `modprobe wireguard` shows why)")
 
-// WireGuard opens a socket in the namespace of c. Linux loads the module before.
+// WireGuard opens a socket in the namespace of c. If the module is missing, Linux loads it first.
 func (c *Conn) WireGuard() (w *WireGuard, err error) {
 	w = new(WireGuard)
 	if err := c.Do(func() error { w.raw, err = dialSocket(unix.NETLINK_GENERIC); return err }); err != nil {

@@ -166,7 +166,7 @@ type part struct {
 	from, to int
 }
 
-// parts returns the fields of a key of size bytes that begins in register reg.
+// parts returns the fields of a key. The key begins in register reg and has size bytes.
 func (r *registers) parts(reg uint32, size int) (list []part) {
 	first := word(reg)
 	for at := 0; at < size && first+at/4 < len(r); at += 4 {

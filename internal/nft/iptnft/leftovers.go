@@ -61,7 +61,8 @@ func (a Names) spoofChain() string { return "cni-br-iface-" + a.ContainerID + "-
 // attachment of the same container. On a node without leftovers, Leftovers costs only one look.
 func Leftovers(a Names, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
 
-// Present reports whether a table exists that may contain leftovers. Present looks once.
+// Present reports whether a table exists that may contain leftovers. Present asks the kernel only
+// once.
 func Present(c *nft.Conn) (bool, error) {
 	refs := []nft.Ref{{Family: nftables.TableFamilyINet, Table: tableMasquerade}, {Family: nftables.TableFamilyBridge, Table: tableNAT}}
 	for _, f := range families() {

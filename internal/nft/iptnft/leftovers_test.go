@@ -76,7 +76,7 @@ func addrs(s ...string) (out []netip.Addr) {
 	return out
 }
 
-// The test compares our names with those of the reference's own code.
+// The test compares our names with the names that the reference's own code computes.
 func TestReferenceNames(t *testing.T) {
 	a := Names{"test", "1234", "eth0"}
 	// This case is from pkg/utils/utils_test.go of the reference.

@@ -24,7 +24,7 @@ const (
 	commentOpen      = " and connections to it" // the end of a comment
 )
 
-// Source is traffic to accept: that of a subnet or that of an attachment.
+// Source is the traffic of a subnet or of an attachment that rules must accept.
 type Source struct {
 	Subnet netip.Prefix
 
