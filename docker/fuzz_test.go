@@ -87,7 +87,8 @@ func FuzzContainerID(f *testing.F) {
 	})
 }
 
-// FuzzContainerFile reads labels from any file of a container. They come out of CNI_ARGS unchanged.
+// FuzzContainerFile reads labels from any file of a container. Plugins that parse CNI_ARGS get the
+// same labels.
 func FuzzContainerFile(f *testing.F) {
 	f.Add([]byte(`{"Name":"/web","Config":{"Labels":{"net.a":"b","net.b":"c d"},"Hostname":"h"},"ResolvConfPath":"/x"}`), "net.")
 	f.Add([]byte(`{"Name":7}`), "")

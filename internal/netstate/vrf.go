@@ -221,7 +221,8 @@ func (m move) around(ctx context.Context, change func() error) error {
 	return m.restoreRoutes(ctx, routes)
 }
 
-// addresses returns the link's global IPv6 addresses. The kernel keeps IPv4 addresses.
+// addresses returns the link's global IPv6 addresses. The kernel may drop them when the link joins
+// a VRF, but keeps IPv4 addresses.
 func (m move) addresses() (out []netlink.Addr, err error) {
 	list, err := m.c.AddrList(m.link, netlink.FAMILY_V6)
 	for _, a := range list {

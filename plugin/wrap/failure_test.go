@@ -87,7 +87,8 @@ func TestMayFail(t *testing.T) {
 	b.wantCalls("before inner-ADD")
 }
 
-// TestMayFailPatch uses a patch of the result that may fail and does. The result does not change.
+// TestMayFailPatch lets a command with mayFail print a patch that cannot be applied. The result
+// does not change.
 func TestMayFailPatch(t *testing.T) {
 	b := newBench(t)
 	patch := b.script("patch", `echo '[{"op":"test","path":"/ips","value":[]}]'`)

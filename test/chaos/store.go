@@ -101,7 +101,7 @@ func (s *Store) commit(table, key string, r row, gone bool) store.Revision {
 // come from another writer.
 func (s *Store) Put(table, key string, data []byte) { s.commit(table, key, row{data: data}, false) }
 
-// Client is the store of one agent.
+// Client is one agent's connection to the store.
 type Client struct {
 	store.Tables
 	s      *Store
