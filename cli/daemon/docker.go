@@ -86,7 +86,7 @@ func (c *dockerCommand) Execute(args []string) error {
 		return err
 	}
 	defer unlock()
-	l, err := c.listen()
+	l, err := passedOr(c.newSocket)
 	if err != nil {
 		return err
 	}
@@ -136,19 +136,11 @@ func logCalls(logger *log.Logger) func(cnm.Call) {
 	}
 }
 
-// listen returns the socket that systemd has passed, or a new one.
-func (c *dockerCommand) listen() (net.Listener, error) {
-	n, err := passed()
-	switch {
-	case err != nil:
-		return nil, err
-	case n > 1:
-		return nil, fmt.Errorf("%d sockets were passed, one is wanted", n)
-	case n == 1:
-		return fromFD()
-	}
+// newSocket makes the socket at which Docker finds the driver.
+func (c *dockerCommand) newSocket() (net.Listener, error) {
 	gid := -1
 	if c.Group != "" {
+		var err error
 		if gid, err = groupID(c.Group); err != nil {
 			return nil, err
 		}

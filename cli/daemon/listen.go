@@ -19,8 +19,13 @@ import (
 // firstFD is the first descriptor that systemd passes (sd_listen_fds(3)).
 const firstFD = 3
 
-// listener returns the socket that systemd has passed, or a new one at path.
+// listener returns the socket that was passed, or a new one at path.
 func listener(path string) (net.Listener, error) {
+	return passedOr(func() (net.Listener, error) { return listen(path) })
+}
+
+// passedOr returns the socket that systemd or our own --detach has passed, or a new one.
+func passedOr(create func() (net.Listener, error)) (net.Listener, error) {
 	if os.Getenv(inherited) == strconv.Itoa(firstFD) { // passed by our own --detach
 		l, err := fromFD()
 		if ul, ok := l.(*net.UnixListener); ok {
@@ -37,7 +42,7 @@ func listener(path string) (net.Listener, error) {
 	case n == 1:
 		return fromFD()
 	}
-	return listen(path)
+	return create()
 }
 
 // activated reports whether the environment says that descriptors were passed to this process.
