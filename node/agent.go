@@ -81,7 +81,7 @@ type Agent struct {
 
 	// Only tend uses these fields.
 	installed bool
-	trimmed   bool
+	trimmed   bool   // memory was given back since the last tick
 	looked    bool   // for files that hide the network's
 	saved     []byte // content of the cache's file
 	meshed    meshed
@@ -168,7 +168,7 @@ func (a *Agent) tend(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			all = true
+			all, a.trimmed = true, false
 		case <-retry:
 			all = true
 		case <-a.kernel:
@@ -201,7 +201,7 @@ func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
 	}
 	err := a.prepare(ctx, p, all)
 	if err == nil && !a.trimmed {
-		a.trimmed = true
+		a.trimmed = !synced.IsZero()           // else again after the first answer, which takes memory, too
 		resident.TrimMemory(a.opts.Paths.Proc) //nolint:errcheck // then it stays as large
 	}
 	a.mu.Lock()
