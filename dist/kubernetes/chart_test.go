@@ -5,47 +5,22 @@
 package kubernetes
 
 import (
-	"bytes"
 	"flag"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"testing"
-	"text/template"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/patchbay-net/patchbay/test/chart"
 )
 
 var update = flag.Bool("update", false, "write the manifest that the chart makes")
-
-// render fills in the chart with Go's templates, so the chart must not use functions that only Helm
-// has.
-func render(t *testing.T, change func(values map[string]any)) string {
-	t.Helper()
-	text, err := os.ReadFile("chart/values.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	values := map[string]any{}
-	if err := yaml.Unmarshal(text, &values); err != nil {
-		t.Fatal(err)
-	}
-	if change != nil {
-		change(values)
-	}
-	tmpl, err := template.New("patchbay.yaml").Option("missingkey=error").ParseFiles("chart/templates/patchbay.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	if err := tmpl.Execute(&out, map[string]any{"Values": values}); err != nil {
-		t.Fatal(err)
-	}
-	return out.String()
-}
 
 // objects decodes a manifest, and fails for a field that Kubernetes does not know.
 func objects(t *testing.T, manifest string) (ds appsv1.DaemonSet, role rbacv1.ClusterRole) {
@@ -65,7 +40,7 @@ func objects(t *testing.T, manifest string) (ds appsv1.DaemonSet, role rbacv1.Cl
 
 // TestManifest compares the manifest with the chart's output for its default values.
 func TestManifest(t *testing.T) {
-	want := "# Made from chart/ by `go test ./dist/kubernetes -update`. Change --cluster-cidr to your cluster's.\n" + render(t, nil)
+	want := "# Made from chart/ by `go test ./dist/kubernetes -update`. Change --cluster-cidr to your cluster's.\n" + chart.Render(t, nil)
 	if *update {
 		if err := os.WriteFile("patchbay.yaml", []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -83,7 +58,7 @@ func TestManifest(t *testing.T) {
 
 // TestRights fails when the role allows more, or less, than package node asks for.
 func TestRights(t *testing.T) {
-	ds, role := objects(t, render(t, nil))
+	ds, role := objects(t, chart.Render(t, nil))
 	if c := ds.Spec.Template.Spec.Containers[0].SecurityContext.Capabilities; !slices.Equal(c.Add, []corev1.Capability{"NET_ADMIN", "NET_RAW"}) || !slices.Equal(c.Drop, []corev1.Capability{"ALL"}) {
 		t.Errorf("capabilities are %v", c)
 	}
@@ -97,10 +72,55 @@ func TestRights(t *testing.T) {
 	}
 }
 
+// TestPlacement: the agent runs on every node, before other pods and as the last to be evicted, its
+// requests are what was measured, and an update goes over the nodes by itself.
+func TestPlacement(t *testing.T) {
+	for name, change := range map[string]func(map[string]any){
+		"defaults": nil,
+		"changed": func(v map[string]any) {
+			v["transport"], v["egressAddresses"], v["apiServerHost"] = "wireguard", false, "192.0.2.1"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ds, _ := objects(t, chart.Render(t, change))
+			pod := ds.Spec.Template.Spec
+			if pod.PriorityClassName != "system-node-critical" || !pod.HostNetwork || pod.Affinity != nil {
+				t.Errorf("priority class %q, host network %v, affinity %v", pod.PriorityClassName, pod.HostNetwork, pod.Affinity)
+			}
+			if !maps.Equal(pod.NodeSelector, map[string]string{corev1.LabelOSStable: "linux"}) {
+				t.Errorf("the node selector is %v", pod.NodeSelector)
+			}
+			for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute} {
+				taint := corev1.Taint{Key: "any.example/taint", Value: "x", Effect: effect}
+				if !slices.ContainsFunc(pod.Tolerations, func(o corev1.Toleration) bool { return tolerates(o, taint) }) {
+					t.Errorf("the taint %s is not tolerated for good: %v", taint.ToString(), pod.Tolerations)
+				}
+			}
+			if u := ds.Spec.UpdateStrategy; u.Type != appsv1.RollingUpdateDaemonSetStrategyType || u.RollingUpdate.MaxUnavailable.String() != "10%" {
+				t.Errorf("the update strategy is %+v", u)
+			}
+			use := pod.Containers[0].Resources
+			if use.Requests.Cpu().String() != "10m" || use.Requests.Memory().String() != "40Mi" || use.Limits.Memory().Cmp(*use.Requests.Memory()) <= 0 {
+				t.Errorf("resources are %+v", use)
+			}
+			if _, limited := use.Limits[corev1.ResourceCPU]; limited {
+				t.Error("the processor is limited: an agent that waits for it repairs no route")
+			}
+		})
+	}
+}
+
+// tolerates reports whether a pod with a toleration stays on a node with a taint.
+func tolerates(o corev1.Toleration, taint corev1.Taint) bool {
+	key := o.Key == "" && o.Operator == corev1.TolerationOpExists || o.Key == taint.Key
+	value := o.Operator == corev1.TolerationOpExists || o.Value == taint.Value
+	return key && value && (o.Effect == "" || o.Effect == taint.Effect) && o.TolerationSeconds == nil
+}
+
 // TestWireGuard: with encryption the agent gets only one more right, to publish its key.
 func TestWireGuard(t *testing.T) {
-	ds, role := objects(t, render(t, func(v map[string]any) { v["transport"], v["wireguardPort"] = "wireguard", 51900 }))
-	_, plain := objects(t, render(t, nil))
+	ds, role := objects(t, chart.Render(t, func(v map[string]any) { v["transport"], v["wireguardPort"] = "wireguard", 51900 }))
+	_, plain := objects(t, chart.Render(t, nil))
 	want := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}}
 	if n := len(plain.Rules); len(role.Rules) != n+1 || role.Rules[n].String() != want.String() {
 		t.Errorf("rights are %v", role.Rules)
@@ -112,7 +132,7 @@ func TestWireGuard(t *testing.T) {
 
 // TestValues changes each value and looks for it in the result.
 func TestValues(t *testing.T) {
-	ds, role := objects(t, render(t, func(v map[string]any) {
+	ds, role := objects(t, chart.Render(t, func(v map[string]any) {
 		v["egressAddresses"] = false
 		v["clusterCIDRs"] = []string{"10.1.0.0/16", "fd00:1::/56"}
 		v["image"], v["imagePullPolicy"] = "registry.example/patchbay:1", "Never"
