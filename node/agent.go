@@ -104,7 +104,7 @@ func New(opts Options) (*Agent, error) {
 	}
 	a.mirror = mirror{
 		self: opts.Node, changed: func() { resident.Signal(a.nodes); resident.Signal(a.keyed) }, now: time.Now,
-		nodes: map[string]plan.Node{}, since: map[string]time.Time{},
+		nodes: map[string]plan.Node{}, since: map[string]time.Time{}, left: map[string]left{},
 	}
 	a.trouble.problems.Log = opts.Log
 	emit := a.events.wake()
@@ -248,8 +248,9 @@ func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
 		return err
 	}
 	p.Network.MTU = mesh.ContainerMTU(uplink, a.opts.Transport, p.Self.Underlay)
-	err = a.configure(p.Network)
+	err = a.configure(&p.Network)
 	a.trouble.set(networkFailed, err)
+	a.trouble.set(podCIDRChanged, a.outside(p.Network))
 	if err == nil && (all || !a.looked) {
 		a.looked = true
 		a.trouble.set(networkHidden, a.uncover())

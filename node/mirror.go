@@ -5,6 +5,7 @@ package node
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -32,8 +33,16 @@ type mirror struct {
 	mu     sync.Mutex
 	nodes  map[string]plan.Node
 	since  map[string]time.Time // when a missing Node was first missing
+	left   map[string]left      // Nodes that were deleted lately
 	gone   bool                 // the API server has no Node of this name
 	synced time.Time            // when the API server last told something that counts
+}
+
+// left is a Node that was deleted, and when. If the Node is registered again it gets other podCIDRs,
+// and pods with addresses of the former ones may still run.
+type left struct {
+	node plan.Node
+	at   time.Time
 }
 
 var _ cache.TransformingStore = (*mirror)(nil)
@@ -65,8 +74,13 @@ func (m *mirror) put(n plan.Node) (changed bool) {
 			n = m.keepKey(n, old)
 		}
 	}
+	if !known {
+		old = m.left[n.Name].node
+	}
+	n = n.Recalling(old)
 	m.nodes[n.Name] = n
 	delete(m.since, n.Name)
+	delete(m.left, n.Name)
 	if n.Name == m.self && m.gone {
 		m.gone, changed = false, true
 	}
@@ -103,7 +117,8 @@ func (m *mirror) Delete(obj any) error {
 	m.synced = m.now()
 	if o.Name == m.self {
 		m.gone = true
-	} else {
+	} else if n, known := m.nodes[o.Name]; known {
+		m.left[o.Name] = left{n, m.now()}
 		delete(m.nodes, o.Name)
 		delete(m.since, o.Name)
 	}
@@ -153,7 +168,7 @@ func (m *mirror) lack(there map[string]bool) (changed bool) {
 	return changed
 }
 
-// expire removes Nodes that were missing for too long.
+// expire removes Nodes that were missing for too long, and forgets those that were deleted.
 func (m *mirror) expire() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -163,6 +178,7 @@ func (m *mirror) expire() {
 			delete(m.since, name)
 		}
 	}
+	maps.DeleteFunc(m.left, func(_ string, l left) bool { return m.now().Sub(l.at) >= grace })
 }
 
 // Resync does nothing: the agent compares the kernel by itself.

@@ -18,9 +18,10 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// configure writes the network's file if its bytes differ. In containerd 2, a change of the file
-// during a slow ADD makes all other pods wait, so the file contains nothing that changes often.
-func (a *Agent) configure(n plan.Network) (err error) {
+// configure completes the network and writes its file if its bytes differ. In containerd 2, a change
+// of the file during a slow ADD makes all other pods wait, so the file contains nothing that changes
+// often.
+func (a *Agent) configure(n *plan.Network) (err error) {
 	path := filepath.Join(a.opts.ConfDir, plan.NetworkFile)
 	if n.Pool, err = a.pool(path, n.Node); err != nil {
 		return err

@@ -24,6 +24,7 @@ const (
 	meshFailed       plan.Reason = "MeshFailed"
 	networkFailed    plan.Reason = "NetworkFileFailed"
 	networkHidden    plan.Reason = "NetworkFileHidden"
+	podCIDRChanged   plan.Reason = "PodCIDRChanged"
 	keyUnpublished   plan.Reason = "WireGuardKeyNotPublished"
 	keyReplaced      plan.Reason = "WireGuardKeyReplaced"
 	masqueradeConfig plan.Reason = "MasqueradeConfigFailed"

@@ -6,6 +6,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
@@ -22,6 +23,10 @@ type Node struct {
 
 	// Annotations has the annotations whose names begin with AnnotationPrefix.
 	Annotations map[string]string `json:"annotations,omitempty"`
+
+	// Former lists podCIDRs that an earlier Node of this name had, the latest first. Pods may
+	// still have addresses in them.
+	Former []string `json:"formerPodCIDRs,omitempty"`
 
 	// Missing means that a list of all Nodes lacked this one, although no event deleted it.
 	Missing bool `json:"missing,omitempty"`
@@ -51,9 +56,27 @@ func (n Node) After(old Node) Node {
 	return n
 }
 
+// mostFormer limits the former podCIDRs of a Node that gets others again and again.
+const mostFormer = 8
+
+// Recalling returns the Node with the podCIDRs that an earlier Node of its name had and it lacks.
+func (n Node) Recalling(old Node) Node {
+	have := n.blocks()
+	n.Former = nil
+	for _, b := range append(old.blocks(), valid(old.Former)...) {
+		if !slices.ContainsFunc(have, b.Overlaps) && len(n.Former) < mostFormer {
+			n.Former, have = append(n.Former, b.String()), append(have, b)
+		}
+	}
+	return n
+}
+
 // blocks returns the valid podCIDRs.
-func (n Node) blocks() (list []netip.Prefix) {
-	for _, text := range n.Pods {
+func (n Node) blocks() []netip.Prefix { return valid(n.Pods) }
+
+// valid returns those of a list of podCIDRs that are valid.
+func valid(podCIDRs []string) (list []netip.Prefix) {
+	for _, text := range podCIDRs {
 		if p, err := block(text); err == nil {
 			list = append(list, p)
 		}

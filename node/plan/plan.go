@@ -75,6 +75,9 @@ func Make(s Settings, nodes []Node) *Plan {
 	for _, n := range nodes {
 		m.node(n)
 	}
+	for _, n := range nodes {
+		m.former(n)
+	}
 	return m.plan
 }
 
@@ -170,7 +173,7 @@ func (m *maker) blocks(n Node) (list []netip.Prefix) {
 			m.problem(BadPodCIDR, "Node %s: %v: delete the Node and let the kubelet register it again", about, n.Name, err)
 			continue
 		}
-		if !slices.ContainsFunc(m.Cluster, func(c netip.Prefix) bool { return c.Contains(p.Addr()) && c.Bits() <= p.Bits() }) {
+		if !m.inCluster(p) {
 			m.problem(OutsideCluster, "Node %s: podCIDR %s is in no --cluster-cidr of the agent, %v: give the agent the controller manager's", about, n.Name, p, m.Cluster)
 			continue
 		}
@@ -184,6 +187,30 @@ func (m *maker) blocks(n Node) (list []netip.Prefix) {
 		list = append(list, p)
 	}
 	return list
+}
+
+// inCluster reports whether one of the cluster's networks contains a prefix.
+func (m *maker) inCluster(p netip.Prefix) bool {
+	return slices.ContainsFunc(m.Cluster, func(c netip.Prefix) bool { return c.Contains(p.Addr()) && c.Bits() <= p.Bits() })
+}
+
+// former adds the podCIDRs that a Node had before it was registered again, if no Node has them now.
+// So the pods that run there keep their network until somebody deletes them.
+func (m *maker) former(n Node) {
+	blocks := &m.plan.Self.Blocks
+	if n.Name != m.Node {
+		i := slices.IndexFunc(m.plan.Peers, func(p mesh.Peer) bool { return p.ID == n.Name })
+		if i < 0 {
+			return
+		}
+		blocks = &m.plan.Peers[i].Blocks
+	}
+	for _, b := range valid(n.Former) {
+		if m.inCluster(b) && len(*blocks) > 0 && !slices.ContainsFunc(m.placed, func(c placed) bool { return c.block.Overlaps(b) }) {
+			m.placed = append(m.placed, placed{b, n.Name})
+			*blocks = append(slices.Clip(*blocks), b)
+		}
+	}
 }
 
 func (m *maker) problem(reason Reason, format string, about []string, args ...any) {

@@ -53,6 +53,7 @@ const alone = "ready true self [192.0.2.1 2001:db8::1] [10.244.1.0/24 fd00:244:0
 func TestMake(t *testing.T) {
 	pods := func(list ...string) func(*Node) { return func(n *Node) { n.Pods = list } }
 	addrs := func(list ...string) func(*Node) { return func(n *Node) { n.Addrs = list } }
+	rename := func(name string) func(*Node) { return func(n *Node) { n.Name = name } }
 	for name, v := range map[string]struct {
 		nodes []Node
 		want  string
@@ -92,7 +93,19 @@ func TestMake(t *testing.T) {
 			[]Node{node(1), with(node(2), func(n *Node) { n.Leaving = true }), with(node(3), pods("10.244.2.0/24"))},
 			alone + "n3 [192.0.2.3 2001:db8::3] [10.244.2.0/24]\nn2 [192.0.2.2 2001:db8::2] [fd00:244:0:2::/64]\nPodCIDROverlaps [n2 n3]\n",
 		},
-		"withheld": {[]Node{with(node(1), pods()).After(node(1))}, alone + "NodeLacksFields [n1]\n"},
+		"registered again": {
+			[]Node{with(node(7), rename("n1")).Recalling(node(1)), with(node(8), rename("n2")).Recalling(node(2))},
+			"ready true self [192.0.2.7 2001:db8::7] [10.244.7.0/24 fd00:244:0:7::/64 10.244.1.0/24 fd00:244:0:1::/64]\n" +
+				"n2 [192.0.2.8 2001:db8::8] [10.244.8.0/24 fd00:244:0:8::/64 10.244.2.0/24 fd00:244:0:2::/64]\n",
+		},
+		"former podCIDRs of another one": {
+			[]Node{with(node(7), rename("n1")).Recalling(node(2)), with(node(8), rename("n2")).Recalling(node(1)), node(3).Recalling(node(8)), with(node(9), pods("10.244.1.0/25"))},
+			"ready true self [192.0.2.7 2001:db8::7] [10.244.7.0/24 fd00:244:0:7::/64 10.244.2.0/24 fd00:244:0:2::/64]\n" +
+				"n3 [192.0.2.3 2001:db8::3] [10.244.3.0/24 fd00:244:0:3::/64]\n" +
+				"n2 [192.0.2.8 2001:db8::8] [10.244.8.0/24 fd00:244:0:8::/64 fd00:244:0:1::/64]\nn9 [192.0.2.9 2001:db8::9] [10.244.1.0/25]\n",
+		},
+		"bare, with former ones": {[]Node{node(1), with(node(2), pods()).Recalling(node(2))}, alone + "NoPodCIDR [n2]\n"},
+		"withheld":               {[]Node{with(node(1), pods()).After(node(1))}, alone + "NodeLacksFields [n1]\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := Make(settings(), v.nodes)
@@ -112,9 +125,32 @@ func TestMake(t *testing.T) {
 	}
 }
 
+// A Node recalls the podCIDRs of those before it, the latest first, and no longer once it has them
+// again.
+func TestRecalling(t *testing.T) {
+	n := node(0)
+	for i := range 10 {
+		n = node(i).Recalling(n)
+	}
+	if want := append(slices.Clone(node(8).Pods), node(7).Pods...); len(n.Former) != mostFormer || !slices.Equal(n.Former[:4], want) {
+		t.Errorf("%q", n.Former)
+	}
+	for _, back := range []Node{node(8).Recalling(n), with(node(9), func(n *Node) { n.Pods = node(8).Pods }).Recalling(n)} {
+		if slices.Contains(back.Former, node(8).Pods[0]) || !slices.Contains(back.Former, node(9).Pods[0]) {
+			t.Errorf("%q", back.Former)
+		}
+	}
+	if got := node(1).Recalling(node(1)); got.Former != nil {
+		t.Errorf("%q", got.Former)
+	}
+	if got := node(1).Recalling(Node{Former: []string{"nonsense", "10.244.1.1/24"}}); got.Former != nil {
+		t.Errorf("%q", got.Former)
+	}
+}
+
 // The mesh accepts what Make plans.
 func TestMeshTakesThePlan(t *testing.T) {
-	p := Make(settings(), []Node{node(1), node(2), node(3)})
+	p := Make(settings(), []Node{node(1).Recalling(node(7)), node(2).Recalling(node(8)), node(3)})
 	reach := map[netip.Addr]mesh.Reach{netip.MustParseAddr("192.0.2.2"): {Link: "eth0", OnLink: true}}
 	s, err := mesh.Compile(p.Self, p.Peers, mesh.Observed{Reach: reach, MTU: 1500})
 	if err != nil || len(s.Routes) != p.Routes() || s.Protocol != Protocol || s.Name != NetworkName || s.Devices[0].Name != Device {
