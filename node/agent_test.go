@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/plan"
@@ -88,7 +90,8 @@ type lab struct {
 	api    *apiServer
 	fabric *fabric
 	dir    string
-	later  atomic.Int64 // how far the mirror's clock is ahead
+	later  atomic.Int64                 // how far the mirror's clock is ahead
+	next   *atomic.Pointer[rest.Config] // Options.Config of an agent that asks there
 	*Agent
 	stop func()
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -116,19 +117,22 @@ func (a *Agent) observe(server time.Time) {
 func (a *Agent) asked(err error) {
 	if err != nil {
 		a.metrics.apiErrors.Inc()
-		err = advise(err)
+		err = advise("Nodes", err)
 	}
 	a.trouble.set(apiFailed, err)
 }
 
-// advise says what to do about an error of the API server.
-func advise(err error) error {
+// expiredAlert is how a server refuses a certificate in the handshake. The error has no type.
+const expiredAlert = "remote error: tls: expired certificate"
+
+// advise says what to do about an error of the API server when it was asked for some objects.
+func advise(objects string, err error) error {
 	var invalid x509.CertificateInvalidError
 	switch {
-	case apierrors.IsUnauthorized(err):
+	case apierrors.IsUnauthorized(err), strings.Contains(err.Error(), expiredAlert):
 		return fmt.Errorf("the API server refuses this node's credentials: renew the kubeconfig or the ServiceAccount's token; routes stay: %w", err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("the agent may not list and watch Nodes: apply its ClusterRole: %w", err)
+		return fmt.Errorf("the agent may not list and watch %s: apply its ClusterRole: %w", objects, err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("a certificate is expired or not yet valid: set this node's clock, or renew it: %w", err)
 	case errors.Is(err, os.ErrNotExist):

@@ -56,7 +56,12 @@ func (e *egress) run(ctx context.Context, a *Agent) {
 	if err != nil {
 		a.opts.Log("egress: %v: the API server has it, too", err)
 	}
-	go e.spaces.source().follow(ctx, a.api.get, func(err error) { a.trouble.set(namespacesFailed, err) }) // the library ends it some seconds later
+	go e.spaces.source().follow(ctx, a.api.get, func(err error) { // the library ends it some seconds later
+		if err != nil {
+			err = fmt.Errorf("changes of annotations %s are not seen: %w", EgressAnnotation, advise("Namespaces", err))
+		}
+		a.trouble.set(namespacesFailed, err)
+	})
 	e.tend(ctx)
 }
 
@@ -204,7 +209,7 @@ func parseEgress(text string) (list []netip.Addr, err error) {
 	for _, part := range strings.Split(text, ",") {
 		a, err := netip.ParseAddr(strings.TrimSpace(part))
 		if err != nil || a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() {
-			return nil, fmt.Errorf("%q is not the address of a host: want a list as 192.0.2.10, 2001:db8::10", strings.TrimSpace(part))
+			return nil, fmt.Errorf("%.100q is not the address of a host: want a list as 192.0.2.10, 2001:db8::10", strings.TrimSpace(part))
 		}
 		list = append(list, a)
 	}

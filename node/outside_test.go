@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -22,7 +23,7 @@ import (
 // renumbered is a Node that was registered again.
 func renumbered(i, block int) *corev1.Node {
 	n := kubeNode(i)
-	n.UID, n.Spec.PodCIDRs = "uid-2", kubeNode(block).Spec.PodCIDRs
+	n.UID, n.CreationTimestamp, n.Spec.PodCIDRs = "uid-2", metav1.Unix(int64(2000+i), 0), kubeNode(block).Spec.PodCIDRs
 	return n
 }
 

@@ -48,7 +48,11 @@ const AnnotationPrefix = "patchbay.net/"
 // created again has neither for a moment.
 func (n Node) After(old Node) Node {
 	if len(n.blocks()) == 0 && len(old.blocks()) > 0 {
-		n.Pods, n.Withheld = old.Pods, append(n.Withheld, "podCIDRs")
+		what := "podCIDRs"
+		if len(n.Pods) > 0 {
+			what = fmt.Sprintf("valid podCIDRs, but %.100q,", n.Pods)
+		}
+		n.Pods, n.Withheld = old.Pods, append(n.Withheld, what)
 	}
 	if len(n.underlay()) == 0 && len(old.underlay()) > 0 {
 		n.Addrs, n.Withheld = old.Addrs, append(n.Withheld, "addresses of type InternalIP")

@@ -69,7 +69,7 @@ func Make(s Settings, nodes []Node) *Plan {
 	m := &maker{Settings: s, plan: &Plan{Self: s.Mesh()}, keys: map[mesh.Key]string{s.Key: s.Node}}
 	nodes = slices.Clone(nodes)
 	order.Stable(nodes, m.before)
-	if len(nodes) == 0 || nodes[0].Name != s.Node {
+	if !slices.ContainsFunc(nodes, func(n Node) bool { return n.Name == s.Node }) {
 		m.problem(NoNode, "the API server has no Node %s: is --node-name right, and is the kubelet registered?", []string{s.Node}, s.Node)
 	}
 	for _, n := range nodes {
@@ -98,10 +98,13 @@ type placed struct {
 // before decides which of two Nodes gets a block that both have. The agent's own Node comes first,
 // because its pods do not need the mesh. Then an existing Node comes before a missing Node or one
 // that is being deleted. Then the older Node comes first, because it may have pods already. So the
-// agents of all other nodes decide alike.
+// agents of all other nodes decide alike. The own Node loses its priority when it is registered again
+// with other blocks. Its pods then have addresses of the former blocks, and need the routes to the
+// other Node's pods.
 func (m *maker) before(a, b Node) int {
+	own := func(n Node) bool { return n.Name == m.Node && len(n.Former) == 0 }
 	return cmp.Or(
-		first(a.Name == m.Node, b.Name == m.Node),
+		first(own(a), own(b)),
 		first(!a.Missing, !b.Missing), first(!a.Leaving, !b.Leaving),
 		cmp.Compare(a.Created, b.Created), strings.Compare(a.Name, b.Name))
 }

@@ -104,6 +104,10 @@ func TestMake(t *testing.T) {
 				"n3 [192.0.2.3 2001:db8::3] [10.244.3.0/24 fd00:244:0:3::/64]\n" +
 				"n2 [192.0.2.8 2001:db8::8] [10.244.8.0/24 fd00:244:0:8::/64 fd00:244:0:1::/64]\nn9 [192.0.2.9 2001:db8::9] [10.244.1.0/25]\n",
 		},
+		"registered again with another one's": {
+			[]Node{with(node(3), func(n *Node) { n.Name, n.Pods = "n1", node(2).Pods }).Recalling(node(1)), node(2)},
+			"ready false self [] []\nn2 [192.0.2.2 2001:db8::2] [10.244.2.0/24 fd00:244:0:2::/64]\nPodCIDROverlaps [n1 n2]\nPodCIDROverlaps [n1 n2]\n",
+		},
 		"bare, with former ones": {[]Node{node(1), with(node(2), pods()).Recalling(node(2))}, alone + "NoPodCIDR [n2]\n"},
 		"withheld":               {[]Node{with(node(1), pods()).After(node(1))}, alone + "NodeLacksFields [n1]\n"},
 	} {
