@@ -216,10 +216,11 @@ func TestProductsDoNotImportThePeers(t *testing.T) {
 	}
 }
 
-// forbiddenImport is a package, with all below it, and why ours must not import it.
+// forbiddenImport is the path of a forbidden package, or the beginning of such paths, with the
+// reason.
 type forbiddenImport struct{ prefix, because string }
 
-// forbidden are packages that must not be linked into the program, and why.
+// forbidden lists the packages that must not be linked into the program.
 var forbidden = []forbiddenImport{
 	{"net/http", "0.35 ms and 4 MB for every plugin process"},
 	{"crypto/tls", "comes with net/http; a plugin speaks to the kernel"},

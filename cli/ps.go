@@ -139,8 +139,8 @@ func (a *app) seen(network string) (list []*standing, unseen error) {
 	return list, unseen
 }
 
-// standing returns the attachments of one network or, if network is "", of all, as files
-// describe them.
+// standing returns the attachments of a network, or of all networks if network is "". It reads only
+// files, not the kernel.
 func (a *app) standing(network string) ([]*standing, error) {
 	f := gc.ReadFiles(a.runtime(nil), record.New(a.paths.Run), record.OfDrivers(a.paths.State))
 	list := []*standing{}

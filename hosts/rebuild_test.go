@@ -148,7 +148,8 @@ func TestSeenWakesNoLoop(t *testing.T) {
 	}
 }
 
-// A block is wider than the size of a host's block. It takes no other host's addresses.
+// A record whose block is wider than the block size is ignored. It would take addresses from other
+// hosts.
 func TestWideBlock(t *testing.T) {
 	p := &part{plan: plan{Network: lan()}}
 	w := &world{Blocks: []store.Block{

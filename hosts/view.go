@@ -79,9 +79,9 @@ func (v *view) look(w *world, self string, here []container) {
 	v.now.Store(&all)
 }
 
-// add adds an endpoint, with those of its addresses that are in the given ranges. An address in a
-// block that another host holds now may belong to another container. An endpoint may be added
-// twice, from the old session and from the next one.
+// add adds an endpoint with its addresses in the given ranges. An address in a block that another
+// host holds now may belong to another container. An endpoint may be added twice, from the old
+// session and from the next one.
 func (i *index) add(e *store.Entry, within []netip.Prefix) {
 	if i == nil {
 		return // an endpoint of a removed network, or one that only shows presence

@@ -55,7 +55,7 @@ func (x *exemptions) now() []netip.Prefix {
 	return x.list
 }
 
-// load reads the copy, and then the file, which replaces it if it is valid.
+// load reads the copy and then the file. If the file is valid, its list replaces the copy's.
 func (x *exemptions) load() {
 	if x.file == "" {
 		x.report(durable.Remove(x.copy)) // of an agent that had a file

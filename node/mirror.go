@@ -181,7 +181,7 @@ func (m *mirror) expire() {
 	maps.DeleteFunc(m.left, func(_ string, l left) bool { return m.now().Sub(l.at) >= grace })
 }
 
-// Resync does nothing: the agent compares the kernel by itself.
+// Resync does nothing, because the agent itself looks at all Nodes regularly.
 func (m *mirror) Resync() error { return nil }
 
 // Transformer trims the Nodes of a list that is still being read.

@@ -95,7 +95,7 @@ func (n *namespaces) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync does nothing: the agent compares the kernel by itself.
+// Resync does nothing, because the agent itself looks at all Namespaces regularly.
 func (n *namespaces) Resync() error { return nil }
 
 // now returns the annotations, and the Namespaces that the last list lacked.

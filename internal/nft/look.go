@@ -156,9 +156,9 @@ func (c *Conn) remove(p *plan, e Element) {
 	p.delete = append(p.delete, e)
 }
 
-// settled reports whether a range needs no listing of its set: it is to be added and exists,
-// or it is to be removed and its key does not exist. If the kernel returned another range,
-// settled returns false.
+// settled reports whether an operation on a range has nothing to do, so that its set need not be
+// listed. An added range must exist already, and the key of a removed range must be missing. If the
+// kernel returned another range, settled returns false.
 func (o op) settled(have found) bool {
 	if o.remove {
 		return !have.found

@@ -32,9 +32,9 @@ const (
 )
 
 // Accept lets traffic pass FORWARD in the iptables-nft filter table of each family. It accepts
-// traffic from a source, the answers to it, and traffic to published ports. It accepts all
-// traffic to an open source. If FORWARD drops neither by policy nor by a rule, Accept does
-// nothing.
+// traffic from a source, the answers to it, and traffic to published ports. If a source's field
+// Open is set, Accept also accepts new connections to it. If FORWARD drops neither by policy nor by
+// a rule, Accept does nothing.
 //
 // If FORWARD jumps to DOCKER-USER, Accept appends two rules per source to DOCKER-USER. Otherwise
 // it appends them to CNI-FORWARD and puts a jump to CNI-FORWARD at the top of FORWARD. The rules

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// LegacyDrops reads only the list of a family that it was asked for. The other list is a
-// directory here, which cannot be read.
+// LegacyDrops reads the list of a family only if one of the given prefixes has that family. The
+// other family's list is a directory here, so reading it would fail.
 func TestLegacyDropsOfOneFamily(t *testing.T) {
 	v4, v6 := netip.MustParsePrefix("198.18.77.0/24"), netip.MustParsePrefix("fd00:77::/64")
 	for _, one := range []struct {
