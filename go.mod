@@ -43,6 +43,7 @@ require (
 	github.com/rogpeppe/go-internal v1.16.0
 	golang.org/x/sync v0.24.0
 	k8s.io/cri-api v0.36.3
+	sigs.k8s.io/network-policy-api v0.2.0 // the types of ClusterNetworkPolicy
 	sigs.k8s.io/yaml v1.6.0
 )
 

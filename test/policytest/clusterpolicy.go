@@ -1,0 +1,136 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policytest
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+)
+
+// clusterRule is an ingress or egress rule of a ClusterNetworkPolicy.
+type clusterRule struct {
+	action    v1alpha2.ClusterNetworkPolicyRuleAction
+	peers     []v1alpha2.ClusterNetworkPolicyEgressPeer // an ingress peer has fewer fields
+	protocols []v1alpha2.ClusterNetworkPolicyProtocol
+}
+
+// tiers asks the Admin tier, the NetworkPolicies and the Baseline tier, in this order, until one
+// decides.
+func (c Cluster) tiers(pod *corev1.Pod, d direction) Side {
+	if side, decided := c.tier(v1alpha2.AdminTier, pod, d); decided {
+		return side
+	}
+	if side, decided := c.networkPolicies(pod, d); decided {
+		return side
+	}
+	if side, decided := c.tier(v1alpha2.BaselineTier, pod, d); decided {
+		return side
+	}
+	return free
+}
+
+// tier asks one tier's policies by priority. The first rule that matches decides, or passes the
+// probe on to the next tier.
+func (c Cluster) tier(tier v1alpha2.Tier, pod *corev1.Pod, d direction) (side Side, decided bool) {
+	for _, cnp := range c.byPriority(tier) {
+		if !c.isSubject(cnp.Spec.Subject, pod) {
+			continue
+		}
+		for _, rule := range d.rules(cnp) {
+			if !d.matchesRule(rule) {
+				continue
+			}
+			switch rule.effect() {
+			case v1alpha2.ClusterNetworkPolicyRuleActionAccept:
+				return Side{Allowed: true, By: []string{cnp.Name}}, true
+			case v1alpha2.ClusterNetworkPolicyRuleActionDeny:
+				return Side{By: []string{cnp.Name}}, true
+			default:
+				return Side{}, false
+			}
+		}
+	}
+	return Side{}, false
+}
+
+func (c Cluster) byPriority(tier v1alpha2.Tier) []*v1alpha2.ClusterNetworkPolicy {
+	var list []*v1alpha2.ClusterNetworkPolicy
+	for i := range c.ClusterPolicies {
+		if c.ClusterPolicies[i].Spec.Tier == tier {
+			list = append(list, &c.ClusterPolicies[i])
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *v1alpha2.ClusterNetworkPolicy) int {
+		return cmp.Compare(a.Spec.Priority, b.Spec.Priority)
+	})
+	return list
+}
+
+func (c Cluster) isSubject(s v1alpha2.ClusterNetworkPolicySubject, pod *corev1.Pod) bool {
+	switch {
+	case s.Namespaces != nil:
+		return matches(s.Namespaces, c.labelsOf(pod.Namespace))
+	case s.Pods != nil:
+		return c.isNamespacedPod(s.Pods, pod)
+	default:
+		return false
+	}
+}
+
+func (c Cluster) isNamespacedPod(s *v1alpha2.NamespacedPod, pod *corev1.Pod) bool {
+	return matches(&s.NamespaceSelector, c.labelsOf(pod.Namespace)) && matches(&s.PodSelector, pod.Labels)
+}
+
+func (in incoming) rules(cnp *v1alpha2.ClusterNetworkPolicy) []clusterRule {
+	var rules []clusterRule
+	for _, r := range cnp.Spec.Ingress {
+		var peers []v1alpha2.ClusterNetworkPolicyEgressPeer
+		for _, peer := range r.From {
+			peers = append(peers, v1alpha2.ClusterNetworkPolicyEgressPeer{Namespaces: peer.Namespaces, Pods: peer.Pods})
+		}
+		rules = append(rules, clusterRule{r.Action, peers, r.Protocols})
+	}
+	return rules
+}
+
+func (out outgoing) rules(cnp *v1alpha2.ClusterNetworkPolicy) []clusterRule {
+	var rules []clusterRule
+	for _, r := range cnp.Spec.Egress {
+		rules = append(rules, clusterRule{r.Action, r.To, r.Protocols})
+	}
+	return rules
+}
+
+// unknown tells whether a rule has a peer of a kind that this version does not know: such a peer
+// arrives without any field. The rule must fail closed.
+func (r clusterRule) unknown() bool {
+	return slices.ContainsFunc(r.peers, func(p v1alpha2.ClusterNetworkPolicyEgressPeer) bool {
+		return p.Namespaces == nil && p.Pods == nil && p.Nodes == nil && p.Networks == nil && p.DomainNames == nil
+	})
+}
+
+// effect is the rule's action. A rule with an unknown peer that does not accept denies all.
+func (r clusterRule) effect() v1alpha2.ClusterNetworkPolicyRuleAction {
+	if r.unknown() {
+		return v1alpha2.ClusterNetworkPolicyRuleActionDeny
+	}
+	return r.action
+}
+
+func (in incoming) matchesRule(r clusterRule) bool { return in.ruleMatches(r, in.Probe, in.From) }
+
+func (out outgoing) matchesRule(r clusterRule) bool { return out.ruleMatches(r, out.Probe, out.To) }
+
+// ruleMatches tells whether a rule applies to a probe, whose other end has the given address. A
+// rule with an unknown peer accepts nothing, and otherwise denies all.
+func (c Cluster) ruleMatches(r clusterRule, p Probe, other netip.Addr) bool {
+	if r.unknown() {
+		return r.action != v1alpha2.ClusterNetworkPolicyRuleActionAccept
+	}
+	return c.anyClusterPeer(r.peers, other) && c.anyProtocol(p, r.protocols)
+}

@@ -1,0 +1,34 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policytest tests an engine of network policies against an oracle: plain, slow Go that
+// answers for one probe at a time what the Kubernetes API promises. The oracle shares no code with
+// any engine, so a mistake must be made twice to stay hidden.
+//
+//	policytest.Compare(t, newEngine, policytest.Plan{Seed: seed, Tables: 1000})
+//
+// Compare draws clusters from a seed: namespaces, pods, nodes, policies, and changes of all of
+// them. For each state of a cluster it asks the engine and the oracle about every probe between
+// the addresses of the cluster, which is one truth table. If an answer differs, Compare removes
+// objects, rules and fields as long as the answers differ, and prints what is left as YAML.
+//
+// # What a probe is
+//
+// A probe is the first packet of a connection, with the addresses and the port that the packet has
+// after destination NAT and before source NAT. The oracle decides on these, however the packet
+// travelled: a pod that reaches another pod of its node through a Service is still a pod.
+//
+// # Where Kubernetes leaves the answer open
+//
+//   - An address of a node other than the pod's own is like any address outside the cluster. Only
+//     an ipBlock, a rule without peers, or a cluster policy's nodes match it.
+//   - A pod with hostNetwork has the node's addresses. No policy selects such a pod, and no selector
+//     of pods matches its traffic.
+//   - Traffic of a pod to itself is always allowed, as is traffic of a pod's own node to the pod. The
+//     second holds in every tier: otherwise an Admin policy could stop the kubelet's probes.
+//   - A policy that isolates a pod also stops its ICMP, unless a rule without ports allows it.
+//   - A named port of an init container counts only if the container goes on running beside the
+//     pod's others, as it does for Services.
+//   - The deciding policy of allowed traffic may be any policy with a rule that matches; of denied
+//     traffic, any policy that isolates the pod in the direction that denies.
+package policytest

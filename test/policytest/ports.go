@@ -1,0 +1,82 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policytest
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// onAnyPort tells whether a rule's ports include the probe's. A rule without ports includes every
+// port of every protocol, also of protocols without ports.
+func (c Cluster) onAnyPort(p Probe, ports []networkingv1.NetworkPolicyPort) bool {
+	if len(ports) == 0 {
+		return true
+	}
+	for _, port := range ports {
+		if protocolOf(port.Protocol) == p.Protocol && c.isPort(p, port) {
+			return true
+		}
+	}
+	return false
+}
+
+func protocolOf(protocol *corev1.Protocol) corev1.Protocol {
+	if protocol == nil {
+		return corev1.ProtocolTCP
+	}
+	return *protocol
+}
+
+// isPort compares the port, if the protocol is the same. A name is a port of the probe's
+// destination, in both directions.
+func (c Cluster) isPort(p Probe, port networkingv1.NetworkPolicyPort) bool {
+	switch {
+	case port.Port == nil:
+		return true
+	case port.Port.Type == intstr.String:
+		return c.isNamed(p, port.Port.StrVal)
+	case port.EndPort != nil:
+		return port.Port.IntVal <= p.Port && p.Port <= *port.EndPort
+	default:
+		return port.Port.IntVal == p.Port
+	}
+}
+
+// isNamed tells whether the probe's destination is a pod that has a port of this name, with the
+// probe's protocol and number.
+func (c Cluster) isNamed(p Probe, name string) bool {
+	pod := c.podAt(p.To)
+	if pod == nil {
+		return false
+	}
+	for _, port := range portsOf(pod) {
+		if port.Name == name && port.ContainerPort == p.Port && containerProtocol(port) == p.Protocol {
+			return true
+		}
+	}
+	return false
+}
+
+// portsOf returns the ports of all containers that run as long as the pod.
+func portsOf(pod *corev1.Pod) []corev1.ContainerPort {
+	var ports []corev1.ContainerPort
+	for _, container := range pod.Spec.Containers {
+		ports = append(ports, container.Ports...)
+	}
+	for _, container := range pod.Spec.InitContainers {
+		if container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			ports = append(ports, container.Ports...)
+		}
+	}
+	return ports
+}
+
+func containerProtocol(port corev1.ContainerPort) corev1.Protocol {
+	if port.Protocol == "" {
+		return corev1.ProtocolTCP
+	}
+	return port.Protocol
+}

@@ -1,0 +1,142 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policytest
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/yaml"
+)
+
+// town is the cluster of the tables: namespaces a, b and c, nodes n1 and n2.
+const town = `
+namespaces:
+- metadata: {name: a, labels: {kubernetes.io/metadata.name: a, team: x}}
+- metadata: {name: b, labels: {kubernetes.io/metadata.name: b, team: "y"}}
+- metadata: {name: c, labels: {kubernetes.io/metadata.name: c}}
+nodes:
+- metadata: {name: n1, labels: {zone: east}}
+  status: {addresses: [{type: Hostname, address: n1}, {type: InternalIP, address: 192.168.0.1}, {type: InternalIP, address: "fd01::1"}]}
+- metadata: {name: n2, labels: {zone: west}}
+  status: {addresses: [{type: InternalIP, address: 192.168.0.2}, {type: InternalIP, address: "fd01::2"}]}
+pods:
+- metadata: {name: web, namespace: a, labels: {app: web}}
+  spec:
+    nodeName: n1
+    initContainers:
+    - {name: setup, ports: [{name: setup, containerPort: 82}]}
+    - {name: mesh, restartPolicy: Always, ports: [{name: mesh, containerPort: 83}]}
+    containers:
+    - {name: main, ports: [{name: http, containerPort: 80}, {name: dns, containerPort: 53, protocol: UDP}]}
+  status: {phase: Running, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}
+- metadata: {name: db, namespace: a, labels: {app: db}}
+  spec: {nodeName: n2, containers: [{name: main, ports: [{name: http, containerPort: 8080, protocol: TCP}]}]}
+  status: {phase: Running, podIPs: [{ip: 10.0.0.2}, {ip: "fd00::2"}]}
+- metadata: {name: web, namespace: b, labels: {app: web, tier: front}, deletionTimestamp: 2026-01-01T00:00:00Z}
+  spec: {nodeName: n2, containers: [{name: main, ports: [{name: http, containerPort: 81}]}]}
+  status: {phase: Running, podIPs: [{ip: 10.0.1.1}, {ip: "fd00::1:1"}]}
+- metadata: {name: bare, namespace: c}
+  spec: {nodeName: n1, containers: [{name: main}]}
+  status: {phase: Pending, podIPs: [{ip: 10.0.2.1}, {ip: "fd00::2:1"}]}
+- metadata: {name: job, namespace: a, labels: {app: web}}
+  spec: {nodeName: n1, containers: [{name: main}]}
+  status: {phase: Succeeded, podIPs: [{ip: 10.0.2.1}, {ip: "fd00::9"}]}
+- metadata: {name: failed, namespace: a, labels: {app: web}}
+  spec: {nodeName: n1, containers: [{name: main}]}
+  status: {phase: Failed, podIPs: [{ip: 10.0.0.8}]}
+- metadata: {name: host, namespace: a, labels: {app: web}}
+  spec: {nodeName: n1, hostNetwork: true, containers: [{name: main, ports: [{name: http, containerPort: 80}]}]}
+  status: {phase: Running, podIPs: [{ip: 192.168.0.1}, {ip: "fd01::1"}]}
+`
+
+// row is one line of the checklist, or a part of it. A policy is in namespace a unless it says
+// otherwise. A probe is "yes FROM TO PROTOCOL/PORT" or "no ...", where FROM and TO are a pod, a
+// node, "world" or an address; after "yes6" and "no6" their IPv6 addresses count.
+type row struct {
+	line     int
+	name     string
+	policies []string
+	probes   []string
+}
+
+func run(t *testing.T, rows []row) {
+	for _, r := range rows {
+		t.Run(fmt.Sprintf("%d %s", r.line, r.name), func(t *testing.T) {
+			c := townWith(t, r.policies)
+			for _, probe := range r.probes {
+				checkProbe(t, c, probe)
+			}
+		})
+	}
+}
+
+func checkProbe(t *testing.T, c Cluster, text string) {
+	t.Helper()
+	f := strings.Fields(text)
+	want, six := strings.CutSuffix(f[0], "6")
+	protocol, port, _ := strings.Cut(f[3], "/")
+	number, _ := strconv.Atoi(port)
+	p := Probe{From: place(t, f[1], six), To: place(t, f[2], six), Protocol: corev1.Protocol(protocol), Port: int32(number)}
+	if got := c.Decide(p); got.Allowed != (want == "yes") {
+		t.Errorf("%s: allowed is %v (%s): %+v", text, got.Allowed, p, got)
+	}
+}
+
+func place(t *testing.T, name string, six bool) netip.Addr {
+	t.Helper()
+	both, ok := map[string][2]string{
+		"a/web": {"10.0.0.1", "fd00::1"}, "a/db": {"10.0.0.2", "fd00::2"}, "b/web": {"10.0.1.1", "fd00::1:1"},
+		"c/bare": {"10.0.2.1", "fd00::2:1"}, "n1": {"192.168.0.1", "fd01::1"}, "n2": {"192.168.0.2", "fd01::2"},
+		"world": {"203.0.113.7", "2001:db8::7"},
+	}[name]
+	if !ok {
+		return netip.MustParseAddr(name)
+	}
+	if six {
+		return netip.MustParseAddr(both[1])
+	}
+	return netip.MustParseAddr(both[0])
+}
+
+func townWith(t *testing.T, policies []string) Cluster {
+	t.Helper()
+	var c Cluster
+	decode(t, town, &c)
+	for i, text := range policies {
+		if strings.Contains(text, "tier:") && strings.Contains(text, "subject:") {
+			c.ClusterPolicies = append(c.ClusterPolicies, clusterPolicy(t, i, text))
+			continue
+		}
+		np := networkingv1.NetworkPolicy{}
+		np.Namespace, np.Name = "a", fmt.Sprintf("p%d", i)
+		if rest, ok := strings.CutPrefix(text, "in b: "); ok {
+			np.Namespace, text = "b", rest
+		}
+		decode(t, text, &np.Spec)
+		c.Policies = append(c.Policies, np)
+	}
+	return c
+}
+
+func clusterPolicy(t *testing.T, i int, text string) v1alpha2.ClusterNetworkPolicy {
+	t.Helper()
+	var cnp v1alpha2.ClusterNetworkPolicy
+	cnp.Name = fmt.Sprintf("p%d", i)
+	decode(t, text, &cnp.Spec)
+	return cnp
+}
+
+func decode(t *testing.T, text string, into any) {
+	t.Helper()
+	if err := yaml.UnmarshalStrict([]byte(text), into); err != nil {
+		t.Fatalf("decode %s: %v", text, err)
+	}
+}
