@@ -53,12 +53,15 @@ func TestAlone(t *testing.T) {
 		k.stopAgent("n2", "KILL")
 		k.comeAndGo()
 		for _, node := range []string{"n1", "n2"} {
-			k.reboot(node)
+			k.bootsAlone(node)
 			k.startAgent(node)
 		}
 		k.reaches("n1", k.attached("n1", "own-n1"), k.attached("n2", "own-n2").Addresses)
 		k.reaches("n2", k.attached("n2", "own-n2"), k.attached("n1", "own-n1").Addresses)
 
+		if exec.Command(k.script, "kubectl", "get", "--raw", "/livez").Run() == nil {
+			t.Error("the API server was not dead all the time")
+		}
 		revive()
 		k.known("n1", "one")
 		k.known("n2", "far")
@@ -66,6 +69,17 @@ func TestAlone(t *testing.T) {
 		k.noLeaks("n1", "one", "own-n1")
 		k.noLeaks("n2", "far", "own-n2")
 	})
+}
+
+// bootsAlone: after a boot, before an agent runs, a node's static pod has a sandbox again, in a
+// new namespace.
+func (k *cluster) bootsAlone(node string) {
+	k.Helper()
+	before := k.attached(node, "own-"+node)
+	k.reboot(node)
+	if after := k.attached(node, "own-"+node); after.NetNS == before.NetNS {
+		k.Errorf("%s: pod own-%[1]s has the namespace that it had before the boot, %s", node, after.NetNS)
+	}
 }
 
 // known waits until the API server has the addresses that a pod got without it.
@@ -133,12 +147,18 @@ func (k *cluster) comesAndGoes(node, known string, others []string) {
 	if err := os.Remove(k.staticFile(node, "late")); err != nil {
 		k.Fatal(err)
 	}
-	eventually(k, "late-"+node+" has gone", func() error {
-		if left := k.attachments(node, "late-"+node); len(left) > 0 {
+	k.gone(node, late)
+}
+
+// gone waits until nothing is left of a pod's attachment to a node.
+func (k *cluster) gone(node string, a psAttachment) {
+	k.Helper()
+	eventually(k, a.Pod+" has gone", func() error {
+		if left := k.attachments(node, strings.TrimPrefix(a.Pod, "default/")); len(left) > 0 {
 			return fmt.Errorf("%+v", left)
 		}
 		for _, addr := range k.reservations(node) {
-			if addr == late.Addresses[0] || addr == late.Addresses[1] {
+			if slices.Contains(a.Addresses, addr) {
 				return errors.New(addr + " is reserved")
 			}
 		}

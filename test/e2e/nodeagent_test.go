@@ -54,7 +54,9 @@ func TestNodeAgent(t *testing.T) {
 		k.pod("late", "n1", 0)
 		k.ready(time.Minute, "pod", "late")
 		k.proveMesh("late", "far")
+		late := k.attached("n1", "late")
 		k.kubectl("delete", "pod", "late")
+		k.gone("n1", late)
 		k.startAgent("n1")
 		if after := k.agentState("n1"); after != before {
 			t.Errorf("the agent started again and changed\n%s\nto\n%s", before, after)
