@@ -162,8 +162,8 @@ func TestEveryPluginIsListed(t *testing.T) {
 	}
 }
 
-// pathInText is a path of this repository between backquotes: it has a slash
-// and neither a leading one nor a placeholder.
+// pathInText is a path of this repository between backquotes. It has a slash, but not at the
+// beginning, and no placeholder.
 var pathInText = regexp.MustCompile("`([A-Za-z0-9_.-]+/[A-Za-z0-9_./*-]*)`")
 
 func TestDocumentedPathsExist(t *testing.T) {

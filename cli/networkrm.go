@@ -140,8 +140,8 @@ func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standi
 	return append(list, ports...), err
 }
 
-// ports returns the attachments of which only an interface on the network's bridge is left, if
-// that interface is in use.
+// ports returns the attachments that have nothing left except an interface on the network's bridge.
+// The interface must be in use.
 func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Candidate) (list []*standing, err error) {
 	s := c.app.session()
 	defer s.Close()

@@ -86,8 +86,8 @@ func (r *repairer) lacking(ctx context.Context, a *doctor.Attached, rec *record.
 	return nil, nil
 }
 
-// make creates an object and reports it. A sysctl cannot change if /proc/sys is read-only. For
-// such an object there was only a warning, and make reports nothing.
+// make creates an object and reports it. If /proc/sys is read-only, Ensure only warns and leaves a
+// sysctl unchanged, so make does not report it.
 func (r *repairer) make(ctx context.Context, name string, o netstate.Object) error {
 	if _, err := o.Ensure(ctx, r.env); err != nil {
 		r.fw.Discard()

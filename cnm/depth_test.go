@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// TestDepth checks that a call that creates something is refused for too many drivers, and that a
-// call that removes something is not. An invalid depth counts as 0, which is the depth of
-// Docker's calls.
+// TestDepth checks that a call through too many drivers is refused if it creates something, but not
+// if it removes something. An invalid depth counts as 0, which is the depth of Docker's calls.
 func TestDepth(t *testing.T) {
 	h := &Handler{Network: &scripted{answer: "{}"}}
 	for _, c := range []struct {

@@ -77,8 +77,8 @@ func dirMode(gid int) os.FileMode {
 	return 0o700
 }
 
-// vacant returns an error if another process listens at a path. That includes a process that is
-// too busy to accept, and one to which we may not connect.
+// vacant returns an error if another process listens at a path, even if that process is too busy to
+// accept, or if we have no permission to connect.
 func vacant(path string) error {
 	c, err := net.Dial("unix", path)
 	switch {

@@ -12,8 +12,7 @@ import (
 )
 
 // Another runtime runs GC on the same network, as containerd 2 does when it starts. It does not
-// know Docker's containers, and leaves them alone. It still removes its own attachment that it
-// lost.
+// know Docker's containers, and leaves them alone. But it removes a lost attachment of its own.
 func TestGCOfAnotherRuntime(t *testing.T) {
 	n := newNode(t, portNet)
 	network := n.network("ports")

@@ -116,8 +116,8 @@ func (c *cluster) contest() {
 	}
 }
 
-// wipe makes the store lose data. It notes the blocks whose record is gone: those that the store
-// had, and those that hosts use.
+// wipe makes the store lose data. It notes all blocks that now have no record, from the former
+// store and from the hosts.
 func (c *cluster) wipe(lose func()) {
 	before := c.stored()
 	lose()

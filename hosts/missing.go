@@ -25,8 +25,8 @@ type missing struct {
 }
 
 // rebuildTime is how long the hosts have to write their own data to a store that lost it. After
-// that, this host drops the data that only those hosts can know: names, and which hosts are
-// present.
+// that, this host drops what only the other hosts can restore: the names of their containers, and
+// their sessions.
 const rebuildTime = 10 * time.Minute
 
 // replace takes over a new reading of the whole store. If the reading does not follow the last

@@ -39,8 +39,8 @@ func (e *egress) pods() (map[string][]*record.Record, error) {
 	return pods, err
 }
 
-// apply changes the pods that differ. left is the number of pods that have an egress address or
-// that could not be changed.
+// apply changes the pods that differ. left counts the pods with an egress address, and the pods
+// whose change failed.
 func (e *egress) apply(ctx context.Context, pods map[string][]*record.Record, uses map[string][]netip.Addr) (left int, errs []error) {
 	fw, store := nft.Open(e.paths.Run), record.New(e.paths.Run)
 	defer store.Close()

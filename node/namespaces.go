@@ -74,8 +74,8 @@ func (n *namespaces) Delete(obj any) error {
 	return nil
 }
 
-// Replace stores a list of all Namespaces. A Namespace that the list lacks stays while the node has
-// pods of it, because a server that was restored from a backup may lack Namespaces whose pods run.
+// Replace stores a list of all Namespaces. If the list lacks a Namespace whose pods run on the
+// node, the Namespace stays, because the server may have been restored from an old backup.
 func (n *namespaces) Replace(list []any, _ string) error {
 	there := map[string]bool{}
 	for _, obj := range list {

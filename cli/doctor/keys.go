@@ -68,8 +68,8 @@ func (v *vetter) conf(n *jsonat.Node, t reflect.Type, path string) {
 	v.keys(n, known, path, foreign)
 }
 
-// keys checks the keys of an object and their values. It ignores a key that begins with "_" or
-// "//", which is a comment, and one that begins with "cni.dev/", which belongs to the runtime.
+// keys checks the keys of an object and their values. It ignores comments (keys that begin with "_"
+// or "//") and the runtime's keys, which begin with "cni.dev/".
 func (v *vetter) keys(n *jsonat.Node, known []field, path string, skip []string) {
 	if n == nil {
 		return

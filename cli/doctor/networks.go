@@ -111,9 +111,9 @@ func join(list []netip.Prefix) string {
 	return strings.Join(s, ", ")
 }
 
-// mtus finds containers whose MTU is larger than that of the link with the default route. If a
-// firewall drops path MTU discovery, they lose large packets. mtus also finds bridges with
-// another MTU than their ports.
+// mtus finds containers whose MTU is larger than the MTU of the link with the default route. If a
+// firewall drops path MTU discovery, they lose large packets. mtus also finds bridges with another
+// MTU than their ports.
 func mtus(_ context.Context, n *Node) (found []Finding, err error) {
 	ways, err := n.waysOut(unix.AF_UNSPEC)
 	if err != nil {

@@ -131,7 +131,7 @@ func (a *Candidate) marksOf(path string) []*life.Mark {
 	return a.marks[path]
 }
 
-// seen sets the attachment's age to that of its youngest trace.
+// seen sets the attachment's age to the age of its youngest trace.
 func (a *Candidate) seen(t time.Time) {
 	if t.After(a.Since) {
 		a.Since = t

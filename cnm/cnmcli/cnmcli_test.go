@@ -142,8 +142,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestBrokenState checks that a state file that cannot be used hides no other network, and that
-// its own network can still be deleted.
+// TestBrokenState checks that other networks are listed if one network's state file is broken, and
+// that this network can still be deleted.
 func TestBrokenState(t *testing.T) {
 	fresh(t)
 	d := &cnmtest.Driver{}

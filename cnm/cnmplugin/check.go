@@ -28,7 +28,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return spec.Join(ipam, checkOwn(ctx, r))
 }
 
-// checkOwn does the work of CHECK without that of the IPAM plugin.
+// checkOwn does the work of CHECK, but does not call the IPAM plugin.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

@@ -262,8 +262,8 @@ func TestForeign(t *testing.T) {
 	must(t, apply())
 }
 
-// A route of ours must change, but another program's route is in the way. Our route stays
-// unchanged until it can change.
+// A route of ours must change, but another program's route is in the way. Our route stays unchanged
+// until the other one is gone.
 func TestForeignKeepsOurs(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}

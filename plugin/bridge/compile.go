@@ -120,9 +120,9 @@ func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	return endpoint.NoDuplicates(c.gatewayLink(), ips)
 }
 
-// spoofElements returns elements that let the container send only from its own MAC.
-// spoofElements adds no element to the set of owners, which belongs to portmap: if portmap's
-// record is lost, portmap's DEL searches only for owners in that set.
+// spoofElements returns elements that let the container send only from its own MAC. spoofElements
+// adds no element to the set of owners, because portmap uses that set to find its own attachments
+// when their records are lost.
 func spoofElements(p *endpoint.Pair, comment string) []nft.Element {
 	return nft.CheckMAC(p.Host, p.MAC, comment)
 }

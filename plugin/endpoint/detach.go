@@ -24,9 +24,9 @@ import (
 )
 
 // Detach performs the DEL of a plugin that makes a veth pair. If a step fails, the other steps
-// still run. The order is: firewall, link, address, record (see takeAndRelease). The firewall
-// comes first, so that no rule contains an address that IPAM may give to another attachment. lost
-// has the elements that the attachment would have; if its record is lost, Detach removes them.
+// still run. The order is: firewall, link, address, record (see takeAndRelease). The firewall comes
+// first, so that no rule contains an address that IPAM may give to another attachment. If the
+// attachment's record is lost, Detach removes the elements in lost instead of the record's.
 func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	k := kernel.Of(r)
 	env, err := k.Env(r)

@@ -84,7 +84,8 @@ func (p *plan) adminChain() string {
 
 // hostBridge returns the bridge through which the container's packets enter, and the host's
 // addresses on that bridge. hostBridge skips a bridge in a VRF, because FORWARD sees the VRF.
-// hostBridge also skips a bridge that it cannot look up; accepting by address always works.
+// hostBridge also skips a bridge that it cannot look up. Without a bridge, the caller accepts the
+// addresses, which always works.
 func hostBridge(r *plugin.Request, env *netstate.Env) (name string, has []netip.Addr) {
 	links := r.Prev().Interfaces
 	if len(links) == 0 || links[0].Name == "" || links[0].Sandbox != "" {

@@ -111,7 +111,7 @@ func collect(p *endpointtest.Pod) error {
 }
 
 // giveBack ends the namespace, and does by hand what the kernel then does with a real device. The
-// kernel would delete a virtual one.
+// test's device is virtual, so the kernel would delete it.
 func (w *world) giveBack(p *endpointtest.Pod, as string) {
 	w.Helper()
 	host, err := os.Open("/proc/thread-self/ns/net")

@@ -16,9 +16,9 @@ import (
 
 // Conf is the configuration of this plugin.
 type Conf struct {
-	// SNAT masquerades connections whose answers would be lost otherwise. These come from a
-	// container, or a neighbour in its subnet, to its published port, and from 127.0.0.0/8.
-	// Default: true. Reference: with iptables, masquerades the whole subnet, for any connection to the port.
+	// SNAT masquerades connections whose answers would be lost otherwise. Such connections come
+	// from 127.0.0.0/8, or from the container's own subnet. Default: true. Reference: with
+	// iptables, masquerades the whole subnet, for any connection to the port.
 	SNAT *bool `json:"snat"`
 
 	// MasqAll masquerades every client of a published port, so that the container sees only the

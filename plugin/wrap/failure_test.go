@@ -181,8 +181,8 @@ func running(pid int) bool {
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// TestOutputIsLimited checks that a command that never stops writing does not fill memory, and
-// that a command that leaves a daemon behind does not block the call.
+// TestOutputIsLimited checks that a command's endless output does not fill memory, and that a
+// daemon that a command started does not block the call.
 func TestOutputIsLimited(t *testing.T) {
 	b := newBench(t)
 	_, err := b.call(spec.Add, b.around(spec.Add, "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2; sleep 30 & true", ""))

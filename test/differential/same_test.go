@@ -81,8 +81,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// stale fails for entries that list a difference which no longer occurs. It ignores an entry that
-// also names a plugin that this kernel cannot run, because the other kernel tests that entry.
+// stale fails for entries whose difference no longer occurs. If this kernel cannot run a plugin of
+// an entry, stale ignores the entry, because the other kernel tests it.
 func stale(t *testing.T, listed []*known, ran map[string]bool) {
 	t.Helper()
 	for _, k := range listed {

@@ -249,7 +249,8 @@ func (d *docker) proveEachLivesAlone() {
 	d.reserved(append(d.addrs("one"), web...))
 }
 
-// proveKept: the commands for the whole node find no problem, and remove no living attachment.
+// proveKept checks that the commands for the whole node find no problem and remove no living
+// attachment.
 func (d *docker) proveKept() {
 	d.Helper()
 	patchbay := "/opt/cni/bin/patchbay"

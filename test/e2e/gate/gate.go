@@ -10,9 +10,9 @@ import (
 	"os"
 )
 
-// Enter ends the process if the tests cannot run. Without PATCHBAY_E2E=1, which `make test` sets,
-// it prints that the tests do not run. Before that, it prints the line by which `go test` prints
-// "[no tests to run]" and not a bare ok. It also reports a request without root.
+// Enter ends the process if the tests cannot run. `make test` sets PATCHBAY_E2E=1. Without it,
+// Enter prints that the tests do not run, and first the line that makes `go test` add "[no tests to
+// run]" to its ok. With it, Enter reports an error if the user is not root.
 func Enter() {
 	flag.Parse()
 	switch {

@@ -38,7 +38,7 @@ func Serve(addr string) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listen: %w", err), tcp.Close())
 	}
-	_ = enlarge(udp) // in a container without the right, it keeps the usual one
+	_ = enlarge(udp) // without the privilege, the buffer keeps its usual size
 	s := &Server{tcp, udp}
 	go s.serveTCP()
 	go s.serveUDP()
