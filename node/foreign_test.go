@@ -125,7 +125,7 @@ func TestForeignRouteComes(t *testing.T) {
 			a.rest()
 			changed := a.watched()
 			looks := a.applies.Load()
-			a.await("three more looks", func() bool { return a.applies.Load() >= looks+3 })
+			a.await("two more looks", func() bool { return a.applies.Load() >= looks+2 })
 			if events := changed(); len(events) > 0 {
 				t.Errorf("the agent changed routes: %v", events)
 			}

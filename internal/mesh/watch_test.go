@@ -4,6 +4,7 @@
 package mesh
 
 import (
+	"context"
 	"net/netip"
 	"testing"
 
@@ -47,5 +48,20 @@ func TestCrosses(t *testing.T) {
 	}
 	if m.crosses(&netlink.Route{}) {
 		t.Error("a route without a destination")
+	}
+}
+
+// Watch does not know what changed before it began: at the start, or since an earlier one failed.
+// So it reports that first.
+func TestWatchBegins(t *testing.T) {
+	l := newLab(t)
+	h := l.hosts[0]
+	for range 2 {
+		ctx, cancel := context.WithCancel(ctx)
+		changed, ended := make(chan bool, 1000), make(chan error, 1)
+		go func() { ended <- h.conn.Do(func() error { return h.mesh.Watch(ctx, func() { changed <- true }) }) }()
+		reported(t, "the beginning", changed)
+		cancel()
+		must(t, <-ended)
 	}
 }
