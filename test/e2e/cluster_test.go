@@ -30,13 +30,15 @@ type cluster struct {
 	*testing.T
 	script string // test/labs/kube/kube
 	dir    string // LAB_DIR
+
+	changes int // of the masquerade's ConfigMap
 }
 
 // newCluster starts one, without a network; how are the arguments of `kube up`, none for two
 // nodes.
 func newCluster(t *testing.T, how ...string) *cluster {
 	t.Helper()
-	k := &cluster{t, reftest.Lab(t, "kube/kube"), filepath.Join(os.Getenv(workEnv), "k")}
+	k := &cluster{T: t, script: reftest.Lab(t, "kube/kube"), dir: filepath.Join(os.Getenv(workEnv), "k")}
 	t.Setenv("LAB_DIR", k.dir)
 	t.Cleanup(func() { run(t, k.script, "down") })
 	k.do(append([]string{"up"}, how...)...)

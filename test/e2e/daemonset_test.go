@@ -20,7 +20,8 @@ const (
 
 // TestDaemonSet installs the network as a user does: the image, then the manifest. Nodes become
 // ready, pods reach each other, and no packet between them is lost while agents are replaced by
-// agents of another build.
+// agents of another build. The ConfigMap and the annotation for the masquerade apply to running
+// pods. The API server gives the agents the rights of the chart and no others.
 func TestDaemonSet(t *testing.T) {
 	if !ours() {
 		t.Log("the agent is of our build")
@@ -43,6 +44,7 @@ func TestDaemonSet(t *testing.T) {
 		k.pod("far", "n2", 0)
 		k.ready(2*time.Minute, "pods", "--all")
 		k.proveMesh("one", "far")
+		k.proveMasquerade("one", "far")
 
 		end := k.startStream("one", "far")
 		k.kubectl("set", "image", "-n", "kube-system", "daemonset/patchbay", "node="+nextImage)
@@ -53,6 +55,7 @@ func TestDaemonSet(t *testing.T) {
 			t.Errorf("n2 has not the plugins of the new agent: %s", got)
 		}
 		k.noAgentEvents()
+		k.proveKeyRights()
 	})
 }
 
@@ -94,19 +97,14 @@ func (k *cluster) applyManifest() {
 	}
 	const ipv4 = "            - --cluster-cidr=10.244.0.0/16\n"
 	manifest := strings.Replace(string(raw), ipv4, ipv4+"            - --cluster-cidr=fd00:244::/56\n", 1)
-	file := k.dir + "/patchbay.yaml"
-	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
-		k.Fatal(err)
-	}
-	k.kubectl("apply", "-f", file)
+	k.applyText(manifest)
 	k.kubectl("rollout", "status", "-n", "kube-system", "daemonset/patchbay", "--timeout=3m")
 }
 
 // noAgentEvents fails if the agent reports a problem of a node.
 func (k *cluster) noAgentEvents() {
 	k.Helper()
-	const show = `{range .items[?(@.source.component=="patchbayd")]}{.reason}: {.message}{"\n"}{end}`
-	if out := k.kubectl("get", "events", "-A", "-o", "jsonpath="+show); out != "" {
+	if out := k.agentEvents(); out != "" {
 		k.Errorf("Events of the agent:\n%s", out)
 	}
 }

@@ -1,0 +1,75 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/mesh/wirekey"
+	"github.com/patchbay-net/patchbay/test/chart"
+)
+
+// proveKeyRights runs agents with WireGuard. With the rights of the manifest, which is for another
+// transport, the API server refuses their keys, and an Event says what to do. The rights of the
+// chart let them publish the keys. The kernel needs no WireGuard for that.
+func (k *cluster) proveKeyRights() {
+	k.Helper()
+	defer k.took("rights")()
+	both := func(v map[string]any) { v["clusterCIDRs"] = []string{"10.244.0.0/16", "fd00:244::/56"} }
+	encrypted := func(v map[string]any) { both(v); v["transport"] = "wireguard" }
+	want := strings.Split(chart.Render(k, encrypted), "\n---\n")
+	weak := append([]string{want[0], strings.Split(chart.Render(k, both), "\n---\n")[1]}, want[2:]...)
+
+	k.applyText(strings.Join(weak, "\n---\n"))
+	eventually(k, "an Event of the right that is missing", func() error {
+		if out := k.agentEvents(); !strings.Contains(out, "WireGuardKeyNotPublished: ") || !strings.Contains(out, "apply the chart with the transport wireguard") {
+			return fmt.Errorf("Events:\n%s", out)
+		}
+		return nil
+	})
+	if out := k.publishedKeys(); out != "" {
+		k.Errorf("without the right, published: %s", out)
+	}
+	k.applyText(strings.Join(want, "\n---\n"))
+	eventually(k, "a key of a node is published", func() error {
+		if k.publishedKeys() == "" {
+			return fmt.Errorf("none")
+		}
+		return nil
+	})
+	for _, line := range strings.Fields(k.publishedKeys()) {
+		node, key, _ := strings.Cut(line, "=")
+		keys, err := wirekey.Open(k.Context(), filepath.Join(k.dir, "nodes", node, "overlay/var_lib/upper/patchbay/node/wireguard"))
+		if err != nil || key != keys.Public.String() {
+			k.Errorf("%s has published %s, its key is %v (%v)", node, key, keys, err)
+		}
+	}
+}
+
+// publishedKeys are the nodes' WireGuard keys in the API server, as n1=KEY.
+func (k *cluster) publishedKeys() string {
+	k.Helper()
+	const show = `{range .items[?(@.metadata.annotations.patchbay\.net/wireguard-key)]}{.metadata.name}={.metadata.annotations.patchbay\.net/wireguard-key}{"\n"}{end}`
+	return strings.TrimSpace(k.kubectl("get", "nodes", "-o", "jsonpath="+show))
+}
+
+// applyText applies a manifest.
+func (k *cluster) applyText(manifest string) {
+	k.Helper()
+	file := k.dir + "/patchbay.yaml"
+	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+		k.Fatal(err)
+	}
+	k.kubectl("apply", "-f", file)
+}
+
+// agentEvents are the agents' Events, a line each.
+func (k *cluster) agentEvents() string {
+	k.Helper()
+	const show = `{range .items[?(@.source.component=="patchbayd")]}{.reason}: {.message}{"\n"}{end}`
+	return k.kubectl("get", "events", "-A", "-o", "jsonpath="+show)
+}
