@@ -355,12 +355,11 @@ func (h *logged) unsure(d *Driver, found []Item) {
 // two endpoints wait for each other, both get an error.
 const evictTime = awaitTime + 5*time.Second
 
-// evict removes a dead endpoint that has a wanted port or address, and reports whether it is
-// gone. Keep would come too late: after a kill, dockerd starts its containers again at once with
-// their old ports and addresses, but Keep may collect only a minute later. evict does not call an
-// endpoint dead for its age, with two exceptions: an endpoint between two calls of Docker, and
-// one whose sandbox has not appeared. In these cases Docker was killed in the middle, or will
-// continue soon. evict waits to see which.
+// evict removes a dead endpoint that has a wanted port or address, and reports whether it is gone.
+// Keep would remove it too late: after a kill, dockerd starts its containers again at once with
+// their old ports and addresses, but Keep may collect only a minute later. Age proves an endpoint
+// dead only in two cases: Docker's next call is missing, or the sandbox has not appeared. Then
+// Docker was killed or will continue soon, so evict waits.
 func (d *Driver) evict(ctx context.Context, id string, keepLease bool) (gone bool) {
 	ctx, cancel := context.WithTimeout(ctx, evictTime)
 	defer cancel()

@@ -211,9 +211,8 @@ func begun(e *state.Endpoint) bool {
 const placeTime = time.Second
 
 // runs reports whether a container runs with the interface. Then Docker has finished the setup.
-// runc's init does not count, because it waits for the end of the setup. runs may be wrong in two
-// cases, whose processes look the same: another runtime's init, and a running container that is
-// just being connected.
+// runc's init does not count, because it waits for the end of the setup. runs cannot distinguish
+// the init of a runtime other than runc from a running container that is just being connected.
 func (d *Driver) runs(f *evidence, e *state.Endpoint) bool {
 	if f.age(e.Changed) < d.opts.place {
 		return false

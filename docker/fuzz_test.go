@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// FuzzOptions checks that the driver can use every option of a network that it accepts: one
-// network, a prefix with room for a number, and CNI_ARGS that can be read in only one way.
+// FuzzOptions checks the options that the driver accepts for a network. They name one network, a
+// prefix with room for a number, and CNI_ARGS with only one meaning.
 func FuzzOptions(f *testing.F) {
 	for _, text := range []string{
 		`{"cni.network":"podnet"}`, `{"cni.conf":"{}","cni.portmap":"off","cni.mode":"hold"}`, `{"cni.network":"a","cni.conf":"b"}`,

@@ -170,10 +170,9 @@ func (d *Driver) networkOf(e *state.Endpoint) (*network, error) {
 }
 
 // refresh reads the network's file again for a new endpoint, so that containers of all runtimes use
-// the same configuration. If the configuration has not changed, it returns nil. In two cases it
-// also returns nil, and the driver uses the copy from the network's creation: if the file is gone
-// or cannot be read, and if Docker has chosen the address, because that comes from the copy's
-// subnet.
+// the same configuration. It returns nil if the driver must use the copy from the network's
+// creation: the configuration has not changed, the file is gone or cannot be read, or Docker has
+// chosen an address from the copy's subnet.
 func (d *Driver) refresh(ctx context.Context, n *network, given *cnm.Interface) (json.RawMessage, error) {
 	if n.network == "" || given != nil && (given.Address.IsValid() || given.AddressIPv6.IsValid()) {
 		return nil, nil

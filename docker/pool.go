@@ -236,7 +236,7 @@ type gatewayConf struct {
 
 // layer2 lists the plugins that have a gateway only if their ipam section names one. inTheirOwn
 // lists the IPAM plugins whose section names every gateway. host-local is not among them, because
-// it reserves the first address of a subnet even if no key says so.
+// by default it reserves the first address of a subnet.
 var (
 	layer2     = [...]string{"bridge", "macvlan", "ipvlan", "vlan", "host-device", "dummy", "tap"}
 	inTheirOwn = [...]string{"", "static"}

@@ -103,9 +103,9 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	return errors.Join(errs...)
 }
 
-// duplicateAfter is longer than an event takes to arrive. duplicateExpiry is longer than another
-// host with this id takes to create its endpoints again after this host removed them. (An agent
-// checks its endpoints every reconcileEvery.)
+// duplicateAfter is longer than an event takes to arrive. If another host has this id, it creates
+// its endpoints again after this host has removed them. duplicateExpiry is longer than this takes.
+// (An agent checks its endpoints every reconcileEvery.)
 const duplicateAfter, duplicateExpiry = 15 * time.Second, 3 * reconcileEvery
 
 // duplicateID looks for another host with this host's id, as copies of a machine have. others are

@@ -105,7 +105,8 @@ func (m *mirror) source() source {
 }
 
 // follow keeps the store equal to the API server's objects until ctx ends. report gets the result
-// of each request. connect returns the API server; if its credentials have changed, a new client.
+// of each request. connect returns a client of the API server, and a new client if the credentials
+// have changed.
 func (s source) follow(ctx context.Context, connect func() (API, error), report func(error)) {
 	do := func(call func(API) error) error {
 		api, err := connect()

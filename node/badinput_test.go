@@ -30,9 +30,9 @@ import (
 
 const day = 24 * time.Hour
 
-// Whatever is wrong, an Event and the report for doctor say what and what to do, and what running
-// pods need stays: the routes to other nodes, this node's podCIDRs, the network's file. Where the
-// API server takes no request of the agent it takes no Event either: then doctor says it.
+// TestBadInput checks that an Event and the report for doctor name each fault and the remedy.
+// Running pods keep the routes to other nodes, this node's podCIDRs and the network's file. If the
+// API server accepts no request of the agent, there is no Event, and only doctor reports the fault.
 func TestBadInput(t *testing.T) {
 	own := func(podCIDRs ...string) func(*lab) {
 		return func(l *lab) {

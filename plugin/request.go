@@ -145,10 +145,10 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 	return r, r.place()
 }
 
-// place checks the namespace. It does not check the namespace of an IPAM plugin, which does not
-// use it: the caller of an IPAM plugin may pass any path, and upstream's README calls host-local
-// with /dev/null. If the configuration is wrong too, place reports that error, because it does
-// not depend on the namespace.
+// place checks the namespace. IPAM plugins do not use the namespace, so place does not check it for
+// them: their caller may pass any path, as upstream's README does with /dev/null. If the
+// configuration is wrong too, place reports that error, because it does not depend on the
+// namespace.
 func (r *Request) place() error {
 	if r.Verb != spec.Del && r.Plugin.Kind == IPAM {
 		return nil

@@ -4,11 +4,11 @@
 // Package gc finds and removes what dead attachments left on a node. It implements `patchbay
 // gc` without a network.
 //
-// gc collects everything that names an attachment: records, results that runtimes cached,
-// address files, links, firewall elements, rules of the reference plugins. It groups these
-// traces by attachment, and a pure function (judge) decides which attachments are dead. gc
-// removes only those that are certainly dead (remove). For every other one that may be dead,
-// the report says why gc keeps it.
+// gc collects everything that names an attachment: records, results that runtimes cached, address
+// files, links, firewall elements, rules of the reference plugins. It groups these traces by
+// attachment, and a pure function (judge) decides which attachments are dead. gc removes only those
+// that are certainly dead (remove). For every other attachment that may be dead, the report says
+// why gc keeps it.
 //
 // # What protects an ADD in progress
 //

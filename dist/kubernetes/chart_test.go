@@ -72,8 +72,9 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestPlacement: the agent runs on every node, before other pods and as the last to be evicted, its
-// requests are what was measured, and an update goes over the nodes by itself.
+// TestPlacement checks that the agent runs on every node, starts before other pods and is evicted
+// last. Its resource requests are the measured values, and an update replaces all agents without an
+// operator.
 func TestPlacement(t *testing.T) {
 	for name, change := range map[string]func(map[string]any){
 		"defaults": nil,

@@ -69,9 +69,10 @@ func (m *Mesh) freed(index int) bool {
 	return slices.Contains(m.blocked, index)
 }
 
-// crosses reports whether a route of any program is one of the State's, or may be in the way of
-// one: it covers a block or a part of it, or is the network of a link and contains a block. A
-// node has many other routes, such as those of its containers, so crosses must be fast.
+// crosses reports whether a route is one of the State's or may be in the way of one. Another
+// program's route may be in the way if it leads to a block or a part of it, or if it is the network
+// of a link and contains a block. A node has many other routes, such as those of its containers, so
+// crosses must be fast.
 func (m *Mesh) crosses(r *netlink.Route) bool {
 	p := nl.PrefixOf(r.Dst)
 	if !p.IsValid() {

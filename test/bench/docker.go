@@ -19,9 +19,8 @@ type dockerSubject struct {
 	publish     bool   // publishes one fixed port
 }
 
-// These are the subjects, the same for both dockerds: no network (the floor), Docker's bridge, and
-// our driver with the same services as the bridge, as a chain of plugins and packed into one
-// plugin.
+// Both dockerds have the same subjects: no network (the floor), Docker's bridge, and our driver
+// with the bridge's services, once as a chain of plugins and once packed into one plugin.
 var dockerSubjects = [...]dockerSubject{
 	{"none", "`--network none`, the floor", "none", false},
 	{"bridge", "Docker's bridge", "builtin", false},

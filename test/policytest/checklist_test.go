@@ -5,8 +5,8 @@ package policytest
 
 import "testing"
 
-// The numbers are lines of the checklist of what a network policy promises; each row is decided
-// by the API's documentation, or by the choices in the package comment.
+// Rows with the same number test one promise of the API. The answers follow the API's documentation
+// or the choices in the package comment.
 func TestSelectionAndDefaults(t *testing.T) {
 	run(t, []row{
 		{1, "no policy selects the pod", []string{`{podSelector: {matchLabels: {app: other}}}`},

@@ -106,15 +106,15 @@ func (out outgoing) rules(cnp *v1alpha2.ClusterNetworkPolicy) []clusterRule {
 	return rules
 }
 
-// unknown tells whether a rule has a peer of a kind that this version does not know: such a peer
-// arrives without any field. The rule must fail closed.
+// unknown tells whether a rule has a peer of a newer API version. Such a peer arrives without any
+// field. The rule must fail closed.
 func (r clusterRule) unknown() bool {
 	return slices.ContainsFunc(r.peers, func(p v1alpha2.ClusterNetworkPolicyEgressPeer) bool {
 		return p.Namespaces == nil && p.Pods == nil && p.Nodes == nil && p.Networks == nil && p.DomainNames == nil
 	})
 }
 
-// effect is the rule's action. A rule with an unknown peer that does not accept denies all.
+// effect returns the rule's action, or Deny if the rule has an unknown peer.
 func (r clusterRule) effect() v1alpha2.ClusterNetworkPolicyRuleAction {
 	if r.unknown() {
 		return v1alpha2.ClusterNetworkPolicyRuleActionDeny
@@ -127,7 +127,8 @@ func (in incoming) matchesRule(r clusterRule) bool { return in.ruleMatches(r, in
 func (out outgoing) matchesRule(r clusterRule) bool { return out.ruleMatches(r, out.Probe, out.To) }
 
 // ruleMatches tells whether a rule applies to a probe, whose other end has the given address. A
-// rule with an unknown peer accepts nothing, and otherwise denies all.
+// rule with an unknown peer applies to no probe if its action is Accept, and otherwise to every
+// probe.
 func (c Cluster) ruleMatches(r clusterRule, p Probe, other netip.Addr) bool {
 	if r.unknown() {
 		return r.action != v1alpha2.ClusterNetworkPolicyRuleActionAccept

@@ -27,8 +27,8 @@
 //   - Traffic of a pod to itself is always allowed, as is traffic of a pod's own node to the pod. The
 //     second holds in every tier: otherwise an Admin policy could stop the kubelet's probes.
 //   - A policy that isolates a pod also stops its ICMP, unless a rule without ports allows it.
-//   - A named port of an init container counts only if the container goes on running beside the
-//     pod's others, as it does for Services.
-//   - The deciding policy of allowed traffic may be any policy with a rule that matches; of denied
-//     traffic, any policy that isolates the pod in the direction that denies.
+//   - A named port of an init container counts only if that container keeps running beside the
+//     others (a sidecar), as for Services.
+//   - Several policies may allow a probe, or isolate the pod in the direction that denies it. An
+//     engine may name any of them as the deciding policy.
 package policytest

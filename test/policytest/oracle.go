@@ -20,14 +20,14 @@ type Verdict struct {
 // Side is the answer of the policies of one pod in one direction.
 type Side struct {
 	Allowed bool
-	// By lists the policies of which each could be named as the one that decided: NAMESPACE/NAME,
-	// or NAME of a cluster policy. By is empty if no policy decided.
+	// By lists all policies that may be named as the deciding one: NAMESPACE/NAME, or NAME of a
+	// cluster policy. By is empty if no policy decided.
 	By []string
 }
 
 var free = Side{Allowed: true}
 
-// MayName tells whether a policy can be named as the one that decided.
+// MayName tells whether a policy may be named as the deciding one.
 func (v Verdict) MayName(policy string) bool {
 	for _, side := range []Side{v.Egress, v.Ingress} {
 		if side.Allowed == v.Allowed && slices.Contains(side.By, policy) {
@@ -66,7 +66,8 @@ func (c Cluster) isNodeOf(pod *corev1.Pod, p Probe) bool {
 	return node != nil && node.Name == pod.Spec.NodeName
 }
 
-// networkPolicies asks the NetworkPolicies that select the pod. They decide only if there is one.
+// networkPolicies asks the NetworkPolicies that select the pod. If no policy selects the pod, they
+// decide nothing.
 func (c Cluster) networkPolicies(pod *corev1.Pod, d direction) (side Side, decided bool) {
 	var selecting, allowing []string
 	for i := range c.Policies {
@@ -89,8 +90,8 @@ func (c Cluster) networkPolicies(pod *corev1.Pod, d direction) (side Side, decid
 	}
 }
 
-// typesOf returns the directions in which a policy isolates. A policy without policyTypes is a
-// policy of the API server's default.
+// typesOf returns the directions in which a policy isolates. If a policy has no policyTypes,
+// typesOf uses the API server's default.
 func typesOf(np *networkingv1.NetworkPolicy) []networkingv1.PolicyType {
 	switch {
 	case len(np.Spec.PolicyTypes) > 0:

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWhoDecides: the names of Verdict.MayName, direction by direction.
+// TestWhoDecides checks which policies Verdict.MayName accepts.
 func TestWhoDecides(t *testing.T) {
 	c := townWith(t, []string{
 		`{podSelector: {}, policyTypes: [Ingress]}`,

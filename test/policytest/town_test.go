@@ -57,7 +57,7 @@ pods:
   status: {phase: Running, podIPs: [{ip: 192.168.0.1}, {ip: "fd01::1"}]}
 `
 
-// row is one line of the checklist, or a part of it. A policy is in namespace a unless it says
+// row tests a promise of the API, or a part of one. A policy is in namespace a unless it says
 // otherwise. A probe is "yes FROM TO PROTOCOL/PORT" or "no ...", where FROM and TO are a pod, a
 // node, "world" or an address; after "yes6" and "no6" their IPv6 addresses count.
 type row struct {

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Matches reports whether a command has printed what the page shows. Columns may have any
-// width; "…" is any text, and on a line of its own any lines; ids, MAC addresses, times and
-// ports from the range of random ones match any of their kind.
+// Matches reports whether a command has printed what the page shows. Columns may have any width.
+// "…" matches any text, or any number of lines if it is alone on its line. Each id, MAC address,
+// time and random port matches any value of its kind.
 func (s Step) Matches(printed string) bool {
 	if s.Prints == nil {
 		return true

@@ -4,12 +4,12 @@
 // Package page reads the steps of a documentation page: the fenced blocks of commands and
 // files, in their order. A block is one of
 //
-//	```console                  commands after "# " or "$ ", and what they print
-//	```console wait             the same, for commands that work, or print this, only in a moment
-//	```json title=/etc/x.json   a file, in any language
-//	```text                     something to look at, in which nothing is a command
+//	```console                  commands after "# " or "$ ", and their output
+//	```console wait             the same, but the output may need some time to appear
+//	```json title=/etc/x.json   a file, in this or any other language
+//	```text                     text without commands
 //
-// so that no command can stand on a page without a test that runs it.
+// If a command is in any other block, Parse returns an error. So a test runs every command.
 package page
 
 import (
