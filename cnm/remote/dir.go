@@ -57,7 +57,7 @@ func (d *Dir) Boot() string { return d.boot }
 // Schema is the version of the file format. Files of a later version are not read.
 const Schema = 1
 
-// These are the kinds of files. Each says what a driver was asked for a network.
+// These are the kinds of files. Each file records what was requested from a driver for a network.
 const (
 	Networks = "networks"
 	Pools    = "pools"

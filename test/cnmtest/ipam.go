@@ -111,7 +111,7 @@ func (d *Driver) RequestAddress(_ context.Context, in *cnm.RequestAddressRequest
 	return &cnm.RequestAddressResponse{Address: netip.PrefixFrom(a, p.prefix.Bits()), Data: map[string]string{}}, nil
 }
 
-// single gives an address of a ZeroPool.
+// single gives an address if the driver has the option ZeroPool.
 func (p *pool) single(a netip.Addr, gateway bool) (*cnm.RequestAddressResponse, error) {
 	v6 := p.prefix.Addr().Is6()
 	if gateway {
