@@ -184,6 +184,20 @@ func (k *cluster) reaches(node string, from psAttachment, addrs []string) {
 // killAll kills all processes in a pod's namespace, also the one that holds its sandbox.
 func (k *cluster) killAll(node string, a psAttachment) {
 	k.Helper()
+	killed := 0
+	for _, pid := range k.processesIn(node, a) {
+		if unix.Kill(pid, unix.SIGKILL) == nil {
+			killed++
+		}
+	}
+	if killed < 2 {
+		k.Fatalf("killed %d processes of %s, want the container and its sandbox", killed, a.Pod)
+	}
+}
+
+// processesIn lists the processes in a pod's network namespace.
+func (k *cluster) processesIn(node string, a psAttachment) (pids []int) {
+	k.Helper()
 	var pod unix.Stat_t
 	if err := unix.Stat(k.pathOn(node, a.NetNS), &pod); err != nil {
 		k.Fatal(err)
@@ -192,17 +206,14 @@ func (k *cluster) killAll(node string, a psAttachment) {
 	if err != nil {
 		k.Fatal(err)
 	}
-	killed := 0
 	for _, link := range links {
 		var st unix.Stat_t
 		pid, _ := strconv.Atoi(strings.Split(link, "/")[2])
-		if unix.Stat(link, &st) == nil && st.Ino == pod.Ino && unix.Kill(pid, unix.SIGKILL) == nil {
-			killed++
+		if unix.Stat(link, &st) == nil && st.Ino == pod.Ino {
+			pids = append(pids, pid)
 		}
 	}
-	if killed < 2 {
-		k.Fatalf("killed %d processes of %s, want the container and its sandbox", killed, a.Pod)
-	}
+	return pids
 }
 
 // killAPIServer kills the API server. revive starts it again.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -141,17 +142,25 @@ func (k *cluster) podCIDRs(node string) (cidrs []string) {
 // this host port.
 func (k *cluster) pod(name, node string, hostPort int) {
 	k.Helper()
+	k.podWith(name, node, hostPort, nil)
+}
+
+// podWith starts a pod as pod does, with further fields of its spec.
+func (k *cluster) podWith(name, node string, hostPort int, further object) {
+	k.Helper()
 	port := object{"containerPort": probePort}
 	if hostPort != 0 {
 		port["hostPort"] = hostPort
 	}
+	spec := object{
+		"nodeName": node, "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false,
+		"containers": []object{{"name": "probe", "image": probeImage, "imagePullPolicy": "Never", "ports": []object{port}}},
+	}
+	maps.Copy(spec, further)
 	k.apply(object{
 		"apiVersion": "v1", "kind": "Pod",
 		"metadata": object{"name": name, "labels": object{"app": name}, "annotations": object{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "100M"}},
-		"spec": object{
-			"nodeName": node, "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false,
-			"containers": []object{{"name": "probe", "image": probeImage, "imagePullPolicy": "Never", "ports": []object{port}}},
-		},
+		"spec":     spec,
 	})
 }
 

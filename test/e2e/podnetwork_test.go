@@ -41,6 +41,7 @@ func TestPodNetwork(t *testing.T) {
 		k.proveHostPort("one", "n1")
 		k.proveHostPort("far", "n2")
 		k.proveHosts()
+		k.proveUserNamespace("n2", "one", "far")
 		for _, node := range []string{"n1", "n2"} {
 			k.proveInstalledOnce(node)
 		}
