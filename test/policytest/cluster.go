@@ -13,11 +13,11 @@ import (
 
 // Cluster is the complete state that decides about traffic, as the API server stores it.
 type Cluster struct {
-	Namespaces      []corev1.Namespace
-	Nodes           []corev1.Node
-	Pods            []corev1.Pod
-	Policies        []networkingv1.NetworkPolicy
-	ClusterPolicies []v1alpha2.ClusterNetworkPolicy
+	Namespaces      []corev1.Namespace              `json:"namespaces,omitempty"`
+	Nodes           []corev1.Node                   `json:"nodes,omitempty"`
+	Pods            []corev1.Pod                    `json:"pods,omitempty"`
+	Policies        []networkingv1.NetworkPolicy    `json:"policies,omitempty"`
+	ClusterPolicies []v1alpha2.ClusterNetworkPolicy `json:"clusterPolicies,omitempty"`
 }
 
 // Clone returns a copy that shares nothing with the cluster.
@@ -42,9 +42,10 @@ func clones[T any](list []T, clone func(*T) *T) []T {
 // podAt returns the pod that has the address, or nil. The address of a pod that has finished may
 // belong to another pod already, and a pod with hostNetwork has no address of its own.
 func (c Cluster) podAt(addr netip.Addr) *corev1.Pod {
+	text := addr.String()
 	for i := range c.Pods {
 		pod := &c.Pods[i]
-		if onPodNetwork(pod) && hasAddress(pod, addr) {
+		if onPodNetwork(pod) && hasAddress(pod, text) {
 			return pod
 		}
 	}
@@ -59,9 +60,9 @@ func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-func hasAddress(pod *corev1.Pod, addr netip.Addr) bool {
+func hasAddress(pod *corev1.Pod, addr string) bool {
 	for _, ip := range pod.Status.PodIPs {
-		if ip.IP == addr.String() {
+		if ip.IP == addr {
 			return true
 		}
 	}
@@ -70,9 +71,10 @@ func hasAddress(pod *corev1.Pod, addr netip.Addr) bool {
 
 // nodeAt returns the node that has the address, or nil.
 func (c Cluster) nodeAt(addr netip.Addr) *corev1.Node {
+	text := addr.String()
 	for i := range c.Nodes {
 		for _, a := range c.Nodes[i].Status.Addresses {
-			if a.Address == addr.String() {
+			if a.Address == text {
 				return &c.Nodes[i]
 			}
 		}

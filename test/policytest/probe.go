@@ -6,6 +6,7 @@ package policytest
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -13,16 +14,70 @@ import (
 // ICMP is the protocol of probes without a port. Rules cannot name it.
 const ICMP corev1.Protocol = "ICMP"
 
+// ports are those that probes try.
+var ports = []int32{80, 81, 82}
+
+// outside are addresses that are not in the cluster.
+var outside = []netip.Addr{
+	netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("203.0.113.129"),
+	netip.MustParseAddr("2001:db8::7"), netip.MustParseAddr("2001:db8:1::7"),
+}
+
 // Probe is the first packet of a connection, after destination NAT and before source NAT.
 type Probe struct {
-	From, To netip.Addr
-	Protocol corev1.Protocol
-	Port     int32 // 0 if the protocol is ICMP
+	From     netip.Addr      `json:"from"`
+	To       netip.Addr      `json:"to"`
+	Protocol corev1.Protocol `json:"protocol"`
+	Port     int32           `json:"port,omitempty"` // 0 if the protocol is ICMP
 }
 
 func (p Probe) String() string {
 	if p.Protocol == ICMP {
 		return fmt.Sprintf("%s -> %s ICMP", p.From, p.To)
 	}
-	return fmt.Sprintf("%s -> %s", p.From, netip.AddrPortFrom(p.To, uint16(p.Port))) + "/" + string(p.Protocol)
+	return fmt.Sprintf("%s -> %s/%s", p.From, netip.AddrPortFrom(p.To, uint16(p.Port)), p.Protocol)
+}
+
+// Addresses returns every address of the cluster, also of finished pods, and a few outside.
+func (c Cluster) Addresses() []netip.Addr {
+	addrs := slices.Clone(outside)
+	for _, pod := range c.Pods {
+		for _, ip := range pod.Status.PodIPs {
+			addrs = append(addrs, netip.MustParseAddr(ip.IP))
+		}
+	}
+	for _, node := range c.Nodes {
+		for _, a := range node.Status.Addresses {
+			if addr, err := netip.ParseAddr(a.Address); err == nil {
+				addrs = append(addrs, addr)
+			}
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}
+
+// Probes returns one truth table: all probes between two addresses of one family, of which at
+// least one is a pod's.
+func (c Cluster) Probes() []Probe {
+	var probes []Probe
+	addrs := c.Addresses()
+	for _, from := range addrs {
+		for _, to := range addrs {
+			if from.Is4() == to.Is4() && (c.podAt(from) != nil || c.podAt(to) != nil) {
+				probes = append(probes, probesBetween(from, to)...)
+			}
+		}
+	}
+	return probes
+}
+
+func probesBetween(from, to netip.Addr) []Probe {
+	probes := []Probe{{from, to, ICMP, 0}}
+	for _, protocol := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP} {
+		for _, port := range ports {
+			probes = append(probes, Probe{from, to, protocol, port})
+		}
+	}
+	return probes
 }

@@ -1,0 +1,88 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policytest
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Case is one probe, after a cluster went through some states.
+type Case struct {
+	Probe  Probe     `json:"probe"`
+	States []Cluster `json:"states"`
+}
+
+// String returns the case as YAML, without the fields that decide nothing.
+func (c Case) String() string {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err.Error()
+	}
+	var plain any
+	if err := json.Unmarshal(text, &plain); err != nil {
+		return err.Error()
+	}
+	prune(plain)
+	out, err := yaml.Marshal(plain)
+	if err != nil {
+		return err.Error()
+	}
+	return string(out)
+}
+
+// prune removes what the types print although it is empty. An empty selector or rule stays, because
+// it matches everything.
+func prune(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, element := range v {
+			prune(element)
+		}
+	case map[string]any:
+		for key, value := range v {
+			prune(value)
+			if m, ok := value.(map[string]any); value == nil || value == "" || noise[key] || (empties[key] && ok && len(m) == 0) {
+				delete(v, key)
+			}
+		}
+	}
+}
+
+var (
+	noise   = map[string]bool{"nodeInfo": true, "daemonEndpoints": true}
+	empties = map[string]bool{"status": true, "spec": true, "resources": true, "metadata": true}
+)
+
+// Replay asks the engine about each case of a directory, each in a file as Compare prints it.
+func Replay(t *testing.T, newEngine func() Engine, dir string) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases in %s: %v", dir, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			if m := Ask(newEngine, readCase(t, file)); m != nil {
+				t.Error(m)
+			}
+		})
+	}
+}
+
+func readCase(t *testing.T, file string) Case {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c Case
+	if err := yaml.UnmarshalStrict(text, &c); err != nil {
+		t.Fatalf("read %s: %v", file, err)
+	}
+	return c
+}

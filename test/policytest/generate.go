@@ -1,0 +1,200 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policytest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Shape bounds the clusters of a generator.
+type Shape struct {
+	Namespaces, Nodes, Pods, Policies, ClusterPolicies int
+}
+
+// Small is a shape in which every object can concern every other.
+var Small = Shape{Namespaces: 3, Nodes: 2, Pods: 8, Policies: 5, ClusterPolicies: 4}
+
+// Generator draws clusters. Labels, ports and addresses come from few values, so that selectors,
+// rules and blocks often match, and often nearly match.
+type Generator struct {
+	*rand.Rand
+	Cluster
+	shape  Shape
+	serial int // names and addresses so far
+}
+
+// NewGenerator returns a generator with a first cluster. The seed determines all that it draws.
+func NewGenerator(seed uint64, shape Shape) *Generator {
+	g := &Generator{Rand: rand.New(rand.NewPCG(seed, 0)), shape: shape}
+	for range shape.Nodes {
+		g.addNode()
+	}
+	for range 1 + g.IntN(shape.Namespaces) {
+		g.addNamespace()
+	}
+	for range 2 + g.IntN(shape.Pods-1) {
+		g.addPod()
+	}
+	for range max(g.IntN(shape.Policies+1), g.IntN(shape.Policies+1)) {
+		g.addPolicy()
+	}
+	if shape.ClusterPolicies > 0 && g.chance(50) {
+		for range 1 + g.IntN(shape.ClusterPolicies) {
+			g.addClusterPolicy()
+		}
+	}
+	return g
+}
+
+func (g *Generator) chance(percent int) bool { return g.IntN(100) < percent }
+
+// pick returns one of the values.
+func pick[T any](g *Generator, values ...T) T { return values[g.IntN(len(values))] }
+
+func (g *Generator) number() int {
+	g.serial++
+	return g.serial
+}
+
+// labels are the same for pods, namespaces and nodes: an engine that looks at the wrong object
+// finds the right key.
+func (g *Generator) labels() map[string]string {
+	labels := map[string]string{}
+	for _, key := range []string{"app", "tier"} {
+		if g.chance(60) {
+			labels[key] = pick(g, "x", "y")
+		}
+	}
+	return labels
+}
+
+func (g *Generator) addNode() {
+	n := len(g.Nodes) + 1
+	g.Nodes = append(g.Nodes, corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", n), Labels: g.labels()},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeHostName, Address: fmt.Sprintf("node%d", n)},
+			{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.168.0.%d", n)},
+			{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("fd01::%d", n)},
+		}},
+	})
+}
+
+func (g *Generator) addNamespace() {
+	ns := corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("ns%d", g.number()), Labels: g.labels()}}
+	ns.Labels[corev1.LabelMetadataName] = ns.Name
+	g.Namespaces = append(g.Namespaces, ns)
+}
+
+func (g *Generator) addPod() {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: fmt.Sprintf("pod%d", g.number()), Namespace: g.namespace(), Labels: g.labels(),
+	}}
+	node := pick(g, g.Nodes...)
+	pod.Spec.NodeName = node.Name
+	pod.Status.Phase = g.phase()
+	switch {
+	case g.chance(10):
+		pod.Spec.HostNetwork = true
+		pod.Status.PodIPs = hostIPs(node)
+	case g.chance(92):
+		pod.Status.PodIPs = g.podIPs(finished(&pod))
+	}
+	if g.chance(10) {
+		pod.DeletionTimestamp = &metav1.Time{Time: metav1.Unix(1767225600, 0).UTC()}
+	}
+	g.giveContainers(&pod)
+	g.Pods = append(g.Pods, pod)
+}
+
+func (g *Generator) namespace() string { return pick(g, g.Namespaces...).Name }
+
+func (g *Generator) phase() corev1.PodPhase {
+	if g.chance(85) {
+		return pick(g, corev1.PodRunning, corev1.PodRunning, corev1.PodRunning, corev1.PodPending, corev1.PodUnknown)
+	}
+	return pick(g, corev1.PodSucceeded, corev1.PodFailed)
+}
+
+func hostIPs(node corev1.Node) []corev1.PodIP {
+	var ips []corev1.PodIP
+	for _, a := range node.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			ips = append(ips, corev1.PodIP{IP: a.Address})
+		}
+	}
+	return ips
+}
+
+// podIPs returns addresses of both families, or of one. Those of a pod that has finished are
+// often in use again; those of another pod may be of a pod that has finished.
+func (g *Generator) podIPs(finished bool) []corev1.PodIP {
+	if used := g.reusable(finished); len(used) > 0 && g.chance(60) {
+		return []corev1.PodIP{{IP: pick(g, used...)}}
+	}
+	n := g.number()
+	both := []corev1.PodIP{{IP: fmt.Sprintf("10.0.%d.%d", n/200, 1+n%200)}, {IP: fmt.Sprintf("fd00::%x", n)}}
+	switch {
+	case g.chance(10):
+		return both[:1]
+	case g.chance(10):
+		return both[1:]
+	default:
+		return both
+	}
+}
+
+// reusable returns addresses that another pod has or had: for a finished pod, of pods that live;
+// for a pod that lives, of finished pods, if nobody else has them.
+func (g *Generator) reusable(byFinished bool) []string {
+	var ips []string
+	for i := range g.Pods {
+		pod := &g.Pods[i]
+		if pod.Spec.HostNetwork || finished(pod) == byFinished {
+			continue
+		}
+		for _, ip := range pod.Status.PodIPs {
+			if byFinished || g.podAt(netip.MustParseAddr(ip.IP)) == nil {
+				ips = append(ips, ip.IP)
+			}
+		}
+	}
+	return ips
+}
+
+// giveContainers draws named ports. A name can occur twice in a pod if the protocols differ.
+func (g *Generator) giveContainers(pod *corev1.Pod) {
+	pod.Spec.Containers = []corev1.Container{{Name: "main"}}
+	taken := map[string]bool{}
+	for range g.IntN(4) {
+		port := corev1.ContainerPort{Name: g.portName(), ContainerPort: g.port(), Protocol: pick(g, "", corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)}
+		if key := port.Name + string(containerProtocol(port)); !taken[key] {
+			taken[key] = true
+			g.giveContainer(pod, port)
+		}
+	}
+}
+
+func (g *Generator) giveContainer(pod *corev1.Pod, port corev1.ContainerPort) {
+	container := corev1.Container{Name: fmt.Sprintf("c%d", len(pod.Spec.Containers)+len(pod.Spec.InitContainers)), Ports: []corev1.ContainerPort{port}}
+	switch always := corev1.ContainerRestartPolicyAlways; {
+	case g.chance(15):
+		container.RestartPolicy = &always
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, container)
+	case g.chance(15):
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, container)
+	default:
+		pod.Spec.Containers = append(pod.Spec.Containers, container)
+	}
+}
+
+func (g *Generator) portName() string { return pick(g, "http", "dns") }
+
+// port returns one of the ports that probes try.
+func (g *Generator) port() int32 { return pick(g, ports...) }
