@@ -69,7 +69,9 @@ func TestNodeAgent(t *testing.T) {
 			end()
 		}
 		k.proveMesh("one", "far", "three")
-		k.proveClean()
+		k.proveExpired("n1", "one", "three")
+		k.proveRenumbered("n3", "three", "fresh", "one", "far")
+		k.proveClean("fresh")
 	})
 }
 
@@ -219,10 +221,10 @@ func (k *cluster) agentState(node string) string {
 }
 
 // proveClean checks that a Node that is deleted loses its routes at once. While there are pods,
-// clean keeps the network's file. After that it removes everything.
-func (k *cluster) proveClean() {
+// clean keeps the network's file. After that it removes everything. last is the last pod of n3.
+func (k *cluster) proveClean(last string) {
 	k.Helper()
-	k.kubectl("delete", "pod", "three")
+	k.kubectl("delete", "pod", last)
 	k.stopAgent("n3", "TERM")
 	eventually(k, "clean of n3", func() error {
 		k.node("n3", patchbayd(), "node", "clean")
