@@ -4,18 +4,23 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
-	"os"
+	"net"
 	"path/filepath"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
 	"github.com/patchbay-net/patchbay/internal/mesh/wirekey"
+	"github.com/patchbay-net/patchbay/node"
 	"github.com/patchbay-net/patchbay/test/chart"
 )
 
 // proveKeyRights runs agents with WireGuard. With the rights of the manifest, which is for another
 // transport, the API server refuses their keys, and an Event says what to do. The rights of the
-// chart let them publish the keys. The kernel needs no WireGuard for that.
+// chart let them publish the keys, and no more. The kernel needs no WireGuard for that.
 func (k *cluster) proveKeyRights() {
 	k.Helper()
 	defer k.took("rights")()
@@ -48,6 +53,39 @@ func (k *cluster) proveKeyRights() {
 			k.Errorf("%s has published %s, its key is %v (%v)", node, key, keys, err)
 		}
 	}
+	k.proveStatusOnly()
+}
+
+// proveStatusOnly checks that the right to the status of Nodes is none to their podCIDRs and taints.
+func (k *cluster) proveStatusOnly() {
+	k.Helper()
+	spec := func() string { return k.kubectl("get", "node", "n1", "-o", "jsonpath={.spec}") }
+	before := spec()
+	c, err := clientcmd.BuildConfigFromFlags("", k.dir+"/cfg/admin.kubeconfig")
+	if err != nil {
+		k.Fatal(err)
+	}
+	c.Impersonate.UserName = "system:serviceaccount:kube-system:patchbay"
+	c.Dial = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		return conn, within("kl-cp", func() (err error) { conn, err = new(net.Dialer).DialContext(ctx, network, addr); return err })
+	}
+	api, err := node.NewAPI(c)
+	if err != nil {
+		k.Fatal(err)
+	}
+	if err := api.PatchNode(k.Context(), "n1", []byte(`{"metadata": {"annotations": {"patchbay.net/probe": "x"}},
+		"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"], "taints": [{"key": "x", "effect": "NoSchedule"}]}}`)); err != nil {
+		k.Error(err)
+	}
+	if after := spec(); after != before {
+		k.Errorf("the right to nodes/status changed\n%s\nto\n%s", before, after)
+	}
+	if got := k.kubectl("get", "node", "n1", "-o", `jsonpath={.metadata.annotations.patchbay\.net/probe}`); got != "x" {
+		k.Errorf("the annotation is %q", got)
+	}
+	if _, err := api.ListNodes(k.Context(), metav1.ListOptions{}); err != nil {
+		k.Error(err)
+	}
 }
 
 // publishedKeys are the nodes' WireGuard keys in the API server, as n1=KEY.
@@ -61,9 +99,7 @@ func (k *cluster) publishedKeys() string {
 func (k *cluster) applyText(manifest string) {
 	k.Helper()
 	file := k.dir + "/patchbay.yaml"
-	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
-		k.Fatal(err)
-	}
+	k.write(file, manifest)
 	k.kubectl("apply", "-f", file)
 }
 

@@ -20,8 +20,9 @@ const (
 
 // TestDaemonSet installs the network as a user does: the image, then the manifest. Nodes become
 // ready, pods reach each other, and no packet between them is lost while agents are replaced by
-// agents of another build. The ConfigMap and the annotation for the masquerade apply to running
-// pods. The API server gives the agents the rights of the chart and no others.
+// agents of another build. In make nightly, it also tests two things that take 80 seconds. The ConfigMap
+// and the annotation for the masquerade apply to running pods. The API server gives the agents the
+// rights of the chart and no others.
 func TestDaemonSet(t *testing.T) {
 	if !ours() {
 		t.Log("the agent is of our build")
@@ -44,7 +45,9 @@ func TestDaemonSet(t *testing.T) {
 		k.pod("far", "n2", 0)
 		k.ready(2*time.Minute, "pods", "--all")
 		k.proveMesh("one", "far")
-		k.proveMasquerade("one", "far")
+		if nightly() {
+			k.proveMasquerade("one", "far")
+		}
 
 		end := k.startStream("one", "far")
 		k.kubectl("set", "image", "-n", "kube-system", "daemonset/patchbay", "node="+nextImage)
@@ -55,9 +58,14 @@ func TestDaemonSet(t *testing.T) {
 			t.Errorf("n2 has not the plugins of the new agent: %s", got)
 		}
 		k.noAgentEvents()
-		k.proveKeyRights()
+		if nightly() {
+			k.proveKeyRights()
+		}
 	})
 }
+
+// nightly reports whether tests run that a change cannot wait for.
+func nightly() bool { return os.Getenv("PATCHBAY_NIGHTLY") == "1" }
 
 // agentArchive is the archive of an image.
 func agentArchive(image string) string {
