@@ -1,0 +1,139 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// holder says that a pod has an address.
+type holder struct {
+	addr     netip.Addr
+	pod      *Pod
+	identity *Identity // nil: no selector of a peer matches the pod
+}
+
+// readPods gives each pod's address its identity. Two pods may have one address for a short
+// time, when the API still shows the one that is gone.
+func (c *compiler) readPods() {
+	held := make([]holder, 0, 2*len(c.state.Pods))
+	for i := range c.state.Pods {
+		p := &c.state.Pods[i]
+		if !p.enforced() || len(p.Addresses) == 0 {
+			continue
+		}
+		id := c.identify(p)
+		for _, a := range p.Addresses {
+			held = append(held, holder{a.Unmap(), p, id})
+		}
+	}
+	c.number()
+	slices.SortFunc(held, holder.compare)
+	c.owned = make(map[*Pod][]netip.Addr)
+	c.out.Addresses = make([]Address, 0, len(held))
+	for i, h := range held {
+		if i == 0 || held[i-1].addr != h.addr {
+			c.own(h)
+		} else if other := held[i-1].pod; !h.pod.Leaving && other != h.pod {
+			c.problem("pod "+h.pod.path(), "pod "+other.path()+" has its address "+h.addr.String()+" too, and is newer")
+		}
+	}
+}
+
+// compare sorts by address. Of two pods with one address, the first has it: one that stays, or
+// the newer one.
+func (h holder) compare(o holder) int {
+	if by := h.addr.Compare(o.addr); by != 0 || h.pod == o.pod {
+		return by
+	}
+	switch {
+	case h.pod.Leaving && !o.pod.Leaving:
+		return 1
+	case o.pod.Leaving && !h.pod.Leaving:
+		return -1
+	}
+	return cmp.Or(o.pod.Created.Compare(h.pod.Created), strings.Compare(h.pod.path(), o.pod.path()))
+}
+
+func (c *compiler) own(h holder) {
+	if h.identity != nil {
+		c.out.Addresses = append(c.out.Addresses, Address{h.addr, h.identity.Number})
+	}
+	if h.pod.Node == c.state.Node {
+		c.owned[h.pod] = append(c.owned[h.pod], h.addr)
+	}
+}
+
+// identify returns the identity of a pod, without its number.
+func (c *compiler) identify(p *Pod) *Identity {
+	if p.Unknown {
+		return nil
+	}
+	ns := c.namespace(p.Namespace)
+	seen := Identity{Namespace: p.Namespace}
+	for _, l := range p.Labels {
+		if _, looked := slices.BinarySearch(ns.keys, l.Key); looked {
+			seen.Labels = append(seen.Labels, l)
+		}
+	}
+	for _, port := range p.Ports {
+		if _, looked := slices.BinarySearch(c.ports, port.Name); looked {
+			seen.Ports = append(seen.Ports, port)
+		}
+	}
+	slices.SortFunc(seen.Ports, comparePorts)
+	seen.Ports = slices.Compact(seen.Ports)
+	text := seen.text()
+	if ns.byText[text] == nil {
+		ns.byText[text] = &seen
+	}
+	return ns.byText[text]
+}
+
+func comparePorts(a, b Port) int {
+	return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Number, b.Number))
+}
+
+// text returns "shop{app=web} http=8080/tcp". The number is a hash of it.
+func (id *Identity) text() string {
+	s := id.Namespace + "{" + id.Labels.String() + "}"
+	for _, p := range id.Ports {
+		s += " " + p.String()
+	}
+	return s
+}
+
+// number gives the identities their numbers, in the order of their texts.
+func (c *compiler) number() {
+	var texts []string
+	all := make(map[string]*Identity)
+	for _, ns := range c.namespaces {
+		for text, id := range ns.byText {
+			texts = append(texts, text)
+			all[text] = id
+			ns.identities = append(ns.identities, id)
+		}
+	}
+	slices.Sort(texts)
+	taken := make(map[Number]bool, len(texts))
+	for _, text := range texts {
+		n := hash(text)
+		for n == 0 || taken[n] {
+			n++
+		}
+		taken[n] = true
+		all[text].Number = n
+		c.out.Identities = append(c.out.Identities, *all[text])
+	}
+}
+
+func hash(text string) Number {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(text)) // never fails
+	return Number(h.Sum32())
+}

@@ -1,0 +1,118 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+)
+
+// State is what the program of one node depends on. The order of its lists does not matter.
+type State struct {
+	Node            string // this node's name
+	Nodes           []Node
+	Namespaces      []Namespace
+	Pods            []Pod // of all nodes
+	Policies        []NetworkPolicy
+	ClusterPolicies []ClusterNetworkPolicy
+}
+
+// Node is a node of the cluster.
+type Node struct {
+	Name      string
+	Labels    Labels
+	Addresses []netip.Addr
+}
+
+// Namespace is a namespace with its labels.
+type Namespace struct {
+	Name   string
+	Labels Labels
+}
+
+// Pod is what policies see of a pod.
+type Pod struct {
+	Namespace, Name string
+	Node            string
+	Labels          Labels
+	Ports           []Port // with names; policies cannot see others
+	Addresses       []netip.Addr
+	Phase           string
+	HostNetwork     bool
+	Leaving         bool      // being deleted; its policies stay in force until it has finished
+	Created         time.Time // decides which of two pods has an address
+
+	// Unknown means that labels and ports are not known yet, as in the ADD of a new pod. Such a
+	// pod is isolated if a policy may select it, and no selector of a peer matches it.
+	Unknown bool
+}
+
+// Port is a named port of a pod.
+type Port struct {
+	Name     string
+	Protocol Protocol
+	Number   uint16
+}
+
+// String returns "http=8080/tcp".
+func (p Port) String() string {
+	return p.Name + "=" + strconv.Itoa(int(p.Number)) + "/" + p.Protocol.String()
+}
+
+func (p *Pod) path() string { return p.Namespace + "/" + p.Name }
+
+// enforced reports whether policies are for the pod: it has a network of its own and lives.
+func (p *Pod) enforced() bool {
+	return !p.HostNetwork && p.Phase != "Succeeded" && p.Phase != "Failed"
+}
+
+// Protocol is the number of an IP protocol. 0 stands for all.
+type Protocol uint8
+
+// These are the protocols with a name here.
+const (
+	ICMP   Protocol = 1
+	TCP    Protocol = 6
+	UDP    Protocol = 17
+	ICMPv6 Protocol = 58
+	SCTP   Protocol = 132
+)
+
+// String returns the name in lower case, as nft writes it.
+func (p Protocol) String() string {
+	switch p {
+	case ICMP:
+		return "icmp"
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case ICMPv6:
+		return "icmpv6"
+	case SCTP:
+		return "sctp"
+	}
+	return "protocol " + strconv.Itoa(int(p))
+}
+
+// protocol reads the API's name of a protocol. The API's default is TCP.
+func protocol(name string) (Protocol, error) {
+	switch name {
+	case "", "TCP":
+		return TCP, nil
+	case "UDP":
+		return UDP, nil
+	case "SCTP":
+		return SCTP, nil
+	}
+	return 0, fmt.Errorf("protocol %q is not known", name)
+}
+
+// discovery reports whether an ICMPv6 type belongs to neighbour discovery (133 to 137) or to
+// multicast listener discovery (130 to 132, 143). Without these packets a pod has no neighbours.
+func discovery(proto Protocol, kind uint16) bool {
+	return proto == ICMPv6 && (kind >= 130 && kind <= 137 || kind == 143)
+}
