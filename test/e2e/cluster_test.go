@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -311,5 +312,22 @@ func (k *cluster) saveLogs() {
 	if err == nil {
 		err = os.CopyFS(to, os.DirFS(filepath.Join(k.dir, "log")))
 	}
+	holders, _ := filepath.Glob(filepath.Join(k.dir, "run", "*-holder.pid")) // the pattern is valid
+	for _, file := range holders {
+		err = errors.Join(err, k.saveState(strings.TrimSuffix(filepath.Base(file), "-holder.pid"), to))
+	}
 	k.Logf("logs of the cluster are in %s (%v)", to, err)
+}
+
+// saveState writes what a node has of its pods' network.
+func (k *cluster) saveState(node, to string) error {
+	out, failed := exec.Command(k.script, "node", node, "sh", "-c", `exec 2>&1
+		`+patchbay()+` gc
+		`+patchbay()+` ps
+		ls -l --full-time /run/netns /run/patchbay/attachments/* /var/lib/cni/networks/*
+		grep -r . /var/lib/cni/networks
+		mount | grep netns
+		ctr -n k8s.io sandboxes ls
+		ctr -n k8s.io tasks ls`).CombinedOutput()
+	return errors.Join(failed, os.WriteFile(filepath.Join(to, node+"-state"), out, 0o644))
 }
