@@ -80,14 +80,22 @@ func run(t *testing.T, rows []row) {
 
 func checkProbe(t *testing.T, c Cluster, text string) {
 	t.Helper()
+	p, want := parseProbe(t, text)
+	if got := c.Decide(p); got.Allowed != want {
+		t.Errorf("%s: allowed is %v (%s): %+v", text, got.Allowed, p, got)
+	}
+}
+
+func parseProbe(t *testing.T, text string) (p Probe, allowed bool) {
+	t.Helper()
 	f := strings.Fields(text)
 	want, six := strings.CutSuffix(f[0], "6")
 	protocol, port, _ := strings.Cut(f[3], "/")
-	number, _ := strconv.Atoi(port)
-	p := Probe{From: place(t, f[1], six), To: place(t, f[2], six), Protocol: corev1.Protocol(protocol), Port: int32(number)}
-	if got := c.Decide(p); got.Allowed != (want == "yes") {
-		t.Errorf("%s: allowed is %v (%s): %+v", text, got.Allowed, p, got)
+	number, err := strconv.Atoi(port)
+	if len(f) != 4 || (want != "yes" && want != "no") || (err != nil) != (protocol == "ICMP") {
+		t.Fatalf("cannot read the probe %q", text)
 	}
+	return Probe{place(t, f[1], six), place(t, f[2], six), corev1.Protocol(protocol), int32(number)}, want == "yes"
 }
 
 func place(t *testing.T, name string, six bool) netip.Addr {
