@@ -142,7 +142,7 @@ func (m *mirror) Replace(list []any, _ string) error {
 	whole := there[m.self]
 	changed = changed || m.gone == whole
 	if m.gone = !whole; whole {
-		changed = m.lack(there) || changed
+		changed = m.lack(there) || changed || m.synced.IsZero() // publish waits for the first answer
 		m.synced = m.now()
 	}
 	m.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -152,4 +153,23 @@ func TestKeyForbidden(t *testing.T) {
 	l.api.say(func(s *apiServer) { s.forbid = false })
 	l.await("its key", func() bool { return l.annotation("n1") == key(1).String() })
 	l.await("an end", func() bool { return len(l.trouble.mine()) == 0 })
+}
+
+// An agent that starts again with WireGuard publishes its key at once, also if the API server's
+// first answer is what the agent has saved.
+func TestKeyAfterRestart(t *testing.T) {
+	l := newLab(t, 1, 2)
+	l.start()
+	l.await("ready", func() bool { return l.Ready() == nil })
+	l.stop()
+	began := time.Now()
+	l.start(func(o *Options) { o.Transport, o.Key = mesh.WireGuard, mesh.Key{1} })
+	l.await("the key", func() bool {
+		l.api.mu.Lock()
+		defer l.api.mu.Unlock()
+		return l.api.nodes["n1"].Annotations[plan.KeyAnnotation] != ""
+	})
+	if took := time.Since(began); took > reconcileEvery/2 {
+		t.Errorf("published after %v", took)
+	}
 }
