@@ -24,6 +24,17 @@ func eachPolicy(rewrite func(*networkingv1.NetworkPolicy)) func(*Cluster) {
 	}
 }
 
+// firstOfName keeps the first object of each name, whatever its namespace.
+func firstOfName[T any](list []T, meta func(*T) *metav1.ObjectMeta) []T {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(list, func(object T) bool {
+		name := meta(&object).Name
+		again := seen[name]
+		seen[name] = true
+		return again
+	})
+}
+
 // eachSelector rewrites the selectors of the NetworkPolicies.
 func eachSelector(rewrite func(*metav1.LabelSelector)) func(*Cluster) {
 	return func(c *Cluster) {

@@ -24,6 +24,7 @@ func both[T any](last, next []T, meta func(*T) *metav1.ObjectMeta, f func(last, 
 
 func podMeta(p *corev1.Pod) *metav1.ObjectMeta                    { return &p.ObjectMeta }
 func namespaceMeta(n *corev1.Namespace) *metav1.ObjectMeta        { return &n.ObjectMeta }
+func nodeMeta(n *corev1.Node) *metav1.ObjectMeta                  { return &n.ObjectMeta }
 func policyMeta(p *networkingv1.NetworkPolicy) *metav1.ObjectMeta { return &p.ObjectMeta }
 func cnpMeta(p *v1alpha2.ClusterNetworkPolicy) *metav1.ObjectMeta { return &p.ObjectMeta }
 
@@ -61,11 +62,25 @@ func noAddressYet(last, next *Cluster) {
 	})
 }
 
+func oldNodes(last, next *Cluster) {
+	both(last.Nodes, next.Nodes, nodeMeta, func(was, is *corev1.Node) { is.Status.Addresses = was.Status.Addresses })
+}
+
+func removedPods(last, next *Cluster) {
+	kept := map[string]bool{}
+	both(last.Pods, next.Pods, podMeta, func(was, _ *corev1.Pod) { kept[was.Namespace+was.Name] = true })
+	for _, pod := range last.Pods {
+		if !kept[pod.Namespace+pod.Name] {
+			next.Pods = append(next.Pods, pod)
+		}
+	}
+}
+
 func oldPolicies(last, next *Cluster) {
 	kept := map[string]bool{}
-	both(last.Policies, next.Policies, policyMeta, func(was, _ *networkingv1.NetworkPolicy) { kept[was.Name] = true })
+	both(last.Policies, next.Policies, policyMeta, func(was, _ *networkingv1.NetworkPolicy) { kept[was.Namespace+was.Name] = true })
 	for _, np := range last.Policies {
-		if !kept[np.Name] {
+		if !kept[np.Namespace+np.Name] {
 			next.Policies = append(next.Policies, np)
 		}
 	}

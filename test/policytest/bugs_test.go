@@ -127,7 +127,9 @@ var plantedBugs = map[string]func() Engine{
 		}
 		return []peer{p}
 	})),
-	"every node is the pod's own": asked(anyNodeIsOwn),
+	"every node is the pod's own":  asked(anyNodeIsOwn),
+	"policies of one name are one": bug(func(c *Cluster) { c.Policies = firstOfName(c.Policies, policyMeta) }),
+	"pods of one name are one":     bug(func(c *Cluster) { c.Pods = firstOfName(c.Pods, podMeta) }),
 	"the pod's own node is the world": bug(eachPod(func(pod *corev1.Pod) {
 		if !pod.Spec.HostNetwork {
 			pod.Spec.NodeName = ""
@@ -150,6 +152,8 @@ var plantedBugs = map[string]func() Engine{
 
 	"namespaces keep their first labels":       missing(oldNamespaceLabels),
 	"pods keep their first labels":             missing(oldPodLabels),
+	"a pod that was removed stays":             missing(removedPods),
+	"a node keeps its first address":           missing(oldNodes),
 	"a policy that was removed stays":          missing(oldPolicies),
 	"a policy keeps its first podSelector":     missing(oldPodSelectors),
 	"a policy keeps its first egress":          missing(oldEgress),

@@ -4,6 +4,7 @@
 package policytest
 
 import (
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,8 +15,8 @@ import (
 func (g *Generator) Change() {
 	events := []func(){
 		g.relabelPod, g.relabelPod, g.relabelNamespace, g.relabelNamespace, g.addPod, g.removePod, g.finishPod, g.finishPod, g.replacePod, g.startPod, g.startPod,
-		g.addPolicy, g.editPolicy, g.editPolicy, g.removePolicy, g.relabelNode,
-		g.editClusterPolicy, g.reorderClusterPolicies, g.reorderClusterPolicies, g.removeClusterPolicy, g.replaceNamespace,
+		g.addPolicy, g.editPolicy, g.editPolicy, g.removePolicy, g.relabelNode, g.renumberNode,
+		g.editClusterPolicy, g.reorderClusterPolicies, g.removeClusterPolicy, g.replaceNamespace,
 	}
 	if len(g.ClusterPolicies) < g.shape.ClusterPolicies {
 		events = append(events, g.addClusterPolicy)
@@ -55,6 +56,20 @@ func (g *Generator) relabelNamespace() {
 }
 
 func (g *Generator) relabelNode() { some(g, g.Nodes).Labels = g.labels() }
+
+// renumberNode gives a node, and its pods with hostNetwork, other addresses.
+func (g *Generator) renumberNode() {
+	node, n := some(g, g.Nodes), 10+g.IntN(200)
+	if g.nodeAt(netip.AddrFrom4([4]byte{192, 168, 0, byte(n)})) != nil {
+		return
+	}
+	node.Status.Addresses = nodeAddresses(node.Name, n)
+	for i := range g.Pods {
+		if pod := &g.Pods[i]; pod.Spec.HostNetwork && pod.Spec.NodeName == node.Name {
+			pod.Status.PodIPs = hostIPs(*node)
+		}
+	}
+}
 
 func (g *Generator) removePod() { g.Pods = without(g, g.Pods) }
 
@@ -136,9 +151,10 @@ func (g *Generator) editClusterPolicy() {
 	}
 }
 
-// reorderClusterPolicies swaps the priorities of two policies, which may be of different tiers.
+// reorderClusterPolicies turns the order of all policies around.
 func (g *Generator) reorderClusterPolicies() {
-	if a, b := some(g, g.ClusterPolicies), some(g, g.ClusterPolicies); a != nil {
-		a.Spec.Priority, b.Spec.Priority = b.Spec.Priority, a.Spec.Priority
+	for i := range g.ClusterPolicies {
+		cnp := &g.ClusterPolicies[i]
+		cnp.Spec.Priority = 1000 - cnp.Spec.Priority
 	}
 }

@@ -6,6 +6,7 @@ package policytest
 import (
 	"fmt"
 	"io"
+	"net/netip"
 	"testing"
 )
 
@@ -81,12 +82,14 @@ func findInHistory(e Engine, plan Plan, seed uint64, most int) (*Mismatch, int) 
 	defer closeEngine(e)
 	g := NewGenerator(seed, plan.Shape)
 	var history []Cluster
+	var left []netip.Addr // the addresses of the state before
 	for n := range min(plan.States, most) {
 		if n > 0 {
+			left = g.Addresses()
 			g.Change()
 		}
 		history = append(history, g.Clone())
-		if m := findInTable(e, g.Clone(), g.some(g.Probes(), plan.Probes)); m != nil {
+		if m := findInTable(e, g.Clone(), g.some(g.Probes(left...), plan.Probes)); m != nil {
 			m.Seed, m.Case.States = seed, history
 			return m, n + 1
 		}

@@ -17,7 +17,7 @@ const mostTables = 1000
 func TestPlantedBugsAreFound(t *testing.T) {
 	var needed []int
 	for _, name := range sortedNames(plantedBugs) {
-		m, tables := Find(plantedBugs[name], Plan{Seed: 1, Tables: mostTables, Probes: 300})
+		m, tables := Find(plantedBugs[name], Plan{Seed: 1, Tables: mostTables, Probes: 200})
 		if m == nil {
 			t.Errorf("not found in %d tables: %s", tables, name)
 			continue

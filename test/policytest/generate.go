@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +27,7 @@ type Generator struct {
 	*rand.Rand
 	Cluster
 	shape  Shape
-	serial int // names and addresses so far
+	serial int // addresses of pods so far
 }
 
 // NewGenerator returns a generator with a first cluster. The seed determines all that it draws.
@@ -57,9 +58,14 @@ func (g *Generator) chance(percent int) bool { return g.IntN(100) < percent }
 // pick returns one of the values.
 func pick[T any](g *Generator, values ...T) T { return values[g.IntN(len(values))] }
 
-func (g *Generator) number() int {
-	g.serial++
-	return g.serial
+// freeName returns the first name that is free. A namespace's objects have the names of another's,
+// and a new object often has the name of one that was removed.
+func freeName(prefix string, taken func(name string) bool) string {
+	for n := 1; ; n++ {
+		if name := fmt.Sprint(prefix, n); !taken(name) {
+			return name
+		}
+	}
 }
 
 // labels are the same for pods, namespaces and nodes: an engine that looks at the wrong object
@@ -78,24 +84,31 @@ func (g *Generator) addNode() {
 	n := len(g.Nodes) + 1
 	g.Nodes = append(g.Nodes, corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", n), Labels: g.labels()},
-		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-			{Type: corev1.NodeHostName, Address: fmt.Sprintf("node%d", n)},
-			{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.168.0.%d", n)},
-			{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("fd01::%d", n)},
-		}},
+		Status:     corev1.NodeStatus{Addresses: nodeAddresses(fmt.Sprintf("node%d", n), n)},
 	})
 }
 
+func nodeAddresses(name string, n int) []corev1.NodeAddress {
+	return []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: name},
+		{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.168.0.%d", n)},
+		{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("fd01::%x", n)},
+	}
+}
+
 func (g *Generator) addNamespace() {
-	ns := corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("ns%d", g.number()), Labels: g.labels()}}
+	name := freeName("ns", func(name string) bool { return g.labelsOf(name) != nil })
+	ns := corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: g.labels()}}
 	ns.Labels[corev1.LabelMetadataName] = ns.Name
 	g.Namespaces = append(g.Namespaces, ns)
 }
 
 func (g *Generator) addPod() {
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Name: fmt.Sprintf("pod%d", g.number()), Namespace: g.namespace(), Labels: g.labels(),
-	}}
+	namespace := g.namespace()
+	name := freeName("pod", func(name string) bool {
+		return slices.ContainsFunc(g.Pods, func(p corev1.Pod) bool { return p.Namespace == namespace && p.Name == name })
+	})
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: g.labels()}}
 	node := pick(g, g.Nodes...)
 	pod.Spec.NodeName = node.Name
 	pod.Status.Phase = g.phase()
@@ -138,8 +151,8 @@ func (g *Generator) podIPs(finished bool) []corev1.PodIP {
 	if used := g.reusable(finished); len(used) > 0 && g.chance(60) {
 		return []corev1.PodIP{{IP: pick(g, used...)}}
 	}
-	n := g.number()
-	both := []corev1.PodIP{{IP: fmt.Sprintf("10.0.%d.%d", n/200, 1+n%200)}, {IP: fmt.Sprintf("fd00::%x", n)}}
+	n := g.freeNumber()
+	both := []corev1.PodIP{{IP: podIPv4(n)}, {IP: podIPv6(n)}}
 	switch {
 	case g.chance(10):
 		return both[:1]
@@ -149,6 +162,28 @@ func (g *Generator) podIPs(finished bool) []corev1.PodIP {
 		return both
 	}
 }
+
+// freeNumber returns the number of two addresses that no pod has: new ones, or the first that are
+// free, which may be those of a pod that was just removed.
+func (g *Generator) freeNumber() int {
+	if g.chance(50) {
+		g.serial++
+		return g.serial
+	}
+	used := map[string]bool{}
+	for _, addr := range g.Addresses() {
+		used[addr.String()] = true
+	}
+	for n := 1; ; n++ {
+		if !used[podIPv4(n)] && !used[podIPv6(n)] {
+			g.serial = max(g.serial, n)
+			return n
+		}
+	}
+}
+
+func podIPv4(n int) string { return fmt.Sprintf("10.0.%d.%d", n/200, 1+n%200) }
+func podIPv6(n int) string { return fmt.Sprintf("fd00::%x", 1+n) }
 
 // reusable returns addresses that another pod has or had: for a finished pod, of pods that live;
 // for a pod that lives, of finished pods, if nobody else has them.

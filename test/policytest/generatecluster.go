@@ -4,17 +4,17 @@
 package policytest
 
 import (
-	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
 func (g *Generator) addClusterPolicy() {
-	g.ClusterPolicies = append(g.ClusterPolicies, v1alpha2.ClusterNetworkPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("cnp%d", g.number())},
-		Spec:       g.clusterSpec(),
+	name := freeName("policy", func(name string) bool {
+		return slices.ContainsFunc(g.ClusterPolicies, func(cnp v1alpha2.ClusterNetworkPolicy) bool { return cnp.Name == name })
 	})
+	g.ClusterPolicies = append(g.ClusterPolicies, v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: g.clusterSpec()})
 }
 
 // clusterSpec draws a priority that no other policy has: the API leaves the order of equal

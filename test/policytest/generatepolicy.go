@@ -4,8 +4,8 @@
 package policytest
 
 import (
-	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -14,9 +14,12 @@ import (
 )
 
 func (g *Generator) addPolicy() {
+	namespace := g.namespace()
+	name := freeName("policy", func(name string) bool {
+		return slices.ContainsFunc(g.Policies, func(np networkingv1.NetworkPolicy) bool { return np.Namespace == namespace && np.Name == name })
+	})
 	g.Policies = append(g.Policies, networkingv1.NetworkPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("np%d", g.number()), Namespace: g.namespace()},
-		Spec:       g.policySpec(),
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Spec: g.policySpec(),
 	})
 }
 

@@ -53,15 +53,20 @@ func (c Cluster) Addresses() []netip.Addr {
 			}
 		}
 	}
+	return sorted(addrs)
+}
+
+// sorted returns each address once.
+func sorted(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)
 }
 
 // Probes returns one truth table: all probes between two addresses of one family, of which at
-// least one is a pod's.
-func (c Cluster) Probes() []Probe {
+// least one is a pod's. The addresses are the cluster's, and more, such as those that it had.
+func (c Cluster) Probes(more ...netip.Addr) []Probe {
 	var probes []Probe
-	addrs := c.Addresses()
+	addrs := sorted(append(c.Addresses(), more...))
 	for _, from := range addrs {
 		for _, to := range addrs {
 			if from.Is4() == to.Is4() && (c.podAt(from) != nil || c.podAt(to) != nil) {

@@ -124,14 +124,25 @@ func townWith(t *testing.T, policies []string) Cluster {
 			continue
 		}
 		np := networkingv1.NetworkPolicy{}
-		np.Namespace, np.Name = "a", fmt.Sprintf("p%d", i)
+		np.Namespace = "a"
 		if rest, ok := strings.CutPrefix(text, "in b: "); ok {
 			np.Namespace, text = "b", rest
 		}
+		np.Name = fmt.Sprintf("p%d", policiesIn(c, np.Namespace)) // a/p0 and b/p0 are two policies
 		decode(t, text, &np.Spec)
 		c.Policies = append(c.Policies, np)
 	}
 	return c
+}
+
+func policiesIn(c Cluster, namespace string) int {
+	n := 0
+	for _, np := range c.Policies {
+		if np.Namespace == namespace {
+			n++
+		}
+	}
+	return n
 }
 
 func clusterPolicy(t *testing.T, i int, text string) v1alpha2.ClusterNetworkPolicy {
