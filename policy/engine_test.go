@@ -1,0 +1,125 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/test/policytest"
+)
+
+// engine is the programs of all nodes of a cluster, each in a table that only changes changed.
+type engine struct {
+	state  State
+	tables map[string]*table
+	before map[string]*Program
+}
+
+// TestEngine compares programs with an oracle that was written apart from them. Each state
+// comes by the changes from the one before.
+func TestEngine(t *testing.T) {
+	policytest.Compare(t, func() policytest.Engine {
+		return &engine{tables: make(map[string]*table), before: make(map[string]*Program)}
+	}, policytest.Plan{Tables: 60, Probes: 300})
+}
+
+// Load reads the objects as the API serves them, and changes each node's table.
+func (e *engine) Load(c policytest.Cluster) (err error) {
+	if e.state, err = stateOf(c); err != nil {
+		return err
+	}
+	return e.change()
+}
+
+// stateOf reads a cluster, without the name of this node.
+func stateOf(c policytest.Cluster) (s State, err error) {
+	for _, n := range c.Nodes {
+		node := Node{Name: n.Name, Labels: LabelsOf(n.Labels)}
+		for _, a := range n.Status.Addresses {
+			if addr, err := netip.ParseAddr(a.Address); err == nil {
+				node.Addresses = append(node.Addresses, addr)
+			}
+		}
+		s.Nodes = append(s.Nodes, node)
+	}
+	if err := parseAll(c.Namespaces, ParseNamespace, &s.Namespaces); err != nil {
+		return s, err
+	}
+	if err := parseAll(c.Pods, ParsePod, &s.Pods); err != nil {
+		return s, err
+	}
+	if err := parseAll(c.Policies, ParseNetworkPolicy, &s.Policies); err != nil {
+		return s, err
+	}
+	if err := parseAll(c.ClusterPolicies, ParseClusterNetworkPolicy, &s.ClusterPolicies); err != nil {
+		return s, err
+	}
+	return s, nil
+}
+
+func parseAll[A, T any](objects []A, parse func([]byte) (T, error), into *[]T) error {
+	for _, o := range objects {
+		text, err := json.Marshal(o)
+		if err != nil {
+			return err
+		}
+		parsed, err := parse(text)
+		if err != nil {
+			return err
+		}
+		*into = append(*into, parsed)
+	}
+	return nil
+}
+
+// change applies the changes of each node, and then takes the program from its table.
+func (e *engine) change() error {
+	for _, n := range e.state.Nodes {
+		e.state.Node = n.Name
+		if e.tables[n.Name] == nil {
+			e.tables[n.Name], e.before[n.Name] = newTable(), &Program{}
+		}
+		after := Compile(&e.state)
+		c := Diff(e.before[n.Name], after)
+		for _, list := range [][]Change{c.Prepare, c.Switch, c.Clean} {
+			for _, change := range list {
+				if err := e.tables[n.Name].apply(change); err != nil {
+					return err
+				}
+			}
+		}
+		e.before[n.Name] = e.tables[n.Name].program()
+	}
+	return nil
+}
+
+// Allows asks the nodes of both ends.
+func (e *engine) Allows(p policytest.Probe) (allowed bool, by string, err error) {
+	proto, port := packetOf(p)
+	for _, program := range e.before {
+		v, why := program.Allows(p.From, p.To, proto, port)
+		name, _, _ := strings.Cut(why[len(why)-1].Policy, ", ")
+		if v == Deny {
+			return false, name, nil
+		}
+		if name != "" {
+			by = name
+		}
+	}
+	return true, by, nil
+}
+
+// packetOf returns the protocol and the port of a probe. ICMP is an echo request.
+func packetOf(p policytest.Probe) (Protocol, uint16) {
+	switch proto, err := protocol(string(p.Protocol)); {
+	case err == nil:
+		return proto, uint16(p.Port)
+	case p.From.Is4():
+		return ICMP, 8
+	}
+	return ICMPv6, 128
+}
