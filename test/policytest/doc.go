@@ -14,8 +14,8 @@
 //
 // The oracle itself has three witnesses: the tables of the checklist, the planted bugs that these
 // tables tell, and Cyclonus v0.5.6. Its matcher of NetworkPolicies answered 10,000 tables of 300
-// probes as the oracle did (seed 1), except that its NotIn does not match an object without the
-// key. There apimachinery agrees with the oracle (TestSelectors).
+// probes as the oracle did, except that its NotIn does not match an object without the key. There
+// apimachinery agrees with the oracle (TestSelectors). ClusterNetworkPolicies have no such witness.
 //
 // # What a probe is
 //
