@@ -154,7 +154,9 @@ func (c *compiler) lookAtPeers(peers []peer) {
 func (c *compiler) nodeAddresses() {
 	for _, n := range c.state.Nodes {
 		if n.Name == c.state.Node {
-			c.out.Node = append(c.out.Node, n.Addresses...)
+			for _, a := range n.Addresses {
+				c.out.Node = append(c.out.Node, a.Unmap())
+			}
 		}
 	}
 }

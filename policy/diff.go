@@ -19,6 +19,8 @@ import (
 //     allow or deny what neither program does. Within it, additions precede removals, except
 //     that ranges of a set are removed first, because the kernel refuses ranges that overlap.
 //   - Clean removes what no packet can meet any more. It may be split, and may come later.
+//
+// What the numbers mean and what was not understood is for people, so it is no change.
 type Changes struct{ Prepare, Switch, Clean []Change }
 
 // Change adds, replaces or removes one object. Its type is one of NodeAddress, Address, SetName,

@@ -123,3 +123,49 @@ func packetOf(p policytest.Probe) (Protocol, uint16) {
 	}
 	return ICMPv6, 128
 }
+
+// In its ADD a pod needs no more than the policies of its namespace and of the cluster: the chains
+// are the same as in the program of the whole cluster. So an ADD does not read the cluster.
+func TestOnePodAlone(t *testing.T) {
+	compared := 0
+	for seed := range uint64(100) {
+		g := policytest.NewGenerator(seed, policytest.Small)
+		whole, err := stateOf(g.Clone())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range whole.Pods {
+			p := &whole.Pods[i]
+			whole.Node = p.Node
+			alone := Compile(whole.alone(p))
+			for _, l := range Compile(&whole).Pods {
+				if l.Name != p.path() {
+					continue
+				}
+				compared++
+				if len(alone.Pods) != 1 || !alone.Pods[0].equal(&l) {
+					t.Fatalf("seed %d: got %s alone, want %s", seed, alone.Pods, l)
+				}
+			}
+		}
+	}
+	if compared < 200 {
+		t.Errorf("compared %d pods, want 200", compared)
+	}
+}
+
+// alone returns the part of a state that decides about the isolation of one pod.
+func (s *State) alone(p *Pod) *State {
+	part := &State{Node: p.Node, Pods: []Pod{*p}, ClusterPolicies: s.ClusterPolicies}
+	for _, n := range s.Namespaces {
+		if n.Name == p.Namespace {
+			part.Namespaces = append(part.Namespaces, n)
+		}
+	}
+	for _, np := range s.Policies {
+		if np.Namespace == p.Namespace {
+			part.Policies = append(part.Policies, np)
+		}
+	}
+	return part
+}
