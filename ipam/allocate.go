@@ -22,11 +22,12 @@ type Request struct {
 	Requested []netip.Addr // addresses that the caller asks for; Allocate gives all of them or fails
 
 	// Gone reports whether the attachment of a reservation provably no longer exists. If Gone is
-	// nil, every attachment counts as existing. Allocate calls Gone in two cases. First, a
-	// reservation of an earlier boot is in the way: the set is full, or the caller requested that
-	// address. If the attachment is gone, Allocate takes the address back. Second, the owner of this
-	// ADD already has an address. If its attachment is gone, the owner gets the same address again
-	// (nerdctl#3355); otherwise the ADD fails with "duplicate allocation is not allowed".
+	// nil, every attachment counts as existing. Allocate calls Gone in three cases. First, a
+	// file names an earlier boot, and this is the first call of this boot. Second, a reservation seems
+	// to be of an earlier boot and is in the way: the set is full, or the caller requested that
+	// address. In both cases, Allocate takes the address back if the attachment is gone. Third, the
+	// owner of this ADD already has an address. If its attachment is gone, the owner gets the same
+	// address again (nerdctl#3355); otherwise the ADD fails with "duplicate allocation is not allowed".
 	Gone func(Reservation) bool
 
 	// Dry makes Allocate find addresses without reserving them.
@@ -74,6 +75,9 @@ func unique(in []netip.Addr) []netip.Addr {
 }
 
 func (a *allocation) all() ([]Grant, error) {
+	if err := a.releaseOutlived(); err != nil {
+		return nil, err
+	}
 	leases := make([]Grant, 0, len(a.Sets))
 	for i, set := range a.Sets {
 		addr, err := a.one(i, set)
@@ -184,6 +188,29 @@ func (a *allocation) next(i int, set RangeSet) (netip.Addr, error) {
 		return addr, err
 	}
 	return addr, fmt.Errorf("%w: %s", ErrExhausted, set)
+}
+
+// releaseOutlived releases what earlier boots reserved, also outside of the sets, which may have
+// changed: no runtime calls the DEL of a container that it was about to start when the node
+// crashed. The request's own reservation stays; repeated renews it.
+func (a *allocation) releaseOutlived() error {
+	if a.Dry {
+		return nil
+	}
+	list, err := a.tx.Outlived()
+	if err != nil {
+		return err
+	}
+	list = slices.DeleteFunc(list, func(r Reservation) bool { return r.Holder == a.Holder || a.gateway(r.Addr) || !a.gone(r) })
+	_, err = releaseAll(a.tx, list, nil)
+	return err
+}
+
+func (a *allocation) gateway(addr netip.Addr) bool {
+	return slices.ContainsFunc(a.Sets, func(set RangeSet) bool {
+		at := set.Find(addr)
+		return at >= 0 && set[at].Gateway == addr
+	})
 }
 
 func (a *allocation) reclaim(i int, set RangeSet) (netip.Addr, bool, error) {

@@ -6,6 +6,7 @@ package ipam
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -99,6 +100,35 @@ func (b Boot) mark() uint64 {
 	}
 	sum := sha256.Sum256([]byte(b.ID))
 	return binary.LittleEndian.Uint64(sum[:]) | 1
+}
+
+// bootAttr is an extended attribute of an address file. It holds the id of the boot in which this
+// program wrote the file. The index is lost with /run at a reboot, and the file's time proves
+// nothing about the minute before the boot, when the node crashed. The reference ignores
+// attributes.
+const bootAttr = "user.patchbay.boot"
+
+// writeBoot stores a boot id in a file. A file system without attributes is no error, but an id of
+// an earlier boot must not stay.
+func writeBoot(fd int, id string) error {
+	if id != "" && unix.Fsetxattr(fd, bootAttr, []byte(id), 0) == nil {
+		return nil
+	}
+	err := unix.Fremovexattr(fd, bootAttr)
+	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	return err
+}
+
+// readBoot returns the mark of the boot that a file names, or 0.
+func readBoot(fd int) uint64 {
+	var id [64]byte
+	n, err := unix.Fgetxattr(fd, bootAttr, id[:])
+	if err != nil {
+		return 0
+	}
+	return Boot{ID: string(id[:n])}.mark()
 }
 
 // before reports whether a reservation was made in an earlier boot. If the index knows the boot

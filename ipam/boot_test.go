@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
@@ -56,11 +58,40 @@ func TestEarlierBoot(t *testing.T) {
 	b.del("b", 1)
 }
 
+// The node crashed a second after it reserved addresses, and booted at once: the times prove nothing,
+// and the index was lost. The first ADD frees them, also outside of its range.
+func TestOutlived(t *testing.T) {
+	b := newBed(t, Set(t, "10.1.0.0/29"))
+	for i, id := range []string{"a", "alive", "again"} {
+		b.add(id, fmt.Sprint("10.1.0.", i+2))
+	}
+	b.write("10.1.0.5", "reference\r\neth0")
+	if err := os.RemoveAll(b.store.IndexDir); err != nil {
+		t.Fatal(err)
+	}
+	b.store.Boot.ID, b.sets = "next", []ipam.RangeSet{Set(t, "10.2.0.0/29")}
+	gone := func(r ipam.Reservation) bool { return r.EarlierBoot && r.Holder != eth0("alive") }
+	if got, err := b.try(&ipam.Request{Holder: eth0("again"), Gone: gone}); err != nil || got != "10.2.0.2" {
+		t.Fatal(got, err)
+	}
+	for addr, want := range map[string]bool{"10.1.0.2": false, "10.1.0.3": true, "10.1.0.4": true, "10.1.0.5": true, "10.2.0.2": true} {
+		if _, err := os.Stat(filepath.Join(b.dir, addr)); (err == nil) != want {
+			t.Errorf("%s is reserved: %v, want %v", addr, err == nil, want)
+		}
+	}
+	b.del("alive", 1)
+	b.del("again", 2)
+}
+
 // If an ADD takes over a reservation of an earlier boot, the reservation belongs to this boot. A
-// new index sees this too, although it knows only the time of the file.
+// new index sees this too. The file system has no attributes, or the reference wrote the file; so
+// the index knows only the time of the file.
 func TestRenewTouchesTheFile(t *testing.T) {
 	b := newBed(t, Set(t, "10.1.0.0/29"))
 	b.add("c1", "10.1.0.2")
+	if err := unix.Removexattr(filepath.Join(b.dir, "10.1.0.2"), "user.patchbay.boot"); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Fatal(err)
+	}
 	old := time.Now().Add(-2 * time.Hour)
 	if err := os.Chtimes(filepath.Join(b.dir, "10.1.0.2"), old, old); err != nil {
 		t.Fatal(err)

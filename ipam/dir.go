@@ -105,6 +105,7 @@ func (d *dir) pathError(op, name string, err error) error {
 type file struct {
 	data  []byte
 	since time.Time // mtime of the file
+	boot  uint64    // Boot.mark of the boot in which the file was written; 0 if the file does not tell
 	plain bool      // a regular file of at most maxContent bytes; otherwise data is empty
 }
 
@@ -131,7 +132,7 @@ func (d *dir) read(name string) (file, error) {
 	if err != nil {
 		return file{}, d.pathError("read", name, err)
 	}
-	return file{data: buf[:n], since: time.Unix(st.Mtim.Unix()), plain: true}, nil
+	return file{data: buf[:n], since: time.Unix(st.Mtim.Unix()), boot: readBoot(fd), plain: true}, nil
 }
 
 // errTorn is the warning about a file without content.
@@ -158,18 +159,18 @@ func (d *dir) names() ([]string, error) {
 	return names, nil
 }
 
-// link creates a file with its content in one step, so the file is never incomplete. link
-// returns the file's mtime. If the name exists, the error wraps fs.ErrExist.
-func (d *dir) link(name string, content []byte) (int64, error) {
+// link creates a file with its content and the id of this boot in one step, so the file is never
+// incomplete. link returns the file's mtime. If the name exists, the error wraps fs.ErrExist.
+func (d *dir) link(name string, content []byte, boot string) (int64, error) {
 	fd, err := openat(d.fd, ".", unix.O_TMPFILE|unix.O_WRONLY, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOENT) {
-		return d.linkNamed(name, content)
+		return d.linkNamed(name, content, boot)
 	}
 	if err != nil {
 		return 0, d.pathError("make", name, err)
 	}
 	defer closeFD(fd)
-	since, err := writeAll(fd, content)
+	since, err := writeAll(fd, content, boot)
 	if err != nil {
 		return 0, d.pathError("write", name, err)
 	}
@@ -187,14 +188,14 @@ func (d *dir) link(name string, content []byte) (int64, error) {
 
 // linkNamed does what link does, on file systems without O_TMPFILE. A crash may leave a file
 // whose name starts with tempPrefix; the next scan removes that file.
-func (d *dir) linkNamed(name string, content []byte) (int64, error) {
+func (d *dir) linkNamed(name string, content []byte, boot string) (int64, error) {
 	temp := tempPrefix + strconv.FormatUint(rand.Uint64(), 36)
 	fd, err := openat(d.fd, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return 0, d.pathError("make", temp, err)
 	}
 	defer closeFD(fd)
-	since, err := writeAll(fd, content)
+	since, err := writeAll(fd, content, boot)
 	if err == nil {
 		err = unix.Linkat(d.fd, temp, d.fd, name, 0)
 	}
@@ -204,8 +205,8 @@ func (d *dir) linkNamed(name string, content []byte) (int64, error) {
 	return since, errors.Join(err, d.unlink(temp))
 }
 
-// writeAll writes content to fd and returns the file's mtime.
-func writeAll(fd int, content []byte) (since int64, err error) {
+// writeAll writes content and a boot id to a new file and returns the file's mtime.
+func writeAll(fd int, content []byte, boot string) (since int64, err error) {
 	n, err := unix.Write(fd, content)
 	if err != nil {
 		return 0, err
@@ -213,6 +214,7 @@ func writeAll(fd int, content []byte) (since int64, err error) {
 	if n < len(content) {
 		return 0, unix.ENOSPC
 	}
+	_ = writeBoot(fd, boot) // without it, only the file's time tells the boot
 	var st unix.Stat_t
 	err = unix.Fstat(fd, &st)
 	return st.Mtim.Nano(), err
@@ -249,8 +251,16 @@ func (d *dir) overwrite(name string, content []byte) error {
 	return nil
 }
 
-// touch sets a file's mtime to now.
-func (d *dir) touch(name string) error {
+// touch makes a file one of this boot, written now.
+func (d *dir) touch(name, boot string) error {
+	fd, err := openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err == nil {
+		err = writeBoot(fd, boot)
+		closeFD(fd)
+	}
+	if err != nil {
+		return d.pathError("renew", name, err)
+	}
 	now := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Nsec: unix.UTIME_NOW}}
 	if err := unix.UtimesNanoAt(d.fd, name, now, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return d.pathError("touch", name, err)

@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"net/netip"
@@ -119,7 +120,7 @@ func entryOf(a netip.Addr, f file) entry {
 	if !f.plain {
 		return entry{key: keyOf("\x00" + a.String()), addr: a}
 	}
-	return entry{key: keyOf(strings.TrimSpace(string(f.data))), addr: a, since: f.since.UnixNano()}
+	return entry{key: keyOf(strings.TrimSpace(string(f.data))), addr: a, boot: f.boot, since: f.since.UnixNano()}
 }
 
 // Holder returns the reservation of an address. ok is false if the address has no owner.
@@ -137,11 +138,12 @@ func (t *Tx) Holder(a netip.Addr) (r Reservation, ok bool, err error) {
 	return t.reservation(t.known(entryOf(a, f)), ownerOf(string(f.data))), true, nil
 }
 
-// known adds to e the fields that only the index stores.
+// known adds to e the fields that only the index stores. The file knows its boot best.
 func (t *Tx) known(e entry) entry {
 	same, err := t.index.find(e.key)
 	for _, o := range same {
 		if err == nil && o.addr == e.addr && o.since == e.since {
+			o.boot = cmp.Or(e.boot, o.boot)
 			return o
 		}
 	}
@@ -170,7 +172,7 @@ func (t *Tx) Reserve(o Holder, a netip.Addr) (bool, error) {
 	}
 	t.beginChange()
 	name, content := a.String(), o.content()
-	since, err := t.dir.link(name, []byte(content))
+	since, err := t.dir.link(name, []byte(content), t.store.Boot.ID)
 	if errors.Is(err, fs.ErrExist) {
 		if f, err := t.dir.read(name); err == nil && !f.torn() {
 			// The index showed this address as free, or the caller requested the address.
@@ -179,7 +181,7 @@ func (t *Tx) Reserve(o Holder, a netip.Addr) (bool, error) {
 			return false, nil
 		}
 		if err = t.removeTorn(name); err == nil {
-			since, err = t.dir.link(name, []byte(content))
+			since, err = t.dir.link(name, []byte(content), t.store.Boot.ID)
 		}
 	}
 	if err != nil {
@@ -213,10 +215,10 @@ func (t *Tx) Sweep() error {
 	return nil
 }
 
-// Renew marks a reservation as made now, in this boot: it updates the file's time and the index.
+// Renew marks a reservation as made now, in this boot: it updates the file and the index.
 func (t *Tx) Renew(r Reservation) error {
 	name := r.Addr.String()
-	if err := t.dir.touch(name); err != nil {
+	if err := t.dir.touch(name, t.store.Boot.ID); err != nil {
 		return err
 	}
 	f, err := t.dir.read(name)
@@ -280,12 +282,27 @@ func (t *Tx) SetCursor(set int, a netip.Addr) error {
 
 func cursorName(set int) string { return cursorPrefix + strconv.Itoa(set) }
 
+// Outlived returns the reservations whose files name an earlier boot, if this transaction has read
+// all files. That is so for the first transaction of a boot, because the index is of an earlier
+// one or was lost. Otherwise Outlived returns none.
+func (t *Tx) Outlived() ([]Reservation, error) {
+	if t.owners == nil {
+		return nil, nil
+	}
+	return t.list(func(e *entry) bool { return e.boot != 0 && t.store.Boot.before(e.boot, e.time()) })
+}
+
 // List returns the reservations. If earlierBoot is set, it returns only those of an earlier boot.
 func (t *Tx) List(earlierBoot bool) ([]Reservation, error) {
 	var want func(*entry) bool
 	if earlierBoot {
 		want = func(e *entry) bool { return t.store.Boot.before(e.boot, e.time()) }
 	}
+	return t.list(want)
+}
+
+// list returns the reservations that want selects, or all if want is nil.
+func (t *Tx) list(want func(*entry) bool) ([]Reservation, error) {
 	entries, err := t.index.all(want)
 	if err != nil {
 		return nil, err

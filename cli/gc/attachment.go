@@ -50,6 +50,7 @@ type Candidate struct {
 	pendingDriver string // the driver that the DEL could not reach yet
 	cached        *chain.Cached
 	pools         []pool // the directories where addresses are reserved
+	outlived      bool   // an address was reserved in an earlier boot
 	links         []link
 	elements      []nft.Element
 	files         []string // files of plugins, which gc deletes

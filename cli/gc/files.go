@@ -167,6 +167,7 @@ func (c *collector) readPool(ctx context.Context, p pool) error {
 			a.pools = append(a.pools, p)
 		}
 		a.addr(r.Addr)
+		a.outlived = a.outlived || r.EarlierBoot
 		a.addObject("address", r.Addr.String(), false)
 		a.seen(mtime(p.file(r.Addr)))
 	}

@@ -94,9 +94,10 @@ func (w *world) judge(a *Candidate) (State, string) {
 // aheadOfClock explains why gc keeps an object whose date is in the future.
 const aheadOfClock = "it is dated %v ahead of the clock, so it may be younger than the grace period; --grace 0s ignores that"
 
-// earlier reports whether every trace of an attachment is older than the boot of the node.
+// earlier reports whether every trace of an attachment is older than the boot of the node. Without
+// a record, which a reboot removes, the file of its address decides.
 func (w *world) earlier(a *Candidate) bool {
-	return !a.Since.IsZero() && len(a.kernel) == 0 && a.Since.Before(w.boot)
+	return len(a.kernel) == 0 && (!a.Since.IsZero() && a.Since.Before(w.boot) || a.outlived && len(a.records) == 0)
 }
 
 // life reports whether one of the attachment's namespaces exists. If all of them are gone, the

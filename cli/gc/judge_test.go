@@ -68,6 +68,12 @@ func TestJudge(t *testing.T) {
 		{name: "unknown, before the boot", a: Candidate{ContainerID: "c", Since: beforeBoot}, want: Dead, why: "booted"},
 		{name: "before the boot, in use", a: Candidate{ContainerID: "c", Since: beforeBoot}, inUse: "/proc/7/ns/net", want: Unsure, why: "booted, but its address is in use in /proc/7"},
 		{name: "before the boot, no view", a: Candidate{ContainerID: "c", Since: beforeBoot}, err: errors.New("no rights"), want: Unsure, why: "no rights"},
+		{name: "reserved in an earlier boot", a: Candidate{ContainerID: "c", Since: old, outlived: true}, want: Dead, why: "booted"},
+		{name: "reserved in an earlier boot, in use", a: Candidate{ContainerID: "c", Since: old, outlived: true}, inUse: "/proc/7/ns/net", want: Unsure, why: "in use"},
+		{
+			name: "reserved in an earlier boot, with a record", a: Candidate{ContainerID: "c", Since: old, outlived: true, records: []kept{{plugin: "ptp"}}},
+			want: Unsure, why: "its namespace is unknown",
+		},
 		{
 			name: "before the boot, but in the kernel", a: Candidate{ContainerID: "c", Since: beforeBoot, kernel: []Object{{"link", "x"}}},
 			want: Unsure, why: "--from",

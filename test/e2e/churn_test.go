@@ -355,6 +355,7 @@ func (c *churn) emptied() {
 			}
 			return nil
 		})
+		c.node(node, patchbay(), "gc", "--apply", "--grace=0s") // what libcni cached for pods that containerd forgot when it was killed
 		c.nothingLeft(node, c.before[node])
 	}
 }
