@@ -16,7 +16,7 @@ import (
 
 // outside returns an error that names the pods with addresses of podCIDRs that the Node no longer
 // has. They exist after the Node was deleted and registered again. The kernel keeps their routes, so
-// they work until somebody deletes them. Other containers on the pods' network count, too.
+// they work until they are deleted. Other containers on the pods' network count, too.
 func (a *Agent) outside(n plan.Network) error {
 	store := record.New(a.opts.Paths.Run)
 	defer store.Close()

@@ -114,7 +114,7 @@ func TestPeerPodCIDRChanged(t *testing.T) {
 	l.api.remove("n3", false)
 	l.api.remove("n2", false)
 	l.awaitPeers("")
-	l.pass(grace + time.Minute) // whoever comes now is another machine
+	l.pass(grace + time.Minute) // a Node that comes now is another machine
 	l.await("n2 is forgotten", func() bool {
 		l.mirror.mu.Lock()
 		defer l.mirror.mu.Unlock()

@@ -23,7 +23,7 @@
 //  1. A packet of a connection that was allowed passes, and an ICMP error that belongs to one.
 //  2. A packet of neighbour discovery or of multicast listener discovery passes.
 //  3. A packet is judged by its addresses and its port after destination NAT and before source
-//     NAT. So a Service's port is the port of the pod, and masquerading hides nobody.
+//     NAT. So a Service's port is the port of the pod, and masquerading hides no source.
 //  4. A pod reaches itself.
 //  5. The pod that sends must be allowed to, in the direction Egress.
 //  6. A packet of this node itself, or of a pod in its network, may enter each of its pods. A

@@ -18,7 +18,7 @@ import (
 // read. The file is in /run, so a boot removes it.
 type Report struct {
 	Schema   int           `json:"schema"`
-	At       time.Duration `json:"at"`                // since boot, in ns: nobody sets that clock
+	At       time.Duration `json:"at"`                // since boot, in ns: a change of the clock does not change it
 	Unready  string        `json:"unready,omitempty"` // why the service cannot do its work
 	Problems []Reported    `json:"problems,omitempty"`
 }

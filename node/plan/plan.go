@@ -198,7 +198,7 @@ func (m *maker) inCluster(p netip.Prefix) bool {
 }
 
 // former adds the podCIDRs that a Node had before it was registered again, if no Node has them now.
-// So the pods that run there keep their network until somebody deletes them.
+// So the pods that run there keep their network until they are deleted.
 func (m *maker) former(n Node) {
 	blocks := &m.plan.Self.Blocks
 	if n.Name != m.Node {

@@ -186,7 +186,7 @@ func podIPv4(n int) string { return fmt.Sprintf("10.0.%d.%d", n/200, 1+n%200) }
 func podIPv6(n int) string { return fmt.Sprintf("fd00::%x", 1+n) }
 
 // reusable returns addresses that another pod has or had: for a finished pod, of pods that live;
-// for a pod that lives, of finished pods, if nobody else has them.
+// for a pod that lives, of finished pods, if no other object has them.
 func (g *Generator) reusable(byFinished bool) []string {
 	var ips []string
 	for i := range g.Pods {
