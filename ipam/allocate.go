@@ -23,7 +23,7 @@ type Request struct {
 
 	// Gone reports whether the attachment of a reservation provably no longer exists. If Gone is
 	// nil, every attachment counts as existing. Allocate calls Gone in three cases. First, a
-	// file names an earlier boot, and this is the first call of this boot. Second, a reservation seems
+	// file names an earlier boot, and this transaction is the first of this boot. Second, a reservation seems
 	// to be of an earlier boot and is in the way: the set is full, or the caller requested that
 	// address. In both cases, Allocate takes the address back if the attachment is gone. Third, the
 	// owner of this ADD already has an address. If its attachment is gone, the owner gets the same

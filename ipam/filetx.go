@@ -283,8 +283,8 @@ func (t *Tx) SetCursor(set int, a netip.Addr) error {
 func cursorName(set int) string { return cursorPrefix + strconv.Itoa(set) }
 
 // Outlived returns the reservations whose files name an earlier boot, if this transaction has read
-// all files. That is so for the first transaction of a boot, because the index is of an earlier
-// one or was lost. Otherwise Outlived returns none.
+// all files, as the first of a boot does, because the index is of an earlier boot or was lost.
+// Otherwise Outlived returns none.
 func (t *Tx) Outlived() ([]Reservation, error) {
 	if t.owners == nil {
 		return nil, nil
