@@ -85,7 +85,7 @@ func (r *results) rows() []row {
 	for _, l := range lines {
 		rows = append(rows, l.row())
 	}
-	rows = append(rows, r.leakRow("left after the namespace ended first, then DEL and GC", "netns"))
+	rows = append(rows, r.leakRow("left behind if the namespace was lost, once DEL and GC have run", "netns"))
 	rows = append(rows, r.leakRow("left after kill -9 during ADD, then DEL and GC", "kill"))
 	return append(rows, r.processRow())
 }
