@@ -172,8 +172,8 @@ type dockerView struct {
 	silent    bool                                 // some addresses are not known
 }
 
-// inDoubt is an age. If Docker does not list a younger object, Docker may not know it yet,
-// because it stores a network only after the driver has created it.
+// inDoubt is an age. Docker may not yet list objects that are younger, because it stores a
+// network only after the driver has created the network.
 const inDoubt = 10 * time.Second
 
 // errNotAsked means that Docker did not answer.

@@ -227,8 +227,8 @@ func clash(asked []cnm.PortBinding, published []state.Port) bool {
 	})
 }
 
-// handOver removes the published ports of an endpoint that is no longer its container's
-// gateway. After a restart with live-restore Docker sends no Revoke for it.
+// handOver removes the published ports of an endpoint that is no longer its container's gateway.
+// After a restart with live-restore, Docker does not revoke these ports itself.
 func (d *Driver) handOver(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, evictTime)
 	defer cancel()

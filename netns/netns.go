@@ -168,8 +168,8 @@ func visit(there, back int, fn func() error) error {
 	return <-done
 }
 
-// thereAndBack runs fn in the namespace there. If the thread cannot return to back, its goroutine
-// stays locked to the thread, so the thread ends with the goroutine.
+// thereAndBack runs fn in the namespace there. If the thread cannot enter its former namespace
+// again, the goroutine stays locked to it, so that the thread ends with the goroutine.
 func thereAndBack(there, back int, fn func() error) error {
 	runtime.LockOSThread()
 	if err := unix.Setns(there, unix.CLONE_NEWNET); err != nil {

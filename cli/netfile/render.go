@@ -90,8 +90,8 @@ func (w *wanted) device(t *Taken) (d *Plugin, err error) {
 	return d, err
 }
 
-// ipam returns the section for IPAM: host-local with the subnets, or dhcp if there are none. Only
-// a network on a parent interface can have no subnets; a DHCP server may answer there.
+// ipam returns the section for IPAM: host-local with the subnets, or dhcp if there are none.
+// Only a network on a parent interface may lack subnets, because a DHCP server may answer there.
 func (w *wanted) ipam() (i ipam) {
 	if len(w.subnets) == 0 {
 		return ipam{Type: "dhcp"}

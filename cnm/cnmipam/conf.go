@@ -63,8 +63,8 @@ type Subnet struct {
 	// Reference: none, ours only.
 	Gateway string `json:"gateway"`
 
-	// AuxAddresses are addresses to reserve, by the name of their user, as --aux-address.
-	// Reference: none, ours only.
+	// AuxAddresses are addresses to reserve, each under a name, as --aux-address. Reference: none,
+	// ours only.
 	AuxAddresses map[string]string `json:"auxAddresses"`
 
 	// IPv6 requests an IPv6 pool if subnet is empty.

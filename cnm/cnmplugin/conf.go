@@ -134,7 +134,7 @@ type PortMapping struct {
 	// Reference: none, ours only.
 	Protocol string `json:"protocol"`
 
-	// HostIP is the address of the host the port is published on; empty is all.
+	// HostIP is the host's address at which the port is published; empty means all addresses.
 	// Reference: none, ours only.
 	HostIP string `json:"hostIP"`
 }

@@ -43,9 +43,7 @@ type Conf struct {
 	// Reference: none, ours only.
 	TLS *cnm.TLS `json:"tls"`
 
-	// Timeout bounds one call of the driver, in seconds.
-	// Default: 30.
-	// Reference: none, ours only.
+	// Timeout limits one call of the driver, in seconds. Default: 30. Reference: none, ours only.
 	Timeout int `json:"timeout"`
 
 	// DelIgnoreUnreachable forgets an attachment at DEL even if the driver cannot be

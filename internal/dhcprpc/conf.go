@@ -60,9 +60,9 @@ type IPAM struct {
 	// Reference: none, ours only.
 	DHCPv4 *bool `json:"dhcpv4"`
 
-	// DHCPv6 also asks for an address by DHCPv6 (IA_NA). The M flag of router advertisements has
-	// no influence. Both families must answer, or the ADD fails. Reference: none, ours only; its
-	// daemon is refused with it.
+	// DHCPv6 also asks for an address by DHCPv6 (IA_NA). The M flag of router advertisements has no
+	// influence. Both families must answer, or the ADD fails. Reference: none, ours only; with
+	// DHCPv6 the reference's daemon is refused.
 	DHCPv6 bool `json:"dhcpv6"`
 
 	// StartKeeper starts `patchbayd dhcp` when no process listens on the socket.

@@ -60,9 +60,8 @@ type Subnet struct {
 	Network string // for readers of rules and errors
 	Prefix  netip.Prefix
 
-	// Masquerade gives packets that leave the range the host's address. Masquerade serves
-	// attachments without their own masquerade, which come from the configuration of an earlier
-	// release.
+	// Masquerade makes packets that leave the range get the host's address. It serves attachments
+	// without their own masquerade, which come from the configuration of an earlier release.
 	Masquerade bool
 
 	// Unsettled keeps such a masquerade if it exists, because an ADD with that configuration may

@@ -173,8 +173,8 @@ func (a Answering) Diff(context.Context, *Env) (string, error) { return "", nil 
 // buffer overflows, so the wait needs a limit.
 const lostEvent = 50 * time.Millisecond
 
-// untilLinks calls until with the events of a namespace's links and a time limit. It starts to
-// listen before the first question, so it misses no event.
+// untilLinks repeats ask at each event of a namespace's links, as until does, for at most the
+// given time. It starts to listen before the first question, so it misses no event.
 func untilLinks(ctx context.Context, conn *nl.Conn, most time.Duration, ask func() (bool, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -186,7 +186,8 @@ func untilLinks(ctx context.Context, conn *nl.Conn, most time.Duration, ask func
 	return until(ctx, events, ask)
 }
 
-// untilAddrs calls until with the events of a namespace's addresses and a time limit.
+// untilAddrs repeats ask at each event of a namespace's addresses, as until does, for at most
+// the given time.
 func untilAddrs(ctx context.Context, conn *nl.Conn, most time.Duration, ask func() (bool, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()

@@ -17,9 +17,9 @@ import (
 
 // Conf is the configuration of this plugin.
 type Conf struct {
-	// Bridge is the name of the bridge. A missing bridge is made; an existing one is used
-	// unchanged. Only patchbay network rm removes it. Reference: never removed; the Ethernet
-	// address of a bridge that it makes changes until the bridge is a gateway.
+	// Bridge is the name of the bridge. A missing bridge is made; an existing one is used unchanged.
+	// Only patchbay network rm removes it. Reference: never removed; the Ethernet address of a new
+	// bridge changes until the bridge is a gateway.
 	Bridge string `json:"bridge"`
 
 	// IsGateway gives the bridge an address in each of the container's subnets and switches
@@ -35,12 +35,12 @@ type Conf struct {
 	// Without it such an address is an error. Reference: same.
 	ForceAddress bool `json:"forceAddress"`
 
-	// IPMasq gives packets that leave the subnets the host's address (masquerade). Reference: makes
-	// rules for each container and leaves them behind if the namespace ended before DEL.
+	// IPMasq masquerades packets that leave the subnets: they get the host's address. Reference:
+	// makes rules for each container and leaves them behind if the namespace ended before DEL.
 	IPMasq bool `json:"ipMasq"`
 
-	// IPMasqOutside lists prefixes that contain the subnets. Packets that leave the prefix around
-	// an address are masqueraded, with or without ipMasq. Reference: none.
+	// IPMasqOutside lists prefixes that contain the subnets. A packet that leaves the prefix of its
+	// source address is masqueraded, with or without ipMasq. Reference: none.
 	IPMasqOutside endpoint.Outside `json:"ipMasqOutside"`
 
 	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.

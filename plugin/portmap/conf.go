@@ -45,9 +45,9 @@ type Conf struct {
 	// Reference: as conditionsV4.
 	ConditionsV6 []string `json:"conditionsV6"`
 
-	// Backend may be iptables or nftables. Both use nftables; the backend decides in which
-	// language the conditions must be. Default: the conditions' language. Reference: runs
-	// iptables (default) or nft; conditions of nft's need backend nftables.
+	// Backend may be iptables or nftables. Both use nftables; the backend decides in which language
+	// the conditions must be. Default: the conditions' language. Reference: runs iptables (default)
+	// or nft; conditions in nft's language need backend nftables.
 	Backend *string `json:"backend"`
 
 	RuntimeConfig struct {

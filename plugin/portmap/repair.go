@@ -17,9 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// Lacking returns what `patchbay repair` must restore for a living attachment in addition to the
-// firewall. It is the settings with which 127.0.0.1 reaches the attachment's ports. all has the
-// attachment's records.
+// Lacking returns the settings that a living attachment has lost and without which its ports are
+// not reachable from 127.0.0.1. `patchbay repair` restores them in addition to the firewall. all
+// has the attachment's records.
 func Lacking(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record, all []*record.Record) (s netstate.State, err error) {
 	for _, fact := range rec.Shared {
 		link, ok := strings.CutPrefix(fact, factLocalNet)

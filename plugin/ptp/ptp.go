@@ -45,7 +45,7 @@ var Plugin = plugin.Plugin{
 
 // Conf is the configuration of this plugin.
 type Conf struct {
-	// IPMasq gives packets that leave the subnets the host's address (masquerade). Reference:
+	// IPMasq masquerades packets that leave the subnets: they get the host's address. Reference:
 	// makes rules for each container and leaves them behind if the namespace ended before DEL.
 	IPMasq bool `json:"ipMasq"`
 
@@ -53,8 +53,8 @@ type Conf struct {
 	// not report it in the result.
 	MTU int `json:"mtu"`
 
-	// IPMasqOutside lists prefixes that contain the subnets. Packets that leave the prefix around
-	// an address are masqueraded, with or without ipMasq. Reference: none.
+	// IPMasqOutside lists prefixes that contain the subnets. A packet that leaves the prefix of its
+	// source address is masqueraded, with or without ipMasq. Reference: none.
 	IPMasqOutside endpoint.Outside `json:"ipMasqOutside"`
 
 	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.

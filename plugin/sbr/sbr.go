@@ -193,9 +193,9 @@ type Conf struct {
 	// and the main table.
 	Table *int `json:"table"`
 
-	// Gateways has at most one IPv4 and one IPv6 address. They replace the gateways of the
-	// addresses in the default routes of the tables. Refused with `table`. Reference: not in
-	// v1.9.1; named so in its development branch.
+	// Gateways has at most one IPv4 and one IPv6 address. In the tables' default routes, they
+	// replace the gateways of the addresses. Refused with `table`. Reference: not in v1.9.1; named
+	// so in its development branch.
 	Gateways []netip.Addr `json:"gateways"`
 
 	// AddSourceHints keeps or adds the route to each address's subnet in the main table, with the

@@ -61,8 +61,8 @@ type Conf struct {
 // Overrides are the values in args.cni. They override everything else, including
 // runtimeConfig.
 type Overrides struct {
-	// Sysctl is merged with the configuration's; its values win. Reference: crashes when the
-	// configuration has none.
+	// Sysctl is merged with the configuration's sysctl, and overrides its values. Reference: crashes
+	// when the configuration has none.
 	Sysctl Sysctls `json:"sysctl"`
 
 	// Mac overrides every other Ethernet address. Reference: same.

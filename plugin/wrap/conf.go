@@ -32,9 +32,9 @@ type Conf struct {
 	// after the plugin. Reference: none, ours only.
 	Around map[spec.Verb]Around `json:"around"`
 
-	// Timeout limits each call of the plugin, as in 20s or 1m30s. By default there is no limit. A
-	// plugin run by exec is killed with everything that it started, and DEL rolls back an ADD
-	// that ends so. Reference: none, ours only.
+	// Timeout limits the time of each call of the plugin, such as 20s or 1m30s. By default there is
+	// no limit. At the limit, an executed plugin is killed with all processes that it started, and
+	// DEL rolls back an ADD. Reference: none, ours only.
 	Timeout string `json:"timeout"`
 
 	// Retry calls the plugin again if it fails with code 11 (try again later), but not after any
@@ -73,8 +73,8 @@ type Command struct {
 	// none, ours only.
 	Argv []string `json:"argv"`
 
-	// Timeout limits the command. When it is over, the command is killed with everything that it
-	// started; 10s by default. Reference: none, ours only.
+	// Timeout limits the command's time; 10s by default. At the limit, the command is killed with
+	// all processes that it started. Reference: none, ours only.
 	Timeout string `json:"timeout"`
 
 	// MayFail turns a failure into a warning. Reference: none, ours only.

@@ -86,7 +86,7 @@ func (r *results) rows() []row {
 		rows = append(rows, l.row())
 	}
 	rows = append(rows, r.leakRow("left behind if the namespace was lost, once DEL and GC have run", "netns"))
-	rows = append(rows, r.leakRow("left after kill -9 during ADD, then DEL and GC", "kill"))
+	rows = append(rows, r.leakRow("left behind by kill -9 during ADD, once DEL and GC have run", "kill"))
 	return append(rows, r.processRow())
 }
 
