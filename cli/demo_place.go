@@ -67,8 +67,8 @@ func setUp(c *nl.Conn, link string, prefixes ...netip.Prefix) error {
 	return err
 }
 
-// connect makes a veth pair between p and to; link and peer name its two ends. In each subnet,
-// p's end gets the first address and the other end gets the second.
+// connect makes a veth pair with the end link in p and the end peer in the other place. In each
+// subnet, link gets the first address and peer the second.
 func (p *place) connect(to *place, link, peer string, subnets []netip.Prefix) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = link

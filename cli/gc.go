@@ -206,8 +206,8 @@ func (j *judgement) sort(a *gc.Candidate, known []*standing) (keep []spec.Attach
 	return []spec.AttachmentKey{s.key()}
 }
 
-// of returns the entry of known that describes a. If there is none, it returns an entry with
-// nothing but a's names.
+// of returns the entry in known for the attachment a or, if there is none, a new entry with only
+// a's names.
 func of(a *gc.Candidate, known []*standing) *standing {
 	s := &standing{Network: a.Network, ContainerID: cmp.Or(a.ContainerID, "owner "+string(a.Owner)), IfName: a.IfName}
 	if i := slices.IndexFunc(known, func(x *standing) bool { return x.key() == s.key() }); i >= 0 {

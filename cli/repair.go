@@ -206,8 +206,8 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	return errors.Join(zoneErr, acceptErr, err)
 }
 
-// accepts looks whether iptables drops the attachment's packets. If it does, accepts adds rules
-// that accept the attachment's addresses. It returns which rules were missing.
+// accepts makes iptables accept the attachment's addresses, if iptables drops its packets. It
+// returns which rules were missing.
 func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing string, err error) {
 	if len(rec.Accepts) == 0 || r.accepted {
 		return "", nil
@@ -226,9 +226,10 @@ const settle = 2 * time.Second
 
 // taken decides which attachment gets an element that rec and another attachment both need. If
 // one of them took the element from the other at its ADD, it gets the element again. Otherwise
-// rec gets an element whose owner is not alive, an element with an address, and a port of another
-// attachment of the same container. In the last two cases taken stores the other owner in
-// rec.Displaced, which an earlier release did not. taken takes no port from another container.
+// rec gets the element in three cases: its owner is not alive, it publishes no port, or its
+// owner is another attachment of the same container. In the last two cases taken stores the
+// other owner in rec.Displaced, which an earlier release did not do. It takes no port from
+// another container.
 func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 	key, _ := nft.OwnerOf(taken.Have.Comment)
 	from := owner.Key(key)

@@ -263,8 +263,8 @@ func (c *collector) pool(p *state.Pool) error {
 // sweepEvery is the longest pause between two collections of Keep.
 const sweepEvery = time.Minute
 
-// Until Docker's first answer, Keep asks every askUntil, because Docker may be booting. After
-// that it asks every askEvery.
+// These are the times between two questions of Keep to Docker: askUntil before Docker's first
+// answer, because Docker may be booting, and askEvery after it.
 const (
 	askUntil = time.Minute
 	askEvery = 15 * time.Minute

@@ -233,7 +233,7 @@ func (s *dockerView) askEndpoints(ctx context.Context, docker engine, n *engineN
 	return err
 }
 
-// knows reports whether an object that changed at the time then is so old that Docker must know it.
+// knows reports whether an object has not changed for so long that Docker must know it.
 func (s *dockerView) knows(then time.Time) bool { return then.Before(s.before) }
 
 // listing returns whether Docker has an object. listed says whether Docker lists it. changed is

@@ -152,8 +152,8 @@ func unpack(p *chain.Plugin) (list []chain.Plugin, err error) {
 	return list, nil
 }
 
-// pack puts the inner plugins in of into one packed plugin again. If of is empty, pack returns no
-// plugin.
+// pack puts the inner plugins of a packed plugin into one plugin again. Without inner plugins it
+// returns none.
 func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
 	if p.Type != packed || len(of) == 0 {
 		return of

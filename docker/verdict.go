@@ -106,9 +106,9 @@ func (f *evidence) awaiting(e *state.Endpoint) verdict {
 }
 
 // lease judges a lease. Docker asks for an address before it creates the endpoint, and releases
-// the address after it removed the endpoint. None of our endpoints may use an address that Docker
-// has. Then the address may belong to a container on another driver's network (-d macvlan
-// --ipam-driver patchbay), and only Docker knows.
+// the address after it removed the endpoint. If Docker has the address but none of our endpoints
+// uses it, it may belong to a container on another driver's network (-d macvlan --ipam-driver
+// patchbay), and only Docker knows.
 func (f *evidence) lease(l *state.Allocation) verdict {
 	switch {
 	case f.use.state != life.Dead:

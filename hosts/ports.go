@@ -33,8 +33,8 @@ type seenPorts struct {
 	of map[netip.Addr]int // link index
 }
 
-// A read of these tables may be this old: portsKnown for an address in it, and portsUnknown for
-// an address that it lacks. A read takes longer with more containers on the network, and any
+// The tables are read again after these times: portsKnown if the last read has the address,
+// portsUnknown if it lacks it. A read takes longer with more containers on the network, and any
 // container can send queries with any source address.
 const portsKnown, portsUnknown = time.Second, 100 * time.Millisecond
 

@@ -26,9 +26,10 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 )
 
-// egress gives packets of a namespace's pods that leave the node a source address which the
-// Namespace's annotation lists. An ADD reads the addresses from a file. For running pods, the agent
-// changes the elements in the kernel and the records. So a DEL or a repair needs no agent.
+// egress changes the source address of packets that pods of a namespace send out of the node.
+// The Namespace's annotation lists the new addresses. An ADD reads the addresses from a file.
+// For running pods, the agent changes the elements in the kernel and the records. So a DEL or a
+// repair needs no agent.
 type egress struct {
 	paths  paths.Paths
 	spaces namespaces

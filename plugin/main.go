@@ -23,8 +23,8 @@ import (
 // The tests of packages run plugins in this way.
 func Main(p *Plugin) int { return MainOf(p, []*Plugin{p}) }
 
-// MainOf works like Main for a program with several plugins. They may call the plugins in all as
-// delegates within the process.
+// MainOf works like Main for a program with several plugins. The plugins may call those in the
+// list all as delegates within the process.
 //
 // MainOf installs no signal handler. A handler would start two threads, which costs 0.3 ms per
 // call. DEL and GC treat a terminated plugin like a killed one.

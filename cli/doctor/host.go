@@ -124,8 +124,8 @@ func (n *Node) liveAddresses() map[string][]netip.Addr {
 }
 
 // reversePaths warns about a strict reverse path filter. With more than one default route, or
-// with policy rules, a packet may come in through another interface than its answer leaves. A
-// strict filter drops such a packet.
+// with policy rules, a packet may come in through one interface and its answer leave through
+// another. A strict filter drops such a packet.
 func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	ways, err := n.waysOut(unix.AF_UNSPEC)
 	if err != nil {

@@ -24,8 +24,8 @@ type place struct {
 	answers []*spec.Result // what IPAM would give to the plugins that make interfaces
 }
 
-// pass adds a plugin to the plugins before. For another vendor's plugin, p is nil; it may make
-// any interface.
+// pass adds a plugin to the plugins that come before the next one. For another vendor's plugin,
+// p is nil; it may make any interface.
 func (at *place) pass(p *plugin.Plugin, pluginType string) {
 	at.before++
 	switch {

@@ -146,11 +146,11 @@ func joined(list []network) map[[2]string]string {
 	return out
 }
 
-// events returns one event for each pair that the map of has and the map than lacks.
-func events(action string, of, than map[[2]string]string) (list []map[string]any) {
+// events returns one event for each pair in has that lacks does not contain.
+func events(action string, has, lacks map[[2]string]string) (list []map[string]any) {
 	t := time.Now()
-	for at, name := range of {
-		if _, ok := than[at]; !ok {
+	for at, name := range has {
+		if _, ok := lacks[at]; !ok {
 			list = append(list, map[string]any{
 				"Type": "network", "Action": action, "scope": "local", "time": t.Unix(), "timeNano": t.UnixNano(),
 				"Actor": map[string]any{"ID": at[0], "Attributes": map[string]string{"container": at[1], "name": name}},

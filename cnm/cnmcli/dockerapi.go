@@ -107,7 +107,8 @@ func fail(w http.ResponseWriter, status int, message string) {
 // missing is the error for an object that does not exist. It has Docker's text.
 type missing string
 
-// show reads all networks and answers a request with what part returns for them.
+// show reads all networks and answers a request with the part of them that the function part
+// returns.
 func (a *api) show(w http.ResponseWriter, part func([]network) any) {
 	list, ok := a.list(w)
 	if !ok {

@@ -49,8 +49,7 @@ func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	return k.repeat(ctx, s, p)
 }
 
-// adopt copies the driver's new pool ids from now. It copies the ids of both families, because both
-// may have changed.
+// adopt copies the driver's present pool ids, of both families, because both may have changed.
 func (s *State) adopt(now *State) {
 	s.Again = now.Again
 	for _, p := range s.Pools {

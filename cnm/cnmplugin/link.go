@@ -79,7 +79,7 @@ func (h handover) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, e
 		to.MAC = h.MAC
 	}
 	if err := env.Host.SetLink(link.Attrs().Index, to); err != nil {
-		// The kernel may have applied only a part of the message. So back looks where the link is now.
+		// The kernel may have applied only a part of the message. So look where the link is now.
 		return nil, errors.Join(fmt.Errorf("failed to move %q to %s as %q: %w", h.From, h.NetNS, h.To, h.explain(err)), h.back(env))
 	}
 	env.Forget(netstate.Host, h.From)

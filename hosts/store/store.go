@@ -78,9 +78,9 @@ type Store interface {
 	Entries() Table[Entry]
 
 	// Session begins a session. The store renews the session until ctx ends, End is called, the
-	// store is closed, or the engine reports that the session is over. The engine reports the latter
-	// if it could not be reached for longer than ttl. ttl must be at least a second. Engines round
-	// it up to whole seconds.
+	// store is closed, or the engine reports that the session is over because it could not be
+	// reached for longer than ttl. ttl must be at least a second. Engines round it up to whole
+	// seconds.
 	Session(ctx context.Context, ttl time.Duration) (Session, error)
 	// Close ends every Watch with ErrClosed. It stops the renewal of sessions, but their objects
 	// stay until the sessions expire. So a host does not seem absent while its agent restarts.

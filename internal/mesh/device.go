@@ -203,8 +203,8 @@ func (d Device) entry(t Tunnel) nl.FDBEntry {
 }
 
 // prune removes entries that belong to no peer. The device is ours, so all its entries are ours.
-// prune looks only at the entries from before tunnels, because tunnels changes only entries of
-// peers, and these stay.
+// prune looks only at the entries that existed before this Sync, because this Sync has changed
+// only entries of peers, and these stay.
 func (m *Mesh) prune(p placed) error {
 	var errs []error
 	for _, e := range p.fdb {

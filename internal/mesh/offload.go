@@ -63,8 +63,8 @@ func (o *offloads) run(ctx context.Context, ends []tunnelEnd) {
 	}
 }
 
-// test tests one end, until the end has answered. If TCP passes only without the offload, the
-// offload is the reason and stays off. Otherwise a firewall may be the reason.
+// test tests one end. If the end does not answer, done is false. If TCP passes only without the
+// offload, the offload is the reason and stays off. Otherwise a firewall may be the reason.
 func (o *offloads) test(ctx context.Context, e tunnelEnd, index int) (done bool, err error) {
 	if !o.alive(ctx, e, index) {
 		return false, nil

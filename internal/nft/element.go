@@ -65,8 +65,8 @@ func (e Element) SameKey(o Element) bool {
 	return e.Set == o.Set && bytes.Equal(e.Key, o.Key) && bytes.Equal(e.KeyEnd, o.KeyEnd)
 }
 
-// ofAnother reports whether have, found under e's key, belongs to another owner. ofAnother
-// compares the owners in the comments; if one has no owner, it compares the data.
+// ofAnother reports whether the kernel's element with e's key (have) belongs to another owner.
+// ofAnother compares the owners in the comments; if one has no owner, it compares the data.
 func (e Element) ofAnother(have Element) bool {
 	mine, ok1 := OwnerOf(e.Comment)
 	theirs, ok2 := OwnerOf(have.Comment)
@@ -76,7 +76,8 @@ func (e Element) ofAnother(have Element) bool {
 	return len(e.Data) > 0 && !bytes.Equal(e.Data, have.Data)
 }
 
-// Changed reports whether have, found under e's key, has the same owner but other data.
+// Changed reports whether the kernel's element with e's key (have) has the same owner but other
+// data.
 func (e Element) Changed(have Element) bool {
 	return !e.ofAnother(have) && !bytes.Equal(e.Data, have.Data)
 }

@@ -35,7 +35,7 @@ const (
 	chainNeighbours = "neighbours"
 )
 
-// within returns the element of one attachment that says: the address a belongs to network.
+// within returns the element by which an attachment puts its address into a network.
 func within(set4, set6 string, a netip.Addr, network netip.Prefix, comment string) Element {
 	network = network.Masked()
 	return Element{

@@ -110,7 +110,7 @@ func Retry[T any](dump func() (T, error)) (out T, err error) {
 // LinkList lists all links.
 func (c *Conn) LinkList() ([]netlink.Link, error) { return Retry(c.Handle.LinkList) }
 
-// FindLink returns the first link for which is returns true. If there is none, it returns nil.
+// FindLink returns the first link that the function is selects, or nil if there is none.
 func (c *Conn) FindLink(is func(netlink.Link) bool) (netlink.Link, error) {
 	links, err := c.LinkList()
 	if i := slices.IndexFunc(links, is); i >= 0 {

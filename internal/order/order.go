@@ -8,7 +8,7 @@ package order
 
 import "sort"
 
-// By sorts list by compare, which returns a negative number if a comes before b.
+// By sorts a list. compare returns a negative number if a comes before b.
 func By[T any](list []T, compare func(a, b T) int) {
 	sort.Slice(list, func(i, j int) bool { return compare(list[i], list[j]) < 0 })
 }

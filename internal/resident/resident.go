@@ -33,8 +33,8 @@ const (
 
 // PatientListener returns l with another Accept. If the process or the node has no file
 // descriptor or memory for a new connection, this Accept waits a little and tries again; clients
-// wait too. This Accept logs the error once. If the error occurs after ten minutes, it logs it
-// again. Accept returns other errors to the caller. Close ends the wait.
+// wait too. It logs such an error at most once in ten minutes, and returns other errors to the
+// caller. Close ends the wait.
 func PatientListener(l net.Listener, log func(string, ...any)) net.Listener {
 	return &patient{Listener: l, log: log, closed: make(chan struct{})}
 }
@@ -102,8 +102,8 @@ func Settle(took time.Duration) time.Duration {
 	return min(max(settleTime, restFactor*took), settleMost)
 }
 
-// Pause returns how long to collect changes after the first one, if the last check took some time
-// and ended at a moment. Settle's time counts from that end: a change that comes after a rest is
+// Pause returns how long to collect changes after the first one. took is the length of the last
+// check. Settle's time counts from the end of that check, so a change that comes after a rest is
 // handled soon, however long a check takes.
 func Pause(took time.Duration, ended time.Time) time.Duration {
 	return max(settleTime, Settle(took)-time.Since(ended))

@@ -63,7 +63,8 @@ func (n Node) After(old Node) Node {
 // mostFormer limits the former podCIDRs of a Node that gets others again and again.
 const mostFormer = 8
 
-// Recalling returns the Node with the podCIDRs that an earlier Node of its name had and it lacks.
+// Recalling returns the Node with former podCIDRs: those that an earlier Node of the same name
+// had and this one lacks.
 func (n Node) Recalling(old Node) Node {
 	have := n.blocks()
 	n.Former = nil

@@ -90,8 +90,8 @@ func forgetFlows(r *plugin.Request, k *kernel.Kernel, gone []udpMapping) {
 	forget(r, k, gone, func(m udpMapping, f conntrack.Flow) (bool, error) { return f.Reply.Src == m.to, nil })
 }
 
-// forget deletes the flows to the mappings for which is returns true. The socket is closed at
-// the end of the session; see conntrack.Conn.Close.
+// forget deletes the flows that the function is selects. The socket is closed at the end of the
+// session; see conntrack.Conn.Close.
 func forget(r *plugin.Request, k *kernel.Kernel, ms []udpMapping, is stale) {
 	if host, err := k.Host(); err == nil {
 		if n, err := host.Sysctl("net/netfilter/nf_conntrack_count"); err == nil && n == "0" {

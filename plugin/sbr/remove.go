@@ -109,8 +109,7 @@ func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error
 }
 
 // has reports whether a route to the destination exists. Each link has its own IPv6 link-local
-// route, so for such a route has looks only at the same link. (The reference removes these
-// routes.)
+// route, so only the same link counts for such a route. (The reference removes these routes.)
 func has(routes []netlink.Route, want netlink.Route) bool {
 	return slices.ContainsFunc(routes, func(r netlink.Route) bool {
 		return r.Dst.String() == want.Dst.String() && (!linkLocal(want) || r.LinkIndex == want.LinkIndex)

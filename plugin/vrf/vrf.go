@@ -72,8 +72,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), k.Apply(ctx, r, env, compile(r, conf, table))
 }
 
-// choose returns the table: the configured one, or the VRF's, or a free one. If the VRF exists
-// already, there is true.
+// choose returns the table: the configured one, or the VRF's, or a free one. The result there
+// reports whether the VRF exists already.
 func choose(c *nl.Conn, conf *Conf) (table int, there bool, err error) {
 	have, err := netstate.FindVRF(c, conf.VRFName)
 	switch {

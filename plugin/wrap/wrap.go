@@ -39,8 +39,8 @@ var Plugin = plugin.Plugin{
 	VersionsFor: versions,
 }
 
-// add runs the commands before, the plugin, and the commands after. If a step after the plugin
-// fails, add calls the plugin's DEL to roll back the ADD.
+// add runs the commands before the plugin, the plugin, and the commands after it. If a step
+// after the plugin fails, add calls the plugin's DEL to roll back the ADD.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	w, err := load(r)
 	if err != nil {

@@ -220,8 +220,8 @@ func (l *life) until(ctx context.Context) (context.Context, func()) {
 	return both, func() { stop(); cancel(nil) }
 }
 
-// ended returns the error of a Watch whose ctx, made by until, may have ended. It is nil if the
-// caller itself ended it.
+// ended returns the error of a Watch, whose ctx comes from the function until. If the caller has
+// ended ctx, it returns nil.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err

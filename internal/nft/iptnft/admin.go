@@ -48,10 +48,10 @@ func (f filter) dropAdmins(kept []nft.Rule) (todo []step) {
 	return todo
 }
 
-// LeaveAdmin removes the jumps to an operator's chain, and the chain if it is empty. If needed
-// reports that an attachment names the chain, LeaveAdmin does nothing. It also does nothing while
-// other accept rules exist, such as those of the reference plugin, because they may need the
-// chain.
+// LeaveAdmin removes the jumps to an operator's chain, and the chain if it is empty. If the
+// function needed returns true, because an attachment names the chain, LeaveAdmin does nothing.
+// It also does nothing while other accept rules exist, such as those of the reference plugin,
+// because they may need the chain.
 func LeaveAdmin(adminChain string, needed func() bool) nft.Extra {
 	return leaveAdmin{admin(adminChain), needed}
 }

@@ -213,7 +213,7 @@ func (l leftovers) forward(c *nft.Conn, ref nft.Ref) ([]step, error) {
 
 const verdictAccept = 1 // NF_ACCEPT
 
-// deleteWhere plans the deletion of the chain's rules for which is returns true.
+// deleteWhere plans the deletion of those rules of the chain that the function is selects.
 func deleteWhere(c *nft.Conn, ref nft.Ref, is func(nft.Rule) bool) ([]step, error) {
 	rules, err := c.ListRules(ref.Family, ref.Table, ref.Chain)
 	if err != nil {
