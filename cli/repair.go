@@ -113,7 +113,7 @@ func (r *repairer) run(ctx context.Context) error {
 	for _, t := range torn {
 		errs = append(errs, t.Err)
 	}
-	// If an attachment took elements from another, it comes after the other attachment.
+	// Repair an attachment that took elements from another one after that other one.
 	order.Stable(records, func(a, b *record.Record) int { return cmp.Compare(len(a.Displaced), len(b.Displaced)) })
 	r.accepted, err = netstate.AllAccepted(r.env, records)
 	errs = append(errs, err)
@@ -228,7 +228,7 @@ const settle = 2 * time.Second
 // one of them took the element from the other at its ADD, it gets the element again. Otherwise
 // rec gets the element in three cases: its owner is not alive, it publishes no port, or its
 // owner is another attachment of the same container. In the last two cases taken stores the
-// other owner in rec.Displaced, which an earlier release did not do. It takes no port from
+// other owner in rec.Displaced, because an earlier release did not. It takes no port from
 // another container.
 func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 	key, _ := nft.OwnerOf(taken.Have.Comment)

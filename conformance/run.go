@@ -88,8 +88,8 @@ type Container struct {
 	Result      *spec.Result // result of the last ADD; nil before it
 }
 
-// Run runs every script at the newest version. It also runs the scripts about versions at each
-// other version that the subject supports.
+// Run runs every script at the newest version. For every other version that the subject
+// supports, it also runs the scripts about versions.
 func (s Suite) Run(t *testing.T) {
 	s.Subject.need(t)
 	dir := t.TempDir()

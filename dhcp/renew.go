@@ -112,7 +112,7 @@ func (e *entry) keep(ctx context.Context, a *address) {
 
 // extend asks once for more time. It asks the server of the lease or, with rebind, any server.
 // until is the age of the grant at which the current phase ends. If extend fails, it waits for
-// half of the time that is left until then (RFC 2131, 4.4.5).
+// half of the rest of the phase (RFC 2131, 4.4.5).
 func (e *entry) extend(ctx context.Context, a *address, rebind bool, until time.Duration) {
 	g := a.grant
 	left := until - e.age(a)

@@ -63,8 +63,8 @@ func (d *Driver) proc(pid int) string {
 	return filepath.Join(d.opts.Paths.Proc, strconv.Itoa(pid))
 }
 
-// processesIn returns the processes in a network namespace whose names begin with prefix. The
-// highest process id comes first: there may be thousands of processes, and the wanted one is
+// processesIn returns those processes of a network namespace that have a name with the prefix.
+// The highest process id comes first: there may be thousands of processes, and the wanted one is
 // among the newest.
 func (d *Driver) processesIn(id netns.ID, prefix string) iter.Seq[int] {
 	return func(yield func(int) bool) {

@@ -181,8 +181,7 @@ func awaitsSandbox(e *state.Endpoint) bool {
 }
 
 // unfinished reports whether the setup in a sandbox is incomplete. Docker may still ask for the
-// rest, with two exceptions: its call was killed, or the container already runs, which means that
-// the call was lost.
+// rest, unless its call was killed or lost. If the container already runs, the call was lost.
 func (f *evidence) unfinished(e *state.Endpoint) bool {
 	return e.Phase == state.Joined && f.here(e) && !e.Closed && !finished(e)
 }

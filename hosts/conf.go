@@ -200,8 +200,7 @@ func (p *plan) gateways() (out []netip.Addr) {
 	return out
 }
 
-// gatewayOf returns the address of the bridge in a block, which is host-local's default
-// gateway.
+// gatewayOf returns the bridge's address in a block: the default gateway of host-local.
 func gatewayOf(block netip.Prefix) netip.Addr { return block.Masked().Addr().Next() }
 
 // render returns the configuration of a network.

@@ -126,11 +126,11 @@ func moved(blocks []store.Block, b store.Block) bool {
 	})
 }
 
-// waits reports whether the present node of a missing block is waiting for a free block. Then the
-// missing block is not its own, because the node would have written its own block again. Otherwise
-// two hosts could each believe that the block belongs to the other host, and both would wait for
-// ever. waits needs data that the store sent at least rebuildTime after it lost its data: earlier,
-// the node may have had no time to write, and this host may have been cut off since.
+// waits reports whether the present node of a missing block is waiting for a free block. Then
+// the missing block is not its own, because the node would have written its own block again.
+// Otherwise two hosts could each believe that the block belongs to the other host, and both
+// would wait for ever. The answer must come from a store that lost its data at least rebuildTime
+// ago: before, the node may have had no time to write.
 func (m *mirror) waits(w *world, b store.Block) bool {
 	n, there := m.networks[b.Network]
 	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })

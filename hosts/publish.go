@@ -103,8 +103,8 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	return errors.Join(errs...)
 }
 
-// duplicateAfter is longer than an event takes to arrive. If another host has this id, it creates
-// its endpoints again after this host has removed them. duplicateExpiry is longer than this takes.
+// duplicateAfter is longer than an event takes to arrive. Another host with this id creates its
+// endpoints again after this host has removed them; duplicateExpiry is longer than that takes.
 // (An agent checks its endpoints every reconcileEvery.)
 const duplicateAfter, duplicateExpiry = 15 * time.Second, 3 * reconcileEvery
 

@@ -99,7 +99,7 @@ func (m *mirror) keepKey(n, old plan.Node) plan.Node {
 }
 
 // published returns the WireGuard key in this Node's annotation. known is false until the API
-// server has sent this Node, and after it deleted it.
+// server has sent this Node, and after this Node was deleted.
 func (m *mirror) published() (key string, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

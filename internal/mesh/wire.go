@@ -155,10 +155,10 @@ func (c *compiler) wireSource(block netip.Prefix) (src netip.Addr) {
 	return src
 }
 
-// refuse adds routes that refuse packets to the networks of encrypted peers, or to all. The routes to the
-// peers' blocks have priority. Without them, packets for a peer without a key would take the
-// default route unencrypted. The same would happen to packets for all peers while the device
-// does not exist.
+// refuse adds routes that refuse packets to the networks of encrypted peers, or to all. The
+// routes to the peers' blocks have priority. Without the refusing routes, packets for a peer
+// without a key would take the default route unencrypted, and so would packets for all peers
+// while the device does not exist.
 func (c *compiler) refuse(peers []Peer) {
 	for _, n := range c.self.Subnets {
 		in := func(p Peer) bool {
