@@ -28,8 +28,9 @@ type Keep struct {
 	// runs no ADD and no DEL on the network. So GC also learns of the attachments that were made
 	// after Valid was listed.
 	Now func(context.Context) ([]spec.AttachmentKey, error)
-	// Alive reports whether an attachment is in use after all. GC asks it just before it detaches
-	// the attachment; at that moment no runtime can run an ADD of the attachment. Alive may be nil.
+	// Alive reports whether an attachment is in use after all. GC calls Alive just before it
+	// detaches the attachment; at that moment no runtime can run an ADD of the attachment. Alive may
+	// be nil.
 	Alive func(*Cached) bool
 
 	listed time.Time // time at which Valid was listed; GC keeps attachments made later

@@ -45,8 +45,8 @@ type explainCommand struct {
 
 // explainInside is set in the environment of the second process that explain starts for an
 // ordinary user. That process has its own user namespace, in which it may create and enter
-// network namespaces. It also has a new host namespace, because it could not return to the
-// machine's.
+// network namespaces. In place of the machine's namespace it has a new one, because it could not
+// return to the machine's.
 const explainInside = "PATCHBAY_EXPLAIN_INSIDE"
 
 // explanation is what explain prints.

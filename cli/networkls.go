@@ -49,7 +49,7 @@ type networkListCommand struct {
 	JSON bool `long:"json" description:"print a JSON array; a broken file is an object with file and error"`
 }
 
-// Execute lists the networks. If files are broken, it fails after it has printed the others.
+// Execute lists the networks. If files are broken, it prints the other networks and then fails.
 func (c *networkListCommand) Execute([]string) error {
 	dir, err := chain.LoadDir(confDir(c.app.getenv))
 	if err != nil {

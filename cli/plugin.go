@@ -26,7 +26,7 @@ type pluginListCommand struct {
 	JSON bool `long:"json" description:"print a JSON array"`
 }
 
-// pluginInfo describes a plugin as the commands list and help print it.
+// pluginInfo describes a plugin as `plugin list` and `plugin help` print it.
 type pluginInfo struct {
 	Type         string   `json:"type"`
 	Kind         string   `json:"kind"`

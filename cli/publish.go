@@ -154,9 +154,9 @@ type capabilityFlags struct {
 	MAC   string   `long:"mac" value-name:"MAC" description:"give the container's interface this hardware address"`
 }
 
-// capabilities returns the capabilities in CAP_ARGS. A capability that a flag sets replaces the one
-// in CAP_ARGS. It refuses a flag whose capability no plugin declares, because the container would
-// start without it.
+// capabilities returns the capabilities in CAP_ARGS. A capability that a flag sets replaces the
+// one in CAP_ARGS. The function refuses a flag whose capability no plugin declares, because the
+// container would start without it.
 func (w *capabilityFlags) capabilities(a *app, n *network) (map[string]any, error) {
 	given, err := capArgs(a.getenv("CAP_ARGS"))
 	if err != nil {

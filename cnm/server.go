@@ -33,8 +33,8 @@ const (
 // Manifest is the answer to Plugin.Activate.
 type Manifest struct{ Implements []string }
 
-// Handler serves drivers over HTTP: POST /Service.Method with a JSON body. It may be called
-// concurrently, as dockerd does.
+// Handler serves drivers over HTTP: POST /Service.Method with a JSON body. dockerd calls it
+// concurrently.
 type Handler struct {
 	Network NetworkDriver // nil if there is none
 	IPAM    IPAMDriver    // nil if there is none

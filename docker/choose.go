@@ -21,8 +21,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// This is the range of random ports. Docker uses it too, if it cannot read the kernel's range of
-// ephemeral ports.
+// This is the range of random ports. If Docker cannot read the kernel's range of ephemeral
+// ports, it uses the same range.
 const (
 	firstRandom = 49153
 	lastRandom  = 65535

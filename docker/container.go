@@ -128,8 +128,8 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 // did so.
 func shut(e *state.Endpoint) bool { return e.Closed || e.Before != nil }
 
-// reopen sets up the link that failClosed has set down. The caller calls it when the network is
-// as its chain configures it. reopen restores the addresses and routes that were lost.
+// reopen sets up the link that failClosed has set down. Call it when the container's network is
+// as the chain configures it. reopen restores the addresses and routes that were lost.
 func (d *Driver) reopen(n *network, e *state.Endpoint) error {
 	if !shut(e) {
 		return nil

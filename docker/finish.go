@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// EndpointOperInfo implements cnm.NetworkDriver. Docker calls it for every endpoint after it has
-// moved the interface and before it starts the container's process. Docker calls it again later.
+// EndpointOperInfo implements cnm.NetworkDriver. Docker calls it for every endpoint, after
+// moving the interface and before starting the container's process. Docker calls it again later.
 // The first call that finds the sandbox runs the rest of the chain. Docker ignores an error. So
 // if the chain fails, the driver itself disconnects the container from the network.
 func (d *Driver) EndpointOperInfo(ctx context.Context, in *cnm.EndpointRequest) (out *cnm.EndpointInfo, err error) {

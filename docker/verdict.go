@@ -13,8 +13,8 @@ import (
 )
 
 // verdict says whether an object of the driver is alive. The collector keeps an object that is
-// alive, and removes one that is dead. If it is unsure, it keeps and reports the object. The zero
-// verdict is unsure.
+// alive, and removes one that is dead. It keeps and reports an unsure object. The zero verdict
+// is unsure.
 type verdict struct {
 	state life.State
 	why   string

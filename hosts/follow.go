@@ -48,8 +48,8 @@ type reading struct {
 const last = 3 // the table that is read last
 
 // read lists all tables. If an object cannot be read, for example because a later version wrote
-// it, it keeps its known value, and the error is store.ErrUnreadable. An agent that waited until
-// it could read all objects would lose its session, and then its block.
+// it, the object keeps its known value, and the error is store.ErrUnreadable. An agent that
+// waited until it could read all objects would lose its session, and then its block.
 func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error) {
 	r = new(reading)
 	var unreadable []error

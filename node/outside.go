@@ -14,9 +14,10 @@ import (
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// outside returns an error that names the pods with addresses of podCIDRs that the Node no longer
-// has. They exist after the Node was deleted and registered again. The kernel keeps their routes, so
-// they work until they are deleted. Other containers on the pods' network count, too.
+// outside returns an error that names the pods with addresses of podCIDRs that the Node no
+// longer has. Such pods exist after the Node was deleted and registered again. The kernel keeps
+// their routes, so the pods work until they are deleted. Other containers on the pods' network
+// count, too.
 func (a *Agent) outside(n plan.Network) error {
 	store := record.New(a.opts.Paths.Run)
 	defer store.Close()

@@ -69,10 +69,10 @@ func (a *Attached) Uncached(p paths.Paths) bool {
 	})
 }
 
-// Look compares the attachments of a node with the kernel. It finds them in the results that
-// runtimes cache and in our records. It calls no plugin, so it works for other vendors' plugins
-// too. For each attachment it takes at most as long as an ADD. It looks up only once what several
-// attachments share.
+// Look compares the attachments of a node with the kernel. It finds the attachments in the
+// results that runtimes cache and in our records. It calls no plugin, so it works for other
+// vendors' plugins too. For each attachment it takes at most as long as an ADD. It looks up only
+// once what several attachments share.
 type Look struct {
 	kernel *kernel.Kernel
 	proc   string

@@ -33,7 +33,7 @@ const (
 	typeWrap     = "wrap"
 )
 
-// Plugin is one plugin in the file. We write it, and Describe and doctor read it from any file.
+// Plugin is one plugin in the file. Create writes it; Describe and doctor read it from any file.
 type Plugin struct {
 	Type             string          `json:"type"`
 	Bridge           string          `json:"bridge,omitempty"`

@@ -276,9 +276,9 @@ func (d *Dir) Finish(r *plugin.Request, pluginName string, a *DriverState, unrea
 	return d.rewriteEnded(r, pluginName, a)
 }
 
-// MarkEnded writes into the record that an attachment has ended. The caller calls it before it
-// asks the driver to end the attachment: from then on, the driver may give the attachment's
-// addresses to another one. If the attachment has no record, MarkEnded does nothing.
+// MarkEnded writes into the record that an attachment has ended. Call it before asking the
+// driver to end the attachment: from then on, the driver may give the attachment's addresses to
+// another one. If the attachment has no record, MarkEnded does nothing.
 func (d *Dir) MarkEnded(r *plugin.Request, pluginName string, a *DriverState) {
 	if a.Ended || a.ContainerID == "" {
 		return

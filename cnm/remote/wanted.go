@@ -42,8 +42,8 @@ type Args struct {
 		// only.
 		MAC string `json:"mac"`
 
-		// IPs are more requested addresses, like IP= in CNI_ARGS; all of them are requested. Reference:
-		// none, ours only.
+		// IPs are further requested addresses, like IP= in CNI_ARGS; all of them are requested.
+		// Reference: none, ours only.
 		IPs []string `json:"ips"`
 	} `json:"cni"`
 }

@@ -65,11 +65,11 @@ func (g *Lease) Order(t1, t2 float64) {
 	}
 }
 
-// Change replaces the address and routes of one grant by those of another. It does so only if the
-// interface has the first address. had reports whether it has; the caller of ADD may not have set
-// it yet. An empty grant has no address, and counts as being on every interface. Change adds the
-// new address before it removes the old one. It leaves alone what both grants have, because a
-// later plugin (sbr, vrf) may have moved the routes to another table.
+// Change replaces the address and routes of one grant by those of another. It does so only if
+// the interface has the first address, which had reports; the caller of ADD may not have set the
+// address yet. An empty grant has no address, and counts as being on every interface. Change
+// adds the new address before it removes the old one. It leaves alone what both grants have,
+// because a later plugin (sbr, vrf) may have moved the routes to another table.
 func (p *Place) Change(from, to *Lease) (had bool, err error) {
 	gone, come := from.without(to), to.without(from)
 	if from.Address != to.Address {

@@ -182,8 +182,8 @@ func inName(c byte) bool {
 	return c == '_' || c == '.' || c == '-' || c == ':'
 }
 
-// schema is the version of the stored form of objects. A new form that an older Patchbay would
-// misread must raise it. A new field that an older Patchbay may ignore does not.
+// schema is the version of the stored form of objects. Increase it for a form that an older
+// Patchbay would misread, but not for a new field that an older Patchbay may ignore.
 const schema = 1
 
 // maxObject is the largest size of an object in bytes. etcd accepts requests of 1.5 MiB, of which

@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// device makes the kernel's device equal to d and returns its index. Only if the kernel cannot
-// change a property that differs does device replace the link.
+// device makes the kernel's device equal to d and returns its index. If the kernel cannot change
+// a property that differs, device replaces the link.
 func (m *Mesh) device(s State, d Device) (int, error) {
 	link, err := m.conn.Link(d.Name)
 	if err == nil && !ours(link, s.mark(), d) {

@@ -152,8 +152,8 @@ func Repeat(ctx context.Context, failed func(error), fn func() error) {
 // Jitter returns a random time of about d. So nodes do not act at the same moment.
 func Jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// TrimMemory gives memory back that only the start of a process needed. It is free memory of the
-// heap, and pages of the program, because initialisation touches nearly all of them. If the
+// TrimMemory gives memory back that only the start of a process needed. This is free memory of
+// the heap, and pages of the program, because initialisation touches nearly all of them. If the
 // process uses a page again, the kernel maps it from its cache.
 func TrimMemory(proc string) error {
 	debug.FreeOSMemory()

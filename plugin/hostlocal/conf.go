@@ -31,8 +31,8 @@ type Conf struct {
 
 	Args struct {
 		CNI struct {
-			// IPs are more requested addresses, like IP in CNI_ARGS; all of them are requested. Reference:
-			// other keys in CNI_ARGS are an error unless IgnoreUnknown is set.
+			// IPs are further requested addresses, like IP in CNI_ARGS; all of them are requested.
+			// Reference: other keys in CNI_ARGS are an error unless IgnoreUnknown is set.
 			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`

@@ -143,9 +143,8 @@ func abandoned(r *plugin.Request, path string, res ipam.Reservation) bool {
 	return err == nil && !slices.ContainsFunc(list, func(a netlink.Addr) bool { return nl.AddrOf(a.IP) == res.Addr })
 }
 
-// recordedNetNS returns path and mark of the namespace from our record. For the attachment that
-// this ADD makes, it uses prior, the record from before, because the ADD has already written its
-// own record over it.
+// recordedNetNS returns path and mark of the namespace from our record. For the attachment of
+// this ADD, it uses prior, because the ADD has already replaced that record by its own.
 func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Holder) (path string, mark *life.Mark) {
 	key := owner.Of(r.Network, o.ID, o.IfName)
 	rec := prior

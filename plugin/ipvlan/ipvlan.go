@@ -106,7 +106,7 @@ type Conf struct {
 	LinkInContainer bool `json:"linkInContainer"`
 
 	// EnableDad makes the kernel look for duplicates of the IPv6 addresses, which takes 1-2 s.
-	// Reference: none, it always does.
+	// Reference: none, it always looks for them.
 	EnableDad bool `json:"enabledad"`
 
 	// IPAM is the section of the IPAM plugin. In a chain it may be left out; then the link gets

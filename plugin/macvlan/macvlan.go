@@ -89,7 +89,7 @@ type Conf struct {
 	BcQueueLen uint32 `json:"bcqueuelen"`
 
 	// EnableDad makes the kernel look for duplicates of the IPv6 addresses, which takes 1-2 s.
-	// Reference: none, it always does.
+	// Reference: none, it always looks for them.
 	EnableDad bool `json:"enabledad"`
 
 	// IPAM is the section of the IPAM plugin. Without a type the container gets no addresses

@@ -24,8 +24,8 @@ type Conf struct {
 	// ours only.
 	Config *Patch `json:"config"`
 
-	// Result changes the result of ADD before the commands after it get it. The runtime and later
-	// plugins get only the changed result. Reference: none, ours only.
+	// Result changes the result of ADD, before the commands in around.after get it. The runtime and
+	// later plugins get only the changed result. Reference: none, ours only.
 	Result *Patch `json:"result"`
 
 	// Around lists, for each verb (ADD, DEL, CHECK, GC, STATUS), the commands to run before and

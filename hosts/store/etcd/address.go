@@ -31,7 +31,7 @@ func Open(ctx context.Context, address string) (*Engine, error) {
 }
 
 // OpenAgent opens the store of a URL, for the agent. If the store is this host's own, the agent
-// serves it to the commands on this host. It also serves it to other hosts if listen is set:
+// serves it to the commands on this host and, if listen is set, to other hosts:
 //
 //	HOST[:PORT]?ca=FILE&cert=FILE&key=FILE
 //
