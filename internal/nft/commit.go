@@ -34,7 +34,7 @@ type plan struct {
 	waiting []Element // elements that another process is already removing
 	extras  []func(*nftables.Conn) error
 
-	conditions bool // the extras create a network's conditions
+	tenants bool // the extras need the table inet patchbay
 }
 
 func (p plan) empty() bool {
@@ -211,7 +211,7 @@ func (p plan) needs(f nftables.TableFamily) bool {
 			return true
 		}
 	}
-	return p.conditions && f == nftables.TableFamilyINet
+	return p.tenants && f == nftables.TableFamilyINet
 }
 
 // bySet sends the elements of a set together, as many as fit into one message (64 KiB).

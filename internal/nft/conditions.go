@@ -107,6 +107,9 @@ func (x conditionsExtra) String() string {
 	return fmt.Sprintf("add chain %s (%s; %s)", x.chainName(), strings.Join(x.V4, " "), strings.Join(x.V6, " "))
 }
 
+// Needs reports whether the change creates something.
+func (x conditionsExtra) Needs() bool { return !x.drop }
+
 // Merge drops the second of two equal extras.
 func (x conditionsExtra) Merge(next Extra) (Extra, bool) {
 	y, ok := next.(conditionsExtra)
@@ -201,7 +204,7 @@ func (c *Conditions) write(enc *nftables.Conn, have condState, rules []match) er
 	if len(have.jumps) == 0 {
 		enc.AddRule(&nftables.Rule{
 			Table: t, Chain: &nftables.Chain{Name: chainConditional, Table: t}, Exprs: jump(c.chainName()),
-			UserData: userdata.AppendString(nil, userdata.TypeComment, cleanComment(c.Network)),
+			UserData: userdata.AppendString(nil, userdata.TypeComment, CleanComment(c.Network)),
 		})
 	}
 	return nil

@@ -105,7 +105,7 @@ func (e Element) OfInterface() bool {
 // Comment returns the comment for an attachment's elements: "<owner>
 // <network>/<container>/<interface>", cut to MaxComment bytes.
 func Comment(key, network, containerID, ifName string) string {
-	return cleanComment(key + " " + network + "/" + containerID + "/" + ifName)
+	return CleanComment(key + " " + network + "/" + containerID + "/" + ifName)
 }
 
 // OwnerOf returns the owner key at the beginning of a comment. ok is false for the comment of
@@ -115,9 +115,9 @@ func OwnerOf(comment string) (key string, ok bool) {
 	return key, ok && owner.Key(key).Valid()
 }
 
-// cleanComment replaces characters that nft cannot read back. cleanComment cuts the text after
-// a complete rune.
-func cleanComment(s string) string {
+// CleanComment replaces characters that nft cannot read back, and cuts the text after a complete
+// rune to MaxComment bytes.
+func CleanComment(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == '"' || r == 0x7f || r == utf8.RuneError {
 			return '_'

@@ -14,7 +14,7 @@ import (
 // Owner returns the element that marks an attachment as having elements. owner is the owner
 // key.
 func Owner(owner, comment string) Element {
-	return Element{Set: SetOwners, Key: IfName(owner), Comment: cleanComment(comment)}
+	return Element{Set: SetOwners, Key: IfName(owner), Comment: CleanComment(comment)}
 }
 
 // Published describes a published port.
@@ -42,13 +42,13 @@ func Port(p Published, c *Conditions, comment string) Element {
 	if !wild {
 		key = AddrProtoPort(p.Host, p.Protocol, p.Port)
 	}
-	return Element{Set: c.setName(set), Key: key, Data: AddrPort(p.To), Comment: cleanComment(comment)}
+	return Element{Set: c.setName(set), Key: key, Data: AddrPort(p.To), Comment: CleanComment(comment)}
 }
 
 // MasqAll returns the element that masquerades all traffic to addr through published ports.
 // The container then sees the host as the client.
 func MasqAll(addr netip.Addr, comment string) Element {
-	return Element{Set: of(addr, SetMasqAll4, SetMasqAll6), Key: Addr(addr), Comment: cleanComment(comment)}
+	return Element{Set: of(addr, SetMasqAll4, SetMasqAll6), Key: Addr(addr), Comment: CleanComment(comment)}
 }
 
 // SNAT returns the element that lets Neighbours and MasqAll work for one published port. The
@@ -61,7 +61,7 @@ func SNAT(p Published, comment string) Element {
 	return Element{
 		Set:     of(to, SetSNAT4, SetSNAT6),
 		Key:     AddrProtoPort(to, p.Protocol, p.Port),
-		Comment: cleanComment(comment),
+		Comment: CleanComment(comment),
 	}
 }
 
@@ -69,7 +69,7 @@ func SNAT(p Published, comment string) Element {
 // interface. The kernel drops them by itself unless route_localnet is set. But published ports
 // need route_localnet so that they work on 127.0.0.1 (CVE-2020-8558).
 func GuardLoopback(ifName, network string) Element {
-	return Element{Set: SetLocalNet, Key: IfName(ifName), Comment: cleanComment(network)}
+	return Element{Set: SetLocalNet, Key: IfName(ifName), Comment: CleanComment(network)}
 }
 
 // Masqueraded returns elements that give a container's packets the host's address when they
@@ -77,7 +77,7 @@ func GuardLoopback(ifName, network string) Element {
 // in others, and to multicast groups.
 func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) []Element {
 	a := address.Addr().Unmap()
-	elems := []Element{{Set: of(a, SetMasqueraded4, SetMasqueraded6), Key: Addr(a), Comment: cleanComment(comment)}}
+	elems := []Element{{Set: of(a, SetMasqueraded4, SetMasqueraded6), Key: Addr(a), Comment: CleanComment(comment)}}
 	for _, n := range append([]netip.Prefix{address}, others...) {
 		if n.Addr().Is4() == a.Is4() && !n.IsSingleIP() {
 			elems = append(elems, within(SetSameNet4, SetSameNet6, a, n, comment))
@@ -89,7 +89,7 @@ func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) [
 // Egress returns the element that gives a masqueraded container's packets the source address source
 // when they leave the host. Both addresses have the same family.
 func Egress(container, source netip.Addr, comment string) Element {
-	return Element{Set: of(container, SetEgress4, SetEgress6), Key: Addr(container), Data: Addr(source), Comment: cleanComment(comment)}
+	return Element{Set: of(container, SetEgress4, SetEgress6), Key: Addr(container), Data: Addr(source), Comment: CleanComment(comment)}
 }
 
 // Egress reports whether the function Egress returns such an element, and its source address.
@@ -160,24 +160,24 @@ func (e Element) Neighbours() bool {
 // Isolate returns the element that stops forwarding from a bridge to any isolated bridge,
 // including to itself.
 func Isolate(bridge, network string) Element {
-	return Element{Set: SetIsolation, Key: IfName(bridge), Comment: cleanComment(network)}
+	return Element{Set: SetIsolation, Key: IfName(bridge), Comment: CleanComment(network)}
 }
 
 // SameBridge returns the element that lets an isolated bridge forward to itself.
 func SameBridge(bridge, network string) Element {
-	return Element{Set: SetBridgeOK, Key: IfNamePair(bridge, bridge), Comment: cleanComment(network)}
+	return Element{Set: SetBridgeOK, Key: IfNamePair(bridge, bridge), Comment: CleanComment(network)}
 }
 
 // Apart returns the element that stops a bridge from forwarding to itself, even if another
 // network of the bridge has SameBridge.
 func Apart(bridge, network string) Element {
-	return Element{Set: SetApart, Key: IfNamePair(bridge, bridge), Comment: cleanComment(network)}
+	return Element{Set: SetApart, Key: IfNamePair(bridge, bridge), Comment: CleanComment(network)}
 }
 
 // Internal returns elements that stop all forwarding to and from a bridge. Frames between the
 // bridge's own ports, which pass the firewall with br_netfilter, are still allowed.
 func Internal(bridge, network string) []Element {
-	comment := cleanComment(network)
+	comment := CleanComment(network)
 	return []Element{
 		{Set: SetInside, Key: IfNamePair(bridge, bridge), Comment: comment},
 		{Set: SetInternal, Key: IfName(bridge), Comment: comment},
@@ -187,7 +187,7 @@ func Internal(bridge, network string) []Element {
 // CheckMAC returns elements that drop frames entering through a host interface if their source
 // address is not mac.
 func CheckMAC(hostIf string, mac net.HardwareAddr, comment string) []Element {
-	comment = cleanComment(comment)
+	comment = CleanComment(comment)
 	return []Element{
 		{Set: SetSpoofAllowed, Key: IfNameMAC(hostIf, mac), Comment: comment},
 		{Set: SetSpoofChecked, Key: IfName(hostIf), Comment: comment},
@@ -196,7 +196,7 @@ func CheckMAC(hostIf string, mac net.HardwareAddr, comment string) []Element {
 
 func pair(set string, from, to netip.Prefix, network string) Element {
 	key, end := PrefixPair(from, to)
-	return Element{Set: set, Key: key, KeyEnd: end, Comment: cleanComment(network)}
+	return Element{Set: set, Key: key, KeyEnd: end, Comment: CleanComment(network)}
 }
 
 // of returns the name of the set for the family of a.

@@ -72,7 +72,7 @@ func FuzzComment(f *testing.F) {
 		if c := commentIn(b, 0); len(c) > 255 {
 			t.Errorf("%d bytes", len(c))
 		}
-		if c := cleanComment(string(b)); len(c) > MaxComment {
+		if c := CleanComment(string(b)); len(c) > MaxComment {
 			t.Errorf("%d bytes", len(c))
 		}
 	})

@@ -174,8 +174,8 @@ func (c *Conn) planExtras(p *plan) error {
 		}
 		if do != nil {
 			p.extras = append(p.extras, do)
-			cond, ok := x.(conditionsExtra)
-			p.conditions = p.conditions || ok && !cond.drop
+			tenant, ok := x.(Tenant)
+			p.tenants = p.tenants || ok && tenant.Needs()
 		}
 	}
 	return nil

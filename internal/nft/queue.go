@@ -68,6 +68,13 @@ func (c *Conn) Withdraw(heir Replacement, elems ...Element) {
 	c.push(elems, op{remove: true, heir: heir})
 }
 
+// Tenant is an Extra that changes the table `inet patchbay` itself.
+type Tenant interface {
+	Extra
+	// Needs reports whether the change needs the table. If the table is missing, Commit then makes it.
+	Needs() bool
+}
+
 // Merger is an Extra that can be merged with another one. Plan reads what the kernel has and does
 // not know what other extras will do. So two extras that create the same chain must become one.
 type Merger interface {
@@ -139,7 +146,7 @@ func (e *TakenError) Error() string {
 func (c *Conn) tables() []nftables.TableFamily {
 	return slices.DeleteFunc(families(), func(f nftables.TableFamily) bool {
 		ofQueue := func(o op) bool { return o.el.Family() == f }
-		ofExtras := func(x Extra) bool { _, ours := x.(conditionsExtra); return ours && f == nftables.TableFamilyINet }
+		ofExtras := func(x Extra) bool { _, ours := x.(Tenant); return ours && f == nftables.TableFamilyINet }
 		return !slices.ContainsFunc(c.queue, ofQueue) && !slices.ContainsFunc(c.extras, ofExtras)
 	})
 }

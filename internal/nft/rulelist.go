@@ -146,6 +146,11 @@ func decodeExpr(b []byte) (Expr, error) {
 	return e, err
 }
 
+// Is reports whether a rule of the kernel has the wanted expressions, and no others.
+func (r Rule) Is(want []expr.Any) bool {
+	return sameRule(byte(nftables.TableFamilyINet), r.Exprs, want)
+}
+
 // sameRule reports whether a rule of the kernel is the wanted rule: it has every attribute
 // that we write, and its other attributes are zero.
 func sameRule(family byte, have []Expr, want []expr.Any) bool {

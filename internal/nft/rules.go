@@ -264,11 +264,16 @@ func (c chainSpec) add(enc *nftables.Conn, t *nftables.Table, flush bool) {
 }
 
 func (r staticRule) rule(t *nftables.Table, c *nftables.Chain) *nftables.Rule {
-	out := &nftables.Rule{Table: t, Chain: c, Exprs: r.exprs}
-	if r.comment != "" {
-		out.UserData = userdata.AppendString(nil, userdata.TypeComment, r.comment)
+	return &nftables.Rule{Table: t, Chain: c, Exprs: r.exprs, UserData: RuleComment(r.comment)}
+}
+
+// RuleComment returns the user data of a rule with a comment, cut to MaxComment bytes. It returns
+// nil if there is no comment.
+func RuleComment(comment string) []byte {
+	if comment == "" {
+		return nil
 	}
-	return out
+	return userdata.AppendString(nil, userdata.TypeComment, CleanComment(comment))
 }
 
 // number encodes a key or value of the schema map.

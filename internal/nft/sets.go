@@ -55,6 +55,8 @@ const (
 
 	SetLocalNet = "localnet" // interfaces with route_localnet; packets from them cannot reach 127.0.0.0/8
 
+	SetPolicy = "policies" // map: 0 -> revision of the network policies that package policy/enforce loaded
+
 	SetSpoofChecked = "checked" // table bridge: host interfaces whose source MAC is checked
 	SetSpoofAllowed = "allowed" // table bridge: host interface . source MAC
 )
@@ -90,6 +92,7 @@ const (
 	ofAttachments level = iota
 	ofNetworks
 	ofLength // elements of attachments, in one set per prefix length: see within.go
+	ofPolicy // of package policy/enforce, which also makes the set
 )
 
 // setSpec describes one set or map.
@@ -139,13 +142,14 @@ var setSpecs = [...]setSpec{
 	{name: SetSameNet6, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv6, fieldIPv6}},
 	{name: SetNeighbours4, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv4, fieldIPv4}},
 	{name: SetNeighbours6, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv6, fieldIPv6}},
+	{name: SetPolicy, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldPort}, data: fields{fieldPort}},
 	{name: SetSpoofChecked, family: nftables.TableFamilyBridge, key: fields{fieldIfName}},
 	{name: SetSpoofAllowed, family: nftables.TableFamilyBridge, key: fields{fieldIfName, fieldEther}},
 }
 
 // inetSets lists the sets of `inet patchbay` in the order in which nft prints them.
 func inetSets() []string {
-	return append([]string{SetSchema}, setsWhere(func(s setSpec) bool { return s.family == nftables.TableFamilyINet && s.level != ofLength })...)
+	return append([]string{SetSchema}, setsWhere(func(s setSpec) bool { return s.family == nftables.TableFamilyINet && s.level < ofLength })...)
 }
 
 // bridgeSets lists the sets of `bridge patchbay`.

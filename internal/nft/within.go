@@ -41,7 +41,7 @@ func within(set4, set6 string, a netip.Addr, network netip.Prefix, comment strin
 	return Element{
 		Set:     of(a, set4, set6) + "_" + strconv.Itoa(network.Bits()),
 		Key:     append(Addr(a), Addr(network.Addr())...),
-		Comment: cleanComment(comment),
+		Comment: CleanComment(comment),
 	}
 }
 

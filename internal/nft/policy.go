@@ -1,0 +1,82 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+)
+
+// Package policy/enforce makes the objects of network policies in the table `inet patchbay`: sets,
+// maps, chains and counters whose names begin with "policy_", and the map of the revision. They exist only on a node that has
+// policies, so they are not in the layout. Verify and Rebuild leave them alone.
+
+// OfPolicies reports whether an object of our table belongs to the network policies.
+func OfPolicies(name string) bool { return name == SetPolicy || strings.HasPrefix(name, "policy_") }
+
+// Policies returns the names of the sets and counters of network policies, without the map of the
+// revision.
+func (c *Conn) Policies() (sets, counters []string, err error) {
+	if sets, err = c.setNames(nftables.TableFamilyINet); err != nil {
+		return nil, nil, err
+	}
+	sets = slices.DeleteFunc(sets, func(name string) bool { return name == SetPolicy || !OfPolicies(name) })
+	all, err := c.PolicyCounters()
+	for _, counter := range all {
+		counters = append(counters, counter.Name)
+	}
+	return sets, counters, err
+}
+
+// Counter is a counter of our table.
+type Counter struct {
+	Name           string
+	Packets, Bytes uint64
+}
+
+// PolicyCounters returns the counters of network policies.
+func (c *Conn) PolicyCounters() (counters []Counter, err error) {
+	msgs, err := c.list(query{get: unix.NFT_MSG_GETOBJ, family: nftables.TableFamilyINet, table: TableName})
+	for _, m := range msgs {
+		a, err := message(m)
+		if err != nil {
+			return nil, err
+		}
+		if name := a.Text(unix.NFTA_OBJ_NAME); a.Number(unix.NFTA_OBJ_TYPE) == unix.NFT_OBJECT_COUNTER && OfPolicies(name) {
+			data := a.nested(unix.NFTA_OBJ_DATA)
+			counters = append(counters, Counter{name, data.long(unix.NFTA_COUNTER_PACKETS), data.long(unix.NFTA_COUNTER_BYTES)})
+		}
+	}
+	return counters, err
+}
+
+// long returns an attribute that holds a number of 64 bits, or 0 if there is none.
+func (a Attrs) long(typ uint16) uint64 {
+	b := a.Attr(typ)
+	if len(b) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b)
+}
+
+// PolicyRevision returns the map with the revision of the network policies, and its element. Each
+// transaction that changes the policies changes the revision.
+func PolicyRevision(n uint16) (*nftables.Set, nftables.SetElement) {
+	spec, _ := specOf(SetPolicy)
+	return spec.set(), nftables.SetElement{Key: number(0), Val: number(n)}
+}
+
+// ReadPolicyRevision returns the revision that the kernel has. ok is false if it has none: then no
+// policy is loaded, or another program deleted the table.
+func (c *Conn) ReadPolicyRevision() (n uint16, ok bool, err error) {
+	e, ok, err := c.Get(SetPolicy, number(0))
+	if err != nil || !ok || len(e.Data) != 2 {
+		return 0, false, err
+	}
+	return binary.BigEndian.Uint16(e.Data), true, nil
+}
