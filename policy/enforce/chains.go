@@ -1,0 +1,193 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package enforce
+
+import (
+	"slices"
+
+	"github.com/google/nftables/expr"
+
+	"github.com/patchbay-net/patchbay/policy"
+)
+
+// chains maps the names of chains to their rules.
+type chains map[string][]line
+
+// chainsOf returns the chains of a program. If no pod of the node has a policy, it returns none.
+func chainsOf(p *policy.Program) chains {
+	c := compiler{byName: make(map[string]*policy.Chain, len(p.Chains)), out: make(chains)}
+	for i := range p.Chains {
+		chain := &p.Chains[i]
+		c.byName[chain.Name] = chain
+		c.out[chainOf(chain)] = policyLines(chain)
+	}
+	for i := range p.Pods {
+		c.pod(&p.Pods[i])
+	}
+	if len(c.out) > 0 {
+		c.out[chainEgress] = baseLines(policy.Egress)
+		c.out[chainInput] = baseLines(policy.Egress)
+		c.out[chainIngress] = baseLines(policy.Ingress)
+	}
+	return c.out
+}
+
+type compiler struct {
+	byName map[string]*policy.Chain
+	out    chains
+}
+
+// baseLines returns the rules of a base chain.
+func baseLines(d policy.Direction) []line {
+	source := d == policy.Egress
+	return []line{
+		{what: established, verdict: expr.VerdictAccept},
+		{what: discovery, family: 6, ports: policy.Ports{First: 130, Last: 137}, verdict: expr.VerdictAccept},
+		{what: discovery, family: 6, ports: policy.Ports{First: 143, Last: 143}, verdict: expr.VerdictAccept},
+		{what: dispatch, family: 4, source: source, chain: dispatchOf(d, 0)},
+		{what: dispatch, family: 6, source: source, chain: dispatchOf(d, 1)},
+	}
+}
+
+func chainOf(c *policy.Chain) string { return kindPolicy[c.Direction] + hash(c.Name) }
+
+// policyLines returns the rules of a policy in one direction.
+func policyLines(c *policy.Chain) (lines []line) {
+	for i := range c.Rules {
+		lines = append(lines, ruleLines(c, &c.Rules[i])...)
+	}
+	return lines
+}
+
+// ruleLines returns the rules of nftables for one rule: one for each range of ports and, if it
+// looks at the other end, for each family.
+func ruleLines(c *policy.Chain, r *policy.Rule) (lines []line) {
+	l := line{source: c.Direction == policy.Ingress, comment: c.Policy + " " + r.Source}
+	l.verdict, l.counter = verdictOf(c, r.Verdict)
+	ports := r.Ports
+	if len(ports) == 0 {
+		ports = []policy.Ports{{}}
+	}
+	for _, l.ports = range ports {
+		if r.Set == "" && r.RangeSet == "" {
+			lines = append(lines, l)
+			continue
+		}
+		for family := range families {
+			lines = append(lines, l.among(family, r))
+		}
+	}
+	return lines
+}
+
+// among limits a line to a rule's peers of one family.
+func (l line) among(family int, r *policy.Rule) line {
+	l.family = [2]int8{4, 6}[family]
+	if r.Set != "" {
+		l.pods = ofFamily(kindPods, family, r.Set)
+	}
+	if r.RangeSet != "" {
+		l.nets = ofFamily(kindNets, family, r.RangeSet)
+	}
+	return l
+}
+
+// verdictOf returns the verdict of a rule, and the counter if it denies. After Pass in the tier
+// Admin, the chain of the pod goes on with the next tier; after Baseline there is none.
+func verdictOf(c *policy.Chain, v policy.Verdict) (expr.VerdictKind, string) {
+	switch {
+	case v == policy.Deny:
+		return expr.VerdictDrop, chainOf(c)
+	case v == policy.Pass && c.Tier == policy.Admin:
+		return expr.VerdictReturn, ""
+	}
+	return expr.VerdictAccept, ""
+}
+
+// pod adds the chains of a pod of this node.
+func (c compiler) pod(p *policy.LocalPod) {
+	if !policed(p) {
+		return
+	}
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		lines := selfLines(p, d)
+		if other := p.Sides[1-d]; other.Isolated || len(other.Chains) > 0 {
+			lines = append(lines, line{what: midstream, verdict: expr.VerdictDrop, comment: "not the first packet, and no known connection"})
+		}
+		c.out[kindPod[d]+hash(p.Name)] = append(lines, c.sideLines(p, d)...)
+	}
+}
+
+// policed reports whether a policy selects a pod.
+func policed(p *policy.LocalPod) bool {
+	return slices.ContainsFunc(p.Sides[:], func(s policy.Side) bool { return s.Isolated || len(s.Chains) > 0 })
+}
+
+// selfLines accept packets of a pod that come back to it, as through a Service.
+func selfLines(p *policy.LocalPod, d policy.Direction) (lines []line) {
+	for _, a := range p.Addresses {
+		lines = append(lines, line{
+			family: [2]int8{4, 6}[familyOf(a)], addr: a, source: d == policy.Ingress,
+			verdict: expr.VerdictAccept, comment: p.Name + " itself",
+		})
+	}
+	return lines
+}
+
+// sideLines returns the jumps to the chains of one direction, and what follows them.
+func (c compiler) sideLines(p *policy.LocalPod, d policy.Direction) (lines []line) {
+	side := &p.Sides[d]
+	var tiers [3][]*policy.Chain
+	for _, name := range side.Chains {
+		if chain := c.byName[name]; chain != nil {
+			tiers[chain.Tier] = append(tiers[chain.Tier], chain)
+		}
+	}
+	lines = c.adminLines(p, d, tiers[policy.Admin])
+	lines = append(lines, jumps(tiers[policy.Namespaced])...)
+	if side.Isolated {
+		return append(lines, isolation(p, tiers[policy.Namespaced])...)
+	}
+	return append(lines, jumps(tiers[policy.Baseline])...)
+}
+
+// adminLines returns the jumps of the tier Admin. Pass ends the whole tier. So if a policy that is
+// not the last says Pass, the tier gets a chain of its own, from which Pass returns.
+func (c compiler) adminLines(p *policy.LocalPod, d policy.Direction, tier []*policy.Chain) []line {
+	if len(tier) == 0 || !slices.ContainsFunc(tier[:len(tier)-1], passes) {
+		return jumps(tier)
+	}
+	name := kindAdmin[d] + hash(p.Name)
+	for i, chain := range tier {
+		if i < len(tier)-1 && passes(chain) {
+			c.out[name] = append(c.out[name], policyLines(chain)...)
+		} else {
+			c.out[name] = append(c.out[name], jumps(tier[i:i+1])...)
+		}
+	}
+	return []line{{verdict: expr.VerdictJump, chain: name, comment: "tier Admin"}}
+}
+
+func passes(c *policy.Chain) bool {
+	return slices.ContainsFunc(c.Rules, func(r policy.Rule) bool { return r.Verdict == policy.Pass })
+}
+
+func jumps(list []*policy.Chain) (lines []line) {
+	for _, c := range list {
+		lines = append(lines, line{verdict: expr.VerdictJump, chain: chainOf(c), comment: c.Policy})
+	}
+	return lines
+}
+
+// isolation drops what no rule allowed, and counts it for each policy that isolates the pod.
+func isolation(p *policy.LocalPod, by []*policy.Chain) (lines []line) {
+	for _, c := range by {
+		lines = append(lines, line{what: counting, counter: chainOf(c)})
+	}
+	drop := line{verdict: expr.VerdictDrop, comment: p.Name + " is isolated"}
+	if len(by) == 0 {
+		drop.counter = countUnknown
+	}
+	return append(lines, drop)
+}

@@ -1,0 +1,30 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package enforce loads a program of network policies (policy.Program) into the kernel, in the
+// nftables table `inet patchbay`. Without a policy for a pod of this node, the table has no rule
+// for policies, and a packet pays nothing.
+//
+// The names of all objects begin with "policy_", except the map of the revision. <hash> is a hash of the name in the program.
+//
+//	set policy_pods4_<hash>, policy_pods6_<hash>    addresses of the pods that a selector matches
+//	set policy_nets4_<hash>, policy_nets6_<hash>    ranges of an ipBlock, or of a selector of nodes
+//	map policy_egress4, …6, policy_ingress4, …6     address of a pod of this node -> its chain
+//	chain policy_egress, policy_ingress             hook forward: the pod that sends, that receives
+//	chain policy_input                              hook input: a pod that sends to its node
+//	chain policy_out_<hash>, policy_in_<hash>       the rules of one policy in one direction
+//	chain policy_podout_<hash>, policy_podin_<hash> what is enforced for one pod of this node
+//	chain policy_admout_<hash>, policy_admin_<hash> its tier Admin, if a rule there says Pass
+//	counter policy_out_<hash>, policy_in_<hash>     packets that the policy denied
+//	map policies                                    0 -> revision: each transaction changes it
+//
+// A packet of an established connection meets one rule in each base chain, which accepts it. The
+// first packet of a connection meets the chain of the pod that sends, in the first base chain, and
+// of the pod that receives, in the second. There are two base chains because accept ends a base
+// chain: so a policy's rule can say accept, whatever the other direction says.
+//
+// A packet of the node itself enters pods by the hook output, which has no chain: its node may
+// always reach a pod. So nothing depends on the source address of a packet, which a pod could forge.
+//
+// Requires Linux 5.10. nft 1.0.6 prints all objects and loads them again.
+package enforce

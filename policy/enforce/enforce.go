@@ -1,0 +1,178 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package enforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/google/nftables"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/policy"
+)
+
+// ErrChanged means that another program changed or deleted the policies in the kernel. The next
+// Load reads what the kernel has, and changes what differs.
+var ErrChanged = errors.New("the policies in the kernel were changed by another program")
+
+// Enforcer keeps a program in the kernel. Only one goroutine may use it at a time, with its thread
+// in the network namespace of the node.
+type Enforcer struct {
+	fw       *nft.Conn
+	loaded   *policy.Program // nil: not known
+	revision uint16
+	exists   bool // the kernel has a revision
+}
+
+// New returns an Enforcer that uses this connection. It changes nothing.
+func New(fw *nft.Conn) *Enforcer { return &Enforcer{fw: fw} }
+
+// Load makes a program what the kernel enforces. The first Load, and each after an error, reads what
+// the kernel has, so a restart changes nothing that is right. A packet is judged either by the old
+// program or by the new one, except in the moment between its two base chains.
+//
+// If Load fails, the kernel has the old program, or the new one and objects that no packet meets.
+// The errors are those of nft.Conn.Commit, and ErrChanged.
+func (e *Enforcer) Load(ctx context.Context, p *policy.Program) error {
+	before, err := e.before()
+	if err != nil {
+		return fmt.Errorf("load network policies: %w", err)
+	}
+	e.loaded = nil
+	changes, err := planOf(before, stateOf(p))
+	if err != nil {
+		return fmt.Errorf("load network policies: %w", err)
+	}
+	if !e.exists && len(before.chains) > 0 && len(changes.switchOver) == 0 {
+		changes.switchOver = []step{{do: func(*nftables.Conn) error { return nil }}} // only the revision is missing
+	}
+	if err := e.apply(ctx, changes); err != nil {
+		return fmt.Errorf("load network policies: %w", err)
+	}
+	e.loaded = p
+	return nil
+}
+
+// Check returns ErrChanged if the policies in the kernel are not those that this Enforcer loaded, as
+// after `nft flush ruleset`. It looks only at the revision, which takes 0.1 ms: changes that another
+// program makes to single rules are found by the Load after an Enforcer's start.
+func (e *Enforcer) Check() error {
+	n, ok, err := e.fw.ReadPolicyRevision()
+	if err != nil {
+		return fmt.Errorf("check network policies: %w", err)
+	}
+	if e.loaded != nil && (ok != e.exists || n != e.revision) {
+		return ErrChanged
+	}
+	return nil
+}
+
+// before returns the state from which Load starts.
+func (e *Enforcer) before() (*state, error) {
+	if e.loaded != nil {
+		switch err := e.Check(); {
+		case err == nil:
+			return &stateOf(e.loaded).state, nil
+		case !errors.Is(err, ErrChanged):
+			return nil, err
+		}
+	}
+	var err error
+	if e.revision, e.exists, err = e.fw.ReadPolicyRevision(); err != nil {
+		return nil, err
+	}
+	return read(e.fw)
+}
+
+// apply sends a plan in transactions.
+func (e *Enforcer) apply(ctx context.Context, p plan) error {
+	for _, list := range [][][]step{batches(p.prepare), {p.switchOver}, batches(p.clean)} {
+		for _, steps := range list {
+			if len(steps) == 0 {
+				continue
+			}
+			if err := e.transact(ctx, steps); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// batches splits steps into transactions of fewer than 200 messages, unless one step has more. A
+// large transaction keeps those of other processes waiting.
+func batches(steps []step) (out [][]step) {
+	const most = 150
+	size := 0
+	for _, s := range steps {
+		if len(out) == 0 || size+s.messages > most {
+			out, size = append(out, nil), 0
+		}
+		out[len(out)-1] = append(out[len(out)-1], s)
+		size += s.messages
+	}
+	return out
+}
+
+// transact sends one transaction, which also changes the revision.
+func (e *Enforcer) transact(ctx context.Context, steps []step) error {
+	t := &transaction{Enforcer: e, steps: steps, next: e.revision + 1}
+	if !e.exists {
+		t.next = uint16(rand.Uint32()) // after a flush, no other program continues our numbers by chance
+	}
+	e.fw.Queue(t)
+	if err := e.fw.Commit(ctx); err != nil {
+		return err
+	}
+	e.revision, e.exists = t.next, true
+	return nil
+}
+
+// transaction is the work of one transaction.
+type transaction struct {
+	*Enforcer
+	steps []step
+	next  uint16
+}
+
+// String describes the work in errors.
+func (t *transaction) String() string { return "change network policies" }
+
+// Needs reports that the table must exist.
+func (t *transaction) Needs() bool { return true }
+
+// Plan returns the work, unless the kernel has done it already: an answer can get lost (ENOBUFS).
+func (t *transaction) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
+	n, ok, err := c.ReadPolicyRevision()
+	switch {
+	case err != nil:
+		return nil, err
+	case ok && n == t.next:
+		return nil, nil
+	case ok != t.exists || n != t.revision:
+		return nil, ErrChanged
+	}
+	return t.encode, nil
+}
+
+func (t *transaction) encode(enc *nftables.Conn) error {
+	set, element := nft.PolicyRevision(t.next)
+	if t.exists {
+		_, old := nft.PolicyRevision(t.revision)
+		if err := enc.SetDeleteElements(set, []nftables.SetElement{old}); err != nil {
+			return err
+		}
+	} else if err := enc.AddSet(set, nil); err != nil {
+		return err
+	}
+	for _, s := range t.steps {
+		if err := s.do(enc); err != nil {
+			return err
+		}
+	}
+	return enc.SetAddElements(set, []nftables.SetElement{element})
+}

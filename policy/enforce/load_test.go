@@ -1,0 +1,111 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package enforce
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/policy"
+)
+
+// Each Load leaves in the kernel what the program needs and nothing else, whether the Enforcer knows
+// what the kernel has or reads it.
+func TestLoad(t *testing.T) {
+	e, fw := open(t)
+	closed := `shop/web {"podSelector":{}}`
+	cluster := `c {"tier":"Admin","priority":1,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"namespaces":{"matchLabels":{"ns":"bank"}}}]}]}`
+	for _, policies := range [][]string{{closed}, {closed, cluster}, {cluster}, {cluster, `shop/web {"podSelector":{},"egress":[{}]}`}, {}, {closed}} {
+		p := policy.Compile(shop(t, policies...))
+		load(t, e, p)
+		changes(t, e, p, 0)
+		changes(t, New(fw), p, 0)
+	}
+	load(t, e, policy.Compile(everyForm(t)))
+	load(t, New(fw), policy.Compile(shop(t)))
+	if got := nftTool(t, "list", "table", "inet", nft.TableName); strings.Contains(got, "policy_") {
+		t.Errorf("without policies there is\n%s", got)
+	}
+}
+
+// A program without policies makes no table.
+func TestNothing(t *testing.T) {
+	e, _ := open(t)
+	load(t, e, policy.Compile(shop(t)))
+	if got := nftTool(t, "list", "ruleset"); got != "" {
+		t.Errorf("got a table:\n%s", got)
+	}
+}
+
+// An Enforcer notices that another program deleted everything, or loaded other policies. Its next
+// Load puts everything back.
+func TestChangedByAnother(t *testing.T) {
+	e, fw := open(t)
+	p := policy.Compile(everyForm(t))
+	for name, damage := range map[string]func(){
+		"flush ruleset": func() { nftTool(t, "flush", "ruleset") },
+		"another agent": func() { load(t, New(fw), policy.Compile(shop(t, `shop/x {"podSelector":{}}`))) },
+		"no revision":   func() { nftTool(t, "delete", "map", "inet", nft.TableName, nft.SetPolicy) },
+	} {
+		load(t, e, p)
+		if err := e.Check(); err != nil {
+			t.Errorf("%s: Check before it: %v", name, err)
+		}
+		damage()
+		if err := e.Check(); !errors.Is(err, ErrChanged) {
+			t.Errorf("%s: Check got %v, want ErrChanged", name, err)
+		}
+		load(t, e, p)
+		changes(t, New(fw), p, 0)
+	}
+}
+
+// A new Enforcer repairs what another program changed in our table.
+func TestRepair(t *testing.T) {
+	e, fw := open(t)
+	p := policy.Compile(shop(t, `shop/web {"podSelector":{},"ingress":[{"from":[{"podSelector":{}}]}]}`))
+	load(t, e, p)
+	table := []string{"inet", nft.TableName}
+	nftTool(t, append([]string{"flush", "chain"}, append(table, chainEgress)...)...)
+	nftTool(t, append([]string{"delete", "chain"}, append(table, chainIngress)...)...)
+	nftTool(t, append([]string{"add", "chain"}, append(table, chainIngress, "{ type filter hook output priority 3; }")...)...)
+	nftTool(t, append([]string{"flush", "map"}, append(table, dispatchOf(policy.Ingress, 0))...)...)
+	nftTool(t, append([]string{"add", "chain"}, append(table, "policy_in_0123456789abcdef")...)...)
+	nftTool(t, append([]string{"add", "element"}, append(table, ofFamily(kindPods, 0, "shop{}"), "{ 10.9.9.9 }")...)...)
+	e = New(fw)
+	load(t, e, p)
+	changes(t, New(fw), p, 0)
+	if diffs, err := fw.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("Verify found %q, %v", diffs, err)
+	}
+	// repair of the rest of the table does not touch policies.
+	if err := fw.Rebuild(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	changes(t, New(fw), p, 0)
+}
+
+// A large program is prepared in small transactions.
+func TestBatches(t *testing.T) {
+	steps := make([]step, 0, 10)
+	for n := range 10 {
+		steps = append(steps, step{messages: 40 + n})
+	}
+	got := batches(steps)
+	total := 0
+	for _, b := range got {
+		size := 0
+		for _, s := range b {
+			size += s.messages
+		}
+		if total += len(b); size > 150 {
+			t.Errorf("a batch has %d messages", size)
+		}
+	}
+	if total != len(steps) || len(got) != 4 {
+		t.Errorf("got %d steps in %d batches", total, len(got))
+	}
+}

@@ -1,0 +1,132 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package enforce
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/google/nftables"
+)
+
+// plan leads from one state to another, in the order of its lists. prepare and clean change only
+// what no packet can meet, so they may be split into several transactions. switchOver is one
+// transaction: before it every decision is the old state's, and after it the new one's.
+type plan struct{ prepare, switchOver, clean []step }
+
+// step is a part of a transaction.
+type step struct {
+	messages int // of netlink
+	do       func(*nftables.Conn) error
+}
+
+// planOf compares two states.
+func planOf(before *state, after *wanted) (p plan, err error) {
+	for _, name := range missing(after.counters, before.counters) {
+		p.prepare = append(p.prepare, addCounter(name))
+	}
+	if err := p.compareSets(before, after); err != nil {
+		return p, err
+	}
+	p.compareChains(before, after)
+	for _, name := range missing(before.sets, after.sets) {
+		p.clean = append(p.clean, deleteSet(name))
+	}
+	for _, name := range missing(before.counters, after.counters) {
+		p.clean = append(p.clean, deleteCounter(name))
+	}
+	return p, nil
+}
+
+// missing returns the names of a that b does not have, sorted.
+func missing(a, b map[string]bool) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(a)) {
+		if !b[name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// compareSets adds new sets with their elements, and changes the elements of others. The elements
+// of a map from pods to chains are what packets meet first, so they are always switched.
+func (p *plan) compareSets(before *state, after *wanted) error {
+	var removals, additions []step
+	for _, name := range slices.Sorted(maps.Keys(after.sets)) {
+		want, err := after.elements(name)
+		if err != nil {
+			return err
+		}
+		var have []element
+		if before.sets[name] {
+			if have, err = before.elements(name); err != nil {
+				return err
+			}
+		} else {
+			p.prepare = append(p.prepare, addSet(name, after.titles[name]))
+		}
+		gone, added := differences(have, want)
+		removals = append(removals, removeElements(name, gone)...)
+		steps := after.addElements(name, added)
+		if before.sets[name] || isDispatch(name) {
+			additions = append(additions, steps...)
+		} else {
+			p.prepare = append(p.prepare, steps...)
+		}
+	}
+	emptied, err := emptied(before, after)
+	p.switchOver = slices.Concat(removals, emptied, additions)
+	return err
+}
+
+// emptied removes the elements of the maps from pods to chains if the last policy is gone. So all
+// pods are open at once.
+func emptied(before *state, after *wanted) (steps []step, err error) {
+	for _, name := range missing(before.sets, after.sets) {
+		if isDispatch(name) {
+			have, err := before.elements(name)
+			if err != nil {
+				return nil, err
+			}
+			steps = append(steps, removeElements(name, have)...)
+		}
+	}
+	return steps, nil
+}
+
+// differences returns what is only in the first and what is only in the second of two sorted lists.
+func differences(have, want []element) (gone, added []element) {
+	for len(have) > 0 && len(want) > 0 {
+		switch c := have[0].compare(want[0]); {
+		case c < 0:
+			gone, have = append(gone, have[0]), have[1:]
+		case c > 0:
+			added, want = append(added, want[0]), want[1:]
+		default:
+			have, want = have[1:], want[1:]
+		}
+	}
+	return append(gone, have...), append(added, want...)
+}
+
+// compareChains adds new chains, replaces the rules of changed ones, and removes others.
+func (p *plan) compareChains(before *state, after *wanted) {
+	names := slices.Collect(maps.Keys(after.chains))
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(depth(a)-depth(b), cmp.Compare(a, b)) })
+	for _, name := range names {
+		lines := after.lines[name]
+		switch {
+		case !before.chains[name]:
+			p.prepare = append(p.prepare, addChain(name, lines))
+		case !before.same(name, lines):
+			p.switchOver = append(p.switchOver, replaceChain(name, lines))
+		}
+	}
+	gone := missing(before.chains, after.chains)
+	slices.SortStableFunc(gone, func(a, b string) int { return depth(b) - depth(a) })
+	for _, name := range gone {
+		p.clean = append(p.clean, deleteChain(name))
+	}
+}

@@ -1,0 +1,160 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package enforce
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+)
+
+// Priorities of the base chains. They come after the chain of isolation (filter), and the pod that
+// sends is judged first.
+const (
+	prioEgress  = 5
+	prioIngress = 6
+)
+
+// perMessage limits the elements of one message, which has at most 64 KiB.
+const perMessage = 400
+
+// addChain makes a chain with its rules.
+func addChain(name string, lines []line) step {
+	return step{1 + len(lines), func(enc *nftables.Conn) error {
+		enc.AddChain(newChain(name))
+		addRules(enc, name, lines)
+		return nil
+	}}
+}
+
+// replaceChain replaces the rules of a chain. A base chain differs only if another program changed
+// it; then its hook may be wrong, too.
+func replaceChain(name string, lines []line) step {
+	return step{3 + len(lines), func(enc *nftables.Conn) error {
+		chain := newChain(name)
+		enc.FlushChain(chain)
+		if isBase(name) {
+			enc.DelChain(chain)
+			enc.AddChain(chain)
+		}
+		addRules(enc, name, lines)
+		return nil
+	}}
+}
+
+func addRules(enc *nftables.Conn, name string, lines []line) {
+	for _, l := range lines {
+		enc.AddRule(l.rule(name))
+	}
+}
+
+// deleteChain removes a chain. The kernel removes its rules.
+func deleteChain(name string) step {
+	return step{2, func(enc *nftables.Conn) error {
+		chain := &nftables.Chain{Name: name, Table: table()}
+		enc.FlushChain(chain)
+		enc.DelChain(chain)
+		return nil
+	}}
+}
+
+func newChain(name string) *nftables.Chain {
+	chain := &nftables.Chain{Name: name, Table: table()}
+	if !isBase(name) {
+		return chain
+	}
+	accept := nftables.ChainPolicyAccept
+	chain.Type, chain.Policy = nftables.ChainTypeFilter, &accept
+	chain.Hooknum, chain.Priority = nftables.ChainHookForward, nftables.ChainPriorityRef(prioEgress)
+	switch name {
+	case chainIngress:
+		chain.Priority = nftables.ChainPriorityRef(prioIngress)
+	case chainInput:
+		chain.Hooknum = nftables.ChainHookInput
+	}
+	return chain
+}
+
+func counter(name string) *nftables.CounterObj {
+	return &nftables.CounterObj{Table: table(), Name: name}
+}
+
+func addCounter(name string) step {
+	return step{1, func(enc *nftables.Conn) error {
+		enc.AddObj(counter(name))
+		return nil
+	}}
+}
+
+func deleteCounter(name string) step {
+	return step{1, func(enc *nftables.Conn) error {
+		enc.DeleteObject(counter(name))
+		return nil
+	}}
+}
+
+// setOf returns a set in the library's type. Its kind is in its name.
+func setOf(name string) *nftables.Set {
+	s := &nftables.Set{Table: table(), Name: name, KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian, Interval: isNets(name)}
+	if isV6(name) {
+		s.KeyType = nftables.TypeIP6Addr
+	}
+	if isDispatch(name) {
+		s.IsMap, s.DataType = true, nftables.TypeVerdict
+	}
+	return s
+}
+
+func addSet(name, title string) step {
+	return step{1, func(enc *nftables.Conn) error {
+		s := setOf(name)
+		s.Comment = nft.CleanComment(title)
+		if err := enc.AddSet(s, nil); err != nil {
+			return fmt.Errorf("add set %s: %w", name, err)
+		}
+		return nil
+	}}
+}
+
+func deleteSet(name string) step {
+	return step{1, func(enc *nftables.Conn) error {
+		enc.DelSet(setOf(name))
+		return nil
+	}}
+}
+
+func removeElements(set string, gone []element) (steps []step) {
+	for part := range slices.Chunk(gone, perMessage) {
+		steps = append(steps, step{1, func(enc *nftables.Conn) error { return enc.SetDeleteElements(setOf(set), encoded(set, part, nil)) }})
+	}
+	return steps
+}
+
+func (w *wanted) addElements(set string, added []element) (steps []step) {
+	for part := range slices.Chunk(added, perMessage) {
+		steps = append(steps, step{1, func(enc *nftables.Conn) error { return enc.SetAddElements(setOf(set), encoded(set, part, w.pods)) }})
+	}
+	return steps
+}
+
+// encoded returns elements in the library's type. A range is two elements: its first address, and
+// the first one after it. A range up to the highest address has no second element.
+func encoded(set string, list []element, names map[netip.Addr]string) (out []nftables.SetElement) {
+	for _, e := range list {
+		one := nftables.SetElement{Key: e.first.AsSlice()}
+		if isDispatch(set) {
+			one.VerdictData, one.Comment = e.verdict(), nft.CleanComment(names[e.first])
+		}
+		out = append(out, one)
+		if next := e.last.Next(); isNets(set) && next.IsValid() {
+			out = append(out, nftables.SetElement{Key: next.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return out
+}
