@@ -90,8 +90,9 @@ func vacant(path string) error {
 	return fmt.Errorf("listen at %s: another process may: %w", path, err)
 }
 
-// listenAt makes the socket in a directory that only root may enter, and moves it to its path
-// when its mode is right. So no other user can connect before, whatever the umask is.
+// listenAt makes the socket in a directory that only root may enter, and moves the socket to its
+// path when the socket's mode is right. So no other user can connect before, whatever the umask
+// is.
 func listenAt(path string, gid int) (l *net.UnixListener, err error) {
 	private := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"~")
 	if err := os.RemoveAll(private); err != nil { // left by a process that was killed

@@ -24,9 +24,9 @@ type missing struct {
 	Endpoints []store.Entry   `json:"endpoints,omitempty"` // kept only for rebuildTime
 }
 
-// rebuildTime is how long the hosts have to write their own data to a store that lost it. After
-// that, this host drops what only the other hosts can restore: the names of their containers, and
-// their sessions.
+// rebuildTime is the time in which the hosts write their own data again to a store that lost it.
+// After that, this host drops what only the other hosts can restore: the names of their
+// containers, and their sessions.
 const rebuildTime = 10 * time.Minute
 
 // replace takes over a new reading of the whole store. If the reading does not follow the last

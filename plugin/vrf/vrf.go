@@ -106,8 +106,8 @@ func compile(r *plugin.Request, conf *Conf, table int) netstate.State {
 	}
 }
 
-// check compares the kernel with the result: the VRF must exist with its member, and the
-// result's routes must be in its table.
+// check compares the kernel with the result: the VRF must exist with its member, and the VRF's
+// table must have the result's routes.
 func check(ctx context.Context, r *plugin.Request) error {
 	conf := plugin.ConfOf[Conf](r)
 	env, err := kernel.Of(r).Env(r)
