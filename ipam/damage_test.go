@@ -89,7 +89,7 @@ func TestPlantedLinks(t *testing.T) {
 
 func FuzzStateFile(f *testing.F) {
 	f.Add([]byte("c1\r\neth0"), []byte("10.1.0.2"), []byte{})
-	f.Add([]byte(""), []byte("x"), []byte("pbipam01"))
+	f.Add([]byte(""), []byte("x"), []byte("pbipam02"))
 	f.Add([]byte("c1\n"), []byte("fd00::1"), []byte{0})
 	f.Add([]byte("\x00\x00"), []byte("10.1.0.2\n"), make([]byte, 4096))
 	f.Fuzz(func(t *testing.T, content, cursor, index []byte) {

@@ -282,15 +282,23 @@ func (t *Tx) SetCursor(set int, a netip.Addr) error {
 
 func cursorName(set int) string { return cursorPrefix + strconv.Itoa(set) }
 
-// Outlived returns the reservations whose files name an earlier boot, if this transaction has read
-// all files, as the first of a boot does, because the index is of an earlier boot or was lost.
-// Otherwise Outlived returns none.
+// Outlived returns the reservations whose files name an earlier boot. They are many only after a
+// reboot, so the index says whether a scan found some. After one call, Outlived returns none until
+// the next scan.
 func (t *Tx) Outlived() ([]Reservation, error) {
-	if t.owners == nil {
+	if t.index.head.earlier == 0 {
 		return nil, nil
 	}
-	return t.list(func(e *entry) bool { return e.boot != 0 && t.store.Boot.before(e.boot, e.time()) })
+	list, err := t.list(func(e *entry) bool { return t.outlived(*e) })
+	if err == nil {
+		t.beginChange()
+		t.index.head.earlier = 0
+	}
+	return list, err
 }
+
+// outlived reports whether the file or an earlier index names an earlier boot for a reservation.
+func (t *Tx) outlived(e entry) bool { return e.boot != 0 && t.store.Boot.before(e.boot, e.time()) }
 
 // List returns the reservations. If earlierBoot is set, it returns only those of an earlier boot.
 func (t *Tx) List(earlierBoot bool) ([]Reservation, error) {

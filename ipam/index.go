@@ -19,11 +19,11 @@ import (
 // tables are hash tables with open addressing; their size is a power of two. Numbers are little
 // endian. indexMagic names the schema. FileStore builds an index with another schema again.
 //
-//	header  magic, 12 numbers of 8 bytes (the last a checksum), padding to 128 bytes
+//	header  magic, 13 numbers of 8 bytes (the last a checksum), padding to 128 bytes
 //	chunk   base[16] used[8] bitmap[128] padding[8]
 //	entry   key[16] addr[16] boot[8] since[8] used[8] padding[8]
 const (
-	indexMagic = "pbipam01"
+	indexMagic = "pbipam02"
 	headerSize = 128
 	chunkSize  = 160
 	entrySize  = 64
@@ -64,11 +64,12 @@ type header struct {
 	chunks  uint64 // chunks in use
 	eslots  uint64 // slots for entries
 	cslots  uint64 // slots for chunks
+	earlier uint64 // 1 if a scan found reservations of an earlier boot, and no ADD has looked at them since
 }
 
-func (h *header) fields() [11]*uint64 {
+func (h *header) fields() [12]*uint64 {
 	return [...]*uint64{&h.clean, &h.exact, &h.dir.dev, &h.dir.ino, &h.dir.mtime, &h.dir.ctime,
-		&h.boot, &h.entries, &h.chunks, &h.eslots, &h.cslots}
+		&h.boot, &h.entries, &h.chunks, &h.eslots, &h.cslots, &h.earlier}
 }
 
 func (h *header) encode() []byte {

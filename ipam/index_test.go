@@ -157,7 +157,7 @@ func TestHeaderDamage(t *testing.T) {
 	for i := range headerSize {
 		bad := slices.Clone(good)
 		bad[i] ^= 0x10
-		if _, err := readIndex(bad, int64(len(bad))); (err == nil) != (i >= len(indexMagic)+8*12) {
+		if _, err := readIndex(bad, int64(len(bad))); (err == nil) != (i >= len(indexMagic)+8*13) {
 			t.Errorf("byte %d changed: %v", i, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -111,6 +112,9 @@ func (t *Tx) rebuildIndex() error {
 	x.head.dir, x.head.boot = s.dir, t.store.Boot.mark()
 	if s.still {
 		x.head.clean, x.head.exact = 1, 1
+	}
+	if slices.ContainsFunc(s.entries, t.outlived) {
+		x.head.earlier = 1
 	}
 	t.owners, t.torn, t.changed, t.suspect = s.owners, s.torn, false, !s.still
 	t.keep(x)
@@ -318,7 +322,8 @@ func (t *Tx) growIndex() error {
 		return err
 	}
 	x := buildIndex(entries)
-	x.head.dir, x.head.boot = t.index.head.dir, t.index.head.boot
+	h := &t.index.head
+	x.head.dir, x.head.boot, x.head.earlier = h.dir, h.boot, h.earlier
 	t.keep(x) // the index stays marked as dirty, because a change is not finished
 	return nil
 }
