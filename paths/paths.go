@@ -21,6 +21,8 @@ type Paths struct {
 	Proc   string // PATCHBAY_PROC: procfs, for tests
 	Sys    string // PATCHBAY_SYS: sysfs, for tests
 	NetNS  string // PATCHBAY_NETNS_DIR: directory of named namespaces
+
+	Containerd string // PATCHBAY_CONTAINERD_DIR: directories of containerd's state, separated by colons
 }
 
 // Holds returns the directory in which the Docker driver keeps the namespaces of attachments. The
@@ -47,5 +49,7 @@ func From(getenv func(string) string) Paths {
 		Proc:   dir("PATCHBAY_PROC", "/proc"),
 		Sys:    dir("PATCHBAY_SYS", "/sys"),
 		NetNS:  dir("PATCHBAY_NETNS_DIR", "/run/netns"),
+
+		Containerd: dir("PATCHBAY_CONTAINERD_DIR", "/run/containerd:/run/k3s/containerd"),
 	}
 }

@@ -47,7 +47,9 @@ type Candidate struct {
 
 	marks         map[string][]*life.Mark // marks of the namespaces in NetNS, if a record has them
 	records       []kept
-	pendingDriver string // the driver that the DEL could not reach yet
+	callers       []*life.Caller // of the records, as far as they have one
+	forgotten     string         // the path of the namespace, if containerd has forgotten the sandbox
+	pendingDriver string         // the driver that the DEL could not reach yet
 	cached        *chain.Cached
 	pools         []pool // the directories where addresses are reserved
 	outlived      bool   // an address was reserved in an earlier boot

@@ -52,6 +52,9 @@ func (c *collector) addFilesOf(at *Attached, own, drivers *record.Dir) {
 	for _, r := range at.Records {
 		a.keep(own, r.Owner, r.Plugin, kept{})
 		a.at(r.NetNS, r.NetNSMark)
+		if r.Caller != nil {
+			a.callers = append(a.callers, r.Caller)
+		}
 		a.addObject("record", r.Plugin, true)
 		if r.DataDir != "" && r.Plugin == "host-local" {
 			a.pools = append(a.pools, pool{r.DataDir, r.Network})

@@ -35,6 +35,7 @@ type world struct {
 	seesAll   func() bool                   // whether this process can see all processes of the node
 	driver    func(containerID string) bool // whether `patchbayd docker` will detach the container
 	namespace func(path string, was *life.Mark) (life.State, string)
+	forgotten func(life.Suspect) (why string, ok bool)     // whether containerd has forgotten a sandbox
 	carries   func(*Candidate) (link string)               // a veth whose other end is up in another namespace
 	inUse     func([]netip.Addr) (where string, err error) // finds an existing namespace that has one of the addresses
 	marked    func(owner.Key) (where string, err error)    // finds an existing namespace that has a link with the owner's mark
@@ -103,11 +104,18 @@ func (w *world) earlier(a *Candidate) bool {
 // life reports whether one of the attachment's namespaces exists. If all of them are gone, the
 // state is Dead. If that is not certain for one of them, the state is Unsure. If nothing names a
 // namespace, reason is "". If the attachment's veth has a carrier, its other end is up in an
-// existing namespace. Then the state is Alive, whatever the paths say.
+// existing namespace. Then the state is Alive, whatever the paths say. A namespace whose sandbox
+// containerd has forgotten counts as gone, and life sets a.forgotten to its path.
 func (w *world) life(a *Candidate) (state life.State, reason string) {
+	a.forgotten = ""
 	for _, path := range a.NetNS {
 		for _, mark := range a.marksOf(path) {
 			s, why := w.namespace(path, mark)
+			if s == life.Alive {
+				if gone, ok := w.forgets(a, path); ok {
+					s, why, a.forgotten = life.Dead, gone, path
+				}
+			}
 			if s == life.Alive {
 				return s, why
 			}
@@ -116,10 +124,32 @@ func (w *world) life(a *Candidate) (state life.State, reason string) {
 			}
 		}
 	}
-	if link := w.carries(a); link != "" {
+	if link := w.carries(a); link != "" && a.forgotten == "" {
 		return life.Alive, "its link " + link + " carries: the other end is up in another namespace"
 	}
 	return state, reason
+}
+
+// forgets reports whether containerd has forgotten the sandbox of a pod. If there are records, each
+// must have the caller of its ADD. Without records, nothing but a cached result may be left.
+func (w *world) forgets(a *Candidate, path string) (why string, ok bool) {
+	s := life.Suspect{ID: a.ContainerID, NetNS: path, IfName: a.IfName}
+	if a.Pod == "" || a.ContainerID == "" || len(a.callers) != len(a.records) {
+		return "", false
+	}
+	if len(a.records) == 0 {
+		bare := a.cached != nil && len(a.pools)+len(a.links)+len(a.elements)+len(a.files) == 0
+		if !bare {
+			return "", false
+		}
+		return w.forgotten(s)
+	}
+	for _, s.Caller = range a.callers {
+		if why, ok = w.forgotten(s); !ok {
+			return "", false
+		}
+	}
+	return why, true
 }
 
 // judgeElements judges an attachment of which only firewall elements are left. If one of them is

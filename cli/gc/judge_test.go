@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/owner"
@@ -59,6 +60,25 @@ func TestJudge(t *testing.T) {
 			name: "it and an earlier one at its path", a: Candidate{NetNS: []string{"there"}, Since: old, marks: map[string][]*life.Mark{"there": {{Ino: 2}, {Ino: 1}}}},
 			want: Alive,
 		},
+		{
+			name: "forgotten", a: Candidate{ContainerID: "forgotten", Pod: "a/b", NetNS: []string{"there"}, Since: old, links: []link{{"veth1", 7}}, records: make([]kept, 1), callers: []*life.Caller{{PID: 7}}},
+			want: Dead, why: "forgotten",
+		},
+		{
+			name: "forgotten, young", a: Candidate{ContainerID: "forgotten", Pod: "a/b", NetNS: []string{"there"}, Since: young, records: make([]kept, 1), callers: []*life.Caller{{PID: 7}}},
+			want: Unsure, why: "1s old",
+		},
+		{
+			name: "forgotten, but a later caller lives", a: Candidate{ContainerID: "forgotten", Pod: "a/b", NetNS: []string{"there"}, Since: old, records: make([]kept, 2), callers: []*life.Caller{{PID: 7}, {PID: 8}}},
+			want: Alive,
+		},
+		{
+			name: "forgotten, but a record has no caller", a: Candidate{ContainerID: "forgotten", Pod: "a/b", NetNS: []string{"there"}, Since: old, records: make([]kept, 2), callers: []*life.Caller{{PID: 7}}},
+			want: Alive,
+		},
+		{name: "forgotten, of no pod", a: Candidate{ContainerID: "forgotten", NetNS: []string{"there"}, Since: old, cached: &chain.Cached{}}, want: Alive},
+		{name: "forgotten, only cached", a: Candidate{ContainerID: "forgotten", Pod: "a/b", NetNS: []string{"there"}, Since: old, cached: &chain.Cached{}}, want: Dead, why: "forgotten"},
+		{name: "forgotten, cached and a link", a: Candidate{ContainerID: "forgotten", Pod: "a/b", NetNS: []string{"there"}, Since: old, cached: &chain.Cached{}, links: []link{{"veth1", 7}}}, want: Alive},
 		{name: "gone, young", a: Candidate{NetNS: []string{"gone"}, Since: young}, want: Unsure, why: "1s old"},
 		{name: "gone, dated ahead of the clock", a: Candidate{NetNS: []string{"gone"}, Since: now.Add(72 * time.Hour)}, want: Unsure, why: "dated 72h0m0s ahead of the clock"},
 		{name: "gone, listed", a: Candidate{ContainerID: "c", NetNS: []string{"gone"}, Since: old}, listed: only("c"), want: Unsure, why: "lists"},
@@ -113,6 +133,9 @@ func TestJudge(t *testing.T) {
 					return a.links[0].name
 				}
 				return ""
+			},
+			forgotten: func(s life.Suspect) (string, bool) {
+				return "forgotten", s.ID == "forgotten" && (s.Caller == nil || s.Caller.PID == 7)
 			},
 			seesAll:   func() bool { return false },
 			driver:    func(id string) bool { return id == "driver's" },

@@ -210,7 +210,7 @@ func (r *remover) delRecord(ctx context.Context, k kept) (keep string, err error
 	if k.driver {
 		call.Config = fmt.Appendf([]byte(`{"ipam":{},`), "%s", call.Config[1:])
 	}
-	call.Path = r.path(k.plugin)
+	call.Path, call.NetNS = r.path(k.plugin), r.a.forgotten
 	_, err = r.Invoke(ctx, k.plugin, call)
 	switch {
 	case k.driver && errors.Is(err, invoke.ErrNotFound):

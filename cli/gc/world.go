@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -24,7 +25,8 @@ import (
 func (c *collector) newWorld() *world {
 	proc := c.Paths.Proc
 	w := &world{now: time.Now(), boot: c.boot.Since, grace: c.Grace, carries: c.carries, seesAll: life.SeesProcesses}
-	w.namespace = (&life.Judge{Proc: proc, Run: c.Paths.Run}).At
+	j := &life.Judge{Proc: proc, Run: c.Paths.Run, Containerd: filepath.SplitList(c.Paths.Containerd)}
+	w.namespace, w.forgotten = j.At, j.Forgotten
 	if c.Live != nil {
 		w.listed = func(id string) bool { return c.Live[id] }
 	}
@@ -117,7 +119,7 @@ func (c *collector) settle(ctx context.Context, all []*Candidate) {
 		if len(a.links) == 0 {
 			continue
 		}
-		if state, reason := pathsOnly.life(a); state != life.Dead && reason != "" {
+		if state, reason := pathsOnly.life(a); state != life.Dead && reason != "" || a.forgotten != "" {
 			continue
 		}
 		for c.pairOf(a, true) != "" && time.Now().Before(end) && clock.Sleep(ctx, 5*time.Millisecond) {

@@ -219,14 +219,15 @@ func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
 // file, with a thread inside, or with a mount that it sees. Such a namespace exists even if its
 // path is gone.
 type Held struct {
-	links map[uint64][]string // paths by inode number
-	boot  string
+	links     map[uint64][]string // paths by inode number
+	processes map[uint64]bool     // the inode numbers that a file or a thread of a process has
+	boot      string
 }
 
 // HeldBy looks at every process that is visible in proc. A caller calls it once, before it
 // declares any number of namespaces dead.
 func HeldBy(proc string) Held {
-	h := Held{links: make(map[uint64][]string)}
+	h := Held{links: make(map[uint64][]string), processes: make(map[uint64]bool)}
 	h.boot, _ = clock.BootID(proc)
 	for _, pattern := range []string{"fd/*", "task/[0-9]*/ns/net"} {
 		links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", pattern)) // the pattern is valid
@@ -234,13 +235,13 @@ func HeldBy(proc string) Held {
 			var inode uint64
 			to, err := os.Readlink(link) // to read the link creates no inode
 			if n, _ := fmt.Sscanf(to, "net:[%d]", &inode); err == nil && n == 1 {
-				h.links[inode] = append(h.links[inode], link)
+				h.links[inode], h.processes[inode] = append(h.links[inode], link), true
 			}
-			if to != "/" {
+			if to != "/" && !strings.Contains(to, "/netns/") {
 				continue
 			}
-			if m := markOf(link, ""); m != nil { // opened through a mount that is gone
-				h.links[m.Ino] = append(h.links[m.Ino], link)
+			if m := markOf(link, ""); m != nil { // opened through a mount, which may be gone
+				h.links[m.Ino], h.processes[m.Ino] = append(h.links[m.Ino], link), true
 			}
 		}
 	}
@@ -328,9 +329,10 @@ func AtForRemoval(path string, was *Mark, proc, runDir string) (State, string) {
 }
 
 // Judge judges namespaces for a caller that removes what is dead. Before it calls the first one
-// dead, it looks once at the processes of the node.
+// dead or forgotten, it looks once at the processes of the node.
 type Judge struct {
-	Proc, Run string
+	Proc, Run  string
+	Containerd []string // directories of containerd's state; see Forgotten
 
 	held *Held
 }
@@ -341,11 +343,15 @@ func (j *Judge) At(path string, was *Mark) (State, string) {
 	if state != Dead || was == nil {
 		return state, why
 	}
+	return j.holders().Doubt(was, why)
+}
+
+func (j *Judge) holders() *Held {
 	if j.held == nil {
 		held := HeldBy(j.Proc)
 		j.held = &held
 	}
-	return j.held.Doubt(was, why)
+	return j.held
 }
 
 // SeesProcesses reports whether this process sees all processes of the node.

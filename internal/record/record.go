@@ -46,6 +46,8 @@ type Record struct {
 	// NetNSMark distinguishes the namespace from a later one at the same path.
 	NetNSMark *life.Mark `json:"netnsMark,omitempty"`
 
+	Caller *life.Caller `json:"caller,omitempty"` // of a pod's ADD, if it is containerd
+
 	Links    []string      `json:"links,omitempty"`    // links in the host's namespace
 	Elements []nft.Element `json:"elements,omitempty"` // elements of this attachment only
 	Shared   []string      `json:"shared,omitempty"`   // facts that the attachment holds

@@ -30,11 +30,12 @@ const (
 )
 
 // Suspects looks at the next few attachments of a network, at one record of each. It returns the
-// attachments of Kubernetes pods whose namespace was in dir and is not there now. They may still be
-// alive, so the caller must judge each. Each call, in any process, continues where the last call
-// ended; together they go through the whole directory, again and again. No call lists the whole
-// directory. Suspects also removes claims of killed gcs that it meets.
-func (d *Dir) Suspects(network, dir string, most int) (owners []owner.Key, err error) {
+// attachments of Kubernetes pods whose namespace was in dir and is not there now, or whose sandbox
+// containerd made and, according to unknown, does not know. They may still be alive, so the caller
+// must judge each. Each call, in any process, continues where the last call ended; together they
+// go through the whole directory, again and again. No call lists the whole directory. Suspects also
+// removes claims of killed gcs that it meets.
+func (d *Dir) Suspects(network, dir string, most int, unknown func(containerID string) bool) (owners []owner.Key, err error) {
 	if err := d.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("look at records: %w", err)
 	}
@@ -44,7 +45,7 @@ func (d *Dir) Suspects(network, dir string, most int) (owners []owner.Key, err e
 		path := filepath.Join(records, name)
 		if strings.HasSuffix(name, claimSuffix) {
 			d.sweepClaim(path)
-		} else if left(path, dir) {
+		} else if left(path, dir, unknown) {
 			owners = append(owners, owner.Key(name[:owner.Len]))
 		}
 	}
@@ -167,22 +168,32 @@ func choose(entries []entry, most int) (names []string, at int64) {
 	return names, at
 }
 
-// left reports whether a record belongs to a pod whose namespace was in dir and is not there now.
-// left compares the text that encode writes, because decoding would take a process 0.2 ms for its
-// first record.
-func left(path, dir string) bool {
+// left reports whether a record belongs to a pod whose namespace was in dir and is not there now,
+// or whose sandbox is unknown to the containerd that made it. left compares the text that encode
+// writes, because decoding would take a process 0.2 ms for its first record.
+func left(path, dir string, unknown func(string) bool) bool {
 	data, err := durable.ReadUpTo(path, suspectSize)
 	if err != nil {
 		return false
 	}
-	_, rest, _ := bytes.Cut(data, []byte(`"netns":"`))
-	at, rest, found := bytes.Cut(rest, []byte(`"`))
-	if !found || filepath.Dir(string(at)) != dir || !bytes.Contains(rest, []byte(`"pod":"`)) {
+	at, rest := after(data, `"netns":"`)
+	if at == "" || filepath.Dir(at) != dir || !bytes.Contains(rest, []byte(`"pod":"`)) {
 		return false
 	}
 	var now unix.Stat_t
-	if unix.Stat(string(at), &now) != nil {
+	if unix.Stat(at, &now) != nil || !bytes.Contains(rest, fmt.Appendf(nil, `"netnsMark":{"dev":%d,"ino":%d,"since":%d,`, now.Dev, now.Ino, now.Ctim.Nano())) {
 		return true
 	}
-	return !bytes.Contains(rest, fmt.Appendf(nil, `"netnsMark":{"dev":%d,"ino":%d,"since":%d,`, now.Dev, now.Ino, now.Ctim.Nano()))
+	id, _ := after(data, `"containerID":"`)
+	return bytes.Contains(rest, []byte(`"caller":{`)) && unknown(id)
+}
+
+// after returns the text between key and the next quote, and what follows.
+func after(data []byte, key string) (value string, rest []byte) {
+	_, rest, _ = bytes.Cut(data, []byte(key))
+	text, rest, found := bytes.Cut(rest, []byte(`"`))
+	if !found {
+		return "", nil
+	}
+	return string(text), rest
 }

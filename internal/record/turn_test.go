@@ -28,6 +28,8 @@ func ofPod(t testing.TB, s *Dir, id, path string, mark *life.Mark) owner.Key {
 	return r.Owner
 }
 
+func known(string) bool { return false }
+
 const ownNS = "/proc/self/ns/net"
 
 // markOwn returns the mark of ownNS, and keeps the namespace's inode in use.
@@ -56,7 +58,7 @@ func TestSuspectsInTurn(t *testing.T) {
 	}
 	s.Close()
 	for range pods {
-		owners, err := New(s.Path).Suspects("pods", filepath.Dir(missing), 4)
+		owners, err := New(s.Path).Suspects("pods", filepath.Dir(missing), 4, known)
 		if err != nil || len(owners) > 4 {
 			t.Fatalf("%v, %v", owners, err)
 		}
@@ -74,7 +76,7 @@ func TestSuspectsInTurn(t *testing.T) {
 			}
 		}
 	}
-	if owners, err := s.Suspects("pods", filepath.Dir(missing), 4); len(owners) > 0 || err != nil {
+	if owners, err := s.Suspects("pods", filepath.Dir(missing), 4, known); len(owners) > 0 || err != nil {
 		t.Errorf("without records: %v, %v", owners, err)
 	}
 	if _, err := os.Lstat(filepath.Join(s.Path, turns)); err == nil {
@@ -101,7 +103,7 @@ func TestSuspects(t *testing.T) {
 	} {
 		s := New(t.TempDir())
 		o := ofPod(t, s, "c1", c.path, c.mark)
-		got, err := s.Suspects("pods", c.dir, 4)
+		got, err := s.Suspects("pods", c.dir, 4, known)
 		if err != nil || slices.Contains(got, o) != c.want {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
@@ -113,7 +115,7 @@ func TestSuspects(t *testing.T) {
 	if err := s.Write(r); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Suspects("pods", "/run/netns", 4); len(got) > 0 || err != nil {
+	if got, err := s.Suspects("pods", "/run/netns", 4, known); len(got) > 0 || err != nil {
 		t.Errorf("not of a pod: %v, %v", got, err)
 	}
 	s.Close()
@@ -139,7 +141,7 @@ func TestSuspectsWithDamage(t *testing.T) {
 		}
 		var seen []owner.Key
 		for range 3 {
-			got, err := New(s.Path).Suspects("pods", "/run/netns", 4)
+			got, err := New(s.Path).Suspects("pods", "/run/netns", 4, known)
 			if err != nil {
 				t.Errorf("%q: %v", at, err)
 			}
@@ -163,7 +165,7 @@ func BenchmarkSuspects(b *testing.B) {
 	}
 	s.Close()
 	for b.Loop() {
-		if owners, err := s.Suspects("pods", filepath.Dir(ownNS), 3); len(owners) > 0 || err != nil {
+		if owners, err := s.Suspects("pods", filepath.Dir(ownNS), 3, known); len(owners) > 0 || err != nil {
 			b.Fatal(owners, err)
 		}
 	}

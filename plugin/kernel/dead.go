@@ -42,7 +42,7 @@ func (k *Kernel) sweepDead(r *plugin.Request, rec *record.Record) {
 	}
 	k.sweeps = true
 	sw := &deadSweep{session: k.session, network: rec.Network, own: rec.Owner, dir: filepath.Dir(rec.NetNS)}
-	sw.judge = life.Judge{Proc: k.session.Paths.Proc, Run: k.session.Paths.Run}
+	sw.judge = life.Judge{Proc: k.session.Paths.Proc, Run: k.session.Paths.Run, Containerd: filepath.SplitList(k.session.Paths.Containerd)}
 	r.Session.OnDone(sw.look)
 }
 
@@ -57,13 +57,17 @@ type deadSweep struct {
 
 // look finds attachments that may be dead. In most calls there is none.
 func (w *deadSweep) look() (work func(context.Context)) {
-	suspects, err := record.New(w.session.Paths.Run).Suspects(w.network, w.dir, sweepLooks)
+	suspects, err := record.New(w.session.Paths.Run).Suspects(w.network, w.dir, sweepLooks, w.unknown)
 	w.warn(err)
 	suspects = slices.DeleteFunc(suspects, func(o owner.Key) bool { return o == w.own })
 	if len(suspects) == 0 {
 		return nil
 	}
 	return func(ctx context.Context) { w.removeSome(ctx, suspects) }
+}
+
+func (w *deadSweep) unknown(containerID string) bool {
+	return life.Unknown(containerID, w.judge.Containerd)
 }
 
 func (w *deadSweep) removeSome(ctx context.Context, suspects []owner.Key) {
@@ -105,10 +109,21 @@ func (w *deadSweep) remove(ctx context.Context, o owner.Key) (removed bool, err 
 	order.Stable(found, func(a, b record.CurrentRecord) int { return cmp.Compare(delOrder(s, a.Plugin), delOrder(s, b.Plugin)) })
 	var errs []error
 	for _, at := range found {
-		_, err := s.Invoke(ctx, at.Plugin, RecordedDel(at.Plugin, w.network, at.Record.ContainerID, at.Record.IfName))
+		_, err := s.Invoke(ctx, at.Plugin, w.del(at))
 		errs = append(errs, err, s.Flush(ctx))
 	}
 	return true, errors.Join(errs...)
+}
+
+// del builds the DEL for a record. The namespace of a forgotten sandbox exists, and DEL removes
+// what is in it.
+func (w *deadSweep) del(at record.CurrentRecord) *spec.Call {
+	rec := at.Record
+	call := RecordedDel(at.Plugin, w.network, rec.ContainerID, rec.IfName)
+	if state, _ := w.judge.At(rec.NetNS, rec.NetNSMark); state == life.Alive {
+		call.NetNS = rec.NetNS
+	}
+	return call
 }
 
 // keep returns the reason to keep an attachment. The caller has locked the attachment's records.
@@ -126,14 +141,22 @@ func (w *deadSweep) keep(k *Kernel, o owner.Key, now []record.CurrentRecord) str
 		case time.Since(at.Since) < sweepGrace:
 			return "it is young"
 		}
-		if state, why := w.judge.At(rec.NetNS, rec.NetNSMark); state != life.Dead {
+		switch state, why := w.judge.At(rec.NetNS, rec.NetNSMark); {
+		case state == life.Alive && w.forgotten(rec):
+		case state != life.Dead:
 			return why
-		}
-		if k.carries(rec) {
+		case k.carries(rec):
 			return "its pair carries"
 		}
 	}
 	return ""
+}
+
+// forgotten reports whether containerd has forgotten a sandbox. Without the caller of its ADD,
+// only gc decides that.
+func (w *deadSweep) forgotten(rec *record.Record) bool {
+	_, yes := w.judge.Forgotten(life.Suspect{ID: rec.ContainerID, NetNS: rec.NetNS, IfName: rec.IfName, Caller: rec.Caller})
+	return rec.Caller != nil && yes
 }
 
 // carries reports whether a link of a record is the host's end of a veth pair that is in use. If

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/life"
@@ -39,6 +40,8 @@ type Kernel struct {
 	all        []*record.Record // cache of alsoNaming
 	boot       string           // cache of bootID
 	sweeps     bool             // sweepDead was called
+
+	caller func() *life.Caller // reads the process that called this one, once
 }
 
 type sessionKey struct{}
@@ -58,6 +61,7 @@ func open(s *plugin.Session) *Kernel {
 		Records:   record.New(s.Paths.Run),
 		session:   s,
 		sandboxes: make(map[string]*nl.Conn),
+		caller:    sync.OnceValue(func() *life.Caller { return life.ReadCaller(s.Paths.Proc) }),
 	}
 	s.OnFlush(k.commit)
 	s.OnDiscard(k.NFT.Discard)
@@ -180,6 +184,9 @@ func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	}
 	if netns.Is(r.NetNS) { // an IPAM plugin may get any path; a path that is no namespace would later look like a dead one
 		rec.NetNS, rec.NetNSMark = r.NetNS, k.mark(r.NetNS)
+	}
+	if rec.Pod != "" && rec.NetNS != "" {
+		rec.Caller = k.caller()
 	}
 	if r.Session.Dry != nil {
 		return nil

@@ -29,6 +29,9 @@ import (
 
 // TestMain makes the test binary the plugin too. So there is a process to kill.
 func TestMain(m *testing.M) {
+	if os.Getenv(actsEnv) != "" {
+		os.Exit(actAsContainerd())
+	}
 	if os.Getenv("CNI_COMMAND") != "" {
 		os.Exit(plugin.MainOf(all.Find("patchbay"), all.Plugins()))
 	}

@@ -62,6 +62,7 @@ func TestChurn(t *testing.T) {
 		c.settled()
 		c.run(length)
 		c.settled()
+		c.swept()
 		c.agreed()
 		w.end()
 		c.emptied()
@@ -288,6 +289,23 @@ func (c *churn) bringBack(node string) {
 	c.Logf("%s is back with %v", node, c.podCIDRs(node))
 }
 
+// swept deletes some pods, and waits for their replacements. A killed containerd forgets some
+// sandboxes, and the ADDs and DELs of other pods detach them when their records are a minute old.
+// Each call looks at three of a node's pods, of which there are about 70.
+func (c *churn) swept() {
+	time.Sleep(time.Minute)
+	for range 2 {
+		args := []string{"delete", "pod"}
+		for n, p := range c.pods() {
+			if n%3 == 0 {
+				args = append(args, p.name)
+			}
+		}
+		c.kubectl(args...)
+		c.settled()
+	}
+}
+
 // agreed checks each node. The reserved addresses are exactly the addresses of its pods in the API
 // server, no two pods have the same address, and there is a route to each other node.
 func (c *churn) agreed() {
@@ -355,7 +373,7 @@ func (c *churn) emptied() {
 			}
 			return nil
 		})
-		c.node(node, patchbay(), "gc", "--apply", "--grace=0s") // what libcni cached for pods that containerd forgot when it was killed
+		c.node(node, patchbay(), "gc", "--apply", "--grace=0s") // what libcni cached for sandboxes that containerd forgot
 		c.nothingLeft(node, c.before[node])
 	}
 }

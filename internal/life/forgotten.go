@@ -1,0 +1,152 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package life
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// Caller identifies a containerd that called an ADD. A containerd that crashes between the result
+// of an ADD and its own note of the sandbox forgets the sandbox: it never calls DEL, and the mount
+// keeps the namespace. Only containerd is known to do so, and ReadCaller returns nil for other
+// callers.
+type Caller struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"`          // when the process started, in clock ticks since the boot
+	PIDs  *Place `json:"pids,omitempty"` // its PID namespace
+}
+
+// containerd is the name of its process.
+const containerd = "containerd"
+
+// ReadCaller returns the process that started this one, if it is containerd.
+func ReadCaller(proc string) *Caller {
+	pid := os.Getppid()
+	name, start := process(proc, pid)
+	if name != containerd || start == 0 {
+		return nil
+	}
+	return &Caller{PID: pid, Start: start, PIDs: placeOf("/proc/self/ns/net")}
+}
+
+// process reads the name of a process, and when it started. If there is no such process, start is 0.
+func process(proc string, pid int) (name string, start uint64) {
+	stat, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
+	before, after, ok := bytes.Cut(stat, []byte("("))
+	end := bytes.LastIndexByte(after, ')')
+	if err != nil || !ok || len(before) == 0 || end < 0 {
+		return "", 0
+	}
+	fields := strings.Fields(string(after[end+1:])) // from the third field of proc_pid_stat(5)
+	if len(fields) < 20 {
+		return "", 0
+	}
+	start, _ = strconv.ParseUint(fields[19], 10, 64)
+	return string(after[:end]), start
+}
+
+// ended reports whether the process certainly ended. Only a process of the same PID namespace can
+// see that.
+func (c *Caller) ended(proc string) bool {
+	here := placeOf("/proc/self/ns/net")
+	if here == nil || c.PIDs == nil || *here != *c.PIDs {
+		return false
+	}
+	_, start := process(proc, c.PID)
+	return start != c.Start
+}
+
+// sandboxes returns the directories in which a containerd keeps a directory for each sandbox that
+// it knows. states are the directories of containerd's state, such as /run/containerd.
+func sandboxes(states []string) (dirs []string) {
+	for _, state := range states {
+		dir := filepath.Join(state, "io.containerd.grpc.v1.cri", "sandboxes")
+		if st, err := os.Lstat(dir); err == nil && st.IsDir() {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// Unknown reports whether there is a containerd, and none has a directory for a sandbox. A sandbox
+// gets its directory soon after its ADD, and loses it when the kubelet removes the sandbox or, if
+// containerd does not know the sandbox, when containerd starts.
+func Unknown(id string, states []string) bool {
+	dirs := sandboxes(states)
+	for _, dir := range dirs {
+		if _, err := os.Lstat(filepath.Join(dir, id)); !errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+	}
+	return len(dirs) > 0 && id != ""
+}
+
+// Suspect is a pod's sandbox whose namespace still exists, and which containerd may have forgotten.
+type Suspect struct {
+	ID     string
+	NetNS  string
+	IfName string
+	Caller *Caller // of its ADD; nil if no record has it
+}
+
+// Forgotten reports whether containerd certainly has forgotten a sandbox, and why: containerd has
+// no directory for it, no process is in its namespace, and the namespace has no interface that is
+// up, other than lo and that of the attachment. If the record has the caller, that containerd must
+// have ended, since it may be starting the sandbox; without the caller, the attachment's interface
+// must be gone too.
+func (j *Judge) Forgotten(s Suspect) (why string, forgotten bool) {
+	allowed, sees := s.IfName, false
+	if s.Caller == nil {
+		allowed, sees = "", SeesProcesses()
+	} else {
+		sees = s.Caller.ended(j.Proc)
+	}
+	if s.NetNS == "" || !sees || !Unknown(s.ID, j.Containerd) || !j.idle(s.NetNS, allowed) {
+		return "", false
+	}
+	return fmt.Sprintf("containerd has forgotten its sandbox: no process is in %s", s.NetNS), true
+}
+
+// idle reports whether no process has a namespace, and no interface in it is up but lo and allowed.
+// It looks at the processes before it opens the namespace, because it is one of them.
+func (j *Judge) idle(path, allowed string) bool {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil || j.holders().processes[st.Ino] {
+		return false
+	}
+	ns, err := netns.Open(path)
+	if err != nil {
+		return false
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	return only(ns, j.Proc, allowed)
+}
+
+func only(ns *netns.NS, proc, allowed string) bool {
+	conn, err := nl.In(ns, proc)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	links, err := conn.LinkList()
+	for _, l := range links {
+		at := l.Attrs()
+		if at.Name != "lo" && at.Name != allowed && at.RawFlags&unix.IFF_UP != 0 {
+			return false
+		}
+	}
+	return err == nil && len(links) > 0
+}
