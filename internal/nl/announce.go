@@ -19,11 +19,11 @@ import (
 // minutes. By itself the kernel announces an address only once, when the link goes up, and
 // often too early. A tentative address cannot be announced.
 //
-// For IPv4, Announce makes the kernel look for its own address as for a neighbour's. The kernel
-// broadcasts "who has 10.1.2.3, tell 10.1.2.3", which is a gratuitous ARP (RFC 5227, 3). It does
-// so now and twice more, one second apart (mcast_solicit, retrans_time_ms), when the plugin has
-// already ended. A packet socket could send the same packet, but closing it waits for RCU. On
-// Linux 6.18 that takes 8-16 ms, as long as all other steps of an ADD together.
+// For IPv4, Announce makes the container's kernel resolve the address as if a neighbour had it.
+// The kernel broadcasts "who has 10.1.2.3, tell 10.1.2.3", which is a gratuitous ARP (RFC 5227,
+// 3). It does so now and twice more, one second apart (mcast_solicit, retrans_time_ms), when the
+// plugin has already ended. A packet socket could send the same packet, but closing it waits for
+// RCU. On Linux 6.18 that takes 8-16 ms, as long as all other steps of an ADD together.
 //
 // For IPv6, Announce sends an unsolicited neighbour advertisement (RFC 4861, 7.2.6) through a raw
 // ICMPv6 socket, which takes 0.03 ms to open and close.

@@ -97,7 +97,7 @@ type Conf struct {
 	// but the host's firewall sees the packets). Default: l2. Reference: same.
 	Mode string `json:"mode"`
 
-	// MTU in bytes; 0 means the master's MTU and follows its changes. It may be larger than the
+	// MTU in bytes; 0 means the master's MTU, also after it changes. It may be larger than the
 	// master's. Reference: ignores values below 0; not in the result.
 	MTU int `json:"mtu"`
 
