@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/order"
@@ -164,7 +165,9 @@ func standingOf(at *gc.Attached) *standing {
 	if at.InCache {
 		s.Since, s.Cached, s.config = at.Since, true, at.Config
 		s.result(at.Result)
-		s.published(at.Capabilities)
+		if takesPorts(at.Config) {
+			s.published(at.Capabilities)
+		}
 	}
 	for _, r := range at.Records {
 		s.HostLinks = append(s.HostLinks, r.Links...)
@@ -207,6 +210,14 @@ func (s *standing) result(r *spec.Result) {
 			s.MAC = i.Mac
 		}
 	}
+}
+
+// takesPorts reports whether a plugin of the cached configuration declares the capability
+// portMappings. containerd passes the ports of a pod to each of its networks, also to loopback.
+// An old runtime cached no configuration; then the network may publish ports.
+func takesPorts(config []byte) bool {
+	list, err := chain.ParseList(config)
+	return err != nil || slices.ContainsFunc(list.Plugins, func(p chain.Plugin) bool { return p.Capabilities["portMappings"] })
 }
 
 // published stores the ports that the runtime asked to publish. The keys may be in upper or

@@ -17,12 +17,29 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
 )
+
+// containerd passes the ports of a pod also to loopback, which publishes none.
+func TestPortsOfNetworksThatTakeThem(t *testing.T) {
+	ports := map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80}}}
+	for config, want := range map[string]int{
+		`{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}`:                                               0,
+		`{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge"},{"type":"portmap","capabilities":{"portMappings":true}}]}`: 1,
+		"": 1,
+	} {
+		at := &gc.Attached{InCache: true, Cached: chain.Cached{Config: []byte(config), Attachment: chain.Attachment{Capabilities: ports}}}
+		if got := standingOf(at).Ports; len(got) != want {
+			t.Errorf("%q: %v", config, got)
+		}
+	}
+}
 
 func TestParsePorts(t *testing.T) {
 	one := func(host, container uint16, proto, addr string) []portMapping {
