@@ -22,12 +22,13 @@ type Request struct {
 	Requested []netip.Addr // addresses that the caller asks for; Allocate gives all of them or fails
 
 	// Gone reports whether the attachment of a reservation provably no longer exists. If Gone is
-	// nil, every attachment counts as existing. Allocate calls Gone in three cases. First, a
-	// file names an earlier boot, and this transaction is the first of this boot. Second, a reservation seems
-	// to be of an earlier boot and is in the way: the set is full, or the caller requested that
-	// address. In both cases, Allocate takes the address back if the attachment is gone. Third, the
-	// owner of this ADD already has an address. If its attachment is gone, the owner gets the same
-	// address again (nerdctl#3355); otherwise the ADD fails with "duplicate allocation is not allowed".
+	// nil, every attachment counts as existing. Allocate calls Gone in three cases:
+	//   - A file names an earlier boot. If the attachment is gone, Allocate releases the address.
+	//   - A reservation seems to be of an earlier boot and is in the way: the set is full, or the
+	//     caller requested that address. If the attachment is gone, Allocate takes the address.
+	//   - The owner of this ADD already has an address. If its attachment is gone, the owner gets
+	//     the same address again (nerdctl#3355); otherwise the ADD fails with "duplicate allocation
+	//     is not allowed".
 	Gone func(Reservation) bool
 
 	// Dry makes Allocate find addresses without reserving them.

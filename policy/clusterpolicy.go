@@ -90,7 +90,7 @@ type PortRange struct {
 }
 
 // ParseClusterNetworkPolicy reads a policy as the API serves it. As with ParseNetworkPolicy, a
-// policy with a name and an error is broken and belongs into the state.
+// policy with a name and an error is broken; add it to the State all the same.
 func ParseClusterNetworkPolicy(text []byte) (p ClusterNetworkPolicy, err error) {
 	var o object
 	if err := json.Unmarshal(text, &o); err != nil {

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Compile returns the program of a node. It never fails: what it does not understand it closes,
-// and lists under Problems.
+// Compile returns the program of a node. It never fails: a policy that it cannot understand
+// allows nothing and is listed in Problems.
 func Compile(s *State) *Program {
 	c := compiler{state: s, out: &Program{}, namespaces: make(map[string]*namespace), made: make(map[string]bool)}
 	c.readPolicies()
@@ -82,9 +82,9 @@ func (c *compiler) problem(object, text string) {
 	c.out.Problems = append(c.out.Problems, Problem{object, text})
 }
 
-// readNamespaces finds at which labels and names of ports policies look. A rule with a selector
-// of namespaces looks into all of them, whatever their labels are now. So the identities stay as
-// they are when the labels of a namespace change.
+// readNamespaces collects the labels and names of ports that policies use. A rule with a selector
+// of namespaces uses its labels in all namespaces, whatever labels these have now. So a change of
+// a namespace's labels changes no identity.
 func (c *compiler) readNamespaces() {
 	for _, n := range c.state.Namespaces {
 		ns := c.namespace(n.Name)
@@ -174,7 +174,7 @@ func (p *Program) sort() {
 	})
 }
 
-// unknown reports that a pod of this node is isolated for want of its labels.
+// unknown reports that a pod of this node is isolated because its labels are not known.
 func (c *compiler) unknown(pod *Pod, d Direction) {
 	c.problem("pod "+pod.path(), fmt.Sprintf("its labels or those of its namespace are not known, and a policy may select it; it is isolated for %s", d))
 }

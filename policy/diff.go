@@ -12,15 +12,15 @@ import (
 
 // Changes leads from one program to another. Each list is in the order in which to apply it:
 //
-//   - Prepare adds what no packet can meet yet: sets, range sets and chains to which nothing refers,
-//     and members of sets that no address has. It may be split into several transactions.
-//   - Switch changes what packets meet. It must be one transaction. Before it every decision is
+//   - Prepare adds objects that affect no packet yet: sets, range sets and chains to which nothing
+//     refers, and members of sets that no address has. It may be split into several transactions.
+//   - Switch changes objects that affect packets. It must be one transaction. Before it every decision is
 //     the old program's, and after it the new one's. So no packet meets a mixture, which could
 //     allow or deny what neither program does. Within it, additions precede removals, except
 //     that ranges of a set are removed first, because the kernel refuses ranges that overlap.
-//   - Clean removes what no packet can meet any more. It may be split, and may come later.
+//   - Clean removes objects that affect no packet any more. It may be split, and may come later.
 //
-// What the numbers mean and what was not understood is for people, so it is no change.
+// The texts of identities and the problems are for people, so Diff ignores them.
 type Changes struct{ Prepare, Switch, Clean []Change }
 
 // Change adds, replaces or removes one object. Its type is one of NodeAddress, Address, SetName,

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package policy compiles Kubernetes' network policies into a program for one node. It is pure:
-// namespaces, pods and policies go in (State), and plain values come out (Program), which print
-// as a person would write them and which can be compared (Diff).
+// namespaces, pods and policies go in (State), and plain values come out (Program), which can
+// be printed and compared (Diff).
 //
 // A program is made for the sets and maps of nftables:
 //
@@ -25,10 +25,10 @@
 //  3. A packet is judged by its addresses and its port after destination NAT and before source
 //     NAT. So a Service's port is the port of the pod, and masquerading hides no source.
 //  4. A pod reaches itself.
-//  5. The pod that sends must be allowed to, in the direction Egress.
+//  5. The policies of the sending pod must allow it (Egress).
 //  6. A packet of this node itself, or of a pod in its network, may enter each of its pods. A
 //     packet of another node comes from the world. A pod's packet to its node is judged.
-//  7. The pod that receives must be allowed to, in the direction Ingress.
+//  7. The policies of the receiving pod must allow it (Ingress).
 //  8. What is not allowed is dropped, without an answer.
 //
 // In each direction the tiers are asked in this order: Admin, NetworkPolicy, Baseline. See Tier.

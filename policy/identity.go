@@ -19,7 +19,7 @@ type holder struct {
 }
 
 // readPods gives each pod's address its identity. Two pods may have one address for a short
-// time, when the API still shows the one that is gone.
+// time, when the API still shows a pod that is gone.
 func (c *compiler) readPods() {
 	held := make([]holder, 0, 2*len(c.state.Pods))
 	for i := range c.state.Pods {

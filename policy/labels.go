@@ -67,7 +67,7 @@ func (l Labels) String() string {
 	return strings.Join(words, ", ")
 }
 
-// word quotes what is no value of a label. Selectors of old objects may contain such text, and
+// word quotes a text that is not a valid value of a label. Selectors of old objects may contain such text, and
 // two different selectors must not have the same text.
 func word(value string) string {
 	for i := range len(value) {

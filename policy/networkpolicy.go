@@ -94,8 +94,8 @@ type object struct {
 }
 
 // ParseNetworkPolicy reads a policy as the API serves it. If err is not nil and the policy has a
-// name, the policy is broken, and belongs into the state all the same. A field that is not known
-// breaks the policy, because a rule without its unknown condition allows too much.
+// name, the policy is broken; add it to the State all the same. An unknown field breaks the
+// policy, because a rule without its unknown condition allows too much.
 func ParseNetworkPolicy(text []byte) (p NetworkPolicy, err error) {
 	var o object
 	if err := json.Unmarshal(text, &o); err != nil {
@@ -119,8 +119,8 @@ func strict(text []byte, into any) error {
 	return d.Decode(into)
 }
 
-// remains reads what can be read of a broken specification: whom it selects, and in which
-// directions. What cannot be read is empty, so it selects every pod in both directions.
+// remains reads what can be read of a broken specification: which pods it selects, and in
+// which directions. What cannot be read is empty, so it selects every pod in both directions.
 func remains(text []byte) (s NetworkPolicySpec) {
 	var parts struct{ PodSelector, PolicyTypes json.RawMessage }
 	_ = json.Unmarshal(text, &parts) // then both parts are empty

@@ -75,7 +75,7 @@ func ParsePod(text []byte) (Pod, error) {
 }
 
 // ports returns the named ports of the containers. An init container that restarts always is a
-// sidecar: it runs beside them. A protocol that is not known names no port.
+// sidecar: it runs beside them. A port with an unknown protocol has no name.
 func (o *apiPod) ports() (ports []Port) {
 	containers := o.Spec.Containers
 	for _, c := range o.Spec.InitContainers {

@@ -25,8 +25,8 @@ type Program struct {
 // the one that sorts later takes the next free number.
 type Number uint32
 
-// Identity is a number with its meaning: a namespace, those labels at which some policy looks in
-// this namespace, and the named ports that some policy uses.
+// Identity is a number with its meaning: a namespace, those labels of its pods that some policy
+// uses there, and the named ports that some policy uses.
 type Identity struct {
 	Number    Number
 	Namespace string

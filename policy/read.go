@@ -155,8 +155,8 @@ func (s *side) allow(namespace, source string, peers []Peer, ports []RulePort) e
 	return nil
 }
 
-// read checks a peer of a policy in a namespace. A peer without a known field is of a later API:
-// it is not everybody.
+// read checks a peer of a policy in a namespace. A peer without a known field comes from a later
+// API; it does not mean every peer.
 func (p Peer) read(namespace string) (peer, error) {
 	switch {
 	case p.IPBlock != nil && (p.PodSelector != nil || p.NamespaceSelector != nil):

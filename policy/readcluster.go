@@ -36,8 +36,8 @@ func readClusterPolicy(p *ClusterNetworkPolicy) rules {
 	return r
 }
 
-// readTier reads where the policy stands and whom it is for. If the subject cannot be read, it
-// is every pod.
+// readTier reads the tier, the priority and the subject of a policy. If the subject cannot be
+// read, it is every pod.
 func (r *rules) readTier(p *ClusterNetworkPolicy) error {
 	s, err := p.Spec.Subject.selection()
 	if err == nil {

@@ -236,10 +236,10 @@ func holds(facts []record.Fact, e nft.Element) bool {
 	})
 }
 
-// removeElement removes an element of an nftables set, unless a shared fact (record.Fact) has
-// come to list it since gc looked. The kernel removes other elements in the same range with it;
-// removeElement adds those again. It also adds the element itself again if an ADD has taken the
-// fact meanwhile.
+// removeElement removes an element of an nftables set, unless a shared fact (record.Fact) lists
+// the element by now. The kernel also removes the other elements in the same range, and
+// removeElement adds these again. If an ADD has taken the fact meanwhile, removeElement adds the
+// element again, too.
 func removeElement(ctx context.Context, k *kernel.Kernel, e nft.Element) error {
 	_, facts, err := k.Records.Facts()
 	if err != nil || holds(facts, e) {
