@@ -81,7 +81,7 @@ func (c *compiler) chain(r *rules, d Direction, p *Pod) string {
 			name += " with " + portList(ports)
 		}
 	}
-	if c.first("chain", name) {
+	if !c.complete && c.first("chain", name) {
 		made := Chain{Name: name, Policy: r.name, Tier: r.tier, Direction: d}
 		for _, rule := range r.sides[d].rules {
 			made.Rules = append(made.Rules, c.compileRule(rule, d, ports)...)
@@ -213,13 +213,15 @@ func (c *compiler) set(s *selection, with *Port) string {
 		return name
 	}
 	made := Set{Name: name}
+	of := selected{name, s, with}
 	for id := range c.matching(s) {
-		if with == nil || slices.Contains(id.Ports, *with) {
+		if of.port(id) {
 			made.Members = append(made.Members, id.Number)
 		}
 	}
 	slices.Sort(made.Members)
 	c.out.Sets = append(c.out.Sets, made)
+	c.selected = append(c.selected, of)
 	return name
 }
 

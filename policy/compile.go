@@ -13,8 +13,10 @@ import (
 
 // Compile returns the program of a node. It never fails: a policy that it cannot understand
 // allows nothing and is listed in Problems.
-func Compile(s *State) *Program {
-	c := compiler{state: s, out: &Program{}, namespaces: make(map[string]*namespace), made: make(map[string]bool)}
+func Compile(s *State) *Program { return compile(s).out }
+
+func compile(s *State) *compiler {
+	c := &compiler{state: s, out: &Program{}, namespaces: make(map[string]*namespace), made: make(map[string]bool)}
 	c.readPolicies()
 	c.readNamespaces()
 	c.readPods()
@@ -25,7 +27,7 @@ func Compile(s *State) *Program {
 		}
 	}
 	c.out.sort()
-	return c.out
+	return c
 }
 
 // compiler holds what Compile has found so far.
@@ -41,6 +43,8 @@ type compiler struct {
 	namespaces map[string]*namespace
 	owned      map[*Pod][]netip.Addr // addresses of the pods of this node
 	made       map[string]bool       // sets, range sets and chains, by kind and name
+	selected   []selected            // by set
+	complete   bool                  // the program is not changed any more
 }
 
 // namespace is a namespace with the identities of its pods.
@@ -176,5 +180,8 @@ func (p *Program) sort() {
 
 // unknown reports that a pod of this node is isolated because its labels are not known.
 func (c *compiler) unknown(pod *Pod, d Direction) {
+	if c.complete {
+		return
+	}
 	c.problem("pod "+pod.path(), fmt.Sprintf("its labels or those of its namespace are not known, and a policy may select it; it is isolated for %s", d))
 }

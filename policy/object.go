@@ -23,6 +23,7 @@ func ParseNamespace(text []byte) (Namespace, error) {
 type apiPod struct {
 	Metadata struct {
 		Namespace, Name   string
+		UID               string
 		Labels            Labels
 		CreationTimestamp time.Time
 		DeletionTimestamp *time.Time
@@ -57,7 +58,7 @@ func ParsePod(text []byte) (Pod, error) {
 	}
 	m := o.Metadata
 	p := Pod{
-		Namespace: m.Namespace, Name: m.Name, Node: o.Spec.NodeName, Labels: m.Labels, Ports: o.ports(),
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID, Node: o.Spec.NodeName, Labels: m.Labels, Ports: o.ports(),
 		Phase: o.Status.Phase, HostNetwork: o.Spec.HostNetwork, Leaving: m.DeletionTimestamp != nil, Created: m.CreationTimestamp,
 	}
 	ips := o.Status.PodIPs

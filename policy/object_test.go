@@ -18,7 +18,7 @@ func TestParsePod(t *testing.T) {
 			"containers":[{"name":"c","ports":[{"name":"http","containerPort":80},{"containerPort":81},{"name":"q","containerPort":7,"protocol":"QUIC"}]}],
 			"initContainers":[{"restartPolicy":"Always","ports":[{"name":"dns","containerPort":53,"protocol":"UDP"}]},{"ports":[{"name":"init","containerPort":9}]}]},
 		"status":{"phase":"Running","podIP":"10.1.1.1","podIPs":[{"ip":"10.1.1.1"},{"ip":"fd01::1"}]}}`))
-	want := Pod{Namespace: "x", Name: "a", Node: "n1", Labels: Labels{{"a", "1"}, {"b", "2"}}, Ports: []Port{{"http", TCP, 80}, {"dns", UDP, 53}},
+	want := Pod{Namespace: "x", Name: "a", UID: "u", Node: "n1", Labels: Labels{{"a", "1"}, {"b", "2"}}, Ports: []Port{{"http", TCP, 80}, {"dns", UDP, 53}},
 		Addresses: addrs("10.1.1.1", "fd01::1"), Phase: "Running", HostNetwork: true, Leaving: true, Created: time.Date(2026, 11, 23, 8, 0, 0, 0, time.UTC)}
 	if err != nil || !reflect.DeepEqual(p, want) {
 		t.Errorf("got %+v, %v, want %+v", p, err, want)
@@ -66,21 +66,25 @@ func TestSpecificationsSurviveJSON(t *testing.T) {
 
 // Two identities with one hash have two numbers, and the sets hold the right one.
 func TestHashesMayCollide(t *testing.T) {
-	seen := make(map[Number]string)
-	var pods [2]string
-	for i := 0; pods[0] == ""; i++ {
-		pod := fmt.Sprint("p", i)
-		n := hash("x{pod=" + pod + "}")
-		if seen[n] != "" {
-			pods = [2]string{seen[n], pod}
-		}
-		seen[n] = pod
-	}
-	s := world(t, `x/a {"podSelector":{"matchLabels":{"pod":"a"}},"ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"`+pods[1]+`"}}}]}]}`)
-	s.pod("x/b").Labels, s.pod("x/c").Labels = Labels{{"pod", pods[0]}}, Labels{{"pod", pods[1]}}
+	one, two := collision()
+	s := world(t, `x/a {"podSelector":{"matchLabels":{"pod":"a"}},"ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"`+two+`"}}}]}]}`)
+	s.pod("x/b").Labels, s.pod("x/c").Labels = Labels{{"pod", one}}, Labels{{"pod", two}}
 	s.check(t, "x/b > x/a tcp 80: deny\nx/c > x/a tcp 80: accept")
 	if p := Compile(s); len(p.Identities) != 5 { // three in x, one in y and in z
 		t.Errorf("got %d identities, want 5:\n%s", len(p.Identities), p)
+	}
+}
+
+// collision returns two values of the label pod whose identities in namespace x have one hash.
+func collision() (one, two string) {
+	seen := make(map[Number]string)
+	for i := 0; ; i++ {
+		pod := fmt.Sprint("p", i)
+		n := hash("x{pod=" + pod + "}")
+		if seen[n] != "" {
+			return seen[n], pod
+		}
+		seen[n] = pod
 	}
 }
 

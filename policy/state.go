@@ -36,6 +36,7 @@ type Namespace struct {
 // Pod is what policies see of a pod.
 type Pod struct {
 	Namespace, Name string
+	UID             string // only of pods of this node, and only Decider's callers use it
 	Node            string
 	Labels          Labels
 	Ports           []Port // with names; policies cannot see others

@@ -1,0 +1,72 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import "slices"
+
+// Decider decides about single pods of this node. They need no address and need not be in the
+// state, as a pod in its ADD.
+type Decider struct {
+	State   *State
+	Program *Program
+	c       *compiler
+}
+
+// Decision is what a program has, or would have, for one pod.
+type Decision struct {
+	Sides    [2]Side  // by Direction
+	Identity Number   // 0: none, because the labels are not known or another text has this hash
+	Sets     []string // those sets of the program that match the pod
+}
+
+// NewDecider compiles a state. The caller must not change the state while it uses the Decider.
+func NewDecider(s *State) *Decider {
+	c := compile(s)
+	c.complete = true
+	return &Decider{State: s, Program: c.out, c: c}
+}
+
+// Decide returns the decision for a pod. If its labels are not known (Pod.Unknown), it is isolated
+// if a policy may select it. The names of chains may be new to the program.
+func (d *Decider) Decide(p *Pod) (out Decision) {
+	for _, to := range []Direction{Ingress, Egress} {
+		out.Sides[to] = d.c.side(p, to)
+	}
+	id := d.c.identify(p)
+	if id == nil {
+		return out
+	}
+	out.Identity = d.number(id)
+	ns := d.c.namespace(p.Namespace)
+	for _, s := range d.c.selected {
+		if s.pods.inNamespace(ns.name, ns.labels, ns.known) && s.pods.pods.Matches(id.Labels) && s.port(id) {
+			out.Sets = append(out.Sets, s.name)
+		}
+	}
+	slices.Sort(out.Sets)
+	return out
+}
+
+// number returns the number of an identity. If no address has the identity yet, and its hash is the
+// number of another one, the next program decides the number.
+func (d *Decider) number(id *Identity) Number {
+	if id.Number != 0 {
+		return id.Number
+	}
+	n := hash(id.text())
+	if slices.ContainsFunc(d.Program.Identities, func(o Identity) bool { return o.Number == n }) {
+		return 0
+	}
+	return n
+}
+
+// selected is what a set of the program matches.
+type selected struct {
+	name string
+	pods *selection
+	with *Port // nil: pods with any ports
+}
+
+// port reports whether an identity has the port.
+func (s selected) port(id *Identity) bool { return s.with == nil || slices.Contains(id.Ports, *s.with) }

@@ -1,0 +1,121 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/test/policytest"
+)
+
+// A pod that has no address yet gets the isolation, the chains, the identity and the sets that the
+// program has for it later.
+func TestDecider(t *testing.T) {
+	compared, isolated := 0, 0
+	for seed := range uint64(100) {
+		g := policytest.NewGenerator(seed, policytest.Small)
+		s, err := stateOf(g.Clone())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Node = s.Nodes[0].Name
+		d := NewDecider(&s)
+		text := d.Program.String()
+		for _, l := range d.Program.Pods {
+			p := *s.pod(l.Name)
+			p.Addresses = nil
+			got := d.Decide(&p)
+			want := Decision{l.Sides, d.Program.identity(l.Addresses[0]), d.Program.setsOf(d.Program.identity(l.Addresses[0]))}
+			if !got.equal(&want) {
+				t.Fatalf("seed %d, pod %s: got %+v, want %+v\n%s", seed, l.Name, got, want, text)
+			}
+			compared++
+			if got.Sides[Ingress].Isolated {
+				isolated++
+			}
+		}
+		if after := d.Program.String(); after != text {
+			t.Fatalf("seed %d: the Decider changed the program from\n%s\nto\n%s", seed, text, after)
+		}
+	}
+	if compared < 100 || isolated < 30 {
+		t.Errorf("compared %d pods, %d of them isolated, want 100 and 30", compared, isolated)
+	}
+}
+
+// If the state does not have the pod at all, only the number of a new identity can differ.
+func TestDeciderBeforeThePod(t *testing.T) {
+	compared := 0
+	for seed := range uint64(100) {
+		g := policytest.NewGenerator(seed, policytest.Small)
+		s, err := stateOf(g.Clone())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Node = s.Nodes[0].Name
+		for _, l := range Compile(&s).Pods {
+			p, before := *s.pod(l.Name), s
+			before.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(o Pod) bool { return o.path() == l.Name })
+			got := NewDecider(&before).Decide(&p)
+			want := Compile(&s).identity(l.Addresses[0])
+			if !got.Sides[0].equal(&l.Sides[0]) || !got.Sides[1].equal(&l.Sides[1]) || got.Identity != want {
+				t.Fatalf("seed %d, pod %s: got %+v, want %+v and identity %s", seed, l.Name, got, l.Sides, want)
+			}
+			compared++
+		}
+	}
+	if compared < 100 {
+		t.Errorf("compared %d pods, want 100", compared)
+	}
+}
+
+func TestDeciderWithoutLabels(t *testing.T) {
+	s := world(t, `x/web {"podSelector":{"matchLabels":{"pod":"a"}}}`, `y/all {"podSelector":{},"ingress":[{"ports":[{"port":"http"}]}]}`)
+	d := NewDecider(s)
+	problems := len(d.Program.Problems)
+	for namespace, want := range map[string]Side{
+		"x": {Isolated: true, Unknown: true},
+		"y": {Isolated: true, Chains: []string{"ingress y/all with no port"}},
+		"z": {},
+	} {
+		got := d.Decide(&Pod{Namespace: namespace, Name: "new", Node: "n1", Unknown: true})
+		if !got.Sides[Ingress].equal(&want) || got.Identity != 0 || got.Sets != nil {
+			t.Errorf("namespace %s: got %+v, want %+v", namespace, got, want)
+		}
+	}
+	if len(d.Program.Problems) != problems {
+		t.Errorf("the Decider added to the problems: %v", d.Program.Problems)
+	}
+}
+
+// A new identity does not take the number of another one.
+func TestDeciderWithOneHash(t *testing.T) {
+	one, two := collision()
+	s := world(t, `x/a {"podSelector":{},"ingress":[{"from":[{"podSelector":{"matchExpressions":[{"key":"pod","operator":"Exists"}]}}]}]}`)
+	s.pod("x/b").Labels = Labels{{"pod", one}}
+	d := NewDecider(s)
+	known := d.Decide(&Pod{Namespace: "x", Labels: Labels{{"pod", one}}})
+	other := d.Decide(&Pod{Namespace: "x", Labels: Labels{{"pod", two}}})
+	if known.Identity == 0 || other.Identity != 0 {
+		t.Errorf("got the numbers %s and %s, want the second one to be 0", known.Identity, other.Identity)
+	}
+	if !slices.Equal(other.Sets, []string{"x{pod}"}) {
+		t.Errorf("got the sets %q", other.Sets)
+	}
+}
+
+func (d *Decision) equal(o *Decision) bool {
+	return d.Sides[0].equal(&o.Sides[0]) && d.Sides[1].equal(&o.Sides[1]) && d.Identity == o.Identity && slices.Equal(d.Sets, o.Sets)
+}
+
+// setsOf returns the sets that have an identity.
+func (p *Program) setsOf(n Number) (names []string) {
+	for _, s := range p.Sets {
+		if slices.Contains(s.Members, n) {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
