@@ -122,6 +122,26 @@ func TestKernelFilters(t *testing.T) {
 	}
 }
 
+func TestAll(t *testing.T) {
+	track(t)
+	c, err := Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // a test
+	one, two := send(t, "127.0.0.1:6500"), send(t, "[::1]:6500")
+	flows, err := c.All()
+	found := 0
+	for _, f := range flows {
+		if f.Orig.Src == one || f.Orig.Src == two {
+			found++
+		}
+	}
+	if err != nil || found != 2 {
+		t.Errorf("found %d of 2 flows in %v, %v", found, flows, err)
+	}
+}
+
 // Where conntrack(8) is installed, it lists the same.
 func TestTool(t *testing.T) {
 	nettest.Need(t, nettest.Program("conntrack"))
