@@ -26,5 +26,10 @@
 // A packet of the node itself enters pods by the hook output, which has no chain: its node may
 // always reach a pod. So nothing depends on the source address of a packet, which a pod could forge.
 //
+// When a program changes, Load ends the connections that the new one denies (Options): it deletes
+// their entries of connection tracking. So that such a connection does not begin anew with a packet
+// of the other end, a pod with a policy drops TCP packets of unknown connections which would come
+// from its side if they were answers.
+//
 // Requires Linux 5.10. nft 1.0.6 prints all objects and loads them again.
 package enforce

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 
 	"github.com/google/nftables"
 
+	"github.com/patchbay-net/patchbay/internal/conntrack"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/policy"
 )
@@ -19,29 +21,40 @@ import (
 // Load reads what the kernel has, and changes what differs.
 var ErrChanged = errors.New("the policies in the kernel were changed by another program")
 
+// Options are choices of an Enforcer.
+type Options struct {
+	// KeepConnections leaves established connections alone when policies change. Otherwise Load ends
+	// those that the new program denies.
+	KeepConnections bool
+}
+
 // Enforcer keeps a program in the kernel. Only one goroutine may use it at a time, with its thread
 // in the network namespace of the node.
 type Enforcer struct {
 	fw       *nft.Conn
+	opts     Options
 	loaded   *policy.Program // nil: not known
 	revision uint16
-	exists   bool // the kernel has a revision
+	exists   bool            // the kernel has a revision
+	conns    *conntrack.Conn // nil before the first use
 }
 
 // New returns an Enforcer that uses this connection. It changes nothing.
-func New(fw *nft.Conn) *Enforcer { return &Enforcer{fw: fw} }
+func New(fw *nft.Conn, opts Options) *Enforcer { return &Enforcer{fw: fw, opts: opts} }
 
 // Load makes a program what the kernel enforces. The first Load, and each after an error, reads what
 // the kernel has, so a restart changes nothing that is right. A packet is judged either by the old
 // program or by the new one, except in the moment between its two base chains.
 //
-// If Load fails, the kernel has the old program, or the new one and objects that no packet meets.
+// If Load fails, the kernel has the old program, or the new one and objects that no packet meets, or
+// connections that the new one denies. The next Load does what is left.
 // The errors are those of nft.Conn.Commit, and ErrChanged.
 func (e *Enforcer) Load(ctx context.Context, p *policy.Program) error {
 	before, err := e.before()
 	if err != nil {
 		return fmt.Errorf("load network policies: %w", err)
 	}
+	was := e.loaded
 	e.loaded = nil
 	changes, err := planOf(before, stateOf(p))
 	if err != nil {
@@ -53,8 +66,30 @@ func (e *Enforcer) Load(ctx context.Context, p *policy.Program) error {
 	if err := e.apply(ctx, changes); err != nil {
 		return fmt.Errorf("load network policies: %w", err)
 	}
+	if !e.opts.KeepConnections && (was == nil || len(changes.switchOver) > 0) {
+		if err := e.cut(p, changed(was, p)); err != nil {
+			return fmt.Errorf("end connections that network policies deny: %w", err)
+		}
+	}
 	e.loaded = p
 	return nil
+}
+
+// changed returns the addresses whose connections the change may deny. If it is not known what the
+// kernel had before, as after a restart, these are all pods with a policy.
+func changed(was, p *policy.Program) map[netip.Addr]bool {
+	if was == nil {
+		return pods(p)
+	}
+	return concerned(was, p)
+}
+
+// Close closes the Enforcer's socket. The policies stay in force.
+func (e *Enforcer) Close() error {
+	if e.conns == nil {
+		return nil
+	}
+	return e.conns.Close()
 }
 
 // Check returns ErrChanged if the policies in the kernel are not those that this Enforcer loaded, as

@@ -27,13 +27,13 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 func open(t testing.TB) (*Enforcer, *nft.Conn) {
 	t.Helper()
 	fw := nft.Open(t.TempDir())
+	e := New(fw, Options{})
 	t.Cleanup(func() {
 		nftTool(t, "flush", "ruleset")
-		if err := fw.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, e.Close())
+		must(t, fw.Close())
 	})
-	return New(fw), fw
+	return e, fw
 }
 
 func nftTool(t testing.TB, args ...string) string {
@@ -135,7 +135,7 @@ func TestGolden(t *testing.T) {
 	if again := nftTool(t, "list", "ruleset"); sorted(again) != sorted(all) {
 		t.Errorf("loaded again with nft -f it differs:\n%s", again)
 	}
-	changes(t, New(fw), p, 0)
+	changes(t, New(fw, Options{}), p, 0)
 	if diffs, err := fw.Verify(); err != nil || len(diffs) > 0 {
 		t.Errorf("Verify found %q, %v", diffs, err)
 	}

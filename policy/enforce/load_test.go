@@ -22,10 +22,10 @@ func TestLoad(t *testing.T) {
 		p := policy.Compile(shop(t, policies...))
 		load(t, e, p)
 		changes(t, e, p, 0)
-		changes(t, New(fw), p, 0)
+		changes(t, New(fw, Options{}), p, 0)
 	}
 	load(t, e, policy.Compile(everyForm(t)))
-	load(t, New(fw), policy.Compile(shop(t)))
+	load(t, New(fw, Options{}), policy.Compile(shop(t)))
 	if got := nftTool(t, "list", "table", "inet", nft.TableName); strings.Contains(got, "policy_") {
 		t.Errorf("without policies there is\n%s", got)
 	}
@@ -47,7 +47,7 @@ func TestChangedByAnother(t *testing.T) {
 	p := policy.Compile(everyForm(t))
 	for name, damage := range map[string]func(){
 		"flush ruleset": func() { nftTool(t, "flush", "ruleset") },
-		"another agent": func() { load(t, New(fw), policy.Compile(shop(t, `shop/x {"podSelector":{}}`))) },
+		"another agent": func() { load(t, New(fw, Options{}), policy.Compile(shop(t, `shop/x {"podSelector":{}}`))) },
 		"no revision":   func() { nftTool(t, "delete", "map", "inet", nft.TableName, nft.SetPolicy) },
 	} {
 		load(t, e, p)
@@ -59,7 +59,7 @@ func TestChangedByAnother(t *testing.T) {
 			t.Errorf("%s: Check got %v, want ErrChanged", name, err)
 		}
 		load(t, e, p)
-		changes(t, New(fw), p, 0)
+		changes(t, New(fw, Options{}), p, 0)
 	}
 }
 
@@ -75,9 +75,9 @@ func TestRepair(t *testing.T) {
 	nftTool(t, append([]string{"flush", "map"}, append(table, dispatchOf(policy.Ingress, 0))...)...)
 	nftTool(t, append([]string{"add", "chain"}, append(table, "policy_in_0123456789abcdef")...)...)
 	nftTool(t, append([]string{"add", "element"}, append(table, ofFamily(kindPods, 0, "shop{}"), "{ 10.9.9.9 }")...)...)
-	e = New(fw)
+	e = New(fw, Options{})
 	load(t, e, p)
-	changes(t, New(fw), p, 0)
+	changes(t, New(fw, Options{}), p, 0)
 	if diffs, err := fw.Verify(); err != nil || len(diffs) > 0 {
 		t.Errorf("Verify found %q, %v", diffs, err)
 	}
@@ -85,7 +85,7 @@ func TestRepair(t *testing.T) {
 	if err := fw.Rebuild(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	changes(t, New(fw), p, 0)
+	changes(t, New(fw, Options{}), p, 0)
 }
 
 // A large program is prepared in small transactions.

@@ -99,6 +99,13 @@ func (w *town) join(a *house, aName string, b *house, bName string) {
 		must(w.t, h.LinkSetARPOff(l))
 		must(w.t, h.LinkSetUp(l))
 	}
+	// Until the kernel has seen that both ends are up, it drops packets and holds back IPv6 addresses.
+	until(func() bool { return a.isUp(aName) && b.isUp(bName) })
+}
+
+func (h *house) isUp(name string) bool {
+	l, err := h.Link(name)
+	return err == nil && l.Attrs().OperState == netlink.OperUp
 }
 
 // place gives the nodes their addresses, and attaches each other address to a node.

@@ -1,0 +1,195 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package enforce
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/policy"
+)
+
+// pair is two pods of one node, shop/a (the client) and shop/b (the server).
+type pair struct {
+	t              testing.TB
+	node           *house
+	client, server *house
+	enforcer       *Enforcer
+}
+
+func newPair(t *testing.T, opts Options) *pair {
+	w := newTown(t)
+	p := &pair{t: t, node: w.nodes[0], client: w.house("client"), server: w.house("server"), enforcer: New(nft.Open(t.TempDir()), opts)}
+	s := shop(t)
+	for i, h := range []*house{p.client, p.server} {
+		w.join(h, "eth0", p.node, fmt.Sprint("v", i))
+		l, err := h.Link("eth0")
+		must(t, err)
+		for _, a := range s.Pods[i].Addresses {
+			must(t, h.AddrReplace(l, &netlink.Addr{IPNet: single(a)}))
+			must(t, h.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: prefix(netip.PrefixFrom(unspecified(a), 0))}))
+			p.node.route(t, a, fmt.Sprint("v", i))
+		}
+	}
+	return p
+}
+
+func (p *pair) load(policies ...string) {
+	p.t.Helper()
+	program := policy.Compile(shop(p.t, policies...))
+	must(p.t, p.node.Do(func() error { return p.enforcer.Load(p.t.Context(), program) }))
+}
+
+// serve answers each line, and sends a line by itself every 5 ms if it got "push".
+func (p *pair) serve(addr string) {
+	var l net.Listener
+	must(p.t, p.server.Do(func() (err error) { l, err = net.Listen("tcp", addr); return err }))
+	p.t.Cleanup(func() { l.Close() }) //nolint:errcheck // a test
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go answer(conn)
+		}
+	}()
+}
+
+func answer(conn net.Conn) {
+	defer conn.Close() //nolint:errcheck // a test
+	for in := bufio.NewScanner(conn); in.Scan(); {
+		n := 1
+		if in.Text() == "push" {
+			n = 10000
+		}
+		for range n {
+			if _, err := fmt.Fprintln(conn, "line"); err != nil {
+				return
+			}
+			if n > 1 {
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
+	}
+}
+
+// talk is a connection of the client.
+type talk struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func (p *pair) dial(addr string) talk {
+	p.t.Helper()
+	var conn net.Conn
+	must(p.t, p.client.Do(func() (err error) { conn, err = net.DialTimeout("tcp", addr, 5*time.Second); return err }))
+	p.t.Cleanup(func() { conn.Close() }) //nolint:errcheck // a test
+	return talk{conn, bufio.NewReader(conn)}
+}
+
+// hears reports whether a line comes within so much time.
+func (c talk) hears(within time.Duration) bool {
+	must2 := c.SetReadDeadline(time.Now().Add(within))
+	_, err := c.in.ReadString('\n')
+	return must2 == nil && err == nil
+}
+
+func (c talk) asks(within time.Duration) bool {
+	_, err := fmt.Fprintln(c, "ask")
+	return err == nil && c.hears(within)
+}
+
+// drained reads until nothing comes for 300 ms. It returns false if that does not happen within
+// some seconds.
+func (c talk) drained() bool {
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+		if !c.hears(300 * time.Millisecond) {
+			return true
+		}
+	}
+	return false
+}
+
+const (
+	fromA80   = `{"ports":[{"port":80}],"from":[{"podSelector":{"matchLabels":{"pod":"a"}}}]}`
+	fromA81   = `{"ports":[{"port":81}],"from":[{"podSelector":{"matchLabels":{"pod":"a"}}}]}`
+	onB       = `shop/b {"podSelector":{"matchLabels":{"pod":"b"}},"ingress":[`
+	onA       = `shop/a {"podSelector":{"matchLabels":{"pod":"a"}},"policyTypes":["Egress"],"egress":[`
+	toPort81  = `{"ports":[{"port":81}]}`
+	toPort80s = `{"ports":[{"port":80,"endPort":81}]}`
+)
+
+// When a policy changes, connections that it denies end, also those on which only the server speaks.
+// Others do not notice. When it changes back, the connection goes on.
+func TestConnections(t *testing.T) {
+	p := newPair(t, Options{})
+	p.serve(":80")
+	p.serve(":81")
+	for _, side := range []struct{ name, both, one string }{
+		{"ingress", onB + fromA80 + "," + fromA81 + "]}", onB + fromA81 + "]}"},
+		{"egress", onA + toPort80s + "]}", onA + toPort81 + "]}"},
+	} {
+		for _, server := range []string{"10.1.1.2", "[fd01::1:2]"} {
+			t.Run(side.name+" "+server, func(t *testing.T) {
+				p.load(side.both)
+				asked, pushed, other := p.dial(server+":80"), p.dial(server+":80"), p.dial(server+":81")
+				fmt.Fprintln(pushed, "push") //nolint:errcheck // hears tells
+				if !asked.asks(time.Second) || !pushed.hears(time.Second) || !other.asks(time.Second) {
+					t.Fatal("a connection that is allowed does not work")
+				}
+				p.load(side.one)
+				if asked.asks(300*time.Millisecond) || !pushed.drained() {
+					t.Error("a connection lives although the policy denies it now")
+				}
+				if !other.asks(time.Second) {
+					t.Error("a connection that the policy allows ended")
+				}
+				p.load(side.both)
+				if !asked.hears(10 * time.Second) { // the client repeats what it sent
+					t.Error("the connection does not go on")
+				}
+			})
+		}
+	}
+}
+
+// With KeepConnections, only new connections are denied.
+func TestKeepConnections(t *testing.T) {
+	p := newPair(t, Options{KeepConnections: true})
+	p.serve(":80")
+	p.load(onB + fromA80 + "]}")
+	conn := p.dial("10.1.1.2:80")
+	p.load(onB + fromA81 + "]}")
+	if !conn.asks(time.Second) {
+		t.Error("the connection ended")
+	}
+}
+
+// The change of a policy concerns the pods that it selects, and pods whose identity changes.
+func TestConcerned(t *testing.T) {
+	web := `shop/web {"podSelector":{"matchLabels":{"pod":"a"}},"ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"b"}}}]}]}`
+	other := `shop/other {"podSelector":{"matchLabels":{"pod":"c"}},"egress":[{"to":[{"ipBlock":{"cidr":"192.0.2.0/24"}}]}]}`
+	before := shop(t, web, other)
+	after := shop(t, web, other)
+	after.Pods[1].Labels = labels("pod", "x") // shop/b
+	got := concerned(policy.Compile(before), policy.Compile(after))
+	for _, a := range addrs("10.1.1.1", "fd01::1:1", "10.1.1.2", "fd01::1:2") {
+		if got[a] {
+			delete(got, a)
+		} else if a == after.Pods[1].Addresses[0] || a == after.Pods[1].Addresses[1] {
+			t.Errorf("%s is not concerned", a)
+		}
+	}
+	if len(got) > 0 {
+		t.Errorf("%v are concerned", got)
+	}
+}

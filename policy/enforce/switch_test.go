@@ -1,0 +1,206 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package enforce
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/test/policytest"
+)
+
+// While the kernel changes between two random states of a cluster, a stream of first packets runs.
+// What both states allow always arrives, and what both deny on the same side never does.
+// PATCHBAY_POLICY_TABLES is the number of pairs of states.
+func TestSwitch(t *testing.T) {
+	w := newTown(t)
+	var fws [2]*nft.Conn
+	for i := range fws {
+		fws[i] = nft.Open(t.TempDir())
+	}
+	seed, pairs := rand.Uint64(), 6
+	if text := os.Getenv("PATCHBAY_POLICY_SEED"); text != "" {
+		seed = uint64(integer(t, text))
+	}
+	if text := os.Getenv("PATCHBAY_POLICY_TABLES"); text != "" {
+		pairs = integer(t, text)
+	}
+	sent, switches := 0, 0
+	for n := range pairs {
+		e := &engine{town: w, enforcers: [2]*Enforcer{New(fws[0], Options{}), New(fws[1], Options{})}}
+		s := newStream(e, seed+uint64(n))
+		must(t, s.run(12))
+		sent, switches = sent+s.sent, switches+s.switches
+		if len(s.wrong) > 0 {
+			t.Fatalf("PATCHBAY_POLICY_SEED=%d: %s", seed+uint64(n), s.wrong[0])
+		}
+		must(t, e.Close())
+	}
+	t.Logf("seed %d: %d probes during %d changes of programs", seed, sent, switches)
+}
+
+func integer(t *testing.T, text string) int {
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		t.Fatalf("PATCHBAY_POLICY_SEED and PATCHBAY_POLICY_TABLES are numbers: %v", err)
+	}
+	return int(n)
+}
+
+// stream is the probes that run while a program changes.
+type stream struct {
+	*engine
+	programs       [2][2]*policy.Program // by state, by node
+	allowed, never []policytest.Probe
+	sent, switches int
+	wrong          []string
+}
+
+func newStream(e *engine, seed uint64) *stream {
+	s := &stream{engine: e}
+	g := policytest.NewGenerator(seed, policytest.Small)
+	a := g.Clone()
+	for range 3 {
+		g.Change()
+	}
+	b := g.Clone()
+	s.cluster, s.left = b, a.Addresses()
+	stateA, stateB := s.compile(0, a), s.compile(1, b)
+	nodesA, homesA := (&engine{cluster: a}).homes(&stateA)
+	nodesB, homesB := s.homes(&stateB)
+	e.town.place(nodesB, homesB)
+	stays := func(x netip.Addr) bool {
+		at, home := homesA[x]
+		to, still := homesB[x]
+		return home && still && at == to || !home && !still && nodeOf(nodesA, x) == nodeOf(nodesB, x) && nodeOf(nodesB, x) >= 0
+	}
+	for _, p := range a.Probes() {
+		if stays(p.From) && stays(p.To) {
+			s.sort(p, a.Decide(p), b.Decide(p))
+		}
+	}
+	return s
+}
+
+// compile makes the programs of both nodes for one state.
+func (s *stream) compile(n int, c policytest.Cluster) policy.State {
+	state, err := stateOfCluster(c)
+	must(s.town.t, err)
+	for i := range s.town.nodes {
+		state.Node = fmt.Sprint("node", i+1)
+		s.programs[n][i] = policy.Compile(&state)
+	}
+	return state
+}
+
+func nodeOf(nodes [2][]netip.Addr, a netip.Addr) int {
+	for i, list := range nodes {
+		for _, b := range list {
+			if a == b {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// sort takes a probe if both states agree about it. A side that denies in both states denies on the
+// way from one to the other. If the sides differ, the nodes may change at different times.
+func (s *stream) sort(p policytest.Probe, a, b policytest.Verdict) {
+	const most = 40
+	switch {
+	case a.Allowed && b.Allowed && len(s.allowed) < most:
+		s.allowed = append(s.allowed, p)
+	case (!a.Egress.Allowed && !b.Egress.Allowed || !a.Ingress.Allowed && !b.Ingress.Allowed) && len(s.never) < most:
+		s.never = append(s.never, p)
+	}
+}
+
+// run changes between both states, so many times, while the probes run.
+func (s *stream) run(times int) error {
+	if err := s.load(0); err != nil {
+		return err
+	}
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			if err := s.round(); err != nil || len(s.wrong) > 0 {
+				done <- err
+				return
+			}
+		}
+	}()
+	var err error
+	for n := range times {
+		if err = s.load(1 - n%2); err != nil {
+			break
+		}
+		s.switches++
+	}
+	close(stop)
+	if failed := <-done; failed != nil {
+		return failed
+	}
+	return err
+}
+
+func (s *stream) load(state int) error {
+	for i, h := range s.town.nodes {
+		err := h.Do(func() error {
+			err := netlink.ConntrackTableFlush(netlink.ConntrackTable) // Load looks at all entries, and each probe made one
+			return errors.Join(err, s.enforcers[i].Load(s.town.t.Context(), s.programs[state][i]))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// round sends each probe once.
+func (s *stream) round() error {
+	sent, denied := make(map[uint32]policytest.Probe), make(map[uint32]policytest.Probe)
+	for _, list := range []struct {
+		probes []policytest.Probe
+		sent   map[uint32]policytest.Probe
+	}{{s.never, denied}, {s.allowed, sent}} {
+		for _, p := range list.probes {
+			number++
+			list.sent[number] = p
+			if err := s.send(p, number); err != nil {
+				return err
+			}
+		}
+	}
+	s.sent += len(sent) + len(denied)
+	until(func() bool {
+		maps.DeleteFunc(sent, func(n uint32, p policytest.Probe) bool { return hasArrived(n, p.To) })
+		return len(sent) == 0
+	})
+	for _, p := range sent {
+		s.wrong = append(s.wrong, fmt.Sprintf("%s is allowed and did not arrive", p))
+	}
+	for n, p := range denied {
+		if hasArrived(n, p.To) {
+			s.wrong = append(s.wrong, fmt.Sprintf("%s is denied and arrived", p))
+		}
+	}
+	return nil
+}
