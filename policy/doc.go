@@ -5,7 +5,7 @@
 // namespaces, pods and policies go in (State), and plain values come out (Program), which can
 // be printed and compared (Diff).
 //
-// A program is made for the sets and maps of nftables:
+// A program is made for the sets and maps of nftables, into which package policy/enforce turns it:
 //
 //   - A map gives each pod's address a number, its identity. Pods that no policy can distinguish
 //     have the same identity. A number depends only on what it stands for, so two processes with

@@ -67,21 +67,65 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
+// BenchmarkRestart measures the first Load of an Enforcer if the kernel has the program already.
+func BenchmarkRestart(b *testing.B) {
+	for _, policies := range []int{1000, 5000} {
+		p := policy.Compile(large(b, policies))
+		b.Run(fmt.Sprint("policies=", policies), func(b *testing.B) {
+			e, fw := open(b)
+			load(b, e, p)
+			elements := 0
+			w := stateOf(p)
+			for set := range w.sets {
+				list, _ := w.elements(set)
+				elements += len(list)
+			}
+			for b.Loop() {
+				load(b, New(fw, Options{}), p)
+			}
+			b.ReportMetric(float64(elements), "elements")
+		})
+	}
+}
+
 // change measures how long it takes to load a program after another.
 func change(b *testing.B, from, to *policy.Program) {
 	e, _ := open(b)
-	var switched time.Duration
-	elements := 0
 	for b.Loop() {
 		b.StopTimer()
 		load(b, e, from)
-		plan, err := planOf(&stateOf(from).state, stateOf(to))
-		must(b, err)
-		elements = len(plan.switchOver)
 		b.StartTimer()
-		start := time.Now()
 		load(b, e, to)
-		switched += time.Since(start)
 	}
-	b.ReportMetric(float64(elements), "switch-steps")
+}
+
+// BenchmarkConnect measures a TCP connection with a question and an answer between two pods of a
+// node: without policies, with a policy for both pods, with 1,000 policies of which this one is for
+// them, and if the last of 100 policies for the server allows it.
+func BenchmarkConnect(b *testing.B) {
+	both := []string{onB + fromA80 + "]}", onA + toPort80s + "]}"}
+	for _, c := range []struct {
+		name      string
+		policies  []string
+		more      int
+		selecting string
+	}{
+		{"none", nil, 0, ""}, {"two", both, 0, ""}, {"1000 others", both, 1000, "c"}, {"100 for the server", both, 100, "b"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			p := newPair(b, Options{})
+			p.serve(":80")
+			for n := range c.more {
+				c.policies = append(c.policies, fmt.Sprintf(`shop/a%d {"podSelector":{"matchLabels":{"pod":%q}},"ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"c"}}}],"ports":[{"port":%d}]}]}`, n, c.selecting, 1000+n))
+			}
+			p.load(c.policies...)
+			for b.Loop() {
+				conn := p.dial("10.1.1.2:80")
+				if !conn.asks(time.Second) {
+					b.Fatal("no answer")
+				}
+				must(b, conn.Close())
+			}
+		})
+	}
 }

@@ -56,7 +56,11 @@ func (e *Enforcer) Load(ctx context.Context, p *policy.Program) error {
 	}
 	was := e.loaded
 	e.loaded = nil
-	changes, err := planOf(before, stateOf(p))
+	var same func(string) bool
+	if was != nil {
+		same = sameSets(was, p)
+	}
+	changes, err := planOf(before, stateOf(p), same)
 	if err != nil {
 		return fmt.Errorf("load network policies: %w", err)
 	}
@@ -116,6 +120,7 @@ func (e *Enforcer) before() (*state, error) {
 			return nil, err
 		}
 	}
+	e.loaded = nil
 	var err error
 	if e.revision, e.exists, err = e.fw.ReadPolicyRevision(); err != nil {
 		return nil, err

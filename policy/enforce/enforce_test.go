@@ -148,7 +148,7 @@ func changes(t *testing.T, e *Enforcer, p *policy.Program, want int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := planOf(before, stateOf(p))
+	plan, err := planOf(before, stateOf(p), nil)
 	if n := len(plan.prepare) + len(plan.switchOver) + len(plan.clean); err != nil || n != want {
 		t.Errorf("got %d steps (%d, %d, %d), want %d: %v", n, len(plan.prepare), len(plan.switchOver), len(plan.clean), want, err)
 	}

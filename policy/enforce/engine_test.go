@@ -33,7 +33,7 @@ func TestPackets(t *testing.T) {
 	}
 	policytest.Compare(t, func() policytest.Engine {
 		return &engine{town: w, enforcers: [2]*Enforcer{New(fws[0], Options{}), New(fws[1], Options{})}}
-	}, policytest.Plan{Tables: 24, Probes: 400})
+	}, policytest.Plan{Tables: 24})
 }
 
 // engine is two nodes of a cluster with real packets.

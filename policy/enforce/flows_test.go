@@ -5,6 +5,7 @@ package enforce
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -25,7 +26,7 @@ type pair struct {
 	enforcer       *Enforcer
 }
 
-func newPair(t *testing.T, opts Options) *pair {
+func newPair(t testing.TB, opts Options) *pair {
 	w := newTown(t)
 	p := &pair{t: t, node: w.nodes[0], client: w.house("client"), server: w.house("server"), enforcer: New(nft.Open(t.TempDir()), opts)}
 	s := shop(t)
@@ -92,7 +93,6 @@ func (p *pair) dial(addr string) talk {
 	p.t.Helper()
 	var conn net.Conn
 	must(p.t, p.client.Do(func() (err error) { conn, err = net.DialTimeout("tcp", addr, 5*time.Second); return err }))
-	p.t.Cleanup(func() { conn.Close() }) //nolint:errcheck // a test
 	return talk{conn, bufio.NewReader(conn)}
 }
 
@@ -142,6 +142,7 @@ func TestConnections(t *testing.T) {
 			t.Run(side.name+" "+server, func(t *testing.T) {
 				p.load(side.both)
 				asked, pushed, other := p.dial(server+":80"), p.dial(server+":80"), p.dial(server+":81")
+				defer func() { must(t, errors.Join(asked.Close(), pushed.Close(), other.Close())) }()
 				fmt.Fprintln(pushed, "push") //nolint:errcheck // hears tells
 				if !asked.asks(time.Second) || !pushed.hears(time.Second) || !other.asks(time.Second) {
 					t.Fatal("a connection that is allowed does not work")
@@ -168,6 +169,7 @@ func TestKeepConnections(t *testing.T) {
 	p.serve(":80")
 	p.load(onB + fromA80 + "]}")
 	conn := p.dial("10.1.1.2:80")
+	defer conn.Close() //nolint:errcheck // a test
 	p.load(onB + fromA81 + "]}")
 	if !conn.asks(time.Second) {
 		t.Error("the connection ended")

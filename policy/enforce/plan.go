@@ -22,12 +22,13 @@ type step struct {
 	do       func(*nftables.Conn) error
 }
 
-// planOf compares two states.
-func planOf(before *state, after *wanted) (p plan, err error) {
+// planOf compares two states. same, if it is not nil, reports whether a set surely has the same
+// elements in both.
+func planOf(before *state, after *wanted, same func(set string) bool) (p plan, err error) {
 	for _, name := range missing(after.counters, before.counters) {
 		p.prepare = append(p.prepare, addCounter(name))
 	}
-	if err := p.compareSets(before, after); err != nil {
+	if err := p.compareSets(before, after, same); err != nil {
 		return p, err
 	}
 	p.compareChains(before, after)
@@ -52,9 +53,12 @@ func missing(a, b map[string]bool) (names []string) {
 
 // compareSets adds new sets with their elements, and changes the elements of others. The elements
 // of a map from pods to chains are what packets meet first, so they are always switched.
-func (p *plan) compareSets(before *state, after *wanted) error {
+func (p *plan) compareSets(before *state, after *wanted, same func(string) bool) error {
 	var removals, additions []step
 	for _, name := range slices.Sorted(maps.Keys(after.sets)) {
+		if before.sets[name] && same != nil && same(name) {
+			continue
+		}
 		want, err := after.elements(name)
 		if err != nil {
 			return err

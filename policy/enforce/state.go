@@ -147,6 +147,32 @@ func (x *addressIndex) of(s *policy.Set, family int) (out []element) {
 	return out
 }
 
+// sameSets returns a function that reports whether a set of pods has the same addresses in both
+// programs: the same identities, none of which gets or loses an address.
+func sameSets(before, after *policy.Program) func(set string) bool {
+	moved := make(map[policy.Number]bool)
+	for _, c := range policy.Diff(before, after).Switch {
+		if a, ok := c.Object.(policy.Address); ok {
+			moved[a.Identity] = true
+			if was, ok := c.Was.(policy.Address); ok {
+				moved[was.Identity] = true
+			}
+		}
+	}
+	members := make(map[string][]policy.Number)
+	for _, s := range before.Sets {
+		members[s.Name] = s.Members
+	}
+	same := make(map[string]bool)
+	for _, s := range after.Sets {
+		was, ok := members[s.Name]
+		if ok && slices.Equal(was, s.Members) && !slices.ContainsFunc(s.Members, func(n policy.Number) bool { return moved[n] }) {
+			same[ofFamily(kindPods, 0, s.Name)], same[ofFamily(kindPods, 1, s.Name)] = true, true
+		}
+	}
+	return func(set string) bool { return same[set] }
+}
+
 // verdict returns the verdict of a map's element.
 func (e element) verdict() *expr.Verdict {
 	return &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.chain}
