@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -96,6 +97,21 @@ func change(b *testing.B, from, to *policy.Program) {
 		load(b, e, from)
 		b.StartTimer()
 		load(b, e, to)
+	}
+}
+
+// BenchmarkADD measures the transaction of an ADD beside policies: the elements of one attachment.
+func BenchmarkADD(b *testing.B) {
+	for _, policies := range []int{0, 1000, 5000} {
+		b.Run(fmt.Sprint("policies=", policies), func(b *testing.B) {
+			e, fw := open(b)
+			load(b, e, policy.Compile(large(b, policies)))
+			for n := 0; b.Loop(); n++ {
+				a := netip.AddrFrom4([4]byte{10, 200, byte(n >> 8), byte(n)})
+				fw.Add(nft.Masqueraded(netip.PrefixFrom(a, 24), nft.Comment("abcdefghijklmno", "pods", "c", "eth0"))...)
+				must(b, fw.Commit(b.Context()))
+			}
+		})
 	}
 }
 

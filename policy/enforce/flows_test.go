@@ -176,6 +176,28 @@ func TestKeepConnections(t *testing.T) {
 	}
 }
 
+// Each packet that a policy denies is counted for it.
+func TestDrops(t *testing.T) {
+	p := newPair(t, Options{})
+	p.load(onB+fromA80+"]}", `web {"tier":"Admin","priority":1,"subject":{"namespaces":{}},"egress":[{"action":"Deny","to":[{"namespaces":{}}],"protocols":[{"tcp":{"destinationPort":{"number":82}}}]}]}`)
+	for _, port := range []int{81, 82} {
+		err := p.client.Do(func() error {
+			_, err := net.DialTimeout("tcp", fmt.Sprintf("10.1.1.2:%d", port), 50*time.Millisecond)
+			return err
+		})
+		if err == nil {
+			t.Errorf("port %d is open", port)
+		}
+	}
+	var drops []Drop
+	must(t, p.node.Do(func() (err error) { drops, err = p.enforcer.Drops(); return err }))
+	for i, want := range []Drop{{"shop/b", policy.Ingress, 1, 60}, {"web", policy.Egress, 1, 60}} {
+		if len(drops) != 2 || drops[i] != want {
+			t.Errorf("got %v, want %v", drops, want)
+		}
+	}
+}
+
 // The change of a policy concerns the pods that it selects, and pods whose identity changes.
 func TestConcerned(t *testing.T) {
 	web := `shop/web {"podSelector":{"matchLabels":{"pod":"a"}},"ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"b"}}}]}]}`

@@ -88,6 +88,42 @@ func TestRepair(t *testing.T) {
 	changes(t, New(fw, Options{}), p, 0)
 }
 
+// Whatever transactions an Enforcer did not get to before it was killed, the next one completes.
+func TestCrash(t *testing.T) {
+	from := policy.Compile(shop(t, `shop/a {"podSelector":{},"ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"a"}}}]}]}`))
+	to := policy.Compile(everyForm(t))
+	for done := range 4 {
+		e, fw := open(t)
+		load(t, e, from)
+		before, err := e.before()
+		must(t, err)
+		p, err := planOf(before, stateOf(to), nil)
+		must(t, err)
+		lists := []*[]step{&p.prepare, &p.switchOver, &p.clean}
+		for _, list := range lists[min(done, 3):] {
+			*list = nil
+		}
+		must(t, e.apply(t.Context(), p))
+		load(t, New(fw, Options{}), to)
+		changes(t, New(fw, Options{}), to, 0)
+		nftTool(t, "flush", "ruleset")
+	}
+}
+
+// If the answer to a transaction is lost, Commit plans it again, and finds that it is done.
+func TestLostAnswer(t *testing.T) {
+	e, fw := open(t)
+	work := &transaction{Enforcer: e, steps: []step{addCounter("policy_in_x")}, next: 7}
+	for range 2 {
+		fw.Queue(work)
+		must(t, fw.Commit(t.Context()))
+	}
+	fw.Queue(&transaction{Enforcer: e, next: 8})
+	if err := fw.Commit(t.Context()); !errors.Is(err, ErrChanged) {
+		t.Errorf("the transaction of another Enforcer got %v, want ErrChanged", err)
+	}
+}
+
 // A large program is prepared in small transactions.
 func TestBatches(t *testing.T) {
 	steps := make([]step, 0, 10)
