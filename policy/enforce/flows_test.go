@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/policy"
@@ -20,7 +22,7 @@ import (
 
 // pair is two pods of one node, shop/a (the client) and shop/b (the server).
 type pair struct {
-	t              testing.TB
+	*town
 	node           *house
 	client, server *house
 	enforcer       *Enforcer
@@ -28,7 +30,7 @@ type pair struct {
 
 func newPair(t testing.TB, opts Options) *pair {
 	w := newTown(t)
-	p := &pair{t: t, node: w.nodes[0], client: w.house("client"), server: w.house("server"), enforcer: New(nft.Open(t.TempDir()), opts)}
+	p := &pair{town: w, node: w.nodes[0], client: w.house("client"), server: w.house("server"), enforcer: New(nft.Open(t.TempDir()), opts)}
 	s := shop(t)
 	for i, h := range []*house{p.client, p.server} {
 		w.join(h, "eth0", p.node, fmt.Sprint("v", i))
@@ -89,10 +91,12 @@ type talk struct {
 	in *bufio.Reader
 }
 
-func (p *pair) dial(addr string) talk {
+func (p *pair) dial(addr string) talk { return p.dialFrom(p.client, addr) }
+
+func (p *pair) dialFrom(h *house, addr string) talk {
 	p.t.Helper()
 	var conn net.Conn
-	must(p.t, p.client.Do(func() (err error) { conn, err = net.DialTimeout("tcp", addr, 5*time.Second); return err }))
+	must(p.t, h.Do(func() (err error) { conn, err = net.DialTimeout("tcp", addr, 5*time.Second); return err }))
 	return talk{conn, bufio.NewReader(conn)}
 }
 
@@ -173,6 +177,45 @@ func TestKeepConnections(t *testing.T) {
 	p.load(onB + fromA81 + "]}")
 	if !conn.asks(time.Second) {
 		t.Error("the connection ended")
+	}
+}
+
+// An isolated pod finds its neighbours, and its node reaches it.
+func TestNeighbours(t *testing.T) {
+	p := newPair(t, Options{})
+	p.serve(":80")
+	p.load(`shop/none {"podSelector":{},"policyTypes":["Ingress","Egress"]}`)
+	p.resolve(p.server, "eth0", p.node, "v1")
+	for _, a := range addrs("10.9.0.1", "fd09::1") {
+		l, err := p.node.Link("v1")
+		must(t, err)
+		must(t, p.node.AddrReplace(l, &netlink.Addr{IPNet: single(a)}))
+	}
+	for _, addr := range []string{"10.1.1.2:80", "[fd01::1:2]:80"} {
+		conn := p.dialFrom(p.node, addr)
+		if !conn.asks(time.Second) {
+			t.Errorf("the node does not reach %s", addr)
+		}
+		must(t, conn.Close())
+	}
+}
+
+// An ICMP error about an allowed packet passes, whatever the pod that sends it may send.
+func TestErrorsPass(t *testing.T) {
+	p := newPair(t, Options{})
+	p.load(`shop/b {"podSelector":{"matchLabels":{"pod":"b"}},"policyTypes":["Ingress","Egress"],"ingress":[{"ports":[{"port":80,"protocol":"UDP"}]}]}`)
+	for _, server := range []string{"10.1.1.2", "[fd01::1:2]"} {
+		for port, want := range map[string]error{":80": unix.ECONNREFUSED, ":81": os.ErrDeadlineExceeded} {
+			var conn net.Conn
+			must(t, p.client.Do(func() (err error) { conn, err = net.Dial("udp", server+port); return err }))
+			must(t, conn.SetDeadline(time.Now().Add(200*time.Millisecond)))
+			_, err := conn.Write([]byte("x"))
+			must(t, err)
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, want) {
+				t.Errorf("UDP to %s%s: %v, want %v", server, port, err, want)
+			}
+			must(t, conn.Close())
+		}
 	}
 }
 

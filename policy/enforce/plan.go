@@ -59,30 +59,41 @@ func (p *plan) compareSets(before *state, after *wanted, same func(string) bool)
 		if before.sets[name] && same != nil && same(name) {
 			continue
 		}
-		want, err := after.elements(name)
+		if !before.sets[name] && !isDispatch(name) {
+			fill, err := after.addFilled(name)
+			if err != nil {
+				return err
+			}
+			p.prepare = append(p.prepare, fill)
+			continue
+		}
+		gone, added, err := p.compareElements(name, before, after)
 		if err != nil {
 			return err
 		}
-		var have []element
-		if before.sets[name] {
-			if have, err = before.elements(name); err != nil {
-				return err
-			}
-		} else {
-			p.prepare = append(p.prepare, addSet(name, after.titles[name]))
-		}
-		gone, added := differences(have, want)
 		removals = append(removals, removeElements(name, gone)...)
-		steps := after.addElements(name, added)
-		if before.sets[name] || isDispatch(name) {
-			additions = append(additions, steps...)
-		} else {
-			p.prepare = append(p.prepare, steps...)
-		}
+		additions = append(additions, after.addElements(name, added)...)
 	}
 	emptied, err := emptied(before, after)
 	p.switchOver = slices.Concat(removals, emptied, additions)
 	return err
+}
+
+// compareElements returns what a set loses and gets. It makes a map from pods to chains if there is
+// none yet.
+func (p *plan) compareElements(name string, before *state, after *wanted) (gone, added []element, err error) {
+	var have []element
+	if before.sets[name] {
+		have, err = before.elements(name)
+	} else {
+		p.prepare = append(p.prepare, after.addSet(name))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	want, err := after.elements(name)
+	gone, added = differences(have, want)
+	return gone, added, err
 }
 
 // emptied removes the elements of the maps from pods to chains if the last policy is gone. So all

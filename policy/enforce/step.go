@@ -4,6 +4,7 @@
 package enforce
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -111,15 +112,29 @@ func setOf(name string) *nftables.Set {
 	return s
 }
 
-func addSet(name, title string) step {
+func (w *wanted) addSet(name string) step {
 	return step{1, func(enc *nftables.Conn) error {
 		s := setOf(name)
-		s.Comment = nft.CleanComment(title)
+		s.Comment = nft.CleanComment(w.titles[name])
 		if err := enc.AddSet(s, nil); err != nil {
 			return fmt.Errorf("add set %s: %w", name, err)
 		}
 		return nil
 	}}
+}
+
+// addFilled makes a set with its elements. The step does not hold the elements: all sets together may
+// have far more than the program has addresses.
+func (w *wanted) addFilled(name string) (step, error) {
+	list, err := w.elements(name)
+	return step{1 + len(list)/perMessage, func(enc *nftables.Conn) error {
+		list, err := w.elements(name)
+		errs := []error{err, w.addSet(name).do(enc)}
+		for _, s := range w.addElements(name, list) {
+			errs = append(errs, s.do(enc))
+		}
+		return errors.Join(errs...)
+	}}, err
 }
 
 func deleteSet(name string) step {

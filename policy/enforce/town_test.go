@@ -103,6 +103,16 @@ func (w *town) join(a *house, aName string, b *house, bName string) {
 	until(func() bool { return a.isUp(aName) && b.isUp(bName) })
 }
 
+// resolve makes both ends of a link resolve addresses, as real pods do.
+func (w *town) resolve(a *house, aName string, b *house, bName string) {
+	for i, h := range []*house{a, b} {
+		l, err := h.Link([]string{aName, bName}[i])
+		must(w.t, err)
+		must(w.t, h.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 1, byte(i)}))
+		must(w.t, h.LinkSetARPOn(l))
+	}
+}
+
 func (h *house) isUp(name string) bool {
 	l, err := h.Link(name)
 	return err == nil && l.Attrs().OperState == netlink.OperUp
