@@ -30,10 +30,16 @@ type pair struct {
 
 func newPair(t testing.TB, opts Options) *pair {
 	w := newTown(t)
+	return w.pair(opts, w.join)
+}
+
+// pair makes the pods, each connected to the node.
+func (w *town) pair(opts Options, connect func(*house, string, *house, string)) *pair {
+	t := w.t
 	p := &pair{town: w, node: w.nodes[0], client: w.house("client"), server: w.house("server"), enforcer: New(nft.Open(t.TempDir()), opts)}
 	s := shop(t)
 	for i, h := range []*house{p.client, p.server} {
-		w.join(h, "eth0", p.node, fmt.Sprint("v", i))
+		connect(h, "eth0", p.node, fmt.Sprint("v", i))
 		l, err := h.Link("eth0")
 		must(t, err)
 		for _, a := range s.Pods[i].Addresses {
@@ -148,14 +154,14 @@ func TestConnections(t *testing.T) {
 				asked, pushed, other := p.dial(server+":80"), p.dial(server+":80"), p.dial(server+":81")
 				defer func() { must(t, errors.Join(asked.Close(), pushed.Close(), other.Close())) }()
 				fmt.Fprintln(pushed, "push") //nolint:errcheck // hears tells
-				if !asked.asks(time.Second) || !pushed.hears(time.Second) || !other.asks(time.Second) {
+				if !asked.asks(5*time.Second) || !pushed.hears(5*time.Second) || !other.asks(5*time.Second) {
 					t.Fatal("a connection that is allowed does not work")
 				}
 				p.load(side.one)
 				if asked.asks(300*time.Millisecond) || !pushed.drained() {
 					t.Error("a connection lives although the policy denies it now")
 				}
-				if !other.asks(time.Second) {
+				if !other.asks(5*time.Second) {
 					t.Error("a connection that the policy allows ended")
 				}
 				p.load(side.both)
@@ -175,17 +181,17 @@ func TestKeepConnections(t *testing.T) {
 	conn := p.dial("10.1.1.2:80")
 	defer conn.Close() //nolint:errcheck // a test
 	p.load(onB + fromA81 + "]}")
-	if !conn.asks(time.Second) {
+	if !conn.asks(5*time.Second) {
 		t.Error("the connection ended")
 	}
 }
 
 // An isolated pod finds its neighbours, and its node reaches it.
 func TestNeighbours(t *testing.T) {
-	p := newPair(t, Options{})
+	w := newTown(t)
+	p := w.pair(Options{}, w.resolving)
 	p.serve(":80")
 	p.load(`shop/none {"podSelector":{},"policyTypes":["Ingress","Egress"]}`)
-	p.resolve(p.server, "eth0", p.node, "v1")
 	for _, a := range addrs("10.9.0.1", "fd09::1") {
 		l, err := p.node.Link("v1")
 		must(t, err)
@@ -193,7 +199,7 @@ func TestNeighbours(t *testing.T) {
 	}
 	for _, addr := range []string{"10.1.1.2:80", "[fd01::1:2]:80"} {
 		conn := p.dialFrom(p.node, addr)
-		if !conn.asks(time.Second) {
+		if !conn.asks(5*time.Second) {
 			t.Errorf("the node does not reach %s", addr)
 		}
 		must(t, conn.Close())
@@ -208,7 +214,7 @@ func TestErrorsPass(t *testing.T) {
 		for port, want := range map[string]error{":80": unix.ECONNREFUSED, ":81": os.ErrDeadlineExceeded} {
 			var conn net.Conn
 			must(t, p.client.Do(func() (err error) { conn, err = net.Dial("udp", server+port); return err }))
-			must(t, conn.SetDeadline(time.Now().Add(200*time.Millisecond)))
+			must(t, conn.SetDeadline(time.Now().Add(500*time.Millisecond)))
 			_, err := conn.Write([]byte("x"))
 			must(t, err)
 			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, want) {

@@ -84,33 +84,33 @@ func (h *house) up(name string) error {
 	return h.LinkSetUp(l)
 }
 
-// join connects two houses.
+// join connects two houses by a link that resolves no addresses.
 func (w *town) join(a *house, aName string, b *house, bName string) {
 	w.t.Helper()
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	veth := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: aName, HardwareAddr: mac},
-		PeerName:  bName, PeerHardwareAddr: mac, PeerNamespace: netlink.NsFd(b.fd),
-	}
-	must(w.t, a.LinkAdd(veth))
+	w.connect(a, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: aName, HardwareAddr: mac}, PeerName: bName, PeerHardwareAddr: mac}, b)
 	for h, name := range map[*house]string{a: aName, b: bName} {
 		l, err := h.Link(name)
 		must(w.t, err)
 		must(w.t, h.LinkSetARPOff(l))
-		must(w.t, h.LinkSetUp(l))
 	}
-	// Until the kernel has seen that both ends are up, it drops packets and holds back IPv6 addresses.
-	until(func() bool { return a.isUp(aName) && b.isUp(bName) })
 }
 
-// resolve makes both ends of a link resolve addresses, as real pods do.
-func (w *town) resolve(a *house, aName string, b *house, bName string) {
-	for i, h := range []*house{a, b} {
-		l, err := h.Link([]string{aName, bName}[i])
-		must(w.t, err)
-		must(w.t, h.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 1, byte(i)}))
-		must(w.t, h.LinkSetARPOn(l))
-	}
+// resolving connects two houses by a link that resolves addresses, as those of real pods.
+func (w *town) resolving(a *house, aName string, b *house, bName string) {
+	w.t.Helper()
+	w.connect(a, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: aName}, PeerName: bName}, b)
+}
+
+// connect makes a link, and waits until the kernel has seen that both ends are up. Until then it drops
+// packets and holds back IPv6 addresses.
+func (w *town) connect(a *house, veth *netlink.Veth, b *house) {
+	w.t.Helper()
+	veth.PeerNamespace = netlink.NsFd(b.fd)
+	must(w.t, a.LinkAdd(veth))
+	must(w.t, a.up(veth.Name))
+	must(w.t, b.up(veth.PeerName))
+	until(func() bool { return a.isUp(veth.Name) && b.isUp(veth.PeerName) })
 }
 
 func (h *house) isUp(name string) bool {
