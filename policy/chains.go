@@ -63,7 +63,7 @@ func (c *compiler) selects(r *rules, d Direction, p *Pod) certainty {
 			return maybe
 		}
 		return no
-	case p.Unknown && !all:
+	case p.Unknown && (!all || d == Ingress && r.sides[d].deniesByName()):
 		return maybe
 	case all || r.subject.pods.Matches(p.Labels):
 		return yes
@@ -111,6 +111,14 @@ func (s *side) resolve(p *Pod) (ports []Port, uses bool) {
 	}
 	slices.SortFunc(ports, comparePorts)
 	return slices.Compact(ports), uses
+}
+
+// deniesByName reports whether a rule that does not accept has a named port. If the pod's ports are
+// not known, the chain would lack that rule, and allow too much.
+func (s *side) deniesByName() bool {
+	return slices.ContainsFunc(s.rules, func(r rule) bool {
+		return r.verdict != Accept && slices.ContainsFunc(r.ports, func(p portSpec) bool { return p.name != "" })
+	})
 }
 
 // among returns the ports that have the name, and the protocol if the rule has one.

@@ -72,13 +72,20 @@ func TestDeciderBeforeThePod(t *testing.T) {
 }
 
 func TestDeciderWithoutLabels(t *testing.T) {
-	s := world(t, `x/web {"podSelector":{"matchLabels":{"pod":"a"}}}`, `y/all {"podSelector":{},"ingress":[{"ports":[{"port":"http"}]}]}`)
+	s := world(t, `x/web {"podSelector":{"matchLabels":{"pod":"a"}}}`, `y/all {"podSelector":{},"ingress":[{"ports":[{"port":"http"}]}]}`,
+		`deny {"tier":"Admin","subject":{"namespaces":{"matchLabels":{"ns":"v"}}},"ingress":[{"action":"Deny","from":[{"namespaces":{}}],"protocols":[{"destinationNamedPort":"http"}]}]}`,
+		`accept {"tier":"Admin","subject":{"namespaces":{"matchLabels":{"ns":"w"}}},"ingress":[{"action":"Accept","from":[{"namespaces":{}}],"protocols":[{"destinationNamedPort":"http"}]}]}`)
+	for _, name := range []string{"v", "w"} {
+		s.Namespaces = append(s.Namespaces, Namespace{name, Labels{{"ns", name}}})
+	}
 	d := NewDecider(s)
 	problems := len(d.Program.Problems)
 	for namespace, want := range map[string]Side{
 		"x": {Isolated: true, Unknown: true},
 		"y": {Isolated: true, Chains: []string{"ingress y/all with no port"}},
 		"z": {},
+		"v": {Isolated: true, Unknown: true}, // the pod may have the port under any number
+		"w": {Chains: []string{"ingress accept with no port"}},
 	} {
 		got := d.Decide(&Pod{Namespace: namespace, Name: "new", Node: "n1", Unknown: true})
 		if !got.Sides[Ingress].equal(&want) || got.Identity != 0 || got.Sets != nil {
