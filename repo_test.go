@@ -157,6 +157,7 @@ var layers = []struct {
 	{"hosts/store/etcd", []string{"hosts/store", "internal/..."}, "it knows the types it stores, and not what they are for"},
 	{"hosts/...", []string{"hosts/...", "docker/state", "spec", "netns", "internal/..."}, "it prepares what others attach to, and attaches nothing"},
 	{"policy", nil, "policy is pure: state in, program out, for the agent, the plugin and patchbay why"},
+	{"policy/mirror", []string{"policy", "internal/..."}, "the agent writes it and an ADD reads it, and it knows neither"},
 	{"policy/enforce", []string{"policy", "spec", "internal/..."}, "it loads what policy compiled, and knows neither agent nor plugin"},
 	{"node/plan", []string{"spec", "paths", "owner", "internal/..."}, "it computes for the agent and for install, and knows no API server"},
 	{"node/...", []string{"node/plan", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},

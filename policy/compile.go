@@ -22,7 +22,7 @@ func compile(s *State) *compiler {
 	c.readPods()
 	c.nodeAddresses()
 	for i := range s.Pods {
-		if p := &s.Pods[i]; p.Node == s.Node && p.enforced() && len(c.owned[p]) > 0 {
+		if p := &s.Pods[i]; p.Node == s.Node && p.Enforced() && len(c.owned[p]) > 0 {
 			c.out.Pods = append(c.out.Pods, c.local(p))
 		}
 	}

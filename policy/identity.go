@@ -24,7 +24,7 @@ func (c *compiler) readPods() {
 	held := make([]holder, 0, 2*len(c.state.Pods))
 	for i := range c.state.Pods {
 		p := &c.state.Pods[i]
-		if !p.enforced() || len(p.Addresses) == 0 {
+		if !p.Enforced() || len(p.Addresses) == 0 {
 			continue
 		}
 		id := c.identify(p)

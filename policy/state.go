@@ -65,8 +65,8 @@ func (p Port) String() string {
 
 func (p *Pod) path() string { return p.Namespace + "/" + p.Name }
 
-// enforced reports whether policies are for the pod: it has a network of its own and lives.
-func (p *Pod) enforced() bool {
+// Enforced reports whether policies are for the pod: it has a network of its own and lives.
+func (p *Pod) Enforced() bool {
 	return !p.HostNetwork && p.Phase != "Succeeded" && p.Phase != "Failed"
 }
 

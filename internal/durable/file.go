@@ -5,7 +5,7 @@
 // can be locked, and lies in a directory that no other user can change.
 //
 // The data goes to a file without a name, which then gets its path (O_TMPFILE, Linux 3.11). So a
-// killed process leaves no temporary file. Only WriteSynced and WriteDurable call fsync. They
+// killed process leaves no temporary file. Only WriteSynced, WriteDurable and Sync call fsync. They
 // serve files that must survive a power loss (docs/adr/0005-no-fsync-on-add.md).
 //
 // Functions that wait for flock(2) stop waiting when their context ends. They do not use the
@@ -276,12 +276,17 @@ func WriteDurable(path string, data []byte, mode fs.FileMode) error {
 }
 
 // SyncDir syncs a directory. After that, names that were added or removed survive a power loss.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
+func SyncDir(dir string) error { return Sync(dir) }
+
+// Sync syncs a file after Write. To write many files and then to sync each takes a quarter of the
+// time of WriteSynced for each, because the first sync does most of the work of the others. If the
+// power fails in between, a file may be torn.
+func Sync(path string) error {
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // replace writes a temporary file next to path and renames it. replace overwrites the

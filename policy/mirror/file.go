@@ -1,0 +1,157 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/policy"
+)
+
+// Schema is the version of the format. Read isolates if a file has another one.
+const Schema = 1
+
+// magic is the first word of each file. After it come the schema, and the checksum of the lines
+// below. Without the checksum, a file that lost a line would isolate less.
+const magic = "patchbay-policy"
+
+// maxSize is the size in bytes of the largest file. Files have a few hundred bytes.
+const maxSize = 1 << 20
+
+// content is what a file says. The names say whose file it is: no name in head, and no pod in the
+// file of a namespace.
+type content struct {
+	namespace, pod string
+	policy.Decision
+}
+
+// encode returns a file's text. It has lines and not JSON, because a pod that 1,000 policies select
+// has a file of 40 kB, and encoding/json takes a millisecond to read that.
+func (c content) encode() []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, "namespace %s\npod %s\nidentity %s\n", c.namespace, c.pod, c.Identity)
+	for d, s := range c.Sides {
+		name := policy.Direction(d).String()
+		if s.Isolated {
+			fmt.Fprintf(&b, "%s isolated\n", name)
+		}
+		if s.Unknown {
+			fmt.Fprintf(&b, "%s unknown\n", name)
+		}
+		for _, chain := range s.Chains {
+			fmt.Fprintf(&b, "%s chain %s\n", name, chain)
+		}
+	}
+	for _, set := range c.Sets {
+		fmt.Fprintf(&b, "set %s\n", set)
+	}
+	return []byte(firstLine([]byte(b.String())) + b.String())
+}
+
+// firstLine returns the first line of a file.
+func firstLine(body []byte) string {
+	return fmt.Sprintf("%s %d %x\n", magic, Schema, sha256.Sum256(body))
+}
+
+// decode reads a file's text and checks whose file it is.
+func decode(data []byte, namespace, pod string) (policy.Decision, error) {
+	line, body, _ := bytes.Cut(data, []byte("\n"))
+	words := strings.Split(string(line), " ")
+	if len(words) != 3 || words[0] != magic {
+		return policy.Decision{}, errDamaged
+	}
+	if schema, err := strconv.Atoi(words[1]); err != nil || schema != Schema {
+		return policy.Decision{}, fmt.Errorf("schema %.20q; this program reads %d", words[1], Schema)
+	}
+	if string(line)+"\n" != firstLine(body) {
+		return policy.Decision{}, errDamaged
+	}
+	var c content
+	for text := range strings.Lines(string(body)) {
+		if err := c.add(strings.TrimSuffix(text, "\n")); err != nil {
+			return policy.Decision{}, err
+		}
+	}
+	if c.namespace != namespace || c.pod != pod {
+		return policy.Decision{}, fmt.Errorf("it is the file of pod %q of namespace %q", c.pod, c.namespace)
+	}
+	return c.Decision, nil
+}
+
+// add reads one line.
+func (c *content) add(line string) error {
+	key, value, _ := strings.Cut(line, " ")
+	switch key {
+	case "namespace":
+		c.namespace = value
+	case "pod":
+		c.pod = value
+	case "identity":
+		n, err := strconv.ParseUint(value, 16, 32)
+		c.Identity = policy.Number(n)
+		return err
+	case "ingress":
+		return addTo(&c.Sides[policy.Ingress], value)
+	case "egress":
+		return addTo(&c.Sides[policy.Egress], value)
+	case "set":
+		c.Sets = append(c.Sets, value)
+	default:
+		return fmt.Errorf("line %.100q is not known", line)
+	}
+	return nil
+}
+
+func addTo(s *policy.Side, value string) error {
+	what, name, _ := strings.Cut(value, " ")
+	switch what {
+	case "isolated":
+		s.Isolated = true
+	case "unknown":
+		s.Unknown = true
+	case "chain":
+		s.Chains = append(s.Chains, name)
+	default:
+		return fmt.Errorf("line %.100q is not known", value)
+	}
+	return nil
+}
+
+var errDamaged = errors.New("the file is damaged")
+
+// closed isolates a pod in both directions, as a policy that may select it.
+func closed() policy.Decision {
+	s := policy.Side{Isolated: true, Unknown: true}
+	return policy.Decision{Sides: [2]policy.Side{s, s}}
+}
+
+// below is the path of the mirror below the state directory.
+func below(more ...string) []string { return append([]string{"node", "policy"}, more...) }
+
+// dir is the mirror's directory.
+func dir(p paths.Paths) string { return filepath.Join(p.State, "node", "policy") }
+
+// These are the names in the directory.
+const (
+	headFile      = "head"
+	podsDir       = "pods"
+	namespacesDir = "namespaces"
+)
+
+// plain reports whether a name is safe as the name of a file. Names of namespaces and UIDs are.
+func plain(name string) bool {
+	for _, c := range []byte(name) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return name != "" && len(name) <= 128
+}

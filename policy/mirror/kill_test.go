@@ -1,0 +1,176 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror
+
+import (
+	"reflect"
+	"sync"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/test/policytest"
+)
+
+type kill struct{}
+
+// killed writes a state and ends before one of its changes. It reports whether there was one.
+func killed(t *testing.T, p paths.Paths, s *policy.State, at int) (was bool) {
+	t.Helper()
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case kill:
+			was = true
+		default:
+			panic(e)
+		}
+	}()
+	n := 0
+	if _, err := write(p, policy.NewDecider(s), func() {
+		if n++; n > at {
+			panic(kill{})
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return false
+}
+
+// The agent may be killed between any two files. Then each pod meets the old decision or the new
+// one, or that of a pod whose labels are not known, or it is isolated. The next Write completes the mirror.
+func TestKilledBetweenFiles(t *testing.T) {
+	kills, closings := 0, 0
+	for seed := range uint64(40) {
+		g := policytest.NewGenerator(seed, policytest.Small)
+		before := stateOf(t, g.Clone())
+		for range 1 + seed%5 {
+			g.Change()
+		}
+		after := stateOf(t, g.Clone())
+		if seed%4 == 0 {
+			before = nil
+		}
+		closings += killEverywhere(t, before, after, &kills)
+	}
+	t.Logf("killed %d times; %d pods were isolated until the next Write", kills, closings)
+	if kills < 200 {
+		t.Error("want 200 kills")
+	}
+}
+
+func killEverywhere(t *testing.T, before, after *policy.State, kills *int) (closings int) {
+	was, is := node(t), mirrored(t, after)
+	if before != nil {
+		mustWrite(t, was, before)
+	}
+	pods := append(podsOf(before), podsOf(after)...)
+	for at := 0; ; at++ {
+		p := node(t)
+		if before != nil {
+			mustWrite(t, p, before)
+		}
+		if !killed(t, p, after, at) {
+			return closings
+		}
+		*kills++
+		for _, pod := range pods {
+			got, _ := Read(p, pod)
+			old, _ := Read(was, pod)
+			made, _ := Read(is, pod)
+			unknown, _ := Read(is, Pod{pod.Namespace, "new", ""})
+			switch {
+			case reflect.DeepEqual(got, old), reflect.DeepEqual(got, made), reflect.DeepEqual(got, unknown):
+			case isClosed(got):
+				closings++
+			default:
+				t.Fatalf("killed before change %d, pod %+v: got %+v, want %+v or %+v", at, pod, got, old, made)
+			}
+		}
+		mustWrite(t, p, after)
+		for _, pod := range pods {
+			got, _ := Read(p, pod)
+			if made, _ := Read(is, pod); !reflect.DeepEqual(got, made) {
+				t.Fatalf("after the next Write, pod %+v: got %+v, want %+v", pod, got, made)
+			}
+		}
+	}
+}
+
+// podsOf returns the pods of a state, and in each namespace one that it does not have.
+func podsOf(s *policy.State) []Pod {
+	list := []Pod{stranger}
+	if s == nil {
+		return list
+	}
+	for _, p := range s.Pods {
+		list = append(list, Pod{p.Namespace, p.Name, p.UID})
+	}
+	for _, n := range s.Namespaces {
+		list = append(list, Pod{n.Name, "new", ""})
+	}
+	return list
+}
+
+// Two policies change places: at each moment one of them selects the pod. Files of policies and of
+// labels apart from each other would have a moment in which neither does.
+func TestNeverBetweenTwoPolicies(t *testing.T) {
+	team := func(name string) *policy.State {
+		s := shop()
+		labels := policy.Labels{{Key: "team", Value: name}}
+		for i := range s.Namespaces {
+			s.Namespaces[i].Labels = labels
+		}
+		s.ClusterPolicies = []policy.ClusterNetworkPolicy{{Name: "deny-" + name, Spec: policy.ClusterNetworkPolicySpec{
+			Tier: "Admin", Subject: policy.PodPeer{Namespaces: &policy.Selector{MatchLabels: labels}},
+			Ingress: []policy.ClusterIngressRule{{Action: "Deny", From: []policy.PodPeer{{Namespaces: &policy.Selector{}}}}},
+		}}}
+		return s
+	}
+	for at := 0; ; at++ {
+		p := mirrored(t, team("a"))
+		more := killed(t, p, team("b"), at)
+		for _, pod := range []Pod{web, free, another, stranger} {
+			if d, _ := Read(p, pod); len(d.Sides[policy.Ingress].Chains) == 0 && !d.Sides[policy.Ingress].Isolated {
+				t.Errorf("killed before change %d: pod %+v is not isolated: %+v", at, pod, d)
+			}
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// ADDs read while the agent writes.
+func TestReadWhileWriting(t *testing.T) {
+	states := [2]*policy.State{shop(), shop()}
+	states[1].Policies = append(states[1].Policies, policy.NetworkPolicy{Namespace: "free", Name: "all", Spec: policy.NetworkPolicySpec{PolicyTypes: []string{"Ingress"}}})
+	p := mirrored(t, states[0])
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				for _, pod := range []Pod{web, another} {
+					if d, err := Read(p, pod); err != nil || !d.Sides[policy.Ingress].Isolated {
+						t.Errorf("pod %+v: got %+v, %v", pod, d, err)
+					}
+				}
+				if _, err := Read(p, free); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range 300 {
+		mustWrite(t, p, states[i%2])
+	}
+	close(done)
+	readers.Wait()
+}

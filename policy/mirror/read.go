@@ -1,0 +1,82 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/policy"
+)
+
+// Pod names a pod as a runtime does in an ADD. Without a UID, the labels of the pod count as not
+// known.
+type Pod struct{ Namespace, Name, UID string }
+
+// Read returns what an ADD must enforce for a pod. The decision counts even if err is not nil: then
+// it isolates the pod, and err says why and what to do.
+//
+// If the kernel lacks one of the chains of the decision, the pod must be isolated in that direction,
+// because a chain may deny.
+func Read(p paths.Paths, pod Pod) (policy.Decision, error) {
+	d, err := read(p, pod)
+	if err != nil {
+		return closed(), fmt.Errorf("network policies for pod %s/%s: %w: the pod is isolated; see that `patchbayd node` runs, it writes the file again", pod.Namespace, pod.Name, err)
+	}
+	return d, nil
+}
+
+func read(p paths.Paths, pod Pod) (policy.Decision, error) {
+	if !plain(pod.Namespace) {
+		return policy.Decision{}, fmt.Errorf("namespace %.100q is not a valid name", pod.Namespace)
+	}
+	for _, sub := range []string{podsDir, namespacesDir} {
+		if err := durable.CheckDir(p.State, below(sub)...); err != nil {
+			return policy.Decision{}, err
+		}
+	}
+	if plain(pod.UID) {
+		d, err := readFile(filepath.Join(dir(p), podsDir, pod.UID), pod.Namespace, pod.Name)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return d, err
+		}
+	}
+	d, err := readFile(filepath.Join(dir(p), namespacesDir, pod.Namespace), pod.Namespace, "")
+	if !errors.Is(err, fs.ErrNotExist) {
+		return d, err
+	}
+	return readHead(p)
+}
+
+// readHead returns the decision for a namespace that is not in the mirror.
+func readHead(p paths.Paths) (policy.Decision, error) {
+	d, err := readFile(filepath.Join(dir(p), headFile), "", "")
+	switch {
+	case err == nil && d.Sides[policy.Ingress].Isolated:
+		return d, fmt.Errorf("%s does not have its namespace, which may have policies", dir(p))
+	case !errors.Is(err, fs.ErrNotExist):
+		return d, err
+	}
+	if _, err := os.Lstat(filepath.Join(dir(p), namespacesDir)); errors.Is(err, fs.ErrNotExist) {
+		return policy.Decision{}, nil // no mirror
+	}
+	return policy.Decision{}, err // its head is lost
+}
+
+func readFile(path, namespace, pod string) (policy.Decision, error) {
+	data, err := durable.ReadUpTo(path, maxSize)
+	if err != nil {
+		return policy.Decision{}, err
+	}
+	d, err := decode(data, namespace, pod)
+	if err != nil {
+		return policy.Decision{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	return d, nil
+}

@@ -1,0 +1,182 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/policy"
+)
+
+// Write makes the mirror that of a state, and returns the number of files that it changed. It writes
+// only files that differ, and removes those of namespaces and pods that are gone. Only one process
+// may write. A pod of the state without a UID has no file.
+//
+// Write goes on after an error, and returns all errors. If it cannot write a file, it removes the
+// old one, so that an ADD isolates the pod. A full disk does not prevent that.
+func Write(p paths.Paths, d *policy.Decider) (changed int, err error) {
+	return write(p, d, func() {})
+}
+
+// write calls step before each change. Tests end there.
+func write(p paths.Paths, d *policy.Decider, step func()) (changed int, err error) {
+	w := writer{paths: p, step: step, keep: make(map[string]bool)}
+	if w.writeAll(d); len(w.changed) > 0 {
+		w.sync()
+	}
+	if err := w.failed(); err != nil {
+		return len(w.changed), fmt.Errorf("write network policies to %s: %w", dir(p), err)
+	}
+	return len(w.changed), nil
+}
+
+// Remove removes the mirror, so that no ADD isolates a pod. It is for a node that enforces policies
+// no more. If Remove is killed, there is either the whole mirror or none.
+func Remove(p paths.Paths) error {
+	gone := dir(p) + "~"
+	if err := os.RemoveAll(gone); err != nil {
+		return err
+	}
+	if err := os.Rename(dir(p), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(gone)
+}
+
+// headOf returns the decision for namespaces that the state does not have. The agent may not have
+// seen their policies yet. But if the cluster has no policy at all, such a namespace need not be
+// without a network while the agent does not run.
+func headOf(s *policy.State) policy.Decision {
+	if len(s.Policies)+len(s.ClusterPolicies) == 0 {
+		return policy.Decision{}
+	}
+	return closed()
+}
+
+// writer is one Write. Names of files are below the mirror's directory.
+type writer struct {
+	paths   paths.Paths
+	step    func()
+	keep    map[string]bool // files that the state has
+	changed []string        // files that were written or removed
+	errs    []error
+}
+
+func (w *writer) path(name string) string { return filepath.Join(dir(w.paths), name) }
+
+func (w *writer) fail(err error) {
+	if err != nil {
+		w.errs = append(w.errs, err)
+	}
+}
+
+// failed joins the first errors. If the disk is full, every file has one.
+func (w *writer) failed() error {
+	const most = 10
+	if more := len(w.errs) - most; more > 0 {
+		return errors.Join(append(w.errs[:most:most], fmt.Errorf("%d more errors", more))...)
+	}
+	return errors.Join(w.errs...)
+}
+
+func (w *writer) exists(name string) bool {
+	_, err := os.Lstat(w.path(name))
+	return err == nil
+}
+
+// mkdir makes a directory, or reports that it is not safe to write there.
+func (w *writer) mkdir(sub ...string) bool {
+	w.step()
+	err := durable.MakeDir(w.paths.State, below(sub...)...)
+	w.fail(err)
+	return err == nil
+}
+
+// writeAll makes all changes. The head comes first if it isolates, and last if it does not. A new
+// mirror has its head before its other directories: then a mirror without a head is damaged.
+func (w *writer) writeAll(d *policy.Decider) {
+	head := content{Decision: headOf(d.State)}
+	if !w.mkdir() {
+		return
+	}
+	if head.Sides[policy.Ingress].Isolated || !w.exists(headFile) {
+		w.put(headFile, head)
+	}
+	if !w.mkdir(namespacesDir) || !w.mkdir(podsDir) {
+		return
+	}
+	w.putFiles(d)
+	w.removeOthers(namespacesDir)
+	w.removeOthers(podsDir)
+	w.put(headFile, head)
+}
+
+// putFiles writes the files of all namespaces, and of the pods of this node. A pod whose namespace is
+// not known has no file, because the policies of that namespace may not be known either.
+func (w *writer) putFiles(d *policy.Decider) {
+	for _, n := range d.State.Namespaces {
+		if !plain(n.Name) {
+			w.fail(fmt.Errorf("namespace %.100q is not a valid name", n.Name))
+			continue
+		}
+		unknown := policy.Pod{Namespace: n.Name, Unknown: true}
+		w.put(filepath.Join(namespacesDir, n.Name), content{n.Name, "", d.Decide(&unknown)})
+	}
+	for i := range d.State.Pods {
+		p := &d.State.Pods[i]
+		if p.Node == d.State.Node && p.Enforced() && !p.Unknown && plain(p.UID) && w.keep[filepath.Join(namespacesDir, p.Namespace)] {
+			w.put(filepath.Join(podsDir, p.UID), content{p.Namespace, p.Name, d.Decide(p)})
+		}
+	}
+}
+
+// put writes a file if it differs.
+func (w *writer) put(name string, c content) {
+	w.keep[name] = true
+	data := c.encode()
+	if len(data) > maxSize {
+		w.fail(fmt.Errorf("%s would have %d bytes: an ADD isolates its pods", name, len(data)))
+		data = content{c.namespace, c.pod, closed()}.encode()
+	}
+	path := w.path(name)
+	if have, err := durable.ReadUpTo(path, maxSize); err == nil && bytes.Equal(have, data) {
+		return
+	}
+	w.step()
+	w.changed = append(w.changed, name)
+	if err := durable.Write(path, data); err != nil {
+		w.fail(errors.Join(err, durable.Remove(path)))
+	}
+}
+
+// removeOthers removes the files of a directory that the state does not have.
+func (w *writer) removeOthers(sub string) {
+	entries, err := os.ReadDir(w.path(sub))
+	w.fail(err)
+	for _, e := range entries {
+		name := filepath.Join(sub, strings.TrimSuffix(e.Name(), "~"))
+		if !w.keep[name] {
+			w.step()
+			w.fail(durable.Remove(w.path(name)))
+			w.changed = append(w.changed, name)
+		}
+	}
+}
+
+// sync makes the changes survive a power loss.
+func (w *writer) sync() {
+	for _, name := range append(w.changed, ".", namespacesDir, podsDir) {
+		if err := durable.Sync(w.path(name)); !errors.Is(err, fs.ErrNotExist) {
+			w.fail(err)
+		}
+	}
+}
