@@ -161,7 +161,7 @@ func TestConnections(t *testing.T) {
 				if asked.asks(300*time.Millisecond) || !pushed.drained() {
 					t.Error("a connection lives although the policy denies it now")
 				}
-				if !other.asks(5*time.Second) {
+				if !other.asks(5 * time.Second) {
 					t.Error("a connection that the policy allows ended")
 				}
 				p.load(side.both)
@@ -181,7 +181,7 @@ func TestKeepConnections(t *testing.T) {
 	conn := p.dial("10.1.1.2:80")
 	defer conn.Close() //nolint:errcheck // a test
 	p.load(onB + fromA81 + "]}")
-	if !conn.asks(5*time.Second) {
+	if !conn.asks(5 * time.Second) {
 		t.Error("the connection ended")
 	}
 }
@@ -199,7 +199,7 @@ func TestNeighbours(t *testing.T) {
 	}
 	for _, addr := range []string{"10.1.1.2:80", "[fd01::1:2]:80"} {
 		conn := p.dialFrom(p.node, addr)
-		if !conn.asks(5*time.Second) {
+		if !conn.asks(5 * time.Second) {
 			t.Errorf("the node does not reach %s", addr)
 		}
 		must(t, conn.Close())

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -203,4 +204,50 @@ func (s *stream) round() error {
 		}
 	}
 	return nil
+}
+
+// The labels of 20 namespaces with 2,000 pods change while connections begin. They are neither lost
+// nor let through.
+func TestSwitchLarge(t *testing.T) {
+	p := newPair(t, Options{})
+	p.serve(":80")
+	p.serve(":81")
+	var programs [2]*policy.Program
+	for i, team := range []string{"a", "b"} {
+		s := shop(t, onB+fromA80+`,{"from":[{"namespaceSelector":{"matchLabels":{"team":"a"}}}]}]}`)
+		for n := range 20 {
+			ns := fmt.Sprint("ns", n)
+			s.Namespaces = append(s.Namespaces, policy.Namespace{Name: ns, Labels: labels("team", team)})
+			for pod := range 100 {
+				s.Pods = append(s.Pods, policy.Pod{Namespace: ns, Name: fmt.Sprint("p", pod), Node: "n2", Phase: "Running",
+					Addresses: addrs(fmt.Sprintf("10.2.%d.%d", n, pod), fmt.Sprintf("fd02::%d:%d", n, pod))})
+			}
+		}
+		programs[i] = policy.Compile(s)
+	}
+	must(t, p.node.Do(func() error { return p.enforcer.Load(t.Context(), programs[1]) }))
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for n := 0; n < 12 && err == nil; n++ {
+			err = p.node.Do(func() error { return p.enforcer.Load(t.Context(), programs[n%2]) })
+		}
+		done <- err
+	}()
+	for n := 0; ; n++ {
+		select {
+		case err := <-done:
+			must(t, err)
+			t.Logf("%d connections during 12 changes", n)
+			return
+		default:
+		}
+		start := time.Now()
+		if !p.answers(p.client, "10.1.1.2:80", true) || time.Since(start) > 900*time.Millisecond { // a lost SYN is repeated after a second
+			t.Fatal("a connection that is allowed was dropped")
+		}
+		if p.answersWithin(p.client, "10.1.1.2:81", 5*time.Millisecond) {
+			t.Fatal("a connection that is denied passed")
+		}
+	}
 }
