@@ -108,13 +108,18 @@ type Suspect struct {
 // have ended, since it may be starting the sandbox; without the caller, the attachment's interface
 // must be gone too.
 func (j *Judge) Forgotten(s Suspect) (why string, forgotten bool) {
-	allowed, sees := s.IfName, false
-	if s.Caller == nil {
-		allowed, sees = "", SeesProcesses()
-	} else {
-		sees = s.Caller.ended(j.Proc)
+	allowed := s.IfName
+	switch {
+	case s.NetNS == "" || !Unknown(s.ID, j.Containerd):
+		return "", false
+	case s.Caller != nil && !s.Caller.ended(j.Proc):
+		return "", false
+	case s.Caller == nil && !SeesProcesses():
+		return "", false
+	case s.Caller == nil:
+		allowed = ""
 	}
-	if s.NetNS == "" || !sees || !Unknown(s.ID, j.Containerd) || !j.idle(s.NetNS, allowed) {
+	if !j.idle(s.NetNS, allowed) {
 		return "", false
 	}
 	return fmt.Sprintf("containerd has forgotten its sandbox: no process is in %s", s.NetNS), true
@@ -132,10 +137,10 @@ func (j *Judge) idle(path, allowed string) bool {
 		return false
 	}
 	defer ns.Close() //nolint:errcheck // read only
-	return only(ns, j.Proc, allowed)
+	return nothingElseUp(ns, j.Proc, allowed)
 }
 
-func only(ns *netns.NS, proc, allowed string) bool {
+func nothingElseUp(ns *netns.NS, proc, allowed string) bool {
 	conn, err := nl.In(ns, proc)
 	if err != nil {
 		return false

@@ -67,7 +67,11 @@ func (k *cluster) pinned(name string) string {
 	if err != nil {
 		k.Fatal(err)
 	}
-	return run(k.T, root+"/scripts/pinned", "-n", root+"/test/labs/"+name)
+	dir := run(k.T, root+"/scripts/pinned", "-n", root+"/test/labs/"+name)
+	if _, err := os.Stat(dir); err != nil {
+		k.Fatalf("%s is not compiled: run scripts/setup nightly: %v", name, err)
+	}
+	return dir
 }
 
 // kindnet makes on a node what kind's kindnetd makes: the network's file, routes to the other
