@@ -296,11 +296,20 @@ func processesOf(holder string) (pids []int, err error) {
 
 // parentOf reads the parent's process id, 0 when the process is gone.
 func parentOf(proc string) (pid int) {
-	raw, _ := os.ReadFile(proc + "/stat") // pid (name) state ppid
-	if i := strings.LastIndex(string(raw), ") "); i >= 0 {
-		fmt.Sscanf(string(raw[i+2:]), "%1s %d", new(string), &pid)
-	}
+	_, parent := processState(proc)
+	pid, _ = strconv.Atoi(parent)
 	return pid
+}
+
+// processState reads the state and the parent of a process. If there is no such process, both are
+// empty.
+func processState(proc string) (state, parent string) {
+	raw, _ := os.ReadFile(proc + "/stat") // pid (name) state ppid
+	rest := raw[strings.LastIndexByte(string(raw), ')')+1:]
+	if fields := strings.Fields(string(rest)); len(fields) > 1 {
+		return fields[0], fields[1]
+	}
+	return "", ""
 }
 
 // saveLogs copies the logs of a failed cluster to a place where they can be read.

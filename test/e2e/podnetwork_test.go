@@ -48,6 +48,8 @@ func TestPodNetwork(t *testing.T) {
 		k.proveVersion("n1", "1.0.0")
 		k.proveVersion("n2", "1.1.0")
 		k.proveStatus("n3")
+		k.proveSandboxesKnown("n1", "n2")
+		k.proveForgotten("n1", "one", "two")
 	})
 }
 
