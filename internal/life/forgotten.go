@@ -19,9 +19,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// Caller identifies a containerd that called an ADD. A containerd that crashes between the result
-// of an ADD and its own note of the sandbox forgets the sandbox: it never calls DEL, and the mount
-// keeps the namespace. Only containerd is known to do so, and ReadCaller returns nil for other
+// Caller identifies a containerd that called an ADD. containerd can forget a sandbox: before 1.6.9
+// if it is killed right after the ADD (containerd#7456), and at any time if its database is lost.
+// Then it never calls DEL, and the mount keeps the namespace. ReadCaller returns nil for other
 // callers.
 type Caller struct {
 	PID   int    `json:"pid"`

@@ -18,6 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // turns is a directory with one file for each network. The file says how far Suspects has come in
@@ -30,12 +31,13 @@ const (
 )
 
 // Suspects looks at the next few attachments of a network, at one record of each. It returns the
-// attachments of Kubernetes pods whose namespace was in dir and is not there now, or whose sandbox
-// containerd made and, according to unknown, does not know. They may still be alive, so the caller
-// must judge each. Each call, in any process, continues where the last call ended; together they
-// go through the whole directory, again and again. No call lists the whole directory. Suspects also
-// removes claims of killed gcs that it meets.
-func (d *Dir) Suspects(network, dir string, most int, unknown func(containerID string) bool) (owners []owner.Key, err error) {
+// attachments of Kubernetes pods whose namespace was in dir and is not there now. If it is there,
+// there decides whether the attachment is suspect; caller says whether the record has the caller of
+// the ADD. Suspects may still be alive, so Suspects' caller must judge each. Each call, in any
+// process, continues where the last call ended; together they go through the whole directory,
+// again and again. No call lists the whole directory. Suspects also removes claims of killed gcs
+// that it meets.
+func (d *Dir) Suspects(network, dir string, most int, there func(id spec.AttachmentKey, caller bool) bool) (owners []owner.Key, err error) {
 	if err := d.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("look at records: %w", err)
 	}
@@ -45,7 +47,7 @@ func (d *Dir) Suspects(network, dir string, most int, unknown func(containerID s
 		path := filepath.Join(records, name)
 		if strings.HasSuffix(name, claimSuffix) {
 			d.sweepClaim(path)
-		} else if left(path, dir, unknown) {
+		} else if left(path, dir, there) {
 			owners = append(owners, owner.Key(name[:owner.Len]))
 		}
 	}
@@ -168,10 +170,10 @@ func choose(entries []entry, most int) (names []string, at int64) {
 	return names, at
 }
 
-// left reports whether a record belongs to a pod whose namespace was in dir and is not there now,
-// or whose sandbox is unknown to the containerd that made it. left compares the text that encode
-// writes, because decoding would take a process 0.2 ms for its first record.
-func left(path, dir string, unknown func(string) bool) bool {
+// left reports whether a record belongs to a pod whose namespace was in dir and is not there now, or
+// is suspect according to there. left compares the text that encode writes, because decoding would
+// take a process 0.2 ms for its first record.
+func left(path, dir string, there func(spec.AttachmentKey, bool) bool) bool {
 	data, err := durable.ReadUpTo(path, suspectSize)
 	if err != nil {
 		return false
@@ -184,8 +186,9 @@ func left(path, dir string, unknown func(string) bool) bool {
 	if unix.Stat(at, &now) != nil || !bytes.Contains(rest, fmt.Appendf(nil, `"netnsMark":{"dev":%d,"ino":%d,"since":%d,`, now.Dev, now.Ino, now.Ctim.Nano())) {
 		return true
 	}
-	id, _ := after(data, `"containerID":"`)
-	return bytes.Contains(rest, []byte(`"caller":{`)) && unknown(id)
+	id, rest := after(data, `"containerID":"`)
+	ifName, rest := after(rest, `"ifname":"`)
+	return there(spec.AttachmentKey{ContainerID: id, IfName: ifName}, bytes.Contains(rest, []byte(`"caller":{`)))
 }
 
 // after returns the text between key and the next quote, and what follows.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // ofPod writes the records of a pod's attachment. Its namespace is at path.
@@ -28,7 +29,7 @@ func ofPod(t testing.TB, s *Dir, id, path string, mark *life.Mark) owner.Key {
 	return r.Owner
 }
 
-func known(string) bool { return false }
+func known(spec.AttachmentKey, bool) bool { return false }
 
 const ownNS = "/proc/self/ns/net"
 

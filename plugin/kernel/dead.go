@@ -12,6 +12,9 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -57,7 +60,7 @@ type deadSweep struct {
 
 // look finds attachments that may be dead. In most calls there is none.
 func (w *deadSweep) look() (work func(context.Context)) {
-	suspects, err := record.New(w.session.Paths.Run).Suspects(w.network, w.dir, sweepLooks, w.unknown)
+	suspects, err := record.New(w.session.Paths.Run).Suspects(w.network, w.dir, sweepLooks, w.there)
 	w.warn(err)
 	suspects = slices.DeleteFunc(suspects, func(o owner.Key) bool { return o == w.own })
 	if len(suspects) == 0 {
@@ -66,8 +69,23 @@ func (w *deadSweep) look() (work func(context.Context)) {
 	return func(ctx context.Context) { w.removeSome(ctx, suspects) }
 }
 
-func (w *deadSweep) unknown(containerID string) bool {
-	return life.Unknown(containerID, w.judge.Containerd)
+// there looks at an attachment whose namespace exists. It reports whether containerd may have
+// forgotten the sandbox.
+func (w *deadSweep) there(at spec.AttachmentKey, caller bool) (suspect bool) {
+	w.warn(w.dropEmptyResult(at))
+	return caller && life.Unknown(at.ContainerID, w.judge.Containerd)
+}
+
+// dropEmptyResult removes the cached result of an attachment if the file is empty. A containerd
+// that is killed while libcni writes the file leaves it so, and then libcni before 1.3.1 calls no
+// DEL: the kubelet tries for ever to stop the sandbox (containerd#8197). Without the file, DEL works.
+func (w *deadSweep) dropEmptyResult(at spec.AttachmentKey) error {
+	path := filepath.Join(w.session.Paths.CNI, "results", w.network+"-"+at.ContainerID+"-"+at.IfName)
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) != nil || st.Size > 0 || time.Since(time.Unix(st.Mtim.Unix())) < sweepGrace {
+		return nil
+	}
+	return durable.Remove(path)
 }
 
 func (w *deadSweep) removeSome(ctx context.Context, suspects []owner.Key) {

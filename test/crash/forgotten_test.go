@@ -11,11 +11,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
@@ -76,8 +78,8 @@ func (p *pod) addByContainerd(t *testing.T) (kill func()) {
 	}
 }
 
-// containerd 1.6 forgets a sandbox if it crashes right after the ADD, and the sandbox's namespace
-// stays. The sweep detaches it, but only if nothing speaks for it.
+// containerd has forgotten a sandbox, and the sandbox's namespace stays. The sweep detaches it, but
+// only if no containerd can be starting it, and nothing uses the namespace.
 func TestSweepForgotten(t *testing.T) {
 	state := t.TempDir()
 	t.Setenv("PATCHBAY_CONTAINERD_DIR", state)
@@ -145,6 +147,45 @@ func TestSweepForgotten(t *testing.T) {
 			leak.NoLeaks(t, before, stateDirs()...)
 		})
 	}
+}
+
+// containerd was killed while libcni wrote the result of an ADD. The sweep removes the empty file, so
+// that libcni calls DEL.
+func TestSweepEmptyResult(t *testing.T) {
+	before := podBaseline(t)
+	p, other := newPod(t, "/run/netns", "empty", 9411), newPod(t, "/run/netns", "other", 9412)
+	p.exec(t, spec.Add)
+	results := filepath.Join(paths.Default().CNI, "results")
+	mkdir(t, results)
+	empty, full, young := filepath.Join(results, "pods-empty-eth0"), filepath.Join(results, "pods-full-eth0"), filepath.Join(results, "pods-other-eth0")
+	for path, text := range map[string]string{empty: "", full: "{", young: ""} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hour := time.Now().Add(-time.Hour)
+	for _, path := range []string{empty, full} {
+		if err := os.Chtimes(path, hour, hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		other.exec(t, spec.Add)
+		other.exec(t, spec.Del)
+	}
+	if exists(empty) || !exists(full) || !exists(young) {
+		t.Errorf("empty %v, full %v, young %v", exists(empty), exists(full), exists(young))
+	}
+	p.exec(t, spec.Check)
+	p.exec(t, spec.Del)
+	for _, path := range []string{full, young, results} {
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+	p.end(t)
+	other.end(t)
+	leak.NoLeaks(t, before, stateDirs()...)
 }
 
 func mkdir(t *testing.T, path string) (undo func()) {

@@ -48,8 +48,10 @@ func TestPodNetwork(t *testing.T) {
 		k.proveVersion("n1", "1.0.0")
 		k.proveVersion("n2", "1.1.0")
 		k.proveStatus("n3")
-		k.proveSandboxesKnown("n1", "n2")
+		k.proveSandboxesKnown("n1", "one", "two")
+		k.proveSandboxesKnown("n2", "far")
 		k.proveForgotten("n1", "one", "two")
+		k.proveEmptyResult("n1", "one", "two")
 	})
 }
 

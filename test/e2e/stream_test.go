@@ -81,6 +81,7 @@ func (k *cluster) pathOn(node, path string) string {
 // psAttachment is an attachment in `patchbay ps --json`.
 type psAttachment struct {
 	Network, Pod, NetNS string
+	ContainerID         string
 	Alive               bool
 	Addresses           []string
 }
