@@ -5,7 +5,8 @@
 // nftables table `inet patchbay`. Without a policy for a pod of this node, the table has no rule
 // for policies, and a packet pays nothing.
 //
-// The names of all objects begin with "policy_", except the map of the revision. <hash> is a hash of the name in the program.
+// The names of all objects begin with "policy_", except the map of the revision. <hash> is a hash of
+// the name in the program.
 //
 //	set policy_pods4_<hash>, policy_pods6_<hash>    addresses of the pods that a selector matches
 //	set policy_nets4_<hash>, policy_nets6_<hash>    ranges of an ipBlock, or of a selector of nodes

@@ -88,6 +88,10 @@ func changed(was, p *policy.Program) map[netip.Addr]bool {
 	return concerned(was, p)
 }
 
+// Forget makes the next Load read what the kernel has, as the first one does. So a program that runs
+// for a long time finds what others changed in the table.
+func (e *Enforcer) Forget() { e.loaded = nil }
+
 // Close closes the Enforcer's socket. The policies stay in force.
 func (e *Enforcer) Close() error {
 	if e.conns == nil {
@@ -97,8 +101,8 @@ func (e *Enforcer) Close() error {
 }
 
 // Check returns ErrChanged if the policies in the kernel are not those that this Enforcer loaded, as
-// after `nft flush ruleset`. It looks only at the revision, which takes 0.1 ms: changes that another
-// program makes to single rules are found by the Load after an Enforcer's start.
+// after `nft flush ruleset`. It looks only at the revision, which takes 0.1 ms. Changes that another
+// program makes to single rules are found by the Load after Forget.
 func (e *Enforcer) Check() error {
 	n, ok, err := e.fw.ReadPolicyRevision()
 	if err != nil {

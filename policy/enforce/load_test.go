@@ -5,6 +5,7 @@ package enforce
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -75,7 +76,7 @@ func TestRepair(t *testing.T) {
 	nftTool(t, append([]string{"flush", "map"}, append(table, dispatchOf(policy.Ingress, 0))...)...)
 	nftTool(t, append([]string{"add", "chain"}, append(table, "policy_in_0123456789abcdef")...)...)
 	nftTool(t, append([]string{"add", "element"}, append(table, ofFamily(kindPods, 0, "shop{}"), "{ 10.9.9.9 }")...)...)
-	e = New(fw, Options{})
+	e.Forget()
 	load(t, e, p)
 	changes(t, New(fw, Options{}), p, 0)
 	if diffs, err := fw.Verify(); err != nil || len(diffs) > 0 {
@@ -122,6 +123,35 @@ func TestLostAnswer(t *testing.T) {
 	if err := fw.Commit(t.Context()); !errors.Is(err, ErrChanged) {
 		t.Errorf("the transaction of another Enforcer got %v, want ErrChanged", err)
 	}
+}
+
+// A node may have many pods with long names.
+func TestManyPods(t *testing.T) {
+	s := shop(t, `shop/all {"podSelector":{}}`)
+	for n := range 600 {
+		s.Pods = append(s.Pods, policy.Pod{Namespace: "shop", Name: strings.Repeat("n", 200) + fmt.Sprint(n), Node: "n1", Phase: "Running",
+			Addresses: addrs(fmt.Sprintf("10.3.%d.%d", n/200, n%200), fmt.Sprintf("fd03::%d", n))})
+	}
+	e, fw := open(t)
+	p := policy.Compile(s)
+	load(t, e, p)
+	changes(t, New(fw, Options{}), p, 0)
+	load(t, e, policy.Compile(shop(t)))
+}
+
+// An Enforcer that does not know of a chain or a set, because another program made it in the
+// meantime, makes it what it should be.
+func TestMadeByAnother(t *testing.T) {
+	e, fw := open(t)
+	load(t, e, policy.Compile(shop(t, `shop/a {"podSelector":{"matchLabels":{"pod":"a"}}}`)))
+	p := policy.Compile(shop(t, `shop/a {"podSelector":{"matchLabels":{"pod":"a"}}}`, `shop/b {"podSelector":{"matchLabels":{"pod":"b"}},"ingress":[{"from":[{"podSelector":{}}]}]}`))
+	chain := kindPod[policy.Ingress] + hash("shop/b")
+	nftTool(t, "add", "chain", "inet", nft.TableName, chain)
+	nftTool(t, "add", "rule", "inet", nft.TableName, chain, "drop")
+	nftTool(t, "add", "element", "inet", nft.TableName, dispatchOf(policy.Ingress, 0), "{ 10.1.1.2 : goto "+chain+" }")
+	nftTool(t, "add", "set", "inet", nft.TableName, ofFamily(kindPods, 0, "shop{}"), "{ type ipv4_addr; }")
+	load(t, e, p)
+	changes(t, New(fw, Options{}), p, 0)
 }
 
 // A large program is prepared in small transactions.

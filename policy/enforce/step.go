@@ -22,13 +22,22 @@ const (
 	prioIngress = 6
 )
 
-// perMessage limits the elements of one message, which has at most 64 KiB.
-const perMessage = 400
+// perMessage returns how many elements one message may have: it has at most 64 KiB, and the name of a
+// pod and of its chain take up to 250 bytes.
+func perMessage(set string) int {
+	if isDispatch(set) {
+		return 150
+	}
+	return 400
+}
 
-// addChain makes a chain with its rules.
+// addChain makes a chain with its rules. If another program has made a chain with this name, it is
+// emptied first.
 func addChain(name string, lines []line) step {
-	return step{1 + len(lines), func(enc *nftables.Conn) error {
-		enc.AddChain(newChain(name))
+	return step{2 + len(lines), func(enc *nftables.Conn) error {
+		chain := newChain(name)
+		enc.AddChain(chain)
+		enc.FlushChain(chain)
 		addRules(enc, name, lines)
 		return nil
 	}}
@@ -127,7 +136,7 @@ func (w *wanted) addSet(name string) step {
 // have far more than the program has addresses.
 func (w *wanted) addFilled(name string) (step, error) {
 	list, err := w.elements(name)
-	return step{1 + len(list)/perMessage, func(enc *nftables.Conn) error {
+	return step{1 + len(list)/perMessage(name), func(enc *nftables.Conn) error {
 		list, err := w.elements(name)
 		errs := []error{err, w.addSet(name).do(enc)}
 		for _, s := range w.addElements(name, list) {
@@ -145,14 +154,14 @@ func deleteSet(name string) step {
 }
 
 func removeElements(set string, gone []element) (steps []step) {
-	for part := range slices.Chunk(gone, perMessage) {
+	for part := range slices.Chunk(gone, perMessage(set)) {
 		steps = append(steps, step{1, func(enc *nftables.Conn) error { return enc.SetDeleteElements(setOf(set), encoded(set, part, nil)) }})
 	}
 	return steps
 }
 
 func (w *wanted) addElements(set string, added []element) (steps []step) {
-	for part := range slices.Chunk(added, perMessage) {
+	for part := range slices.Chunk(added, perMessage(set)) {
 		steps = append(steps, step{1, func(enc *nftables.Conn) error { return enc.SetAddElements(setOf(set), encoded(set, part, w.pods)) }})
 	}
 	return steps
