@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/conntrack"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -134,7 +135,7 @@ func denied(p *policy.Program, f conntrack.Flow) bool {
 
 // ownAddresses returns the addresses of this network namespace. The node may always reach its pods.
 func ownAddresses() (map[netip.Addr]bool, error) {
-	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	list, err := nl.Retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}
