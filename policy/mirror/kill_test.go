@@ -4,12 +4,17 @@
 package mirror
 
 import (
+	"context"
+	"maps"
+	"os/exec"
 	"reflect"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/policytest"
 )
 
@@ -113,6 +118,38 @@ func podsOf(s *policy.State) []Pod {
 	return list
 }
 
+// writeAll is the variable with the state directory for a process that writes a large mirror.
+const writeAll = "PATCHBAY_WRITE_MIRROR"
+
+// A process is killed with kill -9 while it writes a mirror over another one.
+func TestKill9(t *testing.T) {
+	was, is := large(0, false), large(5000, false)
+	old, made := mirrored(t, was), mirrored(t, is)
+	kills, p := nettest.NewKills(t, "Write"), node(t)
+	for kills.More(40) {
+		mustWrite(t, p, was)
+		kills.Try(func(after time.Duration) (died bool) {
+			ctx, cancel := context.WithTimeout(t.Context(), after)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, "/proc/self/exe")
+			cmd.Env = []string{writeAll + "=" + p.State}
+			out, err := cmd.CombinedOutput()
+			if err != nil && ctx.Err() == nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			return err != nil
+		})
+		for _, pod := range podsOf(is) {
+			got, _ := Read(p, pod)
+			before, _ := Read(old, pod)
+			after, _ := Read(made, pod)
+			if !reflect.DeepEqual(got, before) && !reflect.DeepEqual(got, after) {
+				t.Fatalf("pod %+v: got %+v, want %+v or %+v", pod, got, before, after)
+			}
+		}
+	}
+}
+
 // Two policies change places: at each moment one of them selects the pod. Files of policies and of
 // labels apart from each other would have a moment in which neither does.
 func TestNeverBetweenTwoPolicies(t *testing.T) {
@@ -135,6 +172,43 @@ func TestNeverBetweenTwoPolicies(t *testing.T) {
 			if d, _ := Read(p, pod); len(d.Sides[policy.Ingress].Chains) == 0 && !d.Sides[policy.Ingress].Isolated {
 				t.Errorf("killed before change %d: pod %+v is not isolated: %+v", at, pod, d)
 			}
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// A cluster without policies isolates nothing, also while its first mirror is half written.
+func TestKilledWithoutPolicies(t *testing.T) {
+	s := shop()
+	s.Policies = nil
+	for at := 0; ; at++ {
+		p := node(t)
+		more := killed(t, p, s, at)
+		for _, pod := range podsOf(s) {
+			if d, err := Read(p, pod); err != nil || !isOpen(d) {
+				t.Errorf("killed before change %d, pod %+v: got %+v, %v", at, pod, d, err)
+			}
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// The first policy of a cluster comes with a new namespace. As soon as anything of it is on the disk,
+// the pods of the namespace are isolated.
+func TestKilledAtTheFirstPolicy(t *testing.T) {
+	before, after := shop(), shop()
+	before.Policies, before.Namespaces = nil, before.Namespaces[1:]
+	want := files(t, mirrored(t, before))
+	for at := 0; ; at++ {
+		p := mirrored(t, before)
+		more := killed(t, p, after, at)
+		d, _ := Read(p, another)
+		if !d.Sides[policy.Ingress].Isolated && !maps.Equal(files(t, p), want) {
+			t.Errorf("killed before change %d: got %+v with the files %v", at, d, files(t, p))
 		}
 		if !more {
 			return

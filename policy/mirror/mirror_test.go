@@ -156,7 +156,7 @@ func TestPodOfNamespaceThatIsNotKnown(t *testing.T) {
 
 func TestPodsWithoutAFile(t *testing.T) {
 	s := shop()
-	for i := range 4 {
+	for i := range 5 {
 		s.Pods = append(s.Pods, s.Pods[0])
 		s.Pods[2+i].Name = "p"
 	}
@@ -164,6 +164,7 @@ func TestPodsWithoutAFile(t *testing.T) {
 	s.Pods[3].UID, s.Pods[3].Phase = "finished", "Succeeded"
 	s.Pods[4].UID, s.Pods[4].Node = "elsewhere", "n2"
 	s.Pods[5].UID = "../head"
+	s.Pods[6].UID, s.Pods[6].Unknown = "unknown", true
 	entries, err := os.ReadDir(filepath.Join(dir(mirrored(t, s)), podsDir))
 	if err != nil || len(entries) != 2 {
 		t.Errorf("got %v, %v, want the two pods of shop", entries, err)

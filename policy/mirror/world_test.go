@@ -23,6 +23,12 @@ func TestMain(m *testing.M) {
 		printColdRead(state)
 		return
 	}
+	if state := os.Getenv(writeAll); state != "" {
+		if _, err := Write(paths.Paths{State: state}, policy.NewDecider(large(5000, false))); err != nil {
+			panic(err)
+		}
+		return
+	}
 	nettest.Main(m)
 }
 

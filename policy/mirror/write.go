@@ -88,11 +88,6 @@ func (w *writer) failed() error {
 	return errors.Join(w.errs...)
 }
 
-func (w *writer) exists(name string) bool {
-	_, err := os.Lstat(w.path(name))
-	return err == nil
-}
-
 // mkdir makes a directory, or reports that it is not safe to write there.
 func (w *writer) mkdir(sub ...string) bool {
 	w.step()
@@ -101,23 +96,20 @@ func (w *writer) mkdir(sub ...string) bool {
 	return err == nil
 }
 
-// writeAll makes all changes. The head comes first if it isolates, and last if it does not. A new
-// mirror has its head before its other directories: then a mirror without a head is damaged.
+// writeAll makes all changes. The head comes first: when the first policy of a cluster comes with a
+// new namespace, this isolates the namespace before it has a file. Also, a new mirror has its head
+// before its other directories, so a mirror without a head is damaged.
 func (w *writer) writeAll(d *policy.Decider) {
-	head := content{Decision: headOf(d.State)}
 	if !w.mkdir() {
 		return
 	}
-	if head.Sides[policy.Ingress].Isolated || !w.exists(headFile) {
-		w.put(headFile, head)
-	}
+	w.put(headFile, content{Decision: headOf(d.State)})
 	if !w.mkdir(namespacesDir) || !w.mkdir(podsDir) {
 		return
 	}
 	w.putFiles(d)
 	w.removeOthers(namespacesDir)
 	w.removeOthers(podsDir)
-	w.put(headFile, head)
 }
 
 // putFiles writes the files of all namespaces, and of the pods of this node. A pod whose namespace is
