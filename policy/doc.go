@@ -33,6 +33,8 @@
 //
 // In each direction the tiers are asked in this order: Admin, NetworkPolicy, Baseline. See Tier.
 //
+// A pod in its ADD has no address yet and is not in the program. Decider decides about it.
+//
 // Pods in the node's network are neither judged nor matched by labels: they have the node's
 // addresses. A pod that has finished has no address any more, because another pod may get it.
 package policy

@@ -69,7 +69,7 @@ func decode(data []byte, namespace, pod string) (policy.Decision, error) {
 		return policy.Decision{}, errDamaged
 	}
 	if schema, err := strconv.Atoi(words[1]); err != nil || schema != Schema {
-		return policy.Decision{}, fmt.Errorf("schema %.20q; this program reads %d", words[1], Schema)
+		return policy.Decision{}, fmt.Errorf("%w %.20q; this program reads %d", errSchema, words[1], Schema)
 	}
 	if string(line)+"\n" != firstLine(body) {
 		return policy.Decision{}, errDamaged
@@ -125,7 +125,10 @@ func addTo(s *policy.Side, value string) error {
 	return nil
 }
 
-var errDamaged = errors.New("the file is damaged")
+var (
+	errDamaged = errors.New("the file is damaged")
+	errSchema  = errors.New("schema")
+)
 
 // closed isolates a pod in both directions, as a policy that may select it.
 func closed() policy.Decision {

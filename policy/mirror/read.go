@@ -27,18 +27,18 @@ type Pod struct{ Namespace, Name, UID string }
 func Read(p paths.Paths, pod Pod) (policy.Decision, error) {
 	d, err := read(p, pod)
 	if err != nil {
-		return closed(), fmt.Errorf("network policies for pod %s/%s: %w: the pod is isolated; see that `patchbayd node` runs, it writes the file again", pod.Namespace, pod.Name, err)
+		return closed(), fmt.Errorf("network policies for pod %s/%s: %w; the pod is isolated", pod.Namespace, pod.Name, err)
 	}
 	return d, nil
 }
 
 func read(p paths.Paths, pod Pod) (policy.Decision, error) {
 	if !plain(pod.Namespace) {
-		return policy.Decision{}, fmt.Errorf("namespace %.100q is not a valid name", pod.Namespace)
+		return policy.Decision{}, fmt.Errorf("namespace %.100q is not a valid name: correct K8S_POD_NAMESPACE of the call", pod.Namespace)
 	}
 	for _, sub := range []string{podsDir, namespacesDir} {
 		if err := durable.CheckDir(p.State, below(sub)...); err != nil {
-			return policy.Decision{}, err
+			return policy.Decision{}, fmt.Errorf("%w: only root may have write access", err)
 		}
 	}
 	if plain(pod.UID) {
@@ -59,24 +59,33 @@ func readHead(p paths.Paths) (policy.Decision, error) {
 	d, err := readFile(filepath.Join(dir(p), headFile), "", "")
 	switch {
 	case err == nil && d.Sides[policy.Ingress].Isolated:
-		return d, fmt.Errorf("%s does not have its namespace, which may have policies", dir(p))
+		return d, fmt.Errorf("%s does not have its namespace, which may have policies: %s", dir(p), again)
 	case !errors.Is(err, fs.ErrNotExist):
 		return d, err
 	}
 	if _, err := os.Lstat(filepath.Join(dir(p), namespacesDir)); errors.Is(err, fs.ErrNotExist) {
 		return policy.Decision{}, nil // no mirror
 	}
-	return policy.Decision{}, err // its head is lost
+	return policy.Decision{}, fmt.Errorf("%w: %s", err, again) // its head is lost
 }
+
+// again is the advice for a file that the agent writes.
+const again = "see that `patchbayd node` runs, which writes it again"
 
 func readFile(path, namespace, pod string) (policy.Decision, error) {
 	data, err := durable.ReadUpTo(path, maxSize)
+	if errors.Is(err, durable.ErrIrregular) {
+		err = fmt.Errorf("%w: remove it", err)
+	}
 	if err != nil {
 		return policy.Decision{}, err
 	}
 	d, err := decode(data, namespace, pod)
+	if errors.Is(err, errSchema) {
+		return policy.Decision{}, fmt.Errorf("read %s: %w: install the plugins and the agent of one release", path, err)
+	}
 	if err != nil {
-		return policy.Decision{}, fmt.Errorf("read %s: %w", path, err)
+		return policy.Decision{}, fmt.Errorf("read %s: %w: %s", path, err, again)
 	}
 	return d, nil
 }

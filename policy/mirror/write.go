@@ -21,6 +21,10 @@ import (
 // only files that differ, and removes those of namespaces and pods that are gone. Only one process
 // may write. A pod of the state without a UID has no file.
 //
+// The state must be complete: before the agent has listed all objects once, the old mirror is the
+// better one. Write the mirror before the kernel gets the program, so that no ADD uses an old
+// decision after that.
+//
 // Write goes on after an error, and returns all errors. If it cannot write a file, it removes the
 // old one, so that an ADD isolates the pod. A full disk does not prevent that.
 func Write(p paths.Paths, d *policy.Decider) (changed int, err error) {
