@@ -43,7 +43,7 @@ func (w *town) pair(opts Options, connect func(*house, string, *house, string)) 
 		l, err := h.Link("eth0")
 		must(t, err)
 		for _, a := range s.Pods[i].Addresses {
-			must(t, h.AddrReplace(l, &netlink.Addr{IPNet: single(a)}))
+			must(t, h.AddrReplace(l, &netlink.Addr{IPNet: single(a), Flags: unix.IFA_F_NODAD}))
 			must(t, h.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: prefix(netip.PrefixFrom(unspecified(a), 0))}))
 			p.node.route(t, a, fmt.Sprint("v", i))
 		}
@@ -195,7 +195,7 @@ func TestNeighbours(t *testing.T) {
 	for _, a := range addrs("10.9.0.1", "fd09::1") {
 		l, err := p.node.Link("v1")
 		must(t, err)
-		must(t, p.node.AddrReplace(l, &netlink.Addr{IPNet: single(a)}))
+		must(t, p.node.AddrReplace(l, &netlink.Addr{IPNet: single(a), Flags: unix.IFA_F_NODAD}))
 	}
 	for _, addr := range []string{"10.1.1.2:80", "[fd01::1:2]:80"} {
 		conn := p.dialFrom(p.node, addr)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
@@ -37,7 +38,7 @@ func TestService(t *testing.T) {
 	for _, a := range addrs("10.9.0.1", "fd09::1") {
 		l, err := p.node.Link("v1")
 		must(t, err)
-		must(t, p.node.AddrReplace(l, &netlink.Addr{IPNet: single(a)}))
+		must(t, p.node.AddrReplace(l, &netlink.Addr{IPNet: single(a), Flags: unix.IFA_F_NODAD}))
 	}
 	fromA8080 := strings.ReplaceAll(fromA80, "80}", "8080}")
 	for _, c := range []struct {
@@ -74,7 +75,7 @@ func TestConnectionsOfServices(t *testing.T) {
 	for i, a := range addrs("10.9.0.1", "fd09::1") {
 		l, err := p.node.Link("v1")
 		must(t, err)
-		must(t, p.node.AddrReplace(l, &netlink.Addr{IPNet: single(a)}))
+		must(t, p.node.AddrReplace(l, &netlink.Addr{IPNet: single(a), Flags: unix.IFA_F_NODAD}))
 		p.load(onB + strings.ReplaceAll(fromA80, "80}", "8080}") + "]}")
 		conn := p.dial([]string{"10.96.0.1:80", "[fd96::1]:80"}[i])
 		if !conn.asks(5 * time.Second) {
