@@ -142,6 +142,7 @@ func (e *engine) decide(p policytest.Probe) bool {
 // sendAll sends every probe of the cluster. It repeats those that the oracle allows until they
 // arrive, because a busy machine loses packets (net.core.netdev_max_backlog).
 func (e *engine) sendAll() error {
+	forgetArrivals()
 	e.numbers = make(map[policytest.Probe]uint32)
 	var wanted []policytest.Probe
 	for i, p := range e.cluster.Probes(e.left...) {

@@ -27,6 +27,13 @@ func hasArrived(number uint32, at netip.Addr) bool {
 	return arrived.at[number] == at
 }
 
+// forgetArrivals makes room for the next probes.
+func forgetArrivals() {
+	arrived.Lock()
+	defer arrived.Unlock()
+	clear(arrived.at)
+}
+
 // receive notes the probes that come to an address, until its socket is closed.
 func receive(conn net.PacketConn, a netip.Addr, proto uint8) {
 	b := make([]byte, 2048)
