@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 
@@ -86,6 +87,24 @@ func changed(was, p *policy.Program) map[netip.Addr]bool {
 		return pods(p)
 	}
 	return concerned(was, p)
+}
+
+// Differences returns what Load would do if the kernel should enforce a program, one line for each
+// change. It reads what the kernel has, and changes nothing.
+func (e *Enforcer) Differences(p *policy.Program) ([]string, error) {
+	have, err := read(e.fw)
+	if err != nil {
+		return nil, fmt.Errorf("compare network policies: %w", err)
+	}
+	todo, err := planOf(have, stateOf(p), nil)
+	if err != nil {
+		return nil, fmt.Errorf("compare network policies: %w", err)
+	}
+	var lines []string
+	for _, s := range slices.Concat(todo.prepare, todo.switchOver, todo.clean) {
+		lines = append(lines, s.what)
+	}
+	return lines, nil
 }
 
 // Forget makes the next Load read what the kernel has, as the first one does. So a program that runs

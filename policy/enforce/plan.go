@@ -18,7 +18,8 @@ type plan struct{ prepare, switchOver, clean []step }
 
 // step is a part of a transaction.
 type step struct {
-	messages int // of netlink
+	what     string // for people
+	messages int    // of netlink
 	do       func(*nftables.Conn) error
 }
 

@@ -34,7 +34,7 @@ func perMessage(set string) int {
 // addChain makes a chain with its rules. If another program has made a chain with this name, it is
 // emptied first.
 func addChain(name string, lines []line) step {
-	return step{2 + len(lines), func(enc *nftables.Conn) error {
+	return step{"add chain " + name, 2 + len(lines), func(enc *nftables.Conn) error {
 		chain := newChain(name)
 		enc.AddChain(chain)
 		enc.FlushChain(chain)
@@ -46,7 +46,7 @@ func addChain(name string, lines []line) step {
 // replaceChain replaces the rules of a chain. A base chain differs only if another program changed
 // it; then its hook may be wrong, too.
 func replaceChain(name string, lines []line) step {
-	return step{3 + len(lines), func(enc *nftables.Conn) error {
+	return step{"replace the rules of chain " + name, 3 + len(lines), func(enc *nftables.Conn) error {
 		chain := newChain(name)
 		enc.FlushChain(chain)
 		if isBase(name) {
@@ -66,7 +66,7 @@ func addRules(enc *nftables.Conn, name string, lines []line) {
 
 // deleteChain removes a chain. The kernel removes its rules.
 func deleteChain(name string) step {
-	return step{2, func(enc *nftables.Conn) error {
+	return step{"delete chain " + name, 2, func(enc *nftables.Conn) error {
 		chain := &nftables.Chain{Name: name, Table: table()}
 		enc.FlushChain(chain)
 		enc.DelChain(chain)
@@ -96,14 +96,14 @@ func counter(name string) *nftables.CounterObj {
 }
 
 func addCounter(name string) step {
-	return step{1, func(enc *nftables.Conn) error {
+	return step{"add counter " + name, 1, func(enc *nftables.Conn) error {
 		enc.AddObj(counter(name))
 		return nil
 	}}
 }
 
 func deleteCounter(name string) step {
-	return step{1, func(enc *nftables.Conn) error {
+	return step{"delete counter " + name, 1, func(enc *nftables.Conn) error {
 		enc.DeleteObject(counter(name))
 		return nil
 	}}
@@ -121,8 +121,16 @@ func setOf(name string) *nftables.Set {
 	return s
 }
 
+// called returns a set's name and what it is for.
+func (w *wanted) called(set string) string {
+	if title := w.titles[set]; title != "" {
+		return set + " (" + title + ")"
+	}
+	return set
+}
+
 func (w *wanted) addSet(name string) step {
-	return step{1, func(enc *nftables.Conn) error {
+	return step{"add set " + w.called(name), 1, func(enc *nftables.Conn) error {
 		s := setOf(name)
 		s.Comment = nft.CleanComment(w.titles[name])
 		if err := enc.AddSet(s, nil); err != nil {
@@ -136,7 +144,7 @@ func (w *wanted) addSet(name string) step {
 // have far more than the program has addresses.
 func (w *wanted) addFilled(name string) (step, error) {
 	list, err := w.elements(name)
-	return step{1 + len(list)/perMessage(name), func(enc *nftables.Conn) error {
+	return step{"add set " + w.called(name), 1 + len(list)/perMessage(name), func(enc *nftables.Conn) error {
 		list, err := w.elements(name)
 		errs := []error{err, w.addSet(name).do(enc)}
 		for _, s := range w.addElements(name, list) {
@@ -147,7 +155,7 @@ func (w *wanted) addFilled(name string) (step, error) {
 }
 
 func deleteSet(name string) step {
-	return step{1, func(enc *nftables.Conn) error {
+	return step{"delete set " + name, 1, func(enc *nftables.Conn) error {
 		enc.DelSet(setOf(name))
 		return nil
 	}}
@@ -155,16 +163,29 @@ func deleteSet(name string) step {
 
 func removeElements(set string, gone []element) (steps []step) {
 	for part := range slices.Chunk(gone, perMessage(set)) {
-		steps = append(steps, step{1, func(enc *nftables.Conn) error { return enc.SetDeleteElements(setOf(set), encoded(set, part, nil)) }})
+		what := "remove " + count(part) + " from " + set
+		steps = append(steps, step{what, 1, func(enc *nftables.Conn) error {
+			return enc.SetDeleteElements(setOf(set), encoded(set, part, nil))
+		}})
 	}
 	return steps
 }
 
 func (w *wanted) addElements(set string, added []element) (steps []step) {
 	for part := range slices.Chunk(added, perMessage(set)) {
-		steps = append(steps, step{1, func(enc *nftables.Conn) error { return enc.SetAddElements(setOf(set), encoded(set, part, w.pods)) }})
+		what := "add " + count(part) + " to " + w.called(set)
+		steps = append(steps, step{what, 1, func(enc *nftables.Conn) error {
+			return enc.SetAddElements(setOf(set), encoded(set, part, w.pods))
+		}})
 	}
 	return steps
+}
+
+func count(list []element) string {
+	if len(list) == 1 {
+		return "1 element"
+	}
+	return fmt.Sprint(len(list), " elements")
 }
 
 // encoded returns elements in the library's type. A range is two elements: its first address, and
