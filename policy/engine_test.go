@@ -5,7 +5,6 @@ package policy
 
 import (
 	"encoding/json"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -37,14 +36,8 @@ func (e *engine) Load(c policytest.Cluster) (err error) {
 
 // stateOf reads a cluster, without the name of this node.
 func stateOf(c policytest.Cluster) (s State, err error) {
-	for _, n := range c.Nodes {
-		node := Node{Name: n.Name, Labels: LabelsOf(n.Labels)}
-		for _, a := range n.Status.Addresses {
-			if addr, err := netip.ParseAddr(a.Address); err == nil {
-				node.Addresses = append(node.Addresses, addr)
-			}
-		}
-		s.Nodes = append(s.Nodes, node)
+	if err := parseAll(c.Nodes, ParseNode, &s.Nodes); err != nil {
+		return s, err
 	}
 	if err := parseAll(c.Namespaces, ParseNamespace, &s.Namespaces); err != nil {
 		return s, err

@@ -83,12 +83,11 @@ func (v PortValue) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v.Number)
 }
 
-// object has the parts that all objects of the API share.
+// object has the parts that policies of both kinds share. The labels of a policy decide nothing.
 type object struct {
 	Metadata struct {
 		Namespace string `json:"namespace"`
 		Name      string `json:"name"`
-		Labels    Labels `json:"labels"`
 	} `json:"metadata"`
 	Spec json.RawMessage `json:"spec"`
 }

@@ -32,9 +32,39 @@ func TestParsePodWithoutAddresses(t *testing.T) {
 	if p, err := ParsePod([]byte(`{"metadata":{},"status":{"podIP":"10.1.1.1"}}`)); err != nil || len(p.Addresses) != 1 {
 		t.Errorf("got %+v, %v, want the one address", p, err)
 	}
-	_, err := ParsePod([]byte(`{"metadata":{"namespace":"x","name":"a"},"status":{"podIP":"10.1.1"}}`))
-	if err == nil || !strings.HasPrefix(err.Error(), "read pod x/a: ") {
-		t.Errorf("got %v, want an error with the pod's name", err)
+}
+
+// What can be read of a pod counts. A pod whose labels cannot be read is isolated if a policy may
+// select it.
+func TestParsePodThatCannotBeRead(t *testing.T) {
+	p, err := ParsePod([]byte(`{"metadata":{"namespace":"x","name":"a"},"status":{"podIPs":[{"ip":"10.1.1"},{"ip":"fd01::1"}]}}`))
+	if err == nil || !strings.HasPrefix(err.Error(), "read pod x/a: ") || p.Unknown || !reflect.DeepEqual(p.Addresses, addrs("fd01::1")) {
+		t.Errorf("got %+v, %v, want an error with the pod's name, and the other address", p, err)
+	}
+	p, err = ParsePod([]byte(`{"metadata":{"labels":{"a":1},"namespace":"x","name":"a"},"spec":{"nodeName":"n1"},"status":{"podIP":"10.1.1.1"}}`))
+	if err == nil || !p.Unknown || p.path() != "x/a" || p.Node != "n1" || len(p.Addresses) != 1 {
+		t.Errorf("got %+v, %v, want an unknown pod with an address", p, err)
+	}
+	if p, err = ParsePod([]byte(`{"metadata":{"namespace":"x","na`)); err == nil || p.Name != "" {
+		t.Errorf("got %+v, %v, want an error and no name", p, err)
+	}
+}
+
+func TestParseNode(t *testing.T) {
+	n, err := ParseNode([]byte(`{"metadata":{"name":"n1","labels":{"zone":"1"}},"status":{"addresses":[{"type":"Hostname","address":"n1"},{"type":"InternalIP","address":"10.0.0.1"}]}}`))
+	if err != nil || !reflect.DeepEqual(n, Node{"n1", Labels{{"zone", "1"}}, addrs("10.0.0.1")}) {
+		t.Errorf("got %+v, %v", n, err)
+	}
+	n, err = ParseNode([]byte(`{"metadata":{"labels":[],"name":"n1"},"status":{"addresses":[{"address":"10.0.0.1"}]}}`))
+	if err == nil || n.Name != "n1" || len(n.Addresses) != 1 {
+		t.Errorf("got %+v, %v, want an error, the name and the address", n, err)
+	}
+}
+
+// Labels of a policy decide nothing, so wrong ones do not break it.
+func TestLabelsOfAPolicy(t *testing.T) {
+	if p, err := ParseNetworkPolicy([]byte(`{"metadata":{"namespace":"x","name":"a","labels":{"a":1}},"spec":{"podSelector":{}}}`)); err != nil || p.Broken != "" {
+		t.Errorf("got %+v, %v", p, err)
 	}
 }
 
@@ -42,6 +72,9 @@ func TestParseNamespace(t *testing.T) {
 	n, err := ParseNamespace([]byte(`{"metadata":{"name":"x","labels":{"team":"a"}},"spec":{"finalizers":["kubernetes"]}}`))
 	if err != nil || n.Name != "x" || n.Labels.String() != "team=a" {
 		t.Errorf("got %+v, %v", n, err)
+	}
+	if n, err = ParseNamespace([]byte(`{"metadata":{"labels":{"team":1},"name":"x"}}`)); err == nil || n.Name != "x" {
+		t.Errorf("got %+v, %v, want an error and the name", n, err)
 	}
 }
 

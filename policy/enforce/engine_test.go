@@ -202,14 +202,8 @@ func packetOf(p policytest.Probe) (policy.Protocol, uint16) {
 
 // stateOfCluster reads a cluster's objects as the API serves them.
 func stateOfCluster(c policytest.Cluster) (s policy.State, err error) {
-	for _, n := range c.Nodes {
-		node := policy.Node{Name: n.Name, Labels: policy.LabelsOf(n.Labels)}
-		for _, a := range n.Status.Addresses {
-			if addr, err := netip.ParseAddr(a.Address); err == nil {
-				node.Addresses = append(node.Addresses, addr)
-			}
-		}
-		s.Nodes = append(s.Nodes, node)
+	if s.Nodes, err = parse(c.Nodes, policy.ParseNode); err != nil {
+		return s, err
 	}
 	if s.Namespaces, err = parse(c.Namespaces, policy.ParseNamespace); err != nil {
 		return s, err
