@@ -50,7 +50,12 @@ type engine struct {
 var number uint32
 
 // Load moves the town's addresses to where the cluster has them, and loads the programs.
-func (e *engine) Load(c policytest.Cluster) error {
+func (e *engine) Load(c policytest.Cluster) (err error) {
+	defer func() {
+		if err != nil {
+			e.town.t.Log(err) // a smaller case may not repeat it
+		}
+	}()
 	e.left = e.cluster.Addresses()
 	e.cluster, e.numbers = c, nil
 	s, err := stateOfCluster(c)
