@@ -1,0 +1,212 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/patchbay-net/patchbay/policy"
+)
+
+// key names an object.
+type key struct{ namespace, name string }
+
+// clusterWide is the namespace in the key of an object that is in no namespace. It is no valid name.
+const clusterWide = "-"
+
+// String returns "shop/web", or "n1" for an object that is in no namespace.
+func (k key) String() string {
+	if k.namespace == clusterWide {
+		return k.name
+	}
+	return k.namespace + "/" + k.name
+}
+
+// objects is a table of any kind. The functions that read and list return change the table, and
+// report whether policies can see the change. Their caller has the lock of all tables, and so has the
+// caller of remove and problems.
+type objects interface {
+	read(object []byte) (apply func() (changed bool), err error)
+	list(all iter.Seq2[[]byte, error]) (apply func() (changed bool), err error)
+	remove(k key) (changed bool)
+	problems() []policy.Problem
+}
+
+// table has the objects of one kind.
+type table[T any] struct {
+	one   string // "pod"
+	key   func(*T) key
+	equal func(a, b *T) bool
+
+	// parse reads an object. If keep is not set, no program needs the object. An error says what
+	// cannot be read; the value has what can be read.
+	parse func(object []byte) (value T, keep bool, err error)
+
+	// hold makes a value share memory with others, until release. Both may be nil.
+	hold, release func(*T)
+
+	values []T
+	at     map[key]int    // in values
+	wrong  map[key]string // what cannot be read
+}
+
+// item is an object that was read.
+type item[T any] struct {
+	key   key
+	value T
+	keep  bool
+	wrong string
+}
+
+// errUnnamed means that an object may be any of those that are known.
+var errUnnamed = errors.New("it has no name or no namespace")
+
+func (t *table[T]) read(object []byte) (apply func() bool, err error) {
+	i, err := t.item(object)
+	if err != nil {
+		return nil, err
+	}
+	return func() bool { return t.put(i) }, nil
+}
+
+// item reads an object. It returns an error only if the name cannot be read.
+func (t *table[T]) item(object []byte) (i item[T], err error) {
+	if i.value, i.keep, err = t.parse(object); err != nil {
+		i.wrong = err.Error()
+	}
+	if i.key = t.key(&i.value); i.key.namespace == "" || i.key.name == "" {
+		return i, fmt.Errorf("%w; list the objects again", cmp.Or(err, errUnnamed))
+	}
+	if i.keep && t.hold != nil {
+		t.hold(&i.value)
+		i.key = t.key(&i.value) // of the shared memory
+	}
+	return i, nil
+}
+
+// list reads all objects. If one has no name, the list counts for nothing: it could be any of the
+// objects that the list seems to lack.
+func (t *table[T]) list(all iter.Seq2[[]byte, error]) (apply func() bool, err error) {
+	var items []item[T]
+	for object, err := range all {
+		var i item[T]
+		if err == nil {
+			i, err = t.item(object)
+		}
+		if err != nil {
+			for n := range items {
+				t.drop(&items[n])
+			}
+			return nil, fmt.Errorf("read the list of all, after %d: %w", len(items), err)
+		}
+		items = append(items, i)
+	}
+	return func() bool { return t.replace(items) }, nil
+}
+
+// drop releases what was read and is not stored.
+func (t *table[T]) drop(i *item[T]) {
+	if i.keep {
+		t.free(&i.value)
+	}
+}
+
+func (t *table[T]) free(value *T) {
+	if t.release != nil {
+		t.release(value)
+	}
+}
+
+// replace makes the table equal to a list.
+func (t *table[T]) replace(items []item[T]) (changed bool) {
+	there := make(map[key]bool, len(items))
+	for _, i := range items {
+		there[i.key] = true
+		changed = t.put(i) || changed
+	}
+	for k := range t.at {
+		if !there[k] {
+			changed = t.remove(k) || changed
+		}
+	}
+	for k := range t.wrong {
+		if !there[k] {
+			delete(t.wrong, k)
+		}
+	}
+	return changed
+}
+
+// put stores an object, or removes it if no program needs it any more.
+func (t *table[T]) put(i item[T]) (changed bool) {
+	at, known := t.at[i.key]
+	switch {
+	case !i.keep:
+		changed = t.remove(i.key)
+	case !known:
+		changed = t.insert(i)
+	case t.equal(&t.values[at], &i.value):
+		t.drop(&i)
+	default:
+		t.free(&t.values[at])
+		t.values[at], changed = i.value, true
+		t.at[i.key] = at // with the new key, so that the old object can be freed
+	}
+	if delete(t.wrong, i.key); i.wrong != "" {
+		t.note(i.key, i.wrong)
+	}
+	return changed
+}
+
+func (t *table[T]) insert(i item[T]) bool {
+	if t.at == nil {
+		t.at = make(map[key]int)
+	}
+	t.at[i.key] = len(t.values)
+	t.values = append(t.values, i.value)
+	return true
+}
+
+func (t *table[T]) note(k key, wrong string) {
+	if t.wrong == nil {
+		t.wrong = make(map[key]string)
+	}
+	t.wrong[k] = wrong
+}
+
+// remove removes an object. The last one moves to its place.
+func (t *table[T]) remove(k key) (changed bool) {
+	delete(t.wrong, k)
+	at, known := t.at[k]
+	if !known {
+		return false
+	}
+	t.free(&t.values[at])
+	delete(t.at, k)
+	last := len(t.values) - 1
+	if at != last {
+		t.values[at] = t.values[last]
+		t.at[t.key(&t.values[at])] = at
+	}
+	clear(t.values[last:])
+	t.values = t.values[:last]
+	return true
+}
+
+// refill copies a list into the memory of another one, and clears the rest of this memory.
+func refill[T any](into, from []T) []T {
+	into = append(into[:0], from...)
+	clear(into[len(into):cap(into)])
+	return into
+}
+
+func (t *table[T]) problems() (list []policy.Problem) {
+	for k, text := range t.wrong {
+		list = append(list, policy.Problem{Object: t.one + " " + k.String(), Text: text})
+	}
+	return list
+}
