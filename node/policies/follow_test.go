@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -201,6 +202,48 @@ func TestNoChange(t *testing.T) {
 			}
 		})
 	})
+}
+
+// A single change that comes during the rest waits for its end.
+func TestChangeDuringRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		follow(t, listed(t, "n1"), func(f *followed) {
+			f.ready()
+			f.set(200*ms, nil)
+			f.add(t, 0)
+			time.Sleep(300 * ms)
+			f.add(t, 1)
+			time.Sleep(time.Minute)
+			at, _ := f.programs()
+			if want := []time.Duration{20 * ms, 620 * ms}; !slices.Equal(at, want) {
+				t.Errorf("programs at %s, want %s", at, want)
+			}
+		})
+	})
+}
+
+// Each field of a pod that policies can see is a change, and other fields are none.
+func TestFieldsOfAPod(t *testing.T) {
+	c := listed(t, "n1")
+	const before = `{"metadata":{"namespace":"x","name":"a","uid":"u","creationTimestamp":"2026-11-23T08:00:00Z","labels":{"app":"a"}},"spec":{"nodeName":"n1","containers":[{"ports":[{"name":"http","containerPort":80}]}]},"status":{"phase":"Pending","podIP":"10.1.1.1"}}`
+	for _, field := range []struct {
+		was, is string
+		counts  bool
+	}{
+		{`"u"`, `"v"`, true}, {`08:00`, `09:00`, true}, {`"app":"a"`, `"app":"b"`, true}, {`n1`, `n2`, true}, {`:80}`, `:81}`, true}, {`10.1.1.1`, `10.1.1.2`, true},
+		{`"labels"`, `"deletionTimestamp":"2026-11-23T08:00:00Z","labels"`, true}, {`Pending`, `Succeeded`, true},
+		{`Pending`, `Running`, false}, {`"labels"`, `"annotations":{"a":"b"},"labels"`, false}, {`"containerPort"`, `"hostPort":7,"containerPort"`, false},
+	} {
+		set(t, c, Pods, before)
+		select {
+		case <-c.changed:
+		default:
+		}
+		set(t, c, Pods, strings.Replace(before, field.was, field.is, 1))
+		if counts := len(c.changed) > 0; counts != field.counts {
+			t.Errorf("%s instead of %s is a change: %v, want %v", field.is, field.was, counts, field.counts)
+		}
+	}
 }
 
 // A program that cannot be loaded is tried again: after a pause, or with the next change.

@@ -48,8 +48,9 @@ func newPods(node string, shared *sharing) *table[policy.Pod] {
 	}
 }
 
+// equalPods compares two pods that are kept. All phases of such pods count the same.
 func equalPods(a, b *policy.Pod) bool {
-	return a.UID == b.UID && a.Node == b.Node && a.Phase == b.Phase && a.Leaving == b.Leaving && a.Unknown == b.Unknown && a.Created.Equal(b.Created) &&
+	return a.UID == b.UID && a.Node == b.Node && a.Leaving == b.Leaving && a.Unknown == b.Unknown && a.Created.Equal(b.Created) &&
 		slices.Equal(a.Labels, b.Labels) && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.Addresses, b.Addresses)
 }
 
