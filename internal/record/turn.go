@@ -32,12 +32,12 @@ const (
 
 // Suspects looks at the next few attachments of a network, at one record of each. It returns the
 // attachments of Kubernetes pods whose namespace was in dir and is not there now. If it is there,
-// there decides whether the attachment is suspect; caller says whether the record has the caller of
-// the ADD. Suspects may still be alive, so Suspects' caller must judge each. Each call, in any
-// process, continues where the last call ended; together they go through the whole directory,
-// again and again. No call lists the whole directory. Suspects also removes claims of killed gcs
-// that it meets.
-func (d *Dir) Suspects(network, dir string, most int, there func(id spec.AttachmentKey, caller bool) bool) (owners []owner.Key, err error) {
+// the function there decides whether the attachment is suspect; it learns whether the record names
+// the containerd that called the ADD. A suspect may still be alive, so it must be judged. Each call,
+// in any process, continues where the last call ended; together they go through the whole
+// directory, again and again. No call lists the whole directory. Suspects also removes claims of
+// killed gcs that it meets.
+func (d *Dir) Suspects(network, dir string, most int, there func(id spec.AttachmentKey, named bool) bool) (owners []owner.Key, err error) {
 	if err := d.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("look at records: %w", err)
 	}

@@ -70,10 +70,10 @@ func (w *deadSweep) look() (work func(context.Context)) {
 }
 
 // there looks at an attachment whose namespace exists. It reports whether containerd may have
-// forgotten the sandbox.
-func (w *deadSweep) there(at spec.AttachmentKey, caller bool) (suspect bool) {
+// forgotten the sandbox. named says whether the record names the containerd that called the ADD.
+func (w *deadSweep) there(at spec.AttachmentKey, named bool) (suspect bool) {
 	w.warn(w.dropEmptyResult(at))
-	return caller && life.Unknown(at.ContainerID, w.judge.Containerd)
+	return named && life.Unknown(at.ContainerID, w.judge.Containerd)
 }
 
 // dropEmptyResult removes the cached result of an attachment if the file is empty. A containerd
