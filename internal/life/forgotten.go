@@ -35,38 +35,39 @@ const containerd = "containerd"
 // ReadCaller returns the process that started this one, if it is containerd.
 func ReadCaller(proc string) *Caller {
 	pid := os.Getppid()
-	name, start := process(proc, pid)
-	if name != containerd || start == 0 {
+	name, start, err := process(proc, pid)
+	if err != nil || name != containerd {
 		return nil
 	}
 	return &Caller{PID: pid, Start: start, PIDs: placeOf("/proc/self/ns/net")}
 }
 
-// process reads the name of a process, and when it started. If there is no such process, start is 0.
-func process(proc string, pid int) (name string, start uint64) {
+// process reads the name of a process, and when it started. If there is no such process, the error
+// wraps fs.ErrNotExist or is ESRCH.
+func process(proc string, pid int) (name string, start uint64, err error) {
 	stat, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
-	before, after, ok := bytes.Cut(stat, []byte("("))
+	if err != nil {
+		return "", 0, err
+	}
+	_, after, _ := bytes.Cut(stat, []byte("("))
 	end := bytes.LastIndexByte(after, ')')
-	if err != nil || !ok || len(before) == 0 || end < 0 {
-		return "", 0
-	}
 	fields := strings.Fields(string(after[end+1:])) // from the third field of proc_pid_stat(5)
-	if len(fields) < 20 {
-		return "", 0
+	if end < 0 || len(fields) < 20 {
+		return "", 0, fmt.Errorf("process %d: stat is %q", pid, stat)
 	}
-	start, _ = strconv.ParseUint(fields[19], 10, 64)
-	return string(after[:end]), start
+	start, err = strconv.ParseUint(fields[19], 10, 64)
+	return string(after[:end]), start, err
 }
 
 // ended reports whether the process certainly ended. Only a process of the same PID namespace can
-// see that.
+// see that, and only if it can read procfs.
 func (c *Caller) ended(proc string) bool {
 	here := placeOf("/proc/self/ns/net")
-	if here == nil || c.PIDs == nil || *here != *c.PIDs {
+	if _, _, err := process(proc, os.Getpid()); err != nil || here == nil || c.PIDs == nil || *here != *c.PIDs {
 		return false
 	}
-	_, start := process(proc, c.PID)
-	return start != c.Start
+	_, start, err := process(proc, c.PID)
+	return err == nil && start != c.Start || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
 }
 
 // sandboxes returns the directories in which a containerd keeps a directory for each sandbox that
