@@ -83,6 +83,8 @@ type Record struct {
 	Rules []Rule `json:"rules,omitempty"` // sbr, in the container's namespace
 	VRF   *VRF   `json:"vrf,omitempty"`   // vrf, in the container's namespace
 
+	Policed *Policed `json:"policed,omitempty"` // policy
+
 	Remote json.RawMessage `json:"remote,omitempty"` // patchbay-cnm: what it requested from an external driver, in the format of cnm/remote
 }
 

@@ -1,0 +1,21 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import "net/netip"
+
+// Policed is a pod, or another container, to whose addresses network policies apply. Every ADD of
+// plugin policy writes it, also if no policy selects the pod: the agent learns the addresses of new
+// pods from it.
+type Policed struct {
+	Namespace string            `json:"namespace"`
+	Name      string            `json:"name,omitempty"`
+	UID       string            `json:"uid,omitempty"`    // as the runtime passed it; a static pod has another one in the API
+	Labels    map[string]string `json:"labels,omitempty"` // from the configuration, never of a pod
+	Addrs     []netip.Addr      `json:"addrs,omitempty"`
+
+	// Former are addresses of earlier ADDs of this attachment. They may still be closed, so DEL opens
+	// them. No policy applies to them.
+	Former []netip.Addr `json:"former,omitempty"`
+}
