@@ -34,6 +34,8 @@ type Cluster struct {
 	all             [kinds]objects // the same
 	listed          [kinds]bool
 	losses          [kinds]Loss // with a time if the kind is not followed
+	attached        []Attached  // sorted
+	defaults        *ownNamespace
 }
 
 // Loss is a kind that the agent cannot follow: it uses what it knew at the time Since.
@@ -157,10 +159,10 @@ func (c *Cluster) state(s *policy.State) (complete bool) {
 		}
 	}
 	s.Node = c.node
-	s.Pods = refill(s.Pods, c.pods.values)
+	s.Pods = c.attach(refill(s.Pods, c.pods.values))
 	s.Namespaces = refill(s.Namespaces, c.namespaces.values)
 	s.Nodes = refill(s.Nodes, c.nodes.values)
 	s.Policies = refill(s.Policies, c.policies.values)
-	s.ClusterPolicies = refill(s.ClusterPolicies, c.clusterPolicies.values)
+	s.ClusterPolicies = c.defaults.add(refill(s.ClusterPolicies, c.clusterPolicies.values), s.Namespaces)
 	return true
 }

@@ -16,6 +16,8 @@
 //     readiness, is no change.
 //   - Only what a program needs is kept: 8 MB for 20,000 pods, and 4 MB for 5,000 policies. A pod
 //     that has finished, or that is in its node's network, is not kept, so its addresses do not count.
+//   - The addresses of this node's pods come from their ADDs (Cluster.Attach), seconds before the API
+//     shows them.
 //   - An object that cannot be read closes what it may concern, and is reported (Cluster.Problems). A
 //     policy that cannot be understood is in the state: policy.Compile closes and reports it.
 package policies

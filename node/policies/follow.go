@@ -27,17 +27,22 @@ const restMost = 5 * time.Second
 // Follow calls do with the state after each burst of changes, until ctx ends. do must not use the
 // state after it returns. The first call comes when each kind has been listed once. If do fails,
 // Follow calls it again at the next change, or after a pause that grows up to resident.RetryMost.
-func (c *Cluster) Follow(ctx context.Context, w Wait, do func(*policy.State) error) {
+//
+// Follow calls before just before it makes a state, so that before can call Attach.
+func (c *Cluster) Follow(ctx context.Context, w Wait, before func(), do func(*policy.State) error) {
 	var s policy.State
 	b := burst{Wait: w, changed: c.changed}
 	for b.next(ctx) {
-		if !c.state(&s) {
+		began := time.Now()
+		if before(); !c.state(&s) {
 			continue // the list of another kind will be a change
 		}
-		began := time.Now()
 		b.note(do(&s), began)
 	}
 }
+
+// Wake makes Follow call do soon, although no object has changed.
+func (c *Cluster) Wake() { resident.Signal(c.changed) }
 
 // burst waits for bursts of changes.
 type burst struct {

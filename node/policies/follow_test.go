@@ -66,7 +66,7 @@ func follow(t *testing.T, c *Cluster, test func(f *followed)) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Follow(ctx, wait, f.program)
+		c.Follow(ctx, wait, func() {}, f.program)
 	}()
 	test(f)
 	cancel()

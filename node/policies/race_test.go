@@ -29,7 +29,7 @@ func TestAtTheSameTime(t *testing.T) {
 	programs, ended := make(chan string, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Follow(ctx, Wait{Shortest: time.Microsecond, Longest: time.Millisecond}, func(s *policy.State) error {
+		c.Follow(ctx, Wait{Shortest: time.Microsecond, Longest: time.Millisecond}, func() {}, func(s *policy.State) error {
 			latest(programs, policy.Compile(s).String())
 			return nil
 		})
