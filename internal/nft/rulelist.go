@@ -274,7 +274,10 @@ func shortPrefix(load, mask, cmp Expr) (short, with Expr, ok bool) {
 		return load, cmp, false
 	}
 	m, value := mask.Value(unix.NFTA_BITWISE_MASK), cmp.Value(unix.NFTA_CMP_DATA)
-	n := len(m) - len(bytes.TrimLeft(m, "\xff"))
+	n := 0
+	for n < len(m) && m[n] == 0xff { // bytes.TrimLeft would take 0xff in its cutset for any byte that is no character
+		n++
+	}
 	whole := n > 0 && len(value) == len(m) && len(bytes.Trim(m[n:], "\x00")) == 0
 	if !whole || len(bytes.Trim(mask.Value(unix.NFTA_BITWISE_XOR), "\x00")) > 0 {
 		return load, cmp, false
