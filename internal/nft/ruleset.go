@@ -132,11 +132,11 @@ func devicesOf(hook Attrs) (names []string) {
 }
 
 // Member is an element of any program's set or map. Member covers the keys from Low to High,
-// both included. Keys are compared field by field, in the kernel's bytes. Verdict is nil if
-// the set is not a verdict map.
+// both included, in the kernel's bytes. Verdict is nil if the set is not a verdict map.
 type Member struct {
 	Low, High []byte
 	Verdict   *expr.Verdict
+	Fields    bool // the kernel compares field by field; otherwise it compares the whole key
 }
 
 // Members returns the elements of a set of any program's table, in order. Members reads the
@@ -182,7 +182,9 @@ func (t *Table) readSet(set string) ([]Member, error) {
 		if high == nil {
 			high = e.Key
 		}
-		members = append(members, member(e, high))
+		m := member(e, high)
+		m.Fields = several(e)
+		members = append(members, m)
 	}
 	return members, nil
 }

@@ -33,6 +33,12 @@ func chainsOf(p *policy.Program) chains {
 	return c.out
 }
 
+// These are the ends of comments, after the name of a pod. View recognises rules by them.
+const (
+	itself   = " itself"
+	isolates = " is isolated"
+)
+
 type compiler struct {
 	byName map[string]*policy.Chain
 	out    chains
@@ -129,7 +135,7 @@ func selfLines(p *policy.LocalPod, d policy.Direction) (lines []line) {
 	for _, a := range p.Addresses {
 		lines = append(lines, line{
 			family: [2]int8{4, 6}[familyOf(a)], addr: a, source: d == policy.Ingress,
-			verdict: expr.VerdictAccept, comment: p.Name + " itself",
+			verdict: expr.VerdictAccept, comment: p.Name + itself,
 		})
 	}
 	return lines
@@ -185,7 +191,7 @@ func isolation(p *policy.LocalPod, by []*policy.Chain) (lines []line) {
 	for _, c := range by {
 		lines = append(lines, line{what: counting, counter: chainOf(c)})
 	}
-	drop := line{verdict: expr.VerdictDrop, comment: p.Name + " is isolated"}
+	drop := line{verdict: expr.VerdictDrop, comment: p.Name + isolates}
 	if len(by) == 0 {
 		drop.counter = countUnknown
 	}

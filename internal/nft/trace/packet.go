@@ -1,0 +1,159 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package trace
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Packet is the first packet of a connection. Its addresses are those that the hook sees.
+type Packet struct {
+	V6       bool
+	From, To netip.Addr // not known if not valid
+	Protocol uint8      // not known if 0
+	Port     uint16     // of the destination, or the type of ICMP; not known if 0
+
+	// Lacks reports whether a set surely has no address that From or To, if it is not known, may be.
+	Lacks func(set string) bool
+}
+
+// cells are bytes of a packet, of which some may not be known (unknown).
+type cells []int16
+
+const unknown = -1
+
+func blank(n int) cells {
+	c := make(cells, n)
+	for i := range c {
+		c[i] = unknown
+	}
+	return c
+}
+
+func (c cells) put(at int, b ...byte) {
+	for i, v := range b {
+		c[at+i] = int16(v)
+	}
+}
+
+// known returns the bytes if all are known.
+func (c cells) known() (b []byte, ok bool) {
+	for _, v := range c {
+		if v == unknown {
+			return nil, false
+		}
+		b = append(b, byte(v))
+	}
+	return b, true
+}
+
+// network returns the header of IP, without options or extension headers.
+func (p Packet) network() cells {
+	size, protocol, from := 20, 9, 12
+	if p.V6 {
+		size, protocol, from = 40, 6, 8
+	}
+	h := blank(size)
+	if p.Protocol != 0 {
+		h.put(protocol, p.Protocol)
+	}
+	if p.From.IsValid() {
+		h.put(from, p.From.AsSlice()...)
+	}
+	if p.To.IsValid() {
+		h.put(size-len(p.To.AsSlice()), p.To.AsSlice()...)
+	}
+	return h
+}
+
+// tcpSyn is the only flag of the first packet of a TCP connection.
+const tcpSyn = 1 << 1
+
+// transport returns the beginning of the header behind that of IP.
+func (p Packet) transport() cells {
+	h := blank(20)
+	switch p.Protocol {
+	case unix.IPPROTO_TCP:
+		h.put(13, tcpSyn)
+	case unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6:
+		if p.Port != 0 {
+			h.put(0, byte(p.Port), 0)
+		}
+		return h
+	case unix.IPPROTO_UDP, unix.IPPROTO_SCTP:
+	default:
+		return h
+	}
+	if p.Port != 0 {
+		h.put(2, binary.BigEndian.AppendUint16(nil, p.Port)...)
+	}
+	return h
+}
+
+// meta returns a value of the packet that is in no header.
+func (p Packet) meta(key uint32) cells {
+	family, ether := byte(unix.NFPROTO_IPV4), uint16(unix.ETH_P_IP)
+	if p.V6 {
+		family, ether = unix.NFPROTO_IPV6, unix.ETH_P_IPV6
+	}
+	c := blank(1)
+	switch key {
+	case unix.NFT_META_NFPROTO:
+		c.put(0, family)
+	case unix.NFT_META_L4PROTO:
+		if p.Protocol != 0 {
+			c.put(0, p.Protocol)
+		}
+	case unix.NFT_META_PROTOCOL:
+		c = blank(2)
+		c.put(0, binary.BigEndian.AppendUint16(nil, ether)...)
+	default:
+		return blank(unix.IFNAMSIZ) // the longest value
+	}
+	return c
+}
+
+// ct returns a value of connection tracking: the packet begins a connection.
+func ct(key uint32) cells {
+	if key != unix.NFT_CT_STATE {
+		return blank(unix.IFNAMSIZ)
+	}
+	const stateNew = 1 << 3 // include/uapi/linux/netfilter/nf_conntrack_common.h
+	c := blank(4)
+	c.put(0, binary.NativeEndian.AppendUint32(nil, stateNew)...)
+	return c
+}
+
+// registers are the kernel's registers: sixteen words.
+type registers [64]int16
+
+func newRegisters() *registers {
+	r := new(registers)
+	r.forget()
+	return r
+}
+
+// forget makes all registers unknown.
+func (r *registers) forget() { copy(r[:], blank(len(r))) }
+
+// at returns the bytes of a register. A name of a register is that of a word, or of four.
+func (r *registers) at(reg, size uint32) cells {
+	first := 4 * (reg - unix.NFT_REG32_00)
+	if reg <= unix.NFT_REG_4 {
+		first = 16 * (reg - unix.NFT_REG_1)
+	}
+	if first > uint32(len(r)) || size > uint32(len(r))-first {
+		return blank(int(min(size, uint32(len(r)))))
+	}
+	return r[first : first+size]
+}
+
+// load fills a register. The kernel fills the last word with zeros.
+func (r *registers) load(reg uint32, c cells) {
+	padded := append(append(make(cells, 0, len(c)+3), c...), make(cells, -len(c)&3)...)
+	copy(r.at(reg, uint32(len(padded))), padded)
+}

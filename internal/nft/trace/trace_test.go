@@ -1,0 +1,233 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package trace
+
+import (
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/test/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// through loads a table, and follows a packet through its chain "base".
+func through(t *testing.T, table string, p Packet) Path {
+	t.Helper()
+	nettest.Need(t, nettest.Program("nft"))
+	lines := strings.NewReplacer("} chain", "}\nchain", "} map", "}\nmap")
+	nftTool(t, "flush ruleset\ntable inet x {\n"+lines.Replace(table)+"\n}\n")
+	fw := nft.Open(t.TempDir())
+	defer fw.Close() //nolint:errcheck // a test
+	read, err := fw.ReadTable(nftables.TableFamilyINet, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(read.Chains, func(c nft.Chain) bool { return c.Name == "base" })
+	path, err := Through(read, read.Chains[at], p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func nftTool(t *testing.T, text string) {
+	t.Helper()
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v\n%s\n%s", err, out, text)
+	}
+}
+
+const (
+	tcp  = 6
+	udp  = 17
+	icmp = 1
+)
+
+var (
+	packet4 = Packet{From: netip.MustParseAddr("10.1.0.1"), To: netip.MustParseAddr("10.1.0.2"), Protocol: tcp, Port: 80}
+	packet6 = Packet{V6: true, From: netip.MustParseAddr("fd00::1"), To: netip.MustParseAddr("fd00::2"), Protocol: udp, Port: 53}
+)
+
+const (
+	certain   = "certain"
+	uncertain = "uncertain"
+	not       = "not"
+)
+
+// TestConditions drops what meets a condition, as a person may write it.
+func TestConditions(t *testing.T) {
+	for _, c := range []struct {
+		rule       string
+		four, six  string // whether the packets meet it
+		definition string
+	}{
+		{rule: "ip saddr 10.1.0.1", four: certain, six: not},
+		{rule: "ip saddr != 10.1.0.1", four: not, six: not},
+		{rule: "ip saddr 10.1.0.0/16", four: certain, six: not},
+		{rule: "ip saddr 10.0.0.0/15", four: certain, six: not},
+		{rule: "ip saddr 10.2.0.0/15", four: not, six: not},
+		{rule: "ip saddr 10.1.0.1-10.1.0.9", four: certain, six: not},
+		{rule: "ip daddr { 10.1.0.2, 10.1.0.7 }", four: certain, six: not},
+		{rule: "ip daddr { 10.1.0.3-10.1.0.7 }", four: not, six: not},
+		{rule: "ip daddr != { 10.1.0.3-10.1.0.7 }", four: certain, six: not},
+		{rule: "ip6 daddr { fd00::/64 }", four: not, six: certain},
+		{rule: "ip6 daddr { fd00::/16, fd01::/48 } udp dport 53", four: not, six: certain},
+		{rule: "tcp dport 80", four: certain, six: not},
+		{rule: "tcp dport 81-90", four: not, six: not},
+		{rule: "tcp dport != 81-90", four: certain, six: not},
+		{rule: "th dport { 53, 443 }", four: not, six: certain},
+		{rule: "meta l4proto { tcp, sctp }", four: certain, six: not},
+		{rule: "meta nfproto ipv6", four: not, six: certain},
+		{rule: "meta protocol ip", four: certain, six: not},
+		{rule: "ip protocol tcp", four: certain, six: not},
+		{rule: "tcp flags syn", four: certain, six: not},
+		{rule: "tcp flags & (fin|syn|rst|ack) == ack", four: not, six: not},
+		{rule: "ct state new", four: certain, six: certain},
+		{rule: "ct state established,related", four: not, six: not},
+		{rule: "ct state != established", four: certain, six: certain},
+		{rule: "ip saddr . tcp dport { 10.1.0.1 . 80 }", four: certain, six: not},
+		{rule: "ip saddr . tcp dport { 10.1.0.1 . 81 }", four: not, six: not},
+		{rule: "ip saddr @few", definition: "set few { type ipv4_addr; elements = { 10.1.0.1 }; }", four: certain, six: not},
+		{rule: "ip saddr @none", definition: "set none { type ipv4_addr; }", four: not, six: not},
+		{rule: "counter ip saddr 10.1.0.1 log prefix \"x\"", four: certain, six: not},
+		{rule: "counter name cnt", definition: "counter cnt { }", four: certain, six: certain},
+
+		// What is not known of the packet, or to this package, is not guessed.
+		{rule: "tcp sport 1024", four: uncertain, six: not},
+		{rule: "iifname \"eth0\"", four: uncertain, six: uncertain},
+		{rule: "meta mark 1 ip saddr 10.9.9.9", four: not, six: not},
+		{rule: "meta mark 1 ip saddr 10.1.0.1", four: uncertain, six: not},
+		{rule: "limit rate 1/second", four: uncertain, six: uncertain},
+		{rule: "limit rate 1/second ip saddr 10.9.9.9", four: not, six: not},
+		{rule: "fib saddr type local", four: uncertain, six: uncertain},
+		{rule: "ip saddr . tcp dport { 10.1.0.1-10.1.0.9 . 80 }", four: uncertain, six: not},
+		{rule: "ip saddr @others", definition: "set others { type ipv4_addr; elements = { * }; }", four: uncertain, six: not},
+		{rule: "ip ttl 64", four: uncertain, six: not},
+	} {
+		table := c.definition + "\nchain base { type filter hook forward priority 0; " + c.rule + " drop; }"
+		for p, want := range map[*Packet]string{&packet4: c.four, &packet6: c.six} {
+			got := map[Fate]string{Accepted: not, Dropped: certain, Accepted | Dropped: uncertain}[through(t, table, *p).Fate]
+			if got != want {
+				t.Errorf("%s: the packet from %s meets it: %s, want %s", c.rule, p.From, got, want)
+			}
+		}
+	}
+}
+
+// TestVerdicts follows jumps, and the policy of the chain.
+func TestVerdicts(t *testing.T) {
+	for name, c := range map[string]struct {
+		chains string
+		want   Fate
+	}{
+		"empty":              {"chain base { type filter hook forward priority 0; }", Accepted},
+		"policy":             {"chain base { type filter hook forward priority 0; policy drop; }", Dropped},
+		"reject":             {"chain base { type filter hook forward priority 0; reject; }", Dropped},
+		"jump comes back":    {"chain a { return; drop; } chain base { type filter hook forward priority 0; jump a; drop; }", Dropped},
+		"goto does not":      {"chain a { } chain base { type filter hook forward priority 0; goto a; drop; }", Accepted},
+		"goto in a jump":     {"chain a { } chain b { goto a; drop; } chain base { type filter hook forward priority 0; jump b; accept; }", Accepted},
+		"return of a base":   {"chain base { type filter hook forward priority 0; policy drop; return; accept; }", Dropped},
+		"continue":           {"chain base { type filter hook forward priority 0; continue; drop; }", Dropped},
+		"map":                {"chain a { drop; } map m { type ipv4_addr : verdict; elements = { 10.1.0.1 : goto a }; } chain base { type filter hook forward priority 0; ip saddr vmap @m; }", Dropped},
+		"not in the map":     {"chain a { drop; } map m { type ipv4_addr : verdict; elements = { 10.1.0.9 : goto a }; } chain base { type filter hook forward priority 0; ip saddr vmap @m; }", Accepted},
+		"inline map":         {"chain base { type filter hook forward priority 0; tcp dport vmap { 80 : drop, 90 : accept }; }", Dropped},
+		"map of what is not": {"chain base { type filter hook forward priority 0; tcp sport vmap { 80 : drop, 90 : accept }; }", Accepted | Dropped},
+		"perhaps accepted":   {"chain base { type filter hook forward priority 0; tcp sport 1 accept; drop; }", Accepted | Dropped},
+		"either way dropped": {"chain base { type filter hook forward priority 0; tcp sport 1 drop; drop; }", Dropped},
+		"perhaps a jump":     {"chain a { drop; } chain base { type filter hook forward priority 0; tcp sport 1 jump a; drop; }", Dropped},
+		"perhaps returns":    {"chain a { tcp sport 1 return; accept; } chain base { type filter hook forward priority 0; policy drop; jump a; }", Accepted | Dropped},
+		"change elsewhere":   {"chain base { type filter hook forward priority 0; ip saddr 10.9.9.9 ip ttl set 1; drop; }", Dropped},
+		"changes the packet": {"chain base { type filter hook forward priority 0; ip ttl set 1; drop; }", Accepted | Dropped},
+		"sets a mark":        {"chain base { type filter hook forward priority 0; meta mark set 1; drop; }", Dropped},
+	} {
+		if got := through(t, c.chains, packet4).Fate; got != c.want {
+			t.Errorf("%s: got %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// TestQueue follows a packet to a rule that gives it to a program, which decides. The kernel of the test
+// may have no queues.
+func TestQueue(t *testing.T) {
+	queue := nft.Expr{Name: "immediate", Attrs: nft.Attrs{
+		{Type: unix.NFTA_IMMEDIATE_DREG, Data: []byte{0, 0, 0, unix.NFT_REG_VERDICT}},
+		{Type: unix.NFTA_IMMEDIATE_DATA, Data: nested(t, unix.NFTA_DATA_VERDICT, nested(t, unix.NFTA_VERDICT_CODE, []byte{0, 1, 0, 3}))},
+	}}
+	table := &nft.Table{Rules: map[string][]nft.Rule{"base": {{Chain: "base", Exprs: []nft.Expr{queue}}}}}
+	path, err := Through(table, nft.Chain{Name: "base"}, packet4)
+	if err != nil || path.Fate != Accepted|Dropped || path.Steps[0].Not == "" {
+		t.Errorf("got %+v, %v", path, err)
+	}
+}
+
+func nested(t *testing.T, typ uint16, data []byte) []byte {
+	b, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: typ, Data: data}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestSteps names the rules that a packet meets.
+func TestSteps(t *testing.T) {
+	path := through(t, `chain a { udp dport 53 drop; tcp dport 80 counter; tcp sport 9 accept comment "maybe"; drop comment "end"; }
+		chain base { type filter hook forward priority 0; ip saddr 10.9.9.9 drop; jump a comment "to a"; }`, packet4)
+	var got []string
+	for _, s := range path.Steps {
+		text := s.String()
+		if c := s.Comment(); c != "" {
+			text += ", " + c
+		}
+		if !s.Sure {
+			text += ", perhaps"
+		}
+		got = append(got, text)
+	}
+	want := []string{"rule 2 of chain base, to a", "rule 2 of chain a", "rule 3 of chain a, maybe, perhaps", "rule 4 of chain a, end, perhaps"}
+	if path.Fate != Accepted|Dropped || !slices.Equal(got, want) {
+		t.Errorf("got %d, %q", path.Fate, got)
+	}
+}
+
+// TestLess follows packets of which less is known. What differs only there stays uncertain.
+func TestLess(t *testing.T) {
+	outside := func(set string) bool { return set == "pods" }
+	table := `set pods { type ipv4_addr; elements = { 10.1.0.1 }; }
+		set most { type ipv4_addr; flags interval; elements = { 0.0.0.0-9.255.255.255, 11.0.0.0-255.255.255.255 }; }
+		set every { type ipv4_addr; flags interval; elements = { 0.0.0.0/0 }; }
+		chain base { type filter hook forward priority 0; RULE; }`
+	for _, c := range []struct {
+		rule string
+		p    Packet
+		want Fate
+	}{
+		{"ip saddr @pods drop", Packet{To: packet4.To, Lacks: outside}, Accepted},
+		{"ip saddr @pods drop", Packet{To: packet4.To}, Accepted | Dropped},
+		{"ip saddr @most drop", Packet{To: packet4.To, Lacks: outside}, Accepted | Dropped},
+		{"ip saddr @every drop", Packet{To: packet4.To, Lacks: outside}, Dropped},
+		{"ip daddr 10.1.0.2 drop", Packet{To: packet4.To}, Dropped},
+		{"tcp dport 80 drop", Packet{To: packet4.To, Protocol: tcp}, Accepted | Dropped},
+		{"tcp dport 80 drop", Packet{To: packet4.To, Protocol: udp}, Accepted},
+		{"tcp dport 80 drop", Packet{To: packet4.To}, Accepted | Dropped},
+		{"udp dport 80 drop; meta l4proto tcp drop", Packet{To: packet4.To, Protocol: tcp}, Dropped},
+		{"icmp type echo-request drop", Packet{To: packet4.To, Protocol: icmp, Port: 8}, Dropped},
+		{"icmp type echo-request drop", Packet{To: packet4.To, Protocol: icmp, Port: 3}, Accepted},
+		{"icmp type echo-request drop", Packet{To: packet4.To, Protocol: tcp, Port: 8}, Accepted},
+	} {
+		if got := through(t, strings.Replace(table, "RULE", c.rule, 1), c.p).Fate; got != c.want {
+			t.Errorf("%s, %+v: got %d, want %d", c.rule, c.p, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package enforce
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nft/trace"
+)
+
+// reason says why the last of these steps decides. What a rule is for is in its comment, so a rule
+// that was loaded again by nft is recognised, and a rule of another program is not.
+func (v *View) reason(steps []trace.Step) Reason {
+	s := steps[len(steps)-1]
+	r := Reason{Fate: s.Does}
+	comment := s.Comment()
+	switch {
+	case s.Not != "":
+		r.Foreign, r.Text = true, fmt.Sprintf("%s, which %s: patchbay does not understand %s", s, whose(s), s.Not)
+	case (ofPolicy(s.Chain) || ofAdmin(s.Chain)) && ofRule(comment):
+		v.byRule(&r, s)
+	case ofPod(s.Chain) && s.Does == trace.Dropped && strings.HasSuffix(comment, isolates):
+		v.byDefault(&r, steps)
+	case ofPod(s.Chain) && s.Does == trace.Accepted && strings.HasSuffix(comment, itself):
+		r.Text = "a pod always reaches itself"
+	case isBase(s.Chain) && s.Has("ct", "") && s.Does == trace.Accepted && comment == "":
+		r.Text = "the connection exists"
+	default:
+		r.Foreign, r.Text = true, fmt.Sprintf("%s, which %s", s, whose(s))
+	}
+	return r
+}
+
+// ofRule reports whether a comment is that of a policy's rule: "shop/web ingress[0]", maybe cut.
+func ofRule(comment string) bool {
+	_, rule, _ := strings.Cut(comment, " ")
+	return strings.HasPrefix(rule, "ingress[") || strings.HasPrefix(rule, "egress[") || cut(comment)
+}
+
+// cut reports whether a comment may be longer than the kernel's.
+func cut(comment string) bool { return len(comment) > nft.MaxComment-utf8.UTFMax }
+
+// whose describes a rule that is not ours.
+func whose(s trace.Step) string {
+	if c := s.Comment(); c != "" {
+		return fmt.Sprintf("says %q", c)
+	}
+	return "another program made"
+}
+
+// byRule completes the reason for a rule of a policy, whose comment is "shop/web ingress[0]".
+func (v *View) byRule(r *Reason, s trace.Step) {
+	name, rule, _ := strings.Cut(s.Comment(), " ")
+	if full := v.names[s.Chain]; full != "" {
+		name = full
+	}
+	does := map[trace.Fate]string{trace.Accepted: "allows", trace.Dropped: "denies"}[s.Does]
+	r.Policies, r.Rule = []string{name}, rule
+	if rule = "rule " + rule; cut(s.Comment()) {
+		r.Rule, rule = "", "a rule"
+	}
+	r.Text = fmt.Sprintf("%s of %s %s it", rule, Kind(name), does)
+}
+
+// byDefault completes the reason for a pod that is isolated. The rules before the last one count the
+// packet for each policy that isolates the pod.
+func (v *View) byDefault(r *Reason, steps []trace.Step) {
+	chain := steps[len(steps)-1].Chain
+	jumps := make(map[string]string) // policies by their chains
+	var by []string
+	for _, s := range steps {
+		if s.Chain != chain {
+			continue
+		}
+		if ofPolicy(s.To) {
+			jumps[s.To] = v.policyIn(s.To, s.Comment())
+		}
+		if name := jumps[countedIn(s.Rule)]; name != "" {
+			r.Policies = append(r.Policies, name)
+			by = append(by, Kind(name))
+		}
+	}
+	r.Text = "its labels, or those of its namespace, are not known yet, and a policy may select it"
+	if len(by) > 0 {
+		r.Text = "no rule allows it, and it is isolated by " + strings.Join(by, " and ")
+	}
+}
+
+// countedIn returns the counter of a rule.
+func countedIn(r nft.Rule) string {
+	for _, e := range r.Exprs {
+		if e.Name == "objref" {
+			return e.Text(unix.NFTA_OBJREF_IMM_NAME)
+		}
+	}
+	return ""
+}
+
+// Kind names a policy with its kind, which a slash in the name tells.
+func Kind(policy string) string {
+	if strings.Contains(policy, "/") {
+		return "networkpolicy " + policy
+	}
+	return "clusternetworkpolicy " + policy
+}
