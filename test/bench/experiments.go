@@ -30,6 +30,7 @@ var experiments = [...]experiment{
 	{"reservations", "host-local at 60,000 reservations", (*lab).reservations},
 	{"leaks", "what is left after lost namespaces and killed plugins", (*lab).leaks},
 	{"packets", "traffic between pods, on one node and between two", (*lab).packets},
+	{policiesExperiment, "traffic between pods with network policies", (*lab).policies},
 	{"growth", "ADD and DEL while up to 5,000 attachments stand", (*lab).growth},
 	{dockerExperiment, "docker run with our driver beside Docker's bridge", (*lab).docker},
 }

@@ -34,6 +34,7 @@ type lab struct {
 	dir     string // temporary directory with our build and the floor's programs
 	plugins map[string]string
 	nodes   map[string]*client
+	served  map[string]string // the server's address, by node of the experiment policies
 	results results
 	failed  []string
 }
@@ -43,7 +44,7 @@ func newLab(o options) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lab{options: o, dir: dir, plugins: map[string]string{}, nodes: map[string]*client{}}
+	l := &lab{options: o, dir: dir, plugins: map[string]string{}, nodes: map[string]*client{}, served: map[string]string{}}
 	if err := l.findPlugins(); err != nil {
 		l.close()
 		return nil, err

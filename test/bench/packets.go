@@ -174,14 +174,6 @@ func (r *results) writePackets(w io.Writer) {
 }
 
 func (r *results) writePacketRow(w io.Writer, way, kind, unit string) {
-	text := func(rates []float64) string {
-		low, median, high := quartiles(rates)
-		digits := 0
-		if median < 1000 {
-			digits = 1
-		}
-		return fmt.Sprintf("%.*f (%.*f-%.*f)", digits, median, digits, low, digits, high)
-	}
 	theirs, our := r.Packets[reference+"/"+way+"/"+kind], r.Packets[oursOne+"/"+way+"/"+kind]
 	low, ratio, high := quartiles(ratios(our, theirs))
 	if ratio == 0 {
@@ -191,7 +183,17 @@ func (r *results) writePacketRow(w io.Writer, way, kind, unit string) {
 	if ratio < packetFloor {
 		verdict = missed
 	}
-	fmt.Fprintf(w, "| %s | %s, %s | %s | %s | %.2fx (%.2f-%.2f) | %s |\n", way, kind, unit, text(theirs), text(our), ratio, low, high, verdict)
+	fmt.Fprintf(w, "| %s | %s, %s | %s | %s | %.2fx (%.2f-%.2f) | %s |\n", way, kind, unit, rateText(theirs), rateText(our), ratio, low, high, verdict)
+}
+
+// rateText returns the median of the rates, with the quartiles.
+func rateText(rates []float64) string {
+	low, median, high := quartiles(rates)
+	digits := 0
+	if median < 1000 {
+		digits = 1
+	}
+	return fmt.Sprintf("%.*f (%.*f-%.*f)", digits, median, digits, low, digits, high)
 }
 
 // ratios returns the ratio of each round. The two rates of a round are seconds apart, so what slows

@@ -23,7 +23,7 @@ func (l *lab) report(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"results.md", "docker.md"} {
+	for _, name := range []string{"results.md", "docker.md", "policies.md"} {
 		if _, err := w.Write(files[name]); err != nil {
 			return err
 		}
@@ -39,8 +39,8 @@ func (l *lab) report(w io.Writer) error {
 	return nil
 }
 
-// files returns the files to write, by name. A run of docker alone does not change the other
-// results, and a run without docker does not change docker's.
+// files returns the files to write, by name. Docker and the policies have their own files: a run of
+// one of them alone does not change the other results, and a run without them does not change theirs.
 func (l *lab) files() (files map[string][]byte, err error) {
 	files = map[string][]byte{}
 	if len(l.results.Docker) > 0 {
@@ -51,7 +51,12 @@ func (l *lab) files() (files map[string][]byte, err error) {
 			return nil, err
 		}
 	}
-	if l.only == dockerExperiment {
+	if len(l.results.Policies) > 0 {
+		var b bytes.Buffer
+		l.results.writePolicies(&b)
+		files["policies.md"] = b.Bytes()
+	}
+	if l.only == dockerExperiment || l.only == policiesExperiment {
 		return files, nil
 	}
 	var b bytes.Buffer
