@@ -33,7 +33,8 @@ type cluster struct {
 	script string // test/labs/kube/kube
 	dir    string // LAB_DIR
 
-	changes int // of the masquerade's ConfigMap
+	changes    int      // of the masquerade's ConfigMap
+	agentFlags []string // further flags of the agents
 }
 
 // newCluster starts one, without a network; how are the arguments of `kube up`, none for two

@@ -116,9 +116,10 @@ func (k *cluster) startAgent(node string) {
 		k.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command("nsenter", "-t", k.pid(node+"-holder"), "-m", "-u", "-n", "--", patchbayd(), "node",
-		"--kubeconfig", k.dir+"/cfg/agent.kubeconfig", "--program", patchbay(),
-		"--cluster-cidr=10.244.0.0/16", "--cluster-cidr=fd00:244::/56")
+	args := []string{"-t", k.pid(node + "-holder"), "-m", "-u", "-n", "--", patchbayd(), "node",
+		"--kubeconfig", k.dir + "/cfg/agent.kubeconfig", "--program", patchbay(),
+		"--cluster-cidr=10.244.0.0/16", "--cluster-cidr=fd00:244::/56"}
+	cmd := exec.Command("nsenter", append(args, k.agentFlags...)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "NODE_NAME="+node), log, log
 	if err := cmd.Start(); err != nil {
 		k.Fatal(err)

@@ -32,7 +32,7 @@ func specs(t *testing.T) map[string][]string {
 		case line == "" || strings.HasPrefix(line, "#"):
 		case strings.HasPrefix(line, "[sig-network] "):
 			lists[head] = append(lists[head], line)
-		case isHead && (name == "run" || strings.HasPrefix(name, "left out, ")):
+		case isHead && (name == "run" || strings.HasPrefix(name, "network policies") || strings.HasPrefix(name, "left out, ")):
 			head = name
 		default:
 			t.Fatalf("signetwork.txt: neither a spec nor a reason: %q", line)
@@ -93,26 +93,43 @@ func TestSigNetworkList(t *testing.T) {
 // logs and makes it run: it takes half an hour (`make kube-e2e`).
 // PATCHBAY_KUBE_E2E_FOCUS restricts it to specs whose names match.
 func TestSigNetwork(t *testing.T) {
+	onTested(t, func(k *cluster, logs string) {
+		k.runSpecs(logs, specs(t)["run"], os.Getenv("PATCHBAY_KUBE_E2E_FOCUS"))
+	})
+}
+
+// onTested gives body a cluster of three nodes that Kubernetes' own tests can use, and a directory
+// for its logs. flags are further flags of the agents.
+func onTested(t *testing.T, body func(k *cluster, logs string), flags ...string) {
+	t.Helper()
 	logs := os.Getenv("PATCHBAY_KUBE_E2E")
 	if logs == "" {
 		t.Log("not without PATCHBAY_KUBE_E2E")
 		return
 	}
+	agnhost := os.Getenv(workEnv) + "/agnhost"
 	if os.Getenv(insideEnv) == "" {
-		if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
-			t.Fatal(err)
+		for program, dir := range map[string]string{patchbayd(): "../../cmd/patchbayd", agnhost: "./testdata/agnhost"} {
+			if err := goBuild(program, dir); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	onNode(t, func(t *testing.T) {
 		k := newCluster(t, "3", "routed", "containerd2=n2,n3")
+		k.agentFlags = flags
 		k.agentAccount()
 		for _, node := range []string{"n1", "n2", "n3"} {
 			k.startAgent(node)
 		}
 		k.do("routes", "cp", "fabric") // the API server reaches pods, too
 		k.do("proxy", "nftables")
-		kubetest(t, "prepare")
-		k.runSpecs(logs, specs(t)["run"], os.Getenv("PATCHBAY_KUBE_E2E_FOCUS"))
+		prepare := []string{"prepare"}
+		if t.Name() != "TestSigNetwork" {
+			prepare = append(prepare, agnhost) // with SCTP
+		}
+		kubetest(t, prepare...)
+		body(k, filepath.Join(logs, t.Name()))
 	})
 }
 
@@ -122,13 +139,20 @@ func (k *cluster) runSpecs(logs string, list []string, focus string) {
 	k.Helper()
 	match := regexp.MustCompile(focus).MatchString
 	list = slices.DeleteFunc(slices.Clone(list), func(spec string) bool { return !match(spec) })
+	out, err := k.runKubetest(logs, list)
+	k.Logf("%s", out)
+	if err != nil || !strings.Contains(out, fmt.Sprintf("-- %d Passed | 0 Failed", len(list))) {
+		k.Errorf("%v, want %d specs passed; the log is %s/log", err, len(list), logs)
+	}
+}
+
+// runKubetest runs specs and returns what Ginkgo says of the results.
+func (k *cluster) runKubetest(logs string, list []string) (string, error) {
+	k.Helper()
 	file := filepath.Join(k.dir, "specs")
 	if err := os.WriteFile(file, []byte(strings.Join(list, "\n")+"\n"), 0o644); err != nil {
 		k.Fatal(err)
 	}
 	out, err := exec.Command(reftest.Lab(k, "kubetest/kubetest"), "run", logs, file).CombinedOutput()
-	k.Logf("%s", out)
-	if err != nil || !strings.Contains(string(out), fmt.Sprintf("-- %d Passed | 0 Failed", len(list))) {
-		k.Errorf("%v, want %d specs passed; the log is %s/log", err, len(list), logs)
-	}
+	return string(out), err
 }

@@ -6,11 +6,18 @@
 //
 //	probe serve ADDR          answer on ADDR over TCP and UDP until killed
 //	probe who NETWORK ADDR    ask ADDR which address it sees, print the answer
+//	probe first FILE FOR TARGET...
+//	                          serve on port 8080 and fire at targets ("tcp/10.1.2.3:80"), from the start of the program for
+//	                          a time; then write what came back to FILE, and end
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"net"
 	"os"
+	"time"
 
 	"github.com/patchbay-net/patchbay/test/e2e/probe"
 )
@@ -35,6 +42,54 @@ func run(args []string) error {
 			fmt.Println(seen)
 		}
 		return err
+	case len(args) > 2 && args[0] == "first":
+		return first(args[1], args[2], args[3:])
 	}
-	return fmt.Errorf("usage: probe serve ADDR | probe who NETWORK ADDR")
+	return fmt.Errorf("usage: probe serve ADDR | probe who NETWORK ADDR | probe first FILE FOR TARGET...")
+}
+
+// interval is the time between two packets to a target.
+const interval = 2 * time.Millisecond
+
+func first(file, length string, texts []string) error {
+	result := probe.Life{Began: time.Now()}
+	s, err := probe.Serve(":8080")
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	limit, err := time.ParseDuration(length)
+	if err != nil {
+		return err
+	}
+	var targets []probe.Target
+	for _, text := range texts {
+		t, err := probe.ParseTarget(text)
+		if err != nil {
+			return err
+		}
+		targets = append(targets, t)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if result.Fired, err = probe.Fire(ctx, interval, targets...); err != nil {
+		return err
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			result.Addrs = append(result.Addrs, n.IP.String())
+		}
+	}
+	text, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
 }
