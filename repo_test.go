@@ -135,7 +135,7 @@ var layers = []struct {
 	may     []string
 	because string
 }{
-	{"spec", nil, "spec is pure: anybody can take it without taking us"},
+	{"spec", []string{"internal/lightjson"}, "spec is pure: anybody can take it without taking us"},
 	{"netns", nil, "netns stands alone"},
 	{"owner", nil, "a mark is a hash of three names"},
 	{"paths", nil, "where things live is known to all"},

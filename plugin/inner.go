@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -43,10 +44,10 @@ func NewInner(r *Request, raw json.RawMessage, given Given) (*Inner, error) {
 		Capabilities map[string]bool `json:"capabilities"`
 	}
 	i := &Inner{request: r, builtIn: given.BuiltIn}
-	if err := json.Unmarshal(raw, &head); err != nil {
+	if err := lightjson.Unmarshal(raw, &head); err != nil {
 		return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
 	}
-	if err := json.Unmarshal(raw, &i.conf); err != nil {
+	if err := lightjson.Unmarshal(raw, &i.conf); err != nil {
 		return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
 	}
 	if err := spec.ValidatePluginType(head.Type); err != nil {
@@ -93,7 +94,7 @@ func (i *Inner) grant(declared map[string]bool, given Given) {
 // set writes a key. The value is a string, a list of strings, or JSON that was read before, so it
 // can always be encoded.
 func (i *Inner) set(key string, value any) {
-	data, err := json.Marshal(value)
+	data, err := lightjson.Marshal(value)
 	if err != nil {
 		panic("patchbay: encode " + key + ": " + err.Error())
 	}
@@ -107,7 +108,7 @@ func (i *Inner) Config(prev json.RawMessage) ([]byte, error) {
 	if len(prev) > 0 {
 		i.conf["prevResult"] = prev
 	}
-	data, err := json.Marshal(i.conf)
+	data, err := lightjson.Marshal(i.conf)
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeDecoding, "encode configuration: %w", err)
 	}
@@ -118,7 +119,7 @@ func (i *Inner) Config(prev json.RawMessage) ([]byte, error) {
 // cniVersion, type, prevResult and the valid attachments of a GC.
 func (i *Inner) SetConfig(data []byte) error {
 	conf := make(map[string]json.RawMessage)
-	if err := json.Unmarshal(data, &conf); err != nil {
+	if err := lightjson.Unmarshal(data, &conf); err != nil {
 		return spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
 	}
 	delete(conf, validKey)

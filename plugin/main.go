@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -149,14 +150,14 @@ func versionResult(ctx context.Context, p *Plugin, c *spec.Call, s *Session) ([]
 		CNIVersion string `json:"cniVersion"`
 	}
 	if len(c.Config) > 0 {
-		if err := json.Unmarshal(c.Config, &in); err != nil {
+		if err := lightjson.Unmarshal(c.Config, &in); err != nil {
 			return nil, spec.Errorf(spec.CodeDecoding, "decode version request: %w", err)
 		}
 	}
 	if in.CNIVersion == "" {
 		in.CNIVersion = spec.Current
 	}
-	data, err := json.Marshal(struct {
+	data, err := lightjson.Marshal(struct {
 		CNIVersion        string   `json:"cniVersion"`
 		SupportedVersions []string `json:"supportedVersions"`
 	}{in.CNIVersion, p.versionsFor(ctx, c, s)})

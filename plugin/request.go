@@ -6,12 +6,12 @@ package plugin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -74,7 +74,7 @@ func (r *Request) validate() error {
 // Decode reads the configuration into v. The case of keys does not matter, and unknown keys
 // are ignored.
 func (r *Request) Decode(v any) error {
-	if err := json.Unmarshal(r.Config, v); err != nil {
+	if err := lightjson.Unmarshal(r.Config, v); err != nil {
 		return spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
 	}
 	return nil

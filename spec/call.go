@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"os"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 )
 
 // Verb is the value of CNI_COMMAND.
@@ -211,13 +213,13 @@ type validAttachments struct {
 // UnmarshalJSON reads a list. encoding/json calls it for a null too.
 func (a *validAttachments) UnmarshalJSON(data []byte) error {
 	a.named = true
-	return json.Unmarshal(data, &a.list)
+	return lightjson.Unmarshal(data, &a.list)
 }
 
 // ParseConf decodes the protocol's part of a plugin configuration.
 func ParseConf(data []byte) (*Conf, error) {
 	c := new(Conf)
-	if err := json.Unmarshal(data, c); err != nil {
+	if err := lightjson.Unmarshal(data, c); err != nil {
 		return nil, Errorf(CodeDecoding, "failed to load netconf: %w", err)
 	}
 	if c.CNIVersion == "" {
@@ -246,11 +248,11 @@ func WithPrevResult(config []byte, prev *Result) ([]byte, error) {
 		return nil, err
 	}
 	var conf map[string]json.RawMessage
-	if err := json.Unmarshal(config, &conf); err != nil {
+	if err := lightjson.Unmarshal(config, &conf); err != nil {
 		return nil, Errorf(CodeDecoding, "failed to load netconf: %w", err)
 	}
 	if conf["prevResult"], err = prev.Encode(head.CNIVersion); err != nil {
 		return nil, err
 	}
-	return json.Marshal(conf)
+	return lightjson.Marshal(conf)
 }

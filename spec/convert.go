@@ -4,9 +4,9 @@
 package spec
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/netip"
+
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 )
 
 // ParseResult reads a result. If the result has no cniVersion, ParseResult takes it to be of the
@@ -15,7 +15,7 @@ func ParseResult(data []byte, version string) (*Result, error) {
 	var head struct {
 		CNIVersion string `json:"cniVersion"`
 	}
-	if err := json.Unmarshal(data, &head); err != nil {
+	if err := lightjson.Unmarshal(data, &head); err != nil {
 		return nil, Errorf(CodeDecoding, "decode result: %w", err)
 	}
 	if head.CNIVersion != "" {
@@ -31,7 +31,7 @@ func ParseResult(data []byte, version string) (*Result, error) {
 		return parseLegacy(data, version)
 	}
 	r := new(Result)
-	if err := json.Unmarshal(data, r); err != nil {
+	if err := lightjson.Unmarshal(data, r); err != nil {
 		return nil, Errorf(CodeDecoding, "decode result: %w", err)
 	}
 	r.CNIVersion = version
@@ -93,14 +93,11 @@ func (r *Result) Encode(version string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "    ")
-	if err := enc.Encode(v); err != nil {
+	data, err := lightjson.MarshalIndent(v, "", "    ")
+	if err != nil {
 		return nil, Errorf(CodeInternal, "encode result: %w", err)
 	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+	return data, nil
 }
 
 // As returns a value that encoding/json encodes in the form of the given version.
@@ -135,8 +132,10 @@ type interface040 struct {
 }
 
 type ip040 struct {
-	Version string `json:"version"`
-	IPConfig
+	Version   string       `json:"version"`
+	Interface *int         `json:"interface,omitempty"`
+	Address   netip.Prefix `json:"address"`
+	Gateway   netip.Addr   `json:"gateway,omitzero"`
 }
 
 func to040(r *Result, version string) result040 {
@@ -145,7 +144,7 @@ func to040(r *Result, version string) result040 {
 		out.Interfaces = append(out.Interfaces, interface040{i.Name, i.Mac, i.Sandbox})
 	}
 	for _, ip := range r.IPs {
-		out.IPs = append(out.IPs, ip040{family(ip.Address), ip})
+		out.IPs = append(out.IPs, ip040{family(ip.Address), ip.Interface, ip.Address, ip.Gateway})
 	}
 	return out
 }
@@ -206,7 +205,7 @@ func toLegacy(r *Result, version string) (*resultLegacy, error) {
 
 func parseLegacy(data []byte, version string) (*Result, error) {
 	var l resultLegacy
-	if err := json.Unmarshal(data, &l); err != nil {
+	if err := lightjson.Unmarshal(data, &l); err != nil {
 		return nil, Errorf(CodeDecoding, "decode result: %w", err)
 	}
 	r := &Result{CNIVersion: version, DNS: l.DNS}

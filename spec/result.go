@@ -11,8 +11,9 @@
 package spec
 
 import (
-	"encoding/json"
 	"net/netip"
+
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 )
 
 // Result is what an ADD returns, with the fields of version 1.1.0. An IPAM result has no
@@ -80,12 +81,12 @@ func (d DNS) IsZero() bool {
 
 // Clone returns a deep copy of r.
 func (r *Result) Clone() *Result {
-	data, err := json.Marshal(r)
+	data, err := lightjson.Marshal(r)
 	if err != nil {
 		panic("spec: clone result: " + err.Error()) // cannot fail: r is plain data
 	}
 	out := new(Result)
-	if err := json.Unmarshal(data, out); err != nil {
+	if err := lightjson.Unmarshal(data, out); err != nil {
 		panic("spec: clone result: " + err.Error())
 	}
 	return out

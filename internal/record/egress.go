@@ -4,7 +4,6 @@
 package record
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/paths"
 )
 
@@ -40,7 +40,7 @@ func EgressOf(p paths.Paths, namespace string) (e Egress, err error) {
 		return e, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(data, &e)
+		err = lightjson.Unmarshal(data, &e)
 	}
 	if err == nil && e.Schema != EgressSchema {
 		err = fmt.Errorf("schema %d; this program reads %d", e.Schema, EgressSchema)

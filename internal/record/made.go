@@ -4,7 +4,6 @@
 package record
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 )
 
 // made is the name of the directory of the notes.
@@ -37,7 +37,7 @@ func (d *Dir) madePath(name string) string { return filepath.Join(d.Path, made, 
 
 // NoteMade writes a note. NoteMade replaces an older note with the same name.
 func (d *Dir) NoteMade(name string, m Made) error {
-	data, err := json.Marshal(m)
+	data, err := lightjson.Marshal(m)
 	if err == nil {
 		err = d.guard(made)
 	}
@@ -64,7 +64,7 @@ func (d *Dir) Made(name string) (*Made, error) {
 	}
 	m := new(Made)
 	if err == nil {
-		err = json.Unmarshal(data, m)
+		err = lightjson.Unmarshal(data, m)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read note %s: %w: %w", name, ErrBroken, err)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
@@ -86,20 +87,6 @@ type Record struct {
 	Policed *Policed `json:"policed,omitempty"` // policy
 
 	Remote json.RawMessage `json:"remote,omitempty"` // patchbay-cnm: what it requested from an external driver, in the format of cnm/remote
-}
-
-// ZoneSources are addresses in a firewalld zone.
-type ZoneSources struct {
-	Zone    string         `json:"zone"`
-	Sources []netip.Prefix `json:"sources"`
-}
-
-// Zones returns all firewalld zones in the record.
-func (r *Record) Zones() (zones []ZoneSources) {
-	if len(r.Sources) > 0 {
-		zones = append(zones, ZoneSources{r.Zone, r.Sources})
-	}
-	return append(zones, r.OtherZones...)
 }
 
 // VRF is the virtual router that the interface belongs to.
@@ -191,7 +178,7 @@ func (d *Dir) Rewrite(r *Record) error { return d.write(r, false) }
 // write replaces a record. If create is set, it makes a new record and fails if one exists.
 func (d *Dir) write(r *Record, create bool) error {
 	r.Schema = Schema
-	data, err := encode(r)
+	data, err := lightjson.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
@@ -282,7 +269,7 @@ func read(path string) (*Record, error) {
 	}
 	r := new(Record)
 	if err == nil {
-		err = json.Unmarshal(data, r)
+		err = lightjson.Unmarshal(data, r)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read record %s: %w: %w", path, ErrBroken, err)

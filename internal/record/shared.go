@@ -6,7 +6,6 @@ package record
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/owner"
 )
@@ -189,7 +189,7 @@ func writeFact(dir string, f Fact, begin func(*Fact) error) (fresh bool, err err
 			return false, err
 		}
 	}
-	data, err := encode(&f)
+	data, err := lightjson.Marshal(&f)
 	if err != nil {
 		return false, err
 	}
@@ -202,7 +202,7 @@ func readFact(dir string) (f Fact, err error) {
 		return f, err
 	}
 	if err == nil {
-		err = json.Unmarshal(data, &f)
+		err = lightjson.Unmarshal(data, &f)
 	}
 	if err != nil {
 		return f, fmt.Errorf("read fact %s: %w: %w", dir, ErrBroken, err)

@@ -8,9 +8,11 @@ import (
 	"net/netip"
 	"reflect"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 )
 
-// encode writes what json.Marshal writes. The test does so with empty values, with each field
+// lightjson.Marshal writes what json.Marshal writes. The test does so with empty values, with each field
 // alone, and with all fields.
 func TestEncodeIsJSON(t *testing.T) {
 	for _, empty := range []any{Record{}, Fact{}} {
@@ -26,7 +28,7 @@ func TestEncodeIsJSON(t *testing.T) {
 		sameJSON(t, "full", full.Interface())
 	}
 	bad := &Record{Remote: json.RawMessage("{")}
-	if _, err := encode(bad); err == nil {
+	if _, err := lightjson.Marshal(bad); err == nil {
 		t.Error("a broken message is encoded")
 	}
 }
@@ -37,7 +39,7 @@ func sameJSON(t *testing.T, what string, v any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := encode(v); err != nil || string(got) != string(want) {
+	if got, err := lightjson.Marshal(v); err != nil || string(got) != string(want) {
 		t.Errorf("%T, %s: %s, %v\nwant %s", v, what, got, err, want)
 	}
 }
