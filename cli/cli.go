@@ -153,6 +153,7 @@ func (a *app) commands() []command {
 		{name: "docker", short: "manage the driver of Docker's networks", long: dockerLong, data: &dockerCommand{app: a}, passThrough: true},
 		{name: "network", short: "create, remove, list and validate networks", long: networkLong, data: newNetworkCommand(a)},
 		{name: "explain", short: "print what an ADD would do", long: explainLong, data: &explainCommand{app: a}},
+		{name: "why", short: "explain what network policies do with a packet", long: whyLong, data: &whyCommand{app: a}},
 		{name: "doctor", short: "find what is wrong on this node", long: doctorLong, data: &doctorCommand{app: a}},
 		{name: "repair", short: "restore what a firewall flush removed", long: repairLong, data: &repairCommand{app: a}},
 		{name: "convert", short: "write a conflist in the one-process form", long: convertLong, data: &convertCommand{app: a}},

@@ -38,7 +38,7 @@ import (
 // TestMain registers this program under its own name and under its plugins' names, and
 // runs the tests in a separate network.
 func TestMain(m *testing.M) {
-	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram, "fwlist": fwlistProgram, "holdrecord": holdRecordProgram, "tear": tearProgram, "sysctl": sysctlProgram, "mesh": meshProgram}
+	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram, "fwlist": fwlistProgram, "holdrecord": holdRecordProgram, "tear": tearProgram, "sysctl": sysctlProgram, "mesh": meshProgram, "policies": policiesProgram}
 	for _, p := range testPlugins() {
 		if p.Name != "patchbay" {
 			programs[p.Name] = func() { os.Exit(program(p)) }

@@ -61,6 +61,8 @@ type standing struct {
 
 	config []byte // the configuration of the ADD
 
+	policed *record.Policed // nil if its chain has no plugin policy
+
 	state life.State
 }
 
@@ -172,6 +174,9 @@ func standingOf(at *gc.Attached) *standing {
 	for _, r := range at.Records {
 		s.HostLinks = append(s.HostLinks, r.Links...)
 		s.Plugins = append(s.Plugins, r.Plugin)
+		if r.Policed != nil {
+			s.policed = r.Policed
+		}
 	}
 	if !slices.ContainsFunc(at.Drivers, func(r gc.DriverRecord) bool { return r.Asked.Ended }) {
 		for _, r := range at.Drivers {

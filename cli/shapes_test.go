@@ -12,6 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/cli/doctor"
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/cli/netfile"
+	"github.com/patchbay-net/patchbay/cli/why"
 	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -38,6 +39,10 @@ func TestShapes(t *testing.T) {
 		{"of a finding", doctor.Finding{}},
 		{"`explain --json`", explanation{}},
 		{"of a pod: an array", attachedPod{}},
+		{"`why --json`", why.Answer{}},
+		{"of a packet", why.Packet{}},
+		{"of a step", why.Step{}},
+		{"of a reason", why.Because{}},
 		{"`repair --json`", repaired{}},
 		{"`plugin list --json`: an array", pluginInfo{}},
 		{"`install --json`", installed{}},

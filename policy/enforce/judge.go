@@ -61,7 +61,7 @@ type Reason struct {
 // in order, up to the first that surely drops it.
 func (v *View) Judge(p Packet) (list []Judgement, err error) {
 	for _, base := range v.bases(p.Route.hook()) {
-		path, err := trace.Through(v.table, base, p.traced())
+		path, err := trace.Through(v.table, base, v.traced(p))
 		if err != nil {
 			return nil, err
 		}
@@ -85,15 +85,27 @@ func FateOf(list []Judgement) trace.Fate {
 	return fate
 }
 
-func (p Packet) traced() trace.Packet {
+func (v *View) traced(p Packet) trace.Packet {
 	known := p.From
 	if !known.IsValid() {
 		known = p.To
 	}
-	return trace.Packet{
-		V6: known.Is6(), From: p.From, To: p.To, Protocol: uint8(p.Protocol), Port: p.Port,
-		Lacks: func(set string) bool { return nft.OfPolicies(set) && !isNets(set) }, // only ranges have what is outside
+	return trace.Packet{V6: known.Is6(), From: p.From, To: p.To, Protocol: uint8(p.Protocol), Port: p.Port, Outside: world{v}}
+}
+
+// world is an address outside of the cluster. Only ranges may have it.
+type world struct{ *View }
+
+func (w world) Lacks(set string) bool { return nft.OfPolicies(set) && !isNets(set) }
+
+// Differs reports whether an address is that of a pod of this node.
+func (w world) Differs(a netip.Addr) bool {
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		if chain, err := w.chainFor(a, d); err == nil && chain != "" {
+			return true
+		}
 	}
+	return false
 }
 
 func (v *View) judgement(base nft.Chain, path trace.Path) Judgement {
@@ -114,10 +126,17 @@ func (v *View) judgement(base nft.Chain, path trace.Path) Judgement {
 	if path.Fate != trace.Accepted|trace.Dropped && len(sure) > 0 {
 		j.Reasons = sure[:1]
 	}
-	if len(j.Reasons) == 0 {
-		j.Reasons = []Reason{{Fate: path.Fate, Text: unjudged(base, j.Asked)}}
+	if rest := path.Fate &^ fates(j.Reasons); rest != 0 {
+		j.Reasons = append(j.Reasons, Reason{Fate: rest, Text: unjudged(base, j.Asked)})
 	}
 	return j
+}
+
+func fates(list []Reason) (f trace.Fate) {
+	for _, r := range list {
+		f |= r.Fate
+	}
+	return f
 }
 
 // unjudged says why a packet has the fate that it has if no rule decides.

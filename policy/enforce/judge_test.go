@@ -47,12 +47,35 @@ func (r *reader) Load(c policytest.Cluster) error {
 		if r.views[i], err = r.look(r.programs[i]); err != nil {
 			return err
 		}
+		if err := r.asDecided(&s, i); err != nil {
+			return err
+		}
 	}
 	r.outside = c.Addresses()
 	r.outside = slices.DeleteFunc(r.outside, func(a netip.Addr) bool {
 		return slices.ContainsFunc(s.Pods, func(p policy.Pod) bool { return slices.Contains(p.Addresses, a) }) ||
 			slices.ContainsFunc(s.Nodes, func(n policy.Node) bool { return slices.Contains(n.Addresses, a) })
 	})
+	return nil
+}
+
+// asDecided compares what the kernel has for each pod with the decision that the mirror would have.
+func (r *reader) asDecided(s *policy.State, i int) error {
+	d := policy.NewDecider(s)
+	for _, local := range r.programs[i].Pods {
+		at := slices.IndexFunc(s.Pods, func(p policy.Pod) bool {
+			return p.Namespace+"/"+p.Name == local.Name && len(local.Addresses) > 0 && slices.Contains(p.Addresses, local.Addresses[0])
+		})
+		if at < 0 {
+			continue
+		}
+		decision := d.Decide(&s.Pods[at])
+		for _, a := range local.Addresses {
+			if diff, err := r.views[i].Differences(a, &decision); err != nil || len(diff) > 0 {
+				return fmt.Errorf("%s, %s: %+v, %w", local.Name, a, diff, err)
+			}
+		}
+	}
 	return nil
 }
 

@@ -88,3 +88,8 @@ func depth(chain string) int {
 	}
 	return 0
 }
+
+// closedSet names the set of addresses that ADDs closed in a direction.
+func closedSet(d policy.Direction, family int) string {
+	return [2]string{"policy_closedin", "policy_closedout"}[d] + families[family]
+}

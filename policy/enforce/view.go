@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/policy"
@@ -76,4 +77,16 @@ func (v *View) bases(hook nftables.ChainHook) (list []nft.Chain) {
 	}
 	slices.SortStableFunc(list, func(a, b nft.Chain) int { return cmp.Compare(a.Prio, b.Prio) })
 	return list
+}
+
+// uses reports whether a rule looks into a set. No packet meets any other set.
+func (v *View) uses(set string) bool {
+	for _, rules := range v.table.Rules {
+		for _, r := range rules {
+			if slices.ContainsFunc(r.Exprs, func(e nft.Expr) bool { return e.Name == "lookup" && e.Text(unix.NFTA_LOOKUP_SET) == set }) {
+				return true
+			}
+		}
+	}
+	return false
 }

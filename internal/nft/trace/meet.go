@@ -5,7 +5,9 @@ package trace
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -101,7 +103,7 @@ func (w *walk) condition(e nft.Expr, regs *registers, m *meeting) match {
 		regs.load(e.Number(unix.NFTA_BITWISE_DREG), masked(e, regs))
 	case "cmp":
 		value := e.Value(unix.NFTA_CMP_DATA)
-		return compare(regs.at(e.Number(unix.NFTA_CMP_SREG), uint32(len(value))), e.Number(unix.NFTA_CMP_OP), value)
+		return w.compare(regs.at(e.Number(unix.NFTA_CMP_SREG), uint32(len(value))), e.Number(unix.NFTA_CMP_OP), value)
 	case "range":
 		return inRange(e, regs)
 	default:
@@ -169,7 +171,7 @@ func masked(e nft.Expr, regs *registers) cells {
 		switch {
 		case mask[i] == 0:
 			out[i] = int16(xor[i])
-		case in[i] != unknown:
+		case in[i] >= 0:
 			out[i] = int16(byte(in[i])&mask[i] ^ xor[i])
 		}
 	}
@@ -179,9 +181,13 @@ func masked(e nft.Expr, regs *registers) cells {
 const bitwiseOp = 6 // NFTA_BITWISE_OP; 0 is mask and xor
 
 // compare evaluates a comparison. Different bytes are known to differ even if others are not known.
-func compare(have cells, op uint32, want []byte) match {
+func (w *walk) compare(have cells, op uint32, want []byte) match {
 	if op == unix.NFT_CMP_EQ || op == unix.NFT_CMP_NEQ {
-		return equal(have, want).not(op == unix.NFT_CMP_NEQ)
+		same := equal(have, want)
+		if a, ok := netip.AddrFromSlice(want); ok && have.address() && w.packet.Outside.Differs(a) {
+			same = never
+		}
+		return same.not(op == unix.NFT_CMP_NEQ)
 	}
 	b, ok := have.known()
 	if !ok {
@@ -205,7 +211,7 @@ func equal(have cells, want []byte) match {
 	m := always
 	for i, v := range have {
 		switch {
-		case v == unknown:
+		case v < 0:
 			m = perhaps
 		case byte(v) != want[i]:
 			return never
@@ -228,9 +234,9 @@ func inRange(e nft.Expr, regs *registers) match {
 // lookup evaluates a lookup in a set or a map. Data of a map that is not a verdict stays unknown.
 func (w *walk) lookup(e nft.Expr, regs *registers, m *meeting) match {
 	set := e.Text(unix.NFTA_LOOKUP_SET)
-	found, member := w.find(set, regs, e.Number(unix.NFTA_LOOKUP_SREG))
-	if found == perhaps {
-		m.not = "whether set " + set + " has the packet"
+	found, member, read := w.find(set, regs, e.Number(unix.NFTA_LOOKUP_SREG))
+	if !read {
+		m.not = "its set " + set
 	}
 	switch {
 	case e.Attr(unix.NFTA_LOOKUP_DREG) == nil:
@@ -246,30 +252,28 @@ func (w *walk) lookup(e nft.Expr, regs *registers, m *meeting) match {
 	return found
 }
 
-// find looks for the packet in a set.
-func (w *walk) find(set string, regs *registers, reg uint32) (match, nft.Member) {
+// find looks for the packet in a set. read reports whether the elements of the set were understood.
+func (w *walk) find(set string, regs *registers, reg uint32) (in match, member nft.Member, read bool) {
 	members, err := w.table.Members(set)
 	if err != nil || members == nil {
-		if w.err == nil {
-			w.err = err
-		}
-		return perhaps, nft.Member{}
+		w.err = cmp.Or(w.err, err)
+		return perhaps, nft.Member{}, false
 	}
-	best, size := never, 0
-	for _, one := range members {
-		size = len(one.Low)
-		key := regs.at(reg, uint32(size))
-		switch in := holds(one, key); in {
+	in, read = never, true
+	var key cells
+	for _, m := range members {
+		key = regs.at(reg, uint32(len(m.Low)))
+		switch holds(m, key) {
 		case always:
-			return always, one
+			return always, m, true
 		case perhaps:
-			best = perhaps
+			in, read = perhaps, read && !m.Fields
 		}
 	}
-	if _, known := regs.at(reg, uint32(size)).known(); best == perhaps && !known && w.packet.Lacks != nil && w.packet.Lacks(set) {
-		return never, nft.Member{}
+	if in == perhaps && key.address() && w.packet.Outside.Lacks(set) {
+		in = never
 	}
-	return best, nft.Member{}
+	return in, nft.Member{}, read
 }
 
 // holds reports whether a member of a set has a key.

@@ -6,6 +6,7 @@ package trace
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,25 +14,40 @@ import (
 // Packet is the first packet of a connection. Its addresses are those that the hook sees.
 type Packet struct {
 	V6       bool
-	From, To netip.Addr // not known if not valid
+	From, To netip.Addr // not known if not valid; at most one is not
 	Protocol uint8      // not known if 0
 	Port     uint16     // of the destination, or the type of ICMP; not known if 0
 
-	// Lacks reports whether a set surely has no address that From or To, if it is not known, may be.
-	Lacks func(set string) bool
+	Outside Outside // what the address that is not known cannot be; nil if it may be any
 }
 
-// cells are bytes of a packet, of which some may not be known (unknown).
+// Outside says what an address that is not known cannot be.
+type Outside interface {
+	Lacks(set string) bool   // the set surely does not have it
+	Differs(netip.Addr) bool // it is surely another address
+}
+
+// cells are bytes of a packet, of which some may not be known.
 type cells []int16
 
-const unknown = -1
+const (
+	unknown = -1
+	outside = -2 // of the address for which there is Outside
+)
 
-func blank(n int) cells {
+func blank(n int) cells { return filled(n, unknown) }
+
+func filled(n int, with int16) cells {
 	c := make(cells, n)
 	for i := range c {
-		c[i] = unknown
+		c[i] = with
 	}
 	return c
+}
+
+// address reports whether the bytes are those of an address outside.
+func (c cells) address() bool {
+	return (len(c) == 4 || len(c) == 16) && !slices.ContainsFunc(c, func(v int16) bool { return v != outside })
 }
 
 func (c cells) put(at int, b ...byte) {
@@ -43,7 +59,7 @@ func (c cells) put(at int, b ...byte) {
 // known returns the bytes if all are known.
 func (c cells) known() (b []byte, ok bool) {
 	for _, v := range c {
-		if v == unknown {
+		if v < 0 {
 			return nil, false
 		}
 		b = append(b, byte(v))
@@ -61,13 +77,20 @@ func (p Packet) network() cells {
 	if p.Protocol != 0 {
 		h.put(protocol, p.Protocol)
 	}
-	if p.From.IsValid() {
-		h.put(from, p.From.AsSlice()...)
-	}
-	if p.To.IsValid() {
-		h.put(size-len(p.To.AsSlice()), p.To.AsSlice()...)
-	}
+	copy(h[from:], p.address(p.From, size-from))
+	copy(h[size-(size-from)/2:], p.address(p.To, size-from))
 	return h
+}
+
+// address returns one of the addresses, which have so many bytes together.
+func (p Packet) address(a netip.Addr, both int) cells {
+	switch {
+	case a.IsValid():
+		return cellsOf(a.AsSlice())
+	case p.Outside != nil:
+		return filled(both/2, outside)
+	}
+	return blank(both / 2)
 }
 
 // tcpSyn is the only flag of the first packet of a TCP connection.

@@ -201,9 +201,14 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// noPods is an address that is not in the set pods.
+type noPods struct{}
+
+func (noPods) Lacks(set string) bool     { return set == "pods" }
+func (noPods) Differs(a netip.Addr) bool { return a == packet4.From }
+
 // TestLess follows packets of which less is known. What differs only there stays uncertain.
 func TestLess(t *testing.T) {
-	outside := func(set string) bool { return set == "pods" }
 	table := `set pods { type ipv4_addr; elements = { 10.1.0.1 }; }
 		set most { type ipv4_addr; flags interval; elements = { 0.0.0.0-9.255.255.255, 11.0.0.0-255.255.255.255 }; }
 		set every { type ipv4_addr; flags interval; elements = { 0.0.0.0/0 }; }
@@ -213,10 +218,16 @@ func TestLess(t *testing.T) {
 		p    Packet
 		want Fate
 	}{
-		{"ip saddr @pods drop", Packet{To: packet4.To, Lacks: outside}, Accepted},
+		{"ip saddr @pods drop", Packet{To: packet4.To, Outside: noPods{}}, Accepted},
 		{"ip saddr @pods drop", Packet{To: packet4.To}, Accepted | Dropped},
-		{"ip saddr @most drop", Packet{To: packet4.To, Lacks: outside}, Accepted | Dropped},
-		{"ip saddr @every drop", Packet{To: packet4.To, Lacks: outside}, Dropped},
+		{"ip saddr @most drop", Packet{To: packet4.To, Outside: noPods{}}, Accepted | Dropped},
+		{"ip saddr @every drop", Packet{To: packet4.To, Outside: noPods{}}, Dropped},
+		{"ip saddr 10.1.0.1 drop", Packet{To: packet4.To, Outside: noPods{}}, Accepted},
+		{"ip saddr != 10.1.0.1 drop", Packet{To: packet4.To, Outside: noPods{}}, Dropped},
+		{"ip saddr 10.1.0.1 drop", Packet{To: packet4.To}, Accepted | Dropped},
+		{"ip saddr 192.0.2.1 drop", Packet{To: packet4.To, Outside: noPods{}}, Accepted | Dropped},
+		{"ip saddr 10.0.0.0/8 drop", Packet{To: packet4.To, Outside: noPods{}}, Accepted | Dropped},
+		{"ip daddr 10.1.0.1 drop", Packet{From: packet4.From, Outside: noPods{}}, Accepted},
 		{"ip daddr 10.1.0.2 drop", Packet{To: packet4.To}, Dropped},
 		{"tcp dport 80 drop", Packet{To: packet4.To, Protocol: tcp}, Accepted | Dropped},
 		{"tcp dport 80 drop", Packet{To: packet4.To, Protocol: udp}, Accepted},

@@ -1,0 +1,189 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/cli/why"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/policy/mirror"
+)
+
+const whyLong = `Print whether the network policies of this node let a packet pass, and which
+policy and rule decides. The rules are those that the kernel has now, also if
+somebody changed them. Nothing is changed, and no packet is sent.
+
+FROM and TO are pods of this node (NAMESPACE/POD), containers as in inspect,
+addresses, "node" for this node, or "world" for any address outside of the
+cluster. Without a protocol it is tcp; without a port the answer is about all.
+A node judges only its own pods: ask on both nodes if a packet goes between
+two. A packet to a Service is judged with the address and port of the pod
+behind it.
+
+The exit status is 0 if the packet may pass, 1 if it is dropped, and 2 if the
+answer is not known or the question is wrong.
+
+  patchbay why shop/web shop/db:5432
+  patchbay why 10.1.0.5 node:53/udp
+  patchbay why world shop/web:icmp`
+
+type whyCommand struct {
+	app  *app
+	JSON bool `long:"json" description:"print a JSON object"`
+	Args struct {
+		From string `positional-arg-name:"FROM" required:"1"`
+		To   string `positional-arg-name:"TO[:PORT[/PROTO]]" required:"1"`
+	} `positional-args:"yes"`
+}
+
+// These are exit codes of why, as of grep: status 1 is an answer, so each failure has status 2.
+const (
+	exitDropped   = 1
+	exitUndecided = 2
+)
+
+// Execute answers the question.
+func (c *whyCommand) Execute([]string) error {
+	a, err := c.ask()
+	if err != nil {
+		return undecided(err)
+	}
+	if err := c.app.show(a, a.Text()); err != nil {
+		return undecided(err)
+	}
+	switch a.Verdict {
+	case why.Allowed:
+		return nil
+	case why.Dropped:
+		return exit(exitDropped)
+	}
+	return exit(exitUndecided)
+}
+
+// undecided gives an error the status of an answer that is not known.
+func undecided(err error) error {
+	return &failure{err: err, hint: hintOf(err), code: exitUndecided}
+}
+
+func (c *whyCommand) ask() (*why.Answer, error) {
+	if err := needRoot("why"); err != nil {
+		return nil, err
+	}
+	target, err := why.ParseTarget(c.Args.To)
+	if err != nil {
+		return nil, hinted(err, "patchbay why shop/web shop/db:5432/tcp")
+	}
+	s := c.app.session()
+	defer s.Close()
+	h := why.Host{FW: kernel.OfSession(s).NFT, Paths: c.app.paths}
+	f := &finder{host: h}
+	if f.list, err = c.app.seen(""); err != nil {
+		return nil, err
+	}
+	if f.own, f.services, err = why.Addresses(); err != nil {
+		return nil, err
+	}
+	from, ferr := f.end(c.Args.From)
+	to, terr := f.end(target.Word)
+	if err := errors.Join(ferr, terr, answerable(from, to)); err != nil {
+		return nil, err
+	}
+	return h.Ask(from, to, target)
+}
+
+// answerable returns an error if no policy of this node judges the packet.
+func answerable(from, to why.End) error {
+	switch {
+	case from.Kind == "" || to.Kind == "": // another error says why
+		return nil
+	case from.Kind == why.Node && to.Kind == why.Node:
+		return errors.New("policies do not judge packets of the node to itself")
+	case from.Kind != why.Pod && to.Kind != why.Pod:
+		return hinted(fmt.Errorf("neither %s nor %s is a pod of this node: no policy of this node judges the packet", from.Word, to.Word), "patchbay ps lists the pods of this node")
+	}
+	return nil
+}
+
+// finder finds out what the ends of a question are.
+type finder struct {
+	host          why.Host
+	list          []*standing
+	own, services []netip.Addr
+}
+
+func (f *finder) end(word string) (why.End, error) {
+	switch word {
+	case "world":
+		return single(word, why.World, netip.Addr{}), nil
+	case "node":
+		return why.End{Word: word, Kind: why.Node, Interfaces: []why.Interface{{Addrs: f.own}}}, nil
+	}
+	if a, err := netip.ParseAddr(word); err == nil {
+		return f.address(a.Unmap())
+	}
+	end := why.End{Word: word, Kind: why.Pod}
+	for _, s := range f.list {
+		if s.Alive && s.called(word, f.host.Paths.NetNS) {
+			end.Interfaces = append(end.Interfaces, s.asEnd())
+		}
+	}
+	switch {
+	case len(end.Interfaces) == 0:
+		return why.End{}, hinted(fmt.Errorf("%s is no pod or container with a network of this node", word),
+			"patchbay ps lists them; name a pod of another node, or of the node's network, by its address")
+	case !slices.ContainsFunc(end.Interfaces, func(i why.Interface) bool { return len(i.Addrs) > 0 }):
+		return why.End{}, fmt.Errorf("the addresses of %s are not known: name one of them", word)
+	}
+	return end, nil
+}
+
+func single(word string, kind why.Kind, a netip.Addr) why.End {
+	return why.End{Word: word, Kind: kind, Interfaces: []why.Interface{{Addrs: []netip.Addr{a}}}}
+}
+
+// address finds out whose an address is.
+func (f *finder) address(a netip.Addr) (why.End, error) {
+	word := a.String()
+	if a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
+		return why.End{}, fmt.Errorf("policies do not judge packets of %s, which is not the address of one pod or machine", word)
+	}
+	for _, s := range f.list {
+		i := s.asEnd()
+		if s.Alive && slices.Contains(i.Addrs, a) {
+			i.Addrs = []netip.Addr{a}
+			return why.End{Word: strings.TrimSpace(word + " " + s.Pod), Kind: why.Pod, Interfaces: []why.Interface{i}}, nil
+		}
+	}
+	if slices.Contains(f.own, a) {
+		return single(word, why.Node, a), nil
+	}
+	service, err := why.IsService(f.host.FW, a)
+	if err != nil {
+		return why.End{}, err
+	}
+	if service || slices.Contains(f.services, a) {
+		return why.End{}, hinted(fmt.Errorf("%s is the address of a Service: kube-proxy replaces it by that of a pod, and the policies judge this one", word),
+			"ask with a pod behind the Service, and with the port of this pod: kubectl get endpointslices --all-namespaces")
+	}
+	return single(word, why.Address, a), nil
+}
+
+// asEnd returns what policies know of an attachment.
+func (s *standing) asEnd() why.Interface {
+	i := why.Interface{Network: s.Network}
+	if p := s.policed; p != nil {
+		i.Pod, i.Addrs = mirror.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, p.Addrs
+	}
+	for _, text := range s.Addresses {
+		if p, err := netip.ParsePrefix(text); err == nil && !slices.Contains(i.Addrs, p.Addr()) {
+			i.Addrs = append(i.Addrs, p.Addr())
+		}
+	}
+	return i
+}

@@ -1,0 +1,86 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package enforce
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/policy"
+)
+
+// TestMirrorDiffers compares what the kernel has for shop/a with decisions of newer and older policies.
+// TestJudge compares it with the decisions of the same policies.
+func TestMirrorDiffers(t *testing.T) {
+	e, fw := open(t)
+	const (
+		web  = `shop/web {"podSelector":{"matchLabels":{"pod":"a"}}}`
+		more = `shop/more {"podSelector":{}}`
+		pass = `pass {"tier":"Admin","priority":1,"subject":{"namespaces":{}},"ingress":[{"action":"Pass","from":[{"namespaces":{}}]}]}`
+		deny = `deny {"tier":"Admin","priority":2,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}`
+		base = `own {"tier":"Baseline","priority":1,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}`
+	)
+	for _, c := range []struct {
+		kernel, mirror []string
+		want           []string // with ! if the kernel lets more pass
+	}{
+		{[]string{web}, nil, []string{"the kernel has networkpolicy shop/web, that it is isolated, the mirror does not"}},
+		{nil, []string{web}, []string{"!the mirror has networkpolicy shop/web and isolates it, the kernel does not"}},
+		{[]string{web}, []string{web, more}, []string{"!the mirror has networkpolicy shop/more, the kernel does not"}},
+		{[]string{web, more}, []string{web}, []string{"the kernel has networkpolicy shop/more, the mirror does not"}},
+		{[]string{pass}, []string{deny, pass}, []string{"!the mirror has clusternetworkpolicy deny, the kernel does not"}},
+		{[]string{deny, pass}, []string{deny}, []string{"the kernel has clusternetworkpolicy pass, the mirror does not"}},
+		{[]string{deny, pass}, []string{deny, pass}, nil},
+		{[]string{base, web}, []string{web}, nil},
+		{[]string{web}, []string{web, base}, nil},
+		{[]string{base}, []string{web, base}, []string{"!the mirror has networkpolicy shop/web and isolates it, the kernel does not", "the kernel has clusternetworkpolicy own, the mirror does not"}},
+	} {
+		load(t, e, policy.Compile(shop(t, c.kernel...)))
+		s := shop(t, c.mirror...)
+		decision := policy.NewDecider(s).Decide(&s.Pods[0])
+		var got []string
+		must(t, Look(fw, func(v *View) error {
+			list, err := v.Differences(netip.MustParseAddr("10.1.1.1"), &decision)
+			for _, d := range list {
+				text := d.Text
+				if d.Opens {
+					text = "!" + text
+				}
+				got = append(got, text)
+			}
+			return err
+		}))
+		if !slices.Equal(got, c.want) {
+			t.Errorf("kernel %q, mirror %q: got %q, want %q", c.kernel, c.mirror, got, c.want)
+		}
+	}
+}
+
+// Names that are longer than a comment of nft are read from a decision.
+func TestLongNames(t *testing.T) {
+	e, fw := open(t)
+	name := fmt.Sprintf("shop/%0253d", 1)
+	s := shop(t, name+` {"podSelector":{},"ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"b"}}}]}]}`)
+	load(t, e, policy.Compile(s))
+	decision := policy.NewDecider(s).Decide(&s.Pods[0])
+	must(t, Look(fw, func(v *View) error {
+		v.Call(policy.Ingress, decision.Sides[policy.Ingress].Chains...)
+		for from, rule := range map[string]string{"10.1.1.2": "a rule of networkpolicy " + name + " allows it", "10.1.1.3": "no rule allows it, and it is isolated by networkpolicy " + name} {
+			list, err := v.Judge(Packet{From: netip.MustParseAddr(from), To: netip.MustParseAddr("10.1.1.1"), Protocol: policy.TCP, Port: 80})
+			if err != nil {
+				return err
+			}
+			if r := list[len(list)-1].Reasons[0]; !slices.Equal(r.Policies, []string{name}) || r.Text != rule || r.Foreign {
+				t.Errorf("%s: got %+v", from, r)
+			}
+		}
+		diff, err := v.Differences(netip.MustParseAddr("10.1.1.1"), &decision)
+		if len(diff) > 0 {
+			t.Errorf("got differences %+v", diff)
+		}
+		return err
+	}))
+}
