@@ -16,6 +16,7 @@ require (
 
 // What patchbayd is built on besides.
 require (
+	github.com/fsnotify/fsnotify v1.10.1
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
 	github.com/mdlayher/packet v1.1.2
 	github.com/miekg/dns v1.1.73

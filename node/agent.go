@@ -20,6 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/node/policies"
 	"github.com/patchbay-net/patchbay/paths"
 )
 
@@ -42,6 +43,8 @@ type Options struct {
 	// Egress gives the pods of a namespace the source addresses of EgressAnnotation when their
 	// packets leave the node.
 	Egress bool
+
+	NetworkPolicy NetworkPolicy
 
 	// Install copies the plugins to the runtime's directory. If it is nil, the agent does not
 	// install them.
@@ -73,6 +76,7 @@ type Agent struct {
 	metrics *metrics
 	exempt  exemptions
 	egress  *egress
+	policy  *networkPolicy
 
 	nodes  chan struct{} // the Nodes changed
 	kernel chan struct{} // the kernel's state changed
@@ -118,6 +122,13 @@ func New(opts Options) (*Agent, error) {
 	}
 	a.exempt.load()
 	a.egress = newEgress(opts.Paths, func(err error) { a.trouble.set(egressFailed, err) }, opts.Log)
+	if opts.Egress {
+		if err := a.egress.load(); err != nil {
+			opts.Log("egress: %v: the API server has it, too", err)
+		}
+	}
+	a.policy = newNetworkPolicy(&a.opts, newPolicyStatus(a))
+	a.metrics.register(a.policy)
 	return a, nil
 }
 
@@ -130,13 +141,15 @@ const (
 // Run works until ctx ends. Routes, rules and files stay, because pods use them.
 func (a *Agent) Run(ctx context.Context) {
 	var wg sync.WaitGroup
-	go a.mirror.source().follow(ctx, a.api.get, a.asked) // the library ends it some seconds later
+	go a.followNodes(ctx) // the library ends it some seconds later
+	go a.followNamespaces(ctx)
 	wg.Go(func() { a.tend(ctx) })
 	wg.Go(func() { a.events.tend(ctx, a) })
 	wg.Go(func() { a.exempt.follow(ctx) })
 	wg.Go(func() { a.publish(ctx) })
 	wg.Go(func() { a.report(ctx) })
 	wg.Go(func() { a.egress.run(ctx, a) })
+	wg.Go(func() { a.policy.run(ctx, a) })
 	wg.Go(func() {
 		resident.Keep(ctx, func(err error) { a.trouble.set(kernelUnwatched, err) }, func() error {
 			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })
@@ -148,6 +161,34 @@ func (a *Agent) Run(ctx context.Context) {
 		})
 	})
 	wg.Wait()
+}
+
+// followNodes keeps the Nodes up to date.
+func (a *Agent) followNodes(ctx context.Context) {
+	trusted := func() error { return nil } // the mirror has refused other lists
+	a.mirror.source().sharing(policies.Nodes, a.policy.sees(), trusted).follow(ctx, a.api.get, func(err error) {
+		a.asked(err)
+		a.policy.asked(policies.Nodes, err)
+	})
+}
+
+// followNamespaces keeps the Namespaces up to date, if anything needs them.
+func (a *Agent) followNamespaces(ctx context.Context) {
+	spaces := &a.egress.spaces
+	switch {
+	case !a.opts.Egress && a.opts.NetworkPolicy.Off:
+		return
+	case !a.opts.Egress:
+		spaces = &namespaces{changed: func() {}, wanted: map[string]string{}, absent: map[string]bool{}}
+	}
+	trusted := func() error { return hasNode(ctx, a.api.get, a.opts.Node) }
+	spaces.source().sharing(policies.Namespaces, a.policy.sees(), trusted).follow(ctx, a.api.get, func(err error) {
+		a.policy.asked(policies.Namespaces, err)
+		if err != nil && a.opts.Egress {
+			err = fmt.Errorf("changes of annotations %s are not seen: %w", EgressAnnotation, advise("Namespaces", err))
+		}
+		a.trouble.set(namespacesFailed, err)
+	})
 }
 
 // tend keeps the kernel and the files of this node equal to the plan. It never waits for the API

@@ -6,6 +6,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -30,6 +31,7 @@ type API interface {
 	WatchNodes(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 	ListNamespaces(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
 	WatchNamespaces(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+	Objects(ctx context.Context, path string, o metav1.ListOptions) (io.ReadCloser, error)
 	CreateEvent(ctx context.Context, e *corev1.Event) error
 	PatchNode(ctx context.Context, name string, mergePatch []byte) error
 }
@@ -128,9 +130,14 @@ func (s source) follow(ctx context.Context, connect func() (API, error), report 
 			return w, do(func(api API) error { w, err = s.watch(ctx, api, o); return err })
 		},
 	}
+	reflectInto(ctx, s.name, s.object, lw, s.store)
+}
+
+// reflectInto runs a Reflector until ctx ends.
+func reflectInto(ctx context.Context, name string, object runtime.Object, lw cache.ListerWatcher, store cache.ReflectorStore) {
 	const steps = 5 // from the first pause to the longest
-	cache.NewReflectorWithOptions(lw, s.object, s.store, cache.ReflectorOptions{
-		Name:    s.name,
+	cache.NewReflectorWithOptions(lw, object, store, cache.ReflectorOptions{
+		Name:    name,
 		Backoff: &wait.Backoff{Duration: resident.RetryFirst, Cap: resident.RetryMost, Steps: steps, Factor: 2, Jitter: 1},
 	}).RunWithContext(ctx)
 }

@@ -15,12 +15,22 @@ import (
 
 // space creates or changes a Namespace. If egress is "", the Namespace has no annotation of ours.
 func (s *apiServer) space(name, egress string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"example.org/other": "x"}}}
 	if egress != "" {
 		o.Annotations[EgressAnnotation] = egress
 	}
+	s.putSpace(o)
+}
+
+// labelled creates or changes a Namespace with labels.
+func (s *apiServer) labelled(name string, labels map[string]string) {
+	s.putSpace(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+}
+
+func (s *apiServer) putSpace(o *metav1.PartialObjectMetadata) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := o.Name
 	kind := watch.Modified
 	if s.spaces[name] == nil {
 		kind = watch.Added

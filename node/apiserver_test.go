@@ -47,6 +47,7 @@ type apiServer struct {
 	forbid bool                        // refuses patches
 	omit   func(name string) bool      // Nodes that lists lack
 	before func(w http.ResponseWriter) // called before each answer
+	kinds  jsonKinds
 }
 
 type change struct {
@@ -64,6 +65,7 @@ type object interface {
 func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{T: t, nodes: map[string]*corev1.Node{}, spaces: map[string]*metav1.PartialObjectMetadata{}, rev: 1000}
 	s.change = sync.NewCond(&s.mu)
+	s.kinds = newJSONKinds(s)
 	h := httptest.NewServer(s)
 	s.url = h.URL
 	t.Cleanup(func() { s.cut(true); h.CloseClientConnections(); h.Close() })
@@ -132,6 +134,9 @@ func (s *apiServer) cut(forGood bool) {
 	defer s.mu.Unlock()
 	s.rev++
 	s.closed, s.log, s.oldest = forGood, nil, s.rev
+	for _, k := range s.kinds {
+		k.log, k.oldest = nil, s.rev
+	}
 	s.change.Broadcast()
 }
 
@@ -164,6 +169,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.patch(w, r)
 	case r.URL.Path == "/api/v1/namespaces":
 		s.serveSpaces(w, r)
+	case s.kinds[r.URL.Path] != nil:
+		s.kinds[r.URL.Path].serve(w, r)
 	case r.URL.Path != "/api/v1/nodes":
 		w.WriteHeader(http.StatusNotFound)
 	case query.Get("watch") != "":

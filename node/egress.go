@@ -53,16 +53,6 @@ func (e *egress) run(ctx context.Context, a *Agent) {
 		e.report(e.pass(ctx))
 		return
 	}
-	err := e.load()
-	if err != nil {
-		a.opts.Log("egress: %v: the API server has it, too", err)
-	}
-	go e.spaces.source().follow(ctx, a.api.get, func(err error) { // the library ends it some seconds later
-		if err != nil {
-			err = fmt.Errorf("changes of annotations %s are not seen: %w", EgressAnnotation, advise("Namespaces", err))
-		}
-		a.trouble.set(namespacesFailed, err)
-	})
 	e.tend(ctx)
 }
 

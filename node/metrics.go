@@ -45,6 +45,11 @@ func newMetrics(a *Agent) *metrics {
 	return m
 }
 
+// register adds the metrics of network policies.
+func (m *metrics) register(n *networkPolicy) {
+	m.registry.MustRegister(n.status.programs, n.status.duration, n.status.errors, n.status.touches, policyCollector{n})
+}
+
 func one(yes bool) float64 {
 	if yes {
 		return 1

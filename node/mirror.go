@@ -195,9 +195,7 @@ func (m *mirror) Transformer() cache.TransformFunc {
 		out := &corev1.Node{}
 		out.Name, out.CreationTimestamp, out.DeletionTimestamp = n.Name, o.CreationTimestamp, o.DeletionTimestamp
 		out.UID, out.Annotations, out.Spec.PodCIDRs = o.UID, n.Annotations, n.Pods
-		for _, a := range n.Addrs {
-			out.Status.Addresses = append(out.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
-		}
+		out.Labels, out.Status.Addresses = o.Labels, o.Status.Addresses // for network policies
 		return out, nil
 	}
 }

@@ -50,8 +50,8 @@ func (l Loss) String() string {
 	return fmt.Sprintf("%s since %s: %v", l.Kind, l.Since.UTC().Format(time.RFC3339), l.Err)
 }
 
-// errUnlisted is the first Loss of each kind.
-var errUnlisted = errors.New("they have not been listed yet")
+// ErrUnlisted is the first Loss of each kind.
+var ErrUnlisted = errors.New("they have not been listed yet")
 
 // New returns the copy of a node's agent. It has no object, and each kind counts as lost.
 func New(node string) *Cluster {
@@ -62,7 +62,7 @@ func New(node string) *Cluster {
 	}
 	c.all = [kinds]objects{c.pods, c.namespaces, c.nodes, c.policies, c.clusterPolicies}
 	for k := range kinds {
-		c.losses[k] = Loss{k, time.Now(), errUnlisted}
+		c.losses[k] = Loss{k, time.Now(), ErrUnlisted}
 	}
 	return c
 }
@@ -134,6 +134,13 @@ func (c *Cluster) Losses() (list []Loss) {
 		}
 	}
 	return list
+}
+
+// Listed reports whether a kind was listed.
+func (c *Cluster) Listed(k Kind) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.listed[k]
 }
 
 // Problems returns the objects that cannot be read, sorted. Broken policies are not among them: the

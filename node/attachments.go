@@ -1,0 +1,133 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/node/policies"
+	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/policy"
+)
+
+// policyPlugin is the plugin whose records name the pods of addresses.
+const policyPlugin = "policy"
+
+// known has the owner of each address of this node's attachments.
+type known map[netip.Addr]owner.Key
+
+// attachments reads the records of this node's attachments to which policies apply. If a record cannot
+// be read, or if two have one address, what an ADD has closed stays closed.
+func attachments(run string) (list []policies.Attached, of known, err error) {
+	store := record.New(run)
+	defer store.Close()
+	records, torn, err := store.ScanPlugin(policyPlugin)
+	errs := []error{err}
+	for _, t := range torn {
+		errs = append(errs, fmt.Errorf("%w; its pod stays closed: delete the pod", t.Err))
+	}
+	of = known{}
+	for _, r := range records {
+		if r.Policed == nil {
+			continue
+		}
+		list = append(list, attached(r.Policed))
+		errs = append(errs, of.add(r))
+	}
+	return list, of, errors.Join(errs...)
+}
+
+func attached(p *record.Policed) policies.Attached {
+	a := policies.Attached{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addrs}
+	if len(p.Labels) > 0 {
+		a.Labels = policy.LabelsOf(p.Labels)
+	}
+	return a
+}
+
+// add notes a record's addresses.
+func (k known) add(r *record.Record) (err error) {
+	for _, addr := range r.Policed.Addrs {
+		if other, taken := k[addr]; taken && other != r.Owner {
+			err = fmt.Errorf("two attachments have the address %s, one of them %s/%s: `patchbay gc` removes the dead one", addr, r.Policed.Namespace, r.Policed.Name)
+			k[addr] = "" // no owner
+			continue
+		}
+		k[addr] = r.Owner
+	}
+	return err
+}
+
+// watchAttachments calls changed when an ADD or DEL changes a record, until ctx ends.
+func watchAttachments(ctx context.Context, p paths.Paths, changed func()) error {
+	if err := durable.MakeDir(p.Run, "attachments"); err != nil {
+		return err
+	}
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch records: %w", err)
+	}
+	defer w.Close() //nolint:errcheck // nothing was written
+	root := filepath.Join(p.Run, "attachments")
+	if err := w.Add(root); err != nil {
+		return fmt.Errorf("watch records: %w", err)
+	}
+	networks, err := os.ReadDir(root)
+	for _, n := range networks {
+		err = errors.Join(err, watchNetwork(w, filepath.Join(root, n.Name())))
+	}
+	if err != nil {
+		return fmt.Errorf("watch records: %w", err)
+	}
+	changed()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-w.Errors:
+			changed()
+			if !errors.Is(err, fsnotify.ErrEventOverflow) {
+				return fmt.Errorf("watch records: %w", err)
+			}
+		case e := <-w.Events:
+			if err := noticed(w, root, e, changed); err != nil {
+				return fmt.Errorf("watch records: %w", err)
+			}
+		}
+	}
+}
+
+// noticed handles an event. A new network's directory may have records before it is watched.
+func noticed(w *fsnotify.Watcher, root string, e fsnotify.Event, changed func()) error {
+	if filepath.Dir(e.Name) == root {
+		if !e.Has(fsnotify.Create) {
+			return nil
+		}
+		defer changed()
+		return watchNetwork(w, e.Name)
+	}
+	if strings.HasSuffix(e.Name, "."+policyPlugin) && !e.Has(fsnotify.Chmod) {
+		changed()
+	}
+	return nil
+}
+
+// watchNetwork watches a network's records. The directory may have gone with its last record.
+func watchNetwork(w *fsnotify.Watcher, dir string) error {
+	if err := w.Add(dir); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/resident"
+	"github.com/patchbay-net/patchbay/node/policies"
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/policy/enforce"
+	policymirror "github.com/patchbay-net/patchbay/policy/mirror"
+)
+
+// NetworkPolicy are the choices for network policies.
+type NetworkPolicy struct {
+	Off             bool // policies are not enforced; what an earlier run made of them is removed
+	KeepConnections bool // a change of policies ends no connection that was allowed before
+	OwnNamespace    bool // by default pods receive packets of other pods only from their own namespace
+}
+
+// collect says how changes are collected: a policy should be in force 200 ms after its change, also
+// while others change.
+var collect = policies.Wait{Shortest: 20 * time.Millisecond, Longest: 80 * time.Millisecond, Rest: 1}
+
+const (
+	// compareEvery is how often the whole kernel state is compared, although the kernel tells changes.
+	compareEvery = 5 * reconcileEvery
+
+	// restoreEvery is the shortest time between two answers to changes of another program, so that two
+	// programs that disagree do not keep the processor busy.
+	restoreEvery = 500 * time.Millisecond
+)
+
+// networkPolicy keeps network policies in force on this node: it follows the API's objects, and writes
+// the mirror for ADDs and the kernel's rules.
+type networkPolicy struct {
+	choices NetworkPolicy
+	paths   paths.Paths
+	cluster *policies.Cluster
+	status  *policyStatus
+	ready   atomic.Bool // the mirror has been written
+
+	// Only the goroutine of Follow uses these fields.
+	known   known
+	records error // of the last read
+
+	mu       sync.Mutex // for the fields below
+	enforcer *enforce.Enforcer
+	compare  bool // the next program reads what the kernel has
+	restored time.Time
+}
+
+func newNetworkPolicy(o *Options, s *policyStatus) *networkPolicy {
+	n := &networkPolicy{choices: o.NetworkPolicy, paths: o.Paths, cluster: policies.New(o.Node), status: s}
+	if n.choices.OwnNamespace {
+		n.cluster.DefaultOwnNamespace()
+	}
+	s.cluster = n.cluster
+	return n
+}
+
+// run works until ctx ends. The policies stay in force then.
+func (n *networkPolicy) run(ctx context.Context, a *Agent) {
+	if n.choices.Off {
+		resident.Repeat(ctx, n.status.failed, func() error { return n.remove(ctx) })
+		return
+	}
+	fw := nft.Open(n.paths.Run)
+	defer fw.Close() //nolint:errcheck // committed
+	n.enforcer = enforce.New(fw, enforce.Options{KeepConnections: n.choices.KeepConnections})
+	defer n.enforcer.Close() //nolint:errcheck // nothing was written
+	for _, w := range watches(n.cluster, a.opts.Node, a.api.get, n.status.asked) {
+		go w.follow(ctx) // the library ends it some seconds later
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { n.watchKernel(ctx, a) })
+	wg.Go(func() {
+		resident.Keep(ctx, func(err error) { a.trouble.set(recordsUnwatched, err) }, func() error {
+			return watchAttachments(ctx, n.paths, n.cluster.Wake)
+		})
+	})
+	wg.Go(func() { n.tick(ctx) })
+	n.cluster.Follow(ctx, collect, n.attach, func(s *policy.State) error { return n.program(ctx, s) })
+	wg.Wait()
+}
+
+// remove removes everything that enforces policies, from the mirror on: else an ADD could still
+// isolate a pod.
+func (n *networkPolicy) remove(ctx context.Context) error {
+	return ClearNetworkPolicy(ctx, n.paths)
+}
+
+// sees returns what needs the objects of the API, or nil.
+func (n *networkPolicy) sees() *policies.Cluster {
+	if n.choices.Off {
+		return nil
+	}
+	return n.cluster
+}
+
+// asked stores the result of a request for objects that the agent follows anyway.
+func (n *networkPolicy) asked(k policies.Kind, err error) {
+	if n.choices.Off {
+		return
+	}
+	if err != nil {
+		err = advise(k.String(), err)
+	}
+	n.cluster.Report(k, err)
+	n.status.followed()
+}
+
+// attach reads which addresses this node's pods have.
+func (n *networkPolicy) attach() {
+	var list []policies.Attached
+	list, n.known, n.records = attachments(n.paths.Run)
+	n.cluster.Attach(list)
+}
+
+// program puts a state in force. It writes the mirror first, so that an ADD after the change of the
+// kernel does not decide by the old state.
+func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
+	began := time.Now()
+	d := policy.NewDecider(s)
+	_, mirrored := policymirror.Write(n.paths, d)
+	if mirrored == nil {
+		n.ready.Store(true)
+	}
+	loaded := n.load(ctx, d.Program)
+	if ctx.Err() != nil {
+		return nil
+	}
+	n.status.made(d.Program, time.Since(began), mirrored, loaded, n.records)
+	return errors.Join(mirrored, loaded)
+}
+
+// load puts a program in force in the kernel.
+func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.compare {
+		n.enforcer.Forget()
+	}
+	err := n.enforcer.Load(ctx, p)
+	n.compare = n.compare && err != nil
+	return err
+}
+
+// watchKernel puts policies back that another program changed, until ctx ends.
+func (n *networkPolicy) watchKernel(ctx context.Context, a *Agent) {
+	resident.Keep(ctx, func(err error) { a.trouble.set(policiesUnwatched, err) }, func() error {
+		return nft.WatchPolicies(ctx, func() { n.restore(ctx) }, func(how nft.Touch) { n.touched(ctx, how) })
+	})
+}
+
+// touched handles a transaction that changed policies in the kernel. Most are this agent's own.
+func (n *networkPolicy) touched(ctx context.Context, how nft.Touch) {
+	if how == nft.TouchRevision {
+		n.mu.Lock()
+		err := n.enforcer.Check()
+		n.mu.Unlock()
+		if !errors.Is(err, enforce.ErrChanged) {
+			return
+		}
+	}
+	if how != nft.TouchMissed {
+		n.status.touched()
+	}
+	n.restore(ctx)
+}
+
+// restore makes the next program compare everything, and asks for it.
+func (n *networkPolicy) restore(ctx context.Context) {
+	n.mu.Lock()
+	n.compare = true
+	pause := restoreEvery - time.Since(n.restored)
+	n.restored = time.Now().Add(max(pause, 0))
+	n.mu.Unlock()
+	if pause > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	n.cluster.Wake()
+}
+
+// tick compares everything now and then, until ctx ends.
+func (n *networkPolicy) tick(ctx context.Context) {
+	status, compare := time.NewTicker(reconcileEvery), time.NewTicker(compareEvery)
+	defer status.Stop()
+	defer compare.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-status.C:
+			n.status.tell()
+		case <-compare.C:
+			n.restore(ctx)
+		}
+	}
+}
+
+// drops returns how many packets each policy denied.
+func (n *networkPolicy) drops() ([]enforce.Drop, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.enforcer == nil {
+		return nil, nil
+	}
+	return n.enforcer.Drops()
+}
+
+// ClearNetworkPolicy removes everything that enforces network policies on this node. It runs when the
+// agent is removed, or no longer enforces them.
+func ClearNetworkPolicy(ctx context.Context, p paths.Paths) error {
+	if err := policymirror.Remove(p); err != nil {
+		return fmt.Errorf("remove network policies: %w", err)
+	}
+	fw := nft.Open(p.Run)
+	defer fw.Close() //nolint:errcheck // committed
+	e := enforce.New(fw, enforce.Options{KeepConnections: true})
+	defer e.Close() //nolint:errcheck // nothing was written
+	return e.Load(ctx, &policy.Program{})
+}

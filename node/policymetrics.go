@@ -1,0 +1,80 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const policySpace = space + "_policy"
+
+func newPolicyStatus(a *Agent) *policyStatus {
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: policySpace, Name: name, Help: help}, labels)
+	}
+	return &policyStatus{
+		trouble: &a.trouble, self: a.opts.Node, asks: a.metrics.apiErrors,
+		programs: counters("programs_total", "Programs of network policies that were made, each after a burst of changes.", "result"),
+		errors:   counters("errors_total", "Errors of a part of such a program: mirror, kernel or records.", "part"),
+		touches: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: policySpace, Name: "foreign_changes_total", Help: "Changes of the kernel's policies that another program made, and this one took back.",
+		}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: policySpace, Name: "program_duration_seconds", Help: "Time to compile such a program and to put it in force.",
+			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12), //nolint:mnd // 5 ms to 10 s
+		}),
+	}
+}
+
+// policyCollector has the values of network policies that are read when they are asked for.
+type policyCollector struct{ *networkPolicy }
+
+func policyDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(policySpace+"_"+name, help, labels, nil)
+}
+
+// Describe implements prometheus.Collector. It describes nothing, so the values are not checked.
+func (policyCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c policyCollector) Collect(out chan<- prometheus.Metric) {
+	if c.choices.Off {
+		return
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	lost := policyDesc("not_followed_since_timestamp_seconds", "Since when changes of a kind of objects are not seen.", "kind")
+	for _, l := range c.cluster.Losses() {
+		gauge(lost, float64(l.Since.Unix()), l.Kind.String())
+	}
+	c.status.mu.Lock()
+	p := programStatus{}
+	if c.status.program != nil {
+		p = *c.status.program
+	}
+	c.status.mu.Unlock()
+	at := 0.0
+	if !p.at.IsZero() {
+		at = float64(p.at.Unix())
+	}
+	gauge(policyDesc("program_timestamp_seconds", "When the program that is in force was made; 0: there is none."), at)
+	gauge(policyDesc("pods", "Pods of this node, with other containers to which policies apply."), float64(p.pods))
+	gauge(policyDesc("selecting", "Policies that select pods of this node."), float64(p.policies))
+	gauge(policyDesc("problems", "Objects of the cluster that are not understood, and so close something."), float64(len(p.problems)))
+	c.collectDrops(out)
+}
+
+func (c policyCollector) collectDrops(out chan<- prometheus.Metric) {
+	drops, err := c.drops()
+	if err != nil {
+		c.status.errors.WithLabelValues("drops").Inc()
+	}
+	packets := policyDesc("dropped_packets_total", "Packets that a policy denied. The policy is empty if the labels of a pod are not known.", "policy", "direction")
+	bytes := policyDesc("dropped_bytes_total", "The bytes of these packets.", "policy", "direction")
+	for _, d := range drops {
+		out <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(d.Packets), d.Policy, d.Direction.String())
+		out <- prometheus.MustNewConstMetric(bytes, prometheus.CounterValue, float64(d.Bytes), d.Policy, d.Direction.String())
+	}
+}
