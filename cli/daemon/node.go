@@ -29,9 +29,10 @@ const nodeLong = `Prepares a Kubernetes node for its pods, on each node, usually
 
 The agent installs the plugins, writes the pods' network once the Node has its
 podCIDRs, and keeps the routes to the other nodes: directly where they share a
-link, else through a VXLAN tunnel, or encrypted by WireGuard. No pod waits for
-it or for the API server: when both are away, pods start, and those that run
-keep their routes. Its state is below /var/lib/patchbay/node.`
+link, else through a VXLAN tunnel, or encrypted by WireGuard. It enforces
+network policies. No pod waits for it or for the API server: when both are
+away, pods start, those that run keep their routes, and policies stay in force.
+Its state is below /var/lib/patchbay/node.`
 
 // nodeCommand is `patchbayd node`.
 type nodeCommand struct {
@@ -45,6 +46,9 @@ type nodeCommand struct {
 	ConfDir    string         `long:"cni-conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where the pods' network is written"`
 	Masquerade string         `long:"masquerade-config" value-name:"FILE" description:"destinations to which pods keep their address, in the format of ip-masq-agent; read again when it changes"`
 	Egress     bool           `long:"egress-addresses" description:"pods of a namespace leave with the addresses in its annotation patchbay.net/egress"`
+	Policy     string         `long:"network-policy" default:"on" choice:"on" choice:"off" description:"enforce NetworkPolicies and ClusterNetworkPolicies; off removes what an earlier run made"`
+	Default    string         `long:"policy-default" default:"allow" choice:"allow" choice:"own-namespace" description:"what pods receive where no policy decides: all packets, or those of other pods only from their own namespace (all but kube-system)"`
+	Keep       bool           `long:"policy-keep-connections" description:"a change of policies ends no connection that it denies; it applies to new ones"`
 	Program    string         `long:"program" value-name:"FILE" description:"the program patchbay, which is installed (default: beside this one)"`
 	Listen     string         `long:"listen" value-name:"ADDRESS:PORT" default:"127.0.0.1:9472" description:"serve /metrics, /healthz and /readyz; empty: do not"`
 
@@ -119,6 +123,7 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 		Settings: plan.Settings{Node: c.NodeName, Transport: c.Transport, Port: c.Port, WirePort: c.WirePort},
 		Config:   node.Kubeconfig(c.Kubeconfig), Paths: where, ConfDir: c.ConfDir, Log: printLine,
 		MasqueradeConfig: c.Masquerade, Egress: c.Egress,
+		NetworkPolicy: node.NetworkPolicy{Off: c.Policy == "off", KeepConnections: c.Keep, OwnNamespace: c.Default == "own-namespace"},
 	}
 	if o.Node == "" {
 		name, err := os.Hostname()

@@ -61,6 +61,10 @@ func (*nodeCleanCommand) clear(where paths.Paths) error {
 		return err
 	}
 	printLine("routes to other nodes, tunnels and the firewall's rules for them: removed")
+	if err := node.ClearNetworkPolicy(context.Background(), where); err != nil {
+		return err
+	}
+	printLine("network policies: removed, no pod is isolated")
 	return nil
 }
 

@@ -66,6 +66,9 @@ func TestRights(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"policy.networking.k8s.io"}, Resources: []string{"clusternetworkpolicies"}, Verbs: []string{"list", "watch"}},
 	}
 	if !slices.EqualFunc(role.Rules, want, func(a, b rbacv1.PolicyRule) bool { return a.String() == b.String() }) {
 		t.Errorf("rights are %v, want %v", role.Rules, want)
@@ -134,7 +137,7 @@ func TestWireGuard(t *testing.T) {
 // TestValues changes each value and looks for it in the result.
 func TestValues(t *testing.T) {
 	ds, role := objects(t, chart.Render(t, func(v map[string]any) {
-		v["egressAddresses"] = false
+		v["egressAddresses"], v["networkPolicy"], v["policyKeepConnections"], v["policyDefault"] = false, false, true, "own-namespace"
 		v["clusterCIDRs"] = []string{"10.1.0.0/16", "fd00:1::/56"}
 		v["image"], v["imagePullPolicy"] = "registry.example/patchbay:1", "Never"
 		v["transport"], v["port"] = "vxlan", 8472
@@ -146,13 +149,20 @@ func TestValues(t *testing.T) {
 	wantArgs := []string{
 		"node", "--cluster-cidr=10.1.0.0/16", "--cluster-cidr=fd00:1::/56", "--transport=vxlan", "--port=8472",
 		"--cni-bin-dir=/host/usr/lib/cni", "--cni-conf-dir=/host/etc/cni/other",
-		"--masquerade-config=/etc/patchbay/masquerade/config", "--listen=0.0.0.0:9999",
+		"--masquerade-config=/etc/patchbay/masquerade/config", "--network-policy=off", "--policy-default=own-namespace", "--policy-keep-connections",
+		"--listen=0.0.0.0:9999",
 	}
 	if !slices.Equal(c.Args, wantArgs) {
 		t.Errorf("arguments are %q, want %q", c.Args, wantArgs)
 	}
-	if slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "namespaces") }) {
-		t.Errorf("without egress addresses the rights are %v", role.Rules)
+	if len(role.Rules) != 2 {
+		t.Errorf("without egress addresses and network policies the rights are %v", role.Rules)
+	}
+	for _, value := range []string{"egressAddresses", "networkPolicy"} {
+		_, role := objects(t, chart.Render(t, func(v map[string]any) { v[value] = false }))
+		if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "namespaces") }) {
+			t.Errorf("with %s alone switched off, the rights are %v", value, role.Rules)
+		}
 	}
 	if c.Image != "registry.example/patchbay:1" || c.ImagePullPolicy != corev1.PullNever || c.ReadinessProbe.HTTPGet.Port.IntValue() != 9999 {
 		t.Errorf("image %s, policy %s, port %s", c.Image, c.ImagePullPolicy, &c.ReadinessProbe.HTTPGet.Port)
