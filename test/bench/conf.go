@@ -14,18 +14,20 @@ import (
 // backends of firewall and masquerade themselves, as in production.
 
 const (
-	bridgePlain = `{"type":"bridge","bridge":"bench0","isGateway":true,"hairpinMode":true,"ipam":` + ipam4 + `}`
-	bridgeMasq  = `{"type":"bridge","bridge":"bench0","isGateway":true,"ipMasq":true,"hairpinMode":true,"ipam":` + ipam4 + `}`
-	ptpMasq     = `{"type":"ptp","ipMasq":true,"ipam":` + ipam4 + `}`
-	ptp4        = `{"type":"ptp","ipam":` + ipam4 + `}`
-	ptp6        = `{"type":"ptp","ipam":` + ipam6 + `}`
-	macvlan4    = `{"type":"macvlan","master":"` + segmentLink + `","mode":"bridge","ipam":` + ipam4 + `}`
-	macvlan6    = `{"type":"macvlan","master":"` + segmentLink + `","mode":"bridge","ipam":` + ipam6 + `}`
-	ipvlan4     = `{"type":"ipvlan","master":"` + segmentLink + `","mode":"l2","ipam":` + ipam4 + `}`
-	macvlanDHCP = `{"type":"macvlan","master":"` + segmentLink + `","mode":"bridge","ipam":{"type":"dhcp"}}`
-	portmap     = `{"type":"portmap","capabilities":{"portMappings":true}}`
-	firewall    = `{"type":"firewall"}`
-	hostLocal   = `{"type":"host-local","ipam":{"type":"host-local","ranges":[[{"subnet":"10.128.0.0/14"}]]}}`
+	bridgePlain   = `{"type":"bridge","bridge":"bench0","isGateway":true,"hairpinMode":true,"ipam":` + ipam4 + `}`
+	bridgeMasq    = `{"type":"bridge","bridge":"bench0","isGateway":true,"ipMasq":true,"hairpinMode":true,"ipam":` + ipam4 + `}`
+	bridgeMasqNft = `{"type":"bridge","bridge":"bench0","isGateway":true,"ipMasq":true,"ipMasqBackend":"nftables","hairpinMode":true,"ipam":` + ipam4 + `}`
+	ptpMasq       = `{"type":"ptp","ipMasq":true,"ipam":` + ipam4 + `}`
+	ptp4          = `{"type":"ptp","ipam":` + ipam4 + `}`
+	ptp6          = `{"type":"ptp","ipam":` + ipam6 + `}`
+	macvlan4      = `{"type":"macvlan","master":"` + segmentLink + `","mode":"bridge","ipam":` + ipam4 + `}`
+	macvlan6      = `{"type":"macvlan","master":"` + segmentLink + `","mode":"bridge","ipam":` + ipam6 + `}`
+	ipvlan4       = `{"type":"ipvlan","master":"` + segmentLink + `","mode":"l2","ipam":` + ipam4 + `}`
+	macvlanDHCP   = `{"type":"macvlan","master":"` + segmentLink + `","mode":"bridge","ipam":{"type":"dhcp"}}`
+	portmap       = `{"type":"portmap","capabilities":{"portMappings":true}}`
+	portmapNft    = `{"type":"portmap","backend":"nftables","capabilities":{"portMappings":true}}`
+	firewall      = `{"type":"firewall"}`
+	hostLocal     = `{"type":"host-local","ipam":{"type":"host-local","ranges":[[{"subnet":"10.128.0.0/14"}]]}}`
 
 	ipam4 = `{"type":"host-local","ranges":[[{"subnet":"10.201.0.0/16"}]],"routes":[{"dst":"0.0.0.0/0"}]}`
 	ipam6 = `{"type":"host-local","ranges":[[{"subnet":"fd00:201::/64"}]],"routes":[{"dst":"::/0"}]}`
@@ -38,6 +40,8 @@ func conflist(name, version string) (*libcni.NetworkConfigList, error) {
 	switch name {
 	case "full":
 		plugins = []string{bridgeMasq, portmap, firewall}
+	case "full-nft":
+		plugins = []string{bridgeMasqNft, portmapNft, firewall}
 	case "full-one":
 		plugins = []string{one(bridgeMasq, portmap, firewall)}
 	case "grow":

@@ -31,6 +31,7 @@ var experiments = [...]experiment{
 	{"leaks", "what is left after lost namespaces and killed plugins", (*lab).leaks},
 	{"packets", "traffic between pods, on one node and between two", (*lab).packets},
 	{policiesExperiment, "traffic between pods with network policies", (*lab).policies},
+	{portsExperiment, "traffic of containers while up to 1,000 have a published port", (*lab).ports},
 	{"growth", "ADD and DEL while up to 5,000 attachments stand", (*lab).growth},
 	{dockerExperiment, "docker run with our driver beside Docker's bridge", (*lab).docker},
 }

@@ -23,7 +23,7 @@ func (l *lab) report(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"results.md", "docker.md", "policies.md"} {
+	for _, name := range []string{"results.md", "docker.md", "policies.md", "ports.md"} {
 		if _, err := w.Write(files[name]); err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func (l *lab) report(w io.Writer) error {
 	return nil
 }
 
-// files returns the files to write, by name. Docker and the policies have their own files: a run of
+// files returns the files to write, by name. Docker, policies and ports have their own files: a run of
 // one of them alone does not change the other results, and a run without them does not change theirs.
 func (l *lab) files() (files map[string][]byte, err error) {
 	files = map[string][]byte{}
@@ -56,7 +56,12 @@ func (l *lab) files() (files map[string][]byte, err error) {
 		l.results.writePolicies(&b)
 		files["policies.md"] = b.Bytes()
 	}
-	if l.only == dockerExperiment || l.only == policiesExperiment {
+	if len(l.results.Ports) > 0 {
+		var b bytes.Buffer
+		l.results.writePorts(&b)
+		files["ports.md"] = b.Bytes()
+	}
+	if slices.Contains([]string{dockerExperiment, policiesExperiment, portsExperiment}, l.only) {
 		return files, nil
 	}
 	var b bytes.Buffer
