@@ -167,7 +167,7 @@ var layers = []struct {
 	{"dist/...", nil, "files to install"},
 	{"cli/daemon", []string{"dhcp/...", "cnm", "docker/...", "hosts/...", "node/...", "dist/...", "internal/..."}, "the commands of patchbayd start its services"},
 	{"cli/gc", onNode, "a command for a whole node stands beside the commands, above plugins and chains"},
-	{"cli/doctor", append([]string{"cli/gc", "cli/netfile", "plugin/hostlocal"}, onNode...), "as cli/gc; it reads ranges as host-local does"},
+	{"cli/doctor", append([]string{"cli/gc", "cli/netfile", "plugin/hostlocal", "policy/..."}, onNode...), "as cli/gc; it reads ranges as host-local does, and policies as the agent wrote them"},
 	{"cli/netfile", onNode, "as cli/gc: it makes and removes networks"},
 	{"cli/...", []string{"..."}, "the commands may use everything"},
 	{"test/nettest/...", []string{"spec", "netns", "internal/...", "test/nettest/..."}, "namespaces for tests, also those of conformance: as low as internal"},

@@ -71,6 +71,7 @@ func Checks() []Check {
 		{"attachments", "every container has the interface, addresses and routes it was given", attachments},
 		{"leftovers", "nothing is left of dead containers", leftovers},
 		{"firewall", "our firewall table is complete and unchanged", ourTable},
+		{"policies", "network policies are enforced as the agent wrote them for ADDs", policies},
 		{"drop", "no other program drops the containers' traffic", otherDrops},
 		{"forwarding", "the host forwards", forwarding},
 		{"ways", "nothing but firewalls is between containers and the outside", ways},

@@ -37,6 +37,7 @@ type bench struct {
 	conf, bin string
 	paths     paths.Paths
 	askTime   time.Duration // for calls of the runtime
+	wait      func(time.Duration)
 }
 
 func newBench(t *testing.T) *bench {
@@ -51,6 +52,13 @@ func newBench(t *testing.T) *bench {
 	b.must(err)
 	b.must(netlink.LinkSetUp(lo))
 	return b
+}
+
+// waited passes a time in which doctor waits.
+func (b *bench) waited(d time.Duration) {
+	if b.wait != nil {
+		b.wait(d)
+	}
 }
 
 func (b *bench) must(err error) {
@@ -97,7 +105,7 @@ func (b *bench) check(id string) []Finding {
 	rt.AskTime = b.askTime
 	n := &Node{
 		Paths: b.paths, ConfDir: b.conf, Runtime: rt, NewSession: b.session,
-		GC: gc.Options{Paths: b.paths, Runtime: rt, NewSession: b.session},
+		GC: gc.Options{Paths: b.paths, Runtime: rt, NewSession: b.session}, Wait: b.waited,
 	}
 	b.must(n.Open())
 	defer n.Close()

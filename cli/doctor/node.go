@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/gc"
@@ -34,7 +35,8 @@ type Node struct {
 	ConfDir    string
 	Runtime    *chain.Runtime // finds and calls plugins
 	NewSession func() *plugin.Session
-	GC         gc.Options // options of the check of leftovers; Apply is never set
+	GC         gc.Options          // options of the check of leftovers; Apply is never set
+	Wait       func(time.Duration) // for tests; nil waits in real time
 
 	Networks []*Network
 	Broken   []*chain.FileError

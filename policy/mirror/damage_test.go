@@ -66,6 +66,37 @@ func damaged(t *testing.T, p paths.Paths, path string, pod Pod, data []byte) {
 	if d, err := Read(p, pod); err == nil || !isClosed(d) || !strings.Contains(err.Error(), path) {
 		t.Fatalf("file %q: got %+v, %v, want isolation and an error with the file's name", data, d, err)
 	}
+	if errs := Damaged(p); len(errs) != 1 || !strings.Contains(errs[0].Error(), path) {
+		t.Fatalf("file %q: Damaged got %v, want an error with the file's name", data, errs)
+	}
+}
+
+// Damaged finds what no Read may have met yet, and nothing in a mirror that is complete.
+func TestDamaged(t *testing.T) {
+	if errs := Damaged(paths.Paths{State: t.TempDir()}); len(errs) > 0 {
+		t.Errorf("without a mirror: %v", errs)
+	}
+	for name, c := range map[string]struct {
+		damage func(dir string) error
+		want   string
+	}{
+		"nothing":             {func(string) error { return nil }, ""},
+		"a temporary file":    {func(dir string) error { return os.WriteFile(dir+"/pods/x~", nil, 0o600) }, ""},
+		"no head":             {func(dir string) error { return os.Remove(dir + "/head") }, "head"},
+		"no directory":        {func(dir string) error { return os.RemoveAll(dir + "/pods") }, "pods"},
+		"another's directory": {func(dir string) error { return os.Chmod(dir+"/namespaces", 0o777) }, "only root may have write access"},
+		"another's file":      {func(dir string) error { return os.Rename(dir+"/namespaces/shop", dir+"/namespaces/free") }, "it is the file of pod"},
+		"not a file":          {func(dir string) error { return os.Mkdir(dir+"/pods/x", 0o700) }, "remove it"},
+	} {
+		p := mirrored(t, shop())
+		if err := c.damage(dir(p)); err != nil {
+			t.Fatal(err)
+		}
+		errs := Damaged(p)
+		if c.want == "" && len(errs) > 0 || c.want != "" && (len(errs) != 1 || !strings.Contains(errs[0].Error(), c.want)) {
+			t.Errorf("%s: got %v, want %q", name, errs, c.want)
+		}
+	}
 }
 
 func put(t *testing.T, path string, data []byte) {

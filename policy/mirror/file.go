@@ -63,27 +63,35 @@ func firstLine(body []byte) string {
 
 // decode reads a file's text and checks whose file it is.
 func decode(data []byte, namespace, pod string) (policy.Decision, error) {
+	c, err := parse(data)
+	if err == nil && (c.namespace != namespace || c.pod != pod) {
+		err = fmt.Errorf("it is the file of pod %q of namespace %q", c.pod, c.namespace)
+	}
+	if err != nil {
+		return policy.Decision{}, err
+	}
+	return c.Decision, nil
+}
+
+// parse reads a file's text.
+func parse(data []byte) (c content, err error) {
 	line, body, _ := bytes.Cut(data, []byte("\n"))
 	words := strings.Split(string(line), " ")
 	if len(words) != 3 || words[0] != magic {
-		return policy.Decision{}, errDamaged
+		return c, errDamaged
 	}
 	if schema, err := strconv.Atoi(words[1]); err != nil || schema != Schema {
-		return policy.Decision{}, fmt.Errorf("%w %.20q; this program reads %d", errSchema, words[1], Schema)
+		return c, fmt.Errorf("%w %.20q; this program reads %d", errSchema, words[1], Schema)
 	}
 	if string(line)+"\n" != firstLine(body) {
-		return policy.Decision{}, errDamaged
+		return c, errDamaged
 	}
-	var c content
 	for text := range strings.Lines(string(body)) {
 		if err := c.add(strings.TrimSuffix(text, "\n")); err != nil {
-			return policy.Decision{}, err
+			return c, err
 		}
 	}
-	if c.namespace != namespace || c.pod != pod {
-		return policy.Decision{}, fmt.Errorf("it is the file of pod %q of namespace %q", c.pod, c.namespace)
-	}
-	return c.Decision, nil
+	return c, nil
 }
 
 // add reads one line.

@@ -73,6 +73,10 @@ func readHead(p paths.Paths) (policy.Decision, error) {
 const again = "see that `patchbayd node` runs, which writes it again"
 
 func readFile(path, namespace, pod string) (policy.Decision, error) {
+	return readAs(path, func(data []byte) (policy.Decision, error) { return decode(data, namespace, pod) })
+}
+
+func readAs(path string, decode func([]byte) (policy.Decision, error)) (policy.Decision, error) {
 	data, err := durable.ReadUpTo(path, maxSize)
 	if errors.Is(err, durable.ErrIrregular) {
 		err = fmt.Errorf("%w: remove it", err)
@@ -80,7 +84,7 @@ func readFile(path, namespace, pod string) (policy.Decision, error) {
 	if err != nil {
 		return policy.Decision{}, err
 	}
-	d, err := decode(data, namespace, pod)
+	d, err := decode(data)
 	if errors.Is(err, errSchema) {
 		return policy.Decision{}, fmt.Errorf("read %s: %w: install the plugins and the agent of one release", path, err)
 	}
