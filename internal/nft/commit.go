@@ -35,6 +35,8 @@ type plan struct {
 	extras  []func(*nftables.Conn) error
 
 	tenants bool // the extras need the table inet patchbay
+
+	generation []byte // of the ruleset for which the plan is; nil: any (Guarded)
 }
 
 func (p plan) empty() bool {
@@ -107,7 +109,7 @@ func (c *Conn) explain(err error) error {
 
 // raced reports whether the transaction of another process can cause this error.
 func raced(err error) bool {
-	for _, e := range [...]error{syscall.EEXIST, syscall.ENOTEMPTY, syscall.ENOENT, syscall.EBUSY, syscall.ENOBUFS, syscall.EINTR} {
+	for _, e := range [...]error{syscall.EEXIST, syscall.ENOTEMPTY, syscall.ENOENT, syscall.EBUSY, syscall.ENOBUFS, syscall.EINTR, syscall.ERESTART} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -116,10 +118,15 @@ func raced(err error) bool {
 }
 
 func (c *Conn) try(ctx context.Context) error {
+	generation, err := c.guard()
+	if err != nil {
+		return err
+	}
 	p, err := c.look()
 	if err != nil {
 		return err
 	}
+	p.generation = generation
 	if len(p.waiting) > 0 {
 		left, err := c.gone(p.waiting)
 		if err == nil && len(left) > 0 {
@@ -137,10 +144,10 @@ func (c *Conn) try(ctx context.Context) error {
 		return syscall.EINTR // read again
 	}
 	msgs, err := p.messages()
-	if err != nil {
+	if err != nil || len(msgs) == 0 { // the kernel does not answer an empty transaction
 		return err
 	}
-	if err := c.send(msgs); err != nil {
+	if err := c.sendIf(p.generation, msgs); err != nil {
 		return err
 	}
 	c.leaving = append(c.leaving, p.expire...)

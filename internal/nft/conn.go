@@ -75,8 +75,15 @@ const buffer = 200 << 10
 // send sends one transaction. send returns the kernel's errors, each with the message that
 // caused it. The kernel has processed everything when the system call returns, so send reads
 // answers until none is left.
-func (c *Conn) send(msgs []netlink.Message) error {
+func (c *Conn) send(msgs []netlink.Message) error { return c.sendIf(nil, msgs) }
+
+// sendIf works like send, but the kernel refuses the transaction (ERESTART) if its ruleset has another
+// generation. nil is any generation.
+func (c *Conn) sendIf(generation []byte, msgs []netlink.Message) error {
 	batch := wrap(msgs)
+	if generation != nil {
+		batch[0].Data = append(batch[0].Data, generation...)
+	}
 	size := 0
 	for _, m := range batch {
 		size += 16 + len(m.Data)

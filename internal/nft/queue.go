@@ -75,6 +75,14 @@ type Tenant interface {
 	Needs() bool
 }
 
+// Guarded is an Extra whose plan may only be carried out if no other process has changed the ruleset
+// since. If one has, the kernel refuses the transaction, and Plan is called again.
+type Guarded interface {
+	Extra
+	// Guarded does nothing.
+	Guarded()
+}
+
 // Merger is an Extra that can be merged with another one. Plan reads what the kernel has and does
 // not know what other extras will do. So two extras that create the same chain must become one.
 type Merger interface {

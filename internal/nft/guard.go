@@ -1,0 +1,42 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// The kernel counts the changes of the ruleset of a network namespace, those of all programs. A
+// transaction that begins with such a number is refused if there was another change since. So
+// nothing can change between our look and the transaction.
+
+const batchGeneration = 1 // NFNL_BATCH_GENID of include/uapi/linux/netfilter/nfnetlink.h
+
+// guard returns the generation of the ruleset, as an attribute for the beginning of a transaction. It
+// returns nil if no queued work is Guarded.
+func (c *Conn) guard() ([]byte, error) {
+	if !slices.ContainsFunc(c.extras, func(x Extra) bool { _, ok := x.(Guarded); return ok }) {
+		return nil, nil
+	}
+	req := netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
+		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+	}
+	if _, err := c.nl.SendMessages([]netlink.Message{req}); err != nil {
+		return nil, fmt.Errorf("ask nftables for its generation: %w", err)
+	}
+	got, err := c.nl.Receive()
+	if err != nil || len(got) == 0 {
+		return nil, fmt.Errorf("ask nftables for its generation: %d answers: %w", len(got), err)
+	}
+	a, err := message(got[0])
+	if err != nil {
+		return nil, err
+	}
+	return netlink.MarshalAttributes([]netlink.Attribute{{Type: batchGeneration, Data: a.Attr(unix.NFTA_GEN_ID)}})
+}

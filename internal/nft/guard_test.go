@@ -1,0 +1,55 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"testing"
+
+	"github.com/google/nftables"
+)
+
+// guarded counts its plans. While the second one is made, another process changes the ruleset: the
+// first look ends with taking the lock.
+type guarded struct {
+	plans int
+	other func()
+}
+
+func (g *guarded) String() string { return "guarded work" }
+
+func (g *guarded) Guarded() {}
+
+func (g *guarded) Plan(*Conn) (func(*nftables.Conn) error, error) {
+	if g.plans++; g.plans == 2 && g.other != nil {
+		g.other()
+	}
+	return func(*nftables.Conn) error { return nil }, nil
+}
+
+// Guarded work is planned again if another process changed anything since.
+func TestGuarded(t *testing.T) {
+	c, d := open(t), Open("")
+	defer d.Close() //nolint:errcheck // a test's socket
+	for i, test := range []struct {
+		other func()
+		want  int
+	}{{nil, 2}, {func() { d.Add(masqOf(testOwner)); commit(t, d) }, 3}} {
+		work := &guarded{other: test.other}
+		c.Queue(work)
+		mine := port(uint16(80+i), "10.1.0.5:80", testOwner)
+		c.Add(mine)
+		commit(t, c)
+		mustGet(t, c, mine)
+		if work.plans != test.want {
+			t.Errorf("planned %d times, want %d", work.plans, test.want)
+		}
+	}
+}
+
+// Work that turns out to change nothing is no transaction, for whose answer Commit would wait.
+func TestNothingToSend(t *testing.T) {
+	c := open(t)
+	c.Queue(&guarded{})
+	commit(t, c)
+}
