@@ -45,7 +45,7 @@ func policiesTurn(where, file string) error {
 	if where != "mirror" {
 		fw := nft.Open("")
 		e := enforce.New(fw, enforce.Options{})
-		err = errors.Join(err, e.Load(context.Background(), d.Program), e.Close(), fw.Close())
+		err = errors.Join(err, e.Load(context.Background(), d.Program, nil), e.Close(), fw.Close())
 	}
 	return err
 }

@@ -150,7 +150,7 @@ func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
 	if n.compare {
 		n.enforcer.Forget()
 	}
-	err := n.enforcer.Load(ctx, p)
+	err := n.enforcer.Load(ctx, p, n.known)
 	n.compare = n.compare && err != nil
 	return err
 }
@@ -231,5 +231,5 @@ func ClearNetworkPolicy(ctx context.Context, p paths.Paths) error {
 	defer fw.Close() //nolint:errcheck // committed
 	e := enforce.New(fw, enforce.Options{KeepConnections: true})
 	defer e.Close() //nolint:errcheck // nothing was written
-	return e.Load(ctx, &policy.Program{})
+	return e.Clear(ctx)
 }

@@ -63,7 +63,7 @@ func (p *policed) mirror(policies ...string) {
 }
 
 func (p *policed) load(policies ...string) {
-	p.must(p.enforcer.Load(context.Background(), p.decider(policies...).Program))
+	p.must(p.enforcer.Load(context.Background(), p.decider(policies...).Program, nil))
 }
 
 func TestPolicies(t *testing.T) {

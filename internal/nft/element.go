@@ -97,9 +97,15 @@ func (e Element) Container() (a netip.Addr, ok bool) {
 }
 
 // OfInterface reports whether this element of an attachment comes from the plugin that created
-// the interface. If not, it comes from portmap.
+// the interface. If not, it comes from portmap, or OfPolicy is true.
 func (e Element) OfInterface() bool {
 	return e.Masquerades() || e.Set == SetSpoofChecked || e.Set == SetSpoofAllowed
+}
+
+// OfPolicy reports whether an ADD closed an address with this element (see policy.go).
+func (e Element) OfPolicy() bool {
+	spec, _ := specOf(e.Set)
+	return spec.level == ofPolicy
 }
 
 // Comment returns the comment for an attachment's elements: "<owner>

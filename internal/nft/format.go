@@ -197,6 +197,11 @@ func (e Element) meaningIn(kind, suffix string) Meaning {
 		return Meaning{"check of MAC addresses", "check the source addresses of frames from " + at(0)}
 	case SetSpoofAllowed:
 		return Meaning{"check of MAC addresses", fmt.Sprintf("let frames of %s in from %s", at(1), at(0))}
+	case "policy":
+		if suffix == "closedin4" || suffix == "closedin6" {
+			return Meaning{"network policy", "let no new connection to " + at(0) + " through"}
+		}
+		return Meaning{"network policy", "let no new connection from " + at(0) + " through"}
 	case SetOwners:
 		return Meaning{"mark of the owner", "mark the owner " + at(0)}
 	}

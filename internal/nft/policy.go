@@ -5,6 +5,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -62,6 +63,61 @@ func (a Attrs) long(typ uint16) uint64 {
 		return 0
 	}
 	return binary.BigEndian.Uint64(b)
+}
+
+// ClosedSets returns the names of the sets in which an ADD closes addresses, those of connections to
+// them first.
+func ClosedSets() [2][2]string {
+	return [2][2]string{{SetClosedIn4, SetClosedIn6}, {SetClosedOut4, SetClosedOut6}}
+}
+
+// Closed returns the element that denies new connections to an address (side 0) or from it (1).
+func Closed(side int, a netip.Addr, comment string) Element {
+	sets := ClosedSets()[side]
+	return Element{Set: of(a, sets[0], sets[1]), Key: Addr(a), Comment: comment}
+}
+
+// PolicyBase returns the element of the map SetPolicy that says which version the base chains of
+// network policies have.
+func PolicyBase(version uint16) nftables.SetElement {
+	return nftables.SetElement{Key: number(1), Val: number(version)}
+}
+
+// ReadPolicyBase returns the version of the base chains, or 0 if there are none.
+func (c *Conn) ReadPolicyBase() (version uint16, err error) {
+	e, ok, err := c.Get(SetPolicy, number(1))
+	if err != nil || !ok {
+		return 0, err
+	}
+	return PolicyNumber(e), nil
+}
+
+// PolicyNumber returns the number of an element of the map SetPolicy.
+func PolicyNumber(e Element) uint16 {
+	if len(e.Data) != 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(e.Data)
+}
+
+// PolicyElement names one address in a set or map of network policies, for Find.
+func PolicyElement(set string, a netip.Addr) Element { return Element{Set: set, Key: Addr(a)} }
+
+// Find returns those of the elements of `inet patchbay` that exist, as the kernel has them, with one
+// system call for each 64. It compares sets and keys. It takes any set of the table, also one that is
+// missing, and leaves out elements that are being removed.
+func (c *Conn) Find(elems ...Element) (have []Element, err error) {
+	what := make([]query, len(elems))
+	for i, e := range elems {
+		what[i] = setSpec{name: e.Set, family: nftables.TableFamilyINet}.element(e.Key)
+	}
+	got, err := c.get(what)
+	for i := range got {
+		if got[i].found && !got[i].leaving {
+			have = append(have, got[i].Element)
+		}
+	}
+	return have, err
 }
 
 // PolicyRevision returns the map with the revision of the network policies, and its element. Each

@@ -318,6 +318,8 @@ func (c *Conn) ofAttachments(maps []string) (elems []Element, err error) {
 	for _, s := range lengthsIn(sets) {
 		maps = append(maps, s.name)
 	}
+	closed := ClosedSets()
+	maps = slices.Concat(maps, closed[0][:], closed[1][:])
 	return c.listAll(append(setsWhere(func(s setSpec) bool { return s.level == ofAttachments }), maps...)...)
 }
 

@@ -55,7 +55,13 @@ const (
 
 	SetLocalNet = "localnet" // interfaces with route_localnet; packets from them cannot reach 127.0.0.0/8
 
-	SetPolicy = "policies" // map: 0 -> revision of the network policies that package policy/enforce loaded
+	SetPolicy = "policies" // map: 0 -> revision of the network policies that package policy/enforce loaded, 1 -> version of its base chains
+
+	// An ADD closes a pod's addresses in these sets, until package policy/enforce judges the pod.
+	SetClosedIn4  = "policy_closedin4"  // address: no new connection to it
+	SetClosedIn6  = "policy_closedin6"  //
+	SetClosedOut4 = "policy_closedout4" // address: no new connection from it
+	SetClosedOut6 = "policy_closedout6" //
 
 	SetSpoofChecked = "checked" // table bridge: host interfaces whose source MAC is checked
 	SetSpoofAllowed = "allowed" // table bridge: host interface . source MAC
@@ -92,7 +98,7 @@ const (
 	ofAttachments level = iota
 	ofNetworks
 	ofLength // elements of attachments, in one set per prefix length: see within.go
-	ofPolicy // of package policy/enforce, which also makes the set
+	ofPolicy // of package policy/enforce, which also makes the set: see policy.go
 )
 
 // setSpec describes one set or map.
@@ -143,6 +149,10 @@ var setSpecs = [...]setSpec{
 	{name: SetNeighbours4, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv4, fieldIPv4}},
 	{name: SetNeighbours6, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv6, fieldIPv6}},
 	{name: SetPolicy, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldPort}, data: fields{fieldPort}},
+	{name: SetClosedIn4, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv4}},
+	{name: SetClosedIn6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv6}},
+	{name: SetClosedOut4, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv4}},
+	{name: SetClosedOut6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv6}},
 	{name: SetSpoofChecked, family: nftables.TableFamilyBridge, key: fields{fieldIfName}},
 	{name: SetSpoofAllowed, family: nftables.TableFamilyBridge, key: fields{fieldIfName, fieldEther}},
 }
@@ -178,6 +188,9 @@ func (s setSpec) exclusive() bool { return len(s.data) > 1 }
 func specOf(name string) (spec setSpec, ok bool) {
 	kind, suffix, more := strings.Cut(name, "_")
 	for _, s := range setSpecs {
+		if s.level == ofPolicy && s.name == name {
+			return s, true
+		}
 		if s.name != kind {
 			continue
 		}

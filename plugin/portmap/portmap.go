@@ -138,7 +138,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return k.AllowReference(r, p.reference(r), kernel.Check(ctx, env, want))
 }
 
-func isOfPorts(e nft.Element) bool { return !e.OfInterface() }
+func isOfPorts(e nft.Element) bool { return !e.OfInterface() && !e.OfPolicy() }
 
 // gc removes what belongs to attachments that are no longer valid.
 func gc(ctx context.Context, r *plugin.Request) error {

@@ -107,7 +107,7 @@ func heldFacts(r *plugin.Request, k *kernel.Kernel, o owner.Key) (held, maps []s
 // ownedBy returns an owner's elements, except those of the plugin that made the link.
 func ownedBy(o owner.Key, elems []nft.Element) (out []nft.Element) {
 	for _, e := range elems {
-		if k, ok := nft.OwnerOf(e.Comment); ok && k == string(o) && !e.OfInterface() {
+		if k, ok := nft.OwnerOf(e.Comment); ok && k == string(o) && isOfPorts(e) {
 			out = append(out, e)
 		}
 	}

@@ -76,7 +76,7 @@ func BenchmarkRestart(b *testing.B) {
 			e, fw := open(b)
 			load(b, e, p)
 			elements := 0
-			w := stateOf(p)
+			w := stateOf(p, false)
 			for set := range w.sets {
 				list, _ := w.elements(set)
 				elements += len(list)
@@ -100,18 +100,39 @@ func change(b *testing.B, from, to *policy.Program) {
 	}
 }
 
-// BenchmarkADD measures the transaction of an ADD beside policies: the elements of one attachment.
+// BenchmarkADD measures the transaction of an ADD beside policies: the elements of one attachment,
+// without network policies, if no policy selects its pod, if one does, and if its address was a former
+// pod's and no agent runs.
 func BenchmarkADD(b *testing.B) {
 	for _, policies := range []int{0, 1000, 5000} {
-		b.Run(fmt.Sprint("policies=", policies), func(b *testing.B) {
-			e, fw := open(b)
-			load(b, e, policy.Compile(large(b, policies)))
-			for n := 0; b.Loop(); n++ {
-				a := netip.AddrFrom4([4]byte{10, 200, byte(n >> 8), byte(n)})
-				fw.Add(nft.Masqueraded(netip.PrefixFrom(a, 24), nft.Comment("abcdefghijklmno", "pods", "c", "eth0"))...)
-				must(b, fw.Commit(b.Context()))
+		p := policy.Compile(large(b, policies))
+		for _, kind := range []string{"plain", "open", "closed", "stale"} {
+			if kind == "stale" && policies == 0 {
+				continue
 			}
-		})
+			b.Run(fmt.Sprint("policies=", policies, "/", kind), func(b *testing.B) { benchADD(b, p, kind) })
+		}
+	}
+}
+
+func benchADD(b *testing.B, p *policy.Program, kind string) {
+	e, fw := open(b)
+	load(b, e, p)
+	a, _ := closureOf("c", netip.Addr{})
+	a.Close = [2]bool{kind == "closed"}
+	for n := 0; b.Loop(); n++ {
+		a.Addrs[0] = netip.AddrFrom4([4]byte{10, 200, byte(n >> 8), byte(n)})
+		if kind == "stale" {
+			b.StopTimer()
+			must(b, e.Load(b.Context(), p, nil))
+			a.Addrs[0] = p.Pods[n%len(p.Pods)].Addresses[0]
+			b.StartTimer()
+		}
+		fw.Add(nft.Masqueraded(netip.PrefixFrom(a.Addrs[0], 24), a.Comment)...)
+		if kind != "plain" {
+			Close(fw, a, true)
+		}
+		must(b, fw.Commit(b.Context()))
 	}
 }
 

@@ -14,8 +14,9 @@ import (
 // chains maps the names of chains to their rules.
 type chains map[string][]line
 
-// chainsOf returns the chains of a program. If no pod of the node has a policy, it returns none.
-func chainsOf(p *policy.Program) chains {
+// chainsOf returns the chains of a program. If no pod of the node has a policy, these are only the base
+// chains, or with base false none.
+func chainsOf(p *policy.Program, base bool) chains {
 	c := compiler{byName: make(map[string]*policy.Chain, len(p.Chains)), out: make(chains)}
 	for i := range p.Chains {
 		chain := &p.Chains[i]
@@ -25,7 +26,7 @@ func chainsOf(p *policy.Program) chains {
 	for i := range p.Pods {
 		c.pod(&p.Pods[i])
 	}
-	if len(c.out) > 0 {
+	if base || len(c.out) > 0 {
 		c.out[chainEgress] = baseLines(policy.Egress)
 		c.out[chainInput] = baseLines(policy.Egress)
 		c.out[chainIngress] = baseLines(policy.Ingress)
@@ -44,13 +45,24 @@ type compiler struct {
 	out    chains
 }
 
-// baseLines returns the rules of a base chain.
+// baseVersion is the version of the base chains, which the kernel has beside the revision. It becomes
+// higher when baseLines changes. An ADD replaces older base chains, and keeps newer ones.
+const baseVersion = 1
+
+// baseLines returns the rules of a base chain. What an ADD closed is closed whatever the maps say,
+// which may still have a former pod with the same address.
 func baseLines(d policy.Direction) []line {
 	source := d == policy.Egress
+	closed := line{source: source, counter: countClosed, verdict: expr.VerdictDrop, comment: "closed by an ADD"}
+	closed4, closed6 := closed, closed
+	closed4.family, closed4.pods = 4, closedSet(d, 0)
+	closed6.family, closed6.pods = 6, closedSet(d, 1)
 	return []line{
 		{what: established, verdict: expr.VerdictAccept},
 		{what: discovery, family: 6, ports: policy.Ports{First: 130, Last: 137}, verdict: expr.VerdictAccept},
 		{what: discovery, family: 6, ports: policy.Ports{First: 143, Last: 143}, verdict: expr.VerdictAccept},
+		closed4,
+		closed6,
 		{what: dispatch, family: 4, source: source, chain: dispatchOf(d, 0)},
 		{what: dispatch, family: 6, source: source, chain: dispatchOf(d, 1)},
 	}
@@ -128,6 +140,11 @@ func (c compiler) pod(p *policy.LocalPod) {
 // policed reports whether a policy selects a pod.
 func policed(p *policy.LocalPod) bool {
 	return slices.ContainsFunc(p.Sides[:], func(s policy.Side) bool { return s.Isolated || len(s.Chains) > 0 })
+}
+
+// anyPoliced reports whether a policy selects a pod of this node.
+func anyPoliced(p *policy.Program) bool {
+	return slices.ContainsFunc(p.Pods, func(pod policy.LocalPod) bool { return policed(&pod) })
 }
 
 // selfLines accept packets of a pod that come back to it, as through a Service.

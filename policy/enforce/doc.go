@@ -5,6 +5,9 @@
 // nftables table `inet patchbay`. Without a policy for a pod of this node, the table has no rule
 // for policies, and a packet pays nothing.
 //
+// A program comes from the agent. The ADD of a pod does not wait for the agent: it closes the pod
+// (Close), and the Load of a program that has the pod opens it.
+//
 // The names of all objects begin with "policy_", except the map of the revision. <hash> is a hash of
 // the name in the program.
 //
@@ -17,10 +20,14 @@
 //	chain policy_podout_<hash>, policy_podin_<hash> what is enforced for one pod of this node
 //	chain policy_admout_<hash>, policy_admin_<hash> its tier Admin, if a rule there says Pass
 //	counter policy_out_<hash>, policy_in_<hash>     packets that the policy denied
-//	map policies                                    0 -> revision: each transaction changes it
+//	set policy_closedin4, …6, policy_closedout4, …6 addresses that an ADD closed, with their owners
+//	set policy_local4, policy_local6                addresses of pods of this node in a program
+//	counter policy_closed                           packets that were denied because of an ADD
+//	map policies                                    0 -> revision: each transaction of a program changes it
+//	                                                1 -> version of the base chains, once they are complete
 //
-// A packet of an established connection meets one rule in each base chain, which accepts it. The
-// first packet of a connection meets the chain of the pod that sends, in the first base chain, and
+// A packet of an established connection meets one rule in each base chain, which accepts it. Then
+// the chain drops what an ADD closed. The first packet of a connection meets the chain of the pod that sends, in the first base chain, and
 // of the pod that receives, in the second. There are two base chains because accept ends a base
 // chain: so a policy's rule can say accept, whatever the other direction says.
 //

@@ -15,6 +15,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/conntrack"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -37,6 +38,7 @@ type Enforcer struct {
 	loaded   *policy.Program // nil: not known
 	revision uint16
 	exists   bool            // the kernel has a revision
+	base     bool            // the kernel has the base chains
 	conns    *conntrack.Conn // nil before the first use
 }
 
@@ -47,10 +49,23 @@ func New(fw *nft.Conn, opts Options) *Enforcer { return &Enforcer{fw: fw, opts: 
 // the kernel has, so a restart changes nothing that is right. A packet is judged either by the old
 // program or by the new one, except in the moment between its two base chains.
 //
-// If Load fails, the kernel has the old program, or the new one and objects that no packet meets, or
-// connections that the new one denies. The next Load does what is left.
+// known are the addresses of this node's attachments for which the program has the pods, with their
+// owners. After the change, Load opens those of them that an ADD had closed. Others stay closed.
+//
+// If Load fails, the kernel has the old program, or the new one and objects that no packet meets,
+// connections that the new one denies, or pods that are still closed. The next Load does what is left.
 // The errors are those of nft.Conn.Commit, and ErrChanged.
-func (e *Enforcer) Load(ctx context.Context, p *policy.Program) error {
+func (e *Enforcer) Load(ctx context.Context, p *policy.Program, known map[netip.Addr]owner.Key) error {
+	const tries = 5 // an ADD may have made the base chains in the meantime
+	for try := 1; ; try++ {
+		err := e.load(ctx, p, known)
+		if err == nil || try == tries || !errors.Is(err, ErrChanged) {
+			return err
+		}
+	}
+}
+
+func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.Addr]owner.Key) error {
 	before, err := e.before()
 	if err != nil {
 		return fmt.Errorf("load network policies: %w", err)
@@ -61,7 +76,7 @@ func (e *Enforcer) Load(ctx context.Context, p *policy.Program) error {
 	if was != nil {
 		same = sameSets(was, p)
 	}
-	changes, err := planOf(before, stateOf(p), same)
+	changes, err := planOf(before, stateOf(p, before.base), same)
 	if err != nil {
 		return fmt.Errorf("load network policies: %w", err)
 	}
@@ -70,6 +85,10 @@ func (e *Enforcer) Load(ctx context.Context, p *policy.Program) error {
 	}
 	if err := e.apply(ctx, changes); err != nil {
 		return fmt.Errorf("load network policies: %w", err)
+	}
+	e.base = before.base || anyPoliced(p)
+	if err := e.release(ctx, known, anyPoliced(p)); err != nil {
+		return fmt.Errorf("open pods that network policies judge now: %w", err)
 	}
 	if !e.opts.KeepConnections && (was == nil || len(changes.switchOver) > 0) {
 		if err := e.cut(p, changed(was, p)); err != nil {
@@ -91,17 +110,25 @@ func changed(was, p *policy.Program) map[netip.Addr]bool {
 
 // Differences returns what Load would do if the kernel should enforce a program, one line for each
 // change. It reads what the kernel has, and changes nothing.
-func (e *Enforcer) Differences(p *policy.Program) ([]string, error) {
+func (e *Enforcer) Differences(p *policy.Program, known map[netip.Addr]owner.Key) ([]string, error) {
 	have, err := read(e.fw)
 	if err != nil {
 		return nil, fmt.Errorf("compare network policies: %w", err)
 	}
-	todo, err := planOf(have, stateOf(p), nil)
+	todo, err := planOf(have, stateOf(p, have.base), nil)
 	if err != nil {
 		return nil, fmt.Errorf("compare network policies: %w", err)
 	}
+	steps := slices.Concat(todo.prepare, todo.switchOver, todo.clean)
+	if have.base || anyPoliced(p) {
+		last, err := released(e.fw, known, anyPoliced(p))
+		if err != nil {
+			return nil, fmt.Errorf("compare network policies: %w", err)
+		}
+		steps = append(steps, last...)
+	}
 	var lines []string
-	for _, s := range slices.Concat(todo.prepare, todo.switchOver, todo.clean) {
+	for _, s := range steps {
 		lines = append(lines, s.what)
 	}
 	return lines, nil
@@ -138,7 +165,7 @@ func (e *Enforcer) before() (*state, error) {
 	if e.loaded != nil {
 		switch err := e.Check(); {
 		case err == nil:
-			return &stateOf(e.loaded).state, nil
+			return &stateOf(e.loaded, e.base).state, nil
 		case !errors.Is(err, ErrChanged):
 			return nil, err
 		}
@@ -183,16 +210,39 @@ func batches(steps []step) (out [][]step) {
 
 // transact sends one transaction, which also changes the revision.
 func (e *Enforcer) transact(ctx context.Context, steps []step) error {
-	t := &transaction{Enforcer: e, steps: steps, next: e.revision + 1}
-	if !e.exists {
-		t.next = uint16(rand.Uint32()) // after a flush, no other program continues our numbers by chance
-	}
+	t := e.transaction(steps)
 	e.fw.Queue(t)
 	if err := e.fw.Commit(ctx); err != nil {
 		return err
 	}
 	e.revision, e.exists = t.next, true
 	return nil
+}
+
+// revise changes the revision in a transaction, together with what do does.
+func revise(enc *nftables.Conn, exists bool, was, next uint16, do func() error) error {
+	set, element := nft.PolicyRevision(next)
+	if exists {
+		_, old := nft.PolicyRevision(was)
+		if err := enc.SetDeleteElements(set, []nftables.SetElement{old}); err != nil {
+			return err
+		}
+	} else if err := enc.AddSet(set, nil); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return enc.SetAddElements(set, []nftables.SetElement{element})
+}
+
+// transaction returns the next transaction.
+func (e *Enforcer) transaction(steps []step) *transaction {
+	t := &transaction{Enforcer: e, steps: steps, next: e.revision + 1}
+	if !e.exists {
+		t.next = uint16(rand.Uint32()) // after a flush, no other program continues our numbers by chance
+	}
+	return t
 }
 
 // transaction is the work of one transaction.
@@ -223,19 +273,14 @@ func (t *transaction) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 }
 
 func (t *transaction) encode(enc *nftables.Conn) error {
-	set, element := nft.PolicyRevision(t.next)
-	if t.exists {
-		_, old := nft.PolicyRevision(t.revision)
-		if err := enc.SetDeleteElements(set, []nftables.SetElement{old}); err != nil {
-			return err
-		}
-	} else if err := enc.AddSet(set, nil); err != nil {
-		return err
-	}
-	for _, s := range t.steps {
+	return revise(enc, t.exists, t.revision, t.next, func() error { return doAll(enc, t.steps) })
+}
+
+func doAll(enc *nftables.Conn, steps []step) error {
+	for _, s := range steps {
 		if err := s.do(enc); err != nil {
 			return err
 		}
 	}
-	return enc.SetAddElements(set, []nftables.SetElement{element})
+	return nil
 }

@@ -48,7 +48,7 @@ func nftTool(t testing.TB, args ...string) string {
 
 func load(t testing.TB, e *Enforcer, p *policy.Program) {
 	t.Helper()
-	if err := e.Load(t.Context(), p); err != nil {
+	if err := e.Load(t.Context(), p, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -144,7 +144,7 @@ func TestGolden(t *testing.T) {
 // same checks that the kernel has a program and nothing else.
 func same(t *testing.T, e *Enforcer, p *policy.Program) {
 	t.Helper()
-	if diffs, err := e.Differences(p); err != nil || len(diffs) > 0 {
+	if diffs, err := e.Differences(p, nil); err != nil || len(diffs) > 0 {
 		t.Errorf("the kernel differs: %q, %v", diffs, err)
 	}
 }

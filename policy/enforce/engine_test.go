@@ -75,7 +75,7 @@ func (e *engine) Load(c policytest.Cluster) (err error) {
 
 // load loads the program of a node, and forgets the connections of earlier probes.
 func (e *engine) load(i int) error {
-	if err := e.enforcers[i].Load(e.town.t.Context(), e.programs[i]); err != nil {
+	if err := e.enforcers[i].Load(e.town.t.Context(), e.programs[i], nil); err != nil {
 		return err
 	}
 	return netlink.ConntrackTableFlush(netlink.ConntrackTable)

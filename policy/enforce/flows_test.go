@@ -54,7 +54,7 @@ func (w *town) pair(opts Options, connect func(*house, string, *house, string)) 
 func (p *pair) load(policies ...string) {
 	p.t.Helper()
 	program := policy.Compile(shop(p.t, policies...))
-	must(p.t, p.node.Do(func() error { return p.enforcer.Load(p.t.Context(), program) }))
+	must(p.t, p.node.Do(func() error { return p.enforcer.Load(p.t.Context(), program, nil) }))
 }
 
 // serve answers each line, and sends a line by itself every 5 ms if it got "push".
@@ -192,17 +192,23 @@ func TestNeighbours(t *testing.T) {
 	p := w.pair(Options{}, w.resolving)
 	p.serve(":80")
 	p.load(`shop/none {"podSelector":{},"policyTypes":["Ingress","Egress"]}`)
-	for _, a := range addrs("10.9.0.1", "fd09::1") {
-		l, err := p.node.Link("v1")
-		must(t, err)
-		must(t, p.node.AddrReplace(l, &netlink.Addr{IPNet: single(a), Flags: unix.IFA_F_NODAD}))
-	}
+	nodeHas(t, p, "10.9.0.1", "fd09::1")
 	for _, addr := range []string{"10.1.1.2:80", "[fd01::1:2]:80"} {
 		conn := p.dialFrom(p.node, addr)
 		if !conn.asks(5 * time.Second) {
 			t.Errorf("the node does not reach %s", addr)
 		}
 		must(t, conn.Close())
+	}
+}
+
+// nodeHas gives the node addresses on its link to the server.
+func nodeHas(t *testing.T, p *pair, list ...string) {
+	t.Helper()
+	for _, a := range addrs(list...) {
+		l, err := p.node.Link("v1")
+		must(t, err)
+		must(t, p.node.AddrReplace(l, &netlink.Addr{IPNet: single(a), Flags: unix.IFA_F_NODAD}))
 	}
 }
 

@@ -41,7 +41,7 @@ func (r *reader) Load(c policytest.Cluster) error {
 	for i := range r.programs {
 		s.Node = fmt.Sprint("node", i+1)
 		r.programs[i] = policy.Compile(&s)
-		if err := New(r.fw, Options{KeepConnections: true}).Load(r.t.Context(), r.programs[i]); err != nil {
+		if err := New(r.fw, Options{KeepConnections: true}).Load(r.t.Context(), r.programs[i], nil); err != nil {
 			return err
 		}
 		if r.views[i], err = r.look(r.programs[i]); err != nil {
@@ -83,7 +83,7 @@ func (r *reader) asDecided(s *policy.State, i int) error {
 func (r *reader) look(p *policy.Program) (view *View, err error) {
 	return view, Look(r.fw, func(v *View) error {
 		view = v
-		for name := range stateOf(p).sets {
+		for name := range stateOf(p, false).sets {
 			if _, err := v.table.Members(name); err != nil {
 				return err
 			}
@@ -93,7 +93,7 @@ func (r *reader) look(p *policy.Program) (view *View, err error) {
 }
 
 func (r *reader) Close() error {
-	return New(r.fw, Options{KeepConnections: true}).Load(r.t.Context(), &policy.Program{})
+	return New(r.fw, Options{KeepConnections: true}).Load(r.t.Context(), &policy.Program{}, nil)
 }
 
 func (r *reader) Allows(p policytest.Probe) (allowed bool, by string, err error) {

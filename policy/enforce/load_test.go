@@ -102,7 +102,7 @@ func TestCrash(t *testing.T) {
 		load(t, e, from)
 		before, err := e.before()
 		must(t, err)
-		p, err := planOf(before, stateOf(to), nil)
+		p, err := planOf(before, stateOf(to, false), nil)
 		must(t, err)
 		lists := []*[]step{&p.prepare, &p.switchOver, &p.clean}
 		for _, list := range lists[min(done, 3):] {
@@ -165,7 +165,7 @@ func TestDifferences(t *testing.T) {
 	load(t, e, policy.Compile(shop(t, web)))
 	s := shop(t, web)
 	s.Pods[2].Labels = labels("pod", "b") // shop/c
-	got, err := e.Differences(policy.Compile(s))
+	got, err := e.Differences(policy.Compile(s), nil)
 	want := []string{
 		"add 1 element to " + ofFamily(kindPods, 0, "shop{pod=b}") + " (shop{pod=b})",
 		"add 1 element to " + ofFamily(kindPods, 1, "shop{pod=b}") + " (shop{pod=b})",

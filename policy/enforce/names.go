@@ -9,17 +9,19 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
-// These are the base chains, and the counter of what is denied because the labels of a pod are not
-// known yet.
+// These are the base chains, the counter of what is denied because the labels of a pod are not known
+// yet, and the counter of what is denied because an ADD closed the pod.
 const (
 	chainEgress  = "policy_egress"
 	chainIngress = "policy_ingress"
 	chainInput   = "policy_input"
 
 	countUnknown = "policy_unknown"
+	countClosed  = "policy_closed"
 )
 
 // These are the kinds of other names, each followed by a hash or, in the names of the maps, by 4 or
@@ -34,6 +36,8 @@ var (
 const (
 	kindPods = "policy_pods"
 	kindNets = "policy_nets"
+
+	kindLocal = "policy_local" // addresses of this node's pods, which other sets and maps may have
 )
 
 // hash shortens the name of an object: names of nftables have at most 128 bytes.
@@ -64,6 +68,14 @@ func isDispatch(set string) bool {
 	return set != "" && (set[:len(set)-1] == kindDispatch[0] || set[:len(set)-1] == kindDispatch[1])
 }
 
+// closedSet names the set of addresses that ADDs closed in a direction.
+func closedSet(d policy.Direction, family int) string { return nft.ClosedSets()[d][family] }
+
+// isClosed reports whether ADDs, and not programs, decide what a set has.
+func isClosed(set string) bool {
+	return set == nft.SetClosedIn4 || set == nft.SetClosedIn6 || set == nft.SetClosedOut4 || set == nft.SetClosedOut6
+}
+
 func isNets(set string) bool { return strings.HasPrefix(set, kindNets) }
 
 // isV6 reports whether a set is for IPv6.
@@ -87,9 +99,4 @@ func depth(chain string) int {
 		return 1
 	}
 	return 0
-}
-
-// closedSet names the set of addresses that ADDs closed in a direction.
-func closedSet(d policy.Direction, family int) string {
-	return [2]string{"policy_closedin", "policy_closedout"}[d] + families[family]
 }

@@ -33,6 +33,9 @@ func planOf(before *state, after *wanted, same func(set string) bool) (p plan, e
 		return p, err
 	}
 	p.compareChains(before, after)
+	if before.version < after.version {
+		p.prepare = append(p.prepare, markBase(before.version))
+	}
 	for _, name := range missing(before.sets, after.sets) {
 		p.clean = append(p.clean, deleteSet(name))
 	}
@@ -57,7 +60,11 @@ func missing(a, b map[string]bool) (names []string) {
 func (p *plan) compareSets(before *state, after *wanted, same func(string) bool) error {
 	var removals, additions []step
 	for _, name := range slices.Sorted(maps.Keys(after.sets)) {
-		if before.sets[name] && same != nil && same(name) {
+		if before.sets[name] && (isClosed(name) || same != nil && same(name)) {
+			continue
+		}
+		if isClosed(name) {
+			p.prepare = append(p.prepare, after.addSet(name))
 			continue
 		}
 		if !before.sets[name] && !isDispatch(name) {
@@ -75,9 +82,8 @@ func (p *plan) compareSets(before *state, after *wanted, same func(string) bool)
 		removals = append(removals, removeElements(name, gone)...)
 		additions = append(additions, after.addElements(name, added)...)
 	}
-	emptied, err := emptied(before, after)
-	p.switchOver = slices.Concat(removals, emptied, additions)
-	return err
+	p.switchOver = slices.Concat(removals, additions)
+	return nil
 }
 
 // compareElements returns what a set loses and gets. It makes a map from pods to chains if there is
@@ -95,21 +101,6 @@ func (p *plan) compareElements(name string, before *state, after *wanted) (gone,
 	want, err := after.elements(name)
 	gone, added = differences(have, want)
 	return gone, added, err
-}
-
-// emptied removes the elements of the maps from pods to chains if the last policy is gone. So all
-// pods are open at once.
-func emptied(before *state, after *wanted) (steps []step, err error) {
-	for _, name := range missing(before.sets, after.sets) {
-		if isDispatch(name) {
-			have, err := before.elements(name)
-			if err != nil {
-				return nil, err
-			}
-			steps = append(steps, removeElements(name, have)...)
-		}
-	}
-	return steps, nil
 }
 
 // differences returns what is only in the first and what is only in the second of two sorted lists.

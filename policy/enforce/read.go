@@ -4,12 +4,14 @@
 package enforce
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/google/nftables"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/policy"
 )
 
 // read returns what the kernel has. Elements are read when they are compared.
@@ -34,7 +36,16 @@ func read(fw *nft.Conn) (*state, error) {
 		s.chains[ch.Name], k.chains[ch.Name] = true, ch
 	}
 	s.same, s.elements = k.same, k.elements
-	return s, nil
+	s.version, err = fw.ReadPolicyBase()
+	s.base = s.version > 0 || s.hasBase()
+	return s, err
+}
+
+// hasBase reports whether the kernel has a part of what belongs to the base chains.
+func (s *state) hasBase() bool {
+	base := stateOf(&policy.Program{}, true)
+	in := func(have map[string]bool) func(string) bool { return func(name string) bool { return have[name] } }
+	return slices.ContainsFunc(slices.Collect(maps.Keys(base.chains)), in(s.chains)) || slices.ContainsFunc(slices.Collect(maps.Keys(base.sets)), in(s.sets))
 }
 
 // kernel reads parts of our table. The table is nil if there is none.

@@ -18,6 +18,8 @@ type state struct {
 	chains   map[string]bool
 	counters map[string]bool
 	sets     map[string]bool
+	base     bool   // it has the base chains, or a part of what belongs to them
+	version  uint16 // of the base chains; 0: they are not complete
 
 	// same reports whether a chain has these rules.
 	same func(chain string, lines []line) bool
@@ -43,9 +45,10 @@ type wanted struct {
 	pods   map[netip.Addr]string // names of this node's pods
 }
 
-// stateOf returns what a program needs in the kernel.
-func stateOf(p *policy.Program) *wanted {
-	w := &wanted{lines: chainsOf(p), titles: make(map[string]string), pods: make(map[netip.Addr]string)}
+// stateOf returns what a program needs in the kernel. With base, it has the base chains even if no pod
+// of this node has a policy.
+func stateOf(p *policy.Program, base bool) *wanted {
+	w := &wanted{lines: chainsOf(p, base), titles: make(map[string]string), pods: make(map[netip.Addr]string)}
 	w.chains, w.counters, w.sets = make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	fill := make(map[string]func() []element)
 	index := addressIndex{program: p}
@@ -63,7 +66,12 @@ func stateOf(p *policy.Program) *wanted {
 			}
 		}
 	}
+	w.base = len(w.lines) > 0
+	if w.base {
+		w.version = baseVersion
+	}
 	w.addDispatch(p, fill)
+	w.addClosed(p, fill)
 	w.same = func(chain string, lines []line) bool { return slices.Equal(w.lines[chain], lines) }
 	w.elements = func(set string) ([]element, error) { return fill[set](), nil }
 	return w
@@ -95,6 +103,38 @@ func (w *wanted) addDispatch(p *policy.Program, fill map[string]func() []element
 			w.pods[a] = p.Pods[i].Name
 		}
 	}
+}
+
+// addClosed adds the sets that ADDs look at: what they closed, and the addresses that a program knows.
+func (w *wanted) addClosed(p *policy.Program, fill map[string]func() []element) {
+	if !w.base {
+		return
+	}
+	for family := range families {
+		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+			w.sets[closedSet(d, family)] = true
+		}
+		local := kindLocal + families[family]
+		w.sets[local] = true
+		fill[local] = func() []element { return localElements(p, family) }
+	}
+}
+
+// localElements returns the addresses of this node's pods, with and without policies. If no pod has a
+// policy, no other object has these addresses, so there are none.
+func localElements(p *policy.Program, family int) (out []element) {
+	if !anyPoliced(p) {
+		return nil
+	}
+	for i := range p.Pods {
+		for _, a := range p.Pods[i].Addresses {
+			if familyOf(a) == family {
+				out = append(out, element{first: a, last: a})
+			}
+		}
+	}
+	slices.SortFunc(out, element.compare)
+	return out
 }
 
 func dispatchElements(p *policy.Program, d policy.Direction, family int) (out []element) {

@@ -109,9 +109,22 @@ func deleteCounter(name string) step {
 	}}
 }
 
+// markBase says that the base chains are complete, after they had another version or none.
+func markBase(was uint16) step {
+	return step{"mark the base chains as complete", 2, func(enc *nftables.Conn) error {
+		set, _ := nft.PolicyRevision(0)
+		if was > 0 {
+			if err := enc.SetDeleteElements(set, []nftables.SetElement{nft.PolicyBase(was)}); err != nil {
+				return err
+			}
+		}
+		return enc.SetAddElements(set, []nftables.SetElement{nft.PolicyBase(baseVersion)})
+	}}
+}
+
 // setOf returns a set in the library's type. Its kind is in its name.
 func setOf(name string) *nftables.Set {
-	s := &nftables.Set{Table: table(), Name: name, KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian, Interval: isNets(name)}
+	s := &nftables.Set{Table: table(), Name: name, KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian, Interval: isNets(name), HasTimeout: isClosed(name)}
 	if isV6(name) {
 		s.KeyType = nftables.TypeIP6Addr
 	}

@@ -169,7 +169,7 @@ func (s *stream) load(state int) error {
 	for i, h := range s.town.nodes {
 		err := h.Do(func() error {
 			err := netlink.ConntrackTableFlush(netlink.ConntrackTable) // Load looks at all entries, and each probe made one
-			return errors.Join(err, s.enforcers[i].Load(s.town.t.Context(), s.programs[state][i]))
+			return errors.Join(err, s.enforcers[i].Load(s.town.t.Context(), s.programs[state][i], nil))
 		})
 		if err != nil {
 			return err
@@ -233,12 +233,12 @@ func TestSwitchLarge(t *testing.T) {
 		}
 		programs[i] = policy.Compile(s)
 	}
-	must(t, p.node.Do(func() error { return p.enforcer.Load(t.Context(), programs[1]) }))
+	must(t, p.node.Do(func() error { return p.enforcer.Load(t.Context(), programs[1], nil) }))
 	done := make(chan error, 1)
 	go func() {
 		var err error
 		for n := 0; n < 12 && err == nil; n++ {
-			err = p.node.Do(func() error { return p.enforcer.Load(t.Context(), programs[n%2]) })
+			err = p.node.Do(func() error { return p.enforcer.Load(t.Context(), programs[n%2], nil) })
 		}
 		done <- err
 	}()

@@ -103,7 +103,7 @@ func (w *worker) enforce(way string, policies int) (string, error) {
 	defer fw.Close()
 	e := enforce.New(fw, enforce.Options{})
 	defer e.Close()
-	return server, e.Load(context.Background(), program)
+	return server, e.Load(context.Background(), program, nil)
 }
 
 // policyState is a cluster in which the two pods are on this node.
