@@ -25,6 +25,19 @@ type NetworkPolicy struct {
 	Off             bool // policies are not enforced; what an earlier run made of them is removed
 	KeepConnections bool // a change of policies ends no connection that was allowed before
 	OwnNamespace    bool // by default pods receive packets of other pods only from their own namespace
+
+	LogGroup uint16 // of NFLOG, to which denied packets are sent; 0: to none
+}
+
+// logRate is how many packets of a rule are logged in a second.
+const logRate = 10
+
+func (c NetworkPolicy) enforcement() enforce.Options {
+	o := enforce.Options{KeepConnections: c.KeepConnections}
+	if c.LogGroup != 0 {
+		o.Log = &enforce.Log{Group: c.LogGroup, PerSecond: logRate}
+	}
+	return o
 }
 
 // collect says how changes are collected: a policy should be in force 200 ms after its change, also
@@ -76,7 +89,7 @@ func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 	}
 	fw := nft.Open(n.paths.Run)
 	defer fw.Close() //nolint:errcheck // committed
-	n.enforcer = enforce.New(fw, enforce.Options{KeepConnections: n.choices.KeepConnections})
+	n.enforcer = enforce.New(fw, n.choices.enforcement())
 	defer n.enforcer.Close() //nolint:errcheck // nothing was written
 	for _, w := range watches(n.cluster, a.opts.Node, a.api.get, n.status.asked) {
 		go w.follow(ctx) // the library ends it some seconds later

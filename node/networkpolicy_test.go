@@ -360,6 +360,19 @@ func TestPolicyOff(t *testing.T) {
 	})
 }
 
+// TestPolicyLog starts an agent that logs what policies deny, and then one that does not.
+func TestPolicyLog(t *testing.T) {
+	l := newPolicyLab(t)
+	l.pod("n1", "web-0", "app=web", webAddr)
+	l.policy("closed", forWeb)
+	const rule = `limit rate 10/second burst 10 packets log prefix "patchbay: shop/web-0 is isolated, ingress, by shop/closed" group 7`
+	for _, group := range []uint16{7, 0} {
+		l.start(func(o *Options) { o.NetworkPolicy.LogGroup = group })
+		l.await(fmt.Sprint("rules for group ", group), func() bool { return l.judged(webAddr) && strings.Contains(l.table(), rule) == (group == 7) })
+		l.stop()
+	}
+}
+
 // A broken policy is a problem of nodes with pods that it closes.
 func TestPolicyBroken(t *testing.T) {
 	l := newPolicyLab(t)

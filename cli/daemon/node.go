@@ -49,6 +49,7 @@ type nodeCommand struct {
 	Policy     string         `long:"network-policy" default:"on" choice:"on" choice:"off" description:"enforce NetworkPolicies and ClusterNetworkPolicies; off removes what an earlier run made"`
 	Default    string         `long:"policy-default" default:"allow" choice:"allow" choice:"own-namespace" description:"what pods receive where no policy decides: all packets, or those of other pods only from their own namespace (all but kube-system)"`
 	Keep       bool           `long:"policy-keep-connections" description:"a change of policies ends no connection that it denies; it applies to new ones"`
+	LogGroup   uint16         `long:"policy-log-group" value-name:"GROUP" description:"send packets that policies deny to this group of NFLOG, of each rule at most 10 a second; 0: do not"`
 	Program    string         `long:"program" value-name:"FILE" description:"the program patchbay, which is installed (default: beside this one)"`
 	Listen     string         `long:"listen" value-name:"ADDRESS:PORT" default:"127.0.0.1:9472" description:"serve /metrics, /healthz and /readyz; empty: do not"`
 
@@ -123,7 +124,7 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 		Settings: plan.Settings{Node: c.NodeName, Transport: c.Transport, Port: c.Port, WirePort: c.WirePort},
 		Config:   node.Kubeconfig(c.Kubeconfig), Paths: where, ConfDir: c.ConfDir, Log: printLine,
 		MasqueradeConfig: c.Masquerade, Egress: c.Egress,
-		NetworkPolicy: node.NetworkPolicy{Off: c.Policy == "off", KeepConnections: c.Keep, OwnNamespace: c.Default == "own-namespace"},
+		NetworkPolicy: node.NetworkPolicy{Off: c.Policy == "off", KeepConnections: c.Keep, OwnNamespace: c.Default == "own-namespace", LogGroup: c.LogGroup},
 	}
 	if o.Node == "" {
 		name, err := os.Hostname()

@@ -34,6 +34,9 @@
 // A packet of the node itself enters pods by the hook output, which has no chain: its node may
 // always reach a pod. So nothing depends on the source address of a packet, which a pod could forge.
 //
+// With Options.Log, a rule that sends packets to NFLOG comes before each rule of a policy or a pod that
+// drops.
+//
 // When a program changes, Load ends the connections that the new one denies (Options): it deletes
 // their entries of connection tracking. So that such a connection does not begin anew with a packet
 // of the other end, a pod with a policy drops TCP packets of unknown connections which would come

@@ -28,6 +28,8 @@ type Options struct {
 	// KeepConnections leaves established connections alone when policies change. Otherwise Load ends
 	// those that the new program denies.
 	KeepConnections bool
+
+	Log *Log // nil: denied packets are only counted
 }
 
 // Enforcer keeps a program in the kernel. Only one goroutine may use it at a time, with its thread
@@ -76,7 +78,7 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 	if was != nil {
 		same = sameSets(was, p)
 	}
-	changes, err := planOf(before, stateOf(p, before.base), same)
+	changes, err := planOf(before, e.wanted(p, before.base), same)
 	if err != nil {
 		return fmt.Errorf("load network policies: %w", err)
 	}
@@ -115,7 +117,7 @@ func (e *Enforcer) Differences(p *policy.Program, known map[netip.Addr]owner.Key
 	if err != nil {
 		return nil, fmt.Errorf("compare network policies: %w", err)
 	}
-	todo, err := planOf(have, stateOf(p, have.base), nil)
+	todo, err := planOf(have, e.wanted(p, have.base), nil)
 	if err != nil {
 		return nil, fmt.Errorf("compare network policies: %w", err)
 	}
@@ -165,7 +167,7 @@ func (e *Enforcer) before() (*state, error) {
 	if e.loaded != nil {
 		switch err := e.Check(); {
 		case err == nil:
-			return &stateOf(e.loaded, e.base).state, nil
+			return &e.wanted(e.loaded, e.base).state, nil
 		case !errors.Is(err, ErrChanged):
 			return nil, err
 		}

@@ -38,10 +38,11 @@ func (r *reader) Load(c policytest.Cluster) error {
 	if err != nil {
 		return err
 	}
+	logs := [2]*Log{{Group: 1, PerSecond: 1}, nil}
 	for i := range r.programs {
 		s.Node = fmt.Sprint("node", i+1)
 		r.programs[i] = policy.Compile(&s)
-		if err := New(r.fw, Options{KeepConnections: true}).Load(r.t.Context(), r.programs[i], nil); err != nil {
+		if err := New(r.fw, Options{KeepConnections: true, Log: logs[i]}).Load(r.t.Context(), r.programs[i], nil); err != nil {
 			return err
 		}
 		if r.views[i], err = r.look(r.programs[i]); err != nil {

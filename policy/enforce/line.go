@@ -28,6 +28,8 @@ type line struct {
 	verdict expr.VerdictKind
 	chain   string // target of a jump, or map of the verdict
 	comment string
+	log     Log    // of reporting
+	prefix  string // of reporting
 }
 
 // what is a kind of line. Most are rules of policies.
@@ -40,6 +42,7 @@ const (
 	midstream        // a TCP packet within a connection that is not tracked
 	dispatch         // verdict of the map in chain
 	counting         // no verdict
+	reporting        // no verdict: logs what the next rule drops
 )
 
 const (
@@ -78,6 +81,9 @@ func (l line) exprs() []expr.Any {
 
 // end returns the counter and the verdict.
 func (l line) end() (out []expr.Any) {
+	if l.what == reporting {
+		return l.report()
+	}
 	if l.counter != "" {
 		// The library writes the name as it is; the kernel returns it with a zero byte.
 		out = append(out, &expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: l.counter + "\x00"})
