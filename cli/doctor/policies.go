@@ -93,27 +93,34 @@ func (n *Node) unenforcedFor(v *enforce.View, r *record.Record) (wrong []unenfor
 	decision, readErr := mirror.Read(n.Paths, mirror.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID})
 	name := p.Namespace + "/" + p.Name
 	for _, a := range p.Addrs {
+		var diffs []enforce.Difference
+		if readErr == nil {
+			if diffs, err = v.Differences(a, &decision); err != nil {
+				return nil, err
+			}
+		}
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			closed, err := v.Closed(a, d)
 			if err != nil {
 				return nil, err
 			}
-			if closed {
-				wrong = append(wrong, unenforced{pod: name, closed: true})
-			}
-		}
-		if readErr != nil {
-			continue
-		}
-		list, err := v.Differences(a, &decision)
-		if err != nil {
-			return nil, err
-		}
-		for _, diff := range list {
-			wrong = append(wrong, unenforced{pod: name, opens: diff.Opens, text: fmt.Sprintf("%s: %s", diff.Direction, diff.Text)})
+			wrong = append(wrong, side(name, d, closed, diffs)...)
 		}
 	}
 	return wrong, nil
+}
+
+// side returns what is wrong in one direction. What is closed differs for no other reason.
+func side(pod string, d policy.Direction, closed bool, diffs []enforce.Difference) (wrong []unenforced) {
+	if closed {
+		return []unenforced{{pod: pod, closed: true}}
+	}
+	for _, diff := range diffs {
+		if diff.Direction == d {
+			wrong = append(wrong, unenforced{pod: pod, opens: diff.Opens, text: fmt.Sprintf("%s: %s", d, diff.Text)})
+		}
+	}
+	return wrong
 }
 
 // enforcement turns what is wrong into findings.

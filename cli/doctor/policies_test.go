@@ -14,6 +14,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/policy/enforce"
@@ -95,6 +96,21 @@ func TestPoliciesDamaged(t *testing.T) {
 	p.load("a")
 	p.must(os.WriteFile(filepath.Join(p.paths.State, "node", "policy", "pods", "1"), []byte("x"), 0o600))
 	p.finds("policies", "problem: ADDs isolate pods, because the mirror of the network policies cannot be read: read "+p.paths.State)
+}
+
+// An ADD closed a pod, and the agent does not open it.
+func TestPoliciesClosed(t *testing.T) {
+	p := newPoliced(t)
+	p.mirror("a")
+	p.load()
+	key := owner.Of("pods", "c1", "eth0")
+	enforce.Close(p.fw, enforce.Closure{
+		Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.2")}, Close: [2]bool{true, true}, Comment: nft.Comment(string(key), "pods", "c1", "eth0"),
+	}, false)
+	p.must(p.fw.Commit(context.Background()))
+	p.finds("policies", "problem: 1 pods with a network policy are closed since their ADD: shop/web; only the agent opens them, and it does not run")
+	p.must(resident.Report{}.Write(p.paths, nodeService))
+	p.finds("policies", "problem: shop/web; the agent runs, and has not opened them")
 }
 
 func TestPoliciesIPVS(t *testing.T) {

@@ -38,6 +38,8 @@ func chainsOf(p *policy.Program, base bool) chains {
 const (
 	itself   = " itself"
 	isolates = " is isolated"
+
+	closedByAdd = "closed by an ADD"
 )
 
 type compiler struct {
@@ -53,7 +55,7 @@ const baseVersion = 1
 // which may still have a former pod with the same address.
 func baseLines(d policy.Direction) []line {
 	source := d == policy.Egress
-	closed := line{source: source, counter: countClosed, verdict: expr.VerdictDrop, comment: "closed by an ADD"}
+	closed := line{source: source, counter: countClosed, verdict: expr.VerdictDrop, comment: closedByAdd}
 	closed4, closed6 := closed, closed
 	closed4.family, closed4.pods = 4, closedSet(d, 0)
 	closed6.family, closed6.pods = 6, closedSet(d, 1)

@@ -4,11 +4,14 @@
 package enforce
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/nft/trace"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -57,6 +60,36 @@ func TestMirrorDiffers(t *testing.T) {
 			t.Errorf("kernel %q, mirror %q: got %q, want %q", c.kernel, c.mirror, got, c.want)
 		}
 	}
+}
+
+// A pod that its ADD closed is dropped, with the reason, and does not differ from a mirror that closes it.
+func TestJudgeOfAClosedPod(t *testing.T) {
+	_, fw := open(t)
+	web := netip.MustParseAddr("10.1.1.1")
+	c, _ := closureOf("web", web)
+	c.Close = [2]bool{policy.Ingress: true}
+	closeAll(t, fw, c, false)
+	s := shop(t, `shop/web {"podSelector":{}}`)
+	closing := policy.NewDecider(s).Decide(&s.Pods[0])
+	must(t, Look(fw, func(v *View) error {
+		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.2"), To: web, Protocol: policy.TCP, Port: 80})
+		if r := list[len(list)-1].Reasons[0]; FateOf(list) != trace.Dropped || r.Foreign || !strings.HasPrefix(r.Text, "its ADD closed it") {
+			t.Errorf("got %+v", list)
+		}
+		out, oerr := v.Judge(Packet{From: web, To: netip.MustParseAddr("10.1.1.2"), Protocol: policy.TCP, Port: 80})
+		if FateOf(out) != trace.Accepted {
+			t.Errorf("the direction that is not closed: got %+v", out)
+		}
+		same, serr := v.Differences(web, &closing)
+		if len(same) > 0 {
+			t.Errorf("got differences %+v", same)
+		}
+		more, merr := v.Differences(web, &policy.Decision{})
+		if len(more) != 1 || more[0].Opens || more[0].Text != "the kernel has that its ADD closed it, the mirror does not" {
+			t.Errorf("got differences %+v", more)
+		}
+		return errors.Join(err, oerr, serr, merr)
+	}))
 }
 
 // Names that are longer than a comment of nft are read from a decision.
