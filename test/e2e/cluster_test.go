@@ -33,8 +33,9 @@ type cluster struct {
 	script string // test/labs/kube/kube
 	dir    string // LAB_DIR
 
-	changes    int      // of the masquerade's ConfigMap
-	agentFlags []string // further flags of the agents
+	changes      int      // of the masquerade's ConfigMap
+	agentFlags   []string // further flags of the agents
+	agentProgram string   // of another build; "": patchbayd()
 }
 
 // newCluster starts one, without a network; how are the arguments of `kube up`, none for two

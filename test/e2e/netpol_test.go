@@ -25,8 +25,8 @@ const (
 
 // withEngine and withoutEngine are flags of the agents.
 const (
-	withEngine    = "--network-policy=true"
-	withoutEngine = "--network-policy=false"
+	withEngine    = "--network-policy=on"
+	withoutEngine = "--network-policy=off"
 )
 
 // netpolList returns these specs.

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -82,7 +83,9 @@ func (k *cluster) agentAccount() {
 	k.apply(object{
 		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": object{"name": "agent"},
 		"rules": []object{
-			{"apiGroups": []string{""}, "resources": []string{"nodes"}, "verbs": []string{"list", "watch"}},
+			{"apiGroups": []string{""}, "resources": []string{"nodes", "pods", "namespaces"}, "verbs": []string{"list", "watch"}},
+			{"apiGroups": []string{"networking.k8s.io"}, "resources": []string{"networkpolicies"}, "verbs": []string{"list", "watch"}},
+			{"apiGroups": []string{"policy.networking.k8s.io"}, "resources": []string{"clusternetworkpolicies"}, "verbs": []string{"list", "watch"}},
 			{"apiGroups": []string{""}, "resources": []string{"events"}, "verbs": []string{"create"}},
 		},
 	})
@@ -116,7 +119,7 @@ func (k *cluster) startAgent(node string) {
 		k.Fatal(err)
 	}
 	defer log.Close()
-	args := []string{"-t", k.pid(node + "-holder"), "-m", "-u", "-n", "--", patchbayd(), "node",
+	args := []string{"-t", k.pid(node + "-holder"), "-m", "-u", "-n", "--", cmp.Or(k.agentProgram, patchbayd()), "node",
 		"--kubeconfig", k.dir + "/cfg/agent.kubeconfig", "--program", patchbay(),
 		"--cluster-cidr=10.244.0.0/16", "--cluster-cidr=fd00:244::/56"}
 	cmd := exec.Command("nsenter", append(args, k.agentFlags...)...)

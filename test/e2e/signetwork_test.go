@@ -118,6 +118,7 @@ func onTested(t *testing.T, body func(k *cluster, logs string), flags ...string)
 	onNode(t, func(t *testing.T) {
 		k := newCluster(t, "3", "routed", "containerd2=n2,n3")
 		k.agentFlags = flags
+		kubetest(t, "policies") // before the agents look for it
 		k.agentAccount()
 		for _, node := range []string{"n1", "n2", "n3"} {
 			k.startAgent(node)
