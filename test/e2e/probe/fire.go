@@ -48,13 +48,18 @@ type Life struct {
 	Fired []Fired
 }
 
-// held is how long Fire waits for the answer of one connection.
-const held = 150 * time.Millisecond
+// held is how long Fire waits for the answer of one connection: less than the second after which
+// the kernel sends a SYN again.
+const held = 900 * time.Millisecond
 
 // Fire opens a TCP connection to each target, or sends it a datagram, each interval until ctx ends.
-// It uses only the calling thread, so a caller can be in another network namespace.
-func Fire(ctx context.Context, interval time.Duration, targets ...Target) ([]Fired, error) {
-	f := firing{began: time.Now(), results: make([]Fired, len(targets))}
+// It uses only the calling thread, so a caller can be in another network namespace. If note is not
+// nil, Fire calls it for each connection, with the number of the target and the time of its SYN.
+func Fire(ctx context.Context, interval time.Duration, note func(target int, at time.Time, answered bool), targets ...Target) ([]Fired, error) {
+	f := firing{began: time.Now(), note: note, results: make([]Fired, len(targets))}
+	if note == nil {
+		f.note = func(int, time.Time, bool) {}
+	}
 	defer f.close(time.Now().Add(time.Hour))
 	for i, t := range targets {
 		f.results[i].Target = t.String()
@@ -80,12 +85,19 @@ func Fire(ctx context.Context, interval time.Duration, targets ...Target) ([]Fir
 			next = time.Now() // after a pause of the machine
 		}
 	}
-	return f.results, f.collect(held)
+	for end := time.Now().Add(held); len(f.shots) > 0 && time.Now().Before(end); {
+		if err := f.collect(10 * time.Millisecond); err != nil {
+			return nil, err
+		}
+		f.close(time.Now().Add(-held))
+	}
+	return f.results, nil
 }
 
 // firing is a run of Fire.
 type firing struct {
 	began   time.Time
+	note    func(int, time.Time, bool)
 	results []Fired
 	shots   []shot
 }
@@ -143,9 +155,12 @@ func (f *firing) shoot(target int, t Target) error {
 		f.shots = append(f.shots, shot{fd, target, time.Now()})
 		return nil
 	case err == nil, errors.Is(err, unix.ECONNREFUSED):
+		f.note(target, time.Now(), true)
 		f.answered(target)
+	default: // no route, for example: the packet was not sent
+		f.note(target, time.Now(), false)
 	}
-	return unix.Close(fd) // no route, for example: the packet was not sent
+	return unix.Close(fd)
 }
 
 func (f *firing) answered(target int) {
@@ -184,7 +199,9 @@ func (f *firing) collect(wait time.Duration) error {
 func (f *firing) read(s shot) bool {
 	if !s.at.IsZero() {
 		code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
-		if err == nil && (code == 0 || code == int(unix.ECONNREFUSED)) {
+		ok := err == nil && (code == 0 || code == int(unix.ECONNREFUSED))
+		f.note(s.target, s.at, ok)
+		if ok {
 			f.answered(s.target)
 		}
 		unix.Close(s.fd)
@@ -206,8 +223,12 @@ func (f *firing) read(s shot) bool {
 func (f *firing) close(before time.Time) {
 	var left []shot
 	for _, s := range f.shots {
-		if all := before.After(time.Now()); all || !s.at.IsZero() && s.at.Before(before) {
+		all := before.After(time.Now())
+		if all || !s.at.IsZero() && s.at.Before(before) {
 			unix.Close(s.fd)
+			if !all {
+				f.note(s.target, s.at, false)
+			}
 		} else {
 			left = append(left, s)
 		}

@@ -32,12 +32,21 @@ func TestFire(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	results, err := probe.Fire(ctx, 5*time.Millisecond, targets...)
+	noted := map[int]int{}
+	results, err := probe.Fire(ctx, 5*time.Millisecond, func(target int, at time.Time, answered bool) {
+		if answered != (target < 4) || time.Since(at) > 5*time.Second {
+			t.Errorf("target %d at %v: answered %v", target, at, answered)
+		}
+		noted[target]++
+	}, targets...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, r := range results {
 		t.Logf("%+v", r)
+		if tcp := targets[i].Network == "tcp"; tcp && noted[i] != r.Sent || !tcp && noted[i] != 0 {
+			t.Errorf("%s: %d connections noted of %d", r.Target, noted[i], r.Sent)
+		}
 		if answered := r.Answers > 0; answered != (i < 4) || r.Sent < 3 || r.Answers > r.Sent {
 			t.Errorf("%+v", r)
 		}

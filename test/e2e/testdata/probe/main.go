@@ -72,7 +72,7 @@ func first(file, length string, texts []string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if result.Fired, err = probe.Fire(ctx, interval, targets...); err != nil {
+	if result.Fired, err = probe.Fire(ctx, interval, nil, targets...); err != nil {
 		return err
 	}
 	addrs, err := net.InterfaceAddrs()
