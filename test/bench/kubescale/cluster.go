@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -18,7 +19,10 @@ import (
 )
 
 // cluster is the API server, as its administrator sees it.
-type cluster struct{ api *rest.RESTClient }
+type cluster struct {
+	api        *rest.RESTClient // of the core group
+	networking *rest.RESTClient
+}
 
 func newCluster(kubeconfig string) (*cluster, error) {
 	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -29,7 +33,12 @@ func newCluster(kubeconfig string) (*cluster, error) {
 	c.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
 	c.ContentType, c.QPS = runtime.ContentTypeProtobuf, -1
 	api, err := rest.RESTClientFor(c)
-	return &cluster{api}, err
+	if err != nil {
+		return nil, err
+	}
+	c.GroupVersion, c.APIPath = &networkingv1.SchemeGroupVersion, "/apis"
+	networking, err := rest.RESTClientFor(c)
+	return &cluster{api, networking}, err
 }
 
 func (c *cluster) create(kind, namespace string, o runtime.Object) error {
@@ -81,18 +90,23 @@ func (c *cluster) fill(pods, nodes int) error {
 	if err := c.create("serviceaccounts", "default", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}); err != nil {
 		return err
 	}
-	next, errs := make(chan int), make(chan error, pods)
+	return inParallel(pods, func(i int) error { return c.create("pods", "default", pod(i, nodes)) })
+}
+
+// inParallel calls f for 0..n-1, from several goroutines.
+func inParallel(n int, f func(int) error) error {
+	next, errs := make(chan int), make(chan error, n)
 	var workers sync.WaitGroup
 	for range 32 {
 		workers.Go(func() {
 			for i := range next {
-				if err := c.create("pods", "default", pod(i, nodes)); err != nil {
+				if err := f(i); err != nil {
 					errs <- err
 				}
 			}
 		})
 	}
-	for i := range pods {
+	for i := range n {
 		next <- i
 	}
 	close(next)

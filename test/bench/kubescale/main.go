@@ -6,7 +6,11 @@
 // that it receives for a change of a Node, and the time from the creation of a Node to its route in
 // the kernel. It prints a table, and writes the table to docs/bench/kube.md.
 //
-//	kubescale [-nodes N] [-pods N] [-out FILE]
+//	kubescale [-nodes N] [-pods N] [-out FILE] [-policies N,...] [-policies-out FILE]
+//
+// With -policies it measures the agent beside these numbers of network policies instead: the time
+// from a change in the API to the first packet with the new verdict, memory, bytes and processor time.
+// It writes a table and a picture to docs/bench/kube-policies.md and kube-policies.svg.
 //
 // It needs root, and the API server of test/labs/kube, which scripts/setup builds. Everything runs
 // in private network, mount and process namespaces.
@@ -37,6 +41,9 @@ const (
 type options struct {
 	nodes, pods int
 	out         string
+	policies    string // numbers of policies, separated by commas; if not empty, they are measured
+	policiesOut string // file of their table, without its extension
+	changes     int    // of each kind
 }
 
 func main() {
@@ -44,6 +51,9 @@ func main() {
 	flag.IntVar(&o.nodes, "nodes", 200, "Nodes, the agent's own among them")
 	flag.IntVar(&o.pods, "pods", 20000, "Pods")
 	flag.StringVar(&o.out, "out", "docs/bench/kube.md", "file of the table; empty: print only")
+	flag.StringVar(&o.policies, "policies", "", "numbers of network policies, such as 0,1000,5000: measure these")
+	flag.StringVar(&o.policiesOut, "policies-out", "docs/bench/kube-policies", "file of their table and picture, without .md and .svg; empty: print only")
+	flag.IntVar(&o.changes, "changes", 100, "changes of each kind, beside each number of policies")
 	flag.Parse()
 	run := map[string]func(options) error{"": outside, "lab": inLab, "measure": measure}[os.Getenv(stageEnv)]
 	if err := run(o); err != nil {

@@ -68,6 +68,9 @@ func measure(o options) (err error) {
 	if err := b.watch(done); err != nil {
 		return err
 	}
+	if o.policies != "" {
+		return b.allPolicies(dir, through)
+	}
 	if err := b.all(dir, through); err != nil {
 		return err
 	}
