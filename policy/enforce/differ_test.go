@@ -117,3 +117,22 @@ func TestLongNames(t *testing.T) {
 		return err
 	}))
 }
+
+// If the question leaves the port open, the answer has the ports of each rule that may decide.
+func TestJudgeNamesPorts(t *testing.T) {
+	e, fw := open(t)
+	load(t, e, policy.Compile(everyForm(t)))
+	var got []string
+	must(t, Look(fw, func(v *View) error {
+		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.2"), To: netip.MustParseAddr("10.1.1.1")})
+		for _, r := range list[len(list)-1].Reasons {
+			got = append(got, r.Text)
+		}
+		return err
+	}))
+	for _, ports := range []string{"tcp 8080", "udp 9000-9009", "sctp"} {
+		if want := "rule ingress[0] of networkpolicy shop/web allows it, for " + ports; !slices.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

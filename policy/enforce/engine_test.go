@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nft/trace"
 	"github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/test/policytest"
 )
@@ -41,6 +42,7 @@ type engine struct {
 	town      *town
 	enforcers [2]*Enforcer
 	programs  [2]*policy.Program
+	views     [2]*View
 	cluster   policytest.Cluster
 	left      []netip.Addr // addresses of the cluster before
 	numbers   map[policytest.Probe]uint32
@@ -76,6 +78,10 @@ func (e *engine) Load(c policytest.Cluster) (err error) {
 // load loads the program of a node, and forgets the connections of earlier probes.
 func (e *engine) load(i int) error {
 	if err := e.enforcers[i].Load(e.town.t.Context(), e.programs[i], nil); err != nil {
+		return err
+	}
+	var err error
+	if e.views[i], err = lookAt(e.enforcers[i].fw, e.programs[i]); err != nil {
 		return err
 	}
 	return netlink.ConntrackTableFlush(netlink.ConntrackTable)
@@ -127,6 +133,9 @@ func (e *engine) Allows(p policytest.Probe) (allowed bool, by string, err error)
 	if program := e.decide(p); program != allowed {
 		return allowed, "", fmt.Errorf("the kernel allows: %v, the program allows: %v", allowed, program)
 	}
+	if judged, err := e.judge(p); err != nil || judged != allowed {
+		return allowed, "", fmt.Errorf("the kernel allows: %v, Judge: %v, %w", allowed, judged, err)
+	}
 	return allowed, "", nil
 }
 
@@ -142,6 +151,17 @@ func (e *engine) decide(p policytest.Probe) bool {
 		}
 	}
 	return true
+}
+
+// judge asks Judge about the rules of both nodes.
+func (e *engine) judge(p policytest.Probe) (bool, error) {
+	for i, program := range e.programs {
+		list, err := e.views[i].Judge(packetFor(program, p))
+		if err != nil || FateOf(list) != trace.Accepted {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // sendAll sends every probe of the cluster. It repeats those that the oracle allows until they

@@ -45,7 +45,7 @@ func (r *reader) Load(c policytest.Cluster) error {
 		if err := New(r.fw, Options{KeepConnections: true, Log: logs[i]}).Load(r.t.Context(), r.programs[i], nil); err != nil {
 			return err
 		}
-		if r.views[i], err = r.look(r.programs[i]); err != nil {
+		if r.views[i], err = lookAt(r.fw, r.programs[i]); err != nil {
 			return err
 		}
 		if err := r.asDecided(&s, i); err != nil {
@@ -80,9 +80,9 @@ func (r *reader) asDecided(s *policy.State, i int) error {
 	return nil
 }
 
-// look reads all sets that the program has, because the next program replaces them.
-func (r *reader) look(p *policy.Program) (view *View, err error) {
-	return view, Look(r.fw, func(v *View) error {
+// lookAt reads all sets that a program has, because the next program replaces them.
+func lookAt(fw *nft.Conn, p *policy.Program) (view *View, err error) {
+	return view, Look(fw, func(v *View) error {
 		view = v
 		for name := range stateOf(p, false).sets {
 			if _, err := v.table.Members(name); err != nil {

@@ -4,6 +4,7 @@
 package enforce
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/trace"
+	"github.com/patchbay-net/patchbay/policy"
 )
 
 // reason says why the last of these steps decides. What a rule is for is in its comment, so a rule
@@ -68,6 +70,40 @@ func (v *View) byRule(r *Reason, s trace.Step) {
 		r.Rule, rule = "", "a rule"
 	}
 	r.Text = fmt.Sprintf("%s of %s %s it", rule, Kind(name), does)
+	if ports := portsIn(s.Rule); !s.Sure && ports.Protocol != 0 {
+		r.Text += ", for " + ports.String()
+	}
+}
+
+// portsIn returns the protocol and the ports with which a rule compares.
+func portsIn(r nft.Rule) (p policy.Ports) {
+	var loaded string // what the last expression loaded
+	for _, e := range r.Exprs {
+		value := e.Value(unix.NFTA_CMP_DATA)
+		switch {
+		case e.Name != "cmp":
+			loaded = loads(e)
+		case loaded == "protocol" && len(value) == 1:
+			p.Protocol = policy.Protocol(value[0])
+		case loaded == "port" && len(value) == 2:
+			n := binary.BigEndian.Uint16(value)
+			if op := e.Number(unix.NFTA_CMP_OP); op != unix.NFT_CMP_LTE {
+				p.First = n
+			}
+			p.Last = n
+		}
+	}
+	return p
+}
+
+func loads(e nft.Expr) string {
+	switch {
+	case e.Name == "meta" && e.Number(unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO:
+		return "protocol"
+	case e.Name == "payload" && e.Number(unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_TRANSPORT_HEADER && e.Number(unix.NFTA_PAYLOAD_OFFSET) == 2:
+		return "port"
+	}
+	return ""
 }
 
 // byDefault completes the reason for a pod that is isolated. The rules before the last one count the
@@ -75,7 +111,6 @@ func (v *View) byRule(r *Reason, s trace.Step) {
 func (v *View) byDefault(r *Reason, steps []trace.Step) {
 	chain := steps[len(steps)-1].Chain
 	jumps := make(map[string]string) // policies by their chains
-	var by []string
 	for _, s := range steps {
 		if s.Chain != chain {
 			continue
@@ -85,12 +120,15 @@ func (v *View) byDefault(r *Reason, steps []trace.Step) {
 		}
 		if name := jumps[countedIn(s.Rule)]; name != "" {
 			r.Policies = append(r.Policies, name)
-			by = append(by, Kind(name))
 		}
 	}
-	r.Text = "its labels, or those of its namespace, are not known yet, and a policy may select it"
-	if len(by) > 0 {
-		r.Text = "no rule allows it, and it is isolated by " + strings.Join(by, " and ")
+	switch len(r.Policies) {
+	case 0:
+		r.Text = "its labels, or those of its namespace, are not known yet, and a policy may select it"
+	case 1:
+		r.Text = "no rule allows it, and it is isolated by networkpolicy " + r.Policies[0]
+	default:
+		r.Text = "no rule allows it, and it is isolated by the networkpolicies " + strings.Join(r.Policies, ", ")
 	}
 }
 
