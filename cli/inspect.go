@@ -45,7 +45,7 @@ func (c *inspectCommand) Execute([]string) error {
 	out := []inspected{}
 	var errs []error
 	for _, name := range c.Args.Containers {
-		found, err := c.find(list, name)
+		found, err := find(list, name, c.app.paths.NetNS)
 		errs = append(errs, err)
 		for _, s := range found {
 			out = append(out, inspect(s))
@@ -57,9 +57,9 @@ func (c *inspectCommand) Execute([]string) error {
 
 // find returns the attachments of one container. name is its id, the beginning of its id, its
 // namespace, or its pod.
-func (c *inspectCommand) find(list []*standing, name string) (found []*standing, err error) {
+func find(list []*standing, name, netns string) (found []*standing, err error) {
 	for _, s := range list {
-		if s.called(name, c.app.paths.NetNS) {
+		if s.called(name, netns) {
 			found = append(found, s)
 		}
 	}
@@ -73,7 +73,7 @@ func (c *inspectCommand) find(list []*standing, name string) (found []*standing,
 	switch {
 	case len(found) == 0:
 		return nil, hinted(fmt.Errorf("no attachment of a container %s", name), "patchbay ps lists them")
-	case len(ids) > 1 && !slices.ContainsFunc(found, func(s *standing) bool { return s.in(name, c.app.paths.NetNS) }):
+	case len(ids) > 1 && !slices.ContainsFunc(found, func(s *standing) bool { return s.in(name, netns) }):
 		return nil, hinted(fmt.Errorf("%s is the beginning of %d ids", name, len(ids)), "patchbay ps --no-trunc prints them whole")
 	}
 	return found, nil

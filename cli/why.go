@@ -83,9 +83,11 @@ func (c *whyCommand) ask() (*why.Answer, error) {
 	defer s.Close()
 	h := why.Host{FW: kernel.OfSession(s).NFT, Paths: c.app.paths}
 	f := &finder{host: h}
-	if f.list, err = c.app.seen(""); err != nil {
+	list, err := c.app.seen("")
+	if err != nil {
 		return nil, err
 	}
+	f.alive = slices.DeleteFunc(list, func(s *standing) bool { return !s.Alive })
 	if f.own, f.services, err = why.Addresses(); err != nil {
 		return nil, err
 	}
@@ -113,7 +115,7 @@ func answerable(from, to why.End) error {
 // finder finds out what the ends of a question are.
 type finder struct {
 	host          why.Host
-	list          []*standing
+	alive         []*standing
 	own, services []netip.Addr
 }
 
@@ -127,17 +129,19 @@ func (f *finder) end(word string) (why.End, error) {
 	if a, err := netip.ParseAddr(word); err == nil {
 		return f.address(a.Unmap())
 	}
-	end := why.End{Word: word, Kind: why.Pod}
-	for _, s := range f.list {
-		if s.Alive && s.called(word, f.host.Paths.NetNS) {
-			end.Interfaces = append(end.Interfaces, s.asEnd())
-		}
-	}
-	switch {
-	case len(end.Interfaces) == 0:
+	if !slices.ContainsFunc(f.alive, func(s *standing) bool { return s.called(word, f.host.Paths.NetNS) }) {
 		return why.End{}, hinted(fmt.Errorf("%s is no pod or container with a network of this node", word),
 			"patchbay ps lists them; name a pod of another node, or of the node's network, by its address")
-	case !slices.ContainsFunc(end.Interfaces, func(i why.Interface) bool { return len(i.Addrs) > 0 }):
+	}
+	found, err := find(f.alive, word, f.host.Paths.NetNS)
+	if err != nil {
+		return why.End{}, err
+	}
+	end := why.End{Word: word, Kind: why.Pod}
+	for _, s := range found {
+		end.Interfaces = append(end.Interfaces, s.asEnd())
+	}
+	if !slices.ContainsFunc(end.Interfaces, func(i why.Interface) bool { return len(i.Addrs) > 0 }) {
 		return why.End{}, fmt.Errorf("the addresses of %s are not known: name one of them", word)
 	}
 	return end, nil
@@ -153,9 +157,9 @@ func (f *finder) address(a netip.Addr) (why.End, error) {
 	if a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
 		return why.End{}, fmt.Errorf("policies do not judge packets of %s, which is not the address of one pod or machine", word)
 	}
-	for _, s := range f.list {
+	for _, s := range f.alive {
 		i := s.asEnd()
-		if s.Alive && slices.Contains(i.Addrs, a) {
+		if slices.Contains(i.Addrs, a) {
 			i.Addrs = []netip.Addr{a}
 			return why.End{Word: strings.TrimSpace(word + " " + s.Pod), Kind: why.Pod, Interfaces: []why.Interface{i}}, nil
 		}
