@@ -148,6 +148,7 @@ var layers = []struct {
 	{"plugin/endpoint", []string{"plugin", "plugin/kernel", "spec", "netns", "invoke", "internal/..."}, "it is what bridge and ptp share, and knows neither"},
 	{"plugin/plugintest", []string{"plugin", "conformance/...", "spec", "netns", "invoke", "internal/...", "test/nettest/..."}, "the contract of every plugin is a test"},
 	{"plugin/all", []string{"plugin/..."}, "the list is only a list"},
+	{"plugin/policy", []string{"plugin", "plugin/kernel", "plugin/plugintest", "policy", "policy/enforce", "policy/mirror", "spec", "internal/..."}, "it joins an ADD to what the agent decided, and knows no other plugin"},
 	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam", "internal/...", "plugin", "plugin/..."}, "a plugin is driven by a chain, it does not drive one"},
 	{"chain/...", []string{"spec", "invoke/...", "internal/...", "chain/..."}, "a runtime that only execs must link no plugin"},
 	{"conformance/...", []string{"spec", "invoke", "netns", "test/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},

@@ -21,12 +21,14 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/firewall"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/plugin/policy"
 )
 
 const repairLong = `Restore what was removed from our firewall table, for example by nft flush
 ruleset, by a restarted firewall service, or by Docker when it starts: chains
 and rules, the elements of networks, and those of every attachment whose
-namespace exists. On the host it restores the routes of ptp, and the sysctl
+namespace exists. Where network policies select a pod and nothing enforces them,
+it closes the pod. On the host it restores the routes of ptp, and the sysctl
 that 127.0.0.1 needs to reach published ports. The records below /run/patchbay
 list what must exist. What exists is not changed, so repair can run at any
 time, for example in a hook of the firewall's service.`
@@ -176,7 +178,7 @@ func (r *repairer) take(listed *record.Record) (rec *record.Record, name string,
 // attachment restores the firewall elements of one attachment while its record is locked. If
 // the namespace is gone, it does nothing, because DEL or GC will remove the attachment.
 func (r *repairer) attachment(ctx context.Context, listed *record.Record) error {
-	if len(listed.Elements)+len(listed.Sources)+len(listed.Accepts) == 0 {
+	if len(listed.Elements)+len(listed.Sources)+len(listed.Accepts) == 0 && listed.Policed == nil {
 		return nil
 	}
 	rec, name, unlock, err := r.take(listed)
@@ -203,7 +205,11 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	if err == nil && missing != "" {
 		r.out.Restored = append(r.out.Restored, name+": "+missing)
 	}
-	return errors.Join(zoneErr, acceptErr, err)
+	closed, policyErr := policy.Restore(ctx, r.session.Paths, r.fw, rec)
+	for _, what := range closed {
+		r.out.Restored = append(r.out.Restored, name+": network policies: "+what)
+	}
+	return errors.Join(zoneErr, acceptErr, err, policyErr)
 }
 
 // accepts makes iptables accept the attachment's addresses, if iptables drops its packets. It

@@ -122,7 +122,8 @@ func (n Network) config(ranges, routes string) []byte {
         },
         {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
         {"type": "bandwidth", "capabilities": {"bandwidth": true}},
-        {"type": "firewall", "acceptNew": true}
+        {"type": "firewall", "acceptNew": true},
+        {"type": "policy"}
       ],
       "builtIn": true
     }

@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/loopback"
 	"github.com/patchbay-net/patchbay/plugin/macvlan"
 	"github.com/patchbay-net/patchbay/plugin/patchbay"
+	"github.com/patchbay-net/patchbay/plugin/policy"
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 	"github.com/patchbay-net/patchbay/plugin/ptp"
 	"github.com/patchbay-net/patchbay/plugin/sbr"
@@ -42,6 +43,7 @@ var list = [...]*plugin.Plugin{
 	&loopback.Plugin,
 	&macvlan.Plugin,
 	&patchbay.Plugin,
+	&policy.Plugin,
 	&portmap.Plugin,
 	&ptp.Plugin,
 	&sbr.Plugin,

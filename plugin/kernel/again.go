@@ -82,6 +82,17 @@ func inherit(rec, before *record.Record) {
 	}
 	rec.Accepts = slices.Concat(rec.Accepts, except(before.Accepts, rec.Accepts)) // the removal finds them by owner
 	inheritZones(rec, before)
+	inheritPoliced(rec, before)
+}
+
+// inheritPoliced copies addresses that an earlier ADD may have closed.
+func inheritPoliced(rec, before *record.Record) {
+	if rec.Policed == nil || before.Policed == nil {
+		return
+	}
+	now := *rec.Policed
+	now.Former = except(slices.Concat(before.Policed.Addrs, before.Policed.Former), now.Addrs)
+	rec.Policed = &now
 }
 
 // inheritZones copies the sources of firewalld zones, each with its zone.

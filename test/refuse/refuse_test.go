@@ -62,6 +62,7 @@ var valid = map[string]string{
 	"loopback":    `"x":1`,
 	"macvlan":     `"master":"refuse1","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
 	"patchbay":    `"plugins":[{"type":"bridge","bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}]`,
+	"policy":      `"namespace":"shop","prevResult":` + prev,
 	"portmap":     `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},"prevResult":` + prev,
 	"ptp":         `"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
 	"sbr":         `"x":1,"prevResult":` + prev,

@@ -46,8 +46,8 @@ func files(dirs []string) (State, error) {
 //
 //   - a bridge, its gateway address and that address' routes (the reference
 //     never deletes them and deployments rely on it)
-//   - our table with its sets, chains and static rules, and its schema
-//     number; never another element
+//   - our table with its sets, chains and static rules, its schema number,
+//     and the numbers of its network policies; never another element
 //   - host-local's lock and last reserved address, and the address index
 //   - locks, the kernel probe's answer and the records of bridges and forwarding
 //     under our run directory
@@ -69,7 +69,7 @@ func standingNft(w []string) bool {
 	if w[2] != "patchbay" {
 		return false
 	}
-	return w[0] != "element" || w[3] == "schema"
+	return w[0] != "element" || w[3] == "schema" || w[3] == "policies"
 }
 
 // standingFile decides by the file's name, because no state of an attachment has such a name.

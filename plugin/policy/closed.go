@@ -1,0 +1,98 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/plugin"
+	rules "github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/policy/enforce"
+	"github.com/patchbay-net/patchbay/policy/mirror"
+)
+
+// closed is what an ADD ensures: a pod is closed where a policy selects it.
+type closed struct {
+	enforce.Closure
+	pod   string
+	purge bool // no agent runs, so what programs have of a former pod is removed
+}
+
+// decide reads the decision for a pod. An error says why the pod is closed although perhaps no policy
+// selects it.
+func decide(p paths.Paths, pod *record.Policed, comment string) (*closed, error) {
+	d, err := mirror.Read(p, mirror.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID})
+	return &closed{
+		Closure: enforce.Closure{Addrs: pod.Addrs, Close: enforce.Closes(&d), Comment: comment},
+		pod:     pod.Namespace + "/" + pod.Name,
+	}, err
+}
+
+func comment(r *plugin.Request) string {
+	return nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)
+}
+
+// agentRuns reports whether the agent of the node runs. It holds this lock.
+func agentRuns(p paths.Paths) bool { return durable.Locked(filepath.Join(p.State, "node", "lock")) }
+
+// String describes what is closed.
+func (c *closed) String() string {
+	of := fmt.Sprintf("%s of %s", join(c.Addrs), c.pod)
+	switch c.Close {
+	case [2]bool{true, true}:
+		return "host: firewall: no new connection to or from " + of + " until its network policies are enforced"
+	case [2]bool{rules.Ingress: true}:
+		return "host: firewall: no new connection to " + of + " until its network policies are enforced"
+	case [2]bool{rules.Egress: true}:
+		return "host: firewall: no new connection from " + of + " until its network policies are enforced"
+	}
+	return "host: firewall: nothing is closed for " + of + ", because no network policy selects it"
+}
+
+func join(list []netip.Addr) string {
+	texts := make([]string, len(list))
+	for i, a := range list {
+		texts[i] = a.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// Ensure queues what closes the pod. A failed request discards the queue.
+func (c *closed) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
+	enforce.Close(env.NFT, c.Closure, c.purge)
+	return nil, nil
+}
+
+// Diff says which addresses are open although a policy selects the pod: neither an ADD closed them,
+// nor does the agent enforce policies for them.
+func (c *closed) Diff(_ context.Context, env *netstate.Env) (string, error) {
+	open, err := enforce.Open(env.NFT, c.Closure)
+	if err != nil || len(open) == 0 {
+		return "", err
+	}
+	return fmt.Sprintf("network policies select %s, but %s (run patchbay repair)", c.pod, strings.Join(open, "; ")), nil
+}
+
+// Restore closes the pod of a record again, where a policy selects it and the agent does not enforce
+// it. It returns what was open. `patchbay repair` calls Restore.
+func Restore(ctx context.Context, p paths.Paths, fw *nft.Conn, rec *record.Record) (restored []string, err error) {
+	if rec.Policed == nil {
+		return nil, nil
+	}
+	c, why := decide(p, rec.Policed, nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName))
+	restored, err = enforce.Reclose(ctx, fw, c.Closure)
+	if len(restored) > 0 && why != nil {
+		restored = append(restored, why.Error())
+	}
+	return restored, err
+}

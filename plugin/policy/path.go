@@ -1,0 +1,95 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// judged returns the addresses to which policies apply. It fails if they cannot apply: there is no
+// address, or packets do not pass the host's forward hook. A policy that silently has no effect would
+// be worse than a pod that does not start.
+func judged(r *plugin.Request, env *netstate.Env) (addrs []netip.Addr, err error) {
+	if err := plugin.CheckPrefixes(r.Prev()); err != nil {
+		return nil, err
+	}
+	for _, ip := range r.Prev().IPs {
+		addrs = append(addrs, ip.Address.Addr().Unmap())
+	}
+	if len(addrs) == 0 {
+		return nil, spec.Invalid("network policies apply to addresses, and the previous plugin assigned none: use ipam, or remove policy from the chain")
+	}
+	return addrs, forwards(r, env, addrs)
+}
+
+// forwards returns an error unless packets of the container pass the forward hook.
+func forwards(r *plugin.Request, env *netstate.Env, addrs []netip.Addr) error {
+	onHost := false
+	for _, i := range r.Prev().Interfaces {
+		if i.Sandbox != "" {
+			continue
+		}
+		bridge, err := bridgeOf(r, env, i.Name)
+		if err != nil {
+			return err
+		}
+		if bridge != "" {
+			if err := bridgeForwards(r, bridge, addrs); err != nil {
+				return err
+			}
+		}
+		onHost = true
+	}
+	if !onHost {
+		return spec.Invalid("network policies cannot apply: the result of the previous plugin has no interface on the host, so packets do not pass the host's forward hook, as with macvlan or ipvlan: use ptp or bridge")
+	}
+	return nil
+}
+
+// bridgeOf returns the bridge that a link of the host is, or whose port it is. While an ADD is only
+// explained, there may be no link yet.
+func bridgeOf(r *plugin.Request, env *netstate.Env, name string) (string, error) {
+	link, err := env.Link(netstate.Host, name)
+	if nl.IsNotFound(err) && r.Session.Dry != nil {
+		return "", nil
+	}
+	if err != nil {
+		return "", spec.Errorf(spec.CodeInternal, "look whether packets of %s pass the forward hook: %w", name, err)
+	}
+	if link.Type() == "bridge" {
+		return name, nil
+	}
+	if link.Attrs().MasterIndex == 0 {
+		return "", nil
+	}
+	master, err := env.Host.LinkAt(link.Attrs().MasterIndex)
+	if err != nil || master.Type() != "bridge" {
+		return "", err
+	}
+	return master.Attrs().Name, nil
+}
+
+// bridgeForwards returns an error unless frames between two ports of a bridge pass the forward hook.
+func bridgeForwards(r *plugin.Request, bridge string, addrs []netip.Addr) error {
+	for _, a := range addrs {
+		key := "bridge-nf-call-iptables"
+		if a.Is6() {
+			key = "bridge-nf-call-ip6tables"
+		}
+		on, err := os.ReadFile(filepath.Join(r.Session.Paths.Proc, "sys/net/bridge", key))
+		if err != nil || string(bytes.TrimSpace(on)) != "1" {
+			return spec.Errorf(spec.CodeInvalidConfig, "network policies cannot apply between containers on bridge %s, because its frames do not pass the forward hook: "+
+				"run `modprobe br_netfilter` and `sysctl -w net.bridge.%s=1`, at each boot, or use ptp", bridge, key)
+		}
+	}
+	return nil
+}

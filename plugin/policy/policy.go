@@ -1,0 +1,104 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policy is the plugin `policy`. The plugin closes a new pod in those directions in which a
+// network policy selects it. `patchbayd node` opens the pod for what its policies allow, as soon as it
+// enforces them. If the agent or the API server does not run, the pod stays closed; its node can
+// still reach it.
+//
+//   - What closes a pod is decided by the files that the agent keeps on the node (policy/mirror). An
+//     ADD reads one of them. If a file is damaged, the pod is closed.
+//   - A closed pod is an element of a set in the table `inet patchbay` (policy/enforce). DEL removes it.
+//   - The record of the plugin tells the agent which pod has which addresses on this node, before the
+//     API does.
+//
+// Use it in a chain behind a plugin whose packets pass the host's forward hook: ptp, or bridge with
+// br_netfilter. Otherwise ADD fails. Requires Linux 5.10.
+package policy
+
+import (
+	"context"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const (
+	name   = "policy"
+	noPrev = "network policies apply to the addresses of a previous plugin: put policy behind the plugin that makes the interface"
+)
+
+// Plugin has the name, the versions and the functions of this plugin.
+var Plugin = plugin.Plugin{
+	Name:       name,
+	Kind:       plugin.Chained,
+	About:      "closes a pod that a network policy selects until the node's agent enforces it",
+	MinVersion: "0.4.0",
+	Conf:       func() any { return new(Conf) },
+	NoPrev:     plugin.NoPrev{Add: noPrev, Check: noPrev},
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+// add returns the previous result unchanged. It writes the record of a pod that is not closed, too.
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	k := kernel.Of(r)
+	pod, err := who(r)
+	if pod == nil || err != nil {
+		return r.Prev(), err
+	}
+	env, err := k.HostEnv(r)
+	if err != nil {
+		return nil, err
+	}
+	if pod.Addrs, err = judged(r, env); err != nil {
+		return nil, err
+	}
+	if err := k.Record(r, &record.Record{Policed: pod}); err != nil {
+		return nil, err
+	}
+	c, err := decide(r.Session.Paths, pod, comment(r))
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	c.purge = !agentRuns(r.Session.Paths)
+	if err := k.Apply(ctx, r, env, netstate.State{c}); err != nil {
+		return nil, err
+	}
+	return r.Prev(), nil
+}
+
+// check compares the kernel with what the agent's files say now.
+func check(ctx context.Context, r *plugin.Request) error {
+	pod, err := who(r)
+	if pod == nil || err != nil {
+		return err
+	}
+	env, err := kernel.Of(r).HostEnv(r)
+	if err != nil {
+		return err
+	}
+	if pod.Addrs, err = judged(r, env); err != nil {
+		return err
+	}
+	c, err := decide(r.Session.Paths, pod, comment(r))
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	return kernel.Check(ctx, env, netstate.State{c})
+}
+
+// status reports whether an ADD could close a pod.
+func status(_ context.Context, r *plugin.Request) error {
+	if err := kernel.Of(r).NFT.Status(); err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "network policies cannot be enforced: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/policy/enforce"
+)
+
+// del opens the addresses of an attachment before another one can get them. Without a record, it finds
+// them by the owner.
+func del(ctx context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	lost := func() *record.Record { return withoutRecord(r, k) }
+	return k.Detach(r, lost, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
+}
+
+// gc opens what belongs to attachments that are no longer valid, with and without a record.
+func gc(ctx context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	open := func(rec *record.Record) error { return remove(ctx, r, k, rec) }
+	err := k.Sweep(ctx, r, open)
+	if _, listed := r.Valid(); !listed {
+		return err
+	}
+	return errors.Join(err, k.SweepLost(r, nft.Element.OfPolicy, open))
+}
+
+// remove opens the addresses of one record.
+func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
+	enforce.Reopen(k.NFT, addresses(rec), nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName))
+	k.NFT.Remove(slices.DeleteFunc(slices.Clone(rec.Elements), func(e nft.Element) bool { return !e.OfPolicy() })...)
+	return k.Finish(ctx, r, rec)
+}
+
+func addresses(rec *record.Record) []netip.Addr {
+	if rec.Policed == nil {
+		return nil
+	}
+	return slices.Concat(rec.Policed.Addrs, rec.Policed.Former)
+}
+
+// withoutRecord makes a record of what the owner has closed. A container to which no policy applies has
+// no record either, so in most cases there is none.
+func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
+	rec := &record.Record{}
+	var err error
+	if rec.Elements, err = enforce.ClosedBy(k.NFT, string(r.Owner)); err != nil {
+		kernel.Warn(r, err)
+	}
+	return rec
+}
