@@ -140,6 +140,8 @@ const (
 
 // Run works until ctx ends. Routes, rules and files stay, because pods use them.
 func (a *Agent) Run(ctx context.Context) {
+	limitMemory()
+	resident.TrimMemory(a.opts.Paths.Proc) //nolint:errcheck // then it stays as large
 	var wg sync.WaitGroup
 	go a.followNodes(ctx) // the library ends it some seconds later
 	go a.followNamespaces(ctx)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/policies"
@@ -84,7 +85,7 @@ func newNetworkPolicy(o *Options, s *policyStatus) *networkPolicy {
 // run works until ctx ends. The policies stay in force then.
 func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 	if n.choices.Off {
-		resident.Repeat(ctx, n.status.failed, func() error { return n.remove(ctx) })
+		n.remove(ctx)
 		return
 	}
 	fw := nft.Open(n.paths.Run)
@@ -106,10 +107,12 @@ func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 	wg.Wait()
 }
 
-// remove removes everything that enforces policies, from the mirror on: else an ADD could still
-// isolate a pod.
-func (n *networkPolicy) remove(ctx context.Context) error {
-	return ClearNetworkPolicy(ctx, n.paths)
+// remove removes what enforces policies until ctx ends: an ADD may have read the mirror before it went.
+func (n *networkPolicy) remove(ctx context.Context) {
+	for ctx.Err() == nil {
+		n.status.failed(ClearNetworkPolicy(ctx, n.paths))
+		clock.Sleep(ctx, reconcileEvery)
+	}
 }
 
 // sees returns what needs the objects of the API, or nil.
@@ -152,6 +155,7 @@ func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	limitMemory()
 	n.status.made(d.Program, time.Since(began), mirrored, loaded, n.records)
 	return errors.Join(mirrored, loaded)
 }

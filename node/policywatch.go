@@ -43,6 +43,9 @@ const livePods = "status.phase!=Succeeded,status.phase!=Failed"
 // pageSize is the number of objects in a page of a list, if the API server makes pages.
 const pageSize = 500
 
+// limitEvery is after how many objects of a list the limit of memory is set again.
+const limitEvery = 1000
+
 // watches returns what follows the kinds that nothing else in the agent needs.
 func watches(c *policies.Cluster, self string, connect func() (API, error), report func(policies.Kind, error)) (list []*kindWatch) {
 	for _, w := range []kindWatch{
@@ -132,8 +135,14 @@ func (w *kindWatch) page(ctx context.Context, o metav1.ListOptions, yield func([
 // replace gives all objects to the Cluster. read calls yield with each of them.
 func (w *kindWatch) replace(ctx context.Context, read func(yield func([]byte, error) bool) error) error {
 	var failed error
+	count := 0
 	err := w.cluster.Replace(w.kind, func(yield func([]byte, error) bool) {
-		failed = read(yield)
+		failed = read(func(object []byte, err error) bool {
+			if count++; count%limitEvery == 0 {
+				limitMemory()
+			}
+			return yield(object, err)
+		})
 		if failed == nil {
 			failed = hasNode(ctx, w.connect, w.self)
 		}

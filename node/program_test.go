@@ -174,8 +174,8 @@ func (p *process) settled() (rss int) {
 	return rss
 }
 
-// metric is a value of the program's metrics.
-func (p *process) metric(name string) float64 {
+// metrics are the program's metrics.
+func (p *process) metrics() string {
 	p.Helper()
 	resp, err := http.Get("http://127.0.0.1:9472/metrics")
 	if err != nil {
@@ -186,11 +186,18 @@ func (p *process) metric(name string) float64 {
 	if err != nil {
 		p.Fatal(err)
 	}
-	found := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindSubmatch(text)
+	return string(text)
+}
+
+// metric is a value of the program's metrics.
+func (p *process) metric(name string) float64 {
+	p.Helper()
+	text := p.metrics()
+	found := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindStringSubmatch(text)
 	if found == nil {
 		p.Fatalf("no %s in\n%s", name, text)
 	}
-	v, err := strconv.ParseFloat(string(found[1]), 64)
+	v, err := strconv.ParseFloat(found[1], 64)
 	if err != nil {
 		p.Fatal(err)
 	}

@@ -30,10 +30,10 @@ const restMost = 5 * time.Second
 //
 // Follow calls before just before it makes a state, so that before can call Attach.
 func (c *Cluster) Follow(ctx context.Context, w Wait, before func(), do func(*policy.State) error) {
-	var s policy.State
 	b := burst{Wait: w, changed: c.changed}
 	for b.next(ctx) {
 		began := time.Now()
+		var s policy.State // not kept: at rest the memory is free for a list of all objects
 		if before(); !c.state(&s) {
 			continue // the list of another kind will be a change
 		}

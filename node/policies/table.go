@@ -89,23 +89,51 @@ func (t *table[T]) item(object []byte) (i item[T], err error) {
 }
 
 // list reads all objects. If one has no name, the list counts for nothing: it could be any of the
-// objects that the list seems to lack.
+// objects that the list seems to lack. Of an object that has not changed, list keeps nothing: a list
+// of all takes little memory then. It may look at the table without the lock, because calls of one
+// kind come one after the other.
 func (t *table[T]) list(all iter.Seq2[[]byte, error]) (apply func() bool, err error) {
-	var items []item[T]
+	l := listing[T]{seen: make([]bool, len(t.values)), late: make(map[key]bool), wrong: make(map[key]string)}
+	n := 0
 	for object, err := range all {
 		var i item[T]
 		if err == nil {
 			i, err = t.item(object)
 		}
 		if err != nil {
-			for n := range items {
-				t.drop(&items[n])
+			for n := range l.items {
+				t.drop(&l.items[n])
 			}
-			return nil, fmt.Errorf("read the list of all, after %d: %w", len(items), err)
+			return nil, fmt.Errorf("read the list of all, after %d: %w", n, err)
 		}
-		items = append(items, i)
+		t.add(&l, i)
+		n++
 	}
-	return func() bool { return t.replace(items) }, nil
+	return func() bool { return t.replace(&l) }, nil
+}
+
+// listing is what a list changes.
+type listing[T any] struct {
+	seen  []bool // of the values that were known before
+	items []item[T]
+	late  map[key]bool // of the items, which come after what was known before
+	wrong map[key]string
+}
+
+// add adds an object to a list. If it is there twice, the last one counts.
+func (t *table[T]) add(l *listing[T], i item[T]) {
+	if delete(l.wrong, i.key); i.wrong != "" {
+		l.wrong[i.key] = i.wrong
+	}
+	at, known := t.at[i.key]
+	if known {
+		l.seen[at] = true
+	}
+	if !l.late[i.key] && (known && i.keep && t.equal(&t.values[at], &i.value) || !known && !i.keep) {
+		t.drop(&i)
+		return
+	}
+	l.items, l.late[i.key] = append(l.items, i), true
 }
 
 // drop releases what was read and is not stored.
@@ -122,22 +150,20 @@ func (t *table[T]) free(value *T) {
 }
 
 // replace makes the table equal to a list.
-func (t *table[T]) replace(items []item[T]) (changed bool) {
-	there := make(map[key]bool, len(items))
-	for _, i := range items {
-		there[i.key] = true
+func (t *table[T]) replace(l *listing[T]) (changed bool) {
+	var gone []key
+	for at, seen := range l.seen {
+		if !seen {
+			gone = append(gone, t.key(&t.values[at]))
+		}
+	}
+	for _, k := range gone {
+		changed = t.remove(k) || changed
+	}
+	for _, i := range l.items {
 		changed = t.put(i) || changed
 	}
-	for k := range t.at {
-		if !there[k] {
-			changed = t.remove(k) || changed
-		}
-	}
-	for k := range t.wrong {
-		if !there[k] {
-			delete(t.wrong, k)
-		}
-	}
+	t.wrong = l.wrong
 	return changed
 }
 

@@ -1,0 +1,167 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/node/policies"
+)
+
+// manyPod is one of many pods on 200 nodes, as long as a common one: 3 kB. Ten are alike.
+func manyPod(i, version int) string {
+	filler := strings.Repeat(`{"name":"SOME_VARIABLE","value":"some value"},`, 45)
+	w := i / 10
+	return fmt.Sprintf(`{"metadata":{"namespace":"team-%d","name":"app%d-5d4f8c7b9-%05d","uid":"0b9f3a52-7a0e-4d6c-9f56-%012d","creationTimestamp":"2026-11-23T08:00:00Z",`+
+		`"labels":{"app.kubernetes.io/name":"app%d","app.kubernetes.io/component":"tier%d","pod-template-hash":"5d4f8c7b9-%d","version":"v%d"}},`+
+		`"spec":{"nodeName":"n%d","containers":[{"name":"main","ports":[{"name":"http","containerPort":%d}],"env":[%s{}]}]},"status":{"phase":"Running","podIPs":[{"ip":"10.%d.%d.%d"},{"ip":"fd01::%x:%x:%x"}]}}`,
+		w%200, w, i, i, w%50, w%3, w, version, 1+i%200, 8000+w%10, filler, i>>16, i>>8&255, i&255, i>>16, i>>8&255, i&255)
+}
+
+func manyPolicy(i int) string {
+	return fmt.Sprintf(`{"metadata":{"namespace":"team-%d","name":"p%d"},"spec":{"podSelector":{"matchLabels":{"app.kubernetes.io/name":"app%d"}},"policyTypes":["Ingress"],`+
+		`"ingress":[{"from":[{"podSelector":{"matchLabels":{"app.kubernetes.io/component":"tier1"}}}],"ports":[{"protocol":"TCP","port":"http"}]},{"from":[{"namespaceSelector":{"matchLabels":{"team":"t%d"}}}]}]}}`,
+		i%200, i, i%50, i%20)
+}
+
+// many fills the API server with a cluster of 200 Nodes, 200 Namespaces and 20,000 pods.
+func many(s *apiServer, networkPolicies int) {
+	for i := range 200 {
+		s.set(kubeNode(1 + i))
+		name := fmt.Sprint("team-", i)
+		s.labelled(name, map[string]string{"team": fmt.Sprint("t", i%20), "kubernetes.io/metadata.name": name})
+	}
+	for i := range 20000 {
+		s.kinds.of(policies.Pods).put(manyPod(i, 0))
+	}
+	for i := range networkPolicies {
+		s.kinds.of(policies.NetworkPolicies).put(manyPolicy(i))
+	}
+}
+
+// forget ends all watches. The agents must list everything again.
+func (s *apiServer) forget() {
+	s.mu.Lock()
+	s.rev += 10
+	s.mu.Unlock()
+	s.cut(false)
+}
+
+// TestPolicyMemory runs the real program beside 20,000 pods and 1,000 policies, and makes it list all
+// of them again.
+func TestPolicyMemory(t *testing.T) {
+	uplink(t)
+	api := newAPIServer(t)
+	many(api, 1000)
+	p := newProcess(t, api)
+	p.start()
+	p.awaitPrograms(1)
+	settled := p.settled()
+	t.Logf("at rest: %d kB; VmHWM %d kB, RssAnon %d kB, RssFile %d kB", settled, p.memory("VmHWM"), p.memory("RssAnon"), p.memory("RssFile"))
+	for round := range 3 {
+		before := p.metricIfAny(programsMade)
+		api.forget()
+		for i := range 100 {
+			api.kinds.of(policies.Pods).put(manyPod(i, round+1))
+		}
+		p.awaitPrograms(before + 1)
+		time.Sleep(2 * time.Second)
+		t.Logf("listed again: %d kB; VmHWM %d kB, RssAnon %d kB, RssFile %d kB", p.settled(), p.memory("VmHWM"), p.memory("RssAnon"), p.memory("RssFile"))
+	}
+	if most := p.memory("VmHWM"); most > 60<<10 {
+		t.Errorf("the agent took %d kB", most)
+	}
+	p.stop(unix.SIGTERM)
+}
+
+// TestPolicyLatency measures the time from a change of a policy to the kernel, beside 20,000 pods and
+// 1,000 policies, while other pods change.
+func TestPolicyLatency(t *testing.T) {
+	uplink(t)
+	api := newAPIServer(t)
+	many(api, 1000)
+	p := newProcess(t, api)
+	p.start()
+	ctx, cancel := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	touched, ready := make(chan time.Time, 1000), make(chan bool)
+	watching.Go(func() {
+		must(t, nft.WatchPolicies(ctx, func() { close(ready) }, func(nft.Touch) { touched <- time.Now() }))
+	})
+	<-ready
+	p.awaitPrograms(1)
+	for _, churn := range []int{0, 20, 100} {
+		stop := make(chan bool)
+		var churning sync.WaitGroup
+		churning.Go(func() { changePods(api, churn, stop) })
+		var took []time.Duration
+		for i := range 40 {
+			time.Sleep(time.Duration(300+i) * time.Millisecond)
+			for len(touched) > 0 {
+				<-touched
+			}
+			began := time.Now()
+			api.kinds.of(policies.NetworkPolicies).put(strings.Replace(manyPolicy(0), `"http"`, strconv.Itoa(100*churn+i+1), 1))
+			took = append(took, (<-touched).Sub(began))
+		}
+		close(stop)
+		churning.Wait()
+		slices.Sort(took)
+		t.Logf("%d pods change in a second: p50 %v, p95 %v, most %v", churn, took[len(took)/2], took[len(took)*95/100], took[len(took)-1])
+	}
+	count, sum := p.metric("patchbay_node_policy_program_duration_seconds_count"), p.metric("patchbay_node_policy_program_duration_seconds_sum")
+	cpu := p.metric("process_cpu_seconds_total")
+	t.Logf("%v programs took %.0f ms each; %.1f s of processor time, VmHWM %d kB", count, 1000*sum/count, cpu, p.memory("VmHWM"))
+	p.stop(unix.SIGTERM)
+}
+
+// changePods changes labels of pods that no rule here uses, until stop is closed.
+func changePods(api *apiServer, perSecond int, stop <-chan bool) {
+	if perSecond == 0 {
+		return
+	}
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+			api.kinds.of(policies.Pods).put(manyPod(i%20000, i+1))
+		}
+	}
+}
+
+// programsMade counts programs that came into force.
+const programsMade = `patchbay_node_policy_programs_total{result="success"}`
+
+func (p *process) awaitPrograms(n float64) {
+	p.Helper()
+	for end := time.Now().Add(patience); p.metricIfAny(programsMade) < n; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.Fatalf("%v programs, want %v", p.metricIfAny(programsMade), n)
+		}
+	}
+}
+
+// metricIfAny is a value of the program's metrics, or 0 if there is none yet.
+func (p *process) metricIfAny(name string) float64 {
+	p.Helper()
+	_, rest, _ := strings.Cut(p.metrics(), "\n"+name+" ")
+	var v float64
+	fmt.Sscan(rest, &v) //nolint:errcheck // 0 then
+	return v
+}
