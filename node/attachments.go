@@ -25,20 +25,27 @@ import (
 // policyPlugin is the plugin whose records name the pods of addresses.
 const policyPlugin = "policy"
 
-// known has the owner of each address of this node's attachments.
-type known map[netip.Addr]owner.Key
+// known has the owners of the addresses and of the links of this node's attachments.
+type known struct {
+	addrs map[netip.Addr]owner.Key
+	links map[string]owner.Key
+}
 
 // attachments reads the records of this node's attachments to which policies apply. If a record cannot
-// be read, or if two have one address, what an ADD has closed stays closed.
-func attachments(run string) (list []policies.Attached, of known, err error) {
+// be read, or if two have one address, what an ADD has closed stays closed. ok is false if the records
+// cannot be listed.
+func attachments(run string) (list []policies.Attached, of known, ok bool, err error) {
 	store := record.New(run)
 	defer store.Close()
 	records, torn, err := store.ScanPlugin(policyPlugin)
-	errs := []error{err}
+	if err != nil {
+		return nil, of, false, err
+	}
+	var errs []error
 	for _, t := range torn {
 		errs = append(errs, fmt.Errorf("%w; its pod stays closed: delete the pod", t.Err))
 	}
-	of = known{}
+	of = known{map[netip.Addr]owner.Key{}, map[string]owner.Key{}}
 	for _, r := range records {
 		if r.Policed == nil {
 			continue
@@ -46,7 +53,7 @@ func attachments(run string) (list []policies.Attached, of known, err error) {
 		list = append(list, attached(r.Policed))
 		errs = append(errs, of.add(r))
 	}
-	return list, of, errors.Join(errs...)
+	return list, of, true, errors.Join(errs...)
 }
 
 func attached(p *record.Policed) policies.Attached {
@@ -57,15 +64,18 @@ func attached(p *record.Policed) policies.Attached {
 	return a
 }
 
-// add notes a record's addresses.
+// add notes a record's link and addresses.
 func (k known) add(r *record.Record) (err error) {
+	if r.Policed.Link != "" {
+		k.links[r.Policed.Link] = r.Owner
+	}
 	for _, addr := range r.Policed.Addrs {
-		if other, taken := k[addr]; taken && other != r.Owner {
+		if other, taken := k.addrs[addr]; taken && other != r.Owner {
 			err = fmt.Errorf("two attachments have the address %s, one of them %s/%s: `patchbay gc` removes the dead one", addr, r.Policed.Namespace, r.Policed.Name)
-			k[addr] = "" // no owner
+			k.addrs[addr] = "" // no owner
 			continue
 		}
-		k[addr] = r.Owner
+		k.addrs[addr] = r.Owner
 	}
 	return err
 }

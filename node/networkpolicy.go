@@ -135,11 +135,14 @@ func (n *networkPolicy) asked(k policies.Kind, err error) {
 	n.status.followed()
 }
 
-// attach reads which addresses this node's pods have.
+// attach reads which addresses this node's pods have. If that fails, they have those of before: without
+// them, pods that the API does not show yet would be open.
 func (n *networkPolicy) attach() {
-	var list []policies.Attached
-	list, n.known, n.records = attachments(n.paths.Run)
-	n.cluster.Attach(list)
+	list, known, ok, err := attachments(n.paths.Run)
+	if n.records = err; ok {
+		n.known = known
+		n.cluster.Attach(list)
+	}
 }
 
 // program puts a state in force. It writes the mirror first, so that an ADD after the change of the
@@ -167,7 +170,8 @@ func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
 	if n.compare {
 		n.enforcer.Forget()
 	}
-	err := n.enforcer.Load(ctx, p, n.known)
+	n.enforcer.Attach(n.known.links)
+	err := n.enforcer.Load(ctx, p, n.known.addrs)
 	n.compare = n.compare && err != nil
 	return err
 }

@@ -148,6 +148,17 @@ func (e Element) Meaning() Meaning {
 	return m
 }
 
+// policyMeaning returns what an element of a set of network policies does.
+func policyMeaning(set string) string {
+	switch set {
+	case "ownsource":
+		return "let packets from %s through only if their source is an address of the container"
+	case "closedin4", "closedin6":
+		return "let no new connection to %s through"
+	}
+	return "let no new connection from %s through"
+}
+
 func (e Element) meaningIn(kind, suffix string) Meaning {
 	key, data := e.parts()
 	at := func(i int) string {
@@ -198,10 +209,7 @@ func (e Element) meaningIn(kind, suffix string) Meaning {
 	case SetSpoofAllowed:
 		return Meaning{"check of MAC addresses", fmt.Sprintf("let frames of %s in from %s", at(1), at(0))}
 	case "policy":
-		if suffix == "closedin4" || suffix == "closedin6" {
-			return Meaning{"network policy", "let no new connection to " + at(0) + " through"}
-		}
-		return Meaning{"network policy", "let no new connection from " + at(0) + " through"}
+		return Meaning{"network policy", fmt.Sprintf(policyMeaning(suffix), at(0))}
 	case SetOwners:
 		return Meaning{"mark of the owner", "mark the owner " + at(0)}
 	}

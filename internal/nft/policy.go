@@ -77,6 +77,12 @@ func Closed(side int, a netip.Addr, comment string) Element {
 	return Element{Set: of(a, sets[0], sets[1]), Key: Addr(a), Comment: comment}
 }
 
+// OwnSource returns the element that denies packets from a link whose source address the node does not
+// route to it.
+func OwnSource(link, comment string) Element {
+	return Element{Set: SetOwnSource, Key: IfName(link), Comment: comment}
+}
+
 // PolicyBase returns the element of the map SetPolicy that says which version the base chains of
 // network policies have.
 func PolicyBase(version uint16) nftables.SetElement {

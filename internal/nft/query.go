@@ -319,7 +319,7 @@ func (c *Conn) ofAttachments(maps []string) (elems []Element, err error) {
 		maps = append(maps, s.name)
 	}
 	closed := ClosedSets()
-	maps = slices.Concat(maps, closed[0][:], closed[1][:])
+	maps = slices.Concat(maps, closed[0][:], closed[1][:], []string{SetOwnSource})
 	return c.listAll(append(setsWhere(func(s setSpec) bool { return s.level == ofAttachments }), maps...)...)
 }
 

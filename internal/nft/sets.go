@@ -62,6 +62,7 @@ const (
 	SetClosedIn6  = "policy_closedin6"  //
 	SetClosedOut4 = "policy_closedout4" // address: no new connection from it
 	SetClosedOut6 = "policy_closedout6" //
+	SetOwnSource  = "policy_ownsource"  // link: sends only from addresses that the node routes to it
 
 	SetSpoofChecked = "checked" // table bridge: host interfaces whose source MAC is checked
 	SetSpoofAllowed = "allowed" // table bridge: host interface . source MAC
@@ -153,6 +154,7 @@ var setSpecs = [...]setSpec{
 	{name: SetClosedIn6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv6}},
 	{name: SetClosedOut4, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv4}},
 	{name: SetClosedOut6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv6}},
+	{name: SetOwnSource, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName}},
 	{name: SetSpoofChecked, family: nftables.TableFamilyBridge, key: fields{fieldIfName}},
 	{name: SetSpoofAllowed, family: nftables.TableFamilyBridge, key: fields{fieldIfName, fieldEther}},
 }

@@ -13,6 +13,7 @@ type Policed struct {
 	Name      string            `json:"name,omitempty"`
 	UID       string            `json:"uid,omitempty"`    // as the runtime passed it; a static pod has another one in the API
 	Labels    map[string]string `json:"labels,omitempty"` // from the configuration, never of a pod
+	Link      string            `json:"link,omitempty"`   // of this attachment alone, on the host
 	Addrs     []netip.Addr      `json:"addrs,omitempty"`
 
 	// Former are addresses of earlier ADDs of this attachment. They may still be closed, so DEL opens

@@ -45,16 +45,22 @@ func TestAdd(t *testing.T) {
 			if !c.in && !c.out && ruleset(t) != before {
 				t.Errorf("nothing is closed, and the ADD changed the firewall:\n%s", ruleset(t))
 			}
+			if checked := strings.Contains(ruleset(t), `elements = { "vc1"`); checked != (c.in || c.out) {
+				t.Errorf("the sources of the pod are checked: %v\n%s", checked, ruleset(t))
+			}
 			a.must(t, spec.Check)
 			rec := recordOf(t, "c1")
 			ns, pod, _ := strings.Cut(rec.Pod, "/")
-			want := &record.Policed{Namespace: ns, Name: pod, UID: c.args[len(c.args)-2:], Addrs: []netip.Addr{netip.MustParseAddr("10.90.0.5"), netip.MustParseAddr("fd90::5")}}
+			want := &record.Policed{Namespace: ns, Name: pod, UID: c.args[len(c.args)-2:], Link: "vc1", Addrs: []netip.Addr{netip.MustParseAddr("10.90.0.5"), netip.MustParseAddr("fd90::5")}}
 			if ns == "" || !reflect.DeepEqual(rec.Policed, want) {
 				t.Errorf("the record of %q has %+v", rec.Pod, rec.Policed)
 			}
 			a.del(t)
 			closedAt(t, "10.90.0.5", false, false)
 			closedAt(t, "fd90::5", false, false)
+			if strings.Contains(ruleset(t), "vc1") {
+				t.Errorf("DEL left\n%s", ruleset(t))
+			}
 			if rec := recordOf(t, "c1"); rec != nil {
 				t.Errorf("DEL left %+v", rec)
 			}

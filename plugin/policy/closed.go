@@ -33,7 +33,7 @@ type closed struct {
 func decide(p paths.Paths, pod *record.Policed, comment string) (*closed, error) {
 	d, err := mirror.Read(p, mirror.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID})
 	return &closed{
-		Closure: enforce.Closure{Addrs: pod.Addrs, Close: enforce.Closes(&d), Comment: comment},
+		Closure: enforce.Closure{Link: pod.Link, Addrs: pod.Addrs, Close: enforce.Closes(&d), Comment: comment},
 		pod:     pod.Namespace + "/" + pod.Name,
 	}, err
 }

@@ -9,66 +9,85 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// judged returns the addresses to which policies apply. It fails if they cannot apply: there is no
+// judge notes to which addresses policies apply, and the link from which they send. It fails if they cannot apply: there is no
 // address, or packets do not pass the host's forward hook. A policy that silently has no effect would
 // be worse than a pod that does not start.
-func judged(r *plugin.Request, env *netstate.Env) (addrs []netip.Addr, err error) {
+func judge(r *plugin.Request, env *netstate.Env, pod *record.Policed) error {
 	if err := plugin.CheckPrefixes(r.Prev()); err != nil {
-		return nil, err
+		return err
 	}
 	for _, ip := range r.Prev().IPs {
-		addrs = append(addrs, ip.Address.Addr().Unmap())
+		pod.Addrs = append(pod.Addrs, ip.Address.Addr().Unmap())
 	}
-	if len(addrs) == 0 {
-		return nil, spec.Invalid("network policies apply to addresses, and the previous plugin assigned none: use ipam, or remove policy from the chain")
+	if len(pod.Addrs) == 0 {
+		return spec.Invalid("network policies apply to addresses, and the previous plugin assigned none: use ipam, or remove policy from the chain")
 	}
-	return addrs, forwards(r, env, addrs)
+	return forwards(r, env, pod)
 }
 
 // forwards returns an error unless packets of the container pass the forward hook.
-func forwards(r *plugin.Request, env *netstate.Env, addrs []netip.Addr) error {
+func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) error {
 	onHost := false
+	var own []string
 	for _, i := range r.Prev().Interfaces {
 		if i.Sandbox != "" {
 			continue
 		}
-		bridge, err := bridgeOf(r, env, i.Name)
+		link, err := hostLink(r, env, i.Name)
+		if err != nil {
+			return err
+		}
+		bridge, err := bridgeOf(env, link)
 		if err != nil {
 			return err
 		}
 		if bridge != "" {
-			if err := bridgeForwards(r, bridge, addrs); err != nil {
+			if err := bridgeForwards(r, bridge, pod.Addrs); err != nil {
 				return err
 			}
+		} else if link != nil && link.Type() == "veth" { // another plugin may have added an ifb
+			own = append(own, i.Name)
 		}
 		onHost = true
 	}
 	if !onHost {
 		return spec.Invalid("network policies cannot apply: the result of the previous plugin has no interface on the host, so packets do not pass the host's forward hook, as with macvlan or ipvlan: use ptp or bridge")
 	}
+	if len(own) == 1 {
+		pod.Link = own[0]
+	}
 	return nil
 }
 
-// bridgeOf returns the bridge that a link of the host is, or whose port it is. While an ADD is only
-// explained, there may be no link yet.
-func bridgeOf(r *plugin.Request, env *netstate.Env, name string) (string, error) {
+// hostLink returns a link of the host. While an ADD is only explained, there may be no link yet.
+func hostLink(r *plugin.Request, env *netstate.Env, name string) (netlink.Link, error) {
 	link, err := env.Link(netstate.Host, name)
 	if nl.IsNotFound(err) && r.Session.Dry != nil {
-		return "", nil
+		return nil, nil
 	}
 	if err != nil {
-		return "", spec.Errorf(spec.CodeInternal, "look whether packets of %s pass the forward hook: %w", name, err)
+		return nil, spec.Errorf(spec.CodeInternal, "look whether packets of %s pass the forward hook: %w", name, err)
 	}
-	if link.Type() == "bridge" {
-		return name, nil
-	}
-	if link.Attrs().MasterIndex == 0 {
+	return link, nil
+}
+
+// bridgeOf returns the bridge that a link of the host is, or whose port it is.
+func bridgeOf(env *netstate.Env, link netlink.Link) (string, error) {
+	switch {
+	case link == nil:
+		return "", nil
+	case link.Type() == "bridge":
+		return link.Attrs().Name, nil
+	case link.Attrs().MasterIndex == 0:
 		return "", nil
 	}
 	master, err := env.Host.LinkAt(link.Attrs().MasterIndex)

@@ -58,7 +58,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if pod.Addrs, err = judged(r, env); err != nil {
+	if err := judge(r, env, pod); err != nil {
 		return nil, err
 	}
 	if err := k.Record(r, &record.Record{Policed: pod}); err != nil {
@@ -85,7 +85,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	if pod.Addrs, err = judged(r, env); err != nil {
+	if err := judge(r, env, pod); err != nil {
 		return err
 	}
 	c, err := decide(r.Session.Paths, pod, comment(r))

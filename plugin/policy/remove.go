@@ -6,7 +6,6 @@ package policy
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -37,16 +36,13 @@ func gc(ctx context.Context, r *plugin.Request) error {
 
 // remove opens the addresses of one record.
 func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
-	enforce.Reopen(k.NFT, addresses(rec), nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName))
+	closed := enforce.Closure{Comment: nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName)}
+	if p := rec.Policed; p != nil {
+		closed.Link, closed.Addrs = p.Link, slices.Concat(p.Addrs, p.Former)
+	}
+	enforce.Reopen(k.NFT, closed)
 	k.NFT.Remove(slices.DeleteFunc(slices.Clone(rec.Elements), func(e nft.Element) bool { return !e.OfPolicy() })...)
 	return k.Finish(ctx, r, rec)
-}
-
-func addresses(rec *record.Record) []netip.Addr {
-	if rec.Policed == nil {
-		return nil
-	}
-	return slices.Concat(rec.Policed.Addrs, rec.Policed.Former)
 }
 
 // withoutRecord makes a record of what the owner has closed. A container to which no policy applies has

@@ -49,7 +49,7 @@ type compiler struct {
 
 // baseVersion is the version of the base chains, which the kernel has beside the revision. It becomes
 // higher when baseLines changes. An ADD replaces older base chains, and keeps newer ones.
-const baseVersion = 1
+const baseVersion = 2
 
 // baseLines returns the rules of a base chain. What an ADD closed is closed whatever the maps say,
 // which may still have a former pod with the same address.
@@ -59,15 +59,30 @@ func baseLines(d policy.Direction) []line {
 	closed4, closed6 := closed, closed
 	closed4.family, closed4.pods = 4, closedSet(d, 0)
 	closed6.family, closed6.pods = 6, closedSet(d, 1)
-	return []line{
+	lines := []line{
 		{what: established, verdict: expr.VerdictAccept},
 		{what: discovery, family: 6, ports: policy.Ports{First: 130, Last: 137}, verdict: expr.VerdictAccept},
 		{what: discovery, family: 6, ports: policy.Ports{First: 143, Last: 143}, verdict: expr.VerdictAccept},
+	}
+	if source {
+		lines = append(lines, forgedLines()...)
+	}
+	return append(lines,
 		closed4,
 		closed6,
-		{what: dispatch, family: 4, source: source, chain: dispatchOf(d, 0)},
-		{what: dispatch, family: 6, source: source, chain: dispatchOf(d, 1)},
-	}
+		line{what: dispatch, family: 4, source: source, chain: dispatchOf(d, 0)},
+		line{what: dispatch, family: 6, source: source, chain: dispatchOf(d, 1)},
+	)
+}
+
+// forgedLines drop what a pod sends from an address that is not its own: one that the node does not
+// route to the pod's link, or an address of the link alone. Otherwise a pod could take the rights of
+// another one, or have those of no pod.
+func forgedLines() []line {
+	l := line{what: unrouted, counter: countForged, verdict: expr.VerdictDrop, comment: "not an address of this pod"}
+	local := l
+	local.what = linkLocal
+	return []line{l, local}
 }
 
 func chainOf(c *policy.Chain) string { return kindPolicy[c.Direction] + hash(c.Name) }

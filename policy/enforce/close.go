@@ -17,6 +17,7 @@ import (
 
 // Closure is the addresses of one attachment, and what an ADD closes for them.
 type Closure struct {
+	Link    string // on the host, for this attachment alone; "": it has none
 	Addrs   []netip.Addr
 	Close   [2]bool // by direction: a policy selects the pod, so nothing may pass until it is enforced
 	Comment string  // begins with the owner (nft.Comment)
@@ -31,8 +32,12 @@ func Closes(d *policy.Decision) (sides [2]bool) {
 	return sides
 }
 
-// Elements returns what is closed for an attachment.
+// Elements returns what is closed for an attachment. If anything is closed, its link may send only from
+// addresses of its own, which are the ones that are closed.
 func (a *Closure) Elements() (list []nft.Element) {
+	if a.Link != "" && a.Close != [2]bool{} {
+		list = append(list, nft.OwnSource(a.Link, a.Comment))
+	}
 	for side, closed := range a.Close {
 		for _, addr := range a.Addrs {
 			if closed {
@@ -45,7 +50,8 @@ func (a *Closure) Elements() (list []nft.Element) {
 
 // Close queues what an ADD does: it closes an attachment's addresses, and opens those directions that
 // no policy closes. It makes the base chains if they are missing and something is closed. Only a Load
-// whose program has the pod opens it (Enforcer.Load).
+// whose program has the pod opens it (Enforcer.Load). If there are base chains, they check the source
+// addresses of each attachment.
 //
 // A program may still have a former pod with the same address. If no agent runs, which would load a
 // newer program, purge removes the address from everything that programs made.
@@ -54,11 +60,11 @@ func Close(fw *nft.Conn, a Closure, purge bool) {
 	fw.Queue(&closing{[]Closure{a}, purge})
 }
 
-// Reopen queues the removal of an attachment's addresses from what is closed, for a DEL. It leaves
+// Reopen queues the removal of an attachment from what is closed and checked, for a DEL. It leaves
 // alone what another owner closed.
-func Reopen(fw *nft.Conn, addrs []netip.Addr, comment string) {
-	all := Closure{Addrs: addrs, Close: [2]bool{true, true}, Comment: comment}
-	fw.Remove(all.Elements()...)
+func Reopen(fw *nft.Conn, a Closure) {
+	a.Close = [2]bool{true, true}
+	fw.Remove(a.Elements()...)
 }
 
 // closing is the part of Close that is not elements of the attachment.
@@ -93,11 +99,14 @@ func (c *closing) Plan(fw *nft.Conn) (func(*nftables.Conn) error, error) {
 	var steps []step
 	based := uint16(0)
 	var stale []netip.Addr
+	var checked []string
 	for _, e := range found {
 		switch a, _ := netip.AddrFromSlice(e.Key); {
 		case e.Set == nft.SetPolicy:
 			based = nft.PolicyNumber(e)
-		case isClosed(e.Set):
+		case e.Set == nft.SetOwnSource:
+			checked = append(checked, string(e.Key))
+		case ofADDs(e.Set):
 			steps = append(steps, removeElements(e.Set, []element{{first: a, last: a}})...)
 		default:
 			stale = append(stale, a)
@@ -106,6 +115,9 @@ func (c *closing) Plan(fw *nft.Conn) (func(*nftables.Conn) error, error) {
 	revised := false
 	if c.Needs() && based < baseVersion {
 		steps, revised = append(makeBase(based), steps...), true
+	}
+	if based >= baseVersion {
+		steps = append(steps, c.check(checked)...)
 	}
 	if len(stale) > 0 {
 		more, err := purged(fw, stale)
@@ -120,6 +132,17 @@ func (c *closing) Plan(fw *nft.Conn) (func(*nftables.Conn) error, error) {
 	return anew(fw, steps)
 }
 
+// check returns the steps that check the sources of those open attachments that are not checked yet.
+func (c *closing) check(checked []string) (steps []step) {
+	for _, a := range c.list {
+		e := nft.OwnSource(a.Link, a.Comment)
+		if a.Link != "" && len(a.Elements()) == 0 && !slices.Contains(checked, string(e.Key)) {
+			steps = append(steps, addLink(e))
+		}
+	}
+	return steps
+}
+
 // questions returns the elements that Plan looks for: the version of the base chains, what was closed
 // for a former owner of an address or by an earlier ADD and should be open, and the addresses of pods
 // that a program knows.
@@ -127,6 +150,9 @@ func (c *closing) questions() []nft.Element {
 	set, _ := nft.PolicyRevision(0)
 	list := []nft.Element{{Set: set.Name, Key: nft.PolicyBase(0).Key}}
 	for _, a := range c.list {
+		if a.Link != "" {
+			list = append(list, nft.OwnSource(a.Link, ""))
+		}
 		for _, addr := range a.Addrs {
 			for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 				if !a.Close[d] {

@@ -107,11 +107,11 @@ func TestOpen(t *testing.T) {
 	_, fw := open(t)
 	a, _ := closureOf("c1", addrs("10.1.1.1", "fd01::1:1")...)
 	b, _ := closureOf("c2", addrs("10.1.1.2")...)
-	Reopen(fw, a.Addrs, a.Comment) // there is no table yet
+	Reopen(fw, a) // there is no table yet
 	must(t, fw.Commit(t.Context()))
 	closeAll(t, fw, a, false)
 	closeAll(t, fw, b, false)
-	Reopen(fw, slices.Concat(a.Addrs, b.Addrs), a.Comment)
+	Reopen(fw, Closure{Addrs: slices.Concat(a.Addrs, b.Addrs), Comment: a.Comment})
 	must(t, fw.Commit(t.Context()))
 	coveredBy(t, fw, a, false, false)
 	coveredBy(t, fw, b, true, false)
@@ -124,7 +124,7 @@ func TestCloseAgain(t *testing.T) {
 	b, _ := closureOf("c2", a.Addrs...)
 	closeAll(t, fw, a, false)
 	closeAll(t, fw, b, false)
-	Reopen(fw, a.Addrs, a.Comment)
+	Reopen(fw, a)
 	must(t, fw.Commit(t.Context()))
 	coveredBy(t, fw, b, true, false)
 	b.Close = [2]bool{false, true}
@@ -171,7 +171,7 @@ func TestLoadOpens(t *testing.T) {
 		load(none, known)
 		baseWorks(t, fw)
 		coveredBy(t, fw, b, true, false)
-		Reopen(fw, b.Addrs, b.Comment)
+		Reopen(fw, b)
 		must(t, fw.Commit(t.Context()))
 		load(none, nil)
 		if got := listing(t); strings.Contains(got, "policy_") {
@@ -213,7 +213,7 @@ func TestCloseDuringRelease(t *testing.T) {
 	}{{nil, nil}, {[]Closure{a}, map[netip.Addr]owner.Key{a.Addrs[0]: key}}} {
 		closeAll(t, fw, a, false)
 		if c.closed == nil {
-			Reopen(fw, a.Addrs, a.Comment)
+			Reopen(fw, a)
 			must(t, fw.Commit(t.Context()))
 		}
 		e.Forget()

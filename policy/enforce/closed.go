@@ -83,7 +83,7 @@ func Reclose(ctx context.Context, fw *nft.Conn, a Closure) (open []string, err e
 
 // ClosedBy returns the elements by which an owner closed addresses. It reads all that is closed.
 func ClosedBy(fw *nft.Conn, owner string) (list []nft.Element, err error) {
-	for _, set := range slices.Concat(closedSets()...) {
+	for _, set := range append(slices.Concat(closedSets()...), nft.SetOwnSource) {
 		all, err := fw.List(set)
 		if err != nil {
 			return nil, err

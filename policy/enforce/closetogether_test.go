@@ -41,7 +41,7 @@ func TestCloseTogether(t *testing.T) {
 		baseWorks(t, fw)
 		for _, a := range all {
 			coveredBy(t, fw, a, true, false)
-			Reopen(fw, a.Addrs, a.Comment)
+			Reopen(fw, a)
 		}
 		must(t, fw.Commit(t.Context()))
 	}

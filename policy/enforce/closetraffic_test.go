@@ -90,7 +90,7 @@ func TestClosedButItsNode(t *testing.T) {
 		must(t, conn.Close())
 	}
 	must(t, p.node.Do(func() error {
-		Reopen(p.enforcer.fw, a.Addrs, a.Comment)
+		Reopen(p.enforcer.fw, a)
 		return p.enforcer.fw.Commit(t.Context())
 	}))
 	if !p.answersWithin(p.server, "10.9.0.1:80", 5*time.Second) {

@@ -23,16 +23,19 @@
 //	set policy_closedin4, …6, policy_closedout4, …6 addresses that an ADD closed, with their owners
 //	set policy_local4, policy_local6                addresses of pods of this node in a program
 //	counter policy_closed                           packets that were denied because of an ADD
+//	set policy_ownsource                            links of pods of this node, with their owners
+//	counter policy_forged                           packets of such a link from an address that is not the pod's
 //	map policies                                    0 -> revision: each transaction of a program changes it
 //	                                                1 -> version of the base chains, once they are complete
 //
 // A packet of an established connection meets one rule in each base chain, which accepts it. Then
-// the chain drops what an ADD closed. The first packet of a connection meets the chain of the pod that sends, in the first base chain, and
-// of the pod that receives, in the second. There are two base chains because accept ends a base
-// chain: so a policy's rule can say accept, whatever the other direction says.
+// the chain drops what a pod sends from an address that is not its own, and what an ADD closed. The
+// first packet of a connection meets the chain of the pod that sends, in the first base chain, and of
+// the pod that receives, in the second. There are two base chains because accept ends a base chain:
+// so a policy's rule can say accept, whatever the other direction says.
 //
 // A packet of the node itself enters pods by the hook output, which has no chain: its node may
-// always reach a pod. So nothing depends on the source address of a packet, which a pod could forge.
+// always reach a pod. No rule recognises the node by its address.
 //
 // With Options.Log, a rule that sends packets to NFLOG comes before each rule of a policy or a pod that
 // drops.

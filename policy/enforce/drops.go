@@ -14,8 +14,8 @@ import (
 // Drop is how many packets one policy denied in one direction since its chain exists: by a rule, or
 // because it isolates a pod and no policy allowed the packet. If several policies isolate a pod, each
 // counts the packet. Policy is as in policy.Chain. It is empty for packets that were denied because
-// the labels of a pod are not known yet, or because an ADD closed the pod; their direction has no
-// meaning.
+// the labels of a pod are not known yet, because an ADD closed the pod, or because a pod used an address
+// that is not its own; their direction has no meaning.
 type Drop struct {
 	Policy         string
 	Direction      policy.Direction
@@ -36,7 +36,7 @@ func (e *Enforcer) Drops() ([]Drop, error) {
 	names := e.counterNames()
 	for _, c := range counters {
 		key, ok := names[c.Name]
-		if !ok || c.Name == countClosed && c.Packets == 0 {
+		if !ok || key == (Drop{}) && c.Name != countUnknown && c.Packets == 0 {
 			continue
 		}
 		if sums[key] == nil {
@@ -57,7 +57,7 @@ func (e *Enforcer) Drops() ([]Drop, error) {
 
 // counterNames returns what each counter is for. A policy that uses names of ports has several.
 func (e *Enforcer) counterNames() map[string]Drop {
-	names := map[string]Drop{countUnknown: {}, countClosed: {}}
+	names := map[string]Drop{countUnknown: {}, countClosed: {}, countForged: {}}
 	for i := range e.loaded.Chains {
 		c := &e.loaded.Chains[i]
 		names[chainOf(c)] = Drop{Policy: c.Policy, Direction: c.Direction}

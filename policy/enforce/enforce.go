@@ -39,13 +39,18 @@ type Enforcer struct {
 	opts     Options
 	loaded   *policy.Program // nil: not known
 	revision uint16
-	exists   bool            // the kernel has a revision
-	base     bool            // the kernel has the base chains
+	exists   bool // the kernel has a revision
+	base     bool // the kernel has the base chains
+	links    map[string]owner.Key
 	conns    *conntrack.Conn // nil before the first use
 }
 
 // New returns an Enforcer that uses this connection. It changes nothing.
 func New(fw *nft.Conn, opts Options) *Enforcer { return &Enforcer{fw: fw, opts: opts} }
+
+// Attach tells the links of this node's attachments, with their owners. Once a pod has a policy, each
+// Load makes the kernel check that their packets come from addresses of their own.
+func (e *Enforcer) Attach(links map[string]owner.Key) { e.links = links }
 
 // Load makes a program what the kernel enforces. The first Load, and each after an error, reads what
 // the kernel has, so a restart changes nothing that is right. A packet is judged either by the old
@@ -123,7 +128,7 @@ func (e *Enforcer) Differences(p *policy.Program, known map[netip.Addr]owner.Key
 	}
 	steps := slices.Concat(todo.prepare, todo.switchOver, todo.clean)
 	if have.base || anyPoliced(p) {
-		last, err := released(e.fw, known, anyPoliced(p))
+		last, err := e.released(known, anyPoliced(p))
 		if err != nil {
 			return nil, fmt.Errorf("compare network policies: %w", err)
 		}

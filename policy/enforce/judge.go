@@ -90,7 +90,10 @@ func (v *View) traced(p Packet) trace.Packet {
 	if !known.IsValid() {
 		known = p.To
 	}
-	return trace.Packet{V6: known.Is6(), From: p.From, To: p.To, Protocol: uint8(p.Protocol), Port: p.Port, Outside: world{v}}
+	return trace.Packet{
+		V6: known.Is6(), From: p.From, To: p.To, Protocol: uint8(p.Protocol), Port: p.Port, Outside: world{v},
+		Without: []string{nft.SetOwnSource}, // the source address is not forged
+	}
 }
 
 // world is an address outside of the cluster. Only ranges may have it.

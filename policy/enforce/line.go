@@ -43,6 +43,8 @@ const (
 	dispatch         // verdict of the map in chain
 	counting         // no verdict
 	reporting        // no verdict: logs what the next rule drops
+	unrouted         // from a pod's link, and the source address is not routed there
+	linkLocal        // from a pod's link, and the source address is link-local
 )
 
 const (
@@ -60,6 +62,10 @@ func (l line) exprs() []expr.Any {
 	switch l.what {
 	case established:
 		return append(ctState(ctOld), l.end()...)
+	case unrouted:
+		return append(append(fromPod(), notRouted()...), l.end()...)
+	case linkLocal:
+		return append(append(fromPod(), fromLinkLocal()...), l.end()...)
 	case discovery:
 		return append(l.icmp6(), l.end()...)
 	case midstream:
@@ -167,6 +173,31 @@ func tcpFlags() []expr.Any {
 		&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{tcpFin | tcpSyn | tcpRst | tcpAck}, Xor: make([]byte, 1)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{tcpAck}})
+}
+
+// fromPod matches packets that come from the link of a pod.
+func fromPod() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, &expr.Lookup{SourceRegister: reg1, SetName: nft.SetOwnSource}}
+}
+
+// notRouted matches a packet if the node has no route to its source address through the link from
+// which it comes.
+func notRouted() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: reg1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 4)},
+	}
+}
+
+// fromLinkLocal matches packets from fe80::/10.
+func fromLinkLocal() []expr.Any {
+	mask, prefix := make([]byte, 16), make([]byte, 16)
+	copy(mask, []byte{0xff, 0xc0})
+	copy(prefix, []byte{0xfe, 0x80})
+	l := line{family: 6, source: true}
+	return append(l.ofFamily(), l.load(),
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 16, Mask: mask, Xor: make([]byte, 16)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: prefix})
 }
 
 // rule returns the rule for a chain of our table.

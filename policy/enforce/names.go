@@ -14,7 +14,7 @@ import (
 )
 
 // These are the base chains, the counter of what is denied because the labels of a pod are not known
-// yet, and the counter of what is denied because an ADD closed the pod.
+// yet, because an ADD closed the pod, and because a pod used an address that is not its own.
 const (
 	chainEgress  = "policy_egress"
 	chainIngress = "policy_ingress"
@@ -22,6 +22,7 @@ const (
 
 	countUnknown = "policy_unknown"
 	countClosed  = "policy_closed"
+	countForged  = "policy_forged"
 )
 
 // These are the kinds of other names, each followed by a hash or, in the names of the maps, by 4 or
@@ -71,9 +72,9 @@ func isDispatch(set string) bool {
 // closedSet names the set of addresses that ADDs closed in a direction.
 func closedSet(d policy.Direction, family int) string { return nft.ClosedSets()[d][family] }
 
-// isClosed reports whether ADDs, and not programs, decide what a set has.
-func isClosed(set string) bool {
-	return set == nft.SetClosedIn4 || set == nft.SetClosedIn6 || set == nft.SetClosedOut4 || set == nft.SetClosedOut6
+// ofADDs reports whether ADDs, and not programs, decide what a set has.
+func ofADDs(set string) bool {
+	return set == nft.SetClosedIn4 || set == nft.SetClosedIn6 || set == nft.SetClosedOut4 || set == nft.SetClosedOut6 || set == nft.SetOwnSource
 }
 
 func isNets(set string) bool { return strings.HasPrefix(set, kindNets) }

@@ -6,6 +6,7 @@ package enforce
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -76,7 +77,7 @@ func (r *releasing) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 		return nil, err // without an error, the last plan was carried out, and its answer got lost
 	}
 	r.sent, r.bare = false, false
-	steps, err := released(c, r.known, r.keep)
+	steps, err := r.released(r.known, r.keep)
 	if err != nil || len(steps) == 0 {
 		return nil, err
 	}
@@ -85,10 +86,10 @@ func (r *releasing) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 }
 
 // released returns the steps of a release.
-func released(fw *nft.Conn, known map[netip.Addr]owner.Key, keep bool) (steps []step, err error) {
+func (e *Enforcer) released(known map[netip.Addr]owner.Key, keep bool) (steps []step, err error) {
 	left := false
 	for _, set := range slices.Concat(closedSets()...) {
-		list, err := fw.List(set)
+		list, err := e.fw.List(set)
 		if err != nil {
 			return nil, err
 		}
@@ -97,9 +98,23 @@ func released(fw *nft.Conn, known map[netip.Addr]owner.Key, keep bool) (steps []
 		steps = append(steps, openSteps(set, open)...)
 	}
 	if !left && !keep {
-		steps = append(steps, removeBase())
+		return append(steps, removeBase()), nil
 	}
-	return steps, nil
+	unchecked, err := e.unchecked()
+	return append(steps, unchecked...), err
+}
+
+// unchecked returns the steps that check the sources of links that are not checked yet. DEL removes
+// what a link has.
+func (e *Enforcer) unchecked() (steps []step, err error) {
+	have, err := e.fw.List(nft.SetOwnSource)
+	for _, link := range slices.Sorted(maps.Keys(e.links)) {
+		want := nft.OwnSource(link, nft.CleanComment(string(e.links[link])))
+		if !slices.ContainsFunc(have, want.SameKey) {
+			steps = append(steps, addLink(want))
+		}
+	}
+	return steps, err
 }
 
 func closedSets() (sets [][]string) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/nftables/expr"
 
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -114,6 +115,7 @@ func (w *wanted) addClosed(p *policy.Program, fill map[string]func() []element) 
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			w.sets[closedSet(d, family)] = true
 		}
+		w.sets[nft.SetOwnSource] = true
 		local := kindLocal + families[family]
 		w.sets[local] = true
 		fill[local] = func() []element { return localElements(p, family) }

@@ -124,7 +124,10 @@ func markBase(was uint16) step {
 
 // setOf returns a set in the library's type. Its kind is in its name.
 func setOf(name string) *nftables.Set {
-	s := &nftables.Set{Table: table(), Name: name, KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian, Interval: isNets(name), HasTimeout: isClosed(name)}
+	s := &nftables.Set{Table: table(), Name: name, KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian, Interval: isNets(name), HasTimeout: ofADDs(name)}
+	if name == nft.SetOwnSource {
+		s.KeyType, s.KeyByteOrder = nftables.TypeIFName, binaryutil.NativeEndian
+	}
 	if isV6(name) {
 		s.KeyType = nftables.TypeIP6Addr
 	}
@@ -192,6 +195,13 @@ func (w *wanted) addElements(set string, added []element) (steps []step) {
 		}})
 	}
 	return steps
+}
+
+// addLink makes the base chains check what a link sends.
+func addLink(e nft.Element) step {
+	return step{"check the sources of " + e.String(), 1, func(enc *nftables.Conn) error {
+		return enc.SetAddElements(setOf(e.Set), []nftables.SetElement{{Key: e.Key, Comment: e.Comment}})
+	}}
 }
 
 func count(list []element) string {

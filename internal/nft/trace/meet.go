@@ -254,6 +254,9 @@ func (w *walk) lookup(e nft.Expr, regs *registers, m *meeting) match {
 
 // find looks for the packet in a set. read reports whether the elements of the set were understood.
 func (w *walk) find(set string, regs *registers, reg uint32) (in match, member nft.Member, read bool) {
+	if slices.Contains(w.packet.Without, set) {
+		return never, nft.Member{}, true
+	}
 	members, err := w.table.Members(set)
 	if err != nil || members == nil {
 		w.err = cmp.Or(w.err, err)

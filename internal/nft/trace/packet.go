@@ -18,6 +18,8 @@ type Packet struct {
 	Protocol uint8      // not known if 0
 	Port     uint16     // of the destination, or the type of ICMP; not known if 0
 
+	Without []string // sets that count as if they had nothing of the packet
+
 	Outside Outside // what the address that is not known cannot be; nil if it may be any
 }
 
