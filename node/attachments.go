@@ -58,8 +58,8 @@ func attachments(run string) (list []policies.Attached, of known, ok bool, err e
 
 func attached(p *record.Policed) policies.Attached {
 	a := policies.Attached{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addrs}
-	if len(p.Labels) > 0 {
-		a.Labels = policy.LabelsOf(p.Labels)
+	if p.Labels != nil {
+		a.Labels = append(policy.Labels{}, policy.LabelsOf(p.Labels)...) // not nil
 	}
 	return a
 }

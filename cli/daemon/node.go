@@ -12,7 +12,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
@@ -36,22 +39,24 @@ Its state is below /var/lib/patchbay/node.`
 
 // nodeCommand is `patchbayd node`.
 type nodeCommand struct {
-	NodeName   string         `long:"node-name" value-name:"NAME" env:"NODE_NAME" description:"name of this Node (default: the hostname)"`
-	Kubeconfig string         `long:"kubeconfig" value-name:"FILE" env:"KUBECONFIG" description:"how to reach the API server (default: the ServiceAccount of the pod)"`
-	Cluster    []string       `long:"cluster-cidr" value-name:"PREFIX" description:"the addresses of the cluster's pods, as the controller manager's --cluster-cidr; may be repeated"`
-	Transport  mesh.Transport `long:"transport" default:"auto" choice:"auto" choice:"routes" choice:"vxlan" choice:"wireguard" description:"how packets reach other nodes: auto is routes where they share a link, else vxlan; wireguard encrypts all, on all nodes"`
-	Port       uint16         `long:"port" value-name:"PORT" default:"4789" description:"of the tunnel, UDP"`
-	WirePort   uint16         `long:"wireguard-port" value-name:"PORT" default:"51821" description:"of WireGuard, UDP, on all nodes"`
-	BinDir     string         `long:"cni-bin-dir" value-name:"DIR" default:"/opt/cni/bin" description:"where the plugins are installed; empty: they are already"`
-	ConfDir    string         `long:"cni-conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where the pods' network is written"`
-	Masquerade string         `long:"masquerade-config" value-name:"FILE" description:"destinations to which pods keep their address, in the format of ip-masq-agent; read again when it changes"`
-	Egress     bool           `long:"egress-addresses" description:"pods of a namespace leave with the addresses in its annotation patchbay.net/egress"`
-	Policy     string         `long:"network-policy" default:"on" choice:"on" choice:"off" description:"enforce NetworkPolicies and ClusterNetworkPolicies; off removes what an earlier run made"`
-	Default    string         `long:"policy-default" default:"allow" choice:"allow" choice:"own-namespace" description:"what pods receive where no policy decides: all packets, or those of other pods only from their own namespace (all but kube-system)"`
-	Keep       bool           `long:"policy-keep-connections" description:"a change of policies ends no connection that it denies; it applies to new ones"`
-	LogGroup   uint16         `long:"policy-log-group" value-name:"GROUP" description:"send packets that policies deny to this group of NFLOG, of each rule at most 10 a second; 0: do not"`
-	Program    string         `long:"program" value-name:"FILE" description:"the program patchbay, which is installed (default: beside this one)"`
-	Listen     string         `long:"listen" value-name:"ADDRESS:PORT" default:"127.0.0.1:9472" description:"serve /metrics, /healthz and /readyz; empty: do not"`
+	NodeName   string            `long:"node-name" value-name:"NAME" env:"NODE_NAME" description:"name of this Node (default: the hostname)"`
+	Kubeconfig string            `long:"kubeconfig" value-name:"FILE" env:"KUBECONFIG" description:"how to reach the API server (default: the ServiceAccount of the pod)"`
+	Cluster    []string          `long:"cluster-cidr" value-name:"PREFIX" description:"the addresses of the cluster's pods, as the controller manager's --cluster-cidr; may be repeated"`
+	Transport  mesh.Transport    `long:"transport" default:"auto" choice:"auto" choice:"routes" choice:"vxlan" choice:"wireguard" description:"how packets reach other nodes: auto is routes where they share a link, else vxlan; wireguard encrypts all, on all nodes"`
+	Port       uint16            `long:"port" value-name:"PORT" default:"4789" description:"of the tunnel, UDP"`
+	WirePort   uint16            `long:"wireguard-port" value-name:"PORT" default:"51821" description:"of WireGuard, UDP, on all nodes"`
+	BinDir     string            `long:"cni-bin-dir" value-name:"DIR" default:"/opt/cni/bin" description:"where the plugins are installed; empty: they are already"`
+	ConfDir    string            `long:"cni-conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where the pods' network is written"`
+	Masquerade string            `long:"masquerade-config" value-name:"FILE" description:"destinations to which pods keep their address, in the format of ip-masq-agent; read again when it changes"`
+	Egress     bool              `long:"egress-addresses" description:"pods of a namespace leave with the addresses in its annotation patchbay.net/egress"`
+	Policy     string            `long:"network-policy" default:"on" choice:"on" choice:"off" description:"enforce NetworkPolicies and ClusterNetworkPolicies; off removes what an earlier run made"`
+	Default    string            `long:"policy-default" default:"allow" choice:"allow" choice:"own-namespace" description:"what pods receive where no policy decides: all packets, or those of other pods only from their own namespace (all but kube-system)"`
+	Keep       bool              `long:"policy-keep-connections" description:"a change of policies ends no connection that it denies; it applies to new ones"`
+	LogGroup   uint16            `long:"policy-log-group" value-name:"GROUP" description:"send packets that policies deny to this group of NFLOG, of each rule at most 10 a second; 0: do not"`
+	Space      string            `long:"containers-namespace" value-name:"NAME" description:"the namespace whose network policies apply to containers on the pods' network that are not pods, as of docker run (default: none apply)"`
+	Labels     map[string]string `long:"containers-label" value-name:"KEY=VALUE" key-value-delimiter:"=" description:"a label by which policies select such containers; may be repeated"`
+	Program    string            `long:"program" value-name:"FILE" description:"the program patchbay, which is installed (default: beside this one)"`
+	Listen     string            `long:"listen" value-name:"ADDRESS:PORT" default:"127.0.0.1:9472" description:"serve /metrics, /healthz and /readyz; empty: do not"`
 
 	Clean nodeCleanCommand `command:"clean" description:"remove what the agent made from this node"`
 
@@ -136,10 +141,31 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 	if o.Cluster, err = clusterPrefixes(c.Cluster); err != nil {
 		return o, err
 	}
+	if o.Containers, err = containers(c.Space, c.Labels); err != nil {
+		return o, err
+	}
 	if c.BinDir != "" {
 		o.Install, err = c.installer()
 	}
 	return o, err
+}
+
+// containers checks the namespace and the labels of containers that are not pods.
+func containers(namespace string, labels map[string]string) (plan.Containers, error) {
+	wrong := []string(nil)
+	for key, value := range labels {
+		wrong = slices.Concat(wrong, validation.IsQualifiedName(key), validation.IsValidLabelValue(value))
+	}
+	switch {
+	case namespace == "" && len(labels) > 0:
+		wrong = []string{"--containers-label needs --containers-namespace"}
+	case namespace != "":
+		wrong = slices.Concat(wrong, validation.IsDNS1123Label(namespace))
+	}
+	if len(wrong) > 0 {
+		return plan.Containers{}, usageError{fmt.Errorf("namespace %q and labels of containers: %s", namespace, strings.Join(wrong, "; "))}
+	}
+	return plan.Containers{Namespace: namespace, Labels: labels}, nil
 }
 
 // clusterPrefixes parses the addresses of the cluster's pods.

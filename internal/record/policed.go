@@ -11,9 +11,9 @@ import "net/netip"
 type Policed struct {
 	Namespace string            `json:"namespace"`
 	Name      string            `json:"name,omitempty"`
-	UID       string            `json:"uid,omitempty"`    // as the runtime passed it; a static pod has another one in the API
-	Labels    map[string]string `json:"labels,omitempty"` // from the configuration, never of a pod
-	Link      string            `json:"link,omitempty"`   // of this attachment alone, on the host
+	UID       string            `json:"uid,omitempty"`   // as the runtime passed it; a static pod has another one in the API
+	Labels    map[string]string `json:"labels,omitzero"` // from the configuration; nil for a pod, whose labels the API has
+	Link      string            `json:"link,omitempty"`  // of this attachment alone, on the host
 	Addrs     []netip.Addr      `json:"addrs,omitempty"`
 
 	// Former are addresses of earlier ADDs of this attachment. They may still be closed, so DEL opens

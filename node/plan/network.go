@@ -39,6 +39,27 @@ type Network struct {
 	Node    []netip.Prefix // the addresses of this node's pods; if empty, the runtime fills in the template
 	MTU     int            // bytes, of the pods' links; 0: the plugin's default
 	Pool    Pool
+
+	Containers Containers
+}
+
+// Containers says which network policies apply to containers of the network that are not pods, as those
+// of `docker run --network pods`. Without a namespace, none apply.
+type Containers struct {
+	Namespace string
+	Labels    map[string]string
+}
+
+// policy returns the configuration of the plugin policy.
+func (c Containers) policy() string {
+	if c.Namespace == "" {
+		return `{"type": "policy"}`
+	}
+	labels, err := json.Marshal(c.Labels)
+	if err != nil || len(c.Labels) == 0 {
+		labels = []byte("{}")
+	}
+	return fmt.Sprintf(`{"type": "policy", "namespace": %q, "labels": %s}`, c.Namespace, labels)
 }
 
 // Pool says where the network's addresses are reserved. If our network replaces another one, it
@@ -123,7 +144,7 @@ func (n Network) config(ranges, routes string) []byte {
         {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
         {"type": "bandwidth", "capabilities": {"bandwidth": true}},
         {"type": "firewall", "acceptNew": true},
-        {"type": "policy"}
+        %s
       ],
       "builtIn": true
     }
@@ -131,7 +152,7 @@ func (n Network) config(ranges, routes string) []byte {
   "cniVersions": ["1.0.0", "1.1.0"],
   "disableGC": true
 }
-`, cmp.Or(n.Pool.Name, NetworkName), outside, mtu, dataDir, ranges, routes)
+`, cmp.Or(n.Pool.Name, NetworkName), outside, mtu, dataDir, ranges, routes, n.Containers.policy())
 }
 
 func (n Network) ownRanges() string {

@@ -33,6 +33,8 @@ type Settings struct {
 	WirePort uint16   // UDP, of WireGuard on all nodes; 0: the default
 
 	Exempt []netip.Prefix // where packets of pods keep their address, besides Cluster
+
+	Containers Containers
 }
 
 // Mesh returns the settings of this node's mesh, without the values from Node objects.
@@ -135,7 +137,7 @@ func (m *maker) node(n Node) {
 		m.plan.Ready = true
 		m.plan.Self.Underlay, m.plan.Self.Blocks, m.plan.Self.Sources = underlay, blocks, sources(blocks)
 		m.plan.Self.Exempt = widest(append(slices.Clone(m.Cluster), m.Exempt...))
-		m.plan.Network = Network{Cluster: m.Cluster, Node: blocks}
+		m.plan.Network = Network{Cluster: m.Cluster, Node: blocks, Containers: m.Containers}
 	case keyed:
 		m.plan.Peers = append(m.plan.Peers, mesh.Peer{ID: n.Name, Name: n.Name, Underlay: underlay, Blocks: blocks, Transport: m.Transport, Key: key})
 	}

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -252,5 +253,33 @@ func TestMakeEncrypted(t *testing.T) {
 	}
 	if p := Make(s, []Node{node(1)}); !p.Ready || !p.Self.Encrypted {
 		t.Error(render(p))
+	}
+}
+
+// Network policies apply to containers that are not pods as the operator says.
+func TestContainers(t *testing.T) {
+	for _, c := range []struct {
+		Containers
+		want string
+	}{
+		{Containers{}, `{"type":"policy"}`},
+		{Containers{Namespace: "shop"}, `{"labels":{},"namespace":"shop","type":"policy"}`},
+		{Containers{"shop", map[string]string{"tier": "2", "app": "web"}}, `{"labels":{"app":"web","tier":"2"},"namespace":"shop","type":"policy"}`},
+	} {
+		file := Network{Node: node(1).blocks(), Containers: c.Containers}.Text()
+		var list struct {
+			Plugins []struct{ Plugins []map[string]any }
+		}
+		if err := json.Unmarshal(file, &list); err != nil {
+			t.Fatalf("%v\n%s", err, file)
+		}
+		members := list.Plugins[0].Plugins
+		got, err := json.Marshal(members[len(members)-1])
+		if err != nil || string(got) != c.want {
+			t.Errorf("%+v: got %s, want %s, %v", c.Containers, got, c.want, err)
+		}
+		if !IsOurs(file) {
+			t.Errorf("not ours: %s", file)
+		}
 	}
 }

@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"maps"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -80,5 +81,7 @@ func who(r *plugin.Request) (*record.Policed, error) {
 	if c.Namespace == "" {
 		return nil, nil
 	}
-	return &record.Policed{Namespace: c.Namespace, Name: r.ContainerID, Labels: c.Labels}, nil
+	labels := map[string]string{}
+	maps.Copy(labels, c.Labels)
+	return &record.Policed{Namespace: c.Namespace, Name: r.ContainerID, Labels: labels}, nil
 }
