@@ -4,7 +4,6 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -17,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/node/policies"
 	"github.com/patchbay-net/patchbay/owner"
@@ -395,19 +393,4 @@ func TestPolicyBroken(t *testing.T) {
 	}
 	l.policy("mine", forWeb)
 	l.await("no problem", func() bool { return l.trouble.mine()[policyBroken] == "" })
-}
-
-// A container that is not a pod has the labels of its configuration, also if these are none. Those of a
-// pod come from the API.
-func TestAttached(t *testing.T) {
-	for _, labels := range []map[string]string{nil, {}, {"app": "web"}} {
-		data, err := lightjson.Marshal(&record.Policed{Namespace: "shop", Labels: labels})
-		p := new(record.Policed)
-		if err := errors.Join(err, lightjson.Unmarshal(data, p)); err != nil {
-			t.Fatal(err)
-		}
-		if got := attached(p).Labels; (got == nil) != (labels == nil) || len(got) != len(labels) {
-			t.Errorf("%v: got %v from %s", labels, got, data)
-		}
-	}
 }

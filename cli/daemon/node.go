@@ -12,10 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
@@ -141,31 +138,13 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 	if o.Cluster, err = clusterPrefixes(c.Cluster); err != nil {
 		return o, err
 	}
-	if o.Containers, err = containers(c.Space, c.Labels); err != nil {
-		return o, err
+	if o.Containers, err = node.Containers(c.Space, c.Labels); err != nil {
+		return o, usageError{err}
 	}
 	if c.BinDir != "" {
 		o.Install, err = c.installer()
 	}
 	return o, err
-}
-
-// containers checks the namespace and the labels of containers that are not pods.
-func containers(namespace string, labels map[string]string) (plan.Containers, error) {
-	wrong := []string(nil)
-	for key, value := range labels {
-		wrong = slices.Concat(wrong, validation.IsQualifiedName(key), validation.IsValidLabelValue(value))
-	}
-	switch {
-	case namespace == "" && len(labels) > 0:
-		wrong = []string{"--containers-label needs --containers-namespace"}
-	case namespace != "":
-		wrong = slices.Concat(wrong, validation.IsDNS1123Label(namespace))
-	}
-	if len(wrong) > 0 {
-		return plan.Containers{}, usageError{fmt.Errorf("namespace %q and labels of containers: %s", namespace, strings.Join(wrong, "; "))}
-	}
-	return plan.Containers{Namespace: namespace, Labels: labels}, nil
 }
 
 // clusterPrefixes parses the addresses of the cluster's pods.
