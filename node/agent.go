@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"reflect"
 	"sync"
@@ -128,6 +129,7 @@ func New(opts Options) (*Agent, error) {
 		}
 	}
 	a.policy = newNetworkPolicy(&a.opts, newPolicyStatus(a))
+	a.policy.changed = func() { resident.Signal(a.nodes) }
 	a.metrics.register(a.policy)
 	return a, nil
 }
@@ -290,6 +292,11 @@ func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
 	if err := a.install(ctx); err != nil {
 		return err
 	}
+	if path := filepath.Join(a.opts.ConfDir, plan.NetworkFile); !exists(path) {
+		if err := a.policy.awaited(); err != nil {
+			return err
+		}
+	}
 	p.Network.MTU = mesh.ContainerMTU(uplink, a.opts.Transport, p.Self.Underlay)
 	err = a.configure(&p.Network)
 	a.trouble.set(networkFailed, err)
@@ -299,6 +306,11 @@ func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
 		a.trouble.set(networkHidden, a.uncover())
 	}
 	return err
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // waiting returns why the node cannot be prepared yet.

@@ -133,6 +133,7 @@ func (l *lab) start(change ...func(*Options)) {
 	}
 	a.mirror.now = func() time.Time { return time.Now().Add(time.Duration(l.later.Load())) }
 	a.exempt.every = time.Millisecond
+	a.policy.absent = 100 * time.Millisecond
 	l.Agent = a
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -130,7 +130,7 @@ func advise(objects string, err error) error {
 	var invalid x509.CertificateInvalidError
 	switch {
 	case apierrors.IsUnauthorized(err), strings.Contains(err.Error(), expiredAlert):
-		return fmt.Errorf("the API server refuses this node's credentials: renew the kubeconfig or the ServiceAccount's token; routes stay: %w", err)
+		return fmt.Errorf("the API server refuses this node's credentials: renew the kubeconfig or the ServiceAccount's token; routes and network policies stay: %w", err)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("the agent may not list and watch %s: apply its ClusterRole: %w", objects, err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
@@ -138,5 +138,5 @@ func advise(objects string, err error) error {
 	case errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("credentials are missing: %w", err)
 	}
-	return fmt.Errorf("the API server does not answer as it should; routes stay, and pods start: %w", err)
+	return fmt.Errorf("the API server does not answer as it should; routes and network policies stay, and pods start: %w", err)
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/policies"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/policy/enforce"
@@ -49,6 +51,9 @@ const (
 	// compareEvery is how often the whole kernel state is compared, although the kernel tells changes.
 	compareEvery = 5 * reconcileEvery
 
+	// firstWait is how long the first pods of a node wait for its policies.
+	firstWait = 10 * time.Second
+
 	// restoreEvery is the shortest time between two answers to changes of another program, so that two
 	// programs that disagree do not keep the processor busy.
 	restoreEvery = 500 * time.Millisecond
@@ -61,7 +66,10 @@ type networkPolicy struct {
 	paths   paths.Paths
 	cluster *policies.Cluster
 	status  *policyStatus
-	ready   atomic.Bool // the mirror has been written
+	changed func()        // called when the mirror was first written
+	started time.Time     // when the agent did
+	absent  time.Duration // between two looks for a kind that the API server lacks
+	ready   atomic.Bool   // the mirror has been written
 
 	// Only the goroutine of Follow uses these fields.
 	known   known
@@ -71,10 +79,15 @@ type networkPolicy struct {
 	enforcer *enforce.Enforcer
 	compare  bool // the next program reads what the kernel has
 	restored time.Time
+	loaded   *policy.Program // in force; nil: not known
+	opened   map[netip.Addr]owner.Key
 }
 
 func newNetworkPolicy(o *Options, s *policyStatus) *networkPolicy {
-	n := &networkPolicy{choices: o.NetworkPolicy, paths: o.Paths, cluster: policies.New(o.Node), status: s}
+	n := &networkPolicy{
+		choices: o.NetworkPolicy, paths: o.Paths, cluster: policies.New(o.Node), status: s,
+		started: time.Now(), absent: reconcileEvery, changed: func() {},
+	}
 	if n.choices.OwnNamespace {
 		n.cluster.DefaultOwnNamespace()
 	}
@@ -93,6 +106,7 @@ func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 	n.enforcer = enforce.New(fw, n.choices.enforcement())
 	defer n.enforcer.Close() //nolint:errcheck // nothing was written
 	for _, w := range watches(n.cluster, a.opts.Node, a.api.get, n.status.asked) {
+		w.pause = n.absent
 		go w.follow(ctx) // the library ends it some seconds later
 	}
 	var wg sync.WaitGroup
@@ -113,6 +127,18 @@ func (n *networkPolicy) remove(ctx context.Context) {
 		n.status.failed(ClearNetworkPolicy(ctx, n.paths))
 		clock.Sleep(ctx, reconcileEvery)
 	}
+}
+
+// errPoliciesUnknown means that the first pods of a node should wait for its policies.
+var errPoliciesUnknown = errors.New("the network policies are not known yet, so the first pods of this node would start without them")
+
+// awaited returns an error if the node never had a mirror, and the first one may come soon. If the
+// policies cannot be listed, pods start without them.
+func (n *networkPolicy) awaited() error {
+	if n.choices.Off || n.ready.Load() || time.Since(n.started) > firstWait || policymirror.Exists(n.paths) {
+		return nil
+	}
+	return errPoliciesUnknown
 }
 
 // sees returns what needs the objects of the API, or nil.
@@ -151,8 +177,8 @@ func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	began := time.Now()
 	d := policy.NewDecider(s)
 	_, mirrored := policymirror.Write(n.paths, d)
-	if mirrored == nil {
-		n.ready.Store(true)
+	if mirrored == nil && n.ready.CompareAndSwap(false, true) {
+		n.changed()
 	}
 	loaded := n.load(ctx, d.Program)
 	if ctx.Err() != nil {
@@ -172,8 +198,24 @@ func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
 	}
 	n.enforcer.Attach(n.known.links)
 	err := n.enforcer.Load(ctx, p, n.known.addrs)
-	n.compare = n.compare && err != nil
+	if n.loaded = nil; err == nil {
+		n.compare, n.loaded, n.opened = false, p, n.known.addrs
+	}
 	return err
+}
+
+// open opens pods that an ADD has closed, if the last program has them: the agent knew their records
+// before the ADD closed them. Otherwise the next program opens them.
+func (n *networkPolicy) open(ctx context.Context) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.loaded == nil || n.compare {
+		return
+	}
+	if err := n.enforcer.Load(ctx, n.loaded, n.opened); err != nil {
+		n.loaded = nil
+		n.cluster.Wake()
+	}
 }
 
 // watchKernel puts policies back that another program changed, until ctx ends.
@@ -185,7 +227,11 @@ func (n *networkPolicy) watchKernel(ctx context.Context, a *Agent) {
 
 // touched handles a transaction that changed policies in the kernel. Most are this agent's own.
 func (n *networkPolicy) touched(ctx context.Context, how nft.Touch) {
-	if how == nft.TouchRevision {
+	switch how {
+	case nft.TouchClosed:
+		n.open(ctx)
+		return
+	case nft.TouchRevision:
 		n.mu.Lock()
 		err := n.enforcer.Check()
 		n.mu.Unlock()

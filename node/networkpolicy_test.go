@@ -5,7 +5,6 @@ package node
 
 import (
 	"fmt"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -16,10 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/node/policies"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/policy/enforce"
 	policymirror "github.com/patchbay-net/patchbay/policy/mirror"
 )
 
@@ -182,6 +183,45 @@ func TestPolicyOfANewPod(t *testing.T) {
 	l.awaitJudged(webAddr, false)
 }
 
+// closed reports whether an ADD has closed an address, and the agent has not opened it.
+func closed(addr string) bool {
+	out, _ := exec.Command("nft", "list", "set", "inet", "patchbay", nft.SetClosedIn4).CombinedOutput()
+	return strings.Contains(string(out), addr+" ")
+}
+
+// An ADD closes a pod, and the agent opens it when its program has the pod. If the ADD is slow, the
+// agent has the record long before.
+func TestPolicyOpensANewPod(t *testing.T) {
+	l := newPolicyLab(t)
+	l.policy("closed", forWeb)
+	for i := range 12 {
+		l.pod("n1", fmt.Sprint("web-", i), "app=web", "")
+	}
+	l.start()
+	l.await("the first program", func() bool { return l.programs() > 0 })
+	fw := nft.Open(l.dir)
+	defer fw.Close() //nolint:errcheck // committed
+	for i := range 12 {
+		addr := fmt.Sprint("10.244.1.", 10+i)
+		r := l.added(fmt.Sprint("web-", i), addr)
+		if i%2 == 0 {
+			l.awaitJudged(addr, true)
+		}
+		enforce.Close(fw, enforce.Closure{Addrs: r.Policed.Addrs, Close: [2]bool{true, true}, Comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)}, false)
+		must(t, fw.Commit(t.Context()))
+		began := time.Now()
+		l.await(addr+" is open", func() bool { return !closed(addr) && l.judged(addr) })
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("%s was opened after %v", addr, took)
+		} else {
+			t.Logf("%s was opened after %v", addr, took)
+		}
+	}
+	if l.trouble.mine()[policyChanged] != "" {
+		t.Error(l.trouble.mine()[policyChanged])
+	}
+}
+
 // TestPolicyBurst makes 1,000 policies at once.
 func TestPolicyBurst(t *testing.T) {
 	l := newPolicyLab(t)
@@ -196,77 +236,6 @@ func TestPolicyBurst(t *testing.T) {
 	time.Sleep(2 * collect.Longest)
 	if n := l.programs() - before; n > 5 {
 		t.Errorf("%d programs for one burst", n)
-	}
-}
-
-// TestPolicyWatchBreaks breaks the watches. What is known stays in force, and the agent says so.
-func TestPolicyWatchBreaks(t *testing.T) {
-	l := newPolicyLab(t)
-	l.pod("n1", "web-0", "app=web", webAddr)
-	l.policy("closed", forWeb)
-	l.start()
-	l.awaitJudged(webAddr, true)
-	for _, status := range []int{http.StatusInternalServerError, http.StatusUnauthorized, http.StatusForbidden} {
-		l.api.say(func(s *apiServer) { s.refuse = status })
-		l.api.cut(false)
-		l.awaitProblem(policyUnfollowed)
-		l.api.say(func(s *apiServer) { s.refuse = 0; delete(s.kinds.of(policies.NetworkPolicies).objects, "shop/closed") })
-		if !l.judged(webAddr) {
-			t.Errorf("%d: the policy is not in force", status)
-		}
-		l.await("the list", func() bool { return !l.judged(webAddr) && l.trouble.mine()[policyUnfollowed] == "" })
-		l.policy("closed", forWeb)
-		l.awaitJudged(webAddr, true)
-	}
-}
-
-// An API server that has lost its database has no Node n1. Its lists do not count.
-func TestPolicyOfAnEmptyServer(t *testing.T) {
-	l := newPolicyLab(t)
-	l.pod("n1", "web-0", "app=web", webAddr)
-	l.policy("closed", forWeb)
-	l.start()
-	l.awaitJudged(webAddr, true)
-	l.api.say(func(s *apiServer) {
-		s.omit = func(string) bool { return true }
-		for _, k := range s.kinds {
-			k.objects = map[string]string{}
-		}
-	})
-	l.api.cut(false)
-	l.awaitProblem(policyUnfollowed)
-	time.Sleep(3 * collect.Longest)
-	if !l.judged(webAddr) {
-		t.Error("the policy went with an empty list")
-	}
-	l.api.say(func(s *apiServer) { s.omit = nil })
-	l.awaitJudged(webAddr, false)
-}
-
-// TestPolicyKinds starts without the CustomResourceDefinition, and with a server that makes pages.
-func TestPolicyKinds(t *testing.T) {
-	l := newPolicyLab(t)
-	cluster := l.kind(policies.ClusterNetworkPolicies)
-	l.api.say(func(s *apiServer) {
-		cluster.absent = true
-		for _, k := range s.kinds {
-			k.noInit = true
-		}
-	})
-	for i := range 2*pageSize + 1 {
-		l.pod("n2", fmt.Sprint("p", i), "", fmt.Sprintf("10.244.2.%d", i%250))
-	}
-	l.pod("n1", "web-0", "app=web", webAddr)
-	l.policy("closed", forWeb)
-	l.start()
-	l.awaitJudged(webAddr, true)
-	l.api.say(func(s *apiServer) {
-		if n := s.kinds.of(policies.Pods).lists; n != 3 {
-			t.Errorf("%d pages", n)
-		}
-	})
-	if problems := l.trouble.problems.All(); len(problems) > 0 {
-		t.Error(problems)
 	}
 }
 
@@ -371,26 +340,4 @@ func TestPolicyLog(t *testing.T) {
 		l.await(fmt.Sprint("rules for group ", group), func() bool { return l.judged(webAddr) && strings.Contains(l.table(), rule) == (group == 7) })
 		l.stop()
 	}
-}
-
-// A broken policy is a problem of nodes with pods that it closes.
-func TestPolicyBroken(t *testing.T) {
-	l := newPolicyLab(t)
-	l.pod("n1", "web-0", "app=web", webAddr)
-	l.pod("n2", "db-0", "app=db", "10.244.2.9")
-	l.policy("mine", `{"podSelector":{"matchLabels":{"app":"web"}},"ingress":[{"newField":1}]}`)
-	l.policy("other", `{"podSelector":{"matchLabels":{"app":"db"}},"ingress":[{"newField":1}]}`)
-	l.start()
-	l.awaitProblem(policyBroken)
-	if text := l.trouble.mine()[policyBroken]; !strings.Contains(text, "shop/mine") || strings.Contains(text, "shop/other") {
-		t.Error(text)
-	}
-	metrics := httpRecorder(l.Handler(), "/metrics")
-	for _, want := range []string{"patchbay_node_policy_problems 2", "patchbay_node_policy_pods 1", "patchbay_node_policy_selecting 1", `patchbay_node_problems{reason="NetworkPolicyBroken"} 1`} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("no %s in\n%s", want, metrics)
-		}
-	}
-	l.policy("mine", forWeb)
-	l.await("no problem", func() bool { return l.trouble.mine()[policyBroken] == "" })
 }

@@ -34,7 +34,8 @@ type kindWatch struct {
 	connect func() (API, error)
 	report  func(error)
 
-	absent bool // the API server had no such kind at the last list
+	pause  time.Duration // before the next look for a kind that the API server lacks
+	absent bool          // the API server had no such kind at the last list
 }
 
 // livePods are pods that have not finished. A pod that finishes counts as deleted.
@@ -83,7 +84,7 @@ func (w *kindWatch) list(ctx context.Context, o metav1.ListOptions) (runtime.Obj
 		list, err := w.listOnce(ctx, o)
 		if w.may404 && apierrors.IsNotFound(err) && ctx.Err() == nil {
 			w.missing()
-			clock.Sleep(ctx, resident.Jitter(reconcileEvery))
+			clock.Sleep(ctx, resident.Jitter(w.pause))
 			continue
 		}
 		if ctx.Err() == nil {

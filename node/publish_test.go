@@ -107,9 +107,7 @@ func TestWrongKeys(t *testing.T) {
 				want["n2"] = key(2)
 			}
 			l.awaitKeys(want)
-			if err := l.Ready(); err != nil {
-				t.Error(err)
-			}
+			l.await("ready", func() bool { return l.Ready() == nil })
 			for _, p := range l.trouble.problems.All() {
 				if strings.Contains(p, "\x1b") || len(p) > 1000 {
 					t.Errorf("%q", p)

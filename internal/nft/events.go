@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -16,16 +16,13 @@ import (
 // Touch is how a transaction changed the network policies in our table.
 type Touch int
 
-// A program that changes them as package policy/enforce does also changes the revision. Elements of
-// closed pods do not count, because ADDs and DELs change them.
+// A program that changes them as package policy/enforce does also changes the revision.
 const (
-	TouchRevision Touch = iota // it changed the revision
+	TouchClosed   Touch = iota // an ADD closed a pod
+	TouchRevision              // it changed the revision
 	TouchForeign               // it did not, or it deleted the table
 	TouchMissed                // events were lost
 )
-
-// closedPrefix begins the names of the sets of closed pods.
-const closedPrefix = "policy_closed"
 
 // WatchPolicies calls touched after each transaction that changed the network policies, also if it is
 // this process's, until ctx ends. It calls ready when it watches.
@@ -70,7 +67,7 @@ func WatchPolicies(ctx context.Context, ready func(), touched func(Touch)) error
 const eventBuffer = 4 << 20
 
 // touches collects the messages of one transaction. The last one is NFT_MSG_NEWGEN.
-type touches struct{ revision, other bool }
+type touches struct{ closed, revision, other bool }
 
 // add adds a message. ok is true if it ends a transaction that changed policies.
 func (t *touches) add(m netlink.Message) (how Touch, ok bool) {
@@ -85,7 +82,10 @@ func (t *touches) add(m netlink.Message) (how Touch, ok bool) {
 	}
 	was := *t
 	*t = touches{}
-	if was.revision {
+	switch {
+	case was.closed:
+		return TouchClosed, true
+	case was.revision:
 		return TouchRevision, true
 	}
 	return TouchForeign, was.other
@@ -110,10 +110,15 @@ func (t *touches) note(kind int, m netlink.Message) {
 	case unix.NFT_MSG_NEWOBJ, unix.NFT_MSG_DELOBJ:
 		name = a.Text(unix.NFTA_OBJ_NAME)
 	}
+	element := kind == unix.NFT_MSG_NEWSETELEM || kind == unix.NFT_MSG_DELSETELEM
+	closed := ClosedSets()
 	switch {
-	case name == SetPolicy && kind == unix.NFT_MSG_NEWSETELEM:
-		t.revision = true
-	case OfPolicies(name) && !strings.HasPrefix(name, closedPrefix):
+	case element && slices.Contains(slices.Concat(closed[0][:], closed[1][:]), name):
+		t.closed = t.closed || kind == unix.NFT_MSG_NEWSETELEM
+	case element && name == SetOwnSource: // an ADD's or a DEL's
+	case element && name == SetPolicy:
+		t.revision = t.revision || kind == unix.NFT_MSG_NEWSETELEM
+	case OfPolicies(name):
 		t.other = true
 	}
 }

@@ -56,6 +56,12 @@ func Remove(p paths.Paths) error {
 	return os.RemoveAll(gone)
 }
 
+// Exists reports whether there is a mirror, however old.
+func Exists(p paths.Paths) bool {
+	_, err := os.Lstat(dir(p))
+	return err == nil
+}
+
 // headOf returns the decision for namespaces that the state does not have. The agent may not have
 // seen their policies yet. But if the cluster has no policy at all, such a namespace need not be
 // without a network while the agent does not run.

@@ -1,0 +1,174 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/node/policies"
+	policymirror "github.com/patchbay-net/patchbay/policy/mirror"
+)
+
+// TestPolicyWatchBreaks breaks the watches. What is known stays in force, and the agent says so.
+func TestPolicyWatchBreaks(t *testing.T) {
+	l := newPolicyLab(t)
+	l.pod("n1", "web-0", "app=web", webAddr)
+	l.policy("closed", forWeb)
+	l.start()
+	l.awaitJudged(webAddr, true)
+	for _, status := range []int{http.StatusInternalServerError, http.StatusUnauthorized, http.StatusForbidden} {
+		l.api.say(func(s *apiServer) { s.refuse = status })
+		l.api.cut(false)
+		l.awaitProblem(policyUnfollowed)
+		l.api.say(func(s *apiServer) { s.refuse = 0; delete(s.kinds.of(policies.NetworkPolicies).objects, "shop/closed") })
+		if !l.judged(webAddr) {
+			t.Errorf("%d: the policy is not in force", status)
+		}
+		l.await("the list", func() bool { return !l.judged(webAddr) && l.trouble.mine()[policyUnfollowed] == "" })
+		l.policy("closed", forWeb)
+		l.awaitJudged(webAddr, true)
+	}
+}
+
+// An API server that has lost its database has no Node n1. Its lists do not count.
+func TestPolicyOfAnEmptyServer(t *testing.T) {
+	l := newPolicyLab(t)
+	l.pod("n1", "web-0", "app=web", webAddr)
+	l.policy("closed", forWeb)
+	l.start()
+	l.awaitJudged(webAddr, true)
+	l.api.say(func(s *apiServer) {
+		s.omit = func(string) bool { return true }
+		for _, k := range s.kinds {
+			k.objects = map[string]string{}
+		}
+	})
+	l.api.cut(false)
+	l.awaitProblem(policyUnfollowed)
+	time.Sleep(3 * collect.Longest)
+	if !l.judged(webAddr) {
+		t.Error("the policy went with an empty list")
+	}
+	l.api.say(func(s *apiServer) { s.omit = nil })
+	l.awaitJudged(webAddr, false)
+}
+
+// TestPolicyPages uses a server that makes pages, and does not send all objects in a watch.
+func TestPolicyPages(t *testing.T) {
+	l := newPolicyLab(t)
+	l.api.say(func(s *apiServer) {
+		for _, k := range s.kinds {
+			k.noInit = true
+		}
+	})
+	for i := range 2*pageSize + 1 {
+		l.pod("n2", fmt.Sprint("p", i), "", fmt.Sprintf("10.244.2.%d", i%250))
+	}
+	l.pod("n1", "web-0", "app=web", webAddr)
+	l.policy("closed", forWeb)
+	l.start()
+	l.awaitJudged(webAddr, true)
+	l.api.say(func(s *apiServer) {
+		if n := s.kinds.of(policies.Pods).lists; n != 3 {
+			t.Errorf("%d pages", n)
+		}
+	})
+	l.policy("closed", `{"podSelector":{"matchLabels":{"app":"db"}}}`)
+	l.awaitJudged(webAddr, false)
+	if problems := l.trouble.problems.All(); len(problems) > 0 {
+		t.Error(problems)
+	}
+}
+
+// TestPolicyWithoutCRD starts before the CustomResourceDefinition exists, and sees it come and go.
+func TestPolicyWithoutCRD(t *testing.T) {
+	l := newPolicyLab(t)
+	cluster := l.kind(policies.ClusterNetworkPolicies)
+	l.api.say(func(*apiServer) { cluster.absent = true })
+	l.pod("n1", "web-0", "app=web", webAddr)
+	l.pod("n1", "db-0", "app=db", nextAddr)
+	l.policy("closed", forWeb)
+	l.start()
+	l.awaitJudged(webAddr, true)
+	if problems := l.trouble.problems.All(); len(problems) > 0 || l.judged(nextAddr) {
+		t.Error(problems)
+	}
+	cluster.put(`{"metadata":{"name":"all"},"spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}}`)
+	l.api.say(func(*apiServer) { cluster.absent = false })
+	l.awaitJudged(nextAddr, true)
+	l.api.say(func(*apiServer) { cluster.absent = true })
+	l.api.cut(false)
+	l.awaitProblem(policyUnfollowed) // an API server that has just started may not have it yet
+	l.awaitJudged(nextAddr, false)
+	l.await("no problem", func() bool { return l.trouble.mine()[policyUnfollowed] == "" })
+}
+
+// The first pods of a node wait for its policies, but not for ever.
+func TestPolicyBeforeTheFirstPod(t *testing.T) {
+	l := newPolicyLab(t)
+	pods := l.kind(policies.Pods)
+	l.api.say(func(*apiServer) { pods.absent = true })
+	l.start()
+	l.awaitProblem(policyUnfollowed)
+	l.await("a node that waits for policies", func() bool { return errors.Is(l.Ready(), errPoliciesUnknown) })
+	if l.conf() != "" {
+		t.Error("it has the network without them")
+	}
+	l.api.say(func(*apiServer) { pods.absent = false })
+	l.await("the network", func() bool { return l.Ready() == nil && l.conf() != "" })
+	if !policymirror.Exists(l.opts.Paths) {
+		t.Error("the network came before the mirror")
+	}
+	l.stop()
+	l.Agent.policy.ready.Store(false)
+	if err := l.Agent.policy.awaited(); err != nil {
+		t.Errorf("a node with a mirror waits: %v", err)
+	}
+	must(t, policymirror.Remove(l.opts.Paths))
+	if l.Agent.policy.started = l.Agent.policy.started.Add(-time.Hour); l.Agent.policy.awaited() != nil {
+		t.Error("it waits for ever")
+	}
+}
+
+// With the default of its own namespace, a pod is judged without any policy.
+func TestPolicyDefault(t *testing.T) {
+	l := newPolicyLab(t)
+	l.namespace("shop", "kubernetes.io/metadata.name=shop")
+	l.pod("n1", "web-0", "app=web", webAddr)
+	l.start(func(o *Options) { o.NetworkPolicy.OwnNamespace = true })
+	l.awaitJudged(webAddr, true)
+	if side := l.decision(policymirror.Pod{Namespace: "shop", Name: "new"}); len(side.Chains) == 0 {
+		t.Errorf("an ADD decides %+v", side)
+	}
+	l.stop()
+	l.start()
+	l.awaitJudged(webAddr, false)
+}
+
+// A broken policy is a problem of nodes with pods that it closes.
+func TestPolicyBroken(t *testing.T) {
+	l := newPolicyLab(t)
+	l.pod("n1", "web-0", "app=web", webAddr)
+	l.pod("n2", "db-0", "app=db", "10.244.2.9")
+	l.policy("mine", `{"podSelector":{"matchLabels":{"app":"web"}},"ingress":[{"newField":1}]}`)
+	l.policy("other", `{"podSelector":{"matchLabels":{"app":"db"}},"ingress":[{"newField":1}]}`)
+	l.start()
+	l.awaitProblem(policyBroken)
+	if text := l.trouble.mine()[policyBroken]; !strings.Contains(text, "shop/mine") || strings.Contains(text, "shop/other") {
+		t.Error(text)
+	}
+	metrics := httpRecorder(l.Handler(), "/metrics")
+	for _, want := range []string{"patchbay_node_policy_problems 2", "patchbay_node_policy_pods 1", "patchbay_node_policy_selecting 1", `patchbay_node_problems{reason="NetworkPolicyBroken"} 1`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no %s in\n%s", want, metrics)
+		}
+	}
+	l.policy("mine", forWeb)
+	l.await("no problem", func() bool { return l.trouble.mine()[policyBroken] == "" })
+}
