@@ -128,6 +128,14 @@ func (p *process) stop(s unix.Signal) {
 	p.cmd = nil
 }
 
+// clean removes what the agent made.
+func (p *process) clean() {
+	p.Helper()
+	if out, err := exec.Command(p.args[0], "node", "clean", "--cni-conf-dir", p.dir+"/net.d").CombinedOutput(); err != nil {
+		p.Errorf("clean: %v: %s", err, out)
+	}
+}
+
 // memory returns a value of /proc/PID/status, in kB.
 func (p *process) memory(name string) int {
 	p.Helper()
@@ -243,9 +251,7 @@ func TestProgram(t *testing.T) {
 		t.Errorf("the agent has %d kB of memory", rss)
 	}
 	p.stop(unix.SIGTERM)
-	if out, err := exec.Command(p.args[0], "node", "clean", "--cni-conf-dir", p.dir+"/net.d").CombinedOutput(); err != nil {
-		t.Errorf("clean: %v: %s", err, out)
-	}
+	p.clean()
 	if left, _ := filepath.Glob(p.dir + "/net.d/*"); routes(t) != 0 || len(left) > 0 {
 		t.Errorf("clean left %d routes and %v", routes(t), left)
 	}
@@ -255,9 +261,7 @@ func TestProgram(t *testing.T) {
 	if err := os.WriteFile(p.dir+"/net.d/10-pods.conflist", []byte(`{"name": "other"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(p.args[0], "node", "clean", "--cni-conf-dir", p.dir+"/net.d").CombinedOutput(); err != nil {
-		t.Errorf("clean again: %v: %s", err, out)
-	}
+	p.clean()
 	if left, _ := filepath.Glob(p.dir + "/net.d/*"); len(left) != 1 {
 		t.Error("clean removed another program's file")
 	}
