@@ -104,7 +104,7 @@ func TestPlacement(t *testing.T) {
 				t.Errorf("the update strategy is %+v", u)
 			}
 			use := pod.Containers[0].Resources
-			if use.Requests.Cpu().String() != "10m" || use.Requests.Memory().String() != "40Mi" || use.Limits.Memory().Cmp(*use.Requests.Memory()) <= 0 {
+			if use.Requests.Cpu().String() != "10m" || use.Requests.Memory().String() != "64Mi" || use.Limits.Memory().Cmp(*use.Requests.Memory()) <= 0 {
 				t.Errorf("resources are %+v", use)
 			}
 			if _, limited := use.Limits[corev1.ResourceCPU]; limited {
