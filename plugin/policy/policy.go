@@ -72,6 +72,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err := k.Apply(ctx, r, env, netstate.State{c}); err != nil {
 		return nil, err
 	}
+	endFormer(r, env, c)
 	return r.Prev(), nil
 }
 

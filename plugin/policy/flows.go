@@ -1,0 +1,47 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/conntrack"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
+)
+
+// endFormer ends connections of a former pod with an address of this one, once the new pod is closed.
+// The kernel accepts packets of a connection whatever is closed, and one over UDP exists as long as
+// its client sends. If an agent runs, it does this itself.
+func endFormer(r *plugin.Request, env *netstate.Env, c *closed) {
+	if !c.purge || c.Close == [2]bool{} || r.Session.Dry != nil {
+		return
+	}
+	r.Session.OnFlush(func(context.Context) error {
+		if err := env.Host.Do(func() error { return endFlows(c.Addrs) }); err != nil {
+			kernel.Warn(r, errors.New("connections of a former pod may go on: "+err.Error()))
+		}
+		return nil
+	})
+}
+
+func endFlows(addrs []netip.Addr) error {
+	conn, err := conntrack.Dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // nothing is lost
+	flows, err := conn.All()
+	errs := []error{err}
+	for _, f := range flows {
+		if slices.Contains(addrs, f.Orig.Src.Addr()) || slices.Contains(addrs, f.Reply.Src.Addr()) {
+			errs = append(errs, conn.Delete(f))
+		}
+	}
+	return errors.Join(errs...)
+}

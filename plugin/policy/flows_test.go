@@ -1,0 +1,82 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"net"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/policy/enforce"
+	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest/node"
+)
+
+// serving makes a pod that answers datagrams at 10.90.0.5.
+func serving(t *testing.T, n *node.Node, args string) *attachment {
+	a, c := routed(t, n, "c1", args, "10.90.0.5/30")
+	n.Host.Address("vc1", "10.90.0.6/30")
+	c.Address("eth0", "10.90.0.5/30")
+	c.Default("eth0", "10.90.0.6")
+	c.Serve("udp", "10.90.0.5:53")
+	return a
+}
+
+// answers reports whether a connected socket gets an answer.
+func answers(t *testing.T, conn net.Conn) bool {
+	b := make([]byte, 64)
+	for range 4 {
+		_, _ = conn.Write([]byte("who?")) // an error of the datagram before
+		must(t, conn.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+		if _, err := conn.Read(b); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// A client that had a connection to a former pod does not reach a closed one with the same address. If
+// an agent runs, it ends the connection itself.
+func TestFormerConnection(t *testing.T) {
+	n := fresh(t)
+	fw := nft.Open(t.TempDir()) // any closed pod makes the base chains, which track connections
+	enforce.Close(fw, enforce.Closure{Addrs: []netip.Addr{netip.MustParseAddr("10.90.0.9")}, Close: [2]bool{true, true}}, false)
+	must(t, fw.Commit(t.Context()))
+	must(t, fw.Close())
+	for _, runs := range []bool{true, false} {
+		writeMirror(t)
+		former := serving(t, n, podBank)
+		former.must(t, spec.Add)
+		var conn net.Conn
+		must(t, n.Client.Do(func() (err error) { conn, err = net.Dial("udp", "10.90.0.5:53"); return err }))
+		if !answers(t, conn) {
+			t.Fatal("the former pod does not answer")
+		}
+		former.del(t)
+		n.Host.Delete("vc1")
+
+		writeMirror(t, ingress)
+		unlock := func() {}
+		if runs {
+			var err error
+			unlock, err = durable.Lock(t.Context(), filepath.Join(paths.Default().State, "node/lock"))
+			must(t, err)
+		}
+		next := serving(t, n, podWeb)
+		next.must(t, spec.Add)
+		closedAt(t, "10.90.0.5", true, false)
+		if got := answers(t, conn); got != runs {
+			t.Errorf("an agent runs: %v, the closed pod answers: %v", runs, got)
+		}
+		unlock()
+		must(t, conn.Close())
+		next.del(t)
+		n.Host.Delete("vc1")
+	}
+}
