@@ -15,11 +15,14 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/node/policies"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/policy/enforce"
+	policymirror "github.com/patchbay-net/patchbay/policy/mirror"
 )
 
 // policyPlugin is the plugin whose records name the pods of addresses.
@@ -78,6 +81,26 @@ func (k known) add(r *record.Record) (err error) {
 		k.addrs[addr] = r.Owner
 	}
 	return err
+}
+
+// reclose closes this node's pods as their ADDs did, where policies select them and the kernel does not
+// enforce them.
+func reclose(ctx context.Context, p paths.Paths, fw *nft.Conn) error {
+	store := record.New(p.Run)
+	defer store.Close()
+	records, _, err := store.ScanPlugin(policyPlugin)
+	errs := []error{err}
+	for _, r := range records {
+		if r.Policed == nil {
+			continue
+		}
+		d, _ := policymirror.Read(p, policymirror.Pod{Namespace: r.Policed.Namespace, Name: r.Policed.Name, UID: r.Policed.UID}) // after an error it isolates
+		_, err := enforce.Reclose(ctx, fw, enforce.Closure{
+			Link: r.Policed.Link, Addrs: r.Policed.Addrs, Close: enforce.Closes(&d), Comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName),
+		})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // watchAttachments calls changed when an ADD or DEL changes a record, until ctx ends.

@@ -76,9 +76,11 @@ type networkPolicy struct {
 	records error // of the last read
 
 	mu       sync.Mutex // for the fields below
+	fw       *nft.Conn
 	enforcer *enforce.Enforcer
 	compare  bool // the next program reads what the kernel has
 	restored time.Time
+	began    bool            // a program was loaded
 	loaded   *policy.Program // in force; nil: not known
 	opened   map[netip.Addr]owner.Key
 }
@@ -101,9 +103,9 @@ func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 		n.remove(ctx)
 		return
 	}
-	fw := nft.Open(n.paths.Run)
-	defer fw.Close() //nolint:errcheck // committed
-	n.enforcer = enforce.New(fw, n.choices.enforcement())
+	n.fw = nft.Open(n.paths.Run)
+	defer n.fw.Close() //nolint:errcheck // committed
+	n.enforcer = enforce.New(n.fw, n.choices.enforcement())
 	defer n.enforcer.Close() //nolint:errcheck // nothing was written
 	for _, w := range watches(n.cluster, a.opts.Node, a.api.get, n.status.asked) {
 		w.pause = n.absent
@@ -199,7 +201,7 @@ func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
 	n.enforcer.Attach(n.known.links)
 	err := n.enforcer.Load(ctx, p, n.known.addrs)
 	if n.loaded = nil; err == nil {
-		n.compare, n.loaded, n.opened = false, p, n.known.addrs
+		n.compare, n.began, n.loaded, n.opened = false, true, p, n.known.addrs
 	}
 	return err
 }
@@ -245,10 +247,14 @@ func (n *networkPolicy) touched(ctx context.Context, how nft.Touch) {
 	n.restore(ctx)
 }
 
-// restore makes the next program compare everything, and asks for it.
+// restore makes the next program compare everything, and asks for it. Before the first program, as
+// long as the API server does not answer, it closes pods by the mirror.
 func (n *networkPolicy) restore(ctx context.Context) {
 	n.mu.Lock()
 	n.compare = true
+	if !n.began {
+		n.status.failed(reclose(ctx, n.paths, n.fw))
+	}
 	pause := restoreEvery - time.Since(n.restored)
 	n.restored = time.Now().Add(max(pause, 0))
 	n.mu.Unlock()

@@ -164,8 +164,12 @@ func (e *jsonEvents) Decode() (watch.EventType, runtime.Object, error) {
 	return event.Type, o, nil
 }
 
+// error returns the event of an error. If the version of a watch is too old, the list that follows
+// says how it is.
 func (e *jsonEvents) error(status *metav1.Status) (watch.EventType, runtime.Object, error) {
-	e.lost(apierrors.FromObject(status))
+	if err := apierrors.FromObject(status); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		e.lost(err)
+	}
 	return watch.Error, status, nil
 }
 

@@ -36,6 +36,24 @@ func TestPolicyWatchBreaks(t *testing.T) {
 	}
 }
 
+// Kinds that fail for one reason are told at once.
+func TestLost(t *testing.T) {
+	at := time.Unix(1000, 0)
+	refused := errors.New("connection refused")
+	got := lost([]policies.Loss{
+		{Kind: policies.Pods, Since: at.Add(time.Second), Err: refused}, {Kind: policies.Nodes, Since: at, Err: policies.ErrUnlisted},
+		{Kind: policies.Namespaces, Since: at, Err: errors.New("connection refused")}, {Kind: policies.NetworkPolicies, Since: at, Err: errors.New("forbidden")},
+	})
+	const want = "network policies do not see changes of pods, namespaces since 1970-01-01T00:16:40Z: connection refused\n" +
+		"network policies do not see changes of networkpolicies since 1970-01-01T00:16:40Z: forbidden"
+	if got == nil || got.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", got, want)
+	}
+	if err := lost(nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // An API server that has lost its database has no Node n1. Its lists do not count.
 func TestPolicyOfAnEmptyServer(t *testing.T) {
 	l := newPolicyLab(t)
@@ -104,7 +122,6 @@ func TestPolicyWithoutCRD(t *testing.T) {
 	l.awaitJudged(nextAddr, true)
 	l.api.say(func(*apiServer) { cluster.absent = true })
 	l.api.cut(false)
-	l.awaitProblem(policyUnfollowed) // an API server that has just started may not have it yet
 	l.awaitJudged(nextAddr, false)
 	l.await("no problem", func() bool { return l.trouble.mine()[policyUnfollowed] == "" })
 }
@@ -171,4 +188,31 @@ func TestPolicyBroken(t *testing.T) {
 	}
 	l.policy("mine", forWeb)
 	l.await("no problem", func() bool { return l.trouble.mine()[policyBroken] == "" })
+}
+
+// An agent that starts while the API server is down has no program. If the kernel has none either, it
+// closes the pods by the mirror.
+func TestPolicyFlushWithoutAPIServer(t *testing.T) {
+	l := newPolicyLab(t)
+	l.pod("n1", "web-0", "app=web", webAddr)
+	l.pod("n1", "db-0", "app=db", nextAddr)
+	l.policy("closed", forWeb)
+	l.added("web-0", webAddr)
+	l.added("db-0", nextAddr)
+	l.start()
+	l.awaitJudged(webAddr, true)
+	l.stop()
+	l.api.say(func(s *apiServer) { s.refuse = http.StatusInternalServerError })
+	runNFT(t, "flush ruleset")
+	l.start()
+	l.await("a closed pod", func() bool { return closed(webAddr) })
+	time.Sleep(2 * restoreEvery)
+	runNFT(t, "flush ruleset")
+	l.await("a closed pod again", func() bool { return closed(webAddr) })
+	if closed(nextAddr) {
+		t.Error("a pod that no policy selects is closed")
+	}
+	l.api.say(func(s *apiServer) { s.refuse = 0 })
+	l.awaitJudged(webAddr, true)
+	l.await("the pod is open for its policies", func() bool { return !closed(webAddr) })
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,6 +34,8 @@ const (
 	// come later than its ADD.
 	settled = 30 * time.Second
 
+	lossSettles = 500 * time.Millisecond
+
 	// manyTouches is how often in a minute other programs must change policies to be a problem.
 	manyTouches = 3
 
@@ -51,6 +54,8 @@ type policyStatus struct {
 	errors   *prometheus.CounterVec
 	touches  prometheus.Counter
 	asks     prometheus.Counter // requests that failed
+
+	telling atomic.Bool // followed will tell
 
 	mu      sync.Mutex
 	program *programStatus
@@ -76,16 +81,40 @@ func (s *policyStatus) asked(k policies.Kind, err error) {
 	s.followed()
 }
 
-// followed tells which kinds are not followed. A kind that has not been listed is waited for, until a
-// request for it fails.
+// followed tells soon which kinds are not followed. It collects changes, because usually all kinds are
+// lost, and come back, within a moment.
 func (s *policyStatus) followed() {
+	if s.telling.CompareAndSwap(false, true) {
+		time.AfterFunc(lossSettles, func() {
+			s.telling.Store(false)
+			s.trouble.set(policyUnfollowed, lost(s.cluster.Losses()))
+		})
+	}
+}
+
+// lost joins losses with the same error. A kind that has not been listed is waited for, until a request
+// for it fails.
+func lost(list []policies.Loss) error {
 	var errs []error
-	for _, l := range s.cluster.Losses() {
-		if !errors.Is(l.Err, policies.ErrUnlisted) {
-			errs = append(errs, fmt.Errorf("network policies do not see changes of %s", l))
+	for len(list) > 0 {
+		first := list[0]
+		names := first.Kind.String()
+		rest := list[:0:0]
+		for _, l := range list[1:] {
+			if l.Err.Error() != first.Err.Error() {
+				rest = append(rest, l)
+				continue
+			}
+			names += ", " + l.Kind.String()
+			if l.Since.Before(first.Since) {
+				first.Since = l.Since
+			}
+		}
+		if list = rest; !errors.Is(first.Err, policies.ErrUnlisted) {
+			errs = append(errs, fmt.Errorf("network policies do not see changes of %s since %s: %w", names, first.Since.UTC().Format(time.RFC3339), first.Err))
 		}
 	}
-	s.trouble.set(policyUnfollowed, errors.Join(errs...))
+	return errors.Join(errs...)
 }
 
 // failed tells a failure apart from programs.
