@@ -69,12 +69,16 @@ func (q request) call(verb spec.Verb, extra string) *spec.Call {
 
 // run calls the chain in process.
 func run(q request, verb spec.Verb, extra string, fault func(string) error) ([]byte, error) {
+	return invoked(q.call(verb, extra), fault)
+}
+
+func invoked(c *spec.Call, fault func(string) error) ([]byte, error) {
 	b := plugin.Builtin{NewSession: func() *plugin.Session {
 		s := plugin.NewSession(all.Plugins())
 		s.Fault = fault
 		return s
 	}}
-	return b.Invoke(context.Background(), "patchbay", q.call(verb, extra))
+	return b.Invoke(context.Background(), "patchbay", c)
 }
 
 func mustRun(t *testing.T, q request, verb spec.Verb, extra string) []byte {
