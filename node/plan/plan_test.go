@@ -182,7 +182,7 @@ func TestAfter(t *testing.T) {
 
 // libcni, as in containerd 2 and CRI-O, chooses version 1.1.0, which has STATUS, and calls no GC,
 // which would remove the pods of other runtimes. IsOurs also recognizes the file of an older agent,
-// which lacks both keys.
+// which lacks both keys, or the plugin policy.
 func TestNetworkVersions(t *testing.T) {
 	n := Network{Cluster: settings().Cluster, Node: node(1).blocks()}
 	list, err := libcni.NetworkConfFromBytes(n.Text())
@@ -190,6 +190,10 @@ func TestNetworkVersions(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	before := strings.Replace(string(n.Text()), ",\n  \"cniVersions\": [\"1.0.0\", \"1.1.0\"],\n  \"disableGC\": true", "", 1)
+	if before == string(n.Text()) || !IsOurs([]byte(before)) {
+		t.Errorf("%s", before)
+	}
+	before = strings.Replace(string(n.Text()), ",\n        {\"type\": \"policy\"}", "", 1)
 	if before == string(n.Text()) || !IsOurs([]byte(before)) {
 		t.Errorf("%s", before)
 	}
