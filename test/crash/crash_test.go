@@ -305,3 +305,14 @@ func damage(t *testing.T, content string) (n int) {
 	}
 	return n
 }
+
+// inProcess makes a call as a new process.
+func inProcess(c *spec.Call) error {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), c.Environ()...)
+	cmd.Stdin = bytes.NewReader(c.Config)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", c.Verb, c.ContainerID, err, out)
+	}
+	return nil
+}
