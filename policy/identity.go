@@ -22,12 +22,13 @@ type holder struct {
 // time, when the API still shows a pod that is gone.
 func (c *compiler) readPods() {
 	held := make([]holder, 0, 2*len(c.state.Pods))
+	identify := c.identifyAll()
 	for i := range c.state.Pods {
 		p := &c.state.Pods[i]
 		if !p.Enforced() || len(p.Addresses) == 0 {
 			continue
 		}
-		id := c.identify(p)
+		id := identify(p)
 		for _, a := range p.Addresses {
 			held = append(held, holder{a.Unmap(), p, id})
 		}
@@ -66,6 +67,43 @@ func (c *compiler) own(h holder) {
 	}
 	if h.pod.Node == c.state.Node {
 		c.owned[h.pod] = append(c.owned[h.pod], h.addr)
+	}
+}
+
+// workload identifies pods that share the memory of their labels and ports, as those of one workload do.
+// Such pods have one identity.
+type workload struct {
+	namespace    string
+	labels       *Label
+	ports        *Port
+	keys, number int
+}
+
+func workloadOf(p *Pod) workload {
+	w := workload{namespace: p.Namespace, keys: len(p.Labels), number: len(p.Ports)}
+	if w.keys > 0 {
+		w.labels = &p.Labels[0]
+	}
+	if w.number > 0 {
+		w.ports = &p.Ports[0]
+	}
+	return w
+}
+
+// identifyAll returns a function that works like identify. It looks at each workload only once.
+func (c *compiler) identifyAll() func(p *Pod) *Identity {
+	known := make(map[workload]*Identity)
+	return func(p *Pod) *Identity {
+		if p.Unknown {
+			return nil
+		}
+		w := workloadOf(p)
+		id := known[w]
+		if id == nil {
+			id = c.identify(p)
+			known[w] = id
+		}
+		return id
 	}
 }
 
