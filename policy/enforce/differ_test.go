@@ -118,6 +118,26 @@ func TestLongNames(t *testing.T) {
 	}))
 }
 
+// A question about any protocol is not about neighbour discovery, which passes always.
+func TestJudgeOfDiscovery(t *testing.T) {
+	e, fw := open(t)
+	load(t, e, policy.Compile(shop(t, `shop/none {"podSelector":{}}`)))
+	any6 := Packet{From: netip.MustParseAddr("fd01::1:2"), To: netip.MustParseAddr("fd01::1:1")}
+	neighbour := any6
+	neighbour.Protocol, neighbour.Port = policy.ICMPv6, 135
+	must(t, Look(fw, func(v *View) error {
+		list, err := v.Judge(any6)
+		if FateOf(list) != trace.Dropped {
+			t.Errorf("any protocol: got %+v", list)
+		}
+		passes, perr := v.Judge(neighbour)
+		if r := passes[0].Reasons[0]; FateOf(passes) != trace.Accepted || r.Foreign || r.Text != "neighbour discovery always passes" {
+			t.Errorf("discovery: got %+v", passes)
+		}
+		return errors.Join(err, perr)
+	}))
+}
+
 // If the question leaves the port open, the answer has the ports of each rule that may decide.
 func TestJudgeNamesPorts(t *testing.T) {
 	e, fw := open(t)

@@ -34,7 +34,7 @@ func (r Route) hook() nftables.ChainHook {
 type Packet struct {
 	Route    Route
 	From, To netip.Addr      // at most one is not valid: some address outside of the cluster
-	Protocol policy.Protocol // 0: any
+	Protocol policy.Protocol // 0: any, but not neighbour discovery
 	Port     uint16          // of the destination, or the type of ICMP; 0: any
 }
 
@@ -90,10 +90,20 @@ func (v *View) traced(p Packet) trace.Packet {
 	if !known.IsValid() {
 		known = p.To
 	}
-	return trace.Packet{
+	out := trace.Packet{
 		V6: known.Is6(), From: p.From, To: p.To, Protocol: uint8(p.Protocol), Port: p.Port, Outside: world{v},
 		Without: []string{nft.SetOwnSource}, // the source address is not forged
 	}
+	if p.Protocol == 0 {
+		out.Ignores = ofDiscovery
+	}
+	return out
+}
+
+// ofDiscovery reports whether a rule accepts neighbour discovery, which always passes: a question about
+// any protocol is not about it.
+func ofDiscovery(r nft.Rule) bool {
+	return slices.ContainsFunc(baseLines(policy.Ingress), func(l line) bool { return l.what == discovery && r.Is(l.exprs()) })
 }
 
 // world is an address outside of the cluster. Only ranges may have it.

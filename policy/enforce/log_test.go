@@ -69,12 +69,14 @@ func TestLog(t *testing.T) {
 	if !p.answers(p.client, "10.1.1.2:80", true) {
 		t.Fatal("port 80 does not answer")
 	}
+	began := time.Now()
 	for range 20 {
 		must(t, p.client.Do(func() error { return sendUDP("10.1.1.2:9") }))
 	}
+	most := 3 + int(3*time.Since(began).Seconds()) + 1
 	got := logs(t, conn)
-	if len(got) == 0 || len(got) > 5 {
-		t.Errorf("20 packets were dropped within a moment, and %d logged, of at most 3 in a second", len(got))
+	if len(got) == 0 || len(got) > most {
+		t.Errorf("%d of 20 packets were logged, want at most 3 in a second, here %d", len(got), most)
 	}
 	for _, l := range got {
 		want := logEntry{"patchbay: shop/b is isolated, ingress, by shop/b", netip.MustParseAddr("10.1.1.1"), netip.MustParseAddr("10.1.1.2"), unix.IPPROTO_UDP}
@@ -110,7 +112,7 @@ const (
 	attrPrefix   = 10
 	maxCopy      = 128
 	cfgTimeout   = 4
-	logWait      = 300 * time.Millisecond
+	logWait      = 500 * time.Millisecond
 	logSubsystem = unix.NFNL_SUBSYS_ULOG << 8
 )
 

@@ -33,6 +33,8 @@ func (v *View) reason(steps []trace.Step) Reason {
 		r.Text = "a pod always reaches itself"
 	case isBase(s.Chain) && s.Does == trace.Dropped && comment == closedByAdd:
 		r.Text = "its ADD closed it, because a policy selects it, and the agent has not loaded its policies yet"
+	case isBase(s.Chain) && ofDiscovery(s.Rule):
+		r.Text = "neighbour discovery always passes"
 	case isBase(s.Chain) && s.Has("ct", "") && s.Does == trace.Accepted && comment == "":
 		r.Text = "the connection exists"
 	default:

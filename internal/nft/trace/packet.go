@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
 // Packet is the first packet of a connection. Its addresses are those that the hook sees.
@@ -18,7 +20,8 @@ type Packet struct {
 	Protocol uint8      // not known if 0
 	Port     uint16     // of the destination, or the type of ICMP; not known if 0
 
-	Without []string // sets that count as if they had nothing of the packet
+	Ignores func(nft.Rule) bool // rules that count as if they did not match; nil: none
+	Without []string            // sets that count as if they had nothing of the packet
 
 	Outside Outside // what the address that is not known cannot be; nil if it may be any
 }

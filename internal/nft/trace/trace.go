@@ -87,7 +87,7 @@ func (w *walk) chain(name string, depth int, reached bool) (fate Fate) {
 	}
 	for i, r := range w.table.Rules[name] {
 		m := w.meet(r)
-		if m.is == never {
+		if m.is == never || w.packet.Ignores != nil && w.packet.Ignores(r) {
 			continue
 		}
 		step := Step{Rule: r, Number: i + 1, Sure: reached && m.is == always, Not: m.not}
