@@ -58,7 +58,7 @@ install: build
 
 kube-e2e: setup-nightly ## Kubernetes' own tests of networks on three nodes, and clusters that a change need not wait for
 	logs=$$(mktemp -d) && echo "logs in $$logs" && PATCHBAY_E2E=1 PATCHBAY_NIGHTLY=1 PATCHBAY_KUBE_E2E=$$logs \
-		PATCHBAY_KUBE_CHURN=10m scripts/stage kube-e2e $(GO) test -count=1 -timeout 4h -v -run 'TestSigNetwork|TestNetpol|TestClusterNetworkPolicy|TestDaemonSet|TestMigrate|TestPodNetworkIPv6|TestPodRate|TestDockerBesidePods|TestChurn' ./test/e2e
+		PATCHBAY_KUBE_CHURN=10m scripts/stage kube-e2e $(GO) test -count=1 -timeout 4h -v -run 'TestSigNetwork|TestNetpol|TestClusterNetworkPolicy|TestDaemonSet|TestMigrate|TestPodNetworkIPv6|TestWhy|TestPodRate|TestDockerBesidePods|TestChurn' ./test/e2e
 
 nightly: test race kube-e2e ## longer than a change can wait for
 	FUZZTIME=5m scripts/fuzz

@@ -178,14 +178,14 @@ func (f *finder) address(a netip.Addr) (why.End, error) {
 	return single(word, why.Address, a), nil
 }
 
-// asEnd returns what policies know of an attachment.
+// asEnd returns what policies know of an attachment. containerd attaches each pod to loopback, too.
 func (s *standing) asEnd() why.Interface {
 	i := why.Interface{Network: s.Network}
 	if p := s.policed; p != nil {
 		i.Pod, i.Addrs = mirror.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, p.Addrs
 	}
 	for _, text := range s.Addresses {
-		if p, err := netip.ParsePrefix(text); err == nil && !slices.Contains(i.Addrs, p.Addr()) {
+		if p, err := netip.ParsePrefix(text); err == nil && !p.Addr().IsLoopback() && !slices.Contains(i.Addrs, p.Addr()) {
 			i.Addrs = append(i.Addrs, p.Addr())
 		}
 	}

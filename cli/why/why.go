@@ -142,6 +142,9 @@ func (q *question) answer() (*Answer, error) {
 	if err := q.established(a); err != nil {
 		return nil, err
 	}
+	if !q.view.Enforced() {
+		q.caution("the kernel of this node has no network policies")
+	}
 	q.elsewhere()
 	a.Cautions = q.cautions
 	return a, nil
