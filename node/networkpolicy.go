@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/policies"
@@ -81,6 +82,7 @@ type networkPolicy struct {
 	compare  bool // the next program reads what the kernel has
 	restored time.Time
 	began    bool            // a program was loaded
+	inForce  func()          // gives up the lock on policymirror.InForce; nil before the first program
 	loaded   *policy.Program // in force; nil: not known
 	opened   map[netip.Addr]owner.Key
 }
@@ -121,6 +123,9 @@ func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 	wg.Go(func() { n.tick(ctx) })
 	n.cluster.Follow(ctx, collect, n.attach, func(s *policy.State) error { return n.program(ctx, s) })
 	wg.Wait()
+	if n.inForce != nil {
+		n.inForce()
+	}
 }
 
 // remove removes what enforces policies until ctx ends: an ADD may have read the mirror before it went.
@@ -186,9 +191,20 @@ func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	if loaded == nil {
+		loaded = n.hold(ctx)
+	}
 	limitMemory()
 	n.status.made(d.Program, time.Since(began), mirrored, loaded, n.records)
 	return errors.Join(mirrored, loaded)
+}
+
+// hold tells ADDs that a program is in force.
+func (n *networkPolicy) hold(ctx context.Context) (err error) {
+	if n.inForce == nil {
+		n.inForce, err = durable.Lock(ctx, policymirror.InForce(n.paths))
+	}
+	return err
 }
 
 // load puts a program in force in the kernel.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/node/policies"
@@ -134,6 +135,7 @@ func TestNetworkPolicy(t *testing.T) {
 	l.pod("n1", "web-0", "app=web", webAddr)
 	l.start()
 	l.await("the first program", func() bool { return l.programs() > 0 })
+	l.await("the lock that tells ADDs", func() bool { return durable.Locked(policymirror.InForce(l.opts.Paths)) })
 	if strings.Contains(l.table(), "policy") {
 		t.Errorf("without policies there is\n%s", l.table())
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/node/policies"
 	policymirror "github.com/patchbay-net/patchbay/policy/mirror"
 )
@@ -211,6 +212,9 @@ func TestPolicyFlushWithoutAPIServer(t *testing.T) {
 	l.await("a closed pod again", func() bool { return closed(webAddr) })
 	if closed(nextAddr) {
 		t.Error("a pod that no policy selects is closed")
+	}
+	if durable.Locked(policymirror.InForce(l.opts.Paths)) {
+		t.Error("ADDs leave former pods to an agent without a program")
 	}
 	l.api.say(func(s *apiServer) { s.refuse = 0 })
 	l.awaitJudged(webAddr, true)

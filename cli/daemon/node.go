@@ -79,7 +79,7 @@ func (c *nodeCommand) Execute(args []string) error {
 	if err := durable.MakeDir(opts.Paths.State, "node"); err != nil {
 		return err
 	}
-	unlock, err := lockState(c.app.ctx, node.StateDir(opts.Paths), lookTime)
+	unlock, err := lockState(c.app.ctx, node.StateDir(opts.Paths), 0)
 	if err != nil {
 		return err
 	}

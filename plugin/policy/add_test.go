@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 	rules "github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/policy/enforce"
+	"github.com/patchbay-net/patchbay/policy/mirror"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -142,7 +143,7 @@ func TestRefused(t *testing.T) {
 // agent runs, it leaves that to the agent.
 func TestStale(t *testing.T) {
 	n := fresh(t)
-	lock := filepath.Join(paths.Default().State, "node/lock")
+	lock := mirror.InForce(paths.Default())
 	for _, runs := range []bool{true, false} {
 		s := stateWith(t, `bank/b {"podSelector":{}}`)
 		s.Pods = []rules.Pod{{Namespace: "bank", Name: "former", Node: "n1", Phase: "Running", Addresses: []netip.Addr{netip.MustParseAddr("10.90.0.5")}}}

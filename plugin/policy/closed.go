@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
@@ -42,8 +41,8 @@ func comment(r *plugin.Request) string {
 	return nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)
 }
 
-// agentRuns reports whether the agent of the node runs. It holds this lock.
-func agentRuns(p paths.Paths) bool { return durable.Locked(filepath.Join(p.State, "node", "lock")) }
+// agentRuns reports whether the agent of the node runs and has loaded a program.
+func agentRuns(p paths.Paths) bool { return durable.Locked(mirror.InForce(p)) }
 
 // String describes what is closed.
 func (c *closed) String() string {

@@ -6,7 +6,6 @@ package policy
 import (
 	"net"
 	"net/netip"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/policy/enforce"
+	"github.com/patchbay-net/patchbay/policy/mirror"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
@@ -65,7 +65,7 @@ func TestFormerConnection(t *testing.T) {
 		unlock := func() {}
 		if runs {
 			var err error
-			unlock, err = durable.Lock(t.Context(), filepath.Join(paths.Default().State, "node/lock"))
+			unlock, err = durable.Lock(t.Context(), mirror.InForce(paths.Default()))
 			must(t, err)
 		}
 		next := serving(t, n, podWeb)

@@ -144,6 +144,10 @@ func closed() policy.Decision {
 	return policy.Decision{Sides: [2]policy.Side{s, s}}
 }
 
+// InForce is the file that the agent locks once it has loaded a program, until it ends. From then on it
+// removes what a program has of former pods. Before that, and after its end, ADDs do.
+func InForce(p paths.Paths) string { return filepath.Join(p.State, "node", "policy.lock") }
+
 // below is the path of the mirror below the state directory.
 func below(more ...string) []string { return append([]string{"node", "policy"}, more...) }
 

@@ -6,7 +6,6 @@ package crash
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/node"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/policy/enforce"
@@ -41,8 +39,7 @@ func BenchmarkPod(b *testing.B) {
 func benchPods(b *testing.B, policies int, agent, process bool) {
 	enforced(b, policies)
 	if agent {
-		check(b, os.MkdirAll(node.StateDir(paths.Default()), 0o755))
-		unlock, err := durable.Lock(b.Context(), node.StateDir(paths.Default())+"/lock")
+		unlock, err := durable.Lock(b.Context(), mirror.InForce(paths.Default()))
 		check(b, err)
 		defer unlock()
 	}
