@@ -19,11 +19,16 @@ import (
 // The kernel accepts packets of a connection whatever is closed, and one over UDP exists as long as
 // its client sends. If an agent runs, it does this itself.
 func endFormer(r *plugin.Request, env *netstate.Env, c *closed) {
-	if !c.purge || c.Close == [2]bool{} || r.Session.Dry != nil {
+	p := r.Session.Paths
+	if r.Session.Dry != nil || !hadFormer(p, c.Addrs) {
 		return
 	}
 	r.Session.OnFlush(func(context.Context) error {
-		if err := env.Host.Do(func() error { return endFlows(c.Addrs) }); err != nil {
+		var err error
+		if c.purge && c.Close != [2]bool{} {
+			err = env.Host.Do(func() error { return endFlows(c.Addrs) })
+		}
+		if err = errors.Join(err, forgetFormer(p, c.Addrs)); err != nil {
 			kernel.Warn(r, errors.New("connections of a former pod may go on: "+err.Error()))
 		}
 		return nil

@@ -39,6 +39,9 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	closed := enforce.Closure{Comment: nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName)}
 	if p := rec.Policed; p != nil {
 		closed.Link, closed.Addrs = p.Link, slices.Concat(p.Addrs, p.Former)
+		if err := noteFormer(r.Session.Paths, closed.Addrs); err != nil {
+			kernel.Warn(r, err) // connections of this pod may go on, if another one gets its address
+		}
 	}
 	enforce.Reopen(k.NFT, closed)
 	k.NFT.Remove(slices.DeleteFunc(slices.Clone(rec.Elements), func(e nft.Element) bool { return !e.OfPolicy() })...)
