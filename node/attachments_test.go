@@ -4,24 +4,47 @@
 package node
 
 import (
-	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/lightjson"
-	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/node/policies"
 )
 
-// A container that is not a pod has the labels of its configuration, also if these are none. Those of a
-// pod come from the API.
-func TestAttached(t *testing.T) {
-	for _, labels := range []map[string]string{nil, {}, {"app": "web"}} {
-		data, err := lightjson.Marshal(&record.Policed{Namespace: "shop", Labels: labels})
-		p := new(record.Policed)
-		if err := errors.Join(err, lightjson.Unmarshal(data, p)); err != nil {
-			t.Fatal(err)
+// A record that cannot be read, and an address that two attachments have, are reported. The others count.
+func TestAttachments(t *testing.T) {
+	l := &policyLab{&lab{T: t, dir: t.TempDir()}}
+	if list, of, ok, err := attachments(l.dir); !ok || err != nil || len(list)+len(of.addrs) > 0 {
+		t.Errorf("without records: %v, %v, %v, %v", list, of, ok, err)
+	}
+	r := l.added("web-0", "10.244.1.5", "fd00::5")
+	l.added("web-1", "10.244.1.6")
+	l.added("web-2", "10.244.1.6")
+	torn := l.added("web-3", "10.244.1.7")
+	must(t, os.WriteFile(filepath.Join(l.dir, "attachments", "pods", string(torn.Owner)+"."+policyPlugin), []byte(`{"schema":1`), 0o600))
+	must(t, os.WriteFile(filepath.Join(l.dir, "attachments", "pods", string(r.Owner)+".ptp"), []byte(`{`), 0o600))
+	list, of, ok, err := attachments(l.dir)
+	var names []string
+	for _, a := range list {
+		names = append(names, a.Name)
+	}
+	slices.Sort(names)
+	if !ok || !slices.Equal(names, []string{"web-0", "web-1", "web-2"}) {
+		t.Errorf("got %v, %v", names, ok)
+	}
+	if of.addrs[netip.MustParseAddr("fd00::5")] != r.Owner || of.addrs[netip.MustParseAddr("10.244.1.6")] != "" {
+		t.Errorf("the owners are %v", of.addrs)
+	}
+	for _, want := range []string{"two attachments have the address 10.244.1.6", string(torn.Owner), "delete the pod"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
 		}
-		if got := attached(p).Labels; (got == nil) != (labels == nil) || len(got) != len(labels) {
-			t.Errorf("%v: got %v from %s", labels, got, data)
-		}
+	}
+	i := slices.IndexFunc(list, func(a policies.Attached) bool { return a.Name == "web-0" })
+	if a := list[i]; a.Namespace != "shop" || a.UID != "uid-web-0" || a.Labels != nil || len(a.Addresses) != 2 {
+		t.Errorf("web-0 is %+v", a)
 	}
 }

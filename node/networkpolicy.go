@@ -105,10 +105,7 @@ func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 		n.remove(ctx)
 		return
 	}
-	n.fw = nft.Open(n.paths.Run)
-	defer n.fw.Close() //nolint:errcheck // committed
-	n.enforcer = enforce.New(n.fw, n.choices.enforcement())
-	defer n.enforcer.Close() //nolint:errcheck // nothing was written
+	defer n.open()()
 	for _, w := range watches(n.cluster, a.opts.Node, a.api.get, n.status.asked) {
 		w.pause = n.absent
 		go w.follow(ctx) // the library ends it some seconds later
@@ -125,6 +122,21 @@ func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 	wg.Wait()
 	if n.inForce != nil {
 		n.inForce()
+	}
+}
+
+// open opens the kernel. The function that it returns closes it.
+func (n *networkPolicy) open() (end func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fw = nft.Open(n.paths.Run)
+	n.enforcer = enforce.New(n.fw, n.choices.enforcement())
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.enforcer.Close() //nolint:errcheck // nothing was written
+		n.fw.Close()       //nolint:errcheck // committed
+		n.enforcer = nil   // no more drops
 	}
 }
 
@@ -222,9 +234,9 @@ func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
 	return err
 }
 
-// open opens pods that an ADD has closed, if the last program has them: the agent knew their records
+// release opens pods that an ADD has closed, if the last program has them: the agent knew their records
 // before the ADD closed them. Otherwise the next program opens them.
-func (n *networkPolicy) open(ctx context.Context) {
+func (n *networkPolicy) release(ctx context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.loaded == nil || n.compare {
@@ -247,7 +259,7 @@ func (n *networkPolicy) watchKernel(ctx context.Context, a *Agent) {
 func (n *networkPolicy) touched(ctx context.Context, how nft.Touch) {
 	switch how {
 	case nft.TouchClosed:
-		n.open(ctx)
+		n.release(ctx)
 		return
 	case nft.TouchRevision:
 		n.mu.Lock()
