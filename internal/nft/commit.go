@@ -35,6 +35,7 @@ type plan struct {
 	extras  []func(*nftables.Conn) error
 
 	tenants bool // the extras need the table inet patchbay
+	heavy   bool // the extras need the lock
 
 	generation []byte // of the ruleset for which the plan is; nil: any (Guarded)
 }
@@ -137,7 +138,7 @@ func (c *Conn) try(ctx context.Context) error {
 	if p.empty() {
 		return nil
 	}
-	if len(p.extras)+len(p.lengths) > 0 && c.unlock == nil {
+	if (p.heavy || len(p.lengths) > 0) && c.unlock == nil {
 		if err := c.alone(ctx, p); err != nil {
 			return err
 		}
@@ -247,7 +248,7 @@ func bySet(elems []Element, timeout time.Duration, do func(*nftables.Set, []nfta
 // continues without the lock. In the worst case two processes then add the same rule for a set
 // of one prefix length, which does no harm.
 func (c *Conn) alone(ctx context.Context, p plan) error {
-	if len(p.extras) > 0 {
+	if p.heavy {
 		return c.lock(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)

@@ -53,3 +53,20 @@ func TestNothingToSend(t *testing.T) {
 	c.Queue(&guarded{})
 	commit(t, c)
 }
+
+// light is work that needs no lock.
+type light struct{ guarded }
+
+func (l *light) Light() bool { return true }
+
+// Only work that changes more than elements takes the lock, for which Commit looks again.
+func TestLight(t *testing.T) {
+	c := open(t)
+	work := &light{}
+	c.Queue(work)
+	c.Add(port(80, "10.1.0.5:80", testOwner))
+	commit(t, c)
+	if work.plans != 1 {
+		t.Errorf("planned %d times", work.plans)
+	}
+}

@@ -176,6 +176,8 @@ func (c *Conn) planExtras(p *plan) error {
 			p.extras = append(p.extras, do)
 			tenant, ok := x.(Tenant)
 			p.tenants = p.tenants || ok && tenant.Needs()
+			light, ok := x.(Light)
+			p.heavy = p.heavy || !ok || !light.Light()
 		}
 	}
 	return nil

@@ -83,6 +83,14 @@ type Guarded interface {
 	Guarded()
 }
 
+// Light is an Extra that may need no lock.
+type Light interface {
+	Extra
+	// Light reports, after Plan, whether the plan changes only elements. Two processes may do that at
+	// once: the kernel refuses what cannot be done twice, and Plan is called again.
+	Light() bool
+}
+
 // Merger is an Extra that can be merged with another one. Plan reads what the kernel has and does
 // not know what other extras will do. So two extras that create the same chain must become one.
 type Merger interface {

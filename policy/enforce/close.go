@@ -57,7 +57,7 @@ func (a *Closure) Elements() (list []nft.Element) {
 // newer program, purge removes the address from everything that programs made.
 func Close(fw *nft.Conn, a Closure, purge bool) {
 	fw.Add(a.Elements()...)
-	fw.Queue(&closing{[]Closure{a}, purge})
+	fw.Queue(&closing{list: []Closure{a}, purge: purge})
 }
 
 // Reopen queues the removal of an attachment from what is closed and checked, for a DEL. It leaves
@@ -71,7 +71,11 @@ func Reopen(fw *nft.Conn, a Closure) {
 type closing struct {
 	list  []Closure
 	purge bool
+	heavy bool // the plan changes more than elements of attachments
 }
+
+// Light reports whether the plan changes only elements of attachments.
+func (c *closing) Light() bool { return !c.heavy }
 
 // String describes the work in errors.
 func (c *closing) String() string { return "close addresses until network policies are enforced" }
@@ -87,7 +91,7 @@ func (c *closing) Merge(next nft.Extra) (nft.Extra, bool) {
 	if !ok {
 		return nil, false
 	}
-	return &closing{slices.Concat(c.list, o.list), c.purge || o.purge}, true
+	return &closing{list: slices.Concat(c.list, o.list), purge: c.purge || o.purge}, true
 }
 
 // Plan looks at what exists. In most ADDs it has nothing to do.
@@ -112,9 +116,9 @@ func (c *closing) Plan(fw *nft.Conn) (func(*nftables.Conn) error, error) {
 			stale = append(stale, a)
 		}
 	}
-	revised := false
+	c.heavy = false
 	if c.Needs() && based < baseVersion {
-		steps, revised = append(makeBase(based), steps...), true
+		steps, c.heavy = append(makeBase(based), steps...), true
 	}
 	if based >= baseVersion {
 		steps = append(steps, c.check(checked)...)
@@ -124,9 +128,9 @@ func (c *closing) Plan(fw *nft.Conn) (func(*nftables.Conn) error, error) {
 		if err != nil {
 			return nil, err
 		}
-		steps, revised = append(steps, more...), true
+		steps, c.heavy = append(steps, more...), true
 	}
-	if len(steps) == 0 || !revised {
+	if len(steps) == 0 || !c.heavy {
 		return doing(steps), nil
 	}
 	return anew(fw, steps)
