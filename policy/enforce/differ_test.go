@@ -118,6 +118,16 @@ func TestLongNames(t *testing.T) {
 	}))
 }
 
+func TestKind(t *testing.T) {
+	for name, want := range map[string]string{
+		"shop/web": "networkpolicy shop/web", "guard": "clusternetworkpolicy guard", "own-namespace:shop": "the agent's default own-namespace:shop",
+	} {
+		if got := Kind(name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
 // A question about any protocol is not about neighbour discovery, which passes always.
 func TestJudgeOfDiscovery(t *testing.T) {
 	e, fw := open(t)

@@ -144,10 +144,14 @@ func countedIn(r nft.Rule) string {
 	return ""
 }
 
-// Kind names a policy with its kind, which a slash in the name tells.
+// Kind names a policy with its kind, which its name tells: no object of the API has a colon in its
+// name. The agent's own defaults do, such as "own-namespace:shop".
 func Kind(policy string) string {
-	if strings.Contains(policy, "/") {
+	switch {
+	case strings.Contains(policy, "/"):
 		return "networkpolicy " + policy
+	case strings.Contains(policy, ":"):
+		return "the agent's default " + policy
 	}
 	return "clusternetworkpolicy " + policy
 }
