@@ -37,7 +37,10 @@ func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 	if err := CheckPrefixes(result); err != nil {
 		return nil, err
 	}
-	return result, nil
+	if r.Session.Dry == nil {
+		err = r.Session.tellReserved(ctx, result)
+	}
+	return result, err
 }
 
 // IPAM calls another verb of the IPAM plugin with the configuration and environment of this

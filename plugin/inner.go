@@ -154,6 +154,19 @@ func (i *Inner) Prepare() error {
 	return nil
 }
 
+// Reserves has Plugin.Reserved called when the addresses are known, and undo before it. Prepare comes
+// first.
+func (i *Inner) Reserves(undo func()) {
+	r := i.ready
+	if r == nil || r.Plugin.Reserved == nil {
+		return
+	}
+	r.Session.OnReserved(func(ctx context.Context, ipam *spec.Result) error {
+		undo()
+		return r.Plugin.Reserved(ctx, r, ipam)
+	})
+}
+
 // Add calls ADD with prev as the previous result.
 func (i *Inner) Add(ctx context.Context, prev *spec.Result) (*spec.Result, error) {
 	if r := i.ready; r != nil {

@@ -83,6 +83,11 @@ type Plugin struct {
 	// allows. If VersionsFor is nil, the configuration allows all of them.
 	VersionsFor func(context.Context, *Session, *spec.Call) []string
 
+	// Reserved is called within an ADD of a whole chain in one process (`type: patchbay`), as soon as
+	// the addresses are known and before the container's link exists. Add is called later. If a later
+	// step fails, Del is called. Reserved may be nil.
+	Reserved func(context.Context, *Request, *spec.Result) error
+
 	// Helper does work in a separate process, for example under another security label. HelperArgs
 	// returns the arguments of that process. Helper may be nil.
 	Helper func(args []string) error

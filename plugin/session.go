@@ -14,6 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // Session is the state that all calls of one outermost request share. It knows where state is
@@ -35,6 +36,8 @@ type Session struct {
 	Fault func(step string) error
 
 	foreignNetNS string // a path that does not lead to our own namespace
+
+	reserved []func(context.Context, *spec.Result) error
 
 	values  []sessionValue
 	flush   []func(context.Context) error
@@ -87,6 +90,22 @@ func (s *Session) listed(config []byte) time.Time {
 		return t
 	}
 	return s.Value(listedKey{}, func() any { return time.Now() }).(time.Time)
+}
+
+// OnReserved registers a function that gets the answer of the IPAM plugin, before the plugin that asked
+// for addresses makes a link.
+func (s *Session) OnReserved(fn func(context.Context, *spec.Result) error) {
+	s.reserved = append(s.reserved, fn)
+}
+
+// tellReserved calls what OnReserved registered.
+func (s *Session) tellReserved(ctx context.Context, ipam *spec.Result) error {
+	for _, fn := range s.reserved {
+		if err := fn(ctx, ipam); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // OnFlush registers a function that does queued work. The function runs once, at the end of the

@@ -76,6 +76,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		if err := m.Prepare(); err != nil {
 			return nil, failed(m, err, "add")
 		}
+		m.Reserves(func() { undoBy(r, m) })
 	}
 	prev := r.Prev()
 	for _, m := range members {
@@ -85,13 +86,18 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		explain(r, m)
 		prev, err = m.Add(ctx, prev)
 		if (err == nil || errors.Is(err, plugin.ErrResult)) && r.Session.Dry == nil {
-			r.Undo(func(ctx context.Context) error { return m.Do(ctx, spec.Del, nil) })
+			undoBy(r, m)
 		}
 		if err != nil {
 			return nil, failed(m, err, "add")
 		}
 	}
 	return prev, nil
+}
+
+// undoBy has a member's DEL called if the ADD fails.
+func undoBy(r *plugin.Request, m *plugin.Inner) {
+	r.Undo(func(ctx context.Context) error { return m.Do(ctx, spec.Del, nil) })
 }
 
 // del runs every member in reverse order.

@@ -23,16 +23,18 @@ func endFormer(r *plugin.Request, env *netstate.Env, c *closed) {
 	if r.Session.Dry != nil || !hadFormer(p, c.Addrs) {
 		return
 	}
-	r.Session.OnFlush(func(context.Context) error {
-		var err error
-		if c.purge && c.Close != [2]bool{} {
-			err = env.Host.Do(func() error { return endFlows(c.Addrs) })
-		}
-		if err = errors.Join(err, forgetFormer(p, c.Addrs)); err != nil {
-			kernel.Warn(r, errors.New("connections of a former pod may go on: "+err.Error()))
-		}
-		return nil
-	})
+	r.Session.OnFlush(func(context.Context) error { endNow(r, env, c); return nil })
+}
+
+// endNow ends the connections of a former pod.
+func endNow(r *plugin.Request, env *netstate.Env, c *closed) {
+	var err error
+	if c.purge && c.Close != [2]bool{} {
+		err = env.Host.Do(func() error { return endFlows(c.Addrs) })
+	}
+	if err = errors.Join(err, forgetFormer(r.Session.Paths, c.Addrs)); err != nil {
+		kernel.Warn(r, errors.New("connections of a former pod may go on: "+err.Error()))
+	}
 }
 
 func endFlows(addrs []netip.Addr) error {

@@ -25,13 +25,18 @@ func judge(r *plugin.Request, env *netstate.Env, pod *record.Policed) error {
 	if err := plugin.CheckPrefixes(r.Prev()); err != nil {
 		return err
 	}
-	for _, ip := range r.Prev().IPs {
-		pod.Addrs = append(pod.Addrs, ip.Address.Addr().Unmap())
-	}
+	pod.Addrs = addressesOf(r.Prev())
 	if len(pod.Addrs) == 0 {
 		return spec.Invalid("network policies apply to addresses, and the previous plugin assigned none: use ipam, or remove policy from the chain")
 	}
 	return forwards(r, env, pod)
+}
+
+func addressesOf(result *spec.Result) (addrs []netip.Addr) {
+	for _, ip := range result.IPs {
+		addrs = append(addrs, ip.Address.Addr().Unmap())
+	}
+	return addrs
 }
 
 // forwards returns an error unless packets of the container pass the forward hook.

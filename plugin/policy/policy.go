@@ -20,9 +20,11 @@ import (
 	"context"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/policy/enforce"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -40,11 +42,44 @@ var Plugin = plugin.Plugin{
 	Conf:       func() any { return new(Conf) },
 	NoPrev:     plugin.NoPrev{Add: noPrev, Check: noPrev},
 
+	Reserved: reserved,
+
 	Add:    add,
 	Del:    del,
 	Check:  check,
 	GC:     gc,
 	Status: status,
+}
+
+// reserved closes a pod before it has a link. Otherwise its kernel would answer until the transaction of
+// the ADD: connections begun then, as by ping, would go on although the pod is closed.
+//
+// The transaction is one of its own, because other plugins may have queued work that an ADD must not do
+// if it fails. There is no record yet: DEL and GC find what is closed by the owner.
+func reserved(ctx context.Context, r *plugin.Request, ipam *spec.Result) error {
+	pod, err := who(r)
+	if pod == nil || err != nil {
+		return err
+	}
+	pod.Addrs = addressesOf(ipam)
+	c, _ := decide(r.Session.Paths, pod, comment(r)) // add warns of the error
+	if c.Close == [2]bool{} {
+		return nil
+	}
+	fw := nft.Open(r.Session.Paths.Run)
+	defer fw.Close() //nolint:errcheck // committed
+	enforce.Close(fw, c.Closure, false)
+	if err := fw.Commit(ctx); err != nil {
+		return err
+	}
+	if c.purge = !agentRuns(r.Session.Paths); !c.purge || !hadFormer(r.Session.Paths, c.Addrs) {
+		return nil
+	}
+	env, err := kernel.Of(r).HostEnv(r)
+	if err == nil {
+		endNow(r, env, c)
+	}
+	return err
 }
 
 // add returns the previous result unchanged. It writes the record of a pod that is not closed, too.

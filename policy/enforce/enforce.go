@@ -98,7 +98,7 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 		return fmt.Errorf("open pods that network policies judge now: %w", err)
 	}
 	if !e.opts.KeepConnections && (was == nil || len(changes.switchOver) > 0) {
-		if err := e.cut(p, changed(was, p)); err != nil {
+		if err := e.cut(p, changed(was, p), gone(was, p)); err != nil {
 			return fmt.Errorf("end connections that network policies deny: %w", err)
 		}
 	}

@@ -83,6 +83,22 @@ func uses(p *policy.LocalPod, parts map[string]bool) bool {
 	return false
 }
 
+// gone returns the addresses that pods of this node had and no pod of this node has.
+func gone(before, after *policy.Program) map[netip.Addr]bool {
+	addrs := make(map[netip.Addr]bool)
+	if before != nil {
+		for i := range before.Pods {
+			addAll(addrs, before.Pods[i].Addresses)
+		}
+	}
+	for i := range after.Pods {
+		for _, a := range after.Pods[i].Addresses {
+			delete(addrs, a)
+		}
+	}
+	return addrs
+}
+
 // pods returns the addresses of the pods of this node that have a policy.
 func pods(p *policy.Program) map[netip.Addr]bool {
 	addrs := make(map[netip.Addr]bool)
@@ -94,9 +110,10 @@ func pods(p *policy.Program) map[netip.Addr]bool {
 	return addrs
 }
 
-// cut deletes the connections of these addresses that the program denies.
-func (e *Enforcer) cut(p *policy.Program, addrs map[netip.Addr]bool) error {
-	if len(addrs) == 0 {
+// cut deletes the connections of these addresses that the program denies, and all of addresses that
+// are gone: otherwise a new pod would get packets of a former one's, even if it is closed.
+func (e *Enforcer) cut(p *policy.Program, addrs, gone map[netip.Addr]bool) error {
+	if len(addrs)+len(gone) == 0 {
 		return nil
 	}
 	own, err := ownAddresses()
@@ -112,7 +129,7 @@ func (e *Enforcer) cut(p *policy.Program, addrs map[netip.Addr]bool) error {
 	errs := []error{err}
 	for _, f := range flows {
 		from, to := f.Orig.Src.Addr(), f.Reply.Src.Addr()
-		if (addrs[from] || addrs[to]) && !own[from] && denied(p, f) {
+		if gone[from] || gone[to] || (addrs[from] || addrs[to]) && !own[from] && denied(p, f) {
 			errs = append(errs, e.conns.Delete(f))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -271,4 +272,28 @@ func TestConcerned(t *testing.T) {
 	if len(got) > 0 {
 		t.Errorf("%v are concerned", got)
 	}
+}
+
+// When a pod is gone, its connections are, too. A new pod with its address does not get their packets.
+func TestConnectionsOfAPodThatIsGone(t *testing.T) {
+	p := newPair(t, Options{})
+	p.serve(":80")
+	p.load(onB + fromA80 + "]}")
+	conn := p.dial("10.1.1.2:80")
+	defer conn.Close() //nolint:errcheck // a test
+	if !conn.asks(5 * time.Second) {
+		t.Fatal("no answer")
+	}
+	s := shop(t, onB+fromA80+"]}", onA+toPort80s+"]}")
+	s.Pods = slices.DeleteFunc(s.Pods, func(o policy.Pod) bool { return o.Namespace == "shop" && o.Name == "b" })
+	must(t, p.node.Do(func() error { return p.enforcer.Load(t.Context(), policy.Compile(s), nil) }))
+	must(t, p.node.Do(func() error {
+		flows, err := p.enforcer.conns.All()
+		for _, f := range flows {
+			if f.Reply.Src.Addr() == netip.MustParseAddr("10.1.1.2") {
+				t.Errorf("the connection %v exists", f)
+			}
+		}
+		return err
+	}))
 }
