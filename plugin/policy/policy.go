@@ -107,6 +107,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err := k.Apply(ctx, r, env, netstate.State{c}); err != nil {
 		return nil, err
 	}
+	dropWaiting(r, env, c)
 	endFormer(r, env, c)
 	return r.Prev(), nil
 }
