@@ -71,8 +71,8 @@ func TestNetpolWithoutEngine(t *testing.T) {
 // These are the numbers of groups of the conformance tests of ClusterNetworkPolicy, and of all of
 // their tests.
 const (
-	conformanceGroups = 22
-	conformanceTests  = 91
+	conformanceGroups = 24
+	conformanceTests  = 92
 )
 
 // TestClusterNetworkPolicy runs the conformance tests of ClusterNetworkPolicy (v1alpha2), the

@@ -34,11 +34,14 @@ func ParseTarget(text string) (t Target, err error) {
 // String returns what ParseTarget reads.
 func (t Target) String() string { return t.Network + "/" + t.Addr.String() }
 
-// Fired is what Fire has sent to a target, and what came back. A refusal is an answer, too.
+// Fired is what Fire has sent to a target, and what came back.
 type Fired struct {
-	Target        string
-	Sent, Answers int
-	First         time.Duration // from the start to the first answer
+	Target  string
+	Sent    int
+	Answers int // with refusals
+	Refused int
+	First   time.Duration // from the start to the first answer
+	Last    time.Duration // to the last one
 }
 
 // Life is what a container writes that fires from its start.
@@ -156,17 +159,21 @@ func (f *firing) shoot(target int, t Target) error {
 		return nil
 	case err == nil, errors.Is(err, unix.ECONNREFUSED):
 		f.note(target, time.Now(), true)
-		f.answered(target)
+		f.answered(target, err != nil)
 	default: // no route, for example: the packet was not sent
 		f.note(target, time.Now(), false)
 	}
 	return unix.Close(fd)
 }
 
-func (f *firing) answered(target int) {
+func (f *firing) answered(target int, refused bool) {
 	r := &f.results[target]
+	r.Last = time.Since(f.began)
 	if r.Answers++; r.Answers == 1 {
-		r.First = time.Since(f.began)
+		r.First = r.Last
+	}
+	if refused {
+		r.Refused++
 	}
 }
 
@@ -202,7 +209,7 @@ func (f *firing) read(s shot) bool {
 		ok := err == nil && (code == 0 || code == int(unix.ECONNREFUSED))
 		f.note(s.target, s.at, ok)
 		if ok {
-			f.answered(s.target)
+			f.answered(s.target, code != 0)
 		}
 		unix.Close(s.fd)
 		return false
@@ -212,7 +219,7 @@ func (f *firing) read(s shot) bool {
 		if err != nil && !errors.Is(err, unix.ECONNREFUSED) {
 			return true
 		}
-		f.answered(s.target)
+		f.answered(s.target, err != nil)
 		if err != nil {
 			return true
 		}
