@@ -22,8 +22,7 @@ type Pod struct{ Namespace, Name, UID string }
 // Read returns what an ADD must enforce for a pod. The decision counts even if err is not nil: then
 // it isolates the pod, and err says why and what to do.
 //
-// If the kernel lacks one of the chains of the decision, the pod must be isolated in that direction,
-// because a chain may deny.
+// An ADD closes each direction that is isolated or has chains (enforce.Closes), because a chain may deny.
 func Read(p paths.Paths, pod Pod) (policy.Decision, error) {
 	d, err := read(p, pod)
 	if err != nil {
