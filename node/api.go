@@ -57,6 +57,7 @@ func NewAPI(c *rest.Config) (API, error) {
 	c.ContentType = runtime.ContentTypeProtobuf
 	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	c.UserAgent = "patchbayd-node"
+	c.QPS, c.Burst = 20, 40 // at the start and for pages of a list; the library's default is 5 and 10
 	r, err := rest.RESTClientFor(c)
 	if err != nil {
 		return nil, fmt.Errorf("use the API server %s: %w", c.Host, err)
