@@ -47,7 +47,7 @@ func (b *bench) allPolicies(dir, kubeconfig string) (err error) {
 	var all []beside
 	var pair *pair
 	made := 0
-	for _, text := range strings.Split(b.options.policies, ",") {
+	for _, text := range strings.Split(b.policies, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil {
 			return err
