@@ -14,6 +14,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
@@ -81,12 +82,13 @@ func (c *Conn) Start(ctx context.Context) error {
 // reads the state and tries again. commit does the same after an overflow of the socket
 // (ENOBUFS), because the kernel may have applied the transaction.
 func (c *Conn) commit(ctx context.Context) error {
-	const tries = 5
+	const tries = 8
 	for try := 1; ; try++ {
 		err := c.try(ctx)
 		if err == nil || try == tries || ctx.Err() != nil || !raced(err) {
 			return c.explain(err)
 		}
+		clock.Sleep(ctx, time.Duration(try-1)*time.Millisecond) // for a busy machine: the other process may wait for a CPU
 	}
 }
 
