@@ -56,6 +56,9 @@ func TestWhy(t *testing.T) {
 			})
 		}
 		k.compareWhy(home, "with policies")
+		for _, node := range []string{"n1", "n2"} {
+			k.node(node, patchbay(), "doctor", "--check", "policies")
+		}
 		for _, mode := range []string{"iptables", "nftables"} {
 			k.do("proxy", mode)
 			k.serviceWhy(mode)
