@@ -51,14 +51,16 @@ fuzz:
 bench: setup ## beside the reference plugins; writes docs/bench
 	$(GO) run ./test/bench
 	$(GO) run ./test/bench/kubescale
+	$(GO) run ./test/bench/kubescale -policies 0,1000,2000,5000
 	scripts/bench-kernel
 
 install: build
 	bin/patchbay install $(CNI_BIN)
 
 kube-e2e: setup-nightly ## Kubernetes' own tests of networks on three nodes, and clusters that a change need not wait for
-	logs=$$(mktemp -d) && echo "logs in $$logs" && PATCHBAY_E2E=1 PATCHBAY_NIGHTLY=1 PATCHBAY_KUBE_E2E=$$logs \
-		PATCHBAY_KUBE_CHURN=10m scripts/stage kube-e2e $(GO) test -count=1 -timeout 4h -v -run 'TestSigNetwork|TestNetpol|TestClusterNetworkPolicy|TestDaemonSet|TestMigrate|TestPodNetworkIPv6|TestWhy|TestPodRate|TestDockerBesidePods|TestChurn' ./test/e2e
+	earlier=$$(mktemp -d) && scripts/earlier 2da032a8 $$earlier && \
+		logs=$$(mktemp -d) && echo "logs in $$logs" && PATCHBAY_EARLIER_AGENT=$$earlier PATCHBAY_E2E=1 PATCHBAY_NIGHTLY=1 PATCHBAY_KUBE_E2E=$$logs \
+		PATCHBAY_KUBE_CHURN=10m PATCHBAY_KUBE_FIRST=500 scripts/stage kube-e2e $(GO) test -count=1 -timeout 4h -v -run 'TestSigNetwork|TestNetpol|TestClusterNetworkPolicy|TestPolicy|TestDaemonSet|TestMigrate|TestPodNetworkIPv6|TestWhy|TestPodRate|TestDockerBesidePods|TestChurn' ./test/e2e
 
 nightly: test race kube-e2e ## longer than a change can wait for
 	FUZZTIME=5m scripts/fuzz
