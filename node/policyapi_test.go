@@ -37,7 +37,7 @@ func TestPolicyWatchBreaks(t *testing.T) {
 	}
 }
 
-// Kinds that fail for one reason are told at once.
+// The agent reports kinds together that fail for the same reason.
 func TestLost(t *testing.T) {
 	at := time.Unix(1000, 0)
 	refused := errors.New("connection refused")

@@ -63,7 +63,7 @@ type policyStatus struct {
 	changes []time.Time // touches of other programs within a minute
 }
 
-// programStatus is what is told of the last program.
+// programStatus is what metrics and Events say about the last program.
 type programStatus struct {
 	at                     time.Time // when it came into force
 	pods, policies, chains int
@@ -144,7 +144,7 @@ func (s *policyStatus) made(p *policy.Program, took time.Duration, mirrored, loa
 	s.tell()
 }
 
-// summary returns what is told of a program, and of the objects that could not be read.
+// summary returns what metrics and Events say about a program, and about objects that could not be read.
 func summary(p *policy.Program, unread []policy.Problem, self string) *programStatus {
 	out := &programStatus{pods: len(p.Pods), chains: len(p.Chains), problems: slices.Concat(p.Problems, unread)}
 	seen := map[string]bool{}

@@ -60,7 +60,7 @@ func isLabelName(s string) bool {
 	return s != "" && len(s) <= 63 && strings.Trim(s, alnum+"-_.") == "" && strings.Trim(s, "-_.") == s
 }
 
-// who returns to whom policies apply. If it is nobody, who returns nil.
+// who returns the pod or the container to which policies apply, or nil if there is none.
 func who(r *plugin.Request) (*record.Policed, error) {
 	args, err := r.CNIArgs()
 	if err != nil {

@@ -117,7 +117,7 @@ func TestOpen(t *testing.T) {
 	coveredBy(t, fw, b, true, false)
 }
 
-// The newest ADD with an address decides about it, whoever closed it before.
+// The newest ADD with an address decides about it, also if another attachment closed it before.
 func TestCloseAgain(t *testing.T) {
 	_, fw := open(t)
 	a, _ := closureOf("c1", addrs("10.1.1.1")...)

@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/policy"
 )
 
-// View is what the kernel has of policies, whoever put it there.
+// View is what the kernel has of policies, with the rules that other programs made.
 type View struct {
 	table *nft.Table        // nil if there is none
 	names map[string]string // policies by their chains, where a comment may be cut

@@ -84,7 +84,7 @@ func newPair(c *cluster, dir string) (*pair, error) {
 	}
 }
 
-// allow makes the policy of the server allow the client, or nobody.
+// allow makes the policy of the server allow the client, or no pod.
 func (p *pair) allow(yes bool) {
 	p.guard.Spec.Ingress = nil
 	if yes {
