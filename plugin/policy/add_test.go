@@ -23,7 +23,7 @@ import (
 )
 
 // A pod is closed in the directions in which a policy of its namespace may select it, and DEL opens its
-// addresses. The record says who has the addresses, also if nothing is closed.
+// addresses. The record names the pod of the addresses, also if nothing is closed.
 func TestAdd(t *testing.T) {
 	for _, c := range []struct {
 		name, args string

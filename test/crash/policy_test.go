@@ -135,8 +135,8 @@ func TestFaultsOfAPod(t *testing.T) {
 }
 
 // While ADDs and DELs of other pods are killed at random moments, a pod whose ADD succeeded stays
-// closed, whether an agent loads programs or not. What killed calls left is removed by a DEL or a GC, and then
-// nobody is closed.
+// closed, whether an agent loads programs or not. A DEL or a GC removes what killed calls left, and then
+// no pod is closed.
 func TestKillOfAPod(t *testing.T) {
 	s := policed(t)
 	p := policedPod{request{"", nettest.NewNS(t, "crash-podkill"), 10008}}

@@ -153,8 +153,8 @@ func (k *cluster) startAPI(command []string) {
 	})
 }
 
-// proveOpens starts a pod that no policy selects while no agent runs. It is closed, because nobody
-// knows its labels, until the agent is back.
+// proveOpens starts a pod that no policy selects while no agent runs. Its ADD cannot know its
+// labels, so it is closed until the agent is back.
 func (f *first) proveOpens() {
 	f.Helper()
 	f.ready(2*time.Minute, "nodes", "--all")

@@ -49,7 +49,7 @@ func TestNetpol(t *testing.T) {
 	}, withEngine)
 }
 
-// TestNetpolWithoutEngine checks that the specs of TestNetpol notice if nobody enforces policies. A
+// TestNetpolWithoutEngine checks that the specs of TestNetpol notice if no agent enforces policies. A
 // few expect that all traffic passes.
 func TestNetpolWithoutEngine(t *testing.T) {
 	const fail = 40

@@ -140,7 +140,7 @@ func answer(c net.PacketConn, port uint16) error {
 	}
 }
 
-// Connect opens an association, and aborts it. If nobody answers, the error is
+// Connect opens an association, and aborts it. If no answer comes, the error is
 // os.ErrDeadlineExceeded.
 func Connect(to netip.AddrPort, timeout time.Duration) error {
 	local := netip.IPv4Unspecified()
