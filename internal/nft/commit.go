@@ -81,14 +81,18 @@ func (c *Conn) Start(ctx context.Context) error {
 // commit tries a transaction. If another process changed the kernel's state in between, it
 // reads the state and tries again. commit does the same after an overflow of the socket
 // (ENOBUFS), because the kernel may have applied the transaction.
+//
+// The kernel refuses Guarded work (ERESTART) after any other transaction. While pods come and go, each
+// try may meet one, so there are more tries.
 func (c *Conn) commit(ctx context.Context) error {
-	const tries = 8
+	const tries, guarded = 8, 40
 	for try := 1; ; try++ {
 		err := c.try(ctx)
-		if err == nil || try == tries || ctx.Err() != nil || !raced(err) {
+		last := try >= guarded || try >= tries && !errors.Is(err, syscall.ERESTART)
+		if err == nil || last || ctx.Err() != nil || !raced(err) {
 			return c.explain(err)
 		}
-		clock.Sleep(ctx, time.Duration(try-1)*time.Millisecond) // for a busy machine: the other process may wait for a CPU
+		clock.Sleep(ctx, time.Duration(min(try, tries)-1)*time.Millisecond) // for a busy machine: the other process may wait for a CPU
 	}
 }
 

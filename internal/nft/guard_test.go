@@ -47,6 +47,29 @@ func TestGuarded(t *testing.T) {
 	}
 }
 
+// busy is Guarded work during whose first plans another process changes the ruleset.
+type busy struct{ guarded }
+
+func (b *busy) Plan(c *Conn) (func(*nftables.Conn) error, error) {
+	if b.plans++; b.plans < 25 {
+		b.other()
+	}
+	return func(*nftables.Conn) error { return nil }, nil
+}
+
+// Guarded work waits for a moment without another transaction, also if there are many.
+func TestGuardedAmongMany(t *testing.T) {
+	c, d := open(t), Open("")
+	defer d.Close() //nolint:errcheck // a test's socket
+	n := uint16(0)
+	work := &busy{guarded{other: func() { n++; d.Add(port(1000+n, "10.1.0.9:80", testOwner)); commit(t, d) }}}
+	c.Queue(work)
+	mine := port(80, "10.1.0.5:80", testOwner)
+	c.Add(mine)
+	commit(t, c)
+	mustGet(t, c, mine)
+}
+
 // Work that turns out to change nothing is no transaction, for whose answer Commit would wait.
 func TestNothingToSend(t *testing.T) {
 	c := open(t)
