@@ -13,6 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -152,6 +153,9 @@ func (d *Driver) del(ctx context.Context, n *network, e *state.Endpoint, p part)
 		}
 		if err := d.run[p].Del(ctx, list, a); err != nil {
 			return err
+		}
+		if p == ports {
+			nft.AwaitTick(nft.Ticks()) // portmap leaves this to the DEL of the link, which does not follow here
 		}
 	}
 	*step, *was = "", state.Where{}

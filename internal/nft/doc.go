@@ -20,7 +20,8 @@
 //	fw.Close()                           // call it after the link is deleted: see Close
 //
 // A DEL that deletes a link calls Start before the deletion and Commit after it. So it never
-// waits for removals.
+// waits for removals. If another plugin's DEL follows and deletes the link, a DEL calls Start and
+// Leave, and the one that follows calls AwaitTick.
 //
 // # The model
 //

@@ -70,6 +70,40 @@ func (c *Conn) settle() error {
 	return nil
 }
 
+// Leave ends the wait for removals that Start has committed, and reports whether that is safe. The
+// kernel removes the elements at its next tick. A caller that then gives back what they name, such as
+// an address, must call AwaitTick first. If removal by expiry may not work on this kernel, Leave returns
+// false, and the caller must call Commit.
+func (c *Conn) Leave() bool {
+	works, _ := c.ExpiryWorks()
+	if works {
+		c.leaving = nil
+	}
+	return works
+}
+
+// Ticks reads the clock that the kernel advances at each tick (CLOCK_MONOTONIC_COARSE). The same tick
+// ends the timeouts of elements.
+func Ticks() time.Duration { return ticks(unix.ClockGettime) }
+
+// AwaitTick waits until every element is gone whose removal, in any process, was committed before since
+// was read. A removal lasts one tick. But the clock may read a tick less than the timeouts do, and
+// a change of the time of day advances it by part of a tick. So AwaitTick waits until it has advanced by two.
+func AwaitTick(since time.Duration) {
+	end := since + 2*ticks(unix.ClockGetres)
+	for left := end - Ticks(); left > 0; left = end - Ticks() {
+		time.Sleep(left) //nolint:forbidigo // a few milliseconds, which no caller may skip
+	}
+}
+
+func ticks(read func(clock int32, t *unix.Timespec) error) time.Duration {
+	var t unix.Timespec
+	if err := read(unix.CLOCK_MONOTONIC_COARSE, &t); err != nil {
+		panic("CLOCK_MONOTONIC_COARSE: " + err.Error()) // cannot fail since Linux 2.6.32
+	}
+	return time.Duration(t.Nano())
+}
+
 // gone waits until the elements no longer exist. gone returns those that still exist at the
 // deadline.
 func (c *Conn) gone(elems []Element) ([]Element, error) {

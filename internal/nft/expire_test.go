@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // The first removal probes the kernel, and the next process reads the result.
@@ -120,4 +122,35 @@ func TestExpiryWithoutRunDir(t *testing.T) {
 	c.Remove(attachment()...)
 	commit(t, c)
 	mustMiss(t, c, attachment()[1])
+}
+
+// After AwaitTick, a removal that nobody waited for is visible, whenever within a tick it was committed.
+func TestLeave(t *testing.T) {
+	nettest.Need(t, canExpire(t))
+	c := open(t)
+	c.Add(attachment()...)
+	commit(t, c)
+	c.Remove(attachment()...)
+	if err := c.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if c.Leave() {
+		t.Error("it trusts a kernel that it has not tried")
+	}
+	commit(t, c)
+	for range 100 {
+		c.Add(attachment()...)
+		commit(t, c)
+		c.Remove(attachment()...)
+		if err := c.Start(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if !c.Leave() || len(c.leaving) > 0 {
+			t.Fatal("it would wait")
+		}
+		AwaitTick(Ticks())
+		if left, err := c.present(attachment()); err != nil || len(left) > 0 {
+			t.Fatalf("left: %v, %v", left, err)
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,12 +33,13 @@ const patience = time.Second
 // used.
 const lockStep = time.Millisecond
 
-// locks holds the locked files of a Dir by path, and the version of each file that the Store
-// has seen.
+// locks holds the locked files of a Dir by path, the version of each file that the Store has seen,
+// and the directories that guard has checked.
 type locks struct {
-	mu    sync.Mutex
-	held  map[string]int // file descriptors
-	stood map[string]version
+	mu      sync.Mutex
+	held    map[string]int // file descriptors
+	stood   map[string]version
+	checked []string
 }
 
 // Take works like Read for a caller that will remove what the record lists. It first locks the
@@ -285,4 +287,16 @@ func (d *Dir) Since(r *Record) time.Time {
 		return time.Time{}
 	}
 	return time.Unix(0, v.mtime)
+}
+
+func (d *Dir) checked(path string) bool {
+	d.locks.mu.Lock()
+	defer d.locks.mu.Unlock()
+	return slices.Contains(d.locks.checked, path)
+}
+
+func (d *Dir) check(path string) {
+	d.locks.mu.Lock()
+	defer d.locks.mu.Unlock()
+	d.locks.checked = append(d.locks.checked, path)
 }

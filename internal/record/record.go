@@ -110,6 +110,10 @@ func (r *Record) Life(proc string) (state life.State, why string) {
 type Dir struct {
 	Path string
 
+	// CheckOnce means that each directory is checked only once, because the process ends soon. If Path
+	// exists and only we can write to it, nobody else can make or replace what is below it.
+	CheckOnce bool
+
 	locks locks
 }
 
@@ -123,7 +127,17 @@ func (d *Dir) path(network string, o owner.Key, plugin string) string {
 }
 
 // guard returns an error if another user could have made the directories or can write to them.
-func (d *Dir) guard(below ...string) error { return durable.CheckDir(d.Path, below...) }
+func (d *Dir) guard(below ...string) error {
+	path := filepath.Join(below...)
+	if d.checked(path) {
+		return nil
+	}
+	err := durable.CheckDir(d.Path, below...)
+	if err == nil && d.CheckOnce && versionAt(d.Path) != (version{}) {
+		d.check(path)
+	}
+	return err
+}
 
 // Ready returns an error if no record of the network can be written.
 func (d *Dir) Ready(network string) error {
@@ -229,6 +243,11 @@ func (d *Dir) Read(network string, o owner.Key, plugin string) (*Record, error) 
 		return nil, fmt.Errorf("read record: %w: %w", ErrBroken, err)
 	}
 	return d.readKnown(d.path(network, o, plugin))
+}
+
+// Exists reports whether a plugin has a record, readable or not.
+func (d *Dir) Exists(network string, o owner.Key, plugin string) bool {
+	return versionAt(d.path(network, o, plugin)) != version{}
 }
 
 // readKnown reads a record and stores the file's version.

@@ -35,7 +35,7 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 		env, err = k.HostEnv(r)
 	}
 	if err != nil {
-		return errors.Join(err, releaseAddress(ctx, r))
+		return takeAndRelease(ctx, r, func() error { return err })
 	}
 	made := func() *record.Record { return withoutRecord(k, r, env, lost) }
 	return k.Detach(r, made, func(rec *record.Record) error {
@@ -47,13 +47,21 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 // takeAndRelease still does the other. Normally it releases the address last, because another
 // attachment may get the address then. But an IPAM plugin that works through the interface must
 // come first: dhcp, for example, reaches the server through the interface.
+//
+// The DELs of chained plugins, which ran before, do not wait until their firewall elements are gone
+// (kernel.Finish). Without a link to delete, or if the address goes first, takeAndRelease waits for that.
 func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
+	began := nft.Ticks()
+	release := func() error {
+		nft.AwaitTick(began)
+		return releaseAddress(ctx, r)
+	}
 	if IPAMNeedsLink(r.Head.IPAM.Type) {
-		err := releaseAddress(ctx, r)
+		err := release()
 		return errors.Join(err, take())
 	}
 	err := take()
-	return errors.Join(err, releaseAddress(ctx, r))
+	return errors.Join(err, release())
 }
 
 // releaseAddress calls the IPAM plugin of the configuration. If the configuration no longer

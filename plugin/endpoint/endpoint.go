@@ -154,8 +154,7 @@ type Addresses struct {
 
 // AddressesOf reads the boot id. If it cannot be read, the addresses are derived without it.
 func AddressesOf(r *plugin.Request) Addresses {
-	id, _ := clock.BootID(r.Session.Paths.Proc)
-	return Addresses{boot: id, owner: r.Owner}
+	return Addresses{boot: kernel.Of(r).BootID(), owner: r.Owner}
 }
 
 // Host returns the MAC of the host's end.

@@ -33,12 +33,13 @@ type Kernel struct {
 	session    *plugin.Session
 	host       *nl.Conn
 	sandboxes  map[string]*nl.Conn
+	marks      map[string]*life.Mark // cache of mark
 	collecting bool
 	failed     bool           // the transaction of the last flush failed
 	repeats    []*repeatedAdd // repeated ADDs
 	adding     []*record.Record
 	all        []*record.Record // cache of alsoNaming
-	boot       string           // cache of bootID
+	boot       string           // cache of BootID
 	sweeps     bool             // sweepDead was called
 
 	caller func() *life.Caller // reads the process that called this one, once
@@ -58,10 +59,11 @@ func OfSession(s *plugin.Session) *Kernel {
 func open(s *plugin.Session) *Kernel {
 	k := &Kernel{
 		NFT:       nft.Open(s.Paths.Run),
-		Records:   record.New(s.Paths.Run),
+		Records:   &record.Dir{Path: s.Paths.Run, CheckOnce: true},
 		session:   s,
 		sandboxes: make(map[string]*nl.Conn),
-		caller:    sync.OnceValue(func() *life.Caller { return life.ReadCaller(s.Paths.Proc) }),
+		marks:     make(map[string]*life.Mark),
+		caller:    sync.OnceValue(func() *life.Caller { return life.ReadCaller(s.Paths.Proc, s.CallerPID()) }),
 	}
 	s.OnFlush(k.commit)
 	s.OnDiscard(k.NFT.Discard)
@@ -223,11 +225,16 @@ func (k *Kernel) Read(r *plugin.Request) *record.Record {
 	return rec
 }
 
-// mark returns the mark of the namespace at path, with its cookie.
+// mark returns the mark of the namespace at path, with its cookie. All plugins of a session get
+// the same mark.
 func (k *Kernel) mark(path string) *life.Mark {
-	m := life.MarkOf(path, k.bootID())
+	if m := k.marks[path]; m != nil {
+		return m
+	}
+	m := life.MarkOf(path, k.BootID())
 	if m != nil {
 		m.Cookie = k.cookie(path)
+		k.marks[path] = m
 	}
 	return m
 }
@@ -270,8 +277,8 @@ func (k *Kernel) write(r *plugin.Request, rec *record.Record) (before *record.Re
 	}
 }
 
-// bootID returns "" if the boot id cannot be read.
-func (k *Kernel) bootID() string {
+// BootID returns "" if the boot id cannot be read.
+func (k *Kernel) BootID() string {
 	if k.boot == "" {
 		k.boot, _ = clock.BootID(k.session.Paths.Proc)
 	}

@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -56,10 +58,14 @@ func (k *Kernel) drop(r *plugin.Request, o owner.Key, err error) error {
 
 // Finish ends a removal. It sends what is queued for rec, but does not wait for the result, so
 // that the caller can delete a link meanwhile. The end of the session waits for the result and
-// deletes the record.
+// deletes the record. If the DEL of the plugin that made the link follows, nothing waits here: that
+// DEL releases the address, and waits before it does (endpoint.takeAndRelease).
 func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Record) error {
 	if err := k.NFT.Start(ctx); err != nil {
 		return err
+	}
+	if k.linkFollows(r) && k.NFT.Leave() {
+		return nil
 	}
 	r.Session.OnFlush(func(ctx context.Context) error {
 		if err := k.NFT.Commit(ctx); err != nil {
@@ -68,6 +74,13 @@ func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Reco
 		return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
 	})
 	return errLater
+}
+
+// linkFollows reports whether this is a DEL and the plugin that made the link still has a record.
+func (k *Kernel) linkFollows(r *plugin.Request) bool {
+	return r.Verb == spec.Del && slices.ContainsFunc(r.Session.Plugins, func(p *plugin.Plugin) bool {
+		return p.Kind == plugin.Interface && k.Records.Exists(r.Network, r.Owner, p.Name)
+	})
 }
 
 // DetachInside performs the DEL of a chained plugin that works inside the container. If the
@@ -111,9 +124,14 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 		Warn(r, err)
 	}
 	var errs []error
+	var last time.Duration
+	take := func(rec *record.Record) error {
+		last = nft.Ticks()
+		return remove(rec)
+	}
 	for _, rec := range records {
 		if rec.Plugin == r.Plugin.Name && !keep(rec.ContainerID, rec.IfName) {
-			errs = append(errs, k.sweepOne(r, rec.Owner, remove))
+			errs = append(errs, k.sweepOne(r, rec.Owner, take))
 		}
 	}
 	living := k.living(r)
@@ -122,8 +140,9 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 			continue // CHECK reports the record
 		}
 		Warn(r, t.Err)
-		errs = append(errs, k.sweepOne(r, t.Owner, remove))
+		errs = append(errs, k.sweepOne(r, t.Owner, take))
 	}
+	nft.AwaitTick(last) // a DEL may just have left elements to this plugin (Finish), and the addresses go next
 	return errors.Join(errs...)
 }
 

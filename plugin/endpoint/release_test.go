@@ -1,0 +1,90 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/nftables"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/bridge"
+	"github.com/patchbay-net/patchbay/plugin/portmap"
+	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
+)
+
+// Each plugin of a chain runs in a process. The DEL of portmap does not wait until its elements have
+// expired, because the DEL of bridge follows. The IPAM plugin, which gives the address back, still
+// finds none: not if the link is gone already and bridge is fast, and not if the address goes first.
+func TestAddressAfterElements(t *testing.T) {
+	for _, ipam := range []string{"host-local", "giver"} {
+		t.Run(ipam, func(t *testing.T) { addressAfterElements(t, ipam) })
+	}
+}
+
+func addressAfterElements(t *testing.T, ipam string) {
+	var left []nftables.SetElement
+	giver := plugin.Plugin{
+		Name: ipam, Kind: plugin.IPAM,
+		Add: func(context.Context, *plugin.Request) (*spec.Result, error) {
+			return &spec.Result{IPs: []spec.IPConfig{{Address: netip.MustParsePrefix("10.9.0.5/24")}}}, nil
+		},
+		Del: func(context.Context, *plugin.Request) (err error) {
+			left, err = published()
+			return err
+		},
+	}
+	plugins := []*plugin.Plugin{&bridge.Plugin, &portmap.Plugin, &giver}
+	w := endpointtest.New(t, plugins...)
+	t.Cleanup(func() { w.Host.Delete("tbr0") })
+	ports := plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession(plugins) }}
+	p := w.Pod("a", fmt.Sprintf(`"bridge": "tbr0", "isGateway": true, "ipam": {"type": %q}`, ipam))
+	for range 20 {
+		endpointtest.Must(t, p.Do(spec.Add))
+		call := p.Call
+		call.Verb, call.Config = spec.Add, publishing(t, p.Result)
+		_, err := ports.Invoke(t.Context(), "portmap", &call)
+		endpointtest.Must(t, err)
+		p.Delete("eth0")
+		call.Verb = spec.Del
+		_, err = ports.Invoke(t.Context(), "portmap", &call)
+		endpointtest.Must(t, err)
+		if records, err := filepath.Glob("/run/patchbay/attachments/net/*.portmap"); err != nil || len(records) > 0 {
+			t.Errorf("left: %v, %v", records, err)
+		}
+		endpointtest.Must(t, p.Do(spec.Del))
+		if len(left) > 0 {
+			t.Fatalf("when the address is released, %d ports still lead to it", len(left))
+		}
+	}
+}
+
+// published lists the published ports, also those that are about to expire.
+func published() ([]nftables.SetElement, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: nft.TableName}
+	set, err := conn.GetSetByName(table, nft.SetPorts4)
+	if err != nil {
+		return nil, err
+	}
+	return conn.GetSetElements(set)
+}
+
+// publishing is a configuration of portmap with one port.
+func publishing(t *testing.T, prev *spec.Result) []byte {
+	t.Helper()
+	data, err := prev.Encode("1.1.0")
+	endpointtest.Must(t, err)
+	return fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "net", "type": "portmap", "prevResult": %s,
+		"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}}`, data)
+}
