@@ -7,12 +7,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
+
+// RouteTo returns the index of the link through which packets go to an address, and the type of the
+// route, such as RTN_LOCAL. For the library's function, the process would have to grow its stack.
+func (c *Conn) RouteTo(a netip.Addr) (link int, kind uint8, err error) {
+	a = a.Unmap()
+	head := &vnl.RtMsg{}
+	head.Family, head.Dst_len = unix.AF_INET, uint8(a.BitLen())
+	if a.Is6() {
+		head.Family = unix.AF_INET6
+	}
+	routes, err := c.request(unix.RTM_GETROUTE, 0, unix.RTM_NEWROUTE, head, attr(unix.RTA_DST, a.AsSlice()))
+	if err == nil && (len(routes) != 1 || len(routes[0]) < unix.SizeofRtMsg) {
+		err = fmt.Errorf("%d answers", len(routes))
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("find route to %s: %w", a, err)
+	}
+	if oif := find(routes[0][unix.SizeofRtMsg:], unix.RTA_OIF); len(oif) == 4 {
+		link = int(vnl.NativeEndian().Uint32(oif))
+	}
+	return link, vnl.DeserializeRtMsg(routes[0]).Type, nil
+}
 
 // LinkRoutes lists the unicast IPv4 and IPv6 routes of one link in a table, in the kernel's
 // order. A route with several next hops belongs to the link if all its next hops do.

@@ -4,7 +4,9 @@
 package nl
 
 import (
+	"errors"
 	"net"
+	"net/netip"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -62,4 +64,39 @@ func TestDefaultLink(t *testing.T) {
 	add(netlink.Route{Dst: all6, Type: unix.RTN_UNREACHABLE, Priority: 50, LinkIndex: lo.Attrs().Index})
 	want("one that refuses", unix.AF_INET6, true, two)
 	want("one that refuses counts", unix.AF_INET6, false, lo.Attrs().Index)
+}
+
+func TestRouteTo(t *testing.T) {
+	_, c := open(t, "r")
+	lo, err := c.Link("lo")
+	must(t, err)
+	must(t, c.LinkSetUp(lo))
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "br"
+	must(t, c.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	br, err := c.Link("br")
+	must(t, err)
+	must(t, c.LinkSetUp(br))
+	for _, cidr := range []string{"10.1.0.1/24", "fd01::1/64"} {
+		addr, err := netlink.ParseAddr(cidr)
+		must(t, err)
+		addr.Flags = unix.IFA_F_NODAD
+		must(t, c.AddrAdd(br, addr))
+	}
+	for a, want := range map[string]struct {
+		link int
+		kind uint8
+	}{
+		"10.1.0.5": {br.Attrs().Index, unix.RTN_UNICAST}, "fd01::5": {br.Attrs().Index, unix.RTN_UNICAST},
+		"::ffff:10.1.0.5": {br.Attrs().Index, unix.RTN_UNICAST}, "10.1.0.1": {lo.Attrs().Index, unix.RTN_LOCAL}, "::1": {lo.Attrs().Index, unix.RTN_LOCAL},
+	} {
+		if link, kind, err := c.RouteTo(netip.MustParseAddr(a)); err != nil || link != want.link || kind != want.kind {
+			t.Errorf("%s: link %d, type %d, %v; want %v", a, link, kind, err, want)
+		}
+	}
+	for _, a := range []string{"10.2.0.1", "fd02::1"} {
+		if link, _, err := c.RouteTo(netip.MustParseAddr(a)); !errors.Is(err, unix.ENETUNREACH) {
+			t.Errorf("%s: link %d, %v", a, link, err)
+		}
+	}
 }

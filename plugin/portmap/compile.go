@@ -330,21 +330,22 @@ func (p *plan) setRoute(link string) {
 var errLocal = errors.New("the host has this address itself")
 
 func routeTo(env *netstate.Env, a netip.Addr) (netlink.Link, error) {
-	routes, err := env.Host.RouteGet(a.AsSlice())
+	index, kind, err := env.Host.RouteTo(a)
 	if err != nil {
-		return nil, fmt.Errorf("find route to %s: %w", a, err)
+		return nil, err
 	}
-	for _, r := range routes {
-		if r.LinkIndex == 0 {
-			continue
-		}
-		link, err := env.Host.LinkByIndex(r.LinkIndex)
-		if err == nil && (r.Type == unix.RTN_LOCAL || link.Attrs().Flags&net.FlagLoopback != 0) {
-			err = errLocal
-		}
-		return link, err
+	if index == 0 {
+		return nil, fmt.Errorf("find route to %s: %w", a, unix.ENETUNREACH)
 	}
-	return nil, fmt.Errorf("find route to %s: %w", a, unix.ENETUNREACH)
+	link, err := env.Host.LinkAt(index)
+	if err != nil {
+		return nil, err
+	}
+	env.Remember(netstate.Host, link)
+	if kind == unix.RTN_LOCAL || link.Attrs().Flags&net.FlagLoopback != 0 {
+		return nil, errLocal
+	}
+	return link, nil
 }
 
 // firstHostInterface returns the interface that leads to the container according to the
