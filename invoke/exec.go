@@ -26,6 +26,7 @@ import (
 // copies the plugin's standard error to Stderr.
 type Exec struct {
 	Stderr io.Writer // nil means os.Stderr
+	Base   []string  // environment of each plugin, a list of K=V; nil means that of this process
 	Env    []string  // K=V entries added to each plugin's environment
 }
 
@@ -75,12 +76,19 @@ func (e *Exec) Run(ctx context.Context, path string, call *spec.Call) ([]byte, e
 // command builds a new Cmd, because a Cmd that failed to start cannot be started again.
 func (e *Exec) command(ctx context.Context, path string, call *spec.Call) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path)
-	cmd.Env = environ(os.Environ(), e.Env, call.Environ())
+	cmd.Env = environ(e.base(), e.Env, call.Environ())
 	cmd.Stdin = bytes.NewReader(call.Config)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // a child of the plugin may hold the pipes open
 	return cmd
+}
+
+func (e *Exec) base() []string {
+	if e.Base == nil {
+		return os.Environ()
+	}
+	return e.Base
 }
 
 func (e *Exec) stderr() io.Writer {

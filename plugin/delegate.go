@@ -158,7 +158,7 @@ func (s *Session) Add(ctx context.Context, pluginType string, c *spec.Call, prev
 	return serveAdd(ctx, p, c, prev, s)
 }
 
-func (s *Session) exec() *invoke.Exec { return &invoke.Exec{Stderr: s.Stderr} }
+func (s *Session) exec() *invoke.Exec { return &invoke.Exec{Stderr: s.Stderr, Base: s.Env} }
 
 // addBy runs an ADD in another program.
 func (s *Session) addBy(ctx context.Context, path string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {

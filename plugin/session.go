@@ -32,6 +32,14 @@ type Session struct {
 	// program. If the plugins run inside another project's program, Self is empty.
 	Self string
 
+	// Env is the environment of the call, a list of K=V. Programs that a plugin executes get it. Nil
+	// means the environment of this process.
+	Env []string
+
+	// Caller is the process that called, such as a container runtime. 0 means the parent of this
+	// process.
+	Caller int
+
 	// Fault, if set, is called before every change. Only tests set it.
 	Fault func(step string) error
 
@@ -55,7 +63,24 @@ func NewSession(plugins []*Plugin) *Session {
 
 // Fork returns a new session of the same program on the same node.
 func (s *Session) Fork() *Session {
-	return &Session{Paths: s.Paths, Plugins: s.Plugins, Stderr: s.Stderr, Self: s.Self, Fault: s.Fault}
+	return &Session{Paths: s.Paths, Plugins: s.Plugins, Stderr: s.Stderr, Self: s.Self, Env: s.Env, Caller: s.Caller, Fault: s.Fault}
+}
+
+// Environ returns the environment for a program that a plugin executes. The caller must not change
+// it.
+func (s *Session) Environ() []string {
+	if s.Env == nil {
+		return os.Environ()
+	}
+	return s.Env
+}
+
+// CallerPID returns the process that called.
+func (s *Session) CallerPID() int {
+	if s.Caller == 0 {
+		return os.Getppid()
+	}
+	return s.Caller
 }
 
 // Value returns the session's value for key. At the first call it uses make to make the value.

@@ -32,9 +32,8 @@ type Caller struct {
 // containerd is the name of its process.
 const containerd = "containerd"
 
-// ReadCaller returns the process that started this one, if it is containerd.
-func ReadCaller(proc string) *Caller {
-	pid := os.Getppid()
+// ReadCaller returns the process that called the ADD, if it is containerd.
+func ReadCaller(proc string, pid int) *Caller {
 	name, start, err := process(proc, pid)
 	if err != nil || name != containerd {
 		return nil

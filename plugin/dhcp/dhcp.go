@@ -113,7 +113,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if dry := r.Session.Dry; dry != nil {
 		return pretend(conf, dry), nil
 	}
-	k, err := dial(ctx, conf)
+	k, err := dial(ctx, r.Session, conf)
 	if err != nil {
 		return nil, err
 	}
@@ -147,10 +147,10 @@ func pretend(conf *dhcprpc.IPAM, dry func(string)) *spec.Result {
 }
 
 // dial connects to the keeper. If the configuration sets startKeeper, dial starts a keeper first.
-func dial(ctx context.Context, conf *dhcprpc.IPAM) (*dhcprpc.Client, error) {
+func dial(ctx context.Context, s *plugin.Session, conf *dhcprpc.IPAM) (*dhcprpc.Client, error) {
 	k, err := dhcprpc.Dial(ctx, conf.Socket())
 	if errors.Is(err, dhcprpc.ErrDial) && conf.StartKeeper {
-		if err = startKeeper(ctx, conf.Socket()); err == nil {
+		if err = startKeeper(ctx, s.Environ(), conf.Socket()); err == nil {
 			k, err = dhcprpc.Dial(ctx, conf.Socket())
 		}
 	}
@@ -271,7 +271,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 	}
 	k, err := dhcprpc.Dial(ctx, conf.Socket())
 	if errors.Is(err, dhcprpc.ErrDial) && conf.StartKeeper {
-		if _, err := findKeeper(); err != nil {
+		if _, err := findKeeper(r.Session.Environ()); err != nil {
 			return noKeeper(err)
 		}
 		return nil

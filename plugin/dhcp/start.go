@@ -11,21 +11,30 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
 // program is the name of the program that keeps leases.
 const program = "patchbayd"
 
-// findKeeper returns the path of patchbayd. findKeeper looks next to this program, in PATH,
-// and where packages install it.
-func findKeeper() (string, error) {
-	candidates := []string{program}
+// findKeeper returns the path of patchbayd. findKeeper looks next to this program, in the PATH of
+// an environment, and where packages install it.
+func findKeeper(environ []string) (string, error) {
+	var dirs []string
 	if self, err := os.Executable(); err == nil {
-		candidates = []string{filepath.Join(filepath.Dir(self), program), program}
+		dirs = append(dirs, filepath.Dir(self))
 	}
-	for _, dir := range [...]string{"/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin"} {
-		candidates = append(candidates, filepath.Join(dir, program))
+	for _, kv := range environ {
+		if path, ok := strings.CutPrefix(kv, "PATH="); ok {
+			dirs = append(dirs, filepath.SplitList(path)...)
+		}
+	}
+	var candidates []string
+	for _, dir := range append(dirs, "/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin") {
+		if filepath.IsAbs(dir) {
+			candidates = append(candidates, filepath.Join(dir, program))
+		}
 	}
 	for _, c := range candidates {
 		if path, err := exec.LookPath(c); err == nil {
@@ -37,14 +46,14 @@ func findKeeper() (string, error) {
 
 // startKeeper starts a keeper and returns when the keeper's socket exists. The keeper detaches
 // itself. If several processes start one at once, only one keeper remains.
-func startKeeper(ctx context.Context, socket string) error {
-	path, err := findKeeper()
+func startKeeper(ctx context.Context, environ []string, socket string) error {
+	path, err := findKeeper(environ)
 	if err != nil {
 		return err
 	}
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, "dhcp", "--detach", "--socketpath", socket)
-	cmd.Stderr = &stderr
+	cmd.Env, cmd.Stderr = environ, &stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("start %s: %w: %s", path, err, bytes.TrimSpace(stderr.Bytes()))
 	}
@@ -55,7 +64,7 @@ func startKeeper(ctx context.Context, socket string) error {
 // with this command. Daemon turns this process into patchbayd with the same arguments. It returns
 // only if that fails; then it returns the exit status.
 func Daemon(args []string, stderr io.Writer) int {
-	path, err := findKeeper()
+	path, err := findKeeper(os.Environ())
 	if err == nil {
 		err = syscall.Exec(path, append([]string{program, name}, args...), os.Environ())
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -155,7 +156,7 @@ func (w *wrapped) command(ctx context.Context, when string, c *Command, stdin []
 		return nil, err
 	}
 	err = w.timed(when, c.Argv[0], func() error {
-		stdout, stderr, err := c.run(ctx, w.request.Call, stdin)
+		stdout, stderr, err := c.run(ctx, slices.Concat(w.request.Session.Environ(), w.request.Environ()), stdin)
 		if len(stderr) > 0 && err == nil {
 			w.request.Session.Stderr.Write(stderr) //nolint:errcheck // a log
 		}

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
@@ -47,14 +46,15 @@ const drained = time.Second
 // run runs the command to its end and returns its output. The command has its own process group;
 // at the timeout, run kills the group. A DEL may follow a killed ADD, and the command must not
 // work after that DEL. So the command must not outlive this process. The kernel kills the command
-// when the thread that started it ends, and run keeps this thread until then.
-func (c *Command) run(ctx context.Context, call *spec.Call, stdin []byte) (stdout, stderr []byte, err error) {
+// when the thread that started it ends, and run keeps this thread until then. If env sets a
+// variable twice, the last value counts.
+func (c *Command) run(ctx context.Context, env []string, stdin []byte) (stdout, stderr []byte, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("it took longer than %v: %w", c.timeout, context.DeadlineExceeded))
 	defer cancel()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
-	cmd.Env = append(os.Environ(), call.Environ()...) // if a variable is set twice, the last value counts
+	cmd.Env = env
 	cmd.Stdin = bytes.NewReader(stdin)
 	out, log := &limited{most: mostPatch}, &limited{most: mostLog}
 	cmd.Stdout, cmd.Stderr = out, log
