@@ -33,6 +33,7 @@ const (
 type dir struct {
 	fd   int
 	path string
+	real string // cache of realPath
 }
 
 // openDir opens dataDir/network. If create is set, it makes a missing directory. Otherwise the
@@ -61,7 +62,7 @@ func openDir(dataDir, network string, create bool) (*dir, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open state directory", Path: path, Err: err}
 	}
-	return &dir{fd, path}, nil
+	return &dir{fd: fd, path: path}, nil
 }
 
 // checkName refuses a network name that is not a plain file name.
@@ -90,11 +91,14 @@ func (d *dir) close() { closeFD(d.fd) }
 
 // realPath returns the kernel's path of the directory. So two paths to one directory share an index.
 func (d *dir) realPath() string {
-	if p, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(d.fd)); err == nil {
-		return p
+	if d.real != "" {
+		return d.real
 	}
-	p, _ := filepath.Abs(d.path)
-	return p
+	var err error
+	if d.real, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(d.fd)); err != nil {
+		d.real, _ = filepath.Abs(d.path)
+	}
+	return d.real
 }
 
 func (d *dir) pathError(op, name string, err error) error {
