@@ -58,8 +58,60 @@ func (c *Conn) List(f Filter) ([]Flow, error) {
 // All returns all flows of both families. The kernel reads its whole hash table, which takes 6 ms
 // with the usual 262,144 buckets.
 func (c *Conn) All() ([]Flow, error) {
-	req := netlink.Message{Header: netlink.Header{Type: msgGet, Flags: netlink.Request | netlink.Dump}, Data: header(unix.AF_UNSPEC)}
-	return c.list(req, func(Flow) bool { return true })
+	return c.list(dump(unix.AF_UNSPEC, nil), func(Flow) bool { return true })
+}
+
+// Of returns the flows that an address began, or that it answers. For IPv4 the kernel reads its hash
+// table twice, and sends only these flows. For IPv6 it sends all, because it compares addresses the
+// wrong way round (see Filter.tuple).
+func (c *Conn) Of(a netip.Addr) ([]Flow, error) {
+	wanted := func(f Flow) bool { return f.Orig.Src.Addr() == a || f.Reply.Src.Addr() == a }
+	if !a.Is4() {
+		return c.list(dump(unix.AF_INET6, nil), wanted)
+	}
+	var flows []Flow
+	for _, t := range []uint16{ctaTupleOrig, ctaTupleReply} {
+		req, err := fromRequest(t, a)
+		if err != nil {
+			return nil, fmt.Errorf("list conntrack entries: %w", err)
+		}
+		list, err := c.list(req, wanted)
+		if err != nil {
+			return nil, err
+		}
+		flows = append(flows, list...)
+	}
+	return flows, nil
+}
+
+// fromRequest returns the request for a dump of the flows in which one tuple has this source.
+func fromRequest(tuple uint16, a netip.Addr) (netlink.Message, error) {
+	ae := netlink.NewAttributeEncoder()
+	ae.Nested(tuple, func(te *netlink.AttributeEncoder) error {
+		te.Nested(ctaTupleIP, func(ie *netlink.AttributeEncoder) error {
+			ie.Bytes(ctaIPv4Src, a.AsSlice())
+			return nil
+		})
+		return nil
+	})
+	var orig, reply uint32
+	if tuple == ctaTupleOrig {
+		orig = flagIPSrc
+	} else {
+		reply = flagIPSrc
+	}
+	ae.Nested(ctaFilter, func(fe *netlink.AttributeEncoder) error {
+		fe.Uint32(ctaFilterOrigFlags, orig)
+		fe.Uint32(ctaFilterReplyFlags, reply)
+		return nil
+	})
+	b, err := ae.Encode()
+	return dump(unix.AF_INET, b), err
+}
+
+// dump returns a request for many entries.
+func dump(family uint8, attrs []byte) netlink.Message {
+	return netlink.Message{Header: netlink.Header{Type: msgGet, Flags: netlink.Request | netlink.Dump}, Data: append(header(family), attrs...)}
 }
 
 func (c *Conn) list(req netlink.Message, wanted func(Flow) bool) ([]Flow, error) {
@@ -213,10 +265,7 @@ func (f Filter) request() (netlink.Message, error) {
 	if f.IPv6 {
 		family = unix.AF_INET6
 	}
-	return netlink.Message{
-		Header: netlink.Header{Type: msgGet, Flags: netlink.Request | netlink.Dump},
-		Data:   append(header(family), b...),
-	}, err
+	return dump(family, b), err
 }
 
 // side is one end of a tuple. side has the address, the port, and the numbers of their

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ import (
 func TestMain(m *testing.M) { nettest.Main(m) }
 
 // track makes the namespace track connections. The kernel does so only if a rule needs it.
-func track(t *testing.T) {
+func track(t testing.TB) {
 	t.Helper()
 	c, err := nftables.New()
 	if err != nil {
@@ -166,6 +167,71 @@ func FuzzParse(f *testing.F) {
 		flow, err := parse(data)
 		if err == nil && (!flow.Orig.Dst.IsValid() || flow.String() == "") {
 			t.Errorf("parsed %v out of %x", flow, data)
+		}
+	})
+}
+
+// Of returns the flows that an address began and those that it answers, of both families. The kernel
+// sends no others of IPv4.
+func TestOf(t *testing.T) {
+	track(t)
+	c, err := Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // a test
+	for port := 6600; port < 6620; port++ {
+		send(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)).String())
+	}
+	for _, to := range []string{"127.0.0.9:6500", "[::1]:6600"} {
+		from, dst := send(t, to), netip.MustParseAddrPort(to)
+		flows, err := c.Of(dst.Addr())
+		if err != nil || !slices.ContainsFunc(flows, func(f Flow) bool { return f.Orig.Src == from && f.Reply.Src == dst }) {
+			t.Errorf("%s answers %v, %v; want the flow from %s", to, flows, err, from)
+		}
+	}
+	from := netip.MustParseAddr("127.0.0.1")
+	if flows, err := c.Of(from); err != nil || len(flows) < 21 {
+		t.Errorf("%s has %d flows, %v", from, len(flows), err)
+	}
+	req, err := fromRequest(ctaTupleReply, netip.MustParseAddr("127.0.0.9"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if msgs, err := c.nl.Execute(req); err != nil || len(msgs) != 1 {
+		t.Errorf("the kernel sent %d entries, %v", len(msgs), err)
+	}
+}
+
+// BenchmarkOf compares one address with the whole table, beside 10,000 flows.
+func BenchmarkOf(b *testing.B) {
+	track(b)
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // a test
+	for port := 10000; port < 20000; port++ {
+		if _, err := conn.WriteTo([]byte("x"), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	c, err := Dial()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("Of", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := c.Of(netip.MustParseAddr("127.0.0.9")); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("All", func(b *testing.B) {
+		for b.Loop() {
+			if list, err := c.All(); err != nil || len(list) < 9000 {
+				b.Fatal(err, len(list))
+			}
 		}
 	})
 }

@@ -23,8 +23,9 @@ import (
 // closed is what an ADD ensures: a pod is closed where a policy selects it.
 type closed struct {
 	enforce.Closure
-	pod   string
-	purge bool // no agent runs, so what programs have of a former pod is removed
+	pod    string
+	purge  bool // no agent runs, so what programs have of a former pod is removed
+	reused bool // an agent runs, and its program may have a former pod with this address
 }
 
 // decide reads the decision for a pod. An error says why the pod is closed although perhaps no policy
@@ -37,6 +38,21 @@ func decide(p paths.Paths, pod *record.Policed, comment string) (*closed, error)
 	}, err
 }
 
+// closeReused closes a pod that no policy selects, too, if it has the address of a former pod that the
+// agent may not know to be gone. The program in force, or the one that the agent is making, may have the
+// former pod: rules of other pods would take the new pod for it. The first program that has the new
+// pod opens it.
+func (c *closed) closeReused(fw *nft.Conn, lately bool) (err error) {
+	if c.purge {
+		return nil
+	}
+	c.reused, err = enforce.Reused(fw, c.Addrs, lately)
+	if c.reused {
+		c.Close = [2]bool{true, true}
+	}
+	return err
+}
+
 func comment(r *plugin.Request) string {
 	return nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)
 }
@@ -47,6 +63,9 @@ func agentRuns(p paths.Paths) bool { return durable.Locked(mirror.InForce(p)) }
 // String describes what is closed.
 func (c *closed) String() string {
 	of := fmt.Sprintf("%s of %s", join(c.Addrs), c.pod)
+	if c.reused {
+		return "host: firewall: no new connection to or from " + of + " until the agent knows that a former pod with this address is gone"
+	}
 	switch c.Close {
 	case [2]bool{true, true}:
 		return "host: firewall: no new connection to or from " + of + " until its network policies are enforced"

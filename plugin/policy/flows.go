@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/conntrack"
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -17,7 +16,7 @@ import (
 
 // endFormer ends connections of a former pod with an address of this one, once the new pod is closed.
 // The kernel accepts packets of a connection whatever is closed, and one over UDP exists as long as
-// its client sends. If an agent runs, it does this itself.
+// its client sends. If an agent runs, it has done this itself, unless the former pod has just gone.
 func endFormer(r *plugin.Request, env *netstate.Env, c *closed) {
 	p := r.Session.Paths
 	if r.Session.Dry != nil || !hadFormer(p, c.Addrs) {
@@ -29,7 +28,7 @@ func endFormer(r *plugin.Request, env *netstate.Env, c *closed) {
 // endNow ends the connections of a former pod.
 func endNow(r *plugin.Request, env *netstate.Env, c *closed) {
 	var err error
-	if c.purge && c.Close != [2]bool{} {
+	if (c.purge || c.reused) && c.Close != [2]bool{} {
 		err = env.Host.Do(func() error { return endFlows(c.Addrs) })
 	}
 	if err = errors.Join(err, forgetFormer(r.Session.Paths, c.Addrs)); err != nil {
@@ -43,10 +42,11 @@ func endFlows(addrs []netip.Addr) error {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // nothing is lost
-	flows, err := conn.All()
-	errs := []error{err}
-	for _, f := range flows {
-		if slices.Contains(addrs, f.Orig.Src.Addr()) || slices.Contains(addrs, f.Reply.Src.Addr()) {
+	var errs []error
+	for _, a := range addrs {
+		flows, err := conn.Of(a)
+		errs = append(errs, err)
+		for _, f := range flows {
 			errs = append(errs, conn.Delete(f))
 		}
 	}

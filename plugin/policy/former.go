@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,8 +22,33 @@ import (
 // To look for connections of a former pod takes 6 ms and more, because the kernel walks all of
 // connection tracking. So a DEL notes which addresses pods had, and an ADD looks only if its address is
 // noted. The file has one byte for each hash of an address, so it does not grow. It goes at a boot, as
-// the connections do.
+// the connections do. The byte says when the pod went, so that an ADD knows whether the agent may not
+// have noticed that.
 const formerSlots = 1 << 16
+
+// lately is how long an agent may take from its look at the records of pods until the kernel has the
+// program that it makes of them. It usually takes less than 0.3 s.
+const lately = 12 * time.Second
+
+// tick is the unit of the noted times, which begin anew after 255 of them.
+const tick = 4 * time.Second
+
+// stamp returns the byte for a time since the boot. It is never 0.
+func stamp(at time.Duration) byte { return byte(at/tick%255) + 1 }
+
+// isLate reports whether a stamp is at most lately old. After 17 minutes it may be wrong, and then says
+// yes.
+func isLate(b byte, now time.Duration) bool {
+	age := (int(stamp(now)) - int(b) + 255) % 255
+	return b != 0 && time.Duration(age)*tick <= lately
+}
+
+// sinceBoot is a clock that nobody sets.
+func sinceBoot() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // the clock exists
+	return time.Duration(ts.Nano())
+}
 
 func formerFile(p paths.Paths) string { return filepath.Join(p.Run, "policy.former") }
 
@@ -41,12 +67,23 @@ func noteFormer(p paths.Paths, addrs []netip.Addr) error {
 	if err := durable.MakeDir(p.Run); err != nil {
 		return err
 	}
-	return mark(p, os.O_CREATE, addrs, 1)
+	return mark(p, os.O_CREATE, addrs, stamp(sinceBoot()))
 }
 
 // hadFormer reports whether a pod may have had one of these addresses. If the file cannot be read, it
 // returns true.
 func hadFormer(p paths.Paths, addrs []netip.Addr) bool {
+	return noted(p, addrs, func(b byte) bool { return b != 0 })
+}
+
+// hadFormerLately reports whether a pod may have had one of these addresses a moment ago.
+func hadFormerLately(p paths.Paths, addrs []netip.Addr) bool {
+	now := sinceBoot()
+	return noted(p, addrs, func(b byte) bool { return isLate(b, now) })
+}
+
+// noted reports whether is holds for the byte of an address.
+func noted(p paths.Paths, addrs []netip.Addr, is func(byte) bool) bool {
 	f, err := os.OpenFile(formerFile(p), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)
@@ -54,7 +91,7 @@ func hadFormer(p paths.Paths, addrs []netip.Addr) bool {
 	defer f.Close() //nolint:errcheck // read only
 	for _, a := range addrs {
 		var b [1]byte
-		if _, err := f.ReadAt(b[:], slotOf(a)); b[0] != 0 || err != nil && !errors.Is(err, io.EOF) {
+		if _, err := f.ReadAt(b[:], slotOf(a)); is(b[0]) || err != nil && !errors.Is(err, io.EOF) {
 			return true
 		}
 	}

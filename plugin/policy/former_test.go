@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/paths"
 )
@@ -31,5 +32,23 @@ func TestFormer(t *testing.T) {
 	must(t, os.Mkdir(formerFile(p), 0o700))
 	if !hadFormer(p, []netip.Addr{a}) {
 		t.Error("a file that cannot be read says nothing")
+	}
+}
+
+// TestStamp asks at many times how long ago another time was.
+func TestStamp(t *testing.T) {
+	for boot := time.Duration(0); boot < time.Hour; boot += 7 * time.Second {
+		noted := stamp(boot)
+		for ago, want := range map[time.Duration]bool{0: true, lately: true, lately + tick: false, 10 * time.Minute: false} {
+			if got := isLate(noted, boot+ago); got != want {
+				t.Errorf("noted %v after the boot: %v later it is late: %v", boot, ago, got)
+			}
+		}
+		if noted == 0 {
+			t.Errorf("%v after the boot a DEL notes nothing", boot)
+		}
+	}
+	if isLate(0, 0) {
+		t.Error("nothing is noted, and it is late")
 	}
 }

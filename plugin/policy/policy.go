@@ -63,16 +63,21 @@ func reserved(ctx context.Context, r *plugin.Request, ipam *spec.Result) error {
 	}
 	pod.Addrs = addressesOf(ipam)
 	c, _ := decide(r.Session.Paths, pod, comment(r)) // add warns of the error
-	if c.Close == [2]bool{} {
+	lately := hadFormerLately(r.Session.Paths, c.Addrs)
+	if c.Close == [2]bool{} && !lately {
 		return nil
 	}
 	fw := nft.Open(r.Session.Paths.Run)
 	defer fw.Close() //nolint:errcheck // committed
+	c.purge = !agentRuns(r.Session.Paths)
+	if err := c.closeReused(fw, lately); err != nil || c.Close == [2]bool{} {
+		return err
+	}
 	enforce.Close(fw, c.Closure, false)
 	if err := fw.Commit(ctx); err != nil {
 		return err
 	}
-	if c.purge = !agentRuns(r.Session.Paths); !c.purge || !hadFormer(r.Session.Paths, c.Addrs) {
+	if !c.purge || !hadFormer(r.Session.Paths, c.Addrs) {
 		return nil
 	}
 	env, err := kernel.Of(r).HostEnv(r)
@@ -104,6 +109,9 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		kernel.Warn(r, err)
 	}
 	c.purge = !agentRuns(r.Session.Paths)
+	if err := c.closeReused(env.NFT, hadFormerLately(r.Session.Paths, c.Addrs)); err != nil {
+		return nil, err
+	}
 	if err := k.Apply(ctx, r, env, netstate.State{c}); err != nil {
 		return nil, err
 	}

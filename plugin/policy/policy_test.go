@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -165,11 +166,18 @@ func recordOf(t testing.TB, id string) *record.Record {
 	return r
 }
 
-// fresh begins a test without a firewall.
+// fresh begins a test without a firewall and without notes of former pods: those of the test before had
+// the same addresses.
 func fresh(t testing.TB) *node.Node {
 	n := node.New(t)
+	forgetFormers(t)
 	t.Cleanup(func() { nftDo(t, "flush ruleset") })
 	return n
+}
+
+func forgetFormers(t testing.TB) {
+	t.Helper()
+	must(t, os.RemoveAll(formerFile(paths.Default())))
 }
 
 func of(c *node.Container) *attachment {

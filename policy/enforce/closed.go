@@ -63,6 +63,23 @@ func Open(fw *nft.Conn, a Closure) (open []string, err error) {
 	return open, err
 }
 
+// Reused reports whether policies of this node may have a former pod with one of these addresses: the
+// program in force has it, or, if a pod had the address lately, the one that the agent is making.
+// Without base chains there are no such policies.
+func Reused(fw *nft.Conn, addrs []netip.Addr, lately bool) (bool, error) {
+	set, _ := nft.PolicyRevision(0)
+	asked := []nft.Element{{Set: set.Name, Key: nft.PolicyBase(0).Key}}
+	for _, a := range addrs {
+		asked = append(asked, nft.PolicyElement(kindLocal+families[familyOf(a)], a))
+	}
+	found, err := fw.Find(asked...)
+	if err != nil {
+		return false, fmt.Errorf("look for a former pod: %w", err)
+	}
+	based := slices.ContainsFunc(found, asked[0].SameKey)
+	return based && (lately || len(found) > 1), nil
+}
+
 // Reclose closes again what Open finds, and returns the same.
 func Reclose(ctx context.Context, fw *nft.Conn, a Closure) (open []string, err error) {
 	if open, err = Open(fw, a); err != nil || len(open) == 0 {

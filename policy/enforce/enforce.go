@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/google/nftables"
 
@@ -30,6 +31,10 @@ type Options struct {
 	KeepConnections bool
 
 	Log *Log // nil: denied packets are only counted
+
+	// Committed gets the time of each transaction, with its wait for those of other programs. nil: it is
+	// not measured.
+	Committed func(time.Duration)
 }
 
 // Enforcer keeps a program in the kernel. Only one goroutine may use it at a time, with its thread
@@ -219,11 +224,20 @@ func batches(steps []step) (out [][]step) {
 func (e *Enforcer) transact(ctx context.Context, steps []step) error {
 	t := e.transaction(steps)
 	e.fw.Queue(t)
+	began := time.Now()
 	if err := e.fw.Commit(ctx); err != nil {
 		return err
 	}
+	e.committed(began)
 	e.revision, e.exists = t.next, true
 	return nil
+}
+
+// committed reports the time of a transaction.
+func (e *Enforcer) committed(began time.Time) {
+	if e.opts.Committed != nil {
+		e.opts.Committed(time.Since(began))
+	}
 }
 
 // revise changes the revision in a transaction, together with what do does.

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/google/nftables"
 
@@ -28,10 +29,12 @@ func (e *Enforcer) release(ctx context.Context, known map[netip.Addr]owner.Key, 
 	}
 	r := &releasing{transaction: *e.transaction(nil), known: known, keep: keep}
 	e.fw.Queue(r)
+	began := time.Now()
 	if err := e.fw.Commit(ctx); err != nil {
 		return err
 	}
 	if r.sent {
+		e.committed(began)
 		e.revision, e.exists = r.next, true
 	}
 	e.base = !r.bare
