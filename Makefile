@@ -65,6 +65,7 @@ kube-e2e: setup-nightly ## Kubernetes' own tests of networks on three nodes, and
 nightly: test race kube-e2e ## longer than a change can wait for
 	FUZZTIME=5m scripts/fuzz
 	PATCHBAY_CRASH_TRIES=5000 PATCHBAY_CHURN=10m $(GO) test -timeout 90m ./test/crash/...
+	PATCHBAY_POLICY_CHURN=10m $(GO) test -count=1 -timeout 20m -v -run TestPolicyChurnOfANode ./node
 	earlier=$$(mktemp -d) && scripts/earlier 17baa13 $$earlier && \
 		PATCHBAY_E2E=1 PATCHBAY_EARLIER=$$earlier $(GO) test -count=1 -timeout 20m -run TestTwoSchemas ./test/e2e
 	seed=$$(date +%s); echo "PATCHBAY_CHAOS_SEED=$$seed"; \

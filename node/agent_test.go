@@ -4,6 +4,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,6 +92,7 @@ type lab struct {
 	fabric *fabric
 	dir    string
 	later  atomic.Int64                 // how far the mirror's clock is ahead
+	absent time.Duration                // Agent.policy.absent; 0: short
 	next   *atomic.Pointer[rest.Config] // Options.Config of an agent that asks there
 	*Agent
 	stop func()
@@ -133,7 +135,7 @@ func (l *lab) start(change ...func(*Options)) {
 	}
 	a.mirror.now = func() time.Time { return time.Now().Add(time.Duration(l.later.Load())) }
 	a.exempt.every = time.Millisecond
-	a.policy.absent = 100 * time.Millisecond
+	a.policy.absent = cmp.Or(l.absent, 100*time.Millisecond)
 	l.Agent = a
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

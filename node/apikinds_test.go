@@ -37,7 +37,7 @@ type jsonChange struct {
 type jsonKinds map[string]*jsonKind
 
 func newJSONKinds(s *apiServer) jsonKinds {
-	out := jsonKinds{}
+	out := jsonKinds{definitionsPath: {server: s, objects: map[string]string{}}}
 	for _, w := range watches(nil, "", nil, nil) {
 		out[w.path] = &jsonKind{server: s, objects: map[string]string{}}
 	}
@@ -181,13 +181,9 @@ func (k *jsonKind) next(r *http.Request, after int) (list []jsonChange, ok bool)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for r.Context().Err() == nil && !s.closed && after >= k.oldest {
-		for _, c := range k.log {
-			if c.rev > after {
-				list = append(list, c)
-			}
-		}
-		if len(list) > 0 {
-			return list, true
+		first, _ := slices.BinarySearchFunc(k.log, after+1, func(c jsonChange, rev int) int { return c.rev - rev })
+		if first < len(k.log) {
+			return slices.Clone(k.log[first:]), true
 		}
 		s.change.Wait()
 	}

@@ -315,13 +315,9 @@ func (s *apiServer) next(r *http.Request, after int) (list []change, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for r.Context().Err() == nil && !s.closed && after >= s.oldest {
-		for _, c := range s.log {
-			if c.rev > after {
-				list = append(list, c)
-			}
-		}
-		if len(list) > 0 {
-			return list, true
+		first, _ := slices.BinarySearchFunc(s.log, after+1, func(c change, rev int) int { return c.rev - rev })
+		if first < len(s.log) {
+			return slices.Clone(s.log[first:]), true
 		}
 		s.change.Wait()
 	}

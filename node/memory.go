@@ -13,8 +13,8 @@ import (
 // more often then, and seldom otherwise. It grows with what is in use: a limit below that would only
 // cost processor time.
 const (
-	memoryLeast = 32 << 20 // limit for a small cluster
-	memoryBase  = 10 << 20 // what a process needs apart from objects, and room to work
+	memoryLeast = 36 << 20 // limit for a small cluster
+	memoryBase  = 16 << 20 // what a process needs apart from objects, and room to work
 )
 
 // limitMemory sets the limit for what is in use now.

@@ -47,7 +47,7 @@ func newMetrics(a *Agent) *metrics {
 
 // register adds the metrics of network policies.
 func (m *metrics) register(n *networkPolicy) {
-	m.registry.MustRegister(n.status.programs, n.status.duration, n.status.errors, n.status.touches, policyCollector{n})
+	m.registry.MustRegister(n.status.programs, n.status.duration, n.status.transaction, n.status.errors, n.status.touches, policyCollector{n})
 }
 
 func one(yes bool) float64 {

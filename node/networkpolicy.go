@@ -46,7 +46,7 @@ func (c NetworkPolicy) enforcement() enforce.Options {
 
 // collect says how changes are collected: a policy should be in force 200 ms after its change, also
 // while others change.
-var collect = policies.Wait{Shortest: 20 * time.Millisecond, Longest: 80 * time.Millisecond, Rest: 1}
+var collect = policies.Wait{Shortest: 20 * time.Millisecond, Longest: 80 * time.Millisecond, Rest: 1, Credit: 500 * time.Millisecond}
 
 const (
 	// compareEvery is how often the whole kernel state is compared, although the kernel tells changes.
@@ -130,7 +130,9 @@ func (n *networkPolicy) open() (end func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.fw = nft.Open(n.paths.Run)
-	n.enforcer = enforce.New(n.fw, n.choices.enforcement())
+	opts := n.choices.enforcement()
+	opts.Committed = func(took time.Duration) { n.status.transaction.Observe(took.Seconds()) }
+	n.enforcer = enforce.New(n.fw, opts)
 	return func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()

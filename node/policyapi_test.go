@@ -127,6 +127,31 @@ func TestPolicyWithoutCRD(t *testing.T) {
 	l.await("no problem", func() bool { return l.trouble.mine()[policyUnfollowed] == "" })
 }
 
+// TestPolicyWithNewCRD installs the CustomResourceDefinition while the agent runs. The agent does not wait
+// until it would look again.
+func TestPolicyWithNewCRD(t *testing.T) {
+	l := newPolicyLab(t)
+	l.absent = time.Hour
+	cluster, definitions := l.kind(policies.ClusterNetworkPolicies), l.api.kinds[definitionsPath]
+	l.api.say(func(*apiServer) { cluster.absent = true })
+	l.pod("n1", "web-0", "app=web", webAddr)
+	l.pod("n1", "db-0", "app=db", nextAddr)
+	l.policy("closed", forWeb)
+	l.start()
+	l.awaitJudged(webAddr, true)
+	cluster.put(`{"metadata":{"name":"all"},"spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}}`)
+	const head = `{"metadata":{"name":"clusternetworkpolicies.policy.networking.k8s.io"},"spec":{"versions":[{"name":"v1alpha1","served":true},{"name":"v1alpha2","served":%v}]},"status":{"conditions":[{"type":"Established","status":%q}]}}`
+	definitions.put(fmt.Sprintf(head, true, "False"))
+	definitions.put(fmt.Sprintf(head, false, "True"))
+	time.Sleep(2 * settle)
+	if l.judged(nextAddr) {
+		t.Fatal("a kind that is not served has objects")
+	}
+	l.api.say(func(*apiServer) { cluster.absent = false })
+	definitions.put(fmt.Sprintf(head, true, "True"))
+	l.awaitJudged(nextAddr, true)
+}
+
 // The first pods of a node wait for its policies, but not for ever.
 func TestPolicyBeforeTheFirstPod(t *testing.T) {
 	l := newPolicyLab(t)

@@ -24,6 +24,10 @@ func newPolicyStatus(a *Agent) *policyStatus {
 			Namespace: policySpace, Name: "program_duration_seconds", Help: "Time to compile such a program and to put it in force.",
 			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12), //nolint:mnd // 5 ms to 10 s
 		}),
+		transaction: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: policySpace, Name: "transaction_duration_seconds", Help: "Time of one of such a program's nftables transactions.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 12), //nolint:mnd // 0.5 ms to 1 s
+		}),
 	}
 }
 

@@ -49,11 +49,12 @@ type policyStatus struct {
 	self    string
 	cluster *policies.Cluster
 
-	programs *prometheus.CounterVec
-	duration prometheus.Histogram
-	errors   *prometheus.CounterVec
-	touches  prometheus.Counter
-	asks     prometheus.Counter // requests that failed
+	programs    *prometheus.CounterVec
+	duration    prometheus.Histogram
+	transaction prometheus.Histogram
+	errors      *prometheus.CounterVec
+	touches     prometheus.Counter
+	asks        prometheus.Counter // requests that failed
 
 	telling atomic.Bool // followed will tell
 

@@ -16,8 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/patchbay-net/patchbay/internal/clock"
-	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/policies"
 )
 
@@ -28,15 +26,19 @@ type kindWatch struct {
 	kind    policies.Kind
 	path    string
 	fields  string // field selector
-	may404  bool   // the kind is of a CustomResourceDefinition
 	self    string // this Node
 	cluster *policies.Cluster
 	connect func() (API, error)
 	report  func(error)
 
-	pause  time.Duration // before the next look for a kind that the API server lacks
-	absent bool          // the API server had no such kind at the last list
+	definition string        // the kind's CustomResourceDefinition; "": the kind is built in
+	pause      time.Duration // before the next look for a kind that the API server lacks
+	absent     bool          // the API server had no such kind at the last list
+	defined    string        // the version of the definition that awaitKind has seen
 }
+
+// clusterVersion is the version of ClusterNetworkPolicy.
+const clusterVersion = "v1alpha2"
 
 // livePods are pods that have not finished. A pod that finishes counts as deleted.
 const livePods = "status.phase!=Succeeded,status.phase!=Failed"
@@ -52,7 +54,7 @@ func watches(c *policies.Cluster, self string, connect func() (API, error), repo
 	for _, w := range []kindWatch{
 		{kind: policies.Pods, path: "/api/v1/pods", fields: livePods},
 		{kind: policies.NetworkPolicies, path: "/apis/networking.k8s.io/v1/networkpolicies"},
-		{kind: policies.ClusterNetworkPolicies, path: "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", may404: true},
+		{kind: policies.ClusterNetworkPolicies, path: "/apis/policy.networking.k8s.io/" + clusterVersion + "/clusternetworkpolicies", definition: "clusternetworkpolicies.policy.networking.k8s.io"},
 	} {
 		w.self, w.cluster, w.connect = self, c, connect
 		w.report = func(err error) { report(w.kind, err) }
@@ -82,9 +84,9 @@ func (w *kindWatch) request(ctx context.Context, o metav1.ListOptions) (io.ReadC
 func (w *kindWatch) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	for {
 		list, err := w.listOnce(ctx, o)
-		if w.may404 && apierrors.IsNotFound(err) && ctx.Err() == nil {
+		if w.definition != "" && apierrors.IsNotFound(err) && ctx.Err() == nil {
 			w.missing()
-			clock.Sleep(ctx, resident.Jitter(w.pause))
+			w.awaitKind(ctx)
 			continue
 		}
 		if ctx.Err() == nil {
@@ -180,7 +182,7 @@ func hasNode(ctx context.Context, connect func() (API, error), self string) erro
 // returns begin with the mark of their end.
 func (w *kindWatch) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	events, err := w.open(ctx, o)
-	if ctx.Err() == nil && !(w.may404 && apierrors.IsNotFound(err)) && !(o.SendInitialEvents != nil && refused(err)) {
+	if ctx.Err() == nil && !(w.definition != "" && apierrors.IsNotFound(err)) && !(o.SendInitialEvents != nil && refused(err)) {
 		w.report(err)
 	}
 	if err != nil {

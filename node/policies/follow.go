@@ -16,9 +16,13 @@ type Wait struct {
 	Shortest time.Duration // a burst has ended if nothing has changed for so long
 	Longest  time.Duration // a burst that does not end waits no longer than this, from its first change
 
-	// Rest is how many times as long as the last program took Follow rests after it, but never longer
-	// than restMost. It bounds the processor time under constant change, and may be longer than Longest.
+	// Rest is how many times as long as programs took Follow rests after them, but never longer than
+	// restMost. It bounds the processor time under constant change, and may be longer than Longest.
 	Rest int
+
+	// Credit is how much rest Follow may owe. So a change soon after another one does not wait, if there
+	// are not many of them.
+	Credit time.Duration
 }
 
 // restMost is the longest rest. If the kernel was slow, and not the processor, a rest helps nothing.
@@ -48,15 +52,16 @@ func (c *Cluster) Wake() { resident.Signal(c.changed) }
 type burst struct {
 	Wait
 	changed <-chan struct{}
-	took    time.Duration // of the last call of do
+	owed    time.Duration // rest for the calls of do, at the end of the last one
 	ended   time.Time
 	retry   time.Duration // 0: the last call worked
 }
 
 // note stores the result of a call of do.
 func (b *burst) note(err error, began time.Time) {
+	b.owed = max(0, b.owed-began.Sub(b.ended))
 	b.ended = time.Now()
-	b.took = b.ended.Sub(began)
+	b.owed = min(b.owed+time.Duration(b.Rest)*b.ended.Sub(began), b.Credit+restMost)
 	if err == nil {
 		b.retry = 0
 		return
@@ -99,7 +104,5 @@ func (b *burst) collect(ctx context.Context) bool {
 	}
 }
 
-// rest returns how much of the rest is left.
-func (b *burst) rest() time.Duration {
-	return min(time.Duration(b.Rest)*b.took, restMost) - time.Since(b.ended)
-}
+// rest returns how much of the rest is left beyond the credit.
+func (b *burst) rest() time.Duration { return time.Until(b.ended.Add(b.owed - b.Credit)) }

@@ -60,13 +60,15 @@ func (f *followed) programs() (at []time.Duration, pods []int) {
 }
 
 // follow runs a test in a bubble. The Cluster has been listed, and its first program made.
-func follow(t *testing.T, c *Cluster, test func(f *followed)) {
+func follow(t *testing.T, c *Cluster, test func(f *followed)) { followWith(t, c, wait, test) }
+
+func followWith(t *testing.T, c *Cluster, w Wait, test func(f *followed)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &followed{Cluster: c, began: time.Now()}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Follow(ctx, wait, func() {}, f.program)
+		c.Follow(ctx, w, func() {}, f.program)
 	}()
 	test(f)
 	cancel()
@@ -216,6 +218,26 @@ func TestChangeDuringRest(t *testing.T) {
 			time.Sleep(time.Minute)
 			at, _ := f.programs()
 			if want := []time.Duration{20 * ms, 620 * ms}; !slices.Equal(at, want) {
+				t.Errorf("programs at %s, want %s", at, want)
+			}
+		})
+	})
+}
+
+// With a credit, the first changes do not wait for the rest after the program before.
+func TestCredit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := wait
+		w.Credit = 800 * ms
+		followWith(t, listed(t, "n1"), w, func(f *followed) {
+			f.ready()
+			f.set(200*ms, nil)
+			for i := range 4 {
+				f.add(t, i)
+				time.Sleep(300 * ms)
+			}
+			at, _ := f.programs()
+			if want := []time.Duration{20 * ms, 320 * ms, 620 * ms, 1020 * ms}; !slices.Equal(at, want) {
 				t.Errorf("programs at %s, want %s", at, want)
 			}
 		})
