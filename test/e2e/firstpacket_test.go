@@ -216,7 +216,7 @@ func (f *first) judge(p fired) (got, gave int, soonest time.Duration) {
 			soonest = r.First
 		}
 	}
-	if sent < 100 || len(p.Addrs) != 2 {
+	if sent < 50 || len(p.Addrs) != 2 {
 		f.Errorf("pod %s sent only %d packets from %v", p.name, sent, p.Addrs)
 	}
 	for _, h := range f.hunters {

@@ -18,6 +18,7 @@ import (
 type Target struct {
 	Network string
 	Addr    netip.AddrPort
+	From    uint16 // the port of datagrams; 0: any
 }
 
 // ParseTarget reads "tcp/10.1.2.3:80".
@@ -57,8 +58,15 @@ const held = 900 * time.Millisecond
 
 // Fire opens a TCP connection to each target, or sends it a datagram, each interval until ctx ends.
 // It uses only the calling thread, so a caller can be in another network namespace. If note is not
-// nil, Fire calls it for each connection, with the number of the target and the time of its SYN.
+// nil, Fire calls it for each connection, with the number of the target and the time of its SYN. If Fire
+// got no time to close a connection before the kernel sent its SYN again, each of the two counts.
 func Fire(ctx context.Context, interval time.Duration, note func(target int, at time.Time, answered bool), targets ...Target) ([]Fired, error) {
+	return FireBriefly(ctx, interval, held, note, targets...)
+}
+
+// FireBriefly is Fire with another time that it waits for the answer of one connection: at most a
+// second, after which the kernel sends a SYN again.
+func FireBriefly(ctx context.Context, interval, held time.Duration, note func(target int, at time.Time, answered bool), targets ...Target) ([]Fired, error) {
 	f := firing{began: time.Now(), note: note, results: make([]Fired, len(targets))}
 	if note == nil {
 		f.note = func(int, time.Time, bool) {}
@@ -67,7 +75,7 @@ func Fire(ctx context.Context, interval time.Duration, note func(target int, at 
 	for i, t := range targets {
 		f.results[i].Target = t.String()
 		if t.Network == "udp" {
-			if err := f.datagrams(i, t.Addr); err != nil {
+			if err := f.datagrams(i, t); err != nil {
 				return nil, err
 			}
 		}
@@ -103,6 +111,7 @@ type firing struct {
 	note    func(int, time.Time, bool)
 	results []Fired
 	shots   []shot
+	polls   []unix.PollFd // memory of collect
 }
 
 // shot is a socket that waits for an answer.
@@ -118,16 +127,24 @@ func sockaddr(a netip.AddrPort) (family int, sa unix.Sockaddr) {
 	return unix.AF_INET6, &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
 // datagrams opens the socket of a target over UDP.
-func (f *firing) datagrams(target int, to netip.AddrPort) error {
-	family, sa := sockaddr(to)
+func (f *firing) datagrams(target int, t Target) error {
+	family, sa := sockaddr(t.Addr)
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
-	if err := unix.Connect(fd, sa); err != nil {
+	_, own := sockaddr(netip.AddrPortFrom(unspecified(t.Addr.Addr()), t.From))
+	if err := errors.Join(unix.Bind(fd, own), unix.Connect(fd, sa)); err != nil {
 		unix.Close(fd)
-		return fmt.Errorf("connect to %s: %w", to, err)
+		return fmt.Errorf("connect to %s: %w", t.Addr, err)
 	}
 	f.shots = append(f.shots, shot{fd: fd, target: target})
 	return nil
@@ -179,18 +196,19 @@ func (f *firing) answered(target int, refused bool) {
 
 // collect waits for answers for some time, and counts them.
 func (f *firing) collect(wait time.Duration) error {
-	polls := make([]unix.PollFd, len(f.shots))
-	for i, s := range f.shots {
-		polls[i] = unix.PollFd{Fd: int32(s.fd), Events: unix.POLLOUT}
+	polls := f.polls[:0]
+	for _, s := range f.shots {
+		polls = append(polls, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLOUT})
 		if s.at.IsZero() {
-			polls[i].Events = unix.POLLIN
+			polls[len(polls)-1].Events = unix.POLLIN
 		}
 	}
+	f.polls = polls
 	_, err := unix.Poll(polls, int(max(0, wait.Milliseconds())))
 	if err != nil && !errors.Is(err, unix.EINTR) {
 		return err
 	}
-	var waiting []shot
+	waiting := f.shots[:0]
 	for i, s := range f.shots {
 		if polls[i].Revents == 0 {
 			waiting = append(waiting, s)
@@ -207,6 +225,10 @@ func (f *firing) read(s shot) bool {
 	if !s.at.IsZero() {
 		code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 		ok := err == nil && (code == 0 || code == int(unix.ECONNREFUSED))
+		if ok && repeated(s.fd) {
+			f.note(s.target, s.at, false)
+			s.at = time.Now()
+		}
 		f.note(s.target, s.at, ok)
 		if ok {
 			f.answered(s.target, code != 0)
@@ -226,9 +248,15 @@ func (f *firing) read(s shot) bool {
 	}
 }
 
+// repeated reports whether the kernel sent the SYN of a connection again: the first one got no answer.
+func repeated(fd int) bool {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	return err == nil && info.Total_retrans > 0
+}
+
 // close closes the sockets of connections that were tried before a time.
 func (f *firing) close(before time.Time) {
-	var left []shot
+	left := f.shots[:0]
 	for _, s := range f.shots {
 		all := before.After(time.Now())
 		if all || !s.at.IsZero() && s.at.Before(before) {
