@@ -32,6 +32,7 @@ var experiments = [...]experiment{
 	{"packets", "traffic between pods, on one node and between two", (*lab).packets},
 	{policiesExperiment, "traffic between pods with network policies", (*lab).policies},
 	{portsExperiment, "traffic of containers while up to 1,000 have a published port", (*lab).ports},
+	{accountExperiment, "the phases of an ADD", (*lab).account},
 	{"growth", "ADD and DEL while up to 5,000 attachments stand", (*lab).growth},
 	{dockerExperiment, "docker run with our driver beside Docker's bridge", (*lab).docker},
 }
@@ -99,11 +100,11 @@ func (l *lab) judgeCheck(set, chain string, c cycle) error {
 }
 
 func (l *lab) latency() error {
-	return l.alternate("full", l.pick(100, 10), reference, debian, ours, oursOne, bare)
+	return l.alternate("full", l.pick(100, 10), reference, debian, ours, oursOne, then, thenOne, bare)
 }
 
 func (l *lab) bridgeAlone() error {
-	return l.alternate("bridge", l.pick(100, 10), reference, debian, ours)
+	return l.alternate("bridge", l.pick(100, 10), reference, debian, ours, then)
 }
 
 func (l *lab) ipv6() error {
@@ -115,16 +116,16 @@ func (l *lab) ipv6() error {
 }
 
 func (l *lab) reservations() error {
-	for _, set := range l.want(reference, debian, ours) {
+	for _, set := range l.want(reference, debian, ours, then) {
 		if _, err := l.ask(set, request{Op: "fill", Chain: "hl60k", N: l.pick(60000, 6000)}); err != nil {
 			return err
 		}
 	}
 	rounds := l.pick(60, 5)
-	if err := l.alternate("hl0", rounds, reference, debian, ours); err != nil {
+	if err := l.alternate("hl0", rounds, reference, debian, ours, then); err != nil {
 		return err
 	}
-	return l.alternate("hl60k", rounds, reference, debian, ours)
+	return l.alternate("hl60k", rounds, reference, debian, ours, then)
 }
 
 func (l *lab) processes() error {
@@ -144,8 +145,8 @@ func (l *lab) processes() error {
 }
 
 func (l *lab) bursts() error {
-	sets := l.want(reference, debian, ours, oursOne)
-	for round := range l.pick(3, 1) {
+	sets := l.want(reference, debian, ours, oursOne, then, thenOne)
+	for round := range l.pick(4, 1) {
 		for _, callers := range []int{1, 4, 16} {
 			for i := range sets {
 				set := sets[(i+round)%len(sets)]
@@ -227,7 +228,7 @@ func (l *lab) growth() error {
 		steps = quickGrowthSteps[:]
 	}
 	for _, n := range steps {
-		for _, set := range l.want(reference, ours, oursOne) {
+		for _, set := range l.want(reference, ours, oursOne, thenOne) {
 			if set == reference && n > growthReference {
 				continue
 			}

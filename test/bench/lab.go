@@ -19,14 +19,20 @@ import (
 )
 
 // These are the sets of plugins. "one" is our program again, with the chain as one plugin (type
-// patchbay). "floor" has no plugins and makes the bare calls.
+// patchbay). "then" and "then-one" are the same two of an earlier commit, so that a noisy machine does
+// not look like progress. "floor" has no plugins and makes the bare calls.
 const (
 	reference = "reference"
 	debian    = "debian"
 	ours      = "ours"
 	oursOne   = "one"
+	then      = "then"
+	thenOne   = "then-one"
 	bare      = "floor"
 )
+
+// thenCommit is the commit of "then".
+const thenCommit = "17baa137"
 
 // lab is one run of the benchmark.
 type lab struct {
@@ -63,6 +69,9 @@ func (l *lab) findPlugins() (err error) {
 	if l.plugins[debian], err = reftest.FindDebian(); err != nil {
 		return err
 	}
+	if err := l.buildThen(); err != nil {
+		return err
+	}
 	if len(l.want(ours, oursOne)) == 0 {
 		return nil
 	}
@@ -75,6 +84,24 @@ func (l *lab) findPlugins() (err error) {
 	}
 	l.plugins[ours], l.plugins[oursOne] = l.path("ours"), l.path("ours")
 	return reftest.BuildOurs(l.path("ours"))
+}
+
+// buildThen builds the earlier commit. The clone's history must have it.
+func (l *lab) buildThen() error {
+	if len(l.want(then, thenOne)) == 0 {
+		return nil
+	}
+	root, err := reftest.Root()
+	if err != nil {
+		return err
+	}
+	l.plugins[then], l.plugins[thenOne] = l.path(then), l.path(then)
+	cmd := exec.Command("scripts/earlier", thenCommit, l.path(then))
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build commit %s (`-sets reference,debian,ours,one,floor` does without it): %w: %s", thenCommit, err, out)
+	}
+	return nil
 }
 
 func (l *lab) buildFloor() error {
@@ -162,7 +189,7 @@ func (l *lab) ask(set string, req request) (reply, error) {
 
 // chainOf returns the name under which a set runs a chain.
 func chainOf(set, chain string) string {
-	if set == oursOne {
+	if set == oursOne || set == thenOne {
 		return chain + "-one"
 	}
 	return chain

@@ -3,10 +3,10 @@
 
 // Command bench compares our plugins with the reference plugins and with Debian's build of them.
 // Each set gets the same configuration from the same caller (upstream libcni), in alternating runs
-// on one machine. It prints a table of ratios with a target for each line, and writes results.md,
+// on one machine. An earlier commit of ours takes its turn, too. It prints a table of ratios with a target for each line, and writes results.md,
 // results.json and growth.svg to docs/bench.
 //
-//	bench [-quick] [-only NAME,...] [-out DIR]
+//	bench [-quick] [-only NAME,...] [-account] [-out DIR]
 //
 // The experiment docker measures `docker run` on two dockerds of test/labs/docker, with our
 // driver beside Docker's bridge. It writes docker.md and docker.json. If Docker is missing, the
@@ -33,9 +33,13 @@ func main() {
 	var o options
 	flag.BoolVar(&o.quick, "quick", false, "few rounds: a look, not a result to publish")
 	flag.StringVar(&o.only, "only", "", "comma separated experiments to run: "+experimentNames())
-	flag.StringVar(&o.sets, "sets", "reference,debian,ours,one,floor", "comma separated sets of plugins to measure")
+	account := flag.Bool("account", false, "the phases of an ADD: the same as -only account -sets ours,one,floor")
+	flag.StringVar(&o.sets, "sets", "reference,debian,ours,one,then,then-one,floor", "comma separated sets of plugins to measure")
 	flag.StringVar(&o.out, "out", "docs/bench", "directory for results.md, results.json, growth.svg; empty: print only")
 	flag.Parse()
+	if *account {
+		o.only, o.sets = accountExperiment, ours+","+oursOne+","+bare
+	}
 	os.Exit(exit(run(o)))
 }
 

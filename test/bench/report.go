@@ -23,7 +23,7 @@ func (l *lab) report(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"results.md", "docker.md", "policies.md", "ports.md"} {
+	for _, name := range []string{"results.md", "docker.md", "policies.md", "ports.md", "account.md"} {
 		if _, err := w.Write(files[name]); err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func (l *lab) report(w io.Writer) error {
 	return nil
 }
 
-// files returns the files to write, by name. Docker, policies and ports have their own files: a run of
+// files returns the files to write, by name. Docker, policies, ports and the account have their own files: a run of
 // one of them alone does not change the other results, and a run without them does not change theirs.
 func (l *lab) files() (files map[string][]byte, err error) {
 	files = map[string][]byte{}
@@ -61,7 +61,12 @@ func (l *lab) files() (files map[string][]byte, err error) {
 		l.results.writePorts(&b)
 		files["ports.md"] = b.Bytes()
 	}
-	if slices.Contains([]string{dockerExperiment, policiesExperiment, portsExperiment}, l.only) {
+	if len(l.results.Account) > 0 {
+		var b bytes.Buffer
+		l.results.writeAccount(&b)
+		files["account.md"] = b.Bytes()
+	}
+	if slices.Contains([]string{dockerExperiment, policiesExperiment, portsExperiment, accountExperiment}, l.only) {
 		return files, nil
 	}
 	var b bytes.Buffer
@@ -94,7 +99,7 @@ func (r *results) write(w io.Writer) {
 	if r.Quick {
 		fmt.Fprintf(w, "A quick run: too few rounds to be quoted.\n")
 	}
-	fmt.Fprintf(w, "Times in the first table are medians. *Floor* is a program that makes only the same kernel calls. *Full chain* is bridge, host-local, masquerade, portmap and firewall.\n\n## Targets\n\n")
+	fmt.Fprintf(w, "Times in the first table are medians with quartiles. *%s* is an earlier commit of ours. *Floor* is a program that makes only the same kernel calls. *Full chain* is bridge, host-local, masquerade, portmap and firewall.\n\n## Targets\n\n", thenCommit)
 	fmt.Fprintf(w, "| | reference or floor | Patchbay | ratio | target | |\n| --- | --: | --: | --: | --- | --- |\n")
 	for _, row := range r.rows() {
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", row.What, row.Reference, row.Ours, row.Ratio, row.Target, row.Verdict)
@@ -113,7 +118,7 @@ func (r *results) writeLatency(w io.Writer) {
 	fmt.Fprintf(w, "\n## Latency and CPU\n\nTimes are in milliseconds. CPU is the mean user and system time of all processes of one call. `hl0` and `hl60k` are host-local alone, with no reservation and with 60,000.\n\n")
 	fmt.Fprintf(w, "| chain | plugins | verb | p50 | p95 | p99 | CPU | rounds |\n| --- | --- | --- | --: | --: | --: | --: | --: |\n")
 	for _, chain := range []string{"full", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "hl60k"} {
-		for _, set := range []string{reference, debian, ours, oursOne, bare} {
+		for _, set := range []string{reference, debian, ours, then, oursOne, thenOne, bare} {
 			lat, ok := r.Latency[set+"/"+chain]
 			if !ok {
 				continue
@@ -140,7 +145,7 @@ func (r *results) writeLatency(w io.Writer) {
 func (r *results) writeBursts(w io.Writer) {
 	fmt.Fprintf(w, "\n## Pods a second, full chain\n\n| plugins | 1 caller ADD | DEL | 4 callers ADD | DEL | 16 callers ADD | DEL | CPU of a pod, ms |\n")
 	fmt.Fprintf(w, "| --- | --: | --: | --: | --: | --: | --: | --: |\n")
-	for _, set := range []string{reference, debian, ours, oursOne} {
+	for _, set := range []string{reference, debian, ours, then, oursOne, thenOne} {
 		if _, ok := r.Bursts[set+"/1"]; !ok {
 			continue
 		}
@@ -157,7 +162,7 @@ func (r *results) writeBursts(w io.Writer) {
 func (r *results) writeGrowth(w io.Writer) {
 	fmt.Fprintf(w, "\n## Growth\n\nThe chain is ptp, masquerade, portmap and firewall. Times are medians in milliseconds. *Standing* is the number of other attachments. ![growth](growth.svg)\n\n")
 	fmt.Fprintf(w, "| standing | plugins | ADD | CHECK | DEL |\n| --: | --- | --: | --: | --: |\n")
-	for _, set := range []string{reference, ours, oursOne, bare} {
+	for _, set := range []string{reference, ours, oursOne, thenOne, bare} {
 		for _, p := range r.Growth[set] {
 			fmt.Fprintf(w, "| %d | %s | %s | %s | %s |\n", p.Standing, title(set),
 				ms(p.Cost.Add.wall(50)), ms(p.Cost.Check.wall(50)), ms(p.Cost.Del.wall(50)))
@@ -206,6 +211,10 @@ func title(set string) string {
 		return "Patchbay"
 	case oursOne:
 		return "`type: patchbay`"
+	case then:
+		return "Patchbay " + thenCommit
+	case thenOne:
+		return "`type: patchbay` " + thenCommit
 	case bare:
 		return "floor"
 	}

@@ -31,9 +31,11 @@ type results struct {
 	Packets   map[string][]float64      `json:"packets"`   // rates, by "set/way/kind"
 	Notes     map[string]string         `json:"notes,omitempty"`
 
-	Policies map[string][]float64     `json:"-"` // rates, by "way.policies/kind"; written to another file
-	Ports    map[string][]float64     `json:"-"` // rates, by "set-chain.standing/way/kind"; written to another file
-	Docker   map[string]*dockerResult `json:"-"` // by the lab's name of the dockerd; written to another file
+	Policies     map[string][]float64     `json:"-"` // rates, by "way.policies/kind"; written to another file
+	Ports        map[string][]float64     `json:"-"` // rates, by "set-chain.standing/way/kind"; written to another file
+	Account      map[string][][]phase     `json:"-"` // by set; written to another file
+	AccountFloor sample                   `json:"-"`
+	Docker       map[string]*dockerResult `json:"-"` // by the lab's name of the dockerd; written to another file
 }
 
 type machine struct {
@@ -89,7 +91,7 @@ func newResults(quick bool) results {
 		Date: time.Now().UTC().Format(time.DateOnly), Quick: quick, Machine: thisMachine(),
 		Latency: map[string]latency{}, Bursts: map[string]burst{}, Processes: map[string]map[string]int{},
 		Version: map[string]sample{}, Leaks: map[string]map[string]int{}, Size: map[string]int64{}, Growth: map[string][]point{},
-		Packets: map[string][]float64{}, Policies: map[string][]float64{}, Ports: map[string][]float64{}, Notes: map[string]string{},
+		Packets: map[string][]float64{}, Policies: map[string][]float64{}, Ports: map[string][]float64{}, Account: map[string][][]phase{}, Notes: map[string]string{},
 	}
 }
 

@@ -60,6 +60,7 @@ type reply struct {
 	Counts map[string]int `json:"counts,omitempty"`
 	Text   string         `json:"text,omitempty"`
 	Rate   float64        `json:"rate,omitempty"`
+	Phases []phase        `json:"phases,omitempty"`
 }
 
 // serve is the main function of a worker. It enters its namespaces, and answers requests until

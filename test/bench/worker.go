@@ -74,6 +74,8 @@ func (w *worker) do(req request) (rep reply, err error) {
 		err = w.publish(req.Chain)
 	case "policies":
 		rep.Text, err = w.enforce(req.Chain, req.N)
+	case "account":
+		rep.Phases, err = w.account(req.Chain)
 	case "leak-netns":
 		rep.Counts, err = w.leakNetns(req.Chain, req.N)
 	case "leak-kill":
