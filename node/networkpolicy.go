@@ -73,8 +73,9 @@ type networkPolicy struct {
 	ready   atomic.Bool   // the mirror has been written
 
 	// Only the goroutine of Follow uses these fields.
-	known   known
-	records error // of the last read
+	known    known
+	records  error // of the last read
+	programs policy.Sequence
 
 	mu       sync.Mutex // for the fields below
 	fw       *nft.Conn
@@ -196,7 +197,7 @@ func (n *networkPolicy) attach() {
 // kernel does not decide by the old state.
 func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	began := time.Now()
-	d := policy.NewDecider(s)
+	d := n.programs.Decider(s)
 	_, mirrored := policymirror.Write(n.paths, d)
 	if mirrored == nil && n.ready.CompareAndSwap(false, true) {
 		n.changed()

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/patchbay-net/patchbay/test/policytest"
 )
 
 // These are the lines of the checklist about changes: each case changes the world first.
@@ -161,5 +163,23 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	s.Namespaces[0], s.Namespaces[2] = s.Namespaces[2], s.Namespaces[0]
 	if got := Compile(s).String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A Sequence compiles each state as if it were the first one.
+func TestSequence(t *testing.T) {
+	g := policytest.NewGenerator(5, policytest.Small)
+	var q Sequence
+	for range 300 {
+		s, err := stateOf(g.Cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Node = s.Nodes[0].Name
+		g.Shuffle(len(s.Pods)/3, func(i, j int) { s.Pods[i], s.Pods[j] = s.Pods[j], s.Pods[i] })
+		if got, want := q.Decider(&s).Program.String(), Compile(&s).String(); got != want {
+			t.Fatalf("got\n%s\nwant\n%s", got, want)
+		}
+		g.Change()
 	}
 }

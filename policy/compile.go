@@ -13,13 +13,13 @@ import (
 
 // Compile returns the program of a node. It never fails: a policy that it cannot understand
 // allows nothing and is listed in Problems.
-func Compile(s *State) *Program { return compile(s).out }
+func Compile(s *State) *Program { return compile(s, new(Sequence)).out }
 
-func compile(s *State) *compiler {
+func compile(s *State, q *Sequence) *compiler {
 	c := &compiler{state: s, out: &Program{}, namespaces: make(map[string]*namespace), made: make(map[string]bool)}
 	c.readPolicies()
 	c.readNamespaces()
-	c.readPods()
+	c.readPods(q)
 	c.nodeAddresses()
 	for i := range s.Pods {
 		if p := &s.Pods[i]; p.Node == s.Node && p.Enforced() && len(c.owned[p]) > 0 {

@@ -21,10 +21,30 @@ type Decision struct {
 }
 
 // NewDecider compiles a state. The caller must not change the state while it uses the Decider.
-func NewDecider(s *State) *Decider {
-	c := compile(s)
+func NewDecider(s *State) *Decider { return new(Sequence).Decider(s) }
+
+// Sequence compiles states that follow one another. It keeps the order of the addresses, because to sort
+// tens of thousands of them anew takes a fifth of the time of a program. If the pods have changed, the order
+// is only a better start. Only one goroutine may use a Sequence at a time.
+type Sequence struct {
+	order []int32 // of addresses, as numbers in the order of the state
+}
+
+// Decider works like NewDecider.
+func (q *Sequence) Decider(s *State) *Decider {
+	c := compile(s, q)
 	c.complete = true
 	return &Decider{State: s, Program: c.out, c: c}
+}
+
+// sort returns the order of n addresses.
+func (q *Sequence) sort(n int, compare func(a, b int32) int) []int32 {
+	q.order = slices.DeleteFunc(q.order, func(i int32) bool { return int(i) >= n })
+	for i := len(q.order); i < n; i++ {
+		q.order = append(q.order, int32(i)) //nolint:gosec // a cluster has fewer pods
+	}
+	slices.SortFunc(q.order, compare)
+	return q.order
 }
 
 // Decide returns the decision for a pod. If its labels are not known (Pod.Unknown), it is isolated

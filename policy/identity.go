@@ -20,8 +20,8 @@ type holder struct {
 
 // readPods gives each pod's address its identity. Two pods may have one address for a short
 // time, when the API still shows a pod that is gone.
-func (c *compiler) readPods() {
-	held := make([]holder, 0, 2*len(c.state.Pods))
+func (c *compiler) readPods(q *Sequence) {
+	held := make([]holder, 0, c.addresses())
 	identify := c.identifyAll()
 	for i := range c.state.Pods {
 		p := &c.state.Pods[i]
@@ -34,21 +34,31 @@ func (c *compiler) readPods() {
 		}
 	}
 	c.number()
-	slices.SortFunc(held, holder.compare)
 	c.owned = make(map[*Pod][]netip.Addr)
 	c.out.Addresses = make([]Address, 0, len(held))
-	for i, h := range held {
-		if i == 0 || held[i-1].addr != h.addr {
+	var last *holder
+	for _, i := range q.sort(len(held), func(a, b int32) int { return held[a].compare(&held[b]) }) {
+		h := &held[i]
+		if last == nil || last.addr != h.addr {
 			c.own(h)
-		} else if other := held[i-1].pod; !h.pod.Leaving && other != h.pod {
-			c.problem("pod "+h.pod.path(), "pod "+other.path()+" has its address "+h.addr.String()+" too, and is newer")
+		} else if !h.pod.Leaving && last.pod != h.pod {
+			c.problem("pod "+h.pod.path(), "pod "+last.pod.path()+" has its address "+h.addr.String()+" too, and is newer")
 		}
+		last = h
 	}
+}
+
+// addresses returns the number of addresses at most.
+func (c *compiler) addresses() (n int) {
+	for i := range c.state.Pods {
+		n += len(c.state.Pods[i].Addresses)
+	}
+	return n
 }
 
 // compare sorts by address. Of two pods with one address, the first has it: one that stays, or
 // the newer one.
-func (h holder) compare(o holder) int {
+func (h *holder) compare(o *holder) int {
 	if by := h.addr.Compare(o.addr); by != 0 || h.pod == o.pod {
 		return by
 	}
@@ -61,7 +71,7 @@ func (h holder) compare(o holder) int {
 	return cmp.Or(o.pod.Created.Compare(h.pod.Created), strings.Compare(h.pod.path(), o.pod.path()))
 }
 
-func (c *compiler) own(h holder) {
+func (c *compiler) own(h *holder) {
 	if h.identity != nil {
 		c.out.Addresses = append(c.out.Addresses, Address{h.addr, h.identity.Number})
 	}
