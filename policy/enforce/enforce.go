@@ -84,9 +84,11 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 	}
 	was := e.loaded
 	e.loaded = nil
+	var diff policy.Changes
 	var same func(string) bool
 	if was != nil {
-		same = sameSets(was, p)
+		diff = policy.Diff(was, p)
+		same = sameSets(diff, was, p)
 	}
 	changes, err := planOf(before, e.wanted(p, before.base), same)
 	if err != nil {
@@ -103,7 +105,7 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 		return fmt.Errorf("open pods that network policies judge now: %w", err)
 	}
 	if !e.opts.KeepConnections && (was == nil || len(changes.switchOver) > 0) {
-		if err := e.cut(p, changed(was, p), gone(was, p)); err != nil {
+		if err := e.cut(p, changed(diff, was, p), gone(was, p)); err != nil {
 			return fmt.Errorf("end connections that network policies deny: %w", err)
 		}
 	}
@@ -113,11 +115,11 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 
 // changed returns the addresses whose connections the change may deny. If it is not known what the
 // kernel had before, as after a restart, these are all pods with a policy.
-func changed(was, p *policy.Program) map[netip.Addr]bool {
+func changed(diff policy.Changes, was, p *policy.Program) map[netip.Addr]bool {
 	if was == nil {
 		return pods(p)
 	}
-	return concerned(was, p)
+	return concerned(diff, p)
 }
 
 // Differences returns what Load would do if the kernel should enforce a program, one line for each

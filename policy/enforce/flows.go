@@ -25,11 +25,11 @@ const (
 	echoRequest6 = 128
 )
 
-// concerned returns the addresses whose connections a change may concern: of pods of this node whose
-// chains, or sets in them, change, and of pods that get another identity.
-func concerned(before, after *policy.Program) map[netip.Addr]bool {
+// concerned returns the addresses whose connections a difference to a program may concern: of pods of
+// this node whose chains, or sets in them, change, and of pods that get another identity.
+func concerned(diff policy.Changes, after *policy.Program) map[netip.Addr]bool {
 	addrs, parts := make(map[netip.Addr]bool), make(map[string]bool)
-	for _, c := range policy.Diff(before, after).Switch {
+	for _, c := range diff.Switch {
 		switch o := c.Object.(type) {
 		case policy.Chain:
 			parts[o.Name] = true

@@ -261,7 +261,8 @@ func TestConcerned(t *testing.T) {
 	before := shop(t, web, other)
 	after := shop(t, web, other)
 	after.Pods[1].Labels = labels("pod", "x") // shop/b
-	got := concerned(policy.Compile(before), policy.Compile(after))
+	program := policy.Compile(after)
+	got := concerned(policy.Diff(policy.Compile(before), program), program)
 	for _, a := range addrs("10.1.1.1", "fd01::1:1", "10.1.1.2", "fd01::1:2") {
 		if got[a] {
 			delete(got, a)

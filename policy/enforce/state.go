@@ -189,11 +189,11 @@ func (x *addressIndex) of(s *policy.Set, family int) (out []element) {
 	return out
 }
 
-// sameSets returns a function that reports whether a set of pods has the same addresses in both
-// programs: the same identities, none of which gets or loses an address.
-func sameSets(before, after *policy.Program) func(set string) bool {
+// sameSets returns a function that reports whether a set of pods has the same addresses in two programs
+// with this difference: the same identities, none of which gets or loses an address.
+func sameSets(diff policy.Changes, before, after *policy.Program) func(set string) bool {
 	moved := make(map[policy.Number]bool)
-	for _, c := range policy.Diff(before, after).Switch {
+	for _, c := range diff.Switch {
 		if a, ok := c.Object.(policy.Address); ok {
 			moved[a.Identity] = true
 			if was, ok := c.Was.(policy.Address); ok {
