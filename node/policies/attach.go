@@ -40,7 +40,7 @@ func (a Attached) compare(b Attached) int {
 }
 
 // attach returns a state's pods with the attachments. The first ones are those of the table, in the
-// same order, whose addresses it must not change in place.
+// same order. It changes neither the list nor addresses in place.
 func (c *Cluster) attach(pods []policy.Pod) []policy.Pod {
 	if len(c.attached) == 0 {
 		return pods
@@ -66,6 +66,7 @@ func (c *Cluster) attach(pods []policy.Pod) []policy.Pod {
 type merger struct {
 	cluster *Cluster
 	pods    []policy.Pod
+	copied  bool // pods is no longer the table's list
 	byUID   map[string]int
 	made    map[[3]string]int    // pods that the API does not have, by namespace, name and UID
 	names   map[key]bool         // of the pods that were made
@@ -106,6 +107,7 @@ func (m *merger) make(a *Attached) int {
 		name += " " + a.Addresses[0].String()
 	}
 	m.names[key{a.Namespace, name}] = true
+	m.copied = true // by append, because a table lends no room
 	m.pods = append(m.pods, policy.Pod{Namespace: a.Namespace, Name: name, Node: m.cluster.node, Labels: a.Labels, Unknown: a.Labels == nil})
 	return len(m.pods) - 1
 }
@@ -119,22 +121,30 @@ func (m *merger) taken(namespace, name string) bool {
 // give makes each address of an attachment that of its pod alone.
 func (m *merger) give() {
 	for i := range m.pods {
-		p := &m.pods[i]
+		have := m.pods[i].Addresses
 		taken := func(a netip.Addr) bool {
 			holders, attached := m.holders[a]
 			return attached && !slices.Contains(holders, i)
 		}
-		if slices.ContainsFunc(p.Addresses, taken) {
-			p.Addresses = slices.DeleteFunc(slices.Clone(p.Addresses), taken)
+		if slices.ContainsFunc(have, taken) {
+			m.set(i, slices.DeleteFunc(slices.Clone(have), taken))
 		}
 	}
 	for i := range m.cluster.attached {
 		for _, addr := range m.cluster.attached[i].Addresses {
 			for _, at := range m.holders[addr] {
-				if p := &m.pods[at]; !slices.Contains(p.Addresses, addr) {
-					p.Addresses = append(slices.Clip(p.Addresses), addr)
+				if have := m.pods[at].Addresses; !slices.Contains(have, addr) {
+					m.set(at, append(slices.Clip(have), addr))
 				}
 			}
 		}
 	}
+}
+
+// set gives a pod other addresses. Most programs need none, so only the first call copies the list.
+func (m *merger) set(at int, addrs []netip.Addr) {
+	if !m.copied {
+		m.pods, m.copied = slices.Clone(m.pods), true
+	}
+	m.pods[at].Addresses = addrs
 }

@@ -155,8 +155,8 @@ func (c *Cluster) Problems() (list []policy.Problem) {
 	return list
 }
 
-// state writes the state into s, whose memory it uses again. It does nothing, and complete is false,
-// until each kind has been listed once.
+// state writes the state into s. The tables do not change what they lend to it until giveBack. state does
+// nothing, and complete is false, until each kind has been listed once.
 func (c *Cluster) state(s *policy.State) (complete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,10 +166,19 @@ func (c *Cluster) state(s *policy.State) (complete bool) {
 		}
 	}
 	s.Node = c.node
-	s.Pods = c.attach(refill(s.Pods, c.pods.values))
-	s.Namespaces = refill(s.Namespaces, c.namespaces.values)
-	s.Nodes = refill(s.Nodes, c.nodes.values)
-	s.Policies = refill(s.Policies, c.policies.values)
-	s.ClusterPolicies = c.defaults.add(refill(s.ClusterPolicies, c.clusterPolicies.values), s.Namespaces)
+	s.Pods = c.attach(c.pods.lend())
+	s.Namespaces = c.namespaces.lend()
+	s.Nodes = c.nodes.lend()
+	s.Policies = c.policies.lend()
+	s.ClusterPolicies = c.defaults.add(c.clusterPolicies.lend(), s.Namespaces)
 	return true
+}
+
+// giveBack ends the use of a state.
+func (c *Cluster) giveBack() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, objects := range c.all {
+		objects.giveBack()
+	}
 }

@@ -37,11 +37,13 @@ func (c *Cluster) Follow(ctx context.Context, w Wait, before func(), do func(*po
 	b := burst{Wait: w, changed: c.changed}
 	for b.next(ctx) {
 		began := time.Now()
-		var s policy.State // not kept: at rest the memory is free for a list of all objects
+		var s policy.State
 		if before(); !c.state(&s) {
 			continue // the list of another kind will be a change
 		}
-		b.note(do(&s), began)
+		err := do(&s)
+		c.giveBack()
+		b.note(err, began)
 	}
 }
 
