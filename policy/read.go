@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 )
 
 // rules is a policy of either kind after it was checked. Here everything is decided that does
@@ -101,12 +102,12 @@ func (r *rules) readSides(p *NetworkPolicy) error {
 	}
 	sides := [2]*side{{}, {}}
 	for i, rule := range p.Spec.Ingress {
-		if err := sides[Ingress].allow(p.Namespace, fmt.Sprintf("ingress[%d]", i), rule.From, rule.Ports); err != nil {
+		if err := sides[Ingress].allow(p.Namespace, "ingress["+strconv.Itoa(i)+"]", rule.From, rule.Ports); err != nil {
 			return err
 		}
 	}
 	for i, rule := range p.Spec.Egress {
-		if err := sides[Egress].allow(p.Namespace, fmt.Sprintf("egress[%d]", i), rule.To, rule.Ports); err != nil {
+		if err := sides[Egress].allow(p.Namespace, "egress["+strconv.Itoa(i)+"]", rule.To, rule.Ports); err != nil {
 			return err
 		}
 	}
@@ -133,9 +134,9 @@ func (p *NetworkPolicy) isolates(d Direction) bool {
 
 // allow adds a rule of a NetworkPolicy.
 func (s *side) allow(namespace, source string, peers []Peer, ports []RulePort) error {
-	r := rule{source: source, verdict: Accept}
+	r := rule{source: source, verdict: Accept, peers: make([]peer, 0, max(1, len(peers))), ports: make([]portSpec, 0, len(ports))}
 	if len(peers) == 0 {
-		r.peers = []peer{{}}
+		r.peers = append(r.peers, peer{})
 	}
 	for i, p := range peers {
 		to, err := p.read(namespace)

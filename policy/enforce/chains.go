@@ -17,11 +17,11 @@ type chains map[string][]line
 // chainsOf returns the chains of a program. If no pod of the node has a policy, these are only the base
 // chains, or with base false none.
 func chainsOf(p *policy.Program, base bool) chains {
-	c := compiler{byName: make(map[string]*policy.Chain, len(p.Chains)), out: make(chains)}
+	c := compiler{byName: make(map[string]*target, len(p.Chains)), out: make(chains)}
 	for i := range p.Chains {
-		chain := &p.Chains[i]
-		c.byName[chain.Name] = chain
-		c.out[chainOf(chain)] = policyLines(chain)
+		t := &target{&p.Chains[i], chainOf(&p.Chains[i])}
+		c.byName[t.Name] = t
+		c.out[t.name] = policyLines(t.Chain)
 	}
 	for i := range p.Pods {
 		c.pod(&p.Pods[i])
@@ -43,8 +43,14 @@ const (
 )
 
 type compiler struct {
-	byName map[string]*policy.Chain
+	byName map[string]*target
 	out    chains
+}
+
+// target is a chain of a policy, with its name in the kernel.
+type target struct {
+	*policy.Chain
+	name string
 }
 
 // baseVersion is the version of the base chains, which the kernel has beside the revision. It becomes
@@ -146,11 +152,13 @@ func (c compiler) pod(p *policy.LocalPod) {
 		return
 	}
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-		lines := selfLines(p, d)
+		side := &p.Sides[d]
+		lines := make([]line, 0, len(p.Addresses)+2*len(side.Chains)+2)
+		lines = appendSelf(lines, p, d)
 		if other := p.Sides[1-d]; other.Isolated || len(other.Chains) > 0 {
 			lines = append(lines, line{what: midstream, verdict: expr.VerdictDrop, comment: "not the first packet, and no known connection"})
 		}
-		c.out[kindPod[d]+hash(p.Name)] = append(lines, c.sideLines(p, d)...)
+		c.out[kindPod[d]+hash(p.Name)] = c.appendSide(lines, p, d)
 	}
 }
 
@@ -164,8 +172,8 @@ func anyPoliced(p *policy.Program) bool {
 	return slices.ContainsFunc(p.Pods, func(pod policy.LocalPod) bool { return policed(&pod) })
 }
 
-// selfLines accept packets of a pod that come back to it, as through a Service.
-func selfLines(p *policy.LocalPod, d policy.Direction) (lines []line) {
+// appendSelf accepts packets of a pod that come back to it, as through a Service.
+func appendSelf(lines []line, p *policy.LocalPod, d policy.Direction) []line {
 	for _, a := range p.Addresses {
 		lines = append(lines, line{
 			family: [2]int8{4, 6}[familyOf(a)], addr: a, source: d == policy.Ingress,
@@ -175,55 +183,55 @@ func selfLines(p *policy.LocalPod, d policy.Direction) (lines []line) {
 	return lines
 }
 
-// sideLines returns the jumps to the chains of one direction, and what follows them.
-func (c compiler) sideLines(p *policy.LocalPod, d policy.Direction) (lines []line) {
+// appendSide adds the jumps to the chains of one direction, and what follows them.
+func (c compiler) appendSide(lines []line, p *policy.LocalPod, d policy.Direction) []line {
 	side := &p.Sides[d]
-	var tiers [3][]*policy.Chain
+	var tiers [3][]*target
 	for _, name := range side.Chains {
-		if chain := c.byName[name]; chain != nil {
-			tiers[chain.Tier] = append(tiers[chain.Tier], chain)
+		if t := c.byName[name]; t != nil {
+			tiers[t.Tier] = append(tiers[t.Tier], t)
 		}
 	}
-	lines = c.adminLines(p, d, tiers[policy.Admin])
-	lines = append(lines, jumps(tiers[policy.Namespaced])...)
+	lines = c.appendAdmin(lines, p, d, tiers[policy.Admin])
+	lines = appendJumps(lines, tiers[policy.Namespaced])
 	if side.Isolated {
-		return append(lines, isolation(p, tiers[policy.Namespaced])...)
+		return appendIsolation(lines, p, tiers[policy.Namespaced])
 	}
-	return append(lines, jumps(tiers[policy.Baseline])...)
+	return appendJumps(lines, tiers[policy.Baseline])
 }
 
-// adminLines returns the jumps of the tier Admin. Pass ends the whole tier. So if a policy that is
-// not the last says Pass, the tier gets a chain of its own, from which Pass returns.
-func (c compiler) adminLines(p *policy.LocalPod, d policy.Direction, tier []*policy.Chain) []line {
+// appendAdmin adds the jumps of the tier Admin. Pass ends the whole tier. So if a policy that is not the
+// last says Pass, the tier gets a chain of its own, from which Pass returns.
+func (c compiler) appendAdmin(lines []line, p *policy.LocalPod, d policy.Direction, tier []*target) []line {
 	if len(tier) == 0 || !slices.ContainsFunc(tier[:len(tier)-1], passes) {
-		return jumps(tier)
+		return appendJumps(lines, tier)
 	}
 	name := kindAdmin[d] + hash(p.Name)
-	for i, chain := range tier {
-		if i < len(tier)-1 && passes(chain) {
-			c.out[name] = append(c.out[name], policyLines(chain)...)
+	for i, t := range tier {
+		if i < len(tier)-1 && passes(t) {
+			c.out[name] = append(c.out[name], policyLines(t.Chain)...)
 		} else {
-			c.out[name] = append(c.out[name], jumps(tier[i:i+1])...)
+			c.out[name] = appendJumps(c.out[name], tier[i:i+1])
 		}
 	}
-	return []line{{verdict: expr.VerdictJump, chain: name, comment: "tier Admin"}}
+	return append(lines, line{verdict: expr.VerdictJump, chain: name, comment: "tier Admin"})
 }
 
-func passes(c *policy.Chain) bool {
-	return slices.ContainsFunc(c.Rules, func(r policy.Rule) bool { return r.Verdict == policy.Pass })
+func passes(t *target) bool {
+	return slices.ContainsFunc(t.Rules, func(r policy.Rule) bool { return r.Verdict == policy.Pass })
 }
 
-func jumps(list []*policy.Chain) (lines []line) {
-	for _, c := range list {
-		lines = append(lines, line{verdict: expr.VerdictJump, chain: chainOf(c), comment: c.Policy})
+func appendJumps(lines []line, list []*target) []line {
+	for _, t := range list {
+		lines = append(lines, line{verdict: expr.VerdictJump, chain: t.name, comment: t.Policy})
 	}
 	return lines
 }
 
-// isolation drops what no rule allowed, and counts it for each policy that isolates the pod.
-func isolation(p *policy.LocalPod, by []*policy.Chain) (lines []line) {
-	for _, c := range by {
-		lines = append(lines, line{what: counting, counter: chainOf(c)})
+// appendIsolation drops what no rule allowed, and counts it for each policy that isolates the pod.
+func appendIsolation(lines []line, p *policy.LocalPod, by []*target) []line {
+	for _, t := range by {
+		lines = append(lines, line{what: counting, counter: t.name})
 	}
 	drop := line{verdict: expr.VerdictDrop, comment: p.Name + isolates}
 	if len(by) == 0 {
