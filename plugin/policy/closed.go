@@ -13,6 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 	rules "github.com/patchbay-net/patchbay/policy"
@@ -42,15 +43,37 @@ func decide(p paths.Paths, pod *record.Policed, comment string) (*closed, error)
 // agent may not know to be gone. The program in force, or the one that the agent is making, may have the
 // former pod: rules of other pods would take the new pod for it. The first program that has the new
 // pod opens it.
-func (c *closed) closeReused(fw *nft.Conn, lately bool) (err error) {
+func (c *closed) closeReused(r *plugin.Request, fw *nft.Conn) (err error) {
 	if c.purge {
 		return nil
 	}
-	c.reused, err = enforce.Reused(fw, c.Addrs, lately)
-	if c.reused {
+	if c.reused, err = reused(r, fw, c.Addrs); c.reused {
 		c.Close = [2]bool{true, true}
 	}
 	return err
+}
+
+// seen is what an ADD knows from the moment before the pod had a link (reserved), if one process runs
+// the whole chain.
+type seen struct {
+	closed        [2]bool // by its own transaction
+	asked, reused bool    // whether a program has a former pod; an ADD asks once, because formers of the last seconds are noted
+}
+
+type seenKey owner.Key
+
+func seenBy(r *plugin.Request) *seen {
+	return r.Session.Value(seenKey(r.Owner), func() any { return new(seen) }).(*seen)
+}
+
+// reused asks whether a program has a former pod with one of these addresses.
+func reused(r *plugin.Request, fw *nft.Conn, addrs []netip.Addr) (_ bool, err error) {
+	s := seenBy(r)
+	if !s.asked {
+		s.reused, err = enforce.Reused(fw, addrs, hadFormerLately(r.Session.Paths, addrs))
+		s.asked = err == nil
+	}
+	return s.reused, err
 }
 
 func comment(r *plugin.Request) string {

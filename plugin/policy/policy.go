@@ -63,20 +63,20 @@ func reserved(ctx context.Context, r *plugin.Request, ipam *spec.Result) error {
 	}
 	pod.Addrs = addressesOf(ipam)
 	c, _ := decide(r.Session.Paths, pod, comment(r)) // add warns of the error
-	lately := hadFormerLately(r.Session.Paths, c.Addrs)
-	if c.Close == [2]bool{} && !lately {
+	if c.Close == [2]bool{} && !hadFormerLately(r.Session.Paths, c.Addrs) {
 		return nil
 	}
 	fw := nft.Open(r.Session.Paths.Run)
 	defer fw.Close() //nolint:errcheck // committed
 	c.purge = !agentRuns(r.Session.Paths)
-	if err := c.closeReused(fw, lately); err != nil || c.Close == [2]bool{} {
+	if err := c.closeReused(r, fw); err != nil || c.Close == [2]bool{} {
 		return err
 	}
 	enforce.Close(fw, c.Closure, false)
 	if err := fw.Commit(ctx); err != nil {
 		return err
 	}
+	seenBy(r).closed = c.Close
 	if !c.purge || !hadFormer(r.Session.Paths, c.Addrs) {
 		return nil
 	}
@@ -109,7 +109,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		kernel.Warn(r, err)
 	}
 	c.purge = !agentRuns(r.Session.Paths)
-	if err := c.closeReused(env.NFT, hadFormerLately(r.Session.Paths, c.Addrs)); err != nil {
+	if err := c.closeReused(r, env.NFT); err != nil {
 		return nil, err
 	}
 	if err := k.Apply(ctx, r, env, netstate.State{c}); err != nil {
