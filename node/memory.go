@@ -14,7 +14,7 @@ import (
 // cost processor time.
 const (
 	memoryLeast = 36 << 20 // limit for a small cluster
-	memoryBase  = 12 << 20 // what a process needs apart from objects, and room to work
+	memoryBase  = 14 << 20 // what a process needs apart from objects, and room to work
 )
 
 // limitMemory sets the limit for what is in use now.

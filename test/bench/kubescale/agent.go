@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -95,6 +96,15 @@ func startAgent(dir, kubeconfig string) (*agent, time.Duration, error) {
 func (a *agent) stop() {
 	a.cmd.Process.Kill()
 	a.cmd.Wait()
+}
+
+// stopped calls f while the agent does not run (SIGSTOP).
+func (a *agent) stopped(f func() error) error {
+	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	err := f()
+	return errors.Join(err, a.cmd.Process.Signal(syscall.SIGCONT))
 }
 
 // memory returns a value of /proc/PID/status in MB.

@@ -96,7 +96,10 @@ func (b *bench) besidePolicies(n int, dir, kubeconfig string, shared **pair) (re
 	if err := b.flips(with, *shared, &result); err != nil {
 		return result, fmt.Errorf("%w\n%s", err, &b.agent.log)
 	}
-	if err := b.adds(with, *shared); err != nil {
+	if err := b.adds(with+"ADD and DEL of a pod", *shared); err != nil {
+		return result, err
+	}
+	if err := b.agent.stopped(func() error { return b.adds(with+"the same while the agent is stopped", *shared) }); err != nil {
 		return result, err
 	}
 	if result.rss, err = b.agent.memory("VmRSS"); err != nil {
@@ -172,8 +175,9 @@ func (p *pair) change(kind string, yes bool) error {
 	}
 }
 
-// adds measures ADDs and DELs of further pods, of which the API server does not know.
-func (b *bench) adds(with string, p *pair) error {
+// adds measures ADDs and DELs of further pods, of which the API server does not know. Each of them makes a
+// running agent compile a program, on the same processors.
+func (b *bench) adds(what string, p *pair) error {
 	const count = 60
 	rt := p.runtime(space(0), "passing", "11111111-2222-3333-4444-555555555555")
 	rt.ContainerID, rt.NetNS = "bench-passing", "/run/netns/passing"
@@ -197,7 +201,7 @@ func (b *bench) adds(with string, p *pair) error {
 	slices.Sort(add)
 	slices.Sort(del)
 	at := func(d time.Duration) time.Duration { return d.Round(time.Microsecond * 10) }
-	b.line(with+"ADD and DEL of a pod", "p50 %v and %v, p95 %v and %v", at(add[count/2]), at(del[count/2]), at(add[count*95/100]), at(del[count*95/100]))
+	b.line(what, "p50 %v and %v, p95 %v and %v", at(add[count/2]), at(del[count/2]), at(add[count*95/100]), at(del[count*95/100]))
 	return nil
 }
 
