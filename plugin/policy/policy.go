@@ -62,6 +62,7 @@ func reserved(ctx context.Context, r *plugin.Request, ipam *spec.Result) error {
 		return err
 	}
 	pod.Addrs = addressesOf(ipam)
+	*seenBy(r) = seen{}                              // of an ADD that failed
 	c, _ := decide(r.Session.Paths, pod, comment(r)) // add warns of the error
 	if c.Close == [2]bool{} && !hadFormerLately(r.Session.Paths, c.Addrs) {
 		return nil
