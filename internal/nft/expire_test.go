@@ -124,7 +124,7 @@ func TestExpiryWithoutRunDir(t *testing.T) {
 	mustMiss(t, c, attachment()[1])
 }
 
-// After AwaitTick, a removal that nobody waited for is visible, whenever within a tick it was committed.
+// After AwaitTick, a removal for which no caller waited is visible, whenever within a tick it was committed.
 func TestLeave(t *testing.T) {
 	nettest.Need(t, canExpire(t))
 	c := open(t)

@@ -111,7 +111,7 @@ type Dir struct {
 	Path string
 
 	// CheckOnce means that each directory is checked only once, because the process ends soon. If Path
-	// exists and only we can write to it, nobody else can make or replace what is below it.
+	// exists and only this process's user can write to it, no other user can make or replace what is below it.
 	CheckOnce bool
 
 	locks locks

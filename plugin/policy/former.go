@@ -43,7 +43,7 @@ func isLate(b byte, now time.Duration) bool {
 	return b != 0 && time.Duration(age)*tick <= lately
 }
 
-// sinceBoot is a clock that nobody sets.
+// sinceBoot reads a clock that does not change with the time of day.
 func sinceBoot() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // the clock exists
