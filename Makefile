@@ -6,6 +6,9 @@ DESTDIR ?=
 CNI_BIN ?= $(DESTDIR)/opt/cni/bin
 IMAGE   ?= ghcr.io/patchbay-net/patchbay:latest
 
+# The routine that asks for a resident process before Go starts.
+ENTRY   := $(if $(filter amd64,$(shell $(GO) env GOARCH)),-E=github.com/patchbay-net/patchbay/internal/handover.entry)
+
 # Real callers and a second kernel need root: as anybody else `make test` stops
 # after what an ordinary user can run, and says so.
 ROOT    := $(filter 0,$(shell id -u))
@@ -16,7 +19,7 @@ BEGAN   := $(shell date +%s)
 .PHONY: build test setup setup-nightly lint unit e2e test-kernel race fuzz bench install kube-e2e nightly demo image
 
 build: ## bin/patchbay, bin/patchbayd and bin/patchbay-cnm: static, as they are released
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbay ./cmd/patchbay
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w $(ENTRY)' -o bin/patchbay ./cmd/patchbay
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbayd ./cmd/patchbayd
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbay-cnm ./cmd/patchbay-cnm
 

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/handover"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -41,11 +42,19 @@ func MainOf(p *Plugin, all []*Plugin) int {
 	if os.Getenv("CNI_COMMAND") != string(spec.Version) && p.Kind != IPAM {
 		runtime.GOMAXPROCS(1)
 	}
+	if handover.Lost() && os.Getenv("CNI_COMMAND") == string(spec.Add) {
+		return report(p, lostCall(), Stdio{Stdout: os.Stdout, Stderr: os.Stderr})
+	}
 	s := NewSession(all)
 	s.Self = SelfPath
+	return complete(context.Background(), p, s, Stdio{Getenv: os.Getenv, Stdin: handover.Stdin(), Stdout: stdout(), Stderr: os.Stderr})
+}
+
+// complete runs a call, closes the session, and does what remains to be done after a call.
+func complete(ctx context.Context, p *Plugin, s *Session, io Stdio) int {
 	defer s.Close()
-	status := Run(context.Background(), p, s, Stdio{os.Getenv, os.Stdin, stdout(), os.Stderr})
-	if status == 0 && os.Getenv("PATCHBAY_SWEEP") != "off" {
+	status := Run(ctx, p, s, io)
+	if status == 0 && io.Getenv("PATCHBAY_SWEEP") != "off" {
 		s.Close() // releases the locks
 		s.afterwards()
 	}
@@ -68,6 +77,18 @@ type Stdio struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
+
+	// answer, if set, gets the exit status and the output instead of Stdout.
+	answer func(status int, out []byte) error
+}
+
+// write writes the output of the call.
+func (s Stdio) write(status int, out []byte) error {
+	if s.answer != nil {
+		return s.answer(status, out)
+	}
+	_, err := s.Stdout.Write(out)
+	return err
 }
 
 // Run works like Main, but gets the environment and the standard files from its caller.
@@ -80,7 +101,12 @@ func Run(ctx context.Context, p *Plugin, s *Session, io Stdio) int {
 	if err == nil {
 		return 0
 	}
-	if _, werr := io.Stdout.Write(errorJSON(err)); werr != nil {
+	return report(p, err, io)
+}
+
+// report writes an error and returns the exit status.
+func report(p *Plugin, err error, io Stdio) int {
+	if werr := io.write(1, errorJSON(err)); werr != nil {
 		fmt.Fprintf(io.Stderr, "%s: write error to stdout: %v: %v\n", p.Name, werr, err) //nolint:errcheck // there is nowhere to report it
 	}
 	return 1
@@ -98,9 +124,9 @@ func call(ctx context.Context, p *Plugin, s *Session, stdio Stdio) error {
 	if err != nil {
 		return err
 	}
-	if _, err = stdio.Stdout.Write(out); err != nil {
+	if err = stdio.write(0, out); err != nil {
 		err = spec.Errorf(spec.CodeIO, "error writing the result to stdout: %w", err)
-		return spec.Join(err, detach(ctx, p, c, s, out))
+		return spec.Join(err, detach(context.WithoutCancel(ctx), p, c, s, out))
 	}
 	return nil
 }

@@ -54,6 +54,7 @@ func Main(args []string, log io.Writer) int {
 		{"docker", "make CNI networks Docker's", dockerLong, &dockerCommand{app: a}},
 		{"hosts", "make CNI networks span many hosts", hostsLong, newHostsCommand(a)},
 		{"node", "prepare a Kubernetes node for its pods", nodeLong, newNodeCommand(a)},
+		{"plugins", "run the calls of plugins in a process that stays", pluginsLong, &pluginsCommand{}},
 		{"help", "print the help of a command", helpLong, &helpCommand{app: a}},
 		{"version", "print the version", versionLong, &versionCommand{}},
 	} {

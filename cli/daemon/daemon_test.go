@@ -37,7 +37,7 @@ func TestRefused(t *testing.T) {
 		{[]string{"hosts", "list"}, 2, "error: unknown command \"list\"; use create, rm, ls, forget, leave\npatchbayd: hint: patchbayd hosts --help"},
 		{[]string{"hosts", "ls", "x"}, 2, "patchbayd hosts ls --help"},
 		{[]string{"hosts", "create", "--subnet", "10.1.0.0/16", "x", "y"}, 2, "unexpected argument \"y\""},
-		{[]string{"help", "tea"}, 2, "unknown command \"tea\"; use dhcp, docker, hosts, node, help, version"},
+		{[]string{"help", "tea"}, 2, "unknown command \"tea\"; use dhcp, docker, hosts, node, plugins, help, version"},
 		{[]string{"version", "tea"}, 2, "unexpected argument"},
 		{[]string{"dhcp", "-tea"}, 2, "unknown flag `tea'"},
 		{[]string{"dhcp", "-timeout", "soon"}, 2, "invalid argument for flag `--timeout'"},

@@ -15,12 +15,17 @@ import (
 	"path/filepath"
 
 	"github.com/patchbay-net/patchbay/cli"
+	"github.com/patchbay-net/patchbay/internal/handover"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/plugin/dhcp"
 )
 
 func main() {
+	handover.Restore()
+	if len(os.Args) == 2 && os.Args[1] == plugin.ResidentArg {
+		os.Exit(cli.Resident(all.Plugins()))
+	}
 	name := filepath.Base(os.Args[0])
 	if name == "dhcp" && len(os.Args) > 1 && os.Args[1] == "daemon" {
 		os.Exit(dhcp.Daemon(os.Args[2:], os.Stderr))

@@ -126,6 +126,9 @@ func BuildOurs(dir string) error {
 	return nil
 }
 
+// Entry is the linker's flag for a program whose calls a resident process can run, as the Makefile has it.
+const Entry = "-E=github.com/patchbay-net/patchbay/internal/handover.entry"
+
 // Patchbay builds our program and returns its path. The next build of a changed tree replaces the
 // file. A caller that must keep it makes a copy.
 func Patchbay() (string, error) {
@@ -143,7 +146,7 @@ func Patchbay() (string, error) {
 	}
 	defer unlock()
 	bin := filepath.Join(cache, "ours", "patchbay")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "./cmd/patchbay")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w "+Entry, "-o", bin, "./cmd/patchbay")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if err := run(cmd); err != nil {

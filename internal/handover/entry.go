@@ -1,0 +1,43 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package handover
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"syscall"
+)
+
+// The entry routine uses this memory. All of it is zero in a program that was linked without the
+// routine.
+var (
+	input    [maxInput]byte
+	inputLen int            // bytes of standard input that the routine has read
+	lost     bool           // a server took the call and died
+	lean     bool           // the routine has changed what Restore restores
+	files    syscall.Rlimit // the limit of open files before
+)
+
+// Restore gives back what the entry routine took from the process for the start of Go's runtime. The
+// first statement of main must call it.
+func Restore() {
+	if !lean {
+		return
+	}
+	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files) // at most the hard limit, so it cannot fail
+	_ = os.Unsetenv("GOMAXPROCS")
+}
+
+// Stdin returns standard input, with what the entry routine has read of it.
+func Stdin() io.Reader {
+	if inputLen == 0 {
+		return os.Stdin
+	}
+	return io.MultiReader(bytes.NewReader(input[:inputLen]), os.Stdin)
+}
+
+// Lost reports whether a server took the call of this process and died before it answered. The call may
+// be half done.
+func Lost() bool { return lost }

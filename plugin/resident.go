@@ -1,0 +1,46 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/handover"
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// ResidentArg is the only argument of a program that runs the calls of its plugin processes.
+const ResidentArg = "__resident"
+
+// Resident runs the calls of this program's plugin processes, until ctx ends or another file takes the
+// place of the program. The plugin processes must have been linked with the routine of
+// internal/handover. Resident must be the first thing that the process does.
+func Resident(ctx context.Context, all []*Plugin, log func(string, ...any)) error {
+	return handover.Serve(ctx, runner(all), log)
+}
+
+// runner implements handover.Runner.
+type runner []*Plugin
+
+func (r runner) Runs(c *handover.Call) bool {
+	return c.Getenv("CNI_COMMAND") != "" && find(r, filepath.Base(c.Name)) != nil
+}
+
+func (r runner) Run(ctx context.Context, c *handover.Call) (status int) {
+	s := NewSession(r)
+	s.Paths, s.Self, s.Stderr, s.Env, s.Caller = paths.From(c.Getenv), SelfPath, &c.Stderr, c.Env, c.Parent
+	return complete(ctx, find(r, filepath.Base(c.Name)), s, Stdio{
+		Getenv: c.Getenv, Stdin: bytes.NewReader(c.Input), Stderr: &c.Stderr, answer: c.Answer,
+	})
+}
+
+// lostCall is the error of an ADD whose server died. The ADD is not repeated, and there is no DEL: what is
+// there may be of this ADD or of an earlier one, and a DEL would remove the earlier one, too.
+func lostCall() error {
+	return spec.Errorf(spec.CodeTryAgain, "the process that ran this ADD (patchbayd plugins) ended before it answered").
+		WithDetails("a DEL removes what the ADD has left; then try again")
+}
