@@ -92,7 +92,7 @@ func (l *lab) judgeCheck(set, chain string, c cycle) error {
 	switch {
 	case c.CheckErr == "":
 		return nil
-	case set == ours || set == oursOne:
+	case l.plugins[set] == l.plugins[ours]:
 		return fmt.Errorf("%s: CHECK of %s: %s", set, chain, c.CheckErr)
 	}
 	l.results.Notes[fmt.Sprintf("CHECK of %s by %s fails", chain, title(set))] = c.CheckErr
@@ -100,11 +100,11 @@ func (l *lab) judgeCheck(set, chain string, c cycle) error {
 }
 
 func (l *lab) latency() error {
-	return l.alternate("full", l.pick(100, 10), reference, debian, ours, oursOne, then, thenOne, bare)
+	return l.alternate("full", l.pick(100, 10), reference, debian, ours, oursOne, held, heldOne, then, thenOne, bare)
 }
 
 func (l *lab) bridgeAlone() error {
-	return l.alternate("bridge", l.pick(100, 10), reference, debian, ours, then)
+	return l.alternate("bridge", l.pick(100, 10), reference, debian, ours, held, then)
 }
 
 func (l *lab) ipv6() error {
@@ -129,7 +129,7 @@ func (l *lab) reservations() error {
 }
 
 func (l *lab) processes() error {
-	for _, set := range l.want(reference, debian, ours, oursOne) {
+	for _, set := range l.want(reference, debian, ours, oursOne, held) {
 		if _, err := l.ask(set, request{Op: "cycle", Chain: chainOf(set, "full")}); err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (l *lab) processes() error {
 }
 
 func (l *lab) bursts() error {
-	sets := l.want(reference, debian, ours, oursOne, then, thenOne)
+	sets := l.want(reference, debian, ours, oursOne, held, heldOne, then, thenOne)
 	for round := range l.pick(4, 1) {
 		for _, callers := range []int{1, 4, 16} {
 			for i := range sets {

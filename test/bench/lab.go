@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +21,8 @@ import (
 
 // These are the sets of plugins. "one" is our program again, with the chain as one plugin (type
 // patchbay). "then" and "then-one" are the same two of an earlier commit, so that a noisy machine does
-// not look like progress. "floor" has no plugins and makes the bare calls.
+// not look like progress. "resident" and "resident-one" are ours with a process that runs the plugins'
+// calls. "floor" has no plugins and makes the bare calls.
 const (
 	reference = "reference"
 	debian    = "debian"
@@ -28,6 +30,8 @@ const (
 	oursOne   = "one"
 	then      = "then"
 	thenOne   = "then-one"
+	held      = "resident"
+	heldOne   = "resident-one"
 	bare      = "floor"
 )
 
@@ -69,21 +73,51 @@ func (l *lab) findPlugins() (err error) {
 	if l.plugins[debian], err = reftest.FindDebian(); err != nil {
 		return err
 	}
+	for _, set := range []string{reference, debian} {
+		if l.plugins[set], err = l.inOnePiece(set, l.plugins[set]); err != nil {
+			return err
+		}
+	}
 	if err := l.buildThen(); err != nil {
 		return err
 	}
-	if len(l.want(ours, oursOne)) == 0 {
+	if len(l.want(ours, oursOne, held, heldOne)) == 0 {
 		return nil
 	}
-	if dir := os.Getenv(reftest.OursEnv); dir != "" {
-		l.plugins[ours], l.plugins[oursOne] = dir, dir
+	dir := cmp.Or(os.Getenv(reftest.OursEnv), l.path("ours"))
+	for _, set := range []string{ours, oursOne, held, heldOne} {
+		l.plugins[set] = dir
+	}
+	if dir != l.path("ours") {
 		return nil
 	}
-	if err := os.Mkdir(l.path("ours"), 0o755); err != nil {
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	l.plugins[ours], l.plugins[oursOne] = l.path("ours"), l.path("ours")
-	return reftest.BuildOurs(l.path("ours"))
+	return reftest.BuildOurs(dir)
+}
+
+// inOnePiece copies programs with one write each, as our install writes its program: the kernel then
+// caches them in large pages, which makes an exec up to 0.8 ms faster.
+func (l *lab) inOnePiece(set, dir string) (copies string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	copies = l.path(set)
+	for _, e := range entries {
+		program, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return "", err
+		}
+		if err := os.MkdirAll(copies, 0o755); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(filepath.Join(copies, e.Name()), program, 0o755); err != nil {
+			return "", err
+		}
+	}
+	return copies, nil
 }
 
 // buildThen builds the earlier commit. The clone's history must have it.
@@ -178,7 +212,7 @@ func (l *lab) ask(set string, req request) (reply, error) {
 	c := l.nodes[set]
 	if c == nil {
 		var err error
-		n := node{Name: set, Plugins: l.plugins[set], Empty: l.path("empty"), DelLink: l.path("dellink")}
+		n := node{Name: set, Plugins: l.plugins[set], Empty: l.path("empty"), DelLink: l.path("dellink"), Resident: set == held || set == heldOne}
 		if c, err = start(n); err != nil {
 			return reply{}, err
 		}
@@ -189,7 +223,7 @@ func (l *lab) ask(set string, req request) (reply, error) {
 
 // chainOf returns the name under which a set runs a chain.
 func chainOf(set, chain string) string {
-	if set == oursOne || set == thenOne {
+	if set == oursOne || set == thenOne || set == heldOne {
 		return chain + "-one"
 	}
 	return chain

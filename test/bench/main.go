@@ -34,7 +34,7 @@ func main() {
 	flag.BoolVar(&o.quick, "quick", false, "few rounds: a look, not a result to publish")
 	flag.StringVar(&o.only, "only", "", "comma separated experiments to run: "+experimentNames())
 	account := flag.Bool("account", false, "the phases of an ADD: the same as -only account -sets ours,one,floor")
-	flag.StringVar(&o.sets, "sets", "reference,debian,ours,one,then,then-one,floor", "comma separated sets of plugins to measure")
+	flag.StringVar(&o.sets, "sets", "reference,debian,ours,one,resident,resident-one,then,then-one,floor", "comma separated sets of plugins to measure")
 	flag.StringVar(&o.out, "out", "docs/bench", "directory for results.md, results.json, growth.svg; empty: print only")
 	flag.Parse()
 	if *account {

@@ -99,7 +99,7 @@ func (r *results) write(w io.Writer) {
 	if r.Quick {
 		fmt.Fprintf(w, "A quick run: too few rounds to be quoted.\n")
 	}
-	fmt.Fprintf(w, "Times in the first table are medians with quartiles. *%s* is an earlier commit of ours. *Floor* is a program that makes only the same kernel calls. *Full chain* is bridge, host-local, masquerade, portmap and firewall.\n\n## Targets\n\n", thenCommit)
+	fmt.Fprintf(w, "Times in the first table are medians with quartiles. *%s* is an earlier commit of ours. *Resident*: `patchbayd plugins` runs the calls. *Floor* is a program that makes only the same kernel calls. *Full chain* is bridge, host-local, masquerade, portmap and firewall.\n\n## Targets\n\n", thenCommit)
 	fmt.Fprintf(w, "| | reference or floor | Patchbay | ratio | target | |\n| --- | --: | --: | --: | --- | --- |\n")
 	for _, row := range r.rows() {
 		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", row.What, row.Reference, row.Ours, row.Ratio, row.Target, row.Verdict)
@@ -118,7 +118,7 @@ func (r *results) writeLatency(w io.Writer) {
 	fmt.Fprintf(w, "\n## Latency and CPU\n\nTimes are in milliseconds. CPU is the mean user and system time of all processes of one call. `hl0` and `hl60k` are host-local alone, with no reservation and with 60,000.\n\n")
 	fmt.Fprintf(w, "| chain | plugins | verb | p50 | p95 | p99 | CPU | rounds |\n| --- | --- | --- | --: | --: | --: | --: | --: |\n")
 	for _, chain := range []string{"full", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "hl60k"} {
-		for _, set := range []string{reference, debian, ours, then, oursOne, thenOne, bare} {
+		for _, set := range []string{reference, debian, ours, held, then, oursOne, heldOne, thenOne, bare} {
 			lat, ok := r.Latency[set+"/"+chain]
 			if !ok {
 				continue
@@ -145,7 +145,7 @@ func (r *results) writeLatency(w io.Writer) {
 func (r *results) writeBursts(w io.Writer) {
 	fmt.Fprintf(w, "\n## Pods a second, full chain\n\n| plugins | 1 caller ADD | DEL | 4 callers ADD | DEL | 16 callers ADD | DEL | CPU of a pod, ms |\n")
 	fmt.Fprintf(w, "| --- | --: | --: | --: | --: | --: | --: | --: |\n")
-	for _, set := range []string{reference, debian, ours, then, oursOne, thenOne} {
+	for _, set := range []string{reference, debian, ours, held, then, oursOne, heldOne, thenOne} {
 		if _, ok := r.Bursts[set+"/1"]; !ok {
 			continue
 		}
@@ -172,7 +172,7 @@ func (r *results) writeGrowth(w io.Writer) {
 
 func (r *results) writeProcesses(w io.Writer) {
 	fmt.Fprintf(w, "\n## Processes of one attachment, full chain\n\n| plugins | verb | processes | which |\n| --- | --- | --: | --- |\n")
-	for _, set := range []string{reference, debian, ours, oursOne} {
+	for _, set := range []string{reference, debian, ours, held, oursOne} {
 		for _, verb := range []string{"add", "del"} {
 			counts := r.Processes[set+"/"+verb]
 			total := 0
@@ -215,6 +215,10 @@ func title(set string) string {
 		return "Patchbay " + thenCommit
 	case thenOne:
 		return "`type: patchbay` " + thenCommit
+	case held:
+		return "Patchbay, resident"
+	case heldOne:
+		return "`type: patchbay`, resident"
 	case bare:
 		return "floor"
 	}

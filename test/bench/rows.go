@@ -116,6 +116,7 @@ func (r *results) latencyLines() []line {
 	of := func(set, chain string) latency { return r.Latency[set+"/"+chain] }
 	ref, our, one, floor := of(reference, "full"), of(ours, "full"), of(oursOne, "full"), of(bare, "full")
 	was, wasOne := of(then, "full"), of(thenOne, "full")
+	stays, staysOne := of(held, "full"), of(heldOne, "full")
 	const noWorse = "no slower (<= 1.02x)"
 	return []line{
 		compare("full chain, ADD", our.Add, ref.Add, 1./8, "<= 1/8"),
@@ -126,6 +127,11 @@ func (r *results) latencyLines() []line {
 		compare("full chain as `type: patchbay`, ADD, against the floor", one.Add, floor.Add, 2, "<= 2x of the kernel calls alone and one empty exec"),
 		compare("bridge + host-local, ADD", of(ours, "bridge").Add, of(reference, "bridge").Add, 1/2.3, "<= 1/2.3"),
 		compare("host-local alone, ADD", of(ours, "hl0").Add, of(reference, "hl0").Add, 0.8, "<= 0.8x"),
+		compare("resident: full chain, ADD", stays.Add, ref.Add, 1./10, "<= 1/10"),
+		compare("resident: full chain, DEL, against the floor", stays.Del, floor.Del, 1.2, "<= 1.2x"),
+		compare("resident: `type: patchbay`, ADD", staysOne.Add, ref.Add, 1./18, "<= 1/18"),
+		compare("resident: `type: patchbay`, ADD, against the floor", staysOne.Add, floor.Add, 1.6, "<= 1.6x"),
+		compare("resident: bridge + host-local, ADD", of(held, "bridge").Add, of(reference, "bridge").Add, 1/3.2, "<= 1/3.2"),
 		compare("full chain, ADD, against "+thenCommit, our.Add, was.Add, 1.02, noWorse),
 		compare("full chain, DEL, against "+thenCommit, our.Del, was.Del, 1.02, noWorse),
 		compare("`type: patchbay`, ADD, against "+thenCommit, one.Add, wasOne.Add, 1.02, noWorse),
@@ -139,6 +145,7 @@ func (r *results) loadLines() []line {
 		return line{what: what, value: value, against: against, target: target, more: true, unit: rate, promise: fmt.Sprintf(">= %gx", target)}
 	}
 	was := r.Bursts[then+"/16"]
+	stays := r.Bursts[held+"/16"]
 	hl0, hl60k := r.Latency[ours+"/hl0"], r.Latency[ours+"/hl60k"]
 	return []line{
 		burst("16 callers, full chain, ADD", our.perSecond(our.Add), ref.perSecond(ref.Add), 5),
@@ -146,6 +153,7 @@ func (r *results) loadLines() []line {
 		burst("16 callers, `type: patchbay`, ADD", one.perSecond(one.Add), ref.perSecond(ref.Add), 5),
 		burst("16 callers, `type: patchbay`, DEL", one.perSecond(one.Del), ref.perSecond(ref.Del), 5),
 		burst("16 callers, full chain, ADD, against "+thenCommit, our.perSecond(our.Add), was.perSecond(was.Add), 1.4),
+		burst("resident: 16 callers, full chain, ADD, against "+thenCommit, stays.perSecond(stays.Add), was.perSecond(was.Add), 1.6),
 		compare("host-local ADD at 60,000 reservations, against ours at 0", hl60k.Add, hl0.Add, 1.2, "flat (<= 1.2x of ours at 0)"),
 		compare("host-local DEL at 60,000 reservations, against ours at 0", hl60k.Del, hl0.Del, 1.2, "flat (<= 1.2x of ours at 0)"),
 		compare("ptp ADD with IPv6, against ours with IPv4", r.Latency[ours+"/ptp6"].Add, r.Latency[ours+"/ptp4"].Add, 1.3, "as IPv4 (<= 1.3x)"),

@@ -20,6 +20,8 @@ type node struct {
 	Plugins string `json:"plugins"` // the only directory of CNI_PATH
 	Empty   string `json:"empty"`   // path of the program floor/empty
 	DelLink string `json:"delLink"` // path of the program floor/dellink
+
+	Resident bool `json:"resident"` // a process runs the plugins' calls
 }
 
 // request asks a worker for one operation. Op decides which of the other fields count.
