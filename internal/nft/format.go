@@ -204,6 +204,8 @@ func (e Element) meaningIn(kind, suffix string) Meaning {
 		return Meaning{"isolation", "forward nothing from or to bridge " + at(0)}
 	case SetInside:
 		return Meaning{"isolation", "let the containers on bridge " + at(0) + " reach each other"}
+	case SetFastPath:
+		return Meaning{"fast path", fmt.Sprintf("let established flows between bridge %s and %s skip the hooks of every firewall", at(0), at(1))}
 	case SetSpoofChecked:
 		return Meaning{"check of MAC addresses", "check the source addresses of frames from " + at(0)}
 	case SetSpoofAllowed:

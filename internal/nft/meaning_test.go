@@ -31,6 +31,7 @@ func TestMeaning(t *testing.T) {
 		{Apart("cni0", ""), "isolation", "keep the containers on bridge cni0 apart"},
 		{Internal("cni0", "")[0], "isolation", "let the containers on bridge cni0 reach each other"},
 		{Internal("cni0", "")[1], "isolation", "forward nothing from or to bridge cni0"},
+		{FastPath("cni0", "eth0", ""), "fast path", "let established flows between bridge cni0 and eth0 skip the hooks of every firewall"},
 		{CheckMAC("veth1", mac, "")[0], "check of MAC addresses", "let frames of 02:00:00:00:00:01 in from veth1"},
 		{CheckMAC("veth1", mac, "")[1], "check of MAC addresses", "check the source addresses of frames from veth1"},
 		{Owner("abcdefghijklmno", ""), "mark of the owner", "mark the owner abcdefghijklmno"},

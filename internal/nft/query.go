@@ -305,7 +305,7 @@ func (c *Conn) Ownerless() (elems []Element, err error) {
 		return nil, err
 	}
 	elems = slices.DeleteFunc(elems, func(e Element) bool { _, ok := OwnerOf(e.Comment); return ok })
-	ofBridges, err := c.listAll(SetIsolation, SetBridgeOK, SetApart, SetInternal, SetInside)
+	ofBridges, err := c.listAll(SetIsolation, SetBridgeOK, SetApart, SetInternal, SetInside, SetFastPath)
 	return append(elems, slices.DeleteFunc(ofBridges, func(e Element) bool { return e.Comment != "" })...), err
 }
 
@@ -325,7 +325,7 @@ func (c *Conn) ofAttachments(maps []string) (elems []Element, err error) {
 
 // OfNetworks returns the elements of networks. The comment of each is the network's name.
 func (c *Conn) OfNetworks() (elems []Element, err error) {
-	return c.listAll(setsWhere(func(s setSpec) bool { return s.level == ofNetworks })...)
+	return c.listAll(setsWhere(func(s setSpec) bool { return s.level == ofNetworks || s.level == ofFlows })...)
 }
 
 func (c *Conn) listAll(sets ...string) (elems []Element, err error) {

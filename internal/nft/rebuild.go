@@ -60,8 +60,11 @@ func (c *Conn) rebuild(enc *nftables.Conn, f nftables.TableFamily) (*Table, erro
 			return nil, err
 		}
 	}
-	l := layoutOf(f)
+	l := layoutOf(f).withFastPath(s.sets)
 	t.dropWrong(enc, l)
+	if slices.Contains(s.sets, SetFastPath) {
+		enc.AddFlowtable(flowtable(l.table())) // keeps its devices
+	}
 	if err := l.upgrade(enc, s.sets, s.schema, Schema()); err != nil {
 		return nil, err
 	}

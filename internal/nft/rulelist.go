@@ -185,6 +185,8 @@ func (e Expr) is(want Expr) bool {
 			continue
 		case e.Name == "ct" && a.Type == unix.NFTA_CT_DIRECTION:
 			a.Data = a.Data[:1]
+		case e.Name == "flow_offload":
+			a.Data = append(bytes.Clone(a.Data), 0) // the kernel ends the name of the flowtable
 		}
 		if !sameAttr(left[a.Type], a.Data) {
 			return false

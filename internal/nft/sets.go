@@ -100,6 +100,7 @@ const (
 	ofNetworks
 	ofLength // elements of attachments, in one set per prefix length: see within.go
 	ofPolicy // of package policy/enforce, which also makes the set: see policy.go
+	ofFlows  // of networks, in a set that exists only if a network asks for it: see fastpath.go
 )
 
 // setSpec describes one set or map.
@@ -155,6 +156,7 @@ var setSpecs = [...]setSpec{
 	{name: SetClosedOut4, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv4}},
 	{name: SetClosedOut6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv6}},
 	{name: SetOwnSource, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName}},
+	{name: SetFastPath, family: nftables.TableFamilyINet, level: ofFlows, key: fields{fieldIfName, fieldIfName}},
 	{name: SetSpoofChecked, family: nftables.TableFamilyBridge, key: fields{fieldIfName}},
 	{name: SetSpoofAllowed, family: nftables.TableFamilyBridge, key: fields{fieldIfName, fieldEther}},
 }

@@ -133,7 +133,7 @@ func ours(sets []string) bool {
 
 // compare describes what differs from the layout.
 func (t *Table) compare(s state) (diffs []string) {
-	l := layoutOf(t.Family)
+	l := layoutOf(t.Family).withFastPath(s.sets)
 	for _, set := range l.sets {
 		if set != SetSchema && !slices.Contains(s.sets, set) {
 			diffs = append(diffs, fmt.Sprintf("set %s of %s is missing", set, t))

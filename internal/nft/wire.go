@@ -185,7 +185,8 @@ func describe(m netlink.Message) string {
 		unix.NFT_MSG_NEWCHAIN: "add chain", unix.NFT_MSG_DELCHAIN: "delete chain",
 		unix.NFT_MSG_NEWRULE: "add rule to", unix.NFT_MSG_DELRULE: "delete rule from",
 		unix.NFT_MSG_NEWSET: "add set", unix.NFT_MSG_DELSET: "delete set",
-		unix.NFT_MSG_NEWSETELEM: "add element to", unix.NFT_MSG_DELSETELEM: "delete element from"}
+		unix.NFT_MSG_NEWSETELEM: "add element to", unix.NFT_MSG_DELSETELEM: "delete element from",
+		nftables.NFT_MSG_NEWFLOWTABLE: "add flowtable", nftables.NFT_MSG_DELFLOWTABLE: "delete flowtable"}
 	what := fmt.Sprintf("message %d", m.Header.Type)
 	if n := int(m.Header.Type) & 0xff; n < len(names) && names[n] != "" {
 		what = names[n]

@@ -5,8 +5,10 @@ package nettest
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -70,4 +72,18 @@ func tryLink(l netlink.Link) error {
 // need others.
 func Program(name string) Feature {
 	return Feature{"program " + name, func() error { _, err := exec.LookPath(name); return err }}
+}
+
+// Flowtables are the flowtables of nftables and the rule that adds flows to them. nft --check asks the
+// kernel, and changes nothing.
+func Flowtables() Feature {
+	return Feature{"flowtables (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD)", func() error {
+		out, err := exec.Command("nft", "-c", "add table inet probe; add flowtable inet probe f { hook ingress priority 0; }; "+
+			"add chain inet probe c; add rule inet probe c flow add @f").CombinedOutput()
+		if err != nil {
+			first, _, _ := strings.Cut(string(out), "\n")
+			return fmt.Errorf("%w: %s", err, first)
+		}
+		return nil
+	}}
 }

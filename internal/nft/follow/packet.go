@@ -93,7 +93,7 @@ func (w *walk) meets(r nft.Rule) (all condition, chosen []branch) {
 
 func (t Traffic) meetsExpr(e nft.Expr, regs *registers) condition {
 	switch e.Name {
-	case "immediate", "counter", "log", "reject", "target", "notrack":
+	case "immediate", "counter", "log", "reject", "target", "notrack", "flow_offload":
 		return condition{}
 	case "meta":
 		regs.load(e.Number(unix.NFTA_META_DREG), t.meta(e.Number(unix.NFTA_META_KEY)), 0)

@@ -82,7 +82,7 @@ func (w *walk) meet(r nft.Rule) (m meeting) {
 // condition evaluates an expression without a verdict.
 func (w *walk) condition(e nft.Expr, regs *registers, m *meeting) match {
 	switch e.Name {
-	case "counter", "log", "last", "notrack":
+	case "counter", "log", "last", "notrack", "flow_offload":
 		return always
 	case "meta":
 		if e.Attr(unix.NFTA_META_SREG) != nil {

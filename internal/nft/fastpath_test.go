@@ -1,0 +1,155 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"errors"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/test/nettest"
+)
+
+// links makes links that the test removes.
+func links(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if out, err := exec.Command("ip", "link", "add", name, "type", "bridge").CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", name, err, out)
+		}
+		t.Cleanup(func() { _ = exec.Command("ip", "link", "del", name).Run() })
+	}
+}
+
+// fastPaths queues the fast path between a bridge and an uplink.
+func fastPaths(c *Conn, bridge, uplink string) {
+	c.Queue(EnsureFastPath(bridge, uplink))
+	c.Add(FastPath(bridge, uplink, "pods"))
+}
+
+// A probe answers the same as nft --check, and leaves nothing.
+func TestTryFastPath(t *testing.T) {
+	c := open(t)
+	err := c.TryFastPath()
+	if nftTool(t, "list", "ruleset") != "" {
+		t.Error("the probe left something")
+	}
+	if err2 := c.TryFastPath(); (err == nil) != (err2 == nil) {
+		t.Errorf("first %v, then %v", err, err2)
+	}
+	c.Add(network()...) // the socket still works
+	commit(t, c)
+	nft := nettest.Flowtables().Probe()
+	if (err == nil) != (nft == nil) || err != nil && !errors.Is(err, ErrNoFastPath) {
+		t.Errorf("nft --check says %v, and the probe %v", nft, err)
+	}
+	t.Log(err)
+}
+
+// The table without a fast path is unchanged, before and after. nft prints the objects and loads them again.
+func TestFastPath(t *testing.T) {
+	nettest.Need(t, nettest.Flowtables())
+	c := open(t)
+	links(t, "cni0", "cni1", "wan0")
+	c.Add(network()...)
+	commit(t, c)
+	before := nftTool(t, "list", "ruleset")
+	fastPaths(c, "cni0", "wan0")
+	c.Queue(EnsureFastPath("cni0", "nosuchlink"))
+	commit(t, c)
+	fastPaths(c, "cni1", "wan0")
+	commit(t, c)
+	got := nftTool(t, "list", "ruleset")
+	for _, want := range []string{"devices = { cni0, cni1, wan0 }", "counter\n\t}",
+		"iifname . oifname @fastpath ct state established flow add @fastpath", "hook forward priority filter + 10"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("%q, %v", diffs, err)
+	}
+	reload(t, c, got)
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("loaded again: %q, %v", diffs, err)
+	}
+	all, err := c.OfNetworks()
+	if err != nil || !slices.ContainsFunc(all, FastPath("cni0", "wan0", "pods").SameKey) {
+		t.Errorf("%v, %v", all, err)
+	}
+	for _, bridge := range []string{"cni0", "cni1"} {
+		e := FastPath(bridge, "wan0", "pods")
+		c.Remove(e)
+		c.Queue(LeaveFastPath(e))
+		commit(t, c)
+		if _, there, err := c.Get(SetFastPath, FastPath("cni1", "wan0", "").Key); err != nil || there != (bridge == "cni0") {
+			t.Errorf("after %s, cni1: %v, %v", bridge, there, err)
+		}
+	}
+	if after := nftTool(t, "list", "ruleset"); sorted(after) != sorted(before) {
+		t.Errorf("after:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// The kernel takes a deleted link out of the flowtable; the next ADD, CHECK or repair finds that a new link is not in it.
+func TestFastPathOfANewLink(t *testing.T) {
+	nettest.Need(t, nettest.Flowtables())
+	c := open(t)
+	links(t, "cni0", "wan0")
+	fastPaths(c, "cni0", "wan0")
+	commit(t, c)
+	if out, err := exec.Command("ip", "link", "del", "wan0").CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	lacks := func(want bool) {
+		t.Helper()
+		if todo, err := EnsureFastPath("cni0", "wan0").Plan(c); err != nil || (todo != nil) != want {
+			t.Errorf("something is missing: %v, %v", todo != nil, err)
+		}
+	}
+	lacks(false)
+	links(t, "wan0")
+	lacks(true)
+	fastPaths(c, "cni0", "wan0")
+	commit(t, c)
+	lacks(false)
+}
+
+// Verify finds what other programs changed, and Rebuild restores it with the devices.
+func TestFastPathRebuilt(t *testing.T) {
+	nettest.Need(t, nettest.Flowtables())
+	c := open(t)
+	links(t, "cni0", "wan0")
+	fastPaths(c, "cni0", "wan0")
+	commit(t, c)
+	before := nftTool(t, "list", "ruleset")
+	for _, harm := range []string{"flush chain inet patchbay fastpath", "add rule inet patchbay fastpath drop",
+		"flush chain inet patchbay fastpath; delete chain inet patchbay fastpath",
+		"flush chain inet patchbay fastpath; add rule inet patchbay fastpath iifname . oifname @fastpath ct state established accept"} {
+		nftTool(t, harm)
+		if diffs, err := c.Verify(); err != nil || len(diffs) == 0 {
+			t.Errorf("%s: %q, %v", harm, diffs, err)
+		}
+		if err := c.Rebuild(t.Context()); err != nil {
+			t.Fatal(harm, err)
+		}
+		if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+			t.Errorf("%s, rebuilt: %q, %v", harm, diffs, err)
+		}
+		if after := nftTool(t, "list", "ruleset"); sorted(after) != sorted(before) {
+			t.Errorf("%s, rebuilt:\n%s\nbefore:\n%s", harm, after, before)
+		}
+	}
+	nftTool(t, "flush chain inet patchbay fastpath; delete flowtable inet patchbay fastpath")
+	if err := c.Rebuild(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fastPaths(c, "cni0", "wan0") // as repair does for a fact: Rebuild does not know the devices
+	commit(t, c)
+	if after := nftTool(t, "list", "ruleset"); sorted(after) != sorted(before) {
+		t.Errorf("without its flowtable, restored:\n%s\nbefore:\n%s", after, before)
+	}
+}
