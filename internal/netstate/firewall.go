@@ -95,6 +95,9 @@ func (f HeldFact) Lost(_ context.Context, env *Env) ([]Lost, error) {
 	if f.Conditions != nil {
 		err = lostExtra(env, f.Conditions.Restore(), "conditions of published ports", &lost)
 	}
+	if err == nil && len(f.FastPath) > 0 {
+		err = lostExtra(env, nft.EnsureFastPath(f.FastPath...), "fast path", &lost)
+	}
 	if err == nil && len(f.Accepts) > 0 {
 		err = lostAccept(env, Sources(f.Fact, f.Accepts...), f.AdminChain, &lost)
 	}
@@ -147,6 +150,9 @@ func extras(f record.Fact) (out []nft.Extra) {
 	if f.Conditions != nil {
 		out = append(out, f.Conditions.Ensure())
 	}
+	if len(f.FastPath) > 0 {
+		out = append(out, nft.EnsureFastPath(f.FastPath...))
+	}
 	if len(f.Accepts) > 0 {
 		out = append(out, iptnft.Accept(Sources(f, f.Accepts...), f.AdminChain))
 	}
@@ -182,6 +188,9 @@ func ReleaseFact(ctx context.Context, s *record.Dir, name string, o owner.Key, f
 		fw.Add(nested(s, f)...)
 		if f.Conditions != nil {
 			fw.Queue(f.Conditions.Drop())
+		}
+		if len(f.FastPath) > 0 {
+			fw.Queue(nft.LeaveFastPath(f.Elements...))
 		}
 		unaccept(s, f, fw)
 		return send(ctx, fw)
@@ -371,7 +380,7 @@ func (s State) Tables() (tables State) {
 			note(o.Element)
 		case HeldFact:
 			note(o.Elements...)
-			has[0] = has[0] || o.Conditions != nil
+			has[0] = has[0] || o.Conditions != nil || len(o.FastPath) > 0
 		case Table:
 			named[0], named[1] = named[0] || !o.Bridge, named[1] || o.Bridge
 		}

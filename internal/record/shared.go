@@ -50,6 +50,9 @@ type Fact struct {
 	// elements, because the elements belong to the attachments.
 	Conditions *nft.Conditions `json:"conditions,omitempty"`
 
+	// FastPath lists devices of the flowtable. Flows that enter through them can skip the firewall.
+	FastPath []string `json:"fastPath,omitempty"`
+
 	// Before has the earlier values of the host's sysctls that belong to the fact. The last
 	// holder restores them.
 	Before map[string]string `json:"before,omitempty"`
@@ -364,10 +367,6 @@ func (d *Dir) Stands(name string) bool {
 	yes, _ := heldByOthers(filepath.Join(d.factDir(name), refs), "")
 	return yes
 }
-
-// InternalFact returns the name of the fact that stops the host from forwarding packets from
-// and to a link. The link is the bridge of an internal network.
-func InternalFact(link string) string { return "internal-" + link }
 
 // WhileHeld runs fn with a fact under the fact's lock, so that the last holder cannot remove
 // the fact meanwhile. If the fact has no holder, WhileHeld does nothing.

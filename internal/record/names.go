@@ -1,0 +1,12 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+// InternalFact returns the name of the fact that stops the host from forwarding packets from
+// and to a link. The link is the bridge of an internal network.
+func InternalFact(link string) string { return "internal-" + link }
+
+// FastPathFact returns the name of the fact that puts a bridge into the flowtable. While it stands,
+// established flows of the bridge may skip the forward hook.
+func FastPathFact(bridge string) string { return "fastpath-" + bridge }
