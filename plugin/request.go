@@ -256,6 +256,7 @@ func (r *Request) String() string {
 type InList struct {
 	First   bool            // no plugin comes before this one in the list
 	Main    string          // name of the plugin before this one that makes the interface; empty unless it is one of ours
+	Types   []string        // types of the list's plugins, in order
 	Granted map[string]bool // capabilities that the plugin declares and a runtime may give
 	Answers []*spec.Result  // answers that the IPAM plugin of Main could give
 }

@@ -116,13 +116,20 @@ func (v *vetter) plugin(pluginType string, raw json.RawMessage, n *jsonat.Node, 
 		at.pass(nil, pluginType)
 		return
 	}
-	in := plugin.InList{First: at.before == 0, Main: at.main, Answers: at.answers, Granted: granted(raw)}
+	in := plugin.InList{First: at.before == 0, Main: at.main, Types: v.types(), Answers: at.answers, Granted: granted(raw)}
 	v.own(p, call, n, in)
 	v.order(p, n, at)
 	v.members(pluginType, raw, n, at)
 	if p.Kind == plugin.Interface {
 		at.answers = append(at.answers, v.ipam(pluginType, call, n, in)...)
 	}
+}
+
+func (v *vetter) types() (types []string) {
+	for _, p := range v.list.Plugins {
+		types = append(types, p.Type)
+	}
+	return types
 }
 
 // own makes one of our plugins judge its configuration.

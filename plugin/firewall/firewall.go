@@ -14,6 +14,7 @@
 //     drops, the plugin cannot help: ADD warns and STATUS fails.
 //   - ingressPolicy uses two sets of bridges in the table `inet patchbay`. The
 //     operator's rules in the chain `admin` of that table come before them.
+//   - fastPath adds established flows between a bridge and the uplinks to a flowtable of the kernel.
 //   - With firewalld, the plugin adds the addresses to a zone over D-Bus.
 //
 // Policies and the accept rules of bridges are the same for every attachment and are removed
@@ -97,8 +98,11 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	if rec, err := k.Records.Read(r.Network, r.Owner, name); err == nil && rec != nil && p.daemon == nil {
-		p.asAttached(k, rec)
+	if rec, err := k.Records.Read(r.Network, r.Owner, name); err == nil && rec != nil {
+		p.flowsAsAttached(k, rec)
+		if p.daemon == nil {
+			p.asAttached(k, rec)
+		}
 	}
 	return k.AllowReference(r, iptnft.Accepting(addresses(ctx, r)), kernel.Check(ctx, env, p.compile(k)))
 }
@@ -113,6 +117,11 @@ func gc(ctx context.Context, r *plugin.Request) error {
 func status(ctx context.Context, r *plugin.Request) error {
 	if err := kernel.Of(r).NFT.Status(); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "firewall cannot be changed: %w", err)
+	}
+	if plugin.ConfOf[Conf](r).FastPath {
+		if err := offloads(kernel.Of(r).NFT); err != nil {
+			return err
+		}
 	}
 	if plugin.ConfOf[Conf](r).Backend == backendFirewalld {
 		d, err := connect(ctx)
@@ -138,6 +147,7 @@ type plan struct {
 	sources []netip.Prefix
 	daemon  *daemon // nil means nftables
 
+	flows     []record.Fact  // of the fast path
 	accepts   []record.Fact  // subnets on the bridge
 	addresses []netip.Prefix // accepted from any link
 	repeated  bool           // this attachment had an ADD before
@@ -152,6 +162,11 @@ func newPlan(ctx context.Context, r *plugin.Request, c *Conf, env *netstate.Env)
 	if c.isolates() {
 		var err error
 		if p.bridge, err = c.bridge(r.Prev()); err != nil {
+			return nil, err
+		}
+	}
+	if c.FastPath {
+		if err := p.takeFastPath(r, env); err != nil {
 			return nil, err
 		}
 	}
@@ -182,7 +197,7 @@ func (p *plan) connect(ctx context.Context, r *plugin.Request) error {
 
 // facts returns the facts that the network's attachments share.
 func (p *plan) facts() (facts []record.Fact) {
-	facts = slices.Clone(p.accepts)
+	facts = slices.Concat(p.accepts, p.flows)
 	if p.bridge == "" {
 		return facts
 	}

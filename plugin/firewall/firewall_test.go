@@ -107,7 +107,7 @@ func elements(t testing.TB) (n int) {
 	t.Helper()
 	c := nft.Open("")
 	defer c.Close() //nolint:errcheck // a test
-	for _, set := range []string{nft.SetIsolation, nft.SetBridgeOK, nft.SetApart, nft.SetOwners} {
+	for _, set := range []string{nft.SetIsolation, nft.SetBridgeOK, nft.SetApart, nft.SetFastPath, nft.SetOwners} {
 		list, err := c.List(set)
 		if err != nil {
 			t.Fatal(err)

@@ -75,7 +75,7 @@ func adminChain(r *plugin.Request) string {
 }
 
 func isOurs(fact string) bool {
-	for _, prefix := range [...]string{factAccept, factIsolation, factSameBridge, factApart, factSource} {
+	for _, prefix := range [...]string{factAccept, factIsolation, factSameBridge, factApart, factSource, record.FastPathFact("")} {
 		if strings.HasPrefix(fact, prefix) {
 			return true
 		}

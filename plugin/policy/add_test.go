@@ -134,6 +134,12 @@ func TestRefused(t *testing.T) {
 	}
 	bridged := of(b)
 	n.BridgeNetfilter(true)
+	records, fact := record.New(paths.Default().Run), record.Fact{Name: record.FastPathFact("cni0")}
+	must(t, records.Hold(t.Context(), fact, "abcdefghijklmno", nil))
+	if err := bridged.call(t, spec.Add, `{}`); err == nil || !strings.Contains(err.Error(), "take the fast path") {
+		t.Errorf("on a bridge with a fast path: %v", err)
+	}
+	must(t, records.Release(t.Context(), fact.Name, "abcdefghijklmno", func(record.Fact) error { return nil }))
 	bridged.must(t, spec.Add)
 	closedAt(t, "10.91.0.5", true, true)
 	bridged.del(t)

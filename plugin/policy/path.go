@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -56,6 +57,9 @@ func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) error {
 			return err
 		}
 		if bridge != "" {
+			if kernel.Of(r).Records.Stands(record.FastPathFact(bridge)) {
+				return spec.Invalid("network policies cannot apply on bridge %s: packets of its established connections take the fast path around the forward hook: remove fastPath from the plugin firewall", bridge)
+			}
 			if err := bridgeForwards(r, bridge, pod.Addrs); err != nil {
 				return err
 			}
