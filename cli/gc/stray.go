@@ -246,14 +246,22 @@ func removeElement(ctx context.Context, k *kernel.Kernel, e nft.Element) error {
 		return err
 	}
 	k.NFT.Remove(e)
+	flows := e.Set == nft.SetFastPath
 	for _, f := range facts {
-		k.NFT.Add(f.Elements...)
+		k.NFT.Add(slices.DeleteFunc(slices.Clone(f.Elements), func(x nft.Element) bool { return x.Set != e.Set })...)
+		flows = flows && len(f.FastPath) == 0
+	}
+	if flows {
+		k.NFT.Queue(nft.LeaveFastPath(e))
 	}
 	if err := k.NFT.Commit(ctx); err != nil {
 		return err
 	}
 	if _, facts, err = k.Records.Facts(); err == nil && holds(facts, e) {
 		k.NFT.Add(e)
+		if flows {
+			k.NFT.Queue(nft.EnsureFastPath())
+		}
 		err = k.NFT.Commit(ctx)
 	}
 	return err

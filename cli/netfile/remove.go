@@ -95,17 +95,13 @@ func (m *Remover) elements(ctx context.Context, r *Removal) error {
 	if err != nil {
 		return fmt.Errorf("list the elements of networks: %w", err)
 	}
-	n := 0
-	for _, e := range all {
-		if e.Comment == r.Network && !held[e.String()] {
-			m.NFT.Remove(e)
-			n++
-		}
-	}
-	if n == 0 {
+	gone := slices.DeleteFunc(all, func(e nft.Element) bool { return e.Comment != r.Network || held[e.String()] })
+	if len(gone) == 0 {
 		return nil
 	}
-	r.removed("%d elements of the firewall", n)
+	m.NFT.Remove(gone...)
+	m.NFT.Queue(nft.LeaveFastPath(gone...))
+	r.removed("%d elements of the firewall", len(gone))
 	return m.NFT.Commit(ctx)
 }
 
