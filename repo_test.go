@@ -34,8 +34,8 @@ const (
 	program = module + "/cmd/patchbay"
 
 	// maxProgramBytes was 10e6 before the program knew network policies, and 10.5e6 before it could
-	// run the calls of other processes.
-	maxProgramBytes = 10.6e6
+	// run the calls of other processes and make flowtables.
+	maxProgramBytes = 10.65e6
 
 	// maxStartAllocs bounds the allocations of all package initialisation before main: the
 	// measured number plus a margin for a new Go release. Every plugin process pays for
