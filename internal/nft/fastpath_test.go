@@ -4,10 +4,12 @@
 package nft
 
 import (
+	"context"
 	"errors"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/test/nettest"
@@ -151,5 +153,42 @@ func TestFastPathRebuilt(t *testing.T) {
 	commit(t, c)
 	if after := nftTool(t, "list", "ruleset"); sorted(after) != sorted(before) {
 		t.Errorf("without its flowtable, restored:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// Processes that add the first pair and delete the flowtable with the last one do not harm each other.
+func TestFastPathAtOnce(t *testing.T) {
+	nettest.Need(t, nettest.Flowtables())
+	open(t)
+	links(t, "cni0", "cni1", "cni2", "cni3", "wan0")
+	dir := t.TempDir()
+	var wg sync.WaitGroup
+	for _, bridge := range []string{"cni0", "cni1", "cni2", "cni3"} {
+		wg.Go(func() {
+			c := Open(dir)
+			defer c.Close() //nolint:errcheck // a test
+			e := FastPath(bridge, "wan0", "pods")
+			for range 5 {
+				fastPaths(c, bridge, "wan0")
+				if err := c.Commit(context.Background()); err != nil {
+					t.Error("add", bridge, err)
+				}
+				if _, there, err := c.Get(e.Set, e.Key); err != nil || !there {
+					t.Error(bridge, there, err)
+				}
+				if todo, err := EnsureFastPath(bridge, "wan0").Plan(c); err != nil || todo != nil {
+					t.Error(bridge, "lacks something", err)
+				}
+				c.Remove(e)
+				c.Queue(LeaveFastPath(e))
+				if err := c.Commit(context.Background()); err != nil {
+					t.Error("remove", bridge, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if left := nftTool(t, "list", "ruleset"); strings.Contains(left, "fastpath") {
+		t.Errorf("left:\n%s", left)
 	}
 }

@@ -234,6 +234,20 @@ func TestFastPathAndConntrack(t *testing.T) {
 	}
 }
 
+// An ADD that fails at any step leaves no fast path, and GC removes that of a lost container.
+func TestFastPathFaults(t *testing.T) {
+	_, _, a := world(t)
+	a.must(t, spec.GC, `{"cni.dev/valid-attachments": []}`)
+	without := sh(t, "nft list table inet patchbay")
+	if strings.Contains(without, "fastpath") {
+		t.Errorf("after a GC:\n%s", without)
+	}
+	faults(t, a, fast, "")
+	if after := sh(t, "nft list table inet patchbay"); after != without {
+		t.Errorf("left:\n%s", after)
+	}
+}
+
 // The kernel takes a deleted bridge out of the flowtable; CHECK of an attachment on a new one fails until repair.
 func TestFastPathOfADeletedBridge(t *testing.T) {
 	n, c, a := world(t)

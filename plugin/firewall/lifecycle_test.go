@@ -35,9 +35,15 @@ func alone(t *testing.T) (a *attachment, before string) {
 // An ADD that fails at any step leaves nothing.
 func TestFaults(t *testing.T) {
 	a, before := alone(t)
+	faults(t, a, isolated, before)
+}
+
+// faults makes an ADD fail at each of its steps.
+func faults(t *testing.T, a *attachment, conf, before string) {
+	t.Helper()
 	var steps []string
 	a.fault = func(step string) error { steps = append(steps, step); return nil }
-	a.must(t, spec.Add, isolated)
+	a.must(t, spec.Add, conf)
 	a.del(t)
 	if len(steps) < 5 {
 		t.Fatalf("only %v", steps)
@@ -50,7 +56,7 @@ func TestFaults(t *testing.T) {
 			}
 			return nil
 		}
-		if err := a.call(t, spec.Add, isolated); err == nil {
+		if err := a.call(t, spec.Add, conf); err == nil {
 			t.Fatalf("no failure at %s", at)
 		}
 		nothingLeft(t, before)
