@@ -82,6 +82,8 @@ func TestFastPath(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(all, FastPath("cni0", "wan0", "pods").SameKey) {
 		t.Errorf("%v, %v", all, err)
 	}
+	c = Open(t.TempDir()) // a process for which it is not known whether elements expire
+	defer c.Close()       //nolint:errcheck // a test
 	for _, bridge := range []string{"cni0", "cni1"} {
 		e := FastPath(bridge, "wan0", "pods")
 		c.Remove(e)
@@ -90,6 +92,9 @@ func TestFastPath(t *testing.T) {
 		if _, there, err := c.Get(SetFastPath, FastPath("cni1", "wan0", "").Key); err != nil || there != (bridge == "cni0") {
 			t.Errorf("after %s, cni1: %v, %v", bridge, there, err)
 		}
+	}
+	if works, known := c.ExpiryWorks(); known {
+		t.Errorf("the deletion of the set says that elements expire: %v", works)
 	}
 	if after := nftTool(t, "list", "ruleset"); sorted(after) != sorted(before) {
 		t.Errorf("after:\n%s\nbefore:\n%s", after, before)

@@ -147,9 +147,12 @@ func (o op) contest(spec setSpec, have Element) error {
 	return nil
 }
 
-// remove plans the removal of an element, by expiry if possible, else by deletion.
+// remove plans the removal of an element, by expiry if possible, else by deletion. A set of flows may
+// be deleted in the same transaction: then the element would be gone as if it had expired, and we
+// would believe that the kernel expires elements. So elements of such a set are deleted.
 func (c *Conn) remove(p *plan, e Element) {
-	if c.mayExpire() && !e.timed {
+	spec, _ := specOf(e.Set)
+	if c.mayExpire() && !e.timed && spec.level != ofFlows {
 		p.expire = append(p.expire, e)
 		return
 	}
