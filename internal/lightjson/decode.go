@@ -16,6 +16,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -161,9 +162,8 @@ func isASCII(s string) bool {
 // field returns the field of a struct that a key names. If there is none, it returns the zero Value.
 // It returns false if only encoding/json knows.
 func field(of reflect.Value, key string) (found reflect.Value, ok bool) {
-	t := of.Type()
-	for i := range t.NumField() {
-		switch m := memberOf(t.Field(i)); {
+	for i, m := range membersOf(of.Type()) {
+		switch {
 		case m.rare:
 			return reflect.Value{}, false
 		case m.name == key && m.name != "":
@@ -183,9 +183,8 @@ func field(of reflect.Value, key string) (found reflect.Value, ok bool) {
 
 // embeddedField returns the field of an embedded struct.
 func embeddedField(of reflect.Value, key string) (found reflect.Value, ok bool) {
-	t := of.Type()
-	for i := range t.NumField() {
-		if !memberOf(t.Field(i)).embedded {
+	for i, m := range membersOf(of.Type()) {
+		if !m.embedded {
 			continue
 		}
 		f, ok := field(of.Field(i), key)
@@ -205,6 +204,22 @@ type member struct {
 	quoted, omitEmpty, omitZero bool
 	embedded                    bool // its own fields do
 	rare                        bool // only encoding/json knows
+}
+
+// known has the members of each struct type that was met, in the order of its fields: []member by
+// reflect.Type. To read a field's tag takes longer than to compare keys.
+var known sync.Map
+
+func membersOf(t reflect.Type) []member {
+	if m, ok := known.Load(t); ok {
+		return m.([]member)
+	}
+	members := make([]member, t.NumField())
+	for i := range members {
+		members[i] = memberOf(t.Field(i))
+	}
+	known.Store(t, members)
+	return members
 }
 
 func memberOf(f reflect.StructField) (m member) {

@@ -149,9 +149,7 @@ func (e *encoder) dictionary(v reflect.Value) bool {
 
 func (e *encoder) object(v reflect.Value) bool {
 	e.out = append(e.out, '{')
-	t := v.Type()
-	for i := range t.NumField() {
-		m := memberOf(t.Field(i))
+	for i, m := range membersOf(v.Type()) {
 		switch f := v.Field(i); {
 		case m.rare, m.quoted, m.embedded, m.omitZero && f.Kind() == reflect.Interface:
 			return false
