@@ -132,11 +132,15 @@ func call(ctx context.Context, p *Plugin, s *Session, stdio Stdio) error {
 }
 
 // detach rolls back an ADD whose result could not be written. It calls DEL, because the queued
-// work is committed already, and the undo stack cannot revert that.
+// work is committed already, and the undo stack cannot revert that. The DEL has a session of its own,
+// because that of the ADD holds its locks until it is closed.
 func detach(ctx context.Context, p *Plugin, c *spec.Call, s *Session, out []byte) error {
 	if c.Verb != spec.Add {
 		return nil
 	}
+	s.Close()
+	s = s.Fork()
+	defer s.Close()
 	del := *c
 	del.Verb = spec.Del
 	result, err := spec.ParseResult(out, "")

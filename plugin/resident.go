@@ -33,8 +33,12 @@ func (r runner) Runs(c *handover.Call) bool {
 func (r runner) Run(ctx context.Context, c *handover.Call) (status int) {
 	s := NewSession(r)
 	s.Paths, s.Self, s.Stderr, s.Env, s.Caller = paths.From(c.Getenv), SelfPath, &c.Stderr, c.Env, c.Parent
+	answer := func(status int, out []byte) error {
+		s.Close() // the end of a process would release its locks before the runtime goes on
+		return c.Answer(status, out)
+	}
 	return complete(ctx, find(r, filepath.Base(c.Name)), s, Stdio{
-		Getenv: c.Getenv, Stdin: bytes.NewReader(c.Input), Stderr: &c.Stderr, answer: c.Answer,
+		Getenv: c.Getenv, Stdin: bytes.NewReader(c.Input), Stderr: &c.Stderr, answer: answer,
 	})
 }
 

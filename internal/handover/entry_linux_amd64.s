@@ -22,6 +22,7 @@
 #define SYS_recvfrom   45
 #define SYS_sendmsg    46
 #define SYS_shutdown   48
+#define SYS_getsockopt 55
 #define SYS_getrlimit  97
 #define SYS_setrlimit  160
 #define SYS_exit_group 231
@@ -30,6 +31,8 @@
 #define AF_UNIX       1
 #define SOCK_TYPE     0x80805 // SOCK_SEQPACKET|SOCK_CLOEXEC|SOCK_NONBLOCK
 #define MSG_NOSIGNAL  0x4000
+#define SOL_SOCKET    1
+#define SO_PEERCRED   17
 #define SHUT_RD       0
 #define POLLIN        1
 #define RLIMIT_NOFILE 7
@@ -64,6 +67,8 @@ DATA written<>+0(SB)/1, $'A'
 GLOBL written<>(SB), RODATA|NOPTR, $1
 
 GLOBL header<>(SB), NOPTR, $16
+GLOBL cred<>(SB), NOPTR, $12      // struct ucred: pid, uid, gid
+GLOBL credSize<>(SB), NOPTR, $4
 GLOBL vector<>(SB), NOPTR, $48    // three struct iovec
 GLOBL message<>(SB), NOPTR, $56   // struct msghdr
 GLOBL poll<>(SB), NOPTR, $8       // struct pollfd
@@ -148,6 +153,19 @@ length:
 	CALL(SYS_connect)
 	TESTQ AX, AX
 	JNE   close // no server, or too many callers
+
+	// Only root may be the server, whatever the rights of the directory are.
+	MOVL $12, credSize<>(SB)
+	MOVQ R12, DI
+	MOVL $SOL_SOCKET, SI
+	MOVL $SO_PEERCRED, DX
+	LEAQ cred<>(SB), R10
+	LEAQ credSize<>(SB), R8
+	CALL(SYS_getsockopt)
+	TESTQ AX, AX
+	JNE  close
+	CMPL cred<>+4(SB), $0
+	JNE  close
 
 	XORL BX, BX
 

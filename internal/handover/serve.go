@@ -89,7 +89,7 @@ func Serve(ctx context.Context, runner Runner, log func(string, ...any)) error {
 // listen listens on a new socket at path. A former server keeps its socket, without a name, until it
 // ends. unlink removes the name if it is still that of the new socket.
 func listen(path string) (l *net.UnixListener, unlink func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, nil, err
 	}
 	temp := path + "." + strconv.Itoa(os.Getpid())

@@ -50,7 +50,14 @@ func serve(t *testing.T, dir string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.cmd.Start(); err != nil {
+	started := make(chan error)
+	go func() { // Pdeathsig kills the server when the thread ends that has started it
+		runtime.LockOSThread()
+		started <- s.cmd.Start()
+		<-s.end
+		runtime.UnlockOSThread()
+	}()
+	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
 	go s.read(log)
