@@ -81,7 +81,7 @@ func (l *lab) ports() error {
 			return err
 		}
 	}
-	for round := range l.pick(16, 2) + 1 {
+	for round := range l.pick(8, 2) + 1 {
 		for _, way := range []string{inward, outward, between} {
 			for _, kind := range kinds {
 				for i := range nodes {
