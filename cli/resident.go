@@ -8,6 +8,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/patchbay-net/patchbay/plugin"
@@ -16,6 +17,9 @@ import (
 // Resident runs the calls of plugin processes until a signal ends it, and returns the exit status.
 // `patchbayd plugins` executes the program for this.
 func Resident(all []*plugin.Plugin) int {
+	runtime.LockOSThread() // handover.Serve needs the first thread
+	// A log that nobody reads any more must not end the server.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	logger := log.New(os.Stderr, "", log.LstdFlags)

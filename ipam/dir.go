@@ -349,26 +349,13 @@ func (d *dir) sameFile(fd int, name string) bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// take locks fd. If take fails, it closes fd. A blocking flock cannot be interrupted. So if ctx
-// ends first, a goroutine keeps waiting, and unlocks as soon as it gets the lock.
+// take locks fd. If take fails, it closes fd. It asks again and again, because a blocking flock would keep
+// its thread after the end of ctx.
 func take(ctx context.Context, fd, how int) error {
-	err := unix.Flock(fd, how|unix.LOCK_NB)
-	if !errors.Is(err, unix.EWOULDBLOCK) {
-		return closeOn(fd, err)
+	if how == unix.LOCK_SH {
+		return closeOn(fd, durable.LockShared(ctx, fd))
 	}
-	done := make(chan error, 1)
-	go func() { done <- flockWait(fd, how) }()
-	select {
-	case err := <-done:
-		return closeOn(fd, err)
-	case <-ctx.Done():
-		err := durable.ErrLocked(ctx, fd)
-		go func() {
-			<-done //nolint:errcheck // the lock is not wanted any more
-			closeFD(fd)
-		}()
-		return err
-	}
+	return closeOn(fd, durable.LockExclusive(ctx, fd))
 }
 
 func closeOn(fd int, err error) error {
@@ -376,12 +363,4 @@ func closeOn(fd int, err error) error {
 		closeFD(fd)
 	}
 	return err
-}
-
-func flockWait(fd, how int) error {
-	for {
-		if err := unix.Flock(fd, how); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
 }

@@ -145,10 +145,16 @@ func (s *FileStore) begin(ctx context.Context, m Mode) (*Tx, error) {
 		return nil, err
 	}
 	tx := &Tx{store: s, mode: m, dir: d, lockFD: fd, indexFD: -1}
+	loaded := false
+	defer func() {
+		if !loaded { // also after a panic
+			tx.Close()
+		}
+	}()
 	if err := tx.loadIndex(); err != nil {
-		tx.Close()
 		return nil, err
 	}
+	loaded = true
 	return tx, nil
 }
 

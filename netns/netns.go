@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
+	"runtime/debug"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -151,8 +152,8 @@ func (n *NS) Do(fn func() error) error {
 }
 
 // Visit moves a thread into n, runs fn and moves the thread back. For one short call, Visit is
-// cheaper than Do. fn must not panic. If the thread cannot return to its own namespace, the
-// thread ends.
+// cheaper than Do. If the thread cannot return to its own namespace, the thread ends. A panic of fn
+// becomes an error.
 func (n *NS) Visit(fn func() error) error {
 	own, err := Current()
 	if err != nil {
@@ -176,7 +177,7 @@ func thereAndBack(there, back int, fn func() error) error {
 		runtime.UnlockOSThread()
 		return err
 	}
-	err := fn()
+	err := calm(fn)
 	if lost := unix.Setns(back, unix.CLONE_NEWNET); lost != nil {
 		return errors.Join(err, fmt.Errorf("leave namespace: %w", lost))
 	}
@@ -234,11 +235,22 @@ func (w *Worker) run(fd int, path string) {
 			c.done <- err
 			continue
 		}
-		c.done <- c.fn()
+		c.done <- calm(c.fn)
 	}
 }
 
-// Do runs fn on the worker's thread and returns its error. If the worker could not enter the
+// calm turns a panic of fn into an error. fn runs on a goroutine of its own, where no caller could
+// recover it, and so it would end a process that serves others, too.
+func calm(fn func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic in a namespace: %v: %s", v, debug.Stack())
+		}
+	}()
+	return fn()
+}
+
+// Do runs fn on the worker's thread and returns its error. A panic of fn becomes an error. If the worker could not enter the
 // namespace, Do returns that error.
 func (w *Worker) Do(fn func() error) error {
 	c := call{fn, make(chan error, 1)}

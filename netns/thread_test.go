@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // Other programs must see the process in its own namespace. They see its first thread, which may
@@ -45,6 +47,26 @@ func TestFirstThread(t *testing.T) {
 		}
 		if now, err := os.Readlink("/proc/self/ns/net"); now != own || err != nil {
 			t.Fatalf("round %d: the process is in %s, was in %s: %v", n, now, own, err)
+		}
+	}
+}
+
+// A panic in a namespace is an error of its caller, and the worker goes on.
+func TestPanic(t *testing.T) {
+	path := nettest.NewNS(t, "panic")
+	ns, err := netns.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close() //nolint:errcheck // a test
+	w := ns.NewWorker()
+	defer w.Close()
+	for _, do := range []func(func() error) error{w.Do, ns.Visit} {
+		if err := do(func() error { panic("tea") }); err == nil || !strings.Contains(err.Error(), "panic in a namespace: tea") {
+			t.Error(err)
+		}
+		if err := do(func() error { return nil }); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ package plugin
 import (
 	"bytes"
 	"context"
+	"os"
 	"path/filepath"
 
 	"github.com/patchbay-net/patchbay/internal/handover"
@@ -26,11 +27,17 @@ func Resident(ctx context.Context, all []*Plugin, log func(string, ...any)) erro
 // runner implements handover.Runner.
 type runner []*Plugin
 
+// busAddress is where the D-Bus library looks for firewalld, in the environment of the process.
+const busAddress = "DBUS_SYSTEM_BUS_ADDRESS"
+
 func (r runner) Runs(c *handover.Call) bool {
-	return c.Getenv("CNI_COMMAND") != "" && find(r, filepath.Base(c.Name)) != nil
+	return c.Getenv("CNI_COMMAND") != "" && c.Getenv(busAddress) == os.Getenv(busAddress) && find(r, filepath.Base(c.Name)) != nil
 }
 
 func (r runner) Run(ctx context.Context, c *handover.Call) (status int) {
+	if c.Parent == 0 {
+		c.Parent = -1 // unknown; Session takes 0 for the parent of this process
+	}
 	s := NewSession(r)
 	s.Paths, s.Self, s.Stderr, s.Env, s.Caller = paths.From(c.Getenv), SelfPath, &c.Stderr, c.Env, c.Parent
 	answer := func(status int, out []byte) error {

@@ -113,13 +113,46 @@ func (c *Call) parse(request []byte) error {
 	}
 	env, input := binary.NativeEndian.Uint64(request), binary.NativeEndian.Uint64(request[8:])
 	request = request[headerSize:]
-	if input > maxInput || env != uint64(len(request))-input || env == 0 || request[env-1] != 0 {
+	if input > maxInput || input > uint64(len(request)) || env != uint64(len(request))-input || env == 0 || request[env-1] != 0 {
 		return errRequest
 	}
 	c.Input = bytes.Clone(request[env:])
 	words := strings.Split(string(request[:env-1]), "\x00")
-	c.Name, c.Env = words[0], words[1:]
+	c.Name, c.Env = words[0], firsts(words[1:])
 	return nil
+}
+
+// firsts returns an environment without variables that are set again: the first one counts for a Go
+// program, but others take the last one.
+func firsts(env []string) (unique []string) {
+	known := make(map[string]bool, len(env))
+	for _, kv := range env {
+		if k, _, _ := strings.Cut(kv, "="); !known[k] {
+			known[k] = true
+			unique = append(unique, kv)
+		}
+	}
+	return unique
+}
+
+// dead reports whether the plugin process has ended. The goroutine that reads may not have noticed it yet.
+func (c *Call) dead() bool {
+	select {
+	case <-c.gone:
+		return true
+	default:
+	}
+	raw, err := c.conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	hup := false
+	err = raw.Control(func(fd uintptr) {
+		poll := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(poll, 0)
+		hup = err == nil && n > 0 && poll[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return hup || err != nil
 }
 
 // Stderr is standard error of a plugin process. What is written after the answer goes to the server's

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -141,6 +142,11 @@ func (s *server) drain() {
 // serve runs one call. If it returns early, the connection is closed, and the plugin process runs the
 // call itself.
 func (s *server) serve(conn *net.UnixConn) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.log("a call panicked: %v: %s", v, debug.Stack()) // the plugin process finds out that the call is lost
+		}
+	}()
 	c := &Call{conn: conn, Stderr: Stderr{log: s.log}, acked: make(chan struct{}), gone: make(chan struct{})}
 	if err := s.check(c); err != nil {
 		s.refuse(err)
@@ -170,11 +176,7 @@ func (s *server) run(c *Call) {
 		c.watch()
 		cancel()
 	}()
-	defer func() {
-		if v := recover(); v != nil {
-			s.log("a call of %s panicked: %v", c.Name, v) // the plugin process finds out that the call is lost
-		}
-	}()
+	s.await(ctx, c)
 	if status := s.runner.Run(ctx, c); !c.settled.Load() {
 		c.Answer(status, nil) //nolint:errcheck // without output, an answer changes nothing
 	}
@@ -211,17 +213,11 @@ func (s *server) receive(c *Call) error {
 	return c.conn.SetReadDeadline(time.Time{})
 }
 
-// begin notes a call, and first waits for the calls of dead plugin processes on the same container: a
-// runtime that has killed an ADD calls DEL at once.
+// begin notes a call until its end.
 func (s *server) begin(c *Call) (end func()) {
-	container := c.Getenv("CNI_CONTAINERID")
-	ctx, cancel := context.WithTimeout(context.Background(), deadTime)
-	defer cancel()
-	for s.haunted(container) && clock.Sleep(ctx, time.Millisecond) {
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running[c] = container
+	s.running[c] = c.Getenv("CNI_CONTAINERID")
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -229,18 +225,24 @@ func (s *server) begin(c *Call) (end func()) {
 	}
 }
 
-// haunted reports whether a call of a container runs whose plugin process is dead.
-func (s *server) haunted(container string) bool {
+// await waits for the calls of dead plugin processes on the container of a call: a runtime that has killed
+// an ADD calls DEL at once, and the ADD may still undo its work. The server has taken the call by then, so
+// its plugin process waits, too.
+func (s *server) await(ctx context.Context, c *Call) {
+	ctx, cancel := context.WithTimeout(ctx, deadTime)
+	defer cancel()
+	for s.haunted(c) && clock.Sleep(ctx, time.Millisecond) {
+	}
+}
+
+// haunted reports whether another call of the same container runs whose plugin process is dead.
+func (s *server) haunted(c *Call) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c, of := range s.running {
-		if of != container || container == "" {
-			continue
-		}
-		select {
-		case <-c.gone:
-			return !c.settled.Load()
-		default:
+	container := s.running[c]
+	for other, of := range s.running {
+		if other != c && of == container && container != "" && !other.settled.Load() && other.dead() {
+			return true
 		}
 	}
 	return false
@@ -255,8 +257,10 @@ func (s *server) refuse(why error) {
 		return
 	}
 	s.mu.Lock()
-	known := s.refusals[why.Error()] || len(s.refusals) > maxReasons
-	s.refusals[why.Error()] = true
+	known := s.refusals[why.Error()] || len(s.refusals) == maxReasons
+	if !known {
+		s.refusals[why.Error()] = true
+	}
 	s.mu.Unlock()
 	if !known {
 		s.log("left a call to its plugin process: %v", why)

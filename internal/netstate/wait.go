@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -179,7 +178,7 @@ func untilLinks(ctx context.Context, conn *nl.Conn, most time.Duration, ask func
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	events, done := make(chan netlink.LinkUpdate), make(chan struct{})
-	if err := netlink.LinkSubscribeWithOptions(events, done, netlink.LinkSubscribeOptions{Namespace: handle(conn)}); err != nil {
+	if err := visit(conn, func() error { return netlink.LinkSubscribe(events, done) }); err != nil {
 		return false, fmt.Errorf("listen for link events: %w", err)
 	}
 	defer unsubscribe(events, done)
@@ -192,21 +191,20 @@ func untilAddrs(ctx context.Context, conn *nl.Conn, most time.Duration, ask func
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	events, done := make(chan netlink.AddrUpdate), make(chan struct{})
-	if err := netlink.AddrSubscribeWithOptions(events, done, netlink.AddrSubscribeOptions{Namespace: handle(conn)}); err != nil {
+	if err := visit(conn, func() error { return netlink.AddrSubscribe(events, done) }); err != nil {
 		return false, fmt.Errorf("listen for address events: %w", err)
 	}
 	defer unsubscribe(events, done)
 	return until(ctx, events, ask)
 }
 
-// handle returns the namespace of a connection in the netlink library's type. handle returns
-// nil for the namespace of the process.
-func handle(conn *nl.Conn) *vnetns.NsHandle {
+// visit runs fn in the namespace of a connection. The netlink library can enter a namespace, too, but
+// would go on with a thread that cannot leave it.
+func visit(conn *nl.Conn, fn func() error) error {
 	if conn.NS == nil {
-		return nil
+		return fn()
 	}
-	ns := vnetns.NsHandle(conn.NS.Fd())
-	return &ns
+	return conn.NS.Visit(fn)
 }
 
 // until calls ask at once, and again after every event, until the answer is yes. If ctx ends

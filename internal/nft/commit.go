@@ -70,12 +70,16 @@ func (c *Conn) Start(ctx context.Context) error {
 	if err := c.dial(); err != nil {
 		return err
 	}
-	err := c.commit(ctx)
+	defer c.release()
+	return c.commit(ctx)
+}
+
+// release gives the lock back, if commit has taken it.
+func (c *Conn) release() {
 	if c.unlock != nil {
 		c.unlock()
 		c.unlock = nil
 	}
-	return err
 }
 
 // commit tries a transaction. If another process changed the kernel's state in between, it

@@ -45,7 +45,11 @@ func dialSocket(protocol int) (*socket, error) {
 	return &socket{fd: fd}, nil
 }
 
-func (s *socket) close() { unix.Close(s.fd) } //nolint:errcheck // nothing to lose
+// close closes the socket. Later calls fail: another socket may have its number by then.
+func (s *socket) close() {
+	unix.Close(s.fd) //nolint:errcheck // nothing to lose
+	s.fd = -1
+}
 
 // execute sends a request and returns the answers of one type; type 0 means any. If a dump was
 // interrupted, execute returns its answers together with netlink.ErrDumpInterrupted.

@@ -308,14 +308,15 @@ func (d *Dir) locked(ctx context.Context, dir string, fn func() error) error {
 			return fmt.Errorf("open fact directory: %w", err)
 		}
 		again, err := lockAndRun(ctx, fd, dir, fn)
-		err = errors.Join(err, unix.Close(fd))
 		if !again || err != nil {
 			return err
 		}
 	}
 }
 
+// lockAndRun closes fd, also if fn panics.
 func lockAndRun(ctx context.Context, fd int, dir string, fn func() error) (again bool, err error) {
+	defer func() { err = errors.Join(err, unix.Close(fd)) }()
 	if err := lockFact(ctx, fd); err != nil {
 		name, _ := hex.DecodeString(filepath.Base(dir))
 		return false, fmt.Errorf("lock fact %s, %s: %w", name, dir, err)

@@ -4,6 +4,7 @@
 package firewall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,16 +41,22 @@ const (
 var errNoFirewalld = errors.New("firewalld is not running")
 
 // daemon is a connection to firewalld.
-type daemon struct{ conn *dbus.Conn }
+type daemon struct {
+	conn *dbus.Conn
+	end  context.CancelFunc // of the context that the connection lives as long as
+}
 
 // connect connects to the system bus and checks that firewalld is on it. connect uses the
 // address in DBUS_SYSTEM_BUS_ADDRESS or the usual one. connect does not start firewalld.
 func connect(ctx context.Context) (*daemon, error) {
-	conn, err := dbus.ConnectSystemBus(dbus.WithContext(context.WithoutCancel(ctx)))
-	if err != nil {
-		return nil, fmt.Errorf("%w: connect to the system bus: %w", errNoFirewalld, err)
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	hung := time.AfterFunc(firewalldTime, end) // the library waits for answers without limit
+	conn, err := dbus.ConnectSystemBus(dbus.WithContext(life))
+	if !hung.Stop() || err != nil {
+		end()
+		return nil, fmt.Errorf("%w: connect to the system bus: %w", errNoFirewalld, cmp.Or(err, context.DeadlineExceeded))
 	}
-	d := &daemon{conn}
+	d := &daemon{conn, end}
 	ctx, cancel := context.WithTimeout(ctx, firewalldTime)
 	defer cancel()
 	var owner string
@@ -64,7 +71,10 @@ func connect(ctx context.Context) (*daemon, error) {
 	return nil, fmt.Errorf("ask for firewalld: %w", err)
 }
 
-func (d *daemon) close() { d.conn.Close() } //nolint:errcheck // nothing to lose
+func (d *daemon) close() {
+	d.conn.Close() //nolint:errcheck // nothing to lose
+	d.end()
+}
 
 // call calls a method of a zone with one source. firewalld puts the name of an error into the
 // error's text: "ZONE_ALREADY_SET: ...".

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -252,6 +253,21 @@ func TestFirewalldGone(t *testing.T) {
 	a.must(t, spec.Status, `{}`)
 	a.del(t)
 	nothingLeft(t, "")
+}
+
+// A bus that accepts and never answers costs a limited time.
+func TestHungBus(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bus")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // a test
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+path)
+	began := time.Now()
+	if _, err := connect(context.Background()); err == nil || time.Since(began) > 2*firewalldTime {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
 }
 
 func BenchmarkAutoBackend(b *testing.B) {

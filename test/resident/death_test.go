@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -124,6 +125,61 @@ func TestCallerDies(t *testing.T) {
 		t.Errorf("the server ran %d calls\n%s", ran, s.said())
 	}
 	leak.NoLeaks(t, before)
+}
+
+// TestSlowUndo is TestCallerDies with an undo that takes longer than a plugin's process waits for a server that
+// does not take its call.
+func TestSlowUndo(t *testing.T) {
+	dir, ns, before := install(t), nettest.NewNS(t, "undo"), leak.Must(t)
+	log := filepath.Join(t.TempDir(), "log")
+	script(t, filepath.Join(dir, "tardy"), fmt.Sprintf(`cat > /dev/null
+echo $CNI_COMMAND begins >> %[1]s
+[ "$CNI_COMMAND" = ADD ] || sleep 1.5
+echo $CNI_COMMAND ends >> %[1]s
+[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0","interfaces":[],"ips":[]}'
+exit 0`, log))
+	running := filepath.Join(t.TempDir(), "running")
+	script(t, filepath.Join(dir, "endless"), fmt.Sprintf(`cat > /dev/null; [ "$CNI_COMMAND" = ADD ] || exit 0; touch %s; exec sleep 60`, running))
+	s := serve(t, dir)
+	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"res","type":"patchbay","plugins":[%s,{"type":"tardy"},{"type":"endless"}]}`, bridgeConf("host-local"))
+	add := call{plugin: "patchbay", verb: "ADD", id: "c", netns: ns, input: conf}
+	cmd, _ := add.begin(t, dir)
+	until(t, "the ADD runs", exists(running))
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	del := add
+	del.verb, del.shell = "DEL", noGo
+	if o := del.run(t, dir); o.code != 0 {
+		t.Errorf("%+v", o)
+	}
+	s.stop(t)
+	text, err := os.ReadFile(log)
+	if want := "ADD begins\nADD ends\nDEL begins\nDEL ends\nDEL begins\nDEL ends\n"; err != nil || string(text) != want {
+		t.Errorf("%v\n%s\n%s", err, text, s.said())
+	}
+	leak.NoLeaks(t, before)
+}
+
+// TestBroken sends what no plugin's process sends. The server goes on.
+func TestBroken(t *testing.T) {
+	dir := install(t)
+	serve(t, dir)
+	for _, packet := range []string{"", "x", strings.Repeat("\xff", 16), strings.Repeat("\x00", 16), "\x08\x00\x00\x00\x00\x00\x00\x00\xf9\xff\xff\xff\xff\xff\xff\xffx"} {
+		conn, err := net.Dial("unixpacket", handover.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = conn.Write([]byte(packet))
+		if err := errors.Join(err, conn.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	version := call{plugin: "bridge", verb: "VERSION", input: `{"cniVersion":"1.0.0"}`, shell: noGo}
+	if o := version.run(t, dir); o.code != 0 {
+		t.Errorf("%+v", o)
+	}
 }
 
 // TestUnread closes the runtime's end of standard output before the result. The server undoes the ADD.
