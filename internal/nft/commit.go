@@ -31,7 +31,7 @@ type plan struct {
 	add     []Element
 	delete  []Element
 	expire  []Element
-	lengths []setSpec // missing sets for one prefix length
+	demand  []setSpec // missing sets on demand
 	waiting []Element // elements that another process is already removing
 	extras  []func(*nftables.Conn) error
 
@@ -42,7 +42,7 @@ type plan struct {
 }
 
 func (p plan) empty() bool {
-	return len(p.lengths)+len(p.add)+len(p.delete)+len(p.expire)+len(p.extras) == 0
+	return len(p.demand)+len(p.add)+len(p.delete)+len(p.expire)+len(p.extras) == 0
 }
 
 // Commit reads the kernel's state and applies the queue in one transaction. Commit creates
@@ -148,7 +148,7 @@ func (c *Conn) try(ctx context.Context) error {
 	if p.empty() {
 		return nil
 	}
-	if (p.heavy || len(p.lengths) > 0) && c.unlock == nil {
+	if (p.heavy || len(p.demand) > 0) && c.unlock == nil {
 		if err := c.alone(ctx, p); err != nil {
 			return err
 		}
@@ -207,11 +207,11 @@ func (p plan) encode(enc *nftables.Conn) error {
 	if err := errors.Join(bySet(p.delete, 0, enc.SetDeleteElements), bySet(p.expire, expireAfter, enc.SetAddElements)); err != nil {
 		return err
 	}
-	for _, s := range p.lengths {
+	for _, s := range p.demand {
 		if err := enc.AddSet(s.set(), nil); err != nil {
 			return fmt.Errorf("add set %s: %w", s.name, err)
 		}
-		s.addRule(enc)
+		s.addRules(enc)
 	}
 	for _, x := range p.extras {
 		if err := x(enc); err != nil {
@@ -256,7 +256,7 @@ func bySet(elems []Element, timeout time.Duration, do func(*nftables.Set, []nfta
 
 // alone takes the lock for a plan. A plan without extras waits at most one second and then
 // continues without the lock. In the worst case two processes then add the same rule for a set
-// of one prefix length, which does no harm.
+// on demand, which does no harm.
 func (c *Conn) alone(ctx context.Context, p plan) error {
 	if p.heavy {
 		return c.lock(ctx)

@@ -16,7 +16,8 @@ var damages = []struct{ name, command, says string }{
 	{"dormant", "add table inet patchbay { flags dormant; }", "dormant"},
 	{"dormant, and a chain less", "add table inet patchbay { flags dormant; }; delete chain inet patchbay postrouting", "chain postrouting of table inet patchbay is missing"},
 	{"policy", "add chain inet patchbay forward { policy drop; }", "chain forward of table inet patchbay drops"},
-	{"rule", "add rule inet patchbay forward counter drop", "chain forward of table inet patchbay has 5 rules"},
+	{"rule", "add rule inet patchbay forward counter drop", "chain forward of table inet patchbay has 3 rules"},
+	{"on demand", "flush chain inet patchbay closed", "the rule of set isolation is missing from chain closed"},
 	{"flushed", "flush table inet patchbay", "rules"},
 	{"base chain", "delete chain inet patchbay prerouting", "chain prerouting of table inet patchbay is missing"},
 	{"another hook", "flush chain inet patchbay raw; delete chain inet patchbay raw; add chain inet patchbay raw { type filter hook output priority 0; }", "chain raw of table inet patchbay"},
@@ -38,6 +39,8 @@ func TestDamageIsFoundAndMended(t *testing.T) {
 			}
 			c.Queue(cond.Ensure())
 			c.Add(attachment()...)
+			c.Add(network()...)
+			c.Add(Internal("cni2", "pods")...)
 			commit(t, c)
 			before := nftTool(t, "list", "ruleset")
 			nftTool(t, d.command)

@@ -23,8 +23,8 @@ func (c *Conn) look() (plan, error) {
 		}
 		what = append(what, spec.element(o.el.Key))
 	}
-	lengths := c.wanted()
-	for _, s := range lengths {
+	demand := c.wanted()
+	for _, s := range demand {
 		what = append(what, s.query())
 	}
 	got, err := c.get(what)
@@ -45,21 +45,21 @@ func (c *Conn) look() (plan, error) {
 		p.tables = append(p.tables, s)
 	}
 	got = got[len(families):]
-	for i, s := range lengths {
+	for i, s := range demand {
 		if !got[len(c.queue)+i].found {
-			p.lengths = append(p.lengths, s)
+			p.demand = append(p.demand, s)
 		}
 	}
 	err = c.decide(&p, got[:len(c.queue)])
 	return p, err
 }
 
-// wanted returns the sets for one prefix length to which elements are added, each once.
+// wanted returns the sets on demand to which elements are added, each once.
 func (c *Conn) wanted() (specs []setSpec) {
 	for _, o := range c.queue {
 		spec, _ := specOf(o.el.Set)
 		same := func(s setSpec) bool { return s.name == spec.name }
-		if spec.length > 0 && !o.remove && !slices.ContainsFunc(specs, same) {
+		if spec.onDemand && !o.remove && !slices.ContainsFunc(specs, same) {
 			specs = append(specs, spec)
 		}
 	}

@@ -99,11 +99,16 @@ func inSet(set string, not bool) *expr.Lookup {
 
 // addrsIn checks whether (source . destination) is in a set.
 func addrsIn(v6 bool, set string) match {
+	return rule(family(v6), addrs(v6), match{inSet(set, false)})
+}
+
+// addrs loads the source and the destination address, beginning in register 1.
+func addrs(v6 bool) match {
 	second := reg32(1)
 	if v6 {
 		second = reg32(4)
 	}
-	return rule(family(v6), match{loadAddr(v6, true, reg1), loadAddr(v6, false, second), inSet(set, false)})
+	return match{loadAddr(v6, true, reg1), loadAddr(v6, false, second)}
 }
 
 // addrIn checks whether one address of the packet is in a set.
@@ -145,15 +150,15 @@ func snatBy(v6 bool, name string) match {
 	})
 }
 
-// multicast matches packets to a multicast group.
-func multicast(v6 bool) match {
+// multicast matches packets to a multicast group, or with CmpOpNeq to any other address.
+func multicast(v6 bool, op expr.CmpOp) match {
 	if v6 {
 		return rule(family(v6), match{
 			&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: 24, Len: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0xff}},
+			&expr.Cmp{Op: op, Register: reg1, Data: []byte{0xff}},
 		})
 	}
-	return rule(family(v6), MatchPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4), false, expr.CmpOpEq))
+	return rule(family(v6), MatchPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4), false, op))
 }
 
 // toLocal matches packets to an address of this host.

@@ -315,8 +315,10 @@ func (c *Conn) ofAttachments(maps []string) (elems []Element, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range lengthsIn(sets) {
-		maps = append(maps, s.name)
+	for _, s := range demanded(sets) {
+		if s.length > 0 {
+			maps = append(maps, s.name)
+		}
 	}
 	closed := ClosedSets()
 	maps = slices.Concat(maps, closed[0][:], closed[1][:], []string{SetOwnSource})

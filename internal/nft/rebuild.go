@@ -77,7 +77,7 @@ func (c *Conn) rebuild(enc *nftables.Conn, f nftables.TableFamily) (*Table, erro
 			return nil, err
 		}
 	}
-	rebuildLengths(enc, lengthsIn(s.sets))
+	rebuildRules(enc, demanded(s.sets))
 	return t, nil
 }
 

@@ -72,6 +72,8 @@ func inetChains() []chainSpec {
 		{name: chainConditional, keep: true},
 		{name: chainSameNet, keep: true},
 		{name: chainNeighbours, keep: true},
+		{name: chainClosed, keep: true},
+		{name: chainRanges, keep: true},
 		{name: chainHostPorts, rules: hostPortRules()},
 		{name: chainMasquerade, rules: masqueradeRules()},
 		{name: chainHairpin, rules: hairpinRules()},
@@ -93,65 +95,59 @@ func hostPortRules() []staticRule {
 		{"the kernel drops the answers", rule(toLoopback6(), verdict(expr.VerdictReturn))},
 		{"networks with conditions", jump(chainConditional)},
 		{"", dnatBy(false, true, SetHostPorts4)},
-		{"", dnatBy(true, true, SetHostPorts6)},
 		{"", dnatBy(false, false, SetPorts4)},
+		{"", dnatBy(true, true, SetHostPorts6)},
 		{"", dnatBy(true, false, SetPorts6)},
 	}
 }
 
+// postroutingRules returns the rules that the first packet of each connection through the node
+// passes. So what most packets need not meet is in other chains.
 func postroutingRules() []staticRule {
-	ret := verdict(expr.VerdictReturn)
 	return []staticRule{
 		{"", rule(published(), jump(chainPublished))},
-		{"", rule(multicast(false), ret)},
-		{"", rule(multicast(true), ret)},
 		{"", rule(addrIn(false, true, SetMasqueraded4), jump(chainMasquerade))},
 		{"", rule(addrIn(true, true, SetMasqueraded6), jump(chainMasquerade))},
-		{"", rule(addrsIn(false, SetNoMasq4), ret)},
-		{"", rule(addrsIn(true, SetNoMasq6), ret)},
-		{"", rule(addrsIn(false, SetMasq4), masquerade())},
-		{"", rule(addrsIn(true, SetMasq6), masquerade())},
+		{"attachments of earlier releases", jump(chainRanges)},
 	}
 }
 
 // masqueradeRules returns the rules for packets of masqueraded containers. The first rules accept
-// packets that keep the container's address. The next rules give packets an egress address, and the
-// last rule gives them the host's usual address.
+// packets that keep the container's address. The next rule gives packets an egress address, and the
+// next one gives them the host's usual address. The rules of IPv4 come first, because a packet passes
+// those of the other family for nothing.
 func masqueradeRules() []staticRule {
 	accept := verdict(expr.VerdictAccept)
 	return []staticRule{
 		{"within a network", jump(chainSameNet)},
-		{"", rule(addrsIn(false, SetExempt4), accept)},
-		{"", rule(addrsIn(true, SetExempt6), accept)},
+		{"", rule(multicast(false, expr.CmpOpEq), accept)},
 		{"", snatBy(false, SetEgress4)},
+		{"", rule(family(false), masquerade())},
+		{"", rule(multicast(true, expr.CmpOpEq), accept)},
 		{"", snatBy(true, SetEgress6)},
 		{"", masquerade()},
 	}
 }
 
 // forwardRules returns the rules that drop forwarded packets. A drop is final, even if another
-// table accepts the packet. Every packet between containers passes these rules, so they only
-// look up whether one of its interfaces is a closed bridge. The chains that they jump to look
-// at both interfaces.
+// table accepts the packet. Every packet between containers passes these rules, also one of an
+// established connection, so a node without closed bridges has no lookup there: see ondemand.go.
 func forwardRules() []staticRule {
-	in, out := loadMeta(expr.MetaKeyIIFNAME, reg1), loadMeta(expr.MetaKeyOIFNAME, reg1)
 	return []staticRule{
 		{"overrides of the operator", jump(chainAdmin)},
-		{"", rule(match{in, inSet(SetIsolation, false)}, jump(chainIsolated))},
-		{"", rule(match{in, inSet(SetInternal, false)}, jump(chainInternal))},
-		{"", rule(match{out, inSet(SetInternal, false)}, jump(chainInternal))},
+		{"isolated and internal bridges", jump(chainClosed)},
 	}
 }
 
-// isolatedRules returns the rules for packets that enter through an isolated bridge. The facts
-// Apart and SameBridge exist only beside Isolate.
+// isolatedRules returns the rules for packets between isolated bridges. The facts Apart and
+// SameBridge exist only beside Isolate.
 func isolatedRules() []staticRule {
 	ret, drop := verdict(expr.VerdictReturn), verdict(expr.VerdictDrop)
 	return []staticRule{
 		{"", rule(betweenIn(SetApart), drop)},
 		{"", rule(betweenIn(SetInside), ret)},
 		{"", rule(betweenIn(SetBridgeOK), ret)},
-		{"", rule(match{loadMeta(expr.MetaKeyOIFNAME, reg1), inSet(SetIsolation, false)}, drop)},
+		{"", drop},
 	}
 }
 
@@ -239,6 +235,7 @@ func (l layout) fill(enc *nftables.Conn, have []string, old *uint16, schema uint
 	}
 	set := schemaSpec(l.family).set()
 	if old != nil {
+		upgradeRules(enc, have, *old)
 		if err := enc.SetDeleteElements(set, []nftables.SetElement{{Key: number(0), Val: number(*old)}}); err != nil {
 			return fmt.Errorf("remove schema %d: %w", *old, err)
 		}
@@ -286,11 +283,11 @@ func native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 // rule, because nft (1.0.6) can read `ct original proto-dst` only after a match of the
 // protocol:
 //
-//	meta l4proto tcp ip daddr . meta l4proto . ct original proto-dst @snat4 jump hairpin
+//	meta l4proto tcp ip daddr . meta l4proto . ct original proto-dst @snat4 goto hairpin
 func publishedRules() (rules []staticRule) {
 	for _, v6 := range []bool{false, true} {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
-			rules = append(rules, staticRule{"", rule(publishedIn(v6, proto), jump(chainHairpin))})
+			rules = append(rules, staticRule{"", rule(publishedIn(v6, proto), match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chainHairpin}})})
 		}
 	}
 	return rules
@@ -315,10 +312,6 @@ func hairpinRules() []staticRule {
 	return []staticRule{
 		{"from its own network, itself too", jump(chainNeighbours)},
 		{"", rule(inLoopback(true), masquerade())},
-		{"", rule(addrsIn(false, SetHairpin4), masquerade())},
-		{"", rule(addrsIn(true, SetHairpin6), masquerade())},
-		{"", rule(addrIn(false, false, SetMasqAll4), masquerade())},
-		{"", rule(addrIn(true, false, SetMasqAll6), masquerade())},
 	}
 }
 

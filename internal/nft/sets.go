@@ -98,7 +98,7 @@ type level int
 const (
 	ofAttachments level = iota
 	ofNetworks
-	ofLength // elements of attachments, in one set per prefix length: see within.go
+	ofLength // elements of attachments, in one set on demand per prefix length: see within.go
 	ofPolicy // of package policy/enforce, which also makes the set: see policy.go
 	ofFlows  // of networks, in a set that exists only if a network asks for it: see fastpath.go
 )
@@ -111,6 +111,7 @@ type setSpec struct {
 	key      fields
 	data     fields // not empty for a map
 	interval bool   // elements are ranges of networks
+	onDemand bool   // its first element makes the set with the rules that look it up: see ondemand.go
 	length   int    // prefix length, for a set for one length
 }
 
@@ -124,26 +125,26 @@ var setSpecs = [...]setSpec{
 	{name: SetPorts6, family: nftables.TableFamilyINet, key: fields{fieldProto, fieldPort}, data: fields{fieldIPv6, fieldPort}},
 	{name: SetHostPorts4, family: nftables.TableFamilyINet, key: fields{fieldIPv4, fieldProto, fieldPort}, data: fields{fieldIPv4, fieldPort}},
 	{name: SetHostPorts6, family: nftables.TableFamilyINet, key: fields{fieldIPv6, fieldProto, fieldPort}, data: fields{fieldIPv6, fieldPort}},
-	{name: SetMasqAll4, family: nftables.TableFamilyINet, key: fields{fieldIPv4}},
-	{name: SetMasqAll6, family: nftables.TableFamilyINet, key: fields{fieldIPv6}},
+	{name: SetMasqAll4, family: nftables.TableFamilyINet, key: fields{fieldIPv4}, onDemand: true},
+	{name: SetMasqAll6, family: nftables.TableFamilyINet, key: fields{fieldIPv6}, onDemand: true},
 	{name: SetSNAT4, family: nftables.TableFamilyINet, key: fields{fieldIPv4, fieldProto, fieldPort}},
 	{name: SetSNAT6, family: nftables.TableFamilyINet, key: fields{fieldIPv6, fieldProto, fieldPort}},
 	{name: SetMasqueraded4, family: nftables.TableFamilyINet, key: fields{fieldIPv4}},
 	{name: SetMasqueraded6, family: nftables.TableFamilyINet, key: fields{fieldIPv6}},
 	{name: SetEgress4, family: nftables.TableFamilyINet, key: fields{fieldIPv4}, data: fields{fieldIPv4}},
 	{name: SetEgress6, family: nftables.TableFamilyINet, key: fields{fieldIPv6}, data: fields{fieldIPv6}},
-	{name: SetExempt4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
-	{name: SetExempt6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
-	{name: SetHairpin4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
-	{name: SetHairpin6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
-	{name: SetMasq4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
-	{name: SetMasq6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
+	{name: SetExempt4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},
+	{name: SetExempt6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
+	{name: SetHairpin4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},
+	{name: SetHairpin6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
+	{name: SetMasq4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},
+	{name: SetMasq6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
 	{name: SetNoMasq4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
 	{name: SetNoMasq6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
-	{name: SetIsolation, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}},
+	{name: SetIsolation, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}, onDemand: true},
 	{name: SetBridgeOK, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},
 	{name: SetApart, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},
-	{name: SetInternal, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}},
+	{name: SetInternal, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}, onDemand: true},
 	{name: SetInside, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},
 	{name: SetLocalNet, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}},
 	{name: SetSameNet4, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv4, fieldIPv4}},
@@ -161,9 +162,9 @@ var setSpecs = [...]setSpec{
 	{name: SetSpoofAllowed, family: nftables.TableFamilyBridge, key: fields{fieldIfName, fieldEther}},
 }
 
-// inetSets lists the sets of `inet patchbay` in the order in which nft prints them.
+// inetSets lists the sets of `inet patchbay` that a new table has, in the order in which nft prints them.
 func inetSets() []string {
-	return append([]string{SetSchema}, setsWhere(func(s setSpec) bool { return s.family == nftables.TableFamilyINet && s.level < ofLength })...)
+	return append([]string{SetSchema}, setsWhere(func(s setSpec) bool { return s.family == nftables.TableFamilyINet && s.level < ofLength && !s.onDemand })...)
 }
 
 // bridgeSets lists the sets of `bridge patchbay`.
@@ -203,7 +204,7 @@ func specOf(name string) (spec setSpec, ok bool) {
 			return s, !more || s.exclusive()
 		}
 		n, err := strconv.Atoi(suffix)
-		s.length = n
+		s.length, s.onDemand = n, true
 		return s, err == nil && n > 0 && n <= 8*s.key[0].size() && strconv.Itoa(n) == suffix
 	}
 	return setSpec{name: name, family: nftables.TableFamilyINet}, false

@@ -151,8 +151,8 @@ func (t *Table) compare(s state) (diffs []string) {
 	if len(t.notConditions()) > 0 {
 		diffs = append(diffs, fmt.Sprintf("chain %s of %s has rules that are not ours", chainConditional, t))
 	}
-	for _, name := range [...]string{chainSameNet, chainNeighbours} {
-		diffs = append(diffs, wrongLengths(name, t.Rules[name], lengthsIn(s.sets))...)
+	for _, name := range demandChains() {
+		diffs = append(diffs, wrongRules(name, t.Rules[name], demanded(s.sets))...)
 	}
 	return diffs
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/google/nftables"
 )
 
 func masqueraded(address string) []Element {
@@ -103,9 +105,12 @@ func TestFromSchema1(t *testing.T) {
 		mustGet(t, c, e)
 	}
 	rules := nftTool(t, "list", "chain", "inet", TableName, chainPostrouting)
-	mine, old := strings.Index(rules, "@"+SetMasqueraded4), strings.Index(rules, "@"+SetNoMasq4)
-	if mine < 0 || old < mine || !strings.Contains(rules, "@"+SetMasq4+" masquerade") {
+	mine, old := strings.Index(rules, "@"+SetMasqueraded4), strings.Index(rules, "jump "+chainRanges)
+	if mine < 0 || old < mine {
 		t.Errorf("a network's rule must not come before an attachment's:\n%s", rules)
+	}
+	if rules := nftTool(t, "list", "chain", "inet", TableName, chainRanges); !strings.Contains(rules, "@"+SetMasq4) {
+		t.Errorf("a network is no longer masqueraded:\n%s", rules)
 	}
 	c.Remove(network()...)
 	commit(t, c)
@@ -150,6 +155,39 @@ func TestFromSchema3(t *testing.T) {
 		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
 	}
 	c.Add(append(attachment(), network()...)...)
+	commit(t, c)
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("%q, %v", diffs, err)
+	}
+	for _, e := range append(attachment(), network()...) {
+		mustGet(t, c, e)
+	}
+	c.Remove(append(attachment(), network()...)...)
+	commit(t, c)
+	for _, e := range append(attachment(), network()...) {
+		if _, there, err := c.Get(e.Set, e.Key); there || err != nil {
+			t.Errorf("%s is left, %v", e, err)
+		}
+	}
+}
+
+// TestFromSchema4: the sets of schema 4 that are on demand now have their rules from the upgrade on.
+func TestFromSchema4(t *testing.T) {
+	c := open(t)
+	nftTool(t, "-f", "testdata/schema4.nft")
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
+	}
+	e := masqueraded("10.1.0.6/16")
+	c.Add(e...)
+	commit(t, c)
+	for _, chain := range []string{chainClosed, chainRanges, chainNeighbours, chainSameNet} {
+		rules, err := c.ListRules(nftables.TableFamilyINet, TableName, chain)
+		if want := map[string]int{chainClosed: 3, chainRanges: 2, chainNeighbours: 7, chainSameNet: 6}[chain]; err != nil || len(rules) != want {
+			t.Errorf("chain %s has %d rules, not %d: %v", chain, len(rules), want, err)
+		}
+	}
+	c.Remove(e...)
 	commit(t, c)
 	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
 		t.Errorf("%q, %v", diffs, err)

@@ -59,6 +59,7 @@ func TestDelNeedsNamesOnly(t *testing.T) {
 // DEL and `patchbay repair` need nothing but the record.
 func TestRecordIsEnough(t *testing.T) {
 	n, web, _ := world(t)
+	flush(t) // sets on demand that earlier tests left
 	a := of(web)
 	a.must(t, spec.Add, ports(both))
 	before := nftTool(t, "list", "table", "inet", "patchbay")

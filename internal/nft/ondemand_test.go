@@ -1,0 +1,131 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+)
+
+// passage is the way of a packet through the chains of one of our tables. The packet is not to or from
+// 127.0.0.0/8, and its key is only in the sets in.
+type passage struct {
+	layout
+	demand         []setSpec // sets on demand that the table has
+	in             []string
+	rules, lookups int
+}
+
+// base goes through the base chains that an established packet meets. The kernel evaluates the chains
+// for translation of addresses only for the first packet of a connection.
+func (p *passage) base() {
+	for _, c := range p.chains {
+		if c.hook != nil && c.typ != nftables.ChainTypeNAT {
+			p.chain(c.name)
+		}
+	}
+}
+
+// chain goes through a chain. It reports whether the packet's way ends there.
+func (p *passage) chain(name string) bool {
+	var rules []match
+	for _, c := range p.chains {
+		for _, r := range c.rules {
+			if c.name == name {
+				rules = append(rules, r.exprs)
+			}
+		}
+	}
+	for _, s := range p.demand {
+		if s.chain() == name {
+			rules = append(rules, s.rules()...)
+		}
+	}
+	return slices.ContainsFunc(rules, p.rule)
+}
+
+func (p *passage) rule(m match) bool {
+	p.rules++
+	ofAddress := false // the rule has loaded a part of an address
+	for _, e := range m {
+		switch e := e.(type) {
+		case *expr.Payload:
+			ofAddress = true
+		case *expr.Cmp:
+			if ofAddress {
+				return false // not 127.0.0.0/8
+			}
+		case *expr.Lookup:
+			if p.lookups++; !slices.Contains(p.in, e.SetName) {
+				return false
+			}
+		case *expr.Verdict:
+			return e.Kind != expr.VerdictJump || p.chain(e.Chain)
+		}
+	}
+	return false
+}
+
+// TestLookupsOfAnEstablishedPacket: a packet of an established connection meets few rules and, on most
+// nodes, no lookup.
+func TestLookupsOfAnEstablishedPacket(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		family         nftables.TableFamily
+		demand, in     []string
+		rules, lookups int
+	}{
+		{"of an open network", nftables.TableFamilyINet, nil, nil, 3, 0},
+		{"on a node with an isolated network", nftables.TableFamilyINet, []string{SetIsolation}, nil, 4, 1},
+		{"from an isolated network to another", nftables.TableFamilyINet, []string{SetIsolation}, []string{SetIsolation}, 8, 5},
+		{"on a node with an internal network", nftables.TableFamilyINet, []string{SetInternal}, nil, 5, 2},
+	} {
+		p := passage{layout: layoutOf(c.family), demand: demanded(c.demand), in: c.in}
+		if p.base(); p.rules != c.rules || p.lookups != c.lookups {
+			t.Errorf("%s: %d rules with %d lookups, want %d with %d", c.name, p.rules, p.lookups, c.rules, c.lookups)
+		}
+	}
+}
+
+// TestOnDemand: a new table has a set on demand, and the rules that look it up, only after its first
+// element. They stay when the element goes.
+func TestOnDemand(t *testing.T) {
+	c := open(t)
+	c.Add(attachment()[1])
+	commit(t, c)
+	count := func(chain string) int {
+		t.Helper()
+		rules, err := c.ListRules(nftables.TableFamilyINet, TableName, chain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(rules)
+	}
+	for _, chain := range demandChains() {
+		if n := count(chain); n != 0 {
+			t.Errorf("a new table has %d rules in chain %s", n, chain)
+		}
+	}
+	for range 2 {
+		c.Add(Isolate("cni0", "pods"))
+		commit(t, c)
+		if n := count(chainClosed); n != 1 {
+			t.Errorf("chain %s has %d rules", chainClosed, n)
+		}
+		c.Remove(Isolate("cni0", "pods"))
+		commit(t, c)
+	}
+	c.Add(Internal("cni0", "pods")...)
+	c.Remove(Isolate("cni0", "pods"))
+	commit(t, c)
+	if n := count(chainClosed); n != 3 {
+		t.Errorf("chain %s has %d rules", chainClosed, n)
+	}
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("%q, %v", diffs, err)
+	}
+}
