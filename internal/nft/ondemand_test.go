@@ -83,6 +83,8 @@ func TestLookupsOfAnEstablishedPacket(t *testing.T) {
 		{"on a node with an isolated network", nftables.TableFamilyINet, []string{SetIsolation}, nil, 4, 1},
 		{"from an isolated network to another", nftables.TableFamilyINet, []string{SetIsolation}, []string{SetIsolation}, 8, 5},
 		{"on a node with an internal network", nftables.TableFamilyINet, []string{SetInternal}, nil, 5, 2},
+		{"with the right MAC address", nftables.TableFamilyBridge, nil, []string{SetSpoofAllowed, SetSpoofChecked}, 1, 1},
+		{"through an unchecked port", nftables.TableFamilyBridge, nil, nil, 2, 2},
 	} {
 		p := passage{layout: layoutOf(c.family), demand: demanded(c.demand), in: c.in}
 		if p.base(); p.rules != c.rules || p.lookups != c.lookups {

@@ -164,16 +164,17 @@ func betweenIn(set string) match {
 	return match{loadMeta(expr.MetaKeyIIFNAME, reg1), loadMeta(expr.MetaKeyOIFNAME, unix.NFT_REG_2), inSet(set, false)}
 }
 
-// bridgeChains returns the chains of `bridge patchbay`.
+// bridgeChains returns the chains of `bridge patchbay`. A frame with the right address meets one
+// lookup.
 func bridgeChains() []chainSpec {
 	iif := loadMeta(expr.MetaKeyIIFNAME, reg1)
+	source := &expr.Payload{DestRegister: unix.NFT_REG_2, Base: expr.PayloadBaseLLHeader, Offset: 6, Len: 6}
 	return []chainSpec{{
 		name: chainPrerouting, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioSpoof,
-		rules: []staticRule{{"source MAC is not the container's", match{
-			iif, inSet(SetSpoofChecked, false),
-			iif, &expr.Payload{DestRegister: unix.NFT_REG_2, Base: expr.PayloadBaseLLHeader, Offset: 6, Len: 6},
-			inSet(SetSpoofAllowed, true), &expr.Verdict{Kind: expr.VerdictDrop},
-		}}},
+		rules: []staticRule{
+			{"", rule(match{iif, source, inSet(SetSpoofAllowed, false)}, verdict(expr.VerdictAccept))},
+			{"source MAC is not the container's", rule(match{iif, inSet(SetSpoofChecked, false)}, verdict(expr.VerdictDrop))},
+		},
 	}}
 }
 
