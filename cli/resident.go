@@ -18,7 +18,7 @@ import (
 // `patchbayd plugins` executes the program for this.
 func Resident(all []*plugin.Plugin) int {
 	runtime.LockOSThread() // handover.Serve needs the first thread
-	// A log that nobody reads any more must not end the server.
+	// A write to a closed log must not end the server.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
