@@ -25,8 +25,8 @@ type Call struct {
 	Stderr Stderr
 
 	conn    *net.UnixConn
-	acked   chan struct{} // closed when the plugin process has written the output
 	gone    chan struct{} // closed when the output is written or the connection has ended
+	acked   bool          // the plugin process has written the output; valid when gone is closed
 	settled atomic.Bool   // the plugin process has its answer, and needs nothing else
 }
 
@@ -60,22 +60,13 @@ func (c *Call) Answer(status int, output []byte) error {
 	if _, err := c.conn.Write(packet); err != nil {
 		return fmt.Errorf("answer a plugin process: %w", err)
 	}
-	c.settled.Store(len(output) == 0 || c.wait())
-	if !c.settled.Load() {
-		return errUnread
+	if len(output) > 0 {
+		if <-c.gone; !c.acked {
+			return errUnread
+		}
 	}
+	c.settled.Store(true)
 	return nil
-}
-
-// wait reports whether the plugin process writes the output.
-func (c *Call) wait() bool {
-	<-c.gone
-	select {
-	case <-c.acked:
-		return true
-	default:
-		return false
-	}
 }
 
 // grow lets the connection have a packet that is longer than the kernel's default.
@@ -99,9 +90,8 @@ func (c *Call) grow(size int) error {
 func (c *Call) watch() {
 	defer close(c.gone)
 	var b [1]byte
-	if n, err := c.conn.Read(b[:]); err == nil && n == 1 && b[0] == written {
-		close(c.acked)
-	}
+	n, err := c.conn.Read(b[:])
+	c.acked = err == nil && n == 1 && b[0] == written
 }
 
 var errRequest = errors.New("it is not a request")
