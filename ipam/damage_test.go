@@ -94,11 +94,11 @@ func FuzzStateFile(f *testing.F) {
 	f.Add([]byte("\x00\x00"), []byte("10.1.0.2\n"), make([]byte, 4096))
 	f.Fuzz(func(t *testing.T, content, cursor, index []byte) {
 		b := newBed(t, Set(t, "10.1.0.0/29"))
+		b.stand(3)
 		b.add("keep", "10.1.0.2")
 		b.write("10.1.0.3", string(content))
 		b.write("last_reserved_ip.0", string(cursor))
-		names, _ := filepath.Glob(b.store.IndexDir + "/*")
-		for _, name := range names {
+		for _, name := range b.indexes() {
 			if err := os.WriteFile(name, index, 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -94,6 +94,27 @@ func (b *bed) remove(name string) {
 	}
 }
 
+// stand adds reservations outside of the range, so that there is an index file.
+func (b *bed) stand(n int) {
+	b.Helper()
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	for i := range n {
+		b.write(fmt.Sprint("192.0.2.", i), fmt.Sprintf("standing%d\r\neth0", i))
+	}
+}
+
+// indexes lists the index files.
+func (b *bed) indexes() []string {
+	b.Helper()
+	names, err := filepath.Glob(b.store.IndexDir + "/*")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return names
+}
+
 // ls lists the directory as "name mode content".
 func (b *bed) ls() string {
 	b.Helper()
@@ -131,14 +152,39 @@ lock -rwxr-x--- ""
 	if err != nil || info.Mode().Perm() != 0o755 {
 		t.Error(info.Mode(), err)
 	}
-	index, err := filepath.Glob(b.store.IndexDir + "/*")
-	if err != nil || len(index) != 1 {
-		t.Error(index, err)
+	if index := b.indexes(); len(index) != 1 {
+		t.Error(index)
 	}
 	b.del("c2", 2)
-	if index, _ := filepath.Glob(b.store.IndexDir + "/*"); len(index) != 0 {
+	if index := b.indexes(); len(index) != 0 {
 		t.Errorf("the index outlives the last reservation: %v", index)
 	}
+}
+
+// An index file is written for the third reservation, and remains until the last is gone.
+func TestFewReservations(t *testing.T) {
+	b := newBed(t, Set(t, "10.1.0.0/24"))
+	want := func(when string, n int) {
+		t.Helper()
+		if index := b.indexes(); len(index) != n {
+			t.Errorf("%s: %v", when, index)
+		}
+	}
+	b.add("c1", "10.1.0.2")
+	b.add("c2", "10.1.0.3")
+	want("two", 0)
+	b.del("c1", 1)
+	b.add("c1", "10.1.0.4")
+	want("two again", 0)
+	b.add("c3", "10.1.0.5")
+	want("three", 1)
+	b.del("c1", 1)
+	b.del("c2", 1)
+	want("one left", 1)
+	b.add("c4", "10.1.0.6")
+	b.del("c3", 1)
+	b.del("c4", 1)
+	want("none left", 0)
 }
 
 // Another program changes the directory right after us, in the same clock tick. The next call
@@ -149,6 +195,7 @@ func TestForeignChangeInTheSameTick(t *testing.T) {
 			b := newBed(t, Set(t, "10.1.0.0/16"))
 			b.store.DataDir, b.dir = dir, filepath.Join(dir, "net")
 			b.add("keep", "10.1.0.2")
+			b.stand(3)
 			for i := range 300 {
 				ours := fmt.Sprintf("10.1.%d.%d", (i+3)>>8, (i+3)&255)
 				b.add("ours", ours)
@@ -174,6 +221,7 @@ func benchDirsT(t *testing.T) map[string]string {
 // from the next call, which must answer correctly all the same.
 func TestUnlockedChangeWithinATransaction(t *testing.T) {
 	b := newBed(t, Set(t, "10.1.0.0/29")) // .2 to .6
+	b.stand(3)
 	b.add("c2", "10.1.0.2")
 	b.add("c3", "10.1.0.3")
 	tx := b.begin(ipam.Write)

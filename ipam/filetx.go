@@ -43,6 +43,7 @@ type Tx struct {
 
 	index   *index
 	indexFD int  // -1 if the index is only in memory
+	noFile  bool // there is no index file
 	changed bool // this transaction changed the directory
 	suspect bool // the index was wrong, or the next transaction must not trust it
 

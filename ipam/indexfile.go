@@ -22,12 +22,18 @@ import (
 // errStale means that an index is intact but describes another state of the directory.
 var errStale = errors.New("index is out of date")
 
+// few is the number of reservations up to which loadIndex writes no index file, because it reads so
+// few files in less time. So an ADD to an empty pool, and the DEL after it, write none.
+const few = 2
+
 // loadIndex opens the index file. If the index does not match the directory, loadIndex builds a
 // new one.
 func (t *Tx) loadIndex() error {
-	if t.openIndex() == nil {
+	err := t.openIndex()
+	if err == nil {
 		return nil
 	}
+	t.noFile = errors.Is(err, fs.ErrNotExist)
 	return t.rebuildIndex()
 }
 
@@ -188,9 +194,10 @@ func (t *Tx) keep(x *index) {
 		t.indexFD = -1
 	}
 	t.index = x
-	if t.mode == ReadOnly || t.store.IndexDir == "" {
+	if t.mode == ReadOnly || t.store.IndexDir == "" || t.noFile && x.head.entries <= few {
 		return
 	}
+	t.noFile = false
 	if fd, err := writeIndex(t.store.indexPath(t.dir), x); err == nil {
 		t.indexFD, x.pages = fd, descriptor(fd)
 	}
@@ -271,6 +278,9 @@ func (t *Tx) beginChange() {
 // commitIndex deletes the index. So a node without attachments keeps nothing of ours; an empty
 // directory is read faster than an index.
 func (t *Tx) commitIndex() {
+	if t.noFile && t.index.head.entries > few {
+		t.keep(t.index)
+	}
 	if t.indexFD < 0 || t.mode == ReadOnly {
 		return
 	}
