@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"sync"
 
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
@@ -253,8 +254,7 @@ func find(list []*Plugin, name string) *Plugin {
 // program. A file with another inode is the running program if it has the same build, because an
 // installer may have copied it.
 func isSelf(path string) bool {
-	const self = "/proc/self/exe"
-	a, err := os.Stat(self)
+	a, err := program.stat()
 	if err != nil {
 		return false
 	}
@@ -263,6 +263,23 @@ func isSelf(path string) bool {
 		return false
 	}
 	return os.SameFile(a, b) || a.Size() == b.Size() && sameBuild(self, path)
+}
+
+const self = "/proc/self/exe"
+
+// program is the running program's file.
+var program selfFile
+
+type selfFile struct {
+	once sync.Once
+	info os.FileInfo
+	err  error
+}
+
+// stat asks once, because a chain of one process compares each of its plugins.
+func (f *selfFile) stat() (os.FileInfo, error) {
+	f.once.Do(func() { f.info, f.err = os.Stat(self) })
+	return f.info, f.err
 }
 
 // IsSelf reports whether path is the running program. Commands that check an installation use it.
