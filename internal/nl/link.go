@@ -117,17 +117,13 @@ func (c *Conn) IPv6Setting(index int, conf IPv6Conf) (value int32, ok bool) {
 }
 
 // SetUp sets a link up. If notify is set, the same message also sets arp_notify. To write the
-// sysctl instead would need a thread in the namespace, and would cost the opening of a sysctl
-// (see procfs).
+// sysctl instead would need a thread in the namespace.
 func (c *Conn) SetUp(index int, notify bool) error {
 	head := linkHead(index)
 	head.Flags, head.Change = unix.IFF_UP, unix.IFF_UP
 	parts := []vnl.NetlinkRequestData{head}
 	if notify {
-		const arpNotify = 22 // IPV4_DEVCONF_ARP_NOTIFY, include/uapi/linux/ip.h
-		spec := attr(unix.IFLA_AF_SPEC, nil)
-		spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil).AddRtAttr(arpNotify, vnl.Uint32Attr(1))
-		parts = append(parts, spec)
+		parts = append(parts, ARPNotify.attr(1))
 	}
 	_, err := c.request(unix.RTM_SETLINK, unix.NLM_F_ACK, 0, parts...)
 	return err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -46,14 +47,18 @@ func (l localNet) fact() netstate.HeldFact {
 // String describes the guard and the sysctl.
 func (l localNet) String() string { return l.fact().String() + "; sysctl -w " + l.key() + "=1" }
 
-// Ensure holds the fact, queues the guard and sets the sysctl. If /proc/sys is read-only, the
-// ports cannot be reached from 127.0.0.1, but everything else works.
+// Ensure holds the fact, queues the guard and sets the sysctl.
 func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
+	link, err := env.Link(netstate.Host, l.ifName)
+	if err != nil {
+		return nil, err
+	}
+	index := link.Attrs().Index
 	f, first := l.fact(), *env
 	first.First = func(f *record.Fact) error {
-		was, err := env.Host.Sysctl(l.key())
-		if err == nil && was != "1" {
-			f.Before = map[string]string{l.key(): was}
+		was, err := env.Host.IPv4Setting(index, nl.RouteLocalnet)
+		if err == nil && was != 1 {
+			f.Before = map[string]string{l.key(): strconv.Itoa(int(was))}
 		}
 		return err
 	}
@@ -68,21 +73,23 @@ func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo,
 		return release(ctx, l.k, f.Name, l.owner)
 	}
 	// Read the sysctl while the fact is held, because an earlier last holder may have reset it.
-	now, err := env.Host.Sysctl(l.key())
-	if err == nil && now == "1" {
-		return undo, nil
-	}
-	if err == nil {
-		err = env.Host.SetSysctl(l.key(), "1")
-	}
-	if errors.Is(err, nl.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
-		env.Warn(fmt.Errorf("published ports are not reached from 127.0.0.1: %w", err))
-		return undo, nil
+	now, err := env.Host.IPv4Setting(index, nl.RouteLocalnet)
+	if err == nil && now != 1 {
+		err = env.Host.SetIPv4(index, nl.RouteLocalnet, 1)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("unable to enable route_localnet: %w", err), undo(ctx))
 	}
 	return undo, nil
+}
+
+// now returns the sysctl's value.
+func (l localNet) now(env *netstate.Env) (int32, error) {
+	link, err := env.Link(netstate.Host, l.ifName)
+	if err != nil {
+		return 0, err
+	}
+	return env.Host.IPv4Setting(link.Attrs().Index, nl.RouteLocalnet)
 }
 
 // Diff checks the guard and the sysctl.
@@ -92,12 +99,12 @@ func (l localNet) Diff(ctx context.Context, env *netstate.Env) (string, error) {
 
 // Lost checks the guard and the sysctl.
 func (l localNet) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, error) {
-	v, err := env.Host.Sysctl(l.key())
+	v, err := l.now(env)
 	if err != nil {
 		return nil, err
 	}
-	if v != "1" {
-		text := fmt.Sprintf("sysctl %s is %s instead of 1", l.key(), v)
+	if v != 1 {
+		text := fmt.Sprintf("sysctl %s is %d instead of 1", l.key(), v)
 		if l.k.Records.Holds(l.fact().Name, l.owner) {
 			text += " (run patchbay repair)"
 		}
@@ -115,8 +122,9 @@ func release(ctx context.Context, k *kernel.Kernel, fact string, o owner.Key) er
 	return netstate.ReleaseFact(ctx, k.Records, fact, o, k.NFT, func(f record.Fact) error { return setBack(k, f) })
 }
 
-// setBack restores the sysctls of a fact. setBack ignores an interface that is gone, and a
-// read-only /proc/sys, where nothing was changed.
+// setBack restores the sysctls of a fact. setBack ignores an interface that is gone. It writes the
+// sysctl, because the kernel then also forgets the routes of open connections. If /proc/sys is
+// read-only, it sends a message instead, as Ensure does.
 func setBack(k *kernel.Kernel, f record.Fact) error {
 	if len(f.Before) == 0 {
 		return nil
@@ -127,11 +135,26 @@ func setBack(k *kernel.Kernel, f record.Fact) error {
 	}
 	for key, value := range f.Before {
 		err := host.SetSysctl(key, value)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, nl.ErrReadOnly) && !errors.Is(err, fs.ErrPermission) {
+		if errors.Is(err, nl.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
+			err = setByMessage(host, strings.TrimPrefix(f.Name, factLocalNet), value)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !nl.IsNotFound(err) {
 			return err
 		}
 	}
 	return nil
+}
+
+func setByMessage(host *nl.Conn, ifName, value string) error {
+	link, err := host.Link(ifName)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		return fmt.Errorf("restore route_localnet of %s: %w", ifName, err)
+	}
+	return host.SetIPv4(link.Attrs().Index, nl.RouteLocalnet, int32(n))
 }
 
 // A container may send a packet to its own published port. With br_netfilter the packet is
@@ -140,9 +163,9 @@ func setBack(k *kernel.Kernel, f record.Fact) error {
 // and needs no hairpin mode.
 
 // findPort finds the bridge's port that belongs to the container, among the interfaces of
-// prevResult. If hairpin mode does not matter, findPort returns "".
+// prevResult. If the port is in hairpin mode or does not need it, findPort returns "".
 func findPort(r *plugin.Request, env *netstate.Env, bridge netlink.Link) string {
-	if bridge.Type() != "bridge" || !bridgeNetfilter(env) {
+	if bridge.Type() != "bridge" {
 		return ""
 	}
 	for _, i := range r.Prev().Interfaces {
@@ -151,10 +174,20 @@ func findPort(r *plugin.Request, env *netstate.Env, bridge netlink.Link) string 
 		}
 		link, err := env.Link(netstate.Host, i.Name)
 		if err == nil && link.Attrs().MasterIndex == bridge.Attrs().Index {
-			return i.Name
+			return lacksHairpin(env, link)
 		}
 	}
 	return ""
+}
+
+// lacksHairpin returns the port's name if hairpin mode is off but needed. The port's flag takes
+// less time to read than the sysctls.
+func lacksHairpin(env *netstate.Env, port netlink.Link) string {
+	flags, err := env.Host.PortFlags(port.Attrs().Index)
+	if err == nil && flags.Hairpin || !bridgeNetfilter(env) {
+		return ""
+	}
+	return port.Attrs().Name
 }
 
 // bridgeNetfilter reports whether bridged frames pass the IP firewall. The sysctls do not

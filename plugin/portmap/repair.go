@@ -32,9 +32,9 @@ func Lacking(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *reco
 				continue
 			}
 			s = append(s, relocated{localNet{link, rec.Network, rec.Owner, k}, rec, fact})
-		} else if now, err := env.Host.Sysctl(l.key()); err != nil {
+		} else if now, err := l.now(env); err != nil {
 			return nil, err
-		} else if now != "1" {
+		} else if now != 1 {
 			s = append(s, l)
 		}
 		s = append(s, hairpins(ctx, env, link, all)...)
