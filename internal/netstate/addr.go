@@ -51,10 +51,6 @@ func (a Addr) flags() (flags int) {
 	return flags
 }
 
-func (a Addr) message() *netlink.Addr {
-	return &netlink.Addr{IPNet: nl.IPNet(a.Prefix), Flags: a.flags()}
-}
-
 // Ensure adds the address. Ensure fails if the link has the address already.
 func (a Addr) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(a.Where, a.Link)
@@ -62,14 +58,14 @@ func (a Addr) Ensure(_ context.Context, env *Env) (Undo, error) {
 		return nil, err
 	}
 	conn := env.Conn(a.Where)
-	if err := conn.AddrAdd(link, a.message()); err != nil {
+	if err := conn.AddAddr(link.Attrs().Index, a.Prefix, a.flags()); err != nil {
 		return nil, fmt.Errorf("failed to add IP addr %v to %q: %w", a.Prefix, a.Link, err)
 	}
-	return func(context.Context) error { return deleteAddr(conn, link, a.message()) }, nil
+	return func(context.Context) error { return deleteAddr(conn, link, a.Prefix) }, nil
 }
 
-func deleteAddr(conn *nl.Conn, link netlink.Link, addr *netlink.Addr) error {
-	if err := conn.AddrDel(link, addr); err != nil && !nl.IsNotFound(err) {
+func deleteAddr(conn *nl.Conn, link netlink.Link, p netip.Prefix) error {
+	if err := conn.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(p)}); err != nil && !nl.IsNotFound(err) {
 		return fmt.Errorf("could not remove IP address from %q: %w", link.Attrs().Name, err)
 	}
 	return nil
@@ -142,7 +138,7 @@ func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 		return nil, fmt.Errorf("%q already has an IP address different from %v", g.Link, g.Prefix)
 	}
 	for _, o := range others {
-		if err := deleteAddr(env.Host, link, &netlink.Addr{IPNet: nl.IPNet(o)}); err != nil {
+		if err := deleteAddr(env.Host, link, o); err != nil {
 			return nil, err
 		}
 	}
@@ -172,7 +168,7 @@ func (g Gateway) add(env *Env, link netlink.Link) error {
 	if err := setMAC(env, link, link.Attrs().HardwareAddr); err != nil {
 		return err
 	}
-	err := env.Host.AddrAdd(link, g.addr().message())
+	err := env.Host.AddAddr(link.Attrs().Index, g.Prefix, g.addr().flags())
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("could not add IP address %s to %q: %w", g.Prefix, g.Link, err)
 	}

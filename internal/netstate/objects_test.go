@@ -309,9 +309,9 @@ func otherDefault(t *testing.T, address, gateway, otherGateway, all string) {
 	must(t, env.Sandbox.RouteAdd(refusal))
 	differs("a refusal before it", true)
 	must(t, env.Sandbox.RouteDel(refusal))
-	must(t, env.Sandbox.RouteDel(route.message(link.Attrs().Index)))
+	must(t, env.Sandbox.DeleteRoute(route.message(link.Attrs().Index)))
 	other := route
 	other.Gateway = netip.MustParseAddr(otherGateway)
-	must(t, env.Sandbox.RouteAdd(other.message(link.Attrs().Index)))
+	must(t, env.Sandbox.AddRoute(other.message(link.Attrs().Index)))
 	differs("another gateway", true)
 }

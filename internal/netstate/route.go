@@ -67,24 +67,13 @@ func (r Route) String() string {
 	return b.String()
 }
 
-func (r Route) message(index int) *netlink.Route {
-	out := &netlink.Route{
-		LinkIndex: index,
-		Dst:       nl.IPNet(r.Dst.Masked()),
-		Scope:     netlink.Scope(r.Scope),
-		Priority:  r.Priority,
-		Table:     r.Table,
-		MTU:       r.MTU,
-		AdvMSS:    r.AdvMSS,
-	}
-	if r.Gateway.IsValid() {
-		out.Gw = r.Gateway.AsSlice()
-	}
-	if r.Src.IsValid() {
-		out.Src = r.Src.AsSlice()
+func (r Route) message(index int) nl.Route {
+	out := nl.Route{
+		Link: index, Dst: r.Dst.Masked(), Gateway: r.Gateway, Src: r.Src,
+		MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table, Scope: uint8(r.Scope),
 	}
 	if r.OnLink {
-		out.Flags |= int(netlink.FLAG_ONLINK)
+		out.Flags = unix.RTNH_F_ONLINK
 	}
 	return out
 }
@@ -97,16 +86,16 @@ func (r Route) Ensure(_ context.Context, env *Env) (Undo, error) {
 		return nil, err
 	}
 	conn, msg := env.Conn(r.Where), r.message(link.Attrs().Index)
-	add := conn.RouteAddEcmp
+	add := conn.AddRoute
 	if r.Replace {
-		add = conn.RouteReplace
+		add = conn.ReplaceRoute
 	}
 	if err := add(msg); err != nil {
 		return nil, fmt.Errorf("failed to add route '%v via %v dev %v metric %d (Scope: %v, Table: %d)': %w",
-			r.Dst, gatewayText(r.Gateway), r.Link, r.Priority, msg.Scope, r.Table, err)
+			r.Dst, gatewayText(r.Gateway), r.Link, r.Priority, netlink.Scope(r.Scope), r.Table, err)
 	}
 	return func(context.Context) error {
-		if err := conn.RouteDel(msg); err != nil && !nl.IsNotFound(err) {
+		if err := conn.DeleteRoute(msg); err != nil && !nl.IsNotFound(err) {
 			return fmt.Errorf("remove %s: %w", r, err)
 		}
 		return nil

@@ -76,11 +76,7 @@ func parseAddr(m []byte) (Addr, error) {
 // HasNeighbour reports whether a link's neighbour table has an entry for an address, in any
 // state.
 func (c *Conn) HasNeighbour(index int, addr netip.Addr) (bool, error) {
-	family := unix.AF_INET
-	if addr.Is6() {
-		family = unix.AF_INET6
-	}
-	head := &netlink.Ndmsg{Family: uint8(family), Index: uint32(index)}
+	head := &netlink.Ndmsg{Family: uint8(familyOf(addr)), Index: uint32(index)}
 	_, err := c.request(unix.RTM_GETNEIGH, unix.NLM_F_ACK, 0, head, attr(unix.NDA_DST, addr.AsSlice()))
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil

@@ -13,15 +13,14 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// Conn is a socket in one namespace. The methods of netlink.Handle work in this namespace.
+// Conn is a socket in one namespace. The methods of the library work in this namespace.
 type Conn struct {
-	*netlink.Handle
+	library
 	NS *netns.NS // nil for the namespace of the process
 
 	proc   procfs
@@ -32,25 +31,25 @@ type Conn struct {
 
 // Host opens a socket in the namespace of the process. proc is the path of procfs.
 func Host(proc string) (*Conn, error) {
-	h, raw, err := dial()
+	raw, err := dialSocket(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	return &Conn{Handle: h, raw: raw, proc: procfs{path: proc}}, nil
+	return &Conn{raw: raw, proc: procfs{path: proc}}, nil
 }
 
 // In opens a socket in ns. In takes ownership of ns; Close closes both.
 func In(ns *netns.NS, proc string) (*Conn, error) {
-	h, raw, err := dialIn(ns)
+	raw, err := dialIn(ns)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open netlink socket in %s: %w", ns.Path(), err), ns.Close())
 	}
-	return &Conn{Handle: h, NS: ns, raw: raw, proc: procfs{path: proc}}, nil
+	return &Conn{library: library{ns: ns}, NS: ns, raw: raw, proc: procfs{path: proc}}, nil
 }
 
 // Close closes the socket, the namespace and the thread that Do uses.
 func (c *Conn) Close() {
-	c.Handle.Close()
+	c.closeLibrary()
 	c.raw.close()
 	c.proc.close()
 	if c.worker != nil {
@@ -105,11 +104,6 @@ func Retry[T any](dump func() (T, error)) (out T, err error) {
 	return out, err
 }
 
-// The following methods replace those of Handle and call Retry. So their callers need not call it.
-
-// LinkList lists all links.
-func (c *Conn) LinkList() ([]netlink.Link, error) { return Retry(c.Handle.LinkList) }
-
 // FindLink returns the first link that the function is selects, or nil if there is none.
 func (c *Conn) FindLink(is func(netlink.Link) bool) (netlink.Link, error) {
 	links, err := c.LinkList()
@@ -120,40 +114,4 @@ func (c *Conn) FindLink(is func(netlink.Link) bool) (netlink.Link, error) {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
 	return nil, nil
-}
-
-// AddrList lists the addresses of a link, or of all links if link is nil.
-func (c *Conn) AddrList(link netlink.Link, family int) ([]netlink.Addr, error) {
-	return Retry(func() ([]netlink.Addr, error) { return c.Handle.AddrList(link, family) })
-}
-
-// RouteListFiltered lists the routes that match filter in the fields named by mask
-// (RT_FILTER_*).
-func (c *Conn) RouteListFiltered(family int, filter *netlink.Route, mask uint64) ([]netlink.Route, error) {
-	return Retry(func() ([]netlink.Route, error) { return c.Handle.RouteListFiltered(family, filter, mask) })
-}
-
-// RuleList lists policy rules.
-func (c *Conn) RuleList(family int) ([]netlink.Rule, error) {
-	return Retry(func() ([]netlink.Rule, error) { return c.Handle.RuleList(family) })
-}
-
-// NeighList lists the neighbours of a link.
-func (c *Conn) NeighList(index, family int) ([]netlink.Neigh, error) {
-	return Retry(func() ([]netlink.Neigh, error) { return c.Handle.NeighList(index, family) })
-}
-
-// QdiscList lists the queueing disciplines of a link.
-func (c *Conn) QdiscList(link netlink.Link) ([]netlink.Qdisc, error) {
-	return Retry(func() ([]netlink.Qdisc, error) { return c.Handle.QdiscList(link) })
-}
-
-// FilterList lists the filters of a link that have this parent.
-func (c *Conn) FilterList(link netlink.Link, parent uint32) ([]netlink.Filter, error) {
-	return Retry(func() ([]netlink.Filter, error) { return c.Handle.FilterList(link, parent) })
-}
-
-// BridgeVlanList lists the VLANs of bridges and of their ports, by index of the link.
-func (c *Conn) BridgeVlanList() (map[int32][]*vnl.BridgeVlanInfo, error) {
-	return Retry(c.Handle.BridgeVlanList)
 }

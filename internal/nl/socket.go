@@ -28,8 +28,11 @@ type socket struct {
 	mu  sync.Mutex
 	fd  int
 	seq uint32
-	buf []byte
 }
+
+// buffers has a receive buffer for all sockets, because to clear a new one takes longer than a
+// request.
+var buffers = sync.Pool{New: func() any { return new([vnl.RECEIVE_BUFFER_SIZE]byte) }}
 
 // dialSocket opens a socket in the namespace of the calling thread, for any protocol of netlink(7).
 func dialSocket(protocol int) (*socket, error) {
@@ -106,17 +109,16 @@ func (a *answers) add(m syscall.NetlinkMessage) error {
 
 // receive reads one datagram from the kernel.
 func (s *socket) receive() ([]syscall.NetlinkMessage, error) {
-	if s.buf == nil {
-		s.buf = make([]byte, vnl.RECEIVE_BUFFER_SIZE)
-	}
-	n, from, err := unix.Recvfrom(s.fd, s.buf, 0)
+	buf := buffers.Get().(*[vnl.RECEIVE_BUFFER_SIZE]byte)
+	defer buffers.Put(buf)
+	n, from, err := unix.Recvfrom(s.fd, buf[:], 0)
 	if err != nil {
 		return nil, err
 	}
 	if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != vnl.PidKernel {
 		return nil, fmt.Errorf("netlink message from %v, which is not the kernel", from)
 	}
-	return syscall.ParseNetlinkMessage(append([]byte(nil), s.buf[:n]...))
+	return syscall.ParseNetlinkMessage(append([]byte(nil), buf[:n]...))
 }
 
 // errorOf returns the error in the last message of an answer. For an acknowledgement it
@@ -141,31 +143,16 @@ func (c *Conn) request(msgType, flags int, answer uint16, parts ...vnl.NetlinkRe
 	return c.raw.execute(req, answer)
 }
 
-// dial opens both sockets of a Conn in the namespace of the calling thread.
-func dial() (*netlink.Handle, *socket, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, nil, err
-	}
-	s, err := dialSocket(unix.NETLINK_ROUTE)
-	if err != nil {
-		h.Close()
-		return nil, nil, err
-	}
-	return h, s, nil
-}
-
-// dialIn works like dial, in another namespace.
-func dialIn(ns *netns.NS) (h *netlink.Handle, raw *socket, err error) {
+// dialIn opens a socket in another namespace.
+func dialIn(ns *netns.NS) (raw *socket, err error) {
 	err = ns.Visit(func() error {
-		h, raw, err = dial()
+		raw, err = dialSocket(unix.NETLINK_ROUTE)
 		return err
 	})
-	if err != nil && h != nil {
-		h.Close()
+	if err != nil && raw != nil {
 		raw.close()
 	}
-	return h, raw, err
+	return raw, err
 }
 
 // linkHead returns the header of a message about a link. index is 0 if an attribute names the

@@ -1,0 +1,77 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// library has the methods of netlink.Handle that we use (methods.go). It opens the library's socket
+// at the first of them, because a plain ADD needs only ours (see socket).
+type library struct {
+	ns *netns.NS // nil for the namespace of the process
+
+	mu     sync.Mutex
+	handle *netlink.Handle
+}
+
+func (l *library) open() (*netlink.Handle, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.handle != nil {
+		return l.handle, nil
+	}
+	h, err := l.dial()
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	l.handle = h
+	return h, nil
+}
+
+func (l *library) dial() (h *netlink.Handle, err error) {
+	if l.ns == nil {
+		return netlink.NewHandle(unix.NETLINK_ROUTE)
+	}
+	err = l.ns.Visit(func() error {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil && h != nil {
+		h.Close()
+	}
+	return h, err
+}
+
+func (l *library) closeLibrary() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.handle != nil {
+		l.handle.Close()
+		l.handle = nil
+	}
+}
+
+// do calls fn with the library's handle.
+func (l *library) do(fn func(*netlink.Handle) error) error {
+	h, err := l.open()
+	if err != nil {
+		return err
+	}
+	return fn(h)
+}
+
+// list works like do, but repeats a dump that the kernel interrupted.
+func (l *library) list(fn func(*netlink.Handle) error) error {
+	return l.do(func(h *netlink.Handle) error {
+		_, err := Retry(func() (struct{}, error) { return struct{}{}, fn(h) })
+		return err
+	})
+}
