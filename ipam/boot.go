@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // Boot identifies the current boot of the node. With the zero value, no reservation counts as
@@ -69,28 +70,13 @@ func since(byUptime, mounted time.Time) time.Time {
 }
 
 func readUptime(proc string) (time.Duration, error) {
-	text, err := readSmall(filepath.Join(proc, "uptime"))
+	text, err := durable.ReadProc(filepath.Join(proc, "uptime"))
 	if err != nil {
 		return 0, err
 	}
 	first, _, _ := strings.Cut(string(text), " ")
 	seconds, err := strconv.ParseFloat(strings.TrimSpace(first), 64)
 	return time.Duration(seconds * float64(time.Second)), err
-}
-
-// readSmall reads a file of one line. Unlike os.File, it does not register the file with Go's poller.
-func readSmall(path string) ([]byte, error) {
-	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer closeFD(fd)
-	buf := make([]byte, 256)
-	n, err := unix.Read(fd, buf)
-	if err != nil {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
-	}
-	return buf[:n], nil
 }
 
 // mark returns a hash of the boot id; the index stores this hash. 0 means that the boot is not known.

@@ -178,13 +178,7 @@ func (d *dir) link(name string, content []byte, boot string) (int64, error) {
 	if err != nil {
 		return 0, d.pathError("write", name, err)
 	}
-	// To link a descriptor directly, Linux before 6.10 demands CAP_DAC_READ_SEARCH. To link through
-	// /proc, /proc must be mounted.
-	err = unix.Linkat(fd, "", d.fd, name, unix.AT_EMPTY_PATH)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) {
-		err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), d.fd, name, unix.AT_SYMLINK_FOLLOW)
-	}
-	if err != nil {
+	if err := durable.Link(fd, d.fd, name); err != nil {
 		return 0, d.pathError("link", name, err)
 	}
 	return since, nil
@@ -300,8 +294,6 @@ func (d *dir) stamp() error {
 // descriptor; closing it releases the lock. If shared is set, lock does not create the file, and
 // readers do not exclude each other. If shared is set and the file does not exist, fd is -1.
 func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
-	ctx, cancel := durable.WithLockLimit(ctx)
-	defer cancel()
 	for {
 		fd, err = d.openLock(shared)
 		if err != nil || fd < 0 {
@@ -353,9 +345,9 @@ func (d *dir) sameFile(fd int, name string) bool {
 // its thread after the end of ctx.
 func take(ctx context.Context, fd, how int) error {
 	if how == unix.LOCK_SH {
-		return closeOn(fd, durable.LockShared(ctx, fd))
+		return closeOn(fd, durable.LockSharedLimited(ctx, fd))
 	}
-	return closeOn(fd, durable.LockExclusive(ctx, fd))
+	return closeOn(fd, durable.LockExclusiveLimited(ctx, fd))
 }
 
 func closeOn(fd int, err error) error {

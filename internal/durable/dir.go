@@ -27,10 +27,14 @@ func CheckDir(base string, below ...string) error {
 	if err := check(base, unix.Stat); err != nil {
 		return err
 	}
-	path := base
+	return CheckBelow(base, below...)
+}
+
+// CheckBelow works like CheckDir for a base that was checked before.
+func CheckBelow(base string, below ...string) error {
 	for _, name := range below {
-		path = filepath.Join(path, name)
-		if err := check(path, unix.Lstat); err != nil {
+		base = filepath.Join(base, name)
+		if err := check(base, unix.Lstat); err != nil {
 			return err
 		}
 	}
@@ -43,6 +47,15 @@ func MakeDir(base string, below ...string) error {
 		return err
 	}
 	return os.MkdirAll(filepath.Join(append([]string{base}, below...)...), 0o700)
+}
+
+// Mkdir makes a directory with mode 0700, and its missing parents. Most often only dir itself is
+// missing, so Mkdir looks at nothing first.
+func Mkdir(dir string) error {
+	if unix.Mkdir(dir, 0o700) == nil {
+		return nil
+	}
+	return os.MkdirAll(dir, 0o700)
 }
 
 // WritableDir asks the kernel whether dir is writable. If dir does not exist, it checks the

@@ -21,6 +21,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -124,6 +125,21 @@ func ReadUpTo(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
+// ReadProc returns the content of a file of procfs, whose size the kernel does not know before. The
+// file has at most 4 KiB.
+func ReadProc(path string) ([]byte, error) {
+	fd, err := Open(path, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd) //nolint:errcheck // read only
+	data, err := readFull(fd, make([]byte, 4<<10))
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return data, nil
+}
+
 // Open opens a file or directory and returns its descriptor. Open creates a new file with mode
 // 0600. An os.File would need five more system calls to register with the poller, which
 // refuses such files.
@@ -187,18 +203,28 @@ func writeAll(fd int, data []byte) error {
 // link gives the nameless file its name. If a file with this name exists, link replaces it with a
 // rename.
 func link(fd int, path string, create bool) error {
-	self := fmt.Sprintf("/proc/self/fd/%d", fd)
-	err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+	err := Link(fd, unix.AT_FDCWD, path)
 	if create || !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	if err := remove(path + suffix); err != nil {
 		return err
 	}
-	if err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path+suffix, unix.AT_SYMLINK_FOLLOW); err != nil {
+	if err := Link(fd, unix.AT_FDCWD, path+suffix); err != nil {
 		return err
 	}
 	return unix.Rename(path+suffix, path)
+}
+
+// Link gives a file without a name (O_TMPFILE) a path, relative to an open directory. To link a
+// descriptor directly, Linux before 6.10 demands CAP_DAC_READ_SEARCH. To link through /proc, /proc
+// must be mounted.
+func Link(fd, dir int, path string) error {
+	err := unix.Linkat(fd, "", dir, path, unix.AT_EMPTY_PATH)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) {
+		err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), dir, path, unix.AT_SYMLINK_FOLLOW)
+	}
+	return err
 }
 
 // placeNamed does what place does, on file systems without O_TMPFILE (some overlays, NFS).

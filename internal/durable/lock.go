@@ -76,10 +76,31 @@ func LockExclusive(ctx context.Context, fd int) error { return take(ctx, fd, uni
 // LockShared works like LockExclusive for a shared lock, which excludes only exclusive locks.
 func LockShared(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_SH) }
 
+// LockExclusiveLimited works like LockExclusive within the limit of WithLockLimit.
+func LockExclusiveLimited(ctx context.Context, fd int) error {
+	return takeLimited(ctx, fd, unix.LOCK_EX)
+}
+
+// LockSharedLimited works like LockShared within the limit of WithLockLimit.
+func LockSharedLimited(ctx context.Context, fd int) error { return takeLimited(ctx, fd, unix.LOCK_SH) }
+
+// takeLimited starts no timer for a lock that is free, because the first timer of a process starts
+// Go's poller.
+func takeLimited(ctx context.Context, fd, how int) error {
+	if err := unix.Flock(fd, how|unix.LOCK_NB); !isHeld(err) {
+		return err
+	}
+	ctx, cancel := WithLockLimit(ctx)
+	defer cancel()
+	return take(ctx, fd, how)
+}
+
+func isHeld(err error) bool { return errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) }
+
 func take(ctx context.Context, fd, how int) error {
 	for wait := step; ; wait = min(2*wait, stepMax) {
 		err := unix.Flock(fd, how|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+		if !isHeld(err) {
 			return err
 		}
 		if !clock.Sleep(ctx, wait) {

@@ -155,9 +155,7 @@ func (c *Conn) Lock(ctx context.Context) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock namespace %s: %w", c.NS.Path(), err)
 	}
-	ctx, cancel := durable.WithLockLimit(ctx)
-	defer cancel()
-	if err := durable.LockExclusive(ctx, fd); err != nil {
+	if err := durable.LockExclusiveLimited(ctx, fd); err != nil {
 		unix.Close(fd) //nolint:errcheck // read only
 		return nil, fmt.Errorf("lock namespace %s: %w", c.NS.Path(), err)
 	}

@@ -75,7 +75,11 @@ func (d *Dir) TakeAll(o owner.Key) (list []*Record) {
 // take locks and reads a record. If there is no record at first but one appears later, take locks
 // again, because the record belongs to a running ADD.
 func (d *Dir) take(path string, wait time.Duration) (r *Record, ok bool, err error) {
-	ok = d.lock(path, wait)
+	ok, missing := d.lockThere(path, wait)
+	if missing {
+		d.know(path, version{})
+		return nil, true, nil
+	}
 	r, err = d.readKnown(path)
 	if ok && !d.holds(path) && (r != nil || err != nil) {
 		ok = d.lock(path, wait)
@@ -127,25 +131,31 @@ func (d *Dir) Close() {
 // lock locks a file. If another process has the lock, it returns false. If the file is missing,
 // cannot be opened, or is on a file system without locks, it returns true without a lock.
 func (d *Dir) lock(path string, wait time.Duration) bool {
+	ok, _ := d.lockThere(path, wait)
+	return ok
+}
+
+// lockThere works like lock, and reports whether the file is missing.
+func (d *Dir) lockThere(path string, wait time.Duration) (ok, missing bool) {
 	if d.holds(path) {
-		return true
+		return true, false
 	}
 	for end := time.Now().Add(wait); ; {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return true
+			return true, errors.Is(err, unix.ENOENT)
 		}
 		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && isAt(fd, path) {
 			d.keep(path, fd)
-			return true
+			return true, false
 		}
 		unix.Close(fd) //nolint:errcheck // read only
 		switch {
 		case err != nil && !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return true
+			return true, false
 		case err != nil && !time.Now().Before(end):
-			return false
+			return false, false
 		case err != nil:
 			<-time.After(lockStep)
 		}
@@ -195,12 +205,12 @@ func (d *Dir) unlock(path string) {
 // One lock protects all records, because a GC removes thousands of them at once. If the
 // directory of records does not exist, there is nothing to lock.
 func (d *Dir) Collecting(ctx context.Context) (done func(), err error) {
-	return d.lockAll(ctx, durable.LockShared)
+	return d.lockAll(ctx, durable.LockSharedLimited)
 }
 
 // Repairing keeps GCs out while repair works, until done is called.
 func (d *Dir) Repairing(ctx context.Context) (done func(), err error) {
-	return d.lockAll(ctx, durable.LockExclusive)
+	return d.lockAll(ctx, durable.LockExclusiveLimited)
 }
 
 func (d *Dir) lockAll(ctx context.Context, lock func(context.Context, int) error) (done func(), err error) {
@@ -215,8 +225,6 @@ func (d *Dir) lockAll(ctx context.Context, lock func(context.Context, int) error
 	if err != nil {
 		return nil, fmt.Errorf("lock records: %w", err)
 	}
-	ctx, cancel := durable.WithLockLimit(ctx)
-	defer cancel()
 	if err := lock(ctx, int(f.Fd())); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock records %s: %w", dir, err), f.Close())
 	}

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -128,12 +127,34 @@ func (d *Dir) path(network string, o owner.Key, plugin string) string {
 
 // guard returns an error if another user could have made the directories or can write to them.
 func (d *Dir) guard(below ...string) error {
-	path := filepath.Join(below...)
+	if !d.CheckOnce {
+		return durable.CheckDir(d.Path, below...)
+	}
+	base := d.checked("")
+	if !base {
+		if err := durable.CheckDir(d.Path); err != nil {
+			return err
+		}
+		if base = versionAt(d.Path) != (version{}); base {
+			d.check("")
+		}
+	}
+	for i := range below {
+		if err := d.guardOne(base, filepath.Join(below[:i]...), below[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// guardOne checks one directory, unless it was checked before. If base is set, d.Path exists.
+func (d *Dir) guardOne(base bool, parent, name string) error {
+	path := filepath.Join(parent, name)
 	if d.checked(path) {
 		return nil
 	}
-	err := durable.CheckDir(d.Path, below...)
-	if err == nil && d.CheckOnce && versionAt(d.Path) != (version{}) {
+	err := durable.CheckBelow(filepath.Join(d.Path, parent), name)
+	if err == nil && base {
 		d.check(path)
 	}
 	return err
@@ -228,7 +249,7 @@ func (d *Dir) placeBy(place func(string, []byte) (int, error), path string, data
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		if err := durable.Mkdir(filepath.Dir(path)); err != nil {
 			return fmt.Errorf("make directory of records: %w", err)
 		}
 	}

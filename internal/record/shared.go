@@ -279,7 +279,7 @@ func (d *Dir) Facts() (map[string][]owner.Key, []Fact, error) {
 // makeFact makes a fact's directory. If another process removes the directory meanwhile, MkdirAll
 // can fail with EEXIST. Then makeFact tries again.
 func makeFact(dir string) error {
-	err := os.MkdirAll(dir, 0o700)
+	err := durable.Mkdir(dir)
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -317,7 +317,7 @@ func (d *Dir) locked(ctx context.Context, dir string, fn func() error) error {
 // lockAndRun closes fd, also if fn panics.
 func lockAndRun(ctx context.Context, fd int, dir string, fn func() error) (again bool, err error) {
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
-	if err := lockFact(ctx, fd); err != nil {
+	if err := durable.LockExclusiveLimited(ctx, fd); err != nil {
 		name, _ := hex.DecodeString(filepath.Base(dir))
 		return false, fmt.Errorf("lock fact %s, %s: %w", name, dir, err)
 	}
@@ -325,12 +325,6 @@ func lockAndRun(ctx context.Context, fd int, dir string, fn func() error) (again
 		return true, nil
 	}
 	return false, fn()
-}
-
-func lockFact(ctx context.Context, fd int) error {
-	ctx, cancel := durable.WithLockLimit(ctx)
-	defer cancel()
-	return durable.LockExclusive(ctx, fd)
 }
 
 // Held lists the names of the facts that o holds, without reading the facts. Held serves a DEL

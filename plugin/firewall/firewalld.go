@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -49,6 +51,9 @@ type daemon struct {
 // connect connects to the system bus and checks that firewalld is on it. connect uses the
 // address in DBUS_SYSTEM_BUS_ADDRESS or the usual one. connect does not start firewalld.
 func connect(ctx context.Context) (*daemon, error) {
+	if !hasBus() { // the first timer of a process starts Go's poller, so look before
+		return nil, fmt.Errorf("%w: connect to the system bus: %w", errNoFirewalld, fs.ErrNotExist)
+	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	hung := time.AfterFunc(firewalldTime, end) // the library waits for answers without limit
 	conn, err := dbus.ConnectSystemBus(dbus.WithContext(life))
@@ -69,6 +74,19 @@ func connect(ctx context.Context) (*daemon, error) {
 		return nil, errNoFirewalld
 	}
 	return nil, fmt.Errorf("ask for firewalld: %w", err)
+}
+
+// hasBus reports whether the library would find a system bus.
+func hasBus() bool {
+	if os.Getenv("DBUS_SYSTEM_BUS_ADDRESS") != "" {
+		return true
+	}
+	for _, path := range [...]string{"/var/run/dbus/system_bus_socket", "/run/dbus/system_bus_socket"} {
+		if _, err := os.Stat(path); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 func (d *daemon) close() {

@@ -184,7 +184,7 @@ func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	if args, err := r.CNIArgs(); err == nil {
 		rec.Pod = spec.Pod(args)
 	}
-	if netns.Is(r.NetNS) { // an IPAM plugin may get any path; a path that is no namespace would later look like a dead one
+	if k.marks[r.NetNS] != nil || netns.Is(r.NetNS) { // an IPAM plugin may get any path; a path that is no namespace would later look like a dead one
 		rec.NetNS, rec.NetNSMark = r.NetNS, k.mark(r.NetNS)
 	}
 	if rec.Pod != "" && rec.NetNS != "" {

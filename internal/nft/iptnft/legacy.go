@@ -9,13 +9,14 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // LegacyTables returns the tables of iptables-legacy and ip6tables-legacy that are in use,
@@ -38,7 +39,7 @@ func LegacyTables(proc string) ([]string, error) {
 
 // legacyTables does the work of LegacyTables for one family, ip or ip6.
 func legacyTables(proc, family string) ([]string, error) {
-	b, err := os.ReadFile(filepath.Join(proc, "thread-self/net", family+"_tables_names"))
+	b, err := durable.ReadProc(filepath.Join(proc, "thread-self/net", family+"_tables_names"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return nil, nil
 	}
