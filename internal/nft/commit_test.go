@@ -46,7 +46,7 @@ func TestRemoveWithoutTable(t *testing.T) {
 	c.Remove(network()...)
 	commit(t, c)
 	mustMiss(t, c, attachment()[0])
-	if tables, err := c.lib.ListTables(); err != nil || len(tables) > 0 {
+	if tables, err := library(t).ListTables(); err != nil || len(tables) > 0 {
 		t.Errorf("tables %v, %v", tables, err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -18,8 +17,7 @@ import (
 type Conn struct {
 	runDir string
 
-	lib *nftables.Conn // nil before the first use
-	nl  *netlink.Conn  // socket of lib
+	nl *socket // nil before the first use
 
 	queue  []op
 	index  map[string]int // position in queue by set and key
@@ -39,33 +37,24 @@ func Open(runDir string) *Conn { return &Conn{runDir: runDir} }
 // close (RCU). So close the socket last, after the link is deleted. Closing twice, or before
 // the first use, is no error.
 func (c *Conn) Close() error {
-	if c.lib == nil {
+	if c.nl == nil {
 		return nil
 	}
-	lib := c.lib
-	c.lib, c.nl = nil, nil
-	if err := lib.CloseLasting(); err != nil {
+	nl := c.nl
+	c.nl = nil
+	if err := nl.close(); err != nil {
 		return fmt.Errorf("close nfnetlink: %w", err)
 	}
 	return nil
 }
 
-// dial opens the socket. dial sets ExtendedAcknowledge so that the kernel adds a text to its
-// errors.
-func (c *Conn) dial() error {
-	if c.lib != nil {
+func (c *Conn) dial() (err error) {
+	if c.nl != nil {
 		return nil
 	}
-	var nl *netlink.Conn
-	keep := func(conn *netlink.Conn) error {
-		nl = conn
-		return conn.SetOption(netlink.ExtendedAcknowledge, true)
-	}
-	lib, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(keep))
-	if err != nil {
+	if c.nl, err = openSocket(); err != nil {
 		return fmt.Errorf("open nfnetlink: %w", err)
 	}
-	c.lib, c.nl = lib, nl
 	return nil
 }
 
@@ -89,11 +78,11 @@ func (c *Conn) sendIf(generation []byte, msgs []netlink.Message) error {
 		size += 16 + len(m.Data)
 	}
 	if size > buffer/2 {
-		if err := errors.Join(c.nl.SetWriteBuffer(4*size), c.nl.SetReadBuffer(4*size)); err != nil {
+		if err := c.nl.grow(4 * size); err != nil {
 			return fmt.Errorf("size nfnetlink buffers for %d bytes: %w", size, err)
 		}
 	}
-	sent, err := c.nl.SendMessages(batch)
+	sent, err := c.nl.send(batch)
 	if err != nil {
 		return fmt.Errorf("send nftables transaction: %w", err)
 	}
@@ -105,17 +94,19 @@ func (c *Conn) answers(sent []netlink.Message) error {
 	last := sent[len(sent)-2].Header.Sequence
 	var errs []error
 	for {
-		got, err := c.nl.Receive()
+		got, err := c.nl.receive()
 		var op *netlink.OpError
 		switch {
 		case errors.As(err, &op) && op.Sequence != 0:
 			errs = append(errs, fmt.Errorf("%s: %w", named(sent, op.Sequence), op))
 			// The kernel answers the first message only if it applied nothing.
 			if op.Sequence == last || op.Sequence == sent[0].Header.Sequence {
-				return errors.Join(append(errs, c.drain())...)
+				c.drain()
+				return errors.Join(errs...)
 			}
 		case err != nil:
-			return errors.Join(append(errs, fmt.Errorf("receive nftables answer: %w", err), c.drain())...)
+			c.drain()
+			return errors.Join(append(errs, fmt.Errorf("receive nftables answer: %w", err))...)
 		case len(got) > 0 && got[len(got)-1].Header.Sequence == last:
 			return errors.Join(errs...)
 		}
@@ -133,17 +124,11 @@ func named(sent []netlink.Message, seq uint32) string {
 }
 
 // drain discards unread answers, so that the next request does not read them.
-func (c *Conn) drain() error {
-	raw, err := c.nl.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("drain nfnetlink: %w", err)
-	}
-	return raw.Control(func(fd uintptr) {
-		var b [1]byte
-		for {
-			if _, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT|unix.MSG_TRUNC); err != nil && !errors.Is(err, syscall.EINTR) {
-				return
-			}
+func (c *Conn) drain() {
+	var b [1]byte
+	for {
+		if _, _, err := unix.Recvfrom(c.nl.fd, b[:], unix.MSG_DONTWAIT|unix.MSG_TRUNC); err != nil && !errors.Is(err, syscall.EINTR) {
+			return
 		}
-	})
+	}
 }

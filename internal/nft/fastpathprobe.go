@@ -34,7 +34,7 @@ func (c *Conn) TryFastPath() error {
 	}
 	batch := wrap(msgs)
 	end := len(batch) - 1
-	sent, err := c.nl.SendMessages(batch[:end])
+	sent, err := c.nl.send(batch[:end])
 	if err != nil {
 		return fmt.Errorf("send nftables transaction: %w", err)
 	}

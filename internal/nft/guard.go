@@ -27,10 +27,10 @@ func (c *Conn) guard() ([]byte, error) {
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
 		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
 	}
-	if _, err := c.nl.SendMessages([]netlink.Message{req}); err != nil {
+	if _, err := c.nl.send([]netlink.Message{req}); err != nil {
 		return nil, fmt.Errorf("ask nftables for its generation: %w", err)
 	}
-	got, err := c.nl.Receive()
+	got, err := c.nl.receive()
 	if err != nil || len(got) == 0 {
 		return nil, fmt.Errorf("ask nftables for its generation: %d answers: %w", len(got), err)
 	}

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/google/nftables"
+
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -39,10 +41,20 @@ func flush(t testing.TB, c *Conn) {
 	if err := c.dial(); err != nil {
 		t.Fatal(err)
 	}
-	c.lib.FlushRuleset()
-	if err := c.lib.Flush(); err != nil {
+	lib := library(t)
+	lib.FlushRuleset()
+	if err := lib.Flush(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func library(t testing.TB) *nftables.Conn {
+	t.Helper()
+	lib, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lib
 }
 
 func commit(t testing.TB, c *Conn) {

@@ -224,11 +224,11 @@ func (c *Conn) ask(what []query, read func(i int, answer []netlink.Message) erro
 			}
 			reqs[i] = m
 		}
-		if _, err := c.nl.SendMessages(reqs); err != nil {
+		if _, err := c.nl.send(reqs); err != nil {
 			return fmt.Errorf("ask nftables for %s: %w", some[0], err)
 		}
 		for i, q := range some {
-			answer, err := c.nl.Receive()
+			answer, err := c.nl.receive()
 			if errors.Is(err, syscall.ENOENT) {
 				continue
 			}
@@ -236,7 +236,8 @@ func (c *Conn) ask(what []query, read func(i int, answer []netlink.Message) erro
 				err = read(from+i, answer)
 			}
 			if err != nil {
-				return errors.Join(fmt.Errorf("ask nftables for %s: %w", q, err), c.drain())
+				c.drain()
+				return fmt.Errorf("ask nftables for %s: %w", q, err)
 			}
 		}
 	}
@@ -246,10 +247,9 @@ func (c *Conn) ask(what []query, read func(i int, answer []netlink.Message) erro
 // list reads all objects that a query asks for. If the table, chain or set is missing, it
 // returns none.
 //
-// The kernel sends a long answer in parts. A part is as large as the largest buffer that the
-// kernel has seen on the socket. The library would ask for the size of each part with an empty
-// buffer. The parts would then have only 4 KiB, and before each part the kernel would count
-// from the beginning.
+// The kernel sends a long answer in parts. Before each part it counts from the beginning. A part is
+// as large as the largest buffer that the kernel has seen on the socket, and at most 32 KiB, so
+// receive has a larger one.
 func (c *Conn) list(q query) ([]netlink.Message, error) {
 	m, err := q.message(netlink.Dump)
 	if err != nil {
@@ -258,25 +258,19 @@ func (c *Conn) list(q query) ([]netlink.Message, error) {
 	if err := c.dial(); err != nil {
 		return nil, err
 	}
-	req, err := c.nl.Send(m)
-	if err != nil {
+	if _, err := c.nl.send([]netlink.Message{m}); err != nil {
 		return nil, fmt.Errorf("list nftables %s: %w", q, err)
 	}
-	if raw, err := c.nl.SyscallConn(); err == nil {
-		room := make([]byte, 32<<10) // the most the kernel uses
-		_ = raw.Control(func(fd uintptr) {
-			_, _, _ = unix.Recvfrom(int(fd), room, unix.MSG_PEEK|unix.MSG_DONTWAIT) // only shows the kernel the buffer; the answer is read below
-		})
-	}
-	msgs, err := c.nl.Receive()
-	if err == nil {
-		err = netlink.Validate(req, msgs)
+	msgs, err := c.nl.receive()
+	if err == nil && slices.ContainsFunc(msgs, func(m netlink.Message) bool { return m.Header.Sequence != c.nl.seq }) {
+		err = errors.New("an answer to another question")
 	}
 	switch {
 	case errors.Is(err, syscall.ENOENT):
 		return nil, nil
 	case err != nil:
-		return nil, errors.Join(fmt.Errorf("list nftables %s: %w", q, err), c.drain())
+		c.drain()
+		return nil, fmt.Errorf("list nftables %s: %w", q, err)
 	}
 	return msgs, nil
 }

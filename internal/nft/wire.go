@@ -119,31 +119,25 @@ func (e Element) setElement(timeout time.Duration) nftables.SetElement {
 	return nftables.SetElement{Key: e.Key, KeyEnd: e.KeyEnd, Val: e.Data, Comment: e.Comment, Timeout: timeout}
 }
 
-// encoding protects the library's counter of sets. All its connections share the counter
-// without a lock.
-var encoding sync.Mutex
+// encoder is a library connection without a socket. The library's counter of sets has no lock, so
+// there is one encoder with a lock. To make one takes longer than to encode, because it seeds a
+// random number generator.
+var encoder struct {
+	sync.Mutex
+	lib *nftables.Conn // nil before the first use, and after an error
+	out []netlink.Message
+}
 
-// encode runs fn on a library connection without a socket. encode returns the messages that
-// the library would have sent, without begin and end. The library itself can only send. Its
-// Flush asks for an answer to each message and for an echo of each rule. So 300 messages
-// overflow the socket's buffer. And if the echoes need two datagrams, the library reports an
-// error although the transaction was committed. Therefore we send the messages ourselves and
-// ask for one answer (see send).
+// encode runs fn on the encoder. encode returns the messages that the library would have sent,
+// without begin and end. The library itself can only send. Its Flush asks for an answer to each
+// message and for an echo of each rule. So 300 messages overflow the socket's buffer. And if the
+// echoes need two datagrams, the library reports an error although the transaction was committed.
+// Therefore we send the messages ourselves and ask for one answer (see send).
 func encode(fn func(*nftables.Conn) error) ([]netlink.Message, error) {
-	encoding.Lock()
-	defer encoding.Unlock()
-	var out []netlink.Message
-	record := func(req []netlink.Message) ([]netlink.Message, error) {
-		if len(req) > 0 {
-			out = req
-		}
-		return nil, io.EOF // no answer
-	}
-	enc, err := nftables.New(nftables.WithTestDial(record))
+	encoder.Lock()
+	defer encoder.Unlock()
+	out, err := runEncoder(fn)
 	if err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
-	}
-	if err := errors.Join(fn(enc), enc.Flush()); err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
 	}
 	if len(out) < 2 {
@@ -156,6 +150,29 @@ func encode(fn func(*nftables.Conn) error) ([]netlink.Message, error) {
 		}
 	}
 	return out, nil
+}
+
+func runEncoder(fn func(*nftables.Conn) error) (out []netlink.Message, err error) {
+	lib := encoder.lib
+	encoder.lib, encoder.out = nil, nil // after an error or a panic, nothing of fn remains
+	if lib == nil {
+		if lib, err = nftables.New(nftables.AsLasting(), nftables.WithTestDial(keepSent)); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(fn(lib), lib.Flush()); err != nil {
+		return nil, err
+	}
+	out, encoder.lib, encoder.out = encoder.out, lib, nil
+	return out, nil
+}
+
+// keepSent takes what the encoder sends, and answers nothing.
+func keepSent(req []netlink.Message) ([]netlink.Message, error) {
+	if len(req) > 0 {
+		encoder.out = req
+	}
+	return nil, io.EOF
 }
 
 // wrap makes one transaction of the messages, with a begin and an end message. Only the last

@@ -1,0 +1,194 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// socket is an nfnetlink socket. It does what a netlink.Conn does with the option
+// ExtendedAcknowledge, but in half as many system calls: it does not register with Go's poller,
+// because the answers are ready when the send call returns, and it does not ask for the size of a
+// datagram before it reads one.
+type socket struct {
+	fd  int
+	seq uint32
+}
+
+// datagrams has receive buffers. The longest datagram is the error of a message, which contains the
+// message. A message has at most 64 KiB of elements.
+var datagrams = sync.Pool{New: func() any { return new([128 << 10]byte) }}
+
+func openSocket() (*socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+	if err == nil { // the kernel then adds a text to its errors
+		err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1))
+	}
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return &socket{fd: fd}, nil
+}
+
+func (s *socket) close() error { return os.NewSyscallError("close", unix.Close(s.fd)) }
+
+// grow sets the sizes of the socket's buffers to n bytes, as far as the system allows (net.core.*mem_max).
+func (s *socket) grow(n int) error {
+	return errors.Join(
+		os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, n)),
+		os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, n)))
+}
+
+// send sends messages with one system call. It returns them with their numbers.
+func (s *socket) send(msgs []netlink.Message) ([]netlink.Message, error) {
+	var out []byte
+	for i := range msgs {
+		s.seq++
+		msgs[i].Header.Sequence = s.seq
+		msgs[i].Header.Length = uint32(align(unix.NLMSG_HDRLEN + len(msgs[i].Data)))
+		b, err := msgs[i].MarshalBinary()
+		if err != nil {
+			return nil, &netlink.OpError{Op: "send-messages", Err: err}
+		}
+		out = append(out, b...)
+	}
+	for {
+		err := unix.Sendto(s.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if err == nil {
+			return msgs, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return nil, &netlink.OpError{Op: "send-messages", Err: os.NewSyscallError("sendto", err)}
+		}
+	}
+}
+
+func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
+
+// receive reads the kernel's next answer, with all its parts. If the answer is an error, receive
+// returns a *netlink.OpError.
+func (s *socket) receive() (all []netlink.Message, err error) {
+	for {
+		msgs, err := s.datagram()
+		if err != nil {
+			return nil, &netlink.OpError{Op: "receive", Err: err}
+		}
+		more := false
+		for _, m := range msgs {
+			if err := failure(m); err != nil {
+				return nil, err
+			}
+			more = m.Header.Flags&netlink.Multi != 0
+			if more && m.Header.Type == netlink.Done {
+				return all, nil
+			}
+			all = append(all, m)
+		}
+		if !more {
+			return all, nil
+		}
+	}
+}
+
+// datagram reads one datagram.
+func (s *socket) datagram() ([]netlink.Message, error) {
+	buf := datagrams.Get().(*[128 << 10]byte)
+	defer datagrams.Put(buf)
+	for {
+		n, from, err := unix.Recvfrom(s.fd, buf[:], unix.MSG_TRUNC)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, os.NewSyscallError("recvfrom", err)
+		}
+		if n > len(buf) {
+			return nil, fmt.Errorf("a message of %d bytes was truncated", n)
+		}
+		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
+			return nil, fmt.Errorf("a message from %v, which is not the kernel", from)
+		}
+		return split(append([]byte(nil), buf[:n]...))
+	}
+}
+
+// split returns the messages of a datagram.
+func split(b []byte) (msgs []netlink.Message, err error) {
+	for len(b) >= unix.NLMSG_HDRLEN {
+		n := int(binary.NativeEndian.Uint32(b))
+		if n < unix.NLMSG_HDRLEN || n > len(b) {
+			return nil, fmt.Errorf("%w: %d of %d bytes", errMalformed, n, len(b))
+		}
+		msgs = append(msgs, netlink.Message{
+			Header: netlink.Header{
+				Length:   uint32(n),
+				Type:     netlink.HeaderType(binary.NativeEndian.Uint16(b[4:])),
+				Flags:    netlink.HeaderFlags(binary.NativeEndian.Uint16(b[6:])),
+				Sequence: binary.NativeEndian.Uint32(b[8:]),
+				PID:      binary.NativeEndian.Uint32(b[12:]),
+			},
+			Data: b[unix.NLMSG_HDRLEN:n:n],
+		})
+		b = b[min(align(n), len(b)):]
+	}
+	return msgs, nil
+}
+
+// failure returns the error in a message, or nil. The end of a dump may contain one too.
+func failure(m netlink.Message) error {
+	rest := m.Data
+	switch {
+	case m.Header.Type == netlink.Error:
+	case m.Header.Type == netlink.Done && m.Header.Flags&netlink.Multi != 0 && len(rest) > 0:
+	default:
+		return nil
+	}
+	if len(rest) < 4 {
+		return &netlink.OpError{Op: "receive", Err: errMalformed}
+	}
+	errno := -int(int32(binary.NativeEndian.Uint32(rest)))
+	if errno == 0 {
+		return nil
+	}
+	op := &netlink.OpError{Op: "receive", Err: syscall.Errno(errno), Sequence: m.Header.Sequence}
+	rest = rest[4:]
+	if m.Header.Type == netlink.Error { // the message that failed comes before the text
+		if len(rest) < unix.NLMSG_HDRLEN || len(rest) < int(binary.NativeEndian.Uint32(rest)) {
+			return op
+		}
+		rest = rest[binary.NativeEndian.Uint32(rest):]
+	}
+	if m.Header.Flags&netlink.AcknowledgeTLVs != 0 {
+		explain(op, rest)
+	}
+	return op
+}
+
+// explain adds the kernel's text to an error (NLMSGERR_ATTR_MSG, NLMSGERR_ATTR_OFFS).
+func explain(op *netlink.OpError, attrs []byte) {
+	ad, err := netlink.NewAttributeDecoder(attrs)
+	if err != nil {
+		return
+	}
+	for ad.Next() {
+		switch ad.Type() {
+		case 1:
+			op.Message = ad.String()
+		case 2:
+			op.Offset = int(ad.Uint32())
+		}
+	}
+}

@@ -1,0 +1,167 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// given is a socket of the library that has one message.
+type given struct{ msgs []netlink.Message }
+
+func (given) Close() error                          { return nil }
+func (given) Send(netlink.Message) error            { return nil }
+func (given) SendMessages([]netlink.Message) error  { return nil }
+func (g given) Receive() ([]netlink.Message, error) { return g.msgs, nil }
+
+func (g given) ReceiveIter() iter.Seq2[netlink.Message, error] {
+	return func(yield func(netlink.Message, error) bool) {
+		for _, m := range g.msgs {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Errors are read as the library reads them, and a datagram that makes no sense harms nothing.
+func FuzzFailure(f *testing.F) {
+	echo := append(binary.NativeEndian.AppendUint32(nil, 20), make([]byte, 16)...)
+	text := netlink.Attribute{Type: 1, Data: []byte("no such set\x00")}
+	tlv, err := netlink.MarshalAttributes([]netlink.Attribute{text, {Type: 2, Data: []byte{7, 0, 0, 0}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	enoent := binary.NativeEndian.AppendUint32(nil, ^uint32(unix.ENOENT)+1)
+	f.Add(uint16(netlink.Error), uint16(0), make([]byte, 4))
+	f.Add(uint16(netlink.Error), uint16(netlink.AcknowledgeTLVs), append(append(enoent, echo...), tlv...))
+	f.Add(uint16(netlink.Error), uint16(0), append(enoent, echo...))
+	f.Add(uint16(netlink.Done), uint16(netlink.Multi|netlink.AcknowledgeTLVs), append(enoent, tlv...))
+	f.Add(uint16(netlink.Done), uint16(netlink.Multi), []byte{})
+	f.Add(uint16(netlink.Error), uint16(netlink.AcknowledgeTLVs), append(enoent, 255, 255, 255, 255))
+	f.Fuzz(func(t *testing.T, typ, flags uint16, data []byte) {
+		if typ == uint16(netlink.Done) || typ == uint16(netlink.Error) {
+			m := netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(typ), Flags: netlink.HeaderFlags(flags), Sequence: 7}, Data: data}
+			sameFailure(t, m)
+		}
+		_, _ = split(data)
+	})
+}
+
+func sameFailure(t *testing.T, m netlink.Message) {
+	t.Helper()
+	got := failure(m)
+	if m.Header.Flags&netlink.Multi != 0 && m.Header.Type != netlink.Done {
+		return // the library would wait for the end
+	}
+	_, want := netlink.NewConn(given{[]netlink.Message{m}}, 0).Receive()
+	var a, b *netlink.OpError
+	if (got == nil) != (want == nil) || errors.As(got, &a) != errors.As(want, &b) {
+		t.Fatalf("%v; the library: %v", got, want)
+	}
+	if a == nil || b.Sequence == 0 { // the library gives up on some damaged messages and forgets the number
+		return
+	}
+	if !reflect.DeepEqual(a, b) {
+		t.Fatalf("%+v; the library: %+v", a, b)
+	}
+}
+
+func TestSplit(t *testing.T) {
+	message := func(n int) []byte {
+		b := make([]byte, align(16+n))
+		binary.NativeEndian.PutUint32(b, uint32(16+n))
+		b[4] = byte(n)
+		return b
+	}
+	msgs, err := split(append(append(message(3), message(0)...), message(8)...))
+	if err != nil || len(msgs) != 3 {
+		t.Fatal(msgs, err)
+	}
+	for i, n := range []int{3, 0, 8} {
+		if len(msgs[i].Data) != n || msgs[i].Header.Type != netlink.HeaderType(n) {
+			t.Errorf("message %d: %+v", i, msgs[i])
+		}
+	}
+	for name, bad := range map[string][]byte{"too long": append(message(3), 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), "too short": make([]byte, 16)} {
+		if _, err := split(bad); !errors.Is(err, errMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The kernel adds a text to its errors, also to that of a message which is larger than any other.
+func TestKernelsText(t *testing.T) {
+	c := open(t)
+	elems := make([]nftables.SetElement, 970)
+	for i := range elems {
+		elems[i] = nftables.SetElement{Key: binary.BigEndian.AppendUint32(nil, uint32(i)), Comment: strings.Repeat("x", 40)}
+	}
+	msgs, err := encode(func(enc *nftables.Conn) error {
+		table := enc.AddTable(&nftables.Table{Name: "t", Family: nftables.TableFamilyINet})
+		return enc.SetAddElements(&nftables.Set{Table: table, Name: "nobody"}, elems)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size := len(msgs[len(msgs)-1].Data); size < 60<<10 {
+		t.Fatalf("the message has only %d bytes", size)
+	}
+	err = c.send(msgs)
+	var op *netlink.OpError
+	if !errors.As(err, &op) || !errors.Is(err, syscall.ENOENT) || op.Sequence == 0 {
+		t.Fatalf("%v", err)
+	}
+	if tables, err := library(t).ListTables(); err != nil || len(tables) != 0 {
+		t.Errorf("tables %v, %v", tables, err)
+	}
+	if _, err := c.HasChain(nftables.TableFamilyINet, "nobody", "nothing"); err != nil {
+		t.Errorf("the next question: %v", err)
+	}
+}
+
+// A list of many parts is complete.
+func TestLongList(t *testing.T) {
+	c := open(t)
+	const n = 5000
+	for i := range n {
+		c.Add(port(uint16(i+1), fmt.Sprintf("10.1.%d.%d:80", i>>8, i&255), testOwner))
+	}
+	commit(t, c)
+	got, err := c.List(SetPorts4)
+	if err != nil || len(got) != n {
+		t.Errorf("%d elements, %v", len(got), err)
+	}
+}
+
+// After an error, and after a panic, the encoder has nothing of the call.
+func TestEncoderForgets(t *testing.T) {
+	table := &nftables.Table{Name: "left", Family: nftables.TableFamilyINet}
+	failed := errors.New("failed")
+	if _, err := encode(func(enc *nftables.Conn) error { enc.AddTable(table); return failed }); !errors.Is(err, failed) {
+		t.Error(err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = encode(func(enc *nftables.Conn) error { enc.AddTable(table); panic("in the middle") })
+	}()
+	msgs, err := encode(func(enc *nftables.Conn) error { enc.DelTable(table); return nil })
+	if err != nil || len(msgs) != 1 {
+		t.Errorf("%v, %v", msgs, err)
+	}
+	if msgs, err := encode(func(*nftables.Conn) error { return nil }); err != nil || len(msgs) != 0 {
+		t.Errorf("nothing: %v, %v", msgs, err)
+	}
+}
