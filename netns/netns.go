@@ -5,8 +5,8 @@
 //
 // Other packages work in a namespace through a socket that was opened in it (internal/nl). To set
 // a sysctl or to make a namespace, a thread must be in the namespace. Do and Worker lock a
-// goroutine to a thread for that; the thread ends with the goroutine. Only Visit moves a thread
-// into a namespace and back; internal/nl opens sockets with it.
+// goroutine to a thread for that; the thread ends with the goroutine. Only Visit and Socket move a
+// thread into a namespace and back.
 package netns
 
 import (
@@ -98,15 +98,11 @@ func (n *NS) ID() (ID, error) {
 // Cookie returns a number that no other namespace gets until the next boot (SO_NETNS_COOKIE,
 // Linux >= 5.14). An inode number does not serve for this, because the kernel uses it again.
 func (n *NS) Cookie() (cookie uint64, err error) {
-	err = n.Visit(func() error {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
+	fd, err := n.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	if err == nil {
 		defer unix.Close(fd) //nolint:errcheck // nothing was sent
 		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		return err
-	})
+	}
 	if err != nil {
 		return 0, fmt.Errorf("cookie of namespace %s: %w", n.path, err)
 	}

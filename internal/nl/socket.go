@@ -40,6 +40,19 @@ func dialSocket(protocol int) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
+	return bind(fd)
+}
+
+// dialIn opens a socket in another namespace.
+func dialIn(ns *netns.NS) (*socket, error) {
+	fd, err := ns.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	return bind(fd)
+}
+
+func bind(fd int) (*socket, error) {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, errors.Join(os.NewSyscallError("bind", err), unix.Close(fd))
 	}
@@ -141,18 +154,6 @@ func (c *Conn) request(msgType, flags int, answer uint16, parts ...vnl.NetlinkRe
 		req.AddData(p)
 	}
 	return c.raw.execute(req, answer)
-}
-
-// dialIn opens a socket in another namespace.
-func dialIn(ns *netns.NS) (raw *socket, err error) {
-	err = ns.Visit(func() error {
-		raw, err = dialSocket(unix.NETLINK_ROUTE)
-		return err
-	})
-	if err != nil && raw != nil {
-		raw.close()
-	}
-	return raw, err
 }
 
 // linkHead returns the header of a message about a link. index is 0 if an attribute names the

@@ -1,0 +1,145 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Many goroutines open sockets in two namespaces, while the garbage collector stops them again and
+// again. Each socket is in its namespace, and no thread stays in one.
+func TestSocketsAtOnce(t *testing.T) {
+	spaces := make([]*NS, 2)
+	cookies := make([]uint64, 2)
+	for i := range spaces {
+		path := "/run/netns/socket" + strconv.Itoa(i)
+		if err := Create(path); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { Delete(path) }) //nolint:errcheck // a test
+		ns, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ns.Close() //nolint:errcheck // read only
+		spaces[i], cookies[i] = ns, cookieOf(t, func() (fd int, err error) {
+			err = ns.Visit(func() error { fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0); return err })
+			return fd, err
+		})
+	}
+	if cookies[0] == cookies[1] {
+		t.Skip("the kernel has no cookies (Linux before 5.14)")
+	}
+	stop := make(chan bool)
+	var busy, wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		busy.Go(func() { collect(stop) })
+	}
+	for i := range 16 {
+		ns, want := spaces[i%2], cookies[i%2]
+		wg.Go(func() {
+			for range 300 {
+				if got := cookieOf(t, func() (int, error) { fd, _ := ns.quickSocket(unix.AF_UNIX, unix.SOCK_DGRAM, 0); return fd, nil }); got != want {
+					t.Errorf("cookie %d, want %d", got, want)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	busy.Wait()
+	for i, ns := range spaces {
+		for _, in := range threadsIn(t, ns) {
+			if in {
+				t.Errorf("a thread is in namespace %d", i)
+			}
+		}
+		if own, err := ns.IsCurrent(); own || err != nil {
+			t.Errorf("this thread is in namespace %d: %v", i, err)
+		}
+	}
+}
+
+// collect runs the garbage collector, and a loop that only a signal interrupts.
+func collect(stop chan bool) {
+	for n := 0; ; n++ {
+		select {
+		case <-stop:
+			return
+		default:
+			runtime.GC()
+			for end := time.Now().Add(time.Duration(n%20) * time.Microsecond); time.Now().Before(end); {
+			}
+		}
+	}
+}
+
+func cookieOf(t *testing.T, open func() (int, error)) uint64 {
+	fd, err := open()
+	if err != nil || fd < 0 {
+		t.Error(fd, err)
+		return 0
+	}
+	defer unix.Close(fd) //nolint:errcheck // a test
+	cookie, _ := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	return cookie
+}
+
+// If the thread may not return, or the socket cannot be opened, nothing moves.
+func TestSocketRefused(t *testing.T) {
+	const path = "/run/netns/refused"
+	if err := Create(path); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { Delete(path) }) //nolint:errcheck // a test
+	ns, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	var before, after unix.Stat_t
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	must(unix.Stat(current, &before))
+	mask := blocked(t)
+	noReturn := ^uintptr(0)
+	if fd := socketThere(uintptr(ns.Fd()), noReturn, unix.AF_UNIX, unix.SOCK_DGRAM, 0); fd >= 0 {
+		t.Error("opened a socket")
+	}
+	if _, err := ns.Socket(unix.AF_UNIX, 4711, 0); err == nil {
+		t.Error("opened a socket of a kind that does not exist")
+	}
+	must(unix.Stat(current, &after))
+	if before.Ino != after.Ino {
+		t.Error("the thread moved")
+	}
+	if now := blocked(t); now != mask {
+		t.Errorf("blocked signals: %q, before: %q", now, mask)
+	}
+}
+
+// blocked returns the line of the thread's blocked signals.
+func blocked(t *testing.T) string {
+	t.Helper()
+	status, err := os.ReadFile("/proc/thread-self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), "SigBlk:")
+	line, _, _ := strings.Cut(after, "\n")
+	return line
+}
