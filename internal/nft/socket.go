@@ -45,11 +45,20 @@ func openSocket() (*socket, error) {
 
 func (s *socket) close() error { return os.NewSyscallError("close", unix.Close(s.fd)) }
 
-// grow sets the sizes of the socket's buffers to n bytes, as far as the system allows (net.core.*mem_max).
+// grow sets the sizes of the socket's buffers to n bytes.
 func (s *socket) grow(n int) error {
 	return errors.Join(
-		os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, n)),
-		os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, n)))
+		s.setSize(unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, n),
+		s.setSize(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, n))
+}
+
+// setSize goes beyond the system's limits (net.core.*mem_max), because the kernel refuses a
+// transaction that is larger than the buffer. In a user namespace it may not: there the limits hold.
+func (s *socket) setSize(force, limited, n int) error {
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, force, n) == nil {
+		return nil
+	}
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, limited, n))
 }
 
 // send sends messages with one system call. It returns them with their numbers.

@@ -16,6 +16,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // given is a socket of the library that has one message.
@@ -129,6 +131,25 @@ func TestKernelsText(t *testing.T) {
 	}
 	if _, err := c.HasChain(nftables.TableFamilyINet, "nobody", "nothing"); err != nil {
 		t.Errorf("the next question: %v", err)
+	}
+}
+
+// A transaction may be larger than the system's limit for buffers.
+func TestBuffersBeyondTheLimit(t *testing.T) {
+	c := open(t)
+	if err := c.dial(); err != nil {
+		t.Fatal(err)
+	}
+	force := func() error { return unix.SetsockoptInt(c.nl.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, buffer) }
+	nettest.Need(t, nettest.Feature{Name: "the machine's CAP_NET_ADMIN", Probe: force})
+	const want = 64 << 20
+	if err := c.nl.grow(want); err != nil {
+		t.Fatal(err)
+	}
+	for name, option := range map[string]int{"send": unix.SO_SNDBUF, "receive": unix.SO_RCVBUF} {
+		if got, err := unix.GetsockoptInt(c.nl.fd, unix.SOL_SOCKET, option); err != nil || got < want {
+			t.Errorf("%s buffer: %d bytes, %v", name, got, err)
+		}
 	}
 }
 
