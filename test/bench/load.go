@@ -25,7 +25,7 @@ func (w *worker) grow(chain string, n int) ([]cost, error) {
 	}
 	var costs []cost
 	for ; w.grown[chain] < n; w.grown[chain]++ {
-		ns, err := sandbox(fmt.Sprintf("grow-%s-%d", chain, w.grown[chain]))
+		ns, err := sandbox(grown(chain, w.grown[chain]))
 		if err != nil {
 			return nil, err
 		}
@@ -38,6 +38,9 @@ func (w *worker) grow(chain string, n int) ([]cost, error) {
 	}
 	return costs, nil
 }
+
+// grown names the namespace of a container that grow attaches.
+func grown(chain string, i int) string { return fmt.Sprintf("grow-%s-%d", chain, i) }
 
 // burst attaches req.N containers, with req.Callers callers at once, and then detaches them in the
 // same way. Each cost is that of the whole burst.

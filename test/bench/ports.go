@@ -73,11 +73,7 @@ func (l *lab) publishers() (list []publisher) {
 func (l *lab) ports() error {
 	nodes := l.publishers()
 	for _, p := range nodes {
-		l.plugins[p.node()] = l.plugins[p.set]
-		if _, err := l.ask(p.node(), request{Op: "grow", Chain: p.chain, N: p.standing}); err != nil {
-			return err
-		}
-		if _, err := l.ask(p.node(), request{Op: "publish", Chain: p.chain}); err != nil {
+		if err := l.setUp(p); err != nil {
 			return err
 		}
 	}
@@ -90,6 +86,17 @@ func (l *lab) ports() error {
 					}
 				}
 			}
+		}
+	}
+	return nil
+}
+
+// setUp makes the containers of a node.
+func (l *lab) setUp(p publisher) error {
+	l.plugins[p.node()] = l.plugins[p.set]
+	for _, req := range []request{{Op: "stand", Chain: p.chain, N: p.standing}, {Op: "publish", Chain: p.chain}} {
+		if _, err := l.ask(p.node(), req); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -139,6 +146,9 @@ func (w *worker) publish(chain string) error {
 			return fmt.Errorf("attach %s: %w", name, err)
 		}
 	}
+	if err := acquaint(); err != nil {
+		return err
+	}
 	return startServer("server")
 }
 
@@ -148,7 +158,7 @@ func (w *worker) attach(chain, name string) error {
 	if err != nil {
 		return err
 	}
-	ns, err := sandbox(name)
+	ns, err := quietSandbox(name)
 	if err != nil {
 		return err
 	}
@@ -166,7 +176,7 @@ func (w *worker) attach(chain, name string) error {
 
 // makeOutside makes the namespace of a host on a link to the node.
 func makeOutside() error {
-	if _, err := sandbox("outside"); err != nil {
+	if _, err := quietSandbox("outside"); err != nil {
 		return err
 	}
 	ns, err := netns.GetFromName("outside")

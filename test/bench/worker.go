@@ -75,6 +75,8 @@ func (w *worker) do(req request) (rep reply, err error) {
 		rep.Text, err = podAddress(req.Pod)
 	case "traffic":
 		rep.Rate, err = traffic(req.Pod, req.Chain, req.To, time.Duration(req.N)*time.Millisecond)
+	case "stand":
+		err = w.stand(req.Chain, req.N)
 	case "publish":
 		err = w.publish(req.Chain)
 	case "policies":
