@@ -187,11 +187,6 @@ func (l *library) LinkByName(name string) (out netlink.Link, err error) {
 	return out, err
 }
 
-func (l *library) LinkByIndex(index int) (out netlink.Link, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.LinkByIndex(index); return err })
-	return out, err
-}
-
 func (l *library) NeighList(index, family int) (out []netlink.Neigh, err error) {
 	err = l.list(func(h *netlink.Handle) error { out, err = h.NeighList(index, family); return err })
 	return out, err

@@ -132,7 +132,7 @@ func hostLink(env *netstate.Env, r *plugin.Request) (string, error) {
 	if inside.Type() != "veth" || inside.Attrs().ParentIndex <= 0 {
 		return "", spec.Invalid("container interface %s has no veth peer: it is a %s", r.IfName, inside.Type())
 	}
-	peer, err := env.Host.LinkByIndex(inside.Attrs().ParentIndex)
+	peer, err := env.Host.LinkAt(inside.Attrs().ParentIndex)
 	if err != nil {
 		return "", fmt.Errorf("veth peer with index %d is not in host ns: %w", inside.Attrs().ParentIndex, err)
 	}

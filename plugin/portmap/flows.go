@@ -177,11 +177,11 @@ func (m udpMapping) concerns(k *kernel.Kernel, dst netip.Addr) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	routes, err := host.RouteGet(dst.AsSlice())
+	_, kind, err := host.RouteTo(dst)
 	if err != nil && !nl.IsNotFound(err) {
-		return false, fmt.Errorf("find route to %s: %w", dst, err)
+		return false, err
 	}
-	if len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
+	if err != nil || kind != unix.RTN_LOCAL {
 		return false, nil
 	}
 	set := nft.SetHostPorts4
