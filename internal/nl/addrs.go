@@ -77,7 +77,7 @@ func parseAddr(m []byte) (Addr, error) {
 // state.
 func (c *Conn) HasNeighbour(index int, addr netip.Addr) (bool, error) {
 	head := &netlink.Ndmsg{Family: uint8(familyOf(addr)), Index: uint32(index)}
-	_, err := c.request(unix.RTM_GETNEIGH, unix.NLM_F_ACK, 0, head, attr(unix.NDA_DST, addr.AsSlice()))
+	_, err := c.request(unix.RTM_GETNEIGH, 0, 0, head, attr(unix.NDA_DST, addr.AsSlice()))
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}

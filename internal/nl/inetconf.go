@@ -22,7 +22,7 @@ const (
 
 // IPv4Setting asks for a setting of a link.
 func (c *Conn) IPv4Setting(index int, conf IPv4Conf) (value int32, err error) {
-	msgs, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, linkHead(index), attr32(unix.IFLA_EXT_MASK, skipStats))
+	msgs, err := c.request(unix.RTM_GETLINK, 0, 0, linkHead(index), attr32(unix.IFLA_EXT_MASK, skipStats))
 	if err != nil {
 		return 0, fmt.Errorf("read IPv4 settings of link %d: %w", index, err)
 	}

@@ -45,7 +45,7 @@ func (c *Conn) getLink(index int, more ...vnl.NetlinkRequestData) (netlink.Link,
 	parts := append([]vnl.NetlinkRequestData{
 		linkHead(index), attr32(unix.IFLA_EXT_MASK, skipStats),
 	}, more...)
-	msgs, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, parts...)
+	msgs, err := c.request(unix.RTM_GETLINK, 0, 0, parts...)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (c *Conn) getLink(index int, more ...vnl.NetlinkRequestData) (netlink.Link,
 // id at once and deletes the namespace's links later. On Linux before 4.15, and if the caller may
 // not ask, Lives returns true.
 func (c *Conn) Lives(id int) bool {
-	_, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, linkHead(1), attr32(unix.IFLA_TARGET_NETNSID, uint32(id)))
+	_, err := c.request(unix.RTM_GETLINK, 0, 0, linkHead(1), attr32(unix.IFLA_TARGET_NETNSID, uint32(id)))
 	return !errors.Is(err, unix.EINVAL)
 }
 
@@ -226,7 +226,7 @@ func (c *Conn) mark(name, alias string, flags PortFlags, more ...vnl.NetlinkRequ
 // PortFlags returns the flags of one port (IFLA_INFO_SLAVE_DATA). The library would list all
 // ports. A link that is not a port has no flags.
 func (c *Conn) PortFlags(index int) (PortFlags, error) {
-	msgs, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, linkHead(index))
+	msgs, err := c.request(unix.RTM_GETLINK, 0, 0, linkHead(index))
 	if err != nil {
 		return PortFlags{}, fmt.Errorf("read port %d: %w", index, err)
 	}
@@ -251,7 +251,7 @@ func (c *Conn) forwards(family int, index uint32) (bool, error) {
 	const ifIndex, forwarding = 1, 2 // NETCONFA_*, include/uapi/linux/netconf.h
 	head := &vnl.RtGenMsg{}
 	head.Family = uint8(family)
-	msgs, err := c.request(unix.RTM_GETNETCONF, unix.NLM_F_ACK, 0, head, attr32(ifIndex, index))
+	msgs, err := c.request(unix.RTM_GETNETCONF, 0, 0, head, attr32(ifIndex, index))
 	if err != nil {
 		return false, fmt.Errorf("read forwarding: %w", err)
 	}

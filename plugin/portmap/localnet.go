@@ -55,10 +55,11 @@ func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo,
 	}
 	index := link.Attrs().Index
 	f, first := l.fact(), *env
-	first.First = func(f *record.Fact) error {
-		was, err := env.Host.IPv4Setting(index, nl.RouteLocalnet)
-		if err == nil && was != 1 {
-			f.Before = map[string]string{l.key(): strconv.Itoa(int(was))}
+	now := int32(-1) // not known
+	first.First = func(f *record.Fact) (err error) {
+		now, err = env.Host.IPv4Setting(index, nl.RouteLocalnet)
+		if err == nil && now != 1 {
+			f.Before = map[string]string{l.key(): strconv.Itoa(int(now))}
 		}
 		return err
 	}
@@ -72,8 +73,9 @@ func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo,
 		}
 		return release(ctx, l.k, f.Name, l.owner)
 	}
-	// Read the sysctl while the fact is held, because an earlier last holder may have reset it.
-	now, err := env.Host.IPv4Setting(index, nl.RouteLocalnet)
+	if now < 0 { // read it while the fact is held, because an earlier last holder may have reset it
+		now, err = env.Host.IPv4Setting(index, nl.RouteLocalnet)
+	}
 	if err == nil && now != 1 {
 		err = env.Host.SetIPv4(index, nl.RouteLocalnet, 1)
 	}
