@@ -249,7 +249,7 @@ func (c *Conn) ask(what []query, read func(i int, answer []netlink.Message) erro
 //
 // The kernel sends a long answer in parts. Before each part it counts from the beginning. A part is
 // as large as the largest buffer that the kernel has seen on the socket, and at most 32 KiB, so
-// receive has a larger one.
+// the buffer has this size (makeRoom).
 func (c *Conn) list(q query) ([]netlink.Message, error) {
 	m, err := q.message(netlink.Dump)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"syscall"
 
 	"github.com/mdlayher/netlink"
@@ -22,11 +21,16 @@ import (
 type socket struct {
 	fd  int
 	seq uint32
+	buf []byte // as large as the longest answer to what was sent
 }
 
-// datagrams has receive buffers. The longest datagram is the error of a message, which contains the
-// message. A message has at most 64 KiB of elements.
-var datagrams = sync.Pool{New: func() any { return new([128 << 10]byte) }}
+// The longest answers, in bytes. An error has the data of the message that failed, and a text with
+// headers.
+const (
+	longestObject = 8 << 10  // a page of at most 8 KiB (NLMSG_GOODSIZE)
+	longestPart   = 32 << 10 // of a dump
+	longestText   = 1 << 10
+)
 
 func openSocket() (*socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
@@ -63,6 +67,7 @@ func (s *socket) setSize(force, limited, n int) error {
 
 // send sends messages with one system call. It returns them with their numbers.
 func (s *socket) send(msgs []netlink.Message) ([]netlink.Message, error) {
+	s.makeRoom(msgs)
 	var out []byte
 	for i := range msgs {
 		s.seq++
@@ -82,6 +87,21 @@ func (s *socket) send(msgs []netlink.Message) ([]netlink.Message, error) {
 		if !errors.Is(err, unix.EINTR) {
 			return nil, &netlink.OpError{Op: "send-messages", Err: os.NewSyscallError("sendto", err)}
 		}
+	}
+}
+
+// makeRoom makes the buffer large enough for each answer to the messages. A larger one would cost a
+// short process more than a transaction's answers.
+func (s *socket) makeRoom(msgs []netlink.Message) {
+	n := longestObject
+	for _, m := range msgs {
+		n = max(n, len(m.Data)+longestText)
+		if m.Header.Flags&netlink.Dump == netlink.Dump {
+			n = max(n, longestPart)
+		}
+	}
+	if n > len(s.buf) {
+		s.buf = make([]byte, n)
 	}
 }
 
@@ -114,23 +134,21 @@ func (s *socket) receive() (all []netlink.Message, err error) {
 
 // datagram reads one datagram.
 func (s *socket) datagram() ([]netlink.Message, error) {
-	buf := datagrams.Get().(*[128 << 10]byte)
-	defer datagrams.Put(buf)
 	for {
-		n, from, err := unix.Recvfrom(s.fd, buf[:], unix.MSG_TRUNC)
+		n, from, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_TRUNC)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
 			return nil, os.NewSyscallError("recvfrom", err)
 		}
-		if n > len(buf) {
+		if n > len(s.buf) {
 			return nil, fmt.Errorf("a message of %d bytes was truncated", n)
 		}
 		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
 			return nil, fmt.Errorf("a message from %v, which is not the kernel", from)
 		}
-		return split(append([]byte(nil), buf[:n]...))
+		return split(append([]byte(nil), s.buf[:n]...))
 	}
 }
 

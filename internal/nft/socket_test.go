@@ -123,15 +123,37 @@ func TestKernelsText(t *testing.T) {
 	}
 	err = c.send(msgs)
 	var op *netlink.OpError
-	if !errors.As(err, &op) || !errors.Is(err, syscall.ENOENT) || op.Sequence == 0 {
+	if !errors.As(err, &op) || !errors.Is(err, syscall.ENOENT) || op.Sequence == 0 || op.Offset == 0 {
 		t.Fatalf("%v", err)
 	}
 	if tables, err := library(t).ListTables(); err != nil || len(tables) != 0 {
 		t.Errorf("tables %v, %v", tables, err)
 	}
-	if _, err := c.HasChain(nftables.TableFamilyINet, "nobody", "nothing"); err != nil {
+	_, err = c.HasChain(nftables.TableFamilyINet, strings.Repeat("x", 300), "nothing")
+	if !errors.As(err, &op) || op.Message == "" {
 		t.Errorf("the next question: %v", err)
 	}
+}
+
+// An answer that does not fit is an error, and the next question gets its own answer.
+func TestTruncatedAnswer(t *testing.T) {
+	c := open(t)
+	c.Add(port(80, "10.1.0.5:80", testOwner))
+	commit(t, c)
+	spec, _ := specOf(SetPorts4)
+	m, err := spec.query().message(0)
+	if err == nil {
+		_, err = c.nl.send([]netlink.Message{m, m})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.nl.buf = c.nl.buf[:32]
+	if _, err := c.nl.receive(); err == nil || !strings.Contains(err.Error(), "truncated") {
+		t.Errorf("%v", err)
+	}
+	c.drain()
+	mustGet(t, c, port(80, "10.1.0.5:80", testOwner))
 }
 
 // A transaction may be larger than the system's limit for buffers.
