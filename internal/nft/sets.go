@@ -119,7 +119,7 @@ type setSpec struct {
 type fields = []field
 
 // setSpecs lists the sets in the order in which nft prints them, without the schema map.
-var setSpecs = [...]setSpec{
+var setSpecs = []setSpec{
 	{name: SetOwners, family: nftables.TableFamilyINet, key: fields{fieldIfName}},
 	{name: SetPorts4, family: nftables.TableFamilyINet, key: fields{fieldProto, fieldPort}, data: fields{fieldIPv4, fieldPort}},
 	{name: SetPorts6, family: nftables.TableFamilyINet, key: fields{fieldProto, fieldPort}, data: fields{fieldIPv6, fieldPort}},
