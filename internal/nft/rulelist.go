@@ -5,15 +5,12 @@ package nft
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -73,15 +70,15 @@ func (c *Conn) ListRules(family nftables.TableFamily, table, chain string) ([]Ru
 // ListHandles works like ListRules, but without the expressions, which take most of the time.
 // ListHandles serves long chains in which the comment identifies a rule.
 func (c *Conn) ListHandles(family nftables.TableFamily, table, chain string) ([]Rule, error) {
-	return c.listRules(family, table, chain, func(*Rule, *netlink.AttributeDecoder) error { return nil })
+	return c.listRules(family, table, chain, func(*Rule, []byte) error { return nil })
 }
 
-func (c *Conn) listRules(family nftables.TableFamily, table, chain string, exprs func(*Rule, *netlink.AttributeDecoder) error) ([]Rule, error) {
+func (c *Conn) listRules(family nftables.TableFamily, table, chain string, exprs func(*Rule, []byte) error) ([]Rule, error) {
 	msgs, err := c.list(query{get: unix.NFT_MSG_GETRULE, family: family, table: table, within: unix.NFTA_RULE_CHAIN, name: chain})
 	if err != nil {
 		return nil, err
 	}
-	var out []Rule
+	out := make([]Rule, 0, len(msgs))
 	for _, m := range msgs {
 		r, err := decodeRule(m, exprs)
 		if err != nil {
@@ -92,43 +89,31 @@ func (c *Conn) listRules(family nftables.TableFamily, table, chain string, exprs
 	return out, nil
 }
 
-// decodeRule reads an NFT_MSG_NEWRULE message.
-func decodeRule(m netlink.Message, exprs func(*Rule, *netlink.AttributeDecoder) error) (r Rule, err error) {
-	if m.Header.Type != msgNewRule || len(m.Data) < 4 {
-		return r, fmt.Errorf("decode rule: type %v, %d bytes: %w", m.Header.Type, len(m.Data), errMalformed)
+// decodeRule reads an NFT_MSG_NEWRULE message. The rule's bytes are part of the message.
+func decodeRule(m netlink.Message, exprs func(*Rule, []byte) error) (r Rule, err error) {
+	if m.Header.Type != msgNewRule {
+		return r, fmt.Errorf("decode rule: type %v: %w", m.Header.Type, errMalformed)
 	}
-	ad, err := netlink.NewAttributeDecoder(m.Data[4:])
+	a, err := message(m)
 	if err != nil {
 		return r, fmt.Errorf("decode rule: %w", err)
 	}
-	ad.ByteOrder = binary.BigEndian
-	for ad.Next() {
-		switch ad.Type() {
-		case unix.NFTA_RULE_HANDLE:
-			r.Handle = ad.Uint64()
-		case unix.NFTA_RULE_CHAIN:
-			r.Chain = ad.String()
-		case unix.NFTA_RULE_USERDATA:
-			r.UserData = ad.Bytes()
-		case unix.NFTA_RULE_EXPRESSIONS:
-			ad.Nested(func(list *netlink.AttributeDecoder) error { return exprs(&r, list) })
-		}
-	}
-	if err := ad.Err(); err != nil {
+	r = Rule{Handle: a.long(unix.NFTA_RULE_HANDLE), Chain: a.Text(unix.NFTA_RULE_CHAIN), UserData: a.Attr(unix.NFTA_RULE_USERDATA)}
+	if err := exprs(&r, a.Attr(unix.NFTA_RULE_EXPRESSIONS)); err != nil {
 		return r, fmt.Errorf("decode rule: %w", err)
 	}
 	return r, nil
 }
 
-func (r *Rule) decodeExprs(list *netlink.AttributeDecoder) error {
-	for list.Next() {
-		e, err := decodeExpr(list.Bytes())
-		if err != nil {
+func (r *Rule) decodeExprs(b []byte) error {
+	list, err := attributes(b)
+	r.Exprs = make([]Expr, len(list))
+	for i := range list {
+		if r.Exprs[i], err = decodeExpr(list[i].Data); err != nil {
 			return err
 		}
-		r.Exprs = append(r.Exprs, e)
 	}
-	return nil
+	return err
 }
 
 // decodeExpr reads the name and the attributes of an expression.
@@ -144,79 +129,6 @@ func decodeExpr(b []byte) (Expr, error) {
 		}
 	}
 	return e, err
-}
-
-// Is reports whether a rule of the kernel has the wanted expressions, and no others.
-func (r Rule) Is(want []expr.Any) bool {
-	return sameRule(byte(nftables.TableFamilyINet), r.Exprs, want)
-}
-
-// sameRule reports whether a rule of the kernel is the wanted rule: it has every attribute
-// that we write, and its other attributes are zero.
-func sameRule(family byte, have []Expr, want []expr.Any) bool {
-	wanted := make([]Expr, len(want))
-	for i, e := range want {
-		b, err := expr.Marshal(family, e)
-		if err != nil {
-			return false
-		}
-		if wanted[i], err = decodeExpr(b); err != nil {
-			return false
-		}
-	}
-	return slices.EqualFunc(shortened(have), shortened(wanted), Expr.is)
-}
-
-func (e Expr) is(want Expr) bool {
-	if e.Name != want.Name {
-		return false
-	}
-	left := make(map[uint16][]byte, len(e.Attrs))
-	for _, a := range e.Attrs {
-		if e.Name != "nat" || a.Type != unix.NFTA_NAT_FLAGS { // the kernel adds flags for the address and the port
-			left[a.Type] = a.Data
-		}
-	}
-	for _, a := range want.Attrs {
-		switch {
-		case e.Name == "lookup" && a.Type == unix.NFTA_LOOKUP_SET_ID:
-			continue // only valid within a transaction
-		case e.Name == "nat" && a.Type == unix.NFTA_NAT_FLAGS:
-			continue
-		case e.Name == "ct" && a.Type == unix.NFTA_CT_DIRECTION:
-			a.Data = a.Data[:1]
-		case e.Name == "flow_offload":
-			a.Data = append(bytes.Clone(a.Data), 0) // the kernel ends the name of the flowtable
-		}
-		if !sameAttr(left[a.Type], a.Data) {
-			return false
-		}
-		delete(left, a.Type)
-	}
-	for _, data := range left {
-		if len(bytes.Trim(data, "\x00")) > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// sameAttr compares two values. The types of nested values may differ in their flags.
-func sameAttr(a, b []byte) bool {
-	if bytes.Equal(a, b) {
-		return true
-	}
-	x, err1 := attributes(a)
-	y, err2 := attributes(b)
-	if err1 != nil || err2 != nil || len(x) != len(y) || len(x) == 0 {
-		return false
-	}
-	for i := range x {
-		if x[i].Type != y[i].Type || !sameAttr(x[i].Data, y[i].Data) {
-			return false
-		}
-	}
-	return true
 }
 
 // oneByteDirection corrects the direction of ct expressions in a message. The attribute keeps
@@ -247,62 +159,4 @@ func oneByteDirection(m netlink.Message) error {
 		copy(m.Data[at+i:], right)
 	}
 	return nil
-}
-
-// For a prefix of whole bytes, nft compares only these bytes, but we mask the address. `nft
-// list ruleset` followed by `nft -f` turns our form into nft's.
-
-// shortened rewrites prefix comparisons in nft's form.
-func shortened(exprs []Expr) (out []Expr) {
-	for i := 0; i < len(exprs); i++ {
-		if i+2 < len(exprs) {
-			if load, cmp, ok := shortPrefix(exprs[i], exprs[i+1], exprs[i+2]); ok {
-				out = append(out, load, cmp)
-				i += 2
-				continue
-			}
-		}
-		out = append(out, exprs[i])
-	}
-	return out
-}
-
-func shortPrefix(load, mask, cmp Expr) (short, with Expr, ok bool) {
-	if load.Name != "payload" || mask.Name != "bitwise" || cmp.Name != "cmp" || cmp.Number(unix.NFTA_CMP_OP) != unix.NFT_CMP_EQ {
-		return load, cmp, false
-	}
-	reg := load.Number(unix.NFTA_PAYLOAD_DREG)
-	if reg != mask.Number(unix.NFTA_BITWISE_SREG) || reg != mask.Number(unix.NFTA_BITWISE_DREG) || reg != cmp.Number(unix.NFTA_CMP_SREG) {
-		return load, cmp, false
-	}
-	m, value := mask.Value(unix.NFTA_BITWISE_MASK), cmp.Value(unix.NFTA_CMP_DATA)
-	n := 0
-	for n < len(m) && m[n] == 0xff { // bytes.TrimLeft would take 0xff in its cutset for any byte that is no character
-		n++
-	}
-	whole := n > 0 && len(value) == len(m) && len(bytes.Trim(m[n:], "\x00")) == 0
-	if !whole || len(bytes.Trim(mask.Value(unix.NFTA_BITWISE_XOR), "\x00")) > 0 {
-		return load, cmp, false
-	}
-	return load.with(unix.NFTA_PAYLOAD_LEN, binary.BigEndian.AppendUint32(nil, uint32(n))), cmp.with(unix.NFTA_CMP_DATA, dataOf(value[:n])), true
-}
-
-func dataOf(value []byte) []byte {
-	b, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_DATA_VALUE, Data: value}})
-	if err != nil {
-		return nil // longer than an attribute may be; addresses are shorter
-	}
-	return b
-}
-
-// with returns a copy of e in which one attribute has another value.
-func (e Expr) with(typ uint16, data []byte) Expr {
-	out := Expr{Name: e.Name}
-	for _, a := range e.Attrs {
-		if a.Type == typ {
-			a.Data = data
-		}
-		out.Attrs = append(out.Attrs, a)
-	}
-	return out
 }

@@ -139,8 +139,9 @@ func (t *Table) compare(s state) (diffs []string) {
 			diffs = append(diffs, fmt.Sprintf("set %s of %s is missing", set, t))
 		}
 	}
+	w := new(wanted)
 	for _, want := range l.chains {
-		diffs = append(diffs, t.compareChain(want)...)
+		diffs = append(diffs, t.compareChain(want, w)...)
 	}
 	for _, ch := range t.foreign(l) {
 		diffs = append(diffs, fmt.Sprintf("chain %s of %s is not ours", ch, t))
@@ -157,17 +158,25 @@ func (t *Table) compare(s state) (diffs []string) {
 	return diffs
 }
 
+// placed names a chain of a table in texts. Most chains are right, so most names are never formatted.
+type placed struct {
+	chain string
+	t     *Table
+}
+
+// String names the chain and the table.
+func (p placed) String() string { return fmt.Sprintf("chain %s of %s", p.chain, p.t) }
+
 // compareChain compares a chain and its rules with the layout.
-func (t *Table) compareChain(want chainSpec) (diffs []string) {
-	name := fmt.Sprintf("chain %s of %s", want.name, t)
-	have := t.chain(want.name)
+func (t *Table) compareChain(want chainSpec, w *wanted) (diffs []string) {
+	name, have := placed{want.name, t}, t.chain(want.name)
 	switch {
 	case have == nil:
-		return []string{name + " is missing"}
+		return []string{fmt.Sprintf("%s is missing", name)}
 	case !want.at(have):
-		return []string{name + " is not at its hook"}
+		return []string{fmt.Sprintf("%s is not at its hook", name)}
 	case have.Drops:
-		diffs = append(diffs, name+" drops by policy")
+		diffs = append(diffs, fmt.Sprintf("%s drops by policy", name))
 	}
 	rules := t.Rules[want.name]
 	switch {
@@ -177,7 +186,7 @@ func (t *Table) compareChain(want chainSpec) (diffs []string) {
 		return append(diffs, fmt.Sprintf("%s has %d rules, not %d", name, len(rules), len(want.rules)))
 	}
 	for i, r := range want.rules {
-		if !sameRule(byte(t.Family), rules[i].Exprs, r.exprs) {
+		if !w.is(byte(t.Family), rules[i].Exprs, r.exprs) {
 			diffs = append(diffs, fmt.Sprintf("rule %d in %s was changed", i+1, name))
 		}
 	}
