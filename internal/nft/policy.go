@@ -20,6 +20,14 @@ import (
 // OfPolicies reports whether an object of our table belongs to the network policies.
 func OfPolicies(name string) bool { return name == SetPolicy || strings.HasPrefix(name, "policy_") }
 
+// decodeOurs works like decodeExprs, but leaves out the rules of network policies.
+func (r *Rule) decodeOurs(b []byte) error {
+	if OfPolicies(r.Chain) {
+		return nil
+	}
+	return r.decodeExprs(b)
+}
+
 // Policies returns the names of the sets and counters of network policies, without the map of the
 // revision.
 func (c *Conn) Policies() (sets, counters []string, err error) {

@@ -57,6 +57,10 @@ func (t *Table) String() string { return fmt.Sprintf("table %s %s", FamilyName(t
 // ReadTable reads a table in three requests. ReadTable returns nil if the table does not
 // exist. While other processes write, the three answers may not fit together.
 func (c *Conn) ReadTable(f nftables.TableFamily, name string) (*Table, error) {
+	return c.readTable(f, name, (*Rule).decodeExprs)
+}
+
+func (c *Conn) readTable(f nftables.TableFamily, name string, exprs func(*Rule, []byte) error) (*Table, error) {
 	t := &Table{Family: f, Name: name, Rules: make(map[string][]Rule)}
 	found, err := c.readFlags(t)
 	if err != nil || !found {
@@ -65,7 +69,7 @@ func (c *Conn) ReadTable(f nftables.TableFamily, name string) (*Table, error) {
 	if t.Chains, err = c.chainsOf(f, name); err != nil {
 		return nil, err
 	}
-	rules, err := c.listRules(f, name, "", (*Rule).decodeExprs)
+	rules, err := c.listRules(f, name, "", exprs)
 	for _, r := range rules {
 		t.Rules[r.Chain] = append(t.Rules[r.Chain], r)
 	}

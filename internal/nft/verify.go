@@ -88,9 +88,9 @@ func (c *Conn) verifyOnce(f nftables.TableFamily) (diffs []string, err error) {
 }
 
 // readOurs reads one of our tables with its schema number and its sets. readOurs returns nil
-// if the table does not exist.
+// if the table does not exist. It does not decode the rules of network policies, which may be many.
 func (c *Conn) readOurs(f nftables.TableFamily) (*Table, state, error) {
-	t, err := c.ReadTable(f, TableName)
+	t, err := c.readTable(f, TableName, (*Rule).decodeOurs)
 	if err != nil || t == nil {
 		return nil, state{}, err
 	}
