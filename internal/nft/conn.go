@@ -26,6 +26,8 @@ type Conn struct {
 
 	unlock  func()    // set while Commit holds the lock
 	leaving []Element // elements with an expiry timeout that may still exist
+
+	verified map[byte]verified // by family
 }
 
 // Open returns a Conn. At its first use it opens a socket in the network namespace of the

@@ -23,6 +23,15 @@ func (c *Conn) guard() ([]byte, error) {
 	if !slices.ContainsFunc(c.extras, func(x Extra) bool { _, ok := x.(Guarded); return ok }) {
 		return nil, nil
 	}
+	generation, err := c.generation()
+	if err != nil {
+		return nil, err
+	}
+	return netlink.MarshalAttributes([]netlink.Attribute{{Type: batchGeneration, Data: generation}})
+}
+
+// generation returns the generation of the ruleset, in the kernel's bytes.
+func (c *Conn) generation() ([]byte, error) {
 	req := netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
 		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
@@ -35,8 +44,5 @@ func (c *Conn) guard() ([]byte, error) {
 		return nil, fmt.Errorf("ask nftables for its generation: %d answers: %w", len(got), err)
 	}
 	a, err := message(got[0])
-	if err != nil {
-		return nil, err
-	}
-	return netlink.MarshalAttributes([]netlink.Attribute{{Type: batchGeneration, Data: a.Attr(unix.NFTA_GEN_ID)}})
+	return a.Attr(unix.NFTA_GEN_ID), err
 }

@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -62,9 +63,39 @@ func (c *Conn) Verify() (diffs []string, err error) {
 	return diffs, nil
 }
 
-// VerifyTable does the work of Verify for one table, in five requests. If it finds a
-// difference, it reads the table again, because another process may have written in between.
+// verified is what VerifyTable found in a generation of the ruleset.
+type verified struct {
+	generation []byte
+	diffs      []string
+}
+
+// VerifyTable does the work of Verify for one table, in six requests. If the ruleset has the same
+// generation as at the last call, VerifyTable returns the same answer after one request: several
+// plugins of a chain, and doctor for each attachment, ask about the same table.
 func (c *Conn) VerifyTable(f nftables.TableFamily) (diffs []string, err error) {
+	if err := c.dial(); err != nil {
+		return nil, err
+	}
+	generation, err := c.generation()
+	if err != nil {
+		return nil, err
+	}
+	if last := c.verified[byte(f)]; last.generation != nil && bytes.Equal(last.generation, generation) {
+		return slices.Clone(last.diffs), nil
+	}
+	if diffs, err = c.verifyTwice(f); err != nil {
+		return nil, err
+	}
+	if c.verified == nil {
+		c.verified = make(map[byte]verified)
+	}
+	c.verified[byte(f)] = verified{generation, slices.Clone(diffs)} // a change during the reading has another generation
+	return diffs, nil
+}
+
+// verifyTwice verifies a table. If it finds a difference, it reads the table again, because another
+// process may have written in between.
+func (c *Conn) verifyTwice(f nftables.TableFamily) (diffs []string, err error) {
 	diffs, err = c.verifyOnce(f)
 	if err != nil || len(diffs) == 0 {
 		return nil, err

@@ -128,3 +128,40 @@ func padding(b []byte, at int) bool {
 	}
 	return at >= int(in[0].Length)
 }
+
+// A second look at the same ruleset costs one request, and any change ends that.
+func TestVerifyAgain(t *testing.T) {
+	c := open(t)
+	c.Add(attachment()...)
+	commit(t, c)
+	verify := func() ([]string, uint32) {
+		before := c.nl.seq
+		diffs, err := c.VerifyTable(nftables.TableFamilyINet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return diffs, c.nl.seq - before
+	}
+	if diffs, n := verify(); len(diffs) != 0 || n < 5 {
+		t.Errorf("first look: %q, %d requests", diffs, n)
+	}
+	if diffs, n := verify(); len(diffs) != 0 || n != 1 {
+		t.Errorf("second look: %q, %d requests", diffs, n)
+	}
+	for _, damage := range damages[:len(damages)-1] {
+		nftTool(t, "flush ruleset")
+		c.Add(attachment()...)
+		c.Add(network()...)
+		c.Add(Internal("cni2", "pods")...)
+		commit(t, c)
+		if diffs, n := verify(); len(diffs) != 0 || n == 1 {
+			t.Errorf("before %s: %q, %d requests", damage.name, diffs, n)
+		}
+		nftTool(t, damage.command)
+		for want := range 2 {
+			if diffs, n := verify(); len(diffs) == 0 || (n == 1) != (want == 1) {
+				t.Errorf("%s, look %d: %q, %d requests", damage.name, want+1, diffs, n)
+			}
+		}
+	}
+}
