@@ -20,25 +20,29 @@ import (
 // portUpTime is how long a port may take to be up. The reference waits the same time in total.
 const portUpTime = 2550 * time.Millisecond
 
-// PortUp waits until a link of the host is operationally up, because its bridge forwards only
-// then. If both ends of a veth are up, Linux >= 6.8 reports this at the first request
-// (rtnl_getlink syncs the carrier). Older kernels report it about 0.1 ms later.
-type PortUp struct{ Link string }
+// PortUp waits until one end of a veth is operationally up: the end that went up first. Before, the
+// kernel drops what it sends, and a bridge forwards nothing to it. If both ends are up, Linux >= 6.8
+// reports this at the first request (rtnl_getlink syncs the carrier). Older kernels report it about
+// 0.1 ms later.
+type PortUp struct {
+	Where Where
+	Link  string
+}
 
 // String says what Ensure waits for.
-func (p PortUp) String() string { return "host: wait for " + p.Link + " to be up" }
+func (p PortUp) String() string { return fmt.Sprintf("%s: wait for %s to be up", p.Where, p.Link) }
 
 // Ensure asks once. If the link is not up yet, Ensure listens for events.
 func (p PortUp) Ensure(ctx context.Context, env *Env) (Undo, error) {
-	link, err := env.Host.Link(p.Link)
+	link, err := env.Conn(p.Where).Link(p.Link)
 	if err != nil {
 		return nil, err
 	}
-	env.Remember(Host, link)
+	env.Remember(p.Where, link)
 	if link.Attrs().OperState == netlink.OperUp {
 		return nil, nil
 	}
-	up, err := untilLinks(ctx, env.Host, portUpTime, func() (bool, error) { return p.isUp(env, link) })
+	up, err := untilLinks(ctx, env.Conn(p.Where), portUpTime, func() (bool, error) { return p.isUp(env, link) })
 	if err == nil && !up {
 		err = fmt.Errorf("bridge port in error state: %s", link.Attrs().OperState)
 	}
@@ -46,7 +50,7 @@ func (p PortUp) Ensure(ctx context.Context, env *Env) (Undo, error) {
 }
 
 func (p PortUp) isUp(env *Env, link netlink.Link) (bool, error) {
-	now, err := env.Host.LinkAt(link.Attrs().Index)
+	now, err := env.Conn(p.Where).LinkAt(link.Attrs().Index)
 	if err != nil {
 		return false, fmt.Errorf("look at port %s: %w", p.Link, err)
 	}

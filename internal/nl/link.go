@@ -138,17 +138,20 @@ type Veth struct {
 	MTU          int
 	Master       int
 	PeerNS       int // descriptor of the peer's namespace
+	Down         bool
 }
 
-// AddVeth creates a veth pair with one message. The near end is up and in its bridge; the far end
-// is down. The library would need three messages, one of them a lookup.
+// AddVeth creates a veth pair with one message. The near end is in its bridge, and up unless Down is
+// set; the far end is down. The library would need three messages, one of them a lookup.
 //
 // Each end has one queue. By default the kernel would make a queue for every possible CPU, but
 // use only the first until `ethtool -L` asks for more. The other queues would cost memory, and a
 // third of the time that the pair takes.
 func (c *Conn) AddVeth(v Veth) error {
 	head := linkHead(0)
-	head.Flags, head.Change = unix.IFF_UP, unix.IFF_UP
+	if !v.Down {
+		head.Flags, head.Change = unix.IFF_UP, unix.IFF_UP
+	}
 	parts := append([]vnl.NetlinkRequestData{head}, v.end(v.Name, v.MAC)...)
 	if v.Master != 0 {
 		parts = append(parts, attr32(unix.IFLA_MASTER, uint32(v.Master)))

@@ -53,6 +53,7 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 		result.IPs = append(result.IPs, ip)
 	}
 	veth := in.pair.Veth(in.conf.MTU)
+	veth.Down = true
 	veth.NoIPv6 = !slices.ContainsFunc(result.IPs, func(ip spec.IPConfig) bool { return ip.Address.Addr().Is6() })
 	s := netstate.State{
 		endpoint.Forwarding(result.IPs, in.pair.Host, "Could not enable IP forwarding", in.network),
@@ -60,9 +61,10 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 		endpoint.NoRouters(in.pair.Host, endpoint.NoDuplicates(in.pair.Host, result.IPs)...),
 	}
 	s = append(s, container(in.pair.IfName, result)...)
+	s = append(s, netstate.Up{Where: netstate.Host, Link: in.pair.Host})
 	s = append(s, host(in.pair.Host, result.IPs)...)
 	addrs, gateways := endpoint.Of(result.IPs)
-	s = append(s, netstate.PortUp{Link: in.pair.Host})
+	s = append(s, netstate.PortUp{Where: netstate.Sandbox, Link: in.pair.IfName})
 	s = append(s, endpoint.Answering(netstate.Sandbox, in.pair.IfName, addrs...)...)
 	s = append(s, endpoint.Answering(netstate.Host, in.pair.Host, gateways...)...)
 	s = append(s, endpoint.Masquerade(result.IPs, in.conf.IPMasq, in.conf.IPMasqOutside, in.comment)...)
