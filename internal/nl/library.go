@@ -19,10 +19,10 @@ type library struct {
 	ns *netns.NS // nil for the namespace of the process
 
 	mu     sync.Mutex
-	handle *netlink.Handle
+	handle *handle
 }
 
-func (l *library) open() (*netlink.Handle, error) {
+func (l *library) open() (*handle, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.handle != nil {
@@ -36,7 +36,7 @@ func (l *library) open() (*netlink.Handle, error) {
 	return h, nil
 }
 
-func (l *library) dial() (h *netlink.Handle, err error) {
+func (l *library) dial() (h *handle, err error) {
 	if l.ns == nil {
 		return netlink.NewHandle(unix.NETLINK_ROUTE)
 	}
@@ -59,8 +59,10 @@ func (l *library) closeLibrary() {
 	}
 }
 
+type handle = netlink.Handle
+
 // do calls fn with the library's handle.
-func (l *library) do(fn func(*netlink.Handle) error) error {
+func (l *library) do(fn func(*handle) error) error {
 	h, err := l.open()
 	if err != nil {
 		return err
@@ -68,10 +70,19 @@ func (l *library) do(fn func(*netlink.Handle) error) error {
 	return fn(h)
 }
 
-// list works like do, but repeats a dump that the kernel interrupted.
-func (l *library) list(fn func(*netlink.Handle) error) error {
-	return l.do(func(h *netlink.Handle) error {
-		_, err := Retry(func() (struct{}, error) { return struct{}{}, fn(h) })
-		return err
-	})
+func call[A any](l *library, method func(*handle, A) error, a A) error {
+	return l.do(func(h *handle) error { return method(h, a) })
+}
+
+func call2[A, B any](l *library, method func(*handle, A, B) error, a A, b B) error {
+	return l.do(func(h *handle) error { return method(h, a, b) })
+}
+
+// ask calls a method that reads something. If the kernel interrupted the dump, ask repeats it.
+func ask[T any](l *library, read func(*handle) (T, error)) (out T, err error) {
+	h, err := l.open()
+	if err != nil {
+		return out, err
+	}
+	return Retry(func() (T, error) { return read(h) })
 }

@@ -10,223 +10,130 @@ import (
 	vnl "github.com/vishvananda/netlink/nl"
 )
 
-// The library describes these methods. Those that list something repeat a dump that the kernel
+// The library describes these methods. Those that return something repeat a dump that the kernel
 // interrupted.
 
-func (l *library) FilterAdd(filter netlink.Filter) error {
-	return l.do(func(h *netlink.Handle) error { return h.FilterAdd(filter) })
-}
-
-func (l *library) LinkAdd(link netlink.Link) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkAdd(link) })
-}
-
-func (l *library) LinkDel(link netlink.Link) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkDel(link) })
-}
-
+func (l *library) FilterAdd(f netlink.Filter) error { return call(l, (*handle).FilterAdd, f) }
+func (l *library) LinkAdd(link netlink.Link) error  { return call(l, (*handle).LinkAdd, link) }
+func (l *library) LinkDel(link netlink.Link) error  { return call(l, (*handle).LinkDel, link) }
 func (l *library) LinkSetARPOff(link netlink.Link) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetARPOff(link) })
+	return call(l, (*handle).LinkSetARPOff, link)
 }
-
 func (l *library) LinkSetAllmulticastOff(link netlink.Link) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetAllmulticastOff(link) })
+	return call(l, (*handle).LinkSetAllmulticastOff, link)
 }
-
 func (l *library) LinkSetAllmulticastOn(link netlink.Link) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetAllmulticastOn(link) })
+	return call(l, (*handle).LinkSetAllmulticastOn, link)
 }
-
 func (l *library) LinkSetDown(link netlink.Link) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetDown(link) })
+	return call(l, (*handle).LinkSetDown, link)
 }
-
 func (l *library) LinkSetNoMaster(link netlink.Link) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetNoMaster(link) })
+	return call(l, (*handle).LinkSetNoMaster, link)
 }
-
-func (l *library) LinkSetUp(link netlink.Link) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetUp(link) })
-}
-
-func (l *library) NeighDel(neigh *netlink.Neigh) error {
-	return l.do(func(h *netlink.Handle) error { return h.NeighDel(neigh) })
-}
-
-func (l *library) NeighSet(neigh *netlink.Neigh) error {
-	return l.do(func(h *netlink.Handle) error { return h.NeighSet(neigh) })
-}
-
-func (l *library) QdiscAdd(qdisc netlink.Qdisc) error {
-	return l.do(func(h *netlink.Handle) error { return h.QdiscAdd(qdisc) })
-}
-
-func (l *library) QdiscDel(qdisc netlink.Qdisc) error {
-	return l.do(func(h *netlink.Handle) error { return h.QdiscDel(qdisc) })
-}
-
-func (l *library) RouteAdd(route *netlink.Route) error {
-	return l.do(func(h *netlink.Handle) error { return h.RouteAdd(route) })
-}
-
-func (l *library) RouteAddEcmp(route *netlink.Route) error {
-	return l.do(func(h *netlink.Handle) error { return h.RouteAddEcmp(route) })
-}
-
-func (l *library) RouteAppend(route *netlink.Route) error {
-	return l.do(func(h *netlink.Handle) error { return h.RouteAppend(route) })
-}
-
-func (l *library) RouteDel(route *netlink.Route) error {
-	return l.do(func(h *netlink.Handle) error { return h.RouteDel(route) })
-}
-
-func (l *library) RouteReplace(route *netlink.Route) error {
-	return l.do(func(h *netlink.Handle) error { return h.RouteReplace(route) })
-}
-
-func (l *library) RuleAdd(rule *netlink.Rule) error {
-	return l.do(func(h *netlink.Handle) error { return h.RuleAdd(rule) })
-}
-
-func (l *library) RuleDel(rule *netlink.Rule) error {
-	return l.do(func(h *netlink.Handle) error { return h.RuleDel(rule) })
-}
-
+func (l *library) LinkSetUp(link netlink.Link) error   { return call(l, (*handle).LinkSetUp, link) }
+func (l *library) NeighDel(n *netlink.Neigh) error     { return call(l, (*handle).NeighDel, n) }
+func (l *library) NeighSet(n *netlink.Neigh) error     { return call(l, (*handle).NeighSet, n) }
+func (l *library) QdiscAdd(q netlink.Qdisc) error      { return call(l, (*handle).QdiscAdd, q) }
+func (l *library) QdiscDel(q netlink.Qdisc) error      { return call(l, (*handle).QdiscDel, q) }
+func (l *library) RouteAdd(r *netlink.Route) error     { return call(l, (*handle).RouteAdd, r) }
+func (l *library) RouteAddEcmp(r *netlink.Route) error { return call(l, (*handle).RouteAddEcmp, r) }
+func (l *library) RouteAppend(r *netlink.Route) error  { return call(l, (*handle).RouteAppend, r) }
+func (l *library) RouteDel(r *netlink.Route) error     { return call(l, (*handle).RouteDel, r) }
+func (l *library) RouteReplace(r *netlink.Route) error { return call(l, (*handle).RouteReplace, r) }
+func (l *library) RuleAdd(r *netlink.Rule) error       { return call(l, (*handle).RuleAdd, r) }
+func (l *library) RuleDel(r *netlink.Rule) error       { return call(l, (*handle).RuleDel, r) }
 func (l *library) SetPromiscOff(link netlink.Link) error {
-	return l.do(func(h *netlink.Handle) error { return h.SetPromiscOff(link) })
+	return call(l, (*handle).SetPromiscOff, link)
 }
-
 func (l *library) SetPromiscOn(link netlink.Link) error {
-	return l.do(func(h *netlink.Handle) error { return h.SetPromiscOn(link) })
+	return call(l, (*handle).SetPromiscOn, link)
 }
 
-func (l *library) AddrAdd(link netlink.Link, addr *netlink.Addr) error {
-	return l.do(func(h *netlink.Handle) error { return h.AddrAdd(link, addr) })
+func (l *library) AddrAdd(link netlink.Link, a *netlink.Addr) error {
+	return call2(l, (*handle).AddrAdd, link, a)
 }
-
-func (l *library) AddrDel(link netlink.Link, addr *netlink.Addr) error {
-	return l.do(func(h *netlink.Handle) error { return h.AddrDel(link, addr) })
+func (l *library) AddrDel(link netlink.Link, a *netlink.Addr) error {
+	return call2(l, (*handle).AddrDel, link, a)
 }
-
-func (l *library) AddrReplace(link netlink.Link, addr *netlink.Addr) error {
-	return l.do(func(h *netlink.Handle) error { return h.AddrReplace(link, addr) })
+func (l *library) AddrReplace(link netlink.Link, a *netlink.Addr) error {
+	return call2(l, (*handle).AddrReplace, link, a)
 }
-
-func (l *library) LinkAddAltName(link netlink.Link, name string) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkAddAltName(link, name) })
+func (l *library) LinkAddAltName(link netlink.Link, s string) error {
+	return call2(l, (*handle).LinkAddAltName, link, s)
 }
-
-func (l *library) LinkDelAltName(link netlink.Link, name string) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkDelAltName(link, name) })
+func (l *library) LinkDelAltName(link netlink.Link, s string) error {
+	return call2(l, (*handle).LinkDelAltName, link, s)
 }
-
-func (l *library) LinkSetAlias(link netlink.Link, name string) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetAlias(link, name) })
+func (l *library) LinkSetAlias(link netlink.Link, s string) error {
+	return call2(l, (*handle).LinkSetAlias, link, s)
 }
-
 func (l *library) LinkSetHairpin(link netlink.Link, on bool) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetHairpin(link, on) })
+	return call2(l, (*handle).LinkSetHairpin, link, on)
 }
-
 func (l *library) LinkSetHardwareAddr(link netlink.Link, mac net.HardwareAddr) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetHardwareAddr(link, mac) })
+	return call2(l, (*handle).LinkSetHardwareAddr, link, mac)
 }
-
 func (l *library) LinkSetIsolated(link netlink.Link, on bool) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetIsolated(link, on) })
+	return call2(l, (*handle).LinkSetIsolated, link, on)
 }
-
 func (l *library) LinkSetMTU(link netlink.Link, n int) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetMTU(link, n) })
+	return call2(l, (*handle).LinkSetMTU, link, n)
 }
-
-func (l *library) LinkSetMaster(link netlink.Link, master netlink.Link) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetMaster(link, master) })
+func (l *library) LinkSetMaster(link netlink.Link, m netlink.Link) error {
+	return call2(l, (*handle).LinkSetMaster, link, m)
 }
-
-func (l *library) LinkSetName(link netlink.Link, name string) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetName(link, name) })
+func (l *library) LinkSetName(link netlink.Link, s string) error {
+	return call2(l, (*handle).LinkSetName, link, s)
 }
-
-func (l *library) LinkSetNsFd(link netlink.Link, n int) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetNsFd(link, n) })
+func (l *library) LinkSetNsFd(link netlink.Link, fd int) error {
+	return call2(l, (*handle).LinkSetNsFd, link, fd)
 }
-
 func (l *library) LinkSetTxQLen(link netlink.Link, n int) error {
-	return l.do(func(h *netlink.Handle) error { return h.LinkSetTxQLen(link, n) })
+	return call2(l, (*handle).LinkSetTxQLen, link, n)
 }
 
-func (l *library) AddrList(link netlink.Link, family int) (out []netlink.Addr, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.AddrList(link, family); return err })
-	return out, err
+func (l *library) AddrList(link netlink.Link, family int) ([]netlink.Addr, error) {
+	return ask(l, func(h *handle) ([]netlink.Addr, error) { return h.AddrList(link, family) })
 }
-
-func (l *library) BridgeVlanList() (out map[int32][]*vnl.BridgeVlanInfo, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.BridgeVlanList(); return err })
-	return out, err
+func (l *library) BridgeVlanList() (map[int32][]*vnl.BridgeVlanInfo, error) {
+	return ask(l, (*handle).BridgeVlanList)
 }
-
-func (l *library) FilterList(link netlink.Link, parent uint32) (out []netlink.Filter, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.FilterList(link, parent); return err })
-	return out, err
+func (l *library) FilterList(link netlink.Link, parent uint32) ([]netlink.Filter, error) {
+	return ask(l, func(h *handle) ([]netlink.Filter, error) { return h.FilterList(link, parent) })
 }
-
-func (l *library) LinkList() (out []netlink.Link, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.LinkList(); return err })
-	return out, err
+func (l *library) GetNetNsIdByFd(fd int) (int, error) {
+	return ask(l, func(h *handle) (int, error) { return h.GetNetNsIdByFd(fd) })
 }
-
-func (l *library) GetNetNsIdByFd(fd int) (id int, err error) {
-	err = l.do(func(h *netlink.Handle) error { id, err = h.GetNetNsIdByFd(fd); return err })
-	return id, err
+func (l *library) LinkList() ([]netlink.Link, error) { return ask(l, (*handle).LinkList) }
+func (l *library) LinkByName(name string) (netlink.Link, error) {
+	return ask(l, func(h *handle) (netlink.Link, error) { return h.LinkByName(name) })
 }
-
-func (l *library) LinkByName(name string) (out netlink.Link, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.LinkByName(name); return err })
-	return out, err
+func (l *library) NeighList(index, family int) ([]netlink.Neigh, error) {
+	return ask(l, func(h *handle) ([]netlink.Neigh, error) { return h.NeighList(index, family) })
 }
-
-func (l *library) NeighList(index, family int) (out []netlink.Neigh, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.NeighList(index, family); return err })
-	return out, err
+func (l *library) QdiscList(link netlink.Link) ([]netlink.Qdisc, error) {
+	return ask(l, func(h *handle) ([]netlink.Qdisc, error) { return h.QdiscList(link) })
 }
-
-func (l *library) QdiscList(link netlink.Link) (out []netlink.Qdisc, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.QdiscList(link); return err })
-	return out, err
+func (l *library) RouteGet(to net.IP) ([]netlink.Route, error) {
+	return ask(l, func(h *handle) ([]netlink.Route, error) { return h.RouteGet(to) })
 }
-
-func (l *library) RouteGet(to net.IP) (out []netlink.Route, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.RouteGet(to); return err })
-	return out, err
+func (l *library) RouteGetWithOptions(to net.IP, o *netlink.RouteGetOptions) ([]netlink.Route, error) {
+	return ask(l, func(h *handle) ([]netlink.Route, error) { return h.RouteGetWithOptions(to, o) })
 }
-
-func (l *library) RouteGetWithOptions(to net.IP, how *netlink.RouteGetOptions) (out []netlink.Route, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.RouteGetWithOptions(to, how); return err })
-	return out, err
+func (l *library) RouteListFiltered(family int, filter *netlink.Route, mask uint64) ([]netlink.Route, error) {
+	return ask(l, func(h *handle) ([]netlink.Route, error) { return h.RouteListFiltered(family, filter, mask) })
 }
-
-func (l *library) RouteListFiltered(family int, filter *netlink.Route, mask uint64) (out []netlink.Route, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.RouteListFiltered(family, filter, mask); return err })
-	return out, err
-}
-
-func (l *library) RuleList(family int) (out []netlink.Rule, err error) {
-	err = l.list(func(h *netlink.Handle) error { out, err = h.RuleList(family); return err })
-	return out, err
+func (l *library) RuleList(family int) ([]netlink.Rule, error) {
+	return ask(l, func(h *handle) ([]netlink.Rule, error) { return h.RuleList(family) })
 }
 
 func (l *library) BridgeVlanAdd(link netlink.Link, vid uint16, pvid, untagged, self, master bool) error {
-	return l.do(func(h *netlink.Handle) error { return h.BridgeVlanAdd(link, vid, pvid, untagged, self, master) })
+	return l.do(func(h *handle) error { return h.BridgeVlanAdd(link, vid, pvid, untagged, self, master) })
 }
-
 func (l *library) BridgeVlanAddRange(link netlink.Link, vid, end uint16, pvid, untagged, self, master bool) error {
-	return l.do(func(h *netlink.Handle) error {
-		return h.BridgeVlanAddRange(link, vid, end, pvid, untagged, self, master)
-	})
+	return l.do(func(h *handle) error { return h.BridgeVlanAddRange(link, vid, end, pvid, untagged, self, master) })
 }
-
 func (l *library) BridgeVlanDel(link netlink.Link, vid uint16, pvid, untagged, self, master bool) error {
-	return l.do(func(h *netlink.Handle) error { return h.BridgeVlanDel(link, vid, pvid, untagged, self, master) })
+	return l.do(func(h *handle) error { return h.BridgeVlanDel(link, vid, pvid, untagged, self, master) })
 }
