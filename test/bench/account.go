@@ -176,7 +176,7 @@ The program of this page notes the time itself, and it starts without the routin
 - **The first use of everything.** A process of a millisecond runs each function once, with cold caches. The same ADD in a process that stays
   needs less, although it does the same system calls.
 - **Truth.** The records, the facts that attachments share, the look before each firewall transaction, the checks of the bridge's and the
-  namespace's state: about 200 calls for files, most of them stat, at 1 to 4 µs each. The floor does none of this. It also does not undo anything.
+  namespace's state: about 160 calls for files, half of them stat, at 1 to 4 µs each. The floor does none of this. It also does not undo anything.
 - **One record for each plugin, not for each attachment.** Each takes 0.05 to 0.1 ms. A chain in one process could share one.
 `
 
