@@ -209,16 +209,24 @@ func (l *lab) runAll() error {
 
 // ask sends a request to a set's node. If the node does not run yet, ask starts it.
 func (l *lab) ask(set string, req request) (reply, error) {
-	c := l.nodes[set]
-	if c == nil {
-		var err error
-		n := node{Name: set, Plugins: l.plugins[set], Empty: l.path("empty"), DelLink: l.path("dellink"), Resident: set == held || set == heldOne}
-		if c, err = start(n); err != nil {
-			return reply{}, err
-		}
-		l.nodes[set] = c
+	c, err := l.client(set)
+	if err != nil {
+		return reply{}, err
 	}
 	return c.ask(req)
+}
+
+// client returns the client of a set's node. If the node does not run yet, client starts it.
+func (l *lab) client(set string) (*client, error) {
+	if c := l.nodes[set]; c != nil {
+		return c, nil
+	}
+	n := node{Name: set, Plugins: l.plugins[set], Empty: l.path("empty"), DelLink: l.path("dellink"), Resident: set == held || set == heldOne}
+	c, err := start(n)
+	if err == nil {
+		l.nodes[set] = c
+	}
+	return c, err
 }
 
 // chainOf returns the name under which a set runs a chain.

@@ -5,13 +5,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"net/netip"
-	"slices"
+	"os"
+	"runtime"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sync/errgroup"
 )
 
 // The experiment ports has nodes on which containers with a published port stand: one, 100 and 1,000.
@@ -69,21 +72,36 @@ func (l *lab) publishers() (list []publisher) {
 	return list
 }
 
-// ports measures the traffic. The nodes take turns.
-func (l *lab) ports() error {
-	nodes := l.publishers()
-	for _, p := range nodes {
-		if err := l.setUp(p); err != nil {
-			return err
+// flow is one kind of traffic on one path.
+type flow struct{ way, kind string }
+
+// promised is the traffic of the target.
+var promised = flow{inward, "connections"}
+
+// flows returns the traffic of one round. That of the target comes three times, because the median of
+// 32 ratios is not exact enough for a target of 2%.
+func flows() []flow {
+	list := []flow{promised, promised}
+	for _, way := range []string{inward, outward, between} {
+		for _, kind := range kinds {
+			list = append(list, flow{way, kind.name})
 		}
 	}
-	for round := range l.pick(8, 2) + 1 {
-		for _, way := range []string{inward, outward, between} {
-			for _, kind := range kinds {
-				for i := range nodes {
-					if err := l.portTraffic(nodes[(i+round)%len(nodes)], way, kind.name, round > 0); err != nil {
-						return err
-					}
+	return list
+}
+
+// ports measures the traffic. The nodes take turns. The rates of 100 ms vary no more than those of a
+// second, so many short turns give a better median than few long ones.
+func (l *lab) ports() error {
+	nodes := l.publishers()
+	if err := l.setUpAll(nodes); err != nil {
+		return err
+	}
+	for round := range l.pick(32, 2) + 1 {
+		for _, f := range flows() {
+			for i := range nodes {
+				if err := l.portTraffic(nodes[(i+round)%len(nodes)], f, round > 0); err != nil {
+					return err
 				}
 			}
 		}
@@ -91,21 +109,38 @@ func (l *lab) ports() error {
 	return nil
 }
 
+// setUpAll makes the containers of the nodes, one node on each CPU at the same time: the reference
+// needs minutes for 1,000 containers, because its ADDs take longer, the more containers there are.
+func (l *lab) setUpAll(nodes []publisher) error {
+	var g errgroup.Group
+	g.SetLimit(runtime.NumCPU())
+	for _, p := range nodes {
+		l.plugins[p.node()] = l.plugins[p.set]
+		c, err := l.client(p.node())
+		if err != nil {
+			return errors.Join(err, g.Wait())
+		}
+		g.Go(func() error { return p.setUp(c) })
+	}
+	return g.Wait()
+}
+
 // setUp makes the containers of a node.
-func (l *lab) setUp(p publisher) error {
-	l.plugins[p.node()] = l.plugins[p.set]
+func (p publisher) setUp(c *client) error {
+	start := time.Now()
 	for _, req := range []request{{Op: "stand", Chain: p.chain, N: p.standing}, {Op: "publish", Chain: p.chain}} {
-		if _, err := l.ask(p.node(), req); err != nil {
+		if _, err := c.ask(req); err != nil {
 			return err
 		}
 	}
+	fmt.Fprintf(os.Stderr, "bench: %s: %s is up after %s\n", portsExperiment, p.node(), time.Since(start).Round(time.Second))
 	return nil
 }
 
-// portTraffic measures one path of a node. The first round only warms up.
-func (l *lab) portTraffic(p publisher, way, kind string, counts bool) error {
-	req := request{Op: "traffic", Chain: kind, Pod: "client", N: l.pick(1000, 200)}
-	switch way {
+// portTraffic measures the traffic of a node. The first round only warms up.
+func (l *lab) portTraffic(p publisher, f flow, counts bool) error {
+	req := request{Op: "traffic", Chain: f.kind, Pod: "client", N: 100}
+	switch f.way {
 	case inward:
 		req.Pod, req.To = "outside", publishedAddr().String()
 	case outward:
@@ -119,13 +154,18 @@ func (l *lab) portTraffic(p publisher, way, kind string, counts bool) error {
 	}
 	rep, err := l.ask(p.node(), req)
 	if err != nil {
-		return fmt.Errorf("%s: %w", way, err)
+		return fmt.Errorf("%s: %w", f.way, err)
 	}
 	if counts {
-		key := p.node() + "/" + way + "/" + kind
+		key := portKey(p.by(), p.standing, f)
 		l.results.Ports[key] = append(l.results.Ports[key], rep.Rate)
 	}
 	return nil
+}
+
+// portKey is the key of a node's rates in the results.
+func portKey(by string, standing int, f flow) string {
+	return fmt.Sprintf("%s.%d/%s/%s", by, standing, f.way, f.kind)
 }
 
 // publishedAddr is the node's address on the link to the host outside.
@@ -204,49 +244,4 @@ func linkUp(addr netip.Addr) error {
 		return err
 	}
 	return netlink.LinkSetUp(link)
-}
-
-// writePorts writes the page of this experiment.
-func (r *results) writePorts(w io.Writer) {
-	fmt.Fprintf(w, `# What published ports cost a packet
-
-Made by `+"`go run ./test/bench -only ports`"+`, which `+"`make bench`"+` runs; do not edit. %s, %s, %d cores, Linux %s.
-
-Traffic of containers on a bridge, while other containers with a published port stand on the node: medians, and quartiles in parentheses. A host
-outside connects to the node. The ratio to Patchbay on a node with as many containers, and that of Patchbay to Patchbay with one, is the
-median of the rounds' ratios. The target is a connection rate to a published port of at least %.2f of that with one container.
-
-| traffic | containers | plugins | rate | to Patchbay | to one container | |
-| --- | --: | --- | --: | --: | --: | --- |
-`, r.Date, r.Machine.CPU, r.Machine.Cores, r.Machine.Kernel, portsFloor)
-	for _, way := range []string{inward, outward, between} {
-		for _, kind := range kinds {
-			for _, standing := range standings {
-				for _, by := range []string{byIptables, byNftables, byPatchbay} {
-					r.writePortRow(w, way, kind.name, kind.unit, by, standing)
-				}
-			}
-		}
-	}
-}
-
-func (r *results) writePortRow(w io.Writer, way, kind, unit, by string, standing int) {
-	rates := func(by string, standing int) []float64 {
-		return r.Ports[fmt.Sprintf("%s.%d/%s/%s", by, standing, way, kind)]
-	}
-	own := rates(by, standing)
-	if len(own) == 0 {
-		return
-	}
-	_, beside, _ := quartiles(ratios(own, rates(byPatchbay, standing)))
-	_, growth, _ := quartiles(ratios(own, rates(by, 1)))
-	verdict := ""
-	if by == byPatchbay && way == inward && kind == "connections" && standing == slices.Max(standings) {
-		verdict = missed
-		if growth >= portsFloor {
-			verdict = met
-		}
-	}
-	name := map[string]string{byIptables: "reference, iptables", byNftables: "reference, nftables", byPatchbay: "Patchbay"}[by]
-	fmt.Fprintf(w, "| %s: %s, %s | %d | %s | %s | %.2fx | %.2fx | %s |\n", way, kind, unit, standing, name, rateText(own), beside, growth, verdict)
 }
