@@ -52,7 +52,7 @@ func TestLineVerdicts(t *testing.T) {
 // libcni must accept every configuration in both versions that the benchmark uses.
 func TestConflists(t *testing.T) {
 	for _, version := range []string{confVersion, leakVersion} {
-		for _, name := range []string{"full", "full-one", "grow", "grow-one", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "hl60k"} {
+		for _, name := range []string{"full", "full-nft", "full-one", "grow", "grow-one", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "hl60k"} {
 			list, err := conflist(name, version)
 			if err != nil {
 				t.Errorf("%s %s: %v", name, version, err)
@@ -145,6 +145,37 @@ func TestPacketRows(t *testing.T) {
 	}
 	if strings.Contains(b.String(), vxlan+" |") {
 		t.Errorf("a row for what was not measured:\n%s", &b)
+	}
+}
+
+// The page of ports judges us by our own rate with one container, and has the reference beside it. What
+// was not measured is a dash.
+func TestPortsPage(t *testing.T) {
+	for _, tt := range []struct {
+		many float64
+		want string
+	}{
+		{99, "| Patchbay | 100.0 (100.0-100.0) | 99.0 (99.0-99.0) | 0.99x (0.99-0.99) | met |\n"},
+		{97, "| Patchbay | 100.0 (100.0-100.0) | 97.0 (97.0-97.0) | 0.97x (0.97-0.97) | **missed** |\n"},
+		{0, "| Patchbay | 100.0 (100.0-100.0) | - | - | not measured |\n"},
+	} {
+		r := newResults(false)
+		r.Ports[portKey(byPatchbay, 1, promised)] = []float64{100}
+		r.Ports[portKey(byIptables, 1, promised)] = []float64{50}
+		r.Ports[portKey(byIptables, 1000, promised)] = []float64{20}
+		if tt.many > 0 {
+			r.Ports[portKey(byPatchbay, 1000, promised)] = []float64{tt.many}
+		}
+		var b bytes.Buffer
+		r.writePorts(&b)
+		for _, want := range []string{tt.want, "| reference, iptables | 50.0 (50.0-50.0) | 20.0 (20.0-20.0) | 0.40x (0.40-0.40) |  |\n"} {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("no row %q in\n%s", want, &b)
+			}
+		}
+		if strings.Contains(b.String(), "| reference, nftables |") {
+			t.Errorf("a row for what was not measured:\n%s", &b)
+		}
 	}
 }
 

@@ -186,8 +186,11 @@ func (r *results) writePacketRow(w io.Writer, way, kind, unit string) {
 	fmt.Fprintf(w, "| %s | %s, %s | %s | %s | %.2fx (%.2f-%.2f) | %s |\n", way, kind, unit, rateText(theirs), rateText(our), ratio, low, high, verdict)
 }
 
-// rateText returns the median of the rates, with the quartiles.
+// rateText returns the median of the rates, with the quartiles, or a dash if nothing was measured.
 func rateText(rates []float64) string {
+	if len(rates) == 0 {
+		return "-"
+	}
 	low, median, high := quartiles(rates)
 	digits := 0
 	if median < 1000 {
