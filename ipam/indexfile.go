@@ -114,6 +114,10 @@ func (t *Tx) rebuildIndex() error {
 			break
 		}
 	}
+	if t.noFile && len(s.entries) > few && t.mode != ReadOnly && t.store.IndexDir != "" {
+		t.noFile = false // keep will write one, so scan with the stamp
+		return t.rebuildIndex()
+	}
 	x := buildIndex(s.entries)
 	x.head.dir, x.head.boot = s.dir, t.store.Boot.mark()
 	if s.still {
@@ -137,7 +141,7 @@ type scan struct {
 }
 
 func (t *Tx) scan() (*scan, error) {
-	stamped := t.mode == ReadOnly || t.dir.stamp() == nil
+	stamped := t.mode == ReadOnly || t.noFile || t.dir.stamp() == nil // the stamp is for the index file
 	before, err := t.dir.version()
 	if err != nil {
 		return nil, err
