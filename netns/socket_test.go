@@ -19,7 +19,7 @@ import (
 // again. Each socket is in its namespace, and no thread stays in one.
 func TestSocketsAtOnce(t *testing.T) {
 	spaces := make([]*NS, 2)
-	cookies := make([]uint64, 2)
+	inodes := make([]uint64, 2)
 	for i := range spaces {
 		path := "/run/netns/socket" + strconv.Itoa(i)
 		if err := Create(path); err != nil {
@@ -31,13 +31,13 @@ func TestSocketsAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer ns.Close() //nolint:errcheck // read only
-		spaces[i], cookies[i] = ns, cookieOf(t, func() (fd int, err error) {
+		spaces[i], inodes[i] = ns, inodeOf(t, func() (fd int, err error) {
 			err = ns.Visit(func() error { fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0); return err })
 			return fd, err
 		})
 	}
-	if cookies[0] == cookies[1] {
-		t.Skip("the kernel has no cookies (Linux before 5.14)")
+	if inodes[0] == inodes[1] {
+		t.Fatal("both namespaces are the same")
 	}
 	stop := make(chan bool)
 	var busy, wg sync.WaitGroup
@@ -45,11 +45,11 @@ func TestSocketsAtOnce(t *testing.T) {
 		busy.Go(func() { collect(stop) })
 	}
 	for i := range 16 {
-		ns, want := spaces[i%2], cookies[i%2]
+		ns, want := spaces[i%2], inodes[i%2]
 		wg.Go(func() {
 			for range 300 {
-				if got := cookieOf(t, func() (int, error) { fd, _ := ns.quickSocket(unix.AF_UNIX, unix.SOCK_DGRAM, 0); return fd, nil }); got != want {
-					t.Errorf("cookie %d, want %d", got, want)
+				if got := inodeOf(t, func() (int, error) { fd, _ := ns.quickSocket(unix.AF_UNIX, unix.SOCK_DGRAM, 0); return fd, nil }); got != want {
+					t.Errorf("the socket is in namespace %d, want %d", got, want)
 				}
 			}
 		})
@@ -83,15 +83,25 @@ func collect(stop chan bool) {
 	}
 }
 
-func cookieOf(t *testing.T, open func() (int, error)) uint64 {
+// inodeOf returns the inode of the namespace of a socket.
+func inodeOf(t *testing.T, open func() (int, error)) uint64 {
 	fd, err := open()
 	if err != nil || fd < 0 {
 		t.Error(fd, err)
 		return 0
 	}
 	defer unix.Close(fd) //nolint:errcheck // a test
-	cookie, _ := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	return cookie
+	ns, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	defer unix.Close(ns) //nolint:errcheck // a test
+	var st unix.Stat_t
+	if err := unix.Fstat(ns, &st); err != nil {
+		t.Error(err)
+	}
+	return st.Ino
 }
 
 // If the thread may not return, or the socket cannot be opened, nothing moves.
