@@ -135,6 +135,24 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
+// A thread in another namespace calls Host. All requests go there, from any thread.
+func TestHostElsewhere(t *testing.T) {
+	_, c := open(t, "e")
+	port(t, c, "there")
+	var host *Conn
+	must(t, c.Do(func() (err error) {
+		host, err = Host("/proc")
+		return err
+	}))
+	defer host.Close()
+	if _, err := host.Link("there"); err != nil {
+		t.Errorf("our socket: %v", err)
+	}
+	if _, err := host.LinkByName("there"); err != nil {
+		t.Errorf("the library's socket: %v", err)
+	}
+}
+
 func TestIPv4Setting(t *testing.T) {
 	_, c := open(t, "s")
 	index := port(t, c, "br").Attrs().Index

@@ -5,6 +5,7 @@ package nl
 
 import (
 	"fmt"
+	"strconv"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -16,7 +17,8 @@ import (
 // library has the methods of netlink.Handle that we use (methods.go). It opens the library's socket
 // at the first of them, because a plain ADD needs only ours (see socket).
 type library struct {
-	ns *netns.NS // nil for the namespace of the process
+	raw *socket
+	ns  *netns.NS // nil for the namespace in which raw was opened, by Host
 
 	mu     sync.Mutex
 	handle *handle
@@ -36,11 +38,19 @@ func (l *library) open() (*handle, error) {
 	return h, nil
 }
 
+// dial opens the library's socket in the namespace of ours.
 func (l *library) dial() (h *handle, err error) {
-	if l.ns == nil {
-		return netlink.NewHandle(unix.NETLINK_ROUTE)
+	ns := l.ns
+	if ns == nil {
+		if ns, err = l.elsewhere(); err != nil {
+			return nil, err
+		}
+		if ns == nil {
+			return netlink.NewHandle(unix.NETLINK_ROUTE)
+		}
+		defer ns.Close() //nolint:errcheck // read only
 	}
-	err = l.ns.Visit(func() error {
+	err = ns.Visit(func() error {
 		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
@@ -48,6 +58,22 @@ func (l *library) dial() (h *handle, err error) {
 		h.Close()
 	}
 	return h, err
+}
+
+// elsewhere returns the namespace of our socket, or nil if the calling thread is in it. A thread that
+// was in another namespace may have called Host. If the kernel does not tell (Linux before 4.10, or
+// without CAP_NET_ADMIN, which a thread needs to be elsewhere), elsewhere returns nil.
+func (l *library) elsewhere() (*netns.NS, error) {
+	fd, err := unix.IoctlRetInt(l.raw.fd, unix.SIOCGSKNS)
+	if err != nil {
+		return nil, nil //nolint:nilerr // see above
+	}
+	defer unix.Close(fd) //nolint:errcheck // read only
+	path := "/proc/thread-self/fd/" + strconv.Itoa(fd)
+	if own, err := netns.IsOwn(path); own || err != nil {
+		return nil, err
+	}
+	return netns.Open(path)
 }
 
 func (l *library) closeLibrary() {

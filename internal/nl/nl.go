@@ -25,17 +25,17 @@ type Conn struct {
 
 	proc   procfs
 	worker *netns.Worker
-	raw    *socket
 	ipv6   map[int][]byte // settings of links, by index
 }
 
-// Host opens a socket in the namespace of the process. proc is the path of procfs.
+// Host opens a socket in the namespace of the calling thread, which is that of the process unless the
+// thread has entered another (netns.Worker). proc is the path of procfs.
 func Host(proc string) (*Conn, error) {
 	raw, err := dialSocket(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	return &Conn{raw: raw, proc: procfs{path: proc}}, nil
+	return &Conn{library: library{raw: raw}, proc: procfs{path: proc}}, nil
 }
 
 // In opens a socket in ns. In takes ownership of ns; Close closes both.
@@ -44,7 +44,7 @@ func In(ns *netns.NS, proc string) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open netlink socket in %s: %w", ns.Path(), err), ns.Close())
 	}
-	return &Conn{library: library{ns: ns}, NS: ns, raw: raw, proc: procfs{path: proc}}, nil
+	return &Conn{library: library{raw: raw, ns: ns}, NS: ns, proc: procfs{path: proc}}, nil
 }
 
 // Close closes the socket, the namespace and the thread that Do uses.
