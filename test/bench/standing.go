@@ -37,8 +37,8 @@ func (w *worker) stand(chain string, n int) error {
 	return err
 }
 
-// quietSandbox returns the path of a container namespace without IPv6. There the kernel sends no
-// router solicitations, which it otherwise repeats for an hour.
+// quietSandbox returns the path of a container namespace without IPv6. With IPv6 the kernel sends
+// multicasts when a link comes up, and repeats its router solicitations without end.
 func quietSandbox(name string) (string, error) {
 	path, err := sandbox(name)
 	if err != nil {
