@@ -52,13 +52,14 @@ func (a Addr) flags() (flags int) {
 }
 
 // Ensure adds the address. Ensure fails if the link has the address already.
-func (a Addr) Ensure(_ context.Context, env *Env) (Undo, error) {
+func (a Addr) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(a.Where, a.Link)
 	if err != nil {
 		return nil, err
 	}
 	conn := env.Conn(a.Where)
-	if err := conn.AddAddr(link.Attrs().Index, a.Prefix, a.flags()); err != nil {
+	add := func() error { return conn.AddAddr(link.Attrs().Index, a.Prefix, a.flags()) }
+	if err := untilEnded(ctx, unix.EADDRINUSE, add); err != nil {
 		return nil, fmt.Errorf("failed to add IP addr %v to %q: %w", a.Prefix, a.Link, err)
 	}
 	return func(context.Context) error { return deleteAddr(conn, link, a.Prefix) }, nil

@@ -68,7 +68,7 @@ func (c Child) Ensure(ctx context.Context, env *Env) (Undo, error) {
 		attrs.ParentIndex = master.Attrs().Index
 	}
 	*c.Kind.Attrs() = attrs
-	if err := env.Conn(c.MasterIn).LinkAdd(c.Kind); err != nil {
+	if err := untilEnded(ctx, unix.EEXIST, func() error { return env.Conn(c.MasterIn).LinkAdd(c.Kind) }); err != nil {
 		return nil, fmt.Errorf("failed to create %s: %w", c.Kind.Type(), c.explain(err))
 	}
 	if err := c.adopt(env); err != nil {

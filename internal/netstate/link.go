@@ -212,7 +212,7 @@ func (u Up) String() string {
 }
 
 // Ensure sets the link up if it is down.
-func (u Up) Ensure(_ context.Context, env *Env) (Undo, error) {
+func (u Up) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	conn := env.Conn(u.Where)
 	link, err := env.Link(u.Where, u.Link)
 	if err != nil {
@@ -221,8 +221,9 @@ func (u Up) Ensure(_ context.Context, env *Env) (Undo, error) {
 	if link.Attrs().Flags&net.FlagUp != 0 && !u.Notify {
 		return nil, nil
 	}
-	if err := conn.SetUp(link.Attrs().Index, u.Notify); err != nil {
-		return nil, fmt.Errorf("failed to set %q UP: %w", u.Link, err)
+	err = untilEnded(ctx, unix.EADDRINUSE, func() error { return conn.SetUp(link.Attrs().Index, u.Notify) })
+	if err != nil {
+		return nil, fmt.Errorf("failed to set %q UP: %w", u.Link, explainUp(link, err))
 	}
 	link.Attrs().Flags |= net.FlagUp
 	return func(context.Context) error {
@@ -232,6 +233,14 @@ func (u Up) Ensure(_ context.Context, env *Env) (Undo, error) {
 		}
 		return nil
 	}, nil
+}
+
+// explainUp adds the cause to the error that the kernel has for a macvlan.
+func explainUp(link netlink.Link, err error) error {
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("%w (its master has the Ethernet address %s, or another link on it)", err, link.Attrs().HardwareAddr)
+	}
+	return err
 }
 
 // Diff reports whether the link is down.

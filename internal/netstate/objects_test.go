@@ -36,12 +36,8 @@ func newEnv(t *testing.T) *Env {
 	t.Helper()
 	host, err := nl.Host("/proc")
 	must(t, err)
-	ns, err := netns.Open(nettest.NewNS(t, "c"))
-	must(t, err)
-	sandbox, err := nl.In(ns, "/proc")
-	must(t, err)
 	t.Cleanup(host.Close)
-	t.Cleanup(sandbox.Close)
+	sandbox := newSandbox(t, "c")
 	t.Cleanup(func() {
 		for _, name := range []string{"br0", "v0"} {
 			if l, err := host.Link(name); err == nil {
@@ -50,6 +46,16 @@ func newEnv(t *testing.T) *Env {
 		}
 	})
 	return &Env{Host: host, Sandbox: sandbox, Warn: func(err error) { t.Log("warning:", err) }}
+}
+
+func newSandbox(t *testing.T, name string) *nl.Conn {
+	t.Helper()
+	ns, err := netns.Open(nettest.NewNS(t, name))
+	must(t, err)
+	sandbox, err := nl.In(ns, "/proc")
+	must(t, err)
+	t.Cleanup(sandbox.Close)
+	return sandbox
 }
 
 // again drops the cache, because a later call starts without one.

@@ -6,6 +6,7 @@ package netstate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
@@ -237,5 +239,24 @@ func until[T any](ctx context.Context, events <-chan T, ask func() (bool, error)
 func unsubscribe[T any](events <-chan T, done chan<- struct{}) {
 	close(done)
 	for range events { // discard
+	}
+}
+
+// The kernel removes the links of an ended namespace in the background, some milliseconds after the
+// namespace's last user is gone, on a busy machine a second. endingTime is how long untilEnded waits.
+const (
+	endingTime = 2 * time.Second
+	endingWait = 5 * time.Millisecond
+)
+
+// untilEnded repeats a change while the kernel refuses it with the given error. Such an error says
+// that another link on the same master has the same Ethernet address, IP address or VLAN. That link
+// may be of the container's last run, in a namespace that has ended.
+func untilEnded(ctx context.Context, refused unix.Errno, change func() error) error {
+	for end := clock.SinceBoot() + endingTime; ; {
+		err := change()
+		if !errors.Is(err, refused) || clock.SinceBoot() > end || !clock.Sleep(ctx, endingWait) {
+			return err
+		}
 	}
 }
