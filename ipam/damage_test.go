@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,6 +85,31 @@ func TestPlantedLinks(t *testing.T) {
 	}
 	if data, err := os.ReadFile(secret); err != nil || string(data) != "c1\r\neth0" {
 		t.Errorf("the file behind the links: %q, %v", data, err)
+	}
+}
+
+// TestFailedScan puts what cannot be removed where a process that died leaves its file. Each call says
+// so and releases the lock, with and without an index file.
+func TestFailedScan(t *testing.T) {
+	for n := range 2 {
+		b := newBed(t, Set(t, "10.1.0.0/24"))
+		b.stand(3 * n)
+		b.add("c0", "10.1.0.2")
+		if err := os.Mkdir(filepath.Join(b.dir, ".patchbay-x"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			ctx, stop := context.WithTimeout(t.Context(), time.Second)
+			_, err := b.store.Begin(ctx, ipam.Write)
+			stop()
+			if !errors.Is(err, unix.EISDIR) || !strings.Contains(err.Error(), "scan ") {
+				t.Errorf("beside %d reservations: %v", 3*n, err)
+			}
+		}
+		if err := os.Remove(filepath.Join(b.dir, ".patchbay-x")); err != nil {
+			t.Fatal(err)
+		}
+		b.del("c0", 1)
 	}
 }
 

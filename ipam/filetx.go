@@ -43,7 +43,7 @@ type Tx struct {
 
 	index   *index
 	indexFD int  // -1 if the index is only in memory
-	noFile  bool // there is no index file
+	noFile  bool // there is no index file, and so few reservations that keep writes none
 	changed bool // this transaction changed the directory
 	suspect bool // the index was wrong, or the next transaction must not trust it
 
@@ -54,7 +54,11 @@ type Tx struct {
 
 // Close records the current state of the directory in the index, then unlocks.
 func (t *Tx) Close() {
+	defer t.release()
 	t.commitIndex()
+}
+
+func (t *Tx) release() {
 	if t.indexFD >= 0 {
 		closeFD(t.indexFD)
 	}

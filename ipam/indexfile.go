@@ -114,10 +114,6 @@ func (t *Tx) rebuildIndex() error {
 			break
 		}
 	}
-	if t.noFile && len(s.entries) > few && t.mode != ReadOnly && t.store.IndexDir != "" {
-		t.noFile = false // keep will write one, so scan with the stamp
-		return t.rebuildIndex()
-	}
 	x := buildIndex(s.entries)
 	x.head.dir, x.head.boot = s.dir, t.store.Boot.mark()
 	if s.still {
@@ -150,6 +146,10 @@ func (t *Tx) scan() (*scan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if t.noFile && t.needsFile(names) {
+		t.noFile = false
+		return t.scan() // with the stamp
+	}
 	s := &scan{owners: make(map[netip.Addr]Holder, len(names)), dir: before}
 	for _, name := range names {
 		if err := t.scanFile(s, name); err != nil {
@@ -161,13 +161,30 @@ func (t *Tx) scan() (*scan, error) {
 	return s, err
 }
 
-// scanFile adds a file to s if the name is an address in the form that we and the reference write.
+// needsFile reports whether keep will write an index file for the files with these names.
+func (t *Tx) needsFile(names []string) bool {
+	n := 0
+	for _, name := range names {
+		if _, ok := addressOf(name); ok {
+			n++
+		}
+	}
+	return n > few && t.mode != ReadOnly && t.store.IndexDir != ""
+}
+
+// addressOf parses the name of a reservation's file, in the form that we and the reference write.
+func addressOf(name string) (a netip.Addr, ok bool) {
+	a, err := netip.ParseAddr(name)
+	return a, err == nil && a.String() == name && !a.Is4In6() && a.Zone() == ""
+}
+
+// scanFile adds the file to s if it is a reservation's.
 func (t *Tx) scanFile(s *scan, name string) error {
 	if strings.HasPrefix(name, tempPrefix) && t.mode != ReadOnly {
 		return t.dir.unlink(name) // a process died and left this file; no process writes it, because we hold the lock
 	}
-	a, err := netip.ParseAddr(name)
-	if err != nil || a.String() != name || a.Is4In6() || a.Zone() != "" {
+	a, ok := addressOf(name)
+	if !ok {
 		return nil
 	}
 	f, err := t.dir.read(name)
@@ -190,18 +207,17 @@ func (t *Tx) scanFile(s *scan, name string) error {
 	return nil
 }
 
-// keep makes x the index of this transaction. If there may be an index file, keep also writes x
-// to it for later transactions.
+// keep makes x the index of this transaction. Unless noFile is set, keep also writes x to the index
+// file for later transactions.
 func (t *Tx) keep(x *index) {
 	if t.indexFD >= 0 {
 		closeFD(t.indexFD)
 		t.indexFD = -1
 	}
 	t.index = x
-	if t.mode == ReadOnly || t.store.IndexDir == "" || t.noFile && x.head.entries <= few {
+	if t.mode == ReadOnly || t.store.IndexDir == "" || t.noFile {
 		return
 	}
-	t.noFile = false
 	if fd, err := writeIndex(t.store.indexPath(t.dir), x); err == nil {
 		t.indexFD, x.pages = fd, descriptor(fd)
 	}
@@ -282,7 +298,8 @@ func (t *Tx) beginChange() {
 // commitIndex deletes the index. So a node without attachments keeps nothing of ours; an empty
 // directory is read faster than an index.
 func (t *Tx) commitIndex() {
-	if t.noFile && t.index.head.entries > few {
+	if t.noFile && t.changed && t.index.head.entries > few {
+		t.noFile = false
 		t.keep(t.index)
 	}
 	if t.indexFD < 0 || t.mode == ReadOnly {
