@@ -148,33 +148,34 @@ func (n *NS) Do(fn func() error) error {
 }
 
 // Visit moves a thread into n, runs fn and moves the thread back. For one short call, Visit is
-// cheaper than Do. If the thread cannot return to its own namespace, the thread ends. A panic of fn
-// becomes an error.
-func (n *NS) Visit(fn func() error) error {
-	own, err := Current()
-	if err != nil {
-		return err
-	}
-	defer own.Close() //nolint:errcheck // read only
-	return visit(n.Fd(), own.Fd(), fn)
-}
+// cheaper than Do. If the thread cannot return to its own namespace, the thread ends, and Visit returns
+// an error although fn was run. A panic of fn becomes an error.
+func (n *NS) Visit(fn func() error) error { return n.visit(fn, (*NS).enter) }
 
-func visit(there, back int, fn func() error) error {
+func (n *NS) enter() error { return unix.Setns(n.Fd(), unix.CLONE_NEWNET) }
+
+func (n *NS) visit(fn func() error, leave func(home *NS) error) error {
 	done := make(chan error, 1)
-	go func() { done <- thereAndBack(there, back, fn) }()
+	go func() { done <- n.thereAndBack(fn, leave) }()
 	return <-done
 }
 
-// thereAndBack runs fn in the namespace there. If the thread cannot enter its former namespace
-// again, the goroutine stays locked to it, so that the thread ends with the goroutine.
-func thereAndBack(there, back int, fn func() error) error {
+// thereAndBack runs fn in n. leave moves the thread home. If it cannot, the goroutine stays locked to the
+// thread, so that the thread ends with the goroutine. The caller of Visit may be on a thread that has
+// another home.
+func (n *NS) thereAndBack(fn func() error, leave func(home *NS) error) error {
 	runtime.LockOSThread()
-	if err := unix.Setns(there, unix.CLONE_NEWNET); err != nil {
+	home, err := Current()
+	if err == nil {
+		defer home.Close() //nolint:errcheck // read only
+		err = n.enter()
+	}
+	if err != nil {
 		runtime.UnlockOSThread()
 		return err
 	}
-	err := calm(fn)
-	if lost := unix.Setns(back, unix.CLONE_NEWNET); lost != nil {
+	err = calm(fn)
+	if lost := leave(home); lost != nil {
 		return errors.Join(err, fmt.Errorf("leave namespace: %w", lost))
 	}
 	runtime.UnlockOSThread()

@@ -153,3 +153,51 @@ func blocked(t *testing.T) string {
 	line, _, _ := strings.Cut(after, "\n")
 	return line
 }
+
+// TestFromAnotherThread opens sockets and visits a namespace while the caller's thread is in another
+// one. Afterwards no other thread is in either of them.
+func TestFromAnotherThread(t *testing.T) {
+	var spaces [2]*NS
+	for i := range spaces {
+		path := "/run/netns/from" + strconv.Itoa(i)
+		if err := Create(path); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { Delete(path) }) //nolint:errcheck // a test
+		ns, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ns.Close() //nolint:errcheck // read only
+		spaces[i] = ns
+	}
+	w := spaces[0].NewWorker()
+	defer w.Close()
+	err := w.Do(func() error {
+		for range 5 {
+			fd, err := spaces[1].Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+			if err != nil {
+				return err
+			}
+			unix.Close(fd) //nolint:errcheck // a test
+			if err := spaces[1].Visit(func() error { return nil }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, most := range []int{1, 0} { // the worker
+		in := 0
+		for _, yes := range threadsIn(t, spaces[i]) {
+			if yes {
+				in++
+			}
+		}
+		if in > most {
+			t.Errorf("%d threads are in namespace %d, want %d", in, i, most)
+		}
+	}
+}
