@@ -112,7 +112,7 @@ func TestKernelsText(t *testing.T) {
 		elems[i] = nftables.SetElement{Key: binary.BigEndian.AppendUint32(nil, uint32(i)), Comment: strings.Repeat("x", 40)}
 	}
 	msgs, err := encode(func(enc *nftables.Conn) error {
-		table := enc.AddTable(&nftables.Table{Name: "t", Family: nftables.TableFamilyINet})
+		table := &nftables.Table{Name: "nowhere", Family: nftables.TableFamilyINet} // before 6.6 the kernel says nothing of a missing set
 		return enc.SetAddElements(&nftables.Set{Table: table, Name: "nobody"}, elems)
 	})
 	if err != nil {
@@ -125,9 +125,6 @@ func TestKernelsText(t *testing.T) {
 	var op *netlink.OpError
 	if !errors.As(err, &op) || !errors.Is(err, syscall.ENOENT) || op.Sequence == 0 || op.Offset == 0 {
 		t.Fatalf("%v", err)
-	}
-	if tables, err := library(t).ListTables(); err != nil || len(tables) != 0 {
-		t.Errorf("tables %v, %v", tables, err)
 	}
 	_, err = c.HasChain(nftables.TableFamilyINet, strings.Repeat("x", 300), "nothing")
 	if !errors.As(err, &op) || op.Message == "" {
