@@ -31,7 +31,7 @@ func (e Expr) is(want Expr) bool {
 		return false
 	}
 	for _, a := range want.Attrs {
-		if !e.free(a.Type) && !sameAttr(e.Attr(a.Type), e.stored(a)) {
+		if !e.free(a.Type) && !e.sameAttr(a.Type, e.stored(a)) {
 			return false
 		}
 	}
@@ -63,22 +63,21 @@ func (e Expr) stored(a netlink.Attribute) []byte {
 // zero reports whether all bytes are 0.
 func zero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
-// sameAttr compares two values. The types of nested values may differ in their flags.
-func sameAttr(a, b []byte) bool {
-	if bytes.Equal(a, b) {
+// sameAttr reports whether an attribute has the wanted value. For a verdict, the library sets a flag in
+// the type within the value, and the kernel does not.
+func (e Expr) sameAttr(typ uint16, want []byte) bool {
+	have := e.Attr(typ)
+	if bytes.Equal(have, want) {
 		return true
 	}
-	x, err1 := attributes(a)
-	y, err2 := attributes(b)
-	if err1 != nil || err2 != nil || len(x) != len(y) || len(x) == 0 {
+	if e.Name != "immediate" || typ != unix.NFTA_IMMEDIATE_DATA {
 		return false
 	}
-	for i := range x {
-		if x[i].Type != y[i].Type || !sameAttr(x[i].Data, y[i].Data) {
-			return false
-		}
-	}
-	return true
+	x, err1 := attributes(have)
+	y, err2 := attributes(want)
+	return err1 == nil && err2 == nil && slices.EqualFunc(x, y, func(x, y netlink.Attribute) bool {
+		return x.Type == y.Type && bytes.Equal(x.Data, y.Data)
+	})
 }
 
 // For a prefix of whole bytes, nft compares only these bytes, but we mask the address. `nft

@@ -63,7 +63,7 @@ func TestWantedIsWhatTheLibraryWrites(t *testing.T) {
 			t.Errorf("%T: %s, the library writes %s", e, got, want)
 		}
 		for _, a := range want.Attrs {
-			if !sameAttr(got.Attr(a.Type), a.Data) {
+			if !got.sameAttr(a.Type, a.Data) {
 				t.Errorf("%T: attribute %d is %x, the library writes %x", e, a.Type, got.Attr(a.Type), a.Data)
 			}
 		}
@@ -103,6 +103,15 @@ func TestOtherAttributeIsAnotherRule(t *testing.T) {
 		if sameRule(byte(nftables.TableFamilyINet), have, []expr.Any{e}) {
 			t.Errorf("%s is taken for %s", have, kernels())
 		}
+	}
+}
+
+// The bytes of an address may look like an attribute whose type has a flag.
+func TestAddressLikeAnAttribute(t *testing.T) {
+	cmp := func(last byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{4, 0, 1, last}} }
+	have := []Expr{kernelForm(marshalled(t, cmp(128)))}
+	if sameRule(byte(nftables.TableFamilyINet), have, []expr.Any{cmp(0)}) {
+		t.Errorf("%s is taken for 4.0.1.0", have)
 	}
 }
 
