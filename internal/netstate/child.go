@@ -68,13 +68,25 @@ func (c Child) Ensure(ctx context.Context, env *Env) (Undo, error) {
 		attrs.ParentIndex = master.Attrs().Index
 	}
 	*c.Kind.Attrs() = attrs
-	if err := untilEnded(ctx, unix.EEXIST, func() error { return env.Conn(c.MasterIn).LinkAdd(c.Kind) }); err != nil {
+	if err := untilEnded(ctx, unix.EEXIST, func() error { return c.add(env) }); err != nil {
 		return nil, fmt.Errorf("failed to create %s: %w", c.Kind.Type(), c.explain(err))
 	}
 	if err := c.adopt(env); err != nil {
 		return nil, errors.Join(err, c.undo(env)(ctx))
 	}
 	return c.undo(env), nil
+}
+
+// add asks the kernel for the link.
+func (c Child) add(env *Env) error {
+	err := env.Conn(c.MasterIn).LinkAdd(c.Kind)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if _, look := env.Sandbox.Link(c.Temp); look == nil { // waiting does not help
+		return fmt.Errorf("an ADD that was killed left the link %s in %s; run DEL", c.Temp, c.NetNS)
+	}
+	return err
 }
 
 // explain adds the likely cause to an error of the kernel.

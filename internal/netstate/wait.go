@@ -46,9 +46,17 @@ func (p PortUp) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	}
 	up, err := untilLinks(ctx, env.Conn(p.Where), portUpTime, func() (bool, error) { return p.isUp(env, link) })
 	if err == nil && !up {
-		err = fmt.Errorf("bridge port in error state: %s", link.Attrs().OperState)
+		err = p.stays(link.Attrs().OperState)
 	}
 	return nil, err
+}
+
+// stays returns the error for a link that does not go up, for a port with the reference's text.
+func (p PortUp) stays(state netlink.LinkOperState) error {
+	if p.Where == Host {
+		return fmt.Errorf("bridge port in error state: %s", state)
+	}
+	return fmt.Errorf("%s is not up after %s: state %s", p.Link, portUpTime, state)
 }
 
 func (p PortUp) isUp(env *Env, link netlink.Link) (bool, error) {
@@ -244,18 +252,21 @@ func unsubscribe[T any](events <-chan T, done chan<- struct{}) {
 
 // The kernel removes the links of an ended namespace in the background, some milliseconds after the
 // namespace's last user is gone, on a busy machine a second. endingTime is how long untilEnded waits.
+// Its pauses grow, because each try takes the lock of all links.
 const (
-	endingTime = 2 * time.Second
-	endingWait = 5 * time.Millisecond
+	endingTime   = 2 * time.Second
+	firstPause   = 5 * time.Millisecond
+	longestPause = 100 * time.Millisecond
 )
 
 // untilEnded repeats a change while the kernel refuses it with the given error. Such an error says
 // that another link on the same master has the same Ethernet address, IP address or VLAN. That link
 // may be of the container's last run, in a namespace that has ended.
 func untilEnded(ctx context.Context, refused unix.Errno, change func() error) error {
-	for end := clock.SinceBoot() + endingTime; ; {
+	end := clock.SinceBoot() + endingTime
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := change()
-		if !errors.Is(err, refused) || clock.SinceBoot() > end || !clock.Sleep(ctx, endingWait) {
+		if !errors.Is(err, refused) || clock.SinceBoot() > end || !clock.Sleep(ctx, pause) {
 			return err
 		}
 	}

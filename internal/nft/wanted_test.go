@@ -108,7 +108,9 @@ func TestOtherAttributeIsAnotherRule(t *testing.T) {
 
 // The bytes of an address may look like an attribute whose type has a flag.
 func TestAddressLikeAnAttribute(t *testing.T) {
-	cmp := func(last byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{4, 0, 1, last}} }
+	cmp := func(last byte) *expr.Cmp {
+		return &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{4, 0, 1, last}}
+	}
 	have := []Expr{kernelForm(marshalled(t, cmp(128)))}
 	if sameRule(byte(nftables.TableFamilyINet), have, []expr.Any{cmp(0)}) {
 		t.Errorf("%s is taken for 4.0.1.0", have)
