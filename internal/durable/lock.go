@@ -73,15 +73,13 @@ func WithLockLimit(ctx context.Context) (context.Context, context.CancelFunc) {
 // its error names the process that holds the lock.
 func LockExclusive(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_EX) }
 
-// LockShared works like LockExclusive for a shared lock, which excludes only exclusive locks.
-func LockShared(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_SH) }
-
 // LockExclusiveLimited works like LockExclusive within the limit of WithLockLimit.
 func LockExclusiveLimited(ctx context.Context, fd int) error {
 	return takeLimited(ctx, fd, unix.LOCK_EX)
 }
 
-// LockSharedLimited works like LockShared within the limit of WithLockLimit.
+// LockSharedLimited takes a shared lock, which excludes only exclusive locks, within the limit of
+// WithLockLimit.
 func LockSharedLimited(ctx context.Context, fd int) error { return takeLimited(ctx, fd, unix.LOCK_SH) }
 
 // takeLimited starts no timer for a lock that is free, because the first timer of a process starts

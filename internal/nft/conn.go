@@ -44,7 +44,7 @@ func (c *Conn) Close() error {
 	}
 	nl := c.nl
 	c.nl = nil
-	if err := nl.close(); err != nil {
+	if err := nl.Close(); err != nil {
 		return fmt.Errorf("close nfnetlink: %w", err)
 	}
 	return nil
@@ -129,7 +129,7 @@ func named(sent []netlink.Message, seq uint32) string {
 func (c *Conn) drain() {
 	var b [1]byte
 	for {
-		if _, _, err := unix.Recvfrom(c.nl.fd, b[:], unix.MSG_DONTWAIT|unix.MSG_TRUNC); err != nil && !errors.Is(err, syscall.EINTR) {
+		if _, _, err := unix.Recvfrom(int(c.nl.Socket), b[:], unix.MSG_DONTWAIT|unix.MSG_TRUNC); err != nil && !errors.Is(err, syscall.EINTR) {
 			return
 		}
 	}

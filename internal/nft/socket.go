@@ -6,20 +6,20 @@ package nft
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"os"
 	"syscall"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/rawnl"
 )
 
 // socket is an nfnetlink socket. It does what a netlink.Conn does with the option
-// ExtendedAcknowledge, but in half as many system calls: it does not register with Go's poller,
-// because the answers are ready when the send call returns, and it does not ask for the size of a
+// ExtendedAcknowledge, but in half as many system calls: it also does not ask for the size of a
 // datagram before it reads one.
 type socket struct {
-	fd  int
+	rawnl.Socket
 	seq uint32
 	buf []byte // as large as the longest answer to what was sent
 }
@@ -33,21 +33,16 @@ const (
 )
 
 func openSocket() (*socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	s, err := rawnl.Open(unix.NETLINK_NETFILTER)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return nil, err
 	}
-	err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
-	if err == nil { // the kernel then adds a text to its errors
-		err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1))
+	// The kernel then adds a text to its errors.
+	if err := unix.SetsockoptInt(int(s), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1); err != nil {
+		return nil, errors.Join(os.NewSyscallError("setsockopt", err), s.Close())
 	}
-	if err != nil {
-		return nil, errors.Join(err, unix.Close(fd))
-	}
-	return &socket{fd: fd}, nil
+	return &socket{Socket: s}, nil
 }
-
-func (s *socket) close() error { return os.NewSyscallError("close", unix.Close(s.fd)) }
 
 // grow sets the sizes of the socket's buffers to n bytes.
 func (s *socket) grow(n int) error {
@@ -59,10 +54,10 @@ func (s *socket) grow(n int) error {
 // setSize goes beyond the system's limits (net.core.*mem_max), because the kernel refuses a
 // transaction that is larger than the buffer. In a user namespace it may not: there the limits hold.
 func (s *socket) setSize(force, limited, n int) error {
-	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, force, n) == nil {
+	if unix.SetsockoptInt(int(s.Socket), unix.SOL_SOCKET, force, n) == nil {
 		return nil
 	}
-	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, limited, n))
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(s.Socket), unix.SOL_SOCKET, limited, n))
 }
 
 // send sends messages with one system call. It returns them with their numbers.
@@ -79,15 +74,10 @@ func (s *socket) send(msgs []netlink.Message) ([]netlink.Message, error) {
 		}
 		out = append(out, b...)
 	}
-	for {
-		err := unix.Sendto(s.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		if err == nil {
-			return msgs, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return nil, &netlink.OpError{Op: "send-messages", Err: os.NewSyscallError("sendto", err)}
-		}
+	if err := s.Send(out); err != nil {
+		return nil, &netlink.OpError{Op: "send-messages", Err: err}
 	}
+	return msgs, nil
 }
 
 // makeRoom makes the buffer large enough for each answer to the messages. A larger one would cost a
@@ -111,12 +101,13 @@ func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGN
 // returns a *netlink.OpError.
 func (s *socket) receive() (all []netlink.Message, err error) {
 	for {
-		msgs, err := s.datagram()
+		msgs, err := s.Receive(s.buf)
 		if err != nil {
 			return nil, &netlink.OpError{Op: "receive", Err: err}
 		}
 		more := false
-		for _, m := range msgs {
+		for _, raw := range msgs {
+			m := messageOf(raw)
 			if err := failure(m); err != nil {
 				return nil, err
 			}
@@ -132,46 +123,14 @@ func (s *socket) receive() (all []netlink.Message, err error) {
 	}
 }
 
-// datagram reads one datagram.
-func (s *socket) datagram() ([]netlink.Message, error) {
-	for {
-		n, from, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_TRUNC)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return nil, os.NewSyscallError("recvfrom", err)
-		}
-		if n > len(s.buf) {
-			return nil, fmt.Errorf("a message of %d bytes was truncated", n)
-		}
-		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
-			return nil, fmt.Errorf("a message from %v, which is not the kernel", from)
-		}
-		return split(append([]byte(nil), s.buf[:n]...))
+func messageOf(m syscall.NetlinkMessage) netlink.Message {
+	return netlink.Message{
+		Header: netlink.Header{
+			Length: m.Header.Len, Type: netlink.HeaderType(m.Header.Type), Flags: netlink.HeaderFlags(m.Header.Flags),
+			Sequence: m.Header.Seq, PID: m.Header.Pid,
+		},
+		Data: m.Data,
 	}
-}
-
-// split returns the messages of a datagram.
-func split(b []byte) (msgs []netlink.Message, err error) {
-	for len(b) >= unix.NLMSG_HDRLEN {
-		n := int(binary.NativeEndian.Uint32(b))
-		if n < unix.NLMSG_HDRLEN || n > len(b) {
-			return nil, fmt.Errorf("%w: %d of %d bytes", errMalformed, n, len(b))
-		}
-		msgs = append(msgs, netlink.Message{
-			Header: netlink.Header{
-				Length:   uint32(n),
-				Type:     netlink.HeaderType(binary.NativeEndian.Uint16(b[4:])),
-				Flags:    netlink.HeaderFlags(binary.NativeEndian.Uint16(b[6:])),
-				Sequence: binary.NativeEndian.Uint32(b[8:]),
-				PID:      binary.NativeEndian.Uint32(b[12:]),
-			},
-			Data: b[unix.NLMSG_HDRLEN:n:n],
-		})
-		b = b[min(align(n), len(b)):]
-	}
-	return msgs, nil
 }
 
 // failure returns the error in a message, or nil. The end of a dump may contain one too.

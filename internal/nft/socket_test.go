@@ -58,7 +58,6 @@ func FuzzFailure(f *testing.F) {
 			m := netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(typ), Flags: netlink.HeaderFlags(flags), Sequence: 7}, Data: data}
 			sameFailure(t, m)
 		}
-		_, _ = split(data)
 	})
 }
 
@@ -78,29 +77,6 @@ func sameFailure(t *testing.T, m netlink.Message) {
 	}
 	if !reflect.DeepEqual(a, b) {
 		t.Fatalf("%+v; the library: %+v", a, b)
-	}
-}
-
-func TestSplit(t *testing.T) {
-	message := func(n int) []byte {
-		b := make([]byte, align(16+n))
-		binary.NativeEndian.PutUint32(b, uint32(16+n))
-		b[4] = byte(n)
-		return b
-	}
-	msgs, err := split(append(append(message(3), message(0)...), message(8)...))
-	if err != nil || len(msgs) != 3 {
-		t.Fatal(msgs, err)
-	}
-	for i, n := range []int{3, 0, 8} {
-		if len(msgs[i].Data) != n || msgs[i].Header.Type != netlink.HeaderType(n) {
-			t.Errorf("message %d: %+v", i, msgs[i])
-		}
-	}
-	for name, bad := range map[string][]byte{"too long": append(message(3), 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), "too short": make([]byte, 16)} {
-		if _, err := split(bad); !errors.Is(err, errMalformed) {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }
 
@@ -159,14 +135,16 @@ func TestBuffersBeyondTheLimit(t *testing.T) {
 	if err := c.dial(); err != nil {
 		t.Fatal(err)
 	}
-	force := func() error { return unix.SetsockoptInt(c.nl.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, buffer) }
+	force := func() error {
+		return unix.SetsockoptInt(int(c.nl.Socket), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, buffer)
+	}
 	nettest.Need(t, nettest.Feature{Name: "the machine's CAP_NET_ADMIN", Probe: force})
 	const want = 64 << 20
 	if err := c.nl.grow(want); err != nil {
 		t.Fatal(err)
 	}
 	for name, option := range map[string]int{"send": unix.SO_SNDBUF, "receive": unix.SO_RCVBUF} {
-		if got, err := unix.GetsockoptInt(c.nl.fd, unix.SOL_SOCKET, option); err != nil || got < want {
+		if got, err := unix.GetsockoptInt(int(c.nl.Socket), unix.SOL_SOCKET, option); err != nil || got < want {
 			t.Errorf("%s buffer: %d bytes, %v", name, got, err)
 		}
 	}

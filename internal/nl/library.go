@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// library has the methods of netlink.Handle that we use (methods.go). It opens the library's socket
+// library has the methods of netlink.Handle that we and our tests use (methods.go). It opens the library's socket
 // at the first of them, because a plain ADD needs only ours (see socket).
 type library struct {
 	raw *socket
@@ -64,7 +64,7 @@ func (l *library) dial() (h *handle, err error) {
 // was in another namespace may have called Host. If the kernel does not tell (Linux before 4.10, or
 // without CAP_NET_ADMIN, which a thread needs to be elsewhere), elsewhere returns nil.
 func (l *library) elsewhere() (*netns.NS, error) {
-	fd, err := unix.IoctlRetInt(l.raw.fd, unix.SIOCGSKNS)
+	fd, err := unix.IoctlRetInt(int(l.raw.Socket), unix.SIOCGSKNS)
 	if err != nil {
 		return nil, nil //nolint:nilerr // see above
 	}

@@ -31,7 +31,7 @@ type Conn struct {
 // Host opens a socket in the namespace of the calling thread, which is that of the process unless the
 // thread has entered another (netns.Worker). proc is the path of procfs.
 func Host(proc string) (*Conn, error) {
-	raw, err := dialSocket(unix.NETLINK_ROUTE)
+	raw, err := dial(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
@@ -50,7 +50,7 @@ func In(ns *netns.NS, proc string) (*Conn, error) {
 // Close closes the socket, the namespace and the thread that Do uses.
 func (c *Conn) Close() {
 	c.closeLibrary()
-	c.raw.close()
+	c.raw.Close() //nolint:errcheck // nothing to lose
 	c.proc.close()
 	if c.worker != nil {
 		c.worker.Close()
@@ -74,7 +74,7 @@ func (c *Conn) Do(fn func() error) error {
 // Cookie returns the cookie of the socket's namespace (netns.NS.Cookie), or 0 if the kernel
 // has none.
 func (c *Conn) Cookie() uint64 {
-	cookie, err := unix.GetsockoptUint64(c.raw.fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	cookie, err := unix.GetsockoptUint64(int(c.raw.Socket), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {
 		return 0
 	}

@@ -5,10 +5,7 @@ package nl
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"iter"
-	"os"
 	"sync"
 	"syscall"
 
@@ -16,32 +13,24 @@ import (
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/rawnl"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
 // socket is a netlink socket on which the kernel applies the filters in requests
-// (NETLINK_GET_STRICT_CHK, Linux >= 4.20). We do not use the library's sockets, for two reasons.
-// They clear 64 KiB of stack for each datagram, so the process must grow its stack at the first
-// one. They also use Go's poller. A request to the kernel needs no poller, because the answers
-// are ready when the send call returns.
+// (NETLINK_GET_STRICT_CHK, Linux >= 4.20).
 type socket struct {
+	rawnl.Socket
 	mu  sync.Mutex
-	fd  int
 	seq uint32
 }
 
 // buffers has a receive buffer for all sockets, because to clear a new one takes longer than a
-// request.
+// request. (The library clears 64 KiB of stack for each datagram.)
 var buffers = sync.Pool{New: func() any { return new([vnl.RECEIVE_BUFFER_SIZE]byte) }}
 
-// dialSocket opens a socket in the namespace of the calling thread, for any protocol of netlink(7).
-func dialSocket(protocol int) (*socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
-	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	return bind(fd)
-}
+// dial opens a socket in the namespace of the calling thread, for any protocol of netlink(7).
+func dial(protocol int) (*socket, error) { return strict(rawnl.Open(protocol)) }
 
 // dialIn opens a socket in another namespace.
 func dialIn(ns *netns.NS) (*socket, error) {
@@ -49,22 +38,16 @@ func dialIn(ns *netns.NS) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bind(fd)
+	return strict(rawnl.Bind(fd))
 }
 
-func bind(fd int) (*socket, error) {
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, errors.Join(os.NewSyscallError("bind", err), unix.Close(fd))
+func strict(s rawnl.Socket, err error) (*socket, error) {
+	if err != nil {
+		return nil, err
 	}
 	// A kernel that does not know this option sends more than we asked for.
-	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-	return &socket{fd: fd}, nil
-}
-
-// close closes the socket. Later calls fail: another socket may have its number by then.
-func (s *socket) close() {
-	unix.Close(s.fd) //nolint:errcheck // nothing to lose
-	s.fd = -1
+	_ = unix.SetsockoptInt(int(s), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	return &socket{Socket: s}, nil
 }
 
 // execute sends a request and returns the answers of one type; type 0 means any. If a dump was
@@ -74,7 +57,7 @@ func (s *socket) execute(req *vnl.NetlinkRequest, kind uint16) ([][]byte, error)
 	defer s.mu.Unlock()
 	s.seq++
 	req.Seq = s.seq
-	if err := unix.Sendto(s.fd, req.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := s.Send(req.Serialize()); err != nil {
 		return nil, err
 	}
 	got := answers{seq: s.seq, kind: kind}
@@ -124,14 +107,7 @@ func (a *answers) add(m syscall.NetlinkMessage) error {
 func (s *socket) receive() ([]syscall.NetlinkMessage, error) {
 	buf := buffers.Get().(*[vnl.RECEIVE_BUFFER_SIZE]byte)
 	defer buffers.Put(buf)
-	n, from, err := unix.Recvfrom(s.fd, buf[:], 0)
-	if err != nil {
-		return nil, err
-	}
-	if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != vnl.PidKernel {
-		return nil, fmt.Errorf("netlink message from %v, which is not the kernel", from)
-	}
-	return syscall.ParseNetlinkMessage(append([]byte(nil), buf[:n]...))
+	return s.Receive(buf[:])
 }
 
 // errorOf returns the error in the last message of an answer. For an acknowledgement it

@@ -76,7 +76,7 @@ var ErrNoWireGuard = errors.New("this kernel has no WireGuard (Linux 5.6, CONFIG
 // WireGuard opens a socket in the namespace of c. If the module is missing, Linux loads it first.
 func (c *Conn) WireGuard() (w *WireGuard, err error) {
 	w = new(WireGuard)
-	if err := c.Do(func() error { w.raw, err = dialSocket(unix.NETLINK_GENERIC); return err }); err != nil {
+	if err := c.Do(func() error { w.raw, err = dial(unix.NETLINK_GENERIC); return err }); err != nil {
 		return nil, fmt.Errorf("open generic netlink socket: %w", err)
 	}
 	name := attr(genlFamilyName, vnl.ZeroTerminated("wireguard"))
@@ -95,7 +95,7 @@ func (c *Conn) WireGuard() (w *WireGuard, err error) {
 }
 
 // Close closes the socket.
-func (w *WireGuard) Close() { w.raw.close() }
+func (w *WireGuard) Close() { w.raw.Close() } //nolint:errcheck // nothing to lose
 
 func (w *WireGuard) send(family int, command uint8, flags int, parts ...vnl.NetlinkRequestData) ([][]byte, error) {
 	req := vnl.NewNetlinkRequest(family, flags)
