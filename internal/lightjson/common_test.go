@@ -11,6 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin/bridge"
 	"github.com/patchbay-net/patchbay/plugin/firewall"
+	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 	"github.com/patchbay-net/patchbay/plugin/ptp"
 	"github.com/patchbay-net/patchbay/spec"
@@ -36,6 +37,7 @@ func TestCommon(t *testing.T) {
 		{head + `"ipMasq": true, "ipMasqOutside": ["10.0.0.0/8"]}`, new(ptp.Conf), false},
 		{head + `"snat": true, "prevResult": ` + result + `}`, new(portmap.Conf), false},
 		{head + `"acceptNew": true}`, new(firewall.Conf), false},
+		{head + `"x": 1}`, new(hostlocal.Conf), false},
 		{result, new(spec.Result), true},
 		{`{"cniVersion": "1.1.0", "plugins": [` + head + `"x": 1}]}`, new(map[string]json.RawMessage), true},
 		{`{"schema": 1, "plugin": "ptp", "owner": "0123456789abcde", "network": "pods", "containerID": "c", "ifname": "eth0", "netns": "/run/netns/x",

@@ -145,8 +145,11 @@ func (l *lab) processes() error {
 }
 
 func (l *lab) bursts() error {
-	sets := l.want(reference, debian, ours, oursOne, held, heldOne, then, thenOne)
-	for round := range l.pick(4, 1) {
+	for round := range l.pick(12, 1) {
+		sets := l.want(ours, oursOne, held, heldOne, then, thenOne)
+		if round%3 == 0 { // theirs take ten times as long
+			sets = append(sets, l.want(reference, debian)...)
+		}
 		for _, callers := range []int{1, 4, 16} {
 			for i := range sets {
 				set := sets[(i+round)%len(sets)]
