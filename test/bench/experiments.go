@@ -271,7 +271,7 @@ func (l *lab) growTo(set string, n int) error {
 func (l *lab) growFloor(n int) error {
 	p := point{Standing: n}
 	for range l.pick(15, 4) {
-		rep, err := l.ask(ours, request{Op: "floor"})
+		rep, err := l.ask(ours, request{Op: "floor", Chain: "grow"})
 		if err != nil {
 			return err
 		}

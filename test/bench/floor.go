@@ -21,18 +21,21 @@ import (
 
 // floor measures what an attachment of the full chain costs without any plugin: one exec of an
 // empty program, and then the bare netlink calls from this process. The bridge and the firewall's
-// sets exist already, as on a working node.
+// sets exist already, as on a working node. Without a bridge, the calls are those of ptp.
 type floor struct {
 	host, container *netlink.Handle
-	bridge          netlink.Link
+	bridge          netlink.Link // may be nil
 	sandbox         netns.NsHandle
 	nft             *nftables.Conn
 	owners, ports   *nftables.Set
 }
 
-const floorIP = "10.201.0.2"
+const (
+	floorIP      = "10.201.255.2" // far from the addresses that plugins give out
+	floorGateway = "10.201.0.1"
+)
 
-func newFloor() (*floor, error) {
+func newFloor(chain string) (*floor, error) {
 	path, err := sandbox("floor")
 	if err != nil {
 		return nil, err
@@ -47,8 +50,10 @@ func newFloor() (*floor, error) {
 	if f.container, err = netlink.NewHandleAt(f.sandbox, unix.NETLINK_ROUTE); err != nil {
 		return nil, err
 	}
-	if err := f.makeBridge(); err != nil {
-		return nil, err
+	if chain != "grow" {
+		if err := f.makeBridge(); err != nil {
+			return nil, err
+		}
 	}
 	return f, f.makeSets()
 }
@@ -64,7 +69,7 @@ func (f *floor) makeBridge() error {
 		return err
 	}
 	f.bridge = bridge
-	if err := f.host.AddrAdd(bridge, &netlink.Addr{IPNet: ipNet("10.201.0.1/16")}); err != nil {
+	if err := f.host.AddrAdd(bridge, &netlink.Addr{IPNet: ipNet(floorGateway + "/16")}); err != nil {
 		return err
 	}
 	return f.host.LinkSetUp(bridge)
@@ -95,9 +100,9 @@ func (f *floor) makeSets() error {
 
 // floorCycle measures one bare attachment and its removal. Add.CPU counts only the exec, because
 // the calls run in this process.
-func (w *worker) floorCycle() (c cycle, err error) {
+func (w *worker) floorCycle(chain string) (c cycle, err error) {
 	if w.floor == nil {
-		if w.floor, err = newFloor(); err != nil {
+		if w.floor, err = newFloor(chain); err != nil {
 			return c, err
 		}
 	}
@@ -136,15 +141,32 @@ func (f *floor) add() error {
 
 func (f *floor) addLink() error {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MasterIndex = "floor0", f.bridge.Attrs().Index
+	attrs.Name = "floor0"
+	if f.bridge != nil {
+		attrs.MasterIndex = f.bridge.Attrs().Index
+	}
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(f.sandbox)}
 	if err := f.host.LinkAdd(veth); err != nil {
 		return fmt.Errorf("add veth: %w", err)
+	}
+	if f.bridge == nil {
+		return f.addHostRoute(veth)
 	}
 	if err := f.host.LinkSetHairpin(veth, true); err != nil {
 		return fmt.Errorf("set hairpin: %w", err)
 	}
 	return f.host.LinkSetUp(veth)
+}
+
+// addHostRoute gives the host's end of a pair what ptp gives it.
+func (f *floor) addHostRoute(veth netlink.Link) error {
+	if err := f.host.LinkSetUp(veth); err != nil {
+		return err
+	}
+	if err := f.host.AddrAdd(veth, &netlink.Addr{IPNet: ipNet(floorGateway + "/32")}); err != nil {
+		return fmt.Errorf("add the gateway's address: %w", err)
+	}
+	return f.host.RouteAdd(&netlink.Route{LinkIndex: veth.Attrs().Index, Dst: ipNet(floorIP + "/32"), Scope: netlink.SCOPE_LINK})
 }
 
 func (f *floor) addAddresses() error {
@@ -158,7 +180,7 @@ func (f *floor) addAddresses() error {
 	if err := f.container.LinkSetUp(eth0); err != nil {
 		return err
 	}
-	return f.container.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Gw: net.ParseIP("10.201.0.1")})
+	return f.container.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Gw: net.ParseIP(floorGateway)})
 }
 
 func (f *floor) elements() (owner, port []nftables.SetElement) {

@@ -64,7 +64,7 @@ func (w *worker) do(req request) (rep reply, err error) {
 	case "version":
 		rep.Costs, err = w.version(req.N)
 	case "floor":
-		rep.Cycle, err = w.floorCycle()
+		rep.Cycle, err = w.floorCycle(req.Chain)
 	case "pod":
 		err = w.pod(req)
 	case "masquerade":
