@@ -163,13 +163,19 @@ func (t *Tx) scan() (*scan, error) {
 
 // needsFile reports whether keep will write an index file for the files with these names.
 func (t *Tx) needsFile(names []string) bool {
+	if t.mode == ReadOnly || t.store.IndexDir == "" {
+		return false
+	}
 	n := 0
 	for _, name := range names {
 		if _, ok := addressOf(name); ok {
 			n++
 		}
+		if n > few {
+			return true
+		}
 	}
-	return n > few && t.mode != ReadOnly && t.store.IndexDir != ""
+	return false
 }
 
 // addressOf parses the name of a reservation's file, in the form that we and the reference write.

@@ -26,10 +26,10 @@
 // The index records the directory's device, inode, mtime and ctime. If any of them differs now,
 // the index is out of date. Before Linux 6.13 the kernel's clock for mtime moves in ticks of 1 to
 // 4 ms. If another program changed the directory in the same tick as FileStore, the mtime would
-// not show that program's change. So after each of its own changes, and before each scan for
-// an index file, FileStore sets the directory's mtime ten seconds into the past. Any later change sets the mtime
-// to the present, which never equals the recorded value. This works within a tick, and on file
-// systems that store whole seconds.
+// not show that program's change. So after each of its own changes, and before each scan for an
+// index file, FileStore sets the directory's mtime ten seconds into the past. Any later change sets
+// the mtime to the present, which never equals the recorded value. This works within a tick, and on
+// file systems that store whole seconds.
 //
 // In one case FileStore misses a change at first: a program changes the directory without the
 // lock, in the 100 µs between FileStore's check and its new mtime. An operator's rm or cp can do

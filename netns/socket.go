@@ -73,13 +73,14 @@ func socketThere(there, home, family, kind, protocol uintptr) int {
 		if err == 0 {
 			fd = int(made)
 		}
-		_, _, err = syscall.RawSyscall(unix.SYS_SETNS, home, unix.CLONE_NEWNET, 0)
-		for n := 0; err != 0; n++ {
+		for n := 1; ; n++ {
+			if _, _, err := syscall.RawSyscall(unix.SYS_SETNS, home, unix.CLONE_NEWNET, 0); err == 0 {
+				break
+			}
 			if n == returns {
 				_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, 2, uintptr(unsafe.Pointer(&lost[0])), uintptr(len(lost)))
 				_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, 1, 0, 0)
 			}
-			_, _, err = syscall.RawSyscall(unix.SYS_SETNS, home, unix.CLONE_NEWNET, 0)
 		}
 	}
 	_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&mask)), 0, 8, 0, 0)

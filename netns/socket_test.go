@@ -21,16 +21,7 @@ func TestSocketsAtOnce(t *testing.T) {
 	spaces := make([]*NS, 2)
 	inodes := make([]uint64, 2)
 	for i := range spaces {
-		path := "/run/netns/socket" + strconv.Itoa(i)
-		if err := Create(path); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { Delete(path) }) //nolint:errcheck // a test
-		ns, err := Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ns.Close() //nolint:errcheck // read only
+		ns := newNS(t, "socket"+strconv.Itoa(i))
 		spaces[i], inodes[i] = ns, inodeOf(t, func() (fd int, err error) {
 			err = ns.Visit(func() error { fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0); return err })
 			return fd, err
@@ -58,10 +49,8 @@ func TestSocketsAtOnce(t *testing.T) {
 	close(stop)
 	busy.Wait()
 	for i, ns := range spaces {
-		for _, in := range threadsIn(t, ns) {
-			if in {
-				t.Errorf("a thread is in namespace %d", i)
-			}
+		if n := threadCount(t, ns); n > 0 {
+			t.Errorf("%d threads are in namespace %d", n, i)
 		}
 		if own, err := ns.IsCurrent(); own || err != nil {
 			t.Errorf("this thread is in namespace %d: %v", i, err)
@@ -106,16 +95,7 @@ func inodeOf(t *testing.T, open func() (int, error)) uint64 {
 
 // If the thread may not return, or the socket cannot be opened, nothing moves.
 func TestSocketRefused(t *testing.T) {
-	const path = "/run/netns/refused"
-	if err := Create(path); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { Delete(path) }) //nolint:errcheck // a test
-	ns, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close() //nolint:errcheck // read only
+	ns := newNS(t, "refused")
 	var before, after unix.Stat_t
 	must := func(err error) {
 		if err != nil {
@@ -157,20 +137,7 @@ func blocked(t *testing.T) string {
 // TestFromAnotherThread opens sockets and visits a namespace while the caller's thread is in another
 // one. Afterwards no other thread is in either of them.
 func TestFromAnotherThread(t *testing.T) {
-	var spaces [2]*NS
-	for i := range spaces {
-		path := "/run/netns/from" + strconv.Itoa(i)
-		if err := Create(path); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { Delete(path) }) //nolint:errcheck // a test
-		ns, err := Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ns.Close() //nolint:errcheck // read only
-		spaces[i] = ns
-	}
+	spaces := [...]*NS{newNS(t, "from0"), newNS(t, "from1")}
 	w := spaces[0].NewWorker()
 	defer w.Close()
 	err := w.Do(func() error {

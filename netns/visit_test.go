@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// If a thread cannot return from a namespace, it runs nothing more. The caller and all other
-// goroutines are in the old namespace.
-func TestVisitWithoutReturn(t *testing.T) {
-	const path = "/run/netns/visited"
+// newNS makes a namespace for a test, and opens it.
+func newNS(t *testing.T, name string) *NS {
+	t.Helper()
+	path := "/run/netns/" + name
 	if err := Create(path); err != nil {
 		t.Fatal(err)
 	}
@@ -26,9 +26,16 @@ func TestVisitWithoutReturn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ns.Close() //nolint:errcheck // read only
+	t.Cleanup(func() { ns.Close() }) //nolint:errcheck // read only
+	return ns
+}
+
+// If a thread cannot return from a namespace, it runs nothing more. The caller and all other
+// goroutines are in the old namespace.
+func TestVisitWithoutReturn(t *testing.T) {
+	ns := newNS(t, "visited")
 	inside := make(chan bool, 1)
-	err = ns.visit(func() error {
+	err := ns.visit(func() error {
 		own, err := ns.IsCurrent()
 		inside <- own
 		return err

@@ -24,7 +24,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A request that no plugin's process sends is refused. The sizes add up in all but the first ones.
+// A request that parse accepts has the name, the environment and the input at the places that its sizes
+// give. parse refuses any other.
 func FuzzParse(f *testing.F) {
 	f.Add(uint64(8), uint64(0), "bridge\x00\x00")
 	f.Add(uint64(0), uint64(2), "{}")

@@ -16,8 +16,8 @@ import (
 )
 
 // socket is an nfnetlink socket. It does what a netlink.Conn does with the option
-// ExtendedAcknowledge, but in half as many system calls: it also does not ask for the size of a
-// datagram before it reads one.
+// ExtendedAcknowledge, but in half as many system calls: it does not use Go's poller, and it does not
+// ask for the size of a datagram before it reads one.
 type socket struct {
 	rawnl.Socket
 	seq uint32
