@@ -14,7 +14,8 @@
 //   - "T": the server takes the call. If this does not come within a second, the plugin process shuts
 //     the connection down for the server's packets. The kernel does this under the lock under which it
 //     queues packets. So the server's "T" either arrived before, or fails. Only one process runs a
-//     call, even if the server hangs.
+//     call, even if the server hangs. If "T" arrived just before, no answer can come any more: the process
+//     waits until the server has closed the connection, and goes on as if the server had died.
 //   - the exit status, the length of what goes to standard error, this text, and the output. The plugin
 //     process writes both, sends "A", and exits. If no "A" comes, the runtime does not have the result, and
 //     the server undoes an ADD.

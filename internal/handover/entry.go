@@ -16,18 +16,20 @@ var (
 	input    [maxInput]byte
 	inputLen int            // bytes of standard input that the routine has read
 	lost     bool           // a server took the call and died
-	lean     bool           // the routine has changed what Restore restores
-	files    syscall.Rlimit // the limit of open files before
+	lean     bool           // the routine has set GOMAXPROCS
+	limited  bool           // the routine has lowered the limit of open files
+	files    syscall.Rlimit // the limit before
 )
 
 // Restore gives back what the entry routine took from the process for the start of Go's runtime. The
 // first statement of main must call it.
 func Restore() {
-	if !lean {
-		return
+	if limited {
+		_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files) // at most the hard limit, so it cannot fail
 	}
-	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files) // at most the hard limit, so it cannot fail
-	_ = os.Unsetenv("GOMAXPROCS")
+	if lean {
+		_ = os.Unsetenv("GOMAXPROCS")
+	}
 }
 
 // Stdin returns standard input, with what the entry routine has read of it.

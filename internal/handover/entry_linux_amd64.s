@@ -23,10 +23,9 @@
 #define SYS_sendmsg    46
 #define SYS_shutdown   48
 #define SYS_getsockopt 55
-#define SYS_getrlimit  97
-#define SYS_setrlimit  160
 #define SYS_exit_group 231
 #define SYS_ppoll      271
+#define SYS_prlimit64  302
 
 #define AF_UNIX       1
 #define SOCK_TYPE     0x80805 // SOCK_SEQPACKET|SOCK_CLOEXEC|SOCK_NONBLOCK
@@ -35,7 +34,10 @@
 #define SO_PEERCRED   17
 #define SHUT_RD       0
 #define POLLIN        1
+#define POLLOUT       4
 #define RLIMIT_NOFILE 7
+#define EINTR         4
+#define EAGAIN        11
 
 #define MAX_INPUT  0x10000  // maxInput
 #define MAX_ANSWER 0x110008 // answerSize, maxStderr and maxOutput
@@ -51,10 +53,10 @@ DATA address<>+26(SB)/4, $"ck\x00\x00"
 GLOBL address<>(SB), RODATA|NOPTR, $30
 #define ADDRESS_SIZE 29
 
-// struct timespec of a second.
+// struct timespec of a second. The kernel writes the rest of the time to it if a signal stops the process.
 DATA second<>+0(SB)/8, $1
 DATA second<>+8(SB)/8, $0
-GLOBL second<>(SB), RODATA|NOPTR, $16
+GLOBL second<>(SB), NOPTR, $16
 
 // A variable for Go's runtime.
 DATA oneP<>+0(SB)/8, $"GOMAXPRO"
@@ -146,6 +148,8 @@ length:
 	TESTQ AX, AX
 	JLT   start
 	MOVQ  AX, R12
+	CMPQ  R12, $2
+	JLE   close // one of 0 to 2 was closed: the output must not go to the server
 
 	MOVQ  R12, DI
 	LEAQ  address<>(SB), SI
@@ -207,15 +211,21 @@ send:
 	JLT  close
 
 	// Does the server take the call?
+	XORL R13, R13 // 1: the connection was shut down
 	MOVL R12, poll<>+0(SB)
 	MOVL $POLLIN, poll<>+4(SB)
+
+wait:
 	LEAQ poll<>(SB), DI
 	MOVL $1, SI
 	LEAQ second<>(SB), DX
 	XORL R10, R10
 	CALL(SYS_ppoll)
+	CMPQ AX, $-EINTR
+	JEQ  wait
 	CMPQ AX, $1
 	JEQ  taken
+	MOVL $1, R13
 	MOVQ R12, DI
 	MOVL $SHUT_RD, SI
 	CALL(SYS_shutdown)
@@ -233,12 +243,20 @@ taken:
 	CMPB answer<>(SB), $'T'
 	JNE  close
 
-	// The result, after any time.
+	// The result, after any time. If the "T" came just before the shutdown, there is none: without any
+	// event to ask for, this waits until the server has ended the call and closed the connection.
+	TESTL R13, R13
+	JEQ   result
+	MOVL  $0, poll<>+4(SB)
+
+result:
 	LEAQ poll<>(SB), DI
 	MOVL $1, SI
 	XORL DX, DX
 	XORL R10, R10
 	CALL(SYS_ppoll)
+	CMPQ AX, $-EINTR
+	JEQ  result
 	MOVQ R12, DI
 	LEAQ answer<>(SB), SI
 	MOVL $MAX_ANSWER, DX
@@ -251,38 +269,59 @@ taken:
 	MOVQ AX, R15
 	SUBQ $8, R15
 	LEAQ answer<>+8(SB), R14
-	MOVL answer<>+4(SB), DX
-	TESTL DX, DX
+	MOVL answer<>+4(SB), BX
+	SUBQ BX, R15 // the bytes of the output; those of standard error come first
+	MOVL $2, R13
+
+write: // BX bytes at R14 to descriptor R13
+	TESTQ BX, BX
+	JEQ   next
+	MOVQ  R13, DI
+	MOVQ  R14, SI
+	MOVQ  BX, DX
+	CALL(SYS_write)
+	CMPQ  AX, $-EAGAIN
+	JEQ   full
+	CMPQ  AX, $-EINTR
+	JEQ   write
+	TESTQ AX, AX
+	JLE   failed
+	ADDQ  AX, R14
+	SUBQ  AX, BX
+	JMP   write
+
+full: // a pipe that does not block
+	MOVL R13, poll<>+0(SB)
+	MOVL $POLLOUT, poll<>+4(SB)
+	LEAQ poll<>(SB), DI
+	MOVL $1, SI
+	XORL DX, DX
+	XORL R10, R10
+	CALL(SYS_ppoll)
+	JMP  write
+
+failed:
+	CMPQ R13, $1
+	JEQ  unwritten
+	ADDQ BX, R14 // nothing depends on standard error
+
+next:
+	MOVQ R15, BX
+	DECQ R13
+	CMPQ R13, $1
 	JEQ  write
 
-	// Standard error comes first. Nothing depends on it.
-	MOVQ DX, BX
-	MOVL $2, DI
-	MOVQ R14, SI
-	CALL(SYS_write)
-	ADDQ BX, R14
-	SUBQ BX, R15
-
-write:
 	TESTQ R15, R15
 	JEQ   exit
-	MOVL  $1, DI
-	MOVQ  R14, SI
-	MOVQ  R15, DX
-	CALL(SYS_write)
-	TESTQ AX, AX
-	JLE   unwritten
-	ADDQ  AX, R14
-	SUBQ  AX, R15
-	JNE   write
-
-	MOVQ R12, DI
-	LEAQ written<>(SB), SI
-	MOVL $1, DX
-	MOVL $MSG_NOSIGNAL, R10
-	XORL R8, R8
-	XORL R9, R9
+	MOVQ  R12, DI
+	LEAQ  written<>(SB), SI
+	MOVL  $1, DX
+	MOVL  $MSG_NOSIGNAL, R10
+	XORL  R8, R8
+	XORL  R9, R9
 	CALL(SYS_sendto)
+	TESTQ AX, AX
+	JLT   unwritten
 
 exit:
 	MOVL answer<>(SB), DI
@@ -305,16 +344,26 @@ start:
 
 	// Go's start reads the limits of control groups, even if the program wants none. Without descriptors,
 	// it cannot open these files. Descriptors 0 to 2 remain, because Go opens those that are closed.
-	MOVL $RLIMIT_NOFILE, DI
-	LEAQ ·files(SB), SI
-	CALL(SYS_getrlimit)
-	MOVQ $3, few<>+0(SB)
-	MOVQ ·files+8(SB), AX // the hard limit stays
-	MOVQ AX, few<>+8(SB)
-	MOVL $RLIMIT_NOFILE, DI
-	LEAQ few<>(SB), SI
-	CALL(SYS_setrlimit)
+	XORL  DI, DI
+	MOVL  $RLIMIT_NOFILE, SI
+	XORL  DX, DX
+	LEAQ  ·files(SB), R10
+	CALL(SYS_prlimit64)
+	TESTQ AX, AX
+	JNE   single
+	MOVQ  $3, few<>+0(SB)
+	MOVQ  ·files+8(SB), AX // the hard limit stays
+	MOVQ  AX, few<>+8(SB)
+	XORL  DI, DI
+	MOVL  $RLIMIT_NOFILE, SI
+	LEAQ  few<>(SB), DX
+	XORL  R10, R10
+	CALL(SYS_prlimit64)
+	TESTQ AX, AX
+	JNE   single
+	MOVB  $1, ·limited(SB)
 
+single:
 	// A plugin does one thing after another. Move all words up to the end of the environment down by one,
 	// and put GOMAXPROCS=1 into the place that becomes free.
 	MOVQ SP, SI
