@@ -8,6 +8,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/handover"
 	"github.com/patchbay-net/patchbay/paths"
@@ -31,7 +33,16 @@ type runner []*Plugin
 const busAddress = "DBUS_SYSTEM_BUS_ADDRESS"
 
 func (r runner) Runs(c *handover.Call) bool {
-	return c.Getenv("CNI_COMMAND") != "" && c.Getenv(busAddress) == os.Getenv(busAddress) && find(r, filepath.Base(c.Name)) != nil
+	return c.Getenv("CNI_COMMAND") != "" && c.Getenv(busAddress) == os.Getenv(busAddress) && find(r, filepath.Base(c.Name)) != nil &&
+		!slices.ContainsFunc(c.Env, private) && !private(strings.ReplaceAll(string(c.Input), `\/`, "/"))
+}
+
+// private reports whether a text may have a path to a descriptor of the plugin process, such as
+// /proc/self/fd/3 for its network namespace. The server would open its own descriptor, which may be the
+// namespace of another container. The answer may be yes for a harmless path: then the plugin process runs
+// the call.
+func private(text string) bool {
+	return strings.Contains(text, "self/") || strings.Contains(text, "/dev/fd") || strings.Contains(text, "/dev/std")
 }
 
 func (r runner) Run(ctx context.Context, c *handover.Call) (status int) {
@@ -52,6 +63,6 @@ func (r runner) Run(ctx context.Context, c *handover.Call) (status int) {
 // lostCall is the error of an ADD whose server died. The ADD is not repeated, and there is no DEL: what is
 // there may be of this ADD or of an earlier one, and a DEL would remove the earlier one, too.
 func lostCall() error {
-	return spec.Errorf(spec.CodeTryAgain, "the process that ran this ADD (patchbayd plugins) ended before it answered").
+	return spec.Errorf(spec.CodeTryAgain, "the process that ran this ADD (patchbayd plugins) ended without an answer").
 		WithDetails("a DEL removes what the ADD has left; then try again")
 }
