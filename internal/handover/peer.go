@@ -4,6 +4,7 @@
 package handover
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -31,13 +32,13 @@ func traitsOf(pid string) (traits []trait, parent int, err error) {
 	for _, name := range traitFiles {
 		var st unix.Stat_t
 		if err := unix.Stat(dir+name, &st); err != nil {
-			return nil, 0, fmt.Errorf("stat %s%s: %w", dir, name, err)
+			return nil, 0, fmt.Errorf("look at its %s: %w", name, err)
 		}
 		traits = append(traits, trait{name, strconv.FormatUint(st.Dev, 16) + ":" + strconv.FormatUint(st.Ino, 16)})
 	}
 	status, err := os.ReadFile(dir + "status")
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, fmt.Errorf("look at its status: %w", errors.Unwrap(err)) // without its number: the log has each reason once
 	}
 	for line := range strings.Lines(string(status)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
@@ -50,6 +51,21 @@ func traitsOf(pid string) (traits []trait, parent int, err error) {
 	}
 	label, _ := os.ReadFile(dir + "attr/current") // fails without a security module
 	return append(traits, trait{"security label", string(label)}), parent, nil
+}
+
+// descends reports whether a process was started by this process, directly or through others.
+func descends(pid int) bool {
+	for self := os.Getpid(); pid > 1; {
+		if pid == self {
+			return true
+		}
+		_, parent, err := traitsOf(strconv.Itoa(pid))
+		if err != nil {
+			return false
+		}
+		pid = parent
+	}
+	return false
 }
 
 // compare returns an error that names the first trait that differs.

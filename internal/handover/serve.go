@@ -56,11 +56,16 @@ type server struct {
 	refusals map[string]bool  // reasons that are in the log
 }
 
+var errThread = errors.New("the server is not on the first thread of its process: start it again")
+
 // Serve runs calls until ctx ends or the program is replaced. It must be called on the first thread of
 // the process: another thread that has entered a container's namespace can be ended, the first cannot.
 func Serve(ctx context.Context, runner Runner, log func(string, ...any)) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	if unix.Gettid() != os.Getpid() {
+		return errThread
+	}
 	own, _, err := traitsOf("self")
 	if err != nil {
 		return err
@@ -79,12 +84,13 @@ func Serve(ctx context.Context, runner Runner, log func(string, ...any)) error {
 	})()
 	log("running the calls of %s, listening on %s", filepath.Base(os.Args[0]), Path)
 	err = s.accept(resident.PatientListener(l, log))
-	if ctx.Err() == nil {
-		return err
+	if ctx.Err() != nil {
+		err = nil
 	}
+	end()
 	s.drain()
 	log("ending: ran %d calls", s.ran.Load())
-	return nil
+	return err
 }
 
 // listen listens on a new socket at path. A former server keeps its socket, without a name, until it
@@ -227,8 +233,12 @@ func (s *server) begin(c *Call) (end func()) {
 
 // await waits for the calls of dead plugin processes on the container of a call: a runtime that has killed
 // an ADD calls DEL at once, and the ADD may still undo its work. The server has taken the call by then, so
-// its plugin process waits, too.
+// its plugin process waits, too. A call that is part of such an undo must not wait for it: a program that the
+// undo executes may execute a plugin.
 func (s *server) await(ctx context.Context, c *Call) {
+	if !s.haunted(c) || descends(c.Parent) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, deadTime)
 	defer cancel()
 	for s.haunted(c) && clock.Sleep(ctx, time.Millisecond) {
@@ -267,7 +277,7 @@ func (s *server) refuse(why error) {
 	}
 }
 
-// maxReasons limits the memory for reasons, which may have the numbers of processes in them.
+// maxReasons limits the memory for reasons.
 const maxReasons = 100
 
 // replaced reports whether the path of this program leads to another file.

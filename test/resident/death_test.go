@@ -63,7 +63,7 @@ func TestServerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // its status is checked
-	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stdout.String(), `"code": 11,`) || !strings.Contains(stdout.String(), "ended before it answered") {
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stdout.String(), `"code": 11,`) || !strings.Contains(stdout.String(), "ended without an answer") {
 		t.Errorf("%v: %s", cmd.ProcessState, stdout)
 	}
 	del := add
@@ -159,6 +159,30 @@ exit 0`, log))
 	if want := "ADD begins\nADD ends\nDEL begins\nDEL ends\nDEL begins\nDEL ends\n"; err != nil || string(text) != want {
 		t.Errorf("%v\n%s\n%s", err, text, s.said())
 	}
+	leak.NoLeaks(t, before)
+}
+
+// TestNested kills the caller of an ADD whose undo executes a program that executes a plugin for the same container.
+func TestNested(t *testing.T) {
+	dir, ns, before := install(t), nettest.NewNS(t, "nested"), leak.Must(t)
+	script(t, filepath.Join(dir, "shim"), `"`+dir+`/host-local"`) // a shell waits for the plugin
+	running := filepath.Join(t.TempDir(), "running")
+	script(t, filepath.Join(dir, "endless"), fmt.Sprintf(`cat > /dev/null; [ "$CNI_COMMAND" = ADD ] || exit 0; touch %s; exec sleep 60`, running))
+	s := serve(t, dir)
+	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"res","type":"patchbay","plugins":[%s,{"type":"endless"}]}`, bridgeConf("shim"))
+	add := call{plugin: "patchbay", verb: "ADD", id: "c", netns: ns, input: conf}
+	cmd, _ := add.begin(t, dir)
+	until(t, "the ADD runs", exists(running))
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	began := time.Now()
+	add.verb = "DEL"
+	if o := add.run(t, dir); o.code != 0 || time.Since(began) > 10*time.Second {
+		t.Errorf("%+v after %v", o, time.Since(began))
+	}
+	s.stop(t)
 	leak.NoLeaks(t, before)
 }
 
