@@ -179,21 +179,35 @@ func (t *Tx) Reserve(o Holder, a netip.Addr) (bool, error) {
 	name, content := a.String(), o.content()
 	since, err := t.dir.link(name, []byte(content), t.store.Boot.ID)
 	if errors.Is(err, fs.ErrExist) {
-		if f, err := t.dir.read(name); err == nil && !f.torn() {
-			// The index showed this address as free, or the caller requested the address.
-			t.suspect = true
-			t.insert(entryOf(a, f))
-			return false, nil
+		if free, err := t.vacate(a); !free {
+			return false, err
 		}
-		if err = t.removeTorn(name); err == nil {
-			since, err = t.dir.link(name, []byte(content), t.store.Boot.ID)
-		}
+		since, err = t.dir.link(name, []byte(content), t.store.Boot.ID)
 	}
 	if err != nil {
+		t.suspect = true // the file may have its name all the same
 		return false, err
 	}
 	t.insert(entry{keyOf(content), a, t.store.Boot.mark(), since})
 	return true, nil
+}
+
+// vacate frees an address if a crash left its file incomplete. Otherwise the address has an owner, although the
+// index shows it as free or the caller requested it. A file that cannot be read may be an owner's.
+func (t *Tx) vacate(a netip.Addr) (free bool, err error) {
+	f, err := t.dir.read(a.String())
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil // its owner has just released it
+	}
+	if err == nil && f.torn() {
+		err = t.removeTorn(a.String())
+		return err == nil, err
+	}
+	t.suspect = true
+	if err == nil {
+		t.insert(entryOf(a, f))
+	}
+	return false, err
 }
 
 // removeTorn frees an address whose file a crash left incomplete.
