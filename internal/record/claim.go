@@ -6,6 +6,7 @@ package record
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"time"
 
@@ -42,18 +43,36 @@ func (d *Dir) claim(network string, o owner.Key, wait time.Duration) (release fu
 		return nil, fmt.Errorf("claim attachment: %w", err)
 	}
 	path := d.claimPath(network, o)
-	if !d.lock(path, wait) {
-		return nil, fmt.Errorf("claim attachment: %s: %w", path, errClaimed)
-	}
-	if err := d.place(path, nil); err != nil {
+	err = d.lockOrCreate(path, wait)
+	if err != nil {
 		return nil, fmt.Errorf("claim attachment: %w", err)
 	}
 	return func() { d.dropClaim(path) }, nil
 }
 
+// lockOrCreate locks the claim of a killed gc, or makes a new one. Only one of two gcs can do either.
+func (d *Dir) lockOrCreate(path string, wait time.Duration) error {
+	for {
+		free, missing := d.lockThere(path, wait)
+		if !free {
+			return fmt.Errorf("%s: %w", path, errClaimed)
+		}
+		if !missing {
+			return nil
+		}
+		if err := d.placeBy(durable.CreateLocked, path, nil); !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+}
+
+// dropClaim removes a claim that this process holds. Another process may have dropped it meanwhile, and a third
+// one may have the next claim.
 func (d *Dir) dropClaim(path string) {
-	_ = durable.Remove(path) // a file that stays is no claim; the next ADD or gc removes it
-	d.unlock(path)
+	if d.holds(path) {
+		_ = durable.Remove(path) // a file that stays is no claim; the next ADD or gc removes it
+		d.unlock(path)
+	}
 	d.removeNetwork(filepath.Base(filepath.Dir(path)))
 }
 

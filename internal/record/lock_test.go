@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,6 +166,40 @@ func TestClaim(t *testing.T) {
 	}
 	if got, err := add.Read(r.Network, r.Owner, r.Plugin); got == nil || err != nil {
 		t.Errorf("the record: %v, %v", got, err)
+	}
+}
+
+// Two gcs never have the same attachment, and neither removes the other's claim.
+func TestClaimIsExclusive(t *testing.T) {
+	run, network, o := t.TempDir(), sample("c1").Network, sample("c1").Owner
+	var having, claims atomic.Int32
+	var all sync.WaitGroup
+	end := time.Now().Add(300 * time.Millisecond)
+	for range 4 {
+		all.Go(func() {
+			for time.Now().Before(end) {
+				d := New(run)
+				if release, err := d.claim(network, o, 0); err == nil {
+					claims.Add(1)
+					if having.Add(1) > 1 {
+						t.Error("two have the claim")
+					}
+					time.Sleep(100 * time.Microsecond)
+					if versionAt(d.claimPath(network, o)) == (version{}) {
+						t.Error("the file of the claim is gone")
+					}
+					having.Add(-1)
+					release()
+				} else if !errors.Is(err, errClaimed) {
+					t.Error(err)
+				}
+				d.Close()
+			}
+		})
+	}
+	all.Wait()
+	if claims.Load() < 10 {
+		t.Errorf("%d claims", claims.Load())
 	}
 }
 

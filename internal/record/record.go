@@ -234,10 +234,6 @@ func (d *Dir) write(r *Record, create bool) error {
 	return nil
 }
 
-func (d *Dir) place(path string, data []byte) error {
-	return d.placeBy(durable.WriteLocked, path, data)
-}
-
 // placeBy writes a file with place and keeps the file locked.
 func (d *Dir) placeBy(place func(string, []byte) (int, error), path string, data []byte) (err error) {
 	for range 10 { // another process may remove the directory with the network's last record
@@ -246,7 +242,8 @@ func (d *Dir) placeBy(place func(string, []byte) (int, error), path string, data
 		if err == nil {
 			d.keep(path, fd)
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
+		// ext4 answers EPERM if the directory goes between the lookup and the new file.
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EPERM) {
 			return err
 		}
 		if err := durable.Mkdir(filepath.Dir(path)); err != nil {
