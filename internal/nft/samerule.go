@@ -106,12 +106,14 @@ func shortPrefix(load, mask, cmp Expr) (short, with Expr, ok bool) {
 	for n < len(m) && m[n] == 0xff { // bytes.TrimLeft would take 0xff in its cutset for any byte that is no character
 		n++
 	}
-	whole := n > 0 && len(value) == len(m) && len(bytes.Trim(m[n:], "\x00")) == 0
-	if !whole || len(bytes.Trim(mask.Value(unix.NFTA_BITWISE_XOR), "\x00")) > 0 {
+	whole := n > 0 && len(value) == len(m) && load.Number(unix.NFTA_PAYLOAD_LEN) == uint32(len(m)) && isZero(m[n:]) && isZero(value[n:])
+	if !whole || !isZero(mask.Value(unix.NFTA_BITWISE_XOR)) {
 		return load, cmp, false
 	}
 	return load.with(unix.NFTA_PAYLOAD_LEN, binary.BigEndian.AppendUint32(nil, uint32(n))), cmp.with(unix.NFTA_CMP_DATA, dataOf(value[:n])), true
 }
+
+func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
 func dataOf(value []byte) []byte {
 	b, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_DATA_VALUE, Data: value}})
