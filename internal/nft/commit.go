@@ -38,7 +38,8 @@ type plan struct {
 	tenants bool // the extras need the table inet patchbay
 	heavy   bool // the extras need the lock
 
-	generation []byte // of the ruleset for which the plan is; nil: any (Guarded)
+	timeout    time.Duration // of expire
+	generation []byte        // of the ruleset for which the plan is; nil: any (Guarded)
 }
 
 func (p plan) empty() bool {
@@ -137,7 +138,7 @@ func (c *Conn) try(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.generation = generation
+	p.generation, p.timeout = generation, c.timeout()
 	if len(p.waiting) > 0 {
 		left, err := c.gone(p.waiting)
 		if err == nil && len(left) > 0 {
@@ -162,6 +163,7 @@ func (c *Conn) try(ctx context.Context) error {
 		return err
 	}
 	c.leaving = append(c.leaving, p.expire...)
+	c.probe(p.expire)
 	return nil
 }
 
@@ -204,7 +206,7 @@ func (p plan) encode(enc *nftables.Conn) error {
 			return err
 		}
 	}
-	if err := errors.Join(bySet(p.delete, 0, enc.SetDeleteElements), bySet(p.expire, expireAfter, enc.SetAddElements)); err != nil {
+	if err := errors.Join(bySet(p.delete, 0, enc.SetDeleteElements), bySet(p.expire, p.timeout, enc.SetAddElements)); err != nil {
 		return err
 	}
 	for _, s := range p.demand {

@@ -26,6 +26,7 @@ type Conn struct {
 
 	unlock  func()    // set while Commit holds the lock
 	leaving []Element // elements with an expiry timeout that may still exist
+	probing bool      // they have the timeout of a probe
 
 	verified map[byte]verified // by family
 }

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
@@ -19,15 +21,17 @@ import (
 // transactions of other processes wait too. Removal by expiry avoids this: a removal adds the
 // element again with a timeout of a millisecond. Newer kernels (Linux 6.12 and backports) then
 // change the element's timeout. Older kernels accept the same message but change nothing. So
-// the first removal after a boot tests the kernel: it deletes every element that still exists
-// at the deadline. A file in the run directory records the result for later processes.
+// the first removal after a boot probes the kernel: its timeout is long enough to read it back. That an
+// element is gone proves nothing, because another program may have flushed the ruleset. The removal
+// deletes every element that still exists at the deadline. A file in the run directory records the
+// result for later processes.
 
 // expiry says whether removal by expiry works on this kernel. The file holds it.
 type expiry string
 
 const (
 	expiryUnknown expiry = ""
-	expiryWorks   expiry = "works"
+	expiryWorks   expiry = "expires" // an earlier release wrote another word, without this proof
 	expiryIgnored expiry = "ignored"
 )
 
@@ -35,12 +39,36 @@ const (
 // kernel's clock (10 ms at HZ=100), and time until the kernel runs.
 const expiryDeadline = 50 * time.Millisecond
 
+// probeAfter is the timeout of the first removal. The kernel cannot end it before probe reads it.
+const probeAfter = 10 * time.Millisecond
+
 // mayExpire reports whether to try removal by expiry.
 func (c *Conn) mayExpire() bool {
 	if c.expiry == expiryUnknown {
 		c.expiry = c.recallExpiry()
 	}
 	return c.expiry != expiryIgnored
+}
+
+// timeout returns the timeout of a removal.
+func (c *Conn) timeout() time.Duration {
+	if c.expiry == expiryUnknown {
+		return probeAfter
+	}
+	return expireAfter
+}
+
+// probe finds out, right after the first removal, whether the kernel has taken its timeout. If it cannot, the
+// next removal does.
+func (c *Conn) probe(elems []Element) {
+	if c.expiry != expiryUnknown || len(elems) == 0 {
+		return
+	}
+	c.probing = true
+	got, err := c.lookup(elems)
+	if err == nil && slices.ContainsFunc(got, func(f found) bool { return f.found && f.leaving }) {
+		c.learnExpiry(expiryWorks)
+	}
 }
 
 // settle waits until expired elements are gone. If the kernel ignores the timeout, settle
@@ -53,18 +81,35 @@ func (c *Conn) settle() error {
 	if err != nil {
 		return err
 	}
-	c.leaving = nil
-	if c.expiry == expiryUnknown {
-		c.learnExpiry(len(left) == 0)
-	}
+	c.leaving, c.probing = nil, false
 	if len(left) == 0 || c.expiry == expiryWorks { // the kernel still removes the others
 		return nil
 	}
-	msgs, err := encode(plan{delete: left}.encode)
-	if err != nil {
-		return err
+	if c.expiry == expiryUnknown {
+		c.learnExpiry(expiryIgnored)
 	}
-	if err := c.send(msgs); err != nil && !errors.Is(err, unix.ENOENT) {
+	return c.deleteLeft(left)
+}
+
+// deleteLeft deletes elements that did not expire. If another process deletes one of them first, the kernel
+// refuses the transaction.
+func (c *Conn) deleteLeft(left []Element) (err error) {
+	for range 8 {
+		if len(left) == 0 {
+			return nil
+		}
+		var msgs []netlink.Message
+		if msgs, err = encode(plan{delete: left}.encode); err != nil {
+			return err
+		}
+		if err = c.send(msgs); !errors.Is(err, unix.ENOENT) {
+			break
+		}
+		if left, err = c.present(left); err != nil {
+			return err
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("delete elements that did not expire: %w", err)
 	}
 	return nil
@@ -76,10 +121,11 @@ func (c *Conn) settle() error {
 // false, and the caller must call Commit.
 func (c *Conn) Leave() bool {
 	works, _ := c.ExpiryWorks()
-	if works {
-		c.leaving = nil
+	if !works || c.probing {
+		return false
 	}
-	return works
+	c.leaving = nil
+	return true
 }
 
 // Ticks reads the clock that the kernel advances at each tick (CLOCK_MONOTONIC_COARSE). The same tick
@@ -109,8 +155,9 @@ func ticks(read func(clock int32, t *unix.Timespec) error) time.Duration {
 func (c *Conn) gone(elems []Element) ([]Element, error) {
 	deadline := time.Now().Add(expiryDeadline)
 	for {
+		late := time.Now().After(deadline) // before the look: this process may be held up after it
 		left, err := c.present(elems)
-		if err != nil || len(left) == 0 || time.Now().After(deadline) {
+		if err != nil || len(left) == 0 || late {
 			return left, err
 		}
 		elems = left
@@ -122,12 +169,7 @@ func (c *Conn) gone(elems []Element) ([]Element, error) {
 // that now belongs to another owner. On kernels with expiry it also leaves out an element without a
 // timeout: another process added the element again after ours expired, and needs it.
 func (c *Conn) present(elems []Element) ([]Element, error) {
-	what := make([]query, len(elems))
-	for i, e := range elems {
-		spec, _ := specOf(e.Set)
-		what[i] = spec.element(e.Key)
-	}
-	got, err := c.get(what)
+	got, err := c.lookup(elems)
 	if err != nil {
 		return nil, err
 	}
@@ -139,6 +181,16 @@ func (c *Conn) present(elems []Element) ([]Element, error) {
 		}
 	}
 	return left, nil
+}
+
+// lookup reads the elements with the keys of elems.
+func (c *Conn) lookup(elems []Element) ([]found, error) {
+	what := make([]query, len(elems))
+	for i, e := range elems {
+		spec, _ := specOf(e.Set)
+		what[i] = spec.element(e.Key)
+	}
+	return c.get(what)
 }
 
 // ExpiryWorks reports whether removal by expiry works on this kernel. known is false before
@@ -168,11 +220,8 @@ func (c *Conn) recallExpiry() expiry {
 
 // learnExpiry records whether expiry works. learnExpiry ignores errors, because the file only
 // saves time.
-func (c *Conn) learnExpiry(works bool) {
-	c.expiry = expiryIgnored
-	if works {
-		c.expiry = expiryWorks
-	}
+func (c *Conn) learnExpiry(is expiry) {
+	c.expiry = is
 	if c.runDir != "" {
 		_ = durable.Write(c.expiryFile(), []byte(kernelRelease()+" "+string(c.expiry)+"\n"))
 	}

@@ -5,9 +5,12 @@ package nft
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"testing"
+
+	"github.com/google/nftables"
 
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
@@ -33,10 +36,10 @@ func TestExpiryIsLearnt(t *testing.T) {
 	if w, known := next.ExpiryWorks(); !known || w != works {
 		t.Errorf("next process reads %v, %v", w, known)
 	}
-	if err := os.WriteFile(c.expiryFile(), []byte("5.10.0 works\n"), 0o600); err != nil {
+	if err := os.WriteFile(c.expiryFile(), []byte("5.10.0 expires\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, content := range []string{"5.10.0 works\n", "", "x", kernelRelease() + " perhaps\n"} {
+	for _, content := range []string{"5.10.0 expires\n", kernelRelease() + " works\n", "", "x", kernelRelease() + " perhaps\n"} {
 		if err := os.WriteFile(c.expiryFile(), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -82,6 +85,42 @@ func TestDeleteWhatDoesNotExpire(t *testing.T) {
 	if c.expiry != expiryIgnored {
 		t.Errorf("it thinks %v", c.expiry)
 	}
+}
+
+// That an element is gone does not prove that it expired: an old kernel ignores the timeout (it is not sent here),
+// and another program flushes the ruleset.
+func TestFlushIsNoExpiry(t *testing.T) {
+	c := open(t)
+	c.expiry = expiryUnknown
+	e := port(80, "10.1.0.5:80", testOwner)
+	c.Add(e)
+	commit(t, c)
+	c.probe([]Element{e})
+	c.leaving = []Element{e}
+	other, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.FlushRuleset()
+	if err := errors.Join(other.Flush(), c.settle()); err != nil {
+		t.Fatal(err)
+	}
+	if c.expiry != expiryUnknown {
+		t.Errorf("it thinks %v", c.expiry)
+	}
+}
+
+// Elements that did not expire are deleted even if another process deletes one of them first.
+func TestDeleteOthersToo(t *testing.T) {
+	c := open(t)
+	c.expiry = expiryIgnored
+	a, b := port(80, "10.1.0.5:80", testOwner), port(81, "10.1.0.5:81", testOwner)
+	c.Add(b)
+	commit(t, c)
+	if err := c.deleteLeft([]Element{a, b}); err != nil {
+		t.Fatal(err)
+	}
+	mustMiss(t, c, b)
 }
 
 // One process lets an element expire. Another adds it again as soon as it is gone, while
