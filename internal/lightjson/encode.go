@@ -63,7 +63,7 @@ func (e *encoder) byKind(v reflect.Value) bool {
 	case reflect.Struct:
 		return e.object(v)
 	case reflect.String:
-		return e.text(v.String())
+		return isText(v.Type()) && e.text(v.String())
 	case reflect.Bool:
 		e.out = strconv.AppendBool(e.out, v.Bool())
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:

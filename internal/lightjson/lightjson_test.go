@@ -169,6 +169,17 @@ func documents() []string {
 	}
 }
 
+func TestNumbers(t *testing.T) {
+	type numbers struct {
+		N json.Number            `json:"n,omitempty"`
+		M map[string]json.Number `json:"m"`
+	}
+	for _, text := range []string{`{"n":"abc"}`, `{"n":"5"}`, `{"n":5.50}`, `{"n":""}`, `{"n":null,"m":{"a":"x"}}`, `{"m":{"a":1e400,"b":-0}}`} {
+		sameDecoded[numbers](t, text)
+	}
+	sameEncoded(t, numbers{N: "x"})
+}
+
 func TestDocuments(t *testing.T) {
 	for _, text := range documents() {
 		sameDecoded[all](t, text)

@@ -105,11 +105,16 @@ func (s *scanner) text() (text string, ok bool) {
 	return string(raw[1 : len(raw)-1]), true
 }
 
+// isText reports whether a type is written as a string of JSON. json.Number is not.
+func isText(t reflect.Type) bool {
+	return t.Kind() == reflect.String && t != reflect.TypeFor[json.Number]()
+}
+
 // scalar decodes a string, a boolean or an integer.
 func (s *scanner) scalar(to reflect.Value) bool {
 	if s.next() == '"' {
 		text, ok := s.text()
-		if ok = ok && to.Kind() == reflect.String; ok {
+		if ok = ok && isText(to.Type()); ok {
 			to.SetString(text)
 		}
 		return ok
