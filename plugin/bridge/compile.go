@@ -82,6 +82,7 @@ func configuration(in input) (s netstate.State, result *spec.Result, err error) 
 		atContainer: {Name: in.pair.IfName, Mac: in.pair.MAC.String(), Sandbox: in.pair.NetNS},
 	}}
 	if in.ipam == nil {
+		result.DNS = c.DNS
 		return bringUp(in), result, nil
 	}
 	if len(in.ipam.IPs) == 0 {
@@ -179,6 +180,9 @@ func hasDefault(routes []spec.Route, v4 bool) bool {
 func container(c *Conf, result *spec.Result) netstate.State {
 	name := result.Interfaces[atContainer].Name
 	s := endpoint.EnableIPv6(name, result.IPs, settings(name, c.EnableDad)...)
+	if len(s) == 0 && c.EnableDad { // for addresses that other programs add
+		s = netstate.State{netstate.IPv6{Where: netstate.Sandbox, List: settings(name, true)}}
+	}
 	for _, ip := range result.IPs {
 		s = append(s, netstate.Addr{Where: netstate.Sandbox, Link: name, Prefix: ip.Address, DAD: c.EnableDad})
 	}
