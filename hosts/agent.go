@@ -66,10 +66,11 @@ type Fabric interface {
 
 // Agent is the agent of one host.
 type Agent struct {
-	opts Options
-	self string // this host's id
-	dir  string // the agent's directory, below Paths.State
-	wall func() time.Time
+	opts  Options
+	self  string // this host's id
+	dir   string // the agent's directory, below Paths.State
+	wall  func() time.Time
+	began time.Time
 
 	links opener // opens the links of bridges
 
@@ -115,7 +116,7 @@ func New(opts Options) (*Agent, error) {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
 	a := &Agent{
-		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), problems: resident.Problems{Log: opts.Log}, wall: time.Now,
+		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), problems: resident.Problems{Log: opts.Log}, wall: time.Now, began: time.Now(),
 		local: make(chan struct{}, 1), kernel: make(chan struct{}, 1), upstream: make(chan struct{}, 1),
 		others: map[string]time.Time{},
 		docker: docker{state: opts.Paths.State, data: opts.DataRoot},

@@ -222,7 +222,7 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 		return store.Block{}, fmt.Errorf("no block of %s is free, and the store lost its data less than %v ago: %s", subnet, a.opts.Reclaim, describeHolders(holders))
 	}
 	for _, h := range holders {
-		if h.present || h.lasts || !h.lasting && a.wall().Sub(h.seen) < a.opts.Reclaim {
+		if !a.gone(h) {
 			continue
 		}
 		b := store.Block{Network: n.Name, Prefix: h.Prefix, Node: a.self}
@@ -232,6 +232,19 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 		}
 	}
 	return store.Block{}, fmt.Errorf("no block of %s is free: %s", subnet, describeHolders(holders))
+}
+
+// gone reports whether a node is gone for so long that another one may take its block. An agent that began after
+// a loss of the store's data does not know of it. So it waits for a node without a record, too: that may be a
+// host that has not written its record again.
+func (a *Agent) gone(h holder) bool {
+	switch {
+	case h.present, h.lasts, h.seen.IsZero() && time.Since(a.began) < a.opts.Reclaim:
+		return false
+	case h.lasting:
+		return true
+	}
+	return a.wall().Sub(h.seen) >= a.opts.Reclaim
 }
 
 // holder is a block, and what is known about its node.
