@@ -193,6 +193,30 @@ func TestChangedOptions(t *testing.T) {
 	l.clean("after DEL")
 }
 
+// While the driver is away, a GC gives no address back: the driver may still send its packets to the dead endpoint.
+func TestGCWithoutDriver(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	conf := `"driver":"lab","timeout":3,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.85.0.0/24"}]]}`
+	p := l.Pod("a", conf)
+	reserved := func() int {
+		files, _ := filepath.Glob("/var/lib/cni/networks/*/10.85.*")
+		return len(files)
+	}
+	endpointtest.Must(t, p.Do(spec.Add))
+	l.srv.Stop()
+	endpointtest.Must(t, p.Do(spec.Del))
+	collector := l.Pod("gc", conf)
+	endpointtest.Must(t, l.gc(collector, ""))
+	if reserved() != 1 {
+		t.Errorf("%d addresses are reserved, and the driver has %d endpoints", reserved(), l.driver.Endpoints())
+	}
+	l.srv.Serve(t)
+	endpointtest.Must(t, l.gc(collector, ""))
+	if reserved() != 0 || l.driver.Endpoints() != 0 {
+		t.Errorf("%d addresses are reserved, and the driver has %d endpoints", reserved(), l.driver.Endpoints())
+	}
+}
+
 // TestGC checks that a GC ends dead attachments. If keepNetwork is false, it ends the network
 // with its last attachment.
 func TestGC(t *testing.T) {
