@@ -19,7 +19,8 @@ import (
 )
 
 // snapshot reads a link's state from the kernel after a plugin has made the link. The plugin's
-// result lacks half of the state, and some of its routes have no gateway.
+// result lacks half of the state, and some of its routes have no gateway. What a router's advertisement
+// has added meanwhile has a lifetime, and the kernel learns it again in the sandbox.
 func snapshot(c *nl.Conn, link netlink.Link) (*state.Snapshot, error) {
 	a := link.Attrs()
 	s := &state.Snapshot{Name: a.Name, MAC: a.HardwareAddr.String(), MTU: a.MTU, Alias: a.Alias}
@@ -28,7 +29,7 @@ func snapshot(c *nl.Conn, link netlink.Link) (*state.Snapshot, error) {
 		return nil, err
 	}
 	for _, x := range addrs {
-		if !x.Prefix.Addr().IsLinkLocalUnicast() || x.Prefix.Addr().Is4() {
+		if x.Prefix.Addr().Is4() || !x.Prefix.Addr().IsLinkLocalUnicast() && x.Flags&unix.IFA_F_PERMANENT != 0 {
 			s.Addrs = append(s.Addrs, x.Prefix)
 		}
 	}
@@ -55,7 +56,7 @@ func routes(c *nl.Conn, index int) (out []state.Route, err error) {
 	}
 	for i := range all {
 		r, ok := fromKernel(&all[i])
-		if ok && r.Table != unix.RT_TABLE_LOCAL && !r.Dst.Addr().IsLinkLocalUnicast() && !r.Dst.Addr().IsMulticast() {
+		if ok && r.Protocol != unix.RTPROT_RA && r.Table != unix.RT_TABLE_LOCAL && !r.Dst.Addr().IsLinkLocalUnicast() && !r.Dst.Addr().IsMulticast() {
 			out = append(out, r)
 		}
 	}

@@ -4,6 +4,7 @@
 package docker
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/docker/state"
 )
 
 const tunedNet = `{"cniVersion":"1.1.0","name":"tuned","plugins":[{"type":"bridge","bridge":"br-t1","isGateway":true,` + dual + `},
@@ -151,6 +154,40 @@ func TestContainerID(t *testing.T) {
 	for _, text := range []string{"", "0::/\n", "0::/docker-" + id + "ff.scope"} {
 		if got := containerIDs(text); len(got) > 0 {
 			t.Errorf("%q: %q", text, got)
+		}
+	}
+}
+
+// What a router has advertised while the chain ran has a lifetime. The kernel learns it again in the sandbox.
+func TestAdvertised(t *testing.T) {
+	n := newNode(t, routedNet)
+	c := conn(t, n.sandbox())
+	must(t, c.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "peer"}))
+	link, err := c.LinkByName("eth0")
+	must(t, err)
+	must(t, c.LinkSetUp(link))
+	add := func(address string, lifetime int) {
+		t.Helper()
+		a, err := netlink.ParseAddr(address)
+		must(t, err)
+		a.ValidLft, a.PreferedLft = lifetime, lifetime
+		must(t, c.AddrAdd(link, a))
+	}
+	add("fd94::5/64", 0)
+	add("2001:db8::5/64", 1800)
+	gw := netip.MustParseAddr("fd94::1")
+	for _, protocol := range []int{unix.RTPROT_RA, unix.RTPROT_STATIC} {
+		r := state.Route{Dst: netip.PrefixFrom(netip.IPv6Unspecified(), 0), GW: gw, Table: unix.RT_TABLE_MAIN, Metric: 100 + protocol, Protocol: protocol}
+		must(t, c.RouteAdd(toKernel(&r, link.Attrs().Index)))
+	}
+	got, err := snapshot(c, link)
+	must(t, err)
+	if len(got.Addrs) != 1 || got.Addrs[0].String() != "fd94::5/64" {
+		t.Errorf("addresses: %v", got.Addrs)
+	}
+	for _, r := range got.Routes {
+		if r.Protocol == unix.RTPROT_RA || r.Dst.Bits() == 0 && r.Metric != 100+unix.RTPROT_STATIC {
+			t.Errorf("route %+v", r)
 		}
 	}
 }
