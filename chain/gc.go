@@ -125,15 +125,20 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 		return err
 	}
 	defer unlock()
-	records := record.New(or(rt.RunDir, DefaultRunDir))
-	release, stays, err := records.Seize(c.Network, owner.Of(c.Network, c.ContainerID, c.IfName), func(now []record.CurrentRecord) string {
+	records, o := record.New(or(rt.RunDir, DefaultRunDir)), owner.Of(c.Network, c.ContainerID, c.IfName)
+	defer records.Close()
+	var locked []record.CurrentRecord
+	release, stays, err := records.Seize(c.Network, o, func(now []record.CurrentRecord) string {
+		locked = now
 		return rt.reasonToKeep(k, c, now)
 	})
 	if err != nil || stays != "" {
 		return err
 	}
 	defer release()
-	records.Close() // the plugins lock the records themselves in DEL; our claim does not stop them
+	for _, r := range locked {
+		records.Unlock(c.Network, o, r.Plugin) // the plugins lock the records themselves in DEL; our claim does not stop them
+	}
 	a := c.Attachment
 	return rt.del(ctx, c.list(k.List), &a)
 }
