@@ -241,6 +241,9 @@ func TestProgram(t *testing.T) {
 	took := p.start()
 	p.soon("200 Nodes, again", took)
 	rss := p.settled()
+	for end := time.Now().Add(90 * time.Second); rss > 30<<10 && time.Now().Before(end); rss = p.memory("VmRSS") {
+		time.Sleep(time.Second) // on a busy machine, the program gives memory back once more after a minute
+	}
 	if events := silent(); len(events) > 0 {
 		t.Errorf("a second start changed: %v", events)
 	}
