@@ -127,18 +127,12 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 	defer unlock()
 	records, o := record.New(or(rt.RunDir, DefaultRunDir)), owner.Of(c.Network, c.ContainerID, c.IfName)
 	defer records.Close()
-	var locked []record.CurrentRecord
-	release, stays, err := records.Seize(c.Network, o, func(now []record.CurrentRecord) string {
-		locked = now
-		return rt.reasonToKeep(k, c, now)
-	})
+	release, stays, err := records.Seize(c.Network, o, func(now []record.CurrentRecord) string { return rt.reasonToKeep(k, c, now) })
 	if err != nil || stays != "" {
 		return err
 	}
 	defer release()
-	for _, r := range locked {
-		records.Unlock(c.Network, o, r.Plugin) // the plugins lock the records themselves in DEL; our claim does not stop them
-	}
+	records.UnlockAll(c.Network, o)
 	a := c.Attachment
 	return rt.del(ctx, c.list(k.List), &a)
 }

@@ -102,9 +102,7 @@ func (r *remover) seize() (release func(), keep string, err error) {
 		free()
 		return nil, keep, err
 	}
-	for _, k := range r.a.records {
-		drivers.Unlock(r.a.Network, r.a.Owner, k.plugin)
-	}
+	drivers.UnlockAll(r.a.Network, r.a.Owner)
 	return func() { drop(); drivers.Close(); free() }, "", nil
 }
 

@@ -237,24 +237,24 @@ func (w *work) bringBack(a *remote.DriverState) error {
 }
 
 // gc ends the attachments that are no longer valid. If no attachment is left and keepNetwork is
-// false, gc also deletes the network. If the driver cannot be reached and still has one of the attachments,
-// all addresses stay for the next GC.
+// false, gc also deletes the network. If one of the attachments could not be ended at the driver, all
+// addresses stay for the next GC.
 func gc(ctx context.Context, r *plugin.Request) error {
 	w, err := careful(r)
 	if err != nil {
 		return err
 	}
-	all := true
+	ended := true
 	ok, err := w.state.Collect(r, name, func(a *remote.DriverState) error {
 		if a.EndpointID == "" {
 			a = w.derived(a)
 		}
 		done, err := w.end(ctx, a)
-		all = all && done
+		ended = ended && done
 		return err
 	})
 	errs := []error{err}
-	if all {
+	if ended {
 		errs = append(errs, r.IPAM(ctx, r.Verb))
 	}
 	if keep := w.conf.KeepNetwork; ok && keep != nil && !*keep {

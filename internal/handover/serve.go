@@ -56,15 +56,13 @@ type server struct {
 	refusals map[string]bool  // reasons that are in the log
 }
 
-var errThread = errors.New("the server is not on the first thread of its process: start it again")
-
 // Serve runs calls until ctx ends or the program is replaced. It must be called on the first thread of
 // the process: another thread that has entered a container's namespace can be ended, the first cannot.
 func Serve(ctx context.Context, runner Runner, log func(string, ...any)) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if unix.Gettid() != os.Getpid() {
-		return errThread
+		return errors.New("the server is not on the first thread of its process: start it again")
 	}
 	own, _, err := traitsOf("self")
 	if err != nil {

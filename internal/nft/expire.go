@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
@@ -93,24 +92,23 @@ func (c *Conn) settle() error {
 
 // deleteLeft deletes elements that did not expire. If another process deletes one of them first, the kernel
 // refuses the transaction.
-func (c *Conn) deleteLeft(left []Element) (err error) {
-	for range 8 {
-		if len(left) == 0 {
-			return nil
-		}
-		var msgs []netlink.Message
-		if msgs, err = encode(plan{delete: left}.encode); err != nil {
+func (c *Conn) deleteLeft(left []Element) error {
+	const tries = 8
+	for try := 1; len(left) > 0; try++ {
+		msgs, err := encode(plan{delete: left}.encode)
+		if err != nil {
 			return err
 		}
-		if err = c.send(msgs); !errors.Is(err, unix.ENOENT) {
-			break
+		err = c.send(msgs)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.ENOENT) || try == tries {
+			return fmt.Errorf("delete elements that did not expire: %w", err)
 		}
 		if left, err = c.present(left); err != nil {
 			return err
 		}
-	}
-	if err != nil {
-		return fmt.Errorf("delete elements that did not expire: %w", err)
 	}
 	return nil
 }
@@ -135,6 +133,7 @@ func Ticks() time.Duration { return ticks(unix.ClockGettime) }
 // AwaitTick waits until every element is gone whose removal, in any process, was committed before since
 // was read. A removal lasts one tick. But the clock may read a tick less than the timeouts do, and
 // a change of the time of day advances it by part of a tick. So AwaitTick waits until it has advanced by two.
+// The first removal after a boot lasts longer; the process that makes it waits for it (Leave).
 func AwaitTick(since time.Duration) {
 	end := since + 2*ticks(unix.ClockGetres)
 	for left := end - Ticks(); left > 0; left = end - Ticks() {

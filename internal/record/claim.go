@@ -43,8 +43,7 @@ func (d *Dir) claim(network string, o owner.Key, wait time.Duration) (release fu
 		return nil, fmt.Errorf("claim attachment: %w", err)
 	}
 	path := d.claimPath(network, o)
-	err = d.lockOrCreate(path, wait)
-	if err != nil {
+	if err := d.lockOrCreate(path, wait); err != nil {
 		return nil, fmt.Errorf("claim attachment: %w", err)
 	}
 	return func() { d.dropClaim(path) }, nil
@@ -125,8 +124,8 @@ var errClaimed = errors.New("another gc has claimed it")
 // that ADDs wait, and locks all its records. It passes the current records to judge, which
 // returns a reason to keep the attachment, or "". If another process works on the attachment,
 // Seize itself returns a reason. If the attachment stays, Seize keeps no claim and no lock.
-// Otherwise release ends the claim; the locks end when the records are removed, or with Unlock or
-// Close.
+// Otherwise release ends the claim; the locks end when the records are removed, or with UnlockAll or
+// Close. Close also ends the claim.
 func (d *Dir) Seize(network string, o owner.Key, judge func([]CurrentRecord) (keepReason string)) (release func(), keepReason string, err error) {
 	return d.seize(network, o, patience, judge)
 }

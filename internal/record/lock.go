@@ -118,6 +118,17 @@ func (d *Dir) Unlock(network string, o owner.Key, plugin string) {
 	d.unlock(d.path(network, o, plugin))
 }
 
+// UnlockAll releases the locks of all records of an owner, as Seize has taken them. A claim stays: DELs of
+// plugins take the locks, and ADDs still wait.
+func (d *Dir) UnlockAll(network string, o owner.Key) {
+	paths, _ := filepath.Glob(d.path(network, o, "*")) // cannot fail: Seize has validated the names
+	for _, path := range paths {
+		if !durable.IsTemp(path) {
+			d.unlock(path)
+		}
+	}
+}
+
 // Close releases all locks.
 func (d *Dir) Close() {
 	d.locks.mu.Lock()

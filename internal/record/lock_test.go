@@ -203,6 +203,34 @@ func TestClaimIsExclusive(t *testing.T) {
 	}
 }
 
+// A gc gives the records' locks to the DELs that it calls, and keeps its claim.
+func TestUnlockAll(t *testing.T) {
+	add, r := New(t.TempDir()), sample("c1")
+	if err := add.Write(r); err != nil {
+		t.Fatal(err)
+	}
+	add.Close()
+	gc, other := New(add.Path), New(add.Path)
+	release, keep, err := gc.Seize(r.Network, r.Owner, func([]CurrentRecord) string { return "" })
+	if err != nil || keep != "" {
+		t.Fatal(keep, err)
+	}
+	if !other.Busy(r.Network, r.Owner, r.Plugin) {
+		t.Error("the record is not locked")
+	}
+	gc.UnlockAll(r.Network, r.Owner)
+	if other.Busy(r.Network, r.Owner, r.Plugin) {
+		t.Error("the record is still locked")
+	}
+	if _, err := other.claim(r.Network, r.Owner, 0); !errors.Is(err, errClaimed) {
+		t.Errorf("the claim is gone: %v", err)
+	}
+	release()
+	if _, err := os.Lstat(gc.claimPath(r.Network, r.Owner)); err == nil {
+		t.Error("the claim stays")
+	}
+}
+
 // The claim of a killed gc blocks no ADD. The next gc removes the claim.
 func TestClaimOfAKilledGC(t *testing.T) {
 	s, killed := New(t.TempDir()), New("")

@@ -180,7 +180,7 @@ func hasDefault(routes []spec.Route, v4 bool) bool {
 func container(c *Conf, result *spec.Result) netstate.State {
 	name := result.Interfaces[atContainer].Name
 	s := endpoint.EnableIPv6(name, result.IPs, settings(name, c.EnableDad)...)
-	if len(s) == 0 && c.EnableDad { // for addresses that other programs add
+	if c.EnableDad && !endpoint.HasFamily(result.IPs, false) { // for addresses that other programs add
 		s = netstate.State{netstate.IPv6{Where: netstate.Sandbox, List: settings(name, true)}}
 	}
 	for _, ip := range result.IPs {

@@ -15,10 +15,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
@@ -134,7 +134,7 @@ func TestSweepForgotten(t *testing.T) {
 			if left := len(records(t, "pods")); (left == 0) != c.removed || left != had && !c.removed {
 				t.Errorf("of %d records %d are left", had, left)
 			}
-			if got := hasLink(t, p.ns, "eth0"); got == c.removed {
+			if got := nettest.HasLink(t, p.ns, "eth0"); got == c.removed {
 				t.Errorf("eth0 is there: %v", got)
 			}
 			undo()
@@ -241,19 +241,6 @@ func addLink(t *testing.T, p pod, up bool) (undo func()) {
 		return netlink.LinkSetUp(link)
 	})
 	return func() {}
-}
-
-func hasLink(t *testing.T, path, name string) (has bool) {
-	t.Helper()
-	inNS(t, path, func() error {
-		_, err := netlink.LinkByName(name)
-		has = err == nil
-		if nl.IsNotFound(err) {
-			err = nil
-		}
-		return err
-	})
-	return has
 }
 
 func inNS(t *testing.T, path string, fn func() error) {

@@ -102,6 +102,28 @@ func NewNS(t testing.TB, name string) string {
 	return path
 }
 
+// HasLink reports whether the namespace at path has a link.
+func HasLink(t testing.TB, path, name string) (has bool) {
+	t.Helper()
+	ns, err := netns.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	err = ns.Do(func() error {
+		_, err := netlink.LinkByName(name)
+		has = err == nil
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return has
+}
+
 // Feature is something that a kernel may lack. Probe tries the feature, and returns nil if the
 // kernel has it.
 type Feature struct {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,28 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
-
-// hasLink reports whether a namespace has a link.
-func hasLink(t *testing.T, ns, link string) (has bool) {
-	t.Helper()
-	home, err := netns.Open(ns)
-	if err == nil {
-		defer home.Close() //nolint:errcheck // only read
-		err = home.Do(func() error {
-			_, err := net.InterfaceByName(link)
-			has = err == nil
-			return nil
-		})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return has
-}
 
 // TestClosed calls plugins without standard output, and without standard error. The connection to the server must
 // not take the place of either.
@@ -51,7 +31,7 @@ func TestClosed(t *testing.T) {
 		add := call{plugin: "bridge", verb: "ADD", id: "c", netns: ns, input: bridgeConf("loud"), shell: `exec "$0" ` + closed}
 		o := add.run(t, dir)
 		s.stop(t) // after the undo
-		if has := hasLink(t, ns, "eth0"); (o.code == 0) != has || has == (closed == "0<&-") {
+		if has := nettest.HasLink(t, ns, "eth0"); (o.code == 0) != has || has == (closed == "0<&-") {
 			t.Errorf("%s: %+v, and the link is there: %v", closed, o, has)
 		}
 		add.verb, add.shell = "DEL", ""
@@ -122,7 +102,7 @@ func TestStopped(t *testing.T) {
 	if err := os.WriteFile(release, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Wait(); err != nil || !hasLink(t, ns, "eth0") {
+	if err := cmd.Wait(); err != nil || !nettest.HasLink(t, ns, "eth0") {
 		t.Errorf("%v: %s", err, stdout)
 	}
 	add.verb = "DEL"

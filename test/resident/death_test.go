@@ -36,6 +36,14 @@ echo '{"cniVersion":"1.0.0","ips":[{"address":"10.99.0.9/16","gateway":"10.99.0.
 	return running, release
 }
 
+// endless writes a plugin whose ADD says that it runs, by a file, and does not end.
+func endless(t *testing.T, dir string) (running string) {
+	t.Helper()
+	running = filepath.Join(t.TempDir(), "running")
+	script(t, filepath.Join(dir, "endless"), fmt.Sprintf(`cat > /dev/null; [ "$CNI_COMMAND" = ADD ] || exit 0; touch %s; exec sleep 60`, running))
+	return running
+}
+
 func exists(path string) func() bool {
 	return func() bool { _, err := os.Stat(path); return err == nil }
 }
@@ -49,6 +57,18 @@ func (c call) begin(t *testing.T, dir string) (cmd *exec.Cmd, stdout *bytes.Buff
 		t.Fatal(err)
 	}
 	return cmd, stdout
+}
+
+// beginAndKill kills the plugin's process of an ADD that says that it runs.
+func (c call) beginAndKill(t *testing.T, dir, running string) (stdout *bytes.Buffer) {
+	t.Helper()
+	cmd, stdout := c.begin(t, dir)
+	until(t, "the ADD runs", exists(running))
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	return stdout
 }
 
 // TestServerDies kills the server in an ADD, and in a DEL. The ADD fails with code 11; the DEL is done all the same.
@@ -110,12 +130,7 @@ func TestCallerDies(t *testing.T) {
 	running, _ := slow(t, dir)
 	s := serve(t, dir)
 	add := call{plugin: "bridge", verb: "ADD", id: "c", netns: ns, input: bridgeConf("slow")}
-	cmd, stdout := add.begin(t, dir)
-	until(t, "the ADD runs", exists(running))
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait() // it was killed
+	stdout := add.beginAndKill(t, dir, running)
 	del := add
 	del.verb, del.shell = "DEL", noGo
 	if o := del.run(t, dir); o.code != 0 || stdout.Len() > 0 {
@@ -138,17 +153,11 @@ echo $CNI_COMMAND begins >> %[1]s
 echo $CNI_COMMAND ends >> %[1]s
 [ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0","interfaces":[],"ips":[]}'
 exit 0`, log))
-	running := filepath.Join(t.TempDir(), "running")
-	script(t, filepath.Join(dir, "endless"), fmt.Sprintf(`cat > /dev/null; [ "$CNI_COMMAND" = ADD ] || exit 0; touch %s; exec sleep 60`, running))
+	running := endless(t, dir)
 	s := serve(t, dir)
 	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"res","type":"patchbay","plugins":[%s,{"type":"tardy"},{"type":"endless"}]}`, bridgeConf("host-local"))
 	add := call{plugin: "patchbay", verb: "ADD", id: "c", netns: ns, input: conf}
-	cmd, _ := add.begin(t, dir)
-	until(t, "the ADD runs", exists(running))
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait() // it was killed
+	add.beginAndKill(t, dir, running)
 	del := add
 	del.verb, del.shell = "DEL", noGo
 	if o := del.run(t, dir); o.code != 0 {
@@ -166,17 +175,11 @@ exit 0`, log))
 func TestNested(t *testing.T) {
 	dir, ns, before := install(t), nettest.NewNS(t, "nested"), leak.Must(t)
 	script(t, filepath.Join(dir, "shim"), `"`+dir+`/host-local"`) // a shell waits for the plugin
-	running := filepath.Join(t.TempDir(), "running")
-	script(t, filepath.Join(dir, "endless"), fmt.Sprintf(`cat > /dev/null; [ "$CNI_COMMAND" = ADD ] || exit 0; touch %s; exec sleep 60`, running))
+	running := endless(t, dir)
 	s := serve(t, dir)
 	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"res","type":"patchbay","plugins":[%s,{"type":"endless"}]}`, bridgeConf("shim"))
 	add := call{plugin: "patchbay", verb: "ADD", id: "c", netns: ns, input: conf}
-	cmd, _ := add.begin(t, dir)
-	until(t, "the ADD runs", exists(running))
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait() // it was killed
+	add.beginAndKill(t, dir, running)
 	began := time.Now()
 	add.verb = "DEL"
 	if o := add.run(t, dir); o.code != 0 || time.Since(began) > 10*time.Second {

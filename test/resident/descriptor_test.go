@@ -37,12 +37,12 @@ func TestOwnDescriptor(t *testing.T) {
 		}
 	}
 	run()
-	if hasLink(t, a, "eth1") || !hasLink(t, b, "eth1") {
+	if nettest.HasLink(t, a, "eth1") || !nettest.HasLink(t, b, "eth1") {
 		t.Error("the link is not in the container's namespace")
 	}
 	second.verb = "DEL"
 	run()
-	if hasLink(t, b, "eth1") {
+	if nettest.HasLink(t, b, "eth1") {
 		t.Error("the link is still there")
 	}
 	if err := errors.Join(file.Close(), os.WriteFile(release, nil, 0o600), first.Wait()); err != nil {
