@@ -67,6 +67,8 @@ type staticRule struct {
 func inetChains() []chainSpec {
 	guard := []staticRule{{"not by route_localnet from outside", loopbackGuard()}}
 	toPorts := []staticRule{{"", rule(toLocal(), jump(chainHostPorts))}}
+	// Packets of the host itself get here only if the chain output has left their address.
+	arrived := append([]staticRule{{"only from this host", rule(inLoopback(false), verdict(expr.VerdictReturn))}}, toPorts...)
 	return []chainSpec{
 		{name: chainAdmin, keep: true},
 		{name: chainConditional, keep: true},
@@ -81,7 +83,7 @@ func inetChains() []chainSpec {
 		{name: chainIsolated, rules: isolatedRules()},
 		{name: chainInternal, rules: internalRules()},
 		{name: chainRaw, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioRaw, rules: guard},
-		{name: chainPrerouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, prio: prioPublish, rules: toPorts},
+		{name: chainPrerouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, prio: prioPublish, rules: arrived},
 		{name: chainOutput, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, prio: prioPublish, rules: toPorts},
 		{name: chainPostrouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, prio: prioMasquerade, rules: postroutingRules()},
 		{name: chainForward, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, prio: prioForward, rules: forwardRules()},

@@ -39,15 +39,15 @@ func TestUpgrade(t *testing.T) {
 	nftTool(t, "add", "rule", "inet", TableName, chainAdmin, "ip", "saddr", "192.0.2.1", "accept")
 	before := nftTool(t, "list", "ruleset")
 	e := port(9, "10.1.0.5:80", testOwner)
-	as(t, "6", func() {
+	as(t, "7", func() {
 		c.Add(e)
 		commit(t, c)
 		c.Add(CheckMAC("veth1", []byte{2, 0, 0, 0, 0, 2}, "")...) // the other table
 		commit(t, c)
 	})
 	after := nftTool(t, "list", "ruleset")
-	if n := strings.Count(after, "elements = { 0 : 6 }"); n != 2 {
-		t.Errorf("%d tables have schema 6:\n%s", n, after)
+	if n := strings.Count(after, "elements = { 0 : 7 }"); n != 2 {
+		t.Errorf("%d tables have schema 7:\n%s", n, after)
 	}
 	var newer *NewerSchemaError
 	for what, try := range map[string]func(){
@@ -57,19 +57,19 @@ func TestUpgrade(t *testing.T) {
 	} {
 		try()
 		err := c.Commit(context.Background())
-		if !errors.As(err, &newer) || !strings.Contains(err.Error(), "schema 6") || !strings.Contains(err.Error(), "up to 5") {
+		if !errors.As(err, &newer) || !strings.Contains(err.Error(), "schema 7") || !strings.Contains(err.Error(), "up to 6") {
 			t.Errorf("%s by the older program: %v", what, err)
 		}
 	}
 	if got := nftTool(t, "list", "ruleset"); got != after {
 		t.Errorf("the older program changed the table:\n%s", got)
 	}
-	as(t, "6", func() {
+	as(t, "7", func() {
 		c.Remove(e)
 		c.Remove(CheckMAC("veth1", []byte{2, 0, 0, 0, 0, 2}, "")...)
 		commit(t, c)
 	})
-	if got := strings.ReplaceAll(nftTool(t, "list", "ruleset"), "{ 0 : 6 }", "{ 0 : 5 }"); sorted(got) != sorted(before) {
+	if got := strings.ReplaceAll(nftTool(t, "list", "ruleset"), "{ 0 : 7 }", "{ 0 : 6 }"); sorted(got) != sorted(before) {
 		t.Errorf("the upgrade changed more than the schema:\n%s\nbefore:\n%s", got, before)
 	}
 }
@@ -93,7 +93,7 @@ func TestTwoBuilds(t *testing.T) {
 	nettest.Need(t, nettest.Program("go"))
 	newer := t.TempDir() + "/newer.test"
 	build := exec.Command("go", "test", "-c", "-o", newer,
-		"-ldflags", "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=6", ".")
+		"-ldflags", "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=7", ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build newer: %v\n%s", err, out)
 	}
@@ -108,7 +108,7 @@ func TestTwoBuilds(t *testing.T) {
 	c.Add(port(10, "10.1.0.5:80", testOwner))
 	err := c.Commit(context.Background())
 	var refused *NewerSchemaError
-	if !errors.As(err, &refused) || refused.Have != 6 || refused.Known != 5 {
+	if !errors.As(err, &refused) || refused.Have != 7 || refused.Known != 6 {
 		t.Errorf("older build after newer: %v", err)
 	}
 	mustGet(t, c, port(8, "10.1.0.5:80", testOwner))

@@ -40,8 +40,6 @@ func TestTraffic(t *testing.T) {
 			// route_localnet lets no other machine reach services on the loopback address.
 			n.Host.Serve("tcp", "127.0.0.1:9999")
 			expect(t, "loopback service from the host", n.Host, "tcp", "127.0.0.1:9999", "host 127.0.0.1")
-			other.Sysctl("net/ipv4/conf/all/route_localnet", "1")
-			other.Sysctl("net/ipv4/conf/eth0/route_localnet", "1")
 			other.LocalnetVia("eth0", "10.1.0.1")
 			expect(t, "loopback service from a container (CVE-2020-8558)", other.Space, "tcp", "127.0.0.1:9999", "timeout")
 		})
@@ -138,6 +136,8 @@ func TestHostIP(t *testing.T) {
 	expect(t, "IPv6", n.Client, "tcp", "["+node.Uplink6+"]:8080", "web "+node.Client6)
 	expect(t, "0.0.0.0", n.Client, "tcp", node.Uplink4+":81", "other "+node.Client4)
 	expect(t, "0.0.0.0 is not IPv6", n.Client, "tcp", "["+node.Uplink6+"]:81", "refused")
+	n.Router.LocalnetVia("tonode", node.Uplink4)
+	expect(t, "127.0.0.1 from another machine", n.Router, "tcp", "127.0.0.1:8080", "timeout")
 	expect(t, ":: is IPv6", n.Client, "tcp", "["+node.Uplink6+"]:82", "other "+node.Client6)
 	expect(t, ":: is not IPv4", n.Client, "tcp", node.Uplink4+":82", "refused")
 	one.must(t, spec.Del, "{}")

@@ -273,11 +273,13 @@ func must(t testing.TB, err error) {
 }
 
 // LocalnetVia sends a namespace's traffic to 127.0.0.1 out through a link, as an attacker
-// would.
+// would, and accepts the answers.
 func (s *Space) LocalnetVia(link, gateway string) {
 	s.t.Helper()
-	lo := s.link("lo")
-	must(s.t, s.conn.LinkSetDown(lo))
+	s.Sysctl("net/ipv4/conf/all/route_localnet", "1")
+	lo, err := netlink.ParseAddr("127.0.0.1/8")
+	must(s.t, err)
+	must(s.t, s.conn.AddrDel(s.link("lo"), lo)) // with its routes
 	gw := netip.MustParseAddr(gateway)
 	dst, err := netlink.ParseIPNet("127.0.0.1/32")
 	must(s.t, err)
