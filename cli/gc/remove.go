@@ -108,12 +108,16 @@ func (r *remover) seize() (release func(), keep string, err error) {
 
 // removeAll removes three kinds of things in this order: what records name, what the cached
 // configuration describes, and what still exists then. If a step fails, the later steps still
-// run.
+// run. But addresses and leases stay while a rule may lead to them.
 func (r *remover) removeAll(ctx context.Context) (keep string, err error) {
 	if keep, err = r.delRecords(ctx); keep != "" {
 		return keep, err
 	}
-	return "", errors.Join(err, r.delCached(ctx), r.delKernel(ctx), r.delAddresses(ctx), r.delFiles())
+	err = errors.Join(err, r.delCached(ctx))
+	if left := r.delKernel(ctx); left != nil {
+		return "", errors.Join(err, left)
+	}
+	return "", errors.Join(err, r.delAddresses(ctx), r.delFiles())
 }
 
 // dropTorn removes unreadable records. It cannot call DEL, because the names in the records are lost.

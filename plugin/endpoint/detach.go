@@ -23,10 +23,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Detach performs the DEL of a plugin that makes a veth pair. If a step fails, the other steps
-// still run. The order is: firewall, link, address, record (see takeAndRelease). The firewall comes
-// first, so that no rule contains an address that IPAM may give to another attachment. If the
-// attachment's record is lost, Detach removes the elements in lost instead of the record's.
+// Detach performs the DEL of a plugin that makes a veth pair. The order is: firewall, link, address,
+// record (see takeAndRelease). If the attachment's record is lost, Detach removes the elements in lost
+// instead of the record's.
 func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	k := kernel.Of(r)
 	env, err := k.Env(r)
@@ -35,7 +34,7 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 		env, err = k.HostEnv(r)
 	}
 	if err != nil {
-		return takeAndRelease(ctx, r, func() error { return err })
+		return err
 	}
 	made := func() *record.Record { return withoutRecord(k, r, env, lost) }
 	return k.Detach(r, made, func(rec *record.Record) error {
@@ -43,25 +42,49 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	})
 }
 
-// takeAndRelease removes what the plugin made and releases the address. If one of the two fails,
-// takeAndRelease still does the other. Normally it releases the address last, because another
-// attachment may get the address then. But an IPAM plugin that works through the interface must
-// come first: dhcp, for example, reaches the server through the interface.
+// takeAndRelease removes what chained plugins left, removes what the plugin made, and releases the
+// address. The address comes last, and only if the others are gone: another attachment may get it, and no
+// port or rule must lead there. But an IPAM plugin that works through the interface must come before the
+// interface goes: dhcp, for example, reaches the server through it.
 //
 // The DELs of chained plugins, which ran before, do not wait until their firewall elements are gone
 // (kernel.Finish). Without a link to delete, or if the address goes first, takeAndRelease waits for that.
 func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
 	began := nft.Ticks()
+	err := detachChained(ctx, r, &record.Record{Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}, r.NetNS)
 	release := func() error {
+		if err != nil {
+			return err
+		}
 		nft.AwaitTick(began)
 		return releaseAddress(ctx, r)
 	}
 	if IPAMNeedsLink(r.Head.IPAM.Type) {
-		err := release()
-		return errors.Join(err, take())
+		released := release()
+		return errors.Join(released, take())
 	}
-	err := take()
-	return errors.Join(err, release())
+	err = errors.Join(err, take())
+	return release()
+}
+
+// detachChained calls the DEL of the chained plugins that still have a record of the attachment: their own
+// DEL failed, or they have left the network's list since the ADD.
+func detachChained(ctx context.Context, r *plugin.Request, of *record.Record, netNS string) error {
+	k := kernel.Of(r)
+	var errs []error
+	for _, p := range r.Session.Plugins {
+		if p.Kind != plugin.Chained || !k.Records.Exists(of.Network, of.Owner, p.Name) {
+			continue
+		}
+		call := kernel.RecordedDel(p.Name, of.Network, of.ContainerID, of.IfName)
+		call.NetNS = netNS
+		_, err := r.Session.Invoke(ctx, p.Name, call)
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		errs = append(errs, k.NFT.Commit(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // releaseAddress calls the IPAM plugin of the configuration. If the configuration no longer
@@ -146,7 +169,9 @@ func Collect(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	err = k.Sweep(ctx, r, func(rec *record.Record) error { return takeDown(ctx, k, env, rec) })
+	err = k.Sweep(ctx, r, func(rec *record.Record) error {
+		return errors.Join(detachChained(ctx, r, rec, ""), takeDown(ctx, k, env, rec))
+	})
 	if _, ok := r.Valid(); !ok {
 		return err
 	}
@@ -341,7 +366,8 @@ func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
 func CollectSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	err := k.Sweep(ctx, r, func(rec *record.Record) error {
-		return take(ctx, Place{Conn: openPlace(k, r, rec.NetNS), Old: true}, rec)
+		chained := detachChained(ctx, r, rec, "")
+		return errors.Join(chained, take(ctx, Place{Conn: openPlace(k, r, rec.NetNS), Old: true}, rec))
 	})
 	return errors.Join(err, k.SweepAbandoned(ctx, r))
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -15,9 +16,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/bridge"
+	"github.com/patchbay-net/patchbay/plugin/macvlan"
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // Each plugin of a chain runs in a process. The DEL of portmap does not wait until its elements have
@@ -63,6 +66,63 @@ func addressAfterElements(t *testing.T, ipam string) {
 		if len(left) > 0 {
 			t.Fatalf("when the address is released, %d ports still lead to it", len(left))
 		}
+	}
+}
+
+// Between ADD and DEL portmap leaves the network's list. The DEL of the plugin that made the link removes the
+// port first. As long as it cannot, the address stays reserved, also for GC.
+func TestPortBeforeAddress(t *testing.T) {
+	for _, main := range []*plugin.Plugin{&bridge.Plugin, &macvlan.Plugin} {
+		for _, verb := range []spec.Verb{spec.Del, spec.GC} {
+			t.Run(main.Name+" "+string(verb), func(t *testing.T) { portBeforeAddress(t, main, verb) })
+		}
+	}
+}
+
+func portBeforeAddress(t *testing.T, main *plugin.Plugin, verb spec.Verb) {
+	left := -1
+	released := func(context.Context, *plugin.Request) error {
+		elems, err := published()
+		left = len(elems)
+		return err
+	}
+	giver := plugin.Plugin{
+		Name: "host-local", Kind: plugin.IPAM, Del: released, GC: released,
+		Add: func(context.Context, *plugin.Request) (*spec.Result, error) {
+			return &spec.Result{IPs: []spec.IPConfig{{Address: netip.MustParsePrefix("10.9.0.5/24")}}}, nil
+		},
+	}
+	plugins := []*plugin.Plugin{main, &portmap.Plugin, &giver}
+	w := endpointtest.New(t, plugins...)
+	t.Cleanup(func() { w.Host.Delete("tbr0") })
+	w.Master("up0")
+	p := w.Pod("a", `"bridge": "tbr0", "master": "up0", "cni.dev/valid-attachments": [], "ipam": {"type": "host-local"}`)
+	endpointtest.Must(t, p.Do(spec.Add))
+	call := p.Call
+	call.Verb, call.Config = spec.Add, publishing(t, p.Result)
+	ports := plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession(plugins) }}
+	_, err := ports.Invoke(t.Context(), "portmap", &call)
+	endpointtest.Must(t, err)
+	schema := "map inet patchbay schema; add element inet patchbay schema { 0 : %d }"
+	nftTool(t, fmt.Sprintf("flush "+schema, nft.Schema()+1)) // only a newer patchbay may remove elements
+	if err := p.Do(verb); err == nil || left >= 0 {
+		t.Errorf("the port stays, and the address went with %d ports: %v", left, err)
+	}
+	nftTool(t, fmt.Sprintf("flush "+schema, nft.Schema()))
+	endpointtest.Must(t, p.Do(verb))
+	if left != 0 {
+		t.Errorf("when the address is released, %d ports still lead to it", left)
+	}
+	if records, err := filepath.Glob("/run/patchbay/attachments/net/*"); err != nil || len(records) > 0 {
+		t.Errorf("left: %v, %v", records, err)
+	}
+}
+
+func nftTool(t *testing.T, command string) {
+	t.Helper()
+	nettest.Need(t, nettest.Program("nft"))
+	if out, err := exec.Command("nft", command).CombinedOutput(); err != nil {
+		t.Fatalf("nft %s: %v\n%s", command, err, out)
 	}
 }
 
