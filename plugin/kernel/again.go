@@ -4,7 +4,6 @@
 package kernel
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,7 +65,7 @@ func (k *Kernel) removeLater(r *plugin.Request, a *repeatedAdd) {
 	}
 	k.withdraw(a.rec, a.gone)
 	k.repeats = append(k.repeats, a)
-	r.Session.OnFlush(func(context.Context) error { return k.settle(r, a) })
+	k.AfterCommit(r, func() { k.settle(r, a) })
 	r.Session.OnDiscard(func() { a.over = true })
 }
 
@@ -114,16 +113,15 @@ func inheritZones(rec, before *record.Record) {
 
 // settle runs after the transaction and writes the record without the removed elements. If settle
 // fails, the record names too many elements, which does no harm.
-func (k *Kernel) settle(r *plugin.Request, a *repeatedAdd) error {
-	if a.over || k.failed {
-		return nil
+func (k *Kernel) settle(r *plugin.Request, a *repeatedAdd) {
+	if a.over {
+		return
 	}
 	a.over = true
 	a.rec.Elements = without(a.rec.Elements, a.gone)
 	if err := k.Records.Rewrite(a.rec); err != nil {
 		Warn(r, err)
 	}
-	return nil
 }
 
 // without returns the elements whose keys are not among others.

@@ -77,6 +77,19 @@ func (k *Kernel) commit(ctx context.Context) error {
 	return err
 }
 
+// AfterCommit registers a function that runs after the firewall transaction of an ADD. If the ADD or the
+// transaction fails, the function does not run.
+func (k *Kernel) AfterCommit(r *plugin.Request, fn func()) {
+	discarded := false
+	r.Session.OnDiscard(func() { discarded = true })
+	r.Session.OnFlush(func(context.Context) error {
+		if !discarded && !k.failed {
+			fn()
+		}
+		return nil
+	})
+}
+
 // close closes the firewall socket last: after elements were deleted, closing waits for the kernel.
 func (k *Kernel) close() {
 	for _, c := range k.sandboxes {

@@ -302,12 +302,12 @@ func ownerOf(k *kernel.Kernel, e nft.Element) holder {
 // container's address, findRoute returns an error. Otherwise the ports would lead to services on
 // the host, and loopback would count as the interface to the container.
 func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
-	for i, a := range p.addrs {
+	for _, a := range p.addrs {
 		link, err := routeTo(env, a.Addr())
 		switch {
 		case errors.Is(err, errLocal):
 			return spec.Invalid("cannot publish ports of %s: %w; give the container an address of its own", a.Addr(), err)
-		case err != nil || i > 0 || !p.snat || r.Session.Dry != nil:
+		case err != nil || a != p.routed() || !p.snat || r.Session.Dry != nil:
 			continue
 		}
 		p.port = findPort(r, env, link)
@@ -317,6 +317,12 @@ func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 		p.setRoute(firstHostInterface(r.Prev())) // in a dry run there is no interface yet
 	}
 	return nil
+}
+
+// routed returns the address whose route counts: the IPv4 address, because 127.0.0.1 leads to no other.
+func (p *plan) routed() netip.Prefix {
+	i := slices.IndexFunc(p.addrs, func(a netip.Prefix) bool { return a.Addr().Is4() })
+	return p.addrs[max(i, 0)]
 }
 
 // setRoute sets the interface that leads to the container. Only IPv4 mappings need the interface.

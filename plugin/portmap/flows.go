@@ -4,7 +4,6 @@
 package portmap
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -65,14 +64,15 @@ func isPortMap(set string) bool {
 type stale func(udpMapping, conntrack.Flow) (bool, error)
 
 // flushAfterCommit deletes UDP flows after the ports are published: flows to these ports that go
-// elsewhere, and flows to ports of an earlier ADD that rec no longer names. If this fails,
-// flushAfterCommit only warns, like the reference.
+// elsewhere, and flows to ports of an earlier ADD that rec no longer names. An ADD that fails deletes
+// none: the ports may be another container's. If the deletion fails, flushAfterCommit only warns, like the
+// reference.
 func flushAfterCommit(r *plugin.Request, k *kernel.Kernel, p *plan, rec *record.Record) {
 	fresh, before := udpMappings(p.ports()), udpMappings(rec.Elements)
 	if len(before) == 0 || r.Session.Dry != nil {
 		return
 	}
-	r.Session.OnFlush(func(context.Context) error {
+	k.AfterCommit(r, func() {
 		if len(fresh) > 0 {
 			forget(r, k, fresh, astray(k))
 		}
@@ -81,7 +81,6 @@ func flushAfterCommit(r *plugin.Request, k *kernel.Kernel, p *plan, rec *record.
 		if len(gone) > 0 {
 			forgetFlows(r, k, gone)
 		}
-		return nil
 	})
 }
 

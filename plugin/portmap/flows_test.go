@@ -5,6 +5,7 @@ package portmap
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -101,6 +102,22 @@ func TestUDPExactly(t *testing.T) {
 	b.del(t)
 	if got := flows(t, 53); len(got) != 2 {
 		t.Errorf("after the other's DEL %q, want the two through the host", got)
+	}
+}
+
+// An ADD that is refused because another container has its port deletes none of the other's flows.
+func TestUDPRefused(t *testing.T) {
+	n, web, other := world(t)
+	a, b := of(web), of(other)
+	a.must(t, spec.Add, ports(dns))
+	t.Cleanup(func() { a.del(t) })
+	expect(t, "published", n.Client, "udp", node.Uplink4+":53", "web "+node.Client4)
+	before := flows(t, 53)
+	if err := b.call(t, spec.Add, ports(dns)); err == nil || len(before) == 0 {
+		t.Fatalf("flows %q, %v", before, err)
+	}
+	if got := flows(t, 53); !slices.Equal(got, before) {
+		t.Errorf("after the refused ADD %q, want %q", got, before)
 	}
 }
 

@@ -6,6 +6,7 @@ package portmap
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -129,4 +130,17 @@ func TestAddressOfTheHostLater(t *testing.T) {
 	}
 	a.del(t)
 	nothingLeft(t)
+}
+
+// The previous result names the IPv6 address first, and the host reaches it by another link. The IPv4
+// address decides which link gets route_localnet.
+func TestIPv6First(t *testing.T) {
+	n, web, _ := world(t)
+	a := of(web)
+	slices.Reverse(a.prev.IPs)
+	n.Host.Route("fd00:1::5/128", "2001:db8:1::2")
+	a.must(t, spec.Add, ports(webPort))
+	t.Cleanup(func() { a.del(t) })
+	expect(t, "host by 127.0.0.1", n.Host, "tcp", "127.0.0.1:8080", "web 10.1.0.1")
+	a.must(t, spec.Check, ports(webPort))
 }

@@ -136,7 +136,7 @@ func (p *plan) asRecorded(k *kernel.Kernel, env *netstate.Env, rec *record.Recor
 	if _, err := k.Records.Fact(factLocalNet + p.route); err == nil {
 		return nil
 	}
-	w := way{to: p.addrs[0].Addr(), by: ways[0], now: p.route}
+	w := way{to: p.routed().Addr(), by: ways[0], now: p.route}
 	p.route, p.port = w.by, ""
 	if _, err := env.Link(netstate.Host, w.by); nl.IsNotFound(err) {
 		p.route, w.gone = "", true
