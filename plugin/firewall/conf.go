@@ -116,6 +116,9 @@ func (c *Conf) bridge(prev *spec.Result) (string, error) {
 	if name == "" {
 		return "", spec.Invalid("got empty bridge name")
 	}
+	if prev.Interfaces[0].Sandbox != "" {
+		return "", spec.Invalid(`ingress policy %q applies to a bridge, and the first interface of prevResult, %q, is in the container: remove ingressPolicy, or use the plugin "bridge"`, c.IngressPolicy, name)
+	}
 	if err := spec.ValidateIfName(name); err != nil {
 		return "", spec.Invalid("invalid bridge name in prevResult: %w", err)
 	}

@@ -4,6 +4,7 @@
 package firewall
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -53,6 +54,9 @@ func (p *plan) takeFastPath(r *plugin.Request, env *netstate.Env) error {
 	case k.Records.Stands(record.InternalFact(bridge)):
 		return spec.Invalid("fastPath has no use on bridge %q: it belongs to an internal network", bridge)
 	}
+	if err := refusePolicies(k, env, bridge); err != nil {
+		return err
+	}
 	if err := offloads(k.NFT); err != nil {
 		return err
 	}
@@ -63,6 +67,29 @@ func (p *plan) takeFastPath(r *plugin.Request, env *netstate.Env) error {
 	p.flows = flows(bridge, p.network, slices.DeleteFunc(links, func(l string) bool { return l == bridge }))
 	if len(p.flows) == 0 && r.Verb == spec.Add {
 		kernel.Warn(r, errors.New("fastPath has no effect for this container: the host has no default route"))
+	}
+	return nil
+}
+
+// refusePolicies returns an error if the bridge has a pod with network policies, of another network. If the bridge has
+// the fast path already, the plugin policy has refused such pods.
+func refusePolicies(k *kernel.Kernel, env *netstate.Env, bridge string) error {
+	link, err := env.Link(netstate.Host, bridge)
+	if err != nil || k.Records.Stands(record.FastPathFact(bridge)) {
+		return nil // without a link this is a dry run
+	}
+	pods, torn, err := k.Records.ScanPlugin(policyPlugin)
+	if err != nil || len(torn) > 0 {
+		return spec.Errorf(spec.CodeInternal, "fastPath: see which pods on bridge %s have network policies: %w", bridge, cmp.Or(err, torn[0].Err))
+	}
+	for _, pod := range pods {
+		if pod.Policed == nil {
+			continue
+		}
+		port, err := env.Host.Link(pod.Policed.Link)
+		if err == nil && port.Attrs().MasterIndex == link.Attrs().Index {
+			return spec.Invalid("fastPath cannot be used on bridge %s: container %s of network %s has network policies, which packets of established connections would not pass", bridge, pod.ContainerID, pod.Network)
+		}
 	}
 	return nil
 }

@@ -337,5 +337,16 @@ func TestFastPathRefused(t *testing.T) {
 	if err := records.Remove(policed.Network, policed.Owner, policed.Plugin); err != nil {
 		t.Fatal(err)
 	}
+	other := record.Record{Network: "pods", Owner: owner.Of("pods", "p", "eth0"), Plugin: "policy", ContainerID: "p", IfName: "eth0",
+		Policed: &record.Policed{Link: "vc1"}}
+	if err := records.Write(&other); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.call(t, spec.Add, fast); err == nil || !strings.Contains(err.Error(), "container p of network pods has network policies") {
+		t.Errorf("with a pod of another network that has policies: %v", err)
+	}
+	if err := records.Remove(other.Network, other.Owner, other.Plugin); err != nil {
+		t.Fatal(err)
+	}
 	nothingLeft(t, "")
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -285,6 +286,9 @@ func TestRefused(t *testing.T) {
 	everything := *c.Result()
 	everything.IPs = []spec.IPConfig{{Address: netip.MustParsePrefix("172.20.0.5/0")}}
 	noName.Interfaces[0].Name = ""
+	inside := *c.Result()
+	inside.Interfaces = slices.Clone(inside.Interfaces[2:])
+	inside.IPs[0].Interface = new(int)
 	for _, tc := range []struct {
 		name, conf string
 		prev       *spec.Result
@@ -297,6 +301,8 @@ func TestRefused(t *testing.T) {
 		{"no interfaces", `{"ingressPolicy": "isolated"}`, &noInterfaces,
 			`interface needs to be set for ingress policy "isolated", make sure to chain "firewall" plugin with "bridge"`, spec.CodeInvalidConfig},
 		{"no bridge name", `{"ingressPolicy": "same-bridge"}`, &noName, "got empty bridge name", spec.CodeInvalidConfig},
+		{"an interface in the container", `{"ingressPolicy": "isolated"}`, &inside,
+			`ingress policy "isolated" applies to a bridge, and the first interface of prevResult, "eth0", is in the container`, spec.CodeInvalidConfig},
 		{"a type", `{"backend": 1}`, c.Result(), "failed to load netconf", spec.CodeDecoding},
 		{"a chain that is an option", `{"iptablesAdminChainName": "-j"}`, c.Result(), "invalid iptablesAdminChainName", spec.CodeInvalidConfig},
 		{"a long chain", `{"iptablesAdminChainName": "a2345678901234567890123456789"}`, c.Result(), "invalid iptablesAdminChainName", spec.CodeInvalidConfig},
