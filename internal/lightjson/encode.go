@@ -7,9 +7,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/order"
 )
 
 // Marshal does what json.Marshal does.
@@ -129,7 +130,7 @@ func (e *encoder) dictionary(v reflect.Value) bool {
 		return false
 	}
 	keys := v.MapKeys()
-	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+	order.By(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 	e.out = append(e.out, '{')
 	for i, k := range keys {
 		if i > 0 {

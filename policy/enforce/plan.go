@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
+
+	"github.com/patchbay-net/patchbay/internal/order"
 )
 
 // plan leads from one state to another, in the order of its lists. prepare and clean change only
@@ -132,7 +134,7 @@ func (p *plan) compareChains(before *state, after *wanted) {
 		}
 	}
 	gone := missing(before.chains, after.chains)
-	slices.SortStableFunc(gone, func(a, b string) int { return depth(b) - depth(a) })
+	order.Stable(gone, func(a, b string) int { return depth(b) - depth(a) })
 	for _, name := range gone {
 		p.clean = append(p.clean, deleteChain(name))
 	}

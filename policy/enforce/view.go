@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -75,7 +76,7 @@ func (v *View) bases(hook nftables.ChainHook) (list []nft.Chain) {
 			list = append(list, c)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b nft.Chain) int { return cmp.Compare(a.Prio, b.Prio) })
+	order.Stable(list, func(a, b nft.Chain) int { return cmp.Compare(a.Prio, b.Prio) })
 	return list
 }
 
