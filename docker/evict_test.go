@@ -74,6 +74,32 @@ func TestRebootGivesNothingTwice(t *testing.T) {
 	}
 }
 
+// Docker had requested an address but created no endpoint when the node crashed. After the reboot, another container
+// gets the address before the first collection.
+func TestRebootFreesAddress(t *testing.T) {
+	n := newNode(t, portNet)
+	x := n.ipamNetwork("ports")
+	const mac, ip = "02:42:00:00:00:01", "10.91.0.77"
+	_, err := x.address(0, mac, ip)
+	must(t, err)
+	asked := func(mac string) error {
+		c, err := x.leaseStart(mac, ip)
+		if err == nil {
+			c.stop(true)
+			x.release(0, c.iface.Address)
+		}
+		return err
+	}
+	if err := asked("02:42:00:00:00:02"); err == nil {
+		t.Errorf("two have %s", ip)
+	}
+	l, err := n.driver.state.Leases.Get(leaseID("ports", mac))
+	must(t, err)
+	l.Boot = "an earlier one"
+	must(t, n.driver.state.Leases.Save(l))
+	must(t, asked("02:42:00:00:00:02"))
+}
+
 // rebooted removes what a reboot removes of a container. The files of the state, with the boot id
 // of the lease, and the reservations remain.
 func (n *node) rebooted(c *container, lease, boot string) {

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -280,7 +281,7 @@ func (d *Driver) dropStandIn(ctx context.Context) error {
 }
 
 // freeAddress takes the MAC address of a new lease from another endpoint. It takes the wanted
-// address from an endpoint that is dead.
+// address from an endpoint or a lease that is dead.
 func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted netip.Addr) error {
 	l, err := d.state.Leases.Get(id)
 	switch {
@@ -295,11 +296,30 @@ func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted net
 	}
 	all, err := d.state.Leases.List()
 	for _, l := range all {
-		if l.ID != id && l.Network == network && l.Endpoint != "" && slices.Contains(l.Given, wanted) {
-			d.evict(ctx, l.Endpoint, false)
+		if l.ID != id && l.Network == network && slices.Contains(l.Given, wanted) {
+			d.evictLease(ctx, l)
 		}
 	}
 	return err
+}
+
+// evictLease removes a dead endpoint with its lease, or a dead lease that no endpoint uses, such as one from before the
+// node booted.
+func (d *Driver) evictLease(ctx context.Context, l *state.Allocation) {
+	if l.Endpoint != "" {
+		d.evict(ctx, l.Endpoint, false)
+	}
+	l, err := d.state.Leases.Get(l.ID)
+	if errors.Is(err, state.ErrUnknown) {
+		return
+	}
+	if err == nil {
+		c := &collector{d: d, grace: math.MaxInt64}
+		err = c.lease(ctx, l)
+	}
+	if err != nil {
+		d.opts.Log("evict address of network %s: %v", l.Network, err)
+	}
 }
 
 func takenBy(l *state.Allocation) error {
