@@ -55,7 +55,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if r.Session.Dry != nil {
 		return w.explain(ctx)
 	}
-	if err := w.state.Fresh(r, name, func(a *remote.DriverState) error { return w.endAndRelease(ctx, a) }); err != nil {
+	if err := w.state.Fresh(r, name, w.endEarlier(ctx)); err != nil {
 		return nil, err
 	}
 	for _, step := range []func(context.Context) error{

@@ -4,9 +4,12 @@
 package cnmplugin
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -233,6 +236,31 @@ func TestGC(t *testing.T) {
 	l.Want("networks", fmt.Sprint(len(l.driver.Networks())), "1")
 	endpointtest.Must(t, l.gc(a, `,"keepNetwork":false`))
 	l.Want("networks and pools", fmt.Sprint(len(l.driver.Networks()), l.driver.Pools(), l.driver.Addresses()), "0 0 0")
+}
+
+// An IPAM plugin from before CNI 1.1 has no GC. A GC of the network calls its DEL for each attachment that it ends.
+func TestGCReleases(t *testing.T) {
+	var reserved []string
+	old := plugin.Plugin{
+		Name: "old", Kind: plugin.IPAM,
+		Add: func(_ context.Context, r *plugin.Request) (*spec.Result, error) {
+			reserved = append(reserved, r.ContainerID)
+			addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 84, 0, byte(1 + len(reserved))}), 24)
+			return &spec.Result{IPs: []spec.IPConfig{{Address: addr}}}, nil
+		},
+		Del: func(_ context.Context, r *plugin.Request) error {
+			reserved = slices.DeleteFunc(reserved, func(id string) bool { return id == r.ContainerID })
+			return nil
+		},
+	}
+	l := newLab(t, &cnmtest.Driver{}, &old)
+	conf := `"driver":"lab","timeout":20,"ipam":{"type":"old"}`
+	a, b := l.Pod("a", conf), l.Pod("b", conf)
+	endpointtest.Must(t, a.Do(spec.Add))
+	endpointtest.Must(t, b.Do(spec.Add))
+	endpointtest.Must(t, l.gc(a, "", "b"))
+	l.Want("reserved", fmt.Sprint(reserved), "[b]")
+	endpointtest.Must(t, b.Do(spec.Del))
 }
 
 func index(list []string, what string) int {

@@ -107,17 +107,24 @@ func (w *work) finish(a *remote.DriverState, unreached error) error {
 	return w.state.Finish(w.r, name, a, unreached, w.conf.DelIgnoreUnreachable)
 }
 
-// endAndRelease ends an earlier attachment that an ADD finds. It gives the addresses back before
-// it removes the record, because without the record no later call would know them.
-func (w *work) endAndRelease(ctx context.Context, a *remote.DriverState) error {
+// endAndRelease works like end, for an earlier attachment that an ADD or a GC finds. It gives the addresses
+// back before it removes the record, because without the record no later call would know them.
+func (w *work) endAndRelease(ctx context.Context, a *remote.DriverState) (done bool, err error) {
 	unreached, err := w.endAtDriver(ctx, a)
-	if err == nil && w.done(unreached) {
+	if done = err == nil && w.done(unreached); done {
 		err = w.release(ctx, a)
 	}
 	if err != nil {
+		return false, err
+	}
+	return done, w.finish(a, unreached)
+}
+
+func (w *work) endEarlier(ctx context.Context) func(*remote.DriverState) error {
+	return func(a *remote.DriverState) error {
+		_, err := w.endAndRelease(ctx, a)
 		return err
 	}
-	return w.finish(a, unreached)
 }
 
 // release gives back the addresses of an attachment of the network.
@@ -143,7 +150,7 @@ func (w *work) release(ctx context.Context, a *remote.DriverState) error {
 
 // endOthers ends the attachments that earlier DELs could not end, now that the driver answers.
 func (w *work) endOthers(ctx context.Context) error {
-	w.state.EndOthers(w.r, name, func(a *remote.DriverState) error { return w.endAndRelease(ctx, a) })
+	w.state.EndOthers(w.r, name, w.endEarlier(ctx))
 	return nil
 }
 
@@ -249,7 +256,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 		if a.EndpointID == "" {
 			a = w.derived(a)
 		}
-		done, err := w.end(ctx, a)
+		done, err := w.endAndRelease(ctx, a)
 		ended = ended && done
 		return err
 	})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/cnm/cnmipam"
+	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/static"
 	"github.com/patchbay-net/patchbay/spec"
@@ -32,10 +33,11 @@ type lab struct {
 }
 
 // newLab starts the driver, and stores the state with which left compares.
-func newLab(t *testing.T, d *cnmtest.Driver) *lab {
+func newLab(t *testing.T, d *cnmtest.Driver, more ...*plugin.Plugin) *lab {
 	runtime.LockOSThread() // leaks are looked for in the thread's namespace
 	t.Cleanup(runtime.UnlockOSThread)
-	l := &lab{World: endpointtest.New(t, &Plugin, &cnmipam.Plugin, &hostlocal.Plugin, &static.Plugin), driver: d, port: 9000}
+	plugins := append([]*plugin.Plugin{&Plugin, &cnmipam.Plugin, &hostlocal.Plugin, &static.Plugin}, more...)
+	l := &lab{World: endpointtest.New(t, plugins...), driver: d, port: 9000}
 	t.Cleanup(func() { endpointtest.Must(t, os.RemoveAll("/var/lib/patchbay")) })
 	t.Cleanup(l.removeBridges)
 	l.srv = cnmtest.Start(t, "lab", d)
