@@ -127,6 +127,14 @@ func TestBlockOfHostThatWaits(t *testing.T) {
 	m.tables = tablesOf(&world{Networks: []store.Network{n}, Blocks: []store.Block{two}})
 	w := &world{Networks: []store.Network{n}, Blocks: []store.Block{two}, Endpoints: []store.Entry{{Network: presence, Node: "other"}}}
 	w.Missing.Blocks, w.Doubted = []store.Block{one}, m.updated.Add(-rebuildTime)
+	for _, back := range []string{"host other", "network lan"} { // it had no time to write its block
+		m.back = map[string]time.Time{"host other": w.Doubted, "network lan": w.Doubted}
+		m.back[back] = m.updated.Add(-time.Minute)
+		if got := m.still(w); len(got.Blocks) != 1 {
+			t.Errorf("%s back for a minute: missing: %v", back, got.Blocks)
+		}
+	}
+	m.back = map[string]time.Time{"host other": w.Doubted, "network lan": w.Doubted}
 	if got := m.still(w); len(got.Blocks) != 0 {
 		t.Errorf("missing: %v", got.Blocks)
 	}

@@ -23,9 +23,10 @@ type mirror struct {
 	cache  world
 	tables
 	changed func()
-	doubt   time.Duration // for this long after a loss of data, the store cannot say which hosts are gone
-	updated time.Time     // when the store last sent something
-	owned   int           // counts how often the remembered blocks of this node changed
+	doubt   time.Duration        // for this long after a loss of data, the store cannot say which hosts are gone
+	updated time.Time            // when the store last sent something
+	owned   int                  // counts how often the remembered blocks of this node changed
+	back    map[string]time.Time // since the store lost its data: when it had a network ("network NAME") or a host's presence ("host ID") again
 }
 
 // tables holds the objects of the store, by key.

@@ -39,7 +39,7 @@ func (m *mirror) replace(r *reading) {
 	if !m.follows(r) {
 		w := &m.cache
 		w.Missing = missing{w.Networks, w.Nodes, w.Blocks, w.Endpoints}
-		w.Doubted = time.Now()
+		w.Doubted, m.back = time.Now(), nil
 	}
 	m.tables, m.cache.Heard, m.synced, m.updated = r.tables, r.at[last], true, time.Now()
 	m.merge()
@@ -87,6 +87,7 @@ func (m *mirror) still(w *world) (out missing) {
 	}
 	known := func(network string) bool { _, there := m.networks[network]; return there || out.has(network) }
 	settled, present := time.Since(w.Doubted) >= rebuildTime, w.present()
+	m.note(present)
 	for _, b := range w.Missing.Blocks {
 		if b.Node != m.self && known(b.Network) && !overlapped(w.Blocks, b) && !(settled && present[b.Node] && (moved(w.Blocks, b) || m.waits(w, b))) {
 			out.Blocks = append(out.Blocks, b)
@@ -110,6 +111,24 @@ func (m *mirror) still(w *world) (out missing) {
 	return out
 }
 
+// note stores since when the store has had each network and each present host again.
+func (m *mirror) note(present map[string]bool) {
+	before, now := m.back, time.Now()
+	m.back = make(map[string]time.Time, len(present)+len(m.networks))
+	add := func(key string) {
+		m.back[key] = now
+		if t, ok := before[key]; ok {
+			m.back[key] = t
+		}
+	}
+	for id := range present {
+		add("host " + id)
+	}
+	for name := range m.networks {
+		add("network " + name)
+	}
+}
+
 // overlapped reports whether one of blocks belongs to the same network as b and overlaps it. A
 // block wider than b does not count, because no host claims such a block.
 func overlapped(blocks []store.Block, b store.Block) bool {
@@ -130,11 +149,12 @@ func moved(blocks []store.Block, b store.Block) bool {
 // the missing block is not its own, because the node would have written its own block again.
 // Otherwise two hosts could each believe that the block belongs to the other host, and both
 // would wait for ever. The answer must come from a store that lost its data at least rebuildTime
-// ago: before, the node may have had no time to write.
+// ago, and that has had the node and the network again as long: before, the node may have had no time to write.
 func (m *mirror) waits(w *world, b store.Block) bool {
 	n, there := m.networks[b.Network]
 	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })
-	if !there || i < 0 || m.updated.Sub(w.Doubted) < rebuildTime {
+	young := func(since time.Time) bool { return m.updated.Sub(since) < rebuildTime }
+	if !there || i < 0 || young(w.Doubted) || young(m.back["host "+b.Node]) || young(m.back["network "+b.Network]) {
 		return false
 	}
 	blocks := append(w.blocksOf(n.Name), beside(w.Missing.Blocks, n.Name, w.Blocks)...)
