@@ -137,11 +137,11 @@ func TestBusy(t *testing.T) {
 	if _, err := (&invoke.Exec{}).Invoke(t.Context(), "busy", callIn(dir)); err != nil {
 		t.Errorf("written for 300 ms: %v", err)
 	}
-	f, err = os.OpenFile(path, os.O_WRONLY, 0)
+	still, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // a test's
+	defer still.Close() //nolint:errcheck // a test's
 	if _, err := (&invoke.Exec{}).Invoke(t.Context(), "busy", callIn(dir)); !errors.Is(err, syscall.ETXTBSY) {
 		t.Errorf("written for ever: %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,10 +64,10 @@ func TestRetryPause(t *testing.T) {
 func TestKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var last error
-		calls := 0
-		go Keep(ctx, func(err error) { last = err }, func() error {
-			if calls++; calls < 3 {
+		var failing atomic.Bool
+		var calls atomic.Int32
+		go Keep(ctx, func(err error) { failing.Store(err != nil) }, func() error {
+			if calls.Add(1) < 3 {
 				return errors.New("no descriptors")
 			}
 			<-ctx.Done()
@@ -74,13 +75,13 @@ func TestKeep(t *testing.T) {
 		})
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if last == nil {
+		if !failing.Load() {
 			t.Error("a call that has just begun counts as a success")
 		}
 		time.Sleep(RetryMost + 3*time.Second)
 		synctest.Wait()
-		if last != nil || calls != 3 {
-			t.Errorf("%v after %d calls", last, calls)
+		if failing.Load() || calls.Load() != 3 {
+			t.Errorf("failing: %v after %d calls", failing.Load(), calls.Load())
 		}
 		cancel()
 		synctest.Wait()
