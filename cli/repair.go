@@ -143,10 +143,17 @@ func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	return err
 }
 
-// rules writes those chains and rules again that have changed. If the whole table is missing, the
-// first element that is added creates it.
+// rules writes those chains and rules again that have changed, and upgrades the tables of an earlier release. If the
+// whole table is missing, the first element that is added creates it.
 func (r *repairer) rules(ctx context.Context) error {
 	diffs, err := r.fw.Verify()
+	if err != nil {
+		return err
+	}
+	older, err := r.fw.Outdated()
+	if older != "" {
+		diffs = append(diffs, older)
+	}
 	if err != nil || len(diffs) == 0 {
 		return err
 	}

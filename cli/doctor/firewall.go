@@ -37,6 +37,13 @@ func ourTable(ctx context.Context, n *Node) (found []Finding, err error) {
 	if len(diffs) > 0 {
 		found = append(found, problem(fmt.Sprintf("our firewall tables were changed (%d differences): %s", len(diffs), some(diffs)), repair))
 	}
+	older, err := fw.Outdated()
+	if err != nil {
+		return nil, err
+	}
+	if older != "" {
+		found = append(found, warning(older+": until then its rules are those of the earlier release", "patchbay repair; the next ADD or DEL that needs the table does it too"))
+	}
 	more, err := n.missing(ctx)
 	found = append(found, more...)
 	nobodys, oerr := fw.Ownerless()

@@ -118,6 +118,22 @@ func (c *Conn) verifyOnce(f nftables.TableFamily) (diffs []string, err error) {
 	return append(diffs, t.compare(s)...), nil
 }
 
+// Outdated says which tables have the schema of an earlier release, or returns "". The next transaction, or
+// Rebuild, upgrades them.
+func (c *Conn) Outdated() (text string, err error) {
+	if err := c.dial(); err != nil {
+		return "", err
+	}
+	tables, err := c.states(families()...)
+	var list []string
+	for _, s := range tables {
+		if s.present && s.schema < Schema() {
+			list = append(list, fmt.Sprintf("table %s %s has schema %d and must be upgraded to %d", FamilyName(s.family), TableName, s.schema, Schema()))
+		}
+	}
+	return strings.Join(list, ", "), err
+}
+
 // readOurs reads one of our tables with its schema number and its sets. readOurs returns nil
 // if the table does not exist. It does not decode the rules of network policies, which may be many.
 func (c *Conn) readOurs(f nftables.TableFamily) (*Table, state, error) {

@@ -204,23 +204,31 @@ func TestFromSchema4(t *testing.T) {
 	}
 }
 
-// TestFromSchema5: an upgrade closes ports that are published on 127.0.0.1 for other machines.
+// TestFromSchema5: an upgrade, by a transaction or by Rebuild, closes ports that are published on 127.0.0.1 for
+// other machines.
 func TestFromSchema5(t *testing.T) {
-	c := open(t)
-	nftTool(t, "-f", "testdata/schema5.nft")
-	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
-		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
-	}
-	c.Add(masqueraded("10.1.0.6/16")...)
-	commit(t, c)
-	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
-		t.Errorf("%q, %v", diffs, err)
-	}
-	rules := nftTool(t, "list", "chain", "inet", TableName, chainPrerouting)
-	if first, jump := strings.Index(rules, "127.0.0.0/8 return"), strings.Index(rules, "jump "+chainHostPorts); first < 0 || jump < first {
-		t.Errorf("a port on 127.0.0.1 is open for other machines:\n%s", rules)
-	}
-	for _, e := range append(attachment(), network()...) {
-		mustGet(t, c, e)
+	for name, upgrade := range map[string]func(*Conn) error{
+		"Commit":  func(c *Conn) error { c.Add(masqueraded("10.1.0.6/16")...); return c.Commit(t.Context()) },
+		"Rebuild": func(c *Conn) error { return c.Rebuild(t.Context()) },
+	} {
+		c := open(t)
+		nftTool(t, "-f", "testdata/schema5.nft")
+		if old, err := c.Outdated(); err != nil || !strings.Contains(old, "schema 5") {
+			t.Errorf("%q, %v", old, err)
+		}
+		if err := upgrade(c); err != nil {
+			t.Fatal(err)
+		}
+		old, err := c.Outdated()
+		if diffs, verr := c.Verify(); err != nil || verr != nil || strings.Contains(old, "inet") || len(diffs) > 0 {
+			t.Errorf("%s: %q, %v, %q, %v", name, old, err, diffs, verr)
+		}
+		rules := nftTool(t, "list", "chain", "inet", TableName, chainPrerouting)
+		if first, jump := strings.Index(rules, "127.0.0.0/8 return"), strings.Index(rules, "jump "+chainHostPorts); first < 0 || jump < first {
+			t.Errorf("%s: a port on 127.0.0.1 is open for other machines:\n%s", name, rules)
+		}
+		for _, e := range append(attachment(), network()...) {
+			mustGet(t, c, e)
+		}
 	}
 }
