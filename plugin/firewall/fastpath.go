@@ -4,14 +4,15 @@
 package firewall
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -54,7 +55,7 @@ func (p *plan) takeFastPath(r *plugin.Request, env *netstate.Env) error {
 	case k.Records.Stands(record.InternalFact(bridge)):
 		return spec.Invalid("fastPath has no use on bridge %q: it belongs to an internal network", bridge)
 	}
-	if err := refusePolicies(k, env, bridge); err != nil {
+	if err := p.refusePolicies(k, bridge); err != nil {
 		return err
 	}
 	if err := offloads(k.NFT); err != nil {
@@ -73,25 +74,34 @@ func (p *plan) takeFastPath(r *plugin.Request, env *netstate.Env) error {
 
 // refusePolicies returns an error if the bridge has a pod with network policies, of another network. If the bridge has
 // the fast path already, the plugin policy has refused such pods.
-func refusePolicies(k *kernel.Kernel, env *netstate.Env, bridge string) error {
-	link, err := env.Link(netstate.Host, bridge)
-	if err != nil || k.Records.Stands(record.FastPathFact(bridge)) {
-		return nil // without a link this is a dry run
+func (p *plan) refusePolicies(k *kernel.Kernel, bridge string) error {
+	if k.Records.Stands(record.FastPathFact(bridge)) {
+		return nil
 	}
 	pods, torn, err := k.Records.ScanPlugin(policyPlugin)
-	if err != nil || len(torn) > 0 {
-		return spec.Errorf(spec.CodeInternal, "fastPath: see which pods on bridge %s have network policies: %w", bridge, cmp.Or(err, torn[0].Err))
+	if len(torn) > 0 {
+		err = torn[0].Err
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeInternal, "fastPath: see which pods on bridge %s have network policies: %w", bridge, err)
 	}
 	for _, pod := range pods {
-		if pod.Policed == nil {
-			continue
-		}
-		port, err := env.Host.Link(pod.Policed.Link)
-		if err == nil && port.Attrs().MasterIndex == link.Attrs().Index {
+		if state, _ := k.Life(pod); state != life.Dead && p.sharesBridge(k, bridge, pod) {
 			return spec.Invalid("fastPath cannot be used on bridge %s: container %s of network %s has network policies, which packets of established connections would not pass", bridge, pod.ContainerID, pod.Network)
 		}
 	}
 	return nil
+}
+
+// sharesBridge reports whether a pod with policies is on the bridge: its record of the plugin bridge says so, or it has an
+// address in a subnet of this network.
+func (p *plan) sharesBridge(k *kernel.Kernel, bridge string, pod *record.Record) bool {
+	if rec, err := k.Records.Read(pod.Network, pod.Owner, "bridge"); err == nil && rec != nil && rec.Bridge == bridge {
+		return true
+	}
+	return pod.Policed != nil && slices.ContainsFunc(pod.Policed.Addrs, func(a netip.Addr) bool {
+		return slices.ContainsFunc(p.subnets, func(s netip.Prefix) bool { return s.Contains(a) })
+	})
 }
 
 // offloads returns an error if the kernel has no fast path.

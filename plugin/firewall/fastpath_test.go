@@ -5,6 +5,7 @@ package firewall
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -337,16 +338,20 @@ func TestFastPathRefused(t *testing.T) {
 	if err := records.Remove(policed.Network, policed.Owner, policed.Plugin); err != nil {
 		t.Fatal(err)
 	}
-	other := record.Record{Network: "pods", Owner: owner.Of("pods", "p", "eth0"), Plugin: "policy", ContainerID: "p", IfName: "eth0",
-		Policed: &record.Policed{Link: "vc1"}}
-	if err := records.Write(&other); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.call(t, spec.Add, fast); err == nil || !strings.Contains(err.Error(), "container p of network pods has network policies") {
-		t.Errorf("with a pod of another network that has policies: %v", err)
-	}
-	if err := records.Remove(other.Network, other.Owner, other.Plugin); err != nil {
-		t.Fatal(err)
+	pod := record.Record{Network: "pods", Owner: owner.Of("pods", "p", "eth0"), ContainerID: "p", IfName: "eth0"}
+	for addr, bridge := range map[string]string{"10.1.0.9": "another's", "10.2.0.9": "cni0"} { // in the subnet; on the bridge
+		policed, made := pod, pod
+		policed.Plugin, policed.Policed = "policy", &record.Policed{Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
+		made.Plugin, made.Bridge = "bridge", bridge
+		if err := errors.Join(records.Write(&policed), records.Write(&made)); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.call(t, spec.Add, fast); err == nil || !strings.Contains(err.Error(), "container p of network pods has network policies") {
+			t.Errorf("with a pod of another network, %s on %s, that has policies: %v", addr, bridge, err)
+		}
+		if err := errors.Join(records.Remove(pod.Network, pod.Owner, "policy"), records.Remove(pod.Network, pod.Owner, "bridge")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	nothingLeft(t, "")
 }
