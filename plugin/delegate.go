@@ -6,14 +6,17 @@ package plugin
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 
+	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -52,8 +55,36 @@ func (r *Request) IPAM(ctx context.Context, verb spec.Verb) error {
 	}
 	call := *r.Call
 	call.Verb = verb
+	if verb == spec.GC && len(r.spared) > 0 {
+		if slices.Contains(r.spared, spec.AttachmentKey{}) {
+			return nil
+		}
+		var err error
+		if call.Config, err = r.sparing(); err != nil {
+			return err
+		}
+	}
 	_, err := r.Session.Invoke(ctx, r.Head.IPAM.Type, &call)
 	return err
+}
+
+// Spare keeps the addresses of an attachment in this GC, because the plugin could not remove all that leads to
+// them. If the attachment has no name, all addresses stay.
+func (r *Request) Spare(a spec.AttachmentKey) { r.spared = append(r.spared, a) }
+
+// sparing returns the configuration with the spared attachments among the valid ones.
+func (r *Request) sparing() ([]byte, error) {
+	var conf map[string]json.RawMessage
+	if err := lightjson.Unmarshal(r.Config, &conf); err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
+	}
+	valid, _ := r.Head.Valid()
+	list, err := lightjson.Marshal(slices.Concat(valid, r.spared))
+	if err != nil {
+		return nil, err
+	}
+	conf[validKey], conf[validOldKey] = list, list
+	return lightjson.Marshal(conf)
 }
 
 // IgnoreGone returns nil if err is one of the errors in gone. DEL uses it, because for a DEL a

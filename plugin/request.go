@@ -36,6 +36,7 @@ type Request struct {
 	undo   undoStack
 	prev   *spec.Result
 	listed time.Time
+	spared []spec.AttachmentKey // whose addresses a GC keeps
 }
 
 // Loader is a configuration with its own rules. Load sets what the decoded configuration leaves

@@ -114,10 +114,8 @@ func (r *Request) run(ctx context.Context) (result *spec.Result, err error) {
 		ipam := r.forward(ctx) // call both plugins, even if the first call fails
 		return nil, spec.Join(ipam, r.check(ctx))
 	case spec.GC:
-		if err := r.call(ctx, r.Plugin.GC); err != nil {
-			return nil, err // a rule may still lead to an address: keep them all until the next GC
-		}
-		return nil, r.forward(ctx)
+		err := r.call(ctx, r.Plugin.GC)
+		return nil, spec.Join(err, r.forward(ctx))
 	case spec.Status:
 		return nil, r.status(ctx)
 	}

@@ -16,7 +16,9 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/cnmipam"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/spec"
@@ -218,6 +220,24 @@ func TestGCWithoutDriver(t *testing.T) {
 	if reserved() != 0 || l.driver.Endpoints() != 0 {
 		t.Errorf("%d addresses are reserved, and the driver has %d endpoints", reserved(), l.driver.Endpoints())
 	}
+}
+
+// A GC leaves out an attachment on which a DEL is working. Its address stays, because the DEL may not reach the driver.
+func TestGCBesideADel(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p := l.Pod("a", `"driver":"lab","timeout":3,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.85.0.0/24"}]]}`)
+	endpointtest.Must(t, p.Do(spec.Add))
+	del := record.OfDrivers("/var/lib/patchbay")
+	if rec, err := del.Take("net", owner.Of("net", "a", "eth0"), name); rec == nil || err != nil {
+		t.Fatal(rec, err)
+	}
+	endpointtest.Must(t, l.gc(p, ""))
+	del.Close()
+	if files, _ := filepath.Glob("/var/lib/cni/networks/*/10.85.*"); len(files) != 1 || l.driver.Endpoints() != 1 {
+		t.Errorf("%q are reserved, and the driver has %d endpoints", files, l.driver.Endpoints())
+	}
+	endpointtest.Must(t, l.gc(p, ""))
+	l.clean("after GC")
 }
 
 // TestGC checks that a GC ends dead attachments. If keepNetwork is false, it ends the network

@@ -244,26 +244,24 @@ func (w *work) bringBack(a *remote.DriverState) error {
 }
 
 // gc ends the attachments that are no longer valid. If no attachment is left and keepNetwork is
-// false, gc also deletes the network. If one of the attachments could not be ended at the driver, all
-// addresses stay for the next GC.
+// false, gc also deletes the network. The addresses of an attachment that could not be ended at the driver
+// stay for the next GC.
 func gc(ctx context.Context, r *plugin.Request) error {
 	w, err := careful(r)
 	if err != nil {
 		return err
 	}
-	ended := true
 	ok, err := w.state.Collect(r, name, func(a *remote.DriverState) error {
 		if a.EndpointID == "" {
 			a = w.derived(a)
 		}
 		done, err := w.endAndRelease(ctx, a)
-		ended = ended && done
+		if !done {
+			r.Spare(spec.AttachmentKey{ContainerID: a.ContainerID, IfName: a.IfName})
+		}
 		return err
 	})
-	errs := []error{err}
-	if ended {
-		errs = append(errs, r.IPAM(ctx, r.Verb))
-	}
+	errs := []error{err, r.IPAM(ctx, r.Verb)}
 	if keep := w.conf.KeepNetwork; ok && keep != nil && !*keep {
 		errs = append(errs, w.endNetwork(ctx))
 	}

@@ -180,8 +180,8 @@ func (d *Dir) Members(network, pluginName string) (int, error) {
 }
 
 // Collect calls end for the attachments that a GC request does not list as valid, and for those
-// that have ended. It leaves out attachments on which an ADD or DEL is working. If the request
-// has no list, ok is false, and Collect calls end for none.
+// that have ended. It leaves out attachments on which an ADD or DEL is working; this GC gives none of their
+// addresses back. If the request has no list, ok is false, and Collect calls end for none.
 func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*DriverState) error) (ok bool, err error) {
 	keep, ok := r.Valid()
 	if !ok {
@@ -199,12 +199,15 @@ func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*DriverStat
 	}
 	for _, a := range list {
 		kept := living[a.Owner] || a.ContainerID != "" && keep(a.ContainerID, a.IfName)
-		if !a.Ended && (kept || d.newer(r, a.Owner, pluginName)) || d.Records.Busy(r.Network, a.Owner, pluginName) {
+		if !a.Ended && (kept || d.newer(r, a.Owner, pluginName)) {
 			continue
 		}
-		if a = d.claim(r, pluginName, a); a != nil {
-			errs = append(errs, end(a))
+		now := d.claim(r, pluginName, a)
+		if now == nil {
+			r.Spare(spec.AttachmentKey{ContainerID: a.ContainerID, IfName: a.IfName})
+			continue
 		}
+		errs = append(errs, end(now))
 	}
 	return true, errors.Join(errs...)
 }

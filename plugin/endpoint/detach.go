@@ -50,8 +50,8 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 // The DELs of chained plugins, which ran before, do not wait until their firewall elements are gone
 // (kernel.Finish). Without a link to delete, or if the address goes first, takeAndRelease waits for that.
 func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
-	began := nft.Ticks()
 	err := detachChained(ctx, r, &record.Record{Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}, r.NetNS)
+	began := nft.Ticks()
 	release := func() error {
 		if err != nil {
 			return err
@@ -76,7 +76,14 @@ func detachChained(ctx context.Context, r *plugin.Request, of *record.Record, ne
 		if p.Kind != plugin.Chained || !k.Records.Exists(of.Network, of.Owner, p.Name) {
 			continue
 		}
-		call := kernel.RecordedDel(p.Name, of.Network, of.ContainerID, of.IfName)
+		id, ifName := of.ContainerID, of.IfName
+		if rec, err := k.Records.Read(of.Network, of.Owner, p.Name); err == nil && rec != nil {
+			id, ifName = rec.ContainerID, rec.IfName
+		}
+		if id == "" {
+			continue // no record can be read, so the plugin's GC decides
+		}
+		call := kernel.RecordedDel(p.Name, of.Network, id, ifName)
 		call.NetNS = netNS
 		_, err := r.Session.Invoke(ctx, p.Name, call)
 		errs = append(errs, err)
@@ -196,7 +203,7 @@ func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *rec
 	errs = append(errs, err)
 	if err = deletePair(env, rec); err == nil {
 		for _, name := range rec.Shared {
-			errs = append(errs, netstate.ReleaseFact(ctx, k.Records, name, rec.Owner, k.NFT))
+			errs = append(errs, k.ReleaseFact(ctx, name, rec.Owner))
 		}
 	}
 	return errors.Join(append(errs, err, k.NFT.Commit(ctx))...)
@@ -367,7 +374,11 @@ func CollectSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	err := k.Sweep(ctx, r, func(rec *record.Record) error {
 		chained := detachChained(ctx, r, rec, "")
-		return errors.Join(chained, take(ctx, Place{Conn: openPlace(k, r, rec.NetNS), Old: true}, rec))
+		err := take(ctx, Place{Conn: openPlace(k, r, rec.NetNS), Old: true}, rec)
+		if chained != nil && errors.Is(err, kernel.ErrUnfinished) {
+			err = nil // the failure counts
+		}
+		return errors.Join(chained, err)
 	})
 	return errors.Join(err, k.SweepAbandoned(ctx, r))
 }

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
@@ -37,7 +36,7 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	var errs []error
 	sources, facts := sourcesOf(rec)
 	for _, fact := range facts {
-		errs = append(errs, netstate.ReleaseFact(ctx, k.Records, fact, rec.Owner, k.NFT))
+		errs = append(errs, k.ReleaseFact(ctx, fact, rec.Owner))
 	}
 	if len(rec.Accepts) > 0 {
 		k.NFT.Queue(iptnft.Unaccept(iptnft.Owned(string(rec.Owner)), rec.AdminChain))

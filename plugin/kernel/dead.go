@@ -125,12 +125,15 @@ func (w *deadSweep) remove(ctx context.Context, o owner.Key) (removed bool, err 
 	}
 	defer release()
 	order.Stable(found, func(a, b record.CurrentRecord) int { return cmp.Compare(delOrder(s, a.Plugin), delOrder(s, b.Plugin)) })
-	var errs []error
+	var failed error
 	for _, at := range found {
+		if failed != nil && delOrder(s, at.Plugin) == plugin.IPAM.DelOrder() {
+			break // something may still lead to the address
+		}
 		_, err := s.Invoke(ctx, at.Plugin, w.del(at))
-		errs = append(errs, err, s.Flush(ctx))
+		failed = errors.Join(failed, err, s.Flush(ctx))
 	}
-	return true, errors.Join(errs...)
+	return true, failed
 }
 
 // del builds the DEL for a record. The namespace of a forgotten sandbox exists, and DEL removes

@@ -20,6 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // SweepLost finds attachments of the network that have elements in the firewall, but no record
@@ -45,10 +46,12 @@ func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remov
 			if len(rec.Elements) == 0 || k.keepsPair(r, o) {
 				return nil
 			}
-			if err := remove(rec); !errors.Is(err, errLater) {
-				return err
+			err := remove(rec)
+			if err == nil || errors.Is(err, errLater) {
+				return nil
 			}
-			return nil
+			r.Spare(spec.AttachmentKey{}) // only a comment names the attachment
+			return err
 		}))
 	}
 	return errors.Join(errs...)

@@ -126,8 +126,9 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 	var errs []error
 	var last time.Duration
 	take := func(rec *record.Record) error {
+		err := remove(rec)
 		last = nft.Ticks()
-		return remove(rec)
+		return err
 	}
 	for _, rec := range records {
 		if rec.Plugin == r.Plugin.Name && !keep(rec.ContainerID, rec.IfName) {
@@ -172,7 +173,11 @@ func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, remove func(*record.Re
 		if rec.ContainerID == "" && k.keepsPair(r, o) {
 			return nil // an unreadable record without names, which no list can name
 		}
-		return k.drop(r, o, remove(rec))
+		err = k.drop(r, o, remove(rec))
+		if err != nil {
+			r.Spare(spec.AttachmentKey{ContainerID: rec.ContainerID, IfName: rec.IfName})
+		}
+		return err
 	})
 }
 

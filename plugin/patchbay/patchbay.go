@@ -102,9 +102,7 @@ func undoBy(r *plugin.Request, m *plugin.Inner) {
 
 // del runs every member in reverse order.
 func del(ctx context.Context, r *plugin.Request) error {
-	members := remaining(r)
-	slices.Reverse(members)
-	return errors.Join(each(ctx, r, members, "delete", r.Head.PrevResult)...)
+	return errors.Join(each(ctx, r, remaining(r), "delete", r.Head.PrevResult)...)
 }
 
 // askAll performs CHECK and STATUS. It asks every member, even after an error, as a runtime asks
@@ -121,15 +119,23 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(each(ctx, r, remaining(r), "GC", nil)...)
 }
 
-// each calls every member and continues after errors.
+// each calls every member and continues after errors. But after a removal failed, it leaves out IPAM
+// plugins, because something may still lead to the addresses. Only a damaged list has them as members.
 func each(ctx context.Context, r *plugin.Request, members []*plugin.Inner, verb string, prev json.RawMessage) (errs []error) {
 	for _, m := range members {
 		explain(r, m)
+		if removes := r.Verb == spec.Del || r.Verb == spec.GC; removes && len(errs) > 0 && isIPAM(r, m) {
+			continue
+		}
 		if err := m.Do(ctx, r.Verb, prev); err != nil {
 			errs = append(errs, failed(m, err, verb))
 		}
 	}
 	return errs
+}
+
+func isIPAM(r *plugin.Request, m *plugin.Inner) bool {
+	return slices.ContainsFunc(r.Session.Plugins, func(p *plugin.Plugin) bool { return p.Name == m.Type && p.Kind == plugin.IPAM })
 }
 
 // explain prints to which member the next lines of a dry run belong.
@@ -180,17 +186,21 @@ func loadMember(raw json.RawMessage, r *plugin.Request, conf *Conf) (*plugin.Inn
 	return m, nil
 }
 
-// remaining returns the members for a DEL or GC. If the list is damaged, it adds the plugins that
-// have records: for a DEL records of this attachment, for a GC records of any attachment. remaining
+// remaining returns the members for a DEL, in reverse order, or for a GC. If the list is damaged, it adds the plugins
+// that have records: for a DEL records of this attachment, for a GC records of any attachment. Then the order
+// of a GC is that of a DEL too, so that no port leads to an address that goes. remaining
 // only warns about the damage, because a wrong configuration must not stop a removal. It leaves out
 // a member of another program whose configuration cannot be read.
 func remaining(r *plugin.Request) []*plugin.Inner {
 	members, err := load(r)
-	if err == nil {
-		return members
+	if err != nil {
+		kernel.Warn(r, err)
+		members = append(recorded(r, members), members...)
 	}
-	kernel.Warn(r, err)
-	return append(recorded(r, members), members...)
+	if err != nil || r.Verb == spec.Del {
+		slices.Reverse(members)
+	}
+	return members
 }
 
 // recorded returns the plugins that have a record but are not in members, in the order of a

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -71,7 +70,7 @@ func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo,
 		if held { // an earlier ADD holds it
 			return nil
 		}
-		return release(ctx, l.k, f.Name, l.owner)
+		return l.k.ReleaseFact(ctx, f.Name, l.owner)
 	}
 	if now < 0 { // read it while the fact is held, because an earlier last holder may have reset it
 		now, err = env.Host.IPv4Setting(index, nl.RouteLocalnet)
@@ -126,50 +125,6 @@ func (l localNet) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost,
 		return []netstate.Lost{{Detail: text}}, nil
 	}
 	return l.fact().Lost(ctx, env)
-}
-
-// release removes an owner from the holders of a fact. If the fact is route_localnet, the last
-// holder resets the sysctl before it removes the guard.
-func release(ctx context.Context, k *kernel.Kernel, fact string, o owner.Key) error {
-	if !strings.HasPrefix(fact, factLocalNet) {
-		return netstate.ReleaseFact(ctx, k.Records, fact, o, k.NFT)
-	}
-	return netstate.ReleaseFact(ctx, k.Records, fact, o, k.NFT, func(f record.Fact) error { return setBack(k, f) })
-}
-
-// setBack restores the sysctls of a fact. setBack ignores an interface that is gone. It writes the
-// sysctl, because the kernel then also forgets the routes of open connections. If /proc/sys is
-// read-only, it sends a message instead, as Ensure does.
-func setBack(k *kernel.Kernel, f record.Fact) error {
-	if len(f.Before) == 0 {
-		return nil
-	}
-	host, err := k.Host()
-	if err != nil {
-		return err
-	}
-	for key, value := range f.Before {
-		err := host.SetSysctl(key, value)
-		if errors.Is(err, nl.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
-			err = setByMessage(host, strings.TrimPrefix(f.Name, factLocalNet), value)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !nl.IsNotFound(err) {
-			return err
-		}
-	}
-	return nil
-}
-
-func setByMessage(host *nl.Conn, ifName, value string) error {
-	link, err := host.Link(ifName)
-	if err != nil {
-		return err
-	}
-	n, err := strconv.Atoi(value)
-	if err != nil {
-		return fmt.Errorf("restore route_localnet of %s: %w", ifName, err)
-	}
-	return host.SetIPv4(link.Attrs().Index, nl.RouteLocalnet, int32(n))
 }
 
 // A container may send a packet to its own published port. With br_netfilter the packet is

@@ -24,12 +24,13 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	k.Withdraw(rec)
 	var errs []error
 	for _, fact := range rec.Shared {
-		errs = append(errs, release(ctx, k, fact, rec.Owner))
+		errs = append(errs, k.ReleaseFact(ctx, fact, rec.Owner))
 	}
 	stale := udpMappings(rec.Elements)
 	if len(stale) == 0 && errors.Join(errs...) == nil {
 		return k.Finish(ctx, r, rec)
 	}
+	k.Withdraw(rec) // the queue is empty if the kernel refused to release a fact
 	errs = append(errs, k.NFT.Commit(ctx))
 	if len(stale) > 0 {
 		forgetFlows(r, k, stale)

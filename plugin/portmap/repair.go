@@ -105,7 +105,7 @@ func (m relocated) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo
 	if _, err := m.localNet.Ensure(ctx, env); err != nil {
 		return nil, err
 	}
-	if err := release(ctx, m.k, m.from, m.owner); err != nil {
+	if err := m.k.ReleaseFact(ctx, m.from, m.owner); err != nil {
 		return nil, err
 	}
 	m.rec.Shared = slices.DeleteFunc(m.rec.Shared, func(f string) bool { return f == m.from })
