@@ -69,6 +69,13 @@ type kept struct {
 	path   string
 	torn   bool
 	driver bool // the record is in patchbay-cnm's store
+	ended  bool // the attachment has ended, but the driver may not know
+}
+
+// pending reports whether nothing but a driver has to be notified of the end of the attachment. With a record of
+// another plugin or a cached result, an ADD of the same names may have made a new attachment.
+func (a *Candidate) pending() bool {
+	return a.pendingDriver != "" && a.cached == nil && !slices.ContainsFunc(a.records, func(k kept) bool { return !k.driver })
 }
 
 // onlyRules reports whether nothing but firewall elements is left of an attachment: no record,

@@ -61,7 +61,7 @@ func (c *collector) addFilesOf(at *Attached, own, drivers *record.Dir) {
 		}
 	}
 	for _, r := range at.Drivers {
-		a.keep(drivers, r.Owner, r.Plugin, kept{driver: true})
+		a.keep(drivers, r.Owner, r.Plugin, kept{driver: true, ended: r.Asked.Ended})
 		a.at(r.NetNS, r.NetNSMark)
 		a.attached(r.Asked, r.Plugin)
 	}

@@ -200,7 +200,7 @@ func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
 		switch {
 		case a.Network == "" && a.State != Dead:
 			j.Nameless = append(j.Nameless, a)
-		case a.Network == network && a.pendingDriver == "": // the attachment's driver must not still have to detach it
+		case a.Network == network && !a.pending(): // the attachment's driver must not still have to detach it
 			j.Attachments = append(j.Attachments, a)
 		}
 	}
@@ -216,7 +216,7 @@ func (j *Judged) Lives(c *chain.Cached) bool {
 	a.at(c.Place(), nil)
 	a.seen(c.Since)
 	state, _ := j.world.life(a)
-	return state != life.Dead && !j.world.earlier(a)
+	return state == life.Alive || state != life.Dead && !j.world.earlier(a)
 }
 
 // seenFile stores when gc first saw links, elements and rules, because these have no date of

@@ -49,10 +49,10 @@ func (w *world) least() time.Duration { return max(w.grace, 10*time.Second) }
 // judge decides. It looks at certain facts first, and then at likely ones.
 func (w *world) judge(a *Candidate) (State, string) {
 	state, reason := w.life(a)
-	if state == life.Alive && a.pendingDriver == "" {
+	if state == life.Alive && !a.pending() {
 		return Alive, reason
 	}
-	if w.listed != nil && a.ContainerID != "" && w.listed(a.ContainerID) && a.pendingDriver == "" {
+	if w.listed != nil && a.ContainerID != "" && w.listed(a.ContainerID) && !a.pending() {
 		return Unsure, "the runtime lists its container"
 	}
 	if w.driver(a.ContainerID) {
@@ -72,7 +72,7 @@ func (w *world) judge(a *Candidate) (State, string) {
 		return Unsure, fmt.Sprintf("it is %v old, less than the grace period of %v", age.Round(time.Second), grace)
 	}
 	switch {
-	case a.pendingDriver != "":
+	case a.pending():
 		return Dead, "it was detached, and driver " + a.pendingDriver + " has not been notified"
 	case state == life.Dead:
 		return Dead, reason

@@ -111,6 +111,10 @@ func TestJudge(t *testing.T) {
 		{name: "torn, of more plugins", a: torn("sbr", "k"), want: Unsure, why: "delete /run/k.sbr"},
 		{name: "torn, without a view of all", a: torn("macvlan", "k"), want: Unsure, why: "does not see all"},
 		{name: "pending", a: Candidate{ContainerID: "c", NetNS: []string{"there"}, Since: old, pendingDriver: "lab"}, listed: only("c"), want: Dead, why: "driver lab has not been notified"},
+		{
+			name: "pending, and attached again", want: Alive,
+			a: Candidate{ContainerID: "c", NetNS: []string{"there"}, Since: old, pendingDriver: "lab", records: []kept{{plugin: "bridge"}, {plugin: "cnm", driver: true, ended: true}}},
+		},
 		{name: "pending, young", a: Candidate{ContainerID: "c", Since: young, pendingDriver: "lab"}, want: Unsure, why: "1s old"},
 		{name: "the Docker driver's", a: Candidate{ContainerID: "driver's", Since: old}, listed: only(), want: Unsure, why: "patchbayd docker"},
 		{name: "the Docker driver's, gone", a: Candidate{ContainerID: "driver's", NetNS: []string{"gone"}, Since: old}, want: Unsure, why: "patchbayd docker"},

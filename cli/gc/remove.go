@@ -114,10 +114,11 @@ func (r *remover) removeAll(ctx context.Context) (keep string, err error) {
 		return keep, err
 	}
 	err = errors.Join(err, r.delCached(ctx))
-	if left := r.delKernel(ctx); left != nil {
-		return "", errors.Join(err, left)
+	left, also := r.delKernel(ctx)
+	if err = errors.Join(err, also, left); left == nil {
+		err = errors.Join(err, r.delAddresses(ctx), r.delFiles())
 	}
-	return "", errors.Join(err, r.delAddresses(ctx), r.delFiles())
+	return "", err
 }
 
 // dropTorn removes unreadable records. It cannot call DEL, because the names in the records are lost.
@@ -140,25 +141,37 @@ func (r *remover) leave(keep string, err error) error {
 // the reason to keep the attachment, or "".
 func (r *remover) recheck(list []record.CurrentRecord) (keep string) {
 	for _, at := range list {
-		known := slices.ContainsFunc(r.a.records, func(k kept) bool { return k.plugin == at.Plugin })
-		if !known || at.Record != nil && r.a.ContainerID == "" {
+		i := slices.IndexFunc(r.a.records, func(k kept) bool { return k.plugin == at.Plugin })
+		if i < 0 || at.Record != nil && r.a.ContainerID == "" || r.a.records[i].ended && !ended(at.Record) {
 			return record.InUse // an ADD has written a record since gc looked
 		}
 		if at.Record != nil {
 			r.a.at(at.Record.NetNS, at.Record.NetNSMark)
 		}
 	}
-	if r.a.pendingDriver != "" {
+	if now, err := r.Runtime.Cached(r.a.Network, r.attachment()); err == nil && now != nil {
+		if r.a.cached == nil || !now.Since.Equal(r.a.cached.Since) {
+			return record.InUse
+		}
+		r.a.at(now.Place(), nil)
+	}
+	if r.a.pending() {
 		return ""
 	}
-	if now, err := r.Runtime.Cached(r.a.Network, r.attachment()); r.a.cached != nil && err == nil && now != nil {
-		r.a.at(now.Place(), nil)
-		r.a.seen(now.Since)
-	}
-	if state, reason := r.world.life(r.a); state != life.Dead && reason != "" && !r.world.earlier(r.a) {
+	state, reason := r.world.life(r.a)
+	if state == life.Alive || state != life.Dead && reason != "" && !r.world.earlier(r.a) {
 		return reason
 	}
 	return ""
+}
+
+// ended reports whether a record of patchbay-cnm says that the attachment has ended.
+func ended(rec *record.Record) bool {
+	if rec == nil {
+		return false
+	}
+	d, err := rec.DriverOf()
+	return err == nil && d != nil && d.Ended
 }
 
 func (r *remover) attachment() chain.Attachment {
@@ -184,12 +197,15 @@ func (r *remover) inOrder() []kept {
 	return r.a.records
 }
 
-// delRecords calls the DEL of each plugin that has a record. If a Docker driver fails, it calls
-// no further plugin of patchbay-cnm: the interface may still exist, and its address is in use
-// until it is gone.
+// delRecords calls the DEL of each plugin that has a record. If one fails, it calls no IPAM plugin, because
+// something may still lead to the address. If a Docker driver fails, it calls no further plugin of
+// patchbay-cnm: the interface may still exist, and its address is in use until it is gone.
 func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
 	var errs []error
 	for _, k := range r.inOrder() {
+		if len(errs) > 0 && r.isIPAM(k) {
+			continue
+		}
 		keep, err := r.delRecord(ctx, k)
 		if keep != "" {
 			return keep, errors.Join(errs...)
@@ -202,6 +218,10 @@ func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
 		}
 	}
 	return "", errors.Join(errs...)
+}
+
+func (r *remover) isIPAM(k kept) bool {
+	return slices.ContainsFunc(r.s.Plugins, func(p *plugin.Plugin) bool { return p.Name == k.plugin && p.Kind == plugin.IPAM })
 }
 
 // delRecord calls the DEL of one plugin. If a Docker driver cannot be reached, DEL succeeds and
@@ -258,28 +278,33 @@ func (r *remover) delCached(ctx context.Context) error {
 }
 
 // delKernel removes what no plugin's DEL has removed: elements, the holders of facts, rules of
-// the reference plugins, and links.
-func (r *remover) delKernel(ctx context.Context) error {
+// the reference plugins, and links. left says that elements or links may still lead to the addresses. Where
+// nftables cannot be used, there are no elements.
+func (r *remover) delKernel(ctx context.Context) (left, err error) {
 	var errs []error
 	held, err := r.k.Records.Held(r.a.Owner)
 	errs = append(errs, err)
 	for _, fact := range held {
-		errs = append(errs, netstate.ReleaseFact(ctx, r.k.Records, fact, r.a.Owner, r.k.NFT))
+		errs = append(errs, r.k.ReleaseFact(ctx, fact, r.a.Owner))
 	}
 	r.k.Withdraw(&record.Record{Owner: r.a.Owner, Elements: r.a.elements})
 	r.k.NFT.Queue(iptnft.Unaccept(iptnft.Owned(string(r.a.Owner)), ""))
 	if r.a.ContainerID != "" {
 		r.k.NFT.Queue(leftovers(r.a))
 	}
-	errs = append(errs, r.k.NFT.Commit(ctx))
+	if err = r.k.NFT.Commit(ctx); len(r.a.elements) > 0 {
+		left = err
+	} else {
+		errs = append(errs, err)
+	}
 	host, err := r.k.Host()
 	if err != nil {
-		return errors.Join(append(errs, err)...)
+		return err, errors.Join(errs...)
 	}
 	for _, l := range r.a.links {
-		errs = append(errs, deleteLink(host, l))
+		left = errors.Join(left, deleteLink(host, l))
 	}
-	return errors.Join(errs...)
+	return left, errors.Join(errs...)
 }
 
 // deleteLink deletes the link with this index, if it still has its name.

@@ -22,7 +22,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/mesh"
-	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -126,7 +125,7 @@ func (c *collector) strayFacts() {
 			continue
 		}
 		c.dead("shared fact", f.Name, "no attachment holds it", func(ctx context.Context, k *kernel.Kernel) error {
-			return errors.Join(netstate.ReleaseFact(ctx, k.Records, f.Name, "", k.NFT), k.NFT.Commit(ctx))
+			return errors.Join(k.ReleaseFact(ctx, f.Name, ""), k.NFT.Commit(ctx))
 		})
 	}
 }

@@ -1,0 +1,127 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/cli/gc"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/test/nettest/leak"
+)
+
+// gc cannot remove a dead container's port from the firewall. The address stays reserved until it can.
+func TestAddressAfterPort(t *testing.T) {
+	nettest.Need(t, nettest.Program("nft"))
+	l, rt := list(t, fmt.Sprintf(everything, "")), runtimeOf()
+	warm(t, rt, l)
+	before := leak.Must(t)
+	path := attach(t, rt, l, "dead", 1)
+	addr, _ := strings.CutSuffix(address(t, rt, "dead"), "/32")
+	file := filepath.Join(paths.Default().CNI, "networks/every", addr)
+	if err := netns.Delete(path); err != nil {
+		t.Fatal(err)
+	}
+	schema := func(n uint16) {
+		t.Helper()
+		set := fmt.Sprintf("flush map inet patchbay schema; add element inet patchbay schema { 0 : %d }", n)
+		if out, err := exec.Command("nft", set).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	schema(nft.Schema() + 1) // only a newer patchbay may remove elements
+	for range 2 {
+		report, err := gc.Run(t.Context(), gc.Options{Paths: paths.Default(), Runtime: rt, NewSession: session, Apply: true})
+		if err == nil || removed(report) > 0 {
+			t.Errorf("%+v, %v", report, err)
+		}
+		if _, err := os.Stat(file); err != nil {
+			t.Errorf("the port stays, and the address went: %v", err)
+		}
+	}
+	schema(nft.Schema())
+	if r := collect(t, rt, nil); removed(r) != 1 {
+		t.Errorf("%+v", r.Attachments)
+	}
+	leak.NoLeaks(t, before)
+}
+
+// A network had a driver of Docker's that never came back, and a record still waits for it. Now the network has
+// plugins of ours, and the container runs again with its old id. It keeps its interface.
+func TestEndedRecordBesideALivingAttachment(t *testing.T) {
+	l, rt := list(t, fmt.Sprintf(everything, "")), runtimeOf()
+	warm(t, rt, l)
+	before := leak.Must(t)
+	path := attach(t, rt, l, "again", 1)
+	drivers := record.OfDrivers(paths.Default().State)
+	ended := record.Record{
+		Plugin: "cnm", Network: l.Name, Owner: owner.Of(l.Name, "again", "eth0"), ContainerID: "again", IfName: "eth0", NetNS: path,
+		Remote: []byte(`{"driver":{"name":"lab"},"ended":true}`),
+	}
+	if err := drivers.Write(&ended); err != nil {
+		t.Fatal(err)
+	}
+	drivers.Close()
+	if r := collect(t, rt, nil); r.Alive != 1 || removed(r) > 0 {
+		t.Errorf("%d alive, %+v", r.Alive, r.Attachments)
+	}
+	judged, err := gc.Judge(t.Context(), gc.Options{Paths: paths.Default(), Runtime: rt, NewSession: session}, l.Name)
+	if err != nil || len(judged.Attachments) != 1 {
+		t.Errorf("a GC of the network would keep %+v, %v", judged.Attachments, err)
+	}
+	if !nettest.HasLink(t, path, "eth0") {
+		t.Error("the living container lost its interface")
+	}
+	if err := drivers.Remove(l.Name, ended.Owner, ended.Plugin); err != nil {
+		t.Fatal(err)
+	}
+	drivers.Close()
+	detach(t, rt, l, "again", path)
+	leak.NoLeaks(t, before)
+}
+
+// The records of a container are lost, but not the firewall and its shared facts. gc resets route_localnet before it
+// removes the guard of the host's loopback.
+func TestLostRecordsOfALocalnet(t *testing.T) {
+	const bridge = "gclocal0" // of no other test: the reference leaves route_localnet set
+	own := strings.NewReplacer("gc0", bridge, subnet, subnet[:strings.LastIndex(subnet, ".")]+".251", "fd90:", "fd91:")
+	l, rt := list(t, own.Replace(fmt.Sprintf(everything, ""))), runtimeOf()
+	path := attach(t, rt, l, "lost", 1)
+	value := func() string {
+		t.Helper()
+		text, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + bridge + "/route_localnet")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	if value() != "1" {
+		t.Fatal("the port is not reached from 127.0.0.1")
+	}
+	for _, lost := range []string{filepath.Join(paths.Default().Run, "attachments", l.Name), filepath.Join(paths.Default().CNI, "results")} {
+		if err := os.RemoveAll(lost); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := netns.Delete(path); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		collect(t, rt, map[string]bool{})
+		age(t)
+	}
+	if value() != "0" {
+		t.Error("route_localnet stays without a guard")
+	}
+}
