@@ -73,7 +73,7 @@ func detachChained(ctx context.Context, r *plugin.Request, of *record.Record, ne
 	k := kernel.Of(r)
 	var errs []error
 	for _, p := range r.Session.Plugins {
-		if p.Kind != plugin.Chained || !k.Records.Exists(of.Network, of.Owner, p.Name) {
+		if p.Kind != plugin.Chained || !k.Left(of.Network, of.Owner, p.Name) {
 			continue
 		}
 		id, ifName := of.ContainerID, of.IfName
@@ -88,8 +88,8 @@ func detachChained(ctx context.Context, r *plugin.Request, of *record.Record, ne
 		_, err := r.Session.Invoke(ctx, p.Name, call)
 		errs = append(errs, err)
 	}
-	if len(errs) > 0 {
-		errs = append(errs, k.NFT.Commit(ctx))
+	if len(errs) > 0 || k.Finishing() {
+		errs = append(errs, k.NFT.Commit(ctx)) // waits until the elements are gone
 	}
 	return errors.Join(errs...)
 }

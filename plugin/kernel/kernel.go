@@ -38,6 +38,7 @@ type Kernel struct {
 	failed     bool           // the transaction of the last flush failed
 	repeats    []*repeatedAdd // repeated ADDs
 	adding     []*record.Record
+	finishing  []*record.Record // the end of the session deletes them (Finish)
 	all        []*record.Record // cache of alsoNaming
 	boot       string           // cache of BootID
 	sweeps     bool             // sweepDead was called

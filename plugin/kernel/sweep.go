@@ -67,6 +67,7 @@ func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Reco
 	if k.linkFollows(r) && k.NFT.Leave() {
 		return nil
 	}
+	k.finishing = append(k.finishing, rec)
 	r.Session.OnFlush(func(ctx context.Context) error {
 		if err := k.NFT.Commit(ctx); err != nil {
 			return err
@@ -75,6 +76,16 @@ func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Reco
 	})
 	return errLater
 }
+
+// Left reports whether a plugin has a record of the attachment whose removal has not begun in this session.
+func (k *Kernel) Left(network string, o owner.Key, pluginName string) bool {
+	return k.Records.Exists(network, o, pluginName) && !slices.ContainsFunc(k.finishing, func(rec *record.Record) bool {
+		return rec.Network == network && rec.Owner == o && rec.Plugin == pluginName
+	})
+}
+
+// Finishing reports whether removals that Finish has begun may not be visible yet.
+func (k *Kernel) Finishing() bool { return len(k.finishing) > 0 }
 
 // linkFollows reports whether this is a DEL and the plugin that made the link still has a record.
 func (k *Kernel) linkFollows(r *plugin.Request) bool {
