@@ -66,7 +66,7 @@ kube-e2e: setup-nightly ## Kubernetes' own tests of networks on three nodes, and
 		PATCHBAY_KUBE_CHURN=10m PATCHBAY_KUBE_FIRST=500 scripts/stage kube-e2e $(GO) test -count=1 -timeout 4h -v -run 'TestSigNetwork|TestNetpol|TestClusterNetworkPolicy|TestPolicy|TestDaemonSet|TestMigrate|TestPodNetworkIPv6|TestWhy|TestPodRate|TestDockerBesidePods|TestChurn' ./test/e2e
 
 nightly: test race kube-e2e ## longer than a change can wait for
-	FUZZTIME=5m scripts/fuzz
+	FUZZTIME=1m scripts/fuzz
 	PATCHBAY_CRASH_TRIES=5000 PATCHBAY_CHURN=10m $(GO) test -timeout 90m ./test/crash/...
 	PATCHBAY_POLICY_CHURN=10m $(GO) test -count=1 -timeout 20m -v -run TestPolicyChurnOfANode ./node
 	earlier=$$(mktemp -d) && scripts/earlier 17baa13 $$earlier && \
