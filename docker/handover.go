@@ -22,6 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/owner"
 )
 
 // holdName is the interface's name in the holding namespace.
@@ -195,10 +196,13 @@ func noLink(e *state.Endpoint) error {
 }
 
 // hasMAC reports whether a link has the endpoint's MAC address and not the mark of another
-// endpoint.
+// endpoint or attachment: ipvlan and vlan links of one master all have its address.
 func hasMAC(e *state.Endpoint, l netlink.Link) bool {
-	return e.Kernel != nil && e.Kernel.MAC != "" && l.Attrs().HardwareAddr.String() == e.Kernel.MAC &&
-		!strings.HasPrefix(l.Attrs().Alias, markerPrefix)
+	if e.Kernel == nil || e.Kernel.MAC == "" || l.Attrs().HardwareAddr.String() != e.Kernel.MAC {
+		return false
+	}
+	_, marked := owner.FromAlias(l.Attrs().Alias)
+	return !strings.HasPrefix(l.Attrs().Alias, markerPrefix) && (!marked || l.Attrs().Alias == e.Kernel.Alias)
 }
 
 // takeBack moves the interface back into the holding namespace, from the host or from a sandbox
