@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/paths"
@@ -164,9 +165,24 @@ func (p pod) masqueraded(list []nft.Element) (out []nft.Element, err error) {
 	return out, nil
 }
 
+// These say how long, and how often, ClearEgress waits for ADDs and DELs.
+const (
+	clearTime  = 10 * time.Second
+	clearPause = 300 * time.Millisecond
+)
+
 // ClearEgress removes the egress addresses of all pods of this node. It runs when the agent is
-// removed.
+// removed. It returns an error if an ADD or DEL keeps a pod's record all the time.
 func ClearEgress(ctx context.Context, p paths.Paths) error {
+	ctx, cancel := context.WithTimeout(ctx, clearTime)
+	defer cancel()
 	e := newEgress(p, func(error) {}, func(string, ...any) {})
-	return e.pass(ctx)
+	for {
+		if err := e.pass(ctx); err != nil || e.clean >= enoughPasses {
+			return err
+		}
+		if !clock.Sleep(ctx, clearPause) {
+			return fmt.Errorf("remove the egress addresses of pods: %w: run it again", errBusy)
+		}
+	}
 }
