@@ -55,8 +55,11 @@ func (p *plan) takeFastPath(r *plugin.Request, env *netstate.Env) error {
 	case k.Records.Stands(record.InternalFact(bridge)):
 		return spec.Invalid("fastPath has no use on bridge %q: it belongs to an internal network", bridge)
 	}
-	if err := p.refusePolicies(k, bridge); err != nil {
-		return err
+	if !k.Records.Stands(record.FastPathFact(bridge)) { // otherwise the plugin policy has refused such pods
+		if err := p.refusePolicies(k, bridge); err != nil {
+			return err
+		}
+		p.newFastPath = bridge
 	}
 	if err := offloads(k.NFT); err != nil {
 		return err
@@ -72,12 +75,17 @@ func (p *plan) takeFastPath(r *plugin.Request, env *netstate.Env) error {
 	return nil
 }
 
-// refusePolicies returns an error if the bridge has a pod with network policies, of another network. If the bridge has
-// the fast path already, the plugin policy has refused such pods.
-func (p *plan) refusePolicies(k *kernel.Kernel, bridge string) error {
-	if k.Records.Stands(record.FastPathFact(bridge)) {
+// refusePoliciesSince looks again when the plugin policy sees the fast path: the ADD of a pod with policies may run
+// at the same time. Either this ADD sees the pod's record, or the pod's ADD sees the fast path.
+func (p *plan) refusePoliciesSince(k *kernel.Kernel) error {
+	if p.newFastPath == "" {
 		return nil
 	}
+	return p.refusePolicies(k, p.newFastPath)
+}
+
+// refusePolicies returns an error if the bridge has a pod with network policies, of another network.
+func (p *plan) refusePolicies(k *kernel.Kernel, bridge string) error {
 	pods, torn, err := k.Records.ScanPlugin(policyPlugin)
 	if len(torn) > 0 {
 		err = torn[0].Err

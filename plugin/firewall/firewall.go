@@ -81,6 +81,9 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err := k.Apply(ctx, r, env, p.compile(k)); err != nil {
 		return nil, err
 	}
+	if err := p.refusePoliciesSince(k); err != nil {
+		return nil, err
+	}
 	if earlier != nil && len(earlier.Accepts) > 0 && earlier.AdminChain != p.adminChain() && r.Session.Dry == nil {
 		k.NFT.Queue(iptnft.LeaveAdmin(earlier.AdminChain, func() bool { return netstate.AdminNamed(k.Records, earlier.AdminChain, "") }))
 	}
@@ -147,10 +150,11 @@ type plan struct {
 	sources []netip.Prefix
 	daemon  *daemon // nil means nftables
 
-	flows     []record.Fact  // of the fast path
-	accepts   []record.Fact  // subnets on the bridge
-	addresses []netip.Prefix // accepted from any link
-	repeated  bool           // this attachment had an ADD before
+	flows       []record.Fact  // of the fast path
+	newFastPath string         // the bridge, if it had no fast path before
+	accepts     []record.Fact  // subnets on the bridge
+	addresses   []netip.Prefix // accepted from any link
+	repeated    bool           // this attachment had an ADD before
 }
 
 // newPlan refuses what cannot work, before anything is changed.

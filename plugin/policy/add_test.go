@@ -140,6 +140,17 @@ func TestRefused(t *testing.T) {
 		t.Errorf("on a bridge with a fast path: %v", err)
 	}
 	must(t, records.Release(t.Context(), fact.Name, "abcdefghijklmno", func(record.Fact) error { return nil }))
+	bridged.fault = func(step string) error { // while this ADD runs, another network's ADD makes the fast path
+		if step != "record policy" {
+			return nil
+		}
+		return records.Hold(t.Context(), fact, "abcdefghijklmno", nil)
+	}
+	if err := bridged.call(t, spec.Add, `{}`); err == nil || !strings.Contains(err.Error(), "take the fast path") || recordOf(t, "c2") != nil {
+		t.Errorf("beside the ADD that makes the fast path: %v", err)
+	}
+	bridged.fault = nil
+	must(t, records.Release(t.Context(), fact.Name, "abcdefghijklmno", func(record.Fact) error { return nil }))
 	bridged.must(t, spec.Add)
 	closedAt(t, "10.91.0.5", true, true)
 	bridged.del(t)

@@ -21,14 +21,14 @@ import (
 
 // judge notes to which addresses policies apply, and the link from which they send. It fails if they cannot apply: there is no
 // address, or packets do not pass the host's forward hook. A policy that silently has no effect would
-// be worse than a pod that does not start.
-func judge(r *plugin.Request, env *netstate.Env, pod *record.Policed) error {
+// be worse than a pod that does not start. judge returns the bridges through which the pod's packets go.
+func judge(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridges []string, err error) {
 	if err := plugin.CheckPrefixes(r.Prev()); err != nil {
-		return err
+		return nil, err
 	}
 	pod.Addrs = addressesOf(r.Prev())
 	if len(pod.Addrs) == 0 {
-		return spec.Invalid("network policies apply to addresses, and the previous plugin assigned none: use ipam, or remove policy from the chain")
+		return nil, spec.Invalid("network policies apply to addresses, and the previous plugin assigned none: use ipam, or remove policy from the chain")
 	}
 	return forwards(r, env, pod)
 }
@@ -41,7 +41,7 @@ func addressesOf(result *spec.Result) (addrs []netip.Addr) {
 }
 
 // forwards returns an error unless packets of the container pass the forward hook.
-func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) error {
+func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridges []string, err error) {
 	onHost := false
 	var own []string
 	for _, i := range r.Prev().Interfaces {
@@ -50,18 +50,16 @@ func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) error {
 		}
 		link, err := hostLink(r, env, i.Name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		bridge, err := bridgeOf(env, link)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if bridge != "" {
-			if kernel.Of(r).Records.Stands(record.FastPathFact(bridge)) {
-				return spec.Invalid("network policies cannot apply on bridge %s: packets of its established connections take the fast path around the forward hook: remove fastPath from the plugin firewall", bridge)
-			}
+			bridges = append(bridges, bridge)
 			if err := bridgeForwards(r, bridge, pod.Addrs); err != nil {
-				return err
+				return nil, err
 			}
 		} else if link != nil && link.Type() == "veth" { // another plugin may have added an ifb
 			own = append(own, i.Name)
@@ -69,10 +67,20 @@ func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) error {
 		onHost = true
 	}
 	if !onHost {
-		return spec.Invalid("network policies cannot apply: the result of the previous plugin has no interface on the host, so packets do not pass the host's forward hook, as with macvlan or ipvlan: use ptp or bridge")
+		return nil, spec.Invalid("network policies cannot apply: the result of the previous plugin has no interface on the host, so packets do not pass the host's forward hook, as with macvlan or ipvlan: use ptp or bridge")
 	}
 	if len(own) == 1 {
 		pod.Link = own[0]
+	}
+	return bridges, noFastPath(r, bridges)
+}
+
+// noFastPath returns an error if a bridge has the fast path of the plugin firewall.
+func noFastPath(r *plugin.Request, bridges []string) error {
+	for _, bridge := range bridges {
+		if kernel.Of(r).Records.Stands(record.FastPathFact(bridge)) {
+			return spec.Invalid("network policies cannot apply on bridge %s: packets of its established connections take the fast path around the forward hook: remove fastPath from the plugin firewall", bridge)
+		}
 	}
 	return nil
 }

@@ -99,10 +99,14 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := judge(r, env, pod); err != nil {
+	bridges, err := judge(r, env, pod)
+	if err != nil {
 		return nil, err
 	}
 	if err := k.Record(r, &record.Record{Policed: pod}); err != nil {
+		return nil, err
+	}
+	if err := noFastPath(r, bridges); err != nil { // one may have been made since; from now on, its ADD sees this record
 		return nil, err
 	}
 	c, err := decide(r.Session.Paths, pod, comment(r))
@@ -131,7 +135,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := judge(r, env, pod); err != nil {
+	if _, err := judge(r, env, pod); err != nil {
 		return err
 	}
 	c, err := decide(r.Session.Paths, pod, comment(r))
