@@ -154,11 +154,11 @@ func (r *repairer) rules(ctx context.Context) error {
 	if older != "" {
 		diffs = append(diffs, older)
 	}
-	if err != nil || len(diffs) == 0 {
+	if len(diffs) == 0 {
 		return err
 	}
 	r.out.Rules = diffs
-	return r.fw.Rebuild(ctx)
+	return errors.Join(err, r.fw.Rebuild(ctx))
 }
 
 // dead reports whether the namespace that a record names is gone.

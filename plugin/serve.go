@@ -115,6 +115,9 @@ func (r *Request) run(ctx context.Context) (result *spec.Result, err error) {
 		return nil, spec.Join(ipam, r.check(ctx))
 	case spec.GC:
 		err := r.call(ctx, r.Plugin.GC)
+		if err != nil && len(r.spared) == 0 {
+			return nil, err // something may still lead to any of the addresses
+		}
 		return nil, spec.Join(err, r.forward(ctx))
 	case spec.Status:
 		return nil, r.status(ctx)

@@ -39,7 +39,7 @@ func ourTable(ctx context.Context, n *Node) (found []Finding, err error) {
 	}
 	older, err := fw.Outdated()
 	if err != nil {
-		return nil, err
+		return found, err
 	}
 	if older != "" {
 		found = append(found, warning(older+": until then its rules are those of the earlier release", "patchbay repair; the next ADD or DEL that needs the table does it too"))

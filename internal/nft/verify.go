@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 )
 
 // ErrDamaged means that one of our tables exists but does not work. `patchbay repair` repairs
@@ -45,6 +46,20 @@ func (c *Conn) Status() error {
 		}
 	}
 	return nil
+}
+
+// Absent reports whether the kernel has no nftables. Then nothing of ours is in it.
+func (c *Conn) Absent() bool {
+	err := c.dial()
+	if err == nil {
+		_, err = c.generation()
+	}
+	for _, e := range [...]error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.EINVAL} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // Verify compares our tables with what this program writes and describes every difference.

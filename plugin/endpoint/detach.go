@@ -197,8 +197,8 @@ func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *rec
 	var errs []error
 	k.Withdraw(rec)
 	err := k.NFT.Start(ctx)
-	if err != nil && len(rec.Elements)+len(rec.Shared) == 0 {
-		err = nil // we may not use nftables, so nothing of ours is in it
+	if err != nil && len(rec.Elements)+len(rec.Shared) == 0 && k.NFT.Absent() {
+		err = nil // the kernel has nothing of ours
 	}
 	errs = append(errs, err)
 	if err = deletePair(env, rec); err == nil {

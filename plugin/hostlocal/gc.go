@@ -76,9 +76,10 @@ func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.
 	owners, err := stale(ctx, r, dir, keep)
 	errs := []error{err}
 	for o := range owners {
-		errs = append(errs, kernel.Of(r).Seize(r, owner.Of(r.Network, o.ID, o.IfName), func() error {
+		_, err := kernel.Of(r).Seize(r, owner.Of(r.Network, o.ID, o.IfName), func() error {
 			return releaseOf(ctx, r, dir, o, func(res ipam.Reservation) bool { return !res.Since.After(r.Listed()) })
-		}))
+		})
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

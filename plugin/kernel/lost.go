@@ -31,6 +31,9 @@ import (
 func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remove func(*record.Record) error) error {
 	living := k.living(r)
 	elems, err := k.OwnedElements()
+	if err != nil && k.NFT.Absent() {
+		return nil
+	}
 	errs := []error{err}
 	lost := make(map[owner.Key][]nft.Element)
 	for _, e := range elems {
@@ -40,7 +43,7 @@ func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remov
 		}
 	}
 	for o, elems := range lost {
-		errs = append(errs, k.Seize(r, o, func() error {
+		_, err := k.Seize(r, o, func() error {
 			rec := &record.Record{Plugin: r.Plugin.Name, Network: r.Network, Owner: o}
 			rec.Elements = unnamed(elems, k.Records.Current(r.Network, o))
 			if len(rec.Elements) == 0 || k.keepsPair(r, o) {
@@ -52,7 +55,8 @@ func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remov
 			}
 			r.Spare(spec.AttachmentKey{}) // only a comment names the attachment
 			return err
-		}))
+		})
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

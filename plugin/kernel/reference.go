@@ -70,12 +70,19 @@ func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request) error {
 		return nil
 	}
 	rules, err := iptnft.Present(k.NFT)
+	if err != nil && k.NFT.Absent() {
+		err = nil
+	}
 	errs := []error{err}
 	for o, addrs := range list {
 		if rules {
-			errs = append(errs, k.NFT.Commit(ctx)) // the queue may contain removals of the same rules
+			err = k.NFT.Commit(ctx) // the queue may contain removals of the same rules
 			k.NFT.Queue(iptnft.Leftovers(iptnft.Names{Network: r.Network, ContainerID: o.ID, IfName: o.IfName}, addrs))
-			errs = append(errs, k.NFT.Commit(ctx))
+			err = errors.Join(err, k.NFT.Commit(ctx))
+			errs = append(errs, err)
+		}
+		if err != nil {
+			r.Spare(spec.AttachmentKey{ContainerID: o.ID, IfName: o.IfName}) // only its address names it
 		}
 		backup := filepath.Join(r.Session.Paths.RunCNI, "tuning", o.ID+"_"+o.IfName+".json")
 		if err := os.Remove(backup); !errors.Is(err, fs.ErrNotExist) {

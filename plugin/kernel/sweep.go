@@ -142,9 +142,14 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 		return err
 	}
 	for _, rec := range records {
-		if rec.Plugin == r.Plugin.Name && !keep(rec.ContainerID, rec.IfName) {
-			errs = append(errs, k.sweepOne(r, rec.Owner, take))
+		if rec.Plugin != r.Plugin.Name || keep(rec.ContainerID, rec.IfName) {
+			continue
 		}
+		done, err := k.sweepOne(r, rec.Owner, take)
+		if !done {
+			r.Spare(spec.AttachmentKey{ContainerID: rec.ContainerID, IfName: rec.IfName})
+		}
+		errs = append(errs, err)
 	}
 	living := k.living(r)
 	for _, t := range torn {
@@ -152,7 +157,8 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 			continue // CHECK reports the record
 		}
 		Warn(r, t.Err)
-		errs = append(errs, k.sweepOne(r, t.Owner, take))
+		_, err := k.sweepOne(r, t.Owner, take)
+		errs = append(errs, err)
 	}
 	nft.AwaitTick(last) // a DEL may just have left elements to this plugin (Finish), and the addresses go next
 	return errors.Join(errs...)
@@ -168,7 +174,8 @@ func (k *Kernel) living(r *plugin.Request) map[owner.Key]bool {
 	return living
 }
 
-func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, remove func(*record.Record) error) error {
+// sweepOne removes one attachment. done is false if the attachment may still exist.
+func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, remove func(*record.Record) error) (done bool, err error) {
 	return k.Seize(r, o, func() error {
 		rec, err := k.Records.Read(r.Network, o, r.Plugin.Name)
 		if err != nil {
@@ -193,9 +200,9 @@ func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, remove func(*record.Re
 }
 
 // Seize runs fn for an attachment that is not on a GC's list. Seize skips an attachment that was
-// made after the list, or that another process works on, because it may be alive. The plugin's
-// record stays locked until it is removed.
-func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) error {
+// made after the list, or that another process works on, because it may be alive. done reports whether fn ran
+// and succeeded. The plugin's record stays locked until it is removed.
+func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) (done bool, err error) {
 	var others []string
 	release, keepReason, err := k.Records.Seize(r.Network, o, func(now []record.CurrentRecord) string {
 		for _, s := range now {
@@ -209,13 +216,14 @@ func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) error {
 		return ""
 	})
 	if err != nil || keepReason != "" {
-		return err
+		return false, err
 	}
 	defer release()
 	for _, other := range others {
 		k.Records.Unlock(r.Network, o, other) // the other plugin's GC takes this lock
 	}
-	return fn()
+	err = fn()
+	return err == nil, err
 }
 
 // newer returns the attachments whose record is newer than a GC's list, or in use. They may be
