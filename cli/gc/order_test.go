@@ -8,9 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -19,28 +21,43 @@ import (
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// gc cannot remove a dead container's port from the firewall. The address stays reserved until it can.
+// gc cannot remove a dead container's port from the firewall: only a newer patchbay may, or a rule of the operator
+// leads to the reference's chain. The address stays reserved until gc can.
 func TestAddressAfterPort(t *testing.T) {
 	nettest.Need(t, nettest.Program("nft"))
+	schema := func(n uint16) {
+		nftTool(t, fmt.Sprintf("flush map inet patchbay schema; add element inet patchbay schema { 0 : %d }", n))
+	}
+	t.Run("ours", func(t *testing.T) {
+		addressAfterPort(t, runtimeOf(), func() (undo func()) {
+			schema(nft.Schema() + 1)
+			return func() { schema(nft.Schema()) }
+		})
+	})
+	t.Run("the reference's", func(t *testing.T) {
+		useIPTables(t, "iptables-nft")
+		addressAfterPort(t, runtimeOf(reftest.Plugins(t)), func() (undo func()) {
+			dnat := regexp.MustCompile("CNI-DN-[0-9a-f]+").FindString(nftTool(t, "list table ip nat"))
+			nftTool(t, "add chain ip nat OPERATOR; add rule ip nat OPERATOR jump "+dnat)
+			return func() { nftTool(t, "delete chain ip nat OPERATOR") }
+		})
+	})
+}
+
+func addressAfterPort(t *testing.T, maker *chain.Runtime, hinder func() (undo func())) {
 	l, rt := list(t, fmt.Sprintf(everything, "")), runtimeOf()
-	warm(t, rt, l)
+	warm(t, maker, l)
 	before := leak.Must(t)
-	path := attach(t, rt, l, "dead", 1)
+	path := attach(t, maker, l, "dead", 1)
 	addr, _ := strings.CutSuffix(address(t, rt, "dead"), "/32")
 	file := filepath.Join(paths.Default().CNI, "networks/every", addr)
 	if err := netns.Delete(path); err != nil {
 		t.Fatal(err)
 	}
-	schema := func(n uint16) {
-		t.Helper()
-		set := fmt.Sprintf("flush map inet patchbay schema; add element inet patchbay schema { 0 : %d }", n)
-		if out, err := exec.Command("nft", set).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-	}
-	schema(nft.Schema() + 1) // only a newer patchbay may remove elements
+	undo := hinder()
 	for range 2 {
 		report, err := gc.Run(t.Context(), gc.Options{Paths: paths.Default(), Runtime: rt, NewSession: session, Apply: true})
 		if err == nil || removed(report) > 0 {
@@ -50,11 +67,20 @@ func TestAddressAfterPort(t *testing.T) {
 			t.Errorf("the port stays, and the address went: %v", err)
 		}
 	}
-	schema(nft.Schema())
+	undo()
 	if r := collect(t, rt, nil); removed(r) != 1 {
 		t.Errorf("%+v", r.Attachments)
 	}
 	leak.NoLeaks(t, before)
+}
+
+func nftTool(t *testing.T, command string) string {
+	t.Helper()
+	out, err := exec.Command("nft", command).CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft %s: %v: %s", command, err, out)
+	}
+	return string(out)
 }
 
 // A network had a driver of Docker's that never came back, and a record still waits for it. Now the network has

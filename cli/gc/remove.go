@@ -292,10 +292,8 @@ func (r *remover) delKernel(ctx context.Context) (left, err error) {
 	if r.a.ContainerID != "" {
 		r.k.NFT.Queue(leftovers(r.a))
 	}
-	if err = r.k.NFT.Commit(ctx); len(r.a.elements) > 0 {
-		left = err
-	} else {
-		errs = append(errs, err)
+	if left = r.k.NFT.Commit(ctx); left != nil && r.k.NFT.Absent() {
+		left = nil
 	}
 	host, err := r.k.Host()
 	if err != nil {
