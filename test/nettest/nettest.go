@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -26,8 +27,11 @@ const inside = "PATCHBAY_NETTEST"
 // Main is a package's TestMain: `func TestMain(m *testing.M) { nettest.Main(m) }`.
 // Anything else with a Run can stand around m, such as testscript.Main.
 func Main(m interface{ Run() int }) {
-	if os.Getenv(inside) == "" {
-		os.Exit(reexec())
+	switch {
+	case os.Getenv(inside) == "":
+		os.Exit(reexec("1"))
+	case fuzzes() && os.Getenv(inside) != worker: // the workers would share mounts and namespaces
+		os.Exit(reexec(worker, os.NewFile(3, "calls"), os.NewFile(4, "answers"), os.NewFile(5, "memory")))
 	}
 	if err := prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, "nettest:", err)
@@ -36,9 +40,17 @@ func Main(m interface{ Run() int }) {
 	os.Exit(m.Run())
 }
 
-func reexec() int {
+// worker is the value of inside in the process that a fuzz worker executes.
+const worker = "worker"
+
+// fuzzes reports whether this process is one of the workers of `go test -fuzz`. It has three files of the
+// coordinator (internal/fuzz/sys_posix.go of Go).
+func fuzzes() bool { return slices.Contains(os.Args, "-test.fuzzworker") }
+
+func reexec(mark string, files ...*os.File) int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Env = append(os.Environ(), inside+"="+mark)
+	cmd.ExtraFiles = files
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	if os.Geteuid() != 0 {
