@@ -26,11 +26,13 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	for _, fact := range rec.Shared {
 		errs = append(errs, k.ReleaseFact(ctx, fact, rec.Owner))
 	}
-	stale := udpMappings(rec.Elements)
-	if len(stale) == 0 && errors.Join(errs...) == nil {
+	stale, failed := udpMappings(rec.Elements), errors.Join(errs...) != nil
+	if len(stale) == 0 && !failed {
 		return k.Finish(ctx, r, rec)
 	}
-	k.Withdraw(rec) // the queue is empty if the kernel refused to release a fact
+	if failed {
+		k.Withdraw(rec) // a transaction that failed has emptied the queue
+	}
 	errs = append(errs, k.NFT.Commit(ctx))
 	if len(stale) > 0 {
 		forgetFlows(r, k, stale)
