@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/owner"
 )
 
 // holdName is the interface's name in the holding namespace.
@@ -69,7 +69,7 @@ func (d *Driver) sandboxLink(e *state.Endpoint) (*nl.Conn, netlink.Link, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	link, err := find(c, e)
+	link, err := d.find(c, e)
 	if err != nil {
 		c.Close()
 		return nil, nil, fmt.Errorf("look for the interface in %s: %w", e.Sandbox, err)
@@ -159,9 +159,9 @@ func ours(e *state.Endpoint, link netlink.Link) bool {
 // find returns the endpoint's link. In a sandbox the link may have any name, so find looks for
 // the mark and the MAC address. On the host, find looks only for the name: another link, such as
 // the master of an ipvlan, may have the same MAC address.
-func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
+func (d *Driver) find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 	l, err := c.Link(linkName(e.ID))
-	if err == nil && (ours(e, l) || hasMAC(e, l)) {
+	if err == nil && (ours(e, l) || d.hasMAC(e, l)) {
 		return l, nil
 	}
 	if err != nil && !nl.IsNotFound(err) {
@@ -179,7 +179,7 @@ func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 		if ours(e, l) {
 			return l, nil
 		}
-		if hasMAC(e, l) {
+		if d.hasMAC(e, l) {
 			candidates = append(candidates, l)
 		}
 	}
@@ -196,13 +196,20 @@ func noLink(e *state.Endpoint) error {
 }
 
 // hasMAC reports whether a link has the endpoint's MAC address and not the mark of another
-// endpoint or attachment: ipvlan and vlan links of one master all have its address.
-func hasMAC(e *state.Endpoint, l netlink.Link) bool {
-	if e.Kernel == nil || e.Kernel.MAC == "" || l.Attrs().HardwareAddr.String() != e.Kernel.MAC {
+// endpoint: ipvlan and vlan links of one master all have its address.
+func (d *Driver) hasMAC(e *state.Endpoint, l netlink.Link) bool {
+	return e.Kernel != nil && e.Kernel.MAC != "" && l.Attrs().HardwareAddr.String() == e.Kernel.MAC &&
+		!strings.HasPrefix(l.Attrs().Alias, markerPrefix) && !d.anothers(e, l)
+}
+
+// anothers reports whether a link is another endpoint's. Any other mark tells nothing: a plugin that uses this driver has
+// put its own mark in place of the endpoint's.
+func (d *Driver) anothers(e *state.Endpoint, l netlink.Link) bool {
+	if l.Attrs().Alias == "" {
 		return false
 	}
-	_, marked := owner.FromAlias(l.Attrs().Alias)
-	return !strings.HasPrefix(l.Attrs().Alias, markerPrefix) && (!marked || l.Attrs().Alias == e.Kernel.Alias)
+	all, err := d.state.Endpoints.List()
+	return err != nil || slices.ContainsFunc(all, func(o *state.Endpoint) bool { return o.ID != e.ID && ours(o, l) })
 }
 
 // takeBack moves the interface back into the holding namespace, from the host or from a sandbox
@@ -239,7 +246,7 @@ func (d *Driver) fetch(e *state.Endpoint, to *netns.NS) error {
 		return err
 	}
 	defer host.Close()
-	err = bring(host, e, to)
+	err = d.bring(host, e, to)
 	if !nl.IsNotFound(err) {
 		return err
 	}
@@ -252,11 +259,11 @@ func (d *Driver) fetch(e *state.Endpoint, to *netns.NS) error {
 	}
 	defer sandbox.Close()
 	d.restoreGateways(sandbox, e)
-	return bring(sandbox, e, to)
+	return d.bring(sandbox, e, to)
 }
 
-func bring(c *nl.Conn, e *state.Endpoint, to *netns.NS) error {
-	link, err := find(c, e)
+func (d *Driver) bring(c *nl.Conn, e *state.Endpoint, to *netns.NS) error {
+	link, err := d.find(c, e)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func TestTwins(t *testing.T) {
 	const path, mac = "/run/netns/twins", "02:00:00:00:00:77"
 	must(t, netns.Create(path))
 	t.Cleanup(func() { must(t, netns.Delete(path)) })
-	c := conn(t, path)
+	c, d := conn(t, path), newNode(t, portNet).driver
 	twin := func(o owner.Key) *state.Endpoint {
 		return &state.Endpoint{ID: strings.Repeat(string(o[:2]), 32), Kernel: &state.Snapshot{MAC: mac, Alias: o.Alias()}}
 	}
@@ -32,14 +32,16 @@ func TestTwins(t *testing.T) {
 	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "second", HardwareAddr: hw}}
 	must(t, c.LinkAdd(link))
 	must(t, c.LinkSetAlias(link, second.Alias()))
-	if l, err := find(c, twin(second)); err != nil || l.Attrs().Name != "second" {
+	must(t, d.state.Endpoints.Save(twin(second)))
+	defer func() { must(t, d.state.Endpoints.Drop(twin(second).ID)) }()
+	if l, err := d.find(c, twin(second)); err != nil || l.Attrs().Name != "second" {
 		t.Errorf("its own: %v, %v", l, err)
 	}
-	if l, err := find(c, twin(first)); !nl.IsNotFound(err) {
+	if l, err := d.find(c, twin(first)); !nl.IsNotFound(err) {
 		t.Errorf("the other's: %v, %v", l, err)
 	}
-	must(t, c.LinkSetAlias(link, "of another program"))
-	if l, err := find(c, twin(first)); err != nil || l.Attrs().Name != "second" {
+	must(t, c.LinkSetAlias(link, owner.Of("outer", "c", "eth0").Alias())) // of a runtime above the driver
+	if l, err := d.find(c, twin(first)); err != nil || l.Attrs().Name != "second" {
 		t.Errorf("with a replaced alias: %v, %v", l, err)
 	}
 }
@@ -50,8 +52,9 @@ func TestNoInterface(t *testing.T) {
 	const path = "/run/netns/nolink"
 	must(t, netns.Create(path))
 	t.Cleanup(func() { must(t, netns.Delete(path)) })
+	d := newNode(t, portNet).driver
 	for _, at := range []string{"", path} {
-		_, err := find(conn(t, at), &state.Endpoint{ID: strings.Repeat("e1", 32)})
+		_, err := d.find(conn(t, at), &state.Endpoint{ID: strings.Repeat("e1", 32)})
 		if !nl.IsNotFound(err) || !strings.Contains(err.Error(), "no interface of endpoint e1e1e1e1e1e1") {
 			t.Errorf("%q: %v", at, err)
 		}

@@ -236,7 +236,7 @@ func defaultOf(c *nl.Conn, family int) ([]state.Gateway, error) {
 // route: it would reach nothing, and packets to its published ports would get no answer. The
 // collector publishes the ports again for the endpoint that has the route.
 func (d *Driver) restoreGateways(c *nl.Conn, e *state.Endpoint) {
-	link, err := find(c, e)
+	link, err := d.find(c, e)
 	if err != nil {
 		return // there is no interface to remove
 	}
