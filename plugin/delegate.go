@@ -259,7 +259,7 @@ var ErrMute = errors.New("is another program and cannot be asked what it would d
 
 // resolve finds a plugin. It returns a plugin of this process, or the path of a program.
 func (s *Session) resolve(pluginType string, c *spec.Call) (p *Plugin, path string, err error) {
-	p = find(s.Plugins, pluginType)
+	p = s.Plugin(pluginType)
 	path, err = invoke.Find(pluginType, c.Path)
 	switch {
 	case p != nil && (errors.Is(err, invoke.ErrNotFound) || err == nil && isSelf(path)):
@@ -272,6 +272,9 @@ func (s *Session) resolve(pluginType string, c *spec.Call) (p *Plugin, path stri
 	return nil, path, nil
 }
 
+// Plugin returns the plugin of this program with that name, or nil.
+func (s *Session) Plugin(name string) *Plugin { return find(s.Plugins, name) }
+
 func find(list []*Plugin, name string) *Plugin {
 	for _, p := range list {
 		if p.Name == name {
@@ -280,6 +283,17 @@ func find(list []*Plugin, name string) *Plugin {
 	}
 	return nil
 }
+
+// DelOrder returns the place of a plugin in a DEL (see Kind.DelOrder). For a plugin of another program it returns -1.
+func (s *Session) DelOrder(name string) int {
+	if p := s.Plugin(name); p != nil {
+		return p.Kind.DelOrder()
+	}
+	return -1
+}
+
+// IsIPAM reports whether a plugin of this program assigns addresses.
+func (s *Session) IsIPAM(name string) bool { return s.DelOrder(name) == IPAM.DelOrder() }
 
 // isSelf reports whether path is the running program. A file with the same inode is the running
 // program. A file with another inode is the running program if it has the same build, because an

@@ -186,12 +186,7 @@ func (r *remover) inOrder() []kept {
 		if k.driver {
 			return 3 + strings.Count(k.plugin, "-ipam")
 		}
-		for _, p := range r.s.Plugins {
-			if p.Name == k.plugin {
-				return [...]int{plugin.Chained: 0, plugin.Interface: 1, plugin.IPAM: 2}[p.Kind]
-			}
-		}
-		return 0
+		return max(r.s.DelOrder(k.plugin), 0)
 	}
 	order.Stable(r.a.records, func(x, y kept) int { return cmp.Compare(place(x), place(y)) })
 	return r.a.records
@@ -203,7 +198,7 @@ func (r *remover) inOrder() []kept {
 func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
 	var errs []error
 	for _, k := range r.inOrder() {
-		if len(errs) > 0 && r.isIPAM(k) {
+		if len(errs) > 0 && r.s.IsIPAM(k.plugin) {
 			continue
 		}
 		keep, err := r.delRecord(ctx, k)
@@ -218,10 +213,6 @@ func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
 		}
 	}
 	return "", errors.Join(errs...)
-}
-
-func (r *remover) isIPAM(k kept) bool {
-	return slices.ContainsFunc(r.s.Plugins, func(p *plugin.Plugin) bool { return p.Name == k.plugin && p.Kind == plugin.IPAM })
 }
 
 // delRecord calls the DEL of one plugin. If a Docker driver cannot be reached, DEL succeeds and
@@ -250,7 +241,7 @@ func (r *remover) delRecord(ctx context.Context, k kept) (keep string, err error
 // program there are none. Another program locks its record itself. So gc releases its own lock
 // before, and keeps only the claim.
 func (r *remover) path(name string) []string {
-	if slices.ContainsFunc(r.s.Plugins, func(p *plugin.Plugin) bool { return p.Name == name }) {
+	if r.s.Plugin(name) != nil {
 		return []string{filepath.Join(r.Paths.Run, "no-plugins")}
 	}
 	r.k.Records.Unlock(r.a.Network, r.a.Owner, name)
@@ -278,8 +269,8 @@ func (r *remover) delCached(ctx context.Context) error {
 }
 
 // delKernel removes what no plugin's DEL has removed: elements, the holders of facts, rules of
-// the reference plugins, and links. left says that elements or links may still lead to the addresses. Where
-// nftables cannot be used, there are no elements.
+// the reference plugins, and links. left says that elements or links may still lead to the addresses. A kernel
+// without nftables has no elements.
 func (r *remover) delKernel(ctx context.Context) (left, err error) {
 	var errs []error
 	held, err := r.k.Records.Held(r.a.Owner)

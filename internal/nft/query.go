@@ -277,9 +277,12 @@ func (c *Conn) list(q query) ([]netlink.Message, error) {
 
 // Owned returns the elements of attachments, which are the elements whose comment names an
 // owner. Owned searches the common sets and the given maps of conditions (Conditions.Maps).
-// Owned reads every element, so only GC, repair and doctor use it.
+// Owned reads every element, so only GC, repair and doctor use it. A kernel without nftables has none.
 func (c *Conn) Owned(maps ...string) (elems []Element, err error) {
 	all, err := c.ofAttachments(maps)
+	if err != nil && c.Absent() {
+		return nil, nil
+	}
 	return slices.DeleteFunc(all, func(e Element) bool { _, ok := OwnerOf(e.Comment); return !ok }), err
 }
 

@@ -51,20 +51,18 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 // (kernel.Finish). Without a link to delete, or if the address goes first, takeAndRelease waits for that.
 func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
 	err := detachChained(ctx, r, &record.Record{Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}, r.NetNS)
-	began := nft.Ticks()
-	release := func() error {
-		if err != nil {
-			return err
-		}
+	began, addressFirst := nft.Ticks(), IPAMNeedsLink(r.Head.IPAM.Type)
+	if !addressFirst {
+		err = errors.Join(err, take())
+	}
+	if err == nil {
 		nft.AwaitTick(began)
-		return releaseAddress(ctx, r)
+		err = releaseAddress(ctx, r)
 	}
-	if IPAMNeedsLink(r.Head.IPAM.Type) {
-		released := release()
-		return errors.Join(released, take())
+	if addressFirst {
+		err = errors.Join(err, take())
 	}
-	err = errors.Join(err, take())
-	return release()
+	return err
 }
 
 // detachChained calls the DEL of the chained plugins that still have a record of the attachment: their own

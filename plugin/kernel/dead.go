@@ -124,10 +124,10 @@ func (w *deadSweep) remove(ctx context.Context, o owner.Key) (removed bool, err 
 		return false, err
 	}
 	defer release()
-	order.Stable(found, func(a, b record.CurrentRecord) int { return cmp.Compare(delOrder(s, a.Plugin), delOrder(s, b.Plugin)) })
+	order.Stable(found, func(a, b record.CurrentRecord) int { return cmp.Compare(s.DelOrder(a.Plugin), s.DelOrder(b.Plugin)) })
 	var failed error
 	for _, at := range found {
-		if failed != nil && delOrder(s, at.Plugin) == plugin.IPAM.DelOrder() {
+		if failed != nil && s.IsIPAM(at.Plugin) {
 			break // something may still lead to the address
 		}
 		_, err := s.Invoke(ctx, at.Plugin, w.del(at))
@@ -155,7 +155,7 @@ func (w *deadSweep) keep(k *Kernel, o owner.Key, now []record.CurrentRecord) str
 	for _, at := range now {
 		rec := at.Record
 		switch {
-		case rec == nil || delOrder(k.session, at.Plugin) < 0:
+		case rec == nil || k.session.Plugin(at.Plugin) == nil:
 			return "a record cannot be read, or is another program's"
 		case rec.Pod == "" || rec.NetNSMark == nil || filepath.Dir(rec.NetNS) != w.dir:
 			return "it may be another runtime's"
@@ -188,15 +188,6 @@ func (k *Kernel) carries(rec *record.Record) bool {
 		l, err := host.Link(name)
 		return err != nil && !nl.IsNotFound(err) || err == nil && netstate.Carries(l) && host.Lives(l.Attrs().NetNsID)
 	})
-}
-
-// delOrder returns the place of a plugin in a DEL. For a plugin of another program it returns -1.
-func delOrder(s *plugin.Session, name string) int {
-	i := slices.IndexFunc(s.Plugins, func(p *plugin.Plugin) bool { return p.Name == name })
-	if i < 0 {
-		return -1
-	}
-	return s.Plugins[i].Kind.DelOrder()
 }
 
 // RecordedDel builds a DEL for a plugin of this process that has a record of the attachment. Its

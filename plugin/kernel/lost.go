@@ -31,9 +31,6 @@ import (
 func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remove func(*record.Record) error) error {
 	living := k.living(r)
 	elems, err := k.OwnedElements()
-	if err != nil && k.NFT.Absent() {
-		return nil
-	}
 	errs := []error{err}
 	lost := make(map[owner.Key][]nft.Element)
 	for _, e := range elems {

@@ -70,9 +70,6 @@ func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request) error {
 		return nil
 	}
 	rules, err := iptnft.Present(k.NFT)
-	if err != nil && k.NFT.Absent() {
-		err = nil
-	}
 	errs := []error{err}
 	for o, addrs := range list {
 		if rules {

@@ -145,11 +145,7 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 		if rec.Plugin != r.Plugin.Name || keep(rec.ContainerID, rec.IfName) {
 			continue
 		}
-		done, err := k.sweepOne(r, rec.Owner, take)
-		if !done {
-			r.Spare(spec.AttachmentKey{ContainerID: rec.ContainerID, IfName: rec.IfName})
-		}
-		errs = append(errs, err)
+		errs = append(errs, k.sweepOne(r, rec.Owner, spec.AttachmentKey{ContainerID: rec.ContainerID, IfName: rec.IfName}, take))
 	}
 	living := k.living(r)
 	for _, t := range torn {
@@ -157,8 +153,7 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 			continue // CHECK reports the record
 		}
 		Warn(r, t.Err)
-		_, err := k.sweepOne(r, t.Owner, take)
-		errs = append(errs, err)
+		errs = append(errs, k.sweepOne(r, t.Owner, spec.AttachmentKey{}, take))
 	}
 	nft.AwaitTick(last) // a DEL may just have left elements to this plugin (Finish), and the addresses go next
 	return errors.Join(errs...)
@@ -174,9 +169,10 @@ func (k *Kernel) living(r *plugin.Request) map[owner.Key]bool {
 	return living
 }
 
-// sweepOne removes one attachment. done is false if the attachment may still exist.
-func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, remove func(*record.Record) error) (done bool, err error) {
-	return k.Seize(r, o, func() error {
+// sweepOne removes one attachment. If the attachment may still exist, its addresses stay. names is zero if the
+// record cannot be read.
+func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, names spec.AttachmentKey, remove func(*record.Record) error) error {
+	done, err := k.Seize(r, o, func() error {
 		rec, err := k.Records.Read(r.Network, o, r.Plugin.Name)
 		if err != nil {
 			rec, err = k.Derive(record.Torn{Network: r.Network, Owner: o, Plugin: r.Plugin.Name, Err: err})
@@ -191,12 +187,13 @@ func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, remove func(*record.Re
 		if rec.ContainerID == "" && k.keepsPair(r, o) {
 			return nil // an unreadable record without names, which no list can name
 		}
-		err = k.drop(r, o, remove(rec))
-		if err != nil {
-			r.Spare(spec.AttachmentKey{ContainerID: rec.ContainerID, IfName: rec.IfName})
-		}
-		return err
+		names = spec.AttachmentKey{ContainerID: rec.ContainerID, IfName: rec.IfName}
+		return k.drop(r, o, remove(rec))
 	})
+	if err != nil || !done && names.ContainerID != "" {
+		r.Spare(names)
+	}
+	return err
 }
 
 // Seize runs fn for an attachment that is not on a GC's list. Seize skips an attachment that was

@@ -124,7 +124,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 func each(ctx context.Context, r *plugin.Request, members []*plugin.Inner, verb string, prev json.RawMessage) (errs []error) {
 	for _, m := range members {
 		explain(r, m)
-		if removes := r.Verb == spec.Del || r.Verb == spec.GC; removes && len(errs) > 0 && isIPAM(r, m) {
+		if removes := r.Verb == spec.Del || r.Verb == spec.GC; removes && len(errs) > 0 && r.Session.IsIPAM(m.Type) {
 			continue
 		}
 		if err := m.Do(ctx, r.Verb, prev); err != nil {
@@ -132,10 +132,6 @@ func each(ctx context.Context, r *plugin.Request, members []*plugin.Inner, verb 
 		}
 	}
 	return errs
-}
-
-func isIPAM(r *plugin.Request, m *plugin.Inner) bool {
-	return slices.ContainsFunc(r.Session.Plugins, func(p *plugin.Plugin) bool { return p.Name == m.Type && p.Kind == plugin.IPAM })
 }
 
 // explain prints to which member the next lines of a dry run belong.
@@ -176,8 +172,7 @@ func loadMember(raw json.RawMessage, r *plugin.Request, conf *Conf) (*plugin.Inn
 	if err != nil {
 		return nil, err
 	}
-	isOurs := func(p *plugin.Plugin) bool { return p.Name == m.Type }
-	if conf.BuiltIn && !slices.ContainsFunc(r.Session.Plugins, isOurs) {
+	if conf.BuiltIn && r.Session.Plugin(m.Type) == nil {
 		return nil, spec.Invalid("no plugin %q is built in: leave builtIn out", m.Type)
 	}
 	if m.Type == name {

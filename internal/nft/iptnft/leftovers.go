@@ -62,7 +62,7 @@ func (a Names) spoofChain() string { return "cni-br-iface-" + a.ContainerID + "-
 func Leftovers(a Names, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
 
 // Present reports whether a table exists that may contain leftovers. Present asks the kernel only
-// once.
+// once. A kernel without nftables has no table.
 func Present(c *nft.Conn) (bool, error) {
 	refs := []nft.Ref{{Family: nftables.TableFamilyINet, Table: tableMasquerade}, {Family: nftables.TableFamilyBridge, Table: tableNAT}}
 	for _, f := range families() {
@@ -71,6 +71,9 @@ func Present(c *nft.Conn) (bool, error) {
 		}
 	}
 	got, err := c.Look(refs...)
+	if err != nil && c.Absent() {
+		return false, nil
+	}
 	return slices.ContainsFunc(got, func(p nft.Presence) bool { return p.Found }), err
 }
 
