@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -284,6 +285,24 @@ func TestDeleteNetworkTakesItsEndpointsAlong(t *testing.T) {
 	c.die()
 	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))
 	must(t, c.delete())
+}
+
+// Docker and several collections delete the same network at once. Each of them succeeds.
+func TestDeleteNetworkAtOnce(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	for range 50 {
+		id, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, nil)
+		must(t, err)
+		var g sync.WaitGroup
+		for range 16 {
+			g.Go(func() {
+				if err := n.driver.deleteNetwork(n.ctx(), id); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		g.Wait()
+	}
 }
 
 func TestRefusals(t *testing.T) {

@@ -34,7 +34,7 @@ func (n *network) part(p part) *chain.List { return cut(n.list, p, n.portmap) }
 func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
-	release, err := d.locks.take(ctx, "network "+in.NetworkID)
+	release, err := d.lockNetwork(ctx, in.NetworkID)
 	if err != nil {
 		return err
 	}
@@ -50,6 +50,10 @@ func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest
 		return err
 	}
 	return d.state.Networks.Save(n)
+}
+
+func (d *Driver) lockNetwork(ctx context.Context, id string) (release func(), err error) {
+	return d.locks.take(ctx, "network "+id)
 }
 
 func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (*state.Network, error) {
@@ -111,9 +115,16 @@ func (d *Driver) DeleteNetwork(ctx context.Context, in *cnm.NetworkRequest) erro
 	return d.deleteNetwork(ctx, in.NetworkID)
 }
 
+// deleteNetwork holds the network's lock, because Docker, Keep and Collect may all delete the same
+// network at once.
 func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
+	release, err := d.lockNetwork(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
 	n, err := d.state.Networks.Get(id)
 	switch {
 	case errors.Is(err, state.ErrUnknown):
