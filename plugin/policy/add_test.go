@@ -72,9 +72,15 @@ func TestAdd(t *testing.T) {
 
 // A container that is not a pod has the policies of the namespace in its configuration, or none.
 func TestNotAPod(t *testing.T) {
+	for _, args := range []string{"", "IgnoreUnknown=1;K8S_POD_NAME=pm"} { // the second is Podman's
+		t.Run(args, func(t *testing.T) { notAPod(t, args) })
+	}
+}
+
+func notAPod(t *testing.T, args string) {
 	n := fresh(t)
 	writeMirror(t, isolate)
-	a, _ := routed(t, n, "c1", "", "10.90.0.5/32")
+	a, _ := routed(t, n, "c1", args, "10.90.0.5/32")
 	a.must(t, spec.Add)
 	if rec := recordOf(t, "c1"); rec != nil {
 		t.Errorf("policies apply to nobody, and there is a record: %+v", rec)

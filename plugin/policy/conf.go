@@ -60,15 +60,14 @@ func isLabelName(s string) bool {
 	return s != "" && len(s) <= 63 && strings.Trim(s, alnum+"-_.") == "" && strings.Trim(s, "-_.") == s
 }
 
-// who returns the pod or the container to which policies apply, or nil if there is none.
+// who returns the pod or the container to which policies apply, or nil if there is none. Podman
+// names its containers in K8S_POD_NAME, without a namespace. They are no pods.
 func who(r *plugin.Request) (*record.Policed, error) {
 	args, err := r.CNIArgs()
 	if err != nil {
 		return nil, err
 	}
-	_, inNamespace := spec.LookupArg(args, "K8S_POD_NAMESPACE")
-	_, named := spec.LookupArg(args, "K8S_POD_NAME")
-	if inNamespace || named {
+	if _, isPod := spec.LookupArg(args, "K8S_POD_NAMESPACE"); isPod {
 		pod := spec.Pod(args)
 		if pod == "" {
 			return nil, spec.Errorf(spec.CodeInvalidEnvironment, "K8S_POD_NAMESPACE and K8S_POD_NAME of CNI_ARGS are no names of a namespace and a pod: which network policies apply is not known")
