@@ -21,13 +21,14 @@ type known struct {
 	plugins []string
 	when    *regexp.Regexp // a pattern of the input; nil matches any
 	differs []*regexp.Regexp
+	rare    []bool // which of differs need not occur
 	because string
 	line    int
 	seen    []int // how often each line in differs matched
 }
 
 // parseKnown reads the file. Stanzas of "key: value" lines have an empty line between them. A
-// stanza may have several lines "differs".
+// stanza may have several lines "differs" and "rarely".
 func parseKnown(text string) (list []*known, err error) {
 	var k *known
 	for i, line := range strings.Split(text, "\n") {
@@ -49,10 +50,10 @@ func parseKnown(text string) (list []*known, err error) {
 			k.because = value
 		case "when":
 			k.when, err = regexp.Compile(value)
-		case "differs":
+		case "differs", "rarely":
 			var re *regexp.Regexp
 			re, err = regexp.Compile("(?s)^(?:" + value + ")$")
-			k.differs = append(k.differs, re)
+			k.differs, k.rare = append(k.differs, re), append(k.rare, key == "rarely")
 			k.seen = append(k.seen, 0)
 		default:
 			err = fmt.Errorf("unknown key %q", key)
