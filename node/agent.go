@@ -357,8 +357,8 @@ func (a *Agent) Ready() error {
 func (a *Agent) Healthy() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if idle := time.Since(a.turned); idle > hungAfter {
-		return fmt.Errorf("the agent has not looked at the node for %v", idle.Round(time.Second))
+	if time.Since(a.turned) > hungAfter {
+		return fmt.Errorf("the agent hangs: it has not looked at this node since %v: delete its pod to restart it", a.turned.Format(time.RFC3339))
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -49,11 +50,16 @@ func newEgress(p paths.Paths, report func(error), log func(string, ...any)) *egr
 // run works until ctx ends. If Options.Egress is off, the agent only undoes the changes of an
 // earlier run.
 func (e *egress) run(ctx context.Context, a *Agent) {
-	if !a.opts.Egress {
-		e.report(e.pass(ctx))
+	if a.opts.Egress {
+		e.tend(ctx)
 		return
 	}
-	e.tend(ctx)
+	for e.clean < enoughPasses {
+		e.report(e.pass(ctx))
+		if !clock.Sleep(ctx, resident.Jitter(retryEvery)) {
+			return
+		}
+	}
 }
 
 // load reads the annotations that the last run saved, so that the agent can start without the API

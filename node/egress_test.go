@@ -235,7 +235,7 @@ func TestEgressOff(t *testing.T) {
 }
 
 // If an ADD or DEL is using a pod's record, the agent changes the pod later and reports no problem.
-// ClearEgress undoes the changes without an agent.
+// An agent without Options.Egress undoes the changes, and so does ClearEgress without an agent.
 func TestEgressBusy(t *testing.T) {
 	l := newEgressLab(t)
 	l.address(netlink.AddrAdd, "198.18.7.40")
@@ -256,14 +256,25 @@ func TestEgressBusy(t *testing.T) {
 		t.Errorf("%v, busy %v", err, e.busy)
 	}
 	l.awaitEgress("once it is free", "10.244.1.5=198.18.7.40")
-	if _, err := store.Take(pod.Network, pod.Owner, pod.Plugin); err != nil {
-		t.Fatal(err)
-	}
-	time.AfterFunc(500*time.Millisecond, store.Close)
-	if err := ClearEgress(t.Context(), where); err != nil {
-		t.Error(err)
-	}
-	if left := pairs(l.elements()); left != "" {
-		t.Errorf("ClearEgress says that all is removed, and %s is left", left)
+	for name, undo := range map[string]func() error{
+		"ClearEgress": func() error { return ClearEgress(t.Context(), where) },
+		"without Options.Egress": func() (err error) {
+			newEgress(where, func(now error) { err = now }, t.Logf).run(t.Context(), &Agent{})
+			return err
+		},
+	} {
+		if err := e.pass(t.Context()); err != nil || e.busy {
+			t.Errorf("%v, busy %v", err, e.busy)
+		}
+		if _, err := store.Take(pod.Network, pod.Owner, pod.Plugin); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(500*time.Millisecond, store.Close)
+		if err := undo(); err != nil {
+			t.Error(err)
+		}
+		if left := pairs(l.elements()); left != "" {
+			t.Errorf("%s says that all is removed, and %s is left", name, left)
+		}
 	}
 }

@@ -23,6 +23,7 @@ func (a *Agent) report(ctx context.Context) {
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
 	for {
+		a.trouble.set(agentHangs, a.Healthy())
 		a.trouble.set(reportFailed, a.reported().Write(a.opts.Paths, Service))
 		select {
 		case <-ctx.Done():

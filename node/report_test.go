@@ -64,6 +64,17 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// An agent that hangs says so: report runs in its own goroutine.
+func TestReportHangs(t *testing.T) {
+	l := running(t, n2, 1, 2)
+	l.reports("")
+	l.mu.Lock()
+	l.turned = time.Now().Add(-2 * hungAfter)
+	l.mu.Unlock()
+	resident.Signal(l.said)
+	l.reports("AgentHangs")
+}
+
 // The agent does not write a report again and again. A report that cannot be written is a problem.
 func TestReportQuiet(t *testing.T) {
 	l := running(t, n2, 1, 2)

@@ -16,6 +16,7 @@ import (
 
 // The agent itself finds problems with these reasons; Make finds the others.
 const (
+	agentHangs       plan.Reason = "AgentHangs"
 	cacheFailed      plan.Reason = "CacheFailed"
 	kernelUnwatched  plan.Reason = "KernelNotWatched"
 	pathsUnprobed    plan.Reason = "PathsNotProbed"
