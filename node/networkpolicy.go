@@ -6,7 +6,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -146,7 +145,7 @@ func (n *networkPolicy) open() (end func()) {
 // remove removes what enforces policies until ctx ends: an ADD may have read the mirror before it went.
 func (n *networkPolicy) remove(ctx context.Context) {
 	for ctx.Err() == nil {
-		n.status.failed(ClearNetworkPolicy(ctx, n.paths))
+		n.status.failed(clearPolicies(ctx, n.paths))
 		clock.Sleep(ctx, reconcileEvery)
 	}
 }
@@ -323,17 +322,4 @@ func (n *networkPolicy) drops() ([]enforce.Drop, error) {
 		return nil, nil
 	}
 	return n.enforcer.Drops()
-}
-
-// ClearNetworkPolicy removes everything that enforces network policies on this node. It runs when the
-// agent is removed, or no longer enforces them.
-func ClearNetworkPolicy(ctx context.Context, p paths.Paths) error {
-	if err := policymirror.Remove(p); err != nil {
-		return fmt.Errorf("remove network policies: %w", err)
-	}
-	fw := nft.Open(p.Run)
-	defer fw.Close() //nolint:errcheck // committed
-	e := enforce.New(fw, enforce.Options{KeepConnections: true})
-	defer e.Close() //nolint:errcheck // nothing was written
-	return e.Clear(ctx)
 }

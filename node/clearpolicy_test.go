@@ -1,0 +1,41 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/policy/enforce"
+)
+
+// An ADD that read the mirror before ClearNetworkPolicy closes its pod later. The pod is open in the
+// end.
+func TestClearNetworkPolicyDuringAnADD(t *testing.T) {
+	l := newPolicyLab(t)
+	r := l.added("web-0", webAddr)
+	store := record.New(l.dir)
+	defer store.Close()
+	if _, err := store.Take(r.Network, r.Owner, r.Plugin); err != nil {
+		t.Fatal(err)
+	}
+	cleared := make(chan error)
+	go func() { cleared <- ClearNetworkPolicy(t.Context(), paths.Paths{Run: l.dir, State: l.dir, Proc: "/proc"}) }()
+	time.Sleep(3 * clearPause)
+	fw := nft.Open(l.dir)
+	defer fw.Close() //nolint:errcheck // committed
+	enforce.Close(fw, enforce.Closure{Addrs: r.Policed.Addrs, Close: [2]bool{true, true}, Comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)}, false)
+	must(t, fw.Commit(t.Context()))
+	if !closed(webAddr) {
+		t.Fatal("the ADD did not close its pod, so the test proves nothing")
+	}
+	store.Unlock(r.Network, r.Owner, r.Plugin)
+	must(t, <-cleared)
+	if closed(webAddr) {
+		t.Error("ClearNetworkPolicy says that no pod is isolated, and one is closed")
+	}
+}
