@@ -24,7 +24,9 @@ func TestClearNetworkPolicyDuringAnADD(t *testing.T) {
 		t.Fatal(err)
 	}
 	cleared := make(chan error)
-	go func() { cleared <- ClearNetworkPolicy(t.Context(), paths.Paths{Run: l.dir, State: l.dir, Proc: "/proc"}) }()
+	go func() {
+		cleared <- ClearNetworkPolicy(t.Context(), paths.Paths{Run: l.dir, State: l.dir, Proc: "/proc"})
+	}()
 	time.Sleep(3 * clearPause)
 	fw := nft.Open(l.dir)
 	defer fw.Close() //nolint:errcheck // committed

@@ -48,34 +48,46 @@ func (a *Agent) pool(path string, own []netip.Prefix) (plan.Pool, error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return plan.Pool{}, err
 	}
-	if _, data := a.preferred(); data != nil {
-		return plan.PoolOf(data), nil
-	}
-	return reserved(filepath.Join(a.opts.Paths.CNI, "networks"), own)
+	return a.former(own)
 }
 
-// reserved finds a network that has reserved addresses of this node's podCIDRs, for the case that
-// the network's file is gone.
-func reserved(dir string, own []netip.Prefix) (p plan.Pool, err error) {
+// former returns the name and the addresses of the network that the node's pods have.
+func (a *Agent) former(own []netip.Prefix) (p plan.Pool, err error) {
+	if _, data := a.preferred(); data != nil {
+		p = plan.PoolOf(data)
+	}
+	if p.DataDir != "" {
+		return p, nil
+	}
+	dir := filepath.Join(a.opts.Paths.CNI, "networks")
+	found, err := reserved(dir, own)
+	switch {
+	case err != nil:
+		return plan.Pool{}, err
+	case len(found) == 0 || slices.Contains(found, p.Name):
+		return p, nil
+	case len(found) > 1:
+		return plan.Pool{}, fmt.Errorf("%s: the networks %s all have addresses of this node's podCIDRs, and new pods could get one that is in use: remove the directories of those that have no pods",
+			dir, strings.Join(found, ", "))
+	}
+	return plan.Pool{Name: found[0]}, nil
+}
+
+// reserved returns the networks that have reserved addresses of this node's podCIDRs. The name in the
+// old network's file need not be among them: the file may be gone, or of a plugin such as Multus,
+// which calls the pods' network itself.
+func reserved(dir string, own []netip.Prefix) (found []string, err error) {
 	networks, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return p, err
+		return nil, err
 	}
-	var found []string
 	for _, n := range networks {
 		addrs, err := os.ReadDir(filepath.Join(dir, n.Name()))
 		if err == nil && slices.ContainsFunc(addrs, func(e fs.DirEntry) bool { return within(own, e.Name()) }) {
 			found = append(found, n.Name())
 		}
 	}
-	if len(found) > 1 {
-		return p, fmt.Errorf("%s: the networks %s all have addresses of this node's podCIDRs, and new pods could get one that is in use: remove the directories of those that have no pods",
-			dir, strings.Join(found, ", "))
-	}
-	if len(found) == 1 {
-		p.Name = found[0]
-	}
-	return p, nil
+	return found, nil
 }
 
 // within reports whether a file of host-local reserves an address within one of the prefixes.

@@ -50,6 +50,19 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
+// Behind a plugin such as Multus, the pods' network has another name than the first file. The
+// reservations say which.
+func TestTakeOverBehindMultus(t *testing.T) {
+	l := newLab(t, 1, 2)
+	l.write("net.d/00-multus.conf", `{"name": "multus-cni-network", "type": "multus", "delegates": [{"name": "cbr0", "plugins": [{"type": "flannel"}]}]}`)
+	l.write("networks/cbr0/10.244.1.5", "someone\r\neth0")
+	l.start()
+	l.await("ready", func() bool { return l.Ready() == nil })
+	if got := plan.PoolOf([]byte(l.conf())); got != (plan.Pool{Name: "cbr0"}) {
+		t.Errorf("%+v", got)
+	}
+}
+
 // If the old network's file is gone already, the directory of its reservations names it.
 func TestTakeOverReservations(t *testing.T) {
 	l := newLab(t, 1, 2)

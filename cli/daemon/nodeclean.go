@@ -4,12 +4,15 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
@@ -78,19 +81,31 @@ func removeNetwork(where paths.Paths, confDir string) error {
 	if err != nil {
 		return err
 	}
-	store := record.New(where.Run)
-	defer store.Close()
-	records, torn, err := store.Scan(plan.PoolOf(data).Name)
-	if err != nil {
+	if used, err := inUse(where, plan.PoolOf(data)); err != nil || used {
+		if used {
+			printLine("%s stays: pods of this node use it, and their removal needs it; drain the node, then run this again", path)
+		}
 		return err
-	}
-	if n := len(records) + len(torn); n > 0 {
-		printLine("%s stays: pods of this node use it, and their removal needs it; drain the node, then run this again", path)
-		return nil
 	}
 	if err := durable.Remove(path); err != nil {
 		return err
 	}
 	printLine("%s: removed", path)
 	return nil
+}
+
+// inUse reports whether pods have the network. Pods of the network that ours took over have
+// reservations, and no records.
+func inUse(where paths.Paths, pool plan.Pool) (bool, error) {
+	store := record.New(where.Run)
+	defer store.Close()
+	records, torn, err := store.Scan(pool.Name)
+	if err != nil || len(records)+len(torn) > 0 {
+		return err == nil, err
+	}
+	files, err := os.ReadDir(filepath.Join(cmp.Or(pool.DataDir, filepath.Join(where.CNI, "networks")), pool.Name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return slices.ContainsFunc(files, func(f fs.DirEntry) bool { _, err := netip.ParseAddr(f.Name()); return err == nil }), nil
 }
