@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/netns"
@@ -57,6 +58,24 @@ func TestOverlaps(t *testing.T) {
 	b.must(netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Attrs().Index, Dst: wide}))
 	b.finds("overlap", "warning: route to 10.0.0.0/8 by up0 overlaps 10.88.0.0/24 of network pods",
 		"warning: route to 10.0.0.0/8 by up0 overlaps 10.88.1.0/24 of network twin")
+}
+
+// On a node of Kubernetes with WireGuard there is an unreachable route to all pods, and during a
+// migration also the bridge of the former network.
+func TestOverlapsOfAKubernetesNode(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", hostLocal("ptp", "", "10.244.3.0/24"))
+	b.attach("pods", "c1")
+	_, cluster, err := net.ParseCIDR("10.244.0.0/16")
+	b.must(err)
+	b.must(netlink.RouteAdd(&netlink.Route{Dst: cluster, Type: unix.RTN_UNREACHABLE}))
+	b.must(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}))
+	bridge := b.link("cni0")
+	b.must(netlink.AddrAdd(bridge, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 244, 3, 1), Mask: net.CIDRMask(24, 32)}}))
+	b.must(netlink.LinkSetUp(bridge))
+	b.healthy("overlap")
+	b.must(netlink.AddrAdd(bridge, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 244, 3, 65), Mask: net.CIDRMask(28, 32)}}))
+	b.finds("overlap", "problem: the host's route to 10.244.3.64/28 by cni0 overlaps 10.244.3.0/24 of network pods")
 }
 
 func TestBridges(t *testing.T) {

@@ -63,7 +63,7 @@ func common(a, b *Network) (x, y string, ok bool) {
 func (n *Node) inTheWay(net *Network, subnet netip.Prefix, routes []netlink.Route) (found []Finding) {
 	for _, r := range routes {
 		to, ok := prefixOf(r.Dst)
-		if !ok || to.Bits() == 0 || !to.Overlaps(subnet) || n.ownLink(net, r) {
+		if !ok || to.Bits() == 0 || !to.Overlaps(subnet) || n.ownLink(net, r) || n.harmless(net, subnet, r, to) {
 			continue
 		}
 		dev := "nowhere"
@@ -78,6 +78,18 @@ func (n *Node) inTheWay(net *Network, subnet netip.Prefix, routes []netlink.Rout
 		}
 	}
 	return found
+}
+
+// harmless reports whether an overlapping route takes no packets from anybody. An unreachable route to
+// more than the subnet is of the agent with WireGuard: it keeps packets of pods from leaving in clear
+// text. A bridge with the subnet of a ptp network is of the network that a Kubernetes node had before:
+// containers of ptp have host routes, which come first.
+func (n *Node) harmless(net *Network, subnet netip.Prefix, r netlink.Route, to netip.Prefix) bool {
+	if r.Type == unix.RTN_UNREACHABLE {
+		return to.Bits() < subnet.Bits()
+	}
+	link, err := n.Host.LinkAt(r.LinkIndex)
+	return err == nil && link.Type() == "bridge" && to == subnet.Masked() && slices.ContainsFunc(net.Members, func(m Member) bool { return m.Type == "ptp" })
 }
 
 func prefixOf(dst interface{ String() string }) (netip.Prefix, bool) {
