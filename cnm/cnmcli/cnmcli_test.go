@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -18,7 +19,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/bridge"
@@ -140,6 +143,26 @@ func TestCommands(t *testing.T) {
 	if status, out, _ := command("networks"); status != 0 || out != "" {
 		t.Errorf("networks: %d %s", status, out)
 	}
+}
+
+// rm keeps what an ADD makes after rm looked for attachments.
+func TestAddDuringRm(t *testing.T) {
+	fresh(t)
+	d := &cnmtest.Driver{}
+	cnmtest.Start(t, "lab", d)
+	w := endpointtest.New(t, append([]*plugin.Plugin{&cnmplugin.Plugin}, Plugins()[1:]...)...)
+	a := &app{paths: paths.Default(), stderr: io.Discard}
+	p := w.Pod("a", `"driver":"lab","ipam":{"type":"cnm-ipam","driver":"lab","subnet":"10.88.0.0/24"}`)
+	looked := clock.Listing(t.Context())
+	must(t, p.Do(spec.Add))
+	before := d.Addresses()
+	k, err := a.known("net")
+	must(t, err)
+	must(t, a.collect(t.Context(), "net", cnmplugin.Plugin.Name, looked, at(k.network.Driver, false)))
+	must(t, a.collect(t.Context(), "net", cnmipam.Plugin.Name, looked, map[string]any{"ipam": at(k.pools.Driver, false)}))
+	w.Want("endpoints and addresses", fmt.Sprint(d.Endpoints(), d.Addresses()), fmt.Sprint(1, before))
+	must(t, p.Do(spec.Check))
+	must(t, p.Do(spec.Del))
 }
 
 // TestBrokenState checks that other networks are listed if one network's state file is broken, and

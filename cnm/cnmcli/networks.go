@@ -10,11 +10,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
 	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -123,6 +125,7 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 	if err := spec.ValidateNetworkName(name); err != nil {
 		return err
 	}
+	listed := clock.Listing(ctx) // GC keeps what an ADD makes after this
 	k, err := a.known(name)
 	switch {
 	case err != nil:
@@ -133,12 +136,12 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 		return fmt.Errorf("network %s has %d attachments", name, len(k.living))
 	}
 	if k.network != nil {
-		if err := a.collect(ctx, name, cnmplugin.Plugin.Name, at(k.network.Driver, force)); err != nil {
+		if err := a.collect(ctx, name, cnmplugin.Plugin.Name, listed, at(k.network.Driver, force)); err != nil {
 			return err
 		}
 	}
 	if k.pools != nil {
-		if err := a.collect(ctx, name, cnmipam.Plugin.Name, map[string]any{"ipam": at(k.pools.Driver, force)}); err != nil {
+		if err := a.collect(ctx, name, cnmipam.Plugin.Name, listed, map[string]any{"ipam": at(k.pools.Driver, force)}); err != nil {
 			return err
 		}
 	}
@@ -191,9 +194,9 @@ func at(e cnm.DriverAddr, force bool) map[string]any {
 	return conf
 }
 
-func (a *app) collect(ctx context.Context, name, pluginType string, conf map[string]any) error {
+func (a *app) collect(ctx context.Context, name, pluginType string, listed time.Time, conf map[string]any) error {
 	maps.Copy(conf, map[string]any{
-		"cniVersion": spec.Current, "name": name, "type": pluginType, "cni.dev/valid-attachments": []spec.AttachmentKey{},
+		"cniVersion": spec.Current, "name": name, "type": pluginType, "cni.dev/valid-attachments": []spec.AttachmentKey{}, clock.ListedKey: listed,
 	})
 	data, err := json.Marshal(conf)
 	if err != nil {
