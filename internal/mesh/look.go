@@ -68,9 +68,10 @@ func (m *Mesh) reach(a netip.Addr) (Reach, error) {
 	}, nil
 }
 
-// noRoute drops errors that only mean that there is no route now.
+// noRoute drops errors that only mean that there is no route now. A kernel without IPv6 answers
+// EOPNOTSUPP.
 func noRoute(a netip.Addr, err error) error {
-	for _, none := range [...]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.EACCES, unix.EAGAIN} {
+	for _, none := range [...]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.EACCES, unix.EAGAIN, unix.EOPNOTSUPP} {
 		if errors.Is(err, none) {
 			return nil
 		}

@@ -40,7 +40,14 @@ type offloads struct {
 	conn   *nl.Conn
 	warn   func(error)
 	echo   *echo
-	tested map[tunnelEnd]bool // by this process; the kernel keeps an offload that was turned off
+	tested map[testedEnd]bool // by this process; the kernel keeps an offload that was turned off
+}
+
+// testedEnd is an end on one device. A device that is made again has another index, and its offload
+// is on again.
+type testedEnd struct {
+	tunnelEnd
+	index int
 }
 
 // ErrOffload means that the checksum offload of a device was turned off. A warning wraps it.
@@ -49,15 +56,19 @@ var ErrOffload = errors.New("the kernel or the network card of one of the hosts 
 // run tests the ends that have not been tested.
 func (o *offloads) run(ctx context.Context, ends []tunnelEnd) {
 	for _, e := range ends {
-		if o.tested[e] || ctx.Err() != nil {
-			continue
-		}
+		at := testedEnd{tunnelEnd: e}
 		link, err := o.conn.Link(e.device)
 		if err == nil {
-			o.tested[e], err = o.test(ctx, e, link.Attrs().Index)
+			at.index = link.Attrs().Index
+		}
+		if o.tested[at] || ctx.Err() != nil {
+			continue
+		}
+		if err == nil {
+			o.tested[at], err = o.test(ctx, e, at.index)
 		}
 		if err != nil && !nl.IsNotFound(err) {
-			o.tested[e] = true // otherwise the same error would come each time
+			o.tested[at] = true // otherwise the same error would come each time
 			o.warn(fmt.Errorf("test checksum offload of %s: %w", e.device, err))
 		}
 	}
@@ -74,7 +85,7 @@ func (o *offloads) test(ctx context.Context, e tunnelEnd, index int) (done bool,
 	}
 	on, err := o.conn.TxChecksum(e.device)
 	if err != nil || !on || !o.alive(ctx, e, index) {
-		return false, err
+		return !on, err // without the offload, a firewall is the reason
 	}
 	if err := o.conn.SetTxChecksum(e.device, false); err != nil {
 		return false, err

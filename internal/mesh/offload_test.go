@@ -66,6 +66,9 @@ func TestOffload(t *testing.T) {
 			case "broken":
 				until(t, "the offload is turned off", func() bool { return !h1.txChecksum() })
 				until(t, "TCP passes", func() bool { return h4.counted() != "0" })
+				u.sync(h1, h1)     // removes the device
+				u.sync(h1, h1, h4) // makes it again, with the offload
+				until(t, "the new device's offload is turned off", func() bool { return !h1.txChecksum() })
 			case "firewall": // with the offload, then without
 				until(t, "TCP is tried", func() bool { return len(h4.counted()) > 1 || h4.counted() >= "4" })
 				want = true

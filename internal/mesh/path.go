@@ -123,7 +123,7 @@ func (m *Mesh) Probe(ctx context.Context, changed func()) error {
 		return fmt.Errorf("probe paths: %w", err)
 	}
 	defer conn.Close()
-	tunnels := &offloads{conn: conn, warn: m.opts.Warn, echo: s, tested: make(map[tunnelEnd]bool)}
+	tunnels := &offloads{conn: conn, warn: m.opts.Warn, echo: s, tested: make(map[testedEnd]bool)}
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
 	for {
