@@ -31,7 +31,7 @@ const policyPlugin = "policy"
 // known has the owners of the addresses and of the links of this node's attachments.
 type known struct {
 	addrs map[netip.Addr]owner.Key
-	links map[string]owner.Key
+	links map[string]string // nft.Comment of the attachment, by link
 }
 
 // attachments reads the records of this node's attachments to which policies apply. If a record cannot
@@ -48,7 +48,7 @@ func attachments(run string) (list []policies.Attached, of known, ok bool, err e
 	for _, t := range torn {
 		errs = append(errs, fmt.Errorf("%w; its pod stays closed: delete the pod", t.Err))
 	}
-	of = known{map[netip.Addr]owner.Key{}, map[string]owner.Key{}}
+	of = known{map[netip.Addr]owner.Key{}, map[string]string{}}
 	for _, r := range records {
 		if r.Policed == nil {
 			continue
@@ -70,7 +70,7 @@ func attached(p *record.Policed) policies.Attached {
 // add notes a record's link and addresses.
 func (k known) add(r *record.Record) (err error) {
 	if r.Policed.Link != "" {
-		k.links[r.Policed.Link] = r.Owner
+		k.links[r.Policed.Link] = nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)
 	}
 	for _, addr := range r.Policed.Addrs {
 		if other, taken := k.addrs[addr]; taken && other != r.Owner {

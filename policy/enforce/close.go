@@ -141,7 +141,7 @@ func (c *closing) check(checked []string) (steps []step) {
 	for _, a := range c.list {
 		e := nft.OwnSource(a.Link, a.Comment)
 		if a.Link != "" && len(a.Elements()) == 0 && !slices.Contains(checked, string(e.Key)) {
-			steps = append(steps, addLink(e))
+			steps = append(steps, addLink(e, false))
 		}
 	}
 	return steps

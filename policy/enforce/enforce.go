@@ -44,18 +44,19 @@ type Enforcer struct {
 	opts     Options
 	loaded   *policy.Program // nil: not known
 	revision uint16
-	exists   bool // the kernel has a revision
-	base     bool // the kernel has the base chains
-	links    map[string]owner.Key
-	conns    *conntrack.Conn // nil before the first use
+	exists   bool              // the kernel has a revision
+	base     bool              // the kernel has the base chains
+	links    map[string]string // comments of attachments, by link
+	conns    *conntrack.Conn   // nil before the first use
 }
 
 // New returns an Enforcer that uses this connection. It changes nothing.
 func New(fw *nft.Conn, opts Options) *Enforcer { return &Enforcer{fw: fw, opts: opts} }
 
-// Attach tells the links of this node's attachments, with their owners. Once a pod has a policy, each
-// Load makes the kernel check that their packets come from addresses of their own.
-func (e *Enforcer) Attach(links map[string]owner.Key) { e.links = links }
+// Attach tells the links of this node's attachments, each with its attachment's nft.Comment. Once a
+// pod has a policy, each Load makes the kernel check that their packets come from addresses of their
+// own.
+func (e *Enforcer) Attach(links map[string]string) { e.links = links }
 
 // Load makes a program what the kernel enforces. The first Load, and each after an error, reads what
 // the kernel has, so a restart changes nothing that is right. A packet is judged either by the old

@@ -99,12 +99,42 @@ func TestForgedSource(t *testing.T) {
 			t.Errorf("%s -> %s does not pass although no source is checked", c.from, c.to)
 		}
 	}
-	f.enforcer.Attach(map[string]owner.Key{"v0": owner.Of("pods", "a", "eth0")})
+	a, _ := closureOf("a")
+	f.enforcer.Attach(map[string]string{"v0": a.Comment})
 	for _, c := range cases {
 		f.load(c.policies...)
 		if got := f.passes(c.from, c.to, c.at); got != c.checked {
 			t.Errorf("%s -> %s: passes: %v, want %v", c.from, c.to, got, c.checked)
 		}
+	}
+}
+
+// gc and doctor know whose the agent's elements are, also those of an earlier release.
+func TestCheckedLinksHaveOwners(t *testing.T) {
+	f := newForger(t)
+	a, key := closureOf("a")
+	fw := f.enforcer.fw
+	for _, earlier := range []bool{false, true} {
+		f.load(fromC)
+		f.enforcer.Attach(map[string]string{"v0": a.Comment})
+		must(t, f.node.Do(func() error {
+			if earlier {
+				fw.Remove(nft.OwnSource("v0", a.Comment))
+				must(t, fw.Commit(t.Context()))
+				fw.Add(nft.OwnSource("v0", string(key)))
+			}
+			return fw.Commit(t.Context())
+		}))
+		f.load(toB)
+		must(t, f.node.Do(func() error {
+			nobodys, err := fw.Ownerless()
+			must(t, err)
+			list, err := ClosedBy(fw, string(key))
+			if len(nobodys) > 0 || len(list) != 1 {
+				t.Errorf("nobody's are %v, the attachment's %v", nobodys, list)
+			}
+			return err
+		}))
 	}
 }
 

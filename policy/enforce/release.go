@@ -108,14 +108,18 @@ func (e *Enforcer) released(known map[netip.Addr]owner.Key, keep bool) (steps []
 }
 
 // unchecked returns the steps that check the sources of links that are not checked yet. DEL removes
-// what a link has.
+// what a link has. An earlier release left the elements without an owner whom gc and doctor know.
 func (e *Enforcer) unchecked() (steps []step, err error) {
 	have, err := e.fw.List(nft.SetOwnSource)
 	for _, link := range slices.Sorted(maps.Keys(e.links)) {
-		want := nft.OwnSource(link, nft.CleanComment(string(e.links[link])))
-		if !slices.ContainsFunc(have, want.SameKey) {
-			steps = append(steps, addLink(want))
+		want := nft.OwnSource(link, e.links[link])
+		i := slices.IndexFunc(have, want.SameKey)
+		if i >= 0 {
+			if _, owned := nft.OwnerOf(have[i].Comment); owned {
+				continue
+			}
 		}
+		steps = append(steps, addLink(want, i >= 0))
 	}
 	return steps, err
 }

@@ -197,10 +197,17 @@ func (w *wanted) addElements(set string, added []element) (steps []step) {
 	return steps
 }
 
-// addLink makes the base chains check what a link sends.
-func addLink(e nft.Element) step {
-	return step{"check the sources of " + e.String(), 1, func(enc *nftables.Conn) error {
-		return enc.SetAddElements(setOf(e.Set), []nftables.SetElement{{Key: e.Key, Comment: e.Comment}})
+// addLink makes the base chains check what a link sends. again means that the element is there, with
+// another comment.
+func addLink(e nft.Element, again bool) step {
+	set, list := setOf(e.Set), []nftables.SetElement{{Key: e.Key, Comment: e.Comment}}
+	return step{"check the sources of " + e.String(), 2, func(enc *nftables.Conn) error {
+		if again { // the kernel keeps the comment of an element that is there
+			if err := enc.SetDeleteElements(set, []nftables.SetElement{{Key: e.Key}}); err != nil {
+				return err
+			}
+		}
+		return enc.SetAddElements(set, list)
 	}}
 }
 
