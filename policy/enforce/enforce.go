@@ -44,10 +44,11 @@ type Enforcer struct {
 	opts     Options
 	loaded   *policy.Program // nil: not known
 	revision uint16
-	exists   bool              // the kernel has a revision
-	base     bool              // the kernel has the base chains
-	links    map[string]string // comments of attachments, by link
-	conns    *conntrack.Conn   // nil before the first use
+	exists   bool                // the kernel has a revision
+	base     bool                // the kernel has the base chains
+	links    map[string]string   // comments of attachments, by link
+	left     map[netip.Addr]bool // addresses that pods have left, and whose connections still have to end
+	conns    *conntrack.Conn     // nil before the first use
 }
 
 // New returns an Enforcer that uses this connection. It changes nothing.
@@ -98,6 +99,9 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 	if !e.exists && len(before.chains) > 0 && len(changes.switchOver) == 0 {
 		changes.switchOver = []step{{do: func(*nftables.Conn) error { return nil }}} // only the revision is missing
 	}
+	if err := e.leave(before, p); err != nil {
+		return fmt.Errorf("load network policies: %w", err)
+	}
 	if err := e.apply(ctx, changes); err != nil {
 		return fmt.Errorf("load network policies: %w", err)
 	}
@@ -105,8 +109,8 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 	if err := e.release(ctx, known, anyPoliced(p)); err != nil {
 		return fmt.Errorf("open pods that network policies judge now: %w", err)
 	}
-	if !e.opts.KeepConnections && (was == nil || len(changes.switchOver) > 0) {
-		if err := e.cut(p, changed(diff, was, p), gone(was, p)); err != nil {
+	if !e.opts.KeepConnections && (was == nil || len(changes.switchOver)+len(e.left) > 0) {
+		if err := e.cut(p, changed(diff, was, p)); err != nil {
 			return fmt.Errorf("end connections that network policies deny: %w", err)
 		}
 	}

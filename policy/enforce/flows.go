@@ -83,20 +83,34 @@ func uses(p *policy.LocalPod, parts map[string]bool) bool {
 	return false
 }
 
-// gone returns the addresses that pods of this node had and no pod of this node has.
-func gone(before, after *policy.Program) map[netip.Addr]bool {
-	addrs := make(map[netip.Addr]bool)
-	if before != nil {
-		for i := range before.Pods {
-			addAll(addrs, before.Pods[i].Addresses)
+// leave notes the addresses that pods of this node have in the kernel's program, and no pod has in the
+// next one. A Load that fails, or that finds ErrChanged, leaves them to the next Load.
+func (e *Enforcer) leave(before *state, next *policy.Program) error {
+	if e.opts.KeepConnections {
+		return nil
+	}
+	if e.left == nil {
+		e.left = make(map[netip.Addr]bool)
+	}
+	for _, family := range families {
+		set := kindLocal + family
+		if !before.sets[set] {
+			continue
+		}
+		list, err := before.elements(set)
+		if err != nil {
+			return err
+		}
+		for _, local := range list {
+			e.left[local.first] = true
 		}
 	}
-	for i := range after.Pods {
-		for _, a := range after.Pods[i].Addresses {
-			delete(addrs, a)
+	for i := range next.Pods {
+		for _, a := range next.Pods[i].Addresses {
+			delete(e.left, a)
 		}
 	}
-	return addrs
+	return nil
 }
 
 // pods returns the addresses of the pods of this node that have a policy.
@@ -111,9 +125,9 @@ func pods(p *policy.Program) map[netip.Addr]bool {
 }
 
 // cut deletes the connections of these addresses that the program denies, and all of addresses that
-// are gone: otherwise a new pod would get packets of a former one's, even if it is closed.
-func (e *Enforcer) cut(p *policy.Program, addrs, gone map[netip.Addr]bool) error {
-	if len(addrs)+len(gone) == 0 {
+// pods have left: otherwise a new pod would get packets of a former one's, even if it is closed.
+func (e *Enforcer) cut(p *policy.Program, addrs map[netip.Addr]bool) error {
+	if len(addrs)+len(e.left) == 0 {
 		return nil
 	}
 	own, err := ownAddresses()
@@ -129,11 +143,15 @@ func (e *Enforcer) cut(p *policy.Program, addrs, gone map[netip.Addr]bool) error
 	errs := []error{err}
 	for _, f := range flows {
 		from, to := f.Orig.Src.Addr(), f.Reply.Src.Addr()
-		if gone[from] || gone[to] || (addrs[from] || addrs[to]) && !own[from] && denied(p, f) {
+		if e.left[from] || e.left[to] || (addrs[from] || addrs[to]) && !own[from] && denied(p, f) {
 			errs = append(errs, e.conns.Delete(f))
 		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	clear(e.left)
+	return nil
 }
 
 // denied reports whether a program denies a connection, by its addresses after destination NAT and

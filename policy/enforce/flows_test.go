@@ -277,6 +277,16 @@ func TestConcerned(t *testing.T) {
 
 // When a pod is gone, its connections are, too. A new pod with its address does not get their packets.
 func TestConnectionsOfAPodThatIsGone(t *testing.T) {
+	for name, next := range map[string]func(*pair){
+		"the next Load": func(*pair) {},
+		"after Forget":  func(p *pair) { p.enforcer.Forget() },
+		"a new agent":   func(p *pair) { p.enforcer = New(p.enforcer.fw, Options{}) },
+	} {
+		t.Run(name, func(t *testing.T) { connectionsOfAPodThatIsGone(t, next) })
+	}
+}
+
+func connectionsOfAPodThatIsGone(t *testing.T, next func(*pair)) {
 	p := newPair(t, Options{})
 	p.serve(":80")
 	p.load(onB + fromA80 + "]}")
@@ -287,6 +297,7 @@ func TestConnectionsOfAPodThatIsGone(t *testing.T) {
 	}
 	s := shop(t, onB+fromA80+"]}", onA+toPort80s+"]}")
 	s.Pods = slices.DeleteFunc(s.Pods, func(o policy.Pod) bool { return o.Namespace == "shop" && o.Name == "b" })
+	next(p)
 	must(t, p.node.Do(func() error { return p.enforcer.Load(t.Context(), policy.Compile(s), nil) }))
 	must(t, p.node.Do(func() error {
 		flows, err := p.enforcer.conns.All()
