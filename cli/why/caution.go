@@ -4,7 +4,6 @@
 package why
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -76,21 +75,11 @@ func (q *question) established(a *Answer) error {
 	if a.Verdict == Allowed || a.Verdict == "" {
 		return nil
 	}
-	c, err := conntrack.Dial()
+	flows, err := conntrack.All(q.asksFor)
 	if err != nil {
 		return fmt.Errorf("look for established connections: %w", err)
 	}
-	flows, err := c.All()
-	if err = errors.Join(err, c.Close()); err != nil {
-		return fmt.Errorf("look for established connections: %w", err)
-	}
-	n := 0
-	for _, f := range flows {
-		if q.asksFor(f) {
-			n++
-		}
-	}
-	if n > 0 {
+	if n := len(flows); n > 0 {
 		q.caution("%d connections like this one exist, and their packets pass: the rules judge only new ones", n)
 	}
 	return nil

@@ -134,24 +134,32 @@ func (e *Enforcer) cut(p *policy.Program, addrs map[netip.Addr]bool) error {
 	if err != nil {
 		return err
 	}
-	if e.conns == nil {
-		if e.conns, err = conntrack.Dial(); err != nil {
-			return err
-		}
-	}
-	flows, err := e.conns.All()
-	errs := []error{err}
-	for _, f := range flows {
+	flows, err := conntrack.All(func(f conntrack.Flow) bool {
 		from, to := f.Orig.Src.Addr(), f.Reply.Src.Addr()
-		if e.left[from] || e.left[to] || (addrs[from] || addrs[to]) && !own[from] && denied(p, f) {
-			errs = append(errs, e.conns.Delete(f))
-		}
+		return e.left[from] || e.left[to] || (addrs[from] || addrs[to]) && !own[from] && denied(p, f)
+	})
+	if err == nil {
+		err = e.end(flows)
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return err
 	}
 	clear(e.left)
 	return nil
+}
+
+// end deletes connections.
+func (e *Enforcer) end(flows []conntrack.Flow) (err error) {
+	if e.conns == nil && len(flows) > 0 {
+		if e.conns, err = conntrack.Dial(); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, f := range flows {
+		errs = append(errs, e.conns.Delete(f))
+	}
+	return errors.Join(errs...)
 }
 
 // denied reports whether a program denies a connection, by its addresses after destination NAT and

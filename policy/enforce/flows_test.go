@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/conntrack"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/policy"
 )
@@ -300,11 +301,9 @@ func connectionsOfAPodThatIsGone(t *testing.T, next func(*pair)) {
 	next(p)
 	must(t, p.node.Do(func() error { return p.enforcer.Load(t.Context(), policy.Compile(s), nil) }))
 	must(t, p.node.Do(func() error {
-		flows, err := p.enforcer.conns.All()
-		for _, f := range flows {
-			if f.Reply.Src.Addr() == netip.MustParseAddr("10.1.1.2") {
-				t.Errorf("the connection %v exists", f)
-			}
+		flows, err := conntrack.All(func(f conntrack.Flow) bool { return f.Reply.Src.Addr() == netip.MustParseAddr("10.1.1.2") })
+		if len(flows) > 0 {
+			t.Errorf("the connections %v exist", flows)
 		}
 		return err
 	}))
