@@ -108,7 +108,8 @@ func (e *Enforcer) released(known map[netip.Addr]owner.Key, keep bool) (steps []
 }
 
 // unchecked returns the steps that check the sources of links that are not checked yet. DEL removes
-// what a link has. An earlier release left the elements without an owner whom gc and doctor know.
+// what a link has. The comments of an earlier release named no owner for gc and doctor, so unchecked
+// makes these elements again.
 func (e *Enforcer) unchecked() (steps []step, err error) {
 	have, err := e.fw.List(nft.SetOwnSource)
 	for _, link := range slices.Sorted(maps.Keys(e.links)) {
