@@ -18,7 +18,7 @@
 //     waits until the server has closed the connection, and goes on as if the server had died.
 //   - the exit status, the length of what goes to standard error, this text, and the output. The plugin
 //     process writes both, sends "A", and exits. If no "A" comes, the runtime does not have the result, and
-//     the server undoes an ADD.
+//     the server undoes an ADD. If the server has died before "A", the answer counts.
 //
 // If the server closes the connection without "T", it refuses: the plugin process runs the call. If the
 // connection ends after "T", the server has died in the call (Lost).

@@ -66,6 +66,41 @@ func TestLateTake(t *testing.T) {
 	}
 }
 
+// TestServerDiesAfterItsAnswer has a server that dies before it knows that the process has written the
+// output. Nobody undoes the ADD, so its answer counts.
+func TestServerDiesAfterItsAnswer(t *testing.T) {
+	dir, ns := install(t), nettest.NewNS(t, "late")
+	if err := os.MkdirAll(filepath.Dir(handover.Path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(handover.Path)
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: handover.Path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // the test ends
+	const output = `{"cniVersion":"1.0.0"}`
+	served := make(chan error, 1)
+	go func() {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			served <- err
+			return
+		}
+		_, read := conn.Read(make([]byte, 1<<17))
+		_, took := conn.Write([]byte("T"))
+		_, answered := conn.Write(append(make([]byte, 8), output...))
+		served <- errors.Join(read, took, answered, conn.Close())
+	}()
+	o := call{plugin: "bridge", verb: "ADD", id: "c", netns: ns, input: bridgeConf("host-local")}.run(t, dir)
+	if err := <-served; err != nil {
+		t.Fatal(err)
+	}
+	if o.code != 0 || o.stdout != output {
+		t.Errorf("%+v", o)
+	}
+}
+
 // stopAt lets a process run until it makes a system call.
 func stopAt(t *testing.T, cmd *exec.Cmd, nr uint64) {
 	t.Helper()
