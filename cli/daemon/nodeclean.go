@@ -81,11 +81,13 @@ func removeNetwork(where paths.Paths, confDir string) error {
 	if err != nil {
 		return err
 	}
-	if used, err := inUse(where, plan.PoolOf(data)); err != nil || used {
-		if used {
-			printLine("%s stays: pods of this node use it, and their removal needs it; drain the node, then run this again", path)
-		}
+	used, err := inUse(where, plan.PoolOf(data))
+	if err != nil {
 		return err
+	}
+	if used {
+		printLine("%s stays: pods of this node use it, and their removal needs it; drain the node, then run this again", path)
+		return nil
 	}
 	if err := durable.Remove(path); err != nil {
 		return err

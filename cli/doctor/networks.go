@@ -80,10 +80,10 @@ func (n *Node) inTheWay(net *Network, subnet netip.Prefix, routes []netlink.Rout
 	return found
 }
 
-// harmless reports whether an overlapping route takes no packets from anybody. An unreachable route to
-// more than the subnet is of the agent with WireGuard: it keeps packets of pods from leaving in clear
-// text. A bridge with the subnet of a ptp network is of the network that a Kubernetes node had before:
-// containers of ptp have host routes, which come first.
+// harmless reports whether an overlapping route diverts no packets. With WireGuard, the agent makes an
+// unreachable route to all pods of the cluster, so that their packets never leave in clear text. During a
+// migration, the bridge of the node's former network has the subnet of a ptp network, but the host routes
+// to the containers of ptp come first.
 func (n *Node) harmless(net *Network, subnet netip.Prefix, r netlink.Route, to netip.Prefix) bool {
 	if r.Type == unix.RTN_UNREACHABLE {
 		return to.Bits() < subnet.Bits()

@@ -142,7 +142,7 @@ func TestAllOfABusyNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		for port := range 1000 {
-			_, _ = c.WriteToUDP([]byte("x"), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2), Port: 10000 + port}) // nobody listens
+			_, _ = c.WriteToUDP([]byte("x"), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2), Port: 10000 + port}) // no program listens on these ports
 		}
 		c.Close() //nolint:errcheck // a test
 	}
