@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,69 +54,102 @@ type testedEnd struct {
 // ErrOffload means that the checksum offload of a device was turned off. A warning wraps it.
 var ErrOffload = errors.New("the kernel or the network card of one of the hosts is broken")
 
-// run tests the ends that have not been tested.
+// untested is an end to test, and the echo requests that go there first.
+type untested struct {
+	testedEnd
+	probe *probe
+}
+
+// run tests the ends that have not been tested. All are asked for an answer at once, so many ends
+// that are silent take no longer than one.
 func (o *offloads) run(ctx context.Context, ends []tunnelEnd) {
+	list := o.untested(ends)
+	o.ask(ctx, list...)
+	for _, u := range list {
+		if ctx.Err() != nil {
+			return
+		}
+		if !u.probe.small {
+			continue
+		}
+		done, err := o.test(ctx, u)
+		o.note(u.testedEnd, done, err)
+	}
+}
+
+func (o *offloads) untested(ends []tunnelEnd) (list []untested) {
 	for _, e := range ends {
 		at := testedEnd{tunnelEnd: e}
 		link, err := o.conn.Link(e.device)
 		if err == nil {
 			at.index = link.Attrs().Index
 		}
-		if o.tested[at] || ctx.Err() != nil {
-			continue
+		switch {
+		case o.tested[at]:
+		case err != nil:
+			o.note(at, false, err)
+		default:
+			list = append(list, untested{at, &probe{to: e.hop, zone: at.index, uplink: minMTU, low: smallProbe, high: minMTU}})
 		}
-		if err == nil {
-			o.tested[at], err = o.test(ctx, e, at.index)
-		}
-		if err != nil && !nl.IsNotFound(err) {
-			o.tested[at] = true // otherwise the same error would come each time
-			o.warn(fmt.Errorf("test checksum offload of %s: %w", e.device, err))
-		}
+	}
+	return list
+}
+
+// note keeps the result for an end. An error counts as one, otherwise it would come each time.
+func (o *offloads) note(at testedEnd, done bool, err error) {
+	o.tested[at] = done
+	if err != nil && !nl.IsNotFound(err) {
+		o.tested[at] = true
+		o.warn(fmt.Errorf("test checksum offload of %s: %w", at.device, err))
 	}
 }
 
-// test tests one end. If the end does not answer, done is false. If TCP passes only without the
-// offload, the offload is the reason and stays off. Otherwise a firewall may be the reason.
-func (o *offloads) test(ctx context.Context, e tunnelEnd, index int) (done bool, err error) {
-	if !o.alive(ctx, e, index) {
-		return false, nil
-	}
-	if tcpAnswers(ctx, e, index) {
+// test tests an end that has answered. If TCP passes only without the offload, the offload is the
+// reason and stays off. Otherwise a firewall may be the reason. If the end no longer answers, done
+// is false.
+func (o *offloads) test(ctx context.Context, u untested) (done bool, err error) {
+	if tcpAnswers(ctx, u.hop, u.index) {
 		return true, nil
 	}
-	on, err := o.conn.TxChecksum(e.device)
-	if err != nil || !on || !o.alive(ctx, e, index) {
+	on, err := o.conn.TxChecksum(u.device)
+	if err != nil || !on {
 		return !on, err // without the offload, a firewall is the reason
 	}
-	if err := o.conn.SetTxChecksum(e.device, false); err != nil {
+	if o.ask(ctx, u); !u.probe.small {
+		return false, nil
+	}
+	if err := o.conn.SetTxChecksum(u.device, false); err != nil {
 		return false, err
 	}
-	if tcpAnswers(ctx, e, index) {
+	if tcpAnswers(ctx, u.hop, u.index) {
 		o.warn(fmt.Errorf("checksum offload of %s is turned off: TCP to %s passes only without it, so %w. "+
-			"A newer kernel may help; the offload is back when the device is made again, as after a reboot", e.device, e.hop, ErrOffload))
+			"A newer kernel may help; the offload is back when the device is made again, as after a reboot", u.device, u.hop, ErrOffload))
 		return true, nil
 	}
-	return ctx.Err() == nil, o.conn.SetTxChecksum(e.device, true)
+	return ctx.Err() == nil, o.conn.SetTxChecksum(u.device, true)
 }
 
-// alive reports whether the end answers an echo request through the tunnel.
-func (o *offloads) alive(ctx context.Context, e tunnelEnd, index int) bool {
-	p := &probe{to: e.hop, zone: index, uplink: minMTU, low: smallProbe, high: minMTU}
-	for range rounds {
-		o.echo.ask(p)
-		o.echo.listen(ctx, []*probe{p})
-		if p.small {
-			return true
-		}
+// ask sends echo requests through the tunnels until each end has answered, three times at most.
+// Then small of an end's probe says whether it did.
+func (o *offloads) ask(ctx context.Context, list ...untested) {
+	var silent []*probe
+	for _, u := range list {
+		silent = append(silent, u.probe)
 	}
-	return false
+	for range rounds {
+		for _, p := range silent {
+			o.echo.ask(p)
+		}
+		o.echo.listen(ctx, silent)
+		silent = slices.DeleteFunc(silent, func(p *probe) bool { return p.small })
+	}
 }
 
 // tcpAnswers reports whether the end's kernel answers a connection to a port. The answer is most
 // likely a refusal.
-func tcpAnswers(ctx context.Context, e tunnelEnd, index int) bool {
+func tcpAnswers(ctx context.Context, to netip.Addr, index int) bool {
 	for range rounds {
-		if ctx.Err() == nil && connects(e.hop, index) {
+		if ctx.Err() == nil && connects(to, index) {
 			return true
 		}
 	}

@@ -94,6 +94,37 @@ func TestOffload(t *testing.T) {
 	}
 }
 
+// Many ends that do not answer take no longer than one, so the probes of path MTUs need not wait.
+func TestOffloadOfSilentEnds(t *testing.T) {
+	needVXLAN(t)
+	l := newLab(t)
+	u := setup{VXLAN, "4"}
+	u.all(l.hosts[0], l.hosts[3])
+	h1 := l.hosts[0]
+	u.sync(h1, l.hosts...) // only host 4 has a mesh too
+	o := &offloads{conn: h1.conn, warn: func(err error) { t.Error(err) }, tested: make(map[testedEnd]bool)}
+	ends := h1.mesh.paths.tunnels()
+	began := time.Now()
+	h1.do(func() (err error) {
+		if o.echo, err = openEcho(); err == nil {
+			o.run(ctx, ends)
+			o.echo.close()
+		}
+		return err
+	})
+	if took := time.Since(began); took > (rounds+1)*roundTime {
+		t.Errorf("took %v, more than %d rounds", took, rounds)
+	}
+	for at, done := range o.tested {
+		if !done || at.hop != NextHop(VTEP(l.hosts[3].id())) {
+			t.Errorf("%v: tested %v", at, done)
+		}
+	}
+	if len(ends) != 3 || len(o.tested) != 1 {
+		t.Errorf("of the ends %v these were tested: %v", ends, o.tested)
+	}
+}
+
 // partial returns the checksum field of a SYN to another host's end of the tunnel before a network
 // card completes the checksum: the sum of the pseudo header. The links of the lab have no card that
 // completes it.
