@@ -52,7 +52,7 @@ func TestLineVerdicts(t *testing.T) {
 // libcni must accept every configuration in both versions that the benchmark uses.
 func TestConflists(t *testing.T) {
 	for _, version := range []string{confVersion, leakVersion} {
-		for _, name := range []string{"full", "full-nft", "full-one", "grow", "grow-one", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "hl60k"} {
+		for _, name := range []string{"full", "full-nft", "full-one", "grow", "grow-one", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "flat0", "hl60k"} {
 			list, err := conflist(name, version)
 			if err != nil {
 				t.Errorf("%s %s: %v", name, version, err)

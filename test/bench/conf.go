@@ -62,7 +62,7 @@ func conflist(name, version string) (*libcni.NetworkConfigList, error) {
 		plugins = []string{ipvlan4}
 	case "dhcp":
 		plugins = []string{macvlanDHCP}
-	case "hl0", "hl60k":
+	case "hl0", "flat0", "hl60k":
 		plugins = []string{hostLocal}
 	default:
 		return nil, fmt.Errorf("no chain %q", name)

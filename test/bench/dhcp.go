@@ -33,7 +33,7 @@ func (l *lab) dhcp() error {
 			}
 		}
 	}
-	return l.alternate("dhcp", l.pick(20, 3), reference, debian, ours)
+	return l.alternate(l.pick(20, 3), []string{"dhcp"}, reference, debian, ours)
 }
 
 // keeper returns the command of a set's daemon for leases.

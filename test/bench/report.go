@@ -115,9 +115,9 @@ func (r *results) write(w io.Writer) {
 }
 
 func (r *results) writeLatency(w io.Writer) {
-	fmt.Fprintf(w, "\n## Latency and CPU\n\nTimes are in milliseconds. CPU is the mean user and system time of all processes of one call. `hl0` and `hl60k` are host-local alone, with no reservation and with 60,000.\n\n")
+	fmt.Fprintf(w, "\n## Latency and CPU\n\nTimes are in milliseconds. CPU is the mean user and system time of all processes of one call. `hl0` and `hl60k` are host-local alone, with no reservation and with 60,000; `flat0` is `hl0` measured in turns with `hl60k`.\n\n")
 	fmt.Fprintf(w, "| chain | plugins | verb | p50 | p95 | p99 | CPU | rounds |\n| --- | --- | --- | --: | --: | --: | --: | --: |\n")
-	for _, chain := range []string{"full", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "hl60k"} {
+	for _, chain := range []string{"full", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "flat0", "hl60k"} {
 		for _, set := range []string{reference, debian, ours, held, then, oursOne, heldOne, thenOne, bare} {
 			lat, ok := r.Latency[set+"/"+chain]
 			if !ok {
