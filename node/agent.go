@@ -231,22 +231,22 @@ func (a *Agent) tend(ctx context.Context) {
 // out.
 func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
 	a.mirror.expire()
-	nodes, gone, synced := a.mirror.snapshot()
-	if len(nodes) > 0 && !synced.IsZero() {
-		a.trouble.set(cacheFailed, a.save(nodes)) // before the routes: a start without the API server uses those of the file
+	v := a.mirror.view()
+	if len(v.nodes) > 0 && !v.synced.IsZero() {
+		a.trouble.set(cacheFailed, a.save(v)) // before the routes: a start without the API server uses those of the file
 	}
 	settings := a.opts.Settings
 	settings.Exempt = a.exempt.now()
-	p := plan.Make(settings, nodes)
-	if gone && len(nodes) > 0 && p.Ready {
+	p := plan.Make(settings, v.nodes)
+	if v.gone && len(v.nodes) > 0 && p.Ready {
 		p.Problems = append(p.Problems, a.forgotten())
 	}
-	if len(nodes) > 0 || gone {
+	if len(v.nodes) > 0 || v.gone {
 		a.trouble.nodes(a.opts.Node, p.Problems)
 	}
 	err := a.prepare(ctx, p, all)
 	if err == nil && !a.trimmed {
-		a.trimmed = !synced.IsZero()           // else again after the first answer, which takes memory, too
+		a.trimmed = !v.synced.IsZero()         // else again after the first answer, which takes memory, too
 		resident.TrimMemory(a.opts.Paths.Proc) //nolint:errcheck // then it stays as large
 	}
 	a.mu.Lock()

@@ -27,6 +27,7 @@ const cacheLimit = 64 << 20
 type cached struct {
 	Schema int         `json:"schema"`
 	Nodes  []plan.Node `json:"nodes"`
+	Left   []left      `json:"left,omitempty"`
 }
 
 func (a *Agent) cachePath() string { return filepath.Join(StateDir(a.opts.Paths), cacheFile) }
@@ -53,13 +54,19 @@ func (a *Agent) load() error {
 			a.mirror.since[n.Name] = a.mirror.now()
 		}
 	}
+	for _, l := range c.Left {
+		if now := a.mirror.now(); l.At.After(now) {
+			l.At = now // the clock was set back
+		}
+		a.mirror.left[l.Node.Name] = l
+	}
 	a.saved = data
 	return nil
 }
 
-// save writes the Nodes if they differ.
-func (a *Agent) save(nodes []plan.Node) error {
-	data, err := json.Marshal(cached{cacheSchema, nodes})
+// save writes the Nodes, and those that were deleted lately, if they differ.
+func (a *Agent) save(v view) error {
+	data, err := json.Marshal(cached{cacheSchema, v.nodes, v.left})
 	if err != nil || bytes.Equal(data, a.saved) {
 		return err
 	}

@@ -84,7 +84,7 @@ func TestOmitted(t *testing.T) {
 	l.api.say(func(s *apiServer) { s.omit = func(name string) bool { return name == "n2" } })
 	l.api.cut(false)
 	missing := func() bool {
-		nodes, _, _ := l.mirror.snapshot()
+		nodes := l.mirror.view().nodes
 		return slices.ContainsFunc(nodes, func(n plan.Node) bool { return n.Name == "n2" && n.Missing })
 	}
 	l.await("n2 is missing", missing)

@@ -64,7 +64,7 @@ func (a *Agent) size() (peers, routes int) {
 }
 
 func (a *Agent) lastSync() float64 {
-	if _, _, synced := a.mirror.snapshot(); !synced.IsZero() {
+	if synced := a.mirror.view().synced; !synced.IsZero() {
 		return float64(synced.Unix())
 	}
 	return 0

@@ -41,8 +41,8 @@ type mirror struct {
 // left is a Node that was deleted, and when. If the Node is registered again it gets other podCIDRs,
 // and pods with addresses of the former ones may still run.
 type left struct {
-	node plan.Node
-	at   time.Time
+	Node plan.Node `json:"node"`
+	At   time.Time `json:"deleted"`
 }
 
 var _ cache.TransformingStore = (*mirror)(nil)
@@ -75,7 +75,7 @@ func (m *mirror) put(n plan.Node) (changed bool) {
 		}
 	}
 	if !known {
-		old = m.left[n.Name].node
+		old = m.left[n.Name].Node
 	}
 	n = n.Recalling(old)
 	m.nodes[n.Name] = n
@@ -178,7 +178,7 @@ func (m *mirror) expire() {
 			delete(m.since, name)
 		}
 	}
-	maps.DeleteFunc(m.left, func(_ string, l left) bool { return m.now().Sub(l.at) >= grace })
+	maps.DeleteFunc(m.left, func(_ string, l left) bool { return m.now().Sub(l.At) >= grace })
 }
 
 // Resync does nothing, because the agent itself looks at all Nodes regularly.
@@ -200,16 +200,23 @@ func (m *mirror) Transformer() cache.TransformFunc {
 	}
 }
 
-// snapshot returns the Nodes sorted by name, whether the API server no longer has this agent's
-// Node, and when it last sent something.
-func (m *mirror) snapshot() (nodes []plan.Node, gone bool, synced time.Time) {
+// view is what a mirror knows at one moment.
+type view struct {
+	nodes  []plan.Node // sorted by name
+	left   []left      // likewise
+	gone   bool        // the API server no longer has this agent's Node
+	synced time.Time   // when it last sent something
+}
+
+func (m *mirror) view() view {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, n := range m.nodes {
-		nodes = append(nodes, n)
+	return view{
+		nodes:  slices.SortedFunc(maps.Values(m.nodes), func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) }),
+		left:   slices.SortedFunc(maps.Values(m.left), func(a, b left) int { return strings.Compare(a.Node.Name, b.Node.Name) }),
+		gone:   m.gone,
+		synced: m.synced,
 	}
-	slices.SortFunc(nodes, func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) })
-	return nodes, m.gone, m.synced
 }
 
 // uid returns this Node's uid. If it is not known, uid returns the name, which the kubelet's Events

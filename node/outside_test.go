@@ -101,6 +101,8 @@ func TestPeerPodCIDRChanged(t *testing.T) {
 	l := running(t, n2, 1, 2)
 	l.api.remove("n2", false)
 	l.awaitPeers("")
+	l.stop() // while the Node is away
+	l.start()
 	l.api.set(renumbered(2, 8))
 	l.awaitPeerBlocks("[10.244.8.0/24 fd00:244:0:8::/64 10.244.2.0/24 fd00:244:0:2::/64]")
 	l.api.remove("n2", false)
