@@ -52,7 +52,7 @@ func newPoliced(t *testing.T, options ...string) *policed {
 		p.denied = append(p.denied, p.watch("stranger-"+node, false))
 		p.allowed = append(p.allowed, p.watch("friend-"+node, true))
 	}
-	eventually(p, "the policy is in force", func() error { return p.rightSince(time.Now().Add(-time.Second)) })
+	eventually(p, "the policy is in force", func() error { return p.rightSince(time.Now().Add(-2 * time.Second)) })
 	p.forget()
 	return p
 }
@@ -69,7 +69,8 @@ func (p *policed) guard() {
 	})
 }
 
-// rightSince returns an error if a connection was treated wrongly since then.
+// rightSince returns an error if a connection was treated wrongly since then. Connections of the last
+// second may still wait for their answer, so "since" must be longer ago.
 func (p *policed) rightSince(since time.Time) error {
 	for _, w := range append(p.allowed, p.denied...) {
 		if sent, wrong, last := w.since(since); wrong > 0 || sent < 10 {
@@ -83,7 +84,7 @@ func (p *policed) rightSince(since time.Time) error {
 func (p *policed) forget() {
 	for _, w := range append(p.allowed, p.denied...) {
 		w.mu.Lock()
-		w.sent, w.wrong, w.log = 0, 0, nil
+		w.sent, w.wrong, w.log, w.first, w.last = 0, 0, nil, time.Time{}, time.Time{}
 		w.mu.Unlock()
 	}
 }
@@ -96,7 +97,8 @@ func (p *policed) prove(what string) {
 		w.mu.Lock()
 		p.Logf("%s: connections of %s: %d, treated wrongly: %d", what, w.from, w.sent, w.wrong)
 		if w.wrong > 0 || w.sent < 100 {
-			p.Errorf("%s: %d of %d connections of %s were treated wrongly", what, w.wrong, w.sent, w.from)
+			p.Errorf("%s: %d of %d connections of %s were treated wrongly, from %s to %s",
+				what, w.wrong, w.sent, w.from, w.first.Format(time.StampMilli), w.last.Format(time.StampMilli))
 		}
 		w.mu.Unlock()
 	}
@@ -110,7 +112,8 @@ type watch struct {
 
 	mu          sync.Mutex
 	sent, wrong int
-	log         []tried // of the last minute
+	log         []tried   // of the last minute
+	first, last time.Time // when the first and the last connection was sent that was treated wrongly
 }
 
 // tried is a connection.
@@ -145,7 +148,10 @@ func (w *watch) note(_ int, at time.Time, answered bool) {
 	w.sent++
 	wrong := answered != w.answers
 	if wrong {
-		w.wrong++
+		if w.wrong++; w.wrong == 1 {
+			w.first = at
+		}
+		w.last = at
 	}
 	if w.log = append(w.log, tried{at, wrong}); len(w.log) > 24000 {
 		w.log = w.log[12000:]
