@@ -12,12 +12,16 @@ import (
 	"time"
 )
 
+// refusing is a port of the server at which no program listens. The kernel answers there: a program
+// on a busy machine can be too late to accept connections, and then the kernel drops them.
+const refusing = 9
+
 // policed is a cluster of two nodes in which a policy allows some pods to reach a server on n1:
 // those of its namespace, or of a namespace with the label trusted=yes, that have the label role=friend.
 type policed struct {
 	*cluster
 	nodes   []string
-	targets []string // the server
+	targets []string // ports of the server
 	allowed []*watch
 	denied  []*watch
 }
@@ -46,7 +50,7 @@ func newPoliced(t *testing.T, options ...string) *policed {
 	p.proveMesh(pods...)
 	p.guard()
 	for _, addr := range p.addrs("server") {
-		p.targets = append(p.targets, "tcp/"+hostPort(addr, probePort))
+		p.targets = append(p.targets, "tcp/"+hostPort(addr, refusing))
 	}
 	for _, node := range p.nodes {
 		p.denied = append(p.denied, p.watch("stranger-"+node, false))
