@@ -153,7 +153,10 @@ func inProcess(was *Mark, proc string) (state State, where string) {
 	if was == nil {
 		return Dead, ""
 	}
-	paths, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "ns", "net")) // the pattern is valid
+	var paths []string
+	for _, process := range numbered(proc) {
+		paths = append(paths, process+"/ns/net")
+	}
 	return match(was, paths)
 }
 
@@ -225,45 +228,69 @@ type Held struct {
 }
 
 // HeldBy looks at every process that is visible in proc. A caller calls it once, before it
-// declares any number of namespaces dead.
+// declares any number of namespaces dead. It walks through proc itself, because filepath.Glob takes
+// more than four times as long.
 func HeldBy(proc string) Held {
 	h := Held{links: make(map[uint64][]string), processes: make(map[uint64]bool)}
 	h.boot, _ = clock.BootID(proc)
-	for _, pattern := range []string{"fd/*", "task/[0-9]*/ns/net"} {
-		links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", pattern)) // the pattern is valid
-		for _, link := range links {
-			var inode uint64
-			to, err := os.Readlink(link) // to read the link creates no inode
-			if n, _ := fmt.Sscanf(to, "net:[%d]", &inode); err == nil && n == 1 {
-				h.links[inode], h.processes[inode] = append(h.links[inode], link), true
-			}
-			if to != "/" && !strings.Contains(to, "/netns/") {
-				continue
-			}
-			if m := markOf(link, ""); m != nil { // opened through a mount, which may be gone
-				h.links[m.Ino], h.processes[m.Ino] = append(h.links[m.Ino], link), true
-			}
+	views := make(map[string]bool) // mount namespaces whose mounts are known
+	for _, process := range numbered(proc) {
+		for _, file := range numbered(process + "/fd") {
+			h.linked(file)
+		}
+		for _, thread := range numbered(process + "/task") {
+			h.linked(thread + "/ns/net")
+			h.mounted(thread, views)
 		}
 	}
-	h.mounted(proc)
 	return h
 }
 
-// mounted adds the namespaces that are mounted in the mount namespace of any thread.
-func (h Held) mounted(proc string) {
-	threads, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "task", "[0-9]*")) // the pattern is valid
-	views := make(map[string]bool)
-	for _, thread := range threads {
-		mounts, _ := os.Readlink(filepath.Join(thread, "ns", "mnt"))
-		root, _ := os.Readlink(filepath.Join(thread, "root")) // mountinfo leaves out mounts outside of root
-		if views[mounts+root] {
-			continue
+// numbered returns the paths of a directory's entries whose names begin with a digit. The process of the
+// directory may have ended by now.
+func numbered(dir string) (paths []string) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer d.Close()               //nolint:errcheck // read only
+	names, _ := d.Readdirnames(0) // those before an error
+	for _, name := range names {
+		if name[0] >= '0' && name[0] <= '9' {
+			paths = append(paths, dir+"/"+name)
 		}
-		views[mounts+root] = true
-		bound, _ := boundAt(filepath.Join(thread, "mountinfo")) // the thread may have ended by now
-		for _, b := range bound {
-			h.links[b.inode] = append(h.links[b.inode], filepath.Join(thread, "root", b.path))
-		}
+	}
+	return paths
+}
+
+// linked adds the namespace to which a link in procfs leads, if it leads to one.
+func (h Held) linked(link string) {
+	to, err := os.Readlink(link) // to read the link creates no inode
+	if err != nil {
+		return
+	}
+	if inode, ok := inodeOf(to); ok {
+		h.links[inode], h.processes[inode] = append(h.links[inode], link), true
+	}
+	if to != "/" && !strings.Contains(to, "/netns/") {
+		return
+	}
+	if m := markOf(link, ""); m != nil { // opened through a mount, which may be gone
+		h.links[m.Ino], h.processes[m.Ino] = append(h.links[m.Ino], link), true
+	}
+}
+
+// mounted adds the namespaces that are mounted in the mount namespace of a thread.
+func (h Held) mounted(thread string, views map[string]bool) {
+	mounts, _ := os.Readlink(thread + "/ns/mnt")
+	root, _ := os.Readlink(thread + "/root") // mountinfo leaves out mounts outside of root
+	if views[mounts+root] {
+		return
+	}
+	bound, err := boundAt(thread + "/mountinfo")
+	views[mounts+root] = err == nil // otherwise the thread has ended, and another one has the same mounts
+	for _, b := range bound {
+		h.links[b.inode] = append(h.links[b.inode], filepath.Join(thread, "root", b.path))
 	}
 }
 

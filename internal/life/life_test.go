@@ -256,3 +256,10 @@ func start(t *testing.T) (pid int) {
 	})
 	return cmd.Process.Pid
 }
+
+// BenchmarkHeldBy measures the look at all processes, for which the sweep after a call has a second.
+func BenchmarkHeldBy(b *testing.B) {
+	for b.Loop() {
+		life.HeldBy("/proc")
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -69,6 +70,16 @@ type bound struct {
 	inode uint64
 }
 
+// inodeOf returns the inode number in "net:[INODE]".
+func inodeOf(text string) (inode uint64, ok bool) {
+	number, ok := strings.CutPrefix(text, "net:[")
+	if !ok {
+		return 0, false
+	}
+	inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
+	return inode, err == nil
+}
+
 // boundAt reads the mounts of network namespaces. Their file system is nsfs, and their root is
 // net:[INODE] (proc(5), mountinfo).
 func boundAt(mountinfo string) (list []bound, err error) {
@@ -84,7 +95,7 @@ func boundAt(mountinfo string) (list []bound, err error) {
 			continue
 		}
 		var b bound
-		if n, _ := fmt.Sscanf(w[3], "net:[%d]", &b.inode); n == 1 {
+		if b.inode, _ = inodeOf(w[3]); b.inode != 0 {
 			b.path = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(w[4])
 			list = append(list, b)
 		}
