@@ -319,7 +319,7 @@ next:
 	MOVL  $MSG_NOSIGNAL, R10
 	XORL  R8, R8
 	XORL  R9, R9
-	CALL(SYS_sendto) // if this fails, the server died after its answer: nobody undoes the call
+	CALL(SYS_sendto) // if this fails, the server died after its answer and does not undo the call
 
 exit:
 	MOVL answer<>(SB), DI

@@ -94,10 +94,9 @@ func boundAt(mountinfo string) (list []bound, err error) {
 		if len(w) < 5 {
 			continue
 		}
-		var b bound
-		if b.inode, _ = inodeOf(w[3]); b.inode != 0 {
-			b.path = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(w[4])
-			list = append(list, b)
+		if inode, ok := inodeOf(w[3]); ok {
+			path := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(w[4])
+			list = append(list, bound{path, inode})
 		}
 	}
 	return list, lines.Err()

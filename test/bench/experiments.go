@@ -4,7 +4,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -131,10 +130,13 @@ func (l *lab) reservations() error {
 		}
 	}
 	rounds := l.pick(60, 5)
-	return errors.Join(
-		l.alternate(rounds, []string{"hl0"}, reference, debian, ours, then),
-		l.alternate(rounds, []string{"hl60k"}, reference, debian),
-		l.alternate(rounds, []string{"flat0", "hl60k"}, ours, then))
+	if err := l.alternate(rounds, []string{"hl0"}, reference, debian, ours, then); err != nil {
+		return err
+	}
+	if err := l.alternate(rounds, []string{"hl60k"}, reference, debian); err != nil {
+		return err
+	}
+	return l.alternate(rounds, []string{"flat0", "hl60k"}, ours, then)
 }
 
 func (l *lab) processes() error {

@@ -67,7 +67,7 @@ func TestLateTake(t *testing.T) {
 }
 
 // TestServerDiesAfterItsAnswer has a server that dies before it knows that the process has written the
-// output. Nobody undoes the ADD, so its answer counts.
+// output. It cannot undo the ADD, so its answer counts.
 func TestServerDiesAfterItsAnswer(t *testing.T) {
 	dir, ns := install(t), nettest.NewNS(t, "late")
 	if err := os.MkdirAll(filepath.Dir(handover.Path), 0o700); err != nil {
