@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/doctor"
@@ -90,7 +93,9 @@ func TestNodeGC(t *testing.T) {
 		must(t, p.Do(spec.Add))
 	}
 	n.doctor("")
+	inode := inodeOf(t, a.Call.NetNS)
 	must(t, netns.Delete(a.Call.NetNS))
+	defer enterReused(t, inode)()
 
 	n.gc(false, 2, gc.Dead, "its namespace /run/netns/another is gone", false)
 	n.doctor("1 dead attachment left 1 addresses and more behind: net a/eth0")
@@ -123,6 +128,35 @@ func TestNodeGC(t *testing.T) {
 	if _, err := c.Conn().Link("eth0"); !nl.IsNotFound(err) {
 		t.Errorf("the container has its interface: %v", err)
 	}
+}
+
+func inodeOf(t *testing.T, path string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	must(t, unix.Stat(path, &st))
+	return st.Ino
+}
+
+// enterReused puts a thread into a new namespace to which the kernel has given an inode number again.
+// leave ends the thread.
+func enterReused(t *testing.T, inode uint64) (leave func()) {
+	t.Helper()
+	const path = "/run/netns/reused"
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		must(t, netns.Create(path))
+		ns, err := netns.Open(path)
+		must(t, err)
+		reused := inodeOf(t, path) == inode
+		must(t, netns.Delete(path)) // the thread alone keeps it
+		inside := ns.NewWorker()
+		must(t, inside.Do(func() error { return ns.Close() }))
+		if reused {
+			return inside.Close
+		}
+		inside.Close()
+	}
+	t.Fatalf("no namespace got the inode number %d", inode)
+	return nil
 }
 
 // links counts the links on the host that must go back to the driver.

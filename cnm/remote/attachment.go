@@ -62,7 +62,7 @@ type Address struct {
 
 // New returns the attachment of a request, without writing its record.
 func (d *Dir) New(r *plugin.Request, at cnm.DriverAddr) *DriverState {
-	return &DriverState{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: d.boot, mark: life.MarkOf(r.NetNS, d.boot)}
+	return &DriverState{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: d.boot, mark: life.MarkOf(r.NetNS, d.boot, life.CookieOf)}
 }
 
 // Write writes the record of an attachment, and locks it until the session ends.

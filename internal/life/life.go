@@ -50,13 +50,26 @@ type Mark struct {
 }
 
 // MarkOf returns the mark of the namespace at path. If there is no namespace, MarkOf returns nil.
-// If the boot is not known, bootID is empty.
-func MarkOf(path, bootID string) *Mark {
+// If the boot is not known, bootID is empty. cookie reads the namespace's cookie: CookieOf, or a
+// cheaper function of a caller that has a socket there.
+func MarkOf(path, bootID string, cookie func(path string) uint64) *Mark {
 	m := markOf(path, bootID)
 	if m != nil {
-		m.Place = placeOf(path)
+		m.Place, m.Cookie = placeOf(path), cookie(path)
 	}
 	return m
+}
+
+// CookieOf returns the cookie of the namespace at path. If it cannot read the cookie, it returns 0,
+// and comparing marks is less certain.
+func CookieOf(path string) (cookie uint64) {
+	ns, err := netns.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	cookie, _ = ns.Cookie()
+	return cookie
 }
 
 func markOf(path, bootID string) *Mark {

@@ -37,7 +37,7 @@ func TestAt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	was, host := life.MarkOf(path, id), life.MarkOf("/proc/self/ns/net", id)
+	was, host := life.MarkOf(path, id, noCookie), life.MarkOf("/proc/self/ns/net", id, noCookie)
 	if was == nil || host == nil {
 		t.Fatal("no marks")
 	}
@@ -95,7 +95,7 @@ func TestHeld(t *testing.T) {
 	if err := netns.Create(path); err != nil {
 		t.Fatal(err)
 	}
-	was := life.MarkOf(path, "")
+	was := life.MarkOf(path, "", noCookie)
 	f, err := os.Open(path)
 	if err == nil {
 		err = netns.Delete(path)
@@ -124,7 +124,7 @@ func TestBoundElsewhere(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			was := life.MarkOf(path, "")
+			was := life.MarkOf(path, "", noCookie)
 			release := bind(t, path, elsewhere)
 			if err := netns.Delete(path); err != nil {
 				t.Fatal(err)
@@ -181,7 +181,7 @@ func TestNumberGivenAgain(t *testing.T) {
 	}
 	pid := start(t)
 	path := fmt.Sprintf("/proc/%d/ns/net", pid)
-	is := life.MarkOf(path, id)
+	is := life.MarkOf(path, id, noCookie)
 	is.Since-- // as if nothing had held the inode meanwhile
 	for name, c := range map[string]struct {
 		cookie uint64
@@ -231,6 +231,9 @@ func TestTold(t *testing.T) {
 	}
 }
 
+// noCookie is for marks as older records have them.
+func noCookie(string) uint64 { return 0 }
+
 // inside runs a process in a new namespace and returns the namespace's mark.
 func inside(t *testing.T, bootID string) *life.Mark {
 	t.Helper()
@@ -239,7 +242,7 @@ func inside(t *testing.T, bootID string) *life.Mark {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() }) //nolint:errcheck // read only
-	return life.MarkOf(f.Name(), bootID)
+	return life.MarkOf(f.Name(), bootID, noCookie)
 }
 
 // start runs a process in a new namespace.

@@ -41,7 +41,7 @@ func markOwn(t testing.TB) *life.Mark {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() }) //nolint:errcheck // read only
-	mark := life.MarkOf(ownNS, "boot")
+	mark := life.MarkOf(ownNS, "boot", life.CookieOf)
 	if mark == nil {
 		t.Fatal("no mark")
 	}

@@ -245,28 +245,19 @@ func (k *Kernel) mark(path string) *life.Mark {
 	if m := k.marks[path]; m != nil {
 		return m
 	}
-	m := life.MarkOf(path, k.BootID())
+	m := life.MarkOf(path, k.BootID(), k.cookie)
 	if m != nil {
-		m.Cookie = k.cookie(path)
 		k.marks[path] = m
 	}
 	return m
 }
 
-// cookie returns the cookie of the namespace at path. If it cannot read the cookie, it returns 0,
-// and comparing marks is less certain. cookie does not call Sandbox, because opening sockets
-// takes longer.
+// cookie works like life.CookieOf. It does not call Sandbox, because opening sockets takes longer.
 func (k *Kernel) cookie(path string) uint64 {
 	if c, ok := k.sandboxes[path]; ok {
 		return c.Cookie()
 	}
-	ns, err := netns.Open(path)
-	if err != nil {
-		return 0
-	}
-	defer ns.Close() //nolint:errcheck // read only
-	cookie, _ := ns.Cookie()
-	return cookie
+	return life.CookieOf(path)
 }
 
 // write adds to rec what the earlier record names, and writes rec. If another ADD of the same
