@@ -139,12 +139,23 @@ func (p *process) clean() {
 // memory returns a value of /proc/PID/status, in kB.
 func (p *process) memory(name string) int {
 	p.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	n, err := memoryOf(p.cmd.Process.Pid, name)
 	if err != nil {
 		p.Fatal(err)
 	}
-	n, _ := strconv.Atoi(string(regexp.MustCompile(name + `:\s+(\d+)`).FindSubmatch(status)[1]))
 	return n
+}
+
+// memoryOf returns a value in kB of proc_pid_status(5).
+func memoryOf(pid int, name string) (int, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, value, _ := strings.Cut(string(status), "\n"+name+":")
+	n := 0
+	_, err = fmt.Sscan(value, &n)
+	return n, err
 }
 
 // soon checks how long a start took: less than a second, or, where the machine is busy with other
