@@ -145,11 +145,12 @@ func (s *Session) OnClose(fn func()) { s.close = append(s.close, fn) }
 
 // OnDone registers look, which runs after a call that succeeded: the result is written and the
 // session closed. The runtime still waits for the process to end, so look must be short. If look
-// finds work, it returns a function, which gets one second. A kill at any moment must do no harm.
+// finds work, it returns a function, which gets ten seconds. A kill at any moment must do no harm.
 func (s *Session) OnDone(look func() (work func(context.Context))) { s.done = append(s.done, look) }
 
-// doneTime limits the work after a call.
-const doneTime = time.Second
+// doneTime limits the work after a call. The work takes a tenth of a second of the processor's time,
+// and other processes may leave it a fiftieth.
+const doneTime = 10 * time.Second
 
 // afterwards runs what OnDone registered. The call counts as done, even if this fails.
 func (s *Session) afterwards() {
@@ -170,6 +171,9 @@ func (s *Session) within(limit time.Duration, work func(context.Context)) {
 		work(ctx)
 	}()
 	<-ctx.Done()
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		fmt.Fprintf(s.Stderr, "patchbay: warning: the sweep after the call did not end within %v; a later call sweeps again\n", limit) //nolint:errcheck // a log line
+	}
 }
 
 func (s *Session) calm() {
