@@ -36,7 +36,8 @@ func (k *cluster) watchAddresses(nodes []string) *addressWatch {
 	k.Helper()
 	w := &addressWatch{k: k, nodes: map[string]string{}, stop: make(chan struct{}), given: map[given]bool{}, twice: map[string][]given{}}
 	for _, node := range nodes {
-		w.nodes[node] = k.pathOn(node, "/run/netns/*")
+		// containerd's names; while a node is wiped, its /run is the machine's with the nodes' own namespaces
+		w.nodes[node] = k.pathOn(node, "/run/netns/cni-*")
 	}
 	w.done.Go(func() {
 		for {
