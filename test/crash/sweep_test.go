@@ -219,11 +219,13 @@ func TestSweepOnABusyNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	another := newPod(t, "/run/netns", "another", 9399)
-	another.exec(t, spec.Add)
-	if exists(recordOf(dead)) {
-		t.Errorf("after a call the dead is not swept: %v", records(t, "*"))
+	for range 2 { // other tests may leave it even less
+		another.exec(t, spec.Add)
+		another.exec(t, spec.Del)
 	}
-	another.exec(t, spec.Del)
+	if exists(recordOf(dead)) {
+		t.Errorf("after four calls the dead is not swept: %v", records(t, "*"))
+	}
 	another.end(t)
 	leak.NoLeaks(t, before, stateDirs()...)
 }
