@@ -155,7 +155,7 @@ func enterReused(t *testing.T, inode uint64) (leave func()) {
 		}
 		inside.Close()
 	}
-	t.Logf("inode number %d: the namespace of another process has it", inode) // which is the same to gc
+	t.Logf("inode number %d is not free: another test's namespace may have it, which is the same to gc", inode)
 	return func() {}
 }
 

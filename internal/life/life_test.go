@@ -260,7 +260,7 @@ func start(t *testing.T) (pid int) {
 	return cmd.Process.Pid
 }
 
-// BenchmarkHeldBy measures the look at all processes, for which the sweep after a call has a second.
+// BenchmarkHeldBy measures the look at all processes, which a call that finds a dead pod waits for.
 func BenchmarkHeldBy(b *testing.B) {
 	for b.Loop() {
 		life.HeldBy("/proc")
