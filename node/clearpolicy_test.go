@@ -30,11 +30,13 @@ func TestClearNetworkPolicyDuringAnADD(t *testing.T) {
 	time.Sleep(3 * clearPause)
 	fw := nft.Open(l.dir)
 	defer fw.Close() //nolint:errcheck // committed
-	enforce.Close(fw, enforce.Closure{Addrs: r.Policed.Addrs, Close: [2]bool{true, true}, Comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)}, false)
-	must(t, fw.Commit(t.Context()))
-	if !closed(webAddr) {
-		t.Fatal("the ADD did not close its pod, so the test proves nothing")
-	}
+	closure := enforce.Closure{Addrs: r.Policed.Addrs, Close: [2]bool{true, true}, Comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)}
+	// A pass of ClearNetworkPolicy may open the pod before nft has looked.
+	l.await("the ADD to close its pod", func() bool {
+		enforce.Close(fw, closure, false)
+		must(t, fw.Commit(t.Context()))
+		return closed(webAddr)
+	})
 	store.Unlock(r.Network, r.Owner, r.Plugin)
 	must(t, <-cleared)
 	if closed(webAddr) {
