@@ -30,10 +30,9 @@ func TestClearNetworkPolicyDuringAnADD(t *testing.T) {
 	time.Sleep(3 * clearPause)
 	fw := nft.Open(l.dir)
 	defer fw.Close() //nolint:errcheck // committed
-	closure := enforce.Closure{Addrs: r.Policed.Addrs, Close: [2]bool{true, true}, Comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)}
 	// A pass of ClearNetworkPolicy may open the pod before nft has looked.
 	l.await("the ADD to close its pod", func() bool {
-		enforce.Close(fw, closure, false)
+		enforce.Close(fw, closureOf(r), false)
 		must(t, fw.Commit(t.Context()))
 		return closed(webAddr)
 	})

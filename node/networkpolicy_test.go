@@ -191,6 +191,11 @@ func closed(addr string) bool {
 	return strings.Contains(string(out), addr+" ")
 }
 
+// closureOf returns what an ADD closes for a pod that a policy selects in both directions.
+func closureOf(r *record.Record) enforce.Closure {
+	return enforce.Closure{Addrs: r.Policed.Addrs, Close: [2]bool{true, true}, Comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)}
+}
+
 // An ADD closes a pod, and the agent opens it when its program has the pod. If the ADD is slow, the
 // agent has the record long before.
 func TestPolicyOpensANewPod(t *testing.T) {
@@ -209,7 +214,7 @@ func TestPolicyOpensANewPod(t *testing.T) {
 		if i%2 == 0 {
 			l.awaitJudged(addr, true)
 		}
-		enforce.Close(fw, enforce.Closure{Addrs: r.Policed.Addrs, Close: [2]bool{true, true}, Comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)}, false)
+		enforce.Close(fw, closureOf(r), false)
 		must(t, fw.Commit(t.Context()))
 		began := time.Now()
 		l.await(addr+" is open", func() bool { return !closed(addr) && l.judged(addr) })

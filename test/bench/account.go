@@ -179,9 +179,9 @@ The program of this page notes the time itself, and it starts without the routin
   namespace's state: about 160 calls for files, half of them stat, at 1 to 4 µs each. The floor does none of this. It also does not undo anything.
 - **One record for each plugin, not for each attachment.** Each takes 0.05 to 0.1 ms (docs/adr/0056 says why).
 
-host-local alone takes 0.75 to 0.9 of the reference's time, not 0.8 everywhere. On an Intel processor, called without libcni, it takes 1.7 ms and the
-reference 2.1 (2026-11-27). Of ours, 1.0 ms is the start and the end of an empty Go program, 0.3 is the start of our packages, and 0.4 is the call. A program with host-local
-alone would start 0.1 ms faster, because it needs neither regexp nor D-Bus. We keep one program.
+host-local alone takes 0.75 to 0.9 of the reference's time; the aim is 0.8. Called without libcni on an Intel processor, it takes 1.7 ms and the
+reference 2.1 (2026-11-27). Of ours, 1.0 ms is the start and the end of an empty Go program, 0.3 is the start of our packages, and 0.4 is the
+call. A program with host-local alone would start 0.1 ms faster, because it needs neither regexp nor D-Bus. We keep one program.
 
 Beside many attachments the kernel takes longer for the same calls of ptp: it compares the gateway's address on all links, and looks for a
 namespace's number among all numbers whenever it describes one end of a pair. So the growth of an ADD is compared with that of these calls.
