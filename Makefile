@@ -1,57 +1,66 @@
-# Patchbay. `make test` is everything that must pass; the rest are parts of it
-# or take longer.
+# Patchbay. `make test` is for every change, `make test-all` must pass before it lands,
+# `make nightly` takes hours.
 
 GO      ?= go
 DESTDIR ?=
 CNI_BIN ?= $(DESTDIR)/opt/cni/bin
 IMAGE   ?= ghcr.io/patchbay-net/patchbay:latest
 
-# The routine that asks for a resident process before Go starts.
-ENTRY   := $(if $(filter amd64,$(shell $(GO) env GOARCH)),-E=github.com/patchbay-net/patchbay/internal/handover.entry)
-
-# Real callers and a second kernel need root: as anybody else `make test` stops
-# after what an ordinary user can run, and says so.
+# Real callers and a second kernel need root: anybody else runs what an ordinary
+# user can, and is told so.
 ROOT    := $(filter 0,$(shell id -u))
 BEGAN   := $(shell date +%s)
+RUN      = env CGO_ENABLED=0 $(GO) test -count=1 -trimpath -ldflags=-w # built as scripts/unit builds
+OK       = echo "make: $@: ok, $$(($$(date +%s) - $(BEGAN))) s" >&2
 
 # One stage after the other: each wants the whole machine.
 .NOTPARALLEL:
-.PHONY: build test setup setup-nightly lint unit e2e test-kernel race fuzz bench install kube-e2e nightly demo image
+.PHONY: build test test-all test-rest setup unit podman lint draws race e2e test-kernel fuzz bench install nightly demo image
 
 build: ## bin/patchbay, bin/patchbayd and bin/patchbay-cnm: static, as they are released
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w $(ENTRY)' -o bin/patchbay ./cmd/patchbay
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbayd ./cmd/patchbayd
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbay-cnm ./cmd/patchbay-cnm
+	scripts/build bin
 
-test: setup lint unit $(if $(ROOT),e2e test-kernel)
-	@echo "make: test: ok, $$(($$(date +%s) - $(BEGAN))) s" >&2
-	@$(if $(ROOT),:,echo 'make: not root: real callers (make e2e) and the second kernel (make test-kernel) were not run' >&2)
+test: setup unit $(if $(ROOT),podman) ## what a contributor runs, in minutes
+	@scripts/left
+	@$(OK)
 
-setup: ## fetches and builds what tests need; the stages after it fetch nothing
-	scripts/setup
+test-all: test test-rest ## what a submission must pass
 
-setup-nightly: ## what only nightly needs too: Kubernetes' own tests
-	scripts/setup nightly
+test-rest: lint draws race $(if $(ROOT),e2e test-kernel) ## what `make test` leaves out of that
+	@$(OK)
 
-lint: setup
-	scripts/stage lint scripts/lint
+setup: ## fetches what `make test` needs; the stages after it fetch nothing
+	scripts/setup test
 
-unit: setup
+unit: setup ## vet and all packages' tests, with short draws
 	scripts/stage unit scripts/unit
 
-e2e: setup ## podman, containerd under a kubelet, dockerds, upstream libcni
-	PATCHBAY_E2E=1 scripts/stage e2e $(GO) test -count=1 -timeout 40m ./test/e2e/...
+podman: setup ## Debian's podman with our plugins
+	PATCHBAY_E2E=1 scripts/stage podman $(RUN) -run '^TestPodman$$' ./test/e2e
 
-test-kernel: setup ## what this kernel cannot decide, under Debian's 6.1
-	scripts/stage test-kernel scripts/test-kernel
+lint:
+	scripts/setup lint
+	scripts/stage lint scripts/lint
+
+draws: setup ## tests that draw cases, repeat or run for a time: longer
+	scripts/stage draws scripts/draws
 
 race: setup
-	CGO_ENABLED=1 scripts/stage race $(GO) test -race -timeout 60m ./...
+	CGO_ENABLED=1 scripts/stage race scripts/race
+
+e2e: ## containerd under a kubelet, dockerds, upstream libcni, the pages for users
+	scripts/setup e2e
+	PATCHBAY_E2E=1 scripts/stage e2e $(RUN) -timeout 40m ./test/e2e/...
+
+test-kernel: ## what this kernel cannot decide, under Debian's 6.1
+	scripts/setup kernel
+	scripts/stage test-kernel scripts/test-kernel
 
 fuzz:
 	scripts/fuzz
 
 bench: setup ## beside the reference plugins; writes docs/bench
+	scripts/setup e2e
 	$(GO) run ./test/bench
 	$(GO) run ./test/bench/kubescale
 	$(GO) run ./test/bench/kubescale -policies 0,1000,2000,5000
@@ -60,24 +69,8 @@ bench: setup ## beside the reference plugins; writes docs/bench
 install: build
 	bin/patchbay install $(CNI_BIN)
 
-kube-e2e: setup-nightly ## Kubernetes' own tests of networks on three nodes, and clusters that a change need not wait for
-	earlier=$$(mktemp -d) && scripts/earlier 2da032a8 $$earlier && \
-		logs=$$(mktemp -d) && echo "logs in $$logs" && PATCHBAY_EARLIER_AGENT=$$earlier PATCHBAY_E2E=1 PATCHBAY_NIGHTLY=1 PATCHBAY_KUBE_E2E=$$logs \
-		PATCHBAY_KUBE_CHURN=10m PATCHBAY_KUBE_FIRST=500 scripts/stage kube-e2e $(GO) test -count=1 -timeout 4h -v -run 'TestSigNetwork|TestNetpol|TestClusterNetworkPolicy|TestPolicy|TestDaemonSet|TestMigrate|TestPodNetworkIPv6|TestWhy|TestPodRate|TestDockerBesidePods|TestChurn' ./test/e2e
-
-nightly: test race kube-e2e ## longer than a change can wait for
-	FUZZTIME=1m scripts/fuzz
-	PATCHBAY_CRASH_TRIES=5000 PATCHBAY_CHURN=10m $(GO) test -timeout 90m ./test/crash/...
-	PATCHBAY_POLICY_CHURN=10m $(GO) test -count=1 -timeout 20m -v -run TestPolicyChurnOfANode ./node
-	earlier=$$(mktemp -d) && scripts/earlier 17baa13 $$earlier && \
-		PATCHBAY_E2E=1 PATCHBAY_EARLIER=$$earlier $(GO) test -count=1 -timeout 20m -run TestTwoSchemas ./test/e2e
-	seed=$$(date +%s); echo "PATCHBAY_CHAOS_SEED=$$seed"; \
-		PATCHBAY_CHAOS_SEED=$$seed PATCHBAY_CHAOS_TRIES=50000 $(GO) test -timeout 120m -run TestChaos ./hosts
-	seed=$$(date +%s); echo "PATCHBAY_STORM_SEED=$$seed"; \
-		PATCHBAY_E2E=1 PATCHBAY_STORM_SEED=$$seed scripts/stage storm $(GO) test -count=1 -timeout 60m -run TestKilled ./test/e2e/docker
-	seed=$$(date +%s); echo "PATCHBAY_DIFF_SEED=$$seed"; \
-		PATCHBAY_DIFF_SEED=$$seed PATCHBAY_DIFF_CASES=300 $(GO) test -timeout 240m ./test/differential
-	$(GO) run ./test/bench
+nightly: ## longer than a change can wait for; its draws say their seed
+	scripts/nightly
 
 image: build ## bin/patchbay-image.tar, the Kubernetes agent for `ctr images import`
 	$(GO) run ./dist/image bin/patchbay-image.tar $(IMAGE) bin/patchbay bin/patchbayd

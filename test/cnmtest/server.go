@@ -34,8 +34,8 @@ type Call struct {
 
 // fault is a wrong answer to calls of one method.
 type fault struct {
-	method string
-	times  int // how many calls; if negative, all
+	method string // if empty, any
+	times  int    // how many calls; if negative, all
 	answer http.HandlerFunc
 }
 
@@ -97,7 +97,7 @@ func (s *Server) note(c Call) http.HandlerFunc {
 	s.calls = append(s.calls, c)
 	for i := range s.faults {
 		f := &s.faults[i]
-		if f.method == c.Method && f.times != 0 {
+		if (f.method == "" || f.method == c.Method) && f.times != 0 {
 			f.times--
 			return f.answer
 		}
@@ -110,6 +110,19 @@ func (s *Server) Fault(method string, times int, answer http.HandlerFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = append(s.faults, fault{method, times, answer})
+}
+
+// Away takes the driver away until back is called. Each call waits two seconds for a driver that is
+// stopped. If stopped is false, the driver ends every connection without an answer instead. To most
+// tests that is the same, and no call waits.
+func (s *Server) Away(t testing.TB, stopped bool) (back func()) {
+	t.Helper()
+	if stopped {
+		s.Stop()
+		return func() { s.Serve(t) }
+	}
+	s.Fault("", -1, Cut())
+	return s.Well
 }
 
 // Well removes all faults.

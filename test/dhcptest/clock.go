@@ -16,6 +16,7 @@ import (
 type Clock struct {
 	mu     sync.Mutex
 	ahead  time.Duration
+	slept  time.Duration                 // how long the machine was suspended
 	asleep map[*time.Timer]time.Duration // until when
 }
 
@@ -62,6 +63,23 @@ func (c *Clock) Asleep() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.asleep)
+}
+
+// Suspend suspends the machine for d: the time since boot goes on, and timers do not.
+func (c *Clock) Suspend(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead, c.slept = c.ahead+d, c.slept+d
+	for timer, end := range c.asleep {
+		c.asleep[timer] = end + d
+	}
+}
+
+// Awake returns the time since boot for which the machine was not suspended.
+func (c *Clock) Awake() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return clock.SinceBoot() + c.ahead - c.slept
 }
 
 // Jump moves the clock to the time at which the first sleeper wakes. Asleep no longer counts that

@@ -84,12 +84,25 @@ func must(t testing.TB, err error) {
 // Quiet turns IPv6 off in a namespace. If it is called before Plug, no address appears by itself.
 func Quiet(t testing.TB, path string) {
 	t.Helper()
+	ipv6(t, path, "disable_ipv6", "1")
+}
+
+// NoDAD turns duplicate address detection off in a namespace. If it is called before Plug, an
+// interface has its link-local address at once, not after 1-2 s.
+func NoDAD(t testing.TB, path string) {
+	t.Helper()
+	ipv6(t, path, "accept_dad", "0")
+}
+
+// ipv6 sets a parameter of IPv6 for all interfaces that a namespace has or gets.
+func ipv6(t testing.TB, path, key, value string) {
+	t.Helper()
 	ns, err := netns.Open(path)
 	must(t, err)
 	defer ns.Close() //nolint:errcheck // read only
 	must(t, ns.Do(func() error {
 		for _, conf := range []string{"all", "default"} {
-			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/disable_ipv6", []byte("1"), 0o644); err != nil {
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/"+key, []byte(value), 0o644); err != nil {
 				return err
 			}
 		}

@@ -30,6 +30,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
@@ -197,7 +198,7 @@ func testKill(w *World, c Child) {
 	w.Master("m0")
 	dir := plugintest.Install(w.T, c.Plugins[:2]...)
 	p := w.Pod("kill", c.on("m0", Dual))
-	tries := 60
+	tries := draw.Number(w, "PATCHBAY_CRASH_TRIES", 18, 60)
 	if testing.Short() {
 		tries = 12
 	}

@@ -39,22 +39,15 @@ const podnet = `{"cniVersion":"1.1.0","name":"podnet","plugins":[
 	 "routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}},
 	{"type":"tuning","sysctl":{"net.core.somaxconn":"777"}}]}`
 
-// newHost builds the programs, installs the plugins as an operator does, and starts
-// patchbayd.
+// newHost installs the plugins as an operator does, and starts patchbayd.
 func newHost(t *testing.T) *host {
-	bin := t.TempDir()
-	root, err := reftest.Root()
-	must(t, err)
-	build := exec.Command("go", "build", "-o", bin, "./cmd/patchbay-cnm", "./cmd/patchbayd")
-	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	h := &host{
 		World: endpointtest.New(t, &cnmplugin.Plugin), confs: t.TempDir(),
-		dirs: []string{reftest.Ours(t), filepath.Join(bin, "plugins")}, patchbayd: filepath.Join(bin, "patchbayd"),
+		dirs: []string{reftest.Ours(t), filepath.Join(t.TempDir(), "plugins")}, patchbayd: reftest.Daemon(t),
 	}
-	if out, err := exec.Command(filepath.Join(bin, "patchbay-cnm"), "install", h.dirs[1]).CombinedOutput(); err != nil {
+	drivers, err := reftest.Program("patchbay-cnm")
+	must(t, err)
+	if out, err := exec.Command(drivers, "install", h.dirs[1]).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	must(t, os.WriteFile(filepath.Join(h.confs, "podnet.conflist"), []byte(podnet), 0o600))

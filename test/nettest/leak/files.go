@@ -76,7 +76,7 @@ func standingNft(w []string) bool {
 func standingFile(path string) bool {
 	base := filepath.Base(path)
 	switch {
-	case base == "lock", base == "nft-expiry", base == "policy.former", strings.HasPrefix(base, "last_reserved_ip."), strings.HasSuffix(base, ".lock"), strings.HasSuffix(base, ".idx"):
+	case base == "lock", base == "grant", base == "nft-expiry", base == "policy.former", strings.HasPrefix(base, "last_reserved_ip."), strings.HasSuffix(base, ".lock"), strings.HasSuffix(base, ".idx"):
 		return true
 	case filepath.Base(filepath.Dir(path)) == "made": // notes about objects that stay when attachments go
 		return true
