@@ -19,8 +19,8 @@ const rollbackTime = time.Minute
 // plugin before, and caches the last result. If a plugin fails, or if the result cannot be
 // cached, Add calls DEL on every plugin of the list, even on plugins whose ADD did not run
 // (SPEC.md, "Attachment"). In two cases Add calls no DEL: NoRollback is set, or the cache already
-// held a result of this attachment. With such a result, a working attachment may exist, and the
-// caller decides when to run DEL. FileDecides says what happens when the file of the list was
+// held a result of this attachment, even one that cannot be read. With such a result, a working attachment
+// may exist, and the caller decides when to run DEL. FileDecides says what happens when the file of the list was
 // changed or removed after it was read.
 func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Result, error) {
 	if err := a.validate(list); err != nil {
@@ -34,7 +34,7 @@ func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Res
 	if err := rt.stands(list); err != nil {
 		return nil, err
 	}
-	before, _ := rt.read(list.Name, &a)
+	exists := rt.mayExist(list.Name, &a)
 	result, err := rt.addAll(ctx, list, &a)
 	if err == nil {
 		if err = rt.write(list, &a, result); err == nil {
@@ -42,7 +42,7 @@ func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Res
 		}
 		err = fmt.Errorf("failed to set network %q cached result: %w", list.Name, err)
 	}
-	if rt.NoRollback || before != nil {
+	if rt.NoRollback || exists {
 		return nil, err
 	}
 	if rerr := rt.rollback(ctx, list, &a, result); rerr != nil {
@@ -165,9 +165,9 @@ func (rt *Runtime) del(ctx context.Context, list *List, a *Attachment) error {
 	return rt.forget(list.Name, a)
 }
 
-// DelCached detaches with the configuration that the ADD left in the cache. DelCached serves
-// networks whose configuration was removed or replaced. If no configuration is cached, its error
-// wraps ErrNotCached.
+// DelCached detaches with the configuration that the ADD left in the cache (CachedList). DelCached serves
+// networks whose configuration was removed or replaced. If no plugin is cached, it calls none, keeps the
+// cached result, and its error wraps ErrNotCached.
 func (rt *Runtime) DelCached(ctx context.Context, network string, a Attachment) error {
 	if err := a.validate(&List{Name: network}); err != nil {
 		return err
@@ -181,12 +181,12 @@ func (rt *Runtime) DelCached(ctx context.Context, network string, a Attachment) 
 	if err != nil {
 		return err
 	}
-	if cached == nil || len(cached.Config) == 0 {
-		return fmt.Errorf("delete %s/%s of network %s: %w", a.ContainerID, a.IfName, network, ErrNotCached)
+	if cached == nil {
+		cached = &Cached{Network: network}
 	}
-	list, err := ParseList(cached.Config)
+	list, err := rt.CachedList(cached)
 	if err != nil {
-		return fmt.Errorf("delete %s/%s: cached configuration: %w", a.ContainerID, a.IfName, err)
+		return fmt.Errorf("delete %s/%s of network %s: %w", a.ContainerID, a.IfName, network, err)
 	}
 	return rt.del(ctx, list, &a)
 }

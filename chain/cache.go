@@ -4,9 +4,6 @@
 package chain
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,11 +17,9 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/spec"
 )
-
-// cacheKind is the value of "kind" that libcni writes into its cache files.
-const cacheKind = "cniCacheV1"
 
 // ErrNotCached means that the cache has no configuration of the attachment.
 var ErrNotCached = errors.New("no cached configuration")
@@ -32,19 +27,6 @@ var ErrNotCached = errors.New("no cached configuration")
 // ErrBrokenCache means that a cache file exists but cannot be used. Either a power loss cut
 // the write short, or the file belongs to another attachment.
 var ErrBrokenCache = errors.New("broken cached result")
-
-// cacheFile is the JSON of a cache file, in libcni's format.
-type cacheFile struct {
-	Kind         string          `json:"kind"`
-	ContainerID  string          `json:"containerId"`
-	Config       []byte          `json:"config"`
-	IfName       string          `json:"ifName"`
-	Network      string          `json:"networkName"`
-	NetNS        string          `json:"netns,omitempty"`
-	Args         [][2]string     `json:"cniArgs,omitempty"`
-	Capabilities map[string]any  `json:"capabilityArgs,omitempty"`
-	Result       json.RawMessage `json:"result,omitempty"`
-}
 
 // Cached is the cached state of an attachment after its ADD.
 type Cached struct {
@@ -95,20 +77,8 @@ func (c *Cached) fill(a *Attachment) {
 	}
 }
 
-// list returns the configuration of the ADD, or def if that configuration cannot be read.
-func (c *Cached) list(def *List) *List {
-	l, err := ParseList(c.Config)
-	if err != nil || l.Name != c.Network || len(l.Plugins) == 0 {
-		return def
-	}
-	return l
-}
-
-// cacheName returns the file name that libcni uses. Two attachments can have the same file name,
-// because each of the three parts may contain '-'. So read also compares the names inside the
-// file.
 func cacheName(network string, a *Attachment) string {
-	return network + "-" + a.ContainerID + "-" + a.IfName
+	return results.Name(network, a.ContainerID, a.IfName)
 }
 
 func fileNameFits(name string) error {
@@ -122,7 +92,7 @@ func fileNameFits(name string) error {
 
 // guard returns an error if other users can write to the directory of results.
 func (rt *Runtime) guard() error {
-	if err := durable.CheckDir(or(rt.CacheDir, DefaultCacheDir), "results"); err != nil {
+	if err := durable.CheckDir(or(rt.CacheDir, DefaultCacheDir), results.Nested()); err != nil {
 		return fmt.Errorf("cached results: %w", err)
 	}
 	return nil
@@ -130,10 +100,12 @@ func (rt *Runtime) guard() error {
 
 // write caches a result in a file that only root can read. The file is either complete or absent.
 // write does not sync to disk: a power loss ends the container too, and every verb accepts a file
-// that was cut short (docs/adr/0005).
+// that was cut short (docs/adr/0005). The container's lock keeps other operations away from the temporary file.
+// If the process is killed, the next ADD or DEL of the attachment deletes the temporary file, or a
+// GC does (sweepTemporary).
 func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
-	c := cacheFile{
-		Kind: cacheKind, ContainerID: a.ContainerID, Config: list.Bytes, IfName: a.IfName, Network: list.Name,
+	c := results.File{
+		ContainerID: a.ContainerID, Config: list.Bytes, IfName: a.IfName, Network: list.Name,
 		NetNS: a.NetNS, Args: a.Args, Capabilities: a.Capabilities,
 	}
 	if result != nil {
@@ -142,59 +114,21 @@ func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 			return err
 		}
 	}
-	data, err := json.Marshal(&c)
+	data, err := c.Encode()
 	if err != nil {
 		return fmt.Errorf("encode: %w", err)
 	}
-	if err := durable.MakeDir(or(rt.CacheDir, DefaultCacheDir), "results"); err != nil {
+	if err := durable.MakeDir(or(rt.CacheDir, DefaultCacheDir), results.Nested()); err != nil {
 		return err
 	}
-	return replace(filepath.Join(rt.results(), cacheName(list.Name, a)), data)
+	path := filepath.Join(rt.results(), cacheName(list.Name, a))
+	return durable.Put(path, data, durable.How{Temp: results.Temp(path)})
 }
-
-// replace writes path through a temporary file. The container's lock keeps other operations away
-// from the temporary file. If the process is killed, the next ADD or DEL of the attachment
-// deletes the temporary file, or a GC does (sweepTemporary).
-func replace(path string, data []byte) (err error) {
-	for range 3 {
-		if err = replaceOnce(path, data); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-	}
-	return err
-}
-
-func replaceOnce(path string, data []byte) error {
-	tmp := temporary(path)
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		return errors.Join(err, remove(tmp))
-	}
-	return nil
-}
-
-// temporary returns the path of the temporary file for path. The file lies one directory above
-// the results, so it is never read as a result. Its name is short even if the names of network
-// and container are long.
-func temporary(path string) string {
-	sum := sha256.Sum256([]byte(filepath.Base(path)))
-	return filepath.Join(filepath.Dir(filepath.Dir(path)), temporaryPrefix+hex.EncodeToString(sum[:8]))
-}
-
-const temporaryPrefix = ".result-"
 
 // sweepTemporary deletes temporary files that killed ADDs left behind. It keeps a file that was
 // written after the time before, because an ADD may still be writing it.
 func (rt *Runtime) sweepTemporary(before time.Time) error {
-	left, err := filepath.Glob(filepath.Join(filepath.Dir(rt.results()), temporaryPrefix+"*"))
+	left, err := filepath.Glob(results.Temps(or(rt.CacheDir, DefaultCacheDir)))
 	if err != nil {
 		return err
 	}
@@ -225,6 +159,15 @@ func (rt *Runtime) read(network string, a *Attachment) (*Cached, error) {
 		return nil, fmt.Errorf("read %s: %w: it belongs to %s/%s on network %s", path, ErrBrokenCache, c.ContainerID, c.IfName, c.Network)
 	}
 	return c, nil
+}
+
+// mayExist reports whether the cache has a result of an attachment, or a file in its place that cannot be read.
+func (rt *Runtime) mayExist(network string, a *Attachment) bool {
+	c, err := readFile(filepath.Join(rt.results(), cacheName(network, a)))
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR)
+	}
+	return c.Network == "" || c.Network == network && c.ContainerID == a.ContainerID && c.IfName == a.IfName
 }
 
 func readFile(path string) (*Cached, error) {
@@ -261,8 +204,8 @@ func decode(data []byte) (*Cached, error) {
 	if len(data) == 0 {
 		return nil, errors.New("the file is empty")
 	}
-	var f cacheFile
-	if err := json.Unmarshal(data, &f); err != nil || f.Kind != cacheKind {
+	f, ok, err := results.Decode(data)
+	if !ok {
 		result, rerr := spec.ParseResult(data, "")
 		if rerr != nil {
 			return nil, errors.Join(err, rerr)
@@ -276,7 +219,6 @@ func decode(data []byte) (*Cached, error) {
 		ContainerID: f.ContainerID, NetNS: f.NetNS, IfName: f.IfName, Args: f.Args, Capabilities: f.Capabilities,
 	}}
 	if len(f.Result) > 0 && string(f.Result) != "null" {
-		var err error
 		if c.Result, err = spec.ParseResult(f.Result, ""); err != nil {
 			return nil, err
 		}
@@ -291,7 +233,7 @@ func (rt *Runtime) forget(network string, a *Attachment) error {
 		return err
 	}
 	path := filepath.Join(rt.results(), cacheName(network, a))
-	if err := remove(temporary(path)); err != nil {
+	if err := remove(results.Temp(path)); err != nil {
 		return err
 	}
 	c, err := readFile(path)
@@ -344,39 +286,6 @@ func (rt *Runtime) Attachments(containerID string) (list []Cached, err error) {
 		}
 	}
 	return list, errors.Join(errs...)
-}
-
-// sweepAge is the age from which GC deletes a broken cache file. libcni does not write
-// atomically, so a younger file may only be incomplete yet.
-const sweepAge = time.Minute
-
-// sweep deletes the broken cache files of a network, except those of valid attachments. Nothing
-// can read their content any more.
-func (rt *Runtime) sweep(k *Keep) error {
-	entries, err := os.ReadDir(rt.results())
-	if err != nil || rt.guard() != nil {
-		return nil //nolint:nilerr // Attachments has reported it
-	}
-	valid := map[string]bool{}
-	for _, v := range k.Valid {
-		valid[cacheName(k.List.Name, &Attachment{ContainerID: v.ContainerID, IfName: v.IfName})] = true
-	}
-	var errs []error
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), k.List.Name+"-") || valid[e.Name()] {
-			continue
-		}
-		path := filepath.Join(rt.results(), e.Name())
-		if _, err := readFile(path); errors.Is(err, ErrBrokenCache) && olderThan(e, sweepAge) {
-			errs = append(errs, os.Remove(path))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func olderThan(e fs.DirEntry, age time.Duration) bool {
-	fi, err := e.Info()
-	return err == nil && time.Since(fi.ModTime()) > age
 }
 
 // trueKeys returns the keys whose value is true, sorted.

@@ -8,10 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/owner"
@@ -28,6 +30,9 @@ type Keep struct {
 	// runs no ADD and no DEL on the network. So GC also learns of the attachments that were made
 	// after Valid was listed.
 	Now func(context.Context) ([]spec.AttachmentKey, error)
+	// Everyones means that the list has the attachments of every runtime on the network. Otherwise GC
+	// also keeps an attachment that another runtime made, as long as its namespace may exist.
+	Everyones bool
 	// Alive reports whether an attachment is in use after all. GC calls Alive just before it
 	// detaches the attachment; at that moment no runtime can run an ADD of the attachment. Alive may
 	// be nil.
@@ -39,8 +44,10 @@ type Keep struct {
 // GC removes what is left of attachments that are no longer valid. GC works on the networks one
 // after the other. For each cached attachment that is not valid, it calls DEL with the
 // configuration of the ADD. Then it calls GC on every plugin with the list of valid attachments
-// (since 1.1.0). Meanwhile this runtime runs no ADD and no DEL on the network. GC keeps
-// attachments that other runtimes make at the same time. GC continues after errors and joins
+// (since 1.1.0). While the list is made, and while a plugin's GC runs, this runtime runs no ADD and no DEL
+// on the network. GC skips a container on which another operation works. GC keeps
+// attachments that other runtimes make at the same time, and, unless Keep.Everyones is set, those
+// that other runtimes made and whose namespaces may exist. GC continues after errors and joins
 // them. GC skips networks that set disableGC.
 func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
 	errs := []error{rt.sweepTemporary(clock.Listing(ctx))}
@@ -54,18 +61,29 @@ func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
 
 func (rt *Runtime) gc(ctx context.Context, k *Keep) error {
 	bounded := *rt
-	bounded.Invoker = &patient{rt.invoker(), cmp.Or(rt.DelTime, delTime)}
+	del := cmp.Or(rt.DelTime, delTime)
+	bounded.Invoker = &patient{rt.invoker(), del, min(gcShare*del, max(del, cmp.Or(rt.LockTime, lockTime)/2))}
 	rt = &bounded
-	unlock, err := rt.lockNetwork(ctx, k.List.Name)
+	cached, err := rt.listed(ctx, k)
 	if err != nil {
 		return err
+	}
+	return errors.Join(rt.delStale(ctx, k, cached), rt.gcPlugins(ctx, k), rt.sweepAlone(ctx, k))
+}
+
+// listed completes the list of valid attachments, and returns the cached attachments. Meanwhile this
+// runtime runs no ADD and no DEL on the network.
+func (rt *Runtime) listed(ctx context.Context, k *Keep) ([]Cached, error) {
+	unlock, err := rt.lockNetwork(ctx, k.List.Name)
+	if err != nil {
+		return nil, err
 	}
 	defer unlock()
 	k.listed = clock.Listing(ctx)
 	if k.Now != nil {
 		more, err := k.Now(ctx)
 		if err != nil {
-			return err // without the list, GC cannot tell which attachments are dead
+			return nil, err // without the list, GC cannot tell which attachments are dead
 		}
 		k.Valid = append(slices.Clone(k.Valid), more...)
 	}
@@ -73,10 +91,11 @@ func (rt *Runtime) gc(ctx context.Context, k *Keep) error {
 	if err != nil {
 		rt.warn(err) // report the error and continue
 	}
-	return errors.Join(rt.delStale(ctx, k, cached), rt.gcPlugins(ctx, k), rt.sweep(k))
+	return cached, nil
 }
 
-// delTime is the default of DelTime. A plugin's GC gets gcShare times DelTime.
+// delTime is the default of DelTime. A plugin's GC gets gcShare times DelTime, but no more than DelTime or half of
+// LockTime: ADDs and DELs of the network wait for it, and they wait no longer than LockTime.
 const (
 	delTime = 30 * time.Second
 	gcShare = 20
@@ -85,14 +104,14 @@ const (
 // patient is an Invoker that applies the time limits of a GC.
 type patient struct {
 	invoke.Invoker
-	del time.Duration
+	del, gc time.Duration
 }
 
 // Invoke calls a plugin.
 func (p *patient) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
 	limit := p.del
 	if call.Verb == spec.GC {
-		limit *= gcShare
+		limit = p.gc
 	}
 	return invoke.Within(ctx, limit, p.Invoker, pluginType, call)
 }
@@ -116,25 +135,32 @@ func (rt *Runtime) delStale(ctx context.Context, k *Keep, cached []Cached) error
 	return errors.Join(errs...)
 }
 
-// delOne detaches one attachment. It first locks the container against CHECK. It then claims the
-// attachment, so that no other runtime can ADD it; the network's lock already stops ADDs and DELs
-// of this runtime. While it holds both, it checks again whether the attachment is dead.
+// delOne detaches one attachment. It first locks the container against other operations of this runtime. If
+// one is working on the container, the attachment stays. It then claims the attachment, so that no other
+// runtime can ADD it. While it holds both, it checks again whether the attachment is dead.
 func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
-	unlock, err := rt.lockContainer(ctx, c.ContainerID)
-	if err != nil {
+	unlock, err := rt.tryContainer(c.ContainerID)
+	if err != nil || unlock == nil {
 		return err
 	}
 	defer unlock()
 	records, o := record.New(or(rt.RunDir, DefaultRunDir)), owner.Of(c.Network, c.ContainerID, c.IfName)
 	defer records.Close()
 	release, stays, err := records.Seize(c.Network, o, func(now []record.CurrentRecord) string { return rt.reasonToKeep(k, c, now) })
+	if stays == others {
+		k.Valid = append(k.Valid, c.key()) // for plugins that cannot know
+	}
 	if err != nil || stays != "" {
 		return err
 	}
 	defer release()
 	records.UnlockAll(c.Network, o)
+	list, err := rt.CachedList(c)
+	if err != nil {
+		list = k.List
+	}
 	a := c.Attachment
-	return rt.del(ctx, c.list(k.List), &a)
+	return rt.del(ctx, list, &a)
 }
 
 // reasonToKeep returns why GC keeps an attachment, for example because an ADD made it after Valid
@@ -142,8 +168,11 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []record.CurrentRecord) string {
 	const newer = "it is newer than the list of valid attachments"
 	for _, s := range now {
-		if s.Since.After(k.listed) {
+		switch {
+		case s.Since.After(k.listed):
 			return newer
+		case s.Record != nil && !k.Everyones && rt.ofOther(s.Record):
+			return others
 		}
 	}
 	again, err := rt.read(c.Network, &c.Attachment)
@@ -158,18 +187,56 @@ func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []record.CurrentRecord) 
 	return ""
 }
 
+const others = "another runtime made it, and its namespace may exist"
+
+// ofOther reports whether another runtime than this process made an attachment whose namespace may exist.
+func (rt *Runtime) ofOther(rec *record.Record) bool {
+	if !rec.OfOther(life.RuntimeName(procfs, os.Getpid())) {
+		return false
+	}
+	judge := life.Judge{Proc: procfs, Run: or(rt.RunDir, DefaultRunDir)}
+	state, _ := judge.At(rec.NetNS, rec.NetNSMark)
+	return state != life.Dead
+}
+
+const procfs = "/proc"
+
+// gcPlugins calls the verb GC of every plugin. Meanwhile this runtime runs no ADD and no DEL on the network, because
+// a plugin may remove what is not on the list; between two plugins, those that wait go on. Those that ran since the
+// list was made are added to it.
 func (rt *Runtime) gcPlugins(ctx context.Context, k *Keep) error {
 	if !spec.AtLeast(k.List.CNIVersion, "1.1.0") {
 		return nil
 	}
-	valid := append([]spec.AttachmentKey{}, k.Valid...) // encodes as [], never as null
-	r := &request{list: k.List, valid: &valid, listed: k.listed}
 	var errs []error
 	for i := range k.List.Plugins {
 		p := &k.List.Plugins[i]
-		if _, err := rt.run(ctx, p, r, rt.call(ctx, spec.GC, &Attachment{}), false); err != nil {
+		if err := rt.gcPlugin(ctx, k, p); err != nil {
 			errs = append(errs, fmt.Errorf("failed to GC plugin %s: %w", p.Type, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (rt *Runtime) gcPlugin(ctx context.Context, k *Keep, p *Plugin) error {
+	unlock, err := rt.lockNetwork(ctx, k.List.Name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	valid := append(rt.newer(k), k.Valid...)
+	r := &request{list: k.List, valid: &valid, listed: k.listed, everyones: k.Everyones}
+	_, err = rt.run(ctx, p, r, rt.call(ctx, spec.GC, &Attachment{}), false)
+	return err
+}
+
+// newer returns the cached attachments of the network that were made after the list, and that are not on it.
+func (rt *Runtime) newer(k *Keep) (keys []spec.AttachmentKey) {
+	cached, _ := rt.Attachments("") // listed has reported the error
+	for _, c := range cached {
+		if c.Network == k.List.Name && c.Since.After(k.listed) && !slices.Contains(k.Valid, c.key()) {
+			keys = append(keys, c.key())
+		}
+	}
+	return keys
 }

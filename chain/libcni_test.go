@@ -48,7 +48,7 @@ var richAttachment = chain.Attachment{
 // TestSameRequestsAsLibcni runs every verb with libcni and with us. It compares environment and
 // standard input of every call.
 func TestSameRequestsAsLibcni(t *testing.T) {
-	for _, version := range spec.Versions() {
+	for _, version := range versions(t) {
 		t.Run(version, func(t *testing.T) {
 			data := []byte(fmt.Sprintf(rich, version))
 			ours, theirs := newBench(t), newBench(t)
@@ -168,7 +168,7 @@ func TestNumbersStay(t *testing.T) {
 
 // TestCacheIsLibcnis attaches with us; libcni then reads our cache and detaches.
 func TestCacheIsLibcnis(t *testing.T) {
-	for _, version := range spec.Versions() {
+	for _, version := range versions(t) {
 		b := newBench(t)
 		data := []byte(fmt.Sprintf(rich, version))
 		result, err := b.Add(t.Context(), mustList(t, string(data)), richAttachment)
@@ -245,7 +245,7 @@ func modes(t *testing.T, b *bench) {
 
 // TestLibcnisCacheIsOurs attaches with libcni; we then read its cache and detach.
 func TestLibcnisCacheIsOurs(t *testing.T) {
-	for _, version := range spec.Versions() {
+	for _, version := range versions(t) {
 		b := newBench(t)
 		data := []byte(fmt.Sprintf(rich, version))
 		list, err := libcni.NetworkConfFromBytes(data)

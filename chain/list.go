@@ -15,7 +15,7 @@ import (
 // List is a network configuration: a named list of plugins.
 type List struct {
 	Name                   string
-	CNIVersion             string // highest version that both the list and this library support; may be empty, which means 0.1.0
+	CNIVersion             string // highest version of the list that is not newer than this library's; may be empty, which means 0.1.0
 	DisableCheck           bool
 	DisableGC              bool
 	LoadOnlyInlinedPlugins bool
@@ -204,8 +204,8 @@ func jsonType(data json.RawMessage) string {
 	return fmt.Sprintf("%T", value)
 }
 
-// parseVersion chooses the version of the list. It is the highest version that this library
-// supports and that the configuration names in cniVersion or cniVersions (SPEC.md 1.1.0). If
+// parseVersion chooses the version of the list. It is the highest version, not newer than this library's,
+// that the configuration names in cniVersion or cniVersions (SPEC.md 1.1.0). If
 // there is no such version, the list keeps cniVersion, and the plugins refuse it.
 func (l *List) parseVersion(raw map[string]json.RawMessage) error {
 	if data, ok := raw["cniVersion"]; ok {
@@ -250,7 +250,8 @@ func parseVersions(data json.RawMessage) ([]string, error) {
 	return versions, nil
 }
 
-// highest returns the newest of the offered versions that this library supports.
+// highest returns the newest of the offered versions that is not newer than this library's. Like libcni it takes
+// a version that does not exist, such as 0.9.0; plugins refuse it.
 func highest(offered []string) (best string) {
 	for _, v := range offered {
 		if spec.Compare(v, spec.Current) <= 0 && (best == "" || spec.Compare(v, best) > 0) {

@@ -8,13 +8,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -31,13 +31,6 @@ const (
 	containerLock  = ".container.lock"
 )
 
-// A process that waits for a lock tries again after lockStep. The pause grows up to lockStepMax.
-// The process does not use a blocking flock, because nothing can cancel it.
-const (
-	lockStep    = time.Millisecond
-	lockStepMax = 20 * time.Millisecond
-)
-
 // lockTime is the default of LockTime. While a GC waits for a running ADD or DEL, it blocks new
 // ones for at most gateTime.
 const (
@@ -48,11 +41,11 @@ const (
 // lockAttachment takes the locks for ADD and DEL. While they are held, no GC runs on the network
 // and no other operation on the container.
 func (rt *Runtime) lockAttachment(ctx context.Context, network, containerID string) (unlock func(), err error) {
-	gate, err := rt.lock(ctx, lockName(network, gateLock), syscall.LOCK_SH, 0)
+	gate, err := rt.lock(ctx, lockName(network, gateLock), flock.Options{Shared: true})
 	if err != nil {
 		return nil, err
 	}
-	operations, err := rt.lock(ctx, lockName(network, operationsLock), syscall.LOCK_SH, 0)
+	operations, err := rt.lock(ctx, lockName(network, operationsLock), flock.Options{Shared: true})
 	gate()
 	if err != nil {
 		return nil, err
@@ -67,11 +60,11 @@ func (rt *Runtime) lockAttachment(ctx context.Context, network, containerID stri
 
 // lockNetwork takes the lock for GC. lockNetwork excludes every ADD and DEL in the network.
 func (rt *Runtime) lockNetwork(ctx context.Context, network string) (unlock func(), err error) {
-	gate, err := rt.lock(ctx, lockName(network, gateLock), syscall.LOCK_EX, 0)
+	gate, err := rt.lock(ctx, lockName(network, gateLock), flock.Options{})
 	if err != nil {
 		return nil, err
 	}
-	operations, err := rt.lock(ctx, lockName(network, operationsLock), syscall.LOCK_EX, gateTime)
+	operations, err := rt.lock(ctx, lockName(network, operationsLock), flock.Options{Patience: gateTime})
 	if err != nil {
 		gate()
 		return nil, err
@@ -99,87 +92,71 @@ func (rt *Runtime) Exclusive(ctx context.Context, network string, fn func() erro
 func lockName(name, suffix string) string { return name[:min(len(name), 200)] + suffix }
 
 // lockContainer locks a container. On release it first removes the lock file, then unlocks. A
-// process that waits on the removed file notices with sameFile that it is gone, and starts again.
+// process that waits on the removed file notices that it is gone, and starts again.
 // containerID must be a validated name.
 func (rt *Runtime) lockContainer(ctx context.Context, containerID string) (unlock func(), err error) {
 	name := lockName(containerID, containerLock)
-	release, err := rt.lock(ctx, name, syscall.LOCK_EX, 0)
+	release, err := rt.lock(ctx, name, flock.Options{})
 	if err != nil {
 		return nil, err
 	}
+	return rt.unlockContainer(name, release), nil
+}
+
+// tryContainer works like lockContainer, but does not wait. If another operation has the lock, unlock is nil.
+func (rt *Runtime) tryContainer(containerID string) (unlock func(), err error) {
+	name := lockName(containerID, containerLock)
+	path, err := rt.lockPath(name)
+	if err != nil {
+		return nil, err
+	}
+	fd, held, err := flock.Try(path, flock.Options{Create: lockMode, Write: true})
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	if held {
+		return nil, nil
+	}
+	return rt.unlockContainer(name, func() { _ = syscall.Close(fd) }), nil
+}
+
+func (rt *Runtime) unlockContainer(name string, release func()) func() {
 	return func() {
 		_ = os.Remove(filepath.Join(rt.locks(), name)) // an empty file left behind harms nothing
 		release()
-	}, nil
+	}
 }
 
 // lock takes one lock. It tries until ctx ends or the time limit is over. The limit is LockTime
-// or, if most is set and shorter, most. If lock fails, its error names the process that holds the
+// or, if o.Patience is set and shorter, o.Patience. If lock fails, its error names the process that holds the
 // lock.
-func (rt *Runtime) lock(ctx context.Context, name string, how int, most time.Duration) (release func(), err error) {
+func (rt *Runtime) lock(ctx context.Context, name string, o flock.Options) (release func(), err error) {
 	limit := cmp.Or(rt.LockTime, lockTime)
-	if most > 0 {
-		limit = min(limit, most)
+	o.Patience = min(limit, cmp.Or(o.Patience, limit))
+	path, err := rt.lockPath(name)
+	if err != nil {
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
+	o.Create, o.Write = lockMode, true
+	fd, err := flock.At(ctx, path, o)
+	var held *flock.HeldError
+	switch {
+	case errors.As(err, &held):
+		return nil, spec.Errorf(spec.CodeTryAgain, "wait for %s: %w", path, held.Cause).WithDetails("%s", held.Holder)
+	case err != nil:
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { _ = syscall.Close(fd) }, nil
+}
+
+const lockMode = 0o600
+
+// lockPath returns the path of a lock file, and makes its directory.
+func (rt *Runtime) lockPath(name string) (string, error) {
 	path := filepath.Join(rt.locks(), name)
-	for wait := lockStep; ; wait = min(2*wait, lockStepMax) {
-		f, err := tryLock(path, how)
-		if err != nil {
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		if f != nil {
-			return func() { _ = f.Close() }, nil // closing the file releases the lock
-		}
-		select {
-		case <-ctx.Done():
-			return nil, spec.Errorf(spec.CodeTryAgain, "wait for %s: %w", path, ctx.Err()).
-				WithDetails("%s", durable.LockHolder(path))
-		case <-time.After(wait):
-		}
+	runDir, locks := filepath.Split(rt.locks())
+	if err := durable.MakeDir(filepath.Clean(runDir), locks); err != nil {
+		return "", fmt.Errorf("lock %s: %w", path, err)
 	}
-}
-
-// tryLock takes the lock without waiting. If another process holds the lock, tryLock returns nil
-// and no error.
-func tryLock(path string, how int) (*os.File, error) {
-	f, err := openLock(path)
-	if err != nil {
-		return nil, err
-	}
-	err = syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
-	if err == nil && sameFile(f, path) {
-		return f, nil
-	}
-	if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EINTR) {
-		err = nil
-	}
-	return nil, errors.Join(err, f.Close())
-}
-
-// openLock opens a lock file. If opening fails, openLock makes the directory and tries again.
-func openLock(path string) (*os.File, error) {
-	const flags = os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
-	runDir, locks := filepath.Split(filepath.Dir(path))
-	if err := durable.CheckDir(filepath.Clean(runDir), locks); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, flags, 0o600)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return f, err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
-	}
-	return os.OpenFile(path, flags, 0o600)
-}
-
-func sameFile(f *os.File, path string) bool {
-	a, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	b, err := os.Lstat(path)
-	return err == nil && os.SameFile(a, b)
+	return path, nil
 }

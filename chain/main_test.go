@@ -16,6 +16,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // If the test binary is started under a name that begins with "rec", it is a plugin. The plugin
@@ -210,6 +211,16 @@ func mustList(t *testing.T, data string) *chain.List {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// versions returns the versions of the specification in which a runtime does something else, and with
+// PATCHBAY_DRAW=all those that differ from one of these in a name only.
+func versions(t *testing.T) []string {
+	t.Helper()
+	if draw.All(t) {
+		return spec.Versions()
+	}
+	return []string{"0.2.0", "0.3.1", "0.4.0", "1.1.0"}
 }
 
 var attachment = chain.Attachment{ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"}

@@ -28,7 +28,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -60,14 +60,15 @@ type Runtime struct {
 	// context ends. Default: one minute.
 	RollbackTime time.Duration
 	// LockTime is how long an operation waits for another operation on the same container, or for a
-	// GC on the same network. Default: one minute. A GC waits ten seconds at most, because new
-	// operations of the network wait behind it.
+	// GC on the same network. Default: one minute. A GC waits ten seconds at most for operations that
+	// run, because new operations of the network wait behind it, and does not wait for a container.
 	LockTime time.Duration
 	// AskTime is how long a plugin may take to answer STATUS, VERSION or Inspect. If it is zero,
 	// only the context limits the time.
 	AskTime time.Duration
 	// DelTime is how long a plugin may take for each DEL that GC calls. Default: 30 seconds. The
-	// verb GC of a plugin gets twenty times as long, because it may remove many attachments.
+	// verb GC of a plugin gets twenty times as long, because it may remove many attachments, but no more than
+	// DelTime or half of LockTime, whichever is longer. What is left then, the next GC removes.
 	DelTime time.Duration
 	// Event, if set, is called after each call of a plugin. Events of one operation never overlap.
 	Event func(Event)
@@ -110,7 +111,7 @@ func (rt *Runtime) Load(name string) (*List, error) {
 }
 
 func (rt *Runtime) results() string {
-	return filepath.Join(or(rt.CacheDir, DefaultCacheDir), "results")
+	return results.Dir(or(rt.CacheDir, DefaultCacheDir))
 }
 func (rt *Runtime) locks() string { return filepath.Join(or(rt.RunDir, DefaultRunDir), "locks") }
 
@@ -231,68 +232,52 @@ func trace(ctx context.Context) Trace {
 	return Trace{os.Getenv("TRACEPARENT"), os.Getenv("TRACESTATE"), os.Getenv("BAGGAGE")}
 }
 
-// request builds the standard input of each plugin from the plugin's object in the list (SPEC.md,
-// "Deriving request configuration"). It adds the list's name and version, the keys that the
-// runtime sets, and the capabilities that the plugin declares. It removes keys that only the
-// runtime may set. Plugins ignore the case of keys, so it removes them in every case.
+// request builds the standard input of each plugin from the plugin's object in the list
+// (spec.Object.Runtime).
 type request struct {
 	list         *List
 	capabilities map[string]any // nil outside ADD, DEL and CHECK
 	prevResult   json.RawMessage
 	valid        *[]spec.AttachmentKey // GC only
 	listed       time.Time             // GC only: time at which valid was listed
+	everyones    bool                  // GC only: Keep.Everyones
 }
 
 // config returns the standard input for one plugin.
 func (r *request) config(p *Plugin) ([]byte, error) {
-	var conf map[string]json.RawMessage
-	if err := json.Unmarshal(p.Raw, &conf); err != nil {
+	conf, err := spec.ParseObject(p.Raw)
+	if err != nil {
 		return nil, spec.Errorf(spec.CodeDecoding, "unmarshal existing network bytes: %w", err)
 	}
-	set := map[string]any{"name": r.list.Name, "cniVersion": r.list.CNIVersion}
-	if share := r.share(p); len(share) > 0 {
-		set["runtimeConfig"] = share
-	}
-	if len(r.prevResult) > 0 {
-		set["prevResult"] = r.prevResult
+	keys := spec.RuntimeKeys{Name: r.list.Name, CNIVersion: r.list.CNIVersion, Prev: r.prevResult}
+	if keys.Config, err = r.share(p); err != nil {
+		return nil, err
 	}
 	if r.valid != nil {
-		set["cni.dev/valid-attachments"] = *r.valid
-		set["cni.dev/attachments"] = *r.valid // the name that version 1.1.0 of the specification gives the key (cni#1101)
-		set[clock.ListedKey] = r.listed
+		keys.GC = &spec.GCKeys{Valid: *r.valid, Listed: r.listed, Everyones: r.everyones}
 	}
-	strip(conf, set)
-	for key, value := range set {
+	if err := conf.Runtime(keys); err != nil {
+		return nil, fmt.Errorf("plugin %s: %w", p, err)
+	}
+	return conf.JSON()
+}
+
+// share returns those of the caller's capabilities that the plugin declares. If there are none, it returns
+// nil.
+func (r *request) share(p *Plugin) (out map[string]json.RawMessage, err error) {
+	for name, on := range p.Capabilities {
+		value, ok := r.capabilities[name]
+		if !on || !ok {
+			continue
+		}
 		data, err := json.Marshal(value)
 		if err != nil {
-			return nil, fmt.Errorf("encode %s of plugin %s: %w", key, p, err)
+			return nil, fmt.Errorf("encode runtimeConfig of plugin %s: %w", p, err)
 		}
-		conf[key] = data
+		if out == nil {
+			out = make(map[string]json.RawMessage)
+		}
+		out[name] = data
 	}
-	return json.Marshal(conf)
-}
-
-// share returns those of the caller's capabilities that the plugin declares.
-func (r *request) share(p *Plugin) map[string]any {
-	out := map[string]any{}
-	for name, on := range p.Capabilities {
-		if value, ok := r.capabilities[name]; on && ok {
-			out[name] = value
-		}
-	}
-	return out
-}
-
-// strip removes the keys that a configuration file must not contain, and the keys in set.
-func strip(conf map[string]json.RawMessage, set map[string]any) {
-	for key := range conf {
-		lower := strings.ToLower(key)
-		drop := lower == "capabilities" || lower == "prevresult" || strings.HasPrefix(lower, "cni.dev/")
-		for name := range set {
-			drop = drop || strings.EqualFold(key, name)
-		}
-		if drop {
-			delete(conf, key)
-		}
-	}
+	return out, nil
 }

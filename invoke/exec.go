@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -49,21 +50,22 @@ func (e *Exec) Invoke(ctx context.Context, pluginType string, call *spec.Call) (
 
 // Run works like Invoke for a program whose path is known.
 func (e *Exec) Run(ctx context.Context, path string, call *spec.Call) ([]byte, error) {
-	var stdout, stderr bytes.Buffer
 	for try := 1; ; try++ {
-		stdout.Reset()
-		stderr.Reset()
+		var stdout, stderr limited
 		cmd := e.command(ctx, path, call)
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		err := cmd.Run()
 		if err == nil || errors.Is(err, exec.ErrWaitDelay) { // ErrWaitDelay: the plugin succeeded, but a child holds its pipes open
-			if stderr.Len() > 0 {
-				_, _ = e.stderr().Write(stderr.Bytes()) // the plugin succeeded, even if this write fails
+			if len(stderr.data) > 0 {
+				_, _ = e.stderr().Write(stderr.data) // the plugin succeeded, even if this write fails
 			}
-			return stdout.Bytes(), nil
+			if stdout.cut {
+				return nil, fmt.Errorf("output of %s is longer than %d bytes", path, mostOutput)
+			}
+			return stdout.data, nil
 		}
 		if !errors.Is(err, syscall.ETXTBSY) || try == busyTries {
-			return nil, failure(ctx, path, err, stdout.Bytes(), stderr.Bytes())
+			return nil, failure(ctx, path, err, stdout.data, stderr.data)
 		}
 		select {
 		case <-time.After(busyWait):
@@ -76,12 +78,45 @@ func (e *Exec) Run(ctx context.Context, path string, call *spec.Call) ([]byte, e
 // command builds a new Cmd, because a Cmd that failed to start cannot be started again.
 func (e *Exec) command(ctx context.Context, path string, call *spec.Call) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path)
-	cmd.Env = environ(e.base(), e.Env, call.Environ())
+	cmd.Env = environ(foreign(e.base()), e.Env, call.Environ())
 	cmd.Stdin = bytes.NewReader(call.Config)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // a child of the plugin may hold the pipes open
+	InGroup(cmd)
 	return cmd
+}
+
+// InGroup gives a command, before its start, a process group of its own. When the command's context ends, the
+// whole group is killed. A process that the command leaves behind may hold its pipes open; a second after
+// the command's end no caller waits for it any more (exec.ErrWaitDelay).
+func InGroup(cmd *exec.Cmd) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	cmd.Cancel = func() error {
+		err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		if errors.Is(err, syscall.ESRCH) {
+			return os.ErrProcessDone // the command ended by itself, and its success counts
+		}
+		return err
+	}
+	cmd.WaitDelay = time.Second
+}
+
+// mostOutput is how many bytes of a plugin's output Exec keeps. A result with thousands of routes has fewer.
+const mostOutput = 16 << 20
+
+// limited keeps the first mostOutput bytes that are written to it.
+type limited struct {
+	data []byte
+	cut  bool
+}
+
+// Write never fails, so that the plugin does not block.
+func (l *limited) Write(p []byte) (int, error) {
+	room := mostOutput - len(l.data)
+	l.cut = l.cut || len(p) > room
+	l.data = append(l.data, p[:min(len(p), room)]...)
+	return len(p), nil
 }
 
 func (e *Exec) base() []string {
@@ -96,6 +131,18 @@ func (e *Exec) stderr() io.Writer {
 		return os.Stderr
 	}
 	return e.Stderr
+}
+
+// foreign returns an environment without those variables of a call that Call.Environ leaves out if they are
+// empty. A plugin must not inherit the values of another call.
+func foreign(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		switch key, _, _ := strings.Cut(kv, "="); key {
+		case "CNI_NETNS_OVERRIDE", "TRACEPARENT", "TRACESTATE", "BAGGAGE":
+			return true
+		}
+		return false
+	})
 }
 
 // environ merges lists of K=V. If a key is set twice, the later value wins.

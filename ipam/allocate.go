@@ -76,6 +76,9 @@ func unique(in []netip.Addr) []netip.Addr {
 }
 
 func (a *allocation) all() ([]Grant, error) {
+	if err := a.tx.permit(a.Sets); err != nil {
+		return nil, err
+	}
 	if err := a.releaseOutlived(); err != nil {
 		return nil, err
 	}
@@ -362,8 +365,11 @@ func Stale(tx *Tx, keep func(Holder) bool) (map[Holder]bool, error) {
 
 // Status reports whether an ADD would get an address from every set. An address that the ADD
 // would take back counts as free. Status costs as much as the search of the ADD, but reserves
-// nothing. Its error wraps ErrExhausted.
+// nothing. Its error wraps ErrExhausted or ErrNotGranted.
 func Status(tx *Tx, sets []RangeSet, gone func(Reservation) bool) error {
+	if err := tx.permit(sets); err != nil {
+		return err
+	}
 	a := &allocation{tx: tx, Request: &Request{Sets: sets, Gone: gone, Dry: true}}
 	for i, set := range sets {
 		if _, err := a.next(i, set); err != nil {

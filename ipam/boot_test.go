@@ -67,7 +67,9 @@ func TestOutlived(t *testing.T) {
 		b.add(id, fmt.Sprint("10.1.0.", i+2))
 	}
 	b.write("10.1.0.5", "reference\r\neth0")
-	if err := os.RemoveAll(b.store.IndexDir); err != nil {
+	b.write("10.2.0.1", "router\r\neth0") // a gateway that somebody reserved is not given out, and stays reserved
+	err := unix.Setxattr(filepath.Join(b.dir, "10.2.0.1"), "user.patchbay.boot", []byte(b.store.Boot.ID), 0)
+	if err = errors.Join(err, os.RemoveAll(b.store.IndexDir)); err != nil {
 		t.Fatal(err)
 	}
 	b.store.Boot.ID, b.sets = "next", []ipam.RangeSet{Set(t, "10.2.0.0/29")}
@@ -76,7 +78,7 @@ func TestOutlived(t *testing.T) {
 	if got, err := b.try(&ipam.Request{Holder: eth0("again"), Gone: gone}); err != nil || got != "10.2.0.2" {
 		t.Fatal(got, err)
 	}
-	for addr, want := range map[string]bool{"10.1.0.2": false, "10.1.0.3": true, "10.1.0.4": true, "10.1.0.5": true, "10.2.0.2": true} {
+	for addr, want := range map[string]bool{"10.1.0.2": false, "10.1.0.3": true, "10.1.0.4": true, "10.1.0.5": true, "10.2.0.1": true, "10.2.0.2": true} {
 		if _, err := os.Stat(filepath.Join(b.dir, addr)); (err == nil) != want {
 			t.Errorf("%s is reserved: %v, want %v", addr, err == nil, want)
 		}

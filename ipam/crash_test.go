@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // crashDir, when set, turns the test binary into a process that allocates and releases addresses
@@ -76,7 +77,7 @@ func mustSet(subnet string) ipam.RangeSet {
 // index returns exactly the addresses in the files, even if the kill came between the change of a
 // file and the change of the index.
 func TestKill(t *testing.T) {
-	rounds := 60
+	rounds := draw.Number(t, "PATCHBAY_KILL_ROUNDS", 15, 60)
 	if testing.Short() {
 		rounds = 10
 	}

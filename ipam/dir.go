@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/flock"
 )
 
 const (
@@ -165,57 +166,23 @@ func (d *dir) names() ([]string, error) {
 
 // link creates a file with its content and the id of this boot in one step, so the file is never
 // incomplete. link returns the file's mtime. If the name exists, the error wraps fs.ErrExist.
-func (d *dir) link(name string, content []byte, boot string) (int64, error) {
-	fd, err := openat(d.fd, ".", unix.O_TMPFILE|unix.O_WRONLY, 0o600)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOENT) {
-		return d.linkNamed(name, content, boot)
-	}
+// On file systems without O_TMPFILE, a crash may leave a file whose name starts with tempPrefix;
+// the next scan removes that file.
+func (d *dir) link(name string, content []byte, boot string) (since int64, err error) {
+	err = durable.Put(name, content, durable.How{
+		New: true, Dir: d.fd, Temp: tempPrefix + strconv.FormatUint(rand.Uint64(), 36),
+		Before: func(fd int) error {
+			_ = writeBoot(fd, boot) // without it, only the file's time tells the boot
+			var st unix.Stat_t
+			err := unix.Fstat(fd, &st)
+			since = st.Mtim.Nano()
+			return err
+		},
+	})
 	if err != nil {
-		return 0, d.pathError("make", name, err)
-	}
-	defer closeFD(fd)
-	since, err := writeAll(fd, content, boot)
-	if err != nil {
-		return 0, d.pathError("write", name, err)
-	}
-	if err := durable.Link(fd, d.fd, name); err != nil {
-		return 0, d.pathError("link", name, err)
+		return 0, fmt.Errorf("%s: %w", d.path, err)
 	}
 	return since, nil
-}
-
-// linkNamed does what link does, on file systems without O_TMPFILE. A crash may leave a file
-// whose name starts with tempPrefix; the next scan removes that file.
-func (d *dir) linkNamed(name string, content []byte, boot string) (int64, error) {
-	temp := tempPrefix + strconv.FormatUint(rand.Uint64(), 36)
-	fd, err := openat(d.fd, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return 0, d.pathError("make", temp, err)
-	}
-	defer closeFD(fd)
-	since, err := writeAll(fd, content, boot)
-	if err == nil {
-		err = unix.Linkat(d.fd, temp, d.fd, name, 0)
-	}
-	if err != nil {
-		err = d.pathError("link", name, err)
-	}
-	return since, errors.Join(err, d.unlink(temp))
-}
-
-// writeAll writes content and a boot id to a new file and returns the file's mtime.
-func writeAll(fd int, content []byte, boot string) (since int64, err error) {
-	n, err := unix.Write(fd, content)
-	if err != nil {
-		return 0, err
-	}
-	if n < len(content) {
-		return 0, unix.ENOSPC
-	}
-	_ = writeBoot(fd, boot) // without it, only the file's time tells the boot
-	var st unix.Stat_t
-	err = unix.Fstat(fd, &st)
-	return st.Mtim.Nano(), err
 }
 
 // unlink removes a file. unlink accepts that the file is missing.
@@ -294,65 +261,19 @@ func (d *dir) stamp() error {
 // descriptor; closing it releases the lock. If shared is set, lock does not create the file, and
 // readers do not exclude each other. If shared is set and the file does not exist, fd is -1.
 func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
-	for {
-		fd, err = d.openLock(shared)
-		if err != nil || fd < 0 {
-			return fd, err
-		}
-		how := unix.LOCK_EX
-		if shared {
-			how = unix.LOCK_SH
-		}
-		if err = take(ctx, fd, how); err != nil {
-			return -1, fmt.Errorf("lock %s: %w", d.path, err)
-		}
-		// While this process waited, another one may have removed the file, and a third one may have
-		// created it again.
-		if d.sameFile(fd, lockName) {
-			return fd, nil
-		}
-		closeFD(fd)
-	}
-}
-
-func (d *dir) openLock(shared bool) (int, error) {
-	flags := unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	o := flock.Options{Shared: shared, Dir: d.fd}
 	if !shared {
-		flags |= unix.O_CREAT
+		o.Create = 0o750
 	}
-	fd, err := openat(d.fd, lockName, flags, 0o750)
-	if shared && errors.Is(err, unix.ENOENT) {
+	fd, err = durable.LockAt(ctx, lockName, o)
+	switch {
+	case shared && errors.Is(err, unix.ENOENT):
 		return -1, nil
-	}
-	if errors.Is(err, unix.ENOENT) { // the directory itself was removed
-		return -1, d.pathError("lock", lockName, unix.ESTALE)
+	case errors.Is(err, unix.ENOENT): // the directory itself was removed
+		err = unix.ESTALE
 	}
 	if err != nil {
 		return -1, d.pathError("lock", lockName, err)
 	}
 	return fd, nil
-}
-
-func (d *dir) sameFile(fd int, name string) bool {
-	var a, b unix.Stat_t
-	if unix.Fstat(fd, &a) != nil || unix.Fstatat(d.fd, name, &b, unix.AT_SYMLINK_NOFOLLOW) != nil {
-		return false
-	}
-	return a.Dev == b.Dev && a.Ino == b.Ino
-}
-
-// take locks fd. If take fails, it closes fd. It asks again and again, because a blocking flock would keep
-// its thread after the end of ctx.
-func take(ctx context.Context, fd, how int) error {
-	if how == unix.LOCK_SH {
-		return closeOn(fd, durable.LockSharedLimited(ctx, fd))
-	}
-	return closeOn(fd, durable.LockExclusiveLimited(ctx, fd))
-}
-
-func closeOn(fd int, err error) error {
-	if err != nil {
-		closeFD(fd)
-	}
-	return err
 }

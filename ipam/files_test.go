@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // bed is a store in a temporary directory.
@@ -196,7 +197,7 @@ func TestForeignChangeInTheSameTick(t *testing.T) {
 			b.store.DataDir, b.dir = dir, filepath.Join(dir, "net")
 			b.add("keep", "10.1.0.2")
 			b.stand(3)
-			for i := range 300 {
+			for i := range draw.Number(t, "PATCHBAY_TICK_CHANGES", 100, 300) {
 				ours := fmt.Sprintf("10.1.%d.%d", (i+3)>>8, (i+3)&255)
 				b.add("ours", ours)
 				b.write("10.1.200.1", "foreign\r\neth0") // in replaces our file with the other program's

@@ -217,7 +217,7 @@ func (t *Tx) removeTorn(name string) error {
 }
 
 // Sweep scans the directory and removes the incomplete files of crashed processes. Every scan
-// also removes the temporary files of linkNamed.
+// also removes the temporary files of link.
 func (t *Tx) Sweep() error {
 	if t.dir == nil {
 		return nil

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // model is the expected content of an index.
@@ -48,7 +50,7 @@ func TestIndexModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, keys := range []func(int) key{clash, func(n int) key { return keyOf(fmt.Sprint(n)) }} {
 		x, m := buildIndex(nil), model{}
-		for step := range 20000 {
+		for step := range draw.Number(t, "PATCHBAY_INDEX_STEPS", 5000, 20000) {
 			n := rng.IntN(40)
 			a := netip.AddrFrom4([4]byte{10, 0, byte(rng.IntN(4) * 3), byte(rng.IntN(64) * 4)})
 			if rng.IntN(8) == 0 {

@@ -60,7 +60,7 @@ func ParseAddr(s string) (netip.Addr, error) {
 }
 
 // Canonicalize checks r and sets missing fields to the reference's defaults. Its errors have
-// the reference's texts.
+// the reference's texts, where these are true.
 func (r *Range) Canonicalize() error {
 	if err := r.checkSubnet(); err != nil {
 		return err
@@ -68,6 +68,10 @@ func (r *Range) Canonicalize() error {
 	first := r.Subnet.Addr().Next()
 	if !r.Gateway.IsValid() {
 		r.Gateway = first
+	}
+	if inside := r.Subnet.Contains(r.Start) && r.Subnet.Contains(r.End); inside && r.Start.Compare(r.End) > 0 {
+		// The reference says that the start is not in the network, which is not so.
+		return fmt.Errorf("RangeStart %s is after RangeEnd %s", r.Start, r.End)
 	}
 	if !r.Start.IsValid() {
 		r.Start = first
@@ -82,7 +86,7 @@ func (r *Range) Canonicalize() error {
 	// The reference accepts a start after the default end, and then gives out addresses beyond the
 	// subnet.
 	if r.Start.Compare(r.End) > 0 {
-		return fmt.Errorf("RangeStart %s not in network %s", r.Start, r.Subnet)
+		return fmt.Errorf("RangeStart %s is after the last address of network %s, %s", r.Start, r.Subnet, r.End)
 	}
 	return nil
 }

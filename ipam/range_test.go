@@ -33,8 +33,8 @@ func TestRange(t *testing.T) {
 		{"10.1.0.0/24", "fd00::1", "", "", "", "RangeStart fd00::1 not in network 10.1.0.0/24"},
 		{"10.1.0.0/24", "", "10.1.1.1", "", "", "RangeEnd 10.1.1.1 not in network 10.1.0.0/24"},
 		{"10.1.0.0/24", "", "fd00::1", "", "", "RangeEnd fd00::1 not in network 10.1.0.0/24"},
-		{"10.1.0.0/24", "10.1.0.9", "10.1.0.8", "", "", "RangeStart 10.1.0.9 not in network 10.1.0.0/24"},
-		{"10.1.0.0/24", "10.1.0.255", "", "", "", "RangeStart 10.1.0.255 not in network 10.1.0.0/24"},
+		{"10.1.0.0/24", "10.1.0.9", "10.1.0.8", "", "", "RangeStart 10.1.0.9 is after RangeEnd 10.1.0.8"},
+		{"10.1.0.0/24", "10.1.0.255", "", "", "", "RangeStart 10.1.0.255 is after the last address of network 10.1.0.0/24, 10.1.0.254"},
 	} {
 		r, err := ParseRange(tc.subnet, tc.start, tc.end, tc.gateway)
 		if err == nil {

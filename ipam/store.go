@@ -14,7 +14,8 @@
 // the address, and its whole content is "<container id>\r\n<ifname>". The file last_reserved_ip.N
 // holds the cursor of set N: the address that was given out last. The empty file lock is for
 // flock(2). These files are the truth. At any moment the reference's host-local can replace ours,
-// or ours the reference's, because both use these files.
+// or ours the reference's, because both use these files. If there is a file grant, it limits what
+// ours gives out (grant.go).
 //
 // # The index
 //

@@ -4,6 +4,7 @@
 package netns
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/flock"
 )
 
 // lockTime is how long Create waits for another process that is making the directory a mount
@@ -101,23 +104,15 @@ func bindDir(dir string) error {
 
 // lock waits for the lock of a directory. A process holds this lock only for the time of one mount.
 func lock(fd int) error {
-	ask := time.NewTicker(time.Millisecond)
-	defer ask.Stop()
-	end := time.After(lockTime)
-	for {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("lock: %w", err)
-		}
-		select {
-		case <-ask.C:
-		case <-end:
-			return fmt.Errorf("lock: another process, which lslocks(8) names, has kept it for %v: %w", lockTime, err)
-		}
+	err := flock.On(context.Background(), fd, flock.Options{Patience: lockTime})
+	var held *flock.HeldError
+	if errors.As(err, &held) {
+		return fmt.Errorf("lock: another process, which lslocks(8) names, has kept it for %v: %w", lockTime, err)
 	}
+	if err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	return nil
 }
 
 // onThread runs fn on a new thread, which ends afterwards.

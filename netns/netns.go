@@ -75,6 +75,9 @@ func (n *NS) Fd() int { return n.fd }
 // Close closes the descriptor. A second call does nothing.
 func (n *NS) Close() error {
 	fd := n.fd
+	if fd < 0 {
+		return nil
+	}
 	n.fd = -1 // the kernel may soon use the number for another file
 	if err := unix.Close(fd); err != nil {
 		return fmt.Errorf("close namespace %s: %w", n.path, err)

@@ -6,7 +6,6 @@ package plugin
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +15,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -55,14 +53,12 @@ func (r *Request) IPAM(ctx context.Context, verb spec.Verb) error {
 	}
 	call := *r.Call
 	call.Verb = verb
-	if verb == spec.GC && len(r.spared) > 0 {
-		if slices.Contains(r.spared, spec.AttachmentKey{}) {
-			return nil
-		}
-		var err error
-		if call.Config, err = r.sparing(); err != nil {
+	if verb == spec.GC {
+		config, all, err := r.Sparing()
+		if all || err != nil {
 			return err
 		}
+		call.Config = config
 	}
 	_, err := r.Session.Invoke(ctx, r.Head.IPAM.Type, &call)
 	return err
@@ -70,21 +66,35 @@ func (r *Request) IPAM(ctx context.Context, verb spec.Verb) error {
 
 // Spare keeps the addresses of an attachment in this GC, because the plugin could not remove all that leads to
 // them. If the attachment has no name, all addresses stay.
-func (r *Request) Spare(a spec.AttachmentKey) { r.spared = append(r.spared, a) }
+func (r *Request) Spare(a spec.AttachmentKey) {
+	if !slices.Contains(r.spared, a) {
+		r.spared = append(r.spared, a)
+	}
+}
 
-// sparing returns the configuration with the spared attachments among the valid ones.
+// Spared returns the attachments that Spare was called with.
+func (r *Request) Spared() []spec.AttachmentKey { return r.spared }
+
+// Everyones reports whether a GC may also remove attachments whose namespaces exist and that other
+// runtimes than its caller made. The caller then has listed those of all runtimes, or an operator asked for it.
+func (r *Request) Everyones() bool { return r.everyones }
+
+// Sparing returns the configuration of a GC with the spared attachments among the valid ones. If all
+// addresses stay, all is true.
+func (r *Request) Sparing() (config []byte, all bool, err error) {
+	if len(r.spared) == 0 {
+		return r.Config, false, nil
+	}
+	if slices.Contains(r.spared, spec.AttachmentKey{}) {
+		return nil, true, nil
+	}
+	config, err = r.sparing()
+	return config, false, err
+}
+
 func (r *Request) sparing() ([]byte, error) {
-	var conf map[string]json.RawMessage
-	if err := lightjson.Unmarshal(r.Config, &conf); err != nil {
-		return nil, spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
-	}
 	valid, _ := r.Head.Valid()
-	list, err := lightjson.Marshal(slices.Concat(valid, r.spared))
-	if err != nil {
-		return nil, err
-	}
-	conf[validKey], conf[validOldKey] = list, list
-	return lightjson.Marshal(conf)
+	return withValid(r.Config, slices.Concat(valid, r.spared))
 }
 
 // IgnoreGone returns nil if err is one of the errors in gone. DEL uses it, because for a DEL a
@@ -128,8 +138,10 @@ func CheckPrefixes(result *spec.Result) error {
 }
 
 // CheckRoutes returns an error for a route without destination. The reference passes such a route
-// on in a form that no caller can read.
+// on in a form that no caller can read. CheckRoutes writes IPv4 gateways that are written as IPv6 as
+// IPv4.
 func CheckRoutes(routes []spec.Route) error {
+	spec.UnmapRoutes(routes)
 	for i, r := range routes {
 		if !r.Dst.IsValid() {
 			return spec.Invalid("invalid route %d: no dst", i)

@@ -6,9 +6,9 @@ package plugin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 
-	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -20,7 +20,7 @@ type Inner struct {
 	Type string
 
 	request *Request
-	conf    map[string]json.RawMessage
+	conf    spec.Object
 	builtIn bool
 	ready   *Request // what Prepare made
 }
@@ -47,68 +47,51 @@ func NewInner(r *Request, raw json.RawMessage, given Given) (*Inner, error) {
 	if err := lightjson.Unmarshal(raw, &head); err != nil {
 		return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
 	}
-	if err := lightjson.Unmarshal(raw, &i.conf); err != nil {
-		return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
-	}
 	if err := spec.ValidatePluginType(head.Type); err != nil {
 		return nil, err
 	}
 	i.Type = head.Type
-	i.grant(head.Capabilities, given)
-	if _, own := i.conf["args"]; !own && len(given.Args) > 0 {
-		i.conf["args"] = given.Args
+	var err error
+	if i.conf, err = spec.ParseObject(raw); err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
 	}
-	i.head()
-	return i, nil
+	if _, own := i.conf.Get("args"); !own && len(given.Args) > 0 {
+		err = i.conf.Set("args", given.Args)
+	}
+	return i, errors.Join(err, i.head(granted(head.Capabilities, given)))
 }
 
-// head writes the keys that only the runtime may set.
-func (i *Inner) head() {
-	i.set("name", i.request.Network)
-	i.set("cniVersion", i.request.Version)
-	i.set("type", i.Type)
+// head writes the keys that only the runtime may set. If share is nil, runtimeConfig stays.
+func (i *Inner) head(share map[string]json.RawMessage) error {
+	keys := spec.RuntimeKeys{Name: i.request.Network, CNIVersion: i.request.Version, Config: share}
 	if valid, ok := i.request.Head.Valid(); ok {
-		i.set(validKey, valid)
-		i.set(validOldKey, valid)
-		i.set(clock.ListedKey, i.request.Listed())
+		keys.GC = &spec.GCKeys{Valid: valid, Listed: i.request.Listed(), Everyones: i.request.Everyones()}
 	}
+	return errors.Join(i.conf.Runtime(keys), i.conf.Set("type", i.Type))
 }
 
-// grant writes runtimeConfig with the capabilities that the plugin declares. It then removes the
-// declaration, as a runtime must (SPEC.md, "Deriving request").
-func (i *Inner) grant(declared map[string]bool, given Given) {
+// granted returns the capabilities that the plugin declares. It is never nil.
+func granted(declared map[string]bool, given Given) map[string]json.RawMessage {
 	all := given.AllCaps && len(declared) == 0
-	delete(i.conf, "capabilities")
-	delete(i.conf, "runtimeConfig")
 	share := make(map[string]json.RawMessage)
 	for name, value := range given.Caps {
 		if all || declared[name] {
 			share[name] = value
 		}
 	}
-	if len(share) > 0 {
-		i.set("runtimeConfig", share)
-	}
-}
-
-// set writes a key. The value is a string, a list of strings, or JSON that was read before, so it
-// can always be encoded.
-func (i *Inner) set(key string, value any) {
-	data, err := lightjson.Marshal(value)
-	if err != nil {
-		panic("patchbay: encode " + key + ": " + err.Error())
-	}
-	i.conf[key] = data
+	return share
 }
 
 // Config returns the whole configuration. prev is a previous result in the request's version;
 // nil means none.
 func (i *Inner) Config(prev json.RawMessage) ([]byte, error) {
-	delete(i.conf, "prevResult")
+	i.conf.Delete("prevResult")
 	if len(prev) > 0 {
-		i.conf["prevResult"] = prev
+		if err := i.conf.Set("prevResult", prev); err != nil {
+			return nil, spec.Errorf(spec.CodeDecoding, "encode configuration: %w", err)
+		}
 	}
-	data, err := lightjson.Marshal(i.conf)
+	data, err := i.conf.JSON()
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeDecoding, "encode configuration: %w", err)
 	}
@@ -116,18 +99,14 @@ func (i *Inner) Config(prev json.RawMessage) ([]byte, error) {
 }
 
 // SetConfig replaces the configuration, except the keys that only the runtime may set: name,
-// cniVersion, type, prevResult and the valid attachments of a GC.
+// cniVersion, type, prevResult and what a GC gets.
 func (i *Inner) SetConfig(data []byte) error {
-	conf := make(map[string]json.RawMessage)
-	if err := lightjson.Unmarshal(data, &conf); err != nil {
+	conf, err := spec.ParseObject(data)
+	if err != nil {
 		return spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
 	}
-	delete(conf, validKey)
-	delete(conf, validOldKey)
-	delete(conf, clock.ListedKey)
 	i.conf = conf
-	i.head()
-	return nil
+	return i.head(nil)
 }
 
 // Prepare begins an ADD. If the plugin would refuse its configuration, Prepare refuses it now,

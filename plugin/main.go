@@ -112,13 +112,20 @@ func report(p *Plugin, err error, io Stdio) int {
 	return 1
 }
 
+// mostInput is the size of the longest configuration that a plugin reads, in bytes. 64,512 published ports take
+// less than a tenth of it.
+const mostInput = 64 << 20
+
 func call(ctx context.Context, p *Plugin, s *Session, stdio Stdio) error {
 	c, err := spec.ParseEnviron(stdio.Getenv)
 	if err != nil {
 		return err
 	}
-	if c.Config, err = io.ReadAll(stdio.Stdin); err != nil {
+	if c.Config, err = io.ReadAll(io.LimitReader(stdio.Stdin, mostInput+1)); err != nil {
 		return spec.Errorf(spec.CodeIO, "error reading from stdin: %w", err)
+	}
+	if len(c.Config) > mostInput {
+		return spec.Errorf(spec.CodeDecoding, "standard input is longer than %d bytes", mostInput)
 	}
 	out, err := serve(ctx, p, c, s, true)
 	if err != nil {
@@ -208,8 +215,8 @@ func (p *Plugin) versionsFor(ctx context.Context, c *spec.Call, s *Session) []st
 	return slices.DeleteFunc(slices.Clone(versions), func(v string) bool { return !slices.Contains(narrow, v) })
 }
 
-// Builtin calls plugins within this process, each call in a new session. Builtin implements
-// invoke.Invoker, as invoke.Exec does for other programs.
+// Builtin calls plugins within this process, each call in a new session, with this process as the
+// runtime. Builtin implements invoke.Invoker, as invoke.Exec does for other programs.
 type Builtin struct {
 	NewSession func() *Session
 }
@@ -218,6 +225,7 @@ type Builtin struct {
 func (b *Builtin) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
 	s := b.NewSession()
 	defer s.Close()
+	s.inRuntime = true
 	return s.invoke(ctx, pluginType, c, true)
 }
 

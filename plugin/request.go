@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
@@ -37,6 +38,8 @@ type Request struct {
 	prev   *spec.Result
 	listed time.Time
 	spared []spec.AttachmentKey // whose addresses a GC keeps
+
+	everyones bool // returned by Everyones
 }
 
 // Loader is a configuration with its own rules. Load sets what the decoded configuration leaves
@@ -130,12 +133,17 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 	if err := allowed(p, call.Verb, head.CNIVersion); err != nil {
 		return nil, err
 	}
+	if call.Verb == spec.Add && p.Kind != IPAM {
+		if err := spec.ValidateNewIfName(call.IfName); err != nil {
+			return nil, err
+		}
+	}
 	if call, head, err = vouch(call, head, s); err != nil {
 		return nil, err
 	}
 	r := &Request{Call: call, Plugin: p, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s}
 	if call.Verb == spec.GC {
-		r.listed = s.listed(call.Config)
+		r.listed, r.everyones = s.listed(call.Config), clock.Everyones(call.Config)
 	}
 	if call.PerContainer() {
 		r.Owner = owner.Of(head.Name, call.ContainerID, call.IfName)

@@ -34,8 +34,11 @@ const busAddress = "DBUS_SYSTEM_BUS_ADDRESS"
 
 func (r runner) Runs(c *handover.Call) bool {
 	return c.Getenv("CNI_COMMAND") != "" && c.Getenv(busAddress) == os.Getenv(busAddress) && find(r, filepath.Base(c.Name)) != nil &&
-		!slices.ContainsFunc(c.Env, private) && !private(strings.ReplaceAll(string(c.Input), `\/`, "/"))
+		!slices.ContainsFunc(c.Env, private) && !escaped(string(c.Input)) && !private(strings.ReplaceAll(string(c.Input), `\/`, "/"))
 }
+
+// escaped reports whether a configuration may spell characters of a path as numbers (\u002f).
+func escaped(text string) bool { return strings.Contains(text, `\u`) }
 
 // private reports whether a text may have a path to a descriptor of the plugin process, such as
 // /proc/self/fd/3 for its network namespace. The server would open its own descriptor, which may be the

@@ -28,6 +28,10 @@ type Session struct {
 	// Dry, if set, gets each change of an ADD as a line; the ADD changes nothing (`patchbay explain`).
 	Dry func(line string)
 
+	// Mended, if set, lets a CHECK restore what is missing on the host (`patchbay repair`), and gets each
+	// change as a line.
+	Mended func(line string)
+
 	// Self is the path of a program whose main function calls Main or MainOf. Usually it is this
 	// program. If the plugins run inside another project's program, Self is empty.
 	Self string
@@ -42,6 +46,8 @@ type Session struct {
 
 	// Fault, if set, is called before every change. Only tests set it.
 	Fault func(step string) error
+
+	inRuntime bool // a runtime in this process called
 
 	foreignNetNS string // a path that does not lead to our own namespace
 
@@ -63,7 +69,7 @@ func NewSession(plugins []*Plugin) *Session {
 
 // Fork returns a new session of the same program on the same node.
 func (s *Session) Fork() *Session {
-	return &Session{Paths: s.Paths, Plugins: s.Plugins, Stderr: s.Stderr, Self: s.Self, Env: s.Env, Caller: s.Caller, Fault: s.Fault}
+	return &Session{Paths: s.Paths, Plugins: s.Plugins, Stderr: s.Stderr, Self: s.Self, Env: s.Env, Caller: s.Caller, Fault: s.Fault, inRuntime: s.inRuntime}
 }
 
 // Environ returns the environment for a program that a plugin executes. The caller must not change
@@ -81,6 +87,14 @@ func (s *Session) CallerPID() int {
 		return os.Getppid()
 	}
 	return s.Caller
+}
+
+// RuntimePID returns the process of the runtime that called: this one if the runtime uses Builtin, else the caller.
+func (s *Session) RuntimePID() int {
+	if s.Caller == 0 && s.inRuntime {
+		return os.Getpid()
+	}
+	return s.CallerPID()
 }
 
 // Value returns the session's value for key. At the first call it uses make to make the value.
@@ -145,12 +159,12 @@ func (s *Session) OnClose(fn func()) { s.close = append(s.close, fn) }
 
 // OnDone registers look, which runs after a call that succeeded: the result is written and the
 // session closed. The runtime still waits for the process to end, so look must be short. If look
-// finds work, it returns a function, which gets ten seconds. A kill at any moment must do no harm.
+// finds work, it returns a function, which gets a second. A kill at any moment must do no harm.
 func (s *Session) OnDone(look func() (work func(context.Context))) { s.done = append(s.done, look) }
 
-// doneTime limits the work after a call. The work takes a tenth of a second of the processor's time,
-// and other processes may leave it a fiftieth.
-const doneTime = 10 * time.Second
+// doneTime limits the work after a call, because a healthy container waits for it. On a node where other
+// processes leave the work too little time, later calls do the rest.
+const doneTime = time.Second
 
 // afterwards runs what OnDone registered. The call counts as done, even if this fails.
 func (s *Session) afterwards() {

@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -74,7 +75,7 @@ func TestSameBytesBothWays(t *testing.T) {
 	path := []string{plugintest.Install(t, &talker)}
 	exec := &invoke.Exec{}
 	builtin := &plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession([]*plugin.Plugin{&talker}) }}
-	for _, call := range calls(ns) {
+	for _, call := range calls(t, ns) {
 		call.Path = path
 		name := fmt.Sprintf("%s %s %s %s", call.Verb, call.ContainerID, call.IfName, call.Config)
 		a, aerr := exec.Invoke(t.Context(), "talker", &call)
@@ -142,11 +143,16 @@ func sameErrors(t *testing.T, name string, a, b error) {
 	}
 }
 
-// calls lists every verb in every version with every outcome. It also lists the calls that are
+// calls lists every verb in every version with every outcome, or, if the test draws few, every
+// outcome in the newest version and two of them in the others. It also lists the calls that are
 // refused before the plugin is called.
-func calls(ns string) (out []spec.Call) {
+func calls(t *testing.T, ns string) (out []spec.Call) {
 	for _, v := range append(spec.Versions(), "", "9.9.9", "x") {
-		for _, do := range []string{"", "coded", "wrapped", "plain", "joined", "undo", "panic"} {
+		outcomes := []string{"", "coded", "wrapped", "plain", "joined", "undo", "panic"}
+		if v != spec.Current && !draw.All(t) {
+			outcomes = outcomes[:2]
+		}
+		for _, do := range outcomes {
 			for _, verb := range []spec.Verb{spec.Add, spec.Del, spec.Check, spec.GC, spec.Status, spec.Version} {
 				conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"talker","do":%q}`, v, do)
 				out = append(out, spec.Call{Verb: verb, ContainerID: "c1", NetNS: ns, IfName: "eth0", Config: []byte(conf)})

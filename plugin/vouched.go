@@ -11,18 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/spec"
-)
-
-// The list of valid attachments in a GC has these two names (spec.Conf).
-const (
-	validKey    = "cni.dev/valid-attachments"
-	validOldKey = "cni.dev/attachments"
 )
 
 // vouch adds the Docker driver's attachments to a GC's list of valid attachments. The caller of
@@ -111,20 +104,14 @@ func notesOf(runDir, network string) (notes []note, err error) {
 	return notes, nil
 }
 
+// withValid returns a GC's configuration with another list of valid attachments.
 func withValid(config []byte, valid []spec.AttachmentKey) ([]byte, error) {
-	var conf map[string]json.RawMessage
-	if err := json.Unmarshal(config, &conf); err != nil {
-		return nil, err
-	}
-	for key := range conf { // the case of keys does not matter
-		if strings.EqualFold(key, validKey) || strings.EqualFold(key, validOldKey) {
-			delete(conf, key)
-		}
-	}
-	list, err := json.Marshal(valid)
+	conf, err := spec.ParseObject(config)
 	if err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
+	}
+	if err := conf.SetValid(valid); err != nil {
 		return nil, err
 	}
-	conf[validKey], conf[validOldKey] = list, list
-	return json.Marshal(conf)
+	return conf.JSON()
 }

@@ -47,7 +47,8 @@ type Call struct {
 }
 
 // Environ returns the CNI variables of c as K=V. Environ lists empty variables too. Otherwise the
-// plugin would inherit the caller's values of those variables.
+// plugin would inherit the caller's values of those variables. It leaves out CNI_NETNS_OVERRIDE and the trace
+// context if they are not set; the program that starts a plugin removes them from the environment that it inherits.
 func (c *Call) Environ() []string {
 	env := []string{
 		"CNI_COMMAND=" + string(c.Verb),
@@ -247,12 +248,16 @@ func WithPrevResult(config []byte, prev *Result) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var conf map[string]json.RawMessage
-	if err := lightjson.Unmarshal(config, &conf); err != nil {
+	conf, err := ParseObject(config)
+	if err != nil {
 		return nil, Errorf(CodeDecoding, "failed to load netconf: %w", err)
 	}
-	if conf["prevResult"], err = prev.Encode(head.CNIVersion); err != nil {
+	data, err := prev.Encode(head.CNIVersion)
+	if err != nil {
 		return nil, err
 	}
-	return lightjson.Marshal(conf)
+	if err := conf.Set("prevResult", json.RawMessage(data)); err != nil {
+		return nil, err
+	}
+	return conf.JSON()
 }

@@ -39,10 +39,37 @@ func ParseResult(data []byte, version string) (*Result, error) {
 }
 
 func valid(r *Result) (*Result, error) {
+	r.unmap()
 	if err := r.usable(); err != nil {
 		return nil, err
 	}
 	return r, nil
+}
+
+// unmap writes IPv4 addresses as IPv4. Like Go's type net.IP, with which the reference reads results, a plugin may
+// write them as ::ffff:10.0.0.1. The kernel would take the first bytes of such an address.
+func (r *Result) unmap() {
+	for i := range r.IPs {
+		ip := &r.IPs[i]
+		ip.Address, ip.Gateway = UnmapPrefix(ip.Address), ip.Gateway.Unmap()
+	}
+	UnmapRoutes(r.Routes)
+}
+
+// UnmapRoutes writes IPv4 addresses that are written as IPv6 as IPv4, in place.
+func UnmapRoutes(routes []Route) {
+	for i := range routes {
+		routes[i].Dst, routes[i].GW = UnmapPrefix(routes[i].Dst), routes[i].GW.Unmap()
+	}
+}
+
+// UnmapPrefix returns the prefix ::ffff:10.0.0.1/120 as 10.0.0.1/24, and any other unchanged.
+func UnmapPrefix(p netip.Prefix) netip.Prefix {
+	const mapped = 96 // the length of ::ffff:0:0/96
+	if !p.Addr().Is4In6() || p.Bits() < mapped {
+		return p
+	}
+	return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
 }
 
 // usable returns an error if an address or a route's destination is missing: no plugin could use

@@ -67,6 +67,21 @@ func ValidateIfName(name string) error {
 	return nil
 }
 
+// ValidateNewIfName also refuses the names that the kernel gives to no interface: "all" and "default",
+// which are directories of sysctls, and a name with %, which the kernel replaces by another one.
+func ValidateNewIfName(name string) error {
+	if err := ValidateIfName(name); err != nil {
+		return err
+	}
+	if name == "all" || name == "default" {
+		return Errorf(CodeInvalidEnvironment, "the kernel has sysctls under the name %s, so no interface can have it", name)
+	}
+	if strings.Contains(name, "%") {
+		return Errorf(CodeInvalidEnvironment, "the kernel would choose another name for the interface %s: leave out the %%", name)
+	}
+	return nil
+}
+
 // ValidatePluginType refuses a type that names a file outside CNI_PATH, for example one with a
 // slash.
 func ValidatePluginType(t string) error {

@@ -58,6 +58,18 @@ type Route struct {
 	Scope    *int         `json:"scope,omitempty"`
 }
 
+// scopeLink is RT_SCOPE_LINK: what the scope, or a narrower one, reaches is on the link.
+const scopeLink = 253
+
+// OnLink reports whether a route has no next hop, not even the default one of a plugin: its gateway
+// is 0.0.0.0 or ::, or it has none, and its scope is that of the link (253) or host (254).
+func (r Route) OnLink() bool {
+	if r.GW.IsValid() {
+		return r.GW.IsUnspecified()
+	}
+	return r.Scope != nil && *r.Scope >= scopeLink
+}
+
 // DefaultDst returns the destination of the default route of IPv4, or else of IPv6.
 func DefaultDst(v4 bool) netip.Prefix {
 	if v4 {

@@ -47,6 +47,7 @@ type Candidate struct {
 
 	marks         map[string][]*life.Mark // marks of the namespaces in NetNS, if a record has them
 	records       []kept
+	shared        []string       // the facts that its readable records name
 	callers       []*life.Caller // of the records, as far as they have one
 	forgotten     string         // the path of the namespace, if containerd has forgotten the sandbox
 	pendingDriver string         // the driver that the DEL could not reach yet

@@ -62,7 +62,7 @@ func TestAskDriver(t *testing.T) {
 	if s := list[2]; s.Removed || s.State != Unsure || s.Why != "y" {
 		t.Errorf("%+v", s)
 	}
-	if text, err := os.ReadFile(args); string(text) != "docker gc --json --grace=1m0s\n" || err != nil {
+	if text, err := os.ReadFile(args); string(text) != "docker gc --json --grace=1m0s --apply\n" || err != nil {
 		t.Errorf("called with %q %v", text, err)
 	}
 	o.Apply = false
@@ -70,7 +70,7 @@ func TestAskDriver(t *testing.T) {
 	if list, err := askDriver(t.Context(), o); len(list) > 0 || err != nil {
 		t.Errorf("%v %v", list, err)
 	}
-	if text, err := os.ReadFile(args); !strings.HasSuffix(string(text), " --dry-run\n") || err != nil {
+	if text, err := os.ReadFile(args); string(text) != "docker gc --json --grace=1m0s\n" || err != nil {
 		t.Errorf("called with %q %v", text, err)
 	}
 	fakeDriver(t, "no JSON", 0)

@@ -52,6 +52,7 @@ func (c *collector) addFilesOf(at *Attached, own, drivers *record.Dir) {
 	for _, r := range at.Records {
 		a.keep(own, r.Owner, r.Plugin, kept{})
 		a.at(r.NetNS, r.NetNSMark)
+		a.shared = append(a.shared, r.Shared...)
 		if r.Caller != nil {
 			a.callers = append(a.callers, r.Caller)
 		}

@@ -57,12 +57,17 @@ type Options struct {
 
 	DelTime  time.Duration // how long the DEL of one plugin may take; if 0, half a minute
 	LockTime time.Duration // how long to wait for another gc; if 0, a minute
+
+	// SettleTime is how long to wait for the kernel to delete veths of namespaces that are gone. The
+	// kernel deletes them late, many at a time. If 0, two seconds.
+	SettleTime time.Duration
 }
 
-// These are the values of DelTime and LockTime if they are 0.
+// These are the values of DelTime, LockTime and SettleTime if they are 0.
 const (
-	delTime  = 30 * time.Second
-	turnTime = time.Minute
+	delTime    = 30 * time.Second
+	turnTime   = time.Minute
+	settleTime = 2 * time.Second
 )
 
 // Report lists what gc found. With Options.Apply it also says what gc removed.
@@ -86,6 +91,16 @@ func (r *Report) Dead() (n int) {
 		}
 	}
 	return n
+}
+
+// Bury adds an attachment that is dead although its namespace exists, as only the caller knows.
+func (r *Report) Bury(c *Candidate) {
+	same := func(x *Candidate) bool { return x.Owner == c.Owner }
+	if i := slices.IndexFunc(r.alive, same); i >= 0 {
+		c.Objects = append(c.Objects, r.alive[i].Objects...)
+		r.alive, r.Alive = slices.Delete(r.alive, i, i+1), r.Alive-1
+	}
+	r.Attachments = append(slices.DeleteFunc(r.Attachments, same), c)
 }
 
 // Run examines the node and, with Apply, removes what is dead. If something cannot be read or
@@ -160,7 +175,7 @@ func (c *collector) look(ctx context.Context) (*Report, error) {
 // apply removes what is dead. Each attachment has its own session, so that one failure does not
 // stop the others.
 func (c *collector) apply(ctx context.Context, report *Report) error {
-	errs := []error{record.New(c.Paths.Run).SweepClaims(), record.OfDrivers(c.Paths.State).SweepClaims()}
+	errs := []error{record.New(c.Paths.Run).SweepClaims(""), record.OfDrivers(c.Paths.State).SweepClaims("")}
 	for _, a := range report.All() {
 		if a.State != Dead || ctx.Err() != nil {
 			continue

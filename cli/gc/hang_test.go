@@ -37,7 +37,8 @@ func hanging() *plugin.Session {
 	return plugin.NewSession(list)
 }
 
-// gc reports a DEL that hangs, and removes the dead attachments of another network.
+// gc reports a DEL that hangs, and removes the dead attachments of another network. If the machine is so busy
+// that the other DEL takes too long as well, the next gc allows more time.
 func TestDelThatHangs(t *testing.T) {
 	rt := runtimeOf()
 	rt.Invoker = &plugin.Builtin{NewSession: hanging}
@@ -48,14 +49,21 @@ func TestDelThatHangs(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() { _ = os.Remove(filepath.Join(rt.CacheDir, "results", "hangs-of-hangs-eth0")) })
-	report, err := gc.Run(t.Context(), gc.Options{
-		Paths: paths.Default(), Runtime: rt, NewSession: hanging, Apply: true, DelTime: 3 * time.Second,
-	})
-	if err == nil || !strings.Contains(err.Error(), "DEL did not end within 3s") {
-		t.Errorf("gc says: %v", err)
-	}
-	if report == nil || removed(report) != 1 {
-		t.Errorf("%+v", report)
+	for limit := 200 * time.Millisecond; ; limit *= 3 {
+		report, err := gc.Run(t.Context(), gc.Options{
+			Paths: paths.Default(), Runtime: rt, NewSession: hanging, Apply: true, DelTime: limit,
+		})
+		late := fmt.Sprintf("DEL did not end within %v", limit)
+		if err != nil && strings.Count(err.Error(), late) == 2 && limit < 10*time.Second {
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), late) {
+			t.Errorf("gc says: %v", err)
+		}
+		if report == nil || removed(report) != 1 {
+			t.Errorf("%+v", report)
+		}
+		return
 	}
 }
 

@@ -56,7 +56,7 @@ func (w *world) judge(a *Candidate) (State, string) {
 		return Unsure, "the runtime lists its container"
 	}
 	if w.driver(a.ContainerID) {
-		return Unsure, "patchbayd docker has it, and removes it: patchbayd docker gc"
+		return Unsure, "patchbayd docker has it, and removes it: patchbayd docker gc --apply"
 	}
 	since, grace := a.Since, w.grace
 	if since.IsZero() {

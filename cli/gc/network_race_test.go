@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
@@ -24,6 +25,7 @@ func TestNetworkGCBesideAttachments(t *testing.T) {
 	l := list(t, fmt.Sprintf(everything, ""))
 	warm(t, runtimeOf(), l)
 	before := leak.Must(t)
+	lives := draw.Number(t, "PATCHBAY_GC_LIVES", 5, 12)
 	stop := make(chan struct{})
 	var collectors, containers sync.WaitGroup
 	collectors.Go(func() {
@@ -40,7 +42,7 @@ func TestNetworkGCBesideAttachments(t *testing.T) {
 	})
 	for i := range 3 {
 		containers.Go(func() {
-			for n := 0; n < 12 && attachAndDetach(t, l, fmt.Sprintf("beside%d-%d", i, n), 30+i); n++ {
+			for n := 0; n < lives && attachAndDetach(t, l, fmt.Sprintf("beside%d-%d", i, n), 30+i); n++ {
 				// the condition does the work
 			}
 		})

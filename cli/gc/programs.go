@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -91,9 +92,13 @@ func ask(ctx context.Context, argv []string) ([]byte, error) {
 // output runs a program and returns what it printed, even if it fails.
 func output(ctx context.Context, argv []string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the program is one of a fixed list, and the operator asked for it
+	invoke.InGroup(cmd)                                   // the program may be a script, whose child holds the pipe
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil
+	}
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil, fmt.Errorf("run %s: %w", argv[0], errNoProgram)
 	}
@@ -142,8 +147,8 @@ func askDriver(ctx context.Context, o *Options) ([]*Candidate, error) {
 	ctx, cancel := context.WithTimeout(ctx, driverTime)
 	defer cancel()
 	argv := []string{"docker", "gc", "--json", "--grace=" + o.Grace.String()}
-	if !o.Apply {
-		argv = append(argv, "--dry-run")
+	if o.Apply {
+		argv = append(argv, "--apply")
 	}
 	out, err := output(ctx, append([]string{program}, argv...))
 	var items []struct {

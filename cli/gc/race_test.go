@@ -21,6 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
@@ -34,6 +35,7 @@ func TestGCBesideAttachments(t *testing.T) {
 	quick := list(t, bandwidth.ReplaceAllString(fmt.Sprintf(everything, ""), ""))
 	warm(t, runtimeOf(), l)
 	before := leak.Must(t)
+	lives := draw.Number(t, "PATCHBAY_GC_LIVES", 3, 8)
 	stop := make(chan struct{})
 	var collectors, containers sync.WaitGroup
 	for range 2 {
@@ -51,7 +53,7 @@ func TestGCBesideAttachments(t *testing.T) {
 	for i := range 4 {
 		containers.Go(func() {
 			id := fmt.Sprint("again", i)
-			for life := range 8 {
+			for life := range lives {
 				if t.Failed() || i%2 == 0 && !live(t, quick, id, i+10, life) ||
 					i%2 == 1 && !(live(t, l, id, i+10, life) && collected(t, owner.Of(l.Name, id, "eth0"))) {
 					return

@@ -261,8 +261,8 @@ func (r *remover) delCached(ctx context.Context) error {
 	if r.a.cached == nil {
 		return nil
 	}
-	list, err := chain.ParseList(r.a.cached.Config)
-	if err != nil || list.Name != r.a.Network {
+	list, err := r.Runtime.CachedList(r.a.cached)
+	if err != nil {
 		list = &chain.List{Name: r.a.Network, CNIVersion: spec.Current}
 	}
 	return r.detach(ctx, list, r.attachment())

@@ -26,6 +26,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/owner"
@@ -34,8 +35,8 @@ import (
 
 // strays finds the objects that belong to no known attachment, kind by kind.
 func (c *collector) strays() []*Candidate {
-	c.strayFiles("cached result", filepath.Join(c.Paths.CNI, "results", "*"), tornJSON)
-	c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), func(string) bool { return true })
+	c.strayFiles("cached result", filepath.Join(results.Dir(c.Paths.CNI), "*"), tornJSON)
+	c.strayFiles("temporary file", results.Temps(c.Paths.CNI), func(string) bool { return true })
 	c.strayFacts()
 	c.foreignHolders()
 	c.strayIFBs()
@@ -213,18 +214,27 @@ func (c *collector) fromPool(a netip.Addr) bool {
 
 // strayElements finds elements that belong to a network, such as a masquerade, and that no shared
 // fact lists. Either the fact's file could not be read when its last holder was removed, or the
-// run directory was lost. While an attachment of the network may live, gc keeps the elements. An
-// ADD writes the fact before the elements, and gather reads the elements first, so it has also
-// read the fact of every living element.
+// run directory was lost. While an attachment of the network may live and may need an element of a lost fact, gc
+// keeps the elements. An ADD writes the fact before the elements, and gather reads the elements first, so it has
+// also read the fact of every living element.
 func (c *collector) strayElements() {
 	for _, e := range c.ofNetworks {
-		needed := c.any(func(a *Candidate) bool { return a.Network == e.Comment && a.State != Dead })
+		needed := c.any(func(a *Candidate) bool { return a.Network == e.Comment && a.State != Dead && c.lostFacts(a) })
 		if needed || holds(c.facts, e) {
 			continue
 		}
 		c.ageless("element", nameOf(e), "no network has it", key("element", nameOf(e)),
 			func(ctx context.Context, k *kernel.Kernel) error { return removeElement(ctx, k, e) })
 	}
+}
+
+// lostFacts reports whether an attachment may hold a fact that is not there: a record of it names one, cannot be read or
+// is lost.
+func (c *collector) lostFacts(a *Candidate) bool {
+	lost := func(name string) bool {
+		return !slices.ContainsFunc(c.facts, func(f record.Fact) bool { return f.Name == name })
+	}
+	return len(a.records) == 0 || slices.ContainsFunc(a.records, func(k kept) bool { return k.torn }) || slices.ContainsFunc(a.shared, lost)
 }
 
 func holds(facts []record.Fact, e nft.Element) bool {

@@ -4,6 +4,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -77,10 +78,6 @@ func markedLinks(proc string) (map[string]string, error) {
 	return where, errors.Join(look(own), life.Each(proc, look))
 }
 
-// settleTime limits how long gc waits for the kernel to delete veths of namespaces that are gone.
-// The kernel deletes them late, many at a time.
-const settleTime = 2 * time.Second
-
 // carries returns a link of the attachment that is the host's end of a veth in use, or that
 // cannot be read.
 func (c *collector) carries(a *Candidate) string { return c.pairOf(a, false) }
@@ -114,7 +111,7 @@ func (c *collector) pairOf(a *Candidate, ending bool) string {
 func (c *collector) settle(ctx context.Context, all []*Candidate) {
 	pathsOnly := *c.world
 	pathsOnly.carries = func(*Candidate) string { return "" }
-	end := time.Now().Add(settleTime)
+	end := time.Now().Add(cmp.Or(c.SettleTime, settleTime))
 	for _, a := range all {
 		if len(a.links) == 0 {
 			continue

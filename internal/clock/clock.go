@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package clock identifies the current boot of the kernel, sleeps until a context ends, and
-// stores the time at which a GC's list of valid attachments was made.
+// stores what our runtime library tells a GC about its list of valid attachments: when it was made,
+// and whether it is the list of every runtime.
 package clock
 
 import (
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // BootID returns the kernel's random boot id, 36 characters long. proc is the path of procfs
@@ -47,7 +50,16 @@ func SinceBoot() time.Duration {
 // ListedKey is a key that our runtime library adds to the configuration of a GC. Its value is the
 // time at which the caller began the list of valid attachments. An attachment made later cannot
 // be on the list, so GC must keep it.
-const ListedKey = "patchbay/listed"
+const ListedKey = spec.ListedKey
+
+// Everyones reports whether a GC's configuration says that its list has the attachments of every runtime
+// (spec.EveryonesKey).
+func Everyones(config []byte) bool {
+	var conf struct {
+		Everyones bool `json:"patchbay/everyones"`
+	}
+	return json.Unmarshal(config, &conf) == nil && conf.Everyones
+}
 
 // files returns the time that a file written now would get. The kernel dates files with a
 // clock that advances in steps of some milliseconds.

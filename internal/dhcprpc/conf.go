@@ -6,6 +6,7 @@ package dhcprpc
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -46,9 +47,9 @@ type IPAM struct {
 	// Provide lists DHCPv4 options to send to the server with every request. Reference: same.
 	Provide []Provide `json:"provide"`
 
-	// Request lists DHCPv4 options to request in addition to the default ones: routers,
-	// subnet-mask, and 6, 15 and 119, which become the result's dns. Reference: requests no DNS
-	// and returns none.
+	// Request lists DHCPv4 options to request in addition to the default ones: 121 (classless
+	// routes), routers, subnet-mask, and 6, 15 and 119, which become the result's dns. Reference:
+	// requests no DNS and returns none; requests classless routes only if they are listed.
 	Request []Request `json:"request"`
 
 	// Priority is the metric of every route in the result; 0 means the kernel's default.
@@ -107,7 +108,7 @@ func Parse(config []byte) (*IPAM, error) {
 	if !c.IPAM.V4() && !c.IPAM.DHCPv6 {
 		return nil, refuse("neither dhcpv4 nor dhcpv6 is set: there is nothing to request")
 	}
-	if c.IPAM.Priority < 0 {
+	if c.IPAM.Priority < 0 || int64(c.IPAM.Priority) > math.MaxUint32 {
 		return nil, refuse("invalid priority %d", c.IPAM.Priority)
 	}
 	return c.IPAM, nil
@@ -175,6 +176,8 @@ const (
 	dnsServers   = 6
 	domainName   = 15
 	domainSearch = 119
+
+	classlessRoutes = 121 // a client that uses it must request it, and before routers (RFC 3442)
 )
 
 func (c *IPAM) requested() (codes []uint8, err error) {
@@ -196,9 +199,12 @@ func (c *IPAM) requested() (codes []uint8, err error) {
 		add(code)
 	}
 	if !skip {
-		for _, code := range [...]uint8{routers, subnetMask, dnsServers, domainName, domainSearch} {
+		for _, code := range [...]uint8{classlessRoutes, routers, subnetMask, dnsServers, domainName, domainSearch} {
 			add(code)
 		}
+	}
+	if i := slices.Index(codes, classlessRoutes); i > 0 {
+		codes = slices.Insert(slices.Delete(codes, i, i+1), 0, classlessRoutes)
 	}
 	return codes, nil
 }

@@ -13,13 +13,15 @@ import (
 
 func TestOptions(t *testing.T) {
 	for _, tc := range []struct{ ipam, args, want string }{
-		{``, "", "[] [3 1 6 15 119]"},
+		{``, "", "[] [121 3 1 6 15 119]"},
 		{`"request":[{"option":"121"},{"option":"routers"}]`, "", "[] [121 3 1 6 15 119]"},
+		{`"request":[{"option":"routers"},{"option":"42"}]`, "", "[] [121 3 42 1 6 15 119]"},
+		{`"request":[{"option":"routers"},{"option":"121"},{"skipDefault":true}]`, "", "[] [121 3]"},
 		{`"request":[{"skipDefault":true},{"option":"subnet-mask"}]`, "", "[] [1]"},
 		{`"request":[{"skipDefault":true}]`, "", "[] []"},
-		{`"provide":[{"option":"host-name","value":"web"},{"option":"60","value":""}]`, "", "[12:web] [3 1 6 15 119]"},
-		{`"provide":[{"option":"12","value":"web","fromArg":"NAME"}]`, "NAME=a=b;x;NAME=c=d", "[12:c=d] [3 1 6 15 119]"},
-		{`"provide":[{"option":"user-class","fromArg":"NAME"}]`, "OTHER=1", "[] [3 1 6 15 119]"},
+		{`"provide":[{"option":"host-name","value":"web"},{"option":"60","value":""}]`, "", "[12:web] [121 3 1 6 15 119]"},
+		{`"provide":[{"option":"12","value":"web","fromArg":"NAME"}]`, "NAME=a=b;x;NAME=c=d", "[12:c=d] [121 3 1 6 15 119]"},
+		{`"provide":[{"option":"user-class","fromArg":"NAME"}]`, "OTHER=1", "[] [121 3 1 6 15 119]"},
 	} {
 		c, err := Parse([]byte(`{"ipam":{` + tc.ipam + `}}`))
 		if err != nil {
@@ -50,6 +52,7 @@ func TestRefused(t *testing.T) {
 		{`{"ipam":1}`, "", 6, "failed to load netconf: "},
 		{`{"ipam":{"dhcpv4":false}}`, "", 7, "neither dhcpv4 nor dhcpv6"},
 		{`{"ipam":{"priority":-1}}`, "", 7, "invalid priority -1"},
+		{`{"ipam":{"priority":4294967296}}`, "", 7, "invalid priority 4294967296"},
 		{`{"ipam":{"request":[{"option":"tea"}]}}`, "", 7, `Can not parse option "tea": Can not parse option: strconv.ParseUint`},
 		{`{"ipam":{"provide":[{"option":"256","value":"x"}]}}`, "", 7, `Can not parse option "256"`},
 		{`{"ipam":{"provide":[{"option":"255","value":"x"}]}}`, "", 7, `Can not parse option "255"`},

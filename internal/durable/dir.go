@@ -93,15 +93,16 @@ func check(path string, stat func(string, *unix.Stat_t) error) error {
 		return fmt.Errorf("use %s: %w: a symbolic link", path, ErrNotOurs)
 	case kind != unix.S_IFDIR:
 		return fmt.Errorf("use %s: %w: no directory", path, ErrNotOurs)
-	case !trusted(st.Uid):
-		return fmt.Errorf("use %s: %w: it belongs to user %d", path, ErrNotOurs, st.Uid)
-	case st.Mode&0o002 != 0:
-		return fmt.Errorf("use %s: %w: everybody may write to it (mode %#o)", path, ErrNotOurs, st.Mode&0o7777)
+	}
+	if o := others(path, &st); o != nil {
+		return fmt.Errorf("use %s: %w: %s", path, ErrNotOurs, o.who)
 	}
 	return nil
 }
 
 func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
+
+func trustedGroup(gid uint32) bool { return gid == 0 || int(gid) == os.Getegid() }
 
 // missing returns nil if the error means that the file is missing, because a missing file is
 // acceptable. Otherwise it returns the error.

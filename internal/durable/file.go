@@ -8,85 +8,19 @@
 // killed process leaves no temporary file. Only WriteSynced, WriteDurable and Sync call fsync. They
 // serve files that must survive a power loss (docs/adr/0005-no-fsync-on-add.md).
 //
-// Functions that wait for flock(2) stop waiting when their context ends. They do not use the
-// kernel's own wait, because it cannot be interrupted and blocks a thread. A lock ends with
-// the process that holds it. So a process that hangs or is stopped keeps its lock.
+// The locks are those of internal/flock. Functions that wait for one stop waiting when their context ends.
 package durable
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
-
-// suffix is the end of the name of a temporary file. Every process uses the same name for the
-// same file. So the next writer overwrites or removes what a killed writer left.
-const suffix = "~"
-
-// IsTemp reports whether a directory entry is a temporary file.
-func IsTemp(name string) bool { return len(name) > 0 && name[len(name)-1] == suffix[0] }
-
-// Write replaces the file at path with data and sets mode 0600. If path is a symbolic link,
-// Write replaces the link and does not follow it. The directory must exist.
-func Write(path string, data []byte) error {
-	fd, err := place(path, data, how{})
-	if err != nil {
-		return err
-	}
-	if err := unix.Close(fd); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
-
-// WriteLocked works like Write, but also takes an exclusive flock(2) on the file before the
-// file gets its name. The lock ends when the caller closes fd.
-func WriteLocked(path string, data []byte) (fd int, err error) {
-	return place(path, data, how{lock: true})
-}
-
-// CreateLocked works like WriteLocked for a new file. If path exists, the error wraps
-// fs.ErrExist.
-func CreateLocked(path string, data []byte) (fd int, err error) {
-	return place(path, data, how{lock: true, create: true})
-}
-
-// how says how place writes a file.
-type how struct{ lock, create bool }
-
-// place writes the file and returns its descriptor.
-func place(path string, data []byte, how how) (fd int, err error) {
-	fd, err = unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
-		return placeNamed(path, data, how)
-	}
-	if err != nil {
-		return -1, &fs.PathError{Op: "write", Path: path, Err: err}
-	}
-	if err = fill(fd, data, how.lock); err == nil {
-		err = link(fd, path, how.create)
-	}
-	if err != nil {
-		return -1, fmt.Errorf("write %s: %w", path, errors.Join(err, unix.Close(fd)))
-	}
-	return fd, nil
-}
-
-// fill writes a file that no other process can see yet. So no other process can hold its lock.
-// fill ignores an error of flock, because some file systems have no locks.
-func fill(fd int, data []byte, lock bool) error {
-	if lock {
-		_ = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-	}
-	return writeAll(fd, data)
-}
 
 // ErrIrregular means that path is not a regular file of acceptable size. It may be a symbolic
 // link, or a pipe without a writer.
@@ -172,88 +106,19 @@ func readFull(fd int, data []byte) ([]byte, error) {
 
 // Remove deletes path and the temporary file that a killed writer left. Remove accepts that
 // they are missing.
-func Remove(path string) error {
-	return errors.Join(remove(path), remove(path+suffix))
-}
+func Remove(path string) error { return errors.Join(remove(0, path), remove(0, path+suffix)) }
 
-// remove deletes a file. If unlink fails, remove checks whether the file exists: on a read-only
-// file system, unlink fails even for a missing file.
-func remove(path string) error {
-	err := unix.Unlink(path)
+// remove deletes a file, relative to a directory as in How. If unlink fails, remove checks whether the file
+// exists: on a read-only file system, unlink fails even for a missing file.
+func remove(dir int, path string) error {
+	err := unix.Unlinkat(from(dir), path, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
-	if errors.Is(unix.Lstat(path, new(unix.Stat_t)), unix.ENOENT) {
+	if errors.Is(unix.Fstatat(from(dir), path, new(unix.Stat_t), unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) {
 		return nil
 	}
 	return &fs.PathError{Op: "remove", Path: path, Err: err}
-}
-
-func writeAll(fd int, data []byte) error {
-	for len(data) > 0 {
-		n, err := unix.Write(fd, data)
-		if err != nil {
-			return err
-		}
-		data = data[n:]
-	}
-	return nil
-}
-
-// link gives the nameless file its name. If a file with this name exists, link replaces it with a
-// rename.
-func link(fd int, path string, create bool) error {
-	err := Link(fd, unix.AT_FDCWD, path)
-	if create || !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	if err := remove(path + suffix); err != nil {
-		return err
-	}
-	if err := Link(fd, unix.AT_FDCWD, path+suffix); err != nil {
-		return err
-	}
-	return unix.Rename(path+suffix, path)
-}
-
-// Link gives a file without a name (O_TMPFILE) a path, relative to an open directory. To link a
-// descriptor directly, Linux before 6.10 demands CAP_DAC_READ_SEARCH. To link through /proc, /proc
-// must be mounted.
-func Link(fd, dir int, path string) error {
-	err := unix.Linkat(fd, "", dir, path, unix.AT_EMPTY_PATH)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) {
-		err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), dir, path, unix.AT_SYMLINK_FOLLOW)
-	}
-	return err
-}
-
-// placeNamed does what place does, on file systems without O_TMPFILE (some overlays, NFS).
-func placeNamed(path string, data []byte, how how) (fd int, err error) {
-	if err := remove(path + suffix); err != nil {
-		return -1, err
-	}
-	fd, err = unix.Open(path+suffix, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return -1, &fs.PathError{Op: "write", Path: path, Err: err}
-	}
-	if err = fill(fd, data, how.lock); err == nil {
-		err = rename(path, how.create)
-	}
-	if err != nil {
-		return -1, errors.Join(err, unix.Close(fd), remove(path+suffix))
-	}
-	return fd, nil
-}
-
-// rename gives the file its final name.
-func rename(path string, create bool) error {
-	if !create {
-		return os.Rename(path+suffix, path)
-	}
-	if err := os.Link(path+suffix, path); err != nil {
-		return err
-	}
-	return remove(path + suffix)
 }
 
 // ErrForeign means that the caller does not own the file, so Update does not replace it.
@@ -278,29 +143,6 @@ func Update(path string, data []byte, mode fs.FileMode, ours func(old []byte) bo
 	return true, WriteDurable(path, data, mode)
 }
 
-// WriteSynced replaces the file at path with data and waits until the data is on the disk. The
-// file gets exactly this mode, whatever the umask is. WriteSynced also syncs the directory if the
-// name is new. For an existing name it need not: after a power loss, the path has the old file or
-// the new one, and both are complete. Like Write, WriteSynced replaces a symbolic link.
-// WriteSynced closes the file before it gives the file its name, so that a program can be
-// executed at once.
-func WriteSynced(path string, data []byte, mode fs.FileMode) error {
-	_, missing := os.Lstat(path)
-	if err := replace(path, data, mode); err != nil || missing == nil {
-		return err
-	}
-	return SyncDir(filepath.Dir(path))
-}
-
-// WriteDurable works like WriteSynced, but always syncs the directory too. It serves files whose
-// old content must not come back after a power loss.
-func WriteDurable(path string, data []byte, mode fs.FileMode) error {
-	if err := replace(path, data, mode); err != nil {
-		return err
-	}
-	return SyncDir(filepath.Dir(path))
-}
-
 // SyncDir syncs a directory. After that, names that were added or removed survive a power loss.
 func SyncDir(dir string) error { return Sync(dir) }
 
@@ -313,81 +155,4 @@ func Sync(path string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
-}
-
-// replace writes a temporary file next to path and renames it. replace overwrites the
-// temporary file that a killed writer left.
-func replace(path string, data []byte, mode fs.FileMode) error {
-	temp := path + suffix
-	err := remove(temp)
-	if err == nil {
-		err = writeNew(temp, data, mode)
-	}
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, errors.Join(err, remove(temp)))
-	}
-	return nil
-}
-
-func writeNew(path string, data []byte, mode fs.FileMode) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-}
-
-// ReadConf returns a configuration file that another program wrote. The file must be a regular
-// file, or a symbolic link to one, of at most 1 MiB. ReadConf does not wait for pipes and does
-// not open devices. If the file is missing, the error wraps fs.ErrNotExist.
-func ReadConf(path string) ([]byte, error) {
-	if err := regular(path, os.Stat); err != nil { // opening some devices has side effects
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() //nolint:errcheck // read only
-	if err := regular(path, func(string) (fs.FileInfo, error) { return f.Stat() }); err != nil {
-		return nil, err
-	}
-	return readBounded(path, f)
-}
-
-// ReadGiven works like ReadConf for a path that the user typed. ReadGiven also reads a pipe or
-// a terminal to its end, at most 1 MiB.
-func ReadGiven(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() //nolint:errcheck // read only
-	return readBounded(path, f)
-}
-
-// ReadInput reads standard input to its end, at most 1 MiB.
-func ReadInput(r io.Reader) ([]byte, error) { return readBounded("standard input", r) }
-
-func readBounded(name string, r io.Reader) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
-	if err == nil && len(data) > maxSize {
-		return nil, fmt.Errorf("%s holds more than 1 MiB, which no configuration does", name)
-	}
-	return data, err
-}
-
-func regular(path string, stat func(string) (fs.FileInfo, error)) error {
-	fi, err := stat(path)
-	if err != nil || fi.Mode().IsRegular() {
-		return err
-	}
-	if fi.IsDir() {
-		return &fs.PathError{Op: "read", Path: path, Err: unix.EISDIR}
-	}
-	return fmt.Errorf("%s is a device, pipe or socket: want a regular file", path)
 }

@@ -119,7 +119,7 @@ func TestMissingDirectory(t *testing.T) {
 	}
 }
 
-func named(path string, data []byte) error { return closed(placeNamed(path, data, how{})) }
+func named(path string, data []byte) error { return closed(place(path, data, How{named: true})) }
 
 func locked(path string, data []byte) error { return closed(WriteLocked(path, data)) }
 
@@ -135,7 +135,7 @@ func closed(fd int, err error) error {
 func TestCreate(t *testing.T) {
 	for name, create := range map[string]func(string, []byte) (int, error){
 		"nameless": CreateLocked,
-		"named":    func(path string, data []byte) (int, error) { return placeNamed(path, data, how{create: true}) },
+		"named":    func(path string, data []byte) (int, error) { return place(path, data, How{New: true, named: true}) },
 	} {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "f")

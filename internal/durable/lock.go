@@ -6,31 +6,23 @@ package durable
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
 // Lock locks the file at path. Lock creates a missing file with mode 0600 and does not follow
 // symbolic links. If ctx ends before the lock is free, the error wraps the cause of ctx.
 func Lock(ctx context.Context, path string) (unlock func(), err error) {
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	fd, err := flock.At(ctx, path, flock.Options{Create: 0o600, Write: true})
 	if err != nil {
-		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
+		return nil, &fs.PathError{Op: "lock", Path: path, Err: tryAgain(err)}
 	}
-	unlock = func() { unix.Close(fd) } //nolint:errcheck // nothing was written
-	if err := LockExclusive(ctx, fd); err != nil {
-		unlock()
-		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
-	}
-	return unlock, nil
+	return func() { unix.Close(fd) }, nil //nolint:errcheck // nothing was written
 }
 
 // LockDir locks an existing directory. LockDir waits at most 30 seconds.
@@ -40,120 +32,72 @@ func LockDir(ctx context.Context, path string) (unlock func(), err error) {
 		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
 	}
 	unlock = func() { unix.Close(fd) } //nolint:errcheck // nothing was written
-	bounded, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if err := LockExclusive(bounded, fd); err != nil {
+	if err := flock.On(ctx, fd, flock.Options{Patience: patience}); err != nil {
 		unlock()
-		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
+		return nil, &fs.PathError{Op: "lock", Path: path, Err: tryAgain(err)}
 	}
 	return unlock, nil
+}
+
+// Locked reports whether another process holds the exclusive lock on a file. If it cannot look, or if
+// the file is missing, it returns false. While it looks, it holds a shared lock for a few microseconds,
+// so who takes the lock should try again for some time.
+func Locked(path string) bool {
+	fd, held, err := flock.Try(path, flock.Options{Shared: true})
+	if err == nil && !held {
+		unix.Close(fd) //nolint:errcheck // nothing was written
+	}
+	return held
 }
 
 // patience is how long an operation waits for a lock. No process normally holds a lock that long,
 // and a runtime waits longer for a plugin.
 const patience = 30 * time.Second
 
-// These are the shortest and the longest pause between two attempts.
-const (
-	step    = 200 * time.Microsecond
-	stepMax = 20 * time.Millisecond
-)
-
 // WithLockLimit limits the wait for a lock to 30 seconds, and to half of the time that ctx has
 // left. It serves operations that continue without the lock, such as a DEL.
 func WithLockLimit(ctx context.Context) (context.Context, context.CancelFunc) {
-	limit := patience
+	return context.WithTimeout(ctx, limit(ctx))
+}
+
+func limit(ctx context.Context) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(end)/2)
+		return min(patience, time.Until(end)/2)
 	}
-	return context.WithTimeout(ctx, limit)
+	return patience
+}
+
+// LockAt works like flock.At within the limit of WithLockLimit. If another process keeps the lock, the error has
+// the code by which a runtime tries again.
+func LockAt(ctx context.Context, path string, o flock.Options) (fd int, err error) {
+	o.Patience = limit(ctx)
+	fd, err = flock.At(ctx, path, o)
+	return fd, tryAgain(err)
 }
 
 // LockExclusive locks an open file. Closing the file releases the lock. If LockExclusive fails,
 // its error names the process that holds the lock.
-func LockExclusive(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_EX) }
+func LockExclusive(ctx context.Context, fd int) error {
+	return tryAgain(flock.On(ctx, fd, flock.Options{}))
+}
 
 // LockExclusiveLimited works like LockExclusive within the limit of WithLockLimit.
 func LockExclusiveLimited(ctx context.Context, fd int) error {
-	return takeLimited(ctx, fd, unix.LOCK_EX)
+	return tryAgain(flock.On(ctx, fd, flock.Options{Patience: limit(ctx)}))
 }
 
 // LockSharedLimited takes a shared lock, which excludes only exclusive locks, within the limit of
 // WithLockLimit.
-func LockSharedLimited(ctx context.Context, fd int) error { return takeLimited(ctx, fd, unix.LOCK_SH) }
+func LockSharedLimited(ctx context.Context, fd int) error {
+	return tryAgain(flock.On(ctx, fd, flock.Options{Shared: true, Patience: limit(ctx)}))
+}
 
-// takeLimited starts no timer for a lock that is free, because the first timer of a process starts
-// Go's poller.
-func takeLimited(ctx context.Context, fd, how int) error {
-	if err := unix.Flock(fd, how|unix.LOCK_NB); !isHeld(err) {
+// tryAgain gives the error of a lock that another process keeps its CNI code.
+func tryAgain(err error) error {
+	var held *flock.HeldError
+	if !errors.As(err, &held) {
 		return err
 	}
-	ctx, cancel := WithLockLimit(ctx)
-	defer cancel()
-	return take(ctx, fd, how)
-}
-
-func isHeld(err error) bool { return errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) }
-
-func take(ctx context.Context, fd, how int) error {
-	for wait := step; ; wait = min(2*wait, stepMax) {
-		err := unix.Flock(fd, how|unix.LOCK_NB)
-		if !isHeld(err) {
-			return err
-		}
-		if !clock.Sleep(ctx, wait) {
-			return ErrLocked(ctx, fd)
-		}
-	}
-}
-
-// ErrLocked returns the error of an operation whose ctx ended before it got the lock of fd.
-func ErrLocked(ctx context.Context, fd int) error {
-	return spec.Errorf(spec.CodeTryAgain, "%s: %w", holderOf(fd), context.Cause(ctx)).
+	return spec.Errorf(spec.CodeTryAgain, "%w", held).
 		WithDetails("a process that hangs or is stopped keeps its locks until it ends: look at it, end it if so, and try again")
-}
-
-// LockHolder describes the processes that hold the lock of the file at path. The kernel's list
-// (proc(5), /proc/locks) names the process that took the lock. A process that inherited the lock
-// is not in the list.
-func LockHolder(path string) string {
-	var st unix.Stat_t
-
-	if unix.Stat(path, &st) != nil {
-		return unknown
-	}
-	return holders(&st)
-}
-
-func holderOf(fd int) string {
-	var st unix.Stat_t
-
-	if unix.Fstat(fd, &st) != nil {
-		return unknown
-	}
-	return holders(&st)
-}
-
-const unknown = "another process holds it"
-
-func holders(st *unix.Stat_t) string {
-	list, err := os.ReadFile("/proc/locks")
-	if err != nil {
-		return unknown
-	}
-	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino) //nolint:unconvert // Dev is 32 bits wide on some architectures
-	var found []string
-	for _, line := range strings.Split(string(list), "\n") {
-		// A line has the format "1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF". The line of a
-		// waiting process has "->" before FLOCK.
-		f := strings.Fields(line)
-		if len(f) > 5 && f[1] == "FLOCK" && f[5] == file && f[4] != "0" {
-			name, _ := os.ReadFile("/proc/" + f[4] + "/comm")
-			found = append(found, strings.TrimSpace(f[4]+" "+string(name)))
-		}
-	}
-	if len(found) == 0 {
-		return unknown
-	}
-	return "held by process " + strings.Join(found, ", ")
 }

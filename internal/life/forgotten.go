@@ -21,8 +21,7 @@ import (
 
 // Caller identifies a containerd that called an ADD. containerd can forget a sandbox: before 1.6.9
 // if it is killed right after the ADD (containerd#7456), and at any time if its database is lost.
-// Then it never calls DEL, and the mount keeps the namespace. ReadCaller returns nil for other
-// callers.
+// Then it never calls DEL, and the mount keeps the namespace.
 type Caller struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"`          // when the process started, in clock ticks since the boot
@@ -39,6 +38,15 @@ func ReadCaller(proc string, pid int) *Caller {
 		return nil
 	}
 	return &Caller{PID: pid, Start: start, PIDs: placeOf("/proc/self/ns/net")}
+}
+
+// RuntimeName returns the name of a runtime's process, such as "crio" or "podman", or "" if it cannot be read.
+func RuntimeName(proc string, pid int) string {
+	name, _, err := process(proc, pid)
+	if err != nil {
+		return ""
+	}
+	return strings.ToValidUTF8(name, "")
 }
 
 // process reads the name of a process, and when it started. If there is no such process, the error

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -108,6 +109,9 @@ type Gateway struct {
 	Prefix netip.Prefix
 	Force  bool // replace any other IPv4 address, and IPv6 addresses of the subnet
 	DAD    bool
+
+	// Subnet is the containers' subnet behind a link-local address, to which no route comes with the address.
+	Subnet netip.Prefix
 }
 
 // String returns the ip command that adds the address.
@@ -116,8 +120,13 @@ func (g Gateway) String() string {
 	if g.Force {
 		s += " (in place of others)"
 	}
+	if g.Subnet.IsValid() {
+		s += "; " + strings.TrimPrefix(g.route().String(), "host: ")
+	}
 	return s
 }
+
+func (g Gateway) route() Route { return Route{Where: Host, Link: g.Link, Dst: g.Subnet} }
 
 func (g Gateway) addr() Addr { return Addr{Where: Host, Link: g.Link, Prefix: g.Prefix, DAD: g.DAD} }
 
@@ -134,7 +143,7 @@ func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 	others, ok := g.Others(addrs)
 	switch {
 	case ok:
-		return nil, nil
+		return nil, g.reach(env, link)
 	case len(others) > 0 && !g.Force:
 		return nil, fmt.Errorf("%q already has an IP address different from %v", g.Link, g.Prefix)
 	}
@@ -143,7 +152,25 @@ func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 			return nil, err
 		}
 	}
-	return nil, g.add(env, link)
+	if err := g.add(env, link); err != nil {
+		return nil, err
+	}
+	return nil, g.reach(env, link)
+}
+
+// reach adds the route to the containers if the address brings none. Like the address, it stays.
+func (g Gateway) reach(env *Env, link netlink.Link) error {
+	if !g.Subnet.IsValid() {
+		return nil
+	}
+	there, err := g.route().lookup(env.Host, link)
+	if err != nil || there {
+		return err
+	}
+	if err := env.Host.AddRoute(g.route().message(link.Attrs().Index)); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add route to %s by %s: %w", g.Subnet, g.Link, err)
+	}
+	return nil
 }
 
 // Others reports whether the link has the address (ok). If it does not, Others returns the
@@ -155,6 +182,7 @@ func (g Gateway) Others(have []nl.Addr) (others []netip.Prefix, ok bool) {
 		case a.Prefix == g.Prefix:
 			return nil, true
 		case a.Prefix.Addr().Is4() != g.Prefix.Addr().Is4():
+		case a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast(): // the kernel gives each link one of its own
 		case a.Prefix.Addr().Is4() || a.Prefix.Overlaps(g.Prefix):
 			others = append(others, a.Prefix)
 		}
@@ -184,8 +212,13 @@ func (g Gateway) Diff(_ context.Context, env *Env) (string, error) {
 		return diffMissing(err)
 	}
 	found, err := hasAddr(env.Host, link, g.Prefix)
-	if err != nil || found {
+	switch {
+	case err != nil:
 		return "", err
+	case !found:
+		return fmt.Sprintf("Failed to match addr %v on interface %v", g.Prefix, g.Link), nil
+	case !g.Subnet.IsValid():
+		return "", nil
 	}
-	return fmt.Sprintf("Failed to match addr %v on interface %v", g.Prefix, g.Link), nil
+	return g.route().Diff(context.Background(), env)
 }

@@ -159,6 +159,9 @@ func (d *Differences) compare(ctx context.Context, env *Env, o Object) error {
 		return err
 	}
 	text, err := o.Diff(ctx, env)
+	if text != "" && err == nil {
+		text, err = mend(ctx, env, o, text)
+	}
 	if _, ok := o.(Table); ok && text != "" {
 		d.Tables = append(d.Tables, text)
 		return err

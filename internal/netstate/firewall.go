@@ -74,6 +74,9 @@ func (f HeldFact) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	if err := env.Records.Hold(ctx, f.Fact, f.Owner, env.First); err != nil {
 		return nil, err
 	}
+	if env.Held != nil {
+		env.Held(f.Name, f.Owner)
+	}
 	QueueFact(env.NFT, f.Fact)
 	if held {
 		return nil, nil

@@ -20,6 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/owner"
 )
 
 // Object is one thing that should exist in the kernel.
@@ -69,9 +70,16 @@ type Env struct {
 	// First is called before an attachment becomes the first holder of a fact. First may be nil.
 	First func(*record.Fact) error
 
+	// Held is called when an attachment has become the holder of a fact. Whoever commits the fact's
+	// elements does it in record.Dir.WhileHolding. Held may be nil.
+	Held func(fact string, o owner.Key)
+
 	// Say is called with the line of each object that State.Diff compares, marked if the kernel
 	// differs. If it is nil, Diff prints nothing.
 	Say func(line string)
+
+	// Mended is called with what Diff restored. If it is nil, Diff changes nothing.
+	Mended func(did string)
 
 	// AddTap creates a tap in a process with another security label. If it is nil, this process
 	// creates the tap.

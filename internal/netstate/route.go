@@ -247,6 +247,8 @@ func (w Reached) Diff(_ context.Context, env *Env) (string, error) {
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), nl.IsNotFound(err):
 		return w.lost(), nil
+	case err != nil && !nl.IsNoRoute(err):
+		return "", fmt.Errorf("find route to %s: %w", w.Addr, err)
 	case err != nil || len(routes) == 0 || routes[0].LinkIndex == link.Attrs().Index || routes[0].LinkIndex == 0:
 		return "", nil //nolint:nilerr // several links, or a rule that refuses it: nothing to name
 	case nl.PrefixOf(routes[0].Dst).Bits() <= 0: // the default route; the kernel returns it with or without a destination

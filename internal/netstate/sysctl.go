@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -217,6 +218,11 @@ func (f Forwarding) Ensure(ctx context.Context, env *Env) (Undo, error) {
 		return nil, nil
 	}
 	f.note(env, s.List)
+	if f.IPv6 && slices.Contains(s.List, forwardingKey(unix.AF_INET6)) {
+		if err := keepRouters(ctx, env); err != nil {
+			env.Warn(err)
+		}
+	}
 	return s.Ensure(ctx, env)
 }
 

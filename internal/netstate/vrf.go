@@ -34,6 +34,9 @@ func (v VRF) String() string {
 	return fmt.Sprintf("sandbox: ip link add %s up alias %q type vrf table %d", v.Name, vrfAlias, v.Table)
 }
 
+// ErrNotVRF means that another kind of link has the name of a VRF.
+var ErrNotVRF = errors.New("is not a VRF")
+
 // FindVRF returns a VRF, or nil if no link has the name.
 func FindVRF(c *nl.Conn, name string) (*netlink.Vrf, error) {
 	link, err := c.Link(name)
@@ -45,7 +48,7 @@ func FindVRF(c *nl.Conn, name string) (*netlink.Vrf, error) {
 	}
 	vrf, ok := link.(*netlink.Vrf)
 	if !ok {
-		return nil, fmt.Errorf("Netlink %s is not a VRF", name)
+		return nil, fmt.Errorf("Netlink %s %w", name, ErrNotVRF)
 	}
 	return vrf, nil
 }
@@ -87,8 +90,10 @@ func (v VRF) explain(err error) error {
 func (v VRF) Diff(_ context.Context, env *Env) (string, error) {
 	have, err := FindVRF(env.Sandbox, v.Name)
 	switch {
+	case errors.Is(err, ErrNotVRF):
+		return err.Error(), nil
 	case err != nil:
-		return err.Error(), nil //nolint:nilerr // another kind of link has its name: a difference
+		return "", err
 	case have == nil:
 		return fmt.Sprintf("VRF %s not found", v.Name), nil
 	case have.Flags&net.FlagUp == 0:
@@ -103,8 +108,11 @@ func (v VRF) Diff(_ context.Context, env *Env) (string, error) {
 // we made. The caller must hold the lock of the namespace.
 func DeleteEmptyVRF(c *nl.Conn, name string, anyway bool) error {
 	vrf, err := FindVRF(c, name)
+	if errors.Is(err, ErrNotVRF) {
+		return nil // another program's link by now
+	}
 	if err != nil || vrf == nil {
-		return nil //nolint:nilerr // another program's link by now
+		return err
 	}
 	if vrf.Alias != vrfAlias && !anyway {
 		return nil
@@ -182,7 +190,10 @@ func (m Member) Diff(_ context.Context, env *Env) (string, error) {
 		return "", err
 	}
 	vrf, verr := FindVRF(env.Sandbox, m.VRF)
-	if err != nil || verr != nil || vrf == nil || link.Attrs().MasterIndex != vrf.Index {
+	if verr != nil && !errors.Is(verr, ErrNotVRF) {
+		return "", verr
+	}
+	if err != nil || vrf == nil || link.Attrs().MasterIndex != vrf.Index {
 		return fmt.Sprintf("failed to find %s associated to vrf %s", m.Link, m.VRF), nil //nolint:nilerr // then it is in none
 	}
 	return "", nil
@@ -215,10 +226,28 @@ func (m move) around(ctx context.Context, change func() error) error {
 	if err := change(); err != nil {
 		return err
 	}
+	if err := m.leave(routes); err != nil {
+		return err
+	}
 	if err := m.restoreAddresses(ctx, before); err != nil {
 		return err
 	}
 	return m.restoreRoutes(ctx, routes)
+}
+
+// leave removes what the kernel leaves in the former table: of an IPv6 route with next hops through several links it
+// only marks those of this link as dead, until the link is up again.
+func (m move) leave(routes []netlink.Route) error {
+	for _, r := range routes {
+		if r.Family != unix.AF_INET6 || r.Protocol == unix.RTPROT_KERNEL {
+			continue
+		}
+		r.Table = m.from
+		if err := m.c.RouteDel(&r); err != nil && !nl.IsNotFound(err) {
+			return fmt.Errorf("could not remove route '%s via %s' from table %d: %w", r.Dst, r.Gw, m.from, err)
+		}
+	}
+	return nil
 }
 
 // addresses returns the link's global IPv6 addresses. The kernel may drop them when the link joins
@@ -315,20 +344,24 @@ func (m move) restoreRoutes(ctx context.Context, routes []netlink.Route) error {
 		for _, hop := range r.MultiPath {
 			hop.Flags &= int(netlink.FLAG_ONLINK)
 		}
-		if err := m.replace(ctx, &r); err != nil {
+		if err := m.restore(ctx, &r); err != nil {
 			return fmt.Errorf("could not add route '%s via %s': %w", r.Dst, r.Gw, err)
 		}
 	}
 	return nil
 }
 
-// replaceTime is how long a next hop may take to become reachable after the link came up.
-const replaceTime = time.Second
+// restoreTime is how long a next hop may take to become reachable after the link came up.
+const restoreTime = time.Second
 
-func (m move) replace(ctx context.Context, r *netlink.Route) error {
+// restore adds a route beside other links' routes to the same destination. To replace would remove one of those.
+func (m move) restore(ctx context.Context, r *netlink.Route) error {
 	var last error
-	_, err := m.poll(ctx, replaceTime, func() (bool, error) {
-		last = m.c.RouteReplace(r)
+	_, err := m.poll(ctx, restoreTime, func() (bool, error) {
+		last = m.c.RouteAddEcmp(r)
+		if errors.Is(last, unix.EEXIST) {
+			last = nil
+		}
 		if errors.Is(last, unix.ENETUNREACH) || errors.Is(last, unix.EHOSTUNREACH) || errors.Is(last, unix.ENETDOWN) {
 			return false, nil
 		}

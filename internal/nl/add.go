@@ -73,6 +73,16 @@ func (c *Conn) DeleteRoute(r Route) error {
 	return c.putRoute(unix.RTM_DELROUTE, 0, r, vnl.NewRtDelMsg())
 }
 
+// RefuseRoute adds a route of type unreachable with a protocol number. If the kernel has a route with the
+// same destination and priority, the error is EEXIST.
+func (c *Conn) RefuseRoute(dst netip.Prefix, protocol uint8) error {
+	head := vnl.NewRtMsg()
+	head.Family, head.Dst_len = uint8(familyOf(dst.Addr())), uint8(dst.Bits())
+	head.Type, head.Protocol = unix.RTN_UNREACHABLE, protocol
+	_, err := c.request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0, head, attr(unix.RTA_DST, dst.Addr().AsSlice()))
+	return err
+}
+
 func (c *Conn) putRoute(what, flags int, r Route, head *vnl.RtMsg) error {
 	_, err := c.request(what, flags|unix.NLM_F_ACK, 0, r.parts(head)...)
 	return err

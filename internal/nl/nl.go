@@ -18,7 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// Conn is a socket in one namespace. The methods of the library work in this namespace.
+// Conn is a socket in one namespace. The methods of the library work in this namespace. Only one goroutine may use
+// a Conn at a time: the mutex of its socket protects single requests, and nothing protects its caches.
 type Conn struct {
 	library
 	NS *netns.NS // nil for the namespace of the process

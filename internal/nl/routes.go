@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
@@ -15,6 +16,17 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
+
+// IsNoRoute reports whether an error of RouteTo means that no route leads to the address, or that the route
+// refuses it (unreachable, prohibit, blackhole).
+func IsNoRoute(err error) bool {
+	for _, no := range [...]unix.Errno{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
+}
 
 // RouteTo returns the index of the link through which packets go to an address, and the type of the
 // route, such as RTN_LOCAL. For the library's function, the process would have to grow its stack.
@@ -39,27 +51,37 @@ func (c *Conn) RouteTo(a netip.Addr) (link int, kind uint8, err error) {
 }
 
 // LinkRoutes lists the unicast IPv4 and IPv6 routes of one link in a table, in the kernel's
-// order. A route with several next hops belongs to the link if all its next hops do.
+// order. An IPv4 route with several next hops belongs to the link if all its next hops do. The kernel
+// merges IPv6 routes of one destination and metric, as the default routes of two links, and prints one
+// route. They are still several: each next hop can be deleted alone. So LinkRoutes returns this link's.
 func (c *Conn) LinkRoutes(index, table int) (out []netlink.Route, err error) {
 	all, err := c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list routes of table %d: %w", table, err)
 	}
 	for _, r := range all {
-		if r.Type == unix.RTN_UNICAST && through(r, index) {
+		if r, ok := through(r, index); ok && r.Type == unix.RTN_UNICAST {
 			out = append(out, r)
 		}
 	}
 	return out, nil
 }
 
-func through(r netlink.Route, index int) bool {
-	for _, hop := range r.MultiPath {
-		if hop.LinkIndex != index {
-			return false
-		}
+// through returns the part of a route that leads through a link.
+func through(r netlink.Route, index int) (netlink.Route, bool) {
+	if len(r.MultiPath) == 0 {
+		return r, r.LinkIndex == index
 	}
-	return len(r.MultiPath) > 0 || r.LinkIndex == index
+	all := r.MultiPath
+	r.MultiPath = slices.DeleteFunc(slices.Clone(all), func(hop *netlink.NexthopInfo) bool { return hop.LinkIndex != index })
+	switch {
+	case len(r.MultiPath) == 0 || len(r.MultiPath) < len(all) && r.Family != unix.AF_INET6:
+		return r, false
+	case len(r.MultiPath) < len(all) && len(r.MultiPath) == 1:
+		hop := r.MultiPath[0]
+		r.MultiPath, r.LinkIndex, r.Gw, r.Flags = nil, hop.LinkIndex, hop.Gw, hop.Flags
+	}
+	return r, true
 }
 
 // DefaultLink returns the index of the link of the main table's default route, or 0 if there is

@@ -153,13 +153,33 @@ func (p *procfs) read(key string) (string, error) {
 	return readValue(fd)
 }
 
+// readValue reads a whole value at once, because the kernel answers nothing at another offset. Only
+// ip_local_reserved_ports can be longer than a page.
 func readValue(fd int) (string, error) {
-	buf := make([]byte, 4096) // no sysctl is longer
-	n, err := unix.Pread(fd, buf, 0)
-	if err != nil {
-		return "", err
+	for _, size := range [...]int{4096, 1 << 19} {
+		buf := make([]byte, size)
+		n, err := unix.Pread(fd, buf, 0)
+		if err != nil {
+			return "", err
+		}
+		if n < size {
+			return strings.TrimSpace(string(buf[:n])), nil
+		}
 	}
-	return strings.TrimSpace(string(buf[:n])), nil
+	return "", unix.EFBIG
+}
+
+// writeValue writes a whole value. The kernel takes a page at once of ip_local_reserved_ports.
+func writeValue(fd int, value string) error {
+	for at := 0; ; {
+		n, err := unix.Pwrite(fd, []byte(value[at:]), int64(at))
+		if err != nil {
+			return err
+		}
+		if at += n; n == 0 || at >= len(value) {
+			return nil
+		}
+	}
 }
 
 func (p *procfs) write(key, value string) error {
@@ -167,8 +187,7 @@ func (p *procfs) write(key, value string) error {
 	if err != nil {
 		return err
 	}
-	_, err = unix.Write(fd, []byte(value))
-	return errors.Join(err, unix.Close(fd))
+	return errors.Join(writeValue(fd, value), unix.Close(fd))
 }
 
 // swap writes a value if the present one is different, and returns the present one. If the file
@@ -183,7 +202,7 @@ func (p *procfs) swap(key, value string) (was string, err error) {
 		return was, err
 	}
 	if was, err = readValue(fd); err == nil && was != value {
-		_, err = unix.Pwrite(fd, []byte(value), 0)
+		err = writeValue(fd, value)
 	}
 	return was, errors.Join(err, unix.Close(fd))
 }

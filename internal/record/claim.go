@@ -4,6 +4,7 @@
 package record
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -88,12 +89,12 @@ func (d *Dir) yield(network string, o owner.Key) bool {
 	return true
 }
 
-// SweepClaims removes the claims of killed gc processes.
-func (d *Dir) SweepClaims() error {
+// SweepClaims removes the claims of killed gc processes, those of one network or, if network is "", all.
+func (d *Dir) SweepClaims(network string) error {
 	if err := d.guard(attachments); err != nil {
 		return fmt.Errorf("sweep claims: %w", err)
 	}
-	found, err := filepath.Glob(filepath.Join(d.Path, attachments, "*", "*"+claimSuffix))
+	found, err := filepath.Glob(filepath.Join(d.Path, attachments, cmp.Or(network, "*"), "*"+claimSuffix))
 	for _, path := range found {
 		d.sweepClaim(path)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/owner"
 )
 
@@ -28,10 +29,6 @@ import (
 // patience is how long ADD and DEL wait for another process's lock. Then they continue without
 // it: a DEL must work even if an ADD hangs.
 const patience = time.Second
-
-// lockStep is the pause between two attempts. A blocking flock has no timeout, so it is not
-// used.
-const lockStep = time.Millisecond
 
 // locks holds the locked files of a Dir by path, the version of each file that the Store has seen,
 // and the directories that guard has checked.
@@ -151,35 +148,11 @@ func (d *Dir) lockThere(path string, wait time.Duration) (ok, missing bool) {
 	if d.holds(path) {
 		return true, false
 	}
-	for end := time.Now().Add(wait); ; {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return true, errors.Is(err, unix.ENOENT)
-		}
-		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil && isAt(fd, path) {
-			d.keep(path, fd)
-			return true, false
-		}
-		unix.Close(fd) //nolint:errcheck // read only
-		switch {
-		case err != nil && !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return true, false
-		case err != nil && !time.Now().Before(end):
-			return false, false
-		case err != nil:
-			<-time.After(lockStep)
-		}
+	fd, held, err := flock.Try(path, flock.Options{Patience: wait})
+	if err == nil && !held {
+		d.keep(path, fd)
 	}
-}
-
-// isAt reports whether an open file is still the one at path.
-func isAt(fd int, path string) bool {
-	var open, there unix.Stat_t
-	if unix.Fstat(fd, &open) != nil || unix.Lstat(path, &there) != nil {
-		return false
-	}
-	return open.Dev == there.Dev && open.Ino == there.Ino
+	return !held, errors.Is(err, unix.ENOENT)
 }
 
 func (d *Dir) holds(path string) bool {
@@ -217,6 +190,20 @@ func (d *Dir) unlock(path string) {
 // directory of records does not exist, there is nothing to lock.
 func (d *Dir) Collecting(ctx context.Context) (done func(), err error) {
 	return d.lockAll(ctx, durable.LockSharedLimited)
+}
+
+// TryCollecting is Collecting for a caller that can try again later. If repair works now, ok is false.
+func (d *Dir) TryCollecting() (done func(), ok bool, err error) {
+	var held bool
+	done, err = d.lockAll(context.Background(), func(_ context.Context, fd int) (err error) {
+		held, err = flock.TryOn(fd, true)
+		return err
+	})
+	if held {
+		done()
+		return nil, false, nil
+	}
+	return done, err == nil, err
 }
 
 // Repairing keeps GCs out while repair works, until done is called.

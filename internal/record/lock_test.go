@@ -244,7 +244,13 @@ func TestClaimOfAKilledGC(t *testing.T) {
 	if err := s.Write(sample("c1")); err != nil {
 		t.Error(err)
 	}
-	if err := s.SweepClaims(); err != nil {
+	if err := s.SweepClaims("pods"); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(s.Path, attachments, "*", "*~")); len(left) != 1 || err != nil {
+		t.Errorf("of another network: %v, %v", left, err)
+	}
+	if err := s.SweepClaims(""); err != nil {
 		t.Error(err)
 	}
 	if left, err := filepath.Glob(filepath.Join(s.Path, attachments, "*", "*~")); len(left) > 0 || err != nil {

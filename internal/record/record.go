@@ -45,7 +45,8 @@ type Record struct {
 	// NetNSMark distinguishes the namespace from a later one at the same path.
 	NetNSMark *life.Mark `json:"netnsMark,omitempty"`
 
-	Caller *life.Caller `json:"caller,omitempty"` // of a pod's ADD, if it is containerd
+	Runtime string       `json:"runtime,omitempty"` // name of the process that called the ADD; "" if it is not known
+	Caller  *life.Caller `json:"caller,omitempty"`  // of a pod's ADD, if it is containerd
 
 	Links    []string      `json:"links,omitempty"`    // links in the host's namespace
 	Elements []nft.Element `json:"elements,omitempty"` // elements of this attachment only
@@ -104,6 +105,9 @@ type Rule struct {
 func (r *Record) Life(proc string) (state life.State, why string) {
 	return life.At(r.NetNS, r.NetNSMark, proc)
 }
+
+// OfOther reports whether another runtime than the named one may have made the attachment.
+func (r *Record) OfOther(runtime string) bool { return r.Runtime == "" || r.Runtime != runtime }
 
 // Dir is a directory of records.
 type Dir struct {

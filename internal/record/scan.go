@@ -43,6 +43,18 @@ func (d *Dir) Scan(network string) (records []*Record, torn []Torn, err error) {
 	return d.scan(pattern)
 }
 
+// Owners returns the owners that have a record of any plugin and network, readable or not. An owner may be
+// in the list several times.
+func (d *Dir) Owners() (list []owner.Key) {
+	found, _ := filepath.Glob(filepath.Join(d.Path, attachments, "*", "*")) // the pattern is valid
+	for _, path := range found {
+		if o, _, ok := strings.Cut(filepath.Base(path), "."); ok && !durable.IsTemp(path) {
+			list = append(list, owner.Key(o))
+		}
+	}
+	return list
+}
+
 // ScanPlugin works like Scan, for the records that one plugin wrote in all networks.
 func (d *Dir) ScanPlugin(plugin string) (records []*Record, torn []Torn, err error) {
 	return d.scan(filepath.Join(d.Path, attachments, "*", "*."+plugin))

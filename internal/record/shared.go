@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/owner"
@@ -116,6 +117,11 @@ func (d *Dir) Release(ctx context.Context, name string, o owner.Key, remove func
 	}
 	return d.locked(ctx, dir, func() error {
 		ref := filepath.Join(dir, refs, string(o))
+		unlock, err := lockReference(ctx, ref)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("release %s: %w", name, err)
+		}
+		defer unlock()
 		others, err := heldByOthers(filepath.Join(dir, refs), string(o))
 		if err == nil && !others {
 			err = removeFact(dir, name, remove)
@@ -297,34 +303,24 @@ func (d *Dir) locked(ctx context.Context, dir string, fn func() error) error {
 		return fmt.Errorf("open fact directory: %w", err)
 	}
 	for {
-		fd, err := durable.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
-		if errors.Is(err, fs.ErrNotExist) {
-			if err := makeFact(dir); err != nil {
-				return fmt.Errorf("make fact directory: %w", err)
-			}
-			continue
+		fd, err := durable.LockAt(ctx, dir, flock.Options{})
+		if err == nil {
+			return runAndClose(fd, fn)
 		}
-		if err != nil {
-			return fmt.Errorf("open fact directory: %w", err)
+		if !errors.Is(err, fs.ErrNotExist) {
+			name, _ := hex.DecodeString(filepath.Base(dir))
+			return fmt.Errorf("lock fact %s, %s: %w", name, dir, err)
 		}
-		again, err := lockAndRun(ctx, fd, dir, fn)
-		if !again || err != nil {
-			return err
+		if err := makeFact(dir); err != nil {
+			return fmt.Errorf("make fact directory: %w", err)
 		}
 	}
 }
 
-// lockAndRun closes fd, also if fn panics.
-func lockAndRun(ctx context.Context, fd int, dir string, fn func() error) (again bool, err error) {
+// runAndClose closes fd, also if fn panics.
+func runAndClose(fd int, fn func() error) (err error) {
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
-	if err := durable.LockExclusiveLimited(ctx, fd); err != nil {
-		name, _ := hex.DecodeString(filepath.Base(dir))
-		return false, fmt.Errorf("lock fact %s, %s: %w", name, dir, err)
-	}
-	if !isAt(fd, dir) {
-		return true, nil
-	}
-	return false, fn()
+	return fn()
 }
 
 // Held lists the names of the facts that o holds, without reading the facts. Held serves a DEL

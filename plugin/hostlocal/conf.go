@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -275,7 +275,7 @@ func doubts(r *plugin.Request) (list []string) {
 		list = append(list, fmt.Sprintf("dataDir %q is no absolute path: plugins run in any directory", dir))
 	}
 	if file := conf.IPAM.ResolvConf; file != "" {
-		if _, err := os.Stat(file); err != nil {
+		if _, err := durable.ReadConf(file); err != nil {
 			list = append(list, fmt.Sprintf("resolvConf: %v", err))
 		}
 	}

@@ -5,19 +5,19 @@ package hostlocal
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/owner"
@@ -76,12 +76,22 @@ func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.
 	owners, err := stale(ctx, r, dir, keep)
 	errs := []error{err}
 	for o := range owners {
-		_, err := kernel.Of(r).Seize(r, owner.Of(r.Network, o.ID, o.IfName), func() error {
-			return releaseOf(ctx, r, dir, o, func(res ipam.Reservation) bool { return !res.Since.After(r.Listed()) })
-		})
-		errs = append(errs, err)
+		key, names := owner.Of(r.Network, o.ID, o.IfName), spec.AttachmentKey{ContainerID: o.ID, IfName: o.IfName}
+		errs = append(errs, kernel.Of(r).Seize(r, key, names, func() (kernel.Outcome, error) {
+			return releaseUnlessUsed(ctx, r, dir, o, key)
+		}))
 	}
 	return errors.Join(errs...)
+}
+
+// releaseUnlessUsed releases the reservations of an owner that are older than the GC's list, unless something
+// may still lead to the addresses.
+func releaseUnlessUsed(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder, key owner.Key) (kernel.Outcome, error) {
+	if why := kernel.Of(r).LeadsTo(r, key); why != "" {
+		kernel.Warn(r, fmt.Errorf("the addresses of %s/%s stay: %s", o.ID, o.IfName, why))
+		return kernel.Kept, nil
+	}
+	return kernel.Removed, releaseOf(ctx, r, dir, o, func(res ipam.Reservation) bool { return !res.Since.After(r.Listed()) })
 }
 
 // stale sweeps a directory and returns the owners that are not valid.
@@ -158,21 +168,14 @@ func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Holder) (path
 	return rec.NetNS, rec.NetNSMark
 }
 
-// cachedNetNS returns the path of the namespace from libcni's cache, in libcni's format
-// (libcni/api.go).
+// cachedNetNS returns the path of the namespace from libcni's cache.
 func cachedNetNS(r *plugin.Request, o ipam.Holder) string {
-	file := filepath.Join(r.Session.Paths.CNI, "results", r.Network+"-"+o.ID+"-"+o.IfName)
-	data, err := os.ReadFile(file)
+	data, err := durable.ReadConf(results.Path(r.Session.Paths.CNI, r.Network, o.ID, o.IfName))
 	if err != nil {
 		return ""
 	}
-	var cached struct {
-		Kind        string `json:"kind"`
-		ContainerID string `json:"containerId"`
-		NetNS       string `json:"netns"`
+	if f, ok, _ := results.Decode(data); ok && f.IsOf(r.Network, o.ID, o.IfName) {
+		return f.NetNS
 	}
-	if json.Unmarshal(data, &cached) != nil || cached.ContainerID != o.ID {
-		return ""
-	}
-	return cached.NetNS
+	return ""
 }

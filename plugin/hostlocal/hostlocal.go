@@ -8,12 +8,12 @@ package hostlocal
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -140,8 +140,12 @@ func explain(r *plugin.Request, p *pool, a netip.Addr) {
 	r.Session.Dry(fmt.Sprintf("reserve %s in %s", a, filepath.Join(p.dataDir, r.Network)))
 }
 
-// coded adds the error code to the error of an exhausted pool.
+// coded adds the error code to the error of an exhausted pool, or of one that is not this host's.
 func coded(err error) error {
+	if errors.Is(err, ipam.ErrNotGranted) {
+		return spec.Errorf(spec.CodeNotAvailable, "%w", err).
+			WithDetails("patchbayd hosts writes the grant; `patchbayd hosts ls` on this node shows what is wrong")
+	}
 	if errors.Is(err, ipam.ErrExhausted) {
 		return spec.Errorf(spec.CodeNotAvailable, "%w", err).
 			WithDetails("every address is reserved; `patchbay gc` on this node finds those of dead containers")
@@ -256,12 +260,11 @@ func status(ctx context.Context, r *plugin.Request) error {
 
 // readResolvConf reads the file that the option resolvConf names.
 func readResolvConf(path string) (spec.DNS, error) {
-	f, err := os.Open(path)
+	data, err := durable.ReadConf(path) // does not wait for a pipe
 	if err != nil {
 		return spec.DNS{}, err
 	}
-	defer f.Close() //nolint:errcheck // read only
-	dns, err := parseResolvConf(f)
+	dns, err := parseResolvConf(bytes.NewReader(data))
 	if err != nil {
 		return dns, fmt.Errorf("read %s: %w", path, err)
 	}

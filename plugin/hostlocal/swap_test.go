@@ -14,8 +14,10 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
@@ -78,7 +80,7 @@ func TestSwap(t *testing.T) {
 	mixed := &caller{nil, nil, netns, swapConf, t.TempDir()}
 	rng := rand.New(rand.NewPCG(3, 4))
 	held := map[string]bool{}
-	for step := range 600 {
+	for step := range draw.Number(t, "PATCHBAY_SWAP_CALLS", 120, 600) {
 		mixed.invoker, mixed.path = own, []string{t.TempDir()}
 		if rng.IntN(2) == 0 {
 			mixed.invoker, mixed.path = alone.invoker, ref
@@ -148,7 +150,7 @@ func TestSwapTogether(t *testing.T) {
 		id, addr string
 		err      error
 	}
-	const each = 60
+	each := draw.Number(t, "PATCHBAY_SWAP_EACH", 15, 60)
 	answers := make(chan answer)
 	for n, c := range callers {
 		go func() {
@@ -184,5 +186,28 @@ func TestSwapTogether(t *testing.T) {
 	}
 	if left := tree(t, dir); strings.Contains(left, "eth0") {
 		t.Errorf("left behind:\n%s", left)
+	}
+}
+
+// A grant limits our program, whose error names it. The reference's program works as if it were not there.
+func TestSwapWithGrant(t *testing.T) {
+	netns := nettest.NewNS(t, "granted")
+	dir := t.TempDir()
+	ref := &caller{&invoke.Exec{}, []string{reftest.Plugins(t)}, netns, swapConf, dir}
+	own := &caller{ours(t), []string{t.TempDir()}, netns, swapConf, dir}
+	s := &ipam.FileStore{DataDir: dir, Network: "net"}
+	if _, err := s.ChangeGrant(t.Context(), func(*ipam.Granted) *ipam.Granted { return &ipam.Granted{Why: "the network was removed"} }, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := own.call(spec.Add, "c1", "eth0", ""); spec.ErrorCode(err) != spec.CodeNotAvailable || !strings.Contains(err.Error(), "the network was removed") {
+		t.Errorf("ours: %v", err)
+	}
+	for _, verb := range []spec.Verb{spec.Add, spec.Del} {
+		if _, err := ref.call(verb, "c2", "eth0", ""); err != nil {
+			t.Errorf("%s of the reference: %v", verb, err)
+		}
+	}
+	if g, err := s.Grant(); err != nil || g == nil {
+		t.Errorf("the reference removed the grant: %v", err)
 	}
 }

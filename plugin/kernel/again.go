@@ -4,14 +4,11 @@
 package kernel
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
@@ -126,118 +123,25 @@ func (k *Kernel) settle(r *plugin.Request, a *repeatedAdd) {
 
 // without returns the elements whose keys are not among others.
 func without(elems, others []nft.Element) []nft.Element {
-	type at struct{ set, key, end string }
-	taken := make(map[at]bool, len(others))
-	for _, e := range others {
-		taken[at{e.Set, string(e.Key), string(e.KeyEnd)}] = true
+	taken := placesOf(others)
+	return slices.DeleteFunc(slices.Clone(elems), func(e nft.Element) bool { return taken[placeOf(e)] })
+}
+
+// place is the set and the key of an element. A record may name a hundred thousand elements, so they are looked up
+// by their places.
+type place struct{ set, key, end string }
+
+func placeOf(e nft.Element) place { return place{e.Set, string(e.Key), string(e.KeyEnd)} }
+
+func placesOf(elems []nft.Element) map[place]bool {
+	all := make(map[place]bool, len(elems))
+	for _, e := range elems {
+		all[placeOf(e)] = true
 	}
-	return slices.DeleteFunc(slices.Clone(elems), func(e nft.Element) bool {
-		return taken[at{e.Set, string(e.Key), string(e.KeyEnd)}]
-	})
+	return all
 }
 
 // except returns the values of list that are not in others.
 func except[T comparable](list, others []T) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return slices.Contains(others, x) })
-}
-
-// Two attachments may need elements with the same key: networks with equal subnets assign one
-// address twice, or a container publishes a port for two networks. The attachment that came last
-// has the element, and its record names the earlier owners. When a DEL of that attachment removes
-// the element, the same transaction gives the element to the last earlier owner that is still
-// alive.
-
-// Displace adds the current owner of an element to rec before rec's owner takes the element. The
-// session keeps the current owner's records locked, so that no DEL of that owner runs at the same
-// time.
-func (k *Kernel) Displace(rec *record.Record, from owner.Key) error {
-	before := k.Records.TakeAll(from)
-	if len(before) == 0 {
-		return nil // the owner has no record, so nothing could be restored
-	}
-	var list []owner.Key
-	noted := rec.Noted
-	for _, b := range before {
-		list = append(list, b.Displaced...)
-		noted = noted && (b.Noted || len(b.Elements) == 0)
-	}
-	list = slices.DeleteFunc(append(list, from), func(o owner.Key) bool { return o == rec.Owner })
-	now := slices.Concat(except(rec.Displaced, list), unique(list))
-	if slices.Equal(now, rec.Displaced) && noted == rec.Noted {
-		return nil
-	}
-	rec.Displaced, rec.Noted = now, noted
-	return k.Records.Write(rec)
-}
-
-// unique removes duplicates and keeps the last of equal values.
-func unique(list []owner.Key) (out []owner.Key) {
-	for i, o := range list {
-		if !slices.Contains(list[i+1:], o) {
-			out = append(out, o)
-		}
-	}
-	return out
-}
-
-// displaced is called when another attachment has an element that this session needs.
-func (k *Kernel) displaced(r *plugin.Request, taken *nft.TakenError) error {
-	from, _ := nft.OwnerOf(taken.Have.Comment)
-	for _, rec := range slices.Backward(k.adding) {
-		if !slices.ContainsFunc(rec.Elements, taken.Want.SameKey) {
-			continue
-		}
-		had := len(rec.Displaced)
-		err := k.Displace(rec, owner.Key(from))
-		if len(rec.Displaced) > had {
-			_, names, _ := strings.Cut(taken.Have.Comment, " ")
-			taken.Have.Comment = ""
-			Warn(r, fmt.Errorf("%s has the address too: %s; give each network a subnet of its own", names, taken.Have))
-		}
-		return err
-	}
-	return nil
-}
-
-// Withdraw queues the removal of a record's firewall elements and restores the elements of
-// displaced owners.
-func (k *Kernel) Withdraw(rec *record.Record) { k.withdraw(rec, rec.Elements) }
-
-func (k *Kernel) withdraw(rec *record.Record, elems []nft.Element) {
-	if len(rec.Displaced) == 0 && rec.Noted {
-		k.NFT.Remove(elems...)
-		return
-	}
-	k.NFT.Withdraw(func(gone nft.Element) (nft.Element, bool) { return k.heir(rec, gone) }, elems...)
-}
-
-// heir returns the element of an earlier owner that replaces a removed element of rec.
-func (k *Kernel) heir(rec *record.Record, gone nft.Element) (nft.Element, bool) {
-	candidates := rec.Displaced
-	if !rec.Noted {
-		candidates = k.alsoNaming(rec.Owner, gone)
-	}
-	for _, o := range slices.Backward(candidates) {
-		for _, other := range k.Records.TakeAll(o) {
-			state, _ := k.Life(other)
-			i := slices.IndexFunc(other.Elements, gone.SameKey)
-			if i >= 0 && state != life.Dead && o != rec.Owner {
-				return other.Elements[i], true
-			}
-		}
-	}
-	return nft.Element{}, false
-}
-
-// alsoNaming returns the other owners whose records name an element with the key of gone.
-func (k *Kernel) alsoNaming(not owner.Key, gone nft.Element) (owners []owner.Key) {
-	if k.all == nil {
-		k.all, _ = k.Records.List("") // a torn record names nothing
-	}
-	for _, rec := range k.all {
-		if rec.Owner != not && slices.ContainsFunc(rec.Elements, gone.SameKey) {
-			owners = append(owners, rec.Owner)
-		}
-	}
-	return owners
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -44,8 +45,7 @@ func (k *Kernel) sweepDead(r *plugin.Request, rec *record.Record) {
 		return
 	}
 	k.sweeps = true
-	sw := &deadSweep{session: k.session, network: rec.Network, own: rec.Owner, dir: filepath.Dir(rec.NetNS)}
-	sw.judge = life.Judge{Proc: k.session.Paths.Proc, Run: k.session.Paths.Run, Containerd: filepath.SplitList(k.session.Paths.Containerd)}
+	sw := &deadSweep{session: k.session, network: rec.Network, own: rec.Owner, dir: filepath.Dir(rec.NetNS), judge: k.judge}
 	r.Session.OnDone(sw.look)
 }
 
@@ -80,7 +80,7 @@ func (w *deadSweep) there(at spec.AttachmentKey, named bool) (suspect bool) {
 // that is killed while libcni writes the file leaves it so, and then libcni before 1.3.1 calls no
 // DEL: the kubelet tries for ever to stop the sandbox (containerd#8197). Without the file, DEL works.
 func (w *deadSweep) dropEmptyResult(at spec.AttachmentKey) error {
-	path := filepath.Join(w.session.Paths.CNI, "results", w.network+"-"+at.ContainerID+"-"+at.IfName)
+	path := results.Path(w.session.Paths.CNI, w.network, at.ContainerID, at.IfName)
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) != nil || st.Size > 0 || time.Since(time.Unix(st.Mtim.Unix())) < sweepGrace {
 		return nil
@@ -110,8 +110,8 @@ func (w *deadSweep) remove(ctx context.Context, o owner.Key) (removed bool, err 
 	s := w.session.Fork()
 	defer s.Close()
 	k := OfSession(s)
-	done, err := k.Records.Collecting(ctx)
-	if err != nil {
+	done, ok, err := k.Records.TryCollecting()
+	if err != nil || !ok {
 		return false, err
 	}
 	defer done()

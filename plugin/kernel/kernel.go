@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -38,12 +40,18 @@ type Kernel struct {
 	failed     bool           // the transaction of the last flush failed
 	repeats    []*repeatedAdd // repeated ADDs
 	adding     []*record.Record
-	finishing  []*record.Record // the end of the session deletes them (Finish)
-	all        []*record.Record // cache of alsoNaming
-	boot       string           // cache of BootID
-	sweeps     bool             // sweepDead was called
+	finishing  []*record.Record                  // the end of the session deletes them (Finish)
+	all        []*record.Record                  // cache of alsoNaming
+	displacing map[displacement]bool             // cache of Displace
+	naming     map[*record.Record]map[place]bool // cache of names
+	boot       string                            // cache of BootID
+	sweeps     bool                              // sweepDead was called
+	holding    map[owner.Key][]string            // facts whose elements are queued
 
-	caller func() *life.Caller // reads the process that called this one, once
+	caller  func() *life.Caller // reads the process that called this one, once
+	runtime func() string       // name of the runtime's process, read once
+	judge   life.Judge
+	pairs   map[owner.Key]string // cache of livingPair
 }
 
 type sessionKey struct{}
@@ -64,18 +72,19 @@ func open(s *plugin.Session) *Kernel {
 		session:   s,
 		sandboxes: make(map[string]*nl.Conn),
 		marks:     make(map[string]*life.Mark),
-		caller:    sync.OnceValue(func() *life.Caller { return life.ReadCaller(s.Paths.Proc, s.CallerPID()) }),
+		holding:   make(map[owner.Key][]string),
+
+		displacing: make(map[displacement]bool),
+		naming:     make(map[*record.Record]map[place]bool),
+
+		caller:  sync.OnceValue(func() *life.Caller { return life.ReadCaller(s.Paths.Proc, s.CallerPID()) }),
+		runtime: sync.OnceValue(func() string { return life.RuntimeName(s.Paths.Proc, s.RuntimePID()) }),
+		judge:   life.Judge{Proc: s.Paths.Proc, Run: s.Paths.Run, Containerd: filepath.SplitList(s.Paths.Containerd)},
 	}
 	s.OnFlush(k.commit)
-	s.OnDiscard(k.NFT.Discard)
+	s.OnDiscard(k.discard)
 	s.OnClose(k.close)
 	return k
-}
-
-func (k *Kernel) commit(ctx context.Context) error {
-	err := k.NFT.Commit(ctx)
-	k.failed = err != nil
-	return err
 }
 
 // AfterCommit registers a function that runs after the firewall transaction of an ADD. If the ADD or the
@@ -141,7 +150,8 @@ func (k *Kernel) Sandbox(path string) (*nl.Conn, error) {
 func (k *Kernel) env(r *plugin.Request) *netstate.Env {
 	return &netstate.Env{
 		NFT: k.NFT, Records: k.Records, Warn: func(err error) { Warn(r, err) },
-		Taken: func(taken *nft.TakenError) error { return k.displaced(r, taken) }, Say: r.Session.Dry,
+		Taken: func(taken *nft.TakenError) error { return k.displaced(r, taken) }, Say: r.Session.Dry, Mended: r.Session.Mended,
+		Held: func(fact string, o owner.Key) { k.holding[o] = append(k.holding[o], fact) },
 	}
 }
 
@@ -201,6 +211,7 @@ func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	if k.marks[r.NetNS] != nil || netns.Is(r.NetNS) { // an IPAM plugin may get any path; a path that is no namespace would later look like a dead one
 		rec.NetNS, rec.NetNSMark = r.NetNS, k.mark(r.NetNS)
 	}
+	rec.Runtime = k.runtime()
 	if rec.Pod != "" && rec.NetNS != "" {
 		rec.Caller = k.caller()
 	}
@@ -217,6 +228,7 @@ func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	k.adding = append(k.adding, rec)
 	k.sweepDead(r, rec)
 	r.Undo(func(context.Context) error {
+		k.adding = slices.DeleteFunc(k.adding, func(other *record.Record) bool { return other == rec })
 		if before != nil {
 			return k.Records.Rewrite(before) // the earlier record's objects still exist
 		}

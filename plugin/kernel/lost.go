@@ -6,17 +6,14 @@ package kernel
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
-
-	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -26,8 +23,8 @@ import (
 // SweepLost finds attachments of the network that have elements in the firewall, but no record
 // and no entry in the GC's list. An ADD writes its record first, so such an attachment has lost
 // its record. SweepLost calls remove with those elements that mine selects. It skips elements
-// that a record names, because Sweep removes those. It also skips an attachment whose veth pair
-// is in use, because the GC's caller may have lost the attachment too.
+// that a record names, because Sweep removes those. Seize keeps an attachment whose veth pair is in
+// use, because the GC's caller may have lost the attachment too.
 func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remove func(*record.Record) error) error {
 	living := k.living(r)
 	elems, err := k.OwnedElements()
@@ -39,23 +36,62 @@ func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remov
 			lost[o] = append(lost[o], e)
 		}
 	}
+	if err != nil {
+		r.Spare(spec.AttachmentKey{}) // an element that was not listed may lead to any address
+	}
 	for o, elems := range lost {
-		_, err := k.Seize(r, o, func() error {
-			rec := &record.Record{Plugin: r.Plugin.Name, Network: r.Network, Owner: o}
-			rec.Elements = unnamed(elems, k.Records.Current(r.Network, o))
-			if len(rec.Elements) == 0 || k.keepsPair(r, o) {
-				return nil
-			}
-			err := remove(rec)
-			if err == nil || errors.Is(err, errLater) {
-				return nil
-			}
-			r.Spare(spec.AttachmentKey{}) // only a comment names the attachment
-			return err
-		})
-		errs = append(errs, err)
+		var names spec.AttachmentKey
+		names.ContainerID, names.IfName = Names(k.session.Paths, r.Network, o, elems)
+		errs = append(errs, k.Seize(r, o, names, func() (Outcome, error) { return k.removeLost(r, o, elems, remove) }))
 	}
 	return errors.Join(errs...)
+}
+
+// SpareLost keeps the addresses of attachments of the network that have lost their records and whose veth pairs are
+// in use, whatever IPAM plugin has given them. Without a record and elements nothing else leads a GC to them.
+func (k *Kernel) SpareLost(r *plugin.Request) {
+	host, err := k.Host()
+	var pairs map[owner.Key]string
+	if err == nil {
+		pairs, err = marked(host)
+	}
+	if err != nil {
+		Warn(r, err)
+		r.Spare(spec.AttachmentKey{})
+		return
+	}
+	for _, o := range k.Records.Owners() {
+		delete(pairs, o)
+	}
+	living := k.living(r)
+	if len(pairs) == 0 {
+		return
+	}
+	candidates(k.session.Paths, r.Network, func(id, ifName string) bool {
+		o := owner.Of(r.Network, id, ifName)
+		if pairs[o] != "" && !living[o] && k.keepsPair(r, o) {
+			r.Spare(spec.AttachmentKey{ContainerID: id, IfName: ifName})
+			delete(pairs, o)
+		}
+		return false
+	})
+}
+
+// removeLost removes those elements of a seized owner that no record names.
+func (k *Kernel) removeLost(r *plugin.Request, o owner.Key, elems []nft.Element, remove func(*record.Record) error) (Outcome, error) {
+	current := k.Records.Current(r.Network, o)
+	if slices.ContainsFunc(current, func(s record.CurrentRecord) bool { return s.Record == nil }) {
+		return Kept, nil // that record may name any element
+	}
+	rec := &record.Record{Plugin: r.Plugin.Name, Network: r.Network, Owner: o, Elements: unnamed(elems, current)}
+	if len(rec.Elements) == 0 {
+		return Removed, nil // Sweep decides
+	}
+	err := remove(rec)
+	if errors.Is(err, errLater) {
+		err = nil
+	}
+	return outcome(err)
 }
 
 // OfOwner returns those elements of an owner that mine selects. It finds them by their comments,
@@ -66,33 +102,6 @@ func (k *Kernel) OfOwner(o owner.Key, mine func(nft.Element) bool) ([]nft.Elemen
 		key, _ := nft.OwnerOf(e.Comment)
 		return owner.Key(key) != o || !mine(e)
 	}), err
-}
-
-// keepsPair reports whether a link of the owner is the host's end of a veth pair that is in use.
-// If it cannot look, it returns true. In both cases it warns.
-func (k *Kernel) keepsPair(r *plugin.Request, o owner.Key) bool {
-	link, err := k.livingPair(o)
-	switch {
-	case err != nil:
-		Warn(r, fmt.Errorf("what owner %s has without a record is kept: %w", o, err))
-	case link != "":
-		Warn(r, fmt.Errorf("what owner %s has without a record is kept: its link %s carries, so its container lives; its DEL removes it", o, link))
-	}
-	return err != nil || link != ""
-}
-
-func (k *Kernel) livingPair(o owner.Key) (name string, err error) {
-	host, err := k.Host()
-	if err != nil {
-		return "", err
-	}
-	link, err := host.FindLink(func(l netlink.Link) bool {
-		return l.Attrs().Alias == o.Alias() && netstate.Carries(l) && host.Lives(l.Attrs().NetNsID)
-	})
-	if link == nil {
-		return "", err
-	}
-	return link.Attrs().Name, nil
 }
 
 // ofNetwork reports whether an element's comment names the network. If the comment was not cut,
@@ -106,12 +115,11 @@ func ofNetwork(network string, o owner.Key, comment string) bool {
 	return len(parts) == 3 && owner.Of(network, parts[1], parts[2]) == o
 }
 
-// unnamed returns the elements that no record names. If a record cannot be read, unnamed returns
-// none, because that record may name any element.
+// unnamed returns the elements that no record names.
 func unnamed(elems []nft.Element, records []record.CurrentRecord) []nft.Element {
 	return slices.DeleteFunc(elems, func(e nft.Element) bool {
 		return slices.ContainsFunc(records, func(s record.CurrentRecord) bool {
-			return s.Record == nil || slices.ContainsFunc(s.Record.Elements, e.SameKey)
+			return slices.ContainsFunc(s.Record.Elements, e.SameKey)
 		})
 	})
 }
@@ -137,7 +145,7 @@ func (k *Kernel) Derive(t record.Torn) (*record.Record, error) {
 			rec.Elements = append(rec.Elements, e)
 		}
 	}
-	if rec.Links, err = k.marked(t.Owner); err != nil {
+	if rec.Links, err = k.linksOf(t.Owner); err != nil {
 		return nil, err
 	}
 	rec.ContainerID, rec.IfName = Names(k.session.Paths, t.Network, t.Owner, rec.Elements)
@@ -179,9 +187,9 @@ func (k *Kernel) OwnedElements() ([]nft.Element, error) {
 	return k.NFT.Owned(maps...)
 }
 
-// marked returns the names of the host's links whose alias has the owner. marked adds the
+// linksOf returns the names of the host's links whose alias has the owner. linksOf adds the
 // names that an ADD may have given to a link before it wrote the alias.
-func (k *Kernel) marked(o owner.Key) (names []string, err error) {
+func (k *Kernel) linksOf(o owner.Key) (names []string, err error) {
 	host, err := k.Host()
 	if err != nil {
 		return nil, err
@@ -217,26 +225,32 @@ func Names(p paths.Paths, network string, o owner.Key, elems []nft.Element) (id,
 			return id, ifName
 		}
 	}
+	candidates(p, network, try)
+	return id, ifName
+}
+
+// candidates calls try with the names that cached results, address files and tuning's backups may have of attachments
+// of a network, until try returns true.
+func candidates(p paths.Paths, network string, try func(id, ifName string) (stop bool)) {
 	for _, at := range []struct{ pattern, prefix, suffix, sep string }{
-		{filepath.Join(p.CNI, "results", "*"), network + "-", "", "-"},
+		{filepath.Join(results.Dir(p.CNI), "*"), results.Prefix(network), "", results.Separator},
 		{filepath.Join(p.RunCNI, "tuning", "*"), "", ".json", "_"},
 	} {
 		found, _ := filepath.Glob(at.pattern)
 		for _, path := range found {
 			name, ok := strings.CutPrefix(strings.TrimSuffix(filepath.Base(path), at.suffix), at.prefix)
 			if ok && splits(name, at.sep, try) {
-				return id, ifName
+				return
 			}
 		}
 	}
 	found, _ := filepath.Glob(filepath.Join(p.CNI, "networks", network, "*"))
 	for _, path := range found {
-		text, err := os.ReadFile(path)
+		text, err := durable.ReadConf(path)
 		if a, b, ok := strings.Cut(strings.TrimSpace(string(text)), "\r\n"); err == nil && ok && try(a, b) {
-			return id, ifName
+			return
 		}
 	}
-	return "", ""
 }
 
 // splits tries every way to split name in two at sep. Both parts may contain sep too.
@@ -250,7 +264,7 @@ func splits(name, sep string, try func(a, b string) bool) bool {
 }
 
 // collect keeps `patchbay repair` out until the session ends, because repair would restore
-// what is being removed.
+// what is being removed. It also removes the claims that an earlier GC could not remove.
 func (k *Kernel) collect(ctx context.Context, r *plugin.Request) {
 	if k.collecting {
 		return
@@ -262,4 +276,7 @@ func (k *Kernel) collect(ctx context.Context, r *plugin.Request) {
 		return
 	}
 	k.session.OnClose(done)
+	if err := k.Records.SweepClaims(r.Network); err != nil {
+		Warn(r, err)
+	}
 }

@@ -105,7 +105,8 @@ func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Hold
 	list := map[ipam.Holder][]netip.Addr{}
 	for _, h := range held {
 		o := h.Holder
-		if o.Validate() == nil && !keep(o.ID, o.IfName) && !h.Since.After(r.Listed()) && !k.recorded(r, o) {
+		kept := slices.Contains(r.Spared(), spec.AttachmentKey{ContainerID: o.ID, IfName: o.IfName})
+		if o.Validate() == nil && !kept && !keep(o.ID, o.IfName) && !h.Since.After(r.Listed()) && !k.recorded(r, o) {
 			list[o] = append(list[o], h.Addr)
 		}
 	}

@@ -39,21 +39,22 @@ func (k *Kernel) Detach(r *plugin.Request, lost func() *record.Record, remove fu
 		rec = lost()
 		name(r, rec)
 	}
-	return k.drop(r, r.Owner, remove(rec))
+	_, err = k.drop(r, r.Owner, remove(rec))
+	return err
 }
 
 // drop deletes the record if the removal succeeded.
-func (k *Kernel) drop(r *plugin.Request, o owner.Key, err error) error {
+func (k *Kernel) drop(r *plugin.Request, o owner.Key, err error) (Outcome, error) {
 	switch {
 	case err == nil:
-		return k.Records.Remove(r.Network, o, r.Plugin.Name)
+		return outcome(k.Records.Remove(r.Network, o, r.Plugin.Name))
 	case errors.Is(err, errLater):
-		return nil
+		return Removed, nil
 	case errors.Is(err, ErrUnfinished):
 		Warn(r, err)
-		return nil
+		return Kept, nil
 	}
-	return err
+	return Kept, err
 }
 
 // Finish ends a removal. It sends what is queued for rec, but does not wait for the result, so
@@ -123,7 +124,8 @@ func CollectRecords(ctx context.Context, r *plugin.Request) error {
 // derives one from the owner. If the request has no list of valid attachments, Sweep removes
 // nothing.
 //
-// A valid attachment that was made after the list is not on it; Seize keeps such an attachment.
+// Seize keeps an attachment that was made after the list, or that another runtime made and whose
+// namespace may exist.
 func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*record.Record) error) error {
 	keep, ok := r.Valid()
 	if !ok {
@@ -133,6 +135,7 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 	records, torn, err := k.Records.Scan(r.Network)
 	if err != nil {
 		Warn(r, err)
+		r.Spare(spec.AttachmentKey{}) // any attachment may have a record that Scan did not see
 	}
 	var errs []error
 	var last time.Duration
@@ -142,10 +145,10 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 		return err
 	}
 	for _, rec := range records {
-		if rec.Plugin != r.Plugin.Name || keep(rec.ContainerID, rec.IfName) {
+		if rec.Plugin != r.Plugin.Name || keep(rec.ContainerID, rec.IfName) || slices.Contains(r.Spared(), keyOf(rec)) {
 			continue
 		}
-		errs = append(errs, k.sweepOne(r, rec.Owner, spec.AttachmentKey{ContainerID: rec.ContainerID, IfName: rec.IfName}, take))
+		errs = append(errs, k.sweepOne(r, rec.Owner, keyOf(rec), take))
 	}
 	living := k.living(r)
 	for _, t := range torn {
@@ -169,68 +172,37 @@ func (k *Kernel) living(r *plugin.Request) map[owner.Key]bool {
 	return living
 }
 
-// sweepOne removes one attachment. If the attachment may still exist, its addresses stay. names is zero if the
-// record cannot be read.
+// sweepOne removes one attachment by the plugin's record, or by what leads to the owner if the record
+// cannot be read. names is zero if no record of the plugin can be read.
 func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, names spec.AttachmentKey, remove func(*record.Record) error) error {
-	done, err := k.Seize(r, o, func() error {
+	return k.Seize(r, o, names, func() (Outcome, error) {
 		rec, err := k.Records.Read(r.Network, o, r.Plugin.Name)
 		if err != nil {
 			rec, err = k.Derive(record.Torn{Network: r.Network, Owner: o, Plugin: r.Plugin.Name, Err: err})
 		}
 		if err != nil {
 			Warn(r, err)
-			return nil
+			return Kept, nil
 		}
 		if rec == nil {
-			return nil // a DEL has removed the record
+			return Removed, nil // a DEL has removed the record
 		}
 		if rec.ContainerID == "" && k.keepsPair(r, o) {
-			return nil // an unreadable record without names, which no list can name
+			return Kept, nil // an unreadable record without names, which no list can name
 		}
-		names = spec.AttachmentKey{ContainerID: rec.ContainerID, IfName: rec.IfName}
 		return k.drop(r, o, remove(rec))
 	})
-	if err != nil || !done && names.ContainerID != "" {
-		r.Spare(names)
-	}
-	return err
 }
 
-// Seize runs fn for an attachment that is not on a GC's list. Seize skips an attachment that was
-// made after the list, or that another process works on, because it may be alive. done reports whether fn ran
-// and succeeded. The plugin's record stays locked until it is removed.
-func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) (done bool, err error) {
-	var others []string
-	release, keepReason, err := k.Records.Seize(r.Network, o, func(now []record.CurrentRecord) string {
-		for _, s := range now {
-			if s.Since.After(r.Listed()) {
-				return "it is newer than the list of valid attachments"
-			}
-			if s.Plugin != r.Plugin.Name {
-				others = append(others, s.Plugin)
-			}
-		}
-		return ""
-	})
-	if err != nil || keepReason != "" {
-		return false, err
-	}
-	defer release()
-	for _, other := range others {
-		k.Records.Unlock(r.Network, o, other) // the other plugin's GC takes this lock
-	}
-	err = fn()
-	return err == nil, err
-}
-
-// newer returns the attachments whose record is newer than a GC's list, or in use. They may be
-// alive although they are not on the list, so GC must keep all their objects.
+// newer returns the attachments whose record is newer than a GC's list, or in use, and those that this
+// GC keeps. They may be alive although they are not on the list, so GC must keep all their objects.
 func (k *Kernel) newer(r *plugin.Request) (list []spec.AttachmentKey) {
+	list = append(list, r.Spared()...)
 	records, _, _ := k.Records.Scan(r.Network) // an unreadable record names no attachment
 	for _, rec := range records {
 		since := k.Records.Since(rec)
 		if since.After(r.Listed()) || k.Records.Busy(rec.Network, rec.Owner, rec.Plugin) {
-			list = append(list, spec.AttachmentKey{ContainerID: rec.ContainerID, IfName: rec.IfName})
+			list = append(list, keyOf(rec))
 		}
 	}
 	return list
@@ -241,7 +213,11 @@ func (k *Kernel) newer(r *plugin.Request) (list []spec.AttachmentKey) {
 func (k *Kernel) SweepReference(r *plugin.Request) {
 	valid, _ := r.Head.Valid()
 	var stay []iptnft.Names
-	for _, a := range slices.Concat(valid, k.newer(r)) {
+	kept := k.newer(r)
+	if slices.Contains(kept, spec.AttachmentKey{}) {
+		return // something stays whose names are not known
+	}
+	for _, a := range slices.Concat(valid, kept) {
 		stay = append(stay, iptnft.Names{ContainerID: a.ContainerID, IfName: a.IfName})
 	}
 	k.NFT.Queue(iptnft.Sweep(r.Network, stay))

@@ -1,0 +1,185 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chain_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	records "github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// A second ADD that fails does not remove the first attachment, even if its cached result is torn.
+func TestAddAgainBesideATornResult(t *testing.T) {
+	b := newBench(t)
+	b.add(mustList(t, three), "c1")
+	if err := os.Truncate(filepath.Join(b.CacheDir, "results", "net-c1-eth0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Add(t.Context(), mustList(t, failing("ADD", 2)), attachment); err == nil {
+		t.Fatal("the ADD works")
+	}
+	if got := order(b.calls()); got != "ADD rec1, ADD rec2" {
+		t.Errorf("calls: %s", got)
+	}
+}
+
+// A GC skips a container on which another operation works, here a CHECK that hangs, and does not keep ADDs waiting.
+func TestGCDoesNotWaitForAContainer(t *testing.T) {
+	b := newBench(t)
+	b.Event = nil // two goroutines would call it
+	list := mustList(t, three)
+	b.add(list, "busy", "dead")
+	lock := filepath.Join(b.RunDir, "locks", "busy.container.lock")
+	f, err := os.Create(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // empty
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	if err := b.GC(t.Context(), chain.Keep{List: list}); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begun); took > 30*time.Second {
+		t.Errorf("the GC took %v", took)
+	}
+	if got := b.cached(); got != "net-busy-eth0" {
+		t.Errorf("cached: %q", got)
+	}
+}
+
+// While a GC detaches what is dead, ADDs of other containers run. The plugins' GC then learns of them, and does
+// not remove them.
+func TestAddWhileAGCDetaches(t *testing.T) {
+	b := newBench(t)
+	b.Event = nil // two goroutines would call it
+	until := filepath.Join(t.TempDir(), "go on")
+	b.add(mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"DEL","until":"`+until+`"}]}`), "dead")
+	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec2"}]}`)
+	b.LockTime = 10 * time.Second
+	done := make(chan error)
+	go func() { done <- b.GC(t.Context(), chain.Keep{List: list}) }()
+	for {
+		if data, _ := os.ReadFile(b.log); len(data) > 0 { // the DEL has begun
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := b.Add(t.Context(), list, chain.Attachment{ContainerID: "new", NetNS: "/run/netns/new", IfName: "eth0"}); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(until, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	calls := b.calls()
+	last := calls[len(calls)-1]
+	conf, err := spec.ParseConf(last.Stdin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if valid, _ := conf.Valid(); last.Verb != "GC" || len(valid) != 1 || valid[0].ContainerID != "new" {
+		t.Errorf("%s %s", last.Verb, last.Stdin)
+	}
+	if got := b.cached(); got != "net-new-eth0" {
+		t.Errorf("cached: %q", got)
+	}
+}
+
+// A hung plugin's GC ends before ADDs that wait for it give up.
+func TestGCOfAHungPlugin(t *testing.T) {
+	b := newBench(t)
+	b.Event = nil // two goroutines would call it
+	b.LockTime, b.DelTime = 10*time.Second, time.Second
+	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hang":"GC"}]}`)
+	done := make(chan error)
+	go func() { done <- b.GC(t.Context(), chain.Keep{List: list}) }()
+	for {
+		if data, _ := os.ReadFile(b.log); len(data) > 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := b.Add(t.Context(), list, attachment); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err == nil {
+		t.Error("the plugin does not hang")
+	}
+}
+
+// A broken cached result stays if it may be that of a network whose name begins as the GC's.
+func TestGCKeepsBrokenResultsOfOthers(t *testing.T) {
+	b := newBench(t)
+	writeFiles(t, b.ConfDir, map[string]string{"b.conflist": `{"cniVersion":"1.1.0","name":"net-b","plugins":[{"type":"rec1"}]}`})
+	list := mustList(t, three)
+	b.add(list, "a")
+	old := time.Now().Add(-time.Hour)
+	for _, name := range []string{"net-b-c1-eth0", "net-c1-eth0"} {
+		path := filepath.Join(b.CacheDir, "results", name)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.GC(t.Context(), chain.Keep{List: list, Valid: []spec.AttachmentKey{{ContainerID: "a", IfName: "eth0"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.cached(); got != "net-a-eth0 net-b-c1-eth0" {
+		t.Errorf("cached: %q", got)
+	}
+}
+
+// A GC keeps what another runtime attached while its namespace exists, and names it to the plugins. With a list of
+// every runtime's attachments, GC removes it.
+func TestGCOfOtherRuntimes(t *testing.T) {
+	for _, everyones := range []bool{false, true} {
+		b := newBench(t)
+		list := mustList(t, three)
+		b.add(list, "theirs", "ours")
+		s := records.New(b.RunDir)
+		own, err := os.ReadFile("/proc/self/comm")
+		must(t, err)
+		for id, runtime := range map[string]string{"theirs": "other", "ours": strings.TrimSpace(string(own))} {
+			must(t, s.Write(&records.Record{
+				Plugin: "rec1", Network: "net", ContainerID: id, IfName: "eth0", Owner: owner.Of("net", id, "eth0"),
+				Runtime: runtime, // the namespace is not known
+			}))
+		}
+		s.Close()
+		must(t, b.GC(t.Context(), chain.Keep{List: list, Everyones: everyones}))
+		calls := b.calls()
+		want, valid := "net-theirs-eth0", `[{"containerID":"theirs","ifname":"eth0"}]`
+		if everyones {
+			want, valid = "", "[]"
+		}
+		if got := b.cached(); got != want {
+			t.Errorf("everyone's %v, cached: %q", everyones, got)
+		}
+		if last := calls[len(calls)-1]; !strings.Contains(string(last.Stdin), `"cni.dev/valid-attachments":`+valid) {
+			t.Errorf("everyone's %v: %s", everyones, last.Stdin)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

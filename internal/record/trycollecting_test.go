@@ -1,0 +1,36 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A sweep does not wait for repair, and repair does not wait for a sweep that did not begin.
+func TestTryCollecting(t *testing.T) {
+	d := New(t.TempDir())
+	if done, ok, err := d.TryCollecting(); err != nil || !ok {
+		t.Fatal("without records:", ok, err)
+	} else {
+		done()
+	}
+	if err := os.Mkdir(filepath.Join(d.Path, attachments), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	repaired, err := d.Repairing(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := d.TryCollecting(); ok || err != nil {
+		t.Errorf("beside repair: %v %v", ok, err)
+	}
+	repaired()
+	done, ok, err := d.TryCollecting()
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	done()
+}
