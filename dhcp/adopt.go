@@ -162,7 +162,7 @@ func (e *entry) replace(left []*client.Lease) {
 		}
 		for _, g := range left {
 			if g.Address.Addr().Is4() == a.grant.Address.Addr().Is4() && g.Address != a.grant.Address {
-				e.change(g, a.grant)
+				a.Behind = e.change(a, g, a.grant)
 			}
 		}
 	}

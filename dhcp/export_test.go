@@ -11,10 +11,7 @@ import (
 
 // These serve the tests in package dhcp_test. The tests cannot be in this package, because they
 // use test/dhcptest, which imports it.
-const (
-	MinWait  = minWait
-	AwayTime = awayTime
-)
+const AwayTime = awayTime
 
 var (
 	ErrUnknown     = errUnknown

@@ -32,11 +32,13 @@ func TestResult(t *testing.T) {
 	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m",
 		"--dhcp-option=option:dns-server,10.77.0.2,10.77.0.3", "--dhcp-option=option:domain-name,lan", "--dhcp-option=option:domain-search,a.lan,b.lan",
 		"--dhcp-option=option:classless-static-route,10.9.0.0/16,10.77.0.9,10.8.0.0/16,0.0.0.0")
+	link := 253
 	got := w.add(`"priority":7,"provide":[{"option":"host-name","value":"web"}]`)
 	want := &spec.Result{
-		IPs:    []spec.IPConfig{{Address: prefix("10.77.0.10/24"), Gateway: netip.MustParseAddr("10.77.0.1")}},
-		Routes: []spec.Route{{Dst: prefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.77.0.1"), Priority: 7}},
-		DNS:    spec.DNS{Nameservers: []string{"10.77.0.2", "10.77.0.3"}, Domain: "lan", Search: []string{"a.lan", "b.lan"}},
+		IPs: []spec.IPConfig{{Address: prefix("10.77.0.10/24"), Gateway: netip.MustParseAddr("10.77.0.1")}},
+		Routes: []spec.Route{{Dst: prefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.77.0.9"), Priority: 7},
+			{Dst: prefix("10.8.0.0/16"), GW: netip.MustParseAddr("0.0.0.0"), Scope: &link, Priority: 7}},
+		DNS: spec.DNS{Nameservers: []string{"10.77.0.2", "10.77.0.3"}, Domain: "lan", Search: []string{"a.lan", "b.lan"}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
@@ -53,12 +55,10 @@ func TestResult(t *testing.T) {
 		t.Errorf("%d leases on disk", n)
 	}
 	w.del() // a second time
-	link := 253
-	got = w.add(`"request":[{"option":"121"}]`)
-	want.Routes = []spec.Route{{Dst: prefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.77.0.9")},
-		{Dst: prefix("10.8.0.0/16"), GW: netip.MustParseAddr("0.0.0.0"), Scope: &link}}
+	got = w.add(`"request":[{"skipDefault":true},{"option":"subnet-mask"},{"option":"routers"}]`)
+	want.Routes, want.DNS = []spec.Route{{Dst: prefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.77.0.1")}}, spec.DNS{}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("classless: %+v", got)
+		t.Errorf("without classless routes: %+v", got)
 	}
 	w.del()
 	if got = w.add(`"request":[{"skipDefault":true},{"option":"subnet-mask"}]`); got.IPs[0].Gateway.IsValid() || len(got.Routes) != 0 || !got.DNS.IsZero() {
@@ -75,6 +75,7 @@ func short(subnet string, t1, t2, valid int) string {
 
 func TestRenewAndRebind(t *testing.T) {
 	w := newWorld(t)
+	w.impatient()
 	s := dhcptest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
 	addr := w.configured("")
 	w.passes("two renewals", func() bool { return w.logged("lease renewed") >= 2 })
@@ -108,6 +109,23 @@ func TestExpiry(t *testing.T) {
 	w.passes("the address comes back", func() bool {
 		return w.has(addr) && reflect.DeepEqual(dhcptest.Routes(t, w.ns), []string{"0.0.0.0/0 via 10.77.0.1 metric 0"})
 	})
+}
+
+// The machine is suspended while no server answers, and the lease ends in that time. The address goes
+// soon after the machine runs again.
+func TestExpiryWhileSuspended(t *testing.T) {
+	w := newWorld(t)
+	w.impatient()
+	s := dhcptest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 60, 600, 1440))
+	addr := w.configured("")
+	s.Stop()
+	w.passes("T1, in vain", func() bool { return w.logged("no DHCP server answered") > 0 && w.asleep() })
+	w.clock.Suspend(24 * time.Hour)
+	began := w.clock.Awake()
+	w.passes("the address goes", func() bool { return !w.has(addr) })
+	if took := w.clock.Awake() - began; took > 2*w.opts.Watch+time.Minute {
+		t.Errorf("the interface had the address for %v after its lease had ended", took)
+	}
 }
 
 // A server that has moved to another subnet refuses the address. The keeper removes it and adds

@@ -57,7 +57,7 @@ func (e *entry) ask(ctx context.Context, a *address) error {
 		}
 		last = err
 		e.k.opts.Log("%s: %s: %v", e, a.name, err)
-		e.k.opts.Clock.Sleep(ctx, end-e.k.opts.Clock.Since())
+		e.sleep(ctx, end-e.k.opts.Clock.Since())
 	}
 }
 
@@ -105,17 +105,27 @@ func (e *entry) keep(ctx context.Context, a *address) {
 		case age >= g.T1:
 			e.extend(ctx, a, false, g.T2)
 		default:
-			e.k.opts.Clock.Sleep(ctx, min(g.T1-age, e.k.opts.Watch)) // sleeps in short steps, because timers stop while the machine is suspended
+			e.catchUp(a, g)
+			e.sleep(ctx, min(g.T1-age, e.k.opts.Watch))
 		}
 	}
 }
 
+// sleep waits for d by the time since boot. It sleeps in short steps, because timers stop while the
+// machine is suspended.
+func (e *entry) sleep(ctx context.Context, d time.Duration) {
+	c := e.k.opts.Clock
+	for end := c.Since() + d; ctx.Err() == nil && c.Since() < end; {
+		c.Sleep(ctx, min(end-c.Since(), e.k.opts.Watch))
+	}
+}
+
 // extend asks once for more time. It asks the server of the lease or, with rebind, any server.
-// until is the age of the grant at which the current phase ends. If extend fails, it waits for
+// phaseEnd is the age of the grant at which the current phase ends. If extend fails, it waits for
 // half of the rest of the phase (RFC 2131, 4.4.5).
-func (e *entry) extend(ctx context.Context, a *address, rebind bool, until time.Duration) {
+func (e *entry) extend(ctx context.Context, a *address, rebind bool, phaseEnd time.Duration) {
 	g := a.grant
-	left := until - e.age(a)
+	left := phaseEnd - e.age(a)
 	pause := pauseOf(left, g.Valid)
 	end := e.k.opts.Clock.Since() + min(pause, left)
 	granted, err := a.proto.Extend(ctx, &e.rec.Place, g, rebind, max(minWait, min(e.k.opts.Timeout, pause, left)))
@@ -126,10 +136,10 @@ func (e *entry) extend(ctx context.Context, a *address, rebind bool, until time.
 		e.lose(a)
 	case err != nil:
 		e.k.opts.Log("%s: %s: %v", e, a.name, err)
-		e.k.opts.Clock.Sleep(ctx, end-e.k.opts.Clock.Since())
+		e.sleep(ctx, end-e.k.opts.Clock.Since())
 	default:
 		e.accept(a, granted)
-		e.change(g, granted)
+		e.note(a, e.change(a, g, granted))
 		e.save()
 		done := "renewed"
 		if rebind {
@@ -148,25 +158,54 @@ func pauseOf(left, valid time.Duration) time.Duration {
 	return max(left/2, min(time.Minute, valid/20), minWait)
 }
 
-// change brings the interface from one lease to the next, which the server changed in a renewal.
-func (e *entry) change(from, to *client.Lease) {
-	if from.Address != to.Address {
+// change brings the interface from one lease to the next, which the server changed in a renewal. It
+// returns what is left to do. It logs a refused route once, however often it tries again.
+func (e *entry) change(a *address, from, to *client.Lease) client.Behind {
+	if from.Address != to.Address && from.Address.IsValid() {
 		e.k.opts.Log("%s: the server changed %s to %s", e, from.Address, to.Address)
 	}
-	if _, err := e.rec.Place.Change(from, to); err != nil {
+	_, behind, err := e.rec.Place.Change(a.Behind.On(from), to)
+	switch {
+	case err != nil && len(behind.Missing) == 0:
 		e.k.opts.Log("%s: apply changed lease: %v", e, err)
+	case err != nil && !behind.Equal(a.Behind):
+		e.k.opts.Log("%s: apply changed lease: %v: the routes of the lease before stay until this one can be set", e, err)
+	case err == nil && a.Behind.Any():
+		e.k.opts.Log("%s: all routes of the lease are set", e)
 	}
+	return behind
+}
+
+// catchUp tries again to set the routes that the kernel refused.
+func (e *entry) catchUp(a *address, g *client.Lease) {
+	e.mu.Lock()
+	before := a.Behind
+	e.mu.Unlock()
+	if !before.Any() {
+		return
+	}
+	if behind := e.change(a, g, g); !behind.Equal(before) {
+		e.note(a, behind)
+		e.save()
+	}
+}
+
+// note stores what is left to do for an address's routes.
+func (e *entry) note(a *address, behind client.Behind) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	a.Behind = behind
 }
 
 // lose removes an address that expired or was refused. Another client may have the address already.
 func (e *entry) lose(a *address) {
-	had, err := e.rec.Place.Change(a.grant, &client.Lease{})
+	had, _, err := e.rec.Place.Change(a.Behind.On(a.grant), &client.Lease{})
 	if err != nil {
 		e.k.opts.Log("%s: withdraw %s: %v", e, a.grant.Address, err)
 	}
 	e.mu.Lock()
 	a.grant = nil
-	a.Raw, a.Lost = nil, a.Lost || had
+	a.Raw, a.Lost, a.Behind = nil, a.Lost || had, client.Behind{}
 	e.mu.Unlock()
 	e.save()
 }
@@ -180,9 +219,7 @@ func (e *entry) regain(ctx context.Context, a *address) {
 		return
 	}
 	if a.Lost {
-		if _, err := e.rec.Place.Change(&client.Lease{}, a.grant); err != nil {
-			e.k.opts.Log("%s: apply new lease: %v", e, err)
-		}
+		e.note(a, e.change(a, &client.Lease{}, a.grant))
 	}
 	e.mu.Lock()
 	a.Lost = false

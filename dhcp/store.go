@@ -51,6 +51,8 @@ type held struct {
 	// Lost means that the address was on the interface when it expired or was refused. The next
 	// address replaces it there.
 	Lost bool `json:"lost,omitempty"`
+	// Behind is what the interface lacks of the lease's routes, and what it has of earlier ones.
+	Behind client.Behind `json:"behind,omitzero"`
 }
 
 // files stores the leases below /run/patchbay/dhcp, in one file for each attachment. After a kill

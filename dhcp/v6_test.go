@@ -14,11 +14,13 @@ import (
 	"github.com/patchbay-net/patchbay/dhcp"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// dnsmasq serves both families, as a stateful DHCPv6 server with and without DHCPv4.
+// dnsmasq serves both families, as a stateful DHCPv6 server with and without DHCPv4. The kernel looks
+// for a duplicate of the link-local address first.
 func TestV6(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldOf(t, nettest.NewNS(t, "c1"))
 	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-range=fd77::10,fd77::10,64,2m",
 		"--dhcp-option=option6:dns-server,[fd77::2]", "--dhcp-option=option6:domain-search,six.lan")
 	got := w.add(`"dhcpv6":true`)

@@ -28,9 +28,17 @@ type world struct {
 	clock  *dhcptest.Clock
 }
 
+// newWorld makes a world in which no address waits for the detection of duplicates.
 func newWorld(t *testing.T) *world {
+	ns := nettest.NewNS(t, "c1")
+	dhcptest.NoDAD(t, ns)
+	return newWorldOf(t, ns)
+}
+
+// newWorldOf makes a world with a container in a namespace.
+func newWorldOf(t *testing.T, ns string) *world {
 	dhcptest.LAN(t, "br0", "10.77.0.1/24", "fd77::1/64")
-	w := &world{T: t, ns: nettest.NewNS(t, "c1"), log: new(dhcptest.Log), clock: dhcptest.NewClock()}
+	w := &world{T: t, ns: ns, log: new(dhcptest.Log), clock: dhcptest.NewClock()}
 	dhcptest.Plug(t, "br0", w.ns)
 	w.opts = dhcp.Options{
 		RunDir: t.TempDir(), Proc: "/proc", Timeout: 2 * time.Second, ResendMax: 62 * time.Second, ResendTimeout: 208 * time.Second, ReleaseTime: time.Minute, Watch: time.Minute, Clock: w.clock, Log: w.log.Printf,
@@ -63,7 +71,7 @@ func (w *world) restart() {
 // impatient shortens the time that the keeper gives missing servers.
 func (w *world) impatient() {
 	w.Helper()
-	w.opts.Timeout = dhcp.MinWait
+	w.opts.Timeout = 200 * time.Millisecond // of an ADD; a renewal takes at least 500 ms
 	w.restart()
 }
 

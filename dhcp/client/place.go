@@ -22,8 +22,9 @@ var ErrGone = errors.New("the interface is gone")
 // namespace and closes it again, because an open socket or descriptor would keep the namespace of
 // a dead container alive. No thread stays in the namespace. A Place can be stored as JSON.
 type Place struct {
-	NetNS  string   `json:"netns"` // a path that the keeper can open
-	ID     netns.ID `json:"id"`    // identifies the namespace
+	NetNS  string   `json:"netns"`            // a path that the keeper can open
+	ID     netns.ID `json:"id"`               // identifies the namespace while it exists; the kernel gives it to a later one
+	Cookie uint64   `json:"cookie,omitempty"` // identifies the namespace until the next boot; 0 if it is not known
 	IfName string   `json:"ifname"`
 	Index  int      `json:"index"`
 	Proc   string   `json:"-"` // the mount point of procfs
@@ -36,7 +37,7 @@ func Find(proc, path, ifName string) (*Place, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Place{NetNS: path, ID: id, IfName: ifName, Proc: proc}
+	p := &Place{NetNS: path, ID: id, Cookie: cookieOf(ns), IfName: ifName, Proc: proc}
 	conn, err := nl.In(ns, proc)
 	if err != nil {
 		return nil, err
@@ -64,7 +65,18 @@ func goneOr(err error) error {
 }
 
 // Same reports whether q is the same interface of the same namespace.
-func (p *Place) Same(q *Place) bool { return p.ID == q.ID && p.Index == q.Index }
+func (p *Place) Same(q *Place) bool {
+	return p.ID == q.ID && p.Index == q.Index && sameCookie(p.Cookie, q.Cookie)
+}
+
+// cookieOf returns the cookie of a namespace, or 0 if the kernel does not tell it.
+func cookieOf(ns *netns.NS) uint64 {
+	cookie, _ := ns.Cookie()
+	return cookie
+}
+
+// sameCookie compares cookies, of which one may not be known.
+func sameCookie(a, b uint64) bool { return a == b || a == 0 || b == 0 }
 
 func open(path string) (*netns.NS, netns.ID, error) {
 	ns, err := netns.Open(path)
@@ -81,7 +93,7 @@ func open(path string) (*netns.NS, netns.ID, error) {
 // open opens the namespace. It fails if another namespace now has the path.
 func (p *Place) open() (*netns.NS, error) {
 	ns, id, err := open(p.NetNS)
-	if err == nil && id != p.ID {
+	if err == nil && (id != p.ID || !sameCookie(p.Cookie, cookieOf(ns))) {
 		return nil, errors.Join(fmt.Errorf("%w: %s is another namespace now", ErrGone, p.NetNS), ns.Close())
 	}
 	return ns, err

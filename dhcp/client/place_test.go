@@ -38,11 +38,11 @@ func TestChange(t *testing.T) {
 			t.Errorf("%s: %v %v", what, a, r)
 		}
 	}
-	if _, err := p.Change(one, two); err != nil {
+	if _, _, err := p.Change(one, two); err != nil {
 		t.Error(err)
 	}
 	want("nobody used the address", nil, nil)
-	if had, err := p.Change(one, none); had || err != nil {
+	if had, _, err := p.Change(one, none); had || err != nil {
 		t.Errorf("%t, %v", had, err)
 	}
 	dhcptest.Configure(t, ns, "10.77.0.10/24", "10.77.0.1")
@@ -51,17 +51,17 @@ func TestChange(t *testing.T) {
 		from, to *client.Lease
 		addr, gw string
 	}{{"address", one, two, "10.78.0.10/24", "10.78.0.1"}, {"router", two, router, "10.78.0.10/24", "10.78.0.9"}, {"nothing", router, router, "10.78.0.10/24", "10.78.0.9"}} {
-		if _, err := p.Change(tc.from, tc.to); err != nil {
+		if _, _, err := p.Change(tc.from, tc.to); err != nil {
 			t.Errorf("%s: %v", tc.what, err)
 		}
 		want(tc.what, []string{tc.addr}, []string{"0.0.0.0/0 via " + tc.gw + " metric 0"})
 	}
-	if had, err := p.Change(router, none); !had || err != nil {
+	if had, _, err := p.Change(router, none); !had || err != nil {
 		t.Errorf("%t, %v", had, err)
 	}
 	want("withdrawn", nil, nil)
 	for range 2 {
-		if _, err := p.Change(none, one); err != nil {
+		if _, _, err := p.Change(none, one); err != nil {
 			t.Error(err)
 		}
 	}
@@ -92,5 +92,26 @@ func TestGone(t *testing.T) {
 	other.ID.Ino++
 	if err := other.Look(); !errors.Is(err, client.ErrGone) {
 		t.Error(err)
+	}
+}
+
+// Another namespace has the path and the inode of a dead container's.
+func TestPlaceOfAnotherNamespace(t *testing.T) {
+	dhcptest.LAN(t, "br0", "10.77.0.1/24")
+	ns := nettest.NewNS(t, "c1")
+	dhcptest.Quiet(t, ns)
+	dhcptest.Plug(t, "br0", ns)
+	p, err := client.Find("/proc", ns, "eth0")
+	if err != nil || p.Cookie == 0 {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	former := *p
+	former.Cookie++
+	if err := former.Look(); !errors.Is(err, client.ErrGone) || p.Same(&former) {
+		t.Errorf("a former namespace counts as this one: %v", err)
+	}
+	former.Cookie = 0 // as a keeper of an earlier release stored it
+	if err := former.Look(); err != nil || !p.Same(&former) {
+		t.Errorf("without a cookie: %v", err)
 	}
 }

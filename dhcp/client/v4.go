@@ -80,7 +80,7 @@ func decodeACK(raw []byte) (*dhcpv4.DHCPv4, error) {
 // grant returns the grant in an ACK, or an error for a NAK.
 func (c *V4) grant(m *dhcpv4.DHCPv4) (*Lease, error) {
 	if m.MessageType() == dhcpv4.MessageTypeNak {
-		return nil, fmt.Errorf("%w: %s", ErrNak, m.Message())
+		return nil, fmt.Errorf("%w: %s", ErrNak, said(m.Message()))
 	}
 	g, err := parseV4(m)
 	if err != nil {

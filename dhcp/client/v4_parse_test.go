@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/iana"
 )
 
 // ack makes a DHCPACK for 10.0.0.7 with options by their numbers.
@@ -116,4 +118,20 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%+v", g)
 		}
 	})
+}
+
+// A device on the link answers with text that would forge lines of the log.
+func TestServersTextIsQuoted(t *testing.T) {
+	evil := "no\n2026-01-01 patchbayd: all is well\x1b[2J" + strings.Repeat("x", 200)
+	nak, err := dhcpv4.New(dhcpv4.WithMessageType(dhcpv4.MessageTypeNak), dhcpv4.WithOption(dhcpv4.OptMessage(evil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, v4 := new(V4).grant(nak)
+	v6 := failed(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoAddrsAvail, StatusMessage: evil})
+	for _, err := range []error{v4, v6} {
+		if err == nil || strings.ContainsAny(err.Error(), "\n\x1b") || len(err.Error()) > 150 || !strings.Contains(err.Error(), `no\n2026`) {
+			t.Errorf("%v", err)
+		}
+	}
 }

@@ -28,6 +28,12 @@ type conn struct {
 	mac net.HardwareAddr // Ethernet address of the interface
 }
 
+// ReadFrom reads a message, and moves the options of its other fields to where the library looks.
+func (c *conn) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, from, err := c.PacketConn.ReadFrom(b)
+	return copy(b, unfold(b[:n], len(b))), from, err
+}
+
 func (c *conn) WriteTo(b []byte, to net.Addr) (int, error) { return c.write.WriteTo(b, to) }
 
 // Close closes both sockets.

@@ -329,11 +329,18 @@ func failed(s *dhcpv6.OptStatusCode) error {
 	case s == nil || s.StatusCode == iana.StatusSuccess:
 		return nil
 	case s.StatusCode == iana.StatusNotOnLink:
-		return fmt.Errorf("%w: %v %s", ErrNak, s.StatusCode, s.StatusMessage)
+		return fmt.Errorf("%w: %v %s", ErrNak, s.StatusCode, said(s.StatusMessage))
 	case s.StatusCode == iana.StatusNoBinding:
-		return fmt.Errorf("%w: %v %s", errNoBinding, s.StatusCode, s.StatusMessage)
+		return fmt.Errorf("%w: %v %s", errNoBinding, s.StatusCode, said(s.StatusMessage))
 	}
-	return fmt.Errorf("the server gives no address: %v %s", s.StatusCode, s.StatusMessage)
+	return fmt.Errorf("the server gives no address: %v %s", s.StatusCode, said(s.StatusMessage))
+}
+
+// said quotes a server's text for an error. Any device on the link may answer, and must not write lines
+// of a log, or to a terminal.
+func said(text string) string {
+	const most = 64
+	return strconv.QuoteToASCII(text[:min(len(text), most)])
 }
 
 func dnsV6(m *dhcpv6.Message) (d spec.DNS) {

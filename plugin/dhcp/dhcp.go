@@ -303,6 +303,10 @@ func releaseRecorded(ctx context.Context, r *plugin.Request, rec *record.Record)
 
 // collect passes the GC to the configured keeper, if the keeper is ours.
 func collect(ctx context.Context, r *plugin.Request) error {
+	config, all, err := r.Sparing()
+	if all || err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	k, err := dhcprpc.Dial(ctx, socketOf(r, nil))
@@ -316,6 +320,6 @@ func collect(ctx context.Context, r *plugin.Request) error {
 	if !k.Ours {
 		return nil
 	}
-	_, err = k.Call(ctx, dhcprpc.Collect, &dhcprpc.Args{StdinData: r.Config})
+	_, err = k.Call(ctx, dhcprpc.Collect, &dhcprpc.Args{StdinData: config})
 	return err
 }

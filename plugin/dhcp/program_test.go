@@ -29,16 +29,9 @@ type programs struct {
 
 func newPrograms(t *testing.T) *programs {
 	nettest.Need(t, nettest.Program("go"))
-	root, err := reftest.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := &programs{dir: t.TempDir()}
-	cmd := exec.Command("go", "build", "-o", p.dir, "./cmd/patchbay", "./cmd/patchbayd")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	for _, name := range []string{"patchbay", "patchbayd"} {
+		p.copy(t, name)
 	}
 	for _, name := range []string{"dhcp", "bridge"} {
 		if err := os.Symlink("patchbay", filepath.Join(p.dir, name)); err != nil {
@@ -49,6 +42,22 @@ func newPrograms(t *testing.T) *programs {
 	p.node = newNode(t)
 	dhcptest.Plug(t, "br0", p.ns)
 	return p
+}
+
+// copy puts one of our programs into the directory.
+func (p *programs) copy(t *testing.T, name string) {
+	t.Helper()
+	built, err := reftest.Program(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(p.dir, name), program, 0o755); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // start starts a keeper and waits until it logs that it listens.

@@ -26,7 +26,7 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	rt := &libcni.RuntimeConf{ContainerID: "c9", NetNS: p.ns, IfName: "eth0"}
-	daemon := exec.Command(reference(t), "daemon")
+	daemon := exec.Command(reference(t), "daemon", resend)
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}
