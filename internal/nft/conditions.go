@@ -40,7 +40,7 @@ func NewConditions(network string, v4, v6 []string) (*Conditions, error) {
 	return c, err
 }
 
-func (c *Conditions) parse() (v4, v6 match, err error) {
+func (c *Conditions) parse() (v4, v6 []match, err error) {
 	v4, err4 := parseConditions(c.V4, false)
 	if err4 != nil {
 		err4 = fmt.Errorf("conditionsV4: %w", err4)
@@ -210,15 +210,19 @@ func (c *Conditions) write(enc *nftables.Conn, have condState, rules []match) er
 	return nil
 }
 
-// rules returns the rules that the chain must have.
-func (c *Conditions) rules() ([]match, error) {
+// rules returns the rules that the chain must have: for each map one for each alternative.
+func (c *Conditions) rules() (rules []match, err error) {
 	v4, v6, err := c.parse()
-	return []match{
-		dnatBy(false, true, c.setName(SetHostPorts4), v4...),
-		dnatBy(true, true, c.setName(SetHostPorts6), v6...),
-		dnatBy(false, false, c.setName(SetPorts4), v4...),
-		dnatBy(true, false, c.setName(SetPorts6), v6...),
-	}, err
+	add := func(v6, host bool, name string, alternatives []match) {
+		for _, a := range alternatives {
+			rules = append(rules, dnatBy(v6, host, c.setName(name), a...))
+		}
+	}
+	add(false, true, SetHostPorts4, v4)
+	add(true, true, SetHostPorts6, v6)
+	add(false, false, SetPorts4, v4)
+	add(true, false, SetPorts6, v6)
+	return rules, err
 }
 
 // remove queues the deletion of the chain, the maps and the jumps. A jump has no name, so it

@@ -6,6 +6,7 @@ package nft
 import (
 	"errors"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -25,6 +26,15 @@ func TestConditionsGolden(t *testing.T) {
 		{"ip daddr 0.0.0.0/0"},
 		{"-p", "132", "--sport", "7"},
 		nil,
+		{"ip", "daddr", "!=", "{ 127.0.0.0/8, 198.19.254.254 }"},
+		{"iifname", "{", "eth0,", "wan*", "}", "tcp dport {80,1000-2000,}"},
+		{"ip saddr 10.0.0.1-10.0.0.9", "ip daddr != 192.0.2.1-192.0.2.8", "meta l4proto != { tcp, udp }"},
+		{"-s", "10.0.0.0/8,192.0.2.1"},
+		{"-p", "tcp", "-m", "multiport", "--dports", "80,443,8000:8080"},
+		{"-p tcp -m multiport ! --destination-ports 22,25", "!", "--sport", ":1023"},
+		{"-p udp --match multiport --sports 5000:,53 -m multiport --ports 7"},
+		{"-m", "iprange", "--src-range", "10.0.0.1-10.0.0.9", "-m iprange ! --dst-range 192.0.2.1-192.0.2.8"},
+		{"-m multiport ! --ports 7,9"},
 	} {
 		v6 := []string{"ip6", "daddr", "2001:db8::/61"}
 		if i%2 == 0 {
@@ -46,9 +56,13 @@ func TestConditionsGolden(t *testing.T) {
 func TestConditionsRefused(t *testing.T) {
 	for _, tokens := range []string{
 		"ip", "ip saddr", "ip saddr x", "ip saddr 10.0.0.0/33", "ip saddr fd00::/8", "ip6 saddr fd00::/8", "ip ttl 1",
-		"ip saddr { 10.0.0.1, 10.0.0.2 }", "ip saddr @set", "-s 10.0.0.1,10.0.0.2", "-s", "-s fd00::1", "saddr 10.0.0.1",
-		"-m conntrack --ctstate NEW", "-m tcp --dport http", "--dport 70000", "--dport 9-8", "tcp flags syn", "tcp dport {80}",
-		"meta mark 1", "meta", "ct state new", "-o eth0", "-i", "-i averyveryverylongname", "iifname {a}", "meta l4proto icmp6",
+		"ip saddr @set", "! -s 10.0.0.1,10.0.0.2", "-i eth0,eth1", "-s",
+		"ip saddr { }", "ip saddr { , }", "ip saddr { 10.0.0.1", "ip saddr { 10.0.0.1 10.0.0.2 }", "ip saddr { 10.0.0.1, fd00::1 }", "ip saddr }",
+		"ip saddr 10.0.0.9-10.0.0.1", "ip saddr 10.0.0.1-", "ip saddr 10.0.0.1-fd00::1", "ip saddr { 10.0.0.1, { 10.0.0.2 } }", "-s fd00::1", "saddr 10.0.0.1",
+		"-m conntrack --ctstate NEW", "-m multiport --dports http", "-m multiport --dports 80,", "--dport 80,443", "-m iprange --src-range 10.0.0.0/8",
+		"-m iprange --src-range 10.0.0.9-10.0.0.1", "-m iprange --dst-range fd00::1-fd00::2", "--src-range 10.0.0.1-10.0.0.2,10.0.0.4-10.0.0.5",
+		"-m tcp --dport http", "--dport 70000", "--dport 9-8", "tcp flags syn", "tcp dport {80-70}",
+		"meta mark 1", "meta", "ct state new", "-o eth0", "-i", "-i averyveryverylongname", "iifname {a/b}", "meta l4proto icmp6",
 		"-p 0", "-p 256", "!", "! !", "drop", "ip saddr 10.0.0.1 accept", "counter", "fe80::1%eth0", "-s fe80::1%eth0",
 	} {
 		_, err := NewConditions("n", strings.Fields(tokens), nil)
@@ -110,4 +124,25 @@ func FuzzConditions(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Too many combinations are refused, because a packet meets one rule after the other.
+func TestConditionsCombine(t *testing.T) {
+	set := func(n int) string {
+		var list []string
+		for i := range n {
+			list = append(list, strconv.Itoa(i+1))
+		}
+		return "{" + strings.Join(list, ",") + "}"
+	}
+	c, err := NewConditions("n", []string{"tcp dport " + set(16), "th sport " + set(32)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rules, err := c.rules(); err != nil || len(rules) != 2*512+2 {
+		t.Errorf("%d rules, %v", len(rules), err)
+	}
+	if _, err := NewConditions("n", []string{"tcp dport " + set(16), "th sport " + set(33)}, nil); err == nil || !strings.Contains(err.Error(), "more than 512 combinations") {
+		t.Errorf("528 combinations: %v", err)
+	}
 }

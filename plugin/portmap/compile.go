@@ -19,6 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -40,6 +41,9 @@ type plan struct {
 	addrs    []netip.Prefix // the container's first address of each family
 	route    string         // the host's interface towards the container; set only with snat and IPv4
 	port     string         // bridge port that needs hairpin mode
+
+	// caches of ports and own, because a container may publish tens of thousands of ports
+	cachedPorts, cachedOwn []nft.Element
 }
 
 func newPlan(r *plugin.Request) *plan {
@@ -107,11 +111,15 @@ func (p *plan) unserved() (out []mapping) {
 }
 
 // ports returns the elements whose keys other attachments may publish too.
-func (p *plan) ports() (elems []nft.Element) {
-	p.each(func(m mapping, to netip.Addr) {
-		elems = append(elems, nft.Port(m.published(to), p.only, p.comment))
-	})
-	return elems
+func (p *plan) ports() []nft.Element {
+	if p.cachedPorts == nil {
+		elems := make([]nft.Element, 0, len(p.mappings))
+		p.each(func(m mapping, to netip.Addr) {
+			elems = append(elems, nft.Port(m.published(to), p.only, p.comment))
+		})
+		p.cachedPorts = slices.Clip(elems)
+	}
+	return p.cachedPorts
 }
 
 func (m mapping) published(container netip.Addr) nft.Published {
@@ -120,6 +128,13 @@ func (m mapping) published(container netip.Addr) nft.Published {
 
 // own returns the elements whose key no other attachment can have.
 func (p *plan) own() []nft.Element {
+	if p.cachedOwn == nil {
+		p.cachedOwn = slices.Clip(p.makeOwn())
+	}
+	return p.cachedOwn
+}
+
+func (p *plan) makeOwn() []nft.Element {
 	elems := []nft.Element{nft.Owner(string(p.owner), p.comment)}
 	if !p.snat {
 		return elems
@@ -171,8 +186,9 @@ func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) 
 	for _, e := range p.own() {
 		s = append(s, netstate.Element{Element: e})
 	}
+	known := make(map[string]holder)
 	for _, e := range p.ports() {
-		s = append(s, hostPort{netstate.Element{Element: e}, k, p.id, rec})
+		s = append(s, hostPort{netstate.Element{Element: e}, k, p.id, rec, known})
 	}
 	return s
 }
@@ -198,14 +214,15 @@ type hostPort struct {
 	netstate.Element
 	k         *kernel.Kernel
 	container string
-	rec       *record.Record // nil in CHECK
+	rec       *record.Record    // nil in CHECK
+	known     map[string]holder // by comment; a container may have thousands of ports that all belong to another one
 }
 
 // Ensure queues the element. The port's owner is known only when the queue is committed, so the
 // owner is checked then.
 func (c hostPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	env.NFT.AddOrDecide(func(taken *nft.TakenError) error {
-		o := ownerOf(c.k, taken.Have)
+		o := c.ownerOf(taken.Have)
 		switch {
 		case o.rec != nil && o.rec.ContainerID == c.container:
 			return c.k.Displace(c.rec, o.rec.Owner)
@@ -253,7 +270,7 @@ func (c hostPort) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost,
 // siblings reports whether another attachment of the same container made the element.
 func (c hostPort) siblings(have nft.Element) bool {
 	mine, _ := nft.OwnerOf(c.Comment)
-	o := ownerOf(c.k, have)
+	o := c.ownerOf(have)
 	return o.rec != nil && o.rec.ContainerID == c.container && string(o.rec.Owner) != mine &&
 		slices.ContainsFunc(o.rec.Elements, func(e nft.Element) bool { return e.SameKey(have) && bytes.Equal(e.Data, have.Data) })
 }
@@ -271,6 +288,15 @@ func (h holder) gone() string {
 		return "which is no attachment's"
 	}
 	return "of " + h.name + ", which is gone"
+}
+
+func (c hostPort) ownerOf(e nft.Element) holder {
+	h, ok := c.known[e.Comment]
+	if !ok {
+		h = ownerOf(c.k, e)
+		c.known[e.Comment] = h
+	}
+	return h
 }
 
 // ownerOf names the owner of an element and reports whether the owner is alive. If the owner's
@@ -307,10 +333,14 @@ func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 		switch {
 		case errors.Is(err, errLocal):
 			return spec.Invalid("cannot publish ports of %s: %w; give the container an address of its own", a.Addr(), err)
+		case err != nil && !nl.IsNoRoute(err):
+			return err // an answer without route_localnet would claim ports that do not work
 		case err != nil || a != p.routed() || !p.snat || r.Session.Dry != nil:
 			continue
 		}
-		p.port = findPort(r, env, link)
+		if p.port, err = findPort(r, env, link); err != nil {
+			return err
+		}
 		p.setRoute(link.Attrs().Name)
 	}
 	if r.Session.Dry != nil && p.snat {

@@ -75,8 +75,8 @@ type PortMapping struct {
 	Protocol string `json:"protocol"`
 
 	// HostIP limits the mapping to one address of the host. 0.0.0.0 means every IPv4 address, ::
-	// every IPv6 address; ::1 is refused. Default: every local address. Reference: accepts
-	// garbage for IPv6, and ::1, which never works.
+	// every IPv6 address; ::1, broadcast and multicast addresses are refused. Default: every local
+	// address. Reference: accepts garbage for IPv6, and these, which never work.
 	HostIP string `json:"hostIP"`
 }
 
@@ -251,21 +251,4 @@ func parseProtocol(s string) (uint8, error) {
 		return p, nil
 	}
 	return 0, spec.Invalid("Invalid protocol: %.40q", s).WithDetails("portMappings takes tcp, udp and sctp")
-}
-
-// parseHostIP reads the host address of a mapping. (The reference treats an invalid string as
-// an IPv6 address and maps nothing.)
-func parseHostIP(s string) (netip.Addr, error) {
-	if s == "" {
-		return netip.Addr{}, nil
-	}
-	a, err := netip.ParseAddr(s)
-	if err != nil || a.Zone() != "" {
-		return a, spec.Invalid("Invalid host IP: %.60q", s).WithDetails("portMappings takes an IPv4 or IPv6 address without a zone")
-	}
-	if a == netip.IPv6Loopback() {
-		return a, spec.Errorf(spec.CodeUnsupportedField, "unsupported hostIP %q", s).
-			WithDetails("Linux never lets an answer from elsewhere reach ::1; use 127.0.0.1, which works")
-	}
-	return a.Unmap(), nil
 }

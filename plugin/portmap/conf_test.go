@@ -33,6 +33,9 @@ func TestRefused(t *testing.T) {
 		{"host IP with zone", one(`{"hostPort": 80, "containerPort": 80, "hostIP": "fe80::1%eth0"}`), `Invalid host IP`, spec.CodeInvalidConfig},
 		{"host IP with prefix", one(`{"hostPort": 80, "containerPort": 80, "hostIP": "10.0.0.1/8"}`), `Invalid host IP`, spec.CodeInvalidConfig},
 		{"::1", one(`{"hostPort": 80, "containerPort": 80, "hostIP": "::1"}`), `unsupported hostIP "::1"`, spec.CodeUnsupportedField},
+		{"multicast", one(`{"hostPort": 80, "containerPort": 80, "hostIP": "224.0.0.1"}`), "224.0.0.1 is a broadcast or multicast address", spec.CodeInvalidConfig},
+		{"IPv6 multicast", one(`{"hostPort": 80, "containerPort": 80, "hostIP": "ff02::1"}`), "ff02::1 is a broadcast or multicast address", spec.CodeInvalidConfig},
+		{"broadcast", one(`{"hostPort": 80, "containerPort": 80, "hostIP": "::ffff:255.255.255.255"}`), "255.255.255.255 is a broadcast or", spec.CodeInvalidConfig},
 		{"one port to two", one(`{"hostPort": 80, "containerPort": 80}, {"hostPort": 80, "containerPort": 81}`),
 			"host port 80/tcp is mapped twice: 80:80/tcp and 80:81/tcp", spec.CodeInvalidConfig},
 		{"one port to two, 0.0.0.0", one(`{"hostPort": 80, "containerPort": 80}, {"hostPort": 80, "containerPort": 81, "hostIP": "0.0.0.0"}`),
@@ -143,4 +146,16 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The broadcast address of a network of the host is no hostIP either.
+func TestBroadcastOfTheHost(t *testing.T) {
+	_, web, _ := world(t)
+	a := of(web)
+	err := a.call(t, spec.Add, ports(`{"hostPort": 80, "containerPort": 80, "hostIP": "10.1.0.255"}`))
+	if err == nil || !strings.Contains(err.Error(), "10.1.0.255 is a broadcast or multicast address") || elements(t) != 0 {
+		t.Errorf("%v, %d elements", err, elements(t))
+	}
+	a.must(t, spec.Add, ports(`{"hostPort": 80, "containerPort": 80, "hostIP": "10.1.0.1"}, {"hostPort": 80, "containerPort": 80, "hostIP": "192.0.2.7"}`))
+	a.must(t, spec.Del, `{}`)
 }

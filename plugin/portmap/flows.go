@@ -76,8 +76,11 @@ func flushAfterCommit(r *plugin.Request, k *kernel.Kernel, p *plan, rec *record.
 		if len(fresh) > 0 {
 			forget(r, k, fresh, astray(k))
 		}
-		now := udpMappings(rec.Elements)
-		gone := slices.DeleteFunc(before, func(m udpMapping) bool { return slices.Contains(now, m) })
+		now := make(map[udpMapping]bool)
+		for _, m := range udpMappings(rec.Elements) {
+			now[m] = true
+		}
+		gone := slices.DeleteFunc(before, func(m udpMapping) bool { return now[m] })
 		if len(gone) > 0 {
 			forgetFlows(r, k, gone)
 		}
@@ -177,7 +180,7 @@ func (m udpMapping) concerns(k *kernel.Kernel, dst netip.Addr) (bool, error) {
 		return false, err
 	}
 	_, kind, err := host.RouteTo(dst)
-	if err != nil && !nl.IsNotFound(err) {
+	if err != nil && !nl.IsNoRoute(err) {
 		return false, err
 	}
 	if err != nil || kind != unix.RTN_LOCAL {

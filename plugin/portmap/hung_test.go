@@ -30,11 +30,18 @@ func TestHolderThatIsStopped(t *testing.T) {
 	pid, end := nettest.HungLocker(t, "/run/patchbay/shared/"+hex.EncodeToString([]byte(factLocalNet+"cni0")))
 	hangs := func(caller *attachment, verb spec.Verb, conf string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		err := caller.callIn(ctx, t, verb, conf)
-		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "held by process "+pid) || ctx.Err() != nil {
-			t.Errorf("%s: %v, %v", verb, err, ctx.Err())
+		var err, late error
+		for _, limit := range []time.Duration{time.Second, 10 * time.Second} {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			err = caller.callIn(ctx, t, verb, conf)
+			late = ctx.Err()
+			cancel()
+			if late == nil { // else on a busy machine
+				break
+			}
+		}
+		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "held by process "+pid) || late != nil {
+			t.Errorf("%s: %v, %v", verb, err, late)
 		}
 	}
 	hangs(second, spec.Add, conf("8081"))

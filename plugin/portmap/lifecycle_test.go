@@ -246,6 +246,7 @@ func TestSamePort(t *testing.T) {
 func rewriteNetNS(t *testing.T, a *attachment, path string) {
 	t.Helper()
 	store := record.New("/run/patchbay")
+	defer store.Close() // a plugin waits for the lock
 	records, err := store.List(a.network)
 	if err != nil {
 		t.Fatal(err)

@@ -134,20 +134,23 @@ func (l localNet) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost,
 
 // findPort finds the bridge's port that belongs to the container, among the interfaces of
 // prevResult. If the port is in hairpin mode or does not need it, findPort returns "".
-func findPort(r *plugin.Request, env *netstate.Env, bridge netlink.Link) string {
+func findPort(r *plugin.Request, env *netstate.Env, bridge netlink.Link) (name string, err error) {
 	if bridge.Type() != "bridge" {
-		return ""
+		return "", nil
 	}
 	for _, i := range r.Prev().Interfaces {
 		if i.Sandbox != "" || i.Name == bridge.Attrs().Name {
 			continue
 		}
 		link, err := env.Link(netstate.Host, i.Name)
-		if err == nil && link.Attrs().MasterIndex == bridge.Attrs().Index {
-			return lacksHairpin(env, link)
+		switch {
+		case err != nil && !nl.IsNotFound(err):
+			return "", err
+		case err == nil && link.Attrs().MasterIndex == bridge.Attrs().Index:
+			return lacksHairpin(env, link), nil
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // lacksHairpin returns the port's name if hairpin mode is off but needed. The port's flag takes

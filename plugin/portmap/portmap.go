@@ -32,6 +32,7 @@
 package portmap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,7 +74,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	p := newPlan(r)
-	if err := p.findRoute(r, env); err != nil {
+	if err := cmp.Or(p.checkHosts(env), p.findRoute(r, env)); err != nil {
 		return nil, err
 	}
 	for _, m := range p.unserved() {

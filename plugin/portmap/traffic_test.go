@@ -165,6 +165,20 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// Conditions with the extensions multiport and iprange of iptables.
+func TestConditionsOfExtensions(t *testing.T) {
+	n, web, _ := world(t)
+	limited := of(web)
+	conf := ports(webPort+`, {"hostPort": 82, "containerPort": 80}`,
+		`"conditionsV4": ["-p", "tcp", "-m", "multiport", "!", "--dports", "82,90:99", "-m", "iprange", "!", "--src-range", "198.51.100.1-198.51.100.9"]`)
+	limited.must(t, spec.Add, conf)
+	limited.must(t, spec.Check, conf)
+	expect(t, "refused by iprange", n.Client, "tcp", node.Uplink4+":8080", "refused")
+	expect(t, "met", n.Router, "tcp", node.Uplink4+":8080", "web 192.0.2.2")
+	expect(t, "refused by multiport", n.Router, "tcp", node.Uplink4+":82", "refused")
+	limited.must(t, spec.Del, "{}")
+}
+
 // kube-proxy and Docker translate first (dstnat), and we do not masquerade what they translate. A
 // Service between two containers of a subnet keeps its client's address, even to a container with
 // published ports.
