@@ -12,6 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cli/why"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/policy/enforce"
 	"github.com/patchbay-net/patchbay/policy/mirror"
 )
 
@@ -26,8 +27,9 @@ A node judges only its own pods: ask on both nodes if a packet goes between
 two. A packet to a Service is judged with the address and port of the pod
 behind it.
 
-The exit status is 0 if the packet may pass, 1 if it is dropped, and 2 if the
-answer is not known or the question is wrong.
+The exit status is 0 if the packet may pass, 1 if it is dropped, or is dropped
+between some of the addresses, and 2 if the answer is not known or the question
+is wrong.
 
   patchbay why shop/web shop/db:5432
   patchbay why 10.1.0.5 node:53/udp
@@ -60,7 +62,7 @@ func (c *whyCommand) Execute([]string) error {
 	switch a.Verdict {
 	case why.Allowed:
 		return nil
-	case why.Dropped:
+	case why.Dropped, why.Mixed:
 		return exit(exitDropped)
 	}
 	return exit(exitUndecided)
@@ -88,7 +90,7 @@ func (c *whyCommand) ask() (*why.Answer, error) {
 		return nil, err
 	}
 	f.alive = slices.DeleteFunc(list, func(s *standing) bool { return !s.Alive })
-	if f.own, f.services, err = why.Addresses(); err != nil {
+	if f.own, f.services, err = enforce.NodeAddresses(); err != nil {
 		return nil, err
 	}
 	from, ferr := f.end(c.Args.From)
@@ -154,7 +156,8 @@ func single(word string, kind why.Kind, a netip.Addr) why.End {
 // address finds out whose an address is.
 func (f *finder) address(a netip.Addr) (why.End, error) {
 	word := a.String()
-	if a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
+	local := slices.Contains(f.own, a)
+	if !local && (a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified()) {
 		return why.End{}, fmt.Errorf("policies do not judge packets of %s, which is not the address of one pod or machine", word)
 	}
 	for _, s := range f.alive {
@@ -164,7 +167,7 @@ func (f *finder) address(a netip.Addr) (why.End, error) {
 			return why.End{Word: strings.TrimSpace(word + " " + s.Pod), Kind: why.Pod, Interfaces: []why.Interface{i}}, nil
 		}
 	}
-	if slices.Contains(f.own, a) {
+	if local { // also if it is a Service's: a cache of DNS on the node may have it, and gets the packets before kube-proxy
 		return single(word, why.Node, a), nil
 	}
 	service, err := why.IsService(f.host.FW, a)

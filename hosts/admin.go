@@ -95,8 +95,30 @@ func (a Admin) Create(ctx context.Context, n store.Network) error {
 	if err := apart(&n, sorted(others)); err != nil {
 		return fmt.Errorf("create network %s: %w", n.Name, err)
 	}
-	_, err = a.Store.Networks().Create(ctx, n, nil)
-	return err
+	at, err := a.Store.Networks().Create(ctx, n, nil)
+	if err != nil {
+		return err
+	}
+	return a.yield(ctx, &n, at)
+}
+
+// yield removes a new network if it overlaps one that another Create made before it, but after this
+// Create looked. So of two such networks the first stays.
+func (a Admin) yield(ctx context.Context, n *store.Network, at store.Revision) error {
+	items, _, err := a.Store.Networks().List(ctx, "")
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
+		return fmt.Errorf("create network %s: it is created, but may overlap one that was created meanwhile: %w", n.Name, err)
+	}
+	var earlier []store.Network
+	for _, i := range items {
+		if i.Revision.Before(at) {
+			earlier = append(earlier, i.Object)
+		}
+	}
+	if err := apart(n, earlier); err != nil {
+		return errors.Join(fmt.Errorf("create network %s: %w", n.Name, err), a.Store.Networks().Delete(ctx, n.Name, at))
+	}
+	return nil
 }
 
 // Remove removes a network with its blocks. It refuses while containers are on the network,

@@ -79,6 +79,9 @@ type Agent struct {
 	view     view
 	names    names.Server
 
+	granting sync.Mutex     // held while a grant and what the agent remembers of its blocks change
+	stopped  map[string]int // how often this host stopped giving out addresses of blocks, by network; guarded by granting
+
 	local    chan struct{} // wakes tendHost
 	kernel   chan struct{} // wakes tendHost after a change in the kernel
 	upstream chan struct{} // wakes tendStore
@@ -90,7 +93,10 @@ type Agent struct {
 	unread     string // the last read error; while there is one, containers or copies may be incomplete
 
 	// Only tendStore uses the following fields.
-	written       store.Node // this host's record as the agent last wrote it to the store
+	written       store.Node     // this host's record as the agent last wrote it to the store
+	writtenAt     store.Revision // at which it did
+	writtenIn     string         // the history that the mirror followed then
+	claimed       bool           // a block was claimed, and the record not written since
 	session       store.Session
 	long          store.Session                      // the session of the endpoint in the network lasting
 	endSession    context.CancelFunc                 // ends the context of both sessions

@@ -20,9 +20,9 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/docker/state"
 	"github.com/patchbay-net/patchbay/hosts/store"
-	"github.com/patchbay-net/patchbay/hosts/store/etcd"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
 // fakeFabric keeps the input of its last call.
@@ -138,8 +138,9 @@ func (h *host) conf(network string) string {
 // block waits for a configuration and returns its first range.
 func (h *host) block(network string) netip.Prefix {
 	h.t.Helper()
-	until(h.t, h.name+" has a configuration", func() bool { return h.conf(network) != "" })
-	list, err := chain.ParseList([]byte(h.conf(network)))
+	var conf string // read once: the agent may remove the file
+	until(h.t, h.name+" has a configuration", func() bool { conf = h.conf(network); return conf != "" })
+	list, err := chain.ParseList([]byte(conf))
 	must(h.t, err)
 	var b struct{ IPAM ipamConf }
 	must(h.t, json.Unmarshal(list.Plugins[0].Raw, &b))
@@ -178,8 +179,7 @@ func until(t *testing.T, what string, ok func() bool) {
 
 func openStore(t *testing.T) store.Store {
 	t.Helper()
-	s, err := etcd.OpenAgent(t.Context(), "file://"+t.TempDir(), "")
-	must(t, err)
+	s := chaos.NewShared().Open()
 	t.Cleanup(func() { must(t, s.Close()) })
 	return s
 }

@@ -5,6 +5,7 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -18,16 +19,20 @@ import (
 // apply brings this host into the desired state: configurations, fabric and names. If all is set,
 // apply compares the fabric with the kernel even if the fabric's input has not changed.
 func (a *Agent) apply(ctx context.Context, all bool) {
+	stopped := a.stops() // before the world is read
 	w, known, synced := a.mirror.snapshot()
 	if !known {
 		return // the first start, without the store: nothing is known yet
 	}
 	f := a.facts(&w)
 	d := compile(&w, f)
+	d.stopped = stopped
 	may := mayRemove(synced, d.wrong)
 	a.problems.Set("bridges", a.tidy(&w, d, may)) // before the fabric adds routes to networks that are on the bridges
 	a.problems.Set("data of the store", a.mirror.lost())
 	a.problems.SetAll("network", d.wrong)
+	why, err := a.withhold(&w, d, may) // before the configurations go
+	a.problems.Set("grants", err)
 	a.problems.SetAll("configuration of", a.configure(d, may))
 	if synced { // before the fabric: if the agent starts without the store, the cache may lack routes, and those must stay
 		a.mirror.refresh(&w) // includes blocks and bridges that were stored after the snapshot
@@ -43,7 +48,7 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	if may.sets() {
 		a.problems.Set("names", a.names.Listen(d.names))
 	}
-	a.problems.SetAll("Docker network", a.stale(d.parts))
+	a.problems.SetAll("Docker network", a.stale(d.parts, why))
 	a.problems.Set("status", a.saveStatus())
 }
 
@@ -127,9 +132,8 @@ func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 		if !p.ready {
 			continue
 		}
-		a.mirror.remember(p.Network.Name, p.have) // before a container gets an address of the block
 		conf := d.confs[p.Network.Name]
-		err := conf.err
+		err := errors.Join(conf.err, a.allow(p.Network.Name, p.have, d.stopped))
 		if err == nil {
 			err = writeConf(a.opts.ConfDir, p.Network.Name, conf.text)
 		}
@@ -148,18 +152,23 @@ func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 }
 
 // stale finds Docker networks whose copy of the configuration has another block than this host
-// holds now.
-func (a *Agent) stale(parts []part) map[string]error {
+// holds now. why has the networks from which this host gives out nothing.
+func (a *Agent) stale(parts []part, why map[string]string) map[string]error {
 	out := map[string]error{}
 	_, copies := a.here()
 	for _, c := range copies {
+		id := c.ID[:min(len(c.ID), shortID)]
+		if reason := why[c.Network]; reason != "" && c.Ours {
+			out[id] = fmt.Errorf("its containers get no addresses: %s: remove it", reason)
+			continue
+		}
 		i := slices.IndexFunc(parts, func(p part) bool { return p.Network.Name == c.Network })
 		if i < 0 || len(parts[i].have) == 0 {
 			continue
 		}
 		for _, r := range c.Ranges {
 			if !slices.Contains(parts[i].have, r) {
-				out[c.ID[:min(len(c.ID), shortID)]] = fmt.Errorf("it gives out %s, which is not this host's block of %s: remove it and create it again", r, c.Network)
+				out[id] = fmt.Errorf("its copy of the configuration has %s, which is not this host's block of %s: containers get no address of it: remove it and create it again", r, c.Network)
 			}
 		}
 	}

@@ -20,7 +20,13 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+// The agents of the tests sync many files, in a file system in memory.
+func TestMain(m *testing.M) {
+	if err := os.Setenv("TMPDIR", "/run"); err != nil {
+		panic(err)
+	}
+	nettest.Main(m)
+}
 
 // An agent that starts without its store continues with its saved state, and removes
 // nothing.
@@ -217,8 +223,9 @@ func (h *host) presenceKey() string {
 	return ""
 }
 
-// Another host holds this host's block now. This host no longer allocates from it. While
-// containers have addresses of it, this host takes no other block.
+// Another host holds this host's block now. This host no longer allocates from it, also not for a
+// Docker network that has a copy of the configuration. While containers have addresses of it, this
+// host takes no other block.
 func TestBlockLost(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -228,6 +235,7 @@ func TestBlockLost(t *testing.T) {
 	web := block.Addr().Next().Next().String()
 	a.attach("e1", "lan", web, "web")
 	a.bridge("lan", netip.PrefixFrom(block.Addr().Next(), 24))
+	a.copies("dockerlan", "lan")
 	until(t, "saved", func() bool {
 		text, _ := os.ReadFile(filepath.Join(a.dir, "state/hosts/world.json"))
 		return strings.Contains(string(text), `"own":{"lan":["`+block.String())
@@ -244,11 +252,15 @@ func TestBlockLost(t *testing.T) {
 		return a.log.has("block " + block.String() + " of this host belongs to thief now, and 1 addresses of it are in use here")
 	})
 	until(t, "no configuration", func() bool { return a.conf("lan") == "" })
+	a.refuses("lan", block, "block "+block.String()+" of this host belongs to thief now")
+	until(t, "ls reports the Docker network", a.reports("Docker network dockerlan: its containers get no addresses: block "+block.String()+" of this host belongs to thief now"))
 	if len(a.fabric.routes()) != 0 {
 		t.Errorf("a route over our own containers: %v", a.fabric.routes())
 	}
 	a.detach("e1", "lan", web)
 	until(t, "another one", func() bool { return a.conf("lan") != "" && a.block("lan") != block })
+	a.refuses("lan", block, "this host's block of network lan is "+a.block("lan").String()+" now")
+	must(t, a.give("lan", a.block("lan")))
 	until(t, "the route to the block", func() bool { return slices.Equal(a.fabric.routes(), []string{block.String() + " thief"}) })
 	until(t, "the bridge without the old address", func() bool { return len(addresses(t, "pb-lan")) == 0 })
 	until(t, "no container is on it", func() bool { return Admin{s}.Remove(t.Context(), "lan", false) == nil })

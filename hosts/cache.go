@@ -97,7 +97,7 @@ func (a *Agent) save(w *world, now bool) error {
 // lasting returns a copy of the world without the parts that change all the time.
 func (w *world) lasting() world {
 	out := *w
-	out.Heard, out.Missing.Endpoints = "", nil
+	out.Heard, out.Seen, out.Missing.Endpoints = "", nil, nil
 	out.Endpoints, out.Nodes = nil, make([]store.Node, len(w.Nodes))
 	for i, n := range w.Nodes {
 		n.Seen = time.Time{}

@@ -28,7 +28,7 @@ func TestChaos(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	n := 0
-	chaos.Run(t, 100, 120, func(s *chaos.Schedule) chaos.World {
+	chaos.Run(t, 30, 100, 120, func(s *chaos.Schedule) chaos.World {
 		n++
 		must(t, os.RemoveAll(dir+"/"+fmt.Sprint(n-1)))
 		return newCluster(s, dir+"/"+fmt.Sprint(n))
@@ -118,6 +118,7 @@ func (h *simHost) start() {
 	})
 	check(err)
 	h.agent.mirror.changed = func() {}
+	h.agent.mirror.onReadAgain(func() { h.live = false })
 	h.agent.wall = func() time.Time { return time.Now().Add(h.clock) }
 	h.agent.links = h.links.open
 }
@@ -201,13 +202,18 @@ func (h *simHost) tend() {
 	}
 }
 
-func (h *simHost) apply() { h.agent.apply(context.Background(), true) }
+func (h *simHost) apply() {
+	h.agent.apply(context.Background(), true)
+	if err := h.grantsHold(); err != nil {
+		h.c.broken = err
+	}
+}
 
 // follow reads the world, or applies some events of one table.
 func (h *simHost) follow(table, most int) {
 	m := &h.agent.mirror
 	if !h.live {
-		r, err := m.read(context.Background(), h.client)
+		r, err := m.readSound(context.Background(), h.client)
 		if r == nil {
 			h.c.s.Say("  %s reads: %v", h.name, err)
 			return
@@ -290,8 +296,9 @@ func (c *cluster) create(name string, turn int) {
 }
 
 func (c *cluster) remove(name string) {
-	err := Admin{Store: c.client}.Remove(context.Background(), name, true)
-	if c.s.Say("  rm %s: %v", name, err); !errors.Is(err, store.ErrNotFound) { // the network goes even if one of its blocks cannot be read
+	var err error
+	c.wipe(func() { err = Admin{Store: c.client}.Remove(context.Background(), name, true) }) // the hosts' blocks have no record now
+	if c.s.Say("  rm %s: %v", name, err); !errors.Is(err, store.ErrNotFound) {               // the network goes even if one of its blocks cannot be read
 		delete(c.wanted, name)
 		c.removed[name] = true
 	}

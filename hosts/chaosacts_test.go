@@ -105,7 +105,7 @@ func (h *simHost) jump() {
 
 // trouble makes the store fail in some way.
 func (c *cluster) trouble() {
-	switch c.s.IntN(7) {
+	switch c.s.IntN(8) {
 	case 0, 1:
 		c.s.Say("  the store is emptied")
 		c.wipe(c.store.Empty)
@@ -129,6 +129,31 @@ func (c *cluster) trouble() {
 		c.store.Put("blocks", "lan/10.200.0.128-26", []byte(`{"schema":99}`))
 		c.store.Put("networks", "newer", []byte(`{"schema":99}`))
 		c.store.Put("nodes", "newer", []byte(`{"schema":99}`))
+	case 7:
+		c.restoreAhead()
+	}
+}
+
+// restoreAhead restores a backup with a higher revision. The first host that notices it tells all
+// others. So a schedule needs one that can: it knows a change, after the backup, of an object that the
+// backup has. Without it, no host could tell the loss from a removal.
+func (c *cluster) restoreAhead() {
+	by := c.some(func(h *simHost) bool {
+		return h.up && !h.cut && h.agent.mirror.synced && c.store.Changed(c.backup, h.agent.mirror.cache.Seen)
+	})
+	if by == nil {
+		return
+	}
+	compact := c.s.Chance(50)
+	c.s.Say("  the store is restored ahead, compacted: %v", compact)
+	calm := c.calm
+	c.calm = true
+	defer func() { c.calm = calm }()
+	c.wipe(func() { c.store.RestoreAhead(c.backup, compact) })
+	by.live = false
+	by.follow(0, 1)
+	if by.agent.mirror.cache.Doubted.IsZero() {
+		c.broken = fmt.Errorf("%s read a store that went back, and did not notice it", by.name)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ import (
 
 // laws holds the data on which the invariants of a cluster depend.
 type laws struct {
-	removed   map[string]bool       // networks that were ever removed, so routes to them may go
+	removed   map[string]bool       // networks that were removed, so routes to them may go, until all hosts have seen their successor
 	contested map[netip.Prefix]bool // blocks that the store ever gave to another host than their holder
 	wiped     map[string]bool       // hosts with blocks whose record the store has lost
 	before    map[string]kept       // by host
@@ -28,6 +29,7 @@ type laws struct {
 type kept struct {
 	routes map[netip.Prefix]netip.Addr
 	blocks map[string]netip.Prefix // of configurations, by network
+	grants map[string]netip.Prefix // what host-local may give out, by network
 }
 
 func newLaws() laws {
@@ -42,16 +44,21 @@ func networkOf(b netip.Prefix) string { return netNames()[(b.Addr().As4()[1]-200
 // Laws checks the invariants after each step:
 //   - a failed read removes no route to a living host, and no configuration of the
 //     host itself,
-//   - no two hosts allocate from one block,
+//   - no two hosts allocate from one block, also not for a network with a copy of an earlier
+//     configuration,
 //   - no host deletes another host's object,
 //   - a container keeps its bridge and its gateway.
 func (c *cluster) Laws() error {
 	c.contest()
+	defer c.recover()
 	errs := []error{c.broken}
 	for _, h := range c.hosts {
 		errs = append(errs, h.gatewaysStay())
-		now := kept{maps.Clone(h.routes), map[string]netip.Prefix{}}
+		now := kept{maps.Clone(h.routes), map[string]netip.Prefix{}, map[string]netip.Prefix{}}
 		for _, n := range netNames() {
+			if b := h.granted(n); b.IsValid() {
+				now.grants[n] = b
+			}
 			if b := h.block(n); b.IsValid() {
 				now.blocks[n] = b
 			}
@@ -86,6 +93,61 @@ func (h *simHost) owns(b netip.Prefix) bool {
 	return slices.Contains(h.agent.mirror.cache.Own[networkOf(b)], b)
 }
 
+// recover ends the exception of removed networks that were created again, once every host acts on the
+// new network. The blocks of a host that never runs again, or does not come back, do not count.
+func (c *cluster) recover() {
+	inside := c.inside
+	c.inside = true // no other host acts meanwhile
+	defer func() { c.inside = inside }()
+	w, err := Admin{Store: c.client}.read(context.Background())
+	if err != nil || c.client.Away {
+		return
+	}
+	for name := range c.removed {
+		n := w.network(name)
+		if n.Name != "" && !slices.ContainsFunc(c.hosts, func(h *simHost) bool { return !h.dead && !h.left && !h.forget && !h.actsOn(&w, n) }) {
+			c.s.Say("  all hosts act on the new network %s", name)
+			delete(c.removed, name)
+		}
+	}
+}
+
+// actsOn reports whether a host knows a network and its blocks as the store has them, and has done what
+// follows from them.
+func (h *simHost) actsOn(w *world, n store.Network) bool {
+	m := &h.agent.mirror
+	known, there := m.networks[n.Name]
+	if !h.up || !h.live || !m.synced || !there || !reflect.DeepEqual(known, n) || m.cache.Missing.has(n.Name) || len(beside(m.cache.Missing.Blocks, n.Name, nil)) > 0 {
+		return false
+	}
+	mine, want := netip.Prefix{}, map[netip.Prefix]bool{}
+	for _, b := range w.blocksOf(n.Name) {
+		if m.blocks[b.Key()] != b {
+			return false
+		}
+		if b.Node == h.agent.ID() {
+			mine = b.Prefix
+		} else if possible(&n, b.Prefix) {
+			want[b.Prefix] = true
+		}
+	}
+	for key, b := range m.blocks {
+		if b.Network == n.Name && !slices.ContainsFunc(w.Blocks, func(o store.Block) bool { return o.Key() == key }) {
+			return false
+		}
+	}
+	for b := range h.routes {
+		if networkOf(b) == n.Name && !want[b] {
+			return false
+		}
+	}
+	if mine.IsValid() && !possible(&n, mine) { // of the former network
+		return false
+	}
+	own := m.cache.Own[n.Name]
+	return h.block(n.Name) == mine && h.granted(n.Name) == mine && (len(own) == 0 || len(own) == 1 && own[0] == mine)
+}
+
 // stored returns the readable blocks of the store that have a host's size.
 func (c *cluster) stored() []store.Block {
 	inside := c.inside
@@ -99,6 +161,14 @@ func (c *cluster) stored() []store.Block {
 		}
 	}
 	return out
+}
+
+func (c *cluster) storedNetworks() map[string]store.Network {
+	inside := c.inside
+	c.inside = true // no other host acts meanwhile
+	defer func() { c.inside = inside }()
+	all, _, _ := list(context.Background(), c.client.Networks(), "")
+	return all
 }
 
 // contest notes the blocks that the store gives to another host than their holder.
@@ -119,8 +189,15 @@ func (c *cluster) contest() {
 // wipe makes the store lose data. It notes all blocks that now have no record, from the former
 // store and from the hosts.
 func (c *cluster) wipe(lose func()) {
-	before := c.stored()
+	before, networks := c.stored(), c.storedNetworks()
 	lose()
+	for name, n := range c.storedNetworks() { // a backup may have a former network of the name
+		was, there := networks[name]
+		wanted, known := c.wanted[name]
+		if there && !reflect.DeepEqual(was, n) || known && !reflect.DeepEqual(wanted, n) {
+			c.removed[name] = true
+		}
+	}
 	there := map[store.Block]bool{}
 	for _, b := range c.stored() {
 		there[b] = true
@@ -143,7 +220,7 @@ func (c *cluster) wipe(lose func()) {
 func (c *cluster) twice() error {
 	holders := map[netip.Prefix]string{}
 	for _, h := range c.hosts {
-		for n, b := range c.before[h.name].blocks {
+		for n, b := range c.before[h.name].grants {
 			if c.removed[n] || c.wiped[h.name+b.String()] || h.forget || h.left {
 				continue
 			}

@@ -123,7 +123,7 @@ func (h *simHost) attach(on bool) {
 		b.used = netip.Addr{}
 	}
 	for _, network := range netNames() {
-		check(os.RemoveAll(filepath.Join(h.dir, "cni/networks", network)))
+		h.detach(network)
 		if on && h.block(network).IsValid() {
 			if err := h.add(network); err != nil {
 				h.c.s.Say("  ADD on %s: %v", h.name, err)
@@ -149,6 +149,46 @@ func (h *simHost) add(network string) error {
 	dir := filepath.Join(h.dir, "cni/networks", network)
 	check(os.MkdirAll(dir, 0o755))
 	check(os.WriteFile(filepath.Join(dir, b.used.String()), nil, 0o600))
+	return nil
+}
+
+// detach gives back the addresses of a network.
+func (h *simHost) detach(network string) {
+	files, err := filepath.Glob(filepath.Join(h.dir, "cni/networks", network, "10.*"))
+	check(err)
+	for _, path := range files {
+		check(os.Remove(path))
+	}
+}
+
+// granted returns the block from which host-local gives out addresses of a network, also for a Docker
+// network with a copy of an earlier configuration. If there is none, the block is invalid.
+func (h *simHost) granted(network string) (p netip.Prefix) {
+	g, err := grants{h.dir + "/cni"}.store(network).Grant()
+	if check(err); g != nil && len(g.Blocks) > 0 {
+		p = g.Blocks[0]
+	}
+	return p
+}
+
+// grantsHold checks the invariant of grants: after the agent has acted on what it knows, the host
+// gives out addresses only of networks that exist, and of no other host's block.
+func (h *simHost) grantsHold() error {
+	w, _, synced := h.agent.mirror.snapshot()
+	for _, n := range netNames() {
+		b := h.granted(n)
+		if !b.IsValid() || !synced {
+			continue
+		}
+		if w.network(n).Name == "" {
+			return fmt.Errorf("%s gives out addresses of %s, a block of the removed network %s", h.name, b, n)
+		}
+		for _, o := range w.blocksOf(n) {
+			if o.Node != h.agent.ID() && o.Prefix == b {
+				return fmt.Errorf("%s gives out addresses of %s, which is %s's", h.name, b, o.Node)
+			}
+		}
+	}
 	return nil
 }
 

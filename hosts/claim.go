@@ -8,10 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -75,20 +72,23 @@ func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]st
 // address of them. After that this host routes the blocks to the other host, even if there is no
 // free block for this host.
 func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
-	lost := all[0]
-	used, err := a.used(n.Name, w.Own[n.Name])
+	why := lostTo(w, &all[0])
+	used, err := a.revoke(n.Name, why, w.Own[n.Name], func(own netip.Prefix) bool {
+		return slices.ContainsFunc(all, func(b store.Block) bool { return b.Prefix.Overlaps(own) })
+	})
 	if err != nil {
 		return err
 	}
 	if used > 0 {
-		return fmt.Errorf("block %s of this host belongs to %s now, and %d addresses of it are in use here: remove those containers, and create the Docker network again",
-			lost.Prefix, w.nodeName(lost.Node), used)
+		return fmt.Errorf("%s, and %d addresses of it are in use here: remove those containers, and create the Docker network again", why, used)
 	}
-	a.opts.Log("network %s: block %s of this host belongs to %s now: claiming another one", n.Name, lost.Prefix, w.nodeName(lost.Node))
-	a.mirror.remember(n.Name, slices.DeleteFunc(slices.Clone(w.Own[n.Name]), func(own netip.Prefix) bool {
-		return slices.ContainsFunc(all, func(b store.Block) bool { return b.Prefix.Overlaps(own) })
-	}))
+	a.opts.Log("network %s: %s: claiming another one", n.Name, why)
 	return nil
+}
+
+// lostTo says who holds a former block of this host.
+func lostTo(w *world, b *store.Block) string {
+	return fmt.Sprintf("block %s of this host belongs to %s now", b.Prefix, w.nodeName(b.Node))
 }
 
 // giveBack deletes from the store the blocks that this host does not need, once no container
@@ -96,7 +96,7 @@ func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
 func (a *Agent) giveBack(ctx context.Context, n *store.Network, extra []store.Block) error {
 	var errs []error
 	for _, b := range extra {
-		free, err := a.free(n.Name, b.Prefix)
+		free, err := a.spare(n.Name, b.Prefix)
 		if free {
 			a.opts.Log("network %s: giving back block %s", n.Name, b.Prefix)
 			err = a.dropBlock(ctx, b)
@@ -108,26 +108,7 @@ func (a *Agent) giveBack(ctx context.Context, n *store.Network, extra []store.Bl
 
 // used counts the addresses of the given blocks that containers of this host have.
 func (a *Agent) used(network string, blocks []netip.Prefix) (n int, err error) {
-	return usedBelow(a.opts.Paths.CNI, network, blocks)
-}
-
-// usedBelow implements used. It counts the files of host-local, which all runtimes share. If it
-// returns an error, the number is not known, and nothing may be removed.
-func usedBelow(cni, network string, blocks []netip.Prefix) (n int, err error) {
-	entries, err := os.ReadDir(filepath.Join(cni, "networks", network))
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil // host-local has never assigned an address
-	}
-	if err != nil {
-		return 0, fmt.Errorf("count addresses in use: %w", err)
-	}
-	for _, e := range entries {
-		addr, err := netip.ParseAddr(strings.ReplaceAll(e.Name(), "_", ":")) // host-local writes : as _, for file systems that do not allow colons
-		if err == nil && slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(addr) }) {
-			n++
-		}
-	}
-	return n, nil
+	return a.files().used(network, blocks)
 }
 
 // maxRaces limits how often a claim may lose against another host.
@@ -152,6 +133,7 @@ func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet
 		b := store.Block{Network: n.Name, Prefix: prefix, Node: a.self}
 		switch err := a.createBlock(ctx, b); {
 		case err == nil:
+			a.claimed = true
 			return b, nil
 		case !errors.Is(err, store.ErrExists):
 			return b, fmt.Errorf("claim block %s: %w", prefix, err)
@@ -227,6 +209,7 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 		}
 		b := store.Block{Network: n.Name, Prefix: h.Prefix, Node: a.self}
 		if err := a.dropBlock(ctx, h.Block); err == nil && a.createBlock(ctx, b) == nil {
+			a.claimed = true
 			a.opts.Log("network %s: %s, the holder of block %s, has not been seen since %s", n.Name, h.name, h.Prefix, h.seen.Format(time.RFC3339))
 			return b, nil
 		}

@@ -37,6 +37,8 @@ type thisHost struct {
 // compares that part with the actual state, and changes only what differs. A removal decides what
 // may be removed.
 type desired struct {
+	stopped map[string]int // Agent.stopped before the world was read
+
 	parts []part              // the networks in which this host takes part, with their bridges
 	wrong map[string]error    // why this host takes no part in the other networks
 	confs map[string]rendered // CNI configurations, by network
@@ -98,7 +100,7 @@ func partOf(w *world, f *thisHost, n *store.Network) part {
 	}
 	p.MTU = n.MTU
 	if p.MTU == 0 {
-		p.MTU = mesh.ContainerMTU(f.uplink, mesh.Transport(n.Transport), f.self.Underlay)
+		p.MTU = mesh.ContainerMTU(f.uplink, mesh.Transport(n.Transport), f.self.Underlay, n.Subnets)
 	}
 	p.masquerade, p.unsettled = f.bare(n.Name), f.unread || !f.settled(n.Name)
 	return p
@@ -181,7 +183,7 @@ func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 	var peers []mesh.Peer
 	for _, p := range parts {
 		for _, s := range p.Network.Subnets {
-			out.Subnets = append(out.Subnets, mesh.Subnet{Network: p.Network.Name, Prefix: s, Masquerade: p.masquerade, Unsettled: p.unsettled})
+			out.Subnets = append(out.Subnets, mesh.Subnet{Network: p.Network.Name, Prefix: s, Masquerade: p.masquerade, Unsettled: p.unsettled, Isolated: p.Network.Isolate})
 		}
 		out.Blocks = append(out.Blocks, p.Blocks...)
 		blocks := blocksOfPeers(w, &p)

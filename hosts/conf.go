@@ -67,6 +67,12 @@ func ours(path string) ([]byte, error) {
 	return data, nil
 }
 
+// foreign reports whether a network's configuration is another program's.
+func foreign(dir, network string) bool {
+	_, err := ours(filepath.Join(dir, network+confSuffix))
+	return errors.Is(err, errForeign)
+}
+
 // removeConfs removes the configurations that the agent wrote, except those for which keep
 // returns true. It returns the networks of the files that it removed.
 func removeConfs(dir string, keep func(network string) bool) (removed []string, err error) {
@@ -165,6 +171,7 @@ type bridgeConf struct {
 	IsGateway bool           `json:"isGateway"`
 	Hairpin   bool           `json:"hairpinMode"`
 	Outside   []netip.Prefix `json:"ipMasqOutside"` // the whole network, of which the block is a part
+	Span      []netip.Prefix `json:"span"`          // the same, for `docker network create --internal`
 	MTU       int            `json:"mtu,omitempty"`
 	IPAM      ipamConf       `json:"ipam"`
 	DNS       *spec.DNS      `json:"dns,omitempty"`
@@ -206,13 +213,13 @@ func gatewayOf(block netip.Prefix) netip.Addr { return block.Masked().Addr().Nex
 // render returns the configuration of a network.
 func render(p *plan) ([]byte, error) {
 	b := bridgeConf{
-		Type: "bridge", Bridge: bridgeName(p.Network.Name), IsGateway: true, Hairpin: true, Outside: p.Network.Subnets, MTU: p.MTU,
+		Type: "bridge", Bridge: bridgeName(p.Network.Name), IsGateway: true, Hairpin: true, Outside: p.Network.Subnets, Span: p.Network.Subnets, MTU: p.MTU,
 		IPAM: ipamConf{Type: "host-local"},
 	}
 	for _, block := range p.Blocks {
 		b.IPAM.Ranges = append(b.IPAM.Ranges, []rangeConf{{block}})
-		b.IPAM.Routes = append(b.IPAM.Routes, routeConf{spec.DefaultDst(block.Addr().Is4())})
 	}
+	b.IPAM.Routes = routesOf(&p.Network)
 	if p.DNS {
 		b.DNS = &spec.DNS{}
 		for _, a := range p.gateways() {
@@ -231,13 +238,26 @@ func render(p *plan) ([]byte, error) {
 	return append(out, '\n'), nil
 }
 
+// routesOf returns the routes of a network's containers. A container on two networks has the default
+// route of only one of them, and still reaches the other hosts of both.
+func routesOf(n *store.Network) (out []routeConf) {
+	for _, s := range n.Subnets {
+		out = append(out, routeConf{s}, routeConf{spec.DefaultDst(s.Addr().Is4())})
+	}
+	return out
+}
+
 // following returns the plugins that come after the bridge.
 func following(n *store.Network) []json.RawMessage {
 	if n.Plugins != nil {
 		return n.Plugins
 	}
+	firewall := `{"type":"firewall"}`
+	if n.Isolate { // from isolated networks of this host alone, too
+		firewall = `{"type":"firewall","ingressPolicy":"same-bridge"}`
+	}
 	return []json.RawMessage{
-		json.RawMessage(`{"type":"firewall"}`),
+		json.RawMessage(firewall),
 		json.RawMessage(`{"type":"portmap","capabilities":{"portMappings":true}}`),
 	}
 }

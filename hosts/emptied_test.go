@@ -63,6 +63,11 @@ func (e *emptied) Entries() store.Table[store.Entry] {
 }
 func (e *emptied) Close() error { return nil }
 
+func (e *emptied) Fork(ctx context.Context, at store.Revision) error {
+	s, _ := e.at()
+	return s.Fork(ctx, at)
+}
+
 func (e *emptied) Session(ctx context.Context, ttl time.Duration) (store.Session, error) {
 	s, _ := e.at()
 	l, err := s.Session(ctx, ttl)

@@ -22,7 +22,7 @@ func (m *mirror) follow(ctx context.Context, s store.Store, report func(subject 
 // followWhole reads the whole store, and then watches all its tables. If the watch of one table
 // ends, it ends all watches, so that the next read is whole again.
 func (m *mirror) followWhole(ctx context.Context, s store.Store, report func(error)) error {
-	r, err := m.read(ctx, s)
+	r, err := m.readSound(ctx, s)
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return err
 	}
@@ -30,6 +30,8 @@ func (m *mirror) followWhole(ctx context.Context, s store.Store, report func(err
 	m.replace(r)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	m.onReadAgain(func() { stop(errWentBack) })
+	defer m.onReadAgain(nil)
 	var wg sync.WaitGroup
 	wg.Go(func() { stop(watchTable(ctx, m, s.Networks(), r.at[0], r.networks)) })
 	wg.Go(func() { stop(watchTable(ctx, m, s.Nodes(), r.at[1], r.nodes)) })
@@ -39,10 +41,18 @@ func (m *mirror) followWhole(ctx context.Context, s store.Store, report func(err
 	return context.Cause(ctx)
 }
 
+// onReadAgain sets what readAgain calls.
+func (m *mirror) onReadAgain(do func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reread = do
+}
+
 // reading is one read of the whole store, with the revision at which each table was read.
 type reading struct {
 	tables
-	at [4]store.Revision
+	at   [4]store.Revision
+	seen witness
 }
 
 const last = 3 // the table that is read last
@@ -54,10 +64,10 @@ func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error
 	r = new(reading)
 	var unreadable []error
 	for _, read := range []func() error{
-		func() error { return readTable(ctx, s.Networks(), m.networks, &r.networks, &r.at[0]) },
-		func() error { return readTable(ctx, s.Nodes(), m.nodes, &r.nodes, &r.at[1]) },
-		func() error { return readTable(ctx, s.Blocks(), m.blocks, &r.blocks, &r.at[2]) },
-		func() error { return readTable(ctx, s.Entries(), m.endpoints, &r.endpoints, &r.at[last]) },
+		func() error { return readTable(ctx, r, s.Networks(), m.networks, &r.networks, &r.at[0]) },
+		func() error { return readTable(ctx, r, s.Nodes(), m.nodes, &r.nodes, &r.at[1]) },
+		func() error { return readTable(ctx, r, s.Blocks(), m.blocks, &r.blocks, &r.at[2]) },
+		func() error { return readTable(ctx, r, s.Entries(), m.endpoints, &r.endpoints, &r.at[last]) },
 	} {
 		if err = read(); err != nil && !errors.Is(err, store.ErrUnreadable) {
 			return nil, err
@@ -75,8 +85,8 @@ func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error
 // errTorn means that two tables were read from different histories of the store.
 var errTorn = errors.New("the store was replaced while it was read")
 
-func readTable[T store.Object](ctx context.Context, t store.Table[T], known map[string]T, into *map[string]T, at *store.Revision) (err error) {
-	*into, *at, err = listWithin(ctx, listTime, t, "")
+func readTable[T store.Object](ctx context.Context, r *reading, t store.Table[T], known map[string]T, into *map[string]T, at *store.Revision) (err error) {
+	*into, *at, err = listWithin(ctx, listTime, t, "", r.seen.see)
 	if errors.Is(err, store.ErrUnreadable) {
 		addUnreadable(ctx, t, known, *into)
 	}
@@ -117,7 +127,11 @@ func change[T store.Object](m *mirror, into map[string]T, e store.Event[T]) {
 	} else {
 		into[e.Object.Key()] = e.Object
 	}
-	m.cache.Heard, m.updated = m.cache.Heard.With(e.Revision), time.Now()
+	if m.cache.Heard, m.updated = m.cache.Heard.With(e.Revision), time.Now(); e.Gone {
+		m.cache.Seen.drop(e.Object)
+	} else {
+		m.cache.Seen.see(e.Object, e.Revision)
+	}
 	m.cache.Missing.forget(e.Object)
 	m.mu.Unlock()
 	if e.Gone || !there || !onlySeen(was, e.Object) {
@@ -142,10 +156,11 @@ const callTime, listTime = 20 * time.Second, 2 * time.Minute
 // list returns the objects of a table by key. If some cannot be read, it returns the others and
 // store.ErrUnreadable.
 func list[T store.Object](ctx context.Context, t store.Table[T], prefix string) (map[string]T, store.Revision, error) {
-	return listWithin(ctx, callTime, t, prefix)
+	return listWithin(ctx, callTime, t, prefix, func(store.Object, store.Revision) {})
 }
 
-func listWithin[T store.Object](ctx context.Context, most time.Duration, t store.Table[T], prefix string) (map[string]T, store.Revision, error) {
+// listWithin implements list within a time, and calls see with each object.
+func listWithin[T store.Object](ctx context.Context, most time.Duration, t store.Table[T], prefix string, see func(store.Object, store.Revision)) (map[string]T, store.Revision, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	items, at, err := t.List(ctx, prefix)
@@ -155,6 +170,7 @@ func listWithin[T store.Object](ctx context.Context, most time.Duration, t store
 	out := make(map[string]T, len(items))
 	for _, i := range items {
 		out[i.Object.Key()] = i.Object
+		see(i.Object, i.Revision)
 	}
 	return out, at, err
 }

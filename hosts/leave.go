@@ -15,6 +15,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/paths"
 )
 
@@ -46,20 +47,21 @@ func (l Leaving) Do(ctx context.Context) error {
 	for _, b := range theirs.Blocks { // the cache may lack a block
 		own = with(own, b)
 	}
-	if err := l.idle(own); err != nil {
+	copied, err := l.copied(own)
+	if err == nil {
+		err = l.withdraw(own)
+	}
+	if err != nil {
 		return err
 	}
 	removed, err := removeConfs(l.ConfDir, func(string) bool { return false })
 	for _, network := range removed {
 		l.Log("network %s: configuration removed", network)
 	}
-	if err := errors.Join(err, l.idle(own)); err != nil { // a runtime may have read a configuration just before Do removed it
+	if err := errors.Join(err, away, l.giveBack(ctx, theirs), l.Clear(ctx), l.dropBridges(&m.cache)); err != nil {
 		return err
 	}
-	if err := errors.Join(away, l.giveBack(ctx, theirs), l.Clear(ctx), l.dropBridges(&m.cache)); err != nil {
-		return err
-	}
-	return l.forget()
+	return errors.Join(l.lift(copied), l.forget())
 }
 
 // with returns own with a block added.
@@ -73,34 +75,69 @@ func with(own map[string][]netip.Prefix, b store.Block) map[string][]netip.Prefi
 	return own
 }
 
-// idle returns an error if addresses of the blocks, given by network, are in use on this host.
-func (l *Leaving) idle(own map[string][]netip.Prefix) error {
-	if l.Force {
-		return nil
-	}
-	errs := []error{l.unused(own)}
+// copied returns the networks of which Docker networks have copies. Without Force it refuses Docker
+// networks that give out addresses of the blocks, given by network.
+func (l *Leaving) copied(own map[string][]netip.Prefix) (copied []string, err error) {
 	d := docker{state: l.Paths.State}
-	_, err := d.readState()
-	errs = append(errs, err)
+	_, err = d.readState()
+	errs := []error{err}
 	for _, n := range d.networks {
 		c, err := copyOf(n)
 		if err == nil && slices.ContainsFunc(c.Ranges, func(r netip.Prefix) bool { return slices.ContainsFunc(own[c.Network], r.Overlaps) }) {
 			err = fmt.Errorf("Docker network %.12s gives out addresses of %s: `docker network rm` it first", c.ID, c.Network)
 		}
+		copied, errs = append(copied, c.Network), append(errs, err)
+	}
+	if l.Force {
+		return copied, nil
+	}
+	return copied, errors.Join(errs...)
+}
+
+// withdraw stops this host from giving out addresses of its blocks, given by network. If containers
+// have such addresses, it refuses without Force, and the host goes on giving them out.
+func (l *Leaving) withdraw(own map[string][]netip.Prefix) error {
+	var errs []error
+	before := map[string]*ipam.Granted{}
+	for network, blocks := range own {
+		if foreign(l.ConfDir, network) {
+			continue
+		}
+		used, err := grants{l.Paths.CNI}.change(network, func(now *ipam.Granted) *ipam.Granted {
+			before[network] = now
+			return &ipam.Granted{Why: fmt.Sprintf("this host has left network %s", network)}
+		}, blocks)
+		if err == nil && used > 0 {
+			err = fmt.Errorf("network %s: %d addresses of %s are in use here: remove those containers first", network, used, join(blocks))
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil && !l.Force {
+		return errors.Join(err, l.restore(before))
+	}
+	return nil
+}
+
+// restore gives networks their former grants back.
+func (l *Leaving) restore(before map[string]*ipam.Granted) error {
+	var errs []error
+	for network, was := range before {
+		_, err := grants{l.Paths.CNI}.change(network, func(*ipam.Granted) *ipam.Granted { return was }, nil)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// unused returns an error if containers have addresses of the blocks.
-func (l *Leaving) unused(own map[string][]netip.Prefix) error {
-	var errs []error
-	for network, blocks := range own {
-		used, err := usedBelow(l.Paths.CNI, network, blocks)
-		if err == nil && used > 0 {
-			err = fmt.Errorf("network %s: %d addresses of %s are in use here: remove those containers first", network, used, join(blocks))
+// lift removes the grants. Those of Docker networks that are still there stay: without a grant such
+// a network would give out addresses of a block that another host may have.
+func (l *Leaving) lift(copied []string) error {
+	granted, err := ipam.Grants(filepath.Join(l.Paths.CNI, "networks"))
+	errs := []error{err}
+	for _, network := range granted {
+		if !slices.Contains(copied, network) {
+			_, err := grants{l.Paths.CNI}.change(network, unlimited, nil)
+			errs = append(errs, err)
 		}
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

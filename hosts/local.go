@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
+	"syscall"
 
 	"github.com/patchbay-net/patchbay/docker/state"
 )
@@ -36,6 +36,7 @@ type dockerCopy struct {
 	ID, Network string
 	Ranges      []netip.Prefix
 	Bare        bool // created by an earlier release, without masquerade
+	Ours        bool // copied from a configuration that an agent wrote
 }
 
 // docker reads the files of the driver and of dockerd. It reads a file again only if the file has
@@ -53,11 +54,10 @@ type docker struct {
 	copies []dockerCopy
 }
 
-// dockerConfig is the content of a container's config.v2.json and when the file was written.
+// dockerConfig is the content of a container's config.v2.json.
 type dockerConfig struct {
-	changed time.Time
-	size    int64
-	config  *containerConfig
+	file   string // version of the file
+	config *containerConfig
 }
 
 // containerConfig is the part of that file that holds names. DNSNames exists since Docker 25,
@@ -149,11 +149,21 @@ func fingerprint(dirs ...string) (string, error) {
 		}
 		for _, e := range entries {
 			if fi, err := e.Info(); err == nil {
-				fmt.Fprintf(&out, "%s %d %d\n", e.Name(), fi.Size(), fi.ModTime().UnixNano())
+				fmt.Fprintf(&out, "%s %s\n", e.Name(), version(fi))
 			}
 		}
 	}
 	return out.String(), nil
+}
+
+// version returns a text that changes when a file is replaced. Two versions of a file may have the same
+// size and, within one tick of the kernel's clock, the same time. They never have the same inode.
+func version(fi fs.FileInfo) string {
+	inode := uint64(0)
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		inode = st.Ino
+	}
+	return fmt.Sprintf("%d %d %d", inode, fi.Size(), fi.ModTime().UnixNano())
 }
 
 // copyOf reads the configuration that a Docker network copied when it was created.
@@ -161,6 +171,7 @@ func copyOf(n *state.Network) (c dockerCopy, err error) {
 	var list struct {
 		Name    string
 		Plugins []struct {
+			Bridge  string
 			IPAM    ipamConf
 			Outside []netip.Prefix `json:"ipMasqOutside"`
 		}
@@ -171,6 +182,7 @@ func copyOf(n *state.Network) (c dockerCopy, err error) {
 	c = dockerCopy{ID: n.ID, Network: list.Name, Bare: true}
 	for _, p := range list.Plugins {
 		c.Bare = c.Bare && len(p.Outside) == 0
+		c.Ours = c.Ours || p.Bridge == bridgeName(list.Name) // the copy lacks our mark
 		for _, set := range p.IPAM.Ranges {
 			for _, r := range set {
 				c.Ranges = append(c.Ranges, r.Subnet)
@@ -238,12 +250,16 @@ func dockerNames(c *containerConfig, more []string) []string {
 	all = append(all, c.ID[:min(len(c.ID), shortID)], c.Config.Hostname)
 	var out []string
 	for _, name := range all {
-		if name != "" && !slices.Contains(out, name) {
+		if name != "" && len(out) < maxNames && !slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}
 	return out
 }
+
+// maxNames limits the names of one container. The store limits the size of an object, and each host has
+// an index of all names.
+const maxNames = 256
 
 // readConfigs reads those files of containers that have changed. news reports whether a file
 // has changed, appeared or disappeared.
@@ -286,7 +302,7 @@ func readConfig(path string, was dockerConfig) (dockerConfig, error) {
 	if err != nil {
 		return was, err
 	}
-	if fi.ModTime().Equal(was.changed) && fi.Size() == was.size {
+	if version(fi) == was.file {
 		return was, nil
 	}
 	data, err := os.ReadFile(path)
@@ -297,5 +313,5 @@ func readConfig(path string, was dockerConfig) (dockerConfig, error) {
 	if err := json.Unmarshal(data, c); err != nil {
 		return was, fmt.Errorf("read %s: %w", path, err)
 	}
-	return dockerConfig{fi.ModTime(), fi.Size(), c}, nil
+	return dockerConfig{version(fi), c}, nil
 }

@@ -4,12 +4,14 @@
 package hosts
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/docker/state"
 	"github.com/patchbay-net/patchbay/hosts/store"
@@ -74,9 +76,12 @@ func TestStaleCopies(t *testing.T) {
 		{ID: "0123456789abcdef", Network: "lan", Ranges: prefixes("10.200.3.0/24")},
 		{ID: "fits", Network: "lan", Ranges: prefixes("10.200.4.0/24")},
 		{ID: "others", Network: "podnet", Ranges: prefixes("10.88.0.0/16")},
+		{ID: "ofgone", Network: "gone", Ranges: prefixes("10.77.0.0/24"), Ours: true},
 	}}
-	wrong := a.stale([]part{{plan: plan{Network: lan()}, holding: holding{have: prefixes("10.200.4.0/24")}}})
-	if len(wrong) != 1 || !strings.Contains(wrong["0123456789ab"].Error(), "it gives out 10.200.3.0/24, which is not this host's block of lan") {
+	parts := []part{{plan: plan{Network: lan()}, holding: holding{have: prefixes("10.200.4.0/24")}}}
+	wrong := a.stale(parts, map[string]string{"gone": "network gone was removed", "podnet": "it is not ours"})
+	if len(wrong) != 2 || !strings.Contains(wrong["0123456789ab"].Error(), "has 10.200.3.0/24, which is not this host's block of lan") ||
+		!strings.Contains(wrong["ofgone"].Error(), "network gone was removed") {
 		t.Errorf("%v", wrong)
 	}
 }
@@ -93,5 +98,44 @@ func TestUsable(t *testing.T) {
 	out, wrong := a.usable(w, []netip.Addr{netip.MustParseAddr("192.0.2.7")})
 	if len(out) != 1 || out[0].Name != "lan" || len(wrong) != 3 {
 		t.Errorf("%v %v", out, wrong)
+	}
+}
+
+// A file is replaced within one tick of the kernel's clock, by one of the same size.
+func TestReplacedWithinATick(t *testing.T) {
+	dir := t.TempDir()
+	path, at := filepath.Join(dir, "config.v2.json"), time.Now()
+	write := func(name string) {
+		t.Helper()
+		must(t, os.WriteFile(path+"~", []byte(`{"Name":"/`+name+`"}`), 0o600))
+		must(t, os.Chtimes(path+"~", at, at))
+		must(t, os.Rename(path+"~", path))
+	}
+	write("one")
+	was, err := readConfig(path, dockerConfig{})
+	must(t, err)
+	before, err := fingerprint(dir)
+	must(t, err)
+	write("two")
+	now, err := readConfig(path, was)
+	if err != nil || now.config.Name != "/two" {
+		t.Errorf("%+v, %v", now.config, err)
+	}
+	if after, err := fingerprint(dir); err != nil || after == before {
+		t.Errorf("%q, and before %q: %v", after, before, err)
+	}
+	if again, err := readConfig(path, now); err != nil || again.config != now.config {
+		t.Errorf("it was read again: %v", err)
+	}
+}
+
+// A container has more names than an object of the store can hold.
+func TestManyNames(t *testing.T) {
+	var aliases []string
+	for i := range 100_000 {
+		aliases = append(aliases, fmt.Sprint("alias", i))
+	}
+	if got := dockerNames(&containerConfig{ID: newID, Name: "/web"}, aliases); len(got) != maxNames || got[0] != "web" {
+		t.Errorf("%d names: %q …", len(got), got[0])
 	}
 }

@@ -23,6 +23,8 @@ type mirror struct {
 	cache  world
 	tables
 	changed func()
+	suspect bool                 // the store went back, and the mirror has not read it since
+	reread  func()               // makes follow read the whole store again; nil while follow does not watch
 	doubt   time.Duration        // for this long after a loss of data, the store cannot say which hosts are gone
 	updated time.Time            // when the store last sent something
 	owned   int                  // counts how often the remembered blocks of this node changed
@@ -68,7 +70,7 @@ func (m *mirror) snapshot() (w world, known, synced bool) {
 		m.merge()
 	}
 	w = m.cache
-	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
+	w.Own, w.Bridges, w.Seen = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges), maps.Clone(m.cache.Seen)
 	return w, m.known || m.synced, m.synced
 }
 
@@ -78,6 +80,22 @@ func (m *mirror) refresh(w *world) {
 	defer m.mu.Unlock()
 	w.Given = m.cache.Given
 	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
+}
+
+// readAgain makes the mirror read the whole store again, as one that went back.
+func (m *mirror) readAgain() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.suspect = true; m.reread != nil {
+		m.reread()
+	}
+}
+
+// wrote notes the revision at which this host wrote its own record.
+func (m *mirror) wrote(self store.Node, at store.Revision) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cache.Seen.see(self, at)
 }
 
 // remember stores which blocks are this node's.

@@ -41,7 +41,7 @@ func (m *mirror) replace(r *reading) {
 		w.Missing = missing{w.Networks, w.Nodes, w.Blocks, w.Endpoints}
 		w.Doubted, m.back = time.Now(), nil
 	}
-	m.tables, m.cache.Heard, m.synced, m.updated = r.tables, r.at[last], true, time.Now()
+	m.tables, m.cache.Heard, m.cache.Seen, m.synced, m.updated = r.tables, r.at[last], r.seen, true, time.Now()
 	m.merge()
 	m.mu.Unlock()
 	m.changed()

@@ -63,6 +63,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	here, known := a.known()
 	want, may := a.endpoints(w, here), a.mayUnpublish(known)
 	var errs []error
+	failed := map[string]bool{} // endpoints that could not be put
 	late := func(err error) bool {
 		errs = append(errs, err)
 		return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, store.ErrSessionOver)
@@ -75,12 +76,12 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 		if was, ok := a.published[key]; ok && reflect.DeepEqual(was.Object, e) {
 			continue
 		}
-		if late(a.put(ctx, key, e)) {
-			break
+		switch err := a.put(ctx, key, e); {
+		case late(err):
+			return errors.Join(errs...)
+		case err != nil:
+			failed[containerKey(&e)] = true
 		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err // an endpoint is removed only when its successor exists
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.published)) {
 		was := a.published[key].Object
@@ -90,7 +91,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	}
 	var others []store.Entry
 	for _, e := range w.Endpoints {
-		if _, ok := want[e.Key()]; !ok && e.Node == a.self && may.endpoint(&e) {
+		if _, ok := want[e.Key()]; !ok && e.Node == a.self && may.endpoint(&e) && !failed[containerKey(&e)] { // the successor must exist
 			others = append(others, e)
 		}
 	}
@@ -101,6 +102,12 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// containerKey returns the part of an endpoint's key that is the same on all sessions of its host.
+func containerKey(e *store.Entry) string {
+	id, _, _ := strings.Cut(e.ID, ".")
+	return e.Network + "/" + id
 }
 
 // duplicateAfter is longer than an event takes to arrive. Another host with this id creates its
@@ -133,6 +140,9 @@ func (a *Agent) duplicateID(others []store.Entry, now time.Time) error {
 // check reads which endpoints the store has on this host's session, because another program may
 // have deleted some.
 func (a *Agent) check(ctx context.Context, w *world) error {
+	if err := a.verify(ctx); err != nil {
+		return err
+	}
 	published := map[string]store.Item[store.Entry]{}
 	for _, network := range append([]store.Network{{Name: presence}, {Name: lasting}}, w.Networks...) {
 		ctx, cancel := context.WithTimeout(ctx, callTime)

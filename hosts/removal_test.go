@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -51,36 +52,38 @@ func TestRemoval(t *testing.T) {
 // The file of an endpoint cannot be read any more. The endpoint keeps its name, in the store too,
 // and also after a restart of the agent. An endpoint whose file was removed loses its name.
 func TestUnreadableEndpointStays(t *testing.T) {
-	s := openStore(t)
-	must(t, Admin{s}.Create(t.Context(), lan()))
-	h := newHost(t, s, 1)
-	h.start()
-	block := h.block("lan")
-	addr := block.Addr().Next()
-	attach := func(id, name string) {
-		addr = addr.Next()
-		h.attach(id, "lan", addr.String(), name)
-		until(t, name+" is published", func() bool { return slices.Contains(endpointNames(t, s), name) })
-	}
-	attach("e1", "web")
-	attach("e2", "db")
-	file := filepath.Join(h.dir, "state/docker/endpoints/e1")
-	must(t, os.WriteFile(file, []byte("{"), 0o600))
-	until(t, "it is logged", func() bool { return h.log.has("docker: read state") })
-	attach("e3", "after") // two more rounds, although all removals happen in the first
-	attach("e4", "again")
-	if got := endpointNames(t, s); !slices.Contains(got, "web") {
-		t.Errorf("names are %v", got)
-	}
-	h.stop()
-	h.start()
-	attach("e5", "started")
-	attach("e6", "later")
-	if got := endpointNames(t, s); !slices.Contains(got, "web") || h.log.has("another host has the id") {
-		t.Errorf("names are %v after a start", got)
-	}
-	must(t, os.Remove(file))
-	until(t, "it is gone", func() bool { return !slices.Contains(endpointNames(t, s), "web") })
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t)
+		must(t, Admin{s}.Create(t.Context(), lan()))
+		h := newHost(t, s, 1)
+		h.start()
+		block := h.block("lan")
+		addr := block.Addr().Next()
+		attach := func(id, name string) {
+			addr = addr.Next()
+			h.attach(id, "lan", addr.String(), name)
+			until(t, name+" is published", func() bool { return slices.Contains(endpointNames(t, s), name) })
+		}
+		attach("e1", "web")
+		attach("e2", "db")
+		file := filepath.Join(h.dir, "state/docker/endpoints/e1")
+		must(t, os.WriteFile(file, []byte("{"), 0o600))
+		until(t, "it is logged", func() bool { return h.log.has("docker: read state") })
+		attach("e3", "after") // two more rounds, although all removals happen in the first
+		attach("e4", "again")
+		if got := endpointNames(t, s); !slices.Contains(got, "web") {
+			t.Errorf("names are %v", got)
+		}
+		h.stop()
+		h.start()
+		attach("e5", "started")
+		attach("e6", "later")
+		if got := endpointNames(t, s); !slices.Contains(got, "web") || h.log.has("another host has the id") {
+			t.Errorf("names are %v after a start", got)
+		}
+		must(t, os.Remove(file))
+		until(t, "it is gone", func() bool { return !slices.Contains(endpointNames(t, s), "web") })
+	})
 }
 
 // Files of Docker that cannot be read keep their known content.

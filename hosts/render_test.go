@@ -28,6 +28,7 @@ func TestRender(t *testing.T) {
 			Network: store.Network{Name: "lan", Subnets: lan().Subnets, Plugins: []json.RawMessage{[]byte(`{"type":"tuning","sysctl":{"net.core.somaxconn":"500"}}`)}},
 			Blocks:  prefixes("10.200.3.0/24"),
 		},
+		"isolated":   {Network: store.Network{Name: "lan", Subnets: lan().Subnets, Isolate: true}, Blocks: prefixes("10.200.3.0/24")},
 		"no plugins": {Network: store.Network{Name: "lan", Subnets: lan().Subnets, Plugins: []json.RawMessage{}}, Blocks: prefixes("10.200.3.0/24")},
 	} {
 		t.Run(name, func(t *testing.T) {

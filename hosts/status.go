@@ -154,7 +154,11 @@ func (l *Listing) Print(to io.Writer) error {
 	row := func(cells ...string) { fmt.Fprintln(w, strings.Join(terminal.PrintableCells(cells), "\t")) } //nolint:errcheck // into memory
 	row("NETWORK", "SUBNETS", "BLOCKS", "TRANSPORT")
 	for _, n := range l.Networks {
-		row(n.Name, join(n.Subnets), fmt.Sprint(l.count(n.Name)), string(n.Transport))
+		transport := string(n.Transport)
+		if n.Isolate {
+			transport += ", isolated"
+		}
+		row(n.Name, join(n.Subnets), fmt.Sprint(l.count(n.Name)), transport)
 	}
 	row()
 	row("HOST", "ID", "ADDRESSES", "STATE")

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -79,6 +80,11 @@ func (a *Agent) tend(ctx context.Context) error {
 		wrong[networks[i].Name] = a.claim(ctx, &w, &networks[i])
 	}
 	a.problems.SetAll("block of", wrong)
+	if a.claimed { // now each host notices if the store goes back to before the claim
+		if err := a.putNode(ctx, self, false); err != nil {
+			return fmt.Errorf("put node: %w", err)
+		}
+	}
 	return errors.Join(a.leave(ctx, &w), a.publish(ctx, &w))
 }
 
@@ -114,21 +120,25 @@ func LeastReclaim(ttl time.Duration) time.Duration {
 
 // putNode writes this host's record if it has changed or if the store has lost it.
 func (a *Agent) putNode(ctx context.Context, self store.Node, lost bool) error {
-	if !lost && sameNode(a.written, self) && self.Seen.Sub(a.written.Seen).Abs() < a.seenEvery() {
+	if !lost && !a.claimed && sameNode(a.written, self) && self.Seen.Sub(a.written.Seen).Abs() < a.seenEvery() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	nodes := a.opts.Store.Nodes()
 	was, err := nodes.Get(ctx, self.ID)
+	at := was.Revision
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		_, err = nodes.Create(ctx, self, nil)
+		at, err = nodes.Create(ctx, self, nil)
+	case err == nil && a.older(was.Revision) && !lost:
+		return a.rewound(was.Revision)
 	case err == nil:
-		_, err = nodes.Update(ctx, self, was.Revision)
+		at, err = nodes.Update(ctx, self, was.Revision)
 	}
 	if err == nil {
-		a.written = self
+		a.written, a.writtenAt, a.writtenIn, a.claimed = self, at, a.mirror.history(), false
+		a.mirror.wrote(self, at)
 	}
 	return err
 }
@@ -222,7 +232,11 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 			continue
 		}
 		a.opts.Log("network %s was removed: giving back block %s", b.Network, b.Prefix)
-		errs = append(errs, a.dropBlock(ctx, b))
+		err := a.stop(b.Network, removed(b.Network)) // before another host can have the block
+		if err == nil {
+			err = a.dropBlock(ctx, b)
+		}
+		errs = append(errs, err)
 	}
 	for network := range w.Own {
 		if !gone(network) {
@@ -230,10 +244,7 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 		}
 		// A user may remove the network by mistake and create it again. Then each host gets its former
 		// block.
-		free, err := a.free(network, w.Own[network]...)
-		if free {
-			a.mirror.remember(network, nil)
-		}
+		_, err := a.revoke(network, removed(network), w.Own[network], func(netip.Prefix) bool { return true })
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

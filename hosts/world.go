@@ -36,6 +36,8 @@ type world struct {
 	Given map[string][]netip.Prefix `json:"given,omitempty"`
 	// Heard is the revision of the store from which this state was read.
 	Heard store.Revision `json:"heard,omitempty"`
+	// Seen has the revisions of objects, which show whether the store went back.
+	Seen witness `json:"seen,omitempty"`
 	// Missing is the part of this state that the store has lost. Doubted is when this process found
 	// the loss or, if that is later, when this process began. Clocks may jump, so the time in the
 	// file shows only that there is a doubt.

@@ -4,6 +4,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,6 +84,7 @@ type Agent struct {
 	kernel chan struct{} // the kernel's state changed
 	keyed  chan struct{} // this Node may have another key
 	said   chan struct{} // something is wrong, or well again
+	retry  time.Duration // the mean pause after a failure
 
 	// Only tend uses these fields.
 	installed bool
@@ -105,7 +107,7 @@ func New(opts Options) (*Agent, error) {
 	}
 	a := &Agent{
 		opts: opts, nodes: make(chan struct{}, 1), kernel: make(chan struct{}, 1), keyed: make(chan struct{}, 1), said: make(chan struct{}, 1),
-		unable: errNothingKnown, turned: time.Now(),
+		retry: retryEvery, unable: errNothingKnown, turned: time.Now(),
 	}
 	a.mirror = mirror{
 		self: opts.Node, changed: func() { resident.Signal(a.nodes); resident.Signal(a.keyed) }, now: time.Now,
@@ -115,7 +117,7 @@ func New(opts Options) (*Agent, error) {
 	emit := a.events.wake()
 	a.trouble.changed = func() { emit(); resident.Signal(a.said) }
 	a.metrics = newMetrics(a)
-	a.api = connection{config: opts.Config, observe: a.observe}
+	a.api = connection{config: opts.Config, retry: resident.RetryFirst, observe: a.observe}
 	a.trouble.set(cacheFailed, a.load())
 	a.exempt = exemptions{
 		file: opts.MasqueradeConfig, copy: filepath.Join(StateDir(opts.Paths), exemptFile), every: exemptEvery,
@@ -170,7 +172,7 @@ func (a *Agent) Run(ctx context.Context) {
 // followNodes keeps the Nodes up to date.
 func (a *Agent) followNodes(ctx context.Context) {
 	trusted := func() error { return nil } // the mirror has refused other lists
-	a.mirror.source().sharing(policies.Nodes, a.policy.sees(), trusted).follow(ctx, a.api.get, func(err error) {
+	a.mirror.source().sharing(policies.Nodes, a.policy.sees(), trusted).follow(ctx, &a.api, func(err error) {
 		a.asked(err)
 		a.policy.asked(policies.Nodes, err)
 	})
@@ -185,8 +187,8 @@ func (a *Agent) followNamespaces(ctx context.Context) {
 	case !a.opts.Egress:
 		spaces = &namespaces{changed: func() {}, wanted: map[string]string{}, absent: map[string]bool{}}
 	}
-	trusted := func() error { return hasNode(ctx, a.api.get, a.opts.Node) }
-	spaces.source().sharing(policies.Namespaces, a.policy.sees(), trusted).follow(ctx, a.api.get, func(err error) {
+	trusted := func() error { return hasNode(ctx, &a.api, a.opts.Node) }
+	spaces.source().sharing(policies.Namespaces, a.policy.sees(), trusted).follow(ctx, &a.api, func(err error) {
 		a.policy.asked(policies.Namespaces, err)
 		if err != nil && a.opts.Egress {
 			err = fmt.Errorf("changes of annotations %s are not seen: %w", EgressAnnotation, advise("Namespaces", err))
@@ -207,7 +209,7 @@ func (a *Agent) tend(ctx context.Context) {
 		took := ended.Sub(began)
 		var retry <-chan time.Time
 		if !done {
-			retry = time.After(resident.Jitter(retryEvery))
+			retry = time.After(resident.Jitter(a.retry))
 		}
 		select {
 		case <-ctx.Done():
@@ -278,6 +280,7 @@ func (a *Agent) install(ctx context.Context) (err error) {
 // prepare applies a plan, and returns why the node is not ready for pods. It writes the network's
 // file last, because pods start as soon as that file exists.
 func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
+	unsafe := a.policy.isolate() // at once, because a network of an earlier run may let pods start
 	if !p.Ready {
 		return a.waiting(p)
 	}
@@ -292,12 +295,11 @@ func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
 	if err := a.install(ctx); err != nil {
 		return err
 	}
-	if path := filepath.Join(a.opts.ConfDir, plan.NetworkFile); !exists(path) {
-		if err := a.policy.awaited(); err != nil {
-			return err
-		}
+	first := !exists(filepath.Join(a.opts.ConfDir, plan.NetworkFile))
+	if err := cmp.Or(unsafe, a.policy.admit(first)); err != nil {
+		return err
 	}
-	p.Network.MTU = mesh.ContainerMTU(uplink, a.opts.Transport, p.Self.Underlay)
+	p.Network.MTU = mesh.ContainerMTU(uplink, a.opts.Transport, p.Self.Underlay, p.Self.Blocks)
 	err = a.configure(&p.Network)
 	a.trouble.set(networkFailed, err)
 	a.trouble.set(podCIDRChanged, a.outside(p.Network))
@@ -355,6 +357,9 @@ func (a *Agent) Ready() error {
 
 // Healthy returns an error if the agent hangs.
 func (a *Agent) Healthy() error {
+	if err := a.policy.hangs(); err != nil {
+		return err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if time.Since(a.turned) > hungAfter {

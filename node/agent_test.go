@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,6 +83,7 @@ func (f *fabric) peerList() string {
 	for _, p := range f.peers {
 		out = append(out, fmt.Sprintf("%s=%v", p.ID, p.Blocks[0]))
 	}
+	slices.Sort(out) // a Node that is missing comes last
 	return strings.Join(out, " ")
 }
 
@@ -91,9 +93,12 @@ type lab struct {
 	api    *apiServer
 	fabric *fabric
 	dir    string
-	later  atomic.Int64                 // how far the mirror's clock is ahead
-	absent time.Duration                // Agent.policy.absent; 0: short
-	next   *atomic.Pointer[rest.Config] // Options.Config of an agent that asks there
+	later  atomic.Int64  // how far the mirror's clock is ahead
+	absent time.Duration // Agent.policy.absent; 0: short
+
+	impatient bool                         // Agent.policy.patience is 0
+	again     time.Duration                // Agent.retry; 0: short
+	next      *atomic.Pointer[rest.Config] // Options.Config of an agent that asks there
 	*Agent
 	stop func()
 }
@@ -134,8 +139,13 @@ func (l *lab) start(change ...func(*Options)) {
 		l.Fatal(err)
 	}
 	a.mirror.now = func() time.Time { return time.Now().Add(time.Duration(l.later.Load())) }
+	a.trimmed = true // it would collect the garbage of all tests; TestProgram gives memory back
 	a.exempt.every = time.Millisecond
+	a.retry, a.api.retry = cmp.Or(l.again, 100*time.Millisecond), 20*time.Millisecond
 	a.policy.absent = cmp.Or(l.absent, 100*time.Millisecond)
+	if l.impatient {
+		a.policy.patience = 0
+	}
 	l.Agent = a
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -150,13 +160,15 @@ func (l *lab) start(change ...func(*Options)) {
 	l.Cleanup(l.stop)
 }
 
-// await polls until a condition holds.
+// await polls until a condition holds, less and less often: some conditions run a program.
 func (l *lab) await(what string, holds func() bool) {
 	l.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
+	end := time.Now().Add(patience)
+	for pause := time.Millisecond; !holds(); pause = min(2*pause, 32*time.Millisecond) {
 		if time.Now().After(end) {
 			l.Fatalf("not within %v: %s; peers %q, problems %v", patience, what, l.fabric.peerList(), l.trouble.problems.All())
 		}
+		time.Sleep(pause)
 	}
 }
 

@@ -108,11 +108,10 @@ func (m *mirror) source() source {
 }
 
 // follow keeps the store equal to the API server's objects until ctx ends. report gets the result
-// of each request. connect returns a client of the API server, and a new client if the credentials
-// have changed.
-func (s source) follow(ctx context.Context, connect func() (API, error), report func(error)) {
+// of each request.
+func (s source) follow(ctx context.Context, c *connection, report func(error)) {
 	do := func(call func(API) error) error {
-		api, err := connect()
+		api, err := c.get()
 		if err == nil {
 			err = call(api)
 		}
@@ -131,15 +130,16 @@ func (s source) follow(ctx context.Context, connect func() (API, error), report 
 			return w, do(func(api API) error { w, err = s.watch(ctx, api, o); return err })
 		},
 	}
-	reflectInto(ctx, s.name, s.object, lw, s.store)
+	reflectInto(ctx, s.name, c.retry, s.object, lw, s.store)
 }
 
-// reflectInto runs a Reflector until ctx ends.
-func reflectInto(ctx context.Context, name string, object runtime.Object, lw cache.ListerWatcher, store cache.ReflectorStore) {
+// reflectInto runs a Reflector until ctx ends. Its first pause after a failure is retry; the next ones
+// grow.
+func reflectInto(ctx context.Context, name string, retry time.Duration, object runtime.Object, lw cache.ListerWatcher, store cache.ReflectorStore) {
 	const steps = 5 // from the first pause to the longest
 	cache.NewReflectorWithOptions(lw, object, store, cache.ReflectorOptions{
 		Name:    name,
-		Backoff: &wait.Backoff{Duration: resident.RetryFirst, Cap: resident.RetryMost, Steps: steps, Factor: 2, Jitter: 1},
+		Backoff: &wait.Backoff{Duration: retry, Cap: resident.RetryMost, Steps: steps, Factor: 2, Jitter: 1},
 	}).RunWithContext(ctx)
 }
 

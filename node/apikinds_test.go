@@ -19,6 +19,7 @@ import (
 type jsonKind struct {
 	server  *apiServer // its lock is for all fields
 	absent  bool       // the server does not have the kind
+	refuse  int        // status of all answers; 0: none
 	noInit  bool       // no watch begins with all objects, as before Kubernetes 1.32
 	objects map[string]string
 	log     []jsonChange
@@ -36,8 +37,11 @@ type jsonChange struct {
 // jsonKinds are the kinds by path.
 type jsonKinds map[string]*jsonKind
 
+// otherVersionPath has ClusterNetworkPolicies in a version that the agent does not read.
+const otherVersionPath = "/apis/policy.networking.k8s.io/v1beta1/clusternetworkpolicies"
+
 func newJSONKinds(s *apiServer) jsonKinds {
-	out := jsonKinds{definitionsPath: {server: s, objects: map[string]string{}}}
+	out := jsonKinds{definitionsPath: {server: s, objects: map[string]string{}}, otherVersionPath: {server: s, objects: map[string]string{}}}
 	for _, w := range watches(nil, "", nil, nil) {
 		out[w.path] = &jsonKind{server: s, objects: map[string]string{}}
 	}
@@ -90,10 +94,12 @@ func (k *jsonKind) note(event, text string) string {
 func (k *jsonKind) serve(w http.ResponseWriter, r *http.Request) {
 	s := k.server
 	s.mu.Lock()
-	absent, invalid := k.absent, k.noInit && r.URL.Query().Get("sendInitialEvents") != ""
+	absent, refuse, invalid := k.absent, k.refuse, k.noInit && r.URL.Query().Get("sendInitialEvents") != ""
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	switch {
+	case refuse != 0:
+		w.WriteHeader(refuse)
 	case absent:
 		w.WriteHeader(http.StatusNotFound)
 		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`) //nolint:errcheck // the client sees it

@@ -211,7 +211,14 @@ func (s *apiServer) takeEvent(w http.ResponseWriter, r *http.Request) {
 	s.say(func(s *apiServer) { s.events = append(s.events, e) })
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
 	w.WriteHeader(http.StatusCreated)
-	s.encoder().Encode(e, w) //nolint:errcheck // the client sees it
+	s.answer(w, e)
+}
+
+// answer sends a copy of an object: encoding sets the object's kind for a while, and several
+// requests share what the server keeps.
+func (s *apiServer) answer(w http.ResponseWriter, o runtime.Object) {
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	s.encoder().Encode(o.DeepCopyObject(), w) //nolint:errcheck // the client sees it
 }
 
 // patch changes annotations of a Node through its subresource status.
@@ -225,16 +232,14 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 		s.Errorf("patch of %s: %v", r.URL.Path, err)
 	}
 	s.mu.Lock()
-	n := s.nodes[name]
+	n := s.nodes[name].DeepCopy()
 	s.mu.Unlock()
 	if n == nil {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
-	n = annotated(n.DeepCopy(), change.Metadata.Annotations)
-	s.set(n)
-	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
-	s.encoder().Encode(n, w) //nolint:errcheck // the client sees it
+	s.set(annotated(n, change.Metadata.Annotations))
+	s.answer(w, n)
 }
 
 func annotated(n *corev1.Node, list map[string]string) *corev1.Node {
@@ -261,8 +266,7 @@ func (s *apiServer) visible() (list []corev1.Node, rev int) {
 
 func (s *apiServer) list(w http.ResponseWriter) {
 	items, rev := s.visible()
-	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
-	s.encoder().Encode(&corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(rev)}, Items: items}, w) //nolint:errcheck // the client sees it
+	s.answer(w, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(rev)}, Items: items})
 }
 
 // watch streams the changes of objects of the type of like. If initial is set, it first sends the
@@ -275,7 +279,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, from int, init
 	stream := protobuf().StreamSerializer
 	out := restwatch.NewEncoder(streaming.NewEncoder(stream.NewFrameWriter(w), codecs().EncoderForVersion(stream.Serializer, corev1.SchemeGroupVersion)), encoder)
 	send := func(kind watch.EventType, o runtime.Object) bool {
-		err := out.Encode(&watch.Event{Type: kind, Object: o})
+		err := out.Encode(&watch.Event{Type: kind, Object: o.DeepCopyObject()}) // as in answer
 		w.(http.Flusher).Flush()
 		return err == nil
 	}

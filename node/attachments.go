@@ -28,10 +28,10 @@ import (
 // policyPlugin is the plugin whose records name the pods of addresses.
 const policyPlugin = "policy"
 
-// known has the owners of the addresses and of the links of this node's attachments.
+// known has the owners of the addresses of this node's attachments, and from where these send.
 type known struct {
-	addrs map[netip.Addr]owner.Key
-	links map[string]string // nft.Comment of the attachment, by link
+	addrs    map[netip.Addr]owner.Key
+	closures []enforce.Closure
 }
 
 // attachments reads the records of this node's attachments to which policies apply. If a record cannot
@@ -48,7 +48,7 @@ func attachments(run string) (list []policies.Attached, of known, ok bool, err e
 	for _, t := range torn {
 		errs = append(errs, fmt.Errorf("%w; its pod stays closed: delete the pod", t.Err))
 	}
-	of = known{map[netip.Addr]owner.Key{}, map[string]string{}}
+	of = known{addrs: map[netip.Addr]owner.Key{}}
 	for _, r := range records {
 		if r.Policed == nil {
 			continue
@@ -67,14 +67,20 @@ func attached(p *record.Policed) policies.Attached {
 	return a
 }
 
-// add notes a record's link and addresses.
-func (k known) add(r *record.Record) (err error) {
-	if r.Policed.Link != "" {
-		k.links[r.Policed.Link] = nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)
+// closureFor returns from where an attachment sends.
+func closureFor(r *record.Record) enforce.Closure {
+	return enforce.Closure{
+		Link: r.Policed.Link, Port: r.Policed.Port, Addrs: r.Policed.Addrs,
+		Comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName),
 	}
+}
+
+// add notes a record's links and addresses.
+func (k *known) add(r *record.Record) (err error) {
+	k.closures = append(k.closures, closureFor(r))
 	for _, addr := range r.Policed.Addrs {
 		if other, taken := k.addrs[addr]; taken && other != r.Owner {
-			err = fmt.Errorf("two attachments have the address %s, one of them %s/%s: `patchbay gc` removes the dead one", addr, r.Policed.Namespace, r.Policed.Name)
+			err = fmt.Errorf("two attachments have the address %s, one of them %s/%s: `patchbay gc --apply` removes the dead one", addr, r.Policed.Namespace, r.Policed.Name)
 			k.addrs[addr] = "" // no owner
 			continue
 		}
@@ -94,10 +100,11 @@ func reclose(ctx context.Context, p paths.Paths, fw *nft.Conn) error {
 		if r.Policed == nil {
 			continue
 		}
-		d, _ := policymirror.Read(p, policymirror.Pod{Namespace: r.Policed.Namespace, Name: r.Policed.Name, UID: r.Policed.UID}) // after an error it isolates
-		_, err := enforce.Reclose(ctx, fw, enforce.Closure{
-			Link: r.Policed.Link, Addrs: r.Policed.Addrs, Close: enforce.Closes(&d), Comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName),
-		})
+		pod := policymirror.Pod{Namespace: r.Policed.Namespace, Name: r.Policed.Name, UID: r.Policed.UID}
+		d, _ := policymirror.ReadAgain(p, pod, r.Policed.Early) // after an error it isolates
+		closure := closureFor(r)
+		closure.Close = enforce.Closes(&d)
+		_, err := enforce.Reclose(ctx, fw, closure)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -47,7 +47,6 @@ func clearPolicies(ctx context.Context, p paths.Paths) error {
 	fw := nft.Open(p.Run)
 	defer fw.Close() //nolint:errcheck // committed
 	e := enforce.New(fw, enforce.Options{KeepConnections: true})
-	defer e.Close() //nolint:errcheck // nothing was written
 	return e.Clear(ctx)
 }
 

@@ -23,6 +23,7 @@ import (
 // connection keeps a client of the API server that matches the current configuration.
 type connection struct {
 	config  func() (*rest.Config, string, error)
+	retry   time.Duration // the first pause after a failure
 	observe func(server time.Time)
 
 	mu      sync.Mutex

@@ -51,12 +51,12 @@ func newEgress(p paths.Paths, report func(error), log func(string, ...any)) *egr
 // earlier run.
 func (e *egress) run(ctx context.Context, a *Agent) {
 	if a.opts.Egress {
-		e.tend(ctx)
+		e.tend(ctx, a.retry)
 		return
 	}
 	for e.clean < enoughPasses {
 		e.report(e.pass(ctx))
-		if !clock.Sleep(ctx, resident.Jitter(retryEvery)) {
+		if !clock.Sleep(ctx, resident.Jitter(a.retry)) {
 			return
 		}
 	}
@@ -91,8 +91,8 @@ func (e *egress) noted() (names []string, err error) {
 
 // tend applies the annotations until ctx ends: when an annotation changes, when an address of the
 // node changes, and regularly. It must look regularly, because an ADD may have read the file just
-// before a change.
-func (e *egress) tend(ctx context.Context) {
+// before a change. If a pod's record was in use, it tries again after about retry.
+func (e *egress) tend(ctx context.Context, retry time.Duration) {
 	moved, stop := make(chan netlink.AddrUpdate), make(chan struct{})
 	defer close(stop)
 	unwatched := netlink.AddrSubscribe(moved, stop)
@@ -100,12 +100,12 @@ func (e *egress) tend(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		e.report(errors.Join(e.pass(ctx), unwatched))
-		var retry <-chan time.Time
+		var again <-chan time.Time
 		if e.busy {
-			retry = time.After(resident.Jitter(retryEvery))
+			again = time.After(resident.Jitter(retry))
 		}
 		select {
-		case <-retry:
+		case <-again:
 		case <-ctx.Done():
 			go func() {
 				for range moved { // so that the library's goroutine can end

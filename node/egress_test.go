@@ -259,7 +259,7 @@ func TestEgressBusy(t *testing.T) {
 	for name, undo := range map[string]func() error{
 		"ClearEgress": func() error { return ClearEgress(t.Context(), where) },
 		"without Options.Egress": func() (err error) {
-			newEgress(where, func(now error) { err = now }, t.Logf).run(t.Context(), &Agent{})
+			newEgress(where, func(now error) { err = now }, t.Logf).run(t.Context(), &Agent{retry: 100 * time.Millisecond})
 			return err
 		},
 	} {

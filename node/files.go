@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/node/plan"
@@ -28,6 +29,8 @@ type cached struct {
 	Schema int         `json:"schema"`
 	Nodes  []plan.Node `json:"nodes"`
 	Left   []left      `json:"left,omitempty"`
+
+	Missing map[string]time.Time `json:"missingSince,omitempty"` // by the Node's name
 }
 
 func (a *Agent) cachePath() string { return filepath.Join(StateDir(a.opts.Paths), cacheFile) }
@@ -50,23 +53,31 @@ func (a *Agent) load() error {
 	}
 	for _, n := range c.Nodes {
 		a.mirror.nodes[n.Name] = n
-		if n.Missing {
+		if since, known := c.Missing[n.Name]; n.Missing && known {
+			a.mirror.since[n.Name] = past(since, a.mirror.now())
+		} else if n.Missing {
 			a.mirror.since[n.Name] = a.mirror.now()
 		}
 	}
 	for _, l := range c.Left {
-		if now := a.mirror.now(); l.At.After(now) {
-			l.At = now // the clock was set back
-		}
+		l.At = past(l.At, a.mirror.now())
 		a.mirror.left[l.Node.Name] = l
 	}
 	a.saved = data
 	return nil
 }
 
+// past returns a time, or now if the clock was set back since.
+func past(t, now time.Time) time.Time {
+	if t.After(now) {
+		return now
+	}
+	return t
+}
+
 // save writes the Nodes, and those that were deleted lately, if they differ.
 func (a *Agent) save(v view) error {
-	data, err := json.Marshal(cached{cacheSchema, v.nodes, v.left})
+	data, err := json.Marshal(cached{cacheSchema, v.nodes, v.left, v.missing})
 	if err != nil || bytes.Equal(data, a.saved) {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/resident"
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // old returns the old network's route to the other node's pods.
@@ -53,6 +54,9 @@ func TestForeignRouteGoes(t *testing.T) {
 			if family == 6 && what == "address" {
 				continue // an IPv6 route stays when its link's address goes
 			}
+			if family == 6 && what != "route" && !draw.All(t) {
+				continue // the kernel reports each removal of an IPv6 route
+			}
 			t.Run(fmt.Sprintf("%s of IPv%d", what, family), func(t *testing.T) { foreignRouteGoes(t, family, remove) })
 		}
 	}
@@ -73,6 +77,7 @@ func foreignRouteGoes(t *testing.T, family int, remove func(*liveNode, netlink.L
 	a, b := newLiveNodes(t)
 	cable(a, b, "old0", "198.51.100.%d/24", "2001:db8:5::%d/64")
 	for _, n := range []*liveNode{a, b} {
+		n.again = time.Hour // no look for another reason than a change
 		must(t, n.conn.RouteAdd(n.old(family)))
 		n.runs(mesh.Auto)
 	}
@@ -82,10 +87,6 @@ func foreignRouteGoes(t *testing.T, family int, remove func(*liveNode, netlink.L
 	p := newProbe(a, b, family)
 	p.flows("by the old network")
 	a.rest()
-	p.look("before")
-	before := a.applies.Load()
-	a.await("another look", func() bool { return a.applies.Load() > before })
-	time.Sleep(10 * resident.Settle(0)) // the rest after it; the next look comes more than retryEvery/3 later
 	quiet := p.look("by the old network")
 	for _, n := range []*liveNode{a, b} {
 		if link, err := n.conn.Link("old0"); !nl.IsNotFound(err) {
@@ -94,8 +95,9 @@ func foreignRouteGoes(t *testing.T, family int, remove func(*liveNode, netlink.L
 		}
 	}
 	p.flows("by our routes")
-	if gone := p.look("by our routes"); gone > retryEvery/3 {
-		t.Errorf("no answer for %v; while nothing changed, for %v", gone, quiet)
+	slow := time.Duration(max(a.longest.Load(), b.longest.Load())) // an agent rests after a look, and on a busy machine long
+	if gone := p.look("by our routes"); gone > max(retryEvery/3, 40*slow) {
+		t.Errorf("no answer for %v; while nothing changed, for %v; the longest Apply took %v", gone, quiet, slow)
 	}
 	a.await("no trouble", func() bool { return !a.obstructed() })
 }
@@ -107,6 +109,7 @@ func TestForeignRouteComes(t *testing.T) {
 		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {
 			a, b := newLiveNodes(t)
 			cable(a, b, "old0", "198.51.100.%d/24", "2001:db8:5::%d/64")
+			a.again = 30 * resident.Settle(0) // rest sees no look meanwhile
 			a.runs(mesh.Auto)
 			b.runs(mesh.Auto)
 			p := newProbe(a, b, family)
@@ -174,9 +177,10 @@ func TestRouteStorm(t *testing.T) {
 	b.runs(mesh.Auto)
 	p := newProbe(a, b, 4)
 	p.flows("at first")
+	changes := draw.Number(t, "PATCHBAY_ROUTE_STORM", 1500, 5000)
 	storm := func(base [4]byte, bits, pause int) time.Duration {
 		began := time.Now()
-		for n := range 5000 {
+		for n := range changes {
 			if n%pause == pause-1 {
 				time.Sleep(probeEvery)
 			}
@@ -191,16 +195,17 @@ func TestRouteStorm(t *testing.T) {
 	before := a.applies.Load()
 	took := storm([4]byte{10, 99, 0, 0}, 32, 50) // without pauses, the socket of a user without root overflows
 	time.Sleep(5 * resident.Settle(0))
-	t.Logf("10000 changes elsewhere in %v: %d looks", took, a.applies.Load()-before)
+	t.Logf("%d changes elsewhere in %v: %d looks", 2*changes, took, a.applies.Load()-before)
 	if n := a.applies.Load() - before; n > 2 { // the kernel reports a change of carrier late
 		t.Errorf("%d looks", n)
 	}
 	before = a.applies.Load()
-	took = storm([4]byte{10, 244, 2, 0}, 25, 5000)
+	took = storm([4]byte{10, 244, 2, 0}, 25, changes)
+	a.await("a look", func() bool { return a.applies.Load() > before })
 	a.await("no trouble", func() bool { return !a.obstructed() })
 	a.rest()
 	looks := a.applies.Load() - before
-	t.Logf("10000 changes in a block of another node in %v: %d looks", took, looks)
+	t.Logf("%d changes in a block of another node in %v: %d looks", 2*changes, took, looks)
 	if most := int64(took/resident.Settle(0)) + 5; looks == 0 || looks > most {
 		t.Errorf("%d looks, want some, and at most %d", looks, most)
 	}

@@ -102,6 +102,28 @@ func TestOmitted(t *testing.T) {
 	l.awaitPeers(n3)
 }
 
+// The hour of a missing Node goes on when the agent starts again.
+func TestMissingWhenTheAgentStartsAgain(t *testing.T) {
+	l := running(t, n2+" "+n3, 1, 2, 3)
+	since := func() time.Time { return l.mirror.view().missing["n2"] }
+	l.api.remove("n2", true)
+	l.api.cut(false)
+	l.await("n2 is missing", func() bool { return !since().IsZero() && l.Ready() == nil })
+	began := since()
+	l.await("the file", func() bool {
+		data, err := os.ReadFile(l.cachePath())
+		return err == nil && strings.Contains(string(data), "missingSince")
+	})
+	l.stop()
+	l.start()
+	l.await("ready", func() bool { return l.Ready() == nil && !l.mirror.view().synced.IsZero() })
+	if got := since(); !got.Equal(began) {
+		t.Errorf("it is missing since %v, want %v", got, began)
+	}
+	l.pass(grace)
+	l.awaitPeers(n3)
+}
+
 // A Node is deleted while the agent is away, and another one gets its podCIDR.
 func TestDeletedWhileAway(t *testing.T) {
 	l := running(t, n2+" "+n3, 1, 2, 3)
@@ -123,7 +145,7 @@ func TestDeletedWhileAway(t *testing.T) {
 func TestStartWithoutAPI(t *testing.T) {
 	for name, refuse := range map[string]func(*apiServer){
 		"refused": func(s *apiServer) { s.refuse = http.StatusInternalServerError },
-		"slow":    func(s *apiServer) { s.before = func(http.ResponseWriter) { time.Sleep(2 * time.Second) } },
+		"slow":    func(s *apiServer) { s.before = func(http.ResponseWriter) { <-s.Context().Done() } },
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := running(t, n2, 1, 2)
@@ -200,6 +222,7 @@ func TestUnauthorized(t *testing.T) {
 		}
 	})
 	l.awaitPeers(n2)
+	l.await("ready", func() bool { return l.Ready() == nil })
 	l.api.say(func(s *apiServer) { s.token = "new" })
 	l.api.cut(false)
 	l.await("a refusal", func() bool { return strings.Contains(l.trouble.mine()[apiFailed], "renew the kubeconfig") })

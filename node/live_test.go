@@ -24,6 +24,7 @@ import (
 type liveNode struct {
 	*wireNode
 	applies atomic.Int64
+	longest atomic.Int64 // Apply, as a time.Duration
 }
 
 // newLiveNodes makes nodes 1 and 2 on one link, without agents.
@@ -32,6 +33,7 @@ func newLiveNodes(t *testing.T) (a, b *liveNode) {
 	api := newAPIServer(t)
 	a, b = &liveNode{wireNode: newWireNode(t, api, 1)}, &liveNode{wireNode: newWireNode(t, api, 2)}
 	for _, n := range []*liveNode{a, b} {
+		n.again = retryEvery
 		must(t, n.conn.SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
 	}
 	cable(a, b, "up0", "192.0.2.%d/24", "2001:db8::%d/64")
@@ -54,7 +56,11 @@ func cable(a, b *liveNode, link string, addrs ...string) {
 }
 
 func (n *liveNode) Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error {
-	defer n.applies.Add(1)
+	began := time.Now()
+	defer func() {
+		n.longest.Store(max(n.longest.Load(), int64(time.Since(began))))
+		n.applies.Add(1)
+	}()
 	return n.wireNode.Apply(ctx, self, peers)
 }
 

@@ -202,20 +202,22 @@ func (m *mirror) Transformer() cache.TransformFunc {
 
 // view is what a mirror knows at one moment.
 type view struct {
-	nodes  []plan.Node // sorted by name
-	left   []left      // likewise
-	gone   bool        // the API server no longer has this agent's Node
-	synced time.Time   // when it last sent something
+	nodes   []plan.Node          // sorted by name
+	left    []left               // likewise
+	missing map[string]time.Time // since when lists lack a Node
+	gone    bool                 // the API server no longer has this agent's Node
+	synced  time.Time            // when it last sent something
 }
 
 func (m *mirror) view() view {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return view{
-		nodes:  slices.SortedFunc(maps.Values(m.nodes), func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) }),
-		left:   slices.SortedFunc(maps.Values(m.left), func(a, b left) int { return strings.Compare(a.Node.Name, b.Node.Name) }),
-		gone:   m.gone,
-		synced: m.synced,
+		nodes:   slices.SortedFunc(maps.Values(m.nodes), func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) }),
+		left:    slices.SortedFunc(maps.Values(m.left), func(a, b left) int { return strings.Compare(a.Node.Name, b.Node.Name) }),
+		missing: maps.Clone(m.since),
+		gone:    m.gone,
+		synced:  m.synced,
 	}
 }
 

@@ -6,6 +6,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ import (
 type NetworkPolicy struct {
 	Off             bool // policies are not enforced; what an earlier run made of them is removed
 	KeepConnections bool // a change of policies ends no connection that was allowed before
+	UnknownOpen     bool // as long as the policies were never known on this node, new pods are open and not isolated
 	OwnNamespace    bool // by default pods receive packets of other pods only from their own namespace
 
 	LogGroup uint16 // of NFLOG, to which denied packets are sent; 0: to none
@@ -36,7 +38,7 @@ type NetworkPolicy struct {
 const logRate = 10
 
 func (c NetworkPolicy) enforcement() enforce.Options {
-	o := enforce.Options{KeepConnections: c.KeepConnections}
+	o := enforce.Options{KeepConnections: c.KeepConnections, CutLater: true}
 	if c.LogGroup != 0 {
 		o.Log = &enforce.Log{Group: c.LogGroup, PerSecond: logRate}
 	}
@@ -51,12 +53,13 @@ const (
 	// compareEvery is how often the whole kernel state is compared, although the kernel tells changes.
 	compareEvery = 5 * reconcileEvery
 
-	// firstWait is how long the first pods of a node wait for its policies.
-	firstWait = 10 * time.Second
-
 	// restoreEvery is the shortest time between two answers to changes of another program, so that two
 	// programs that disagree do not keep the processor busy.
 	restoreEvery = 500 * time.Millisecond
+
+	// cutEvery is the shortest time between two looks at the connections that policies deny now: a busy node has
+	// hundreds of thousands of connections. The policies themselves do not wait.
+	cutEvery = time.Second
 )
 
 // networkPolicy keeps network policies in force on this node: it follows the API's objects, and writes
@@ -70,6 +73,11 @@ type networkPolicy struct {
 	started time.Time     // when the agent did
 	absent  time.Duration // between two looks for a kind that the API server lacks
 	ready   atomic.Bool   // the mirror has been written
+	writing sync.Mutex    // the mirror is being written
+	uncut   chan struct{} // signals that connections may have to end
+	busy    atomic.Int64  // since when a program is being put in force, in seconds since 1970; 0: none is
+
+	patience time.Duration // with policies that are not known, before the first pods
 
 	// Only the goroutine of Follow uses these fields.
 	known    known
@@ -90,7 +98,7 @@ type networkPolicy struct {
 func newNetworkPolicy(o *Options, s *policyStatus) *networkPolicy {
 	n := &networkPolicy{
 		choices: o.NetworkPolicy, paths: o.Paths, cluster: policies.New(o.Node), status: s,
-		started: time.Now(), absent: reconcileEvery, changed: func() {},
+		started: time.Now(), patience: firstWait, absent: reconcileEvery, changed: func() {}, uncut: make(chan struct{}, 1),
 	}
 	if n.choices.OwnNamespace {
 		n.cluster.DefaultOwnNamespace()
@@ -106,7 +114,7 @@ func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 		return
 	}
 	defer n.open()()
-	for _, w := range watches(n.cluster, a.opts.Node, a.api.get, n.status.asked) {
+	for _, w := range watches(n.cluster, a.opts.Node, &a.api, n.status.asked) {
 		w.pause = n.absent
 		go w.follow(ctx) // the library ends it some seconds later
 	}
@@ -118,8 +126,12 @@ func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 		})
 	})
 	wg.Go(func() { n.tick(ctx) })
+	wg.Go(func() { n.endConnections(ctx, a) })
 	n.cluster.Follow(ctx, collect, n.attach, func(s *policy.State) error { return n.program(ctx, s) })
 	wg.Wait()
+	if err := n.cut(); err != nil { // what the last program denies: the next agent may come minutes later
+		a.opts.Log("%v", uncutBy(err))
+	}
 	if n.inForce != nil {
 		n.inForce()
 	}
@@ -136,9 +148,8 @@ func (n *networkPolicy) open() (end func()) {
 	return func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.enforcer.Close() //nolint:errcheck // nothing was written
-		n.fw.Close()       //nolint:errcheck // committed
-		n.enforcer = nil   // no more drops
+		n.fw.Close()     //nolint:errcheck // committed
+		n.enforcer = nil // no more drops
 	}
 }
 
@@ -148,18 +159,6 @@ func (n *networkPolicy) remove(ctx context.Context) {
 		n.status.failed(clearPolicies(ctx, n.paths))
 		clock.Sleep(ctx, reconcileEvery)
 	}
-}
-
-// errPoliciesUnknown means that the first pods of a node should wait for its policies.
-var errPoliciesUnknown = errors.New("the network policies are not known yet, so the first pods of this node would start without them")
-
-// awaited returns an error if the node never had a mirror, and the first one may come soon. If the
-// policies cannot be listed, pods start without them.
-func (n *networkPolicy) awaited() error {
-	if n.choices.Off || n.ready.Load() || time.Since(n.started) > firstWait || policymirror.Exists(n.paths) {
-		return nil
-	}
-	return errPoliciesUnknown
 }
 
 // sees returns what needs the objects of the API, or nil.
@@ -182,22 +181,37 @@ func (n *networkPolicy) asked(k policies.Kind, err error) {
 	n.status.followed()
 }
 
-// attach reads which addresses this node's pods have. If that fails, they have those of before: without
+// attach reads which addresses this node and its pods have. If that fails, they have those of before: without
 // them, pods that the API does not show yet would be open.
 func (n *networkPolicy) attach() {
 	list, known, ok, err := attachments(n.paths.Run)
-	if n.records = err; ok {
+	if ok {
 		n.known = known
 		n.cluster.Attach(list)
 	}
+	_, localErr := n.moved()
+	n.records = errors.Join(err, localErr)
+}
+
+// moved reads the addresses of this node, and reports whether they have changed.
+func (n *networkPolicy) moved() (bool, error) {
+	list, _, err := enforce.NodeAddresses()
+	if err != nil {
+		return false, err
+	}
+	return n.cluster.Local(list), nil
 }
 
 // program puts a state in force. It writes the mirror first, so that an ADD after the change of the
 // kernel does not decide by the old state.
 func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	began := time.Now()
+	n.busy.Store(began.Unix())
+	defer n.busy.Store(0)
 	d := n.programs.Decider(s)
+	n.writing.Lock()
 	_, mirrored := policymirror.Write(n.paths, d)
+	n.writing.Unlock()
 	if mirrored == nil && n.ready.CompareAndSwap(false, true) {
 		n.changed()
 	}
@@ -211,6 +225,16 @@ func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	limitMemory()
 	n.status.made(d.Program, time.Since(began), mirrored, loaded, n.records)
 	return errors.Join(mirrored, loaded)
+}
+
+// hangs returns an error if the kernel, or another agent with its lock, keeps a change waiting for so long that a
+// new process may do better.
+func (n *networkPolicy) hangs() error {
+	since := time.Unix(n.busy.Load(), 0)
+	if since.Unix() == 0 || time.Since(since) <= hungAfter {
+		return nil
+	}
+	return fmt.Errorf("the agent hangs: it has been putting network policies in force since %s: see that no other agent runs on this node, and delete the agent's pod to restart it", since.UTC().Format(time.RFC3339))
 }
 
 // hold tells ADDs that a program is in force.
@@ -228,10 +252,11 @@ func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
 	if n.compare {
 		n.enforcer.Forget()
 	}
-	n.enforcer.Attach(n.known.links)
+	n.enforcer.Attach(n.known.closures)
 	err := n.enforcer.Load(ctx, p, n.known.addrs)
 	if n.loaded = nil; err == nil {
 		n.compare, n.began, n.loaded, n.opened = false, true, p, n.known.addrs
+		resident.Signal(n.uncut)
 	}
 	return err
 }
@@ -308,6 +333,10 @@ func (n *networkPolicy) tick(ctx context.Context) {
 			return
 		case <-status.C:
 			n.status.tell()
+			n.status.bypassed()
+			if moved, _ := n.moved(); moved { // the next program tells an error
+				n.cluster.Wake()
+			}
 		case <-compare.C:
 			n.restore(ctx)
 		}

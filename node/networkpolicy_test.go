@@ -256,7 +256,7 @@ func TestPolicyFlush(t *testing.T) {
 	for _, damage := range []string{
 		"flush ruleset", "flush table inet patchbay", "delete table inet patchbay", "flush map inet patchbay policy_ingress4", "flush chain inet patchbay policy_ingress",
 	} {
-		time.Sleep(2 * restoreEvery)
+		l.rest()
 		whole := l.table()
 		runNFT(t, damage)
 		began := time.Now()
@@ -267,6 +267,22 @@ func TestPolicyFlush(t *testing.T) {
 		}
 	}
 	l.awaitProblem(policyChanged)
+}
+
+// rest waits until the agent has answered the changes of another program so far. It answers the next one
+// without a pause.
+func (l *policyLab) rest() {
+	l.Helper()
+	n := l.Agent.policy
+	l.await("rest", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		rested := time.Since(n.restored) > 2*collect.Longest
+		if rested {
+			n.restored = time.Time{}
+		}
+		return rested
+	})
 }
 
 // sameRules compares the policies in two tables.
@@ -306,7 +322,8 @@ func TestPolicyTwoAgents(t *testing.T) {
 	second.await("its first program", func() bool { return second.programs() > 0 })
 	l.policy("closed", allShop)
 	l.await("both know it", func() bool { return l.programs() > 1 && second.programs() > 1 })
-	time.Sleep(time.Second)
+	l.rest()
+	second.rest()
 	mine, its := l.programs(), second.programs()
 	time.Sleep(time.Second)
 	if l.programs() != mine || second.programs() != its {

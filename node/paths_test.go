@@ -69,6 +69,10 @@ func TestOffloadOff(t *testing.T) {
 	l.Warn(errors.New("a sysctl is read-only"))
 	l.Warn(fmt.Errorf("checksum offload of patchbay-pods is turned off: %w", mesh.ErrOffload))
 	l.await("an Event", func() bool { return strings.Contains(l.event(offloadOff), "patchbay-pods is turned off") })
+	l.Detour(errors.New("the tunnel carries them to node-2"))
+	l.await("an Event", func() bool { return strings.Contains(l.event(directDropped), "to node-2") })
+	l.Detour(nil)
+	l.await("no problem", func() bool { return l.trouble.mine()[directDropped] == "" })
 	if mine := l.trouble.mine(); len(mine) != 1 {
 		t.Errorf("%v", mine)
 	}

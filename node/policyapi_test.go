@@ -27,10 +27,10 @@ func TestPolicyWatchBreaks(t *testing.T) {
 		l.api.say(func(s *apiServer) { s.refuse = status })
 		l.api.cut(false)
 		l.awaitProblem(policyUnfollowed)
-		l.api.say(func(s *apiServer) { s.refuse = 0; delete(s.kinds.of(policies.NetworkPolicies).objects, "shop/closed") })
 		if !l.judged(webAddr) {
 			t.Errorf("%d: the policy is not in force", status)
 		}
+		l.api.say(func(s *apiServer) { s.refuse = 0; delete(s.kinds.of(policies.NetworkPolicies).objects, "shop/closed") })
 		l.await("the list", func() bool { return !l.judged(webAddr) && l.trouble.mine()[policyUnfollowed] == "" })
 		l.policy("closed", forWeb)
 		l.awaitJudged(webAddr, true)
@@ -152,33 +152,6 @@ func TestPolicyWithNewCRD(t *testing.T) {
 	l.awaitJudged(nextAddr, true)
 }
 
-// The first pods of a node wait for its policies, but not for ever.
-func TestPolicyBeforeTheFirstPod(t *testing.T) {
-	l := newPolicyLab(t)
-	pods := l.kind(policies.Pods)
-	l.api.say(func(*apiServer) { pods.absent = true })
-	l.start()
-	l.awaitProblem(policyUnfollowed)
-	l.await("a node that waits for policies", func() bool { return errors.Is(l.Ready(), errPoliciesUnknown) })
-	if l.conf() != "" {
-		t.Error("it has the network without them")
-	}
-	l.api.say(func(*apiServer) { pods.absent = false })
-	l.await("the network", func() bool { return l.Ready() == nil && l.conf() != "" })
-	if !policymirror.Exists(l.opts.Paths) {
-		t.Error("the network came before the mirror")
-	}
-	l.stop()
-	l.Agent.policy.ready.Store(false)
-	if err := l.Agent.policy.awaited(); err != nil {
-		t.Errorf("a node with a mirror waits: %v", err)
-	}
-	must(t, policymirror.Remove(l.opts.Paths))
-	if l.Agent.policy.started = l.Agent.policy.started.Add(-time.Hour); l.Agent.policy.awaited() != nil {
-		t.Error("it waits for ever")
-	}
-}
-
 // With the default of its own namespace, a pod is judged without any policy.
 func TestPolicyDefault(t *testing.T) {
 	l := newPolicyLab(t)
@@ -232,7 +205,7 @@ func TestPolicyFlushWithoutAPIServer(t *testing.T) {
 	runNFT(t, "flush ruleset")
 	l.start()
 	l.await("a closed pod", func() bool { return closed(webAddr) })
-	time.Sleep(2 * restoreEvery)
+	l.rest()
 	runNFT(t, "flush ruleset")
 	l.await("a closed pod again", func() bool { return closed(webAddr) })
 	if closed(nextAddr) {

@@ -24,6 +24,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	fire "github.com/patchbay-net/patchbay/test/e2e/probe"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
@@ -37,13 +38,7 @@ import (
 // its ADD on, whatever pod had its address before. PATCHBAY_POLICY_CHURN says for how long, as in
 // `make nightly`.
 func TestPolicyChurnOfANode(t *testing.T) {
-	length := 6 * time.Second
-	if text := os.Getenv("PATCHBAY_POLICY_CHURN"); text != "" {
-		var err error
-		if length, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("PATCHBAY_POLICY_CHURN is no time: %v", err)
-		}
-	}
+	length := draw.Time(t, "PATCHBAY_POLICY_CHURN", 2*time.Second, 6*time.Second)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(32)) // a thread that waits in poll keeps its processor for some ms
 	c := newChurn(t)
 	ctx, cancel := context.WithCancel(t.Context())

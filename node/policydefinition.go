@@ -4,11 +4,15 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -37,18 +41,99 @@ type definition struct {
 	}
 }
 
+// served returns the versions that the API server should have.
+func (d *definition) served() (list []string) {
+	for _, v := range d.Spec.Versions {
+		if v.Served {
+			list = append(list, v.Name)
+		}
+	}
+	return list
+}
+
 // serves reports whether the API server has a version of the kind.
 func (d *definition) serves(version string) bool {
 	established := false
 	for _, c := range d.Status.Conditions {
 		established = established || c.Type == "Established" && c.Status == "True"
 	}
-	for _, v := range d.Spec.Versions {
-		if v.Name == version && v.Served {
-			return established
+	return established && slices.Contains(d.served(), version)
+}
+
+// missing handles an API server that does not have the kind in our version. The list is empty only if
+// the definition is gone, or if there is no object: all versions have the same objects. Otherwise the
+// former objects stay, and missing says why.
+func (w *kindWatch) missing(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	d, err := w.findDefinition(ctx)
+	if apierrors.IsForbidden(err) && w.cluster.Empty(w.kind) {
+		d, err = nil, nil // the role of an earlier manifest, in a cluster that most likely has no definition
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("the API server does not have them in version %s, and whether there are some is not known, because CustomResourceDefinition %s cannot be read: %w",
+			clusterVersion, w.definition, err)
+	case d == nil:
+		return w.empty(ctx)
+	case slices.Contains(d.served(), clusterVersion):
+		return fmt.Errorf("the API server does not serve them yet, although CustomResourceDefinition %s has version %s", w.definition, clusterVersion)
+	}
+	for _, version := range d.served() {
+		if none, err := w.noneIn(ctx, version); err == nil && none {
+			return w.empty(ctx)
 		}
 	}
-	return false
+	return w.otherVersions(d.served())
+}
+
+// empty makes the list of the kind empty, if the API server is to be believed.
+func (w *kindWatch) empty(ctx context.Context) error {
+	return w.replace(ctx, func(func([]byte, error) bool) error { return nil })
+}
+
+// findDefinition returns the kind's definition, or nil if there is none.
+func (w *kindWatch) findDefinition(ctx context.Context) (d *definition, err error) {
+	err = w.eachOf(ctx, definitionsPath, metav1.ListOptions{FieldSelector: "metadata.name=" + w.definition}, func(text []byte) bool {
+		d = new(definition)
+		return json.Unmarshal(text, d) == nil
+	})
+	return d, err
+}
+
+// noneIn reports whether there are no objects of the kind, by another version of it.
+func (w *kindWatch) noneIn(ctx context.Context, version string) (none bool, err error) {
+	none = true
+	err = w.eachOf(ctx, strings.Replace(w.path, "/"+clusterVersion+"/", "/"+version+"/", 1), metav1.ListOptions{Limit: 1}, func([]byte) bool {
+		none = false
+		return true
+	})
+	return none, err
+}
+
+// eachOf calls each with the objects of the first page of a list.
+func (w *kindWatch) eachOf(ctx context.Context, path string, o metav1.ListOptions, each func([]byte) bool) error {
+	api, err := w.api.get()
+	if err != nil {
+		return err
+	}
+	body, err := api.Objects(ctx, path, o)
+	if err != nil {
+		return err
+	}
+	defer body.Close() //nolint:errcheck // nothing was written
+	_, err = readList(body, each)
+	return err
+}
+
+// otherVersions says that the agent cannot read what the API server has.
+func (w *kindWatch) otherVersions(served []string) error {
+	keeps := "those known before stay in force"
+	if !w.cluster.Listed(w.kind) {
+		keeps = "until then all network policies of this node stay as they were when the agent started"
+	}
+	return fmt.Errorf("the API server has them only in version %s, and this release reads %s: serve %s again, or install a release that reads the other version; %s",
+		cmp.Or(strings.Join(served, ", "), "none"), clusterVersion, clusterVersion, keeps)
 }
 
 // awaitKind waits until the kind's CustomResourceDefinition is established, or w.pause has passed: the
@@ -66,7 +151,7 @@ func (w *kindWatch) awaitKind(ctx context.Context) {
 // awaitDefinition returns nil when the definition is established, but only once for each of its
 // versions: if the kind is still not served, only time or another change can help.
 func (w *kindWatch) awaitDefinition(ctx context.Context) error {
-	api, err := w.connect()
+	api, err := w.api.get()
 	if err != nil {
 		return err
 	}
@@ -80,6 +165,9 @@ func (w *kindWatch) awaitDefinition(ctx context.Context) error {
 		kind, object, err := events.Decode()
 		if err != nil {
 			return err
+		}
+		if kind == watch.Deleted {
+			return nil // look again
 		}
 		o, ok := object.(*jsonObject)
 		if !ok || !slices.Contains([]watch.EventType{watch.Added, watch.Modified}, kind) || o.ResourceVersion == w.defined {

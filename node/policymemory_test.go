@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/node/policies"
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // manyPod is one of many pods on 200 nodes, as long as a common one: 3 kB. Ten are alike.
@@ -30,17 +31,17 @@ func manyPolicy(i int) string {
 		i%200, i, i%50, i%20)
 }
 
-// many fills the API server with a cluster of 200 Nodes, 200 Namespaces and 20,000 pods.
-func many(s *apiServer, networkPolicies int) {
+// many fills the API server with a cluster of 200 Nodes, 200 Namespaces, and a policy for each 20 pods.
+func many(s *apiServer, pods int) {
 	for i := range 200 {
 		s.set(kubeNode(1 + i))
 		name := fmt.Sprint("team-", i)
 		s.labelled(name, map[string]string{"team": fmt.Sprint("t", i%20), "kubernetes.io/metadata.name": name})
 	}
-	for i := range 20000 {
+	for i := range pods {
 		s.kinds.of(policies.Pods).put(manyPod(i, 0))
 	}
-	for i := range networkPolicies {
+	for i := range pods / 20 {
 		s.kinds.of(policies.NetworkPolicies).put(manyPolicy(i))
 	}
 }
@@ -53,13 +54,15 @@ func (s *apiServer) forget() {
 	s.cut(false)
 }
 
-// TestPolicyMemory runs the real program beside 20,000 pods and 1,000 policies, and makes it list all
-// of them again. It limits anonymous memory: how many pages of the program are mapped depends on the
-// size of the folios in which the machine's page cache has the file, 17 to 30 MB of the same program.
+// TestPolicyMemory runs the real program beside many pods and policies, and makes it list all of them
+// again. It limits anonymous memory: how many pages of the program are mapped depends on the size of the
+// folios in which the machine's page cache has the file, 17 to 30 MB of the same program.
+// PATCHBAY_POLICY_MEMORY is the number of pods.
 func TestPolicyMemory(t *testing.T) {
 	uplink(t)
 	api := newAPIServer(t)
-	many(api, 1000)
+	pods := draw.Number(t, "PATCHBAY_POLICY_MEMORY", 4000, 20000)
+	many(api, pods)
 	p := newProcess(t, api)
 	t.Cleanup(func() { p.clean() })
 	p.start()
@@ -67,7 +70,7 @@ func TestPolicyMemory(t *testing.T) {
 	p.awaitPrograms(1)
 	settled := p.settled()
 	t.Logf("at rest: %d kB; VmHWM %d kB, RssAnon %d kB, RssFile %d kB", settled, p.memory("VmHWM"), p.memory("RssAnon"), p.memory("RssFile"))
-	for round := range 2 {
+	for round := range draw.Number(t, "PATCHBAY_POLICY_LISTS", 1, 2) {
 		before := p.metricIfAny(programsMade)
 		api.forget()
 		for i := range 100 {

@@ -13,10 +13,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/node/plan"
 	"github.com/patchbay-net/patchbay/node/policies"
 	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/policy/enforce"
 )
 
 // The agent finds problems of network policies with these reasons.
@@ -24,7 +27,10 @@ const (
 	policyFailed      plan.Reason = "NetworkPolicyFailed"
 	policyBroken      plan.Reason = "NetworkPolicyBroken"
 	policyUnfollowed  plan.Reason = "NetworkPolicyNotFollowed"
+	policyUnknown     plan.Reason = "NetworkPolicyUnknown"
 	policyChanged     plan.Reason = "NetworkPolicyChanged"
+	policyBypassed    plan.Reason = "NetworkPolicyBypassed"
+	connectionsUncut  plan.Reason = "NetworkPolicyConnectionsLive"
 	policiesUnwatched plan.Reason = "NetworkPolicyNotWatched"
 	recordsUnwatched  plan.Reason = "NewPodsNotWatched"
 )
@@ -165,6 +171,24 @@ func summary(p *policy.Program, unread []policy.Problem, self string) *programSt
 		}
 	}
 	return out
+}
+
+// bypassed tells whether kube-proxy goes around policies that pods of this node have.
+func (s *policyStatus) bypassed() {
+	s.mu.Lock()
+	selected := s.program != nil && s.program.chains > 0
+	s.mu.Unlock()
+	var err error
+	if selected {
+		_, err = nl.Retry(func() (netlink.Link, error) { return netlink.LinkByName(enforce.IPVSLink) })
+	}
+	switch {
+	case !selected || nl.IsNotFound(err):
+		err = nil
+	case err == nil:
+		err = errors.New(enforce.Bypassed + ": " + enforce.Unbypassed)
+	}
+	s.trouble.set(policyBypassed, err)
 }
 
 // touched counts a change of another program.

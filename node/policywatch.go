@@ -28,12 +28,11 @@ type kindWatch struct {
 	fields  string // field selector
 	self    string // this Node
 	cluster *policies.Cluster
-	connect func() (API, error)
+	api     *connection
 	report  func(error)
 
 	definition string        // the kind's CustomResourceDefinition; "": the kind is built in
 	pause      time.Duration // before the next look for a kind that the API server lacks
-	absent     bool          // the API server had no such kind at the last list
 	defined    string        // the version of the definition that awaitKind has seen
 }
 
@@ -50,13 +49,13 @@ const pageSize = 500
 const limitEvery = 1000
 
 // watches returns what follows the kinds that nothing else in the agent needs.
-func watches(c *policies.Cluster, self string, connect func() (API, error), report func(policies.Kind, error)) (list []*kindWatch) {
+func watches(c *policies.Cluster, self string, api *connection, report func(policies.Kind, error)) (list []*kindWatch) {
 	for _, w := range []kindWatch{
 		{kind: policies.Pods, path: "/api/v1/pods", fields: livePods},
 		{kind: policies.NetworkPolicies, path: "/apis/networking.k8s.io/v1/networkpolicies"},
 		{kind: policies.ClusterNetworkPolicies, path: "/apis/policy.networking.k8s.io/" + clusterVersion + "/clusternetworkpolicies", definition: "clusternetworkpolicies.policy.networking.k8s.io"},
 	} {
-		w.self, w.cluster, w.connect = self, c, connect
+		w.self, w.cluster, w.api = self, c, api
 		w.report = func(err error) { report(w.kind, err) }
 		list = append(list, &w)
 	}
@@ -66,12 +65,12 @@ func watches(c *policies.Cluster, self string, connect func() (API, error), repo
 // follow works until ctx ends.
 func (w *kindWatch) follow(ctx context.Context) {
 	lw := &cache.ListWatch{ListWithContextFunc: w.list, WatchFuncWithContext: w.watch}
-	reflectInto(ctx, w.kind.String(), &jsonObject{}, lw, w)
+	reflectInto(ctx, w.kind.String(), w.api.retry, &jsonObject{}, lw, w)
 }
 
 // request opens a list or a watch.
 func (w *kindWatch) request(ctx context.Context, o metav1.ListOptions) (io.ReadCloser, error) {
-	api, err := w.connect()
+	api, err := w.api.get()
 	if err != nil {
 		return nil, err
 	}
@@ -85,27 +84,15 @@ func (w *kindWatch) list(ctx context.Context, o metav1.ListOptions) (runtime.Obj
 	for {
 		list, err := w.listOnce(ctx, o)
 		if w.definition != "" && apierrors.IsNotFound(err) && ctx.Err() == nil {
-			w.missing()
+			w.report(w.missing(ctx))
 			w.awaitKind(ctx)
 			continue
 		}
 		if ctx.Err() == nil {
 			w.report(err)
 		}
-		w.absent = false
 		return list, err
 	}
-}
-
-// missing notes that the API server does not have the kind. The objects go only at the second time:
-// an API server that has just started may not have all kinds yet.
-func (w *kindWatch) missing() {
-	if w.absent || !w.cluster.Listed(w.kind) {
-		w.report(w.cluster.Replace(w.kind, func(func([]byte, error) bool) {}))
-	} else {
-		w.report(errors.New("the API server does not have them any more"))
-	}
-	w.absent = true
 }
 
 func (w *kindWatch) listOnce(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -147,7 +134,7 @@ func (w *kindWatch) replace(ctx context.Context, read func(yield func([]byte, er
 			return yield(object, err)
 		})
 		if failed == nil {
-			failed = hasNode(ctx, w.connect, w.self)
+			failed = hasNode(ctx, w.api, w.self)
 		}
 		if failed != nil && !errors.Is(failed, errEnough) {
 			yield(nil, failed)
@@ -161,8 +148,8 @@ func (w *kindWatch) replace(ctx context.Context, read func(yield func([]byte, er
 
 // hasNode returns an error if the API server does not have this Node. Then it has lost objects, as a
 // server with an empty database has, and its lists do not count.
-func hasNode(ctx context.Context, connect func() (API, error), self string) error {
-	api, err := connect()
+func hasNode(ctx context.Context, c *connection, self string) error {
+	api, err := c.get()
 	if err != nil {
 		return err
 	}

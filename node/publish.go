@@ -26,7 +26,7 @@ func (a *Agent) publish(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if !a.publishKey(ctx) {
-			clock.Sleep(ctx, resident.Jitter(retryEvery)) // limits the rate if another program keeps changing it
+			clock.Sleep(ctx, resident.Jitter(a.retry)) // limits the rate if another program keeps changing it
 			resident.Signal(a.keyed)
 		}
 		select {

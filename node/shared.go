@@ -99,6 +99,9 @@ func policyText(obj any) ([]byte, error) {
 			Name   string            `json:"name"`
 			Labels map[string]string `json:"labels,omitempty"`
 		} `json:"metadata"`
+		Spec struct {
+			PodCIDRs []string `json:"podCIDRs,omitempty"`
+		} `json:"spec"`
 		Status struct {
 			Addresses []corev1.NodeAddress `json:"addresses,omitempty"`
 		} `json:"status"`
@@ -106,6 +109,7 @@ func policyText(obj any) ([]byte, error) {
 	switch o := obj.(type) {
 	case *corev1.Node:
 		out.Metadata.Name, out.Metadata.Labels, out.Status.Addresses = o.Name, o.Labels, o.Status.Addresses
+		out.Spec.PodCIDRs = o.Spec.PodCIDRs
 	case *metav1.PartialObjectMetadata:
 		out.Metadata.Name, out.Metadata.Labels = o.Name, o.Labels
 	default:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -39,6 +40,7 @@ func (n *liveNode) objects() string {
 // TestTransportChanges: the agents of two live nodes start again with another transport, one after the
 // other, in either order, while a pod sends to one of the other node. When both have changed, the
 // packets pass, and nothing of the earlier transport is left. It prints what was lost meanwhile.
+// `make test` changes to and fro once, and the other node is first on the way back.
 func TestTransportChanges(t *testing.T) {
 	nettest.Need(t, nettest.Program("nft"))
 	nettest.Need(t, nettest.LinkKind("vxlan"))
@@ -90,10 +92,15 @@ func changes(t *testing.T, one, other mesh.Transport) {
 	note(one)
 	four.look("IPv4 with " + string(one))
 	six.look("IPv6 with " + string(one))
-	for _, step := range []struct {
+	type step struct {
 		to            mesh.Transport
 		first, second *liveNode
-	}{{other, a, b}, {one, a, b}, {other, b, a}, {one, b, a}} {
+	}
+	steps := []step{{other, a, b}, {one, b, a}}
+	if draw.All(t) {
+		steps = []step{{other, a, b}, {one, a, b}, {other, b, a}, {one, b, a}}
+	}
+	for _, step := range steps {
 		for _, n := range []*liveNode{step.first, step.second} {
 			n.stop()
 			began := time.Now()

@@ -21,6 +21,7 @@ const (
 	kernelUnwatched  plan.Reason = "KernelNotWatched"
 	pathsUnprobed    plan.Reason = "PathsNotProbed"
 	offloadOff       plan.Reason = "ChecksumOffloadOff"
+	directDropped    plan.Reason = "DirectRouteDropped"
 	installFailed    plan.Reason = "InstallFailed"
 	meshFailed       plan.Reason = "MeshFailed"
 	networkFailed    plan.Reason = "NetworkFileFailed"
@@ -74,6 +75,9 @@ func (a *Agent) Warn(err error) {
 	}
 	a.opts.Log("%v", err)
 }
+
+// Detour receives why the Fabric does not use direct routes (mesh.Options.Detour).
+func (a *Agent) Detour(err error) { a.trouble.set(directDropped, err) }
 
 // nodes sets the problems of the Nodes.
 func (t *trouble) nodes(self string, list []plan.Problem) {

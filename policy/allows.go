@@ -48,9 +48,6 @@ func (p *Program) Allows(from, to netip.Addr, proto Protocol, port uint16) (Verd
 		return Accept, Reason{{Because: "neighbour discovery always passes"}}
 	}
 	sender, receiver := p.pod(from), p.pod(to)
-	if from == to || sender != nil && sender == receiver {
-		return Accept, Reason{{Because: "a pod always reaches itself"}}
-	}
 	var reason Reason
 	if sender != nil {
 		reason = append(reason, p.judge(sender, Egress, to, Ports{proto, port, port}))
@@ -93,8 +90,14 @@ func (p *Program) judge(pod *LocalPod, d Direction, other netip.Addr, packet Por
 		if chain.Tier != tier {
 			tier, passed = chain.Tier, false
 		}
-		if tier == Baseline && side.Isolated {
-			break
+		if side.Isolated && tier != Admin {
+			if slices.Contains(pod.Addresses, other) {
+				step.Because = "no NetworkPolicy keeps a pod from itself"
+				return step
+			}
+			if tier == Baseline {
+				break
+			}
 		}
 		if r := p.firstMatch(chain, other, packet); r != nil && !passed {
 			if passed = r.Verdict == Pass; !passed {

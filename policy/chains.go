@@ -159,7 +159,7 @@ func (c *compiler) compileRule(r rule, d Direction, ports []Port) (out []Rule) {
 			}
 		}
 	}
-	for _, to := range r.peers {
+	for _, to := range joined(r.peers) {
 		one := Rule{Source: r.source, Verdict: r.verdict, RangeSet: c.rangeSet(to), Ports: slices.Clone(numbers)}
 		if len(numbers) > 0 || len(r.ports) == 0 {
 			one.Set = c.set(to.pods, nil)
@@ -242,17 +242,4 @@ func (c *compiler) rangeSet(p peer) string {
 		c.out.RangeSets = append(c.out.RangeSets, RangeSet{p.ranges, p.in})
 	}
 	return p.ranges
-}
-
-// nodes returns the addresses of nodes, each as a range.
-func (c *compiler) nodes(s Selector) (in []Range) {
-	for _, n := range c.state.Nodes {
-		if s.Matches(n.Labels) {
-			for _, a := range n.Addresses {
-				in = append(in, Range{a.Unmap(), a.Unmap()})
-			}
-		}
-	}
-	slices.SortFunc(in, func(a, b Range) int { return a.First.Compare(b.First) })
-	return slices.Compact(in)
 }

@@ -3,7 +3,11 @@
 
 package policy
 
-import "testing"
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
 
 // checklist is the semantics of Kubernetes' network policies, in 36 lines. Each case begins with
 // the number of its line. Lines 24, 26, 28, 29 and 30 are about the kernel or about time; the
@@ -101,6 +105,25 @@ var checklist = []struct {
 	{"12 kubernetes.io/metadata.name", []string{`x/a {"podSelector":{},"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"z"}}}]}]}`}, `
 		z/a > x/a tcp 80: accept
 		y/a > x/a tcp 80: deny`},
+	{"14 an ipBlock whose numbers begin with zeros, which are decimal", []string{`x/a {"podSelector":{},"ingress":[{"from":[{"ipBlock":{"cidr":"192.000.002.000/024","except":["192.00.2.010/32"]}},{"ipBlock":{"cidr":"2001:0db8:0000::/032"}}]}]}`}, `
+		192.0.2.1 > x/a tcp 80: accept
+		192.0.2.10 > x/a tcp 80: deny
+		192.0.2.8 > x/a tcp 80: accept
+		192.0.3.1 > x/a tcp 80: deny
+		2001:db8::1 > x/a tcp 80: accept`},
+	{"14 several blocks are what each of them contains", []string{`x/a {"podSelector":{},"ingress":[{"from":[{"ipBlock":{"cidr":"192.0.2.0/25","except":["192.0.2.8/29"]}},{"ipBlock":{"cidr":"192.0.2.128/25"}},
+		{"ipBlock":{"cidr":"192.0.2.8/32"}},{"ipBlock":{"cidr":"255.255.255.0/24"}},{"ipBlock":{"cidr":"::/8"}},{"podSelector":{"matchLabels":{"pod":"b"}}}]}]}`}, `
+		192.0.2.7 > x/a tcp 80: accept
+		192.0.2.8 > x/a tcp 80: accept
+		192.0.2.9 > x/a tcp 80: deny
+		192.0.2.15 > x/a tcp 80: deny
+		192.0.2.16 > x/a tcp 80: accept
+		192.0.2.255 > x/a tcp 80: accept
+		192.0.3.0 > x/a tcp 80: deny
+		255.255.255.255 > x/a tcp 80: accept
+		::1 > x/a tcp 80: accept
+		x/b > x/a tcp 80: accept
+		x/c > x/a tcp 80: deny`},
 	{"14 ipBlock, without its excepts", []string{`x/a {"podSelector":{},"ingress":[{"from":[{"ipBlock":{"cidr":"192.0.2.0/24","except":["192.0.2.128/25","192.0.2.0/32"]}},{"ipBlock":{"cidr":"2001:db8::/32","except":["2001:db8:1::/48"]}}]}]}`}, `
 		192.0.2.1 > x/a tcp 80: accept
 		192.0.2.127 > x/a tcp 80: accept
@@ -203,5 +226,17 @@ var checklist = []struct {
 func TestChecklist(t *testing.T) {
 	for _, c := range checklist {
 		t.Run(c.name, func(t *testing.T) { world(t, c.policies...).check(t, c.probes) })
+	}
+}
+
+// A rule with many ipBlocks has one set, whose ranges do not touch each other.
+func TestBlocksOfARuleAreOneSet(t *testing.T) {
+	var blocks []string
+	for i := range 256 {
+		blocks = append(blocks, fmt.Sprintf(`{"ipBlock":{"cidr":"198.51.%d.0/24"}}`, i))
+	}
+	p := Compile(world(t, `x/a {"podSelector":{},"ingress":[{"from":[`+strings.Join(blocks, ",")+`,{"ipBlock":{"cidr":"203.0.113.0/24"}}]}]}`))
+	if len(p.RangeSets) != 1 || len(p.RangeSets[0].Ranges) != 2 || len(p.Chains) != 1 || len(p.Chains[0].Rules) != 1 {
+		t.Errorf("got %s", p)
 	}
 }

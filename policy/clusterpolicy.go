@@ -14,8 +14,8 @@ type ClusterNetworkPolicy struct {
 	Name string
 	Spec ClusterNetworkPolicySpec
 
-	// Broken says why the policy cannot be understood. A broken policy denies, in its tier, all
-	// traffic of the pods that it selects.
+	// Broken says why the tier, the priority or the subject cannot be understood. A broken policy denies,
+	// in its tier, all traffic of the pods that it selects. What a rule says otherwise breaks only the rule.
 	Broken string
 }
 
@@ -46,6 +46,10 @@ type ClusterIngressRule struct {
 	Action    string            `json:"action"`
 	From      []PodPeer         `json:"from"`
 	Protocols []ClusterProtocol `json:"protocols,omitempty"`
+
+	// Broken says why the rule cannot be understood, such as a field of a later API. Then only Name and
+	// Action count: a broken rule accepts nothing, or denies everything in its direction.
+	Broken string `json:"-"`
 }
 
 // ClusterEgressRule decides on traffic to its peers.
@@ -54,6 +58,8 @@ type ClusterEgressRule struct {
 	Action    string              `json:"action"`
 	To        []ClusterEgressPeer `json:"to"`
 	Protocols []ClusterProtocol   `json:"protocols,omitempty"`
+
+	Broken string `json:"-"` // as in ClusterIngressRule
 }
 
 // ClusterEgressPeer is a destination. Exactly one field is set.
@@ -90,7 +96,8 @@ type PortRange struct {
 }
 
 // ParseClusterNetworkPolicy reads a policy as the API serves it. As with ParseNetworkPolicy, a
-// policy with a name and an error is broken; add it to the State all the same.
+// policy with a name and an error is broken; add it to the State all the same. A rule that is broken
+// is no error.
 func ParseClusterNetworkPolicy(text []byte) (p ClusterNetworkPolicy, err error) {
 	var o object
 	if err := json.Unmarshal(text, &o); err != nil {
@@ -100,22 +107,82 @@ func ParseClusterNetworkPolicy(text []byte) (p ClusterNetworkPolicy, err error) 
 	if p.Name == "" {
 		return p, errors.New("read a clusternetworkpolicy: it has no name")
 	}
-	if err := strict(o.Spec, &p.Spec); err != nil {
-		p.Broken, p.Spec = err.Error(), clusterRemains(o.Spec)
+	if err := p.Spec.read(o.Spec); err != nil {
+		p.Broken = err.Error()
 		return p, fmt.Errorf("read clusternetworkpolicy %s: %w", p.Name, err)
 	}
 	return p, nil
 }
 
-// clusterRemains reads what can be read of a broken specification. Without a subject that can be
-// read, the policy selects every pod.
-func clusterRemains(text []byte) (s ClusterNetworkPolicySpec) {
-	var parts struct{ Tier, Priority, Subject json.RawMessage }
-	_ = json.Unmarshal(text, &parts) // then all parts are empty
-	_ = strict(parts.Tier, &s.Tier)
-	_ = strict(parts.Priority, &s.Priority)
-	if strict(parts.Subject, &s.Subject) != nil {
-		s.Subject = PodPeer{}
+// read reads a specification. An error is about a part that decides for which pods the policy is, and
+// when. Without a subject that can be read, the policy selects every pod.
+func (s *ClusterNetworkPolicySpec) read(text []byte) error {
+	var parts struct{ Tier, Priority, Subject, Ingress, Egress json.RawMessage }
+	if err := json.Unmarshal(text, &parts); err != nil {
+		return err
 	}
-	return s
+	unknown := strict(text, &parts)
+	err := errors.Join(part("tier", parts.Tier, &s.Tier), part("priority", parts.Priority, &s.Priority))
+	if bad := part("subject", parts.Subject, &s.Subject); bad != nil {
+		s.Subject, err = PodPeer{}, errors.Join(err, bad)
+	}
+	err = errors.Join(err, part("ingress", parts.Ingress, &s.Ingress), part("egress", parts.Egress, &s.Egress))
+	if unknown != nil {
+		s.breakRules(unknown)
+	}
+	return oneLine(err)
+}
+
+// part reads a part of a specification. A part that is missing stays empty.
+func part(name string, text []byte, into any) error {
+	if len(text) == 0 {
+		return nil
+	}
+	if err := strict(text, into); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// breakRules is for an unknown field beside the rules. It may be a condition of each of them.
+func (s *ClusterNetworkPolicySpec) breakRules(unknown error) {
+	for i := range s.Ingress {
+		s.Ingress[i].Broken = unknown.Error()
+	}
+	for i := range s.Egress {
+		s.Egress[i].Broken = unknown.Error()
+	}
+}
+
+// UnmarshalJSON never fails: a rule that cannot be read is broken.
+func (r *ClusterIngressRule) UnmarshalJSON(text []byte) error {
+	type plain ClusterIngressRule
+	var p plain
+	if err := strict(text, &p); err != nil {
+		p = plain{Broken: err.Error()}
+		p.Name, p.Action = ruleRemains(text)
+	}
+	*r = ClusterIngressRule(p)
+	return nil
+}
+
+// UnmarshalJSON never fails: a rule that cannot be read is broken.
+func (r *ClusterEgressRule) UnmarshalJSON(text []byte) error {
+	type plain ClusterEgressRule
+	var p plain
+	if err := strict(text, &p); err != nil {
+		p = plain{Broken: err.Error()}
+		p.Name, p.Action = ruleRemains(text)
+	}
+	*r = ClusterEgressRule(p)
+	return nil
+}
+
+// ruleRemains reads what can be read of a broken rule. Without an action, the rule denies.
+func ruleRemains(text []byte) (name, action string) {
+	var parts struct{ Name, Action json.RawMessage }
+	_ = json.Unmarshal(text, &parts) // then both are empty
+	_ = part("name", parts.Name, &name)
+	_ = part("action", parts.Action, &action)
+	return name, action
 }

@@ -154,17 +154,6 @@ func (c *compiler) lookAtPeers(peers []peer) {
 	}
 }
 
-// nodeAddresses lists the addresses of this node.
-func (c *compiler) nodeAddresses() {
-	for _, n := range c.state.Nodes {
-		if n.Name == c.state.Node {
-			for _, a := range n.Addresses {
-				c.out.Node = append(c.out.Node, a.Unmap())
-			}
-		}
-	}
-}
-
 // sort sorts every list of a program.
 func (p *Program) sort() {
 	slices.SortFunc(p.Node, netip.Addr.Compare)

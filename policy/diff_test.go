@@ -242,7 +242,10 @@ func TestDiffOfNodes(t *testing.T) {
 	before := Compile(s)
 	s.Nodes[1].Labels = LabelsOf(map[string]string{"role": "db"})
 	after := Compile(s)
-	want := "switch\n+ range 10.0.0.2 of ranges nodes{role=db}\n+ range fd00::2 of ranges nodes{role=db}\n"
+	want := "switch\n"
+	for _, a := range []string{"10.0.0.2", "10.244.2.0", "10.244.2.1", "fd00::2", "fd02:2::", "fd02:2::1"} {
+		want += "+ range " + a + " of ranges nodes{role=db}\n"
+	}
 	if got := Diff(before, after).String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -13,7 +13,7 @@
 //   - A set holds the identities that one selector of a policy matches. All rules with this
 //     selector share the set. If the label of a namespace changes, the sets get or lose the few
 //     identities of this namespace, and the addresses of its thousands of pods stay as they are.
-//   - A range set holds the address ranges of an ipBlock.
+//   - A range set holds the address ranges of the ipBlocks of a rule.
 //   - A chain holds the rules of one policy in one direction. All pods that the policy selects
 //     share it. Its rules name sets and range sets, so they change only if the policy does.
 //   - A pod of this node has a list of chains in each direction, and is isolated or not.
@@ -24,7 +24,8 @@
 //  2. A packet of neighbour discovery or of multicast listener discovery passes.
 //  3. A packet is judged by its addresses and its port after destination NAT and before source
 //     NAT. So a Service's port is the port of the pod, and masquerading hides no source.
-//  4. A pod reaches itself.
+//  4. No NetworkPolicy keeps a pod from itself. A packet that comes back to its pod through a Service is
+//     judged by the cluster's policies. What a pod sends to its own address never leaves the pod.
 //  5. The policies of the sending pod must allow it (Egress).
 //  6. A packet of this node itself, or of a pod in its network, may enter each of its pods. A
 //     packet of another node comes from the world. A pod's packet to its node is judged.

@@ -67,7 +67,8 @@ func TestReasons(t *testing.T) {
 		{"10.1.3.1", "10.1.2.1", TCP, 81, "ingress of y/a: deny, by rule ingress[0] of clusternetworkpolicy own"},
 		{"10.1.3.1", "10.1.2.3", TCP, 81, "ingress of y/c: deny, no rule allows it, and it is isolated by networkpolicy y/bad"},
 		{"10.0.0.1", "10.1.2.3", TCP, 81, "ingress of y/c: accept, its node may always reach it"},
-		{"10.1.2.3", "10.1.2.3", TCP, 81, "accept: a pod always reaches itself"},
+		{"10.1.2.3", "10.1.2.3", TCP, 81, "egress of y/c: accept, no policy denies it\n" +
+			"ingress of y/c: accept, no NetworkPolicy keeps a pod from itself"},
 		{"10.1.3.1", "10.1.3.2", TCP, 81, "accept: neither end is a pod of this node"},
 	} {
 		_, why := program.Allows(addrs(c.from)[0], addrs(c.to)[0], c.proto, c.port)

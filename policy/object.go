@@ -34,13 +34,19 @@ func ParseNamespace(text []byte) (Namespace, error) {
 func ParseNode(text []byte) (Node, error) {
 	var o struct {
 		Metadata metadata
+		Spec     struct{ PodCIDRs []string }
 		Status   struct{ Addresses []struct{ Address string } }
 	}
 	err := json.Unmarshal(text, &o)
 	n := Node{Name: o.Metadata.Name, Labels: labelsOf(o.Metadata.Labels)}
 	for _, a := range o.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil {
-			n.Addresses = append(n.Addresses, addr.Unmap())
+			n.Addresses = append(n.Addresses, addr.Unmap().WithZone("")) // the kernel's sets have no zones
+		}
+	}
+	for _, text := range o.Spec.PodCIDRs {
+		if p, err := prefix(text); err == nil {
+			n.Pods = append(n.Pods, p)
 		}
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -51,13 +52,22 @@ func TestParsePodThatCannotBeRead(t *testing.T) {
 }
 
 func TestParseNode(t *testing.T) {
-	n, err := ParseNode([]byte(`{"metadata":{"name":"n1","labels":{"zone":"1"}},"status":{"addresses":[{"type":"Hostname","address":"n1"},{"type":"InternalIP","address":"10.0.0.1"}]}}`))
-	if err != nil || !reflect.DeepEqual(n, Node{"n1", Labels{{"zone", "1"}}, addrs("10.0.0.1")}) {
+	n, err := ParseNode([]byte(`{"metadata":{"name":"n1","labels":{"zone":"1"}},"spec":{"podCIDRs":["10.244.1.0/24","fd00:1::/64","x"]},"status":{"addresses":[{"type":"Hostname","address":"n1"},{"type":"InternalIP","address":"10.0.0.1"}]}}`))
+	if err != nil || !reflect.DeepEqual(n, Node{"n1", Labels{{"zone", "1"}}, addrs("10.0.0.1"), []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:1::/64")}}) {
 		t.Errorf("got %+v, %v", n, err)
 	}
 	n, err = ParseNode([]byte(`{"metadata":{"labels":[],"name":"n1"},"status":{"addresses":[{"address":"10.0.0.1"}]}}`))
 	if err == nil || n.Name != "n1" || len(n.Addresses) != 1 {
 		t.Errorf("got %+v, %v, want an error, the name and the address", n, err)
+	}
+}
+
+// The kernel's sets have no zones. One address with two zones would be two for the program: if the node lost one of
+// them, the kernel's set would lose the other, too.
+func TestZonesOfANode(t *testing.T) {
+	n, err := ParseNode([]byte(`{"metadata":{"name":"n1"},"status":{"addresses":[{"address":"2001:db8::1"},{"address":"2001:db8::1%eth0"}]}}`))
+	if err != nil || !reflect.DeepEqual(n.Addresses, addrs("2001:db8::1", "2001:db8::1")) {
+		t.Errorf("got %v, %v", n.Addresses, err)
 	}
 }
 

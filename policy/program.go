@@ -46,7 +46,7 @@ type Set struct {
 	Members []Number
 }
 
-// RangeSet is ranges of addresses that do not overlap. Its name is the ipBlock, whose ranges never
+// RangeSet is ranges of addresses that do not overlap. Its name is the ipBlocks, whose ranges never
 // change, or a selector of nodes.
 type RangeSet struct {
 	Name   string

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Range is a range of addresses of one family, with both ends.
@@ -22,9 +23,10 @@ func (r Range) String() string {
 	return r.First.String() + "-" + r.Last.String()
 }
 
-// prefix reads a CIDR. Bits after the prefix do not count, as the API server accepts them.
+// prefix reads a CIDR. The API server accepts bits after the prefix, which do not count, and numbers that
+// begin with zeros, which are decimal in IPv4.
 func prefix(cidr string) (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(cidr)
+	p, err := netip.ParsePrefix(withoutZeros(cidr))
 	if err != nil {
 		return p, fmt.Errorf("CIDR %q: %w", cidr, err)
 	}
@@ -32,6 +34,24 @@ func prefix(cidr string) (netip.Prefix, error) {
 		return p, fmt.Errorf("CIDR %q is an IPv4 address written as IPv6", cidr)
 	}
 	return p.Masked(), nil
+}
+
+// withoutZeros removes the zeros with which numbers of a CIDR begin.
+func withoutZeros(cidr string) string {
+	out := make([]byte, 0, len(cidr))
+	begins := true // out ends before a number
+	for i := range len(cidr) {
+		if begins && cidr[i] == '0' && i+1 < len(cidr) && isHex(cidr[i+1]) {
+			continue
+		}
+		begins = !isHex(cidr[i])
+		out = append(out, cidr[i])
+	}
+	return string(out)
+}
+
+func isHex(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
 }
 
 // ranges returns what an ipBlock contains.
@@ -73,6 +93,45 @@ func subtract(whole netip.Prefix, excepts []netip.Prefix) (ranges []Range) {
 		from = last(e).Next()
 	}
 	return append(ranges, Range{from, end})
+}
+
+// joined returns the peers of a rule with all its ipBlocks in one. The kernel then has one set and one lookup for
+// them, however many there are.
+func joined(peers []peer) []peer {
+	var names []string
+	var in []Range
+	var others []peer
+	for _, p := range peers {
+		if p.ranges == "" {
+			others = append(others, p)
+			continue
+		}
+		names, in = append(names, p.ranges), append(in, p.in...)
+	}
+	if len(names) < 2 {
+		return peers
+	}
+	return append(others, peer{ranges: strings.Join(unique(names), " + "), in: union(in)})
+}
+
+// union returns what the ranges contain as ranges that neither overlap nor touch.
+func union(ranges []Range) (out []Range) {
+	slices.SortFunc(ranges, func(a, b Range) int { return a.First.Compare(b.First) })
+	for _, r := range ranges {
+		if n := len(out) - 1; n >= 0 && out[n].reaches(r.First) {
+			if out[n].Last.Less(r.Last) {
+				out[n].Last = r.Last
+			}
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// reaches reports whether an address, which is not before the range, is in it or just behind it.
+func (r Range) reaches(a netip.Addr) bool {
+	return r.Last.BitLen() == a.BitLen() && (a.Compare(r.Last) <= 0 || r.Last.Next() == a)
 }
 
 // last returns the highest address of a network.

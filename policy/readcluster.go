@@ -9,8 +9,13 @@ import (
 	"strings"
 )
 
+// BrokenRule is the name of the only rule of a ClusterNetworkPolicy whose tier, priority or subject cannot be
+// understood. It denies everything.
+const BrokenRule = "broken"
+
 // readClusterPolicy checks a ClusterNetworkPolicy. As its API says, what cannot be understood
-// fails closed: a rule that would accept matches nothing, and any other rule denies everything.
+// fails closed: a rule that would accept matches nothing, and any other rule denies everything in its
+// direction. If that is the tier or the subject, the policy denies its pods everything.
 func readClusterPolicy(p *ClusterNetworkPolicy) rules {
 	r := rules{name: p.Name, priority: p.Spec.Priority}
 	err := r.readTier(p)
@@ -19,7 +24,7 @@ func readClusterPolicy(p *ClusterNetworkPolicy) rules {
 	}
 	if err != nil {
 		r.problems = []string{err.Error() + "; the policy denies its pods everything"}
-		closed := []rule{{source: "broken", verdict: Deny, peers: []peer{{}}}}
+		closed := []rule{{source: BrokenRule, verdict: Deny, peers: []peer{{}}}}
 		r.sides = [2]*side{{closed}, {closed}}
 		return r
 	}
@@ -28,7 +33,7 @@ func readClusterPolicy(p *ClusterNetworkPolicy) rules {
 		for j, from := range in.From {
 			peers[j].PodPeer = from
 		}
-		r.add(Ingress, fmt.Sprintf("ingress[%d]", i), ClusterEgressRule{in.Name, in.Action, peers, in.Protocols})
+		r.add(Ingress, fmt.Sprintf("ingress[%d]", i), ClusterEgressRule{in.Name, in.Action, peers, in.Protocols, in.Broken})
 	}
 	for i, out := range p.Spec.Egress {
 		r.add(Egress, fmt.Sprintf("egress[%d]", i), out)
@@ -84,6 +89,9 @@ func (r *rules) add(d Direction, source string, from ClusterEgressRule) {
 func (r ClusterEgressRule) read() (rule, error) {
 	verdict, err := action(r.Action)
 	out := rule{verdict: verdict}
+	if r.Broken != "" {
+		return out, errors.New(r.Broken)
+	}
 	if len(r.To) == 0 {
 		err = errors.Join(err, errors.New("it has no peers"))
 	}

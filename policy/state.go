@@ -18,6 +18,8 @@ type State struct {
 	Pods            []Pod // of all nodes
 	Policies        []NetworkPolicy
 	ClusterPolicies []ClusterNetworkPolicy
+
+	Local []netip.Addr // this node's addresses that the API does not have, such as those of its bridges
 }
 
 // Node is a node of the cluster.
@@ -25,6 +27,18 @@ type Node struct {
 	Name      string
 	Labels    Labels
 	Addresses []netip.Addr
+	Pods      []netip.Prefix // podCIDRs
+}
+
+// Gateways returns the addresses that a node has for its pods: the first of each podCIDR is the source of what it
+// sends into tunnels, and the second its pods' gateway.
+func (n *Node) Gateways() (list []netip.Addr) {
+	for _, p := range n.Pods {
+		if !p.IsSingleIP() {
+			list = append(list, p.Addr(), p.Addr().Next())
+		}
+	}
+	return list
 }
 
 // Namespace is a namespace with its labels.

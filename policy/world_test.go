@@ -15,9 +15,9 @@ import (
 // node n2) has the pods a, b and c. Pods have the label pod, and the ports http (80/tcp) and
 // dns (53/udp); in namespace y, http is 8080. Besides, x/host is in the network of node n1.
 func world(t *testing.T, policies ...string) *State {
-	s := &State{Node: "n1", Nodes: []Node{
-		{"n1", LabelsOf(map[string]string{"zone": "1"}), addrs("10.0.0.1", "fd00::1")},
-		{"n2", LabelsOf(map[string]string{"zone": "2"}), addrs("10.0.0.2", "fd00::2")},
+	s := &State{Node: "n1", Local: addrs("10.0.0.1", "172.17.0.1", "169.254.20.10"), Nodes: []Node{
+		{"n1", LabelsOf(map[string]string{"zone": "1"}), addrs("10.0.0.1", "fd00::1"), prefixes("10.244.1.0/24", "fd02:1::/64")},
+		{"n2", LabelsOf(map[string]string{"zone": "2"}), addrs("10.0.0.2", "fd00::2"), prefixes("10.244.2.0/24", "fd02:2::/64")},
 	}}
 	for i, ns := range []string{"x", "y", "z"} {
 		labels := map[string]string{"ns": ns, "kubernetes.io/metadata.name": ns}
@@ -59,6 +59,13 @@ func (s *State) add(t *testing.T, policy string) {
 func addrs(texts ...string) (list []netip.Addr) {
 	for _, text := range texts {
 		list = append(list, netip.MustParseAddr(text))
+	}
+	return list
+}
+
+func prefixes(texts ...string) (list []netip.Prefix) {
+	for _, text := range texts {
+		list = append(list, netip.MustParsePrefix(text))
 	}
 	return list
 }

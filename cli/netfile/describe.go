@@ -43,6 +43,7 @@ type Plugin struct {
 	IsDefaultGateway bool            `json:"isDefaultGateway,omitempty"`
 	IPMasq           bool            `json:"ipMasq,omitempty"`
 	IPMasqOutside    []any           `json:"ipMasqOutside,omitempty"`
+	Span             []any           `json:"span,omitempty"`
 	Internal         *bool           `json:"internal,omitempty"`
 	HairpinMode      bool            `json:"hairpinMode,omitempty"`
 	MTU              int             `json:"mtu,omitempty"`

@@ -12,6 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/results"
 )
 
 // forwarding restores the forwarding sysctl that one of our ADDs switched on. It does so only if
@@ -68,7 +69,7 @@ func (m *Remover) needed(key string) (why string, err error) {
 		return fmt.Sprintf("the network in %s may need it", dir.Broken[0].File), nil
 	}
 	for _, pattern := range []string{
-		filepath.Join(m.Paths.Run, "attachments", "*", "*"), filepath.Join(m.Paths.CNI, "results", "*"),
+		filepath.Join(m.Paths.Run, "attachments", "*", "*"), filepath.Join(results.Dir(m.Paths.CNI), "*"),
 		filepath.Join(m.Paths.Run, "mesh", "*"), filepath.Join(m.Paths.State, "docker", "networks", "*"),
 	} {
 		found, err := filepath.Glob(pattern)

@@ -120,7 +120,7 @@ func (m *Remover) addresses(r *Removal, i Info) error {
 		return fmt.Errorf("look for addresses: %w", err)
 	}
 	for _, e := range entries {
-		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), "last_reserved_ip.") {
+		if e.Name() != "lock" && e.Name() != "grant" && !strings.HasPrefix(e.Name(), "last_reserved_ip.") {
 			r.left("%s: the address %s is reserved in it, and by no attachment that is known here", dir, e.Name())
 			return nil
 		}

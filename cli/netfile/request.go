@@ -125,10 +125,7 @@ func (w *wanted) readInterface() error {
 	if w.Interface == "" {
 		return nil
 	}
-	if err := spec.ValidateIfName(w.Interface); err != nil {
-		return mistake("", "--interface-name "+w.Interface, "%v", err)
-	}
-	if err := endpoint.ValidateNewName(w.Interface); err != nil {
+	if err := spec.ValidateNewIfName(w.Interface); err != nil {
 		return mistake("", "--interface-name "+w.Interface, "%v", err)
 	}
 	return nil

@@ -61,15 +61,16 @@ func plausible(at string, p netip.Prefix) error {
 	return nil
 }
 
-// readGateways gives each gateway to the subnet that contains it.
+// readGateways gives each gateway to the subnet that contains it, and a link-local gateway, as routers of IPv6
+// have, to the first IPv6 subnet without one.
 func (w *wanted) readGateways() error {
 	for _, s := range w.Gateways {
 		at := "--gateway " + s
 		a, err := netip.ParseAddr(s)
-		if err != nil {
+		if err != nil || a.Zone() != "" {
 			return mistake("", at, "it is no address")
 		}
-		n, err := w.find(at, a)
+		n, err := w.findFor(at, a)
 		if err != nil {
 			return err
 		}
@@ -82,6 +83,19 @@ func (w *wanted) readGateways() error {
 		n.Gateway = a
 	}
 	return nil
+}
+
+// findFor returns the subnet whose gateway an address can be.
+func (w *wanted) findFor(at string, gateway netip.Addr) (*Subnet, error) {
+	if !gateway.Is6() || !gateway.IsLinkLocalUnicast() {
+		return w.find(at, gateway)
+	}
+	for i := range w.subnets {
+		if n := &w.subnets[i]; n.Prefix.Addr().Is6() && !n.Gateway.IsValid() {
+			return n, nil
+		}
+	}
+	return nil, mistake("", at, "a link-local gateway needs an IPv6 --subnet of its own")
 }
 
 // find returns the subnet that contains an address.

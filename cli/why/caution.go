@@ -75,7 +75,13 @@ func (q *question) established(a *Answer) error {
 	if a.Verdict == Allowed || a.Verdict == "" {
 		return nil
 	}
-	flows, err := conntrack.All(q.asksFor)
+	from := make(map[netip.Addr]bool)
+	for _, i := range q.from.Interfaces {
+		for _, addr := range i.Addrs {
+			from[addr] = true
+		}
+	}
+	flows, err := conntrack.Among(from, q.asksFor)
 	if err != nil {
 		return fmt.Errorf("look for established connections: %w", err)
 	}

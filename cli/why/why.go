@@ -56,7 +56,7 @@ type Answer struct {
 }
 
 // Verdict is a decision. It is Unknown if it depends on something that was not asked for, or on a rule
-// that was not understood.
+// that was not understood. It is Mixed if the answer is known for each pair of addresses, and differs.
 type Verdict string
 
 // These are the verdicts.
@@ -64,6 +64,7 @@ const (
 	Allowed Verdict = "allowed"
 	Dropped Verdict = "dropped"
 	Unknown Verdict = "unknown"
+	Mixed   Verdict = "mixed"
 )
 
 func verdictOf(f trace.Fate) Verdict {
@@ -150,13 +151,17 @@ func (q *question) answer() (*Answer, error) {
 	return a, nil
 }
 
-// together returns the verdict of all packets, or Unknown if they differ.
+// together returns the verdict of all packets. One that is not known makes it Unknown.
 func together(list []Packet) (v Verdict) {
 	for i, p := range list {
-		if i > 0 && p.Verdict != v {
+		switch {
+		case p.Verdict == Unknown:
 			return Unknown
+		case i > 0 && p.Verdict != v:
+			v = Mixed
+		default:
+			v = p.Verdict
 		}
-		v = p.Verdict
 	}
 	return v
 }

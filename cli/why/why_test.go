@@ -167,7 +167,7 @@ func TestFamiliesDiffer(t *testing.T) {
 	n.load(only4)
 	n.mirror(only4)
 	a := n.ask(n.web, n.db, "x:80")
-	want := `unknown: shop/web -> shop/db, 80/tcp
+	want := `mixed: shop/web -> shop/db, 80/tcp
 allowed: 10.1.0.2 -> 10.1.0.3
   egress of shop/web: allowed, no policy selects it
   ingress of shop/db: allowed, rule ingress[0] of networkpolicy shop/only4 allows it
@@ -177,6 +177,22 @@ dropped: fd01::2 -> fd01::3
 `
 	if got := a.Text(); got != want {
 		t.Errorf("got\n%s", got)
+	}
+}
+
+// One answer that is not known is not known for all.
+func TestTogether(t *testing.T) {
+	for text, want := range map[string]Verdict{
+		"allowed": Allowed, "dropped dropped": Dropped, "allowed dropped": Mixed, "dropped allowed allowed": Mixed,
+		"allowed dropped unknown": Unknown, "unknown allowed": Unknown, "": "",
+	} {
+		var list []Packet
+		for _, v := range strings.Fields(text) {
+			list = append(list, Packet{Verdict: Verdict(v)})
+		}
+		if got := together(list); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
 	}
 }
 

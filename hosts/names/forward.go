@@ -39,6 +39,7 @@ type forwarder struct {
 
 	failing  map[netip.AddrPort]time.Time // upstreams that do not answer, and when to try them again
 	answered map[netip.AddrPort]time.Time // when each upstream last answered
+	probing  map[netip.AddrPort]bool      // upstreams that did not answer one name, and are asked for another
 }
 
 // avoid stores the server's own addresses before it listens on them. If resolv.conf named one
@@ -159,8 +160,48 @@ func (f *forwarder) order(all []netip.AddrPort, now time.Time) (list, due []neti
 func (f *forwarder) try(s *Server, q *dns.Msg, upstream netip.AddrPort, udp bool) (*dns.Msg, error) {
 	begun := time.Now()
 	reply, err := exchange(q, upstream, udp)
-	f.note(s, upstream, begun, err)
+	if err == nil || f.fails(upstream) {
+		f.note(s, upstream, begun, err)
+	} else if f.suspect(upstream) {
+		go func() { f.note(s, upstream, begun, f.probe(upstream, err)) }()
+	}
 	return reply, err
+}
+
+func (f *forwarder) fails(upstream netip.AddrPort) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, failing := f.failing[upstream]
+	return failing
+}
+
+// suspect reports whether a server must be probed, and no probe of it runs.
+func (f *forwarder) suspect(upstream netip.AddrPort) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.probing[upstream] {
+		return false
+	}
+	if f.probing == nil {
+		f.probing = map[netip.AddrPort]bool{}
+	}
+	f.probing[upstream] = true
+	return true
+}
+
+// probe asks a server that did not answer for the root's servers, and returns err if there is no answer
+// either. A server that answers may itself have waited for another one: a container may choose a name
+// whose server never answers, and must not take the server from all others.
+func (f *forwarder) probe(upstream netip.AddrPort, err error) error {
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.probing, upstream)
+	}()
+	if _, none := exchange(new(dns.Msg).SetQuestion(".", dns.TypeNS), upstream, true); none != nil {
+		return err
+	}
+	return nil
 }
 
 // note logs once that a server stopped answering, and once that it answers again. If the server

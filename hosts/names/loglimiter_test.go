@@ -5,6 +5,7 @@ package names
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -127,5 +128,44 @@ func TestSlowName(t *testing.T) {
 	f.note(s, at, begun.Add(2*time.Second), errMismatch)
 	if len(f.failing) == 0 {
 		t.Error("it is not failing")
+	}
+}
+
+// A server does not answer for one name. It is avoided only if it does not answer for the root either.
+func TestProbe(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		if q.Question[0].Name == "." {
+			w.WriteMsg(new(dns.Msg).SetReply(q)) //nolint:errcheck // the client sees it
+		}
+	})}
+	go root.ActivateAndServe() //nolint:errcheck // Shutdown ends it
+	defer root.Shutdown()      //nolint:errcheck // the end of the test
+	closed, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alive, dead := netip.MustParseAddrPort(conn.LocalAddr().String()), netip.MustParseAddrPort(closed.LocalAddr().String())
+	closed.Close() //nolint:errcheck // so that the kernel refuses what is sent there
+	s := &Server{}
+	f := &s.forward
+	if !f.suspect(alive) || f.suspect(alive) {
+		t.Error("two probes at once")
+	}
+	if err := f.probe(alive, errMismatch); err != nil || !f.suspect(alive) {
+		t.Errorf("a server that answers for the root: %v", err)
+	}
+	f.note(s, alive, time.Now(), nil)
+	if _, err := f.try(s, new(dns.Msg).SetQuestion("slow.example.", dns.TypeA), dead, true); err == nil {
+		t.Error("nobody answered")
+	}
+	for end := time.Now().Add(10 * time.Second); !f.fails(dead) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	if !f.fails(dead) || f.fails(alive) {
+		t.Errorf("avoided: %v %v", f.fails(dead), f.fails(alive))
 	}
 }

@@ -162,7 +162,7 @@ const (
 	maxForwards = 256 // queries in progress; more are refused
 	maxConns    = 64  // TCP connections of one address; more wait
 
-	partOfFree = 3               // one container gets a third of the free places: alone, it gets 48 with UDP; if five containers take all they can, 72 places stay free
+	partOfFree = 3               // one container gets a third of the free places, so the places that it leaves are enough for others
 	idle       = 5 * time.Second // how long a TCP connection may be silent
 	life       = 2 * idle        // how long a TCP connection may last
 	maxUDP     = 1232            // bytes: fits every path without fragments (DNS flag day 2020)
@@ -174,11 +174,11 @@ func (s *Server) open(addr netip.Addr, network string) (*listener, error) {
 	conf := net.ListenConfig{Control: freebind}
 	udp, err := conf.ListenPacket(context.Background(), "udp", at)
 	if err != nil {
-		return nil, fmt.Errorf("answer names of network %s: %w", network, err)
+		return nil, cannot(network, err)
 	}
 	tcp, err := conf.Listen(context.Background(), "tcp", at)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("answer names of network %s: %w", network, err), udp.Close())
+		return nil, errors.Join(cannot(network, err), udp.Close())
 	}
 	l := &listener{network: network, sockets: []io.Closer{udp, tcp}}
 	h := handler{s, network}
@@ -188,6 +188,15 @@ func (s *Server) open(addr netip.Addr, network string) (*listener, error) {
 		ReadTimeout: idle, WriteTimeout: idle, IdleTimeout: func() time.Duration { return idle },
 	}, s.logf)
 	return l, nil
+}
+
+// cannot returns the error for an address that does not answer. The containers still ask there, and
+// reach the server as soon as it has the port.
+func cannot(network string, err error) error {
+	if errors.Is(err, unix.EADDRINUSE) {
+		err = fmt.Errorf("%w: another program answers there: let it listen at its own addresses alone", err)
+	}
+	return fmt.Errorf("answer names of network %s: %w", network, err)
 }
 
 // serve returns when the server has started, because it can be shut down only then.

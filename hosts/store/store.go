@@ -82,6 +82,10 @@ type Store interface {
 	// reached for longer than ttl. ttl must be at least a second. Engines round it up to whole
 	// seconds.
 	Session(ctx context.Context, ttl time.Duration) (Session, error)
+	// Fork gives the history that a List returned another name, unless it has one already. So every
+	// host notices that the store went back, for example because a backup was restored, even if the
+	// store's revision is higher than before.
+	Fork(ctx context.Context, at Revision) error
 	// Close ends every Watch with ErrClosed. It stops the renewal of sessions, but their objects
 	// stay until the sessions expire. So a host does not seem absent while its agent restarts.
 	Close() error
@@ -163,13 +167,22 @@ func (r Revision) Split() (n int64, history string, err error) {
 }
 
 // Follows reports whether r comes from the same history as earlier and is not older. Both are
-// revisions of a List. If r follows, objects that are missing at r were deleted. If it does not,
-// that is not certain: the store may have lost its data, been restored from a backup, or be
-// another one. Every revision follows the zero revision.
+// revisions of a List. If r does not follow, objects that are missing at r need not have been
+// deleted: the store may have lost its data, been restored from a backup, or be another one. If r
+// follows, the store may still have gone back: who restores an etcd may raise its revision. The
+// revisions of objects show that, because they do not change. Every revision follows the zero
+// revision.
 func (r Revision) Follows(earlier Revision) bool {
 	now, history, _ := r.Split()
 	was, of, _ := earlier.Split()
 	return earlier == "" || r != "" && history == of && now >= was
+}
+
+// Before reports whether r is the revision of an earlier change than o. Both are revisions of objects.
+func (r Revision) Before(o Revision) bool {
+	n, _, _ := r.Split()
+	m, _, _ := o.Split()
+	return n < m
 }
 
 // With returns the later of two revisions in the same history: r, which a List returned, or event.

@@ -32,6 +32,9 @@ type Network struct {
 	BlockBits6 int       `json:"blockBits6,omitempty"`
 	Transport  Transport `json:"transport"`
 	MTU        int       `json:"mtu,omitempty"` // MTU of containers in bytes; 0 means the uplink's MTU minus the tunnel's header
+	// Isolate keeps the network's containers and those of other isolated networks apart, on all hosts.
+	// An agent that does not know it leaves them open.
+	Isolate bool `json:"isolate,omitempty"`
 	// Plugins come after the bridge in the chain. nil means firewall and portmap.
 	Plugins []json.RawMessage `json:"plugins,omitempty"`
 }

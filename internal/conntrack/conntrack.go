@@ -55,29 +55,6 @@ func (c *Conn) List(f Filter) ([]Flow, error) {
 	return c.list(req, f.Match)
 }
 
-// Of returns the flows that an address began, or that it answers. For IPv4 the kernel reads its hash
-// table twice, and sends only these flows. For IPv6 it sends all, because it compares addresses the
-// wrong way round (see Filter.tuple).
-func (c *Conn) Of(a netip.Addr) ([]Flow, error) {
-	wanted := func(f Flow) bool { return f.Orig.Src.Addr() == a || f.Reply.Src.Addr() == a }
-	if !a.Is4() {
-		return c.list(dump(unix.AF_INET6, nil), wanted)
-	}
-	var flows []Flow
-	for _, t := range []uint16{ctaTupleOrig, ctaTupleReply} {
-		req, err := fromRequest(t, a)
-		if err != nil {
-			return nil, fmt.Errorf("list conntrack entries: %w", err)
-		}
-		list, err := c.list(req, wanted)
-		if err != nil {
-			return nil, err
-		}
-		flows = append(flows, list...)
-	}
-	return flows, nil
-}
-
 // fromRequest returns the request for a dump of the flows in which one tuple has this source.
 func fromRequest(tuple uint16, a netip.Addr) (netlink.Message, error) {
 	ae := netlink.NewAttributeEncoder()
@@ -152,6 +129,23 @@ func (c *Conn) Delete(f Flow) error {
 		return fmt.Errorf("delete conntrack entry %s: %w", f, err)
 	}
 	return nil
+}
+
+// End deletes flows. The namespace is that of the calling thread.
+func End(flows []Flow) error {
+	if len(flows) == 0 {
+		return nil
+	}
+	c, err := Dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close() //nolint:errcheck // nothing is lost
+	var errs []error
+	for _, f := range flows {
+		errs = append(errs, c.Delete(f))
+	}
+	return errors.Join(errs...)
 }
 
 // header returns a struct nfgenmsg: family, version, resource id.

@@ -4,6 +4,8 @@
 package conntrack
 
 import (
+	"bytes"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -14,8 +16,11 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/rawnl"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -124,17 +129,8 @@ func TestKernelFilters(t *testing.T) {
 	}
 }
 
-func TestAll(t *testing.T) {
-	track(t)
-	one, two := send(t, "127.0.0.1:6500"), send(t, "[::1]:6500")
-	flows, err := All(func(f Flow) bool { return f.Orig.Src == one || f.Orig.Src == two })
-	if err != nil || len(flows) != 2 {
-		t.Errorf("found %v, %v", flows, err)
-	}
-}
-
-// All holds only the wanted flows in memory: one million of them would need 800 MB.
-func TestAllOfABusyNode(t *testing.T) {
+// Among holds only the wanted flows in memory: one million of them would need 800 MB.
+func TestAmongOnABusyNode(t *testing.T) {
 	track(t)
 	for range 20 {
 		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -153,7 +149,7 @@ func TestAllOfABusyNode(t *testing.T) {
 		return m.HeapAlloc
 	}
 	seen, before, most := 0, live(), uint64(0)
-	_, err := All(func(Flow) bool {
+	_, err := Among(map[netip.Addr]bool{netip.MustParseAddr("127.0.0.1"): true}, func(Flow) bool {
 		if seen++; seen%5000 == 1 {
 			most = max(most, live())
 		}
@@ -192,70 +188,183 @@ func FuzzParse(f *testing.F) {
 		if err == nil && (!flow.Orig.Dst.IsValid() || flow.String() == "") {
 			t.Errorf("parsed %v out of %x", flow, data)
 		}
+		for _, tuple := range []uint16{ctaTupleOrig, ctaTupleReply} {
+			if a := source(data, tuple); a.IsValid() && !bytes.Contains(data, a.AsSlice()) {
+				t.Errorf("source %v out of %x", a, data)
+			}
+		}
 	})
 }
 
-// Of returns the flows that an address began and those that it answers, of both families. The kernel
-// sends no others of IPv4.
-func TestOf(t *testing.T) {
+// Among returns the flows that an address began and those that it answers, of both families, each once. The
+// kernel sends no others of a few IPv4 addresses.
+func TestAmong(t *testing.T) {
 	track(t)
-	c, err := Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close() //nolint:errcheck // a test
 	for port := 6600; port < 6620; port++ {
 		send(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)).String())
 	}
+	both := make(map[netip.Addr]bool)
 	for _, to := range []string{"127.0.0.9:6500", "[::1]:6600"} {
 		from, dst := send(t, to), netip.MustParseAddrPort(to)
-		flows, err := c.Of(dst.Addr())
+		both[dst.Addr()] = true
+		flows, err := Among(map[netip.Addr]bool{dst.Addr(): true}, anyFlow)
 		if err != nil || !slices.ContainsFunc(flows, func(f Flow) bool { return f.Orig.Src == from && f.Reply.Src == dst }) {
 			t.Errorf("%s answers %v, %v; want the flow from %s", to, flows, err, from)
 		}
 	}
 	from := netip.MustParseAddr("127.0.0.1")
-	if flows, err := c.Of(from); err != nil || len(flows) < 21 {
+	flows, err := Among(map[netip.Addr]bool{from: true}, anyFlow)
+	if err != nil || len(flows) < 21 {
 		t.Errorf("%s has %d flows, %v", from, len(flows), err)
+	}
+	if all, err := every(anyFlow); err != nil || len(once(all)) != len(all) || len(once(flows)) != len(flows) {
+		t.Errorf("some flows come twice: %v, %v, %v", flows, all, err)
+	}
+	here := func(f Flow) bool {
+		return f.Reply.Src == netip.MustParseAddrPort("127.0.0.9:6500") || f.Reply.Src == netip.MustParseAddrPort("[::1]:6600")
+	}
+	if flows, err := Among(both, here); err != nil || len(flows) != 2 {
+		t.Errorf("both addresses have %v, %v; want two flows", flows, err)
+	}
+	for i := range few {
+		both[netip.AddrFrom4([4]byte{127, 9, 0, byte(i)})] = true
+	}
+	if flows, err := Among(both, here); err != nil || len(flows) != 2 {
+		t.Errorf("many addresses have %v, %v; want two flows", flows, err)
+	}
+	if flows, err := Among(nil, anyFlow); err != nil || len(flows) > 0 {
+		t.Errorf("no address has %v, %v", flows, err)
 	}
 	req, err := fromRequest(ctaTupleReply, netip.MustParseAddr("127.0.0.9"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	c, err := Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // a test
 	if msgs, err := c.nl.Execute(req); err != nil || len(msgs) != 1 {
 		t.Errorf("the kernel sent %d entries, %v", len(msgs), err)
 	}
 }
 
-// BenchmarkOf compares one address with the whole table, beside 10,000 flows.
-func BenchmarkOf(b *testing.B) {
-	track(b)
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+func anyFlow(Flow) bool { return true }
+
+// every returns all flows of both families, as Among would without addresses to look for.
+func every(wanted func(Flow) bool) ([]Flow, error) {
+	return ask([]netlink.Message{dump(unix.AF_UNSPEC, nil)}, func([]byte) bool { return true }, wanted)
+}
+
+// makeFlows makes entries as a busy node has them, by netlink: UDP flows from 10.0.x.y, and of a quarter
+// of them IPv6.
+func makeFlows(b *testing.B, n int) {
+	b.Helper()
+	s, err := rawnl.Open(unix.NETLINK_NETFILTER)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // a test
-	for port := 10000; port < 20000; port++ {
-		if _, err := conn.WriteTo([]byte("x"), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}); err != nil {
-			b.Fatal(err)
+	defer s.Close() //nolint:errcheck // a test
+	var text []byte
+	for i := range n {
+		if text = append(text, newFlow(b, i)...); len(text) > 1<<15 || i == n-1 {
+			if err := s.Send(text); err != nil {
+				b.Fatal(err)
+			}
+			text = text[:0]
 		}
 	}
-	c, err := Dial()
+}
+
+// newFlow returns the request that makes one entry. It asks for no answer.
+func newFlow(b *testing.B, i int) []byte {
+	src, dst := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), netip.MustParseAddr("10.1.0.1")
+	family := uint8(unix.AF_INET)
+	if i%4 == 0 {
+		src, dst, family = netip.AddrFrom16([16]byte{0: 0xfd, 14: byte(i >> 8), 15: byte(i)}), netip.MustParseAddr("fd01::1"), unix.AF_INET6
+	}
+	ae := netlink.NewAttributeEncoder()
+	tuple := func(kind uint16, src, dst netip.Addr, sport, dport uint16) {
+		ae.Nested(kind, func(te *netlink.AttributeEncoder) error {
+			te.Nested(ctaTupleIP, func(ie *netlink.AttributeEncoder) error {
+				from, to := uint16(ctaIPv4Src), uint16(ctaIPv4Dst)
+				if src.Is6() {
+					from, to = ctaIPv6Src, ctaIPv6Dst
+				}
+				ie.Bytes(from, src.AsSlice())
+				ie.Bytes(to, dst.AsSlice())
+				return nil
+			})
+			te.Nested(ctaTupleProto, func(pe *netlink.AttributeEncoder) error {
+				pe.ByteOrder = binary.BigEndian
+				pe.Uint8(ctaProtoNum, unix.IPPROTO_UDP)
+				pe.Uint16(ctaProtoSrcPort, sport)
+				pe.Uint16(ctaProtoDstPort, dport)
+				return nil
+			})
+			return nil
+		})
+	}
+	port := uint16(1024 + i>>16)
+	tuple(ctaTupleOrig, src, dst, port, 53)
+	tuple(ctaTupleReply, dst, src, 53, port)
+	const ctaTimeout = 7
+	ae.ByteOrder = binary.BigEndian
+	ae.Uint32(ctaTimeout, 600)
+	attrs, err := ae.Encode()
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Run("Of", func(b *testing.B) {
+	m := netlink.Message{Header: netlink.Header{Type: msgNew, Flags: netlink.Request | netlink.Create}, Data: append(header(family), attrs...)}
+	m.Header.Length = uint32(unix.NLMSG_HDRLEN + len(m.Data))
+	text, err := m.MarshalBinary()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return text
+}
+
+// BenchmarkFlows compares what it takes to find the flows of some addresses beside many others.
+// PATCHBAY_FLOWS is their number, at most what net.netfilter.nf_conntrack_max of the machine allows.
+func BenchmarkFlows(b *testing.B) {
+	track(b)
+	n := draw.Number(b, "PATCHBAY_FLOWS", 50_000, 250_000)
+	makeFlows(b, n)
+	none := func(Flow) bool { return false }
+	var have int
+	if _, err := every(func(Flow) bool { have++; return false }); err != nil || have < n*9/10 {
+		b.Fatalf("%d entries, %v; want %d", have, err, n)
+	}
+	four, six := make(map[netip.Addr]bool), make(map[netip.Addr]bool)
+	for i := range 110 {
+		four[netip.AddrFrom4([4]byte{10, 9, 0, byte(i)})] = true
+		six[netip.AddrFrom16([16]byte{0: 0xfd, 1: 9, 15: byte(i)})] = true
+	}
+	some := func(all map[netip.Addr]bool, n int) map[netip.Addr]bool {
+		out := make(map[netip.Addr]bool)
+		for a := range all {
+			if len(out) < n {
+				out[a] = true
+			}
+		}
+		return out
+	}
+	b.Run("All", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := c.Of(netip.MustParseAddr("127.0.0.9")); err != nil {
+			if _, err := every(none); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
-	b.Run("All", func(b *testing.B) {
-		for b.Loop() {
-			if list, err := All(func(Flow) bool { return true }); err != nil || len(list) < 9000 {
-				b.Fatal(err, len(list))
+	for name, addrs := range map[string]map[netip.Addr]bool{
+		"IPv4-1": some(four, 1), "IPv4-2": some(four, 2), "IPv4-3": some(four, 3), "IPv4-110": four, "IPv6-1": some(six, 1), "IPv6-110": six,
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := Among(addrs, none); err != nil {
+					b.Fatal(err)
+				}
 			}
-		}
-	})
+		})
+	}
 }

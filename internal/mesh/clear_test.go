@@ -17,6 +17,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -234,7 +235,7 @@ func TestWatchOverflows(t *testing.T) {
 	defer listener.Close()
 	ctx, cancel := context.WithTimeout(ctx, 8*patience)
 	defer cancel()
-	for range 8 {
+	for range draw.Number(t, "PATCHBAY_WATCH_OVERFLOWS", 3, 8) {
 		changed, full, ended := make(chan bool, 1<<16), make(chan bool), make(chan error, 1)
 		slow := func() {
 			changed <- true

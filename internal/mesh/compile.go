@@ -33,6 +33,9 @@ type Observed struct {
 	// the path carries as much as the uplink.
 	Paths map[netip.Addr]int
 
+	// Detours has the targets of Directs (State) that only the tunnel reaches, if Probe has found it.
+	Detours map[netip.Addr]bool
+
 	// Own has the host's addresses in Self's blocks. These are the addresses of the host's
 	// bridges.
 	Own map[netip.Prefix]netip.Addr
@@ -42,14 +45,14 @@ type Observed struct {
 // Compile leaves them out and joins the reasons in the error. The State has all others, so one
 // wrong entry does not cut off the other hosts. If the error wraps ErrSelf, there is no State.
 func Compile(self Self, peers []Peer, facts Observed) (State, error) {
-	c := &compiler{self: self.withDefaults(), facts: facts, macs: make(map[string]string), keys: make(map[Key]string)}
+	c := &compiler{self: self.withDefaults(), facts: facts, macs: make(map[string]string), keys: make(map[Key]string), tested: make(map[netip.Addr]bool)}
 	if err := c.self.validate(); err != nil {
 		return State{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
 	if err := c.apart(); err != nil {
 		return State{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
-	c.state = State{Name: c.self.Name, Protocol: c.self.Protocol, Subnets: slices.Clone(c.self.Subnets)}
+	c.state = State{Name: c.self.Name, Protocol: c.self.Protocol, Subnets: slices.Clone(c.self.Subnets), Underlay: c.self.Underlay}
 	for i, s := range c.state.Subnets {
 		c.state.Subnets[i].Prefix = s.Prefix.Masked()
 	}
@@ -86,6 +89,7 @@ type compiler struct {
 	excluded []netip.Prefix    // networks that were left out
 	macs     map[string]string // Ethernet address -> id of its peer
 	keys     map[Key]string    // WireGuard key -> id of its peer
+	tested   map[netip.Addr]bool
 	used     routed
 }
 
@@ -125,6 +129,7 @@ func (c *compiler) peer(p Peer) {
 			continue
 		}
 		c.used.add(b, p.ID)
+		c.sender(p, b)
 		if !r.Src.IsValid() {
 			r.Src = c.source(b)
 		}
@@ -154,7 +159,7 @@ func (c *compiler) route(p Peer, block netip.Prefix) (Route, error) {
 	}
 	if p.Transport != VXLAN {
 		if r, ok := c.direct(p, block); ok {
-			return r, nil
+			return c.choose(p, block, r), nil
 		}
 		if p.Transport == Routes {
 			return Route{}, fmt.Errorf("no route to %s: the kernel reaches none of its addresses %v without a gateway, "+
@@ -188,16 +193,13 @@ func (c *compiler) tunnel(p Peer, block netip.Prefix) (Route, error) {
 	if !ok {
 		return Route{}, fmt.Errorf("no tunnel: it has %v and this host %v, which have no family in common", p.Underlay, c.self.Underlay)
 	}
-	hop := NextHop(p.vtep())
-	if c.facts.NoIPv6 {
-		if block.Addr().Is6() {
-			return Route{}, fmt.Errorf("no route to %s: this kernel was booted without IPv6", block)
-		}
-		hop = block.Addr()
-	}
-	d, err := c.device(local)
-	if err != nil {
+	if err := c.fits(block, c.inside(VXLAN, local)); err != nil {
 		return Route{}, err
+	}
+	d := c.device(local)
+	hop := NextHop(p.vtep())
+	if d.NoIPv6 {
+		hop = block.Addr()
 	}
 	d.add(p, remote, cmp.Or(p.Port, c.self.Port), hop)
 	return c.limit(Route{Dst: block, Via: hop, Link: d.Name, OnLink: true, Src: c.self.sourceOf(block)}, remote, Overhead(VXLAN, remote), d.MTU), nil
@@ -230,33 +232,52 @@ func (c *compiler) ends(p Peer) (local, remote netip.Addr, ok bool) {
 	return local, remote, false
 }
 
+// inside returns the MTU of a tunnel, in bytes.
+func (c *compiler) inside(t Transport, local netip.Addr) int {
+	return cmp.Or(c.self.MTU, c.facts.MTU-Overhead(t, local))
+}
+
+// fits returns an error if packets of a block's family do not fit into a tunnel.
+func (c *compiler) fits(block netip.Prefix, mtu int) error {
+	switch {
+	case mtu < leastMTU:
+		return fmt.Errorf("no tunnel: an MTU of %d is below %d, the least of a link", mtu, leastMTU)
+	case block.Addr().Is4():
+		return nil
+	case c.facts.NoIPv6:
+		return fmt.Errorf("no route to %s: this kernel was booted without IPv6", block)
+	case mtu < minMTU:
+		return fmt.Errorf("no route to %s: packets in the tunnel have %d bytes at most, and IPv6 needs %d: raise the MTU of the uplink, which is %d, to %d; IPv4 works",
+			block, mtu, minMTU, c.facts.MTU, c.facts.MTU+minMTU-mtu)
+	}
+	return nil
+}
+
 // device returns the tunnel device of a local address. At the first use it adds the device to
 // the state.
-func (c *compiler) device(local netip.Addr) (*Device, error) {
+func (c *compiler) device(local netip.Addr) *Device {
 	i := slices.IndexFunc(c.state.Devices, func(d Device) bool { return d.Local == local })
 	if i >= 0 {
-		return &c.state.Devices[i], nil
+		return &c.state.Devices[i]
 	}
 	d := Device{
 		Name: c.self.Device, VNI: c.self.VNI, Port: c.self.Port, Local: local,
-		MAC: c.self.VTEP, MTU: c.self.MTU, NoIPv6: c.facts.NoIPv6, Sources: c.self.Sources,
+		MAC: c.self.VTEP, MTU: c.inside(VXLAN, local), Sources: c.self.Sources,
 	}
+	d.NoIPv6 = c.facts.NoIPv6 || d.MTU < minMTU
 	if local.Is6() {
 		d.Name += "6"
 	}
-	if d.MTU == 0 {
-		d.MTU = c.facts.MTU - Overhead(VXLAN, local)
-	}
-	if d.MTU < minMTU {
-		return nil, fmt.Errorf("no tunnel: an MTU of %d is below %d, the least of IPv6", d.MTU, minMTU)
-	}
 	c.state.Devices = append(c.state.Devices, d)
-	return &c.state.Devices[len(c.state.Devices)-1], nil
+	return &c.state.Devices[len(c.state.Devices)-1]
 }
 
-// minMTU is the smallest MTU for IPv6 (RFC 8200 section 5). With a lower MTU, the kernel removes
-// IPv6 from the device, and with it our next hops.
-const minMTU = 1280
+// minMTU is the smallest MTU for IPv6 (RFC 8200 section 5). With a lower MTU, a device has no IPv6, and
+// so the next hops of its IPv4 routes have IPv4. leastMTU is the kernel's smallest MTU for IPv4.
+const (
+	minMTU   = 1280
+	leastMTU = 68
+)
 
 func (d *Device) add(p Peer, remote netip.Addr, port uint16, hop netip.Addr) {
 	i := slices.IndexFunc(d.Tunnels, func(t Tunnel) bool { return bytes.Equal(t.MAC, p.vtep()) })
@@ -273,11 +294,16 @@ func (c *compiler) sort() {
 	byPrefix := func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	}
-	order.By(c.state.Routes, func(a, b Route) int { return byPrefix(a.Dst, b.Dst) })
+	order.By(c.state.Routes, func(a, b Route) int { return cmp.Or(byPrefix(a.Dst, b.Dst), cmp.Compare(a.Metric, b.Metric)) })
 	order.By(c.state.Subnets, func(a, b Subnet) int { return byPrefix(a.Prefix, b.Prefix) })
 	order.By(c.state.Ends, netip.Addr.Compare)
+	for _, x := range c.state.Senders {
+		order.By(x.Inside, byPrefix)
+	}
 	order.By(c.state.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
-	for _, d := range c.state.Devices {
+	for i := range c.state.Devices {
+		d := &c.state.Devices[i]
+		d.Spare = !slices.ContainsFunc(c.state.Routes, func(r Route) bool { return r.Link == d.Name })
 		order.By(d.Tunnels, func(a, b Tunnel) int { return bytes.Compare(a.MAC, b.MAC) })
 		for _, t := range d.Tunnels {
 			order.By(t.Hops, netip.Addr.Compare)

@@ -160,7 +160,9 @@ func TestCompileRefuses(t *testing.T) {
 		{"loopback", func(s *Self, _ []Peer, _ *Observed) {
 			s.Subnets = append(s.Subnets, Subnet{Network: "lo", Prefix: prefix("::/64")})
 		}, "network lo is left out"},
-		{"MTU", func(_ *Self, _ []Peer, f *Observed) { f.MTU = 1300 }, "an MTU of 1250 is below 1280"},
+		{"MTU", func(_ *Self, _ []Peer, f *Observed) { f.MTU = 1300 },
+			"no route to fd40:4::/64: packets in the tunnel have 1250 bytes at most, and IPv6 needs 1280: raise the MTU of the uplink, which is 1300, to 1330"},
+		{"tiny MTU", func(_ *Self, _ []Peer, f *Observed) { f.MTU = 100 }, "no tunnel: an MTU of 50 is below 68"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			self, peers, facts := world()
@@ -246,12 +248,19 @@ func TestAddresses(t *testing.T) {
 		t.Errorf("next hop %s", hop)
 	}
 	four, six := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	v4, v6 := netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/64")
 	for _, tc := range []struct {
-		t     Transport
-		addrs []netip.Addr
-		want  int
-	}{{Routes, []netip.Addr{four}, 1500}, {VXLAN, []netip.Addr{four}, 1450}, {Auto, []netip.Addr{four, six}, 1430}} {
-		if got := ContainerMTU(1500, tc.t, tc.addrs); got != tc.want {
+		uplink int
+		t      Transport
+		addrs  []netip.Addr
+		blocks []netip.Prefix
+		want   int
+	}{
+		{1500, Routes, []netip.Addr{four}, nil, 1500}, {1500, VXLAN, []netip.Addr{four}, nil, 1450}, {1500, Auto, []netip.Addr{four, six}, nil, 1430},
+		{1280, Auto, []netip.Addr{four}, []netip.Prefix{v4}, 1230}, {1280, Auto, []netip.Addr{four}, []netip.Prefix{v4, v6}, 1280},
+		{1200, Routes, []netip.Addr{four}, []netip.Prefix{v6}, 1280}, {1400, WireGuard, []netip.Addr{six}, []netip.Prefix{v6}, 1320},
+	} {
+		if got := ContainerMTU(tc.uplink, tc.t, tc.addrs, tc.blocks); got != tc.want {
 			t.Errorf("%v: MTU %d, want %d", tc, got, tc.want)
 		}
 	}

@@ -104,7 +104,7 @@ func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 			return err
 		}
 	}
-	return errors.Join(m.sources(vx, d), m.local(vx, d))
+	return errors.Join(m.sources(vx, d), m.loose(vx, d), m.local(vx, d))
 }
 
 // local gives the device its link-local address, and removes the address of an earlier MAC. The
@@ -126,6 +126,35 @@ func (m *Mesh) local(vx *netlink.Vxlan, d Device) error {
 		}
 	}
 	return errors.Join(err, m.conn.AddrAdd(vx, &netlink.Addr{IPNet: nl.IPNet(want), Flags: unix.IFA_F_NODAD}))
+}
+
+// looseAddr is an IPv4 address that every device without one of its own has. Nothing is sent to it.
+func looseAddr() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 112, 98}) }
+
+// wantsLoose reports whether the device needs this address. On a device without any IPv4 address, a loose
+// rp_filter is strict (__fib_validate_source): it drops each packet out of the tunnel whose source is
+// behind another link, such as that of a container of another network, which its host masquerades.
+func (d Device) wantsLoose() bool { return !slices.ContainsFunc(d.Sources, netip.Addr.Is4) }
+
+// loose gives the device that address. It has the scope of a link, so masquerade and programs do not take it as
+// source.
+func (m *Mesh) loose(vx *netlink.Vxlan, d Device) error {
+	have, err := m.conn.AddrList(vx, netlink.FAMILY_V4)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	a := netip.PrefixFrom(looseAddr(), 32)
+	i := slices.IndexFunc(have, func(x netlink.Addr) bool { return nl.PrefixOf(x.IPNet) == a })
+	switch {
+	case d.wantsLoose() && i < 0:
+		err = m.conn.AddrAdd(vx, &netlink.Addr{IPNet: nl.IPNet(a), Scope: int(netlink.SCOPE_LINK)})
+	case !d.wantsLoose() && i >= 0:
+		err = m.conn.AddrDel(vx, &have[i])
+	}
+	if err != nil {
+		return fmt.Errorf("address %s: %w", a, err)
+	}
+	return nil
 }
 
 // sysctls sets rp_filter to loose. Packets may arrive through the tunnel although the answers

@@ -4,6 +4,7 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -20,13 +21,14 @@ import (
 // means that the kernel does not have that family.
 type echo struct {
 	four, six int
+	waits     waits
 	id        uint16
 	sequence  uint16
 }
 
 // openEcho opens the sockets in the namespace of the calling thread.
-func openEcho() (e *echo, err error) {
-	e = &echo{id: uint16(os.Getpid())}
+func openEcho(w waits) (e *echo, err error) {
+	e = &echo{waits: w, id: uint16(os.Getpid())}
 	if e.four, err = echoSocket(unix.AF_INET, unix.IPPROTO_ICMP); err != nil {
 		return nil, err
 	}
@@ -67,11 +69,12 @@ func (e *echo) close() {
 	}
 }
 
-// A round waits for the small packets this long, and then for the large ones, which were sent before.
-const (
-	roundTime = time.Second
-	graceTime = 150 * time.Millisecond
-)
+// waits says how long a round waits for the small packets, and then for the large ones, which were sent
+// before.
+type waits struct{ round, grace time.Duration }
+
+// usual are the waits between hosts.
+var usual = waits{time.Second, 150 * time.Millisecond}
 
 // run makes rounds with all probes at once, until each probe has a verdict.
 func (e *echo) run(ctx context.Context, list []*probe) {
@@ -87,6 +90,20 @@ func (e *echo) run(ctx context.Context, list []*probe) {
 		for _, p := range list {
 			p.end()
 		}
+	}
+}
+
+// askAll sends requests until each probe has the answer to its small packet, three times at most.
+func (e *echo) askAll(ctx context.Context, silent []*probe) {
+	for range rounds {
+		if len(silent) == 0 || ctx.Err() != nil {
+			return
+		}
+		for _, p := range silent {
+			e.ask(p)
+		}
+		e.listen(ctx, silent)
+		silent = slices.DeleteFunc(silent, func(p *probe) bool { return p.small })
 	}
 }
 
@@ -117,13 +134,13 @@ func (e *echo) send(p *probe, size int, sequence uint16) error {
 		binary.BigEndian.PutUint16(b[4:], e.id)
 		binary.BigEndian.PutUint16(b[6:], sequence)
 		binary.BigEndian.PutUint16(b[2:], checksum(b))
-		return unix.Sendto(e.four, b, 0, &unix.SockaddrInet4{Addr: p.to.As4()})
+		return unix.Sendto(cmp.Or(p.fd, e.four), b, 0, &unix.SockaddrInet4{Addr: p.to.As4()})
 	}
 	b := make([]byte, size-40) // the kernel adds the checksum
 	b[0] = 128                 // echo
 	binary.BigEndian.PutUint16(b[4:], e.id)
 	binary.BigEndian.PutUint16(b[6:], sequence)
-	return unix.Sendto(e.six, b, 0, &unix.SockaddrInet6{Addr: p.to.As16(), ZoneId: uint32(p.zone)})
+	return unix.Sendto(cmp.Or(p.fd, e.six), b, 0, &unix.SockaddrInet6{Addr: p.to.As16(), ZoneId: uint32(p.zone)})
 }
 
 // checksum computes the Internet checksum (RFC 1071).
@@ -143,13 +160,13 @@ func checksum(b []byte) uint16 {
 
 // listen reads answers until all are there, or until none is expected any more.
 func (e *echo) listen(ctx context.Context, list []*probe) {
-	deadline, grace := time.Now().Add(roundTime), false
+	deadline, grace := time.Now().Add(e.waits.round), false
 	for ctx.Err() == nil {
 		if !slices.ContainsFunc(list, func(p *probe) bool { return !p.large || !p.small }) {
 			return
 		}
 		if !grace && !slices.ContainsFunc(list, func(p *probe) bool { return !p.small }) {
-			deadline, grace = time.Now().Add(graceTime), true
+			deadline, grace = time.Now().Add(e.waits.grace), true
 		}
 		left := time.Until(deadline)
 		if left <= 0 {
@@ -194,7 +211,7 @@ func (e *echo) read(fd int, list []*probe) {
 			continue
 		}
 		for _, p := range list {
-			if sequence := binary.BigEndian.Uint16(b[6:]); p.to == addr {
+			if sequence := binary.BigEndian.Uint16(b[6:]); p.to == addr || p.loose {
 				p.large, p.small = p.large || sequence == p.sequence, p.small || sequence == p.sequence+1
 			}
 		}

@@ -58,8 +58,26 @@ func (s State) facts(subnets []Subnet) (out []record.Fact) {
 	for _, x := range subnets {
 		out = append(out, x.facts()...)
 	}
+	for _, d := range divided(subnets) {
+		out = append(out, record.Fact{Name: fmt.Sprintf("divide-%s-%s", d.From, d.To), Elements: []nft.Element{nft.Divided(d.From, d.To, s.Name)}})
+	}
 	for _, x := range s.Exempt {
 		out = append(out, record.Fact{Name: fmt.Sprintf("exempt-%s-%s", x.From, x.To), Elements: []nft.Element{nft.Exempt(x.From, x.To, s.Name)}})
+	}
+	return out
+}
+
+// division is a pair of ranges between which nothing is forwarded.
+type division struct{ From, To netip.Prefix }
+
+// divided returns the pairs of ranges of isolated networks.
+func divided(subnets []Subnet) (out []division) {
+	for _, x := range subnets {
+		for _, y := range subnets {
+			if x.Isolated && y.Isolated && x.Network != y.Network && x.Prefix.Addr().Is4() == y.Prefix.Addr().Is4() {
+				out = append(out, division{x.Prefix, y.Prefix})
+			}
+		}
 	}
 	return out
 }

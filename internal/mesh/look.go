@@ -36,6 +36,9 @@ func (m *Mesh) Look(self Self, peers []Peer) (Observed, error) {
 	}
 	f.Own = m.own(self.borrowed(), addrs)
 	f.Paths = m.paths.known(f.MTU)
+	if f.Detours, err = m.detours(self.withDefaults().Protocol); err != nil {
+		return Observed{}, err
+	}
 	for _, p := range peers {
 		for _, a := range p.Underlay {
 			if _, done := f.Reach[a]; done || !a.IsValid() {

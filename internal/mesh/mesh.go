@@ -34,6 +34,9 @@
 // it. Two peers use IPv4 if both have it, and IPv6 otherwise. If some peers need IPv4 and
 // others IPv6, there is a second device whose name ends in 6.
 //
+// A device takes packets from any sender. So the mesh also makes rules that let only peers send into the
+// tunnel, and each of them only from its own addresses (guard.go, docs/adr/0069).
+//
 // # WireGuard
 //
 // One WireGuard device encrypts the packets to all peers with this transport, over IPv4 and
@@ -41,8 +44,8 @@
 // route for the whole network of encrypted peers. Without this route, packets would take the
 // default route when a peer has no key or the device is missing. The device has the first
 // address of each block of this host, which no container gets. Programs on the host and
-// masquerading use this address as source. The mesh does not drop unencrypted packets that
-// arrive from outside.
+// masquerading use this address as source. Unencrypted packets that arrive with a source in the
+// network are dropped (internal/nft/plain.go).
 //
 // # Path MTU
 //
@@ -96,6 +99,10 @@ type Options struct {
 	// iptables-legacy that drop packets and that no nftables rule can override. Probe calls Warn
 	// too. Warn may be nil.
 	Warn func(error)
+
+	// Detour receives why peers on the same link are reached through the tunnel, or nil if none is.
+	// Detour may be nil.
+	Detour func(error)
 }
 
 // Mesh works in the namespace of the thread that called Open. All other calls must run in the
@@ -105,7 +112,9 @@ type Mesh struct {
 	conn *nl.Conn
 
 	legacy resident.Failure // rules of iptables-legacy that drop packets
+	spare  resident.Failure // of a device that no route uses
 	paths  found            // what Probe has found
+	waits  waits            // of Probe
 
 	// The following fields tell Watch what to watch. mu protects them.
 	mu      sync.Mutex
@@ -127,7 +136,10 @@ func Open(o Options) (*Mesh, error) {
 	if o.Warn == nil {
 		o.Warn = func(error) {}
 	}
-	return &Mesh{opts: o, conn: conn, paths: found{again: make(chan bool, 1)}}, nil
+	if o.Detour == nil {
+		o.Detour = func(error) {}
+	}
+	return &Mesh{opts: o, conn: conn, paths: found{again: make(chan bool, 1)}, waits: usual}, nil
 }
 
 // Close closes the socket. All objects in the kernel remain.
@@ -144,6 +156,7 @@ func (m *Mesh) Apply(ctx context.Context, self Self, peers []Peer) error {
 	if errors.Is(err, ErrSelf) {
 		return err
 	}
+	m.opts.Detour(s.detour())
 	return errors.Join(err, m.Sync(ctx, s))
 }
 
@@ -169,7 +182,7 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 		return err // what may be removed is not known
 	}
 	facts := s.facts(subnets)
-	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, facts)}
+	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, facts), s.guard(ctx, fw)}
 	var links []placed
 	for _, d := range s.Devices {
 		p, err := m.place(s, d)
@@ -177,16 +190,28 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 			links = append(links, p)
 			err = m.tunnels(p)
 		}
-		errs = append(errs, err)
+		errs = append(errs, m.unlessSpare(d, err))
 	}
 	wire, err := m.wire(s)
 	errs = append(errs, err, m.routes(s), wire.prune())
 	for _, p := range links {
 		errs = append(errs, m.prune(p))
 	}
-	errs = append(errs, m.dropDevices(s.mark(), s.devices()), h.drop(ctx, env, facts))
+	errs = append(errs, m.withoutDevices(ctx, s, fw), h.drop(ctx, env, facts))
 	m.remember(s)
 	return errors.Join(errs...)
+}
+
+// unlessSpare returns an error about a device. If no route uses the device, it only warns: a kernel without
+// VXLAN can have direct routes.
+func (m *Mesh) unlessSpare(d Device, err error) error {
+	if !d.Spare {
+		return err
+	}
+	if m.spare.Changed(err) && err != nil {
+		m.opts.Warn(fmt.Errorf("direct routes are not tested: %w", err))
+	}
+	return nil
 }
 
 // devices returns the names of the links in the state.
@@ -226,9 +251,11 @@ func (m *Mesh) clear(ctx context.Context, k mark) error {
 	fw, store := nft.Open(m.opts.Paths.Run), record.New(m.opts.Paths.Run)
 	defer store.Close()
 	defer fw.Close() //nolint:errcheck // committed
+	fw.Queue(nft.GuardPlain(k.name, nil))
 	err := errors.Join(
+		fw.Commit(ctx),
 		m.dropRoutes(k.protocol),
-		m.dropDevices(k, nil),
+		m.withoutDevices(ctx, State{Protocol: k.protocol, Name: k.name}, fw),
 		holder{k, store}.drop(ctx, &netstate.Env{Host: m.conn, NFT: fw, Warn: m.opts.Warn}, nil))
 	if err != nil {
 		return fmt.Errorf("clear mesh %s: %w", k.name, err)

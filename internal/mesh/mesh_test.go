@@ -190,6 +190,9 @@ func (h *host) open() {
 		h.mesh, err = Open(Options{Paths: h.paths, Keys: h.keys, Warn: func(err error) { h.warned = append(h.warned, err.Error()) }})
 		return err
 	})
+	if !testing.Short() { // an emulated machine may be slow
+		h.mesh.waits = waits{usual.round / 3, usual.grace / 3} // the hosts are near
+	}
 	h.t.Cleanup(h.mesh.Close)
 }
 

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -108,7 +107,7 @@ func (o *offloads) note(at testedEnd, done bool, err error) {
 // reason and stays off. Otherwise a firewall may be the reason. If the end no longer answers, done
 // is false.
 func (o *offloads) test(ctx context.Context, u untested) (done bool, err error) {
-	if tcpAnswers(ctx, u.hop, u.index) {
+	if o.tcpAnswers(ctx, u) {
 		return true, nil
 	}
 	on, err := o.conn.TxChecksum(u.device)
@@ -121,7 +120,7 @@ func (o *offloads) test(ctx context.Context, u untested) (done bool, err error) 
 	if err := o.conn.SetTxChecksum(u.device, false); err != nil {
 		return false, err
 	}
-	if tcpAnswers(ctx, u.hop, u.index) {
+	if o.tcpAnswers(ctx, u) {
 		o.warn(fmt.Errorf("checksum offload of %s is turned off: TCP to %s passes only without it, so %w. "+
 			"A newer kernel may help; the offload is back when the device is made again, as after a reboot", u.device, u.hop, ErrOffload))
 		return true, nil
@@ -136,20 +135,14 @@ func (o *offloads) ask(ctx context.Context, list ...untested) {
 	for _, u := range list {
 		silent = append(silent, u.probe)
 	}
-	for range rounds {
-		for _, p := range silent {
-			o.echo.ask(p)
-		}
-		o.echo.listen(ctx, silent)
-		silent = slices.DeleteFunc(silent, func(p *probe) bool { return p.small })
-	}
+	o.echo.askAll(ctx, silent)
 }
 
 // tcpAnswers reports whether the end's kernel answers a connection to a port. The answer is most
 // likely a refusal.
-func tcpAnswers(ctx context.Context, to netip.Addr, index int) bool {
+func (o *offloads) tcpAnswers(ctx context.Context, u untested) bool {
 	for range rounds {
-		if ctx.Err() == nil && connects(to, index) {
+		if ctx.Err() == nil && connects(u.hop, u.index, o.echo.waits.round) {
 			return true
 		}
 	}
@@ -159,7 +152,7 @@ func tcpAnswers(ctx context.Context, to netip.Addr, index int) bool {
 // discard is the port of a service that no host should have (RFC 863).
 const discard = 9
 
-func connects(to netip.Addr, index int) bool {
+func connects(to netip.Addr, index int, within time.Duration) bool {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return false
@@ -169,7 +162,7 @@ func connects(to netip.Addr, index int) bool {
 	if !errors.Is(err, unix.EINPROGRESS) {
 		return err == nil || errors.Is(err, unix.ECONNREFUSED)
 	}
-	for end := time.Now().Add(roundTime); ; {
+	for end := time.Now().Add(within); ; {
 		left := time.Until(end)
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(max(left, 0).Milliseconds()))
 		if n > 0 {

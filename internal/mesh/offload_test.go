@@ -106,13 +106,13 @@ func TestOffloadOfSilentEnds(t *testing.T) {
 	ends := h1.mesh.paths.tunnels()
 	began := time.Now()
 	h1.do(func() (err error) {
-		if o.echo, err = openEcho(); err == nil {
+		if o.echo, err = openEcho(usual); err == nil {
 			o.run(ctx, ends)
 			o.echo.close()
 		}
 		return err
 	})
-	if took := time.Since(began); took > (rounds+1)*roundTime {
+	if took := time.Since(began); took > (rounds+1)*usual.round {
 		t.Errorf("took %v, more than %d rounds", took, rounds)
 	}
 	for at, done := range o.tested {

@@ -24,6 +24,9 @@ type found struct {
 	ends   []netip.Addr       // of the last State
 	inner  []tunnelEnd        // of the last State
 	mtu    map[netip.Addr]int // see Facts.Paths
+
+	directs []direct            // of the last State
+	detours map[netip.Addr]bool // see Observed.Detours; nil: not read yet
 }
 
 // known returns the path MTUs that Probe has found. If the uplink's MTU has changed, Probe starts
@@ -38,12 +41,12 @@ func (f *found) known(uplink int) map[netip.Addr]int {
 	return maps.Clone(f.mtu)
 }
 
-// want stores the ends that Probe must probe.
-func (f *found) want(ends []netip.Addr, inner []tunnelEnd) {
+// want stores the ends and the direct routes that Probe must probe.
+func (f *found) want(ends []netip.Addr, inner []tunnelEnd, directs []direct) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !slices.Equal(f.ends, ends) || !slices.Equal(f.inner, inner) {
-		f.ends, f.inner = ends, inner
+	if !slices.Equal(f.ends, ends) || !slices.Equal(f.inner, inner) || !slices.Equal(f.directs, directs) {
+		f.ends, f.inner, f.directs = ends, inner, directs
 		f.stir()
 	}
 }
@@ -113,7 +116,7 @@ const probeEvery = 10 * time.Minute
 // checksum offload of the device is the reason why it does not, Probe turns the offload off
 // (docs/adr/0049).
 func (m *Mesh) Probe(ctx context.Context, changed func()) error {
-	s, err := openEcho()
+	s, err := openEcho(m.waits)
 	if err != nil {
 		return fmt.Errorf("probe paths: %w", err)
 	}
@@ -124,20 +127,28 @@ func (m *Mesh) Probe(ctx context.Context, changed func()) error {
 	}
 	defer conn.Close()
 	tunnels := &offloads{conn: conn, warn: m.opts.Warn, echo: s, tested: make(map[testedEnd]bool)}
+	directs := &directTests{conn: conn, warn: m.opts.Warn, echo: s, changed: changed}
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
-	for {
-		list := m.paths.probes()
-		s.run(ctx, list)
-		if ctx.Err() == nil && m.paths.note(list) {
-			changed()
+	for all := true; ; {
+		if all {
+			list := m.paths.probes()
+			s.run(ctx, list)
+			if ctx.Err() == nil && m.paths.note(list) {
+				changed()
+			}
 		}
+		directs.run(ctx, &m.paths, all)
 		tunnels.run(ctx, m.paths.tunnels())
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-directs.again():
+			all = false
 		case <-m.paths.again:
+			all = true
 		case <-tick.C:
+			all = true
 		}
 	}
 }
@@ -147,12 +158,14 @@ func (m *Mesh) Probe(ctx context.Context, changed func()) error {
 // a busy host or a lost packet does not decide.
 type probe struct {
 	to      netip.Addr
-	zone    int // index of the link, of a link-local address
-	uplink  int // MTU in bytes, the first size to try
-	low     int // known to work, or the least size
-	high    int // the largest that may work
-	votes   int // rounds in which only the small packet was answered
-	losses  int // rounds without an answer
+	zone    int  // index of the link, of a link-local address
+	fd      int  // the socket that sends; 0: that of the address's family
+	loose   bool // answers may come from another address
+	uplink  int  // MTU in bytes, the first size to try
+	low     int  // known to work, or the least size
+	high    int  // the largest that may work
+	votes   int  // rounds in which only the small packet was answered
+	losses  int  // rounds without an answer
 	verdict verdict
 
 	sequence     uint16 // of the round's first packet

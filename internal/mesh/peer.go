@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"net"
 	"net/netip"
+	"slices"
 )
 
 // Transport says how packets reach a peer.
@@ -68,6 +69,10 @@ type Subnet struct {
 	// still run. If Unsettled is false, the masquerade is removed with the last attachment that
 	// needs it.
 	Unsettled bool
+
+	// Isolated stops forwarding to and from the ranges of other isolated networks, on whatever hosts
+	// their containers are.
+	Isolated bool
 }
 
 // These are the defaults of Self. The port is IANA's port for VXLAN. The VNI is the bytes
@@ -176,15 +181,19 @@ func Overhead(t Transport, underlay netip.Addr) int {
 }
 
 // ContainerMTU returns the MTU for containers, in bytes. ContainerMTU depends on the uplink's
-// MTU and on the host's underlay addresses. With this MTU, packets fit every transport that
-// the network may use.
-func ContainerMTU(uplink int, t Transport, underlay []netip.Addr) int {
-	if t == Routes {
-		return uplink
+// MTU, on the host's underlay addresses and on the families of the containers' prefixes. With this
+// MTU, packets fit every transport that the network may use. But containers with IPv6 have at least
+// 1280. If the tunnel carries less, the host tells them so by ICMP.
+func ContainerMTU(uplink int, t Transport, underlay []netip.Addr, prefixes []netip.Prefix) int {
+	least, most := 0, 0
+	if slices.ContainsFunc(prefixes, func(b netip.Prefix) bool { return b.Addr().Is6() }) {
+		least = minMTU
 	}
-	most := 0
+	if t == Routes {
+		return max(least, uplink)
+	}
 	for _, a := range underlay {
 		most = max(most, Overhead(t, a))
 	}
-	return uplink - most
+	return max(least, uplink-most)
 }

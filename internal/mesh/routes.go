@@ -135,7 +135,8 @@ func (m *Mesh) message(r Route, protocol uint8, links map[string]int) (*netlink.
 		LinkIndex: links[r.Link], Dst: nl.IPNet(r.Dst), Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST,
 		Protocol: netlink.RouteProtocol(protocol),
 	}
-	if r.Dst.Addr().Is6() {
+	out.Priority = r.Metric
+	if r.Dst.Addr().Is6() && r.Metric == 0 {
 		out.Priority = ipv6Metric
 	}
 	if r.Refused {

@@ -19,7 +19,18 @@ type State struct {
 	Routes   []Route
 	Subnets  []Subnet
 	Exempt   []Exemption
+	Directs  []direct     // direct routes that Probe tests
+	Detoured []string     // peers on the same link that only the tunnel reaches
 	Ends     []netip.Addr // the peers' underlay addresses in use; Probe probes the paths to them
+	Senders  []Sender     // who may send into this host's tunnel
+	Underlay []netip.Addr // this host's end
+}
+
+// Sender is a peer that may send packets into this host's tunnel.
+type Sender struct {
+	Peer     string // for people
+	Underlay []netip.Addr
+	Inside   []netip.Prefix // its own addresses: its blocks, and the address of its device
 }
 
 // Exemption is a pair of ranges. Masqueraded packets from one to the other keep their source address.
@@ -33,9 +44,10 @@ type Device struct {
 	Local   netip.Addr // underlay address
 	MAC     net.HardwareAddr
 	MTU     int  // bytes
-	NoIPv6  bool // the kernel has no IPv6
+	NoIPv6  bool // the kernel has no IPv6, or the MTU is too small for it
 	Sources []netip.Addr
 	Tunnels []Tunnel
+	Spare   bool // no route uses it: it has the Sources, and carries what comes
 }
 
 // Tunnel has the device's entries for one peer.
@@ -62,6 +74,9 @@ type Route struct {
 	// no Link.
 	Refused bool
 
+	// Metric is the route's priority; 0 means the usual one.
+	Metric int
+
 	// MTU is the path MTU in bytes, less the tunnel's header. 0 means that the path carries as
 	// much as the link. If Probe has not found it yet, KeepMTU is set, and an existing route
 	// keeps its MTU: a new agent must not make packets too long for the path.
@@ -79,14 +94,25 @@ func (s State) String() string {
 		}
 		fmt.Fprintf(&b, " # %s\n", x.Network)
 	}
+	for _, x := range divided(s.Subnets) {
+		fmt.Fprintf(&b, "drop ip saddr %s ip daddr %s\n", x.From, x.To)
+	}
 	for _, x := range s.Exempt {
 		fmt.Fprintf(&b, "do not masquerade ip saddr %s ip daddr %s\n", x.From, x.To)
 	}
 	for _, d := range s.Devices {
 		b.WriteString(d.String())
 	}
+	if len(s.Devices) > 0 {
+		for _, x := range s.Senders {
+			fmt.Fprintf(&b, "let %v send from %v into the tunnel # %s\n", x.Underlay, x.Inside, x.Peer)
+		}
+	}
 	if s.Wire != nil {
 		b.WriteString(s.Wire.String())
+	}
+	for _, p := range s.encrypted() {
+		fmt.Fprintf(&b, "drop what comes from %s through a link that does not lead there\n", p)
 	}
 	for _, r := range s.Routes {
 		fmt.Fprintf(&b, "%s proto %d\n", r, s.Protocol)
@@ -101,6 +127,9 @@ func (d Device) String() string {
 		d.Name, d.MTU, d.MAC, d.VNI, d.Local, d.Port)
 	for _, a := range d.Sources {
 		fmt.Fprintf(&b, "ip addr add %s dev %s\n", a, d.Name)
+	}
+	if d.wantsLoose() {
+		fmt.Fprintf(&b, "ip address add %s dev %s scope link\n", looseAddr(), d.Name)
 	}
 	if !d.NoIPv6 {
 		fmt.Fprintf(&b, "ip address add %s/64 dev %s nodad\n", NextHop(d.MAC), d.Name)
@@ -136,6 +165,9 @@ func (r Route) String() string {
 	}
 	if r.Src.IsValid() {
 		s += " src " + r.Src.String()
+	}
+	if r.Metric > 0 {
+		s += fmt.Sprintf(" metric %d", r.Metric)
 	}
 	if r.MTU > 0 {
 		s += fmt.Sprintf(" mtu %d", r.MTU)

@@ -31,7 +31,7 @@ func (m *Mesh) remember(s State) {
 			names[name] = link.Attrs().Index
 		}
 	}
-	m.paths.want(s.Ends, s.tunnelEnds())
+	m.paths.want(s.Ends, s.tunnelEnds(), s.Directs)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.depends = names

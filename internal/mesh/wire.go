@@ -55,7 +55,7 @@ type Wire struct {
 	Addrs []netip.Prefix
 	Peers []nl.WirePeer
 
-	NoIPv6 bool // the kernel has no IPv6
+	NoIPv6 bool // the kernel has no IPv6, or the MTU is too small for it
 }
 
 // String returns the commands of ip(8) and wg(8) that make the device.
@@ -84,23 +84,17 @@ func wireAddr(block netip.Prefix) (a netip.Addr) {
 // wire returns the route to a block of an encrypted peer and adds the peer to the device.
 func (c *compiler) wire(p Peer, block netip.Prefix) (r Route, err error) {
 	local, remote, ok := c.ends(p)
-	switch {
-	case !ok:
+	if !ok {
 		return r, fmt.Errorf("no tunnel: it has %v and this host %v, which have no family in common", p.Underlay, c.self.Underlay)
-	case c.facts.NoIPv6 && block.Addr().Is6():
-		return r, fmt.Errorf("no route to %s: this kernel was booted without IPv6", block)
+	}
+	mtu := c.inside(WireGuard, local)
+	if err := c.fits(block, mtu); err != nil {
+		return r, err
 	}
 	if err := c.checkKey(p); err != nil {
 		return r, err
 	}
-	w := c.wireDevice()
-	mtu := c.self.MTU
-	if mtu == 0 {
-		mtu = c.facts.MTU - Overhead(WireGuard, local)
-	}
-	if mtu < minMTU {
-		return r, fmt.Errorf("no tunnel: an MTU of %d is below %d, the least of IPv6", mtu, minMTU)
-	}
+	w := c.wireDevice(mtu)
 	w.MTU = min(w.MTU, mtu)
 	i := slices.IndexFunc(w.Peers, func(q nl.WirePeer) bool { return q.Key == p.Key })
 	if i < 0 {
@@ -114,11 +108,11 @@ func (c *compiler) wire(p Peer, block netip.Prefix) (r Route, err error) {
 }
 
 // wireDevice returns the WireGuard device. At the first use it adds the device to the state.
-func (c *compiler) wireDevice() *Wire {
+func (c *compiler) wireDevice(mtu int) *Wire {
 	if c.state.Wire != nil {
 		return c.state.Wire
 	}
-	w := &Wire{Name: c.self.WireDevice, Key: c.facts.Key, Port: c.self.WirePort, MTU: c.facts.MTU, NoIPv6: c.facts.NoIPv6}
+	w := &Wire{Name: c.self.WireDevice, Key: c.facts.Key, Port: c.self.WirePort, MTU: mtu, NoIPv6: c.facts.NoIPv6 || mtu < minMTU}
 	for _, b := range c.self.Blocks {
 		if a := wireAddr(b); a.IsValid() && !(w.NoIPv6 && a.Is6()) {
 			w.Addrs = append(w.Addrs, netip.PrefixFrom(a, a.BitLen()))

@@ -57,7 +57,7 @@ func TestCompileUnencrypted(t *testing.T) {
 		"family": {func(self *Self, p []Peer, _ *Observed) {
 			self.Underlay, p[2].Underlay = self.Underlay[:1], p[2].Underlay[1:]
 		}, "no family in common"},
-		"MTU":  {func(_ *Self, _ []Peer, f *Observed) { f.MTU = 1300 }, "no tunnel: an MTU of 1240 is below 1280"},
+		"MTU":  {func(_ *Self, _ []Peer, f *Observed) { f.MTU = 1300 }, "no route to fd40:2::/64: packets in the tunnel have 1240 bytes at most, and IPv6 needs 1280: raise the MTU of the uplink, which is 1300, to 1340"},
 		"IPv6": {func(_ *Self, _ []Peer, f *Observed) { f.NoIPv6 = true }, "no route to fd40:2::/64: this kernel was booted without IPv6"},
 	} {
 		t.Run(name, func(t *testing.T) {

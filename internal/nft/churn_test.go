@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -122,7 +123,7 @@ func churn(t *testing.T, how expiry, n int) churnTimes {
 }
 
 func measure(t *testing.T, how expiry) (out churnTimes) {
-	rounds := 40
+	rounds := draw.Number(t, "PATCHBAY_CHURN_ROUNDS", 20, 40)
 	if testing.Short() {
 		rounds = 10
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -38,6 +39,7 @@ type plan struct {
 	tenants bool // the extras need the table inet patchbay
 	heavy   bool // the extras need the lock
 
+	expires    bool          // removals may try to expire
 	timeout    time.Duration // of expire
 	generation []byte        // of the ruleset for which the plan is; nil: any (Guarded)
 }
@@ -49,7 +51,7 @@ func (p plan) empty() bool {
 // Commit reads the kernel's state and applies the queue in one transaction. Commit creates
 // missing tables and upgrades older ones. Commit returns when every change is visible. A
 // removal by expiry becomes visible after a tick of the kernel's clock (2-5 ms). If Commit
-// fails, it has changed nothing. In both cases the queue is empty afterwards.
+// fails, it has changed nothing, unless a Lasting extra failed afterwards. In both cases the queue is empty afterwards.
 //
 // The error is *TakenError, *NewerSchemaError, or the kernel's error together with the message
 // that caused it (errors.Is with a syscall.Errno works).
@@ -93,12 +95,30 @@ func (c *Conn) commit(ctx context.Context) error {
 	const tries, guarded = 8, 40
 	for try := 1; ; try++ {
 		err := c.try(ctx)
+		if err == nil {
+			err = c.lasts()
+		}
 		last := try >= guarded || try >= tries && !errors.Is(err, syscall.ERESTART)
 		if err == nil || last || ctx.Err() != nil || !raced(err) {
 			return c.explain(err)
 		}
 		clock.Sleep(ctx, time.Duration(min(try, tries)-1)*time.Millisecond) // for a busy machine: the other process may wait for a CPU
 	}
+}
+
+// lasts returns EINTR, to try again, if a Lasting extra lacks something after the transaction.
+func (c *Conn) lasts() error {
+	for _, x := range c.extras {
+		if _, ok := x.(Lasting); !ok {
+			continue
+		}
+		if do, err := x.Plan(c); err != nil {
+			return fmt.Errorf("%s: %w", x, err)
+		} else if do != nil {
+			return syscall.EINTR
+		}
+	}
+	return nil
 }
 
 // explain adds the reason to err if a table has no schema number: another program created the
@@ -185,8 +205,12 @@ func (p plan) messages() ([]netlink.Message, error) {
 // added returns the elements to add: if owned is set, the elements of attachments, otherwise the
 // elements of networks.
 func (p plan) added(owned bool) (elems []Element) {
+	other := func(e Element) bool { _, ok := OwnerOf(e.Comment); return ok != owned }
+	if !slices.ContainsFunc(p.add, other) {
+		return p.add
+	}
 	for _, e := range p.add {
-		if _, ok := OwnerOf(e.Comment); ok == owned {
+		if !other(e) {
 			elems = append(elems, e)
 		}
 	}
@@ -237,21 +261,34 @@ func (p plan) needs(f nftables.TableFamily) bool {
 // bySet sends the elements of a set together, as many as fit into one message (64 KiB).
 func bySet(elems []Element, timeout time.Duration, do func(*nftables.Set, []nftables.SetElement) error) error {
 	const perMessage = 150
-	for len(elems) > 0 {
-		spec, _ := specOf(elems[0].Set)
-		var group []nftables.SetElement
-		var rest []Element
-		for _, e := range elems {
-			if e.Set != spec.name || len(group) == perMessage {
-				rest = append(rest, e)
-				continue
-			}
-			group = append(group, e.setElement(timeout))
+	var sets []string
+	of := make(map[string][]nftables.SetElement)
+	send := func(name string) error {
+		spec, _ := specOf(name)
+		if err := do(spec.set(), of[name]); err != nil {
+			return fmt.Errorf("elements of %s: %w", name, err)
 		}
-		if err := do(spec.set(), group); err != nil {
-			return fmt.Errorf("elements of %s: %w", spec.name, err)
+		of[name] = of[name][:0]
+		return nil
+	}
+	for _, e := range elems {
+		if _, ok := of[e.Set]; !ok {
+			sets = append(sets, e.Set)
 		}
-		elems = rest
+		if of[e.Set] = append(of[e.Set], e.setElement(timeout)); len(of[e.Set]) < perMessage {
+			continue
+		}
+		if err := send(e.Set); err != nil {
+			return err
+		}
+	}
+	for _, name := range sets {
+		if len(of[name]) == 0 {
+			continue
+		}
+		if err := send(name); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -115,7 +115,10 @@ func (t *touches) note(kind int, m netlink.Message) {
 	switch {
 	case element && slices.Contains(slices.Concat(closed[0][:], closed[1][:]), name):
 		t.closed = t.closed || kind == unix.NFT_MSG_NEWSETELEM
-	case element && name == SetOwnSource: // an ADD's or a DEL's
+	case element && OfSources(name): // an ADD's or a DEL's
+	case OfSources(name): // an ADD may make it; only an agent that goes removes it
+		removed := []int{unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELOBJ}
+		t.other = t.other || slices.Contains(removed, kind)
 	case element && name == SetPolicy:
 		t.revision = t.revision || kind == unix.NFT_MSG_NEWSETELEM
 	case OfPolicies(name):

@@ -94,6 +94,10 @@ func (x fastPath) String() string {
 // Needs reports that the change creates something.
 func (fastPath) Needs() bool { return true }
 
+// Lasting does nothing: the last pair of another bridge may take the flowtable with it, and the next one
+// bring it back without these devices.
+func (fastPath) Lasting() {}
+
 // Merge joins the devices of two extras. What comes later replaces a LeaveFastPath, and is replaced
 // by one.
 func (x fastPath) Merge(next Extra) (Extra, bool) {

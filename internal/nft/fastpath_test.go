@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/nftables"
+
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -161,6 +163,44 @@ func TestFastPathRebuilt(t *testing.T) {
 	}
 }
 
+// between is an extra that runs something once, after the plans of the extras before it.
+type between struct{ run func() }
+
+func (between) String() string { return "run something" }
+
+func (b *between) Plan(*Conn) (func(*nftables.Conn) error, error) {
+	if b.run != nil {
+		run := b.run
+		b.run = nil
+		run()
+	}
+	return nil, nil
+}
+
+// Between the plan of an ADD and its transaction, the last pair of another bridge goes, and another one comes.
+// The flowtable that this makes has the devices of the ADD.
+func TestFastPathMadeAnew(t *testing.T) {
+	nettest.Need(t, nettest.Flowtables())
+	c, other := open(t), Open(t.TempDir())
+	defer other.Close() //nolint:errcheck // a test
+	links(t, "cni0", "cni1", "wan0", "wan1")
+	old := FastPath("cni0", "wan0", "pods")
+	fastPaths(c, "cni0", "wan0")
+	commit(t, c)
+	fastPaths(c, "cni0", "wan0")
+	c.Queue(&between{func() {
+		other.Remove(old)
+		other.Queue(LeaveFastPath(old))
+		commit(t, other)
+		fastPaths(other, "cni1", "wan1")
+		commit(t, other)
+	}})
+	commit(t, c)
+	if have, err := c.readFastPath(); err != nil || len(have.devices) != 4 {
+		t.Errorf("devices %q, want 4 (%v)", have.devices, err)
+	}
+}
+
 // Processes that add the first pair and delete the flowtable with the last one do not harm each other.
 func TestFastPathAtOnce(t *testing.T) {
 	nettest.Need(t, nettest.Flowtables())
@@ -182,7 +222,8 @@ func TestFastPathAtOnce(t *testing.T) {
 					t.Error(bridge, there, err)
 				}
 				if todo, err := EnsureFastPath(bridge, "wan0").Plan(c); err != nil || todo != nil {
-					t.Error(bridge, "lacks something", err)
+					have, err2 := c.readFastPath()
+					t.Errorf("%s lacks something (%v); a moment later there is %+v (%v)", bridge, err, have, err2)
 				}
 				c.Remove(e)
 				c.Queue(LeaveFastPath(e))

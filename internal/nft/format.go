@@ -151,8 +151,10 @@ func (e Element) Meaning() Meaning {
 // policyMeaning returns what an element of a set of network policies does.
 func policyMeaning(set string) string {
 	switch set {
-	case "ownsource":
+	case "ownsource", "port":
 		return "let packets from %s through only if their source is an address of the container"
+	case "source4", "source6", "port4", "port6":
+		return "let %s send from its address"
 	case "closedin4", "closedin6":
 		return "let no new connection to %s through"
 	}
@@ -180,9 +182,7 @@ func (e Element) meaningIn(kind, suffix string) Meaning {
 		return sameHost(at(0), at(1))
 	case "masq":
 		return Meaning{"masquerade", "masquerade " + at(0) + towards(at(1))}
-	case "nomasq":
-		return Meaning{"masquerade", "do not masquerade " + at(0) + towards(at(1))}
-	case "exempt":
+	case "nomasq", "exempt":
 		return Meaning{"masquerade", "do not masquerade " + at(0) + towards(at(1))}
 	case "egress":
 		return Meaning{"egress address", fmt.Sprintf("masquerade %s as %s", at(0), strings.Join(data, " "))}
@@ -204,6 +204,10 @@ func (e Element) meaningIn(kind, suffix string) Meaning {
 		return Meaning{"isolation", "forward nothing from or to bridge " + at(0)}
 	case SetInside:
 		return Meaning{"isolation", "let the containers on bridge " + at(0) + " reach each other"}
+	case "span":
+		return Meaning{"isolation", "let an internal bridge forward within " + at(0) + ", of which other hosts have parts"}
+	case "divided":
+		return Meaning{"isolation", "forward nothing from " + at(0) + towards(at(1))}
 	case SetFastPath:
 		return Meaning{"fast path", fmt.Sprintf("let established flows between bridge %s and %s skip the hooks of every firewall", at(0), at(1))}
 	case SetSpoofChecked:

@@ -12,7 +12,7 @@ import (
 // look reads everything that the queue concerns in one system call and decides what to do.
 func (c *Conn) look() (plan, error) {
 	families := c.tables()
-	var what []query
+	what := make([]query, 0, len(families)+len(c.queue)+8)
 	for _, f := range families {
 		what = append(what, schemaLookup(f))
 	}
@@ -69,6 +69,7 @@ func (c *Conn) wanted() (specs []setSpec) {
 // decide compares the queued operations with the kernel's state and fills the plan.
 func (c *Conn) decide(p *plan, got []found) error {
 	var ranges []op
+	p.reserve(c)
 	for i, o := range c.queue {
 		spec, _ := specOf(o.el.Set)
 		switch {
@@ -86,6 +87,21 @@ func (c *Conn) decide(p *plan, got []found) error {
 		return err
 	}
 	return c.planExtras(p)
+}
+
+// reserve makes room for the queue's elements, and finds out whether removals may expire. To read that for each of
+// thousands of elements, or to move them whenever a list grows, would cost more than to send them.
+func (p *plan) reserve(c *Conn) {
+	removals := 0
+	for _, o := range c.queue {
+		if o.remove {
+			removals++
+		}
+	}
+	p.add = make([]Element, 0, len(c.queue)-removals)
+	if p.expires = removals > 0 && c.mayExpire(); p.expires {
+		p.expire = make([]Element, 0, removals)
+	}
 }
 
 // element decides one operation on an attachment's element.
@@ -152,7 +168,7 @@ func (o op) contest(spec setSpec, have Element) error {
 // would believe that the kernel expires elements. So elements of such a set are deleted.
 func (c *Conn) remove(p *plan, e Element) {
 	spec, _ := specOf(e.Set)
-	if c.mayExpire() && !e.timed && spec.level != ofFlows {
+	if p.expires && !e.timed && spec.level != ofFlows {
 		p.expire = append(p.expire, e)
 		return
 	}

@@ -131,7 +131,7 @@ func TestGolden(t *testing.T) {
 	c := open(t)
 	c.Add(attachment()...)
 	c.Add(network()...)
-	c.Add(Internal("cni2", "pods")...)
+	c.Add(Internal("cni2", "pods", nil)...)
 	commit(t, c)
 	got := nftTool(t, "list", "ruleset")
 	golden(t, "table.golden", got)

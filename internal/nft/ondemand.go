@@ -17,7 +17,7 @@ import (
 // chains that are empty at first. Both remain afterwards, because they do nothing without elements.
 // The sets tell Verify and Rebuild which rules must exist.
 const (
-	chainClosed = "closed" // drops what isolated and internal bridges must not forward
+	chainClosed = "closed" // drops what isolated and internal networks must not forward
 	chainRanges = "ranges" // masquerades attachments of earlier releases
 
 	schemaOnDemand = 5 // in tables with an older schema, only the sets for one prefix length are on demand
@@ -33,7 +33,7 @@ func demandChains() []string {
 func (s setSpec) chain() string {
 	kind, _, _ := strings.Cut(s.name, "_")
 	switch kind {
-	case SetIsolation, SetInternal:
+	case SetIsolation, SetInternal, SetDivided4, SetDivided6:
 		return chainClosed
 	case SetMasq4, SetMasq6:
 		return chainRanges
@@ -53,6 +53,8 @@ func (s setSpec) rules() []match {
 		return []match{rule(match{in, set, out, set}, jump(chainIsolated))}
 	case SetInternal:
 		return []match{rule(match{in, set}, jump(chainInternal)), rule(match{out, set}, jump(chainInternal))}
+	case SetDivided4, SetDivided6:
+		return []match{rule(addrsIn(v6, s.name), verdict(expr.VerdictDrop))}
 	case SetExempt4, SetExempt6:
 		return []match{rule(addrsIn(v6, s.name), verdict(expr.VerdictAccept))}
 	case SetMasqAll4, SetMasqAll6:

@@ -20,24 +20,26 @@ import (
 // OfPolicies reports whether an object of our table belongs to the network policies.
 func OfPolicies(name string) bool { return name == SetPolicy || strings.HasPrefix(name, "policy_") }
 
-// decodeOurs works like decodeExprs, but leaves out the rules of network policies.
+// decodeOurs works like decodeExprs, but leaves out the rules that package policy/enforce compares.
 func (r *Rule) decodeOurs(b []byte) error {
-	if OfPolicies(r.Chain) {
+	if OfPolicies(r.Chain) && !OfSources(r.Chain) {
 		return nil
 	}
 	return r.decodeExprs(b)
 }
 
 // Policies returns the names of the sets and counters of network policies, without the map of the
-// revision.
+// revision and what checks sources.
 func (c *Conn) Policies() (sets, counters []string, err error) {
 	if sets, err = c.setNames(nftables.TableFamilyINet); err != nil {
 		return nil, nil, err
 	}
-	sets = slices.DeleteFunc(sets, func(name string) bool { return name == SetPolicy || !OfPolicies(name) })
+	sets = slices.DeleteFunc(sets, func(name string) bool { return name == SetPolicy || !OfPolicies(name) || OfSources(name) })
 	all, err := c.PolicyCounters()
 	for _, counter := range all {
-		counters = append(counters, counter.Name)
+		if !OfSources(counter.Name) {
+			counters = append(counters, counter.Name)
+		}
 	}
 	return sets, counters, err
 }
@@ -83,12 +85,6 @@ func ClosedSets() [2][2]string {
 func Closed(side int, a netip.Addr, comment string) Element {
 	sets := ClosedSets()[side]
 	return Element{Set: of(a, sets[0], sets[1]), Key: Addr(a), Comment: comment}
-}
-
-// OwnSource returns the element that denies packets from a link whose source address the node does not
-// route to it.
-func OwnSource(link, comment string) Element {
-	return Element{Set: SetOwnSource, Key: IfName(link), Comment: comment}
 }
 
 // PolicyBase returns the element of the map SetPolicy that says which version the base chains of

@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -174,36 +175,43 @@ func (q query) String() string {
 	return what
 }
 
-func (q query) message(flags netlink.HeaderFlags) (netlink.Message, error) {
-	ae := netlink.NewAttributeEncoder()
+// message encodes the query. An ADD or DEL of many ports makes thousands, so it needs one allocation.
+func (q query) message(flags netlink.HeaderFlags) netlink.Message {
+	b := make([]byte, 0, 96)
+	b = append(b, byte(q.family), unix.NFNETLINK_V0, 0, 0) // struct nfgenmsg: family, version, resource id
 	if q.table != "" {
-		ae.String(unix.NFTA_TABLE_NAME, q.table)
+		b = appendString(b, unix.NFTA_TABLE_NAME, q.table)
 	}
 	if q.name != "" {
-		ae.String(q.within, q.name)
+		b = appendString(b, q.within, q.name)
 	}
 	if q.key != nil {
-		nested(ae, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(list *netlink.AttributeEncoder) {
-			nested(list, unix.NFTA_LIST_ELEM, func(elem *netlink.AttributeEncoder) {
-				nested(elem, unix.NFTA_SET_ELEM_KEY, func(k *netlink.AttributeEncoder) { k.Bytes(unix.NFTA_DATA_VALUE, q.key) })
-			})
-		})
-	}
-	b, err := ae.Encode()
-	if err != nil {
-		return netlink.Message{}, fmt.Errorf("ask nftables for %s: %w", q, err)
+		const head = unix.SizeofNlAttr
+		inner := head + align(len(q.key))
+		b = appendHead(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS|unix.NLA_F_NESTED, 3*head+inner)
+		b = appendHead(b, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, 2*head+inner)
+		b = appendHead(b, unix.NFTA_SET_ELEM_KEY|unix.NLA_F_NESTED, head+inner)
+		b = appendHead(b, unix.NFTA_DATA_VALUE, head+len(q.key))
+		b = append(b, q.key...)
+		b = append(b, make([]byte, align(len(q.key))-len(q.key))...)
 	}
 	return netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | q.get, Flags: netlink.Request | flags},
-		Data:   append([]byte{byte(q.family), unix.NFNETLINK_V0, 0, 0}, b...), // struct nfgenmsg: family, version, resource id
-	}, nil
+		Data:   b,
+	}
 }
 
-func nested(ae *netlink.AttributeEncoder, typ uint16, fill func(*netlink.AttributeEncoder)) {
-	ae.Nested(typ, func(in *netlink.AttributeEncoder) error {
-		fill(in)
-		return nil
-	})
+// appendHead appends the head of a netlink attribute. length includes the head.
+func appendHead(b []byte, typ uint16, length int) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(length))
+	return binary.NativeEndian.AppendUint16(b, typ)
+}
+
+// appendString appends an attribute with a text that ends with NUL.
+func appendString(b []byte, typ uint16, s string) []byte {
+	length := len(s) + 1
+	b = append(appendHead(b, typ, unix.SizeofNlAttr+length), s...)
+	return append(b, make([]byte, align(length)-len(s))...)
 }
 
 // ask sends all queries with one system call. If there are more than 64, it sends 64 at a
@@ -213,16 +221,11 @@ func (c *Conn) ask(what []query, read func(i int, answer []netlink.Message) erro
 	if err := c.dial(); err != nil {
 		return err
 	}
-	const atOnce = 64
-	for from := 0; from < len(what); from += atOnce {
-		some := what[from:min(from+atOnce, len(what))]
+	for from := 0; from < len(what); from += fewElements {
+		some := what[from:min(from+fewElements, len(what))]
 		reqs := make([]netlink.Message, len(some))
 		for i, q := range some {
-			m, err := q.message(0)
-			if err != nil {
-				return err
-			}
-			reqs[i] = m
+			reqs[i] = q.message(0)
 		}
 		if _, err := c.nl.send(reqs); err != nil {
 			return fmt.Errorf("ask nftables for %s: %w", some[0], err)
@@ -251,10 +254,7 @@ func (c *Conn) ask(what []query, read func(i int, answer []netlink.Message) erro
 // as large as the largest buffer that the kernel has seen on the socket, and at most 32 KiB, so
 // the buffer has this size (makeRoom).
 func (c *Conn) list(q query) ([]netlink.Message, error) {
-	m, err := q.message(netlink.Dump)
-	if err != nil {
-		return nil, err
-	}
+	m := q.message(netlink.Dump)
 	if err := c.dial(); err != nil {
 		return nil, err
 	}
@@ -318,7 +318,7 @@ func (c *Conn) ofAttachments(maps []string) (elems []Element, err error) {
 		}
 	}
 	closed := ClosedSets()
-	maps = slices.Concat(maps, closed[0][:], closed[1][:], []string{SetOwnSource})
+	maps = slices.Concat(maps, closed[0][:], closed[1][:], SourceSets())
 	return c.listAll(append(setsWhere(func(s setSpec) bool { return s.level == ofAttachments }), maps...)...)
 }
 

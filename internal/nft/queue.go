@@ -83,6 +83,15 @@ type Guarded interface {
 	Guarded()
 }
 
+// Lasting is an Extra that Commit plans once more after the transaction, and repeats if something is missing
+// then. What was there at Plan may have been deleted and made anew for others, so the kernel had no reason to
+// refuse. Once the queue's elements exist, no process deletes it again.
+type Lasting interface {
+	Extra
+	// Lasting does nothing.
+	Lasting()
+}
+
 // Light is an Extra that may need no lock.
 type Light interface {
 	Extra

@@ -60,10 +60,13 @@ func (c *Conn) rebuild(enc *nftables.Conn, f nftables.TableFamily) (*Table, erro
 			return nil, err
 		}
 	}
-	l := layoutOf(f).withFastPath(s.sets)
+	l := layoutOf(f).withFastPath(s.sets).withSources(s.sets)
 	t.dropWrong(enc, l)
 	if slices.Contains(s.sets, SetFastPath) {
 		enc.AddFlowtable(flowtable(l.table())) // keeps its devices
+	}
+	if slices.Contains(l.sets, SetOwnSource) {
+		addForged(enc, l)
 	}
 	if err := l.upgrade(enc, s.sets, s.schema, Schema()); err != nil {
 		return nil, err

@@ -153,12 +153,20 @@ func isolatedRules() []staticRule {
 	}
 }
 
-// internalRules returns the rules for packets from or to an internal bridge.
+// internalRules returns the rules for packets from or to an internal bridge. They forward only within a
+// span. A container of another network may send from an address of the span, so the way back to the
+// address must be the link from which the packet came.
 func internalRules() []staticRule {
-	return []staticRule{
-		{"", rule(betweenIn(SetInside), verdict(expr.VerdictReturn))},
-		{"", verdict(expr.VerdictDrop)},
+	ret, drop := verdict(expr.VerdictReturn), verdict(expr.VerdictDrop)
+	rules := []staticRule{{"", rule(betweenIn(SetInside), ret)}}
+	for _, kind := range [...]string{"bridge", "veth"} {
+		behind := metaIs(metaIIFKind, expr.CmpOpEq, IfName(kind))
+		rules = append(rules, staticRule{"from an address that is not there", rule(behind, notBehind(), drop)})
 	}
+	return append(rules,
+		staticRule{"", rule(addrsIn(false, SetSpan4), ret)},
+		staticRule{"", rule(addrsIn(true, SetSpan6), ret)},
+		staticRule{"", drop})
 }
 
 // betweenIn matches a packet whose two interfaces are in a set.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -39,15 +40,15 @@ func TestUpgrade(t *testing.T) {
 	nftTool(t, "add", "rule", "inet", TableName, chainAdmin, "ip", "saddr", "192.0.2.1", "accept")
 	before := nftTool(t, "list", "ruleset")
 	e := port(9, "10.1.0.5:80", testOwner)
-	as(t, "7", func() {
+	as(t, "8", func() {
 		c.Add(e)
 		commit(t, c)
 		c.Add(CheckMAC("veth1", []byte{2, 0, 0, 0, 0, 2}, "")...) // the other table
 		commit(t, c)
 	})
 	after := nftTool(t, "list", "ruleset")
-	if n := strings.Count(after, "elements = { 0 : 7 }"); n != 2 {
-		t.Errorf("%d tables have schema 7:\n%s", n, after)
+	if n := strings.Count(after, "elements = { 0 : 8 }"); n != 2 {
+		t.Errorf("%d tables have schema 8:\n%s", n, after)
 	}
 	var newer *NewerSchemaError
 	for what, try := range map[string]func(){
@@ -57,19 +58,19 @@ func TestUpgrade(t *testing.T) {
 	} {
 		try()
 		err := c.Commit(context.Background())
-		if !errors.As(err, &newer) || !strings.Contains(err.Error(), "schema 7") || !strings.Contains(err.Error(), "up to 6") {
+		if !errors.As(err, &newer) || !strings.Contains(err.Error(), "schema 8") || !strings.Contains(err.Error(), "up to 7") {
 			t.Errorf("%s by the older program: %v", what, err)
 		}
 	}
 	if got := nftTool(t, "list", "ruleset"); got != after {
 		t.Errorf("the older program changed the table:\n%s", got)
 	}
-	as(t, "7", func() {
+	as(t, "8", func() {
 		c.Remove(e)
 		c.Remove(CheckMAC("veth1", []byte{2, 0, 0, 0, 0, 2}, "")...)
 		commit(t, c)
 	})
-	if got := strings.ReplaceAll(nftTool(t, "list", "ruleset"), "{ 0 : 7 }", "{ 0 : 6 }"); sorted(got) != sorted(before) {
+	if got := strings.ReplaceAll(nftTool(t, "list", "ruleset"), "{ 0 : 8 }", "{ 0 : 7 }"); sorted(got) != sorted(before) {
 		t.Errorf("the upgrade changed more than the schema:\n%s\nbefore:\n%s", got, before)
 	}
 }
@@ -81,38 +82,53 @@ func sorted(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestTwoBuilds links this test a second time with the next schema and lets it upgrade
-// the table under us.
+// asNewer makes this program the newer one of TestTwoBuilds. Its value is linked if the linker has set
+// the schema.
+const asNewer = "PATCHBAY_NEWER"
+
+// TestTwoBuilds lets a program with the next schema upgrade the table under us. It is this program
+// again; in the longer draw, this test is linked a second time.
 func TestTwoBuilds(t *testing.T) {
-	if os.Getenv("PATCHBAY_NEWER") != "" {
+	if how := os.Getenv(asNewer); how != "" {
+		if how != "linked" {
+			schemaNumber = "8"
+		}
 		c := Open(t.TempDir())
 		c.Add(port(9, "10.1.0.5:80", testOwner))
 		commit(t, c)
 		return
 	}
-	nettest.Need(t, nettest.Program("go"))
-	newer := t.TempDir() + "/newer.test"
-	build := exec.Command("go", "test", "-c", "-o", newer,
-		"-ldflags", "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=7", ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build newer: %v\n%s", err, out)
+	newer, how := "/proc/self/exe", "again"
+	if draw.All(t) {
+		newer, how = linkNewer(t), "linked"
 	}
 	c := open(t)
 	c.Add(port(8, "10.1.0.5:80", testOwner))
 	commit(t, c)
 	run := exec.Command(newer, "-test.run=^TestTwoBuilds$")
-	run.Env = append(os.Environ(), "PATCHBAY_NEWER=1")
+	run.Env = append(os.Environ(), asNewer+"="+how)
 	if out, err := run.CombinedOutput(); err != nil {
 		t.Fatalf("newer build: %v\n%s", err, out)
 	}
 	c.Add(port(10, "10.1.0.5:80", testOwner))
 	err := c.Commit(context.Background())
 	var refused *NewerSchemaError
-	if !errors.As(err, &refused) || refused.Have != 7 || refused.Known != 6 {
+	if !errors.As(err, &refused) || refused.Have != 8 || refused.Known != 7 {
 		t.Errorf("older build after newer: %v", err)
 	}
 	mustGet(t, c, port(8, "10.1.0.5:80", testOwner))
 	mustGet(t, c, port(9, "10.1.0.5:80", testOwner))
+}
+
+func linkNewer(t *testing.T) (program string) {
+	t.Helper()
+	nettest.Need(t, nettest.Program("go"))
+	program = t.TempDir() + "/newer.test"
+	link := exec.Command("go", "test", "-c", "-o", program, "-ldflags", "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=8", ".")
+	if out, err := link.CombinedOutput(); err != nil {
+		t.Fatalf("build newer: %v\n%s", err, out)
+	}
+	return program
 }
 
 // A foreign table of our name is an error; we do not write into it.

@@ -50,8 +50,14 @@ const (
 	SetIsolation = "isolation" // bridges that do not forward to each other
 	SetBridgeOK  = "bridgeok"  // bridge . bridge: exceptions from isolation
 	SetApart     = "apart"     // bridge . bridge: no exception, even if another network has one
-	SetInternal  = "internal"  // bridges for which nothing is forwarded
+	SetInternal  = "internal"  // bridges for which nothing is forwarded, except within a span
 	SetInside    = "inside"    // bridge . bridge: frames between two ports of an internal bridge
+
+	// The rest of a network may be on other hosts, behind any link. Only addresses identify it.
+	SetSpan4    = "span4"    // range . range: both are one internal network that spans hosts
+	SetSpan6    = "span6"    //
+	SetDivided4 = "divided4" // range . range: two networks that span hosts and do not forward to each other
+	SetDivided6 = "divided6" //
 
 	SetLocalNet = "localnet" // interfaces with route_localnet; packets from them cannot reach 127.0.0.0/8
 
@@ -62,7 +68,7 @@ const (
 	SetClosedIn6  = "policy_closedin6"  //
 	SetClosedOut4 = "policy_closedout4" // address: no new connection from it
 	SetClosedOut6 = "policy_closedout6" //
-	SetOwnSource  = "policy_ownsource"  // link: sends only from addresses that the node routes to it
+	SetOwnSource  = "policy_ownsource"  // link: sends only from its own addresses (sources.go)
 
 	SetSpoofChecked = "checked" // table bridge: host interfaces whose source MAC is checked
 	SetSpoofAllowed = "allowed" // table bridge: host interface . source MAC
@@ -101,6 +107,7 @@ const (
 	ofLength // elements of attachments, in one set on demand per prefix length: see within.go
 	ofPolicy // of package policy/enforce, which also makes the set: see policy.go
 	ofFlows  // of networks, in a set that exists only if a network asks for it: see fastpath.go
+	ofTunnel // of a mesh, which also makes the set: see tunnel.go
 )
 
 // setSpec describes one set or map.
@@ -146,6 +153,10 @@ var setSpecs = []setSpec{
 	{name: SetApart, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},
 	{name: SetInternal, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}, onDemand: true},
 	{name: SetInside, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},
+	{name: SetSpan4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
+	{name: SetSpan6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
+	{name: SetDivided4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},
+	{name: SetDivided6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
 	{name: SetLocalNet, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}},
 	{name: SetSameNet4, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv4, fieldIPv4}},
 	{name: SetSameNet6, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv6, fieldIPv6}},
@@ -157,9 +168,14 @@ var setSpecs = []setSpec{
 	{name: SetClosedOut4, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv4}},
 	{name: SetClosedOut6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv6}},
 	{name: SetOwnSource, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName}},
+	{name: SetSource4, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName, fieldIPv4}},
+	{name: SetSource6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName, fieldIPv6}},
 	{name: SetFastPath, family: nftables.TableFamilyINet, level: ofFlows, key: fields{fieldIfName, fieldIfName}},
 	{name: SetSpoofChecked, family: nftables.TableFamilyBridge, key: fields{fieldIfName}},
 	{name: SetSpoofAllowed, family: nftables.TableFamilyBridge, key: fields{fieldIfName, fieldEther}},
+	{name: SetPort, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName}},
+	{name: SetPort4, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName, fieldIPv4}},
+	{name: SetPort6, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName, fieldIPv6}},
 }
 
 // inetSets lists the sets of `inet patchbay` that a new table has, in the order in which nft prints them.
@@ -169,7 +185,7 @@ func inetSets() []string {
 
 // bridgeSets lists the sets of `bridge patchbay`.
 func bridgeSets() []string {
-	return append([]string{SetSchema}, setsWhere(func(s setSpec) bool { return s.family == nftables.TableFamilyBridge })...)
+	return append([]string{SetSchema}, setsWhere(func(s setSpec) bool { return s.family == nftables.TableFamilyBridge && s.level < ofLength })...)
 }
 
 // setsWhere returns the names of the sets for which is returns true.
@@ -191,6 +207,9 @@ func (s setSpec) exclusive() bool { return len(s.data) > 1 }
 // like "ports4_<id>" and the specification of "ports4". The sets for one prefix length have
 // names like "samenet4_24".
 func specOf(name string) (spec setSpec, ok bool) {
+	if ofTunnels(name) {
+		return tunnelSet(name)
+	}
 	kind, suffix, more := strings.Cut(name, "_")
 	for _, s := range setSpecs {
 		if s.level == ofPolicy && s.name == name {

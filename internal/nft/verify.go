@@ -183,7 +183,7 @@ func ours(sets []string) bool {
 		spec, ok := specOf(name)
 		switch {
 		case name == SetSchema: // exists, but has lost its element
-		case OfPolicies(name):
+		case OfPolicies(name), ofMesh(name):
 		case !ok:
 			return false
 		case spec.name == SetPorts4 || spec.name == SetOwners || spec.name == SetSpoofAllowed || spec.name == SetSpoofChecked:
@@ -195,7 +195,7 @@ func ours(sets []string) bool {
 
 // compare describes what differs from the layout.
 func (t *Table) compare(s state) (diffs []string) {
-	l := layoutOf(t.Family).withFastPath(s.sets)
+	l := layoutOf(t.Family).withFastPath(s.sets).withSources(s.sets)
 	for _, set := range l.sets {
 		if set != SetSchema && !slices.Contains(s.sets, set) {
 			diffs = append(diffs, fmt.Sprintf("set %s of %s is missing", set, t))
@@ -263,11 +263,11 @@ func (s chainSpec) at(have *Chain) bool {
 	return have.Type == string(s.typ) && have.Hook == *s.hook && have.Prio == int32(s.prio)
 }
 
-// foreign returns the base chains that neither the layout nor a network policy has. Other unknown chains do not
+// foreign returns the base chains that neither the layout nor a network policy nor a tunnel has. Other unknown chains do not
 // matter: no rule calls them, or compare finds the rule that does.
 func (t *Table) foreign(l layout) (names []string) {
 	for _, ch := range t.Chains {
-		if ch.Base && !OfPolicies(ch.Name) && !slices.ContainsFunc(l.chains, func(s chainSpec) bool { return s.name == ch.Name }) {
+		if ch.Base && !OfPolicies(ch.Name) && !ofMesh(ch.Name) && !slices.ContainsFunc(l.chains, func(s chainSpec) bool { return s.name == ch.Name }) {
 			names = append(names, ch.Name)
 		}
 	}

@@ -144,8 +144,8 @@ func encode(fn func(*nftables.Conn) error) ([]netlink.Message, error) {
 		return nil, nil
 	}
 	out = out[1 : len(out)-1]
-	for _, m := range out {
-		if err := oneByteDirection(m); err != nil {
+	for i := range out {
+		if err := errors.Join(oneByteDirection(out[i]), typed(&out[i])); err != nil {
 			return nil, err
 		}
 	}

@@ -129,12 +129,12 @@ func TestFromSchema2(t *testing.T) {
 	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
 		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
 	}
-	c.Add(Internal("cni2", "inner")...)
+	c.Add(Internal("cni2", "inner", nil)...)
 	commit(t, c)
 	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
 		t.Errorf("%q, %v", diffs, err)
 	}
-	for _, e := range append(before4(append(attachment(), network()...)), Internal("cni2", "inner")...) {
+	for _, e := range append(before4(append(attachment(), network()...)), Internal("cni2", "inner", nil)...) {
 		mustGet(t, c, e)
 	}
 	c.Remove(append(attachment(), network()...)...)
@@ -230,5 +230,26 @@ func TestFromSchema5(t *testing.T) {
 		for _, e := range append(attachment(), network()...) {
 			mustGet(t, c, e)
 		}
+	}
+}
+
+// TestFromSchema6: after an upgrade, an internal bridge forwards within a network that spans hosts.
+func TestFromSchema6(t *testing.T) {
+	c := open(t)
+	nftTool(t, "-f", "testdata/schema6.nft")
+	subnet := netip.MustParsePrefix("10.200.0.0/16")
+	c.Add(Internal("cni3", "lan", []netip.Prefix{subnet})...)
+	c.Add(Divided(subnet, netip.MustParsePrefix("10.201.0.0/16"), "lan"))
+	commit(t, c)
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("%q, %v", diffs, err)
+	}
+	for chain, want := range map[string]string{chainInternal: "ip saddr . ip daddr @span4 return", chainClosed: "ip saddr . ip daddr @divided4 drop"} {
+		if rules := nftTool(t, "list", "chain", "inet", TableName, chain); !strings.Contains(rules, want) {
+			t.Errorf("%q is missing:\n%s", want, rules)
+		}
+	}
+	for _, e := range append(attachment(), network()...) {
+		mustGet(t, c, e)
 	}
 }

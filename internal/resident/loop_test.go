@@ -51,13 +51,15 @@ func TestRetryPause(t *testing.T) {
 	if len(seen) < 50 {
 		t.Error("all at once")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	calls := 0
-	Repeat(ctx, func(error) {}, func() error { calls++; return errors.New("away") })
-	if calls > 4 { // the tries come after 0.5, 1.5 and 3.5 s at the earliest
-		t.Errorf("%d calls", calls)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		calls := 0
+		Repeat(ctx, func(error) {}, func() error { calls++; return errors.New("away") })
+		if calls > 4 { // the tries come after 0.5, 1.5 and 3.5 s at the earliest
+			t.Errorf("%d calls", calls)
+		}
+	})
 }
 
 // A failure ends only when a later call has lasted for a while.

@@ -89,7 +89,7 @@ func text(chain []*flags.Command, width int) string {
 	for i, above := range chain {
 		path[i] = above.Name
 	}
-	fmt.Fprintf(&b, "Usage:\n  %s%s\n", strings.Join(path, " "), arguments(c))
+	fmt.Fprintf(&b, "Usage:\n  %s\n", Usage(path, c))
 	if c.LongDescription != "" {
 		fmt.Fprintf(&b, "\n%s\n", strings.TrimSpace(c.LongDescription))
 	}
@@ -110,6 +110,9 @@ func text(chain []*flags.Command, width int) string {
 	}
 	return b.String()
 }
+
+// Usage returns the usage line of a command, whose path of words is given.
+func Usage(path []string, c *flags.Command) string { return strings.Join(path, " ") + arguments(c) }
 
 // arguments returns the part of the usage line after the command's name.
 func arguments(c *flags.Command) string {

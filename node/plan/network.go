@@ -41,6 +41,10 @@ type Network struct {
 	Pool    Pool
 
 	Containers Containers
+
+	// Encrypted makes an ADD refuse packets to Cluster that no other route takes, because the agent's
+	// routes are missing after a boot.
+	Encrypted bool
 }
 
 // Containers says which network policies apply to containers of the network that are not pods, as those
@@ -113,9 +117,12 @@ func (n Network) Text() []byte {
 // only the containers of one runtime, and other runtimes share the network. Both keys are at the
 // end, because IsOurs compares the beginning of the file.
 func (n Network) config(ranges, routes string) []byte {
-	outside, mtu, dataDir := "", "", ""
+	outside, mtu, dataDir, refused := "", "", "", ""
 	for i, c := range n.Cluster {
 		outside += fmt.Sprintf("%s%q", strings.Repeat(", ", min(i, 1)), c)
+	}
+	if n.Encrypted {
+		refused = fmt.Sprintf("\n          \"unreachable\": [%s],", outside)
 	}
 	if n.MTU > 0 {
 		mtu = fmt.Sprintf("\n          \"mtu\": %d,", n.MTU)
@@ -134,7 +141,7 @@ func (n Network) config(ranges, routes string) []byte {
         {
           "type": "ptp",
           "ipMasq": true,
-          "ipMasqOutside": [%s],%s
+          "ipMasqOutside": [%s],%s%s
           "ipam": {
             "type": "host-local",%s
             "ranges": [%s],
@@ -152,7 +159,7 @@ func (n Network) config(ranges, routes string) []byte {
   "cniVersions": ["1.0.0", "1.1.0"],
   "disableGC": true
 }
-`, cmp.Or(n.Pool.Name, NetworkName), outside, mtu, dataDir, ranges, routes, n.Containers.policy())
+`, cmp.Or(n.Pool.Name, NetworkName), outside, refused, mtu, dataDir, ranges, routes, n.Containers.policy())
 }
 
 func (n Network) ownRanges() string {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
@@ -19,7 +20,7 @@ const (
 	Device     = "patchbay-pods"
 	WireDevice = "patchbay-podswg"
 	VNI        = 0x706f // "po"
-	Protocol   = 113    // free in /etc/iproute2/rt_protos
+	Protocol   = netstate.PodsProtocol
 )
 
 // Settings are the node's settings.
@@ -75,8 +76,10 @@ func Make(s Settings, nodes []Node) *Plan {
 		m.problem(NoNode, "the API server has no Node %s: is --node-name right, and is the kubelet registered?", []string{s.Node}, s.Node)
 	}
 	for _, n := range nodes {
+		m.missing = n.Missing
 		m.node(n)
 	}
+	m.missing = false
 	for _, n := range nodes {
 		m.former(n)
 	}
@@ -89,6 +92,8 @@ type maker struct {
 	plan   *Plan
 	placed []placed
 	keys   map[mesh.Key]string // WireGuard key -> name of its Node
+
+	missing bool // the API server does not have the Node that node looks at
 }
 
 // placed is a block with its Node.
@@ -137,7 +142,7 @@ func (m *maker) node(n Node) {
 		m.plan.Ready = true
 		m.plan.Self.Underlay, m.plan.Self.Blocks, m.plan.Self.Sources = underlay, blocks, sources(blocks)
 		m.plan.Self.Exempt = widest(append(slices.Clone(m.Cluster), m.Exempt...))
-		m.plan.Network = Network{Cluster: m.Cluster, Node: blocks, Containers: m.Containers}
+		m.plan.Network = Network{Cluster: m.Cluster, Node: blocks, Containers: m.Containers, Encrypted: m.Transport == mesh.WireGuard}
 	case keyed:
 		m.plan.Peers = append(m.plan.Peers, mesh.Peer{ID: n.Name, Name: n.Name, Underlay: underlay, Blocks: blocks, Transport: m.Transport, Key: key})
 	}
@@ -218,6 +223,11 @@ func (m *maker) former(n Node) {
 	}
 }
 
+// problem notes a problem. What is wrong with a Node that the API server does not have needs no repair, because
+// the agents forget it soon.
 func (m *maker) problem(reason Reason, format string, about []string, args ...any) {
+	if m.missing {
+		return
+	}
 	m.plan.Problems = append(m.plan.Problems, Problem{Reason: reason, Nodes: about, Text: fmt.Sprintf(format, args...)})
 }

@@ -88,7 +88,7 @@ func TestMake(t *testing.T) {
 		},
 		"the missing one gives way": {
 			[]Node{node(1), with(node(2), func(n *Node) { n.Missing = true }), with(node(3), pods("10.244.2.0/24"))},
-			alone + "n3 [192.0.2.3 2001:db8::3] [10.244.2.0/24]\nn2 [192.0.2.2 2001:db8::2] [fd00:244:0:2::/64]\nPodCIDROverlaps [n2 n3]\n",
+			alone + "n3 [192.0.2.3 2001:db8::3] [10.244.2.0/24]\nn2 [192.0.2.2 2001:db8::2] [fd00:244:0:2::/64]\n",
 		},
 		"the leaving one gives way": {
 			[]Node{node(1), with(node(2), func(n *Node) { n.Leaving = true }), with(node(3), pods("10.244.2.0/24"))},
@@ -209,6 +209,9 @@ func TestNetworkText(t *testing.T) {
 	if !strings.Contains(string(n.Text()), `"mtu": 1450,`) || !IsOurs(n.Text()) {
 		t.Errorf("%s", n.Text())
 	}
+	if n.Encrypted = true; !strings.Contains(string(n.Text()), `"unreachable": ["10.244.0.0/16", "fd00:244::/56"],`) || !IsOurs(n.Text()) {
+		t.Errorf("%s", n.Text())
+	}
 	if n.Node = nil; !IsTemplate(n.Text()) || !IsOurs(n.Text()) {
 		t.Errorf("%s", n.Text())
 	}
@@ -245,7 +248,7 @@ func TestMakeEncrypted(t *testing.T) {
 	for _, x := range p.Peers {
 		peers = append(peers, fmt.Sprint(x.ID, x.Key[0]))
 	}
-	if got := strings.Join(peers, " "); got != "n32 n55" {
+	if got := strings.Join(peers, " "); got != "n32 n55" || !p.Network.Encrypted {
 		t.Error(got)
 	}
 	var wrong []string

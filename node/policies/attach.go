@@ -35,6 +35,18 @@ func (c *Cluster) Attach(list []Attached) {
 	c.attached = list
 }
 
+// Local stores the addresses of this node, which the next states have, and reports whether they differ from those
+// before.
+func (c *Cluster) Local(list []netip.Addr) (changed bool) {
+	list = slices.Clone(list)
+	slices.SortFunc(list, netip.Addr.Compare)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	changed = !slices.Equal(list, c.local)
+	c.local = list
+	return changed
+}
+
 func (a Attached) compare(b Attached) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.UID, b.UID), a.Addresses[0].Compare(b.Addresses[0]))
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -33,8 +34,9 @@ type Cluster struct {
 	clusterPolicies *table[policy.ClusterNetworkPolicy]
 	all             [kinds]objects // the same
 	listed          [kinds]bool
-	losses          [kinds]Loss // with a time if the kind is not followed
-	attached        []Attached  // sorted
+	losses          [kinds]Loss  // with a time if the kind is not followed
+	attached        []Attached   // sorted
+	local           []netip.Addr // sorted
 	defaults        *ownNamespace
 }
 
@@ -143,6 +145,13 @@ func (c *Cluster) Listed(k Kind) bool {
 	return c.listed[k]
 }
 
+// Empty reports whether no object of a kind is known.
+func (c *Cluster) Empty(k Kind) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all[k].empty()
+}
+
 // Problems returns the objects that cannot be read, sorted. Broken policies are not among them: the
 // program has them.
 func (c *Cluster) Problems() (list []policy.Problem) {
@@ -165,7 +174,7 @@ func (c *Cluster) state(s *policy.State) (complete bool) {
 			return false
 		}
 	}
-	s.Node = c.node
+	s.Node, s.Local = c.node, c.local
 	s.Pods = c.attach(c.pods.lend())
 	s.Namespaces = c.namespaces.lend()
 	s.Nodes = c.nodes.lend()

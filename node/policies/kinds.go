@@ -73,7 +73,7 @@ func newNodes() *table[policy.Node] {
 		one: "node",
 		key: func(n *policy.Node) key { return key{clusterWide, n.Name} },
 		equal: func(a, b *policy.Node) bool {
-			return slices.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses)
+			return slices.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Pods, b.Pods)
 		},
 		parse: func(text []byte) (n policy.Node, keep bool, err error) {
 			n, err = policy.ParseNode(text)

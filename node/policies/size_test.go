@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // size is a cluster for measurements. Its pods are on 200 nodes, 100 of them on n0, with two addresses.
@@ -89,19 +90,25 @@ func status(t *testing.T, line string) string {
 	return strings.TrimSpace(value)
 }
 
+// fixed is what Nodes and Namespaces take of the limits of TestMemory, in kB.
+const fixed = 400
+
 // TestMemory measures the objects of a large cluster, their growth after the labels of all pods have
-// changed twice, and the state that Follow keeps.
+// changed twice, and the state that Follow keeps. PATCHBAY_POLICY_MEMORY is the number of pods; the
+// limits are for 20,000.
 func TestMemory(t *testing.T) {
+	pods := draw.Number(t, "PATCHBAY_POLICY_MEMORY", 4000, 20000)
 	debug.FreeOSMemory()
 	t.Logf("the test itself: %d kB of heap, VmRSS %s", memory()/1000, status(t, "VmRSS"))
 	for _, test := range []struct {
 		size
 		most int // kB
 	}{
-		{size{pods: 20000, alike: 10}, 9000},
-		{size{pods: 20000, policies: 5000, alike: 10}, 14000},
-		{size{pods: 20000, alike: 1}, 16000},
+		{size{pods: pods, alike: 10}, 9000},
+		{size{pods: pods, policies: pods / 4, alike: 10}, 14000},
+		{size{pods: pods, alike: 1}, 16000},
 	} {
+		test.most = fixed + (test.most-fixed)*pods/20000
 		before := memory()
 		c := New("n0")
 		test.fill(t, c)

@@ -36,6 +36,7 @@ type objects interface {
 	remove(k key) (changed bool)
 	giveBack()
 	problems() []policy.Problem
+	empty() bool
 }
 
 // table has the objects of one kind.
@@ -65,6 +66,8 @@ func (t *table[T]) lend() []T {
 }
 
 func (t *table[T]) giveBack() { t.lent = false }
+
+func (t *table[T]) empty() bool { return len(t.values)+len(t.wrong) == 0 }
 
 // own makes the values this table's alone, before a change.
 func (t *table[T]) own() {

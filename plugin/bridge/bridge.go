@@ -181,7 +181,7 @@ func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
 			continue
 		}
 		for _, ip := range ips {
-			if g.Prefix.Masked().Contains(ip.Address.Addr()) {
+			if g.Prefix.Masked().Contains(ip.Address.Addr()) || g.Subnet.Contains(ip.Address.Addr()) {
 				out = append(out, netstate.Reached{Link: g.Link, Addr: ip.Address.Addr(), Gateway: g.Prefix})
 			}
 		}

@@ -169,7 +169,7 @@ func addressing(c *Conf, ipam *spec.Result) (ips []spec.IPConfig, routes []spec.
 
 func hasDefault(routes []spec.Route, v4 bool) bool {
 	for _, r := range routes {
-		if r.GW.IsValid() && r.Dst == spec.DefaultDst(v4) {
+		if (r.GW.IsValid() || r.OnLink()) && r.Dst == spec.DefaultDst(v4) {
 			return true
 		}
 	}
@@ -225,8 +225,11 @@ func gateways(in input, result *spec.Result) (s netstate.State) {
 	for _, v4 := range []bool{true, false} {
 		for _, ip := range result.IPs {
 			if ip.Address.Addr().Is4() == v4 {
-				prefix := netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
-				s = append(s, netstate.Gateway{Link: link, Prefix: prefix, Force: c.ForceAddress, DAD: c.EnableDad})
+				g := netstate.Gateway{Link: link, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()), Force: c.ForceAddress, DAD: c.EnableDad}
+				if ip.Gateway.Is6() && ip.Gateway.IsLinkLocalUnicast() {
+					g.Subnet = ip.Address.Masked()
+				}
+				s = append(s, g)
 			}
 		}
 	}

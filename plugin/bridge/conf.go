@@ -28,7 +28,7 @@ type Conf struct {
 	IsGateway bool `json:"isGateway"`
 
 	// IsDefaultGateway sets isGateway and adds a default route of each family, unless IPAM gives
-	// one with a gateway. Reference: same.
+	// one with a gateway, or one on the link. Reference: same, but it knows none on the link.
 	IsDefaultGateway bool `json:"isDefaultGateway"`
 
 	// ForceAddress replaces another IPv4 address of the bridge, or an overlapping IPv6 address.
@@ -51,6 +51,11 @@ type Conf struct {
 	// gateway. The containers still reach each other and the host. Nothing is masqueraded. No other
 	// network may use the bridge. Reference: none.
 	Internal bool `json:"internal"`
+
+	// Span lists the prefixes of a network of which this bridge serves a part, and other hosts serve
+	// the rest. An internal bridge forwards from addresses of such a prefix to addresses of the same
+	// prefix. Reference: none.
+	Span []netip.Prefix `json:"span"`
 
 	// MTU is the MTU of the veth pair and of a new bridge, in bytes; 0 means the kernel's
 	// default. Reference: does not report it in the result.
@@ -171,10 +176,10 @@ func (c *Conf) validate() error {
 	if err := endpoint.ValidateMTU(c.MTU); err != nil {
 		return err
 	}
-	if err := c.IPMasqOutside.Validate(); err != nil {
+	if err := cmp.Or(c.IPMasqOutside.Validate(), endpoint.ValidateNetworks("span", c.Span)); err != nil {
 		return err
 	}
-	if err := cmp.Or(spec.ValidateIfName(c.Bridge), endpoint.ValidateNewName(c.Bridge)); err != nil {
+	if err := spec.ValidateNewIfName(c.Bridge); err != nil {
 		return spec.Invalid("invalid bridge name %q: %w", c.Bridge, err)
 	}
 	if c.IPAM.Type == "" {

@@ -55,6 +55,35 @@ func TestInternal(t *testing.T) {
 	w.Want("masquerade", strings.Join(elementsOf(t, a.IP(0)), "; "), "")
 }
 
+// A part of an internal network is on another host. Its containers reach each other, and nobody else.
+// A container of another network cannot send there with an address of the network.
+func TestInternalSpan(t *testing.T) {
+	w := newWorld(t)
+	const span = `, "span": ["10.9.0.0/16", "fd09::/32"]`
+	a := w.Pod("a", internal+span).Add()
+	other := w.Pod("other", `"bridge": "tbr1", "isDefaultGateway": true, `+endpointtest.Static("10.8.0.5/24", "fd08::5/64")).Add()
+	far := []string{"10.9.7.5", "fd09:0:7::5"}
+	w.Client.Address("lo", far[0]+"/32", far[1]+"/128")
+	for n, c := range []struct{ client, net, spoofed string }{
+		{node.Client4, "10.9.7.0/24", "10.9.7.6"}, {node.Client6, "fd09:0:7::/64", "fd09:0:7::6"},
+	} {
+		w.Router.Route(c.net, c.client)
+		to := func(a string) string { return endpointtest.Join(a, "80") }
+		a.Serve("tcp", to(a.IP(n)))
+		w.Client.Serve("tcp", to(far[n]))
+		w.Client.Serve("tcp", to(c.client))
+		a.Expect("to the part on another host", "tcp", to(far[n]), "client "+a.IP(n))
+		w.Want("from there", w.Client.AskFrom("tcp", endpointtest.Join(far[n], "0"), to(a.IP(n))), "a "+far[n])
+		w.Client.Expect("into the internal network", "tcp", to(a.IP(n)), "timeout")
+		a.Expect("out of the internal network", "tcp", to(c.client), "timeout")
+		got := listen(t, a.Space, endpointtest.Join(a.IP(n), "9"))
+		forge(t, other, netip.MustParseAddr(c.spoofed), netip.MustParseAddr(a.IP(n)))
+		w.Host.AskBriefly("udp", endpointtest.Join(a.IP(n), "9")) // the forged packet would have arrived before
+		w.Want("the first packet that arrives", <-got, "who?")
+	}
+	endpointtest.Must(t, a.Do(spec.Check))
+}
+
 // With only NET_RAW and without any route, a container can send the host a frame for another network.
 func TestInternalFrames(t *testing.T) {
 	for n, client := range []string{node.Client4, node.Client6} {
@@ -104,9 +133,15 @@ func listen(t *testing.T, s *node.Space, at string) <-chan string {
 // frame sends a UDP packet to the bridge's Ethernet address.
 func frame(t *testing.T, p *endpointtest.Pod, n int, to netip.Addr) {
 	t.Helper()
+	forge(t, p, netip.MustParseAddr(p.IP(n)), to)
+}
+
+// forge does what frame does, with any source address.
+func forge(t *testing.T, p *endpointtest.Pod, from, to netip.Addr) {
+	t.Helper()
 	mac, err := net.ParseMAC(p.Result.Interfaces[atBridge].Mac)
 	endpointtest.Must(t, err)
-	packet, proto := datagram(netip.MustParseAddr(p.IP(n)), to, []byte("frame"))
+	packet, proto := datagram(from, to, []byte("frame"))
 	endpointtest.Must(t, p.Space.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -167,7 +202,7 @@ func TestInternalAlone(t *testing.T) {
 	open.Refused(`bridge "tbr0" belongs to an internal network`)
 	w.Fails(open.Do(spec.Status), "internal network")
 	endpointtest.Must(t, inner.Do(spec.Del))
-	if e := nft.Internal("tbr0", "")[1]; found(t, e) {
+	if e := nft.Internal("tbr0", "", nil)[1]; found(t, e) {
 		t.Errorf("%s is left", e)
 	}
 	open.Add()
@@ -218,7 +253,7 @@ func TestInternalCheck(t *testing.T) {
 	p := w.Pod("a", internal).Add()
 	fw := nft.Open("")
 	defer fw.Close() //nolint:errcheck // a test
-	fw.Remove(nft.Internal("tbr0", "")[1])
+	fw.Remove(nft.Internal("tbr0", "", nil)[1])
 	endpointtest.Must(t, fw.Commit(t.Context()))
 	w.Fails(p.Do(spec.Check), `isolation is missing (run patchbay repair); internal { "tbr0"`)
 }

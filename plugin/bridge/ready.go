@@ -47,11 +47,10 @@ func (c *Conf) ready(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) error {
 // gatewaySets returns the gateways that an ADD may need, for each range set. gatewaySets knows
 // only the ranges of host-local; other IPAM plugins return their addresses only during the ADD.
 func (c *Conf) gatewaySets(r *plugin.Request) (sets [][]netip.Prefix) {
-	if !c.IsGateway || c.IPAM.Type != "host-local" {
+	if !c.IsGateway {
 		return nil
 	}
-	judged := &plugin.Request{Call: r.Call, Plugin: r.Plugin, Head: r.Head, Session: r.Session, InList: new(plugin.InList)}
-	for _, sample := range judged.Samples() {
+	for _, sample := range endpoint.Answers(r, c.IPAM.Type) {
 		ips, _ := addressing(c, sample)
 		for i, p := range c.gateways(ips) {
 			if i == len(sets) {
@@ -77,10 +76,7 @@ func (c *Conf) gatewayNow(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) (a
 	at.name, at.force = c.gatewayLink(), c.ForceAddress
 	link, err := host.Link(at.name)
 	if nl.IsNotFound(err) {
-		const key = "net/ipv6/conf/default/disable_ipv6"
-		if off, err := host.Sysctl(key); err == nil && off == "1" {
-			at.noIPv6 = key
-		}
+		at.noIPv6 = endpoint.NoIPv6(host)
 		return at, nil
 	}
 	if err != nil {
@@ -129,7 +125,7 @@ func (at gatewayNow) takes(p netip.Prefix) error {
 	case p.Addr().Is4():
 		return nil
 	case at.noIPv6 != "":
-		return spec.Invalid("%q cannot have the address %s: IPv6 is switched off", at.name, p).WithDetails("sysctl -w %s=0", at.noIPv6)
+		return endpoint.IPv6IsOff(at.name, p, at.noIPv6)
 	case at.mtu != 0 && at.mtu < endpoint.LeastMTU6:
 		return spec.Invalid("%q cannot have the address %s: its MTU is %d, and IPv6 needs at least %d", at.name, p, at.mtu, endpoint.LeastMTU6).
 			WithDetails("ip link set %s mtu 1500; a port of it may have that MTU, too", at.name)
@@ -151,7 +147,7 @@ func isolation(in input) (s netstate.State) {
 	}
 	for _, link := range links {
 		s = append(s, netstate.HeldFact{
-			Fact:  record.Fact{Name: record.InternalFact(link), Elements: nft.Internal(link, in.network)},
+			Fact:  record.Fact{Name: record.InternalFact(link), Elements: nft.Internal(link, in.network, in.conf.Span)},
 			Owner: in.pair.Owner,
 		})
 	}
@@ -169,7 +165,7 @@ func (c *Conf) fits(k *kernel.Kernel) error {
 	if !c.Internal {
 		if k.Records.Stands(record.InternalFact(c.gatewayLink())) {
 			return spec.Invalid("bridge %q belongs to an internal network, and this one is not internal", c.Bridge).
-				WithDetails("give one of them a bridge of its own; patchbay gc removes dead containers of the other")
+				WithDetails("give one of them a bridge of its own; patchbay gc --apply removes dead containers of the other")
 		}
 		return nil
 	}

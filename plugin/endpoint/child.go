@@ -67,7 +67,19 @@ func (c *Child) prepare(r *plugin.Request, env *netstate.Env) error {
 	if err != nil {
 		return noMaster(c.Master, err)
 	}
+	if err := isUp(master); err != nil {
+		return spec.Errorf(spec.CodeTryAgain, "failed to set %q UP: %w", r.IfName, err)
+	}
 	return c.fits(master)
+}
+
+// isUp returns an error if a link is down. Then no link on it carries anything, although the kernel may
+// set a macvlan or ipvlan up.
+func isUp(master netlink.Link) error {
+	if at := master.Attrs(); at.Flags&net.FlagUp == 0 {
+		return fmt.Errorf("%w: master %q is down (ip link set %[2]s up)", unix.ENETDOWN, at.Name)
+	}
+	return nil
 }
 
 // fits returns an error if a link on this master cannot have the wanted MTU.
@@ -251,7 +263,27 @@ func (c *Child) masterReady(r *plugin.Request) error {
 	if err != nil {
 		return noMaster(name, err)
 	}
-	return c.fits(master)
+	return cmp.Or(isUp(master), c.fits(master))
+}
+
+// MasterDoubts warns about a master that is down. A master that does not exist may be another node's.
+func MasterDoubts(r *plugin.Request) []string {
+	c := child(r)
+	if c.InContainer || c.Master == "" {
+		return nil
+	}
+	host, err := kernel.Of(r).Host()
+	if err != nil {
+		return nil
+	}
+	master, err := host.Link(c.Master)
+	if err != nil {
+		return nil
+	}
+	if err := isUp(master); err != nil {
+		return []string{fmt.Sprintf("an ADD fails now: %v", err)}
+	}
+	return nil
 }
 
 // KernelMakes returns an error if the kernel does not support a kind of link.

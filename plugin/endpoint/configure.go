@@ -12,6 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
@@ -97,17 +98,13 @@ func HasFamily(ips []spec.IPConfig, v4 bool) bool {
 	return false
 }
 
-// Routes returns the routes of an IPAM result without duplicates. A route without a gateway
-// gets the first gateway of its family. If the family has no gateway, the route uses the link
-// directly.
+// Routes returns the routes of an IPAM result without duplicates. Routes without a next hop come
+// first, because the next hops of others may be behind them.
 func Routes(ifName string, result *spec.Result) (s []netstate.Route) {
 	for _, r := range result.Routes {
 		route := netstate.Route{
-			Where: netstate.Sandbox, Link: ifName, Dst: r.Dst, Gateway: r.GW,
+			Where: netstate.Sandbox, Link: ifName, Dst: r.Dst, Gateway: NextHop(r, result.IPs),
 			MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority,
-		}
-		if !route.Gateway.IsValid() {
-			route.Gateway = firstGateway(result.IPs, r.Dst.Addr().Is4())
 		}
 		if r.Table != nil {
 			route.Table = *r.Table
@@ -119,12 +116,27 @@ func Routes(ifName string, result *spec.Result) (s []netstate.Route) {
 			s = append(s, route)
 		}
 	}
+	order.Stable(s, func(a, b netstate.Route) int { return hops(a) - hops(b) })
 	return s
 }
 
-func firstGateway(ips []spec.IPConfig, v4 bool) netip.Addr {
+// hops returns 1 if the route has a next hop.
+func hops(r netstate.Route) int {
+	return min(r.Gateway.BitLen(), 1)
+}
+
+// NextHop returns the next hop of a route. A route that has none of its own gets the first gateway
+// of its family. If the family has no gateway, or the route is on the link, NextHop returns the
+// zero Addr: the route uses the link directly.
+func NextHop(r spec.Route, ips []spec.IPConfig) netip.Addr {
+	if r.OnLink() {
+		return netip.Addr{}
+	}
+	if r.GW.IsValid() {
+		return r.GW
+	}
 	for _, ip := range ips {
-		if ip.Gateway.IsValid() && ip.Gateway.Is4() == v4 {
+		if ip.Gateway.IsValid() && ip.Gateway.Is4() == r.Dst.Addr().Is4() {
 			return ip.Gateway
 		}
 	}
@@ -147,13 +159,16 @@ func DNS(conf, ipam spec.DNS) spec.DNS {
 type Outside []netip.Prefix
 
 // Validate returns an error for a string that is not a prefix.
-func (o Outside) Validate() error {
-	for _, p := range o {
+func (o Outside) Validate() error { return ValidateNetworks("ipMasqOutside", o) }
+
+// ValidateNetworks returns an error for a value of a key that is not the prefix of a network.
+func ValidateNetworks(key string, list []netip.Prefix) error {
+	for _, p := range list {
 		switch {
 		case !p.IsValid() || p.Bits() == 0 || p.Addr().Is4In6():
-			return spec.Invalid("invalid ipMasqOutside %q: want the prefix of a network, as 10.200.0.0/16", p)
+			return spec.Invalid("invalid %s %q: want the prefix of a network, as 10.200.0.0/16", key, p)
 		case p != p.Masked():
-			return spec.Invalid("invalid ipMasqOutside %q: write %s", p, p.Masked())
+			return spec.Invalid("invalid %s %q: write %s", key, p, p.Masked())
 		}
 	}
 	return nil

@@ -184,6 +184,7 @@ func Collect(ctx context.Context, r *plugin.Request) error {
 		k.Withdraw(lost)
 		return k.NFT.Commit(ctx)
 	})
+	k.SpareLost(r)
 	k.SweepReference(r)
 	return errors.Join(err, lost, k.SweepAbandoned(ctx, r))
 }

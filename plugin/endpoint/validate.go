@@ -7,11 +7,12 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
-	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -55,12 +56,37 @@ func ValidateAnswer(mtu int, ipam *spec.Result) error {
 		if r.GW.IsValid() && r.Dst.IsValid() && r.GW.Unmap().Is4() != r.Dst.Addr().Unmap().Is4() {
 			return spec.Invalid("invalid route to %s: its gateway %s is of the other address family", r.Dst, r.GW)
 		}
+		if err := inRange(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inRange returns an error for a number that the kernel's messages would cut, and for scopes that it refuses.
+func inRange(r spec.Route) error {
+	for _, f := range [...]struct {
+		name  string
+		value int
+	}{{"mtu", r.MTU}, {"advmss", r.AdvMSS}, {"priority", r.Priority}} {
+		if int64(f.value) > math.MaxUint32 {
+			return spec.Invalid("invalid route to %s: %s %d: must be %d at most", r.Dst, f.name, f.value, int64(math.MaxUint32))
+		}
+	}
+	switch {
+	case r.Scope != nil && (*r.Scope < 0 || *r.Scope > unix.RT_SCOPE_HOST):
+		return spec.Invalid("invalid route to %s: scope %d: must be between 0 and %d", r.Dst, *r.Scope, unix.RT_SCOPE_HOST)
+	case r.Scope != nil && *r.Scope >= unix.RT_SCOPE_LINK && r.GW.Unmap().Is4() && !r.GW.IsUnspecified():
+		return spec.Invalid("invalid route to %s: a route of scope %d is on the link, and cannot have the gateway %s", r.Dst, *r.Scope, r.GW).
+			WithDetails("leave out the scope; or the gateway")
+	case r.Table != nil && (*r.Table < 0 || int64(*r.Table) > math.MaxUint32):
+		return spec.Invalid("invalid route to %s: table %d: must be between 0 and %d", r.Dst, *r.Table, int64(math.MaxUint32))
 	}
 	return nil
 }
 
 // validateRoutes returns an error for a route through a gateway that the interface can never
-// reach. An address of the interface or an earlier route may lead to the gateway. Any range of a
+// reach. An address of the interface or a route without a gateway may lead to the gateway. Any range of a
 // set may give the address. So a gateway in the subnet of one range serves the attachments whose
 // address is from that range.
 func validateRoutes(results []*spec.Result) error {
@@ -83,11 +109,15 @@ func reachable(routes []netstate.Route, near []netip.Prefix) error {
 		gw := r.Gateway.Unmap()
 		switch {
 		case !gw.IsValid():
-			near = append(near, r.Dst)
+			// Through an IPv4 route without a gateway the kernel finds a gateway only if the route's
+			// scope is that of the link, or narrower.
+			if r.Dst.Addr().Is6() || r.Scope >= unix.RT_SCOPE_LINK {
+				near = append(near, r.Dst)
+			}
 		case gw.Is6() && gw.IsLinkLocalUnicast():
 		case !slices.ContainsFunc(near, func(p netip.Prefix) bool { return p.Contains(gw) }):
 			return spec.Invalid("invalid route to %s: its gateway %s is in no subnet of the container", r.Dst, gw).WithDetails(
-				"give a gateway of the subnet; or a prefix, or a route before it without a gateway, that holds this one")
+				"give a gateway of the subnet; or a prefix, or a route without a gateway, for IPv4 with the scope 253 (link), that holds this one")
 		}
 	}
 	return nil
@@ -127,19 +157,6 @@ func ValidateMAC(mac net.HardwareAddr) error {
 		return errors.New("it is a multicast address")
 	case bytes.Equal(mac, make([]byte, 6)):
 		return errors.New("it is all zeroes")
-	}
-	return nil
-}
-
-// ValidateNewName returns an error for a name that the kernel accepts for no interface. It
-// refuses "all" and "default", which are directories of sysctls, and a name with %, which the
-// kernel replaces by another one.
-func ValidateNewName(name string) error {
-	if name == "all" || name == "default" {
-		return fmt.Errorf("the kernel has sysctls under the name %s, so no interface can have it", name)
-	}
-	if strings.Contains(name, "%") {
-		return fmt.Errorf("the kernel would choose another name for %s: leave out the %%", name)
 	}
 	return nil
 }

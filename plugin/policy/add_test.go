@@ -39,20 +39,21 @@ func TestAdd(t *testing.T) {
 			n := fresh(t)
 			writeMirror(t, c.policies...)
 			a, _ := routed(t, n, "c1", c.args, "10.90.0.5/32", "fd90::5/128")
-			before := ruleset(t)
 			a.must(t, spec.Add)
 			closedAt(t, "10.90.0.5", c.in, c.out)
 			closedAt(t, "fd90::5", c.in, c.out)
-			if !c.in && !c.out && ruleset(t) != before {
-				t.Errorf("nothing is closed, and the ADD changed the firewall:\n%s", ruleset(t))
+			if based := strings.Contains(ruleset(t), "chain policy_egress"); based != (c.in || c.out) {
+				t.Errorf("there are base chains: %v\n%s", based, ruleset(t))
 			}
-			if checked := strings.Contains(ruleset(t), `elements = { "vc1"`); checked != (c.in || c.out) {
-				t.Errorf("the sources of the pod are checked: %v\n%s", checked, ruleset(t))
+			for _, element := range []string{`"vc1" comment`, `"vc1" . 10.90.0.5 comment`, `"vc1" . fd90::5 comment`} {
+				if !strings.Contains(ruleset(t), element) {
+					t.Errorf("the sources of the pod are not checked: no %s in\n%s", element, ruleset(t))
+				}
 			}
 			a.must(t, spec.Check)
 			rec := recordOf(t, "c1")
 			ns, pod, _ := strings.Cut(rec.Pod, "/")
-			want := &record.Policed{Namespace: ns, Name: pod, UID: c.args[len(c.args)-2:], Link: "vc1", Addrs: []netip.Addr{netip.MustParseAddr("10.90.0.5"), netip.MustParseAddr("fd90::5")}}
+			want := &record.Policed{Namespace: ns, Name: pod, UID: c.args[len(c.args)-2:], Link: "vc1", Checked: true, Addrs: []netip.Addr{netip.MustParseAddr("10.90.0.5"), netip.MustParseAddr("fd90::5")}}
 			if ns == "" || !reflect.DeepEqual(rec.Policed, want) {
 				t.Errorf("the record of %q has %+v", rec.Pod, rec.Policed)
 			}
@@ -189,7 +190,6 @@ func TestStale(t *testing.T) {
 		a.del(t)
 		n.Host.Delete("vc1")
 		must(t, e.Clear(t.Context()))
-		must(t, e.Close())
 		must(t, fw.Close())
 	}
 }
@@ -252,8 +252,16 @@ func TestCheckAndRestore(t *testing.T) {
 	}
 	a.must(t, spec.Check)
 	nftDo(t, "flush ruleset")
-	if got := restore(); len(got) != 5 {
+	if got := restore(); len(got) != 6 {
 		t.Errorf("after a flush, Restore got %q", got)
+	}
+	a.must(t, spec.Check)
+	nftDo(t, "flush set inet patchbay "+nft.SetSource4)
+	if err := a.call(t, spec.Check, `{}`); err == nil || !strings.Contains(err.Error(), "the check of the sources of its packets lacks") {
+		t.Errorf("CHECK got %v", err)
+	}
+	if got := restore(); len(got) != 1 {
+		t.Errorf("Restore of the check of sources got %q", got)
 	}
 	a.must(t, spec.Check)
 	s := stateWith(t, isolate)

@@ -24,19 +24,35 @@ import (
 // closed is what an ADD ensures: a pod is closed where a policy selects it.
 type closed struct {
 	enforce.Closure
-	pod    string
-	purge  bool // no agent runs, so what programs have of a former pod is removed
-	reused bool // an agent runs, and its program may have a former pod with this address
+	pod     string
+	checked bool         // the ADD had the sources of the pod checked
+	former  []netip.Addr // addresses of an earlier ADD, from which the pod sends no more
+	purge   bool         // no agent runs, so what programs have of a former pod is removed
+	reused  bool         // an agent runs, and its program may have a former pod with this address
 }
 
 // decide reads the decision for a pod. An error says why the pod is closed although perhaps no policy
 // selects it.
 func decide(p paths.Paths, pod *record.Policed, comment string) (*closed, error) {
-	d, err := mirror.Read(p, mirror.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID})
+	d, err := mirror.Read(p, inMirror(pod))
+	return closedBy(&d, pod, comment), err
+}
+
+// decideAgain decides for a pod that runs.
+func decideAgain(p paths.Paths, pod *record.Policed, comment string) (*closed, error) {
+	d, err := mirror.ReadAgain(p, inMirror(pod), pod.Early)
+	return closedBy(&d, pod, comment), err
+}
+
+func inMirror(pod *record.Policed) mirror.Pod {
+	return mirror.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+}
+
+func closedBy(d *rules.Decision, pod *record.Policed, comment string) *closed {
 	return &closed{
-		Closure: enforce.Closure{Link: pod.Link, Addrs: pod.Addrs, Close: enforce.Closes(&d), Comment: comment},
+		Closure: enforce.Closure{Link: pod.Link, Port: pod.Port, Addrs: pod.Addrs, Close: enforce.Closes(d), Comment: comment},
 		pod:     pod.Namespace + "/" + pod.Name,
-	}, err
+	}
 }
 
 // closeReused closes a pod that no policy selects, too, if it has the address of a former pod that the
@@ -110,6 +126,7 @@ func join(list []netip.Addr) string {
 
 // Ensure queues what closes the pod. A failed request discards the queue.
 func (c *closed) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
+	enforce.Leave(env.NFT, c.Closure, c.former)
 	enforce.Close(env.NFT, c.Closure, c.purge)
 	return nil, nil
 }
@@ -118,10 +135,26 @@ func (c *closed) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, er
 // nor does the agent enforce policies for them.
 func (c *closed) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	open, err := enforce.Open(env.NFT, c.Closure)
-	if err != nil || len(open) == 0 {
+	if err != nil {
 		return "", err
 	}
+	if len(open) == 0 {
+		return c.unchecked(env)
+	}
 	return fmt.Sprintf("network policies select %s, but %s (run patchbay repair)", c.pod, strings.Join(open, "; ")), nil
+}
+
+// unchecked says that the kernel does not check the sources of the pod's packets. ADDs of earlier releases
+// did not ask for it; the agent does.
+func (c *closed) unchecked(env *netstate.Env) (string, error) {
+	if !c.checked {
+		return "", nil
+	}
+	text, err := enforce.Unchecked(env.NFT, c.Closure)
+	if text != "" {
+		text = fmt.Sprintf("%s: %s (run patchbay repair)", c.pod, text)
+	}
+	return text, err
 }
 
 // Restore closes the pod of a record again, where a policy selects it and the agent does not enforce
@@ -130,7 +163,7 @@ func Restore(ctx context.Context, p paths.Paths, fw *nft.Conn, rec *record.Recor
 	if rec.Policed == nil {
 		return nil, nil
 	}
-	c, why := decide(p, rec.Policed, nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName))
+	c, why := decideAgain(p, rec.Policed, nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName))
 	restored, err = enforce.Reclose(ctx, fw, c.Closure)
 	if len(restored) > 0 && why != nil {
 		restored = append(restored, why.Error())

@@ -37,18 +37,13 @@ func endNow(r *plugin.Request, env *netstate.Env, c *closed) {
 }
 
 func endFlows(addrs []netip.Addr) error {
-	conn, err := conntrack.Dial()
+	former := make(map[netip.Addr]bool)
+	for _, a := range addrs {
+		former[a] = true
+	}
+	flows, err := conntrack.Among(former, func(conntrack.Flow) bool { return true })
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // nothing is lost
-	var errs []error
-	for _, a := range addrs {
-		flows, err := conn.Of(a)
-		errs = append(errs, err)
-		for _, f := range flows {
-			errs = append(errs, conn.Delete(f))
-		}
-	}
-	return errors.Join(errs...)
+	return conntrack.End(flows)
 }

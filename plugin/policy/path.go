@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// judge notes to which addresses policies apply, and the link from which they send. It fails if they cannot apply: there is no
+// judge notes to which addresses policies apply, and the link or the port of a bridge from which they send. It fails if they cannot apply: there is no
 // address, or packets do not pass the host's forward hook. A policy that silently has no effect would
 // be worse than a pod that does not start. judge returns the bridges through which the pod's packets go.
 func judge(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridges []string, err error) {
@@ -43,7 +43,7 @@ func addressesOf(result *spec.Result) (addrs []netip.Addr) {
 // forwards returns an error unless packets of the container pass the forward hook.
 func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridges []string, err error) {
 	onHost := false
-	var own []string
+	var own, ports []string
 	for _, i := range r.Prev().Interfaces {
 		if i.Sandbox != "" {
 			continue
@@ -57,7 +57,9 @@ func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridge
 			return nil, err
 		}
 		if bridge != "" {
-			bridges = append(bridges, bridge)
+			if bridges = append(bridges, bridge); link.Type() == "veth" {
+				ports = append(ports, i.Name)
+			}
 			if err := bridgeForwards(r, bridge, pod.Addrs); err != nil {
 				return nil, err
 			}
@@ -71,6 +73,9 @@ func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridge
 	}
 	if len(own) == 1 {
 		pod.Link = own[0]
+	}
+	if len(ports) == 1 {
+		pod.Port = ports[0]
 	}
 	return bridges, noFastPath(r, bridges)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/policy/enforce"
+	"github.com/patchbay-net/patchbay/policy/mirror"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -103,7 +104,9 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := k.Record(r, &record.Record{Policed: pod}); err != nil {
+	pod.Checked, pod.Early = true, mirror.Unknown(r.Session.Paths)
+	rec := &record.Record{Policed: pod}
+	if err := k.Record(r, rec); err != nil {
 		return nil, err
 	}
 	if err := noFastPath(r, bridges); err != nil { // one may have been made since; from now on, its ADD sees this record
@@ -117,6 +120,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err := c.closeReused(r, env.NFT); err != nil {
 		return nil, err
 	}
+	c.former = rec.Policed.Former
 	if err := k.Apply(ctx, r, env, netstate.State{c}); err != nil {
 		return nil, err
 	}
@@ -138,10 +142,14 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if _, err := judge(r, env, pod); err != nil {
 		return err
 	}
-	c, err := decide(r.Session.Paths, pod, comment(r))
+	if rec := kernel.Of(r).Read(r); rec != nil && rec.Policed != nil {
+		pod.Checked, pod.Early = rec.Policed.Checked, rec.Policed.Early
+	}
+	c, err := decideAgain(r.Session.Paths, pod, comment(r))
 	if err != nil {
 		kernel.Warn(r, err)
 	}
+	c.checked = pod.Checked
 	return kernel.Check(ctx, env, netstate.State{c})
 }
 

@@ -7,8 +7,8 @@
 package vrf
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -143,8 +143,11 @@ func leave(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Recor
 		return nil
 	}
 	have, err := netstate.FindVRF(c, vrfName)
+	if errors.Is(err, netstate.ErrNotVRF) {
+		return nil // another link has the name: nothing is ours
+	}
 	if err != nil || have == nil {
-		return nil //nolint:nilerr // gone, or another link has the name: nothing is ours
+		return err
 	}
 	link, err := c.Link(r.IfName)
 	switch {
@@ -189,7 +192,7 @@ func (c *Conf) Load(r *plugin.Request) error {
 	if c.VRFName == "" {
 		return spec.Invalid("configuration is expected to have a valid vrf name")
 	}
-	if err := cmp.Or(spec.ValidateIfName(c.VRFName), endpoint.ValidateNewName(c.VRFName)); err != nil {
+	if err := spec.ValidateNewIfName(c.VRFName); err != nil {
 		return spec.Invalid("configuration is expected to have a valid vrf name: %q: %w", c.VRFName, err)
 	}
 	if c.VRFName == r.IfName {

@@ -5,12 +5,18 @@ package enforce
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // large returns a cluster of 100 namespaces with 200 pods each. 110 pods are on this node. Each
@@ -86,6 +92,47 @@ func BenchmarkRestart(b *testing.B) {
 			}
 			b.ReportMetric(float64(elements), "elements")
 		})
+	}
+}
+
+// BenchmarkChurn measures a change beside connections: a pod of another node starts, and one ends, with the cut that
+// the agent makes at most once a second. PATCHBAY_FLOWS is the number of connections.
+func BenchmarkChurn(b *testing.B) {
+	n := draw.Number(b, "PATCHBAY_FLOWS", 10_000, 100_000)
+	with := large(b, 1000)
+	without := *with
+	without.Pods = slices.Delete(slices.Clone(with.Pods), 1, 2)
+	programs := []*policy.Program{policy.Compile(&without), policy.Compile(with)}
+	for _, c := range []struct {
+		name string
+		opts Options
+	}{
+		{"keep", Options{KeepConnections: true}},
+		{"later", Options{CutLater: true}},
+		{"now", Options{}},
+	} {
+		b.Run(fmt.Sprint("flows=", n, "/", c.name), func(b *testing.B) {
+			e, fw := open(b)
+			load(b, e, programs[0])
+			connections(b, n)
+			e = New(fw, c.opts)
+			load(b, e, programs[0])
+			for i := 1; b.Loop(); i++ {
+				load(b, e, programs[i%2])
+			}
+		})
+	}
+}
+
+// connections makes entries of conntrack between pods of the cluster and of this node.
+func connections(b *testing.B, n int) {
+	b.Helper()
+	must(b, netlink.ConntrackTableFlush(netlink.ConntrackTable))
+	for i := range n {
+		flow := &netlink.ConntrackFlow{FamilyType: unix.AF_INET, TimeOut: 600}
+		flow.Forward = netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.IPv4(10, 1, byte(i>>8), byte(i)), SrcPort: uint16(1024 + i>>16), DstIP: net.IPv4(10, 1, 0, 0), DstPort: 53}
+		flow.Reverse = netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.IPv4(10, 1, 0, 0), SrcPort: 53, DstIP: flow.Forward.SrcIP, DstPort: flow.Forward.SrcPort}
+		must(b, netlink.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, flow))
 	}
 }
 

@@ -4,10 +4,12 @@
 package enforce
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/google/nftables/expr"
 
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -34,7 +36,7 @@ func chainsOf(p *policy.Program, base bool) chains {
 	return c.out
 }
 
-// These are the ends of comments, after the name of a pod. View recognises rules by them.
+// These are the ends of comments, after the name of a pod. They are for people: a comment may be cut.
 const (
 	itself   = " itself"
 	isolates = " is isolated"
@@ -55,23 +57,20 @@ type target struct {
 
 // baseVersion is the version of the base chains, which the kernel has beside the revision. It becomes
 // higher when baseLines changes. An ADD replaces older base chains, and keeps newer ones.
-const baseVersion = 2
+const baseVersion = 3
 
 // baseLines returns the rules of a base chain. What an ADD closed is closed whatever the maps say,
-// which may still have a former pod with the same address.
+// which may still have a former pod with the same address. What a pod sends from an address of its link
+// alone is not judged, so a pod could reach its node whatever the policies say.
 func baseLines(d policy.Direction) []line {
 	source := d == policy.Egress
 	closed := line{source: source, counter: countClosed, verdict: expr.VerdictDrop, comment: closedByAdd}
 	closed4, closed6 := closed, closed
 	closed4.family, closed4.pods = 4, closedSet(d, 0)
 	closed6.family, closed6.pods = 6, closedSet(d, 1)
-	lines := []line{
-		{what: established, verdict: expr.VerdictAccept},
-		{what: discovery, family: 6, ports: policy.Ports{First: 130, Last: 137}, verdict: expr.VerdictAccept},
-		{what: discovery, family: 6, ports: policy.Ports{First: 143, Last: 143}, verdict: expr.VerdictAccept},
-	}
+	lines := append([]line{{what: established, verdict: expr.VerdictAccept}}, discoveryLines()...)
 	if source {
-		lines = append(lines, forgedLines()...)
+		lines = append(lines, line{what: linkLocal, counter: nft.CountForged, verdict: expr.VerdictDrop, comment: "an address of the link"})
 	}
 	return append(lines,
 		closed4,
@@ -81,14 +80,18 @@ func baseLines(d policy.Direction) []line {
 	)
 }
 
-// forgedLines drop what a pod sends from an address that is not its own: one that the node does not
-// route to the pod's link, or an address of the link alone. Otherwise a pod could take the rights of
-// another one, or have those of no pod.
-func forgedLines() []line {
-	l := line{what: unrouted, counter: countForged, verdict: expr.VerdictDrop, comment: "not an address of this pod"}
-	local := l
-	local.what = linkLocal
-	return []line{l, local}
+// discoveryLines accept neighbour discovery and multicast listener discovery. Both are about one link. A
+// router makes the hop limit smaller, and does not forward packets from addresses of a link. So what is
+// routed passes none of these rules, whatever its type.
+func discoveryLines() []line {
+	list := []line{{what: discovery, family: 6, ports: policy.Ports{First: 133, Last: 137}, verdict: expr.VerdictAccept}}
+	for _, types := range []policy.Ports{{First: 130, Last: 132}, {First: 143, Last: 143}} {
+		l := line{what: listening, family: 6, source: true, ports: types, verdict: expr.VerdictAccept}
+		without := l
+		without.addr = netip.IPv6Unspecified() // while the kernel looks for a duplicate of its address
+		list = append(list, l, without)
+	}
+	return list
 }
 
 func chainOf(c *policy.Chain) string { return kindPolicy[c.Direction] + hash(c.Name) }
@@ -154,7 +157,6 @@ func (c compiler) pod(p *policy.LocalPod) {
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 		side := &p.Sides[d]
 		lines := make([]line, 0, len(p.Addresses)+2*len(side.Chains)+2)
-		lines = appendSelf(lines, p, d)
 		if other := p.Sides[1-d]; other.Isolated || len(other.Chains) > 0 {
 			lines = append(lines, line{what: midstream, verdict: expr.VerdictDrop, comment: "not the first packet, and no known connection"})
 		}
@@ -172,7 +174,8 @@ func anyPoliced(p *policy.Program) bool {
 	return slices.ContainsFunc(p.Pods, func(pod policy.LocalPod) bool { return policed(&pod) })
 }
 
-// appendSelf accepts packets of a pod that come back to it, as through a Service.
+// appendSelf accepts packets of a pod that come back to it through a Service: NetworkPolicies do not judge
+// them, and those of the cluster do.
 func appendSelf(lines []line, p *policy.LocalPod, d policy.Direction) []line {
 	for _, a := range p.Addresses {
 		lines = append(lines, line{
@@ -193,6 +196,9 @@ func (c compiler) appendSide(lines []line, p *policy.LocalPod, d policy.Directio
 		}
 	}
 	lines = c.appendAdmin(lines, p, d, tiers[policy.Admin])
+	if side.Isolated && !side.Unknown {
+		lines = appendSelf(lines, p, d)
+	}
 	lines = appendJumps(lines, tiers[policy.Namespaced])
 	if side.Isolated {
 		return appendIsolation(lines, p, tiers[policy.Namespaced])

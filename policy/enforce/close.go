@@ -17,7 +17,8 @@ import (
 
 // Closure is the addresses of one attachment, and what an ADD closes for them.
 type Closure struct {
-	Link    string // on the host, for this attachment alone; "": it has none
+	Link    string // on the host, for this attachment alone, at no bridge; "": it has none
+	Port    string // of a bridge, for this attachment alone; "": it has none
 	Addrs   []netip.Addr
 	Close   [2]bool // by direction: a policy selects the pod, so nothing may pass until it is enforced
 	Comment string  // begins with the owner (nft.Comment)
@@ -32,12 +33,8 @@ func Closes(d *policy.Decision) (sides [2]bool) {
 	return sides
 }
 
-// Elements returns what is closed for an attachment. If anything is closed, its link may send only from
-// addresses of its own, which are the ones that are closed.
+// Elements returns what is closed for an attachment.
 func (a *Closure) Elements() (list []nft.Element) {
-	if a.Link != "" && a.Close != [2]bool{} {
-		list = append(list, nft.OwnSource(a.Link, a.Comment))
-	}
 	for side, closed := range a.Close {
 		for _, addr := range a.Addrs {
 			if closed {
@@ -48,15 +45,16 @@ func (a *Closure) Elements() (list []nft.Element) {
 	return list
 }
 
-// Close queues what an ADD does: it closes an attachment's addresses, and opens those directions that
-// no policy closes. It makes the base chains if they are missing and something is closed. Only a Load
-// whose program has the pod opens it (Enforcer.Load). If there are base chains, they check the source
-// addresses of each attachment.
+// Close queues what an ADD does: it lets an attachment send only from its own addresses, closes them, and
+// opens those directions that no policy closes. It makes the base chains if they are missing and something
+// is closed. Only a Load whose program has the pod opens it (Enforcer.Load).
 //
 // A program may still have a former pod with the same address. If no agent runs, which would load a
 // newer program, purge removes the address from everything that programs made.
 func Close(fw *nft.Conn, a Closure, purge bool) {
 	fw.Add(a.Elements()...)
+	fw.Add(a.sources()...)
+	checkSources(fw, a.Link != "" || len(a.Elements()) > 0, a.Port != "")
 	fw.Queue(&closing{list: []Closure{a}, purge: purge})
 }
 
@@ -65,6 +63,7 @@ func Close(fw *nft.Conn, a Closure, purge bool) {
 func Reopen(fw *nft.Conn, a Closure) {
 	a.Close = [2]bool{true, true}
 	fw.Remove(a.Elements()...)
+	fw.Remove(a.sources()...)
 }
 
 // closing is the part of Close that is not elements of the attachment.
@@ -103,13 +102,10 @@ func (c *closing) Plan(fw *nft.Conn) (func(*nftables.Conn) error, error) {
 	var steps []step
 	based := uint16(0)
 	var stale []netip.Addr
-	var checked []string
 	for _, e := range found {
 		switch a, _ := netip.AddrFromSlice(e.Key); {
 		case e.Set == nft.SetPolicy:
 			based = nft.PolicyNumber(e)
-		case e.Set == nft.SetOwnSource:
-			checked = append(checked, string(e.Key))
 		case ofADDs(e.Set):
 			steps = append(steps, removeElements(e.Set, []element{{first: a, last: a}})...)
 		default:
@@ -119,9 +115,6 @@ func (c *closing) Plan(fw *nft.Conn) (func(*nftables.Conn) error, error) {
 	c.heavy = false
 	if c.Needs() && based < baseVersion {
 		steps, c.heavy = append(makeBase(based), steps...), true
-	}
-	if based >= baseVersion {
-		steps = append(steps, c.check(checked)...)
 	}
 	if len(stale) > 0 {
 		more, err := purged(fw, stale)
@@ -136,17 +129,6 @@ func (c *closing) Plan(fw *nft.Conn) (func(*nftables.Conn) error, error) {
 	return anew(fw, steps)
 }
 
-// check returns the steps that check the sources of those open attachments that are not checked yet.
-func (c *closing) check(checked []string) (steps []step) {
-	for _, a := range c.list {
-		e := nft.OwnSource(a.Link, a.Comment)
-		if a.Link != "" && len(a.Elements()) == 0 && !slices.Contains(checked, string(e.Key)) {
-			steps = append(steps, addLink(e, false))
-		}
-	}
-	return steps
-}
-
 // questions returns the elements that Plan looks for: the version of the base chains, what was closed
 // for a former owner of an address or by an earlier ADD and should be open, and the addresses of pods
 // that a program knows.
@@ -154,9 +136,6 @@ func (c *closing) questions() []nft.Element {
 	set, _ := nft.PolicyRevision(0)
 	list := []nft.Element{{Set: set.Name, Key: nft.PolicyBase(0).Key}}
 	for _, a := range c.list {
-		if a.Link != "" {
-			list = append(list, nft.OwnSource(a.Link, ""))
-		}
 		for _, addr := range a.Addrs {
 			for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 				if !a.Close[d] {

@@ -80,8 +80,20 @@ func Reused(fw *nft.Conn, addrs []netip.Addr, lately bool) (bool, error) {
 	return based && (lately || len(found) > 1), nil
 }
 
-// Reclose closes again what Open finds, and returns the same.
+// Reclose closes again what Open finds, and has the sources of the attachment checked again. It returns
+// what was missing.
 func Reclose(ctx context.Context, fw *nft.Conn, a Closure) (open []string, err error) {
+	unchecked, err := Attended(ctx, fw, a)
+	if err != nil {
+		return nil, err
+	}
+	if open, err = reclose(ctx, fw, a); unchecked != "" {
+		open = append(open, unchecked)
+	}
+	return open, err
+}
+
+func reclose(ctx context.Context, fw *nft.Conn, a Closure) (open []string, err error) {
 	if open, err = Open(fw, a); err != nil || len(open) == 0 {
 		return nil, err
 	}
@@ -94,13 +106,15 @@ func Reclose(ctx context.Context, fw *nft.Conn, a Closure) (open []string, err e
 			fw.Add(h.closing)
 		}
 	}
+	checkSources(fw, true, false)
 	fw.Queue(&rebasing{})
 	return open, fw.Commit(ctx)
 }
 
-// ClosedBy returns the elements by which an owner closed addresses. It reads all that is closed.
+// ClosedBy returns the elements by which an owner closed addresses, and has the sources of its packets
+// checked. It reads all sets of ADDs.
 func ClosedBy(fw *nft.Conn, owner string) (list []nft.Element, err error) {
-	for _, set := range append(slices.Concat(closedSets()...), nft.SetOwnSource) {
+	for _, set := range append(slices.Concat(closedSets()...), nft.SourceSets()...) {
 		all, err := fw.List(set)
 		if err != nil {
 			return nil, err

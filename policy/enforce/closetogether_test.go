@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -46,7 +45,7 @@ func TestCloseTogether(t *testing.T) {
 		must(t, fw.Commit(t.Context()))
 	}
 	must(t, e.Load(t.Context(), programs[1], nil))
-	if got := listing(t); strings.Contains(got, "policy_") {
+	if got := listing(t); hasPolicies(got) {
 		t.Errorf("nothing is closed and there is\n%s", got)
 	}
 }
@@ -57,12 +56,14 @@ func TestCloseAfterCrash(t *testing.T) {
 	a, key := closureOf("c1", addrs("10.1.1.1")...)
 	for n := range steps {
 		e, fw := open(t)
+		checkSources(fw, true, false) // as a Load does first
+		must(t, fw.Commit(t.Context()))
 		must(t, e.transact(t.Context(), steps[:n]))
 		closeAll(t, fw, a, false)
 		baseWorks(t, fw)
 		coveredBy(t, fw, a, true, false)
 		must(t, e.Load(t.Context(), policy.Compile(shop(t)), map[netip.Addr]owner.Key{a.Addrs[0]: key}))
-		if got := listing(t); strings.Contains(got, "policy_") {
+		if got := listing(t); hasPolicies(got) {
 			t.Errorf("after %d steps and a Load there is\n%s", n, got)
 		}
 		nftTool(t, "flush", "ruleset")
@@ -117,7 +118,7 @@ func TestOpenJudged(t *testing.T) {
 	must(t, e.Clear(t.Context()))
 	closeAll(t, fw, a, false)
 	must(t, e.Clear(t.Context()))
-	if got := listing(t); strings.Contains(got, "policy_") {
+	if got := listing(t); hasPolicies(got) {
 		t.Errorf("after Clear there is\n%s", got)
 	}
 }

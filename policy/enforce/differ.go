@@ -81,10 +81,16 @@ func (v *View) hold(chain string, h *held) {
 		case ofAdmin(chain) && ofRule(r.Comment()):
 			name, _, _ := strings.Cut(r.Comment(), " ")
 			h.copied[name] = true
-		case strings.HasSuffix(r.Comment(), isolates):
+		case isolating(r):
 			h.isolated = true
 		}
 	}
+}
+
+// copiedName returns the name of a policy as far as the comments of its copied rules have it.
+func copiedName(policy string) string {
+	name, _, _ := strings.Cut(nft.CleanComment(policy+" "), " ")
+	return name
 }
 
 // chainFor returns the chain to which a packet of an address goes in a direction. It is empty if the
@@ -108,8 +114,8 @@ func differ(d policy.Direction, want policy.Side, have held, closed bool) (list 
 	wanted := make(map[string]bool)
 	for _, name := range asked(want) {
 		chain := kindPolicy[d] + hash(name)
-		wanted[chain], wanted[policyOf(name)] = true, true
-		if have.chains[chain] == "" && !have.copied[policyOf(name)] {
+		wanted[chain], wanted[copiedName(policyOf(name))] = true, true
+		if have.chains[chain] == "" && !have.copied[copiedName(policyOf(name))] {
 			missing = append(missing, Kind(policyOf(name)))
 		}
 	}

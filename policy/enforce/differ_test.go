@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -92,6 +93,20 @@ func TestJudgeOfAClosedPod(t *testing.T) {
 	}))
 }
 
+// A policy that cannot be understood denies by a rule of its own.
+func TestJudgeOfABrokenPolicy(t *testing.T) {
+	e, fw := open(t)
+	load(t, e, policy.Compile(shop(t, `later {"tier":"Later","priority":1,"subject":{"namespaces":{}}}`)))
+	must(t, Look(fw, func(v *View) error {
+		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: netip.MustParseAddr("10.9.9.9"), Protocol: policy.TCP, Port: 80})
+		want := Reason{trace.Dropped, []string{"later"}, policy.BrokenRule, "clusternetworkpolicy later denies everything, because it cannot be understood", false}
+		if FateOf(list) != trace.Dropped || !reflect.DeepEqual(list[0].Reasons, []Reason{want}) {
+			t.Errorf("got %+v", list)
+		}
+		return err
+	}))
+}
+
 // Names that are longer than a comment of nft are read from a decision.
 func TestLongNames(t *testing.T) {
 	e, fw := open(t)
@@ -165,4 +180,38 @@ func TestJudgeNamesPorts(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
+}
+
+// Comments are cut at 128 bytes, and say nothing then: a pod and policies with long names do not differ from the
+// mirror, and have the same reasons as others.
+func TestLongNamesOfAPod(t *testing.T) {
+	e, fw := open(t)
+	long := strings.Repeat("n", 63)
+	pod, cnp := strings.Repeat("p", 200), strings.Repeat("c", 200)
+	s := &policy.State{Node: "n1", Namespaces: []policy.Namespace{{Name: long}}, Pods: []policy.Pod{{
+		Namespace: long, Name: pod, Node: "n1", Phase: "Running", Addresses: addrs("10.1.1.1", "fd01::1:1"),
+	}}}
+	add(t, s, long+"/"+pod+` {"podSelector":{},"policyTypes":["Ingress","Egress"]}`)
+	for i, name := range []string{cnp + "1", cnp + "2"} { // the first is copied, because it passes
+		add(t, s, fmt.Sprintf(`%s {"tier":"Admin","priority":%d,"subject":{"namespaces":{}},"ingress":[{"action":"Pass","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"a":"b"}}}}]}]}`, name, i))
+	}
+	load(t, e, policy.Compile(s))
+	decision := policy.NewDecider(s).Decide(&s.Pods[0])
+	must(t, Look(fw, func(v *View) error {
+		for d, side := range decision.Sides {
+			v.Call(policy.Direction(d), side.Chains...)
+		}
+		list, err := v.Differences(s.Pods[0].Addresses[0], &decision)
+		if len(list) > 0 {
+			t.Errorf("got %+v", list)
+		}
+		for from, want := range map[string]string{"10.9.9.9": "no rule allows it, and it is isolated by networkpolicy " + long + "/" + pod, "10.1.1.1": "no NetworkPolicy keeps a pod from itself"} {
+			got, jerr := v.Judge(Packet{From: netip.MustParseAddr(from), To: s.Pods[0].Addresses[0], Protocol: policy.TCP, Port: 80})
+			if r := got[len(got)-1].Reasons[0]; r.Text != want || r.Foreign {
+				t.Errorf("%s: got %+v, want %q", from, r, want)
+			}
+			err = errors.Join(err, jerr)
+		}
+		return err
+	}))
 }

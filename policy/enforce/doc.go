@@ -24,12 +24,18 @@
 //	set policy_local4, policy_local6                addresses of pods of this node in a program
 //	counter policy_closed                           packets that were denied because of an ADD
 //	set policy_ownsource                            links of pods of this node, with their owners
+//	set policy_source4, policy_source6              such a link, and an address of its pod
+//	chain policy_sources, policy_sources_other      hook prerouting: a pod sends only from its own addresses
 //	counter policy_forged                           packets of such a link from an address that is not the pod's
 //	map policies                                    0 -> revision: each transaction of a program changes it
 //	                                                1 -> version of the base chains, once they are complete
 //
+// The sets and chains for sources, and those in the table bridge patchbay for ports of bridges, are there
+// from the first ADD on, with and without policies (internal/nft/sources.go). So the chains below can
+// trust the source address.
+//
 // A packet of an established connection meets one rule in each base chain, which accepts it. Then
-// the chain drops what a pod sends from an address that is not its own, and what an ADD closed. The
+// the chain drops what an ADD closed. The
 // first packet of a connection meets the chain of the pod that sends, in the first base chain, and of
 // the pod that receives, in the second. There are two base chains because accept ends a base chain:
 // so a policy's rule can say accept, whatever the other direction says.

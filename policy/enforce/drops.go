@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -57,7 +58,7 @@ func (e *Enforcer) Drops() ([]Drop, error) {
 
 // counterNames returns what each counter is for. A policy that uses names of ports has several.
 func (e *Enforcer) counterNames() map[string]Drop {
-	names := map[string]Drop{countUnknown: {}, countClosed: {}, countForged: {}}
+	names := map[string]Drop{countUnknown: {}, countClosed: {}, nft.CountForged: {}}
 	for i := range e.loaded.Chains {
 		c := &e.loaded.Chains[i]
 		names[chainOf(c)] = Drop{Policy: c.Policy, Direction: c.Direction}

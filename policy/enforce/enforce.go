@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/nftables"
 
-	"github.com/patchbay-net/patchbay/internal/conntrack"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/policy"
@@ -30,6 +29,9 @@ type Options struct {
 	// those that the new program denies.
 	KeepConnections bool
 
+	// CutLater leaves it to the caller to end them: TakeCut returns what Load has noted.
+	CutLater bool
+
 	Log *Log // nil: denied packets are only counted
 
 	// Committed gets the time of each transaction, with its wait for those of other programs. nil: it is
@@ -44,20 +46,14 @@ type Enforcer struct {
 	opts     Options
 	loaded   *policy.Program // nil: not known
 	revision uint16
-	exists   bool                // the kernel has a revision
-	base     bool                // the kernel has the base chains
-	links    map[string]string   // comments of attachments, by link
-	left     map[netip.Addr]bool // addresses that pods have left, and whose connections still have to end
-	conns    *conntrack.Conn     // nil before the first use
+	exists   bool // the kernel has a revision
+	base     bool // the kernel has the base chains
+	attached []Closure
+	cut      Cut // what still has to be cut
 }
 
 // New returns an Enforcer that uses this connection. It changes nothing.
 func New(fw *nft.Conn, opts Options) *Enforcer { return &Enforcer{fw: fw, opts: opts} }
-
-// Attach tells the links of this node's attachments, each with its attachment's nft.Comment. Once a
-// pod has a policy, each Load makes the kernel check that their packets come from addresses of their
-// own.
-func (e *Enforcer) Attach(links map[string]string) { e.links = links }
 
 // Load makes a program what the kernel enforces. The first Load, and each after an error, reads what
 // the kernel has, so a restart changes nothing that is right. A packet is judged either by the old
@@ -84,6 +80,9 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 	if err != nil {
 		return fmt.Errorf("load network policies: %w", err)
 	}
+	if err := e.attend(ctx, before.base || anyPoliced(p)); err != nil {
+		return err
+	}
 	was := e.loaded
 	e.loaded = nil
 	var diff policy.Changes
@@ -105,17 +104,34 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 	if err := e.apply(ctx, changes); err != nil {
 		return fmt.Errorf("load network policies: %w", err)
 	}
-	e.base = before.base || anyPoliced(p)
+	e.base, e.cut.program = before.base || anyPoliced(p), p
 	if err := e.release(ctx, known, anyPoliced(p)); err != nil {
 		return fmt.Errorf("open pods that network policies judge now: %w", err)
 	}
-	if !e.opts.KeepConnections && (was == nil || len(changes.switchOver)+len(e.left) > 0) {
-		if err := e.cut(p, changed(diff, was, p)); err != nil {
-			return fmt.Errorf("end connections that network policies deny: %w", err)
-		}
+	if was == nil || len(changes.switchOver) > 0 {
+		e.owe(changed(diff, was, p))
+	}
+	if err := e.cutNow(); err != nil {
+		return fmt.Errorf("end connections that network policies deny: %w", err)
 	}
 	e.loaded = p
 	return nil
+}
+
+// cutNow ends the connections that have to end, unless the caller does.
+func (e *Enforcer) cutNow() error {
+	if e.opts.CutLater {
+		return nil
+	}
+	c := e.TakeCut()
+	if c == nil {
+		return nil
+	}
+	err := c.Do(func(*Cut) {})
+	if err != nil {
+		e.GiveBack(c)
+	}
+	return err
 }
 
 // changed returns the addresses whose connections the change may deny. If it is not known what the
@@ -146,7 +162,10 @@ func (e *Enforcer) Differences(p *policy.Program, known map[netip.Addr]owner.Key
 		}
 		steps = append(steps, last...)
 	}
-	var lines []string
+	lines, err := e.unattended()
+	if err != nil {
+		return nil, fmt.Errorf("compare network policies: %w", err)
+	}
 	for _, s := range steps {
 		lines = append(lines, s.what)
 	}
@@ -156,14 +175,6 @@ func (e *Enforcer) Differences(p *policy.Program, known map[netip.Addr]owner.Key
 // Forget makes the next Load read what the kernel has, as the first one does. So a program that runs
 // for a long time finds what others changed in the table.
 func (e *Enforcer) Forget() { e.loaded = nil }
-
-// Close closes the Enforcer's socket. The policies stay in force.
-func (e *Enforcer) Close() error {
-	if e.conns == nil {
-		return nil
-	}
-	return e.conns.Close()
-}
 
 // Check returns ErrChanged if the policies in the kernel are not those that this Enforcer loaded, as
 // after `nft flush ruleset`. It looks only at the revision, which takes 0.1 ms. Changes that another

@@ -30,7 +30,6 @@ func open(t testing.TB) (*Enforcer, *nft.Conn) {
 	e := New(fw, Options{})
 	t.Cleanup(func() {
 		nftTool(t, "flush", "ruleset")
-		must(t, e.Close())
 		must(t, fw.Close())
 	})
 	return e, fw

@@ -4,32 +4,26 @@
 package enforce
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
-
-	"github.com/patchbay-net/patchbay/internal/conntrack"
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
-// After a change, the kernel still accepts packets of connections that it tracks. So Load looks at
-// the connections of those pods and addresses that the change concerns, and deletes the entries of
-// connections that the new program denies. Their next packets are judged as first packets.
+// After a change, the kernel still accepts packets of connections that it tracks. So Load notes the
+// addresses that the change concerns, and a Cut deletes the entries of their connections that the new program
+// denies. Their next packets are judged as first packets.
 
-// Types of ICMP echo requests, the only ICMP that has connections.
-const (
-	echoRequest  = 8
-	echoRequest6 = 128
-)
-
-// concerned returns the addresses whose connections a difference to a program may concern: of pods of
-// this node whose chains, or sets in them, change, and of pods that get another identity.
+// concerned returns the addresses of which a difference to a program may deny connections: of pods of
+// this node whose chains, or sets in them, change, and of pods that get another identity. What only gets
+// larger denies nothing if only rules that accept look at it. So a pod that starts on another node
+// concerns nobody.
 func concerned(diff policy.Changes, after *policy.Program) map[netip.Addr]bool {
 	addrs, parts := make(map[netip.Addr]bool), make(map[string]bool)
+	against := againstWhom(after)
 	for _, c := range diff.Switch {
+		if c.Op == policy.Add && !against.gains(c.Object) {
+			continue
+		}
 		switch o := c.Object.(type) {
 		case policy.Chain:
 			parts[o.Name] = true
@@ -53,6 +47,45 @@ func concerned(diff policy.Changes, after *policy.Program) map[netip.Addr]bool {
 		}
 	}
 	return addrs
+}
+
+// against is what rules that do not accept look at: names of sets and range sets, and the identities in
+// these sets.
+type against struct {
+	sets    map[string]bool
+	numbers map[policy.Number]bool
+}
+
+func againstWhom(p *policy.Program) against {
+	a := against{make(map[string]bool), make(map[policy.Number]bool)}
+	for i := range p.Chains {
+		for _, r := range p.Chains[i].Rules {
+			if r.Verdict != policy.Accept {
+				a.sets[r.Set], a.sets[r.RangeSet] = true, true
+			}
+		}
+	}
+	for i := range p.Sets {
+		if s := &p.Sets[i]; a.sets[s.Name] {
+			for _, n := range s.Members {
+				a.numbers[n] = true
+			}
+		}
+	}
+	return a
+}
+
+// gains reports whether a new object may deny connections.
+func (a against) gains(o policy.Object) bool {
+	switch o := o.(type) {
+	case policy.Address:
+		return a.numbers[o.Identity]
+	case policy.Member:
+		return a.sets[o.Set]
+	case policy.Span:
+		return a.sets[o.RangeSet]
+	}
+	return true
 }
 
 func addAll(addrs map[netip.Addr]bool, list []netip.Addr) {
@@ -83,36 +116,6 @@ func uses(p *policy.LocalPod, parts map[string]bool) bool {
 	return false
 }
 
-// leave notes the addresses that pods of this node have in the kernel's program, and no pod has in the
-// next one. A Load that fails, or that finds ErrChanged, leaves them to the next Load.
-func (e *Enforcer) leave(before *state, next *policy.Program) error {
-	if e.opts.KeepConnections {
-		return nil
-	}
-	if e.left == nil {
-		e.left = make(map[netip.Addr]bool)
-	}
-	for _, family := range families {
-		set := kindLocal + family
-		if !before.sets[set] {
-			continue
-		}
-		list, err := before.elements(set)
-		if err != nil {
-			return err
-		}
-		for _, local := range list {
-			e.left[local.first] = true
-		}
-	}
-	for i := range next.Pods {
-		for _, a := range next.Pods[i].Addresses {
-			delete(e.left, a)
-		}
-	}
-	return nil
-}
-
 // pods returns the addresses of the pods of this node that have a policy.
 func pods(p *policy.Program) map[netip.Addr]bool {
 	addrs := make(map[netip.Addr]bool)
@@ -122,71 +125,4 @@ func pods(p *policy.Program) map[netip.Addr]bool {
 		}
 	}
 	return addrs
-}
-
-// cut deletes the connections of these addresses that the program denies, and all of addresses that
-// pods have left: otherwise a new pod would get packets of a former one's, even if it is closed.
-func (e *Enforcer) cut(p *policy.Program, addrs map[netip.Addr]bool) error {
-	if len(addrs)+len(e.left) == 0 {
-		return nil
-	}
-	own, err := ownAddresses()
-	if err != nil {
-		return err
-	}
-	flows, err := conntrack.All(func(f conntrack.Flow) bool {
-		from, to := f.Orig.Src.Addr(), f.Reply.Src.Addr()
-		return e.left[from] || e.left[to] || (addrs[from] || addrs[to]) && !own[from] && denied(p, f)
-	})
-	if err == nil {
-		err = e.end(flows)
-	}
-	if err != nil {
-		return err
-	}
-	clear(e.left)
-	return nil
-}
-
-// end deletes connections.
-func (e *Enforcer) end(flows []conntrack.Flow) (err error) {
-	if e.conns == nil && len(flows) > 0 {
-		if e.conns, err = conntrack.Dial(); err != nil {
-			return err
-		}
-	}
-	var errs []error
-	for _, f := range flows {
-		errs = append(errs, e.conns.Delete(f))
-	}
-	return errors.Join(errs...)
-}
-
-// denied reports whether a program denies a connection, by its addresses after destination NAT and
-// before source NAT: what answers, and what asked.
-func denied(p *policy.Program, f conntrack.Flow) bool {
-	proto, port := policy.Protocol(f.Orig.Protocol), f.Reply.Src.Port()
-	switch proto {
-	case policy.ICMP:
-		port = echoRequest
-	case policy.ICMPv6:
-		port = echoRequest6
-	}
-	v, _ := p.Allows(f.Orig.Src.Addr(), f.Reply.Src.Addr(), proto, port)
-	return v == policy.Deny
-}
-
-// ownAddresses returns the addresses of this network namespace. The node may always reach its pods.
-func ownAddresses() (map[netip.Addr]bool, error) {
-	list, err := nl.Retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("list the node's addresses: %w", err)
-	}
-	own := make(map[netip.Addr]bool)
-	for _, a := range list {
-		if addr, ok := netip.AddrFromSlice(a.IP); ok {
-			own[addr.Unmap()] = true
-		}
-	}
-	return own, nil
 }

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,11 +121,14 @@ func (c talk) asks(within time.Duration) bool {
 	return err == nil && c.hears(within)
 }
 
-// drained reads until nothing comes for 300 ms. It returns false if that does not happen within
+// silence is how long a test waits for what should not come. What comes needs less than a millisecond.
+const silence = 100 * time.Millisecond
+
+// drained reads until nothing comes for a while. It returns false if that does not happen within
 // some seconds.
 func (c talk) drained() bool {
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
-		if !c.hears(300 * time.Millisecond) {
+		if !c.hears(silence) {
 			return true
 		}
 	}
@@ -160,7 +164,7 @@ func TestConnections(t *testing.T) {
 					t.Fatal("a connection that is allowed does not work")
 				}
 				p.load(side.one)
-				if asked.asks(300*time.Millisecond) || !pushed.drained() {
+				if asked.asks(silence) || !pushed.drained() {
 					t.Error("a connection lives although the policy denies it now")
 				}
 				if !other.asks(5 * time.Second) {
@@ -276,6 +280,60 @@ func TestConcerned(t *testing.T) {
 	}
 }
 
+// A pod that starts elsewhere denies no connection of others, unless a rule that does not accept looks at it.
+func TestNewPodsConcernNobody(t *testing.T) {
+	web := `shop/web {"podSelector":{"matchLabels":{"pod":"a"}},"ingress":[{"from":[{"namespaceSelector":{}}]}]}`
+	deny := `deny {"tier":"Admin","priority":1,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"pod":"%s"}}}}]}]}`
+	pass := strings.ReplaceAll(deny, "Deny", "Pass")
+	for _, c := range []struct {
+		name, other string
+		want        bool
+	}{
+		{"accept", "", false}, {"deny it", fmt.Sprintf(deny, "new"), true}, {"deny others", fmt.Sprintf(deny, "c"), false}, {"pass it", fmt.Sprintf(pass, "new"), true},
+	} {
+		s := shop(t, web)
+		if c.other != "" {
+			s = shop(t, web, c.other)
+		}
+		before := policy.Compile(s)
+		added := netip.MustParseAddr("10.1.9.9")
+		s.Pods = append(s.Pods, policy.Pod{Namespace: "shop", Name: "new", Node: "n9", Labels: labels("pod", "new"), Phase: "Running", Addresses: []netip.Addr{added}})
+		after := policy.Compile(s)
+		if got := concerned(policy.Diff(before, after), after); got[added] != c.want || !c.want && len(got) > 0 {
+			t.Errorf("%s: %v are concerned, want the new pod: %v", c.name, got, c.want)
+		}
+		if got := concerned(policy.Diff(after, before), before); !got[added] {
+			t.Errorf("%s: %v are concerned by the end of the pod", c.name, got)
+		}
+	}
+}
+
+// With CutLater, several changes are one Cut, and a Cut that failed is not lost.
+func TestCutLater(t *testing.T) {
+	p := newPair(t, Options{CutLater: true})
+	p.serve(":80")
+	p.load(onB + fromA80 + "]}")
+	if c := p.enforcer.TakeCut(); c == nil {
+		t.Error("the first program ends no connections")
+	}
+	conn := p.dial("10.1.1.2:80")
+	defer conn.Close() //nolint:errcheck // a test
+	p.load(onB + fromA81 + "]}")
+	p.load(onB+fromA81+"]}", `shop/more {"podSelector":{"matchLabels":{"pod":"c"}}}`)
+	if !conn.asks(5 * time.Second) {
+		t.Error("Load ended the connection")
+	}
+	c := p.enforcer.TakeCut()
+	if p.enforcer.TakeCut() != nil {
+		t.Error("the same connections twice")
+	}
+	p.enforcer.GiveBack(c)
+	must(t, p.node.Do(func() error { return p.enforcer.TakeCut().Do(p.enforcer.Update) }))
+	if conn.asks(silence) {
+		t.Error("the connection lives although the policy denies it now")
+	}
+}
+
 // When a pod is gone, its connections are, too. A new pod with its address does not get their packets.
 func TestConnectionsOfAPodThatIsGone(t *testing.T) {
 	for name, next := range map[string]func(*pair){
@@ -301,7 +359,8 @@ func connectionsOfAPodThatIsGone(t *testing.T, next func(*pair)) {
 	next(p)
 	must(t, p.node.Do(func() error { return p.enforcer.Load(t.Context(), policy.Compile(s), nil) }))
 	must(t, p.node.Do(func() error {
-		flows, err := conntrack.All(func(f conntrack.Flow) bool { return f.Reply.Src.Addr() == netip.MustParseAddr("10.1.1.2") })
+		gone := netip.MustParseAddr("10.1.1.2")
+		flows, err := conntrack.Among(map[netip.Addr]bool{gone: true}, func(f conntrack.Flow) bool { return f.Reply.Src.Addr() == gone })
 		if len(flows) > 0 {
 			t.Errorf("the connections %v exist", flows)
 		}

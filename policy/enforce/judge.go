@@ -94,6 +94,9 @@ func (v *View) traced(p Packet) trace.Packet {
 		V6: known.Is6(), From: p.From, To: p.To, Protocol: uint8(p.Protocol), Port: p.Port, Outside: world{v},
 		Without: []string{nft.SetOwnSource}, // the source address is not forged
 	}
+	if p.Protocol == policy.ICMPv6 && p.Port >= 133 && p.Port <= 137 {
+		out.Hops = 255 // neighbour discovery is about a neighbour: no router has forwarded the packet
+	}
 	if p.Protocol == 0 {
 		out.Ignores = ofDiscovery
 	}
@@ -103,7 +106,7 @@ func (v *View) traced(p Packet) trace.Packet {
 // ofDiscovery reports whether a rule accepts neighbour discovery, which always passes: a question about
 // any protocol is not about it.
 func ofDiscovery(r nft.Rule) bool {
-	return slices.ContainsFunc(baseLines(policy.Ingress), func(l line) bool { return l.what == discovery && r.Is(l.exprs()) })
+	return slices.ContainsFunc(discoveryLines(), func(l line) bool { return r.Is(l.exprs()) })
 }
 
 // world is an address outside of the cluster. Only ranges may have it.

@@ -21,7 +21,7 @@ import (
 // of test/policytest: the verdict, the policy and the rule, for random clusters.
 func TestJudge(t *testing.T) {
 	_, fw := open(t)
-	policytest.Compare(t, func() policytest.Engine { return &reader{t: t, fw: fw} }, policytest.Plan{Tables: 60, Probes: 400})
+	policytest.Compare(t, func() policytest.Engine { return &reader{t: t, fw: fw} }, policytest.Plan{Tables: policytest.Tables(t, 12, 60), Probes: 400})
 }
 
 // reader loads the programs of two nodes one after the other, and judges by what the kernel then has.

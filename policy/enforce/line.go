@@ -38,12 +38,12 @@ type what int8
 const (
 	matching    what = iota
 	established      // accept packets of connections that were allowed, and errors about them
-	discovery        // accept ICMPv6 of the types in ports
+	discovery        // accept ICMPv6 of the types in ports that no router has forwarded
+	listening        // accept ICMPv6 of the types in ports from addr; without addr, from an address of the link
 	midstream        // a TCP packet within a connection that is not tracked
 	dispatch         // verdict of the map in chain
 	counting         // no verdict
 	reporting        // no verdict: logs what the next rule drops
-	unrouted         // from a pod's link, and the source address is not routed there
 	linkLocal        // from a pod's link, and the source address is link-local
 )
 
@@ -62,12 +62,12 @@ func (l line) exprs() []expr.Any {
 	switch l.what {
 	case established:
 		return append(ctState(ctOld), l.end()...)
-	case unrouted:
-		return append(append(fromPod(), notRouted()...), l.end()...)
 	case linkLocal:
 		return append(append(fromPod(), fromLinkLocal()...), l.end()...)
 	case discovery:
-		return append(l.icmp6(), l.end()...)
+		return append(append(l.icmp6(), notForwarded()...), l.end()...)
+	case listening:
+		return append(append(l.icmp6(), l.fromLink()...), l.end()...)
 	case midstream:
 		return append(append(ctState(ctNew), tcpFlags()...), l.end()...)
 	case dispatch:
@@ -180,13 +180,20 @@ func fromPod() []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, &expr.Lookup{SourceRegister: reg1, SetName: nft.SetOwnSource}}
 }
 
-// notRouted matches a packet if the node has no route to its source address through the link from
-// which it comes.
-func notRouted() []expr.Any {
+// notForwarded matches IPv6 packets with the hop limit 255.
+func notForwarded() []expr.Any {
 	return []expr.Any{
-		&expr.Fib{Register: reg1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 4)},
+		&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: 7, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{255}},
 	}
+}
+
+// fromLink matches IPv6 packets from addr, or without addr those from an address of the link.
+func (l line) fromLink() []expr.Any {
+	if l.addr.IsValid() {
+		return []expr.Any{l.load(), &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: l.addr.AsSlice()}}
+	}
+	return fromLinkLocal()[len(l.ofFamily()):]
 }
 
 // fromLinkLocal matches packets from fe80::/10.

@@ -27,7 +27,7 @@ func TestLoad(t *testing.T) {
 	}
 	load(t, e, policy.Compile(everyForm(t)))
 	load(t, New(fw, Options{}), policy.Compile(shop(t)))
-	if got := nftTool(t, "list", "table", "inet", nft.TableName); strings.Contains(got, "policy_") {
+	if got := nftTool(t, "list", "table", "inet", nft.TableName); hasPolicies(got) {
 		t.Errorf("without policies there is\n%s", got)
 	}
 }

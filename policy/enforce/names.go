@@ -22,7 +22,6 @@ const (
 
 	countUnknown = "policy_unknown"
 	countClosed  = "policy_closed"
-	countForged  = "policy_forged"
 )
 
 // These are the kinds of other names, each followed by a hash or, in the names of the maps, by 4 or
@@ -74,7 +73,7 @@ func closedSet(d policy.Direction, family int) string { return nft.ClosedSets()[
 
 // ofADDs reports whether ADDs, and not programs, decide what a set has.
 func ofADDs(set string) bool {
-	return set == nft.SetClosedIn4 || set == nft.SetClosedIn6 || set == nft.SetClosedOut4 || set == nft.SetClosedOut6 || set == nft.SetOwnSource
+	return set == nft.SetClosedIn4 || set == nft.SetClosedIn6 || set == nft.SetClosedOut4 || set == nft.SetClosedOut6
 }
 
 func isNets(set string) bool { return strings.HasPrefix(set, kindNets) }

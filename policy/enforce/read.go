@@ -54,12 +54,12 @@ type kernel struct {
 	chains map[string]nft.Chain
 }
 
-// policies returns the chains of policies.
+// policies returns the chains of policies. Those that check sources stay without policies.
 func (k kernel) policies() []nft.Chain {
 	if k.table == nil {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(k.table.Chains), func(ch nft.Chain) bool { return !nft.OfPolicies(ch.Name) })
+	return slices.DeleteFunc(slices.Clone(k.table.Chains), func(ch nft.Chain) bool { return !nft.OfPolicies(ch.Name) || nft.OfSources(ch.Name) })
 }
 
 func (k kernel) same(chain string, lines []line) bool {

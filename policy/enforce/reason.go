@@ -6,9 +6,11 @@ package enforce
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -16,8 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/policy"
 )
 
-// reason says why the last of these steps decides. What a rule is for is in its comment, so a rule
-// that was loaded again by nft is recognised, and a rule of another program is not.
+// reason says why the last of these steps decides. A rule is recognised by its chain and by what it does, and a
+// rule of another program by its comment: it has none, or another one. What a rule is for is in its comment, which
+// may be cut.
 func (v *View) reason(steps []trace.Step) Reason {
 	s := steps[len(steps)-1]
 	r := Reason{Fate: s.Does}
@@ -27,10 +30,10 @@ func (v *View) reason(steps []trace.Step) Reason {
 		r.Foreign, r.Text = true, fmt.Sprintf("%s, which %s: patchbay does not understand %s", s, whose(s), s.Not)
 	case (ofPolicy(s.Chain) || ofAdmin(s.Chain)) && ofRule(comment):
 		v.byRule(&r, s)
-	case ofPod(s.Chain) && s.Does == trace.Dropped && strings.HasSuffix(comment, isolates):
+	case ofPod(s.Chain) && isolating(s.Rule) && ends(comment, isolates):
 		v.byDefault(&r, steps)
-	case ofPod(s.Chain) && s.Does == trace.Accepted && strings.HasSuffix(comment, itself):
-		r.Text = "a pod always reaches itself"
+	case ofPod(s.Chain) && toItself(s.Rule) && ends(comment, itself):
+		r.Text = "no NetworkPolicy keeps a pod from itself"
 	case isBase(s.Chain) && s.Does == trace.Dropped && comment == closedByAdd:
 		r.Text = "its ADD closed it, because a policy selects it, and the agent has not loaded its policies yet"
 	case isBase(s.Chain) && ofDiscovery(s.Rule):
@@ -43,11 +46,37 @@ func (v *View) reason(steps []trace.Step) Reason {
 	return r
 }
 
+// isolating reports whether a rule of a pod's chain is the one that isolates it: it drops all that comes to it.
+func isolating(r nft.Rule) bool {
+	drop := line{verdict: expr.VerdictDrop}
+	counted := drop
+	counted.counter = countUnknown
+	return r.Is(drop.exprs()) || r.Is(counted.exprs())
+}
+
+// toItself reports whether a rule of a pod's chain accepts what comes back to the pod.
+func toItself(r nft.Rule) bool {
+	for _, e := range r.Exprs {
+		a, ok := netip.AddrFromSlice(e.Value(unix.NFTA_CMP_DATA))
+		if e.Name != "cmp" || !ok {
+			continue
+		}
+		accept := line{family: [2]int8{4, 6}[familyOf(a)], addr: a, verdict: expr.VerdictAccept}
+		other := accept
+		other.source = true
+		return r.Is(accept.exprs()) || r.Is(other.exprs())
+	}
+	return false
+}
+
 // ofRule reports whether a comment is that of a policy's rule: "shop/web ingress[0]", maybe cut.
 func ofRule(comment string) bool {
 	_, rule, _ := strings.Cut(comment, " ")
-	return strings.HasPrefix(rule, "ingress[") || strings.HasPrefix(rule, "egress[") || cut(comment)
+	return rule == policy.BrokenRule || strings.HasPrefix(rule, "ingress[") || strings.HasPrefix(rule, "egress[") || cut(comment)
 }
+
+// ends reports whether a comment has this end, which may be cut.
+func ends(comment, end string) bool { return strings.HasSuffix(comment, end) || cut(comment) }
 
 // cut reports whether a comment may be longer than the kernel's.
 func cut(comment string) bool { return len(comment) > nft.MaxComment-utf8.UTFMax }
@@ -72,6 +101,9 @@ func (v *View) byRule(r *Reason, s trace.Step) {
 		r.Rule, rule = "", "a rule"
 	}
 	r.Text = fmt.Sprintf("%s of %s %s it", rule, Kind(name), does)
+	if r.Rule == policy.BrokenRule {
+		r.Text = Kind(name) + " denies everything, because it cannot be understood"
+	}
 	if ports := portsIn(s.Rule); !s.Sure && ports.Protocol != 0 {
 		r.Text += ", for " + ports.String()
 	}

@@ -6,7 +6,6 @@ package enforce
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -56,7 +55,14 @@ func (e *Enforcer) Clear(ctx context.Context) error {
 			known[a] = owner.Key(key)
 		}
 	}
-	return e.Load(ctx, &policy.Program{}, known)
+	e.attached = nil
+	if err := e.Load(ctx, &policy.Program{}, known); err != nil || e.base {
+		return err
+	}
+	for _, family := range []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge} {
+		e.fw.Queue(nft.DropSources(family))
+	}
+	return e.fw.Commit(ctx)
 }
 
 // releasing is the work of a release.
@@ -101,28 +107,9 @@ func (e *Enforcer) released(known map[netip.Addr]owner.Key, keep bool) (steps []
 		steps = append(steps, openSteps(set, open)...)
 	}
 	if !left && !keep {
-		return append(steps, removeBase()), nil
+		steps = append(steps, removeBase())
 	}
-	unchecked, err := e.unchecked()
-	return append(steps, unchecked...), err
-}
-
-// unchecked returns the steps that check the sources of links that are not checked yet. DEL removes
-// what a link has. The comments of an earlier release named no owner for gc and doctor, so unchecked
-// makes these elements again.
-func (e *Enforcer) unchecked() (steps []step, err error) {
-	have, err := e.fw.List(nft.SetOwnSource)
-	for _, link := range slices.Sorted(maps.Keys(e.links)) {
-		want := nft.OwnSource(link, e.links[link])
-		i := slices.IndexFunc(have, want.SameKey)
-		if i >= 0 {
-			if _, owned := nft.OwnerOf(have[i].Comment); owned {
-				continue
-			}
-		}
-		steps = append(steps, addLink(want, i >= 0))
-	}
-	return steps, err
+	return steps, nil
 }
 
 func closedSets() (sets [][]string) {

@@ -55,6 +55,9 @@ func TestService(t *testing.T) {
 		{"the client may send to the pod's port", []string{onA + strings.ReplaceAll(toPort80s, `80,"endPort":81`, "8080") + "]}"}, p.client, true},
 		{"the client may send to the Service's port", []string{onA + toPort80s + "]}"}, p.client, false},
 		{"an isolated pod to itself", []string{`shop/none {"podSelector":{},"policyTypes":["Ingress","Egress"]}`}, p.server, true},
+		{"to itself, against the tier Admin", []string{denyIngress("Admin")}, p.server, false},
+		{"to itself, against the tier Baseline", []string{denyIngress("Baseline")}, p.server, false},
+		{"an isolated pod to itself, against the tier Baseline", []string{denyIngress("Baseline"), `shop/none {"podSelector":{}}`}, p.server, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p.load(c.policies...)
@@ -65,6 +68,11 @@ func TestService(t *testing.T) {
 			}
 		})
 	}
+}
+
+// denyIngress is a policy of a tier that denies all pods everything that pods send.
+func denyIngress(tier string) string {
+	return `deny {"tier":"` + tier + `","priority":1,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}`
 }
 
 // A connection through a Service ends, too, when the policy of the pod behind it changes.
@@ -82,7 +90,7 @@ func TestConnectionsOfServices(t *testing.T) {
 			t.Error("the Service does not answer")
 		}
 		p.load(onB + fromA80 + "]}")
-		if conn.asks(300 * time.Millisecond) {
+		if conn.asks(silence) {
 			t.Error("the connection lives although the policy denies it now")
 		}
 		must(t, conn.Close())
@@ -108,7 +116,7 @@ func (p *pair) answers(from *house, addr string, should bool) bool {
 	if should {
 		return p.answersWithin(from, addr, 5*time.Second)
 	}
-	return p.answersWithin(from, addr, 300*time.Millisecond)
+	return p.answersWithin(from, addr, silence)
 }
 
 func (p *pair) answersWithin(from *house, addr string, wait time.Duration) bool {

@@ -62,7 +62,7 @@ func stateOf(p *policy.Program, base bool) *wanted {
 	for name, lines := range w.lines {
 		w.chains[name] = true
 		for _, l := range lines {
-			if l.counter != "" {
+			if l.counter != "" && l.counter != nft.CountForged { // nft.CheckSources makes it
 				w.counters[l.counter] = true
 			}
 		}
@@ -115,7 +115,6 @@ func (w *wanted) addClosed(p *policy.Program, fill map[string]func() []element) 
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			w.sets[closedSet(d, family)] = true
 		}
-		w.sets[nft.SetOwnSource] = true
 		local := kindLocal + families[family]
 		w.sets[local] = true
 		fill[local] = func() []element { return localElements(p, family) }

@@ -125,9 +125,6 @@ func markBase(was uint16) step {
 // setOf returns a set in the library's type. Its kind is in its name.
 func setOf(name string) *nftables.Set {
 	s := &nftables.Set{Table: table(), Name: name, KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian, Interval: isNets(name), HasTimeout: ofADDs(name)}
-	if name == nft.SetOwnSource {
-		s.KeyType, s.KeyByteOrder = nftables.TypeIFName, binaryutil.NativeEndian
-	}
 	if isV6(name) {
 		s.KeyType = nftables.TypeIP6Addr
 	}
@@ -195,20 +192,6 @@ func (w *wanted) addElements(set string, added []element) (steps []step) {
 		}})
 	}
 	return steps
-}
-
-// addLink makes the base chains check what a link sends. again means that the element is there, with
-// another comment.
-func addLink(e nft.Element, again bool) step {
-	set, list := setOf(e.Set), []nftables.SetElement{{Key: e.Key, Comment: e.Comment}}
-	return step{"check the sources of " + e.String(), 2, func(enc *nftables.Conn) error {
-		if again { // the kernel keeps the comment of an element that is there
-			if err := enc.SetDeleteElements(set, []nftables.SetElement{{Key: e.Key}}); err != nil {
-				return err
-			}
-		}
-		return enc.SetAddElements(set, list)
-	}}
 }
 
 func count(list []element) string {

@@ -25,6 +25,9 @@ func Damaged(p paths.Paths) (errs []error) {
 	if _, err := readFile(filepath.Join(dir(p), headFile), "", ""); err != nil {
 		errs = append(errs, err)
 	}
+	if Unknown(p) {
+		return errs
+	}
 	for _, sub := range []string{namespacesDir, podsDir} {
 		errs = append(errs, damagedIn(p, sub)...)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // deciding lists the files that decide about a pod of shop.
@@ -36,8 +37,8 @@ func deciding(p paths.Paths) map[string]Pod {
 	}
 }
 
-// Each file is cut at each byte, and each of its bits is turned. The pod is isolated, although some
-// of the files say that it is not.
+// Each file is cut at each byte, and each of its bits is turned, in `make test` one of each byte. The
+// pod is isolated, although some of the files say that it is not.
 func TestDamagedFiles(t *testing.T) {
 	p := mirrored(t, shop())
 	for path, pod := range deciding(p) {
@@ -52,6 +53,9 @@ func TestDamagedFiles(t *testing.T) {
 			damaged(t, p, path, pod, good[:i])
 			found(t, p, path)
 			for bit := range 8 {
+				if bit != i%8 && !draw.All(t) {
+					continue
+				}
 				turned := bytes.Clone(good)
 				turned[i] ^= 1 << bit
 				damaged(t, p, path, pod, turned)

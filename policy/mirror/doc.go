@@ -19,5 +19,6 @@
 // Whatever cannot be understood isolates: a file that is damaged or of a newer schema, a directory
 // that other users may change, a namespace that is not in the mirror while the mirror has a policy.
 // If there is no mirror at all, policies were never enabled on this node, and nothing is isolated.
+// A head alone isolates all pods: policies are enabled, and the agent has never known them (Isolate).
 // An old mirror is used however old it is.
 package mirror

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
@@ -57,12 +56,14 @@ func read(p paths.Paths, pod Pod) (policy.Decision, error) {
 func readHead(p paths.Paths) (policy.Decision, error) {
 	d, err := readFile(filepath.Join(dir(p), headFile), "", "")
 	switch {
+	case err == nil && d.Sides[policy.Ingress].Isolated && !Known(p):
+		return d, fmt.Errorf("%w: see that `patchbayd node` runs and can list them; its log says why it cannot", ErrUnknown)
 	case err == nil && d.Sides[policy.Ingress].Isolated:
 		return d, fmt.Errorf("%s does not have its namespace, which may have policies: %s", dir(p), again)
 	case !errors.Is(err, fs.ErrNotExist):
 		return d, err
 	}
-	if _, err := os.Lstat(filepath.Join(dir(p), namespacesDir)); errors.Is(err, fs.ErrNotExist) {
+	if !Known(p) {
 		return policy.Decision{}, nil // no mirror
 	}
 	return policy.Decision{}, fmt.Errorf("%w: %s", err, again) // its head is lost

@@ -56,12 +56,6 @@ func Remove(p paths.Paths) error {
 	return os.RemoveAll(gone)
 }
 
-// Exists reports whether there is a mirror, however old.
-func Exists(p paths.Paths) bool {
-	_, err := os.Lstat(dir(p))
-	return err == nil
-}
-
 // headOf returns the decision for namespaces that the state does not have. The agent may not have
 // seen their policies yet. But if the cluster has no policy at all, such a namespace need not be
 // without a network while the agent does not run.
@@ -155,8 +149,9 @@ func (w *writer) put(name string, c content) {
 	}
 	w.step()
 	w.changed = append(w.changed, name)
-	if err := durable.Write(path, data); err != nil {
-		w.fail(errors.Join(err, durable.Remove(path)))
+	err := durable.Write(path, data)
+	if w.fail(err); err != nil && !Unknown(w.paths) { // the head of Isolate isolates as long as it exists
+		w.fail(durable.Remove(path))
 	}
 }
 

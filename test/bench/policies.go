@@ -102,7 +102,6 @@ func (w *worker) enforce(way string, policies int) (string, error) {
 	fw := nft.Open(paths.Default().Run)
 	defer fw.Close()
 	e := enforce.New(fw, enforce.Options{})
-	defer e.Close()
 	return server, e.Load(context.Background(), program, nil)
 }
 

@@ -4,13 +4,13 @@
 // Package chaos takes agents that share a store through random schedules. After each step it
 // checks their invariants:
 //
-//	chaos.Run(t, 100, 120, func(s *chaos.Schedule) chaos.World { ... })
+//	chaos.Run(t, 100, 1000, 120, func(s *chaos.Schedule) chaos.World { ... })
 //
 // A schedule is drawn from a seed, which determines all of it. One goroutine takes one step after
 // the other, in a bubble of synctest. The bubble's clock moves only in Schedule.Pass. The store
 // is in memory (Store). It can be slow, unreachable, emptied or restored from a backup, and each
 // table can be behind the others. A failed schedule prints its seed and its steps, and
-// PATCHBAY_CHAOS_SEED repeats it. PATCHBAY_CHAOS_TRIES is the number of schedules.
+// PATCHBAY_SEED repeats it. PATCHBAY_CHAOS_TRIES is the number of schedules.
 //
 // An agent can be tested if its work can be called step by step. So far only hosts/chaos_test.go
 // does this.
@@ -19,12 +19,12 @@ package chaos
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // World is a set of agents, with everything on which they work.
@@ -62,18 +62,17 @@ func (s *Schedule) Chance(percent int) bool { return s.IntN(100) < percent }
 func (s *Schedule) Pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // the clock of a bubble
 
 // Run runs schedules of up to steps steps. It fails with the first schedule that breaks an
-// invariant. It runs tries schedules, unless the environment sets another number.
-func Run(t *testing.T, tries, steps int, build func(*Schedule) World) {
+// invariant. It runs few schedules, or all (test/draw), or one if the environment has its seed.
+func Run(t *testing.T, few, all, steps int, build func(*Schedule) World) {
 	t.Helper()
-	first, one := number("PATCHBAY_CHAOS_SEED", 1)
-	if n, ok := number("PATCHBAY_CHAOS_TRIES", 0); ok {
-		tries = int(n)
-	} else if one {
-		tries = 1
+	first, given := draw.Seed(t)
+	if given {
+		few, all = 1, 1
 	}
+	tries := draw.Number(t, "PATCHBAY_CHAOS_TRIES", few, all)
 	for seed := first; seed < first+uint64(tries); seed++ {
 		if trail, err := Try(t, seed, steps, build); err != nil {
-			t.Fatalf("schedule %d of %d: %v\nPATCHBAY_CHAOS_SEED=%d repeats it:\n%s", seed-first+1, tries, err, seed, strings.Join(trail, "\n"))
+			t.Fatalf("schedule %d of %d: %v\n%s=%d repeats it:\n%s", seed-first+1, tries, err, draw.SeedEnv, seed, strings.Join(trail, "\n"))
 		}
 	}
 }
@@ -120,13 +119,4 @@ func (s *Schedule) pick(all []Action) Action {
 		}
 	}
 	return all[len(all)-1]
-}
-
-// number returns a number from the environment. If there is none, it returns the number in without.
-func number(name string, without uint64) (n uint64, set bool) {
-	n, err := strconv.ParseUint(os.Getenv(name), 10, 64)
-	if err != nil {
-		return without, false
-	}
-	return n, true
 }

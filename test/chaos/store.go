@@ -21,6 +21,7 @@ import (
 type Store struct {
 	rows      map[string]row // by table and key
 	log       []change
+	name      string // in the names of all histories
 	rev       int64
 	compacted int64
 	histories int
@@ -46,11 +47,11 @@ func NewStore() *Store {
 	return &Store{rows: map[string]row{}, sessions: map[int]*session{}, histories: 1, rev: 1}
 }
 
-func (s *Store) history() string { return fmt.Sprint("h", s.histories) }
+func (s *Store) history() string { return fmt.Sprint(s.name, "h", s.histories) }
 
 // Empty removes all data. Another history begins, as in a directory that was emptied.
 func (s *Store) Empty() {
-	*s = Store{rows: map[string]row{}, sessions: map[int]*session{}, histories: s.histories + 1, rev: 1, begun: s.begun}
+	*s = Store{rows: map[string]row{}, sessions: map[int]*session{}, name: s.name, histories: s.histories + 1, rev: 1, begun: s.begun}
 }
 
 // Backup returns a copy for Restore.
@@ -76,6 +77,33 @@ func (s *Store) Restore(b *Store) {
 		again.ends = time.Now().Add(l.ttl)
 		s.sessions[id] = &again
 	}
+}
+
+// RestoreAhead goes back to a backup of the same history, as etcdutl does with --bump-revision: the
+// revision is higher than any that a client has seen, and objects have those of the backup. If
+// compact is set, no watch can continue (--mark-compacted).
+func (s *Store) RestoreAhead(b *Store, compact bool) {
+	const ahead = 1000
+	rev, histories := s.rev, s.histories
+	forked := s.forked
+	s.Restore(b)
+	if s.rev, s.histories, s.forked = rev+ahead, histories, forked; compact {
+		s.Compact()
+	}
+}
+
+// Changed reports whether one of the objects of a backup has changed since, at a revision that seen
+// has. The keys of seen have the table first. A backup of another history counts as unchanged.
+func (s *Store) Changed(b *Store, seen map[string]store.Revision) bool {
+	if b == nil || b.histories != s.histories || s.forked {
+		return false
+	}
+	for path, r := range b.rows {
+		if at, ok := seen[path]; ok && store.At(r.rev).Before(at) {
+			return true
+		}
+	}
+	return false
 }
 
 // Compact forgets all changes up to now.
@@ -124,6 +152,16 @@ func (s *Store) Client() *Client {
 	c := &Client{s: s}
 	c.Rows = func(table string) store.Rows { return rows{c, table} }
 	return c
+}
+
+// Fork implements store.Store.
+func (c *Client) Fork(_ context.Context, at store.Revision) error {
+	return c.call("fork", func() error {
+		if _, history, _ := at.Split(); history == c.s.history() {
+			c.s.histories++
+		}
+		return nil
+	})
 }
 
 // Close implements store.Store. The client no longer renews its sessions.
@@ -290,9 +328,12 @@ func (l *session) End(context.Context) error {
 	return l.c.call("end session", func() error { l.c.s.end(l.id); l.lose(); return nil })
 }
 
+// lose closes lost, unless a copy of the session from before a restore has closed it.
 func (l *session) lose() {
-	if !l.over {
-		l.over = true
+	l.over = true
+	select {
+	case <-l.lost:
+	default:
 		close(l.lost)
 	}
 }

@@ -158,7 +158,7 @@ func icmpByPorts(c *Cluster, p *Probe) {
 	}
 }
 
-// selfless applies policies to the traffic of a pod to itself.
+// selfless applies NetworkPolicies to the traffic of a pod to itself.
 type selfless struct{ misread }
 
 func (s *selfless) Allows(p Probe) (allowed bool, policy string, err error) {
@@ -166,8 +166,22 @@ func (s *selfless) Allows(p Probe) (allowed bool, policy string, err error) {
 	if pod == nil || p.From != p.To {
 		return s.misread.Allows(p)
 	}
-	out, in := s.loaded.tiers(pod, outgoing{s.loaded, p}), s.loaded.tiers(pod, incoming{s.loaded, p})
+	out, in := s.loaded.tiers(pod, selfish{outgoing{s.loaded, p}}), s.loaded.tiers(pod, selfish{incoming{s.loaded, p}})
 	return out.Allowed && in.Allowed, "", nil
+}
+
+type selfish struct{ direction }
+
+func (selfish) toItself() bool { return false }
+
+// sparing applies no policy to the traffic of a pod to itself.
+type sparing struct{ misread }
+
+func (s *sparing) Allows(p Probe) (allowed bool, policy string, err error) {
+	if p.From == p.To {
+		return true, "", nil
+	}
+	return s.misread.Allows(p)
 }
 
 func eachClusterPolicy(rewrite func(*v1alpha2.ClusterNetworkPolicy)) func(*Cluster) {

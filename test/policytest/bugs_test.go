@@ -135,8 +135,9 @@ var plantedBugs = map[string]func() Engine{
 			pod.Spec.NodeName = ""
 		}
 	})),
-	"rules with ports let ICMP through": asked(icmpByPorts),
-	"a pod does not reach itself":       func() Engine { return &selfless{} },
+	"rules with ports let ICMP through":   asked(icmpByPorts),
+	"a pod does not reach itself":         func() Engine { return &selfless{} },
+	"cluster policies spare a pod itself": func() Engine { return &sparing{} },
 	"equal labels of a namespace do for a pod": bug(func(c *Cluster) {
 		for i, pod := range c.Pods {
 			for key, value := range c.labelsOf(pod.Namespace) {
@@ -171,12 +172,23 @@ var plantedBugs = map[string]func() Engine{
 			cnp.Spec.Tier, cnp.Spec.Priority = v1alpha2.AdminTier, cnp.Spec.Priority+1001
 		}
 	})),
-	"Baseline is ignored":                       bug(dropTier(v1alpha2.BaselineTier)),
-	"networks are not pods":                     asked(noNetworksOfPods),
+	"Baseline is ignored":   bug(dropTier(v1alpha2.BaselineTier)),
+	"networks are not pods": asked(noNetworksOfPods),
+	"a peer of nodes has only the API's addresses": bug(func(c *Cluster) {
+		for i := range c.Nodes {
+			c.Nodes[i].Spec.PodCIDRs = nil
+		}
+	}),
 	"a peer of nodes is nobody":                 bug(eachClusterRule(noNodes)),
 	"a cluster policy's named port is TCP":      asked(namedIsTCP),
 	"a cluster policy's range excludes its end": bug(eachClusterRule(shortRanges)),
 	"an unknown peer is nobody":                 bug(eachClusterRule(noUnknown)),
+	"a field of a later version is ignored":     bug(eachClusterPolicy(func(cnp *v1alpha2.ClusterNetworkPolicy) { cnp.Annotations = nil })),
+	"a field of a later version closes the whole policy": bug(eachClusterPolicy(func(cnp *v1alpha2.ClusterNetworkPolicy) {
+		if cnp.Annotations != nil {
+			denyAll(&cnp.Spec)
+		}
+	})),
 }
 
 func bug(rewrite func(*Cluster)) func() Engine {

@@ -149,6 +149,7 @@ func (g *Generator) editClusterPolicy() {
 	default:
 		cnp.Spec = fresh
 	}
+	g.giveLaterField(cnp)
 }
 
 // reorderClusterPolicies turns the order of all policies around.

@@ -5,6 +5,7 @@ package policytest
 
 import (
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -78,8 +79,21 @@ func (c Cluster) nodeAt(addr netip.Addr) *corev1.Node {
 				return &c.Nodes[i]
 			}
 		}
+		if slices.Contains(gateways(&c.Nodes[i]), addr) && c.podAt(addr) == nil {
+			return &c.Nodes[i]
+		}
 	}
 	return nil
+}
+
+// gateways returns the first two addresses of a node's podCIDRs. By these its pods, and those of other nodes,
+// reach the node too.
+func gateways(node *corev1.Node) (addrs []netip.Addr) {
+	for _, cidr := range node.Spec.PodCIDRs {
+		first := netip.MustParsePrefix(cidr).Masked().Addr()
+		addrs = append(addrs, first, first.Next())
+	}
+	return addrs
 }
 
 // labelsOf returns the labels of the namespace with this name.

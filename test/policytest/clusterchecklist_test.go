@@ -65,7 +65,7 @@ var clusterPeerRows = []row{
 	{33, "an empty nodes selector is all nodes", []string{`{` + admin1 + `, egress: [{action: Deny, to: [{nodes: {}}]}]}`},
 		[]string{"no a/web n2 TCP/80", "no a/web n1 TCP/80", "yes a/web world TCP/80"}},
 	{33, "networks hit traffic inside the cluster too", []string{`{` + admin1 + `, egress: [{action: Deny, to: [{networks: [10.0.0.0/8, "2001:db8::/32"]}]}]}`},
-		[]string{"no a/web a/db TCP/80", "yes6 a/web a/db TCP/80", "yes a/web world TCP/80", "no6 a/web world TCP/80", "yes a/web a/web TCP/80"}},
+		[]string{"no a/web a/db TCP/80", "yes6 a/web a/db TCP/80", "yes a/web world TCP/80", "no6 a/web world TCP/80", "no a/web a/web TCP/80", "yes6 a/web a/web TCP/80"}},
 	{33, "several peers are OR", []string{`{` + admin1 + `, egress: [{action: Deny, to: [{networks: [203.0.113.0/24]}, {namespaces: {matchLabels: {team: x}}}]}]}`},
 		[]string{"no a/web a/db TCP/80", "no a/web world TCP/80", "yes a/web b/web TCP/80"}},
 	{33, "an unknown peer accepts nothing", []string{
@@ -76,6 +76,27 @@ var clusterPeerRows = []row{
 		`{tier: Admin, priority: 1, subject: {namespaces: {matchLabels: {team: x}}}, egress: [{action: Deny, to: [{}], protocols: [{tcp: {destinationPort: {number: 80}}}]}]}`,
 		`{tier: Admin, priority: 2, subject: {namespaces: {matchLabels: {team: "y"}}}, egress: [{action: Pass, to: [{}]}]}`,
 	}, []string{"no a/web world UDP/9", "no a/web b/web TCP/80", "no b/web a/web ICMP", "yes c/bare world TCP/80"}},
+	{7, "through its Service, a pod reaches itself unless a cluster policy denies it", []string{`{` + admin1 + `, ` + denyPods + `}`, `{podSelector: {}, ingress: [{}]}`},
+		[]string{"no a/web a/web TCP/80", "no6 c/bare c/bare TCP/80"}},
+	{7, "whatever NetworkPolicies say, which decide before Baseline", []string{`{tier: Baseline, priority: 1, ` + everyPod + `, ` + denyPods + `}`, `{podSelector: {}, ingress: []}`},
+		[]string{"yes a/web a/web TCP/80", "no c/bare c/bare TCP/80"}},
+	{33, "nodes by the addresses that they have for their pods", []string{`{` + admin1 + `, egress: [{action: Deny, to: [{nodes: {matchLabels: {zone: west}}}]}]}`},
+		[]string{"no a/web 10.250.2.0 TCP/80", "no a/web 10.250.2.1 TCP/80", "no6 a/web fd02:2::1 TCP/80", "yes a/web 10.250.2.2 TCP/80", "yes a/web 10.250.1.1 TCP/80"}},
+	{33, "a field of a later version in a rule that accepts: the rule matches nothing", []string{
+		`later spec.egress.0: {` + admin1 + `, egress: [{action: Accept, to: [{namespaces: {}}]}, {action: Deny, to: [{namespaces: {matchLabels: {team: x}}}]}]}`,
+	}, []string{"no b/web a/web TCP/80", "yes a/web b/web TCP/80", "yes a/web world TCP/80"}},
+	{33, "or anywhere in such a rule", []string{
+		`later spec.egress.0.to.0.namespaces: {` + admin1 + `, egress: [{action: Accept, to: [{namespaces: {}}]}, {action: Deny, to: [{namespaces: {matchLabels: {team: x}}}]}]}`,
+	}, []string{"no b/web a/web TCP/80", "yes a/web b/web TCP/80"}},
+	{33, "in a rule that denies or passes: the rule denies its direction", []string{
+		`later spec.ingress.0.from.0: {tier: Admin, priority: 1, subject: {namespaces: {matchLabels: {team: x}}}, ingress: [{action: Pass, from: [{namespaces: {}}]}]}`,
+	}, []string{"no b/web a/web TCP/80", "no world a/web TCP/80", "yes a/web b/web TCP/80"}},
+	{33, "beside the rules: each of them is closed", []string{
+		`later spec: {` + admin1 + `, ingress: [{action: Deny, from: [{namespaces: {matchLabels: {team: "y"}}}]}], egress: [{action: Accept, to: [{namespaces: {}}]}]}`,
+	}, []string{"no world a/web TCP/80", "yes a/web world TCP/80"}},
+	{33, "in the subject: every pod is denied everything", []string{
+		`later spec.subject.namespaces: {tier: Admin, priority: 1, subject: {namespaces: {matchLabels: {team: x}}}, ingress: [{action: Accept, from: [{namespaces: {}}]}]}`,
+	}, []string{"no b/web c/bare TCP/80", "no a/web world TCP/80"}},
 	{34, "numbers and ranges by protocol", []string{`{` + admin1 + `, ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [
 		{tcp: {destinationPort: {number: 80}}}, {udp: {destinationPort: {range: {start: 80, end: 82}}}}, {sctp: {}}]}]}`},
 		[]string{"no b/web a/web TCP/80", "yes b/web a/web TCP/81", "yes b/web a/web UDP/79", "no b/web a/web UDP/80", "no b/web a/web UDP/82", "yes b/web a/web UDP/83", "no b/web a/web SCTP/7", "yes b/web a/web ICMP"}},

@@ -20,12 +20,15 @@ type clusterRule struct {
 }
 
 // tiers asks the Admin tier, the NetworkPolicies and the Baseline tier, in this order, until one
-// decides.
+// decides. NetworkPolicies that isolate a pod never keep it from itself.
 func (c Cluster) tiers(pod *corev1.Pod, d direction) Side {
 	if side, decided := c.tier(v1alpha2.AdminTier, pod, d); decided {
 		return side
 	}
 	if side, decided := c.networkPolicies(pod, d); decided {
+		if d.toItself() {
+			return free
+		}
 		return side
 	}
 	if side, decided := c.tier(v1alpha2.BaselineTier, pod, d); decided {
@@ -62,7 +65,7 @@ func (c Cluster) byPriority(tier v1alpha2.Tier) []*v1alpha2.ClusterNetworkPolicy
 	var list []*v1alpha2.ClusterNetworkPolicy
 	for i := range c.ClusterPolicies {
 		if c.ClusterPolicies[i].Spec.Tier == tier {
-			list = append(list, &c.ClusterPolicies[i])
+			list = append(list, asUnderstood(&c.ClusterPolicies[i]))
 		}
 	}
 	slices.SortStableFunc(list, func(a, b *v1alpha2.ClusterNetworkPolicy) int {

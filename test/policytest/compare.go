@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/netip"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // Engine is what Compare tests. Compare loads one state of a cluster after the other into the same
@@ -23,7 +25,7 @@ type Engine interface {
 
 // Plan says what Compare does.
 type Plan struct {
-	Seed   uint64 // determines all clusters and probes; 0 stands for a random one
+	Seed   uint64 // determines all clusters and probes; 0 stands for that of test/draw
 	Tables int    // how many truth tables to compare
 	States int    // tables of one cluster, between which it changes; 0 stands for 4
 	Probes int    // random probes of each table; 0 stands for all
@@ -52,15 +54,15 @@ type Mismatch struct {
 // it finds, which Replay repeats.
 func Compare(t testing.TB, newEngine func() Engine, plan Plan) {
 	t.Helper()
-	plan = fromEnvironment(t, plan)
+	plan = seeded(t, plan)
 	m, tables := Find(newEngine, plan)
 	if m == nil {
 		t.Logf("seed %d: %d truth tables without a mismatch", plan.Seed, tables)
 		return
 	}
 	small := Shrink(m.Case, newEngine)
-	t.Fatalf("table %d differs: PATCHBAY_POLICY_SEED=%d finds it first; the smallest case is\n%s\n%s",
-		tables, m.Seed, small, Ask(newEngine, small))
+	t.Fatalf("table %d differs: %s=%d finds it first; the smallest case is\n%s\n%s",
+		tables, draw.SeedEnv, m.Seed, small, Ask(newEngine, small))
 }
 
 // Find returns the first mismatch, if there is one, and the number of tables up to it.

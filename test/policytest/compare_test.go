@@ -9,14 +9,26 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // mostTables bounds how long Compare may search for one bug.
 const mostTables = 1000
 
+// rareBugs need more than 80 tables, and most of the time of TestPlantedBugsAreFound. `make test` leaves
+// them to TestTablesTellPlantedBugs, which finds all but the priorities.
+var rareBugs = []string{
+	"a cluster policy's named port is TCP", "an unknown peer is nobody", "cluster policies keep their priorities", "no policyTypes is both", "only the first except counts",
+	"ports of init containers count",
+}
+
 func TestPlantedBugsAreFound(t *testing.T) {
 	var needed []int
 	for _, name := range sortedNames(plantedBugs) {
+		if slices.Contains(rareBugs, name) && !draw.All(t) {
+			continue
+		}
 		m, tables := Find(plantedBugs[name], Plan{Seed: 1, Tables: mostTables, Probes: 200})
 		if m == nil {
 			t.Errorf("not found in %d tables: %s", tables, name)
@@ -92,7 +104,7 @@ func TestCompareSaysAll(t *testing.T) {
 		defer func() { recover() }() //nolint:errcheck // Fatalf of saying panics
 		Compare(said, plantedBugs["except is ignored"], Plan{Seed: 1, Tables: mostTables})
 	}()
-	for _, want := range []string{"PATCHBAY_POLICY_SEED=", "except:", "probe:", "the engine says: allowed true", "the oracle says: allowed false"} {
+	for _, want := range []string{"PATCHBAY_SEED=", "except:", "probe:", "the engine says: allowed true", "the oracle says: allowed false"} {
 		if !strings.Contains(said.text, want) {
 			t.Errorf("%q is missing in:\n%s", want, said.text)
 		}

@@ -16,6 +16,7 @@ type direction interface {
 	allowedBy(*networkingv1.NetworkPolicy) bool
 	rules(*v1alpha2.ClusterNetworkPolicy) []clusterRule
 	matchesRule(clusterRule) bool
+	toItself() bool
 }
 
 // incoming is a probe seen from the pod that receives it.
@@ -37,6 +38,9 @@ func (in incoming) allowedBy(np *networkingv1.NetworkPolicy) bool {
 	return false
 }
 
+// toItself tells whether the probe comes back to the pod that sent it.
+func (in incoming) toItself() bool { return in.From == in.To }
+
 // outgoing is a probe seen from the pod that sends it.
 type outgoing struct {
 	Cluster
@@ -55,3 +59,5 @@ func (out outgoing) allowedBy(np *networkingv1.NetworkPolicy) bool {
 	}
 	return false
 }
+
+func (out outgoing) toItself() bool { return out.From == out.To }

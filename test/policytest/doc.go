@@ -27,10 +27,17 @@
 //
 //   - An address of a node other than the pod's own is like any address outside the cluster. Only
 //     an ipBlock, a rule without peers, or a cluster policy's nodes match it.
+//   - A cluster policy's nodes match the addresses of the nodes in the API, and also the first two addresses of their
+//     podCIDRs, if no pod has them: by these the node can be reached too.
 //   - A pod with hostNetwork has the node's addresses. No policy selects such a pod, and no selector
 //     of pods matches its traffic.
-//   - Traffic of a pod to itself is always allowed, as is traffic of a pod's own node to the pod. The
-//     second holds in every tier: otherwise an Admin policy could stop the kubelet's probes.
+//   - No NetworkPolicy keeps a pod from itself. A cluster policy can: it judges what comes back to its pod
+//     through a Service. What a pod sends to its own address never leaves the pod, and is no probe.
+//   - Traffic of a pod's own node to the pod is always allowed, in every tier: otherwise an Admin policy
+//     could stop the kubelet's probes.
+//   - A rule of a cluster policy with a field of a later version of the API, at any depth, is closed as one with a peer
+//     of a later version: Accept matches nothing, and any other action denies everything in the rule's
+//     direction. A field beside the rules closes each of them. One in the subject denies every pod everything.
 //   - A policy that isolates a pod also stops its ICMP, unless a rule without ports allows it.
 //   - A named port of an init container counts only if that container keeps running beside the
 //     others (a sidecar), as for Services.

@@ -4,33 +4,23 @@
 package policytest
 
 import (
-	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
-// fromEnvironment lets a person repeat a seed (PATCHBAY_POLICY_SEED), or run more tables
-// (PATCHBAY_POLICY_TABLES).
-func fromEnvironment(t testing.TB, plan Plan) Plan {
+// seeded gives a plan the seed of the environment. Without one, the plan keeps its own.
+func seeded(t testing.TB, plan Plan) Plan {
 	t.Helper()
-	if plan.Seed == 0 {
-		plan.Seed = rand.Uint64()
-	}
-	if text := os.Getenv("PATCHBAY_POLICY_SEED"); text != "" {
-		plan.Seed = number(t, text)
-	}
-	if text := os.Getenv("PATCHBAY_POLICY_TABLES"); text != "" {
-		plan.Tables = int(number(t, text))
+	if seed, given := draw.Seed(t); given || plan.Seed == 0 {
+		plan.Seed = seed
 	}
 	return plan
 }
 
-func number(t testing.TB, text string) uint64 {
+// Tables returns the number of truth tables to compare: few, or all (test/draw), or what
+// PATCHBAY_POLICY_TABLES says.
+func Tables(t testing.TB, few, all int) int {
 	t.Helper()
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("PATCHBAY_POLICY_SEED and PATCHBAY_POLICY_TABLES are numbers: %v", err)
-	}
-	return n
+	return draw.Number(t, "PATCHBAY_POLICY_TABLES", few, all)
 }

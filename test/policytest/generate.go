@@ -84,6 +84,7 @@ func (g *Generator) addNode() {
 	n := len(g.Nodes) + 1
 	g.Nodes = append(g.Nodes, corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", n), Labels: g.labels()},
+		Spec:       corev1.NodeSpec{PodCIDRs: []string{fmt.Sprintf("10.250.%d.0/24", n), fmt.Sprintf("fd02:0:0:%x::/64", n)}},
 		Status:     corev1.NodeStatus{Addresses: nodeAddresses(fmt.Sprintf("node%d", n), n)},
 	})
 }

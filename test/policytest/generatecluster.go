@@ -14,7 +14,9 @@ func (g *Generator) addClusterPolicy() {
 	name := freeName("policy", func(name string) bool {
 		return slices.ContainsFunc(g.ClusterPolicies, func(cnp v1alpha2.ClusterNetworkPolicy) bool { return cnp.Name == name })
 	})
-	g.ClusterPolicies = append(g.ClusterPolicies, v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: g.clusterSpec()})
+	cnp := v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: g.clusterSpec()}
+	g.giveLaterField(&cnp)
+	g.ClusterPolicies = append(g.ClusterPolicies, cnp)
 }
 
 // clusterSpec draws a priority that no other policy has: the API leaves the order of equal

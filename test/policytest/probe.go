@@ -38,7 +38,8 @@ func (p Probe) String() string {
 	return fmt.Sprintf("%s -> %s/%s", p.From, netip.AddrPortFrom(p.To, uint16(p.Port)), p.Protocol)
 }
 
-// Addresses returns every address of the cluster, also of finished pods, and a few outside.
+// Addresses returns every address of the cluster, also of finished pods, and a few outside. Of the addresses that
+// a node has for its pods it returns one of each family, to keep tables small.
 func (c Cluster) Addresses() []netip.Addr {
 	addrs := slices.Clone(outside)
 	for _, pod := range c.Pods {
@@ -46,7 +47,12 @@ func (c Cluster) Addresses() []netip.Addr {
 			addrs = append(addrs, netip.MustParseAddr(ip.IP))
 		}
 	}
-	for _, node := range c.Nodes {
+	for i, node := range c.Nodes {
+		for j, a := range gateways(&node) {
+			if j%2 == i%2 {
+				addrs = append(addrs, a)
+			}
+		}
 		for _, a := range node.Status.Addresses {
 			if addr, err := netip.ParseAddr(a.Address); err == nil {
 				addrs = append(addrs, addr)

@@ -24,8 +24,10 @@ namespaces:
 - metadata: {name: c, labels: {kubernetes.io/metadata.name: c}}
 nodes:
 - metadata: {name: n1, labels: {zone: east}}
+  spec: {podCIDRs: [10.250.1.0/24, "fd02:1::/64"]}
   status: {addresses: [{type: Hostname, address: n1}, {type: InternalIP, address: 192.168.0.1}, {type: InternalIP, address: "fd01::1"}]}
 - metadata: {name: n2, labels: {zone: west}}
+  spec: {podCIDRs: [10.250.2.0/24, "fd02:2::/64"]}
   status: {addresses: [{type: InternalIP, address: 192.168.0.2}, {type: InternalIP, address: "fd01::2"}]}
 pods:
 - metadata: {name: web, namespace: a, labels: {app: web}}
@@ -58,7 +60,7 @@ pods:
 `
 
 // row tests a promise of the API, or a part of one. A policy is in namespace a unless it says
-// otherwise. A probe is "yes FROM TO PROTOCOL/PORT" or "no ...", where FROM and TO are a pod, a
+// otherwise. A policy of the cluster after "later PATH:" has a field of a later version there. A probe is "yes FROM TO PROTOCOL/PORT" or "no ...", where FROM and TO are a pod, a
 // node, "world" or an address; after "yes6" and "no6" their IPv6 addresses count.
 type row struct {
 	line     int
@@ -149,6 +151,10 @@ func clusterPolicy(t *testing.T, i int, text string) v1alpha2.ClusterNetworkPoli
 	t.Helper()
 	var cnp v1alpha2.ClusterNetworkPolicy
 	cnp.Name = fmt.Sprintf("p%d", i)
+	if rest, ok := strings.CutPrefix(text, "later "); ok {
+		path, spec, _ := strings.Cut(rest, ": ")
+		cnp.Annotations, text = map[string]string{laterFields: path}, spec
+	}
 	decode(t, text, &cnp.Spec)
 	return cnp
 }

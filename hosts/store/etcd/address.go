@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
@@ -33,10 +34,10 @@ func Open(ctx context.Context, address string) (*Engine, error) {
 // OpenAgent opens the store of a URL, for the agent. If the store is this host's own, the agent
 // serves it to the commands on this host and, if listen is set, to other hosts:
 //
-//	HOST[:PORT]?ca=FILE&cert=FILE&key=FILE
+//	HOST[:PORT]?ca=FILE&cert=FILE&key=FILE[&names=NAME,NAME]
 //
 // A program that may write to the store is root on all hosts. So TLS cannot be turned off here,
-// and each client needs a certificate that ca has signed.
+// and each client needs a certificate that ca has signed, for one of the names if there are any.
 func OpenAgent(ctx context.Context, address, listen string) (*Engine, error) {
 	if listen == "" {
 		return openURL(ctx, address, true, nil)
@@ -48,7 +49,7 @@ func OpenAgent(ctx context.Context, address, listen string) (*Engine, error) {
 		err = parameters(o, query)
 	}
 	if err == nil && (o.TLS.CA == "" || o.TLS.Cert == "" || o.TLS.Key == "" || o.Password != "") {
-		err = errors.New("it needs ca, cert and key, and no more")
+		err = errors.New("it needs ca, cert and key, and may have names")
 	}
 	if err == nil {
 		_, err = o.TLS.serverConfig(nil)
@@ -75,10 +76,33 @@ func openURL(ctx context.Context, address string, agent bool, listen *Options) (
 		if err != nil {
 			return nil, fmt.Errorf("open store %s: %w", withoutPassword(address), err)
 		}
+		if o.TLS.Names != "" {
+			return nil, fmt.Errorf("open store %s: names are for --serve", withoutPassword(address))
+		}
 		o.TLS.On = scheme == "etcds"
 		return connect(o)
 	}
 	return nil, fmt.Errorf("open store %s: it must begin with file://, etcd:// or etcds://", withoutPassword(address))
+}
+
+// Exposed warns if others than the hosts can write to the store, and so are root on them. Otherwise it
+// returns "". An etcd on this host is not asked over a network.
+func (s *Engine) Exposed() string {
+	if s.local() || s.opts.TLS != (TLS{}) || !slices.ContainsFunc(s.opts.Endpoints, remote) {
+		return ""
+	}
+	who := "everything that reaches it, as each container does,"
+	if s.opts.Password != "" {
+		who = "everybody who reads the packets, which have the password,"
+	}
+	return fmt.Sprintf("the etcd at %s has no TLS: %s may write to the store, and so is root on every host: use etcds://", strings.Join(s.opts.Endpoints, ","), who)
+}
+
+// remote reports whether host:port may be another host's.
+func remote(endpoint string) bool {
+	host, _, _ := net.SplitHostPort(endpoint)
+	addr, err := netip.ParseAddr(host)
+	return host != "localhost" && (err != nil || !addr.Unmap().IsLoopback())
 }
 
 // withoutPassword returns an address in a form that may be logged.
@@ -96,6 +120,9 @@ func withoutPassword(address string) string {
 // parse a list of hosts.
 func options(rest string) (o Options, err error) {
 	hosts, tail, _ := strings.Cut(rest, "/")
+	if path, _, _ := strings.Cut(tail, "?"); strings.Contains(path, "@") { // further errors would show a part of the password
+		return o, errors.New("user or password: / is written %2F")
+	}
 	if i := strings.LastIndexByte(hosts, '@'); i >= 0 {
 		user, password, _ := strings.Cut(hosts[:i], ":")
 		o.User, err = url.PathUnescape(user)
@@ -146,6 +173,8 @@ func parameters(o *Options, query string) error {
 			o.TLS.Cert = v[0]
 		case "key":
 			o.TLS.Key = v[0]
+		case "names":
+			o.TLS.Names = v[0]
 		case "password-file":
 			password, err := durable.ReadGiven(v[0])
 			if err != nil {

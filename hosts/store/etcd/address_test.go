@@ -25,8 +25,8 @@ func TestOpen(t *testing.T) {
 	}
 	for _, address := range []string{
 		"", "/var/lib", "file://", "file://relative", "file:///a?b", "consul://h/c", "etcd://", "etcd://h", "etcd://h/", "etcd:///c", "etcd://h:1:2/c", "etcd://h,/c",
-		"etcd://h/c?nonsense=1", "etcd://h/c/d", "etcd://h/c?ca=/nowhere", "etcd://h/c?cert=/a", "etcd://user@h/c", "etcd://u:s3cret%@h/c", "etcd://u:s3cret@h:x:y/c",
-		"etcd://u@h/c?password-file=/nowhere", "other://u:s3cret@h",
+		"etcd://h/c?nonsense=1", "etcd://h/c/d", "etcd://h/c?ca=/nowhere", "etcd://h/c?cert=/a", "etcd://user@h/c", "etcds://h/c?names=a", "etcd://u:s3cret%@h/c", "etcd://u:s3cret@h:x:y/c",
+		"etcd://u@h/c?password-file=/nowhere", "other://u:s3cret@h", "etcds://u:s3cret/more@h/c", "etcd://u:more/s3cret@h/c",
 	} {
 		s, err := Open(t.Context(), address)
 		if err == nil {
@@ -54,5 +54,22 @@ func TestOptions(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, %v", text, got, err)
 		}
+	}
+}
+
+// A store that is open to others is named, without its password.
+func TestExposed(t *testing.T) {
+	for address, want := range map[string]string{
+		"etcd://h1,127.0.0.1/c":                "the etcd at h1:2379,127.0.0.1:2379 has no TLS: everything that reaches it",
+		"etcd://u:s3cret@h/c":                  "the etcd at h:2379 has no TLS: everybody who reads the packets",
+		"etcds://u:s3cret@h/c":                 "",
+		"etcd://localhost,127.0.0.2,[::1]:4/c": "",
+	} {
+		s, err := Open(t.Context(), address)
+		must(t, err)
+		if got := s.Exposed(); !strings.HasPrefix(got, want) || want == "" && got != "" || strings.Contains(got, "s3cret") {
+			t.Errorf("%s: %q", address, got)
+		}
+		must(t, s.Close())
 	}
 }

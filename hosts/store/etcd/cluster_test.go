@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -42,6 +43,20 @@ func newCluster(t *testing.T) (members []*server, endpoints []string) {
 // continue at another member.
 func TestMemberCutOff(t *testing.T) {
 	t.Parallel()
+	t.Run("killed", func(t *testing.T) {
+		t.Parallel()
+		cutOff(t, (*server).kill, (*server).start, 5*time.Second)
+	})
+	if draw.All(t) { // this takes as long as a dead connection stays in use
+		t.Run("stopped", func(t *testing.T) {
+			t.Parallel()
+			cutOff(t, (*server).stop, func(s *server) { s.signal(syscall.SIGCONT) }, 15*time.Second)
+		})
+	}
+}
+
+func cutOff(t *testing.T, begin, end func(*server), ttl time.Duration) {
+	t.Helper()
 	members, endpoints := newCluster(t)
 	o := Options{Endpoints: endpoints, Cluster: "blue", Timeout: patience}
 	stores := []*Engine{open(t, o), open(t, o), open(t, o)}
@@ -52,23 +67,22 @@ func TestMemberCutOff(t *testing.T) {
 	for _, s := range stores {
 		watches = append(watches, watched(ctx, s.Networks(), revision), watched(ctx, s.Networks(), revision))
 	}
-	const ttl = 15 * time.Second // as long as a dead connection stays in use
 	var leases []store.Session
 	for _, s := range stores {
 		l, err := s.Session(ctx, ttl)
 		must(t, err)
 		leases = append(leases, l)
 	}
-	members[0].stop()
-	begin := time.Now()
+	begin(members[0])
+	began := time.Now()
 	again(t, func() error { _, err := stores[0].Networks().Create(ctx, network("n"), nil); return err })
-	t.Logf("written after %v", time.Since(begin))
+	t.Logf("written after %v", time.Since(began))
 	for i, keys := range watches {
 		want(t, keys, "+n")
-		t.Logf("watch %d told after %v", i, time.Since(begin))
+		t.Logf("watch %d told after %v", i, time.Since(began))
 	}
-	<-time.After(time.Until(begin.Add(ttl + ttl/3)))
-	members[0].signal(syscall.SIGCONT)
+	<-time.After(time.Until(began.Add(ttl + ttl/3)))
+	end(members[0])
 	for i, l := range leases {
 		select {
 		case <-l.Lost():

@@ -259,6 +259,15 @@ func (s *Engine) history(ctx context.Context, c *clientv3.Client, begin bool) (n
 	return name, got.Header.Revision, nil
 }
 
+// Fork implements store.Store.
+func (s *Engine) Fork(ctx context.Context, at store.Revision) error {
+	_, history, err := at.Split()
+	if err != nil {
+		return err
+	}
+	return s.call(ctx, func(ctx context.Context, c *clientv3.Client) error { return s.fork(ctx, c, history) })
+}
+
 // fork gives a new name to a history that went back, for example because a backup was restored.
 // So hosts that look only after the history has passed their revision notice it too.
 func (s *Engine) fork(ctx context.Context, c *clientv3.Client, history string) error {

@@ -16,12 +16,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -67,7 +69,7 @@ func TestKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	confirmed := map[string]string{}
-	for range 12 {
+	for range draw.Number(t, "PATCHBAY_KILL_ROUNDS", 4, 12) {
 		last := runWriter(t, dir, time.Duration(rand.IntN(60_000))*time.Microsecond, confirmed)
 		s := openOwn(t, dir)
 		items, _, err := s.Networks().List(t.Context(), "")
@@ -165,6 +167,8 @@ func TestServe(t *testing.T) {
 	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	ca.issue("server", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: both})
 	ca.issue("client", &x509.Certificate{ExtKeyUsage: both})
+	ca.issue("mail", &x509.Certificate{ExtKeyUsage: both, DNSNames: []string{"mail.example.org"}})
+	ca.issue("host2", &x509.Certificate{ExtKeyUsage: both, DNSNames: []string{"host2.example.org"}})
 	stranger.issue("client", &x509.Certificate{ExtKeyUsage: both})
 	files := func(a *authority, name string) string {
 		return "?ca=" + ca.path("ca.pem") + "&cert=" + a.path(name+".pem") + "&key=" + a.path(name+".key")
@@ -178,24 +182,35 @@ func TestServe(t *testing.T) {
 	if s, err := OpenAgent(t.Context(), "etcd://h/c", at+files(ca, "server")); err == nil || !strings.Contains(err.Error(), "not of this host") {
 		t.Errorf("it serves the store of others: %v, %v", s, err)
 	}
-	s, err := OpenAgent(t.Context(), here, at+files(ca, "server"))
+	s, err := OpenAgent(t.Context(), here, at+files(ca, "server")+"&names=client,host2.example.org")
 	must(t, err)
 	defer func() { must(t, s.Close()) }()
-	guest, err := Open(t.Context(), "etcds://"+at+"/"+Cluster+files(ca, "client"))
-	must(t, err)
-	_, err = guest.Networks().Create(t.Context(), network("a"), nil)
-	must(t, err)
-	want(t, watched(t.Context(), s.Networks(), ""), "+a")
-	must(t, guest.Close())
-	for name, query := range map[string]string{"a stranger": files(stranger, "client"), "without certificate": "?ca=" + ca.path("ca.pem")} {
-		s, err := Open(t.Context(), "etcds://"+at+"/"+Cluster+query)
+	for i, name := range []string{"client", "host2"} { // by its subject, and by its host name
+		guest, err := Open(t.Context(), "etcds://"+at+"/"+Cluster+files(ca, name))
 		must(t, err)
-		s.opts.Timeout = 2 * time.Second
-		if _, err := s.Networks().Get(t.Context(), "a"); err == nil || errors.Is(err, store.ErrNotFound) {
-			t.Errorf("%s: %v", name, err)
-		}
-		must(t, s.Close())
+		_, err = guest.Networks().Create(t.Context(), network(string(rune('a'+i))), nil)
+		must(t, err)
+		must(t, guest.Close())
 	}
+	want(t, watched(t.Context(), s.Networks(), ""), "+a", "+b")
+	var refused sync.WaitGroup
+	for name, query := range map[string]string{"another name": files(ca, "mail"), "a stranger": files(stranger, "client"), "without certificate": "?ca=" + ca.path("ca.pem")} {
+		refused.Go(func() {
+			s, err := Open(t.Context(), "etcds://"+at+"/"+Cluster+query)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			s.opts.Timeout = 2 * time.Second
+			if _, err := s.Networks().Get(t.Context(), "a"); err == nil || errors.Is(err, store.ErrNotFound) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	refused.Wait()
 }
 
 // A copy of the files is a separate store. Damaged files cause an error that names them.

@@ -31,7 +31,7 @@ func TestPasswordChanged(t *testing.T) {
 	root := o
 	root.User, root.Password = "root", "secret"
 	admin := open(t, root)
-	o.User, o.Password, o.PasswordFile, o.Timeout = "patchbay", "secret", file, defaultTimeout
+	o.User, o.Password, o.PasswordFile, o.Timeout = "patchbay", "secret", file, 2*time.Second
 	s := open(t, o)
 	as := func(f func(context.Context, *clientv3.Client) error) { t.Helper(); must(t, admin.call(ctx, f)) }
 	at, err := s.Networks().Create(ctx, network("n"), nil)
@@ -107,7 +107,7 @@ func TestAuthorityExchanged(t *testing.T) {
 	server := newServer(t, "--cert-file="+at("server.pem"), "--key-file="+at("server.key"), "--trusted-ca-file="+at("ca.pem"), "--client-cert-auth")
 	o := server.options(t)
 	o.TLS = TLS{CA: at("ca.pem"), Cert: at("client.pem"), Key: at("client.key")}
-	o.Timeout = defaultTimeout // of a call that fails
+	o.Timeout = 2 * time.Second // of a call that fails
 	s, ctx := open(t, o), t.Context()
 	rev, err := s.Networks().Create(ctx, network("n"), nil)
 	must(t, err)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
@@ -20,6 +21,7 @@ type TLS struct {
 	On        bool   // use TLS even without any file, with the authorities of the system
 	CA        string // authorities for etcd's certificate, instead of the system's
 	Cert, Key string // our certificate and its key
+	Names     string // of a server: the names of those clients that may connect, with commas; all with a certificate if it is empty
 }
 
 // secrets holds what a client was created with. It comes from files that an operator may
@@ -94,8 +96,23 @@ func (t TLS) serverConfig(*tls.ClientHelloInfo) (*tls.Config, error) {
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{*pair},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients, VerifyConnection: t.admits,
 	}, nil
+}
+
+// admits refuses a client whose certificate has none of the names. An authority may sign for others
+// than the hosts.
+func (t TLS) admits(c tls.ConnectionState) error {
+	if t.Names == "" {
+		return nil
+	}
+	leaf := c.PeerCertificates[0] // there is one: tls.RequireAndVerifyClientCert
+	for name := range strings.SplitSeq(t.Names, ",") {
+		if name == leaf.Subject.CommonName || slices.Contains(leaf.DNSNames, name) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the certificate of %q has none of the names %s", leaf.Subject.CommonName, t.Names)
 }
 
 func (t TLS) authorities() (pool *x509.CertPool, text string, err error) {

@@ -20,6 +20,8 @@ type Packet struct {
 	Protocol uint8      // not known if 0
 	Port     uint16     // of the destination, or the type of ICMP; not known if 0
 
+	Hops uint8 // hop limit of IPv6; not known if 0
+
 	Ignores func(nft.Rule) bool // rules that count as if they did not match; nil: none
 	Without []string            // sets that count as if they had nothing of the packet
 
@@ -81,6 +83,9 @@ func (p Packet) network() cells {
 	h := blank(size)
 	if p.Protocol != 0 {
 		h.put(protocol, p.Protocol)
+	}
+	if p.V6 && p.Hops != 0 {
+		h.put(7, p.Hops)
 	}
 	copy(h[from:], p.address(p.From, size-from))
 	copy(h[size-(size-from)/2:], p.address(p.To, size-from))

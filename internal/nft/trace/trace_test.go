@@ -23,6 +23,12 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 // through loads a table, and follows a packet through its chain "base".
 func through(t *testing.T, table string, p Packet) Path {
 	t.Helper()
+	return load(t, table)(p)
+}
+
+// load loads a table, and returns what follows a packet through its chain "base".
+func load(t *testing.T, table string) func(Packet) Path {
+	t.Helper()
 	nettest.Need(t, nettest.Program("nft"))
 	lines := strings.NewReplacer("} chain", "}\nchain", "} map", "}\nmap")
 	nftTool(t, "flush ruleset\ntable inet x {\n"+lines.Replace(table)+"\n}\n")
@@ -33,11 +39,14 @@ func through(t *testing.T, table string, p Packet) Path {
 		t.Fatal(err)
 	}
 	at := slices.IndexFunc(read.Chains, func(c nft.Chain) bool { return c.Name == "base" })
-	path, err := Through(read, read.Chains[at], p)
-	if err != nil {
-		t.Fatal(err)
+	return func(p Packet) Path {
+		t.Helper()
+		path, err := Through(read, read.Chains[at], p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
-	return path
 }
 
 func nftTool(t *testing.T, text string) {
@@ -116,9 +125,9 @@ func TestConditions(t *testing.T) {
 		{rule: "ip saddr @others", definition: "set others { type ipv4_addr; elements = { * }; }", four: uncertain, six: not},
 		{rule: "ip ttl 64", four: uncertain, six: not},
 	} {
-		table := c.definition + "\nchain base { type filter hook forward priority 0; " + c.rule + " drop; }"
+		follow := load(t, c.definition+"\nchain base { type filter hook forward priority 0; "+c.rule+" drop; }")
 		for p, want := range map[*Packet]string{&packet4: c.four, &packet6: c.six} {
-			got := map[Fate]string{Accepted: not, Dropped: certain, Accepted | Dropped: uncertain}[through(t, table, *p).Fate]
+			got := map[Fate]string{Accepted: not, Dropped: certain, Accepted | Dropped: uncertain}[follow(*p).Fate]
 			if got != want {
 				t.Errorf("%s: the packet from %s meets it: %s, want %s", c.rule, p.From, got, want)
 			}

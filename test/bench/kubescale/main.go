@@ -81,8 +81,8 @@ func outside(options) (err error) {
 	if err != nil {
 		return err
 	}
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "./cmd/patchbay", "./cmd/patchbayd")
-	build.Dir, build.Env, build.Stderr = root, append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+	build := exec.Command(filepath.Join(root, "scripts/build"), dir, "patchbay", "patchbayd")
+	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("build: %w", err)
 	}

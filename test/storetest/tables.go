@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package etcd
+package storetest
 
 import (
 	"encoding/json"
@@ -25,7 +25,7 @@ func raw(texts ...string) (out []json.RawMessage) {
 // tables: every field of every kind of object comes back, in this store and in another one.
 func (s *suite) tables() {
 	other := s.another()
-	comesBack(s, s.s.Networks(), other.Networks(), network("blue"), func(n *store.Network) { n.MTU = 9000 })
+	comesBack(s, s.s.Networks(), other.Networks(), Network("blue"), func(n *store.Network) { n.MTU = 9000 })
 	comesBack(s, s.s.Networks(), other.Networks(), store.Network{Name: "bare"}, func(n *store.Network) { n.Transport = store.Routes })
 	comesBack(s, s.s.Nodes(), other.Nodes(), node("n1"), func(n *store.Node) { n.Name = "renamed" })
 	comesBack(s, s.s.Blocks(), other.Blocks(), block("blue", "10.1.2.0/24", "n1"), func(b *store.Block) { b.Node = "n2" })
@@ -69,8 +69,8 @@ func (s *suite) same(got, want any) {
 
 func (s *suite) createOnce() {
 	t := s.s.Networks()
-	create(s, t, network("a"))
-	_, err := s.another().Networks().Create(s.ctx, network("a"), nil)
+	create(s, t, Network("a"))
+	_, err := s.another().Networks().Create(s.ctx, Network("a"), nil)
 	s.is(err, store.ErrExists)
 	if err != nil && !strings.Contains(err.Error(), `network "a"`) {
 		s.Errorf("does not say of what: %v", err)
@@ -78,7 +78,7 @@ func (s *suite) createOnce() {
 }
 
 func (s *suite) compareAndSwap() {
-	t, o := s.s.Networks(), network("a")
+	t, o := s.s.Networks(), Network("a")
 	first := create(s, t, o)
 	second, err := t.Update(s.ctx, o, first)
 	s.must(err)
@@ -88,7 +88,7 @@ func (s *suite) compareAndSwap() {
 			s.Errorf("update at revision %q: %v", stale, err)
 		}
 	}
-	_, err = t.Update(s.ctx, network("b"), second)
+	_, err = t.Update(s.ctx, Network("b"), second)
 	s.is(err, store.ErrConflict)
 	s.must(t.Delete(s.ctx, "a", second))
 	_, err = t.Update(s.ctx, o, second)
@@ -99,7 +99,7 @@ func (s *suite) compareAndSwap() {
 }
 
 func (s *suite) delete() {
-	t, o := s.s.Networks(), network("a")
+	t, o := s.s.Networks(), Network("a")
 	s.must(t.Delete(s.ctx, "a", ""))
 	first := create(s, t, o)
 	second, err := t.Update(s.ctx, o, first)
@@ -121,14 +121,14 @@ func (s *suite) list() {
 	t := s.s.Blocks()
 	var want []string
 	for _, network := range []string{"b", "a", "a.b", "a-b", "a0"} { // "/" sorts between . and 0
-		for i := range 150 { // more than a page of any engine
+		for i := range 60 { // together more than a page of etcd
 			b := block(network, fmt.Sprintf("10.0.%d.0/24", i), "n")
 			create(s, t, b)
 			want = append(want, b.Key())
 		}
 	}
 	slices.Sort(want)
-	create(s, s.s.Networks(), network("a")) // of another table
+	create(s, s.s.Networks(), Network("a")) // of another table
 	s.keys(t, "", want)
 	only := slices.DeleteFunc(slices.Clone(want), func(k string) bool { return !strings.HasPrefix(k, "a/") })
 	s.keys(t, "a/", only)
@@ -156,9 +156,9 @@ func (s *suite) names() {
 		"", ".", "..", "../nodes/victim", "a/b", "/a", "a/", "a//b", "a\x00b", "a\nb", "a b", "a%2fb", "a,b", "a~", ".hidden", "-flag",
 		"käse", "\xff", strings.Repeat("x", 201),
 	} {
-		_, err := s.s.Networks().Create(s.ctx, network(name), nil)
+		_, err := s.s.Networks().Create(s.ctx, Network(name), nil)
 		s.is(err, store.ErrName)
-		_, err = s.s.Networks().Update(s.ctx, network(name), "1")
+		_, err = s.s.Networks().Update(s.ctx, Network(name), "1")
 		s.is(err, store.ErrName)
 		_, err = s.s.Networks().Get(s.ctx, name)
 		s.is(err, store.ErrName)
@@ -172,7 +172,7 @@ func (s *suite) names() {
 		}
 	}
 	for _, name := range []string{"a", "A", "0", "_", ":", "a.json", "a_b-c.d:e", "v1", "log", "lock", strings.Repeat("x", 200)} {
-		create(s, s.s.Networks(), network(name))
+		create(s, s.s.Networks(), Network(name))
 		_, err := s.s.Networks().Get(s.ctx, name)
 		s.must(err)
 	}
@@ -191,8 +191,8 @@ func (s *suite) names() {
 // unreadable: an object that is damaged or newer hides no other.
 func (s *suite) unreadable() {
 	t := s.s.Networks()
-	create(s, t, network("a"))
-	create(s, t, network("z"))
+	create(s, t, Network("a"))
+	create(s, t, Network("z"))
 	for key, data := range map[string]string{
 		"future":   `{"schema":99,"object":{"name":{"first":"x"}}}`,
 		"garbage":  `"what is this"`,
@@ -200,7 +200,7 @@ func (s *suite) unreadable() {
 		"impostor": `{"schema":1,"object":{"name":"a"}}`,
 		"wrong":    `{"schema":1,"object":{"name":"wrong","subnets":7}}`,
 	} {
-		s.put(s.T, "networks", key, []byte(data))
+		s.place.Put(s.T, "networks", key, []byte(data))
 		_, err := t.Get(s.ctx, key)
 		s.is(err, store.ErrUnreadable)
 		items, revision, err := t.List(s.ctx, "")
@@ -211,10 +211,10 @@ func (s *suite) unreadable() {
 		if len(items) != 2 || revision == "" {
 			s.Errorf("beside %s: %v, revision %q", key, items, revision)
 		}
-		_, err = t.Create(s.ctx, network(key), nil)
+		_, err = t.Create(s.ctx, Network(key), nil)
 		s.is(err, store.ErrExists)
 		s.must(t.Delete(s.ctx, key, ""))
-		create(s, t, network(key))
+		create(s, t, Network(key))
 		s.must(t.Delete(s.ctx, key, ""))
 	}
 	_, _, err := t.List(s.ctx, "")

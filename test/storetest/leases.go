@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package etcd
+package storetest
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
@@ -83,21 +84,51 @@ func (s *suite) leaseOfMany() {
 	}
 }
 
-// leaseIsKept checks that an open store keeps its lease longer than the ttl, even if the machine
-// stands still for a part of the ttl.
-func (s *suite) leaseIsKept() {
-	l := s.lease(6 * time.Second)
-	_, err := s.s.Nodes().Create(s.ctx, node("n"), l)
-	s.must(err)
-	other := s.another()
-	for end := time.Now().Add(9 * time.Second); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
-		_, err := other.Nodes().Get(s.ctx, "n")
-		s.must(err)
+// kept is a lease that is watched until its ttl is over for long.
+type kept struct {
+	lease store.Session
+	end   <-chan time.Time
+	gone  chan string // what the watch of its object delivered
+	node  func(context.Context) error
+}
+
+func beginKept(t testing.TB, p Place, ttl time.Duration) *kept {
+	t.Helper()
+	s, other := p.Open(t), p.Open(t)
+	l, err := s.Session(t.Context(), ttl)
+	if err != nil {
+		t.Fatal(err)
 	}
+	_, err = s.Nodes().Create(t.Context(), node("n"), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, at, err := other.Nodes().List(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &kept{lease: l, end: time.After(ttl * 3 / 2), gone: make(chan string, 1)}
+	k.node = func(ctx context.Context) error { _, err := other.Nodes().Get(ctx, "n"); return err }
+	go func() {
+		for e, err := range other.Nodes().Watch(t.Context(), at) {
+			k.gone <- fmt.Sprint(seen(e), err)
+			return
+		}
+	}()
+	return k
+}
+
+// check waits until then.
+func (k *kept) check(t *testing.T) {
 	select {
-	case <-l.Lost():
-		s.Error("the lease is lost")
-	default:
+	case <-k.end:
+	case event := <-k.gone:
+		t.Errorf("its object: %s", event)
+	case <-k.lease.Lost():
+		t.Error("the lease is lost")
+	}
+	if err := k.node(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package etcd
+package storetest
 
 import (
 	"context"
@@ -67,9 +67,9 @@ func (s *suite) listThenWatch() {
 }
 
 func (s *suite) watchFromTheBeginning() {
-	n := network("a")
+	n := Network("a")
 	at := create(s, s.s.Networks(), n)
-	create(s, s.s.Networks(), network("b"))
+	create(s, s.s.Networks(), Network("b"))
 	s.must(s.s.Networks().Delete(s.ctx, "b", ""))
 	got := events(s, s.s.Networks(), "", 3)
 	if got[0] != "+a@"+string(at) || got[2] != "-b" {
@@ -117,7 +117,7 @@ func (s *suite) watchEnds() {
 
 // watchLeavesNothing: no goroutine outlives the loop.
 func (s *suite) watchLeavesNothing() {
-	create(s, s.s.Networks(), network("a"))
+	create(s, s.s.Networks(), Network("a"))
 	events(s, s.s.Networks(), "", 1) // starts what an engine starts once
 	before := runtime.NumGoroutine()
 	var all sync.WaitGroup
@@ -138,15 +138,15 @@ func (s *suite) eventually(what string, f func() bool) {
 }
 
 func (s *suite) compacted() {
-	create(s, s.s.Networks(), network("a"))
+	create(s, s.s.Networks(), Network("a"))
 	_, old, err := s.s.Networks().List(s.ctx, "")
 	s.must(err)
-	at := create(s, s.s.Networks(), network("b"))
+	at := create(s, s.s.Networks(), Network("b"))
 	for range 3 {
-		at, err = s.s.Networks().Update(s.ctx, network("b"), at)
+		at, err = s.s.Networks().Update(s.ctx, Network("b"), at)
 		s.must(err)
 	}
-	compact(s.T, s.admin)
+	s.place.Compact(s.T)
 	for _, from := range []store.Revision{"", old, "999999999"} { // the last is of a store that was lost and begun anew
 		n := 0
 		for _, err := range s.s.Networks().Watch(s.ctx, from) {
@@ -161,17 +161,42 @@ func (s *suite) compacted() {
 	if len(items) < 2 {
 		s.Errorf("objects went with their history: %v", items)
 	}
-	create(s, s.s.Networks(), network("after"))
+	create(s, s.s.Networks(), Network("after"))
 	if got := events(s, s.s.Networks(), now, 1); got[0][:6] != "+after" {
 		s.Errorf("got %v", got)
+	}
+}
+
+// forked: after Fork, no later List follows an earlier one, and no watch continues from it. A second
+// Fork of the same reading changes nothing.
+func (s *suite) forked() {
+	t := s.s.Networks()
+	create(s, t, Network("before"))
+	_, at, err := t.List(s.ctx, "")
+	s.must(err)
+	s.must(s.another().Fork(s.ctx, at))
+	items, now, err := t.List(s.ctx, "")
+	s.must(err)
+	if now.Follows(at) || len(items) != 1 {
+		s.Errorf("%s follows %s, with %d networks", now, at, len(items))
+	}
+	s.must(s.s.Fork(s.ctx, at))
+	if _, again, err := t.List(s.ctx, ""); err != nil || !again.Follows(now) {
+		s.Errorf("after a second call %s does not follow %s: %v", again, now, err)
+	}
+	for _, err := range t.Watch(s.ctx, at) {
+		if !errors.Is(err, store.ErrCompacted) {
+			s.Errorf("a watch from %s: %v", at, err)
+		}
+		break
 	}
 }
 
 func (s *suite) unreadableInWatch() {
 	_, revision, err := s.s.Networks().List(s.ctx, "")
 	s.must(err)
-	create(s, s.s.Networks(), network("a"))
-	s.put(s.T, "networks", "future", []byte(`{"schema":99,"object":{}}`))
+	create(s, s.s.Networks(), Network("a"))
+	s.place.Put(s.T, "networks", "future", []byte(`{"schema":99,"object":{}}`))
 	var got []string
 	for e, err := range s.s.Networks().Watch(s.ctx, revision) {
 		if err != nil {
@@ -218,7 +243,7 @@ func (s *suite) watchersAgree() {
 }
 
 func (s *suite) closed() {
-	other := open(s.T, s.o)
+	other := s.another()
 	_, revision, err := other.Networks().List(s.ctx, "")
 	s.must(err)
 	l, err := other.Session(s.ctx, time.Hour)
@@ -249,7 +274,7 @@ func (s *suite) context() {
 	if _, err := s.s.Networks().Get(ctx, "a"); !errors.Is(err, context.Canceled) {
 		s.Errorf("get: %v", err)
 	}
-	if _, err := s.s.Networks().Create(ctx, network("a"), nil); !errors.Is(err, context.Canceled) {
+	if _, err := s.s.Networks().Create(ctx, Network("a"), nil); !errors.Is(err, context.Canceled) {
 		s.Errorf("create: %v", err)
 	}
 	if _, err := s.s.Session(ctx, time.Minute); !errors.Is(err, context.Canceled) {

@@ -1,0 +1,117 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/order"
+)
+
+// sender notes that a peer may send from a block into the tunnel. A peer with a direct route may, too:
+// it chooses the way of its packets itself.
+func (c *compiler) sender(p Peer, block netip.Prefix) {
+	if p.Transport == WireGuard {
+		return
+	}
+	same := func(x Sender) bool { return x.Peer == p.label() && slices.Equal(x.Underlay, p.Underlay) }
+	i := slices.IndexFunc(c.state.Senders, same)
+	if i < 0 {
+		i = len(c.state.Senders)
+		local := NextHop(p.vtep()) // for the tests of the tunnel
+		c.state.Senders = append(c.state.Senders, Sender{Peer: p.label(), Underlay: p.Underlay, Inside: []netip.Prefix{netip.PrefixFrom(local, local.BitLen())}})
+	}
+	c.state.Senders[i].Inside = append(c.state.Senders[i].Inside, block)
+}
+
+// guard lets only peers send into the tunnel, and drops what is not encrypted in an encrypted network.
+// Without it, a device takes packets from anybody, and a host takes packets with any source.
+func (s State) guard(ctx context.Context, fw *nft.Conn) error {
+	if len(s.Devices) > 0 {
+		fw.Queue(nft.GuardTunnel(s.tunnel()))
+	}
+	fw.Queue(nft.GuardPlain(s.Name, s.encrypted()))
+	return fw.Commit(ctx)
+}
+
+// encrypted returns the networks whose packets are encrypted, which are those that the host refuses to send
+// in any other way.
+func (s State) encrypted() (list []netip.Prefix) {
+	for _, r := range s.Routes {
+		if r.Refused {
+			list = append(list, r.Dst)
+		}
+	}
+	return list
+}
+
+// withoutDevices removes the devices that the state does not want, and then the guard of a tunnel
+// that has none any more.
+func (m *Mesh) withoutDevices(ctx context.Context, s State, fw *nft.Conn) error {
+	if err := m.dropDevices(s.mark(), s.devices()); err != nil || len(s.Devices) > 0 {
+		return err
+	}
+	fw.Queue(nft.UnguardTunnel(s.Name))
+	return fw.Commit(ctx)
+}
+
+// tunnel returns what may come out of the tunnel. An address in a network of the mesh must be one of the
+// peer that sends. A peer may send from other addresses, too: a host answers from the address that a
+// container called, and may forward packets of other networks.
+func (s State) tunnel() nft.Tunnel {
+	t := nft.Tunnel{Name: s.Name, Port: s.Devices[0].Port, VNI: s.Devices[0].VNI}
+	others := append(s.outside(true), s.outside(false)...)
+	for _, x := range s.Senders {
+		for _, end := range x.Underlay {
+			for _, p := range x.Inside {
+				t.From = append(t.From, nft.TunnelSource{End: end, First: p.Addr(), Last: last(p), Comment: fmt.Sprintf("%s %s", x.Peer, p)})
+			}
+			for _, r := range others {
+				t.From = append(t.From, nft.TunnelSource{End: end, First: r[0], Last: r[1], Comment: x.Peer + " other networks"})
+			}
+		}
+	}
+	return t
+}
+
+// outside returns the ranges of one family, each with its first and its last address, that no network of
+// the mesh has, and that are no address of this host's end. It leaves out addresses of one link.
+func (s State) outside(v4 bool) (ranges [][2]netip.Addr) {
+	next, end := netip.IPv6Unspecified(), last(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+	mine := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10)}
+	if v4 {
+		next, end = netip.IPv4Unspecified(), last(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+		mine = nil
+	}
+	for _, x := range s.Subnets {
+		if x.Prefix.Addr().Is4() == v4 {
+			mine = append(mine, x.Prefix)
+		}
+	}
+	for _, a := range s.Underlay {
+		if a.Is4() == v4 {
+			mine = append(mine, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	order.By(mine, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	for _, p := range mine {
+		if next.Less(p.Addr()) {
+			ranges = append(ranges, [2]netip.Addr{next, p.Addr().Prev()})
+		}
+		if next = last(p).Next(); !next.IsValid() {
+			return ranges
+		}
+	}
+	return append(ranges, [2]netip.Addr{next, end})
+}
+
+// last returns the last address of a prefix.
+func last(p netip.Prefix) netip.Addr {
+	a, _ := netip.AddrFromSlice(nft.LastAddr(p))
+	return a
+}

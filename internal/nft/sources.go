@@ -1,0 +1,254 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A pod to which network policies apply sends only from its own addresses. This is checked where its
+// packets enter the host, before connection tracking, so also in established connections. Our tables have
+// these objects from the first such pod on:
+//
+//	table inet patchbay     pods with a link of their own (ptp)
+//	    set policy_ownsource { "veth0a1b2c3d" }
+//	    set policy_source4, policy_source6 { "veth0a1b2c3d" . 10.1.0.5 }
+//	    chain policy_sources        hook prerouting: own sources pass
+//	    chain policy_sources_other  what comes from such a link, and is not in these sets
+//	    counter policy_forged
+//	table bridge patchbay   pods at a port of a bridge
+//	    set policy_port, policy_port4, policy_port6
+//	    chain policy_sources, policy_sources_other
+//
+// A packet from a pod meets one lookup, any other packet two. The host may have a route to further
+// addresses behind a pod's own link, as to the networks that a pod routes. The kernel is asked for this
+// route (fib) only if the source is not in the sets, which a correct packet of most pods never is. A
+// bridge has no routes, so its ports send only from the addresses in the sets.
+//
+// An element belongs to an attachment, and has its comment. Package policy/enforce adds and removes it.
+const (
+	SetSource4 = "policy_source4" // link . address
+	SetSource6 = "policy_source6" //
+
+	SetPort  = "policy_port"  // table bridge: port whose sources are checked
+	SetPort4 = "policy_port4" // table bridge: port . address
+	SetPort6 = "policy_port6" //
+
+	CountForged = "policy_forged" // packets of a pod's own link from an address that is not the pod's
+
+	chainSources      = "policy_sources"
+	chainSourcesOther = "policy_sources_other" // later in the alphabet: what calls it goes first
+
+	// Frames of a port have their source MAC checked before.
+	prioSources = -299
+)
+
+// OfSources reports whether an object of our tables belongs to the check of sources.
+func OfSources(name string) bool {
+	return name == SetOwnSource || name == CountForged || strings.HasPrefix(name, chainSources) || slices.Contains(SourceSets(), name)
+}
+
+// SourceSets returns the names of the sets of both tables.
+func SourceSets() []string {
+	return []string{SetOwnSource, SetSource4, SetSource6, SetPort, SetPort4, SetPort6}
+}
+
+// Sources returns the elements by which a pod may send only from these addresses: behind a link of its
+// own, at a port of a bridge, or both. Either may be "". CheckSources makes the objects that they need.
+func Sources(link, port string, addrs []netip.Addr, comment string) (list []Element) {
+	add := func(at, all, v4, v6 string) {
+		if at == "" {
+			return
+		}
+		for _, a := range addrs {
+			list = append(list, Element{Set: of(a, v4, v6), Key: append(IfName(at), Addr(a)...), Comment: comment})
+		}
+		list = append(list, Element{Set: all, Key: IfName(at), Comment: comment})
+	}
+	add(link, SetOwnSource, SetSource4, SetSource6)
+	add(port, SetPort, SetPort4, SetPort6)
+	return list
+}
+
+// sourceChains returns the chains of a table, in the order in which they can be made.
+func sourceChains(family nftables.TableFamily) []chainSpec {
+	other, sets := linkOther(), [3]string{SetOwnSource, SetSource4, SetSource6}
+	if family == nftables.TableFamilyBridge {
+		other, sets = portOther(), [3]string{SetPort, SetPort4, SetPort6}
+	}
+	iif, accept := loadMeta(expr.MetaKeyIIFNAME, reg1), verdict(expr.VerdictAccept)
+	return []chainSpec{
+		{name: chainSourcesOther, rules: other},
+		{name: chainSources, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioSources, rules: []staticRule{
+			{"", rule(ipFamily(family, false), match{iif, loadAddr(false, true, unix.NFT_REG_2), inSet(sets[1], false)}, accept)},
+			{"", rule(ipFamily(family, true), match{iif, loadAddr(true, true, unix.NFT_REG_2), inSet(sets[2], false)}, accept)},
+			{"", rule(match{iif, inSet(sets[0], false)}, match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chainSourcesOther}})},
+		}},
+	}
+}
+
+// ipFamily matches packets of one family in a table.
+func ipFamily(table nftables.TableFamily, v6 bool) match {
+	if table != nftables.TableFamilyBridge {
+		return family(v6)
+	}
+	if v6 {
+		return etherType(unix.ETH_P_IPV6)
+	}
+	return etherType(unix.ETH_P_IP)
+}
+
+// etherType matches frames by the protocol behind the Ethernet header, and behind one VLAN tag.
+func etherType(proto uint16) match {
+	return metaIs(expr.MetaKeyPROTOCOL, expr.CmpOpEq, []byte{byte(proto >> 8), byte(proto)})
+}
+
+// linkOther returns the rules for packets of a pod's link from an address that is not in the sets. An
+// address of the link alone is no other pod's; network policies judge what it may do.
+func linkOther() []staticRule {
+	forged := &expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: CountForged + "\x00"} // the kernel returns the name with the zero byte
+	rules := ofLink(nftables.TableFamilyINet)
+	return append(rules, staticRule{"not an address of this pod", rule(notBehind(), match{forged}, verdict(expr.VerdictDrop))})
+}
+
+// portOther returns the rules for frames of a pod's port. A DHCP client has no address yet. The host takes
+// a packet out of two VLAN tags whose number is 0, behind the bridge.
+func portOther() (rules []staticRule) {
+	const ports = "\x00\x44\x00\x43" // from 68 to 67
+	dhcp := rule(etherType(unix.ETH_P_IP),
+		match{loadAddr(false, true, reg1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 4)}},
+		metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_UDP}),
+		match{&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Len: 4}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte(ports)}})
+	rules = append(ofLink(nftables.TableFamilyBridge), staticRule{"DHCP", rule(dhcp, verdict(expr.VerdictAccept))})
+	for _, proto := range [...]uint16{unix.ETH_P_IP, unix.ETH_P_IPV6, unix.ETH_P_8021Q, unix.ETH_P_8021AD} {
+		rules = append(rules, staticRule{"not an address of this pod", rule(etherType(proto), verdict(expr.VerdictDrop))})
+	}
+	return rules
+}
+
+// ofLink returns the rules that let IPv6 work on a link: its addresses, and none while the kernel looks
+// for a duplicate.
+func ofLink(table nftables.TableFamily) []staticRule {
+	local := netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10)
+	none := netip.PrefixFrom(netip.IPv6Unspecified(), 128)
+	var rules []staticRule
+	for _, p := range [...]netip.Prefix{local, none} {
+		rules = append(rules, staticRule{"", rule(ipFamily(table, true), MatchPrefix(p, true, expr.CmpOpEq), verdict(expr.VerdictAccept))})
+	}
+	return rules
+}
+
+// withSources adds the check of sources to the layout, if the table has its sets.
+func (l layout) withSources(have []string) layout {
+	sets := sourceSetsOf(l.family)
+	if !slices.ContainsFunc(have, func(name string) bool { return name != SetOwnSource && slices.Contains(sets, name) }) {
+		return l
+	}
+	l.sets = append(l.sets[:len(l.sets):len(l.sets)], sets...)
+	l.chains = append(l.chains[:len(l.chains):len(l.chains)], sourceChains(l.family)...)
+	return l
+}
+
+func sourceSetsOf(family nftables.TableFamily) []string {
+	if family == nftables.TableFamilyBridge {
+		return SourceSets()[3:]
+	}
+	return SourceSets()[:3]
+}
+
+// CheckSources returns the work that makes the chains and sets of the check of sources in one table, if
+// they are missing. With rules, it also compares the rules.
+func CheckSources(family nftables.TableFamily, rules bool) Extra {
+	return &sourceCheck{family: family, rules: rules}
+}
+
+type sourceCheck struct {
+	family nftables.TableFamily
+	rules  bool
+	makes  bool // the last plan made something
+}
+
+// String names the table.
+func (x *sourceCheck) String() string {
+	return "check the sources of pods in table " + FamilyName(x.family) + " " + TableName
+}
+
+// Needs reports whether the table must exist. Elements say so for the table bridge.
+func (x *sourceCheck) Needs() bool { return x.family == nftables.TableFamilyINet }
+
+// Light reports whether everything was there.
+func (x *sourceCheck) Light() bool { return !x.makes }
+
+// Merge joins two of one table.
+func (x *sourceCheck) Merge(next Extra) (Extra, bool) {
+	y, ok := next.(*sourceCheck)
+	if !ok || x.family != y.family {
+		return x, false
+	}
+	return &sourceCheck{family: x.family, rules: x.rules || y.rules}, true
+}
+
+// Plan looks what exists. In most ADDs it has nothing to do.
+func (x *sourceCheck) Plan(c *Conn) (func(*nftables.Conn) error, error) {
+	sets, chains := sourceSetsOf(x.family), sourceChains(x.family)
+	var what []query
+	for _, name := range sets {
+		s, _ := specOf(name)
+		what = append(what, s.query())
+	}
+	for _, ch := range chains {
+		what = append(what, Ref{x.family, TableName, ch.name}.query())
+	}
+	there := make([]bool, len(what))
+	if err := c.ask(what, func(i int, _ []netlink.Message) error { there[i] = true; return nil }); err != nil {
+		return nil, err
+	}
+	missing := kept(sets, func(i int) bool { return !there[i] })
+	wrong := kept(asMissing(chains), func(i int) bool { return !there[len(sets)+i] })
+	if x.rules {
+		var err error
+		if wrong, err = c.wrongChains(x.family, chains); err != nil {
+			return nil, err
+		}
+	}
+	if x.makes = len(missing)+len(wrong) > 0; !x.makes {
+		return nil, nil
+	}
+	return func(enc *nftables.Conn) error { return makeSources(enc, layoutOf(x.family), missing, wrong) }, nil
+}
+
+func asMissing(chains []chainSpec) (list []wrongChain) {
+	for _, ch := range chains {
+		list = append(list, wrongChain{ch, false})
+	}
+	return list
+}
+
+// makeSources queues the missing sets, and the chains that are missing or wrong.
+func makeSources(enc *nftables.Conn, l layout, missing []string, wrong []wrongChain) error {
+	for _, name := range missing {
+		if err := enc.AddSet(l.spec(name).set(), nil); err != nil {
+			return err
+		}
+	}
+	addForged(enc, l)
+	for _, ch := range wrong {
+		ch.replace(enc, l.table())
+	}
+	return nil
+}
+
+// addForged queues the counter. The kernel keeps one that exists.
+func addForged(enc *nftables.Conn, l layout) {
+	if l.family == nftables.TableFamilyINet {
+		enc.AddObj(&nftables.CounterObj{Table: l.table(), Name: CountForged})
+	}
+}

@@ -1,0 +1,214 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// The kernel takes a VXLAN packet from anybody, and then believes the source address inside it. So a
+// container that sends a UDP packet to the port of a tunnel could speak for any other container. Our
+// table has these objects while a host has a tunnel. <name> is the name of its mesh:
+//
+//	set tunnel_<name>_44 { typeof ip saddr . @th,336,32 }     end of a tunnel . source address inside, both IPv4
+//	set tunnel_<name>_46 { typeof ip saddr . @th,304,128 }    IPv6 inside; _64, _66: the end has IPv6
+//	chain tunnel_<name>_in       hook input: packets of the tunnel
+//	chain tunnel_<name>_source   lets through what is in a set
+//	chain tunnel_<name>_forward  hook forward: only another host that has a tunnel may send through this one
+//	chain tunnel_<name>_out      hook postrouting: only this host's kernel sends under its address
+//
+// All rules look only at UDP packets with the tunnel's port and VNI, so other tunnels with the same port
+// are left alone. A node without a tunnel has none of these objects, and they are not in the layout: an
+// agent makes them, and compares them with what it wants.
+const tunnelPrefix = "tunnel_"
+
+// Tunnel is this host's end of the tunnels of a mesh, and what may come out of it.
+type Tunnel struct {
+	Name string // of the mesh
+	Port uint16
+	VNI  uint32 // 24 bits
+	From []TunnelSource
+}
+
+// TunnelSource lets packets with a source address from First to Last come from one end of a tunnel.
+type TunnelSource struct {
+	End         netip.Addr // outer source address
+	First, Last netip.Addr // both of one family
+	Comment     string     // for people
+}
+
+// ofTunnels reports whether an object of our table belongs to a tunnel.
+func ofTunnels(name string) bool { return strings.HasPrefix(name, tunnelPrefix) }
+
+// ofMesh reports whether an object of our table belongs to a mesh, whose agent makes it.
+func ofMesh(name string) bool { return ofTunnels(name) || ofPlain(name) }
+
+// These are the ends of the names of chains, in the order in which chains are made.
+const (
+	tunnelSource  = "_source"
+	tunnelIn      = "_in"
+	tunnelForward = "_forward"
+	tunnelOut     = "_out"
+)
+
+const (
+	prioTunnelOut = 300 // after source NAT
+	metaIIFKind   = 26  // NFT_META_IIFKIND, include/uapi/linux/netfilter/nf_tables.h
+)
+
+// Offsets in the UDP header and behind it, in bytes: VXLAN's header has 8 bytes, and the Ethernet header
+// in it 14.
+const (
+	vniAt       = 8 + 4
+	etherTypeAt = 8 + 8 + 12
+	insideAt    = 8 + 8 + 14
+)
+
+// tunnelSets returns the specifications of a tunnel's sets.
+func tunnelSets(name string) (list []setSpec) {
+	for _, suffix := range [...]string{"_44", "_46", "_64", "_66"} {
+		s, _ := tunnelSet(tunnelPrefix + name + suffix)
+		list = append(list, s)
+	}
+	return list
+}
+
+// tunnelSet returns the specification of a set by its name. The kernel compares the source address inside
+// as an address of the same length.
+func tunnelSet(name string) (s setSpec, ok bool) {
+	if !ofTunnels(name) || len(name) < len(tunnelPrefix)+3 {
+		return setSpec{}, false
+	}
+	s = setSpec{name: name, family: nftables.TableFamilyINet, level: ofTunnel, interval: true}
+	for _, digit := range name[len(name)-2:] {
+		switch digit {
+		case '4':
+			s.key = append(s.key, fieldIPv4)
+		case '6':
+			s.key = append(s.key, fieldIPv6)
+		}
+	}
+	return s, len(s.key) == 2 && name[len(name)-3] == '_'
+}
+
+// element returns the element of a source.
+func (x TunnelSource) element(name string) Element {
+	digit := func(a netip.Addr) string {
+		if a.Is4() {
+			return "4"
+		}
+		return "6"
+	}
+	end := x.End.AsSlice()
+	return Element{
+		Set:     tunnelPrefix + name + "_" + digit(x.End) + digit(x.First),
+		Key:     append(end[:len(end):len(end)], x.First.AsSlice()...),
+		KeyEnd:  append(end[:len(end):len(end)], x.Last.AsSlice()...),
+		Comment: CleanComment(x.Comment),
+	}
+}
+
+// tunnelChains returns the names of the chains of a mesh, in the order in which they can be made.
+func tunnelChains(mesh string) []string {
+	name := tunnelPrefix + mesh
+	return []string{name + tunnelSource, name + tunnelIn, name + tunnelForward, name + tunnelOut}
+}
+
+// chains returns the chains, in the same order.
+func (t Tunnel) chains() []chainSpec {
+	name := tunnelPrefix + t.Name
+	filter := nftables.ChainTypeFilter
+	return []chainSpec{
+		{name: name + tunnelSource, rules: t.sourceRules()},
+		{name: name + tunnelIn, typ: filter, hook: nftables.ChainHookInput, prio: prioForward, rules: []staticRule{
+			{"", t.rule(match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: name + tunnelSource}})},
+		}},
+		{name: name + tunnelForward, typ: filter, hook: nftables.ChainHookForward, prio: prioForward, rules: []staticRule{
+			{"from an address of this host", t.rule(fromLocal(), verdict(expr.VerdictDrop))},
+			{"from an address that is not there", t.rule(notBehind(), verdict(expr.VerdictDrop))},
+		}},
+		{name: name + tunnelOut, typ: filter, hook: nftables.ChainHookPostrouting, prio: prioTunnelOut, rules: []staticRule{
+			{"not from this host itself", t.rule(translated(), verdict(expr.VerdictDrop))},
+		}},
+	}
+}
+
+// sourceRules returns the rules that judge a packet of the tunnel. A container is behind a bridge or a
+// veth. There a packet may have the address of another host only if that host is there, too.
+func (t Tunnel) sourceRules() (rules []staticRule) {
+	for _, kind := range [...]string{"bridge", "veth"} {
+		behind := metaIs(metaIIFKind, expr.CmpOpEq, IfName(kind))
+		rules = append(rules, staticRule{"from an address that is not there", rule(behind, notBehind(), verdict(expr.VerdictDrop))})
+	}
+	for _, s := range tunnelSets(t.Name) {
+		rules = append(rules, staticRule{"", rule(insideOf(s), verdict(expr.VerdictAccept))})
+	}
+	return append(rules, staticRule{"not from a peer, or from an address that the peer does not have", verdict(expr.VerdictDrop)})
+}
+
+// rule returns a rule for packets of the tunnel.
+func (t Tunnel) rule(more ...match) match {
+	port, vni := binary.BigEndian.AppendUint16(nil, t.Port), binary.BigEndian.AppendUint32(nil, t.VNI)[1:]
+	load := func(at, size uint32) *expr.Payload {
+		return &expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Offset: at, Len: size}
+	}
+	is := func(data []byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: data} }
+	return rule(metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_UDP}),
+		match{load(2, 2), is(port), load(vniAt, 3), is(vni)}, rule(more...))
+}
+
+// insideOf matches a packet of the tunnel whose two source addresses are in the set.
+func insideOf(s setSpec) match {
+	etherType, at, second := uint16(unix.ETH_P_IP), uint32(insideAt+12), reg32(1)
+	if s.key[0] == fieldIPv6 {
+		second = reg32(4)
+	}
+	if s.key[1] == fieldIPv6 {
+		etherType, at = unix.ETH_P_IPV6, insideAt+8
+	}
+	return rule(
+		match{
+			&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Offset: etherTypeAt, Len: 2},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: binary.BigEndian.AppendUint16(nil, etherType)},
+		},
+		family(s.key[0] == fieldIPv6),
+		match{
+			loadAddr(s.key[0] == fieldIPv6, true, reg1),
+			&expr.Payload{DestRegister: second, Base: expr.PayloadBaseTransportHeader, Offset: at, Len: uint32(s.key[1].size())},
+			inSet(s.name, false),
+		})
+}
+
+// fromLocal matches packets from an address of this host.
+func fromLocal() match {
+	return match{
+		&expr.Fib{Register: reg1, FlagSADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: native(unix.RTN_LOCAL)},
+	}
+}
+
+// notBehind matches packets whose source address the host does not reach through the link from which they
+// come.
+func notBehind() match {
+	return match{
+		&expr.Fib{Register: reg1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 4)},
+	}
+}
+
+// translated matches packets whose source was changed (ct status snat), as masquerade does.
+func translated() match {
+	const ipsSrcNAT = 1 << 4 // IPS_SRC_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
+	return match{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
+		bitwise(reg1, native(ipsSrcNAT)),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)},
+	}
+}

@@ -1,0 +1,87 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"encoding/binary"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A set whose key has raw bytes of a packet is printed by nft as `typeof ip saddr . @th,336,32`, and nft
+// loads a rule that looks up such a set only if the set says so. google/nftables v0.3.0 cannot write this.
+// It is stored as nested triples of type, length and value in the set's user data. The numbers are
+// those of nftables/include (expression.h, proto.h) and of libnftnl/include/libnftnl/udata.h. They are
+// stored in the kernel, so they do not change.
+const (
+	udataByteOrder = 0 // of a set
+	udataTypeof    = 3 // of a set: the key
+
+	typeofExpr = 0 // kind of the expression
+	typeofData = 1 // its parts
+
+	typeofPayload = 7
+	typeofConcat  = 13
+
+	payloadDesc   = 0
+	payloadField  = 1
+	payloadBase   = 2
+	payloadOffset = 3
+	payloadLength = 4
+
+	descIPv4, fieldOfIPv4 = 12, 11 // ip saddr
+	descIPv6, fieldOfIPv6 = 13, 8  // ip6 saddr
+	baseTransport         = 3
+)
+
+// typed adds the kinds of the key's parts to a message that makes a set of a tunnel. The kernel takes the
+// last of two attributes of a type.
+func typed(m *netlink.Message) error {
+	if m.Header.Type != msgNewSet || len(m.Data) < 4 {
+		return nil
+	}
+	a, err := attributes(m.Data[4:])
+	if err != nil {
+		return err
+	}
+	spec, ok := tunnelSet(a.Text(unix.NFTA_SET_NAME))
+	if !ok {
+		return nil
+	}
+	data, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_SET_USERDATA, Data: spec.typeof()}})
+	m.Data = append(m.Data[:len(m.Data):len(m.Data)], data...)
+	return err
+}
+
+// typeof returns the user data of a tunnel's set.
+func (s setSpec) typeof() []byte {
+	end := udata(payloadDesc, udataNumber(descIPv4), payloadField, udataNumber(fieldOfIPv4))
+	if s.key[0] == fieldIPv6 {
+		end = udata(payloadDesc, udataNumber(descIPv6), payloadField, udataNumber(fieldOfIPv6))
+	}
+	at := uint32(insideAt + 12)
+	if s.key[1] == fieldIPv6 {
+		at = insideAt + 8
+	}
+	inside := udata(payloadDesc, udataNumber(0), payloadField, udataNumber(0), payloadBase, udataNumber(baseTransport),
+		payloadOffset, udataNumber(8*at), payloadLength, udataNumber(8*uint32(s.key[1].size())))
+	parts := udata(0, expression(typeofPayload, end), 1, expression(typeofPayload, inside))
+	return udata(udataByteOrder, udataNumber(0), udataTypeof, expression(typeofConcat, parts))
+}
+
+func expression(kind uint32, data []byte) []byte {
+	return udata(typeofExpr, udataNumber(kind), typeofData, data)
+}
+
+func udataNumber(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+
+// udata joins triples. The arguments are types (int) and values ([]byte), in turn.
+func udata(pairs ...any) (b []byte) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		value := pairs[i+1].([]byte)
+		b = append(append(b, byte(pairs[i].(int)), byte(len(value))), value...)
+	}
+	return b
+}

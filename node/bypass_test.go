@@ -1,0 +1,85 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/resident"
+	"github.com/patchbay-net/patchbay/node/policies"
+	"github.com/patchbay-net/patchbay/policy/enforce"
+)
+
+// A kube-proxy in mode ipvs is a problem of a node with policies, and only of such a node.
+func TestBypassed(t *testing.T) {
+	l := newPolicyLab(t)
+	l.pod("n1", "web", "app=web", webAddr)
+	l.start()
+	l.await("a program", func() bool { return l.programs() > 0 })
+	ipvs := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: enforce.IPVSLink}}
+	must(t, netlink.LinkAdd(ipvs))
+	t.Cleanup(func() { netlink.LinkDel(ipvs) }) //nolint:errcheck // it may be gone
+	says := func() string {
+		l.Agent.policy.status.bypassed()
+		return l.trouble.mine()[policyBypassed]
+	}
+	if text := says(); text != "" {
+		t.Errorf("without policies: %q", text)
+	}
+	l.policy("web", forWeb)
+	l.awaitJudged(webAddr, true)
+	l.await("the problem", func() bool { return strings.HasPrefix(says(), "kube-proxy is in mode ipvs") })
+	must(t, netlink.LinkDel(ipvs))
+	if text := says(); text != "" {
+		t.Errorf("in another mode: %q", text)
+	}
+}
+
+// The agent hangs if a program takes minutes, although the rest of it goes on.
+func TestPoliciesThatHang(t *testing.T) {
+	l := newPolicyLab(t)
+	l.start()
+	l.await("a program", func() bool { return l.programs() > 0 && l.Healthy() == nil })
+	l.Agent.policy.busy.Store(time.Now().Add(-2 * hungAfter).Unix())
+	resident.Signal(l.said)
+	l.reports("AgentHangs")
+	l.Agent.policy.busy.Store(0)
+	if err := l.Healthy(); err != nil {
+		t.Error(err)
+	}
+}
+
+// An address that the node gets later is one of a peer `nodes`, too.
+func TestNodeAddressesOfPolicies(t *testing.T) {
+	l := newPolicyLab(t)
+	l.pod("n1", "web", "app=web", webAddr)
+	l.kind(policies.ClusterNetworkPolicies).put(`{"metadata":{"name":"guard"},"spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{}},` +
+		`"egress":[{"action":"Deny","to":[{"nodes":{}}],"protocols":[{"tcp":{"destinationPort":{"number":10250}}}]}]}}`)
+	l.start()
+	l.awaitRange("10.244.2.1") // the other node's gateway
+	lo, err := netlink.LinkByName("lo")
+	must(t, err)
+	virtual := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(198, 51, 100, 7), Mask: net.CIDRMask(32, 32)}}
+	must(t, netlink.AddrAdd(lo, virtual))
+	t.Cleanup(func() { netlink.AddrDel(lo, virtual) }) //nolint:errcheck // the namespace is the test's
+	if moved, err := l.Agent.policy.moved(); err != nil || !moved {
+		t.Errorf("moved: %v, %v", moved, err)
+	}
+	l.Agent.policy.cluster.Wake()
+	l.awaitRange("198.51.100.7")
+	if moved, err := l.Agent.policy.moved(); err != nil || moved {
+		t.Errorf("moved again: %v, %v", moved, err)
+	}
+}
+
+// awaitRange waits until a range set has an address.
+func (l *policyLab) awaitRange(addr string) {
+	l.Helper()
+	l.await(addr, func() bool { return strings.Contains(l.table(), addr) })
+}
