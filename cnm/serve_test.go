@@ -220,7 +220,7 @@ func TestDeleteOutlivesCaller(t *testing.T) {
 // that waits long for the answer does not.
 func TestSlowCaller(t *testing.T) {
 	d := newCrowd()
-	path := serveHandler(t, &Handler{Network: d, Timeout: 1500 * time.Millisecond, bodyTime: 300 * time.Millisecond})
+	path := serveHandler(t, &Handler{Network: d, Timeout: 500 * time.Millisecond, bodyTime: 200 * time.Millisecond})
 	for body, want := range map[string]string{`{"Net`: "read request: ", `{"NetworkID":"n","EndpointID":"e"}`: "no answer in time"} {
 		c, err := net.Dial("unix", path)
 		if err != nil {
@@ -318,7 +318,7 @@ func TestDrain(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, &Handler{Network: d, Timeout: time.Second}) }()
+	go func() { done <- Serve(ctx, l, &Handler{Network: d, Timeout: 200 * time.Millisecond}) }()
 	go func() {
 		for d.joined.Load() == 0 {
 			time.Sleep(time.Millisecond)

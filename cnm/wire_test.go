@@ -261,6 +261,24 @@ func TestClientErrors(t *testing.T) {
 	}
 }
 
+// failed returns a channel that gets the first error with which a client does not reach its driver.
+func failed(c *Client) chan error {
+	errs := make(chan error, 1)
+	transport := c.http.Transport.(*http.Transport)
+	dial := transport.DialContext
+	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			select {
+			case errs <- err:
+			default:
+			}
+		}
+		return conn, err
+	}
+	return errs
+}
+
 // A driver that restarts is waited for.
 func TestClientWaits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
@@ -269,12 +287,20 @@ func TestClientWaits(t *testing.T) {
 		t.Fatal(c, err)
 	}
 	c.opts.Patience = generous
+	away := failed(c)
 	done := make(chan error)
 	go func() {
 		_, err := c.Activate(context.Background())
 		done <- err
 	}()
-	time.Sleep(80 * time.Millisecond)
+	select {
+	case err := <-away:
+		if !unreachable(err) {
+			t.Errorf("without a driver: %v", err)
+		}
+	case err := <-done:
+		t.Fatalf("it did not wait: %v", err)
+	}
 	serve(t, path)
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -57,7 +57,8 @@ type collector struct {
 // Collection holds the options of Collect.
 type Collection struct {
 	Grace time.Duration // younger objects are kept; at least 10 s, because a start takes time
-	Dry   bool          // remove nothing
+	Apply bool          // remove what is dead; otherwise only list it
+	Dry   bool          // the opposite of Apply. A driver of an earlier release does not know Apply, and removes unless this is set
 }
 
 // Collected is the result of Collect. NotAsked says why Docker could not be asked. That is no
@@ -67,10 +68,10 @@ type Collected struct {
 	NotAsked, Failed string `json:",omitempty"`
 }
 
-// Collect removes what is dead. Two things decide: what the driver itself can see (boot id,
+// Collect lists what is dead, and removes it with Apply. Two things decide: what the driver itself can see (boot id,
 // sandbox, phase), and what Docker has.
 func (d *Driver) Collect(ctx context.Context, in Collection) *Collected {
-	c, out := &collector{d: d, grace: max(in.Grace, d.opts.doubt), dry: in.Dry}, &Collected{}
+	c, out := &collector{d: d, grace: max(in.Grace, d.opts.doubt), dry: !in.Apply}, &Collected{}
 	var askErr error
 	if d.opts.engine != nil {
 		c.docker, askErr = d.askDocker(ctx, c.grace)

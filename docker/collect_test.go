@@ -37,7 +37,7 @@ func TestUnsureIsReportedAndKept(t *testing.T) {
 	a.err = errors.New("it boots")
 	c := n.joinedOld(network)
 	for _, dry := range []bool{true, false} {
-		out := n.driver.Collect(n.ctx(), Collection{Dry: dry})
+		out := n.driver.Collect(n.ctx(), Collection{Apply: !dry})
 		if len(out.Items) != 1 || out.Failed != "" || out.Items[0].State != "unsure" || out.Items[0].Removed || !strings.Contains(out.Items[0].Why, c.key) {
 			t.Errorf("dry %v: %s", dry, asJSON(out))
 		}

@@ -267,12 +267,12 @@ func isID(text string) bool {
 }
 
 // containerIDs finds the ids of containers in the text of /proc/PID/cgroup. The id of the
-// outermost container comes last.
+// outermost container comes first: below its own cgroup, a container may be able to make another one
+// with any name.
 func containerIDs(text string) (ids []string) {
-	words := strings.FieldsFunc(text, func(c rune) bool { return (c < '0' || c > '9') && (c < 'a' || c > 'z') })
-	for i := len(words) - 1; i >= 0; i-- {
-		if isID(words[i]) {
-			ids = append(ids, words[i])
+	for word := range strings.FieldsFuncSeq(text, func(c rune) bool { return (c < '0' || c > '9') && (c < 'a' || c > 'z') }) {
+		if isID(word) {
+			ids = append(ids, word)
 		}
 	}
 	return ids
@@ -283,6 +283,7 @@ const (
 	argID     = "DOCKER_CONTAINER_ID"
 	argName   = "DOCKER_CONTAINER_NAME"
 	argLabels = "DOCKER_LABEL_"
+	argPrefix = "DOCKER_" // of all of them
 )
 
 // containerArgs returns the part of CNI_ARGS that describes the container, if it is known.

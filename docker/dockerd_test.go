@@ -159,6 +159,7 @@ func (c *container) joins(r run) (err error) {
 	}
 	if d.old {
 		must(d, netns.Create(c.key))
+		d.Cleanup(func() { must(d, netns.Delete(c.key)) })
 		c.place(!r.notGW)
 	}
 	return nil

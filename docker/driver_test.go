@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 const (
@@ -37,6 +39,9 @@ func both(t *testing.T, fn func(t *testing.T, old bool)) {
 func TestTwoContainers(t *testing.T) {
 	both(t, func(t *testing.T, old bool) {
 		for name, conf := range map[string]string{"podnet": bridgeNet, "ptpnet": ptpNet, "macnet": macvlanNet} {
+			if !draw.All(t) && old && name != "ptpnet" {
+				continue // the old dockerd with one of them
+			}
 			t.Run(name, func(t *testing.T) { twoContainers(t, name, conf, old) })
 		}
 	})
@@ -136,13 +141,14 @@ func TestInternalIsClosed(t *testing.T) {
 			}
 			far := n.mustStart(run{network: n.network("far")})
 			wayOut(n, a, "10.91.0.1", "fd91::1")
+			var attempts []attempt
 			for _, to := range [][2]netip.Addr{{far.iface.Address.Addr(), a.iface.Address.Addr()}, {far.iface.AddressIPv6.Addr(), a.iface.AddressIPv6.Addr()}} {
 				if err := b.reaches(a, to[1]); err != nil {
 					t.Errorf("inside: %v", err)
 				}
-				refused(t, "out of the internal network", a, far, to[0])
-				refused(t, "into the internal network", far, a, to[1])
+				attempts = append(attempts, attempt{"out of the internal network", a, far, to[0]}, attempt{"into the internal network", far, a, to[1]})
 			}
+			refused(t, attempts...)
 			for _, c := range []*container{a, b, far} {
 				c.stop(true)
 			}
@@ -163,8 +169,8 @@ func TestIsolate(t *testing.T) {
 				ids = append(ids, id)
 			}
 			a, far := n.mustStart(run{network: ids[0]}), n.mustStart(run{network: ids[1]})
-			refused(t, "from one to the other", far, a, a.iface.Address.Addr())
-			refused(t, "from one to the other", far, a, a.iface.AddressIPv6.Addr())
+			const what = "from one to the other"
+			refused(t, attempt{what, far, a, a.iface.Address.Addr()}, attempt{what, far, a, a.iface.AddressIPv6.Addr()})
 			for i, c := range []*container{a, far} {
 				c.stop(true)
 				must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: ids[i]}))
@@ -182,7 +188,9 @@ func TestIsolate(t *testing.T) {
 
 // When a network is created, options that the plugins cannot satisfy are refused.
 func TestShapeRefused(t *testing.T) {
-	n := newNode(t, ptpNet, bridgeNet)
+	const span = `{"cniVersion":"1.1.0","name":"%s","plugins":[{"type":"bridge","bridge":"br-t1","isGateway":true,"span":["10.200.0.0/16"],
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.200.3.0/24"}]]}},{"type":"firewall"%s}]}`
+	n := newNode(t, ptpNet, bridgeNet, fmt.Sprintf(span, "lan", ""), fmt.Sprintf(span, "apart", `,"ingressPolicy":"same-bridge"`))
 	internal := map[string]any{cnm.OptionInternal: true}
 	for want, c := range map[string]struct {
 		options map[string]string
@@ -190,12 +198,19 @@ func TestShapeRefused(t *testing.T) {
 	}{
 		"--internal: only the plugin bridge": {map[string]string{"cni.network": "ptpnet"}, internal},
 		"only networks of the plugin bridge": {map[string]string{"cni.network": "ptpnet", "cni.isolate": "true"}, nil},
+		"network lan spans hosts, and the":   {map[string]string{"cni.network": "lan", "cni.isolate": "true"}, nil},
+		"network apart spans hosts, and the": {map[string]string{"cni.network": "apart", "cni.isolate": "strict"}, nil},
 		`option cni.isolate="x": want true`:  {map[string]string{"cni.network": "podnet", "cni.isolate": "x"}, nil},
 	} {
 		if _, err := n.createNetwork(c.options, c.more); !errorHas(err, want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
+	id, err := n.createNetwork(map[string]string{"cni.network": "apart", "cni.isolate": "true"}, nil)
+	if err != nil {
+		t.Errorf("an option that the network has on all hosts: %v", err)
+	}
+	must(t, n.driver.deleteNetwork(n.ctx(), id))
 	open := n.mustStart(run{network: n.network("podnet")})
 	if _, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, internal); !errorHas(err, `bridge "br-t0" cannot be internal`) {
 		t.Error(err)
@@ -214,19 +229,38 @@ func wayOut(n *node, c *container, gateways ...string) {
 	}
 }
 
-// refused checks that a container does not reach another one.
-func refused(t *testing.T, what string, from, to *container, addr netip.Addr) {
+// attempt is a connection that must not come about.
+type attempt struct {
+	what     string
+	from, to *container
+	addr     netip.Addr
+}
+
+// refused checks that no attempt reaches its container. The attempts wait at the same time.
+func refused(t *testing.T, attempts ...attempt) {
 	t.Helper()
-	l := listen(t, to.key, addr)
-	defer l.Close() //nolint:errcheck // test
-	within(t, from.key, func() error {
-		conn, err := net.DialTimeout("tcp", l.Addr().String(), 400*time.Millisecond)
-		if err == nil {
-			t.Errorf("%s: %s is reached", what, addr)
-			return conn.Close()
-		}
-		return nil
-	})
+	var all sync.WaitGroup
+	for _, a := range attempts {
+		l := listen(t, a.to.key, a.addr)
+		from, err := netns.Open(a.from.key)
+		must(t, err)
+		all.Go(func() {
+			defer l.Close()    //nolint:errcheck // test
+			defer from.Close() //nolint:errcheck // read only
+			err := from.Do(func() error {
+				conn, err := net.DialTimeout("tcp", l.Addr().String(), 400*time.Millisecond)
+				if err == nil {
+					t.Errorf("%s: %s is reached", a.what, a.addr)
+					return conn.Close()
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // The file of the configuration is gone when the container stops. The driver has its own copy.
@@ -290,7 +324,7 @@ func TestDeleteNetworkTakesItsEndpointsAlong(t *testing.T) {
 // Docker and several collections delete the same network at once. Each of them succeeds.
 func TestDeleteNetworkAtOnce(t *testing.T) {
 	n := newNode(t, bridgeNet)
-	for range 50 {
+	for range draw.Number(t, "PATCHBAY_DOCKER_DELETIONS", 10, 50) {
 		id, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, nil)
 		must(t, err)
 		var g sync.WaitGroup
@@ -319,6 +353,7 @@ func TestRefusals(t *testing.T) {
 		{map[string]string{"cni.network": "podnet", "cni.mode": "sandbox"}, "want auto or hold"},
 		{map[string]string{"cni.network": "podnet", "cni.gwbridge": "maybe"}, "want true or false"},
 		{map[string]string{"cni.network": "podnet", "cni.args": "IP=1.2.3.4"}, "is Docker's to set"},
+		{map[string]string{"cni.network": "podnet", "cni.args": "DOCKER_LABEL_role=db"}, "is the driver's to set"},
 		{map[string]string{"cni.network": "podnet", "cni.args": "x"}, "is not KEY=VALUE"},
 		{map[string]string{"cni.network": "podnet", "cni.ifprefix": "a/b"}, "characters of an interface name"},
 		{map[string]string{"cni.network": "podnet", "cni.dns": "keep"}, "want docker or replace"},

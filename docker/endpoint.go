@@ -142,7 +142,7 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	if err := d.look(e); err != nil {
 		return err
 	}
-	if err := wantedMet(e); err != nil {
+	if err := errors.Join(wantedMet(e), n.checkFamily(e)); err != nil {
 		return err
 	}
 	e.Phase = state.Created

@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker/state"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // leaseStart does what `docker run --ip --mac-address` does, with a port.
@@ -181,8 +182,12 @@ func between(n *node, c *container, phase state.Phase) {
 // An endpoint waits for a call that never comes. It keeps its MAC address and --ip for ten
 // seconds, not for the whole grace time.
 func TestEvictBetweenCalls(t *testing.T) {
-	for _, phase := range []state.Phase{state.Created, state.Joining, state.Leaving, state.Left} {
-		for name, mac := range map[string]string{"MAC": "02:42:00:00:00:01", "IP": "02:42:00:00:00:02"} {
+	macs := map[string]string{"MAC": "02:42:00:00:00:01", "IP": "02:42:00:00:00:02"}
+	for i, phase := range []state.Phase{state.Created, state.Joining, state.Leaving, state.Left} {
+		for name, mac := range macs {
+			if !draw.All(t) && (name == "MAC") != (i%2 == 0) {
+				continue
+			}
 			t.Run(string(phase)+" "+name, func(t *testing.T) {
 				n := newNode(t, bridgeNet)
 				x := n.ipamNetwork("podnet")

@@ -6,6 +6,7 @@ package docker
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -262,12 +263,13 @@ func await(done func(context.Context) bool) {
 	}
 }
 
-// adoptOnce adopts the sandbox, and reports whether the sandbox exists.
+// adoptOnce adopts the sandbox, and reports whether the sandbox exists. It removes nothing for its age:
+// Docker may have gone on meanwhile, and its next call may be on the way.
 func (d *Driver) adoptOnce(ctx context.Context, endpointID, path string) bool {
 	if _, there, _ := live(path); !there {
 		return false
 	}
-	c := &collector{d: d, grace: d.opts.Grace}
+	c := &collector{d: d, grace: math.MaxInt64}
 	if err := c.endpoint(ctx, endpointID); err != nil {
 		d.opts.Log("endpoint %.12s: %v", endpointID, err)
 	}

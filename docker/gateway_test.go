@@ -10,6 +10,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
@@ -77,8 +78,11 @@ func TestGwAllocCheck(t *testing.T) {
 // Docker's own IPAM driver has the subnet. The plugin gets the address, by capability and by
 // CNI_ARGS.
 func TestAddressesOfDocker(t *testing.T) {
-	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
-		for _, ipam := range []string{`"ipam":{"type":"static"}`, `"capabilities":{"ips":true},"ipam":{"type":"static"}`, `"ipam":{"type":"host-local","subnet":"10.91.0.0/24"}`} {
+	for name, dir := range map[string]string{"ours": "", "reference": reftest.Plugins(t)} {
+		for i, ipam := range []string{`"ipam":{"type":"static"}`, `"capabilities":{"ips":true},"ipam":{"type":"static"}`, `"ipam":{"type":"host-local","subnet":"10.91.0.0/24"}`} {
+			if !draw.All(t) && i > 0 && name == "reference" {
+				continue
+			}
 			t.Run(name, func(t *testing.T) {
 				n := newNode(t, `{"cniVersion":"1.0.0","name":"podnet","plugins":[{"type":"bridge","bridge":"br-t0",`+ipam+`}]}`)
 				n.with(dir)

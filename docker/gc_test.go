@@ -4,7 +4,6 @@
 package docker
 
 import (
-	"io"
 	"os/exec"
 	"testing"
 
@@ -12,8 +11,6 @@ import (
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/paths"
-	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
@@ -21,26 +18,25 @@ import (
 // because the ids with which we call plugins are never in it.
 func (n *node) nodeGC() *gc.Report {
 	n.Helper()
-	session := func() *plugin.Session {
-		s := plugin.NewSession(all.Plugins())
-		s.Stderr = io.Discard
-		return s
-	}
 	p := paths.Default()
 	report, err := gc.Run(n.ctx(), gc.Options{
 		Paths: p, NewSession: session, Live: map[string]bool{}, Apply: true,
-		Runtime: &chain.Runtime{Path: n.opts.Plugins, CacheDir: p.CNI, RunDir: p.Run},
+		Runtime: &chain.Runtime{Path: n.opts.Plugins, Invoker: n.opts.Invoker, CacheDir: p.CNI, RunDir: p.Run},
 	})
 	must(n, err)
 	return report
 }
 
-// with makes the driver use the plugins in dir before ours. The chains that the
-// reference's plugins never remove are removed at the end of the test.
+// with makes the driver execute the plugins in dir, and our programs if dir does not have them. The
+// chains that the reference's plugins never remove are removed at the end of the test. If dir is
+// empty, with changes nothing.
 func (n *node) with(dir string) {
 	n.Helper()
+	if dir == "" {
+		return
+	}
 	n.stop()
-	n.opts.Plugins = []string{dir, n.opts.Plugins[0]}
+	n.opts.Plugins, n.opts.Invoker = []string{dir, programs(n)}, nil
 	n.boot()
 	n.Cleanup(func() { must(n, exec.Command("nft", "flush", "ruleset").Run()) })
 }
@@ -48,7 +44,7 @@ func (n *node) with(dir string) {
 // patchbay gc removes nothing of the driver's. This holds at any point of an endpoint's life and
 // with any plugins.
 func TestNodeGCLeavesEndpoints(t *testing.T) {
-	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
+	for name, dir := range map[string]string{"ours": "", "reference": reftest.Plugins(t)} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, portNet)
 			n.with(dir)
@@ -76,7 +72,7 @@ func TestNodeGCLeavesEndpoints(t *testing.T) {
 
 // An address that Docker has requested is kept until its endpoint comes.
 func TestNodeGCLeavesLeases(t *testing.T) {
-	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
+	for name, dir := range map[string]string{"ours": "", "reference": reftest.Plugins(t)} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, bridgeNet)
 			n.with(dir)
@@ -100,14 +96,14 @@ func TestNetworkDeletedLater(t *testing.T) {
 	must(t, err)
 	c := n.mustStart(run{network: network})
 	n.stop()
-	plugins := n.opts.Plugins
-	n.opts.Plugins = []string{t.TempDir()} // without any plugin, so that DEL fails
+	opts := n.opts
+	n.opts.Plugins, n.opts.Invoker = []string{t.TempDir()}, nil // without any plugin, so that DEL fails
 	n.boot()
 	if err := n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: network}); err == nil {
 		t.Error("deleted without plugins")
 	}
 	n.stop()
-	n.opts.Plugins = plugins
+	n.opts = opts
 	n.boot()
 	n.sweep(1)
 	if nets, err := n.driver.state.Networks.List(); err != nil || len(nets) > 0 {

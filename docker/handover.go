@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -24,15 +23,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 )
-
-// holdName is the interface's name in the holding namespace.
-const holdName = "eth0"
-
-// holdPath returns the path at which an endpoint's holding namespace is mounted. It is in our
-// directory, where no tool looks for containers.
-func (d *Driver) holdPath(endpointID string) string {
-	return filepath.Join(d.opts.Paths.Holds(), short(endpointID, 32))
-}
 
 // linkName returns the interface's name while it is on the host: a prefix and 10 of the id's 64
 // random digits.
@@ -52,14 +42,6 @@ func (d *Driver) inside(path string) (*nl.Conn, error) {
 		return nil, err
 	}
 	return nl.In(ns, d.opts.Paths.Proc)
-}
-
-// makeHold makes a new holding namespace.
-func (d *Driver) makeHold(path string) error {
-	if err := netns.Delete(path); err != nil {
-		return err
-	}
-	return netns.Create(path)
 }
 
 // sandboxLink opens the sandbox and finds the endpoint's link in it. The caller closes the
@@ -219,11 +201,8 @@ func (d *Driver) takeBack(e *state.Endpoint) error {
 	if e.Kernel == nil {
 		return nil
 	}
-	c, err := d.inside(e.Hold)
-	if netns.Gone(err) {
-		return nil
-	}
-	if err != nil {
+	c, err := d.holdOf(e)
+	if c == nil || err != nil {
 		return err
 	}
 	defer c.Close()

@@ -4,14 +4,86 @@
 package docker
 
 import (
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/dhcp"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
 const dhcpNet = `{"cniVersion":"1.1.0","name":"lan","plugins":[{"type":"bridge","bridge":"br-t9","ipam":{"type":"dhcp","daemonSocketPath":"/run/keeper/s"}}]}`
+
+// keeper is our keeper of DHCP leases. The test moves its clock.
+type keeper struct {
+	*testing.T
+	*dhcp.Keeper
+	clock *dhcptest.Clock
+	log   *dhcptest.Log
+}
+
+// newKeeper serves a keeper at a path until the test ends.
+func newKeeper(t *testing.T, socket string) *keeper {
+	t.Helper()
+	k := &keeper{T: t, clock: dhcptest.NewClock(), log: new(dhcptest.Log)}
+	var err error
+	k.Keeper, err = dhcp.New(dhcp.Options{
+		RunDir: "/run/patchbay", Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 30 * time.Second,
+		Watch: time.Minute, ReleaseTime: 2 * time.Second, Clock: k.clock, Log: k.log.Printf,
+	})
+	must(t, err)
+	must(t, os.MkdirAll(filepath.Dir(socket), 0o700))
+	l, err := net.Listen("unix", socket)
+	must(t, err)
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := k.Serve(l); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		l.Close() //nolint:errcheck // it ends Serve
+		served.Wait()
+		if t.Failed() {
+			t.Logf("the keeper said:\n%s", k.log)
+		}
+	})
+	return k
+}
+
+// renews waits until the only lease was renewed some times. Whenever both goroutines of the lease
+// sleep, the clock jumps: one renews it, the other looks whether the interface still exists. While
+// Docker moves the interface, only one goroutine sleeps.
+func (k *keeper) renews(times int) {
+	k.Helper()
+	count := func() int { return strings.Count(k.log.String(), "lease renewed") }
+	before := count()
+	dhcptest.Eventually(k, "renewals", func() bool {
+		if k.clock.Asleep() == 2 {
+			k.clock.Jump()
+		}
+		return count() >= before+times
+	})
+}
+
+// ended checks that the keeper has given all leases back, and that nothing is left in it which could
+// look for an interface again.
+func (k *keeper) ended() {
+	k.Helper()
+	if n := k.Held(); n > 0 {
+		k.Errorf("%d leases are held", n)
+	}
+	dhcptest.Eventually(k, "no goroutine sleeps", func() bool { return k.clock.Asleep() == 0 })
+	for _, bad := range []string{"failed to release", "lease dropped"} {
+		if strings.Contains(k.log.String(), bad) {
+			k.Errorf("%s:\n%s", bad, k.log)
+		}
+	}
+}
 
 // Docker moves the interface. Its DHCP lease is renewed there, and in the end released from the
 // holding namespace.
@@ -20,29 +92,23 @@ func TestDHCPLease(t *testing.T) {
 		n := newNode(t, dhcpNet)
 		n.old = old
 		dhcptest.LAN(t, "br-t9", "10.77.0.1/24")
-		dhcptest.Kea(t, "kea-dhcp4", "br-t9", `"renew-timer": 1, "rebind-timer": 40, "valid-lifetime": 60, "calculate-tee-times": false,
+		dhcptest.Kea(t, "kea-dhcp4", "br-t9", `"renew-timer": 38, "rebind-timer": 40, "valid-lifetime": 120, "calculate-tee-times": false,
 			"authoritative": true, "subnet4": [{"subnet": "10.77.0.0/24", "pools": [{"pool": "10.77.0.10 - 10.77.0.10"}]}]`)
-		log := dhcptest.Serve(t, "/run/keeper/s")
+		k := newKeeper(t, "/run/keeper/s")
 		network := n.network("lan")
 		for range 2 { // there is one address, so the second container gets the one that the first released
-			renewed := strings.Count(log.String(), "lease renewed")
 			c := n.mustStart(run{network: network})
-			dhcptest.Eventually(t, "renewals", func() bool { return strings.Count(log.String(), "lease renewed") >= renewed+2 })
+			k.renews(2)
 			c.stop(true)
+			k.ended()
 		}
 
 		c := n.mustStart(run{network: network}) // the driver is killed while Docker moves the interface
 		n.stop()
 		n.boot()
 		n.sweep(0)
-		renewed := strings.Count(log.String(), "lease renewed")
-		dhcptest.Eventually(t, "a renewal", func() bool { return strings.Count(log.String(), "lease renewed") > renewed })
+		k.renews(1)
 		c.stop(true)
-		for _, bad := range []string{"failed to release", "lease dropped"} {
-			if strings.Contains(log.String(), bad) {
-				t.Errorf("%s:\n%s", bad, log)
-			}
-		}
-		time.Sleep(300 * time.Millisecond) // meanwhile the keeper looks again
+		k.ended()
 	})
 }

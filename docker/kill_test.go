@@ -22,6 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // These are variables in the environment of a driver in its own process.
@@ -34,7 +35,7 @@ const (
 
 // killer counts the steps of a driver and ends the process at one of them.
 type killer struct {
-	invoke.Exec
+	invoke.Invoker
 	left int
 }
 
@@ -48,7 +49,7 @@ func (k *killer) step() {
 // Invoke counts a step before and after each plugin.
 func (k *killer) Invoke(ctx context.Context, name string, call *spec.Call) ([]byte, error) {
 	k.step()
-	out, err := k.Exec.Invoke(ctx, name, call)
+	out, err := k.Invoker.Invoke(ctx, name, call)
 	k.step()
 	return out, err
 }
@@ -59,7 +60,7 @@ func TestChild(t *testing.T) {
 	if err != nil {
 		return
 	}
-	k := &killer{left: at}
+	k := &killer{invoker(t), at}
 	d, err := New(Options{
 		Plugins: []string{os.Getenv(childPlugins)}, ConfDir: os.Getenv(childConf), DataRoot: os.Getenv(childData), Paths: paths.Default(), Invoker: k, step: k.step,
 	})
@@ -96,9 +97,25 @@ func (n *node) child(step int) *exec.Cmd {
 // tooMany is a number of steps that no test here reaches.
 const tooMany = 100
 
+// kills calls killedAt with the step at which it is to kill the driver, until it returns false: the
+// driver's work has ended before that step. `make test` kills only at some steps, beginning with a
+// first one, which is counted from 0.
+func kills(t testing.TB, first int, killedAt func(step int) bool) {
+	t.Helper()
+	every := draw.Number(t, "PATCHBAY_DOCKER_KILL_EVERY", 8, 1)
+	step := 1 + first%every
+	for ; step < tooMany && killedAt(step); step += every {
+	}
+	if step >= tooMany {
+		t.Error("it never comes to its end")
+	}
+	t.Logf("it has fewer than %d steps", step)
+}
+
 // TestKilled kills the driver at every step of a container's life. Then Docker either continues
 // as after a failed call, or has ended with the container. Nothing may be left.
 func TestKilled(t *testing.T) {
+	first := 0
 	for _, old := range []bool{false, true} {
 		for _, silent := range []bool{true, false} {
 			t.Run(fmt.Sprintf("old=%v silent=%v", old, silent), func(t *testing.T) {
@@ -106,22 +123,12 @@ func TestKilled(t *testing.T) {
 				n.old = old
 				network := n.network("ports")
 				n.stop()
-				steps := 1
-				for ; steps < tooMany && n.lifeKilledAt(steps, network, silent, nil); steps++ {
-				}
-				n.ended(steps)
+				kills(t, first, func(step int) bool { return n.lifeKilledAt(step, network, silent, nil) })
+				n.boot()
 			})
+			first += 2
 		}
 	}
-}
-
-func (n *node) ended(steps int) {
-	n.Helper()
-	if steps == tooMany {
-		n.Error("it never comes to its end")
-	}
-	n.Logf("%d steps", steps-1)
-	n.boot()
 }
 
 // TestKilledPacked does what TestKilled does, with a list of one packed plugin.
@@ -129,29 +136,27 @@ func TestKilledPacked(t *testing.T) {
 	n := newNode(t, packedNet)
 	network := n.network("packed")
 	n.stop()
-	steps := 1
-	for ; steps < tooMany && n.lifeKilledAt(steps, network, true, nil); steps++ {
-	}
-	n.ended(steps)
+	kills(t, 1, func(step int) bool { return n.lifeKilledAt(step, network, true, nil) })
+	n.boot()
 }
 
 // TestKilledDNS does what TestKilled does, with a resolv.conf that we wrote. The file must become
 // Docker's again.
 func TestKilledDNS(t *testing.T) {
-	for _, silent := range []bool{true, false} {
+	for first, silent := range map[int]bool{3: true, 7: false} {
 		t.Run(fmt.Sprintf("silent=%v", silent), func(t *testing.T) {
 			n := newNode(t, dnsNet)
 			n.onDisk()
 			network := n.replacing()
 			n.stop()
-			steps := 1
 			path := ""
 			waits := func(key string) { path = n.contained(key, headResolv, nil) }
-			for ; steps < tooMany && n.lifeKilledAt(steps, network, silent, waits); steps++ {
+			kills(t, first, func(step int) bool {
+				killed := n.lifeKilledAt(step, network, silent, waits)
 				n.reads(path, headResolv)
-			}
-			n.reads(path, headResolv)
-			n.ended(steps)
+				return killed
+			})
+			n.boot()
 		})
 	}
 }
@@ -201,8 +206,9 @@ func (n *node) nothing(when string) {
 	if files := addressFiles(n); len(files) > 0 {
 		n.Errorf("%s: addresses %v", when, files)
 	}
+	now := n.left()
 	for _, kind := range []string{"link", "nft", "route"} {
-		if left := n.left().Of(kind); len(left) > 0 {
+		if left := now.Of(kind); len(left) > 0 {
 			n.Errorf("%s: %s", when, left)
 		}
 	}
@@ -217,13 +223,7 @@ func TestKilledIPAM(t *testing.T) {
 	x := n.ipamNetwork("ports")
 	n.asking(x.id).bare("ports")
 	n.stop()
-	steps := 1
-	for ; steps < tooMany && n.addressKilledAt(steps, x); steps++ {
-	}
-	if steps == tooMany {
-		t.Error("it never comes to its end")
-	}
-	t.Logf("%d steps", steps-1)
+	kills(t, 5, func(step int) bool { return n.addressKilledAt(step, x) })
 	n.boot()
 }
 
@@ -240,7 +240,7 @@ func (n *node) addressKilledAt(step int, x *ipamNet) (killed bool) {
 	}
 	n.boot()
 	defer n.stop()
-	if out := n.driver.Collect(n.ctx(), Collection{}); out.Failed != "" || out.NotAsked != "" {
+	if out := n.driver.Collect(n.ctx(), Collection{Apply: true}); out.Failed != "" || out.NotAsked != "" {
 		n.Errorf("step %d: %s", step, asJSON(out))
 	}
 	n.nothing(fmt.Sprintf("step %d (%v)", step, err))

@@ -161,8 +161,8 @@ func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
 	if len(of) == 1 && string(of[0].Raw) == string(p.Raw) {
 		return of // the plugin was not packed
 	}
-	var conf map[string]json.RawMessage
-	if err := json.Unmarshal(p.Raw, &conf); err != nil {
+	conf, err := spec.ParseObject(p.Raw)
+	if err != nil {
 		return of
 	}
 	caps, raws := map[string]bool{}, []json.RawMessage{}
@@ -170,8 +170,11 @@ func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
 		maps.Copy(caps, m.Capabilities)
 		raws = append(raws, m.Raw)
 	}
-	conf["plugins"], conf["capabilities"] = encode(raws), encode(caps)
-	return []chain.Plugin{{Type: p.Type, Name: p.Name, Capabilities: caps, Raw: encode(conf)}}
+	raw, err := changed(conf, map[string]any{"plugins": raws, "capabilities": caps})
+	if err != nil {
+		return of
+	}
+	return []chain.Plugin{{Type: p.Type, Name: p.Name, Capabilities: caps, Raw: raw}}
 }
 
 // first returns the plugin that makes the interface.
@@ -200,14 +203,23 @@ func with(list *chain.List, key string, value any, change func(int, *chain.Plugi
 		if !change(i, p) {
 			return true, nil
 		}
-		var conf map[string]json.RawMessage
-		if err := json.Unmarshal(p.Raw, &conf); err != nil {
+		conf, err := spec.ParseObject(p.Raw)
+		if err != nil {
 			return false, fmt.Errorf("decode plugin %s: %w", p, err)
 		}
-		conf[key] = encode(value)
-		p.Raw = encode(conf)
-		return true, nil
+		p.Raw, err = changed(conf, map[string]any{key: value})
+		return true, err
 	})
+}
+
+// changed returns a configuration in which keys have other values.
+func changed(conf spec.Object, to map[string]any) (json.RawMessage, error) {
+	for key, value := range to {
+		if err := conf.Set(key, value); err != nil {
+			return nil, err
+		}
+	}
+	return conf.JSON()
 }
 
 func theFirst(i int, _ *chain.Plugin) bool { return i == 0 }
@@ -218,6 +230,27 @@ func isInternal(list *chain.List) bool {
 		Internal bool `json:"internal"`
 	}
 	return json.Unmarshal(first(list).Raw, &conf) == nil && conf.Internal
+}
+
+// spansHosts reports whether other hosts serve a part of the network.
+func spansHosts(list *chain.List) bool {
+	var conf struct {
+		Span []string `json:"span"`
+	}
+	return json.Unmarshal(first(list).Raw, &conf) == nil && len(conf.Span) > 0
+}
+
+// policyOf returns the ingressPolicy of the plugin firewall in a list, or "".
+func policyOf(list *chain.List) string {
+	for i := range list.Plugins {
+		var conf struct {
+			IngressPolicy string `json:"ingressPolicy"`
+		}
+		if p := &list.Plugins[i]; p.Type == pluginFirewall && json.Unmarshal(p.Raw, &conf) == nil {
+			return conf.IngressPolicy
+		}
+	}
+	return ""
 }
 
 // closed returns a list that makes its network internal. The plugin bridge is the only one with a

@@ -62,10 +62,14 @@ func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (
 		return nil, err
 	}
 	internal, err := in.Options.Flag(cnm.OptionInternal, false)
-	if err != nil {
+	v4, errV4 := in.Options.Flag(cnm.OptionEnableIPv4, true)
+	if err = errors.Join(err, errV4); err != nil {
 		return nil, err
 	}
-	n := &network{&state.Network{Internal: internal}, *o, list}
+	n := &network{&state.Network{Internal: internal, NoIPv4: !v4}, *o, list}
+	if err := errors.Join(n.everywhere(list), n.withoutIPv4(list)); err != nil {
+		return nil, err
+	}
 	if list, err = n.adapt(list); err != nil {
 		return nil, err
 	}
@@ -73,7 +77,7 @@ func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
 	}
 	return &state.Network{
-		ID: in.NetworkID, Options: maps.Clone(o.user), Internal: internal,
+		ID: in.NetworkID, Options: maps.Clone(o.user), Internal: internal, NoIPv4: !v4,
 		Config: encodeList(list), Since: time.Now(),
 	}, nil
 }
@@ -136,8 +140,12 @@ func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	all, err := d.state.Endpoints.List()
-	errs := []error{err}
+	all, unread := d.state.Endpoints.List()
+	if state.OnlyDamaged(unread) { // whatever network it is of, it says nothing any more
+		d.opts.Log("network %.12s is removed beside an endpoint that cannot be read: %v", id, unread)
+		unread = nil
+	}
+	errs := []error{unread}
 	for _, e := range all {
 		if e.Network == id {
 			d.opts.Log("endpoint %.12s: its network is deleted", e.ID)
@@ -218,6 +226,33 @@ func (n *network) adapt(list *chain.List) (_ *chain.List, err error) {
 		return isolated(list, n.isolate)
 	}
 	return list, nil
+}
+
+// everywhere refuses an option that would end at this host although the network does not. A network
+// that a former release created with the option keeps it.
+func (n *network) everywhere(list *chain.List) error {
+	if n.isolate == "" || !spansHosts(list) || n.isolate == policyOf(list) {
+		return nil
+	}
+	return fmt.Errorf("option %s: network %s spans hosts, and the option would end at this one: create the network with `patchbayd hosts create --isolate`, and leave the option out", optIsolate, list.Name)
+}
+
+// withoutIPv4 refuses --ipv4=false if the configuration has an IPv4 range. For an IPAM plugin whose
+// ranges the driver cannot read, only an interface shows what it gives (checkFamily).
+func (n *network) withoutIPv4(list *chain.List) error {
+	pool := new(state.Pool)
+	if !n.NoIPv4 || poolOf(pool, list, "") != nil || pool.Prefix.Bits() == 0 {
+		return nil
+	}
+	return fmt.Errorf("--ipv4=false: the configuration decides about addresses, and that of network %s has the IPv4 range %s: use one without it", list.Name, pool.Prefix)
+}
+
+// checkFamily returns an error if the interface of a network without IPv4 has an IPv4 address.
+func (n *network) checkFamily(e *state.Endpoint) error {
+	if v4, _ := addresses(e.Kernel); n.NoIPv4 && v4.IsValid() {
+		return fmt.Errorf("--ipv4=false: the configuration decides about addresses, and the IPAM plugin of network %s gave %s", n.list.Name, v4.Addr())
+	}
+	return nil
 }
 
 // resolve reads the configuration that the options name. When the time of the call is over,

@@ -124,6 +124,9 @@ func parseArgs(s string) (map[string]string, error) {
 		if k == "IP" || k == "MAC" || k == "IgnoreUnknown" {
 			return nil, fmt.Errorf("option %s: %s is Docker's to set (--ip, --mac-address)", optArgs, k)
 		}
+		if strings.HasPrefix(k, argPrefix) { // plugins take these keys for what Docker says
+			return nil, fmt.Errorf("option %s: %s is the driver's to set: it describes the container", optArgs, k)
+		}
 		out[k] = v
 	}
 	return out, nil

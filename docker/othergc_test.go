@@ -23,7 +23,7 @@ func TestGCOfAnotherRuntime(t *testing.T) {
 	before, rules := addressFiles(t), n.left().Of("nft")
 	p := paths.Default()
 	other := func() (*chain.Runtime, *chain.List) {
-		rt := &chain.Runtime{Path: n.opts.Plugins, ConfDir: n.opts.ConfDir, RunDir: p.Run, CacheDir: t.TempDir()}
+		rt := &chain.Runtime{Path: n.opts.Plugins, Invoker: n.opts.Invoker, ConfDir: n.opts.ConfDir, RunDir: p.Run, CacheDir: t.TempDir()}
 		list, err := rt.Load("ports")
 		must(t, err)
 		return rt, list

@@ -151,6 +151,10 @@ func TestContainerID(t *testing.T) {
 			t.Errorf("%q: %q", text, got)
 		}
 	}
+	inner := strings.Repeat("1b", 32) // a container may name its own cgroups after another container
+	if got := containerIDs("0::/docker/" + id + "/docker/" + inner + "\n"); len(got) != 2 || got[0] != id {
+		t.Errorf("%q", got)
+	}
 	for _, text := range []string{"", "0::/\n", "0::/docker-" + id + "ff.scope"} {
 		if got := containerIDs(text); len(got) > 0 {
 			t.Errorf("%q: %q", text, got)

@@ -53,7 +53,7 @@ func (n *node) asking(network string) *answers {
 // collect does what `patchbayd docker gc` does.
 func (n *node) collect(dry bool, want ...string) *Collected {
 	n.Helper()
-	out := n.driver.Collect(n.ctx(), Collection{Dry: dry})
+	out := n.driver.Collect(n.ctx(), Collection{Apply: !dry})
 	if out.Failed != "" {
 		n.Error(out.Failed)
 	}
@@ -83,7 +83,7 @@ func TestForgottenNetwork(t *testing.T) {
 	c := n.mustStart(run{network: gone})
 	n.collect(false)    // all objects exist
 	a.nets = a.nets[:1] // Docker lists no endpoint of ours, though a container runs
-	if out := n.driver.Collect(n.ctx(), Collection{Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
+	if out := n.driver.Collect(n.ctx(), Collection{Apply: true, Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
 		t.Errorf("young, and collected: %s", asJSON(out))
 	}
 	n.collect(true, kindNetwork+": "+forgot, kindPool+": no network of Docker uses it", kindPool+": no network of Docker uses it")
@@ -168,7 +168,7 @@ func TestAddressOfAnotherDriver(t *testing.T) {
 		n.collect(false)
 	}
 	a.ends["other"] = map[string]engineEndpoint{"e": {mac: "02:42:00:00:00:02", addrs: []netip.Addr{v4.Addr().Next()}}}
-	if out := n.driver.Collect(n.ctx(), Collection{Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
+	if out := n.driver.Collect(n.ctx(), Collection{Apply: true, Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
 		t.Errorf("young, and collected: %s", asJSON(out))
 	}
 	n.collect(false, unusedLease)

@@ -128,13 +128,11 @@ func TestConnectGivenUp(t *testing.T) {
 // While Docker gives up, the driver is killed at each step. Docker continues.
 func TestGivingUpKilled(t *testing.T) {
 	m := newMoves(t)
-	step := 1
-	for ; step < tooMany && m.killedAt(step); step++ {
-		m.serves(fmt.Sprintf("killed in step %d", step), m.a)
-	}
-	m.serves("not killed", m.a)
-	m.stop()
-	m.ended(step)
+	kills(t, 1, func(step int) bool {
+		killed := m.killedAt(step)
+		m.serves(fmt.Sprintf("killed in step %d: %v", step, killed), m.a)
+		return killed
+	})
 	m.a.stop(true)
 }
 

@@ -22,16 +22,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/paths"
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/plugin/all"
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
-	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childStep) != "" { // in the namespaces of its parent
+	if os.Getenv(childStep) != "" && filepath.Base(os.Args[0]) == "exe" { // in the namespaces of its parent
 		os.Exit(m.Run())
 	}
-	nettest.Main(m)
+	plugintest.Main(m, all.Plugins()...)
 }
 
 // node is a host with our driver, and a dockerd that uses it.
@@ -53,7 +53,7 @@ func newNode(t *testing.T, confs ...string) *node {
 	for i, conf := range confs {
 		writeFile(t, filepath.Join(confDir, fmt.Sprintf("%d.conflist", i)), conf)
 	}
-	n := &node{opts: Options{Plugins: []string{reftest.Ours(t)}, ConfDir: confDir, Paths: paths.Default(), Grace: time.Nanosecond, Log: t.Logf}}
+	n := &node{opts: Options{Plugins: []string{plugins(t)}, Invoker: invoker(t), ConfDir: confDir, Paths: paths.Default(), Grace: time.Nanosecond, Log: t.Logf}}
 	n.dockerd = &dockerd{T: t}
 	n.before = leak.Must(t)
 	t.Cleanup(n.clean)

@@ -29,6 +29,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
@@ -132,11 +133,15 @@ func TestCommands(t *testing.T) {
 		t.Errorf("the driver has %d things left", n)
 	}
 	must(t, p.Do(spec.Add))
-	srv.Stop()
+	back := srv.Away(t, draw.All(t))
 	must(t, p.Do(spec.Del))
+	back()
+	back = srv.Away(t, true)
 	if status, _, errs := command("rm", "net"); status != 1 || !strings.Contains(errs, "driver cannot be reached") {
 		t.Errorf("rm without a driver: %d %s", status, errs)
 	}
+	back()
+	srv.Away(t, draw.All(t))
 	if status, _, errs := command("rm", "--force", "net"); status != 0 {
 		t.Errorf("rm --force without a driver: %d %s", status, errs)
 	}

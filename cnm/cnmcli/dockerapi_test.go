@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
 	"github.com/patchbay-net/patchbay/cnm/remote"
@@ -45,6 +47,21 @@ func TestNetworkOrder(t *testing.T) {
 	}
 }
 
+// awaitReader waits until a process has read a file.
+func awaitReader(t *testing.T, path string) {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	must(t, err)
+	f := os.NewFile(uintptr(fd), "inotify")
+	defer f.Close() //nolint:errcheck // a test
+	_, err = unix.InotifyAddWatch(fd, path, unix.IN_CLOSE_NOWRITE)
+	must(t, err)
+	must(t, f.SetReadDeadline(time.Now().Add(time.Minute)))
+	if _, err := f.Read(make([]byte, 4096)); err != nil {
+		t.Fatalf("nobody reads %s: %v", path, err)
+	}
+}
+
 // TestEventsOfWhatCannotBeRead makes the state unreadable. No event may then say that a container
 // left.
 func TestEventsOfWhatCannotBeRead(t *testing.T) {
@@ -64,7 +81,7 @@ func TestEventsOfWhatCannotBeRead(t *testing.T) {
 	if _, err := a.read(); err == nil {
 		t.Fatal("it can be read")
 	}
-	time.Sleep(3 * poll)
+	awaitReader(t, stray)
 	must(t, os.Remove(stray))
 	attach("b")
 	var event struct {

@@ -27,6 +27,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
@@ -113,11 +114,11 @@ func TestNodeGC(t *testing.T) {
 
 	// The container is detached while the driver is away. Once the driver is back, gc ends the
 	// attachment at the driver. Until then gc keeps the link.
-	srv.Stop()
+	back := srv.Away(t, draw.All(t))
 	must(t, b.Do(spec.Del))
 	n.gc(false, 1, gc.Dead, "it was detached, and driver lab has not been notified", false)
 	n.gc(true, 1, gc.Unsure, "a later gc, ADD or GC calls it", false)
-	srv.Serve(t)
+	back()
 	n.Want("endpoints and links", fmt.Sprint(d.Endpoints(), n.links()), "2 1")
 	n.gc(true, 1, gc.Dead, "has not been notified", true)
 	n.Want("endpoints and links", fmt.Sprint(d.Endpoints(), n.links()), "1 0")

@@ -11,6 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/ptp"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
@@ -35,9 +36,9 @@ func TestAgainWhileAway(t *testing.T) {
 	must(t, p.Do(spec.Del))
 	w.Want("addresses out", fmt.Sprint(d.Addresses()), "1") // the gateway's
 	must(t, p.Do(spec.Add))
-	srv.Stop()
+	back := srv.Away(t, draw.All(t))
 	must(t, p.Do(spec.Del))
-	srv.Serve(t)
+	back()
 	srv.Fault("IpamDriver.ReleaseAddress", -1, cnmtest.Cut()) // like a driver that panics over an unknown address
 	must(t, p.Do(spec.Add))                                   // the error must not stop the ADD
 }

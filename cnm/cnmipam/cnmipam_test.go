@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
@@ -101,14 +102,14 @@ func TestAway(t *testing.T) {
 	p := w.Pod("a", strings.Replace(conf, `"bridge"`, `"x":1,"bridge"`, 1))
 	p.Conf = strings.Replace(p.Conf, `"net"`, `"away"`, 1)
 	endpointtest.Must(t, p.Do(spec.Add))
-	srv.Stop()
+	back := srv.Away(t, draw.All(t))
 	endpointtest.Must(t, p.Do(spec.Del))
 	q := w.Pod("b", conf)
 	q.Conf = strings.Replace(q.Conf, `"net"`, `"away"`, 1)
 	if err := q.Do(spec.Add); spec.ErrorCode(err) != spec.CodeTryAgain {
 		t.Errorf("ADD without a driver: code %d, %v", spec.ErrorCode(err), err)
 	}
-	srv.Serve(t)
+	back()
 	endpointtest.Must(t, q.Do(spec.Add))
 	if n := d.Addresses(); n != 2 {
 		t.Errorf("%d addresses are out, not the gateway and one", n)

@@ -23,6 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
@@ -42,7 +43,7 @@ func TestDriverAway(t *testing.T) {
 	for _, by := range []string{"an ADD", "a GC", "a DEL"} {
 		p := l.Pod("gone-before-"+strings.Fields(by)[1], both)
 		endpointtest.Must(t, p.Do(spec.Add))
-		l.srv.Stop()
+		back := l.srv.Away(t, by == "an ADD" || draw.All(t))
 		endpointtest.Must(t, p.Do(spec.Del))
 		endpointtest.Must(t, p.Do(spec.Del))
 		if _, err := p.Conn().Link("eth0"); err == nil {
@@ -51,7 +52,7 @@ func TestDriverAway(t *testing.T) {
 		if err := p.Do(spec.Check); err == nil {
 			t.Error("CHECK after DEL succeeds")
 		}
-		l.srv.Serve(t)
+		back()
 		if n := l.driver.Endpoints(); n != 1 {
 			t.Fatalf("%d endpoints, want the one that the DEL could not end", n)
 		}
@@ -208,14 +209,14 @@ func TestGCWithoutDriver(t *testing.T) {
 		return len(files)
 	}
 	endpointtest.Must(t, p.Do(spec.Add))
-	l.srv.Stop()
+	back := l.srv.Away(t, draw.All(t))
 	endpointtest.Must(t, p.Do(spec.Del))
 	collector := l.Pod("gc", conf)
 	endpointtest.Must(t, l.gc(collector, ""))
 	if reserved() != 1 {
 		t.Errorf("%d addresses are reserved, and the driver has %d endpoints", reserved(), l.driver.Endpoints())
 	}
-	l.srv.Serve(t)
+	back()
 	endpointtest.Must(t, l.gc(collector, ""))
 	if reserved() != 0 || l.driver.Endpoints() != 0 {
 		t.Errorf("%d addresses are reserved, and the driver has %d endpoints", reserved(), l.driver.Endpoints())

@@ -21,6 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
@@ -51,7 +52,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	dir := plugintest.Install(t, &Plugin, &cnmipam.Plugin)
 	p, gc := l.Pod("x", both), l.Pod("gc", both)
 	for _, fresh := range []bool{true, false} {
-		for step := 1; ; step += stride() {
+		for step := 1; ; step += stride(t, 3) {
 			if fresh {
 				l.reset(gc, "dies after")
 			} else {
@@ -78,13 +79,14 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// stride is the distance between two steps at which the test kills. It is larger with -short, for
-// emulated machines.
-func stride() int {
+// stride is the distance between two steps or calls at which a test disturbs the plugin. In `make test`
+// it is usual, and larger with -short, for emulated machines.
+func stride(t *testing.T, usual int) int {
+	t.Helper()
 	if testing.Short() {
 		return 5
 	}
-	return 1
+	return draw.Number(t, "PATCHBAY_CNM_STRIDE", usual, 1)
 }
 
 // killedAdd runs an ADD that may be killed, and reports whether it was killed.
@@ -112,9 +114,6 @@ func TestKilledInDel(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	dir := plugintest.Install(t, &Plugin, &cnmipam.Plugin)
 	gc := l.Pod("gc", both)
-	onDel := []string{
-		"NetworkDriver.RevokeExternalConnectivity", "NetworkDriver.Leave", "NetworkDriver.DeleteEndpoint", "IpamDriver.ReleaseAddress",
-	}
 	n := 0
 	for _, method := range onDel {
 		for _, again := range []string{"a DEL", "a GC"} {

@@ -5,7 +5,6 @@ package cnmplugin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -134,14 +133,12 @@ func (w *work) release(ctx context.Context, a *remote.DriverState) error {
 	}
 	call := *w.r.Call
 	call.Verb, call.ContainerID, call.IfName, call.NetNS, call.Args = spec.Del, a.ContainerID, a.IfName, "", ""
-	var conf map[string]json.RawMessage
-	if err := json.Unmarshal(call.Config, &conf); err != nil {
+	conf, err := spec.ParseObject(call.Config)
+	if err != nil {
 		return err
 	}
-	delete(conf, "prevResult")
-	delete(conf, "runtimeConfig")
-	var err error
-	if call.Config, err = json.Marshal(conf); err != nil {
+	conf.Delete("prevResult", "runtimeConfig")
+	if call.Config, err = conf.JSON(); err != nil {
 		return err
 	}
 	_, err = w.r.Session.Invoke(ctx, w.r.Head.IPAM.Type, &call)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
@@ -45,10 +46,10 @@ func TestLostRecord(t *testing.T) {
 	endpointtest.Must(t, other.Do(spec.Check))
 	endpointtest.Must(t, p.Do(spec.Add))
 	l.loseRecords()
-	l.srv.Stop()
+	back := l.srv.Away(t, draw.All(t))
 	endpointtest.Must(t, p.Do(spec.Del))
 	l.Want("records of unknown endpoints", fmt.Sprint(l.attachments()), "[]")
-	l.srv.Serve(t)
+	back()
 	endpointtest.Must(t, p.Do(spec.Add)) // the endpoint still exists
 	endpointtest.Must(t, p.Do(spec.Del))
 	endpointtest.Must(t, other.Do(spec.Del))
@@ -94,9 +95,9 @@ func TestBackInTime(t *testing.T) {
 	p := l.Pod("a", both)
 	for _, method := range []string{"RevokeExternalConnectivity", "Leave", "DeleteEndpoint"} {
 		endpointtest.Must(t, p.Do(spec.Add))
-		l.srv.Stop()
+		back := l.srv.Away(t, draw.All(t))
 		endpointtest.Must(t, p.Do(spec.Del))
-		l.srv.Serve(t)
+		back()
 		l.srv.Fault("NetworkDriver."+method, 1, cnmtest.Cut())
 		endpointtest.Must(t, p.Do(spec.Add))
 		endpointtest.Must(t, p.Do(spec.Check))
@@ -114,9 +115,9 @@ func TestReleasedBeforeForgotten(t *testing.T) {
 	conf := `"driver":"lab","ipam":{"type":"host-local","subnet":"10.97.0.0/24"}`
 	a, b, c := l.Pod("a", conf), l.Pod("b", strings.Replace(conf, "host-local", "absent", 1)), l.Pod("c", conf)
 	endpointtest.Must(t, a.Do(spec.Add))
-	l.srv.Stop()
+	back := l.srv.Away(t, draw.All(t))
 	endpointtest.Must(t, a.Do(spec.Del))
-	l.srv.Serve(t)
+	back()
 	b.Refused("absent")
 	l.Want("endpoints", fmt.Sprint(l.driver.Endpoints()), "0") // the driver ended the endpoint
 	endpointtest.Must(t, c.Do(spec.Add))

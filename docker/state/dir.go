@@ -173,6 +173,15 @@ func (k *Kind[T, P]) Drop(id string) error {
 	return durable.SyncDir(k.dir)
 }
 
+// ErrDamaged means that a file has no object, and never will have.
+var ErrDamaged = errors.New("the file is damaged")
+
+// OnlyDamaged reports whether an error of List names nothing but damaged files.
+func OnlyDamaged(err error) bool {
+	joined, ok := err.(interface{ Unwrap() []error }) // List joined it
+	return ok && !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !errors.Is(err, ErrDamaged) })
+}
+
 // Get reads an object. If there is none, the error wraps ErrUnknown.
 func (k *Kind[T, P]) Get(id string) (*T, error) {
 	path, err := k.path(id)
@@ -192,7 +201,7 @@ func (k *Kind[T, P]) Get(id string) (*T, error) {
 func decode[T any, P object[T]](path string, data []byte) (*T, error) {
 	out := new(T)
 	if err := json.Unmarshal(data, out); err != nil {
-		return nil, fmt.Errorf("read state %s: %w", path, err)
+		return nil, fmt.Errorf("read state %s: %w: %w", path, ErrDamaged, err)
 	}
 	if _, v := P(out).key(); *v != current {
 		return nil, fmt.Errorf("read state %s: schema %d, this program knows %d", path, *v, current)

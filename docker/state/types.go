@@ -30,6 +30,7 @@ type Network struct {
 	ID       string            `json:"id"`
 	Options  map[string]string `json:"options"` // the options -o that the user gave
 	Internal bool              `json:"internal,omitempty"`
+	NoIPv4   bool              `json:"noIPv4,omitempty"` // --ipv4=false
 
 	// Config is a full copy of the configuration list. An attachment must be detached with the
 	// configuration with which it was attached, even if the file has changed.
