@@ -16,7 +16,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -188,8 +187,7 @@ func cmdNetNS(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	p, err := theWorld(ts).place(strings.Join(args[1:], ""))
 	ts.Check(err)
-	ts.Check(netns.Delete(p.NetNS))
-	p.gone = true
+	ts.Check(p.deleteNetNS())
 }
 
 // cmdClean checks that the plugin left nothing behind.

@@ -96,10 +96,17 @@ func asKernel(i spec.Interface) error {
 
 // hasAddress checks that the result's interface has the address ip.
 func hasAddress(r *spec.Result, ip spec.IPConfig) error {
-	if ip.Interface == nil || r.Interfaces[*ip.Interface].Sandbox == "" {
+	if ip.Interface == nil {
 		return nil
 	}
-	name := r.Interfaces[*ip.Interface].Name
+	of := r.Of(ip)
+	if of == nil {
+		return fmt.Errorf("address %s: the result has no interface %d", ip.Address, *ip.Interface)
+	}
+	if of.Sandbox == "" {
+		return nil
+	}
+	name := of.Name
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return err

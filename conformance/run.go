@@ -78,6 +78,8 @@ type Suite struct {
 
 	// Scripts holds the scripts to run; nil means Contract().
 	Scripts fs.FS
+
+	brief bool // see Brief
 }
 
 // Container is one of the two containers of a script.
@@ -86,6 +88,14 @@ type Container struct {
 	NetNS       string // path of the namespace
 	IfName      string
 	Result      *spec.Result // result of the last ADD; nil before it
+}
+
+// Brief returns the suite with a few scripts, at the newest version only and without Subject.Refused:
+// one life, what a plugin reads from its environment and from standard input, and what it needs to
+// remember between two calls. Use it for a plugin that keeps the whole contract over another transport.
+func (s Suite) Brief() Suite {
+	s.Scripts, s.brief = sub(few, "contract"), true
+	return s
 }
 
 // Run runs every script at the newest version. For every other version that the subject
@@ -105,6 +115,9 @@ func (s Suite) Run(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.at(t, spec.Current, all)
+	if s.brief {
+		return
+	}
 	for _, v := range spec.VersionsFrom(s.Subject.minVersion()) {
 		t.Run(v, func(t *testing.T) { s.at(t, v, []string{filepath.Join(dir, "life.txtar")}) })
 	}
@@ -158,6 +171,10 @@ func (l testLog) Write(p []byte) (int, error) {
 
 //go:embed contract/*.txtar
 var contract embed.FS
+
+//go:embed contract/add-again.txtar contract/check-broken.txtar contract/del-netns-gone.txtar contract/gc.txtar
+//go:embed contract/life.txtar contract/refuse-config.txtar contract/refuse-environment.txtar
+var few embed.FS
 
 //go:embed subjects/*.json
 var subjects embed.FS

@@ -47,13 +47,30 @@ type place struct {
 // World makes the two attachments of a script. It uses the newest version of the specification.
 func (s Suite) World(t *testing.T) *World { return newWorld(t, &s, spec.Current) }
 
-// Call calls the plugin for the first attachment, as "cni VERB" does in a script.
-func (w *World) Call(ctx context.Context, verb spec.Verb) ([]byte, error) {
-	return w.run(ctx, w.places["first"], &request{verb: verb})
+// Call calls the plugin as "cni VERB" does in a script, with the words that follow the verb there, such as
+// "at=second". Without words it calls the plugin for the first attachment.
+func (w *World) Call(ctx context.Context, verb spec.Verb, words ...string) ([]byte, error) {
+	r, err := parseRequest(append([]string{string(verb)}, words...))
+	if err != nil {
+		return nil, err
+	}
+	p, err := w.place(r.get("at", ""))
+	if err != nil {
+		return nil, err
+	}
+	return w.run(ctx, p, r)
 }
 
 // Attachment returns the first attachment.
 func (w *World) Attachment() *Container { return &w.places["first"].Container }
+
+// DeleteNetNS deletes the namespace of the first attachment, as "netns delete" does in a script.
+func (w *World) DeleteNetNS() error { return w.places["first"].deleteNetNS() }
+
+func (p *place) deleteNetNS() error {
+	p.gone = true
+	return netns.Delete(p.NetNS)
+}
 
 // Left lists the objects that are on the node now and were not there at the start, one per
 // line. The script command "clean" prints the same list.
@@ -129,6 +146,9 @@ func (w *World) settle() (leak.State, error) {
 // ends. Then a test that makes many worlds has many namespaces.
 func (w *World) Close() {
 	for _, p := range w.places {
+		if p.gone {
+			continue
+		}
 		if err := netns.Delete(p.NetNS); err != nil {
 			w.t.Error(err)
 		}

@@ -54,16 +54,16 @@ func connect(ctx context.Context) (*daemon, error) {
 	if !hasBus() { // the first timer of a process starts Go's poller, so look before
 		return nil, fmt.Errorf("%w: connect to the system bus: %w", errNoFirewalld, fs.ErrNotExist)
 	}
+	ctx, cancel := context.WithTimeout(ctx, firewalldTime) // the library waits for answers without limit
+	defer cancel()
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	hung := time.AfterFunc(firewalldTime, end) // the library waits for answers without limit
+	inTime := context.AfterFunc(ctx, end)
 	conn, err := dbus.ConnectSystemBus(dbus.WithContext(life))
-	if !hung.Stop() || err != nil {
+	if !inTime() || err != nil {
 		end()
 		return nil, fmt.Errorf("%w: connect to the system bus: %w", errNoFirewalld, cmp.Or(err, context.DeadlineExceeded))
 	}
 	d := &daemon{conn, end}
-	ctx, cancel := context.WithTimeout(ctx, firewalldTime)
-	defer cancel()
 	var owner string
 	err = conn.BusObject().CallWithContext(ctx, busName+".GetNameOwner", 0, firewalldName).Store(&owner)
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
@@ -25,7 +26,7 @@ func TestKill(t *testing.T) {
 	w := newWorld(t)
 	dir := plugintest.Install(t, &Plugin, &hostlocal.Plugin)
 	p := w.Pod("kill", `"device": "hd0", "ipam": {"type": "host-local", "subnet": "10.9.0.0/24"}`)
-	tries, away := 60, 0
+	tries, away := draw.Number(t, "PATCHBAY_CRASH_TRIES", 18, 60), 0
 	if testing.Short() {
 		tries = 12
 	}

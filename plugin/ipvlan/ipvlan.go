@@ -32,6 +32,7 @@ var Plugin = plugin.Plugin{
 	Delegates: true,
 
 	Validate: validate,
+	Warnings: endpoint.MasterDoubts,
 
 	Add:    add,
 	Del:    endpoint.DetachLink,

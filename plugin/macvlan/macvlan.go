@@ -35,6 +35,7 @@ var Plugin = plugin.Plugin{
 	Delegates:    true,
 
 	Validate: endpoint.ValidateChild,
+	Warnings: endpoint.MasterDoubts,
 
 	Add:    add,
 	Del:    endpoint.DetachLink,

@@ -14,11 +14,12 @@
 // any project; conformance.Subject documents its fields. A test may also write the Subject as a
 // Go value.
 //
-// Run runs every script of conformance/contract in process (plugin.Builtin) and as a program
-// (the test binary, started under the plugin's name). Run does so for each
-// version of the specification. In process it adds tests that only Go can do: a fault at every
-// Session.Fault step of ADD, a cancelled context, refusal of broken input without a panic, and
-// a count of goroutines and file descriptors.
+// Run runs every script of conformance/contract in process (plugin.Builtin), for each version of
+// the specification. It runs a few of them as a program too (the test binary, started under the
+// plugin's name), and all of them if the environment variable PATCHBAY_DRAW is "all". In process it
+// adds tests that only Go can do: a fault at every Session.Fault step of ADD, a cancelled context,
+// refusal of broken input without a panic, and a count of goroutines and file descriptors. It also lets
+// system calls of DEL and GC fail (test/nettest/fault).
 package plugintest
 
 import (
@@ -34,7 +35,9 @@ import (
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/test/nettest/fault"
 )
 
 // Case is one configuration of a plugin to test.
@@ -60,6 +63,7 @@ type Case struct {
 // one of the plugins, it runs that plugin. Otherwise it runs the tests with their own network,
 // /run and /var/lib (test/nettest). The list of plugins must include the delegates.
 func Main(m *testing.M, plugins ...*plugin.Plugin) {
+	fault.Ask()
 	name := filepath.Base(os.Args[0])
 	for _, p := range plugins {
 		if p.Name == name {
@@ -110,10 +114,17 @@ func (c *Case) run(t *testing.T, p *plugin.Plugin) {
 	t.Run("in-process", func(t *testing.T) { c.suite(inProcess, nil).Run(t) })
 	t.Run("exec", func(t *testing.T) {
 		dir := Install(t, append([]*plugin.Plugin{p}, c.Delegates...)...)
-		c.suite(&invoke.Exec{}, []string{dir}).Run(t)
+		suite := c.suite(&invoke.Exec{}, []string{dir})
+		if !draw.All(t) {
+			suite = suite.Brief()
+		}
+		suite.Run(t)
 	})
 	if !c.NoFaults {
 		t.Run("faults", func(t *testing.T) { c.faults(t, p) })
+	}
+	if !c.Stateless {
+		t.Run("removal faults", func(t *testing.T) { c.removalFaults(t, p, inProcess) })
 	}
 	t.Run("cancelled", func(t *testing.T) { c.cancelled(t, inProcess) })
 	t.Run("leaks", func(t *testing.T) { c.leaks(t, inProcess) })
@@ -165,58 +176,6 @@ func (l logWriter) Write(p []byte) (int, error) {
 	l.t.Helper()
 	l.t.Logf("stderr: %s", p)
 	return len(p), nil
-}
-
-// errFault is the error of an injected fault.
-var errFault = errors.New("injected fault")
-
-// faults makes ADD fail before each of its changes in turn, and checks each time that nothing
-// is left.
-func (c *Case) faults(t *testing.T, p *plugin.Plugin) {
-	steps := c.steps(t, p)
-	if len(steps) == 0 {
-		t.Fatal("ADD names no step (Request.Step): nothing proves that its failure leaves nothing behind")
-	}
-	for i, name := range steps {
-		n := 0
-		inv := c.builtin(t, p, func(string) error {
-			if n++; n == i+1 {
-				return errFault
-			}
-			return nil
-		})
-		w := c.suite(inv, nil).World(t)
-		_, err := w.Call(t.Context(), spec.Add)
-		if !errors.Is(err, errFault) {
-			t.Errorf("step %d %q: ADD returned %v, want the injected fault", i+1, name, err)
-		}
-		if left := w.Left(); len(left) > 0 {
-			t.Errorf("step %d %q: failed ADD left behind:\n%s", i+1, name, left)
-		}
-		w.Close()
-	}
-}
-
-// steps runs one ADD and returns the names of its steps.
-func (c *Case) steps(t *testing.T, p *plugin.Plugin) (names []string) {
-	recording := false
-	inv := c.builtin(t, p, func(step string) error {
-		if recording {
-			names = append(names, step)
-		}
-		return nil
-	})
-	w := c.suite(inv, nil).World(t)
-	defer w.Close()
-	recording = true
-	if _, err := w.Call(t.Context(), spec.Add); err != nil {
-		t.Fatal(err)
-	}
-	recording = false
-	if _, err := w.Call(t.Context(), spec.Del); err != nil {
-		t.Fatal(err)
-	}
-	return names
 }
 
 // cancelled checks that a call whose context has ended does nothing or everything, but never

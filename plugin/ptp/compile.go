@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
@@ -55,11 +56,14 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	veth := in.pair.Veth(in.conf.MTU)
 	veth.Down = true
 	veth.NoIPv6 = !slices.ContainsFunc(result.IPs, func(ip spec.IPConfig) bool { return ip.Address.Addr().Is6() })
-	s := netstate.State{
+	var s netstate.State
+	for _, p := range in.conf.Unreachable {
+		s = append(s, netstate.Unreachable{Dst: p})
+	}
+	s = append(s,
 		endpoint.Forwarding(result.IPs, in.pair.Host, "Could not enable IP forwarding", in.network),
 		veth,
-		endpoint.NoRouters(in.pair.Host, endpoint.NoDuplicates(in.pair.Host, result.IPs)...),
-	}
+		endpoint.NoRouters(in.pair.Host, endpoint.NoDuplicates(in.pair.Host, result.IPs)...))
 	s = append(s, container(in.pair.IfName, result)...)
 	s = append(s, netstate.Up{Where: netstate.Host, Link: in.pair.Host})
 	s = append(s, host(in.pair.Host, result.IPs)...)
@@ -160,8 +164,11 @@ func Lacking(env *netstate.Env, rec *record.Record, result *spec.Result) (s nets
 		return nil, nil
 	}
 	link, err := env.Link(netstate.Host, rec.Links[0])
+	if nl.IsNotFound(err) {
+		return nil, nil // without the link there is nothing to route to
+	}
 	if err != nil || link.Attrs().Alias != rec.Owner.Alias() {
-		return nil, nil //nolint:nilerr // without the link there is nothing to route to
+		return nil, err
 	}
 	for _, ip := range result.IPs {
 		if in := result.Of(ip); in == nil || in.Name != rec.IfName || in.Sandbox == "" {

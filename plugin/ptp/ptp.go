@@ -7,6 +7,7 @@
 package ptp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
@@ -57,6 +59,11 @@ type Conf struct {
 	// source address is masqueraded, with or without ipMasq. Reference: none.
 	IPMasqOutside endpoint.Outside `json:"ipMasqOutside"`
 
+	// Unreachable lists prefixes to which the host sends packets only by routes to parts of them, and
+	// never by its default route: ADD adds an unreachable route for each, if there is none. DEL leaves it.
+	// The agent of a Kubernetes node sets this if its network is encrypted. Reference: none.
+	Unreachable []netip.Prefix `json:"unreachable"`
+
 	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.
 	// Reference: runs iptables (default) or nft.
 	IPMasqBackend *string `json:"ipMasqBackend"`
@@ -83,6 +90,9 @@ func (c *Conf) Load(*plugin.Request) error {
 	if c.IPAM.Type == "" {
 		return spec.Invalid("no plugin name provided")
 	}
+	if err := endpoint.ValidateNetworks("unreachable", c.Unreachable); err != nil {
+		return err
+	}
 	return c.IPMasqOutside.Validate()
 }
 
@@ -103,7 +113,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if in.ipam, err = r.IPAMAdd(ctx); err != nil {
 		return nil, err
 	}
-	if err := endpoint.ValidateAnswer(in.conf.MTU, in.ipam); err != nil {
+	if err := cmp.Or(endpoint.ValidateAnswer(in.conf.MTU, in.ipam), takes(env.Host, in.pair.Host, in.ipam)); err != nil {
 		return nil, err
 	}
 	state, result, err := compile(in)
@@ -148,8 +158,28 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return endpoint.Check(ctx, r, env, state)
 }
 
+// takes returns an error if the kernel would refuse a gateway's address on the host's end.
+func takes(host *nl.Conn, end string, ipam *spec.Result) error {
+	for _, ip := range ipam.IPs {
+		if !ip.Gateway.Is6() {
+			continue
+		}
+		if off := endpoint.NoIPv6(host); off != "" {
+			return endpoint.IPv6IsOff(end, single(ip.Gateway), off)
+		}
+		return nil
+	}
+	return nil
+}
+
 func status(_ context.Context, r *plugin.Request) error {
-	if _, err := kernel.Of(r).Host(); err != nil {
+	host, err := kernel.Of(r).Host()
+	for _, answer := range endpoint.Answers(r, plugin.ConfOf[Conf](r).IPAM.Type) {
+		if err == nil {
+			err = takes(host, "veth", answer)
+		}
+	}
+	if err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 	}
 	if conf := plugin.ConfOf[Conf](r); conf.IPMasq || len(conf.IPMasqOutside) > 0 {

@@ -5,6 +5,7 @@ package sbr
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -132,12 +134,16 @@ func promised(prev *spec.Result, list []source) (out []netlink.Route) {
 			out = append(out, netlink.Route{Dst: nl.IPNet(src.Address.Masked()), Src: src.Address.Addr().AsSlice()})
 		}
 	}
+	var ips []spec.IPConfig
+	for _, src := range list {
+		ips = append(ips, src.IPConfig)
+	}
 	for _, r := range prev.Routes {
 		if r.Table != nil && *r.Table != 0 && *r.Table != unix.RT_TABLE_MAIN {
 			continue // a route outside the main table is not moved
 		}
 		m := netlink.Route{Dst: nl.IPNet(r.Dst.Masked())}
-		if gw := nextHop(r, list); gw.IsValid() {
+		if gw := endpoint.NextHop(r, ips); gw.IsValid() {
 			m.Gw = gw.AsSlice()
 		}
 		out = append(out, m)
@@ -146,20 +152,6 @@ func promised(prev *spec.Result, list []source) (out []netlink.Route) {
 		out[i].Table, out[i].Type = unix.RT_TABLE_MAIN, unix.RTN_UNICAST
 	}
 	return out
-}
-
-// nextHop returns the next hop of a route in a result. A route without a next hop uses the
-// first one of its family.
-func nextHop(r spec.Route, list []source) netip.Addr {
-	if r.GW.IsValid() {
-		return r.GW
-	}
-	for _, src := range list {
-		if src.Gateway.IsValid() && src.Gateway.Is4() == r.Dst.Addr().Is4() {
-			return src.Gateway
-		}
-	}
-	return netip.Addr{}
 }
 
 // rule sends packets from an address to a table.
@@ -283,7 +275,17 @@ func (o route) take(c *nl.Conn) (netstate.Undo, error) {
 	if err := drop(c, o.msg); err != nil {
 		return nil, err
 	}
-	return func(context.Context) error { return c.RouteReplace(&o.msg) }, nil
+	return func(context.Context) error { return putBack(c, o.msg) }, nil
+}
+
+// putBack adds a route to the main table, beside other links' routes to the same destination. To replace
+// would remove one of those.
+func putBack(c *nl.Conn, r netlink.Route) error {
+	r.Table = unix.RT_TABLE_MAIN
+	if err := c.RouteAddEcmp(&r); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("Failed to put back route: %s: %w", r.Dst, err)
+	}
+	return nil
 }
 
 // join adds the route unless it exists.

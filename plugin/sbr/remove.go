@@ -97,9 +97,7 @@ func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error
 	var errs []error
 	for _, back := range list {
 		if bits, _ := back.Dst.Mask.Size(); bits > 0 && !has(main, back) {
-			home := steady(back)
-			home.Table = unix.RT_TABLE_MAIN
-			if err := c.RouteAddEcmp(&home); err != nil && !errors.Is(err, unix.EEXIST) {
+			if err := putBack(c, steady(back)); err != nil {
 				kernel.Warn(r, err)
 			}
 		}

@@ -244,8 +244,11 @@ func parseAll(list []string, format string) ([]address, error) {
 	return out, nil
 }
 
+// parseCIDR reads an address with its prefix length. Like the reference, it takes an IPv4 address that is written as
+// an IPv6 address.
 func parseCIDR(s string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(s)
+	p = spec.UnmapPrefix(p)
 	return p, err == nil && !p.Addr().Is4In6()
 }
 

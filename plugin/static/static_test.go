@@ -101,7 +101,7 @@ func TestRefused(t *testing.T) {
 		{conf(""), "GATEWAY=10.1.0.1,x", "", "invalid gateway address: x"},
 		{conf(""), "IP", "", `ARGS: invalid pair "IP"`},
 		{conf(`"args":{"cni":{"ips":["10.9.0.2"]}}`), "", "", "an entry in the 'ips' field is NOT in CIDR notation, got: '10.9.0.2'"},
-		{conf(`"runtimeConfig":{"ips":["::ffff:10.9.0.2/120"]}`), "", "", "an entry in the 'ips' field is NOT in CIDR notation, got: '::ffff:10.9.0.2/120'"},
+		{conf(`"runtimeConfig":{"ips":["::ffff:10.9.0.2/95"]}`), "", "", "an entry in the 'ips' field is NOT in CIDR notation, got: '::ffff:10.9.0.2/95'"},
 		{conf(""), "IP=10.2.0.9/24", "0.2.0", "CNI version 0.2.0 does not support more than 1 address per family"},
 	} {
 		if tc.version == "" {

@@ -23,9 +23,10 @@ type Conf struct {
 	// Reference: a backup remains when the namespace is gone.
 	DataDir string `json:"dataDir"`
 
-	// Sysctl has keys below net, with dots or slashes; IFNAME stands for the interface. They are
-	// written in the given order. They are not restored, because they end with the namespace.
-	// Reference: writes in any order; a name of an interface with dots breaks the key.
+	// Sysctl has keys below net, in the spellings of sysctl.d(5): with slashes, or with dots where
+	// a slash is a dot of a name; IFNAME stands for the interface. They are written in the given
+	// order. They are not restored, because they end with the namespace. Reference: writes in any
+	// order; a name of an interface with dots breaks the key; CHECK compares the text.
 	Sysctl Sysctls `json:"sysctl"`
 
 	// Mac is the hardware address.
@@ -36,8 +37,8 @@ type Conf struct {
 	// configured.
 	Promisc bool `json:"promisc"`
 
-	// MTU in bytes; 0 leaves it unchanged.
-	// Reference: same.
+	// MTU in bytes; 0 leaves it unchanged. The other end of a veth pair keeps its MTU: if that is
+	// smaller, ADD warns and CHECK fails. Reference: loses larger packets without a word.
 	MTU int `json:"mtu"`
 
 	// TxQLen is the length of the send queue in packets. If it is missing, the length is
@@ -181,8 +182,8 @@ func (c *Conf) validate() error {
 			return spec.Invalid("invalid args %v for MAC addr: %w", c.Mac, err)
 		}
 	}
-	if c.MTU < 0 {
-		return spec.Invalid("invalid mtu %d: must be positive", c.MTU)
+	if c.MTU < 0 || c.MTU > math.MaxInt32 {
+		return spec.Invalid("invalid mtu %d: must be positive, and %d at most", c.MTU, math.MaxInt32)
 	}
 	if n := c.TxQLen; n != nil && (*n < 0 || *n > math.MaxUint32) {
 		return spec.Invalid("invalid txQLen %d: must not be negative, and have 32 bits at most", *n)

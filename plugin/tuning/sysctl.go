@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
@@ -22,47 +23,65 @@ import (
 )
 
 // sysctl is one value in the container's namespace.
-type sysctl struct{ key, value string } // key with slashes, below net/
+type sysctl struct {
+	key, value string // key with slashes, below net/
+	written    string // the key in the configuration
+}
 
 func (s sysctl) String() string { return "sandbox: sysctl " + s.key + "=" + s.value }
 
-// Ensure writes the value, and its undo restores the old value.
+// Ensure writes the value, and its undo restores the old value. Some keys can be written but not read:
+// net/ipv6/route/flush never, net/ipv6/conf/LINK/stable_secret not before it has a value. Nothing can restore
+// such a key.
 func (s sysctl) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
-	old, err := env.Sandbox.Sysctl(s.key)
-	if err != nil && !errors.Is(err, fs.ErrPermission) { // some keys can be written but not read
-		return nil, err
+	old, unread := env.Sandbox.Sysctl(s.key)
+	if errors.Is(unread, fs.ErrNotExist) {
+		return nil, unread
 	}
 	if err := env.Sandbox.SetSysctl(s.key, s.value); err != nil {
 		return nil, err
 	}
+	if unread != nil {
+		return nil, nil
+	}
 	return func(context.Context) error { return env.Sandbox.SetSysctl(s.key, old) }, nil
 }
 
-// Diff compares the text of the value.
+// Diff compares the value as the kernel reads it. A key that nobody may read, such as net/ipv6/route/flush, does
+// not differ.
 func (s sysctl) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	now, err := env.Sandbox.Sysctl(s.key)
+	if errors.Is(err, fs.ErrPermission) {
+		return "", nil
+	}
 	if err != nil {
 		return "", err
 	}
-	if now != strings.TrimSpace(s.value) {
+	if !same(s.key, s.value, now) {
 		return fmt.Sprintf("Error: Tuning configured value of %s is %s, current value is %s", "/proc/sys/"+s.key, s.value, now), nil
 	}
 	return "", nil
 }
 
-// resolve turns a configured key into a path in /proc/sys. Dots become slashes, and IFNAME
-// becomes the name of the interface, which may contain dots.
+// resolve turns a configured key into a path in /proc/sys. Keys have the two spellings of sysctl.d(5): if the
+// first separator is a slash, the key is the path. If it is a dot, dots are slashes and slashes are dots. So
+// net/ipv4/conf/eth0.7/arp_filter and net.ipv4.conf.eth0/7.arp_filter are the same. IFNAME becomes the name of the
+// interface, which may contain dots.
 func resolve(key, ifName string) (string, error) {
-	path := strings.ReplaceAll(key, ".", "/")
-	path = filepath.Clean("/" + strings.Replace(path, "IFNAME", ifName, 1))
-	if !strings.HasPrefix(path, "/net/") {
+	path := key
+	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '.' {
+		path = strings.NewReplacer(".", "/", "/", ".").Replace(key)
+	}
+	path = "/" + strings.Replace(path, "IFNAME", ifName, 1)
+	climbs := strings.Contains(path+"/", "/../") // past the allow list's expressions
+	if path = filepath.Clean(path); climbs || !strings.HasPrefix(path, "/net/") {
 		return "", spec.Invalid("invalid net sysctl key: %q", key)
 	}
 	return path[1:], nil
 }
 
 // resolveAll checks every key against the operator's allow list and resolves it. If the file
-// is missing, everything below net is allowed.
+// is missing, everything below net is allowed. If two spellings name one sysctl, the later value counts.
 func resolveAll(list Sysctls, ifName, etc string) ([]sysctl, error) {
 	allowed, restricted, err := allowList(filepath.Join(etc, "tuning", "allowlist.conf"))
 	if err != nil {
@@ -79,14 +98,15 @@ func resolveAll(list Sysctls, ifName, etc string) ([]sysctl, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, sysctl{path, s.Value})
+		out = slices.DeleteFunc(out, func(o sysctl) bool { return o.key == path })
+		out = append(out, sysctl{path, s.Value, s.Key})
 	}
 	return out, nil
 }
 
 // allowList reads a file with one regular expression per line.
 func allowList(path string) (lines []string, present bool, err error) {
-	data, err := os.ReadFile(path)
+	data, err := durable.ReadConf(path) // does not wait for a pipe
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}
@@ -142,8 +162,8 @@ func doubts(r *plugin.Request) (list []string) {
 		list = append(list, fmt.Sprintf("sysctl %s removes the IPv6 addresses that IPAM gives", key))
 	}
 	keys, _ := resolveAll(c.Sysctl, anyName, r.Session.Paths.Etc) // validate has checked the keys
-	for i, k := range keys {
-		list = append(list, k.doubt(c.Sysctl[i].Key, r.Session.Paths.Proc)...)
+	for _, k := range keys {
+		list = append(list, k.doubt(r.Session.Paths.Proc)...)
 	}
 	return list
 }
@@ -167,15 +187,15 @@ func hasIPv6(r *spec.Result) bool {
 
 // doubt looks for a sysctl in this process's namespace, because every namespace has the same
 // keys.
-func (s sysctl) doubt(key, proc string) []string {
+func (s sysctl) doubt(proc string) []string {
 	fi, err := os.Stat(filepath.Join(proc, "sys", s.key))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return []string{fmt.Sprintf("sysctl %s: this kernel has no such key now", key)}
+		return []string{fmt.Sprintf("sysctl %s: this kernel has no such key now", s.written)}
 	case err == nil && fi.IsDir():
-		return []string{fmt.Sprintf("sysctl %s is a group of them", key)}
+		return []string{fmt.Sprintf("sysctl %s is a group of them", s.written)}
 	case s.value == "":
-		return []string{fmt.Sprintf("sysctl %s has no value", key)}
+		return []string{fmt.Sprintf("sysctl %s has no value", s.written)}
 	}
 	return nil
 }

@@ -75,6 +75,9 @@ func compile(r *plugin.Request, conf *Conf) (s netstate.State, err error) {
 	for _, a := range attributes(conf, r.IfName) {
 		s = append(s, a)
 	}
+	if conf.MTU != 0 {
+		s = append(s, peerMTU{r.IfName, conf.MTU})
+	}
 	return s, nil
 }
 

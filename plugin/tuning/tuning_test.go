@@ -30,9 +30,13 @@ func TestResolve(t *testing.T) {
 		{"net.ipv4.conf.all.arp_notify", "eth0", "net/ipv4/conf/all/arp_notify", ""},
 		{"net.ipv4.conf.IFNAME.arp_notify", "eth0", "net/ipv4/conf/eth0/arp_notify", ""},
 		{"net.ipv4.conf.IFNAME.arp_notify", "eth0.5", "net/ipv4/conf/eth0.5/arp_notify", ""},
-		{"net/ipv4/conf/eth0.5/arp_notify", "eth0", "net/ipv4/conf/eth0/5/arp_notify", ""}, // kept from the reference
+		{"net/ipv4/conf/eth0.5/arp_notify", "eth0", "net/ipv4/conf/eth0.5/arp_notify", ""},
+		{"net.ipv4.conf.eth0/5.arp_notify", "eth0", "net/ipv4/conf/eth0.5/arp_notify", ""},
+		{"/net/ipv4/ip_forward", "eth0", "net/ipv4/ip_forward", ""},
 		{"kernel.hostname", "eth0", "", "invalid net sysctl key: \"kernel.hostname\""},
-		{"net/../kernel/hostname", "eth0", "net/kernel/hostname", ""}, // dots become slashes, so the key is below net
+		{"net/../kernel/hostname", "eth0", "", "invalid net sysctl key"},
+		{"net/ipv4/conf/IFNAME/../../ip_forward", "eth0", "", "invalid net sysctl key"}, // below net, but past an allow list
+		{"net.ipv4.conf.IFNAME.//.ip_forward", "eth0", "", "invalid net sysctl key"},
 		{"net", "eth0", "", "invalid net sysctl key"},
 		{"", "eth0", "", "invalid net sysctl key"},
 	} {
@@ -221,6 +225,7 @@ func TestRefusals(t *testing.T) {
 		`,"mtu":1400,"sysctl":{"a":"1","a":"2"}}`:                 "duplicated sysctl keys are not allowed",
 		`,"mtu":1400,"sysctl":{"net.ipv4.conf.all.x":"1"}}`:       "Sysctl net.ipv4.conf.all.x is not allowed. Only the following sysctls are allowed: [^net.ipv6]",
 		`,"mtu":1400,"mac":"zz"}`:                                 "invalid args zz for MAC addr",
+		`,"mtu":4294968796}`:                                      "invalid mtu 4294968796",
 		`,"mtu":-1}`:                                              "invalid mtu -1",
 		`,"mtu":1400,"txQLen":-1}`:                                "invalid txQLen -1",
 		`,"mtu":1400,"prevResult":null}`:                          "Required prevResult missing",

@@ -101,8 +101,9 @@ func (c *Conf) Load(*plugin.Request) error {
 }
 
 func doubts(r *plugin.Request) []string {
+	list := endpoint.MasterDoubts(r)
 	if plugin.ConfOf[Conf](r).VlanID == 0 {
-		return []string{"vlanId is 0: such frames have a priority and are in no VLAN"}
+		list = append(list, "vlanId is 0: such frames have a priority and are in no VLAN")
 	}
-	return nil
+	return list
 }

@@ -11,8 +11,8 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
-	"time"
 
+	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -39,10 +39,6 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// drained is how long run reads the pipes after the command has ended, in case the command left a
-// process behind that still has them.
-const drained = time.Second
-
 // run runs the command to its end and returns its output. The command has its own process group;
 // at the timeout, run kills the group. A DEL may follow a killed ADD, and the command must not
 // work after that DEL. So the command must not outlive this process. The kernel kills the command
@@ -58,9 +54,8 @@ func (c *Command) run(ctx context.Context, env []string, stdin []byte) (stdout, 
 	cmd.Stdin = bytes.NewReader(stdin)
 	out, log := &limited{most: mostPatch}, &limited{most: mostLog}
 	cmd.Stdout, cmd.Stderr = out, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = drained
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	invoke.InGroup(cmd)
 	err = cmd.Run()
 	switch {
 	case err != nil && ctx.Err() != nil:

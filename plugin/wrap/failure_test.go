@@ -131,8 +131,8 @@ func TestRetry(t *testing.T) {
 func TestTimeoutOfThePlugin(t *testing.T) {
 	b := newBench(t)
 	b.add = func(ctx context.Context, _ *plugin.Request) error { <-ctx.Done(); return ctx.Err() }
-	_, err := b.call(spec.Add, innerConf+`,"timeout":"2s"`)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "it took longer than 2s") {
+	_, err := b.call(spec.Add, innerConf+`,"timeout":"500ms"`)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "it took longer than 500ms") {
 		t.Errorf("error: %v", err)
 	}
 	b.wantCalls("inner-ADD inner-DEL")

@@ -1,0 +1,119 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/reftest"
+)
+
+// wrongEnv names the wrong plugin that TestWrongPlugin tests.
+const wrongEnv = "PATCHBAY_TEST_WRONG"
+
+// wrongPlugin breaks one rule. It stands before a right plugin, and changes its calls or its answers.
+type wrongPlugin struct {
+	about   string
+	subject string
+	test    string // the test that must find it: a script, also with a version before it, or a refusal
+	says    string // in the report
+	answer  answerFunc
+}
+
+// right is the right plugin behind a wrong one.
+type right struct {
+	invoke.Invoker
+	ctx   context.Context
+	name  string
+	added []*spec.Call // the ADDs that succeeded
+	calls map[spec.Verb]int
+}
+
+func (p *right) do(call *spec.Call) ([]byte, error) {
+	out, err := p.Invoke(p.ctx, p.name, call)
+	if err == nil && call.Verb == spec.Add {
+		p.added = append(p.added, call)
+	}
+	return out, err
+}
+
+// as makes a call with another verb.
+func (p *right) as(verb spec.Verb, call *spec.Call) ([]byte, error) {
+	other := *call
+	other.Verb = verb
+	return p.do(&other)
+}
+
+// wrongInvoker calls a wrong plugin.
+type wrongInvoker struct {
+	right
+	answer answerFunc
+}
+
+func (w *wrongInvoker) Invoke(ctx context.Context, name string, call *spec.Call) ([]byte, error) {
+	w.ctx, w.name = ctx, name
+	w.calls[call.Verb]++
+	return w.answer(&w.right, call)
+}
+
+// TestWrongPlugin is the test that TestWrongPlugins runs in a process of its own.
+func TestWrongPlugin(t *testing.T) {
+	for _, w := range wrongPlugins() {
+		if w.about != os.Getenv(wrongEnv) {
+			continue
+		}
+		s, err := Named(w.subject)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inv := &wrongInvoker{right{Invoker: &invoke.Exec{Stderr: testLog{t}}, calls: map[spec.Verb]int{}}, w.answer}
+		Suite{Subject: *s, Invoker: inv, Path: []string{*pluginsDir}}.Run(t)
+	}
+}
+
+// The suite finds each wrong plugin by the test of the rule that the plugin breaks, and says what is wrong.
+// There is one for each script.
+func TestWrongPlugins(t *testing.T) {
+	dir := reftest.Ours(t)
+	scripts, err := fs.Glob(Contract(), "*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range wrongPlugins() {
+		t.Run(w.about, func(t *testing.T) {
+			t.Parallel()
+			found(t, dir, w)
+		})
+		script := filepath.Base(w.test) + ".txtar"
+		scripts = slices.DeleteFunc(scripts, func(s string) bool { return s == script })
+	}
+	if len(scripts) > 0 {
+		t.Errorf("no wrong plugin breaks the rule of %v", scripts)
+	}
+}
+
+func found(t *testing.T, dir string, w wrongPlugin) {
+	t.Helper()
+	only := "^TestWrongPlugin$/^" + strings.ReplaceAll(regexp.QuoteMeta(w.test), "/", "$/^") + "$"
+	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run="+only, "-plugins="+dir, "-settle=200ms")
+	cmd.Env = append(os.Environ(), wrongEnv+"="+w.about, "PATCHBAY_NETTEST=") // in namespaces of its own, because it leaves things
+	out, err := cmd.CombinedOutput()
+	report := string(out)
+	if err == nil || !strings.Contains(report, "--- FAIL: TestWrongPlugin/"+w.test+" (") || strings.Contains(report, "panic:") {
+		t.Fatalf("%s does not find it: %v\n%s", w.test, err, report)
+	}
+	if !strings.Contains(report, w.says) {
+		t.Errorf("the report does not say %q:\n%s", w.says, report)
+	}
+}
