@@ -28,9 +28,14 @@ func (a *app) reexec(variable string, flags uintptr) error {
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
 	}
-	// An interrupt becomes SIGTERM, so that the new process can clean up. If it is killed instead,
-	// nothing is left: all that it makes is in its namespaces, which end with it.
-	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	// The new process gets the signal too, which a terminal sends to both, and can clean up. If it is
+	// killed instead, nothing is left: all that it makes is in its namespaces, which end with it.
+	cmd.Cancel = func() error {
+		if i, ok := a.interrupted(); ok {
+			return cmd.Process.Signal(i.Signal)
+		}
+		return cmd.Process.Signal(unix.SIGTERM)
+	}
 	err := cmd.Run()
 	var ended *exec.ExitError
 	i, stopped := a.interrupted()

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
@@ -55,6 +56,9 @@ func (c *target) resolve(name networkName, netns nsName) (*network, chain.Attach
 	if at.ContainerID == "" { // most likely a script's variable that is not set
 		return nil, at, usage("without --id it is derived from the namespace's path", "--id is empty")
 	}
+	if err := wellNamed(at.ContainerID, at.IfName); err != nil {
+		return nil, at, err
+	}
 	if at.Args, err = cniArgs(c.app.getenv("CNI_ARGS")); err != nil {
 		return nil, at, err
 	}
@@ -64,6 +68,17 @@ func (c *target) resolve(name networkName, netns nsName) (*network, chain.Attach
 	}
 	at.Capabilities, err = c.capabilities(c.app, n)
 	return n, at, err
+}
+
+// wellNamed returns the mistake in names that flags give.
+func wellNamed(id, ifName string) error {
+	if err := spec.ValidateContainerID(id); err != nil {
+		return usage("", "--id %s: %w", id, err)
+	}
+	if err := spec.ValidateIfName(ifName); err != nil {
+		return usage("", "--ifname %s: %w", ifName, err)
+	}
+	return nil
 }
 
 // ifName returns the interface to use. An empty CNI_IFNAME means the default, eth0.
@@ -160,8 +175,8 @@ func (a *app) undoFailed(err error, undo func(context.Context) error) error {
 	return fmt.Errorf("%w; it was undone", err)
 }
 
-const delLong = `Detach NETNS from NETWORK. This also succeeds if nothing is attached or the
-namespace is gone. If the network's file is gone, it uses the cached
+const delLong = `Detach NETNS from NETWORK. This also succeeds if the namespace is gone, and with a
+warning if nothing is attached. If the network's file is gone, it uses the cached
 configuration of the ADD.`
 
 type delCommand struct{ attachFlags }
@@ -171,7 +186,11 @@ type delCommand struct{ attachFlags }
 func (c *delCommand) Execute([]string) error {
 	n, at, err := c.resolve(c.Args.Network, c.Args.NetNS)
 	if err == nil {
-		return c.app.runtime(n).Del(c.app.ctx, n.List, at)
+		known := c.known(n.Name, at)
+		if err = c.app.runtime(n).Del(c.app.ctx, n.List, at); err == nil && !known {
+			c.nothing(n.Name, at)
+		}
+		return err
 	}
 	if netfile.Missing(err) {
 		derr := c.app.runtime(nil).DelCached(c.app.ctx, string(c.Args.Network), at)
@@ -180,6 +199,24 @@ func (c *delCommand) Execute([]string) error {
 		}
 	}
 	return err
+}
+
+// known reports whether there is a result or a record of the attachment. What cannot be read may be one.
+func (c *delCommand) known(network string, at chain.Attachment) bool {
+	list, err := c.app.standing(network)
+	return err != nil || slices.ContainsFunc(list, func(s *standing) bool {
+		return s.ContainerID == at.ContainerID && s.IfName == at.IfName
+	})
+}
+
+// nothing tells a user that nothing was attached. It is no failure: a DEL may be repeated.
+func (c *delCommand) nothing(network string, at chain.Attachment) {
+	name := called(network, cmp.Or(string(c.Args.NetNS), at.ContainerID), at.IfName)
+	if c.ID != nil {
+		name = called(network, *c.ID, at.IfName)
+	}
+	c.app.warn(fmt.Errorf("nothing was attached as %s: there is no result and no record of it", name))
+	c.app.hint("patchbay ps lists what is attached")
 }
 
 // plainError prints its own text in the place of the error that it wraps.

@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/doctor"
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -89,7 +91,7 @@ func (a *app) checkOne(rt *chain.Runtime, list *chain.List, at chain.Attachment)
 
 // uncached returns the text of the error for an attachment without a cached result.
 func (a *app) uncached() string {
-	return fmt.Sprintf("no result of its ADD is below %s, so what it should have is not known (patchbay del and add)", filepath.Join(a.paths.CNI, "results"))
+	return fmt.Sprintf("no result of its ADD is below %s, so what it should have is not known (patchbay del and add)", results.Dir(a.paths.CNI))
 }
 
 func newFinding(network string, at chain.Attachment) *finding {
@@ -144,7 +146,17 @@ func (f *finding) err(verbose bool) error {
 	if f.OK {
 		return nil
 	}
-	return &failure{err: spec.Errorf(spec.ErrorCode(f.cause), "%s", f.text(verbose)), code: exitFailure, hint: hintFor(f.cause)}
+	return &failure{err: spec.Errorf(spec.ErrorCode(f.cause), "%s", f.text(verbose)), code: exitFailure, hint: cmp.Or(hintFor(f.cause), f.hint())}
+}
+
+// onHost is the advice for differences outside the firewall. The text about the firewall has its own.
+const onHost = "patchbay repair restores what is missing on the host, and says what it cannot"
+
+func (f *finding) hint() string {
+	if f.OK || len(f.found.Other) == 0 {
+		return ""
+	}
+	return onHost
 }
 
 // all checks the attachments that runtimes have cached, and those that have only a record.
@@ -153,13 +165,17 @@ func (c *checkCommand) all() error {
 	if unseen != nil {
 		unseen = rootless("check --all", fmt.Errorf("not all could be checked: %w", unseen))
 	}
-	bad := 0
+	bad, hint := 0, ""
 	for _, f := range found {
 		if !f.OK {
 			bad++
+			hint = cmp.Or(hint, f.hint())
 		}
 	}
 	err := c.app.show(found, c.report(found, bad))
+	if hint != "" && !c.JSON {
+		c.app.hint("%s", hint)
+	}
 	if err == nil && unseen == nil && bad > 0 {
 		return exit(exitFailure)
 	}
@@ -187,11 +203,11 @@ func (a *app) checkAll() ([]*finding, error) {
 	list, err := look.List(rt)
 	found := make([]*finding, 0, len(list))
 	for _, at := range list {
-		list, lerr := chain.ParseList(at.Config)
+		list, lerr := chain.ParseCached(at.Config)
 		f := newFinding(at.Network, at.Attachment)
 		switch {
 		case at.Gone():
-			f.fill(fmt.Errorf("its namespace %s is gone (patchbay gc removes what is left)", at.NetNS))
+			f.fill(fmt.Errorf("its namespace %s is gone (patchbay gc --apply removes what is left)", at.NetNS))
 		case lerr == nil && at.Result != nil && spec.AtLeast(list.CNIVersion, "0.4.0"):
 			f.fill(rt.Check(a.ctx, list, at.Attachment))
 		default:

@@ -40,6 +40,7 @@ type app struct {
 	verbose bool           // set by a command's --verbose: report every call of a plugin
 	parsed  *flags.Command // the whole command line; its field Active leads to the command that was typed
 	after   func(time.Duration, func()) (stop func() bool)
+	settle  time.Duration // gc.Options.SettleTime
 }
 
 // Main runs the command line of this process and returns the exit status. plugins lists the
@@ -146,7 +147,7 @@ func (a *app) commands() []command {
 		{name: "add", short: "attach a namespace to a network (ADD)", long: addLong, data: &addCommand{attachFlags{target: target{app: a}}}},
 		{name: "del", short: "detach a namespace from a network (DEL)", long: delLong, data: &delCommand{attachFlags{target: target{app: a}}}},
 		{name: "check", short: "compare an attachment with the kernel (CHECK)", long: checkLong, data: &checkCommand{target: target{app: a}}},
-		{name: "gc", short: "remove what dead containers left (GC)", long: gcLong, data: &gcCommand{app: a}},
+		{name: "gc", short: "show or remove what dead containers left (GC)", long: gcLong, data: &gcCommand{app: a}},
 		{name: "status", short: "check whether a network can take containers (STATUS)", long: statusLong, data: &statusCommand{app: a}},
 		{name: "ps", short: "list attachments and where they live", long: psLong, data: &psCommand{app: a}},
 		{name: "inspect", short: "print all that is known about an attachment", long: inspectLong, data: &inspectCommand{app: a}},
@@ -155,7 +156,7 @@ func (a *app) commands() []command {
 		{name: "explain", short: "print what an ADD would do", long: explainLong, data: &explainCommand{app: a}},
 		{name: "why", short: "explain what network policies do with a packet", long: whyLong, data: &whyCommand{app: a}},
 		{name: "doctor", short: "find what is wrong on this node", long: doctorLong, data: &doctorCommand{app: a}},
-		{name: "repair", short: "restore what a firewall flush removed", long: repairLong, data: &repairCommand{app: a}},
+		{name: "repair", short: "restore what is missing on the host", long: repairLong, data: &repairCommand{app: a}},
 		{name: "convert", short: "write a conflist in the one-process form", long: convertLong, data: &convertCommand{app: a}},
 		{name: "plugin", short: "list the plugins and their fields", long: pluginLong, data: &pluginCommand{pluginListCommand{app: a}, pluginHelpCommand{app: a}}},
 		{name: "install", short: "install the plugins into a directory", long: installLong, data: &installCommand{app: a}},

@@ -32,6 +32,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -59,7 +60,9 @@ func program(p *plugin.Plugin) int {
 	if p != nil {
 		return plugin.MainOf(p, testPlugins())
 	}
-	return Main(testPlugins())
+	a := newApp(testPlugins())
+	a.settle, _ = time.ParseDuration(os.Getenv("SETTLE")) // of a script whose containers live and have lost their files
+	return a.main()
 }
 
 type scripts struct {
@@ -145,13 +148,19 @@ func TestScripts(t *testing.T) { runScripts(t, "testdata") }
 // -run leaves out a script.
 func runScripts(t *testing.T, dir string) {
 	t.Setenv("GOTMPDIR", t.TempDir())
-	testscript.RunT(node{t}, params(dir))
+	testscript.RunT(node{t}, params(t, dir))
 }
 
-func params(dir string) testscript.Params {
+func params(t *testing.T, dir string) testscript.Params {
+	upgrades := strconv.Itoa(draw.Number(t, "PATCHBAY_CLI_UPGRADES", 4, 20)) // each writes and hashes this program twice
 	return testscript.Params{
-		Dir:                 dir,
-		Setup:               setup,
+		Dir: dir,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("NETCONFPATH", filepath.Join(env.WorkDir, "net.d"))
+			env.Setenv("CNI_PATH", filepath.Join(env.WorkDir, "bin"))
+			env.Setenv("UPGRADES", upgrades)
+			return nil
+		},
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -200,12 +209,6 @@ func newNode() error {
 		return err
 	}
 	return errors.Join(append(errs, netlink.LinkSetUp(lo))...)
-}
-
-func setup(env *testscript.Env) error {
-	env.Setenv("NETCONFPATH", filepath.Join(env.WorkDir, "net.d"))
-	env.Setenv("CNI_PATH", filepath.Join(env.WorkDir, "bin"))
-	return nil
 }
 
 func condition(name string) (bool, error) {

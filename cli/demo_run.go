@@ -65,6 +65,9 @@ type proof struct {
 // process removes the namespaces with everything in them.
 func (d *demo) run() (err error) {
 	start := time.Now()
+	if err := d.begin(); err != nil {
+		return err
+	}
 	if err := d.build(); err != nil {
 		return err
 	}
@@ -85,12 +88,19 @@ func (d *demo) run() (err error) {
 	return d.say("\nAll %d proven in %d ms. This machine's own network was not touched.\n", len(d.report.Proofs), d.report.Took)
 }
 
-// build creates the namespaces of the outside world and of both containers, and connects the
-// world to the host.
-func (d *demo) build() (err error) {
+// begin chooses the network, and says what the demo does before it does anything.
+func (d *demo) begin() (err error) {
 	if d.net, err = defaultNetwork(d.app.paths); err != nil {
 		return err
 	}
+	d.report.Network = d.net.Name
+	return d.say("Attaches two containers to the built-in network %q, tries every path between them, a host and an\n"+
+		"outside world, and removes them. All are in namespaces of their own, apart from this machine's network.\n\n", d.net.Name)
+}
+
+// build creates the namespaces of the outside world and of both containers, and connects the
+// world to the host.
+func (d *demo) build() (err error) {
 	d.host = &place{name: "host"}
 	if d.host.Conn, err = nl.Host(d.app.paths.Proc); err != nil {
 		return err
@@ -115,10 +125,6 @@ func (d *demo) build() (err error) {
 
 // attachAll attaches both containers to the network. The container web also publishes a port.
 func (d *demo) attachAll() error {
-	d.report.Network = d.net.Name
-	if err := d.say("A private host, two containers on the built-in network %q, and an outside world.\n\n", d.net.Name); err != nil {
-		return err
-	}
 	if err := errors.Join(d.web.serve(webPort), d.world.serve(worldPort)); err != nil {
 		return err
 	}

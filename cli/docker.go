@@ -17,7 +17,8 @@ Docker:
 
   patchbay docker ps              list its endpoints, with the published ports that
                                   Docker cannot show
-  patchbay docker gc              remove what it holds for containers that are gone
+  patchbay docker gc              show what it holds for containers that are gone;
+                                  --apply removes it
   patchbay docker install         install the driver as a service; or uninstall
 
 The driver needs HTTP, which this program does not contain, so patchbayd must be

@@ -40,6 +40,9 @@ func (c *doctorCommand) Execute([]string) error {
 	if c.List {
 		return c.list(checks)
 	}
+	if err := needRoot("doctor"); err != nil { // most checks would report what they cannot see as missing
+		return &failure{err: err, hint: rootHint, code: exitUnknown}
+	}
 	n, err := c.node()
 	if err != nil {
 		return unknown(err)

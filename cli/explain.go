@@ -19,9 +19,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const explainLong = `Print what an ADD to NETWORK (a name, or a FILE) would do, in the syntax of
-ip, nft and tc, and the result it would return. Nothing is changed: every
-plugin only prints the state that it would create, and finds a free address
+const explainLong = `Print what an ADD to NETWORK (a name, or a FILE) would make sure of, and the
+result it would return. A line is in the syntax of ip, tc or nft, or names what
+the firewall would do; what exists already stays as it is. Nothing is changed:
+every plugin only prints the state that it wants, and finds a free address
 without reserving it. This works only with built-in plugins.
 
 For a Kubernetes pod of this node, print what its ADD made, with the addresses

@@ -91,7 +91,7 @@ func (c *explainCommand) made(s *standing) (p *attachedPod, version string, err 
 	}
 	var list *chain.List
 	if err == nil {
-		list, err = chain.ParseList(cached.Config)
+		list, err = chain.ParseCached(cached.Config)
 	}
 	if err == nil {
 		rt.Invoker, version = &dryInvoker{app: c.app, out: p.explanation}, list.CNIVersion

@@ -17,31 +17,34 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const gcLong = `Without NETWORK, look at the whole node: compare records, cached results of
+const gcLong = `Show what dead containers left. Only --apply removes it.
+
+Without NETWORK, look at the whole node: compare records, cached results of
 every runtime, address files, links and firewall rules (also those of the
-reference plugins) with the namespaces that exist, and show what is dead.
---apply removes what is dead. An attachment is dead if its namespace is gone and,
-with --from, the runtime does not list its container. If this is not certain, the
-attachment stays and is shown with the reason.
+reference plugins) with the namespaces that exist. An attachment is dead if its
+namespace is gone and, with --from, the runtime does not list its container. If
+this is not certain, the attachment stays and is shown with the reason.
 
   patchbay gc                     what would be removed
   patchbay gc --apply --from podman
 
-With NETWORK, run the GC of the specification: remove what is left of the
-attachments of NETWORK whose containers are gone. Without a flag, it decides by
-the same rules, but without a grace period. An attachment that may be alive stays,
-and a warning gives the reason. --valid names the attachments to keep, whether
-their namespace exists or not; all others are removed. --all keeps none: it
-detaches every container of the network, as cnitool gc does. An attachment that
-is made while gc runs stays.`
+With NETWORK, show the attachments of NETWORK whose containers are gone, by the
+same rules, but without a grace period. With --apply, run the GC of the
+specification, which removes them. --valid names the attachments to keep, whether
+their namespace exists or not; all others go. --all keeps none: it detaches every
+container of the network, as cnitool gc does. An attachment that is made while gc
+runs stays.
+
+  patchbay gc mynet
+  patchbay gc --apply mynet`
 
 type gcCommand struct {
 	app *app
 	nodeFlags
 	verbosity
-	Valid  []string `long:"valid" value-name:"ID[/IFNAME]" description:"keep this attachment and remove all others; may be repeated"`
+	Apply  bool     `long:"apply" description:"remove what is dead; without it only show it"`
+	Valid  []string `long:"valid" value-name:"ID[/IFNAME]" description:"keep this attachment and none of the others; may be repeated"`
 	All    bool     `long:"all" description:"keep no attachment"`
-	DryRun bool     `long:"dry-run" short:"n" description:"only print what would be removed"`
 	IfName string   `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"interface of a --valid that names none"`
 	JSON   bool     `long:"json" description:"print a JSON array, or the error as an object"`
 	Args   struct {
@@ -49,43 +52,43 @@ type gcCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute removes what is dead, and prints the attachments that it removed.
+// Execute shows what is dead and, with --apply, removes it.
 func (c *gcCommand) Execute([]string) error {
 	if c.Args.Network == "" {
 		return c.node()
 	}
-	if c.Apply || c.From != "" {
-		return usage("patchbay gc without NETWORK takes them", "--apply and --from are for the whole node")
-	}
-	if c.All && len(c.Valid) > 0 {
-		return usage("", "--all and --valid exclude each other")
-	}
-	n, err := c.app.network(string(c.Args.Network))
+	n, err := c.collectable()
 	if err != nil {
 		return err
-	}
-	if n.DisableGC {
-		return usage("patchbay gc --apply, without NETWORK, removes what is dead on the whole node",
-			"network %s sets disableGC, as networks do that several runtimes share: no runtime may run its GC", n.Name)
 	}
 	named, err := c.named()
 	if err != nil {
 		return err
 	}
 	j := &judgement{app: c.app, network: n.Name, explicit: c.explicit(), named: named}
-	if c.DryRun {
-		_, err = j.keep(c.app.ctx)
+	kerr := j.runs(c.Apply)
+	if c.Apply {
+		err = j.apply(n)
 	} else {
-		k := chain.Keep{List: n.List, Now: j.keep}
-		if !j.explicit {
-			k.Alive = func(a *chain.Cached) bool { return j.judged.Lives(a) }
-		}
-		err = c.app.runtime(n).GC(c.app.ctx, k)
+		_, err = j.keep(c.app.ctx)
 	}
-	if err != nil {
-		return err
+	return errors.Join(c.print(j), kerr, err)
+}
+
+// collectable finds the network, and returns an error if gc must not run for it as asked.
+func (c *gcCommand) collectable() (*network, error) {
+	if c.From != "" {
+		return nil, usage("patchbay gc without NETWORK takes it", "--from is for the whole node")
 	}
-	return c.print(j)
+	if c.All && len(c.Valid) > 0 {
+		return nil, usage("", "--all and --valid exclude each other")
+	}
+	n, err := c.app.network(string(c.Args.Network))
+	if err == nil && n.DisableGC {
+		err = usage("patchbay gc --apply, without NETWORK, removes what is dead on the whole node",
+			"network %s sets disableGC, as networks do that several runtimes share: no runtime may run its GC", n.Name)
+	}
+	return n, err
 }
 
 // explicit reports whether the flags list the attachments to keep. Then gc need not find out
@@ -99,17 +102,15 @@ func (c *gcCommand) named() (keep []spec.AttachmentKey, err error) {
 		if !ok {
 			name = ifName(c.IfName)
 		}
-		if err := spec.ValidateContainerID(id); err != nil {
-			return nil, usage("", "--valid %s: %v", v, err)
-		}
-		if err := spec.ValidateIfName(name); err != nil {
-			return nil, usage("", "--valid %s: %v", v, err)
+		if err := cmp.Or(spec.ValidateContainerID(id), spec.ValidateIfName(name)); err != nil {
+			return nil, usage("", "--valid %s: %w", v, err)
 		}
 		keep = append(keep, spec.AttachmentKey{ContainerID: id, IfName: name})
 	}
 	return keep, nil
 }
 
+// print prints what is dead or was removed, in the words of reportText.
 func (c *gcCommand) print(j *judgement) error {
 	if c.JSON {
 		return c.app.printJSON(append(append([]judgedOne{}, j.gone...), j.unsure...))
@@ -117,10 +118,16 @@ func (c *gcCommand) print(j *judgement) error {
 	for _, s := range j.unsure {
 		c.app.warn(fmt.Errorf("%s %s stays: %s", s.Network, s.name(), s.Why))
 	}
+	if len(j.gone)+len(j.unsure) == 0 {
+		return c.app.print("nothing is left over\n")
+	}
 	for _, s := range j.gone {
-		if err := c.app.print(fmt.Sprintf("%s %s\n", s.Network, s.name())); err != nil {
+		if err := c.app.printf("%s %s %s\n", stateText(s.State, s.Removed, c.Apply), s.Network, s.name()); err != nil {
 			return err
 		}
+	}
+	if len(j.gone) > 0 && !c.Apply {
+		c.app.hint("%s removes it", shellQuoted(append([]string{"patchbay", "gc", "--apply"}, c.app.args[1:]...)...))
 	}
 	return nil
 }
@@ -161,8 +168,39 @@ type judgement struct {
 // judgedOne is an attachment that gc NETWORK removes, or keeps because it may be alive.
 type judgedOne struct {
 	*standing
-	State gc.State `json:"state"`
-	Why   string   `json:"why,omitempty"`
+	State   gc.State `json:"state"`
+	Why     string   `json:"why,omitempty"`
+	Removed bool     `json:"removed"`
+}
+
+// runs adds the attachments of runs that were killed, which have a namespace. A list names what stays, so
+// with a list there is nothing to find out.
+func (j *judgement) runs(apply bool) error {
+	if j.explicit {
+		return nil
+	}
+	killed, err := j.app.collectRuns(j.network, apply)
+	for _, k := range killed {
+		s := &standing{Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName}
+		j.gone = append(j.gone, judgedOne{standing: s, State: k.State, Why: k.Why})
+	}
+	return err
+}
+
+// apply runs the network's GC, and notes what it removed. GC keeps an attachment that is in use
+// after all, and warns.
+func (j *judgement) apply(n *network) error {
+	k := chain.Keep{List: n.List, Now: j.keep, Everyones: true}
+	if !j.explicit {
+		k.Alive = func(a *chain.Cached) bool { return j.judged.Lives(a) }
+	}
+	err := j.app.runtime(n).GC(j.app.ctx, k)
+	left, lerr := j.app.standing(n.Name)
+	for i := range j.gone {
+		same := func(s *standing) bool { return s.key() == j.gone[i].key() }
+		j.gone[i].Removed = lerr == nil && !slices.ContainsFunc(left, same)
+	}
+	return err
 }
 
 // keep lists the attachments to keep, which are all that are not certainly dead. The caller makes
@@ -174,7 +212,7 @@ func (j *judgement) keep(ctx context.Context) (keep []spec.AttachmentKey, err er
 	if j.explicit {
 		for _, s := range known {
 			if !slices.Contains(j.named, s.key()) {
-				j.gone = append(j.gone, judgedOne{s, gc.Dead, ""})
+				j.gone = append(j.gone, judgedOne{standing: s, State: gc.Dead})
 			}
 		}
 		return j.named, nil
@@ -192,7 +230,7 @@ func (j *judgement) keep(ctx context.Context) (keep []spec.AttachmentKey, err er
 // If its container is not known, no list can name the attachment, and sort returns nil.
 func (j *judgement) sort(a *gc.Candidate, known []*standing) (keep []spec.AttachmentKey) {
 	s := of(a, known)
-	v := judgedOne{s, a.State, a.Why}
+	v := judgedOne{standing: s, State: a.State, Why: a.Why}
 	switch a.State {
 	case gc.Dead:
 		j.gone = append(j.gone, v)
@@ -227,15 +265,14 @@ func (a *app) judge(ctx context.Context, network string) (*gc.Judged, error) {
 
 // nodeFlags holds the flags of gc without a network.
 type nodeFlags struct {
-	Apply bool          `long:"apply" description:"remove what is dead; without it only list it"`
 	From  runtimeName   `long:"from" value-name:"crictl|podman|docker|FILE" description:"treat containers that this runtime lists as alive; ids from FILE, one a line"`
 	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"keep what is younger than this"`
 }
 
 // node runs gc for the whole node, without a network.
 func (c *gcCommand) node() error {
-	if c.All || len(c.Valid) > 0 || c.DryRun {
-		return usage("without NETWORK, gc looks at the whole node; --apply removes", "--all, --valid and --dry-run need a NETWORK")
+	if c.All || len(c.Valid) > 0 {
+		return usage("without NETWORK, gc looks at the whole node, where it never detaches what lives", "--all and --valid need a NETWORK")
 	}
 	if c.Grace < 0 {
 		return usage("", "--grace %v is negative", c.Grace)
@@ -245,14 +282,19 @@ func (c *gcCommand) node() error {
 		return err
 	}
 	o.Apply, o.Driver = c.Apply, c.From == "docker"
+	killed, kerr := c.app.collectRuns("", c.Apply)
 	report, err := gc.Run(c.app.ctx, o)
 	if report == nil {
-		return err
+		return errors.Join(kerr, err)
 	}
+	for _, k := range killed {
+		report.Bury(k)
+	}
+	err = errors.Join(kerr, err)
 	if c.JSON {
 		return errors.Join(c.app.printJSON(reportList(report)), err)
 	}
-	if perr := c.app.print(reportText(report)); perr != nil {
+	if perr := c.app.print(reportText(report, c.Apply)); perr != nil {
 		return perr
 	}
 	if l := report.Legacy; l != nil && l.Note != "" {
@@ -267,7 +309,7 @@ func (c *gcCommand) node() error {
 // gcOptions returns the options of all commands that search for dead attachments. It turns off
 // the runtime's warnings, because these commands report unreadable files themselves.
 func (a *app) gcOptions(from runtimeName, grace time.Duration) (o gc.Options, err error) {
-	o = gc.Options{Paths: a.paths, Runtime: a.runtime(nil), NewSession: a.session, Grace: grace}
+	o = gc.Options{Paths: a.paths, Runtime: a.runtime(nil), NewSession: a.session, Grace: grace, SettleTime: a.settle}
 	o.Runtime.Warn = nil
 	if from != "" {
 		o.Live, err = gc.Containers(a.ctx, string(from), a.stdin)
@@ -298,10 +340,10 @@ const whyLegacy = "rules of a dead attachment in iptables-legacy"
 
 // reportText returns a table with one row for each object. If a cell would repeat the cell above,
 // it is empty.
-func reportText(r *gc.Report) string {
+func reportText(r *gc.Report, applied bool) string {
 	t := newTable("STATE", "ATTACHMENT", "WHY", "OBJECT")
 	for _, a := range r.All() {
-		state, name, why := stateText(a.State, a.Removed), a.Name(), a.Reason()
+		state, name, why := stateText(a.State, a.Removed, applied), a.Name(), a.Reason()
 		if a.Stray() {
 			name = ""
 		}
@@ -312,7 +354,7 @@ func reportText(r *gc.Report) string {
 	}
 	if r.Legacy != nil {
 		for _, argv := range r.Legacy.Commands {
-			t.row(stateText(gc.Dead, r.Legacy.Removed), "", whyLegacy, shellQuoted(argv...))
+			t.row(stateText(gc.Dead, r.Legacy.Removed, applied), "", whyLegacy, shellQuoted(argv...))
 		}
 	}
 	if len(r.All()) == 0 && r.Legacy == nil {
@@ -328,9 +370,14 @@ func living(n int) string {
 	return fmt.Sprintf("%d attachments live", n)
 }
 
-func stateText(s gc.State, removed bool) string {
-	if removed {
+// stateText says what becomes or became of something that gc found. What is dead after --apply
+// could not be removed.
+func stateText(s gc.State, removed, applied bool) string {
+	switch {
+	case removed:
 		return "removed"
+	case s == gc.Dead && !applied:
+		return "would be removed"
 	}
 	return string(s)
 }

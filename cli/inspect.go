@@ -96,7 +96,7 @@ func (s *standing) in(name, netns string) bool {
 
 func inspect(s *standing) inspected {
 	i := inspected{standing: s}
-	if list, err := chain.ParseList(s.config); err == nil {
+	if list, err := chain.ParseCached(s.config); err == nil {
 		i.Chain = netfile.Describe(list).Plugins
 	}
 	if !s.Since.IsZero() {

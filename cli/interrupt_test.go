@@ -56,7 +56,7 @@ func TestInterruptedDemo(t *testing.T) {
 	if err := cmd.Wait(); !errors.As(err, &ended) || ended.ExitCode() != exitSignal+int(unix.SIGINT) {
 		t.Errorf("the demo ended with %v", err)
 	}
-	if strings.Contains(string(stdout), "FAIL") || strings.Contains(stderr.String(), "do not work") || !strings.Contains(stderr.String(), "error: interrupted") {
+	if strings.Contains(string(stdout), "FAIL") || strings.Contains(stderr.String(), "do not work") || !strings.Contains(stderr.String(), "error: interrupted (interrupt)") {
 		t.Errorf("%s\n%s", stdout, &stderr)
 	}
 }

@@ -4,7 +4,12 @@
 package cli
 
 import (
+	"slices"
 	"strings"
+
+	"github.com/jessevdk/go-flags"
+
+	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
 const manLong = `Print the man page, in roff:
@@ -28,7 +33,34 @@ func (c *manCommand) Execute([]string) error {
 		_, rest, _ := strings.Cut(text, "\n")
 		text = ".TH patchbay 1 \"\" \"\" \"Patchbay\"\n" + rest
 	}
-	return c.app.print(tidy(preformat(text)) + manTail)
+	return c.app.print(usages(p.Command, tidy(preformat(text))) + manTail)
+}
+
+// usages gives the section of each command the usage line that its help has. The library's line lacks the
+// arguments, and a command without flags has none.
+func usages(root *flags.Command, page string) string {
+	sections := strings.SplitAfter(page, "\n.SS ")
+	for i, section := range sections[1:] {
+		lines := strings.SplitAfter(section, "\n")
+		words := strings.Fields(lines[0])
+		c := root
+		for _, w := range words {
+			if c = c.Find(w); c == nil {
+				break
+			}
+		}
+		if c == nil || len(c.Commands()) > 0 {
+			continue
+		}
+		usage := `\fBUsage\fP: ` + terminal.Usage(append([]string{root.Name}, words...), c) + "\n"
+		if at := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, `\fBUsage\fP:`) }); at >= 0 {
+			lines[at] = usage
+		} else {
+			lines = slices.Insert(lines, 2, ".PP\n"+usage) // after the name and the short description
+		}
+		sections[i+1] = strings.Join(lines, "")
+	}
+	return strings.Join(sections, "")
 }
 
 // manTail has the sections that the library does not write.

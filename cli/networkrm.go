@@ -58,7 +58,7 @@ func (c *networkRemoveCommand) Execute([]string) error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("remove network %s: %w", name, err))
 		}
-		if r != nil {
+		if r != nil && (err == nil || len(r.Removed)+len(r.Left) > 0) {
 			done = append(done, r)
 			errs = append(errs, c.tell(r))
 		}
@@ -171,17 +171,10 @@ func (s *standing) name() string { return s.ContainerID + "/" + s.IfName }
 // remove detaches the attachments, collects what is dead, and removes the network.
 func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.Removal, error) {
 	rt := c.app.runtime(n)
-	list, err := c.app.standing(n.Name)
+	detached, err := c.detach(rt, n)
+	done := &netfile.Removal{Network: n.Name, Removed: detached, Left: []string{}}
 	if err != nil {
-		return nil, err
-	}
-	for _, s := range list {
-		if s.Cached && (c.Force || !s.living()) {
-			at := chain.Attachment{ContainerID: s.ContainerID, IfName: s.IfName, NetNS: s.NetNS}
-			if err := rt.Del(c.app.ctx, n.List, at); err != nil {
-				return nil, fmt.Errorf("detach %s: %w", s.name(), err)
-			}
-		}
+		return done, err
 	}
 	alive := func(context.Context) (keep []spec.AttachmentKey, err error) {
 		list, err := c.attached(n, true)
@@ -190,10 +183,38 @@ func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.
 		}
 		return keep, err
 	}
-	if err := rt.GC(c.app.ctx, chain.Keep{List: n.List, Now: alive}); err != nil {
-		return nil, err
+	if err := rt.GC(c.app.ctx, chain.Keep{List: n.List, Now: alive, Everyones: true}); err != nil {
+		return done, err
 	}
-	return c.removeEmpty(m, rt, n)
+	r, err := c.removeEmpty(m, rt, n)
+	if r == nil {
+		return done, err
+	}
+	r.Removed = append(detached, r.Removed...)
+	return r, err
+}
+
+// detach detaches what a runtime cached: what is dead and, with --force, what is alive. It returns a
+// line for each living one, because a container lost its network.
+func (c *networkRemoveCommand) detach(rt *chain.Runtime, n *network) (living []string, err error) {
+	living = []string{}
+	list, err := c.app.standing(n.Name)
+	if err != nil {
+		return living, err
+	}
+	for _, s := range list {
+		if !s.Cached || !c.Force && s.living() {
+			continue
+		}
+		at := chain.Attachment{ContainerID: s.ContainerID, IfName: s.IfName, NetNS: s.NetNS}
+		if err := rt.Del(c.app.ctx, n.List, at); err != nil {
+			return living, fmt.Errorf("detach %s: %w", s.name(), err)
+		}
+		if s.Alive {
+			living = append(living, fmt.Sprintf("attachment %s of %s, which was alive", s.name(), s.NetNS))
+		}
+	}
+	return living, nil
 }
 
 // removeEmpty checks again that nothing is attached, and removes the network. Meanwhile it holds

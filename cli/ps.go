@@ -221,7 +221,7 @@ func (s *standing) result(r *spec.Result) {
 // portMappings. containerd passes the ports of a pod to each of its networks, also to loopback.
 // An old runtime cached no configuration; then the network may publish ports.
 func takesPorts(config []byte) bool {
-	list, err := chain.ParseList(config)
+	list, err := chain.ParseCached(config)
 	return err != nil || slices.ContainsFunc(list.Plugins, func(p chain.Plugin) bool { return p.Capabilities["portMappings"] })
 }
 

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -195,6 +196,9 @@ func (w *capabilityFlags) flags() (map[string]any, error) {
 				return nil, usage("", "--ip %s: %v", ip, err)
 			}
 		}
+	}
+	if mac, err := net.ParseMAC(w.MAC); w.MAC != "" && (err != nil || len(mac) != 6) {
+		return nil, usage("", "--mac %s: want six bytes as 02:00:00:00:00:01", w.MAC)
 	}
 	if ports != nil {
 		out["portMappings"] = ports

@@ -28,10 +28,12 @@ const repairLong = `Restore what was removed from our firewall table, for exampl
 ruleset, by a restarted firewall service, or by Docker when it starts: chains
 and rules, the elements of networks, and those of every attachment whose
 namespace exists. Where network policies select a pod and nothing enforces them,
-it closes the pod. On the host it restores the routes of ptp, and the sysctl
-that 127.0.0.1 needs to reach published ports. The records below /run/patchbay
-list what must exist. What exists is not changed, so repair can run at any
-time, for example in a hook of the firewall's service.`
+it closes the pod. On the host it restores bridges, their addresses and ports,
+forwarding, the routes of ptp, and the sysctl that 127.0.0.1 needs to reach
+published ports. The records below /run/patchbay and the cached results list
+what must exist. What exists is not changed, so repair can run at any time, for
+example in a hook of the firewall's service. What stays missing, as in a
+container, is shown as skipped.`
 
 type repairCommand struct {
 	app  *app
@@ -55,7 +57,7 @@ func (c *repairCommand) Execute([]string) error {
 	defer s.Close()
 	k := kernel.OfSession(s)
 	r := &repairer{app: c.app, session: s, k: k, fw: k.NFT, dir: k.Records, env: &netstate.Env{NFT: k.NFT}, out: repaired{Restored: []string{}}}
-	err := errors.Join(r.run(c.app.ctx), r.host(c.app.ctx))
+	err := errors.Join(r.run(c.app.ctx), r.mend(c.app.ctx), r.host(c.app.ctx))
 	r.unrepaired(c.app.ctx)
 	return errors.Join(c.app.show(r.out, r.out.text()), err)
 }
@@ -91,8 +93,9 @@ type repairer struct {
 
 	records   []*record.Record
 	torn      []record.Torn
-	ownerless map[string]bool // elements without a living owner; the attachment that is being repaired replaces them
-	accepted  bool            // no rule that accepts by address is missing in iptables
+	sound     map[owner.Key]bool // attachments of which CHECK found nothing missing
+	ownerless map[string]bool    // elements without a living owner; the attachment that is being repaired replaces them
+	accepted  bool               // no rule that accepts by address is missing in iptables
 }
 
 // run repairs the rules first, then the networks, then the attachments. It changes each fact and

@@ -17,6 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 	"github.com/patchbay-net/patchbay/plugin/ptp"
 )
@@ -126,12 +128,49 @@ func (r *repairer) stands(e nft.Element) bool {
 	return there && err == nil
 }
 
-// unrepaired reports living attachments that lack objects which no record lists. It ignores files
-// that cannot be read, because doctor reports them.
+// mend restores what the plugins' CHECKs miss on the host, such as a bridge or its address. It leaves
+// attachments alone that have no records of ours, or on which an ADD or DEL works.
+func (r *repairer) mend(ctx context.Context) error {
+	r.sound = make(map[owner.Key]bool)
+	list, _ := doctor.NewLook(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files
+	for _, a := range list {
+		l, err := chain.ParseCached(a.Config)
+		if err != nil || a.Gone() || a.NetNS == "" || len(a.Records) == 0 || r.busy(a) {
+			continue
+		}
+		d := netstate.Found(doctor.Inspect(ctx, r.mending(a), r.session, l, a.Attachment))
+		r.sound[a.Owner()] = !d.Any()
+	}
+	return ctx.Err()
+}
+
+// mending returns a runtime whose CHECKs restore, and report what they restored of the attachment.
+func (r *repairer) mending(a *doctor.Attached) *chain.Runtime {
+	rt, name := r.app.runtime(nil), named(a.Network, a.ContainerID, a.IfName)
+	rt.Invoker = &plugin.Builtin{NewSession: func() *plugin.Session {
+		s := r.app.session()
+		s.Mended = func(line string) {
+			r.out.Restored = append(r.out.Restored, name+": "+strings.TrimPrefix(line, "host: "))
+		}
+		return s
+	}}
+	return rt
+}
+
+// busy reports whether an ADD or DEL works on the attachment.
+func (r *repairer) busy(a *doctor.Attached) bool {
+	return slices.ContainsFunc(a.Records, func(rec *record.Record) bool { return r.dir.Busy(rec.Network, rec.Owner, rec.Plugin) })
+}
+
+// unrepaired reports what living attachments still lack. It ignores files that cannot be read,
+// because doctor reports them.
 func (r *repairer) unrepaired(ctx context.Context) {
 	look := doctor.NewLook(r.k, r.app.paths.Proc)
 	list, _ := look.List(r.app.runtime(nil))
 	for _, a := range list {
+		if r.sound[a.Owner()] {
+			continue
+		}
 		name := named(a.Network, a.ContainerID, a.IfName)
 		reported := slices.ContainsFunc(r.out.Skipped, func(s string) bool { return strings.HasPrefix(s, name+":") })
 		if why := r.lacks(ctx, look, a); why != "" && !reported {
@@ -148,19 +187,21 @@ func (r *repairer) lacks(ctx context.Context, look *doctor.Look, a *doctor.Attac
 	case look.Unrecorded(a):
 		return fmt.Sprintf("its records below %s are lost, so its firewall elements are not known: "+
 			"attach it again (patchbay check NETWORK NETNS lists what is missing)", r.app.paths.Run)
-	case len(a.Records) == 0 || a.NetNS == "":
+	case len(a.Records) == 0 || a.NetNS == "" || r.busy(a):
 		return ""
-	case slices.ContainsFunc(a.Records, func(rec *record.Record) bool { return r.dir.Busy(rec.Network, rec.Owner, rec.Plugin) }):
-		return "" // an ADD or DEL is working on it
 	}
 	known, err := look.Firewall(ctx, a) // run has reported already why these elements are missing
-	l, perr := chain.ParseList(a.Config)
-	if err != nil || perr != nil || len(known) > 0 {
+	l, perr := chain.ParseCached(a.Config)
+	if err != nil || perr != nil {
 		return ""
 	}
 	d := netstate.Found(doctor.Inspect(ctx, r.app.runtime(nil), r.session, l, a.Attachment))
-	if len(d.Lost) == 0 {
+	var why []string
+	if len(d.Lost) > 0 && len(known) == 0 {
+		why = append(why, fmt.Sprintf("%s missing, and its records below %s are lost", d.Sentence(), r.app.paths.Run))
+	}
+	if why = append(why, d.Other...); len(why) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s missing, and its records below %s are lost: attach it again (patchbay del and add)", d.Sentence(), r.app.paths.Run)
+	return strings.Join(why, "; ") + ": attach it again (patchbay del and add)"
 }

@@ -196,6 +196,8 @@ func hintFor(err error) string {
 	switch {
 	case errors.Is(err, invoke.ErrNotFound):
 		return "$CNI_PATH is where plugins are looked for; `patchbay plugin list` shows those that are built in"
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		return rootHint
 	case errors.Is(err, fs.ErrPermission):
 		return "root needs CAP_NET_ADMIN and CAP_SYS_ADMIN here, and no security module that refuses"
 	case spec.ErrorCode(err) == spec.CodeInvalidNetNS, errors.As(err, &missing) && strings.HasPrefix(missing.Path, "/run/netns"):
@@ -252,7 +254,7 @@ func indented(v any) string {
 }
 
 // rootHint is the hint for a user who is not root.
-const rootHint = "sudo, or a user namespace; `patchbay demo` and `patchbay explain NETWORK` run as any user"
+const rootHint = "sudo; `patchbay demo` runs as any user"
 
 // needRoot returns an error if the user is not root, before the command changes or prints
 // anything. It does not check capabilities, because the kernel's own errors say what is missing.

@@ -8,16 +8,15 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
 // Resident runs the calls of plugin processes until a signal ends it, and returns the exit status.
-// `patchbayd plugins` executes the program for this.
+// `patchbayd plugins` executes the program for this. The caller is locked to the first thread, which
+// handover.Serve needs.
 func Resident(all []*plugin.Plugin) int {
-	runtime.LockOSThread() // handover.Serve needs the first thread
 	// A write to a closed log must not end the server.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)

@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -65,7 +64,7 @@ func (c *runCommand) Execute(rest []string) error {
 	if err := errors.Join(needRoot("run"), c.free(c.app)); err != nil {
 		return runFailure(err)
 	}
-	c.app.reap()
+	c.app.warn(c.app.reap()) // this run must still start
 	s, err := c.app.newRunState(networks)
 	if err != nil {
 		return runFailure(err)
@@ -92,6 +91,9 @@ func (c *runCommand) networks() (list []joined, err error) {
 		return nil, usage("", "%d names of interfaces for %d networks", len(c.IfName), len(found))
 	}
 	for i, n := range found {
+		if err := spec.ValidateIfName(c.ifName(i)); err != nil {
+			return nil, usage("", "--ifname %s: %w", c.ifName(i), err)
+		}
 		j := joined{IfName: c.ifName(i), Builtin: n.builtin, Config: n.Bytes}
 		if i == 0 {
 			if j.Capabilities, err = c.capabilities(c.app, n); err != nil {
@@ -278,55 +280,4 @@ func (s *runState) unlock() error { return s.file.Close() }
 func (s *runState) forget() error {
 	err := ignoreMissing(os.Remove(s.path))
 	return errors.Join(err, s.file.Close())
-}
-
-// reap cleans up after runs that were killed. If that fails, reap only warns, because this run
-// must still start.
-func (a *app) reap() {
-	if err := durable.CheckDir(a.paths.Run, "run"); err != nil {
-		a.warn(fmt.Errorf("clean up after earlier runs: %w", err))
-		return
-	}
-	entries, err := os.ReadDir(a.runDir())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		a.warn(fmt.Errorf("clean up after earlier runs: %w", err))
-	}
-	for _, e := range entries {
-		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), "run-") {
-			continue
-		}
-		if err := a.reapOne(filepath.Join(a.runDir(), e.Name())); err != nil {
-			a.warn(fmt.Errorf("clean up after %s: %w", e.Name(), err))
-		}
-	}
-}
-
-// reapOne takes the lock of a dead run and cleans up. It removes a file that is not valid,
-// because no run leaves an incomplete file.
-func (a *app) reapOne(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return ignoreMissing(err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = nil // the run is alive
-		}
-		return errors.Join(err, f.Close())
-	}
-	s := &runState{path: path, file: f}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return f.Close() // another process has cleaned up
-	}
-	if err != nil {
-		return errors.Join(err, s.unlock())
-	}
-	if json.Unmarshal(data, s) != nil || s.ID != filepath.Base(path) {
-		return s.forget()
-	}
-	if s.NetNS != filepath.Join(a.paths.NetNS, "patchbay-"+s.ID) {
-		return errors.Join(fmt.Errorf("namespace %s is not a run's", s.NetNS), s.unlock())
-	}
-	return a.leave(s)
 }

@@ -260,6 +260,25 @@ func TestManPage(t *testing.T) {
 }
 
 // An install waits for another one. It gives up and names the other process.
+// Each command of the man page has the usage line of its help, with the arguments.
+func TestManPageHasUsages(t *testing.T) {
+	page, err := os.ReadFile("../docs/man/patchbay.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"patchbay add [FLAGS] NETWORK NETNS", "patchbay gc [FLAGS] [NETWORK]", "patchbay network rm [FLAGS] NETWORK", "patchbay why [FLAGS] FROM TO[:PORT[/PROTO]]",
+		"patchbay repair [FLAGS]", "patchbay convert FILE",
+	} {
+		if !strings.Contains(string(page), `\fBUsage\fP: `+line+"\n") {
+			t.Errorf("the man page lacks %q", line)
+		}
+	}
+	if strings.Contains(string(page), "-OPTIONS]") {
+		t.Error("the man page has a usage line of the library")
+	}
+}
+
 func TestInstallerWaitsWithAnEnd(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := durable.LockDir(t.Context(), dir)

@@ -79,6 +79,9 @@ func TestOrdinaryUserOnANode(t *testing.T) {
 		{args: []string{"ps", "--json"}, stdout: "[]", stderr: "error: ps needs root: ", fails: true},
 		{args: []string{"check", "--all"}, stdout: "0 of 0", stderr: "error: check --all needs root: ", fails: true},
 		{args: []string{"check", "--all", "--json"}, stdout: "[]", stderr: "error: check --all needs root: ", fails: true},
+		{args: []string{"doctor"}, stderr: "error: doctor needs root\npatchbay: hint: sudo; ", fails: true, silent: true, status: 3},
+		{args: []string{"doctor", "--list"}, stdout: "permissions"},
+		{args: []string{"check", "patchbay", "/proc/self/ns/net"}, stderr: "patchbay: hint: sudo; ", fails: true},
 		{args: []string{"gc"}, stderr: "error: gc needs root: ", fails: true, silent: true},
 	} {
 		test.hold(t)
@@ -90,6 +93,7 @@ type userTest struct {
 	stdout, stderr string
 	fails          bool
 	silent         bool // nothing on standard output
+	status         int  // 0: any
 }
 
 func (test userTest) hold(t *testing.T) {
@@ -101,6 +105,9 @@ func (test userTest) hold(t *testing.T) {
 	err := cmd.Run()
 	if (err != nil) != test.fails || !strings.Contains(stdout.String(), test.stdout) || !strings.Contains(stderr.String(), test.stderr) {
 		t.Errorf("patchbay %v: %v\n%s%s", test.args, err, &stdout, &stderr)
+	}
+	if got := cmd.ProcessState.ExitCode(); test.status != 0 && got != test.status {
+		t.Errorf("patchbay %v: status %d", test.args, got)
 	}
 	if test.silent && stdout.Len() > 0 {
 		t.Errorf("patchbay %v: %s", test.args, &stdout)

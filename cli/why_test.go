@@ -38,6 +38,9 @@ func policiesTurn(where, file string) error {
 			return fmt.Errorf("%s: %w", line, err)
 		}
 	}
+	if s.Local, _, err = enforce.NodeAddresses(); err != nil {
+		return err
+	}
 	d := policy.NewDecider(s)
 	if where != "kernel" {
 		_, err = mirror.Write(paths.Default(), d)
@@ -45,7 +48,7 @@ func policiesTurn(where, file string) error {
 	if where != "mirror" {
 		fw := nft.Open("")
 		e := enforce.New(fw, enforce.Options{})
-		err = errors.Join(err, e.Load(context.Background(), d.Program, nil), e.Close(), fw.Close())
+		err = errors.Join(err, e.Load(context.Background(), d.Program, nil), fw.Close())
 	}
 	return err
 }

@@ -13,9 +13,6 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/paths"
 )
 
 // detach starts the keeper as a separate process, and returns when the keeper's socket exists.
@@ -128,15 +125,6 @@ func (c *dhcpCommand) flags() []string {
 		out = append(out, "--broadcast")
 	}
 	return out
-}
-
-// openLog opens the log file of a keeper that does not log to systemd's journal.
-func openLog() (*os.File, error) {
-	run := paths.Default().Run
-	if err := durable.MakeDir(run, "dhcp"); err != nil {
-		return nil, err
-	}
-	return os.OpenFile(filepath.Join(run, "dhcp", "keeper.log"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 }
 
 // cgroup makes a separate cgroup for the keeper and opens it (cgroup v2; CLONE_INTO_CGROUP

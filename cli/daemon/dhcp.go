@@ -80,7 +80,7 @@ func (c *dhcpCommand) writePID() error {
 const releaseTime = 2 * time.Second
 
 func (c *dhcpCommand) serve(l net.Listener) error {
-	logger := log.New(c.app.log, "", log.LstdFlags)
+	logger := log.New(limited(c.app.log), "", log.LstdFlags)
 	where := paths.Default()
 	k, err := dhcp.New(dhcp.Options{
 		RunDir: where.Run, Proc: where.Proc, HostPrefix: c.HostPrefix, Broadcast: c.Broadcast,

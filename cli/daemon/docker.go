@@ -35,9 +35,9 @@ patchbayd docker install puts this program into /usr/local/bin and its units int
 patchbayd docker uninstall removes them. Files from other packages are never overwritten.
 
 patchbayd docker ps shows the endpoints with their published ports, which Docker
-cannot show for external drivers. patchbayd docker gc removes what the driver
-holds for containers and networks that are gone, whether or not a driver is
-running. patchbay gc --from docker calls it.`
+cannot show for external drivers. patchbayd docker gc shows what the driver
+holds for containers and networks that are gone, and removes it with --apply,
+whether or not a driver is running. patchbay gc --from docker calls it.`
 
 // dockerCommand is `patchbayd docker`.
 type dockerCommand struct {

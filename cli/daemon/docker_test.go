@@ -88,15 +88,15 @@ func TestDockerGC(t *testing.T) {
 	run := func(flags ...string) (string, error) {
 		var out bytes.Buffer
 		c := &dockerCommand{Plugins: dir, Timeout: time.Minute, app: &app{ctx: t.Context(), log: &bytes.Buffer{}}}
-		c.GC.DryRun, c.JSON = slices.Contains(flags, "dry"), slices.Contains(flags, "json")
+		c.GC.Apply, c.JSON = slices.Contains(flags, "apply"), slices.Contains(flags, "json")
 		err := c.collect(&out)
 		return out.String(), err
 	}
-	const row = "dead   endpoint  abababababab  it is from before the node booted"
-	if out, err := run("dry"); err != nil || !strings.Contains(out, row) {
+	const row = "would be removed  endpoint  abababababab  it is from before the node booted"
+	if out, err := run(); err != nil || !strings.Contains(out, row) {
 		t.Errorf("%v %q", err, out)
 	}
-	if out, err := run("dry", "json"); err != nil || !strings.HasPrefix(out, `[{"kind":"endpoint","name":"abababababab"`) {
+	if out, err := run("json"); err != nil || !strings.HasPrefix(out, `[{"kind":"endpoint","name":"abababababab"`) {
 		t.Errorf("%v %q", err, out)
 	}
 	// The plugin is missing, so this object cannot be detached and stays.
@@ -104,17 +104,17 @@ func TestDockerGC(t *testing.T) {
 	if err := store.Networks.Save(&state.Network{ID: "gone", Options: map[string]string{"cni.network": "podnet"}, Config: conf}); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := run(); err == nil || !strings.Contains(out, "dead") {
+	if out, err := run("apply"); err == nil || !strings.Contains(out, "\ndead ") {
 		t.Errorf("%v %q", err, out)
 	}
 	del := "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.1.0\"]}'\nexit 0\n"
 	if err := os.WriteFile(filepath.Join(dir, "nosuch"), []byte(del), 0o755); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
-	if out, err := run(); err != nil || !strings.Contains(out, "removed  endpoint  abababababab") {
+	if out, err := run("apply"); err != nil || !strings.Contains(out, "\nremoved  endpoint  abababababab") {
 		t.Errorf("%v %q", err, out)
 	}
-	if out, err := run("json"); err != nil || out != "[]\n" {
+	if out, err := run("apply", "json"); err != nil || out != "[]\n" {
 		t.Errorf("%v %q", err, out)
 	}
 }
@@ -123,7 +123,6 @@ func TestDockerGC(t *testing.T) {
 func TestDockerGCOfNothing(t *testing.T) {
 	dir := dockerEnv(t)
 	c := &dockerCommand{Plugins: dir, Timeout: time.Minute, app: &app{ctx: t.Context(), log: &bytes.Buffer{}}}
-	c.GC.DryRun = true
 	collects(t, c)
 	if made, err := os.ReadDir(dir); err != nil || len(made) > 0 {
 		t.Errorf("made %v, %v", made, err)

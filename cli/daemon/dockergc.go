@@ -19,12 +19,13 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker"
 	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/paths"
 )
 
 // gcFlags are the flags of `patchbayd docker gc`.
 type gcFlags struct {
-	DryRun bool `long:"dry-run" description:"gc: only print what would be removed"`
+	Apply bool `long:"apply" description:"gc: remove what is dead; without it only show it"`
 }
 
 // collectMethod is a method that we add to Docker's protocol. gc calls it, because only the
@@ -41,8 +42,8 @@ func collector(d *docker.Driver) cnm.Method {
 	}
 }
 
-// collect asks the running driver to remove what is dead. If no driver runs, collect removes it
-// itself.
+// collect asks the running driver what is dead, and to remove it with --apply. If no driver runs,
+// collect does it itself.
 func (c *dockerCommand) collect(w io.Writer) error {
 	if c.Timeout <= 0 || c.Grace < 0 {
 		return errors.New("timeout must be more than 0, and grace not less")
@@ -66,6 +67,10 @@ func (c *dockerCommand) collect(w io.Writer) error {
 	return errors.Join(err, c.show(w, out.Items))
 }
 
+func (c *dockerCommand) collection() docker.Collection {
+	return docker.Collection{Grace: c.Grace, Apply: c.GC.Apply, Dry: !c.GC.Apply}
+}
+
 func (c *dockerCommand) collectLocally() (*docker.Collected, error) {
 	d, err := c.driver(log.New(io.Discard, "", 0))
 	if err != nil {
@@ -79,7 +84,7 @@ func (c *dockerCommand) collectLocally() (*docker.Collected, error) {
 	defer unlock()
 	ctx, done := untilDriver(c.app.ctx, dir)
 	defer done(nil)
-	out := d.Collect(ctx, docker.Collection{Grace: c.Grace, Dry: c.GC.DryRun})
+	out := d.Collect(ctx, c.collection())
 	if err := context.Cause(ctx); errors.Is(err, unix.EWOULDBLOCK) {
 		return nil, err
 	}
@@ -92,7 +97,7 @@ func (c *dockerCommand) collectInDriver() (*docker.Collected, error) {
 		return nil, err
 	}
 	out := new(docker.Collected)
-	return out, client.Call(c.app.ctx, collectMethod, docker.Collection{Grace: c.Grace, Dry: c.GC.DryRun}, out)
+	return out, client.Call(c.app.ctx, collectMethod, c.collection(), out)
 }
 
 func (c *dockerCommand) show(w io.Writer, list []docker.Item) error {
@@ -109,11 +114,18 @@ func (c *dockerCommand) show(w io.Writer, list []docker.Item) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "STATE\tKIND\tNAME\tWHY") //nolint:errcheck // Flush reports the error
 	for _, i := range list {
-		state := cmp.Or(i.State, "dead") // drivers of older releases do not send the state
-		if i.Removed {
-			state = "removed"
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", state, i.Kind, i.Name, cmp.Or(i.Error, i.Why)) //nolint:errcheck // as above
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", c.stateOf(i), i.Kind, i.Name, cmp.Or(i.Error, i.Why)) //nolint:errcheck // as above
 	}
 	return t.Flush()
+}
+
+// stateOf uses the words of `patchbay gc`.
+func (c *dockerCommand) stateOf(i docker.Item) string {
+	switch {
+	case i.Removed:
+		return "removed"
+	case i.State == life.Dead.String() && !c.GC.Apply:
+		return "would be removed"
+	}
+	return i.State
 }

@@ -41,7 +41,7 @@ const usualConfDir = "/etc/cni/net.d"
 // hostsCommand is `patchbayd hosts`.
 type hostsCommand struct {
 	storeFlag
-	Serve    string        `long:"serve" value-name:"ADDRESS[:PORT]?ca=FILE&cert=FILE&key=FILE" description:"serve the store of this host to other hosts, whose store is etcds://ADDRESS/hosts?ca=FILE&cert=FILE&key=FILE"`
+	Serve    string        `long:"serve" value-name:"ADDRESS[:PORT]?ca=FILE&cert=FILE&key=FILE[&names=NAME,NAME]" description:"serve the store of this host to other hosts, whose store is etcds://ADDRESS/hosts?ca=FILE&cert=FILE&key=FILE"`
 	Address  []string      `long:"address" value-name:"ADDRESS" description:"address at which other hosts reach this one, at most one of each family (default: those of the interface with the default route)"`
 	Name     string        `long:"name" value-name:"NAME" description:"name of this host (default: its hostname)"`
 	TTL      time.Duration `long:"ttl" value-name:"TIME" default:"30s" description:"how long a host may be silent before it counts as gone"`
@@ -128,6 +128,9 @@ func (c *hostsCommand) Execute(args []string) error {
 		return err
 	}
 	logger.Printf("this is host %s, %s", opts.Name, a.ID())
+	if why := s.Exposed(); why != "" {
+		logger.Print(why)
+	}
 	a.Run(c.app.ctx)
 	return nil
 }

@@ -57,6 +57,7 @@ type hostsCreateCommand struct {
 	Block6    int      `long:"block6" value-name:"BITS" description:"prefix length of one host's IPv6 addresses (default: 64)"`
 	Transport string   `long:"transport" choice:"auto" choice:"routes" choice:"vxlan" default:"auto" description:"how packets get to other hosts: routes (all hosts must be on one link), vxlan, or auto (routes to hosts on the same link)"`
 	MTU       int      `long:"mtu" value-name:"BYTES" description:"MTU of containers (default: the uplink's MTU minus the tunnel's header)"`
+	Isolate   bool     `long:"isolate" description:"containers of networks with this option cannot reach each other, on any host"`
 	Plugins   string   `long:"plugins" value-name:"FILE" description:"the plugins after the bridge: a list, or a .conflist (default: firewall and portmap)"`
 	Args      one      `positional-args:"yes"`
 
@@ -68,7 +69,7 @@ func (c *hostsCreateCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
 	}
-	n := store.Network{Name: c.Args.Name, Transport: store.Transport(c.Transport), MTU: c.MTU}
+	n := store.Network{Name: c.Args.Name, Transport: store.Transport(c.Transport), MTU: c.MTU, Isolate: c.Isolate}
 	for _, text := range c.Subnet {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {

@@ -5,6 +5,7 @@ package daemon
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"io"
@@ -83,10 +84,7 @@ func (in *installer) uninstall(networks int) error {
 	}
 	var gone []step
 	for _, unit := range []string{dockerSocket, dockerService} {
-		path := in.at(filepath.Join(unitDir, unit))
-		if _, err := os.Lstat(path); err == nil {
-			gone = append(gone, remove(path))
-		}
+		gone = in.without(gone, filepath.Join(unitDir, unit))
 	}
 	var steps []step
 	if len(gone) > 0 && in.DestDir == "" {
@@ -94,12 +92,21 @@ func (in *installer) uninstall(networks int) error {
 		gone = append(gone, systemctl("daemon-reload"))
 	}
 	steps = append(steps, gone...)
-	if path := in.at(programPath); !in.needed() {
-		if _, err := os.Lstat(path); err == nil {
-			steps = append(steps, remove(path))
-		}
+	if !in.needed() {
+		steps = in.without(steps, programPath)
 	}
 	return in.run(steps)
+}
+
+// without adds a step that removes a file, unless the file is another program's.
+func (in *installer) without(steps []step, path string) []step {
+	switch err := in.ours(in.at(path)); {
+	case err == nil:
+		return append(steps, remove(in.at(path)))
+	case !errors.Is(err, fs.ErrNotExist):
+		fmt.Fprintf(in.out, "keep %s: %v\n", in.at(path), err) //nolint:errcheck // there is nowhere to report it
+	}
+	return steps
 }
 
 // networksIn counts the networks in the driver's state.
@@ -145,31 +152,53 @@ func (in *installer) files() (steps []step, err error) {
 	return steps, nil
 }
 
-// file adds a step that writes a file, unless the file is up to date. It refuses to replace a
-// unit that Patchbay did not write. It also refuses to replace anything but a regular file.
+// file adds a step that writes a file, unless the file is up to date. It refuses to replace what
+// Patchbay did not write.
 func (in *installer) file(steps []step, path string, want []byte, mode fs.FileMode) ([]step, error) {
 	path = in.at(path)
-	fi, err := os.Lstat(path)
-	switch {
+	switch err := in.ours(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, err
-	case !fi.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is %v: not a file of ours", path, fi.Mode().Type())
+		return nil, fmt.Errorf("%s: %w: move it away first", path, err)
 	default:
 		have, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err
 		}
-		if strings.HasPrefix(path, in.at(unitDir)) && !bytes.Contains(have, []byte("Documentation=https://github.com/patchbay-net/patchbay/")) {
-			return nil, fmt.Errorf("%s is not Patchbay's", path)
-		}
-		if bytes.Equal(have, want) && fi.Mode().Perm() == mode {
+		if fi, err := os.Lstat(path); err == nil && bytes.Equal(have, want) && fi.Mode().Perm() == mode {
 			return steps, nil
 		}
 	}
 	return append(steps, step{"write " + path, func() error { return write(path, want, mode) }}), nil
 }
+
+// ours returns an error for a file that is not Patchbay's. Our units name our pages. A program has in
+// its build information from which package it was built, in whatever release.
+func (in *installer) ours(path string) error {
+	fi, err := os.Lstat(path)
+	switch {
+	case err != nil:
+		return err
+	case !fi.Mode().IsRegular():
+		return fmt.Errorf("not a file of ours, but %v", fi.Mode().Type())
+	case path != in.at(programPath):
+		text, err := os.ReadFile(path)
+		if err == nil && !bytes.Contains(text, []byte("Documentation=https://github.com/patchbay-net/patchbay/")) {
+			err = errNotOurs
+		}
+		return err
+	}
+	self, err := buildinfo.ReadFile(in.source)
+	if err != nil {
+		return fmt.Errorf("read this program: %w", err)
+	}
+	if has, err := buildinfo.ReadFile(path); err != nil || has.Path != self.Path {
+		return errNotOurs
+	}
+	return nil
+}
+
+var errNotOurs = errors.New("not Patchbay's")
 
 // write replaces a file by a rename, so a running program keeps the old file. The new file is
 // complete, executable and synced to the disk before it gets its name, because systemd may

@@ -5,6 +5,7 @@ package daemon
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -81,7 +82,7 @@ func TestInstallRefuses(t *testing.T) {
 	}
 	unit := filepath.Join(units, dockerService)
 	for want, prepare := range map[string]func() error{
-		"is not Patchbay's": func() error { return os.WriteFile(unit, []byte("[Unit]\n"), 0o644) },
+		"not Patchbay's: move it away": func() error { return os.WriteFile(unit, []byte("[Unit]\n"), 0o644) },
 		"not a file of ours": func() error {
 			_ = os.Remove(unit)
 			return os.Symlink("/dev/null", unit) // systemctl mask
@@ -96,6 +97,20 @@ func TestInstallRefuses(t *testing.T) {
 		if err := os.Remove(unit); err != nil {
 			t.Fatal(err)
 		}
+	}
+	other := filepath.Join(f.DestDir, programPath)
+	const script = "#!/bin/sh\n# patchbayd of somebody else\n"
+	if err := errors.Join(os.MkdirAll(filepath.Dir(other), 0o755), os.WriteFile(other, []byte(script), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := newInstaller(f, &bytes.Buffer{}).install(); err == nil || !strings.Contains(err.Error(), programPath+": not Patchbay's") {
+		t.Errorf("another program: %v", err)
+	}
+	if got := below(t, f, func(in *installer) error { return in.uninstall(0) }); !strings.HasPrefix(got, "keep "+programPath) {
+		t.Errorf("uninstall beside another program: %q", got)
+	}
+	if text, err := os.ReadFile(other); string(text) != script {
+		t.Errorf("another program: %q, %v", text, err)
 	}
 	if err := newInstaller(f, &bytes.Buffer{}).uninstall(2); err == nil || !strings.Contains(err.Error(), "2 of Docker's networks") {
 		t.Error(err)

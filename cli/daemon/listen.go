@@ -106,14 +106,16 @@ func listen(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("replace dead socket: %w", err)
 	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, socketMode); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
+	return bind(path)
+}
+
+// bind makes the socket with its mode at once: who connects before a change of the mode stays
+// connected. The socket must have its own name from the beginning, because a detached keeper removes
+// it by that name. The umask is the whole process's, which does nothing else at its start.
+func bind(path string) (net.Listener, error) {
+	const all = 0o777
+	defer unix.Umask(unix.Umask(all &^ socketMode))
+	return net.Listen("unix", path)
 }
 
 // alive reports whether a process listens on the socket.

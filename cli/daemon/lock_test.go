@@ -81,7 +81,7 @@ func TestDriverWaitsForGC(t *testing.T) {
 	defer cancel()
 	command := func() *dockerCommand {
 		return &dockerCommand{
-			Socket: filepath.Join(dir, "patchbay.sock"), Plugins: dir, ConfDir: dir, Timeout: time.Minute, Grace: time.Minute,
+			Socket: filepath.Join(dir, "patchbay.sock"), Plugins: dir, ConfDir: dir, Timeout: time.Minute, Grace: time.Minute, GC: gcFlags{Apply: true},
 			app: &app{ctx: ctx, log: &bytes.Buffer{}},
 		}
 	}

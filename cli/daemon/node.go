@@ -39,7 +39,7 @@ type nodeCommand struct {
 	NodeName   string            `long:"node-name" value-name:"NAME" env:"NODE_NAME" description:"name of this Node (default: the hostname)"`
 	Kubeconfig string            `long:"kubeconfig" value-name:"FILE" env:"KUBECONFIG" description:"how to reach the API server (default: the ServiceAccount of the pod)"`
 	Cluster    []string          `long:"cluster-cidr" value-name:"PREFIX" description:"the addresses of the cluster's pods, as the controller manager's --cluster-cidr; may be repeated"`
-	Transport  mesh.Transport    `long:"transport" default:"auto" choice:"auto" choice:"routes" choice:"vxlan" choice:"wireguard" description:"how packets reach other nodes: auto is routes where they share a link, else vxlan; wireguard encrypts all, on all nodes"`
+	Transport  mesh.Transport    `long:"transport" default:"auto" choice:"auto" choice:"routes" choice:"vxlan" choice:"wireguard" description:"how packets reach other nodes: auto is routes where they share a link that carries pods' packets, else vxlan; wireguard encrypts all, on all nodes"`
 	Port       uint16            `long:"port" value-name:"PORT" default:"4789" description:"of the tunnel, UDP"`
 	WirePort   uint16            `long:"wireguard-port" value-name:"PORT" default:"51821" description:"of WireGuard, UDP, on all nodes"`
 	BinDir     string            `long:"cni-bin-dir" value-name:"DIR" default:"/opt/cni/bin" description:"where the plugins are installed; empty: they are already"`
@@ -48,6 +48,7 @@ type nodeCommand struct {
 	Egress     bool              `long:"egress-addresses" description:"pods of a namespace leave with the addresses in its annotation patchbay.net/egress"`
 	Policy     string            `long:"network-policy" default:"on" choice:"on" choice:"off" description:"enforce NetworkPolicies and ClusterNetworkPolicies; off removes what an earlier run made"`
 	Default    string            `long:"policy-default" default:"allow" choice:"allow" choice:"own-namespace" description:"what pods receive where no policy decides: all packets, or those of other pods only from their own namespace (all but kube-system)"`
+	Unknown    string            `long:"policy-unknown" default:"closed" choice:"closed" choice:"open" description:"new pods as long as this node has never known the policies of the cluster: closed isolates them, open starts them without policies"`
 	Keep       bool              `long:"policy-keep-connections" description:"a change of policies ends no connection that it denies; it applies to new ones"`
 	LogGroup   uint16            `long:"policy-log-group" value-name:"GROUP" description:"send packets that policies deny to this group of NFLOG, of each rule at most 10 a second; 0: do not"`
 	Space      string            `long:"containers-namespace" value-name:"NAME" description:"the namespace whose network policies apply to containers on the pods' network that are not pods, as of docker run (default: none apply)"`
@@ -94,6 +95,7 @@ func (c *nodeCommand) Execute(args []string) error {
 	var a *node.Agent
 	fabric, err := mesh.Open(mesh.Options{
 		Paths: opts.Paths, Wanted: node.StateDir(opts.Paths), Keys: keys, Warn: func(err error) { a.Warn(err) },
+		Detour: func(err error) { a.Detour(err) },
 	})
 	if err != nil {
 		return err
@@ -126,7 +128,9 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 		Settings: plan.Settings{Node: c.NodeName, Transport: c.Transport, Port: c.Port, WirePort: c.WirePort},
 		Config:   node.Kubeconfig(c.Kubeconfig), Paths: where, ConfDir: c.ConfDir, Log: printLine,
 		MasqueradeConfig: c.Masquerade, Egress: c.Egress,
-		NetworkPolicy: node.NetworkPolicy{Off: c.Policy == "off", KeepConnections: c.Keep, OwnNamespace: c.Default == "own-namespace", LogGroup: c.LogGroup},
+		NetworkPolicy: node.NetworkPolicy{
+			Off: c.Policy == "off", KeepConnections: c.Keep, UnknownOpen: c.Unknown == "open", OwnNamespace: c.Default == "own-namespace", LogGroup: c.LogGroup,
+		},
 	}
 	if o.Node == "" {
 		name, err := os.Hostname()

@@ -13,7 +13,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -24,6 +26,9 @@ import (
 
 // nodeCleanCommand is `patchbayd node clean`.
 type nodeCleanCommand struct {
+	Wait bool `long:"wait" description:"wait until no pod of this node needs the network's file, and remove it too"`
+	Stay bool `long:"stay" description:"at the end do nothing until a signal, as a DaemonSet's container must"`
+
 	node *nodeCommand
 }
 
@@ -32,7 +37,15 @@ func (c *nodeCleanCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
 	}
-	where := paths.Default()
+	err := c.clean(paths.Default())
+	if err == nil && c.Stay {
+		printLine("this node is clean")
+		<-c.node.app.ctx.Done()
+	}
+	return err
+}
+
+func (c *nodeCleanCommand) clean(where paths.Paths) error {
 	if err := durable.MakeDir(where.State, "node"); err != nil {
 		return err
 	}
@@ -45,19 +58,26 @@ func (c *nodeCleanCommand) Execute(args []string) error {
 	if err := c.clear(where); err != nil {
 		return err
 	}
-	if err := removeNetwork(where, c.node.ConfDir); err != nil {
+	if err := c.removeNetwork(where); err != nil {
+		return err
+	}
+	if err := clearFabric(where); err != nil { // pods that came meanwhile put unreachable routes back
 		return err
 	}
 	return errors.Join(os.RemoveAll(filepath.Join(where.Run, node.Service)), os.RemoveAll(dir))
 }
 
-func (*nodeCleanCommand) clear(where paths.Paths) error {
+func clearFabric(where paths.Paths) error {
 	fabric, err := mesh.Open(mesh.Options{Paths: where})
 	if err != nil {
 		return err
 	}
 	defer fabric.Close()
-	if err := fabric.Clear(context.Background(), plan.Settings{}.Mesh()); err != nil {
+	return fabric.Clear(context.Background(), plan.Settings{}.Mesh())
+}
+
+func (*nodeCleanCommand) clear(where paths.Paths) error {
+	if err := clearFabric(where); err != nil {
 		return err
 	}
 	if err := node.ClearEgress(context.Background(), where); err != nil {
@@ -71,29 +91,47 @@ func (*nodeCleanCommand) clear(where paths.Paths) error {
 	return nil
 }
 
-// removeNetwork removes the network's file, unless pods need it for their DEL.
-func removeNetwork(where paths.Paths, confDir string) error {
-	path := filepath.Join(confDir, plan.NetworkFile)
+// pause is how long clean waits before it looks again whether pods are gone.
+const pause = 2 * time.Second
+
+// removeNetwork removes the network's file. If pods need it for their DEL, it waits for them with
+// --wait, and otherwise leaves the file.
+func (c *nodeCleanCommand) removeNetwork(where paths.Paths) error {
+	ctx, path := c.node.app.ctx, filepath.Join(c.node.ConfDir, plan.NetworkFile)
+	for told := false; ; told = true {
+		used, err := removeUnused(where, path)
+		switch {
+		case err != nil || !used:
+			return err
+		case !c.Wait:
+			printLine("%s stays: pods of this node use it, and their removal needs it; drain the node, then run this again", path)
+			return nil
+		case !told:
+			printLine("%s: pods of this node use it, and their removal needs it; waiting until they are gone: drain the node", path)
+		}
+		if !clock.Sleep(ctx, pause) {
+			return fmt.Errorf("%s stays: %w", path, context.Cause(ctx))
+		}
+	}
+}
+
+// removeUnused removes the network's file, unless pods need it.
+func removeUnused(where paths.Paths, path string) (used bool, err error) {
 	data, err := durable.ReadConf(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !plan.IsOurs(data) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	used, err := inUse(where, plan.PoolOf(data))
-	if err != nil {
-		return err
-	}
-	if used {
-		printLine("%s stays: pods of this node use it, and their removal needs it; drain the node, then run this again", path)
-		return nil
+	if used, err = inUse(where, plan.PoolOf(data)); err != nil || used {
+		return used, err
 	}
 	if err := durable.Remove(path); err != nil {
-		return err
+		return false, err
 	}
 	printLine("%s: removed", path)
-	return nil
+	return false, nil
 }
 
 // inUse reports whether pods have the network. Pods of the network that ours took over have

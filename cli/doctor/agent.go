@@ -26,7 +26,7 @@ const silence = 3 * time.Minute
 // nodeAgent returns the problems in the report of a Kubernetes node's agent. It reads the report's
 // file, because it cannot know at which address the agent serves its metrics.
 func nodeAgent(_ context.Context, n *Node) (found []Finding, err error) {
-	const start = "look at its pod: kubectl --namespace kube-system logs --selector app.kubernetes.io/name=patchbay; if it is gone for good: patchbayd node clean"
+	const start = "look at its pod: kubectl --namespace kube-system logs --selector app.kubernetes.io/name=patchbay; if it is gone for good: docs/kubernetes.md, Uninstall"
 	r, age, err := resident.ReadReport(n.Paths, nodeService)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(filepath.Join(n.Paths.State, nodeService)); err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/paths"
@@ -60,9 +61,9 @@ func (a *Attached) Uncached(p paths.Paths) bool {
 	if a.Result != nil {
 		return false
 	}
-	name := fmt.Sprintf("%s-%s-%s", a.Network, a.ContainerID, a.IfName)
-	others, _ := filepath.Glob(filepath.Join(p.CNI, "*", "results"))
-	ours, _ := filepath.Glob(filepath.Join(p.State, "docker", "cache", "*", "results"))
+	name := results.Name(a.Network, a.ContainerID, a.IfName)
+	others, _ := filepath.Glob(results.Dir(filepath.Join(p.CNI, "*")))
+	ours, _ := filepath.Glob(results.Dir(filepath.Join(p.State, "docker", "cache", "*")))
 	return !slices.ContainsFunc(append(others, ours...), func(dir string) bool {
 		_, err := os.Lstat(filepath.Join(dir, name))
 		return err == nil

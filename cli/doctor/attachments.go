@@ -7,13 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/owner"
 )
 
@@ -40,7 +40,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 	look, list, err := n.standing()
 	broken, err := brokenFiles(err)
 	for _, b := range broken {
-		found = append(found, warning(b.Error()+": its objects are neither checked nor repaired", "start the container again (patchbay del and add); patchbay gc removes what is dead"))
+		found = append(found, warning(b.Error()+": its objects are neither checked nor repaired", "start the container again (patchbay del and add); patchbay gc --apply removes what is dead"))
 	}
 	var lost, uncached []string
 	for _, a := range list {
@@ -55,7 +55,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 			err = errors.Join(err, fmt.Errorf("%s: %w", a.Name(), lerr))
 		}
 		if len(diffs) > 0 {
-			found = append(found, problem(a.Name()+": "+strings.Join(diffs, "; "), "restore what is missing: on the host by hand; in the container by patchbay del and add, which start it again"))
+			found = append(found, problem(a.Name()+": "+strings.Join(diffs, "; "), "patchbay repair restores what is missing on the host, and says what it cannot; patchbay del and add restore what is missing in the container, and start it again"))
 		}
 		if look.Unrecorded(a) {
 			lost = append(lost, a.Name())
@@ -65,7 +65,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 		}
 	}
 	if len(uncached) > 0 {
-		found = append(found, warning(fmt.Sprintf("%s: no result of the ADD is left below %s, so its addresses and routes are unknown", several(uncached), filepath.Join(n.Paths.CNI, "results")),
+		found = append(found, warning(fmt.Sprintf("%s: no result of the ADD is left below %s, so its addresses and routes are unknown", several(uncached), results.Dir(n.Paths.CNI)),
 			"start the container again, when it suits"))
 	}
 	if len(lost) > 0 {
@@ -103,7 +103,7 @@ func (n *Node) ask(ctx context.Context, a *Attached) *netstate.Differences {
 		n.asked = make(map[owner.Key]*netstate.Differences)
 	}
 	d := new(netstate.Differences)
-	if list, err := chain.ParseList(a.Config); err == nil {
+	if list, err := chain.ParseCached(a.Config); err == nil {
 		s := n.NewSession()
 		defer s.Close()
 		d = netstate.Found(Inspect(ctx, n.Runtime, s, list, a.Attachment))

@@ -60,7 +60,7 @@ func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
 		f.What = fmt.Sprintf("network %s: %s", net.Name, f.What)
 		switch {
 		case f.Level == Warning:
-			f.Fix = fmt.Sprintf("correct %s, or leave it: an ADD accepts it", net.File)
+			f.Fix = fmt.Sprintf("correct %s, unless it is meant so", net.File)
 		case errors.Is(f, invoke.ErrNotFound):
 			f.Fix = fmt.Sprintf("correct %s, or install the plugin: patchbay install %s has ours", net.File, n.Runtime.Path[0])
 		default:

@@ -19,13 +19,15 @@ import (
 	"io/fs"
 	"slices"
 	"syscall"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // Level is the severity of a finding.
 type Level string
 
 // These are the levels. A warning means trouble later. A problem means that something does not
-// work now, or that an ADD would fail.
+// work now, that an ADD would fail, or that somebody else may become root.
 const (
 	Warning Level = "warning"
 	Problem Level = "problem"
@@ -58,6 +60,7 @@ type Check struct {
 func Checks() []Check {
 	return []Check{
 		{"privileges", "this process can read everything", privileges},
+		{"permissions", "only root may change configurations, plugins and state", permissions},
 		{"kernel", "the kernel has what the networks need", kernelFeatures},
 		{"config", "the configurations are valid and their plugins exist", configurations},
 		{"status", "an ADD would work on every network", statuses},
@@ -120,6 +123,8 @@ func toLook(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return "run it as root, where the containers' runtime runs"
+	case errors.Is(err, durable.ErrNotOurs):
+		return "the check permissions says which command corrects it"
 	case errors.Is(err, syscall.EROFS):
 		return "make the directory writable: mount -o remount,rw"
 	}

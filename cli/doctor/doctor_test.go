@@ -128,7 +128,11 @@ func (b *bench) healthy(id string) {
 // level and a part of the text: "warning: text". Every finding must have a fix.
 func (b *bench) finds(id string, want ...string) {
 	b.Helper()
-	found := b.check(id)
+	b.compare(id, b.check(id), want)
+}
+
+func (b *bench) compare(id string, found []Finding, want []string) {
+	b.Helper()
 	if len(found) != len(want) {
 		b.Errorf("%s: %d findings, want %d: %+v", id, len(found), len(want), found)
 		return

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
@@ -68,7 +69,24 @@ func forwarding(_ context.Context, n *Node) (found []Finding, err error) {
 			"%s; find who switches it off: grep -r forward /etc/sysctl.d /run/sysctl.d /usr/lib/sysctl.d", setBy(f.key, "1")))
 	}
 	more, err := n.waysForward()
-	return append(found, more...), err
+	if err != nil {
+		return append(found, more...), err
+	}
+	lost, err := n.unadvertised()
+	return slices.Concat(found, more, lost), err
+}
+
+// unadvertised finds IPv6 default routes that end because the host forwards, and so ignores router advertisements.
+func (n *Node) unadvertised() (found []Finding, err error) {
+	if on, _ := n.sysctlNumber("net/ipv6/conf/all/forwarding"); on == 0 {
+		return nil, nil
+	}
+	links, err := netstate.Advertised(n.Host)
+	for _, name := range links {
+		key := netstate.AcceptRAKey(name)
+		found = append(found, problem(fmt.Sprintf("the IPv6 default route by %s comes from router advertisements, which a host that forwards ignores: it ends with its lifetime", name), "%s", setBy(key, "2")))
+	}
+	return found, err
 }
 
 // waysForward checks the interfaces with a default route. The kernel forwards an IPv4 packet only

@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/policy/enforce"
 )
 
 // feature is a kernel feature that some plugin needs. try uses it in an empty namespace.
@@ -43,6 +44,7 @@ func features() []feature {
 		{"ifb devices", "ifb", []string{"bandwidth"}, links("ifb")},
 		{"the tbf queue", "sch_tbf", []string{"bandwidth"}, tryTBF},
 		{"nftables with NAT", "nf_tables, nft_masq, nft_nat", []string{"portmap", "firewall", "bridge ipMasq", "ptp ipMasq"}, tryNAT},
+		{"nftables as network policies use it", "nf_tables, nft_ct, nft_fib_inet", []string{"policy"}, tryPolicies},
 		{"policy routing", "CONFIG_IP_MULTIPLE_TABLES", []string{"sbr"}, tryRule},
 	}
 }
@@ -129,10 +131,27 @@ func tryTBF(c *nl.Conn) error {
 
 // tryNAT creates the whole table that our plugins use.
 func tryNAT(*nl.Conn) error {
+	return tryTable(func(fw *nft.Conn) error {
+		fw.Add(nft.Masquerade(netip.MustParsePrefix("192.0.2.0/24"), "doctor")...)
+		fw.Add(nft.Port(nft.Published{Protocol: unix.IPPROTO_TCP, Port: 9, To: netip.MustParseAddrPort("192.0.2.1:9")}, nil, "doctor"))
+		return fw.Commit(context.Background())
+	})
+}
+
+// tryPolicies isolates a pod that does not exist, as the plugin policy does. The agent says itself what the kernel
+// refuses of its program: only patchbayd has the code that writes it.
+func tryPolicies(*nl.Conn) error {
+	return tryTable(func(fw *nft.Conn) error {
+		addrs := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+		enforce.Close(fw, enforce.Closure{Link: "pod", Port: "port", Addrs: addrs, Close: [2]bool{true, true}, Comment: "doctor"}, false)
+		return fw.Commit(context.Background())
+	})
+}
+
+// tryTable calls fill, and returns its error as one line.
+func tryTable(fill func(*nft.Conn) error) error {
 	fw := nft.Open("")
-	fw.Add(nft.Masquerade(netip.MustParsePrefix("192.0.2.0/24"), "doctor")...)
-	fw.Add(nft.Port(nft.Published{Protocol: unix.IPPROTO_TCP, Port: 9, To: netip.MustParseAddrPort("192.0.2.1:9")}, nil, "doctor"))
-	err := fw.Commit(context.Background())
+	err := fill(fw)
 	if cerr := fw.Close(); err == nil {
 		err = cerr
 	}

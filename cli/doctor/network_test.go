@@ -35,7 +35,7 @@ func TestKernelFeatures(t *testing.T) {
 			b.finds("kernel", "problem: which network extra needs: operation not supported")
 		}
 	}
-	b.network("extra", `{"type":"macvlan"},{"type":"bandwidth"},{"type":"sbr"},{"type":"portmap"}`)
+	b.network("extra", `{"type":"macvlan"},{"type":"bandwidth"},{"type":"sbr"},{"type":"portmap"},{"type":"policy"}`)
 	b.healthy("kernel")
 }
 
@@ -76,6 +76,25 @@ func TestOverlapsOfAKubernetesNode(t *testing.T) {
 	b.healthy("overlap")
 	b.must(netlink.AddrAdd(bridge, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 244, 3, 65), Mask: net.CIDRMask(28, 32)}}))
 	b.finds("overlap", "problem: the host's route to 10.244.3.64/28 by cni0 overlaps 10.244.3.0/24 of network pods")
+}
+
+// The agent's tunnel has the first address of each of the node's subnets. The kernel makes a route to that of IPv6.
+func TestOverlapWithTheTunnel(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", `{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.244.3.0/24"}],[{"subnet":"fd00:10:244:3::/64"}]]}}`)
+	b.must(netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "patchbay-pods"}, VxlanId: 0x706f, Port: 4789}))
+	tunnel := b.link("patchbay-pods")
+	for _, text := range []string{"10.244.3.0/32", "fd00:10:244:3::/128"} {
+		a, err := netlink.ParseAddr(text)
+		b.must(err)
+		b.must(netlink.AddrAdd(tunnel, a))
+	}
+	b.must(netlink.LinkSetUp(tunnel))
+	b.healthy("overlap")
+	_, other, err := net.ParseCIDR("fd00:10:244:3::7/128")
+	b.must(err)
+	b.must(netlink.RouteAdd(&netlink.Route{LinkIndex: tunnel.Attrs().Index, Dst: other}))
+	b.finds("overlap", "problem: the host's route to fd00:10:244:3::7/128 by patchbay-pods overlaps fd00:10:244:3::/64 of network pods")
 }
 
 func TestBridges(t *testing.T) {

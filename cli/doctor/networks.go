@@ -80,7 +80,17 @@ func (n *Node) inTheWay(net *Network, subnet netip.Prefix, routes []netlink.Rout
 	return found
 }
 
-// harmless reports whether an overlapping route diverts no packets. With WireGuard, the agent makes an
+// hasAddress reports whether a link has an address.
+func (n *Node) hasAddress(link netlink.Link, a netip.Addr) bool {
+	list, err := n.Host.AddrList(link, netlink.FAMILY_ALL)
+	return err == nil && slices.ContainsFunc(list, func(has netlink.Addr) bool {
+		got, ok := netip.AddrFromSlice(has.IP)
+		return ok && got.Unmap() == a
+	})
+}
+
+// harmless reports whether an overlapping route diverts no packets. The kernel makes a route to each IPv6
+// address of the host, such as that of the agent's tunnel, which no container gets. With WireGuard, the agent makes an
 // unreachable route to all pods of the cluster, so that their packets never leave in clear text. During a
 // migration, the bridge of the node's former network has the subnet of a ptp network, but the host routes
 // to the containers of ptp come first.
@@ -89,6 +99,9 @@ func (n *Node) harmless(net *Network, subnet netip.Prefix, r netlink.Route, to n
 		return to.Bits() < subnet.Bits()
 	}
 	link, err := n.Host.LinkAt(r.LinkIndex)
+	if err == nil && to.IsSingleIP() && n.hasAddress(link, to.Addr()) {
+		return true
+	}
 	return err == nil && link.Type() == "bridge" && to == subnet.Masked() && slices.ContainsFunc(net.Members, func(m Member) bool { return m.Type == "ptp" })
 }
 

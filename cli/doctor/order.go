@@ -182,6 +182,8 @@ func doubtsOf(r *spec.Result) (list []string) {
 		switch a := p.Addr(); {
 		case outer(p, a):
 			addf("%s is the first or last address of its subnet, which no host can have", p)
+		case ofRouters(p):
+			addf("%s is the first address of its subnet, which every router of the subnet has (RFC 4291)", p)
 		case reserved(a):
 			addf("no container can have the address %s", p)
 		}
@@ -213,13 +215,10 @@ func routeDoubts(at string, r spec.Route, ips []spec.IPConfig) (list []string) {
 	for _, f := range []struct {
 		key   string
 		value int
-	}{{"mtu", r.MTU}, {"advmss", r.AdvMSS}, {"priority", r.Priority}, {"table", at0(r.Table)}, {"scope", at0(r.Scope)}} {
+	}{{"mtu", r.MTU}, {"advmss", r.AdvMSS}, {"priority", r.Priority}} {
 		if f.value < 0 {
 			addf(".%s is negative: %d", f.key, f.value)
 		}
-	}
-	if at0(r.Scope) > 255 {
-		addf(".scope is %d, and 255 the largest there is", *r.Scope)
 	}
 	if r.Dst != r.Dst.Masked() {
 		addf(".dst %s is an address in %s", r.Dst, r.Dst.Masked())
@@ -231,14 +230,6 @@ func routeDoubts(at string, r spec.Route, ips []spec.IPConfig) (list []string) {
 	return list
 }
 
-// at0 returns an optional number, or 0 if it is missing.
-func at0(n *int) int {
-	if n == nil {
-		return 0
-	}
-	return *n
-}
-
 // outer reports whether an address is the first or last address of its IPv4 subnet.
 func outer(p netip.Prefix, a netip.Addr) bool {
 	if !a.Is4() || p.Bits() > 30 || !p.Contains(a) {
@@ -246,6 +237,12 @@ func outer(p netip.Prefix, a netip.Addr) bool {
 	}
 	next := a.Next()
 	return a == p.Masked().Addr() || !next.IsValid() || !p.Contains(next)
+}
+
+// ofRouters reports whether an address is the Subnet-Router anycast address of its IPv6 subnet. A subnet of one or two
+// addresses has none (RFC 6164).
+func ofRouters(p netip.Prefix) bool {
+	return p.Addr().Is6() && p.Bits() < 127 && p.Addr() == p.Masked().Addr()
 }
 
 // reserved reports whether no container can get the address. It is a loopback, multicast or

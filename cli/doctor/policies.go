@@ -138,9 +138,13 @@ func (n *Node) enforcement(wrong []unenforced) (found []Finding) {
 		}
 		opens = opens || u.opens
 	}
-	if len(closed) > 0 {
-		slices.Sort(closed)
-		found = append(found, n.stillClosed(slices.Compact(closed)))
+	slices.Sort(closed)
+	closed = slices.Compact(closed)
+	switch {
+	case mirror.Unknown(n.Paths):
+		found = append(found, unknown(closed))
+	case len(closed) > 0:
+		found = append(found, n.stillClosed(closed))
 	}
 	const fix = "see the log of patchbayd node, which loads what the mirror has; patchbay why names the policies that a packet meets"
 	switch {
@@ -152,6 +156,15 @@ func (n *Node) enforcement(wrong []unenforced) (found []Finding) {
 	return found
 }
 
+// unknown returns the finding for a node on which the policies were never known.
+func unknown(closed []string) Finding {
+	what := "new pods are isolated, because the network policies of the cluster are not known on this node yet"
+	if len(closed) > 0 {
+		what += fmt.Sprintf(": %d pods so far, %s", len(closed), some(closed))
+	}
+	return problem(what, "see that patchbayd node runs, that the API server answers, and that the agent's role may list policies, pods, namespaces and nodes; with --policy-unknown=open such pods start without policies")
+}
+
 // stillClosed returns the finding for pods that are closed since their ADD.
 func (n *Node) stillClosed(pods []string) Finding {
 	what := fmt.Sprintf("%d pods with a network policy are closed since their ADD: %s", len(pods), some(pods))
@@ -161,14 +174,12 @@ func (n *Node) stillClosed(pods []string) Finding {
 	return problem(what+"; only the agent opens them, and it does not run", "start patchbayd node")
 }
 
-// ipvs finds a kube-proxy whose Services go around policies. Its packets to pods come from the hook
-// output, as those of the node itself.
+// ipvs finds a kube-proxy whose Services go around policies.
 func (n *Node) ipvs() []Finding {
-	if _, err := n.Host.Link("kube-ipvs0"); nl.IsNotFound(err) {
+	if _, err := n.Host.Link(enforce.IPVSLink); nl.IsNotFound(err) {
 		return nil
 	}
-	return []Finding{problem("kube-proxy is in mode ipvs: what goes through a Service reaches a pod like a packet of the node, so network policies do not hold for it",
-		"set the mode nftables or iptables in kube-proxy's configuration; Kubernetes has deprecated ipvs")}
+	return []Finding{problem(enforce.Bypassed, enforce.Unbypassed)}
 }
 
 // bridgedPast finds networks with policies whose containers reach each other on a bridge, without the

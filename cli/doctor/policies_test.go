@@ -98,19 +98,40 @@ func TestPoliciesDamaged(t *testing.T) {
 	p.finds("policies", "problem: ADDs isolate pods, because the mirror of the network policies cannot be read: read "+p.paths.State)
 }
 
+// closure is what the ADD of the pod closes.
+func (p *policed) closure() enforce.Closure {
+	key := owner.Of("pods", "c1", "eth0")
+	return enforce.Closure{
+		Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.2")}, Close: [2]bool{true, true}, Comment: nft.Comment(string(key), "pods", "c1", "eth0"),
+	}
+}
+
 // An ADD closed a pod, and the agent does not open it.
 func TestPoliciesClosed(t *testing.T) {
 	p := newPoliced(t)
 	p.mirror("a")
 	p.load()
-	key := owner.Of("pods", "c1", "eth0")
-	enforce.Close(p.fw, enforce.Closure{
-		Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.2")}, Close: [2]bool{true, true}, Comment: nft.Comment(string(key), "pods", "c1", "eth0"),
-	}, false)
+	enforce.Close(p.fw, p.closure(), false)
 	p.must(p.fw.Commit(context.Background()))
 	p.finds("policies", "problem: 1 pods with a network policy are closed since their ADD: shop/web; only the agent opens them, and it does not run")
 	p.must(resident.Report{}.Write(p.paths, nodeService))
 	p.finds("policies", "problem: shop/web; the agent runs, and has not opened them")
+}
+
+// An agent that cannot list policies isolates new pods.
+func TestPoliciesUnknown(t *testing.T) {
+	p := newPoliced(t)
+	p.must(mirror.Isolate(p.paths))
+	p.finds("policies", "problem: new pods are isolated, because the network policies of the cluster are not known on this node yet")
+	closed := p.closure()
+	enforce.Close(p.fw, closed, false)
+	p.must(p.fw.Commit(context.Background()))
+	p.finds("policies", "problem: not known on this node yet: 1 pods so far, shop/web")
+	p.mirror("a")
+	p.load("a")
+	enforce.Reopen(p.fw, closed)
+	p.must(p.fw.Commit(context.Background()))
+	p.healthy("policies")
 }
 
 func TestPoliciesIPVS(t *testing.T) {

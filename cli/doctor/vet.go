@@ -41,13 +41,13 @@ func Validate(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chai
 	if plugins != nil {
 		v.keys(root, listKeys(), "", nil)
 	}
-	if netfile.LeftOpen(l) {
-		v.warn(offsetOf(nodeOf(root, plugins, 0)),
-			`the network is as an earlier network create --internal made it, and open: give its bridge "internal": true, or false`)
-	}
 	at := new(place)
 	for i, p := range l.Plugins {
 		v.plugin(p.Type, p.Raw, nodeOf(root, plugins, i), at)
+	}
+	if v.problems == 0 && netfile.LeftOpen(l) { // what cannot be decoded may be the gateway
+		v.warn(offsetOf(nodeOf(root, plugins, 0)),
+			`the network is as an earlier network create --internal made it, and open: give its bridge "internal": true, or false`)
 	}
 	return v.found
 }
@@ -186,13 +186,9 @@ func didYouMean(word string, known []string) string {
 // call returns the call that a runtime would make to a plugin of the list. It leaves out the
 // parts that depend on a container.
 func (v *vetter) call(raw json.RawMessage) *spec.Call {
-	conf := make(map[string]json.RawMessage)
-	_ = json.Unmarshal(raw, &conf) // the JSON was decoded before
-	for key, value := range map[string]string{"name": v.list.Name, "cniVersion": v.list.CNIVersion} {
-		conf[key], _ = json.Marshal(value) // a string always can be encoded
-	}
-	delete(conf, "capabilities")
-	data, _ := json.Marshal(conf) // it was decoded from valid JSON
+	conf, _ := spec.ParseObject(raw)                                                     // the JSON was decoded before
+	_ = conf.Runtime(spec.RuntimeKeys{Name: v.list.Name, CNIVersion: v.list.CNIVersion}) // strings always can be encoded
+	data, _ := conf.JSON()                                                               // it was decoded from valid JSON
 	return &spec.Call{Verb: spec.Status, Path: v.rt.Path, Config: data}
 }
 

@@ -13,6 +13,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/patchbay-net/patchbay/cli"
 	"github.com/patchbay-net/patchbay/internal/handover"
@@ -22,10 +23,13 @@ import (
 )
 
 func main() {
+	// A system call may move main from the first thread, which the resident process needs.
+	runtime.LockOSThread()
 	handover.Restore()
 	if len(os.Args) == 2 && os.Args[1] == plugin.ResidentArg {
 		os.Exit(cli.Resident(all.Plugins()))
 	}
+	runtime.UnlockOSThread()
 	name := filepath.Base(os.Args[0])
 	if name == "dhcp" && len(os.Args) > 1 && os.Args[1] == "daemon" {
 		os.Exit(dhcp.Daemon(os.Args[2:], os.Stderr))
