@@ -8,23 +8,39 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
+// builtFor returns the test's own program, as if it was built for an architecture.
+func builtFor(t *testing.T, arch string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.ReplaceAll(data, []byte("\tGOARCH="+runtime.GOARCH+"\n"), []byte("\tGOARCH="+arch+"\n"))
+}
+
 // TestWrite reads an archive back. The archive has only the programs, and starts the last one. The
-// same programs with other file times make the same bytes.
+// same programs with other file times make the same bytes. The image is for the programs'
+// architecture.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
+	arch := map[bool]string{true: "arm64", false: "amd64"}[runtime.GOARCH == "amd64"] // another one
+	foreign := builtFor(t, arch)
 	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
 	archive := func(out string) []byte {
 		for _, program := range []string{first, second} {
 			os.Remove(program) // the first time there is none
-			if err := os.WriteFile(program, []byte("content of "+filepath.Base(program)), 0o700); err != nil {
+			if err := os.WriteFile(program, append(slices.Clip(foreign), filepath.Base(program)...), 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -45,7 +61,7 @@ func TestWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err := img.ConfigFile(); err != nil || len(c.Config.Entrypoint) != 1 || c.Config.Entrypoint[0] != "/usr/bin/second" || c.OS != "linux" {
+	if c, err := img.ConfigFile(); err != nil || len(c.Config.Entrypoint) != 1 || c.Config.Entrypoint[0] != "/usr/bin/second" || c.OS != "linux" || c.Architecture != arch {
 		t.Errorf("configuration is %+v, %v", c, err)
 	}
 	files := mutate.Extract(img)
@@ -70,8 +86,11 @@ func TestWrite(t *testing.T) {
 			t.Errorf("%s has mode %v", h.Name, h.FileInfo().Mode())
 		}
 	}
-	if len(got) != 2 || got["usr/bin/first"] != "content of first" || got["usr/bin/second"] != "content of second" {
-		t.Errorf("files are %q", got)
+	if len(got) != 2 || got["usr/bin/first"] != string(foreign)+"first" || got["usr/bin/second"] != string(foreign)+"second" {
+		t.Errorf("files are %q", slices.Collect(maps.Keys(got)))
+	}
+	if err := write(dir+"/c.tar", "patchbay:test", []string{first, os.Args[0]}); err == nil {
+		t.Error("programs of two architectures are in one image")
 	}
 	if err := write(dir+"/c.tar", "Not A Name", []string{first}); err == nil {
 		t.Error("a wrong name is taken")

@@ -13,11 +13,13 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"debug/buildinfo"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
+	"runtime/debug"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -68,9 +70,29 @@ func image(programs []string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	file.OS, file.Architecture = "linux", runtime.GOARCH
+	file.OS = "linux"
+	if file.Architecture, err = architecture(programs); err != nil {
+		return nil, err
+	}
 	file.Config.Entrypoint = []string{inImage(programs[len(programs)-1])}
 	return mutate.ConfigFile(img, file)
+}
+
+// architecture returns the architecture for which all programs were built, which need not be this
+// machine's.
+func architecture(programs []string) (arch string, err error) {
+	for _, program := range programs {
+		info, err := buildinfo.ReadFile(program)
+		if err != nil {
+			return "", err
+		}
+		i := slices.IndexFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "GOARCH" })
+		if i < 0 || arch != "" && arch != info.Settings[i].Value {
+			return "", fmt.Errorf("%s is not built for %q, as the programs before it", program, arch)
+		}
+		arch = info.Settings[i].Value
+	}
+	return arch, nil
 }
 
 // pack returns the layer: the programs, without the times and owners of their files.

@@ -5,9 +5,12 @@
 package kubernetes
 
 import (
+	"errors"
 	"flag"
 	"maps"
 	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -56,6 +59,89 @@ func TestManifest(t *testing.T) {
 	objects(t, want)
 }
 
+// TestUninstall compares the manifest that uninstalls with the chart's output, and checks that it takes
+// the place of the agent's, with the same rights, and removes what the agents made.
+func TestUninstall(t *testing.T) {
+	made := chart.Render(t, func(v map[string]any) { v["uninstall"] = true })
+	want := "# Made from chart/ by `go test ./dist/kubernetes -update`. Change its image as you changed that of patchbay.yaml.\n" + made
+	if *update {
+		if err := os.WriteFile("uninstall.yaml", []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile("uninstall.yaml"); err != nil || string(got) != want {
+		t.Errorf("uninstall.yaml is not what the chart makes: run `go test ./dist/kubernetes -update` (%v)", err)
+	}
+	ds, _ := objects(t, want)
+	agent, _ := objects(t, chart.Render(t, nil))
+	clean, stays, was := ds.Spec.Template.Spec.InitContainers[0], ds.Spec.Template.Spec.Containers[0], agent.Spec.Template.Spec.Containers[0]
+	if !slices.Equal(clean.Args, []string{"node", "--cni-conf-dir=/host/etc/cni/net.d", "clean", "--wait"}) || !slices.Equal(stays.Args[2:], []string{"clean", "--stay"}) {
+		t.Errorf("it runs %q, then %q", clean.Args, stays.Args)
+	}
+	for _, c := range []corev1.Container{clean, stays} {
+		if c.Image != was.Image || !reflect.DeepEqual(c.SecurityContext, was.SecurityContext) || !reflect.DeepEqual(c.VolumeMounts, was.VolumeMounts) {
+			t.Errorf("%s differs from the agent: %+v", c.Name, c)
+		}
+	}
+	if ds.Name != agent.Name || !reflect.DeepEqual(ds.Spec.Selector, agent.Spec.Selector) || ds.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String() != "100%" {
+		t.Errorf("it does not replace all agents at once: %s %v %+v", ds.Name, ds.Spec.Selector, ds.Spec.UpdateStrategy)
+	}
+}
+
+// TestSchema checks that the schema has every value of the chart and no other, and that Helm will
+// refuse mistakes in them.
+func TestSchema(t *testing.T) {
+	for name, change := range map[string]map[string]any{
+		"an unknown value":   {"clusterCIDR": "10.244.0.0/16"},
+		"an unknown word":    {"transport": "wiregaurd"},
+		"a wrong case":       {"policyDefault": "Allow"},
+		"no list":            {"clusterCIDRs": "10.244.0.0/16"},
+		"an empty list":      {"clusterCIDRs": []string{}},
+		"no prefix":          {"clusterCIDRs": []string{"10.244.0.0"}},
+		"a prefix twice":     {"clusterCIDRs": []string{"10.244.0.0/16", "10.244.0.0/16"}},
+		"a port as text":     {"port": "4789"},
+		"a port too large":   {"listenPort": 70000},
+		"a relative path":    {"cniBinDir": "opt/cni/bin"},
+		"a label's number":   {"containersLabels": map[string]any{"tier": 2}},
+		"a word for a truth": {"networkPolicy": "off"},
+	} {
+		if err := chart.Validate(change); err == nil {
+			t.Errorf("%s passes: %v", name, change)
+		}
+	}
+	var schema struct{ Properties map[string]any }
+	text, err := os.ReadFile("chart/values.schema.json")
+	if err := errors.Join(err, yaml.Unmarshal(text, &schema)); err != nil {
+		t.Fatal(err)
+	}
+	delete(schema.Properties, "global") // Helm adds it if the chart is part of another one
+	chart.Render(t, func(v map[string]any) {
+		if has, want := slices.Sorted(maps.Keys(schema.Properties)), slices.Sorted(maps.Keys(v)); !slices.Equal(has, want) {
+			t.Errorf("the schema has %q, the chart %q", has, want)
+		}
+	})
+}
+
+// TestUpgradesKeepValues: each `helm upgrade` of the documentation keeps the values of the operator. Without
+// a flag, Helm sets those that are not named to the chart's defaults.
+func TestUpgradesKeepValues(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatal(pages, err)
+	}
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "$ helm upgrade") && !strings.Contains(line, " --reset-then-reuse-values ") {
+				t.Errorf("%s: %s", page, line)
+			}
+		}
+	}
+}
+
 // TestRights fails when the role allows more, or less, than package node asks for.
 func TestRights(t *testing.T) {
 	ds, role := objects(t, chart.Render(t, nil))
@@ -69,7 +155,7 @@ func TestRights(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{"policy.networking.k8s.io"}, Resources: []string{"clusternetworkpolicies"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"}, ResourceNames: []string{"clusternetworkpolicies.policy.networking.k8s.io"}, Verbs: []string{"watch"}},
+		{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"}, ResourceNames: []string{"clusternetworkpolicies.policy.networking.k8s.io"}, Verbs: []string{"list", "watch"}},
 	}
 	if !slices.EqualFunc(role.Rules, want, func(a, b rbacv1.PolicyRule) bool { return a.String() == b.String() }) {
 		t.Errorf("rights are %v, want %v", role.Rules, want)
@@ -139,7 +225,7 @@ func TestWireGuard(t *testing.T) {
 func TestValues(t *testing.T) {
 	ds, role := objects(t, chart.Render(t, func(v map[string]any) {
 		v["egressAddresses"], v["networkPolicy"], v["policyKeepConnections"], v["policyDefault"] = false, false, true, "own-namespace"
-		v["policyLogGroup"] = 7
+		v["policyLogGroup"], v["policyUnknown"] = 7, "open"
 		v["containersNamespace"], v["containersLabels"] = "shop", map[string]any{"app": "web", "tier": "2"}
 		v["clusterCIDRs"] = []string{"10.1.0.0/16", "fd00:1::/56"}
 		v["image"], v["imagePullPolicy"] = "registry.example/patchbay:1", "Never"
@@ -152,7 +238,7 @@ func TestValues(t *testing.T) {
 	wantArgs := []string{
 		"node", "--cluster-cidr=10.1.0.0/16", "--cluster-cidr=fd00:1::/56", "--transport=vxlan", "--port=8472",
 		"--cni-bin-dir=/host/usr/lib/cni", "--cni-conf-dir=/host/etc/cni/other",
-		"--masquerade-config=/etc/patchbay/masquerade/config", "--network-policy=off", "--policy-default=own-namespace", "--policy-keep-connections",
+		"--masquerade-config=/etc/patchbay/masquerade/config", "--network-policy=off", "--policy-default=own-namespace", "--policy-unknown=open", "--policy-keep-connections",
 		"--policy-log-group=7", "--containers-namespace=shop", "--containers-label=app=web", "--containers-label=tier=2",
 		"--listen=0.0.0.0:9999",
 	}

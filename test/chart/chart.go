@@ -36,6 +36,9 @@ func Render(t testing.TB, change func(values map[string]any)) string {
 	if change != nil {
 		change(values)
 	}
+	if err := Validate(values); err != nil {
+		t.Fatal(err)
+	}
 	tmpl, err := template.New("patchbay.yaml").Option("missingkey=error").ParseFiles(dir + "templates/patchbay.yaml")
 	if err != nil {
 		t.Fatal(err)
