@@ -6,8 +6,6 @@ package patchbay_test
 import (
 	"cmp"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -48,13 +46,10 @@ func TestGlossaryHasOneTypeEach(t *testing.T) {
 // productTypes lists the types that the products declare, as "internal/record.Record".
 func productTypes(t *testing.T) (names []string) {
 	t.Helper()
-	for _, path := range goFiles(t) {
+	_, files := parsed(t)
+	for path, file := range files {
 		if !product(path) {
 			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.TypeSpec); ok {

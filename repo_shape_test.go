@@ -208,18 +208,38 @@ func TestLinksOfPagesExist(t *testing.T) {
 // eachFunction calls f for every function of the tree, tests included.
 func eachFunction(t *testing.T, f func(*token.FileSet, *ast.FuncDecl)) {
 	t.Helper()
-	set := token.NewFileSet()
-	for _, path := range goFiles(t) {
-		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+	set, files := parsed(t)
+	for _, file := range files {
 		for _, decl := range file.Decls {
 			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
 				f(set, fn)
 			}
 		}
 	}
+}
+
+// tree is every Go file by its path, parsed once for all laws.
+var tree = struct {
+	set   *token.FileSet
+	files map[string]*ast.File
+}{set: token.NewFileSet()}
+
+// parsed returns every Go file by its path, tests included.
+func parsed(t *testing.T) (*token.FileSet, map[string]*ast.File) {
+	t.Helper()
+	if tree.files != nil {
+		return tree.set, tree.files
+	}
+	files := make(map[string]*ast.File)
+	for _, path := range goFiles(t) {
+		file, err := parser.ParseFile(tree.set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[path] = file
+	}
+	tree.files = files
+	return tree.set, tree.files
 }
 
 // A number such as "ADR 39" names exactly one decision.

@@ -6,15 +6,19 @@
 package examples_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/conformance"
+	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/test/reftest"
@@ -22,12 +26,25 @@ import (
 
 func TestMain(m *testing.M) { conformance.Main(m) }
 
-// install builds the Go example and copies the shell one, as an operator would.
+// built builds the Go example once for all tests. /run goes with the namespaces of the tests.
+var built = sync.OnceValues(func() (program string, err error) {
+	program = "/run/examples/hosts"
+	if out, err := exec.Command("go", "build", "-o", program, "./hosts").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return program, nil
+})
+
+// install links the Go example and copies the shell one, as an operator would.
 func install(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "hosts"), "./hosts").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	program, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(program, filepath.Join(dir, "hosts")); err != nil {
+		t.Fatal(err)
 	}
 	script, err := os.ReadFile("sh-ipam/sh-ipam")
 	if err != nil {
@@ -39,12 +56,22 @@ func install(t *testing.T) string {
 	return dir
 }
 
+// TestConformance runs the contract for both examples, in `make test` a few of its scripts.
 func TestConformance(t *testing.T) {
 	subjects, err := conformance.Load(os.DirFS("subjects"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	conformance.Run(t, install(t), subjects...)
+	dir := install(t)
+	for _, s := range subjects {
+		t.Run(s.Name, func(t *testing.T) {
+			suite := conformance.Suite{Subject: s, Invoker: &invoke.Exec{Stderr: t.Output()}, Path: []string{dir}}
+			if !draw.All(t) {
+				suite = suite.Brief()
+			}
+			suite.Run(t)
+		})
+	}
 }
 
 const network = `{"cniVersion":"1.1.0","name":"mixed","plugins":[

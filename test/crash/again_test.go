@@ -19,7 +19,7 @@ import (
 func TestKillAgain(t *testing.T) {
 	before := baseline(t)
 	kills := nettest.NewKills(t, "ADD")
-	for n := 0; kills.More(tries() / 2); n++ {
+	for n := 0; kills.More(tries(t) / 2); n++ {
 		q := request{"again", fmt.Sprintf("/run/netns/crash-again-%d", n), 10007}
 		for again := range 2 {
 			if err := netns.Create(q.ns); err != nil {

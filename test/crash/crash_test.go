@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +22,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/test/nettest/fault"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
@@ -32,6 +33,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(actsEnv) != "" {
 		os.Exit(actAsContainerd())
 	}
+	fault.Ask()
 	if os.Getenv("CNI_COMMAND") != "" {
 		os.Exit(plugin.MainOf(all.Find("patchbay"), all.Plugins()))
 	}
@@ -187,6 +189,9 @@ func TestReboot(t *testing.T) {
 func forget(t *testing.T) {
 	t.Helper()
 	links, err := netlink.LinkList()
+	for errors.Is(err, netlink.ErrDumpInterrupted) { // links of a deleted namespace go meanwhile
+		links, err = netlink.LinkList()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,21 +207,15 @@ func forget(t *testing.T) {
 	}
 }
 
-// tries is how often a process is killed. PATCHBAY_CRASH_TRIES sets another number; `make test`
-// asks for a few thousand.
-func tries() int {
-	if n, err := strconv.Atoi(os.Getenv("PATCHBAY_CRASH_TRIES")); err == nil {
-		return n
-	}
-	return 60
-}
+// tries is how often a process is killed. `make nightly` sets PATCHBAY_CRASH_TRIES to some thousands.
+func tries(t *testing.T) int { return draw.Number(t, "PATCHBAY_CRASH_TRIES", 18, 60) }
 
 // Processes are killed at random points of ADD and DEL. Then a DEL follows, or only a GC.
 func TestKill(t *testing.T) {
 	before := baseline(t)
 	q := request{"", nettest.NewNS(t, "crash-kill"), 10004}
 	adds, dels := nettest.NewKills(t, "ADD"), nettest.NewKills(t, "DEL")
-	for n := 0; adds.More(tries()) || dels.More(tries()/3); n++ {
+	for n := 0; adds.More(tries(t)) || dels.More(tries(t)/3); n++ {
 		q.id = fmt.Sprintf("kill%d", n)
 		try(t, adds, q.call(spec.Add, ""))
 		switch n % 3 {
@@ -246,9 +245,7 @@ func try(t *testing.T, kills *nettest.Kills, c *spec.Call) {
 // process was still running.
 func died(t *testing.T, c *spec.Call, after time.Duration) bool {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), c.Environ()...)
-	cmd.Stdin = bytes.NewReader(c.Config)
+	cmd := process(c)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
@@ -306,12 +303,17 @@ func damage(t *testing.T, content string) (n int) {
 	return n
 }
 
-// inProcess makes a call as a new process.
-func inProcess(c *spec.Call) error {
+// process is a new process that makes a call.
+func process(c *spec.Call) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), c.Environ()...)
 	cmd.Stdin = bytes.NewReader(c.Config)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	return cmd
+}
+
+// inProcess makes a call as a new process.
+func inProcess(c *spec.Call) error {
+	if out, err := process(c).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w: %s", c.Verb, c.ContainerID, err, out)
 	}
 	return nil

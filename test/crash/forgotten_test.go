@@ -127,7 +127,7 @@ func TestSweepForgotten(t *testing.T) {
 			if c.removed {
 				sweepUntil(t, &other, func() bool { return len(records(t, "pods")) == 0 })
 			}
-			for range 3 {
+			for range sweeps(t) {
 				other.exec(t, spec.Add)
 				other.exec(t, spec.Del)
 			}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
@@ -37,7 +38,7 @@ func TestPodResult(t *testing.T) {
 	p := newPod(t, "/run/netns", "result", 9601)
 	args := []string{"IgnoreUnknown=1", "K8S_POD_NAMESPACE=default", "K8S_POD_NAME=result", "K8S_POD_INFRA_CONTAINER_ID=result", "K8S_POD_UID=7", "TOMORROW=x"}
 	rnd := rand.New(rand.NewPCG(1, 1))
-	for range 20 {
+	for range draw.Number(t, "PATCHBAY_CRASH_ARGS", 5, 20) {
 		rnd.Shuffle(len(args), func(i, j int) { args[i], args[j] = args[j], args[i] })
 		p.args = strings.Join(args, ";")
 		p.exec(t, spec.Add)
@@ -199,7 +200,7 @@ func noSecretIn(t *testing.T, when string, dirs ...string) {
 // The quickest of some calls shows what the program itself costs. The test compares it with
 // VERSION, the start of the program, because a busy or slow machine makes both slower alike.
 func TestStatusIsCheap(t *testing.T) {
-	program, err := reftest.Patchbay()
+	program, err := reftest.Program("patchbay")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,10 +223,10 @@ func TestStatusIsCheap(t *testing.T) {
 	p.end(t)
 }
 
-// cpuOf returns the least CPU time of fifty calls.
+// cpuOf returns the least CPU time of some calls.
 func cpuOf(t *testing.T, program string, c *spec.Call) (least time.Duration) {
 	t.Helper()
-	for range 50 {
+	for range draw.Number(t, "PATCHBAY_CHEAP_CALLS", 15, 50) {
 		cmd := exec.Command(program)
 		cmd.Args[0] = "patchbay"
 		cmd.Env = c.Environ()

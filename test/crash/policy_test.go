@@ -150,7 +150,7 @@ func TestKillOfAPod(t *testing.T) {
 	other.must(t, spec.Add, "")
 	keepOther := `,"cni.dev/valid-attachments":[{"containerID":"stays","ifname":"eth0"}]`
 	adds, dels := nettest.NewKills(t, "ADD"), nettest.NewKills(t, "DEL")
-	for n := 0; adds.More(tries()/2) || dels.More(tries()/6); n++ {
+	for n := 0; adds.More(tries(t)/2) || dels.More(tries(t)/6); n++ {
 		p.id = fmt.Sprintf("kill%d", n)
 		adds.Try(func(after time.Duration) bool {
 			killed := died(t, p.call(spec.Add, ""), after)

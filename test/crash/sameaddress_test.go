@@ -43,7 +43,7 @@ func TestKillSameAddress(t *testing.T) {
 	was := ofAddress(t)
 	adds, ends := nettest.NewKills(t, "ADD"), []*nettest.Kills{nettest.NewKills(t, "DEL"), nettest.NewKills(t, "GC")}
 	end := []*spec.Call{sameAddress(spec.Del, "killed", killed, ""), sameAddress(spec.GC, "killed", "", keepNobody)}
-	for n := 0; adds.More(tries()/2) || ends[0].More(tries()/4) || ends[1].More(tries()/4); n++ {
+	for n := 0; adds.More(tries(t)/2) || ends[0].More(tries(t)/4) || ends[1].More(tries(t)/4); n++ {
 		try(t, adds, sameAddress(spec.Add, "killed", killed, ""))
 		try(t, ends[n/2%2], end[n/2%2])
 		do(end[n%2])

@@ -19,6 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
@@ -142,6 +143,10 @@ func sweepUntil(t *testing.T, p *pod, swept func() bool) (calls int) {
 	}
 }
 
+// sweeps is how often a pod is attached and detached to see what a sweep leaves. Each call looks at
+// more attachments than the test has.
+func sweeps(t *testing.T) int { return draw.Number(t, "PATCHBAY_SWEEPS", 1, 3) }
+
 // recordOf returns the path of one record of the pod.
 func recordOf(p pod) string {
 	return filepath.Join(paths.Default().Run, "attachments", p.network, string(owner.Of(p.network, p.name, "eth0"))+".ptp")
@@ -150,8 +155,7 @@ func recordOf(p pod) string {
 // The DEL of these pods never comes. The ADDs and DELs of other pods remove what these pods had.
 func TestSweepRemovesTheDead(t *testing.T) {
 	before := podBaseline(t)
-	const dead = 12
-	for n := range dead {
+	for n := range draw.Number(t, "PATCHBAY_SWEEP_DEAD", 5, 12) {
 		p := newPod(t, "/run/netns", fmt.Sprintf("dead%d", n), 9000+n)
 		p.exec(t, spec.Add)
 		p.end(t)
@@ -176,8 +180,7 @@ func TestSweepRemovesTheDead(t *testing.T) {
 // A node has hundreds of pods. A call looks at four records, and each record has its turn.
 func TestSweepTakesTurns(t *testing.T) {
 	before := podBaseline(t)
-	const living = 20
-	list := make([]pod, living)
+	list := make([]pod, draw.Number(t, "PATCHBAY_SWEEP_LIVING", 9, 20))
 	for n := range list {
 		list[n] = newPod(t, "/run/netns", fmt.Sprintf("turn%d", n), 9200+n)
 		list[n].exec(t, spec.Add)
@@ -246,7 +249,7 @@ func TestSweepLeaves(t *testing.T) {
 			if c.removed {
 				sweepUntil(t, &other, func() bool { return len(records(t, "pods")) == 0 })
 			}
-			for range 3 {
+			for range sweeps(t) {
 				other.exec(t, spec.Add, c.env)
 				other.exec(t, spec.Del, c.env)
 			}
@@ -366,7 +369,7 @@ func TestSweepKilled(t *testing.T) {
 	before := podBaseline(t)
 	kills := nettest.NewKills(t, "an ADD that sweeps")
 	other := newPod(t, "/run/netns", "kills", 9501)
-	for n := 0; kills.More(tries() / 2); n++ {
+	for n := 0; kills.More(tries(t) / 2); n++ {
 		for i := range 2 {
 			dead := newPod(t, "/run/netns", fmt.Sprintf("killed%d-%d", n, i), 9502+i)
 			dead.exec(t, spec.Add)

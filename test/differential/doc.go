@@ -14,5 +14,5 @@
 // swaps them back.
 //
 //	PATCHBAY_DIFF_CASES=300 go test ./test/differential        how many a plugin; then an entry of known.txt that no longer matches fails
-//	PATCHBAY_DIFF_SEED=7 go test ./test/differential -run TestSame/bridge/12     replays what a failure printed
+//	PATCHBAY_SEED=7 go test ./test/differential -run TestSame/bridge/12     replays what a failure printed
 package differential

@@ -7,43 +7,31 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
-// number reads a number from the environment.
-func number(t *testing.T, name string, otherwise uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
-}
-
 // cases returns how many configurations a plugin gets. The second kernel is emulated, so a plugin
 // gets fewer there. Most of those are for plugins that other kernels do not support.
-func (s *subject) cases(t *testing.T) uint64 {
+func (s *subject) cases(t *testing.T) int {
 	t.Helper()
 	switch {
 	case !testing.Short():
-		return number(t, "PATCHBAY_DIFF_CASES", 30)
+		return draw.Number(t, casesEnv, 4, 30)
 	case s.needs == nil:
 		return 2
 	}
 	return 10
 }
+
+// casesEnv names the number of cases in the environment.
+const casesEnv = "PATCHBAY_DIFF_CASES"
 
 // everySubject returns all subjects.
 func everySubject() []*subject { return slices.Concat(subjects, chained, onMaster, moved) }
@@ -53,7 +41,7 @@ const thorough = 200
 
 func TestSame(t *testing.T) {
 	ref, ours, listed := reftest.Plugins(t), reftest.Ours(t), readKnown(t)
-	seed := number(t, "PATCHBAY_DIFF_SEED", 1)
+	seed, _ := draw.Seed(t)
 	ran := map[string]bool{}
 	for _, s := range everySubject() {
 		t.Run(s.name(), func(t *testing.T) {
@@ -63,20 +51,20 @@ func TestSame(t *testing.T) {
 			ran[s.plugin] = true
 			for i := range s.cases(t) {
 				t.Run(fmt.Sprint(i), func(t *testing.T) {
-					d := s.draw(seed, int(i))
+					d := s.draw(seed, i)
 					for _, line := range compare(t, s, d, ref, ours) {
 						if !lists(listed, s.plugin, d.input(), line) {
 							t.Errorf("reference → ours: %s", line)
 						}
 					}
 					if t.Failed() {
-						t.Logf("PATCHBAY_DIFF_SEED=%d go test ./test/differential -run '%s'\ninput (wrong: %q): %s", seed, t.Name(), d.wrong, d.input())
+						t.Logf("%s=%d go test ./test/differential -run '%s'\ninput (wrong: %q): %s", draw.SeedEnv, seed, t.Name(), d.wrong, d.input())
 					}
 				})
 			}
 		})
 	}
-	if number(t, "PATCHBAY_DIFF_CASES", 0) >= thorough && !t.Failed() {
+	if draw.Number(t, casesEnv, 0, 0) >= thorough && !t.Failed() {
 		stale(t, listed, ran)
 	}
 }
@@ -106,7 +94,7 @@ func TestReferenceIsItsEqual(t *testing.T) {
 			for _, f := range s.needs {
 				nettest.Need(t, f)
 			}
-			for i := range 2 {
+			for i := range draw.Number(t, "PATCHBAY_DIFF_EQUALS", 1, 2) {
 				d := s.draw(2, i)
 				for _, line := range compare(t, s, d, ref, ref) {
 					t.Errorf("%s: %s", d.input(), line)

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -288,19 +287,41 @@ func (s *scene) prune(tree any, less []string) any {
 	return tree
 }
 
-// moving matches sysctls that change by themselves, cannot be read, or are changed by no plugin.
-var moving = regexp.MustCompile(`(/neigh/|fastopen_key|stable_secret|/nf_conntrack_count|/nf_log/|\.old|/route/flush|/all/promote|mc_forwarding)`)
+// moving are parts of the paths of sysctls that change by themselves, cannot be read, or are changed
+// by no plugin.
+var moving = []string{"fastopen_key", "stable_secret", "/nf_conntrack_count", "/nf_log/", ".old", "/route/flush", "/all/promote", "mc_forwarding"}
 
+// sysctls adds the namespace's sysctls, more than a thousand. So it reads them without os.File, which
+// would ask epoll for each.
 func (s *scene) sysctls() error {
+	buffer := make([]byte, 64<<10)
 	return filepath.WalkDir("/proc/sys/net", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || moving.MatchString(path) {
+		switch {
+		case err != nil:
 			return nil // the sysctls of a link go when the link is deleted
+		case d.IsDir() && d.Name() == "neigh":
+			return filepath.SkipDir
+		case d.IsDir() || slices.ContainsFunc(moving, func(part string) bool { return strings.Contains(path, part) }):
+			return nil
 		}
-		if raw, err := os.ReadFile(path); err == nil {
-			s.fact(strings.TrimSpace(string(raw)), "sysctl", strings.TrimPrefix(path, "/proc/sys/"))
+		if value, err := readSysctl(path, buffer); err == nil {
+			s.put(s.prefix+"sysctl "+strings.TrimPrefix(path, "/proc/sys/"), value)
 		}
 		return nil
 	})
+}
+
+func readSysctl(path string, buffer []byte) (value string, err error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd) //nolint:errcheck // read only
+	n, err := unix.Read(fd, buffer)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(buffer[:n])), nil
 }
 
 // files adds the files on which other programs rely: host-local's addresses, and the backups of

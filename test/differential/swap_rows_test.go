@@ -18,6 +18,7 @@ type swapRow struct {
 	ports   bool   // the runtime publishes a port
 	alone   bool   // one attachment at a time, because there is only one device
 	newer   bool   // Debian's v1.1.1 has no such plugin or backend
+	again   bool   // another row has the same plugin
 	// stuck means that v1.1.1 fails to delete a rule that jumps to a missing chain. Ours never made
 	// that chain, and iptables has another text for that error by now.
 	stuck   bool
@@ -63,22 +64,22 @@ func device(*world) error {
 
 var swapRows = []swapRow{
 	{name: "bridge", plugins: swapBridge},
-	{name: "bridge, masquerade by iptables", needs: iptables, stuck: true,
+	{name: "bridge, masquerade by iptables", again: true, needs: iptables, stuck: true,
 		plugins: `{"type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,"ipMasqBackend":"iptables",` + swapIPAM + `}`},
 	{name: "bridge, masquerade by nftables", needs: nft, newer: true,
 		plugins: `{"type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,"ipMasqBackend":"nftables",` + swapIPAM + `}`},
-	{name: "bridge, MAC check", needs: nft, newer: true, plugins: `{"type":"bridge","bridge":"br0","isGateway":true,"macspoofchk":true,` + swapIPAM + `}`},
+	{name: "bridge, MAC check", again: true, needs: nft, newer: true, plugins: `{"type":"bridge","bridge":"br0","isGateway":true,"macspoofchk":true,` + swapIPAM + `}`},
 	{name: "bridge, VLAN", needs: vlans, plugins: `{"type":"bridge","bridge":"br0","vlan":7,` + swapIPAM + `}`},
-	{name: "bridge, layer 2", plugins: `{"type":"bridge","bridge":"br0"}`},
+	{name: "bridge, layer 2", again: true, plugins: `{"type":"bridge","bridge":"br0"}`},
 	{name: "ptp", plugins: `{"type":"ptp",` + swapIPAM + `}`},
-	{name: "ptp, masquerade by iptables", needs: iptables, stuck: true, plugins: `{"type":"ptp","ipMasq":true,` + swapIPAM + `}`},
-	{name: "ptp, masquerade by nftables", needs: nft, newer: true, plugins: `{"type":"ptp","ipMasq":true,"ipMasqBackend":"nftables",` + swapIPAM + `}`},
+	{name: "ptp, masquerade by iptables", again: true, needs: iptables, stuck: true, plugins: `{"type":"ptp","ipMasq":true,` + swapIPAM + `}`},
+	{name: "ptp, masquerade by nftables", again: true, needs: nft, newer: true, plugins: `{"type":"ptp","ipMasq":true,"ipMasqBackend":"nftables",` + swapIPAM + `}`},
 	{name: "loopback", plugins: `{"type":"loopback"}`},
 	{name: "static", alone: true, plugins: `{"type":"ptp","ipam":{"type":"static","addresses":[{"address":"10.1.0.5/24","gateway":"10.1.0.1"}]}}`},
 	{name: "portmap by iptables", needs: iptables, ports: true, plugins: swapBridge + `,{"type":"portmap","capabilities":{"portMappings":true}}`},
-	{name: "portmap by nftables", needs: nft, ports: true, newer: true, plugins: swapBridge + `,{"type":"portmap","backend":"nftables","capabilities":{"portMappings":true}}`},
+	{name: "portmap by nftables", again: true, needs: nft, ports: true, newer: true, plugins: swapBridge + `,{"type":"portmap","backend":"nftables","capabilities":{"portMappings":true}}`},
 	{name: "firewall", needs: iptables, plugins: swapBridge + `,{"type":"firewall","backend":"iptables"}`},
-	{name: "firewall, one bridge", needs: iptables, plugins: swapBridge + `,{"type":"firewall","backend":"iptables","ingressPolicy":"same-bridge"}`},
+	{name: "firewall, one bridge", again: true, needs: iptables, plugins: swapBridge + `,{"type":"firewall","backend":"iptables","ingressPolicy":"same-bridge"}`},
 	{name: "bandwidth", plugins: swapBridge + `,{"type":"bandwidth","ingressRate":80000000,"ingressBurst":8000000,"egressRate":80000000,"egressBurst":8000000}`},
 	{name: "tuning", plugins: swapBridge + `,{"type":"tuning","mac":"c2:b0:57:49:47:f1","mtu":1400,"promisc":true,"sysctl":{"net.core.somaxconn":"512"}}`},
 	{name: "macvlan", prepare: masters, plugins: `{"type":"macvlan","master":"uplink",` + swapIPAM + `}`},

@@ -258,7 +258,7 @@ func (d *docker) proveKept() {
 	if out := d.node(d.on, patchbay, "gc", "--grace", "0", "--apply"); !strings.Contains(out, "nothing is left over") {
 		d.Errorf("gc: %s", out)
 	}
-	d.node(d.on, patchbayd(), "docker", "gc")
+	d.node(d.on, patchbayd(), "docker", "gc", "--apply")
 	d.node(d.on, patchbay, "check", "--all")
 	if out := d.node(d.on, patchbay, "ps"); !strings.Contains(out, " default/one ") || strings.Contains(out, "(gone)") {
 		d.Errorf("ps:\n%s", out)

@@ -18,7 +18,7 @@ import (
 const earlierEnv = "PATCHBAY_EARLIER"
 
 // schemaLdflags makes a build that writes the next schema of our nftables table.
-const schemaLdflags = "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=7"
+const schemaLdflags = "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=8"
 
 // twoBuilds are the plugin directories of two builds with different schemas.
 func twoBuilds(t *testing.T) (older, newer string) {

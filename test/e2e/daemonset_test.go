@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -61,7 +62,48 @@ func TestDaemonSet(t *testing.T) {
 		if nightly() {
 			k.proveKeyRights()
 		}
+		k.proveUninstall([]string{"n1", "n2"}, "one", "far")
 	})
+}
+
+// proveUninstall uninstalls the agents as a user does. While a node has a pod, the network's file
+// stays, and the rollout waits. After it, nothing of the agents is on the nodes.
+func (k *cluster) proveUninstall(nodes []string, pods ...string) {
+	k.Helper()
+	root, err := reftest.Root()
+	if err != nil {
+		k.Fatal(err)
+	}
+	manifest, err := os.ReadFile(root + "/dist/kubernetes/uninstall.yaml")
+	if err != nil {
+		k.Fatal(err)
+	}
+	k.applyText(string(manifest))
+	eventually(k, "the uninstallation waits for the pods", func() error {
+		started := k.kubectl("get", "pods", "-n", "kube-system", "--selector", "app.kubernetes.io/name=patchbay",
+			"-o", "jsonpath={range .items[*]}{.metadata.name}:{.status.initContainerStatuses[*].state.running.startedAt}\n{end}")
+		if strings.Count(started, ":20") != len(nodes) || strings.Count(started, "\n") > len(nodes) {
+			return errors.New(started)
+		}
+		return nil
+	})
+	for _, node := range nodes {
+		k.node(node, "ls", "/etc/cni/net.d/10-pods.conflist")
+	}
+	k.kubectl(append([]string{"delete", "pod"}, pods...)...)
+	k.kubectl("rollout", "status", "-n", "kube-system", "daemonset/patchbay", "--timeout=3m")
+	for _, node := range nodes {
+		eventually(k, node+" is clean", func() error { // the container that stays cleans once more
+			left := k.node(node, "sh", "-c", `
+				ip -4 route show proto 113; ip -6 route show proto 113
+				ls /sys/class/net | grep patchbay
+				ls /etc/cni/net.d | grep -v containerd; find /run/patchbay/mesh /var/lib/patchbay/node -type f 2>/dev/null; true`)
+			if left != "" {
+				return errors.New(left)
+			}
+			return nil
+		})
+	}
 }
 
 // nightly reports whether tests run that a change cannot wait for.

@@ -7,8 +7,8 @@
 // attached.
 //
 // The tests need root and Debian's podman, runc, nftables, iptables and busybox-static, and run
-// when PATCHBAY_E2E=1 (`make test` provides both). Each test runs in private network, mount and
+// when PATCHBAY_E2E=1 (`make e2e` provides both). Each test runs in private network, mount and
 // process namespaces, so it does not touch the machine, and nothing outlives it.
 // PATCHBAY_E2E_PLUGINS names another directory than our own build to drive, PATCHBAY_E2E_REFERENCE
-// the reference plugins (default: those of scripts/setup). The cluster is test/labs/kube.
+// the reference plugins (default: those of test/reference). The cluster is test/labs/kube.
 package e2e

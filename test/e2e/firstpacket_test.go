@@ -23,7 +23,7 @@ import (
 // packet may be answered. Pods without a policy must get and give answers, and pods that a policy
 // does not select, too, once an agent runs.
 //
-// PATCHBAY_KUBE_FIRST is the number of pods; `make kube-e2e` has 500.
+// PATCHBAY_KUBE_FIRST is the number of pods; `make nightly` has 100.
 func TestPolicyFirstPacket(t *testing.T) {
 	if !ours() {
 		t.Log("the agent is of our build")

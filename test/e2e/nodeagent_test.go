@@ -86,7 +86,7 @@ func (k *cluster) agentAccount() {
 			{"apiGroups": []string{""}, "resources": []string{"nodes", "pods", "namespaces"}, "verbs": []string{"list", "watch"}},
 			{"apiGroups": []string{"networking.k8s.io"}, "resources": []string{"networkpolicies"}, "verbs": []string{"list", "watch"}},
 			{"apiGroups": []string{"policy.networking.k8s.io"}, "resources": []string{"clusternetworkpolicies"}, "verbs": []string{"list", "watch"}},
-			{"apiGroups": []string{"apiextensions.k8s.io"}, "resources": []string{"customresourcedefinitions"}, "resourceNames": []string{"clusternetworkpolicies.policy.networking.k8s.io"}, "verbs": []string{"watch"}},
+			{"apiGroups": []string{"apiextensions.k8s.io"}, "resources": []string{"customresourcedefinitions"}, "resourceNames": []string{"clusternetworkpolicies.policy.networking.k8s.io"}, "verbs": []string{"list", "watch"}},
 			{"apiGroups": []string{""}, "resources": []string{"events"}, "verbs": []string{"create"}},
 		},
 	})

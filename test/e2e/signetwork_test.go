@@ -90,7 +90,7 @@ func TestSigNetworkList(t *testing.T) {
 
 // TestSigNetwork runs Kubernetes' own tests on three nodes whose network is that of
 // `patchbayd node`, one of them behind a router. PATCHBAY_KUBE_E2E is the directory for its
-// logs and makes it run: it takes half an hour (`make kube-e2e`).
+// logs and makes it run: it takes half an hour (`scripts/nightly clusters`).
 // PATCHBAY_KUBE_E2E_FOCUS restricts it to specs whose names match.
 func TestSigNetwork(t *testing.T) {
 	onTested(t, func(k *cluster, logs string) {

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package reftest finds the plugin directories that tests and benchmarks run side by side: the
-// reference plugins at a pinned release, Debian's build of them, and ours, which it builds. No
-// product links this package. It fetches nothing, because scripts/setup has built the reference's
-// programs before any test runs. The machine of the second kernel has no Go toolchain. There,
-// environment variables name the programs that another machine built (OursEnv and its neighbours;
-// command stage lays them out).
+// reference plugins at a pinned release and ours, both of which it builds, and Debian's. No product
+// links this package. It fetches nothing, because scripts/setup has fetched the reference's sources
+// before any test runs. The machine of the second kernel has no Go toolchain. There, environment
+// variables name the programs that another machine built (OursEnv and its neighbours; command stage
+// lays them out).
 package reftest
 
 import (
@@ -37,7 +37,7 @@ const (
 const debianDir = "/usr/lib/cni"
 
 // Plugins returns the directory of the reference plugins of [Version]. It fails
-// the test when scripts/setup has not built them.
+// the test if they do not compile.
 func Plugins(tb testing.TB) string {
 	tb.Helper()
 	dir, err := FindReference()
@@ -82,9 +82,9 @@ func Lab(tb testing.TB, name string) string {
 	return filepath.Join(root, "test/labs", name)
 }
 
-// FindReference returns the directory of the reference plugins of [Version], or an error that
-// says how to get them. scripts/setup creates it by a rename, so an existing directory is
-// complete.
+// FindReference returns the directory of the reference plugins of [Version]. The first call on a
+// machine compiles them, which takes most of a minute. scripts/pinned creates the directory by a
+// rename, so an existing directory is complete.
 func FindReference() (string, error) {
 	if dir := os.Getenv(ReferenceEnv); dir != "" {
 		return dir, nil
@@ -94,8 +94,20 @@ func FindReference() (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(cache, "reference", Version)
-	if _, err := os.Stat(dir); err != nil {
-		return "", fmt.Errorf("find the reference plugins %s (run scripts/setup): %w", Version, err)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	unlock, err := lock(filepath.Join(cache, "reference.lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if err := run(exec.Command(filepath.Join(root, "scripts/pinned"), filepath.Join(root, "test/reference"))); err != nil {
+		return "", fmt.Errorf("build the reference plugins %s (scripts/setup fetches their sources): %w", Version, err)
 	}
 	return dir, nil
 }
@@ -116,7 +128,7 @@ func FindDebian() (string, error) {
 // and lets it install itself into dir with every plugin's name, as an operator
 // does.
 func BuildOurs(dir string) error {
-	built, err := Patchbay()
+	built, err := Program("patchbay")
 	if err != nil {
 		return err
 	}
@@ -126,12 +138,15 @@ func BuildOurs(dir string) error {
 	return nil
 }
 
-// Entry is the linker's flag for a program whose calls a resident process can run, as the Makefile has it.
-const Entry = "-E=github.com/patchbay-net/patchbay/internal/handover.entry"
+// ProgramsEnv names the directory of our programs where scripts/unit has built them before any test.
+const ProgramsEnv = "PATCHBAY_PROGRAMS_DIR"
 
-// Patchbay builds our program and returns its path. The next build of a changed tree replaces the
-// file. A caller that must keep it makes a copy.
-func Patchbay() (string, error) {
+// Program builds one of our programs as it is released (scripts/build), and returns its path. The
+// next build of a changed tree replaces the file. A caller that must keep it makes a copy.
+func Program(name string) (string, error) {
+	if dir := os.Getenv(ProgramsEnv); dir != "" {
+		return filepath.Join(dir, name), nil
+	}
 	root, err := Root()
 	if err != nil {
 		return "", err
@@ -145,14 +160,21 @@ func Patchbay() (string, error) {
 		return "", err
 	}
 	defer unlock()
-	bin := filepath.Join(cache, "ours", "patchbay")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w "+Entry, "-o", bin, "./cmd/patchbay")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if err := run(cmd); err != nil {
-		return "", fmt.Errorf("build cmd/patchbay: %w", err)
+	dir := filepath.Join(cache, "ours")
+	if err := run(exec.Command(filepath.Join(root, "scripts/build"), dir, name)); err != nil {
+		return "", fmt.Errorf("build cmd/%s: %w", name, err)
 	}
-	return bin, nil
+	return filepath.Join(dir, name), nil
+}
+
+// Daemon returns the path of our patchbayd. It fails the test if that does not compile.
+func Daemon(tb testing.TB) string {
+	tb.Helper()
+	path, err := Program("patchbayd")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return path
 }
 
 // Root returns the top directory of this repository: the closest parent of the

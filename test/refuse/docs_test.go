@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/nftables"
+
 	"github.com/patchbay-net/patchbay/cnm/cnmcli"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
@@ -124,6 +126,7 @@ func TestEveryExampleIsRun(t *testing.T) {
 // patchbay-cnm, cnm/cnmcli does this, because it has a driver. Shell commands run while the
 // page's first example is attached.
 func TestExamples(t *testing.T) {
+	t.Cleanup(func() { deleteTables(t) })
 	for _, p := range all.Plugins() {
 		first, n := "", 0
 		for _, f := range fences(page(t, p)) {
@@ -143,6 +146,20 @@ func TestExamples(t *testing.T) {
 			t.Errorf("docs/plugins/%s.md has no example", p.Name)
 		}
 	}
+}
+
+// deleteTables deletes what stays in nftables by design when the attachments are gone. The tests after
+// this one list all of nftables after each of many hundred calls.
+func deleteTables(t *testing.T) {
+	t.Helper()
+	c, err := nftables.New()
+	must(t, err)
+	tables, err := c.ListTables()
+	must(t, err)
+	for _, table := range tables {
+		c.DelTable(table)
+	}
+	must(t, c.Flush())
 }
 
 func example(t *testing.T, p *plugin.Plugin, text, commands string) {

@@ -290,7 +290,7 @@ func TestConfigurations(t *testing.T) {
 		"tuning": {
 			args("MAC"),
 			field("outside net", `"sysctl":{"kernel.pid_max":"1"},"prevResult":`+prev, 7, "invalid net sysctl key"),
-			field("a path", `"sysctl":{"net/../kernel/pid_max":"1"},"prevResult":`+prev, 999, "read sysctl net/kernel/pid_max: no such file"),
+			field("a path", `"sysctl":{"net/../kernel/pid_max":"1"},"prevResult":`+prev, 7, "invalid net sysctl key"),
 			field("twice", `"sysctl":{"net.a":"1","net.a":"2"},"prevResult":`+prev, 6, "duplicated sysctl keys are not allowed"),
 			field("no result", `"mtu":1400`, 7, "Required prevResult missing"),
 			field("mac", `"mac":"x","prevResult":`+prev, 7, "for MAC addr"),

@@ -22,13 +22,16 @@ import (
 var secret = strings.Repeat("s3cr3t-annotation ", 256<<10/18)
 
 // node is the whole chain of an ordinary node.
-func node(extra string) string {
+func node(extra string) string { return withAnnotations("small", extra) }
+
+// withAnnotations is node with annotations of a pod.
+func withAnnotations(text, extra string) string {
 	return `{"cniVersion":"1.1.0","name":"refuse","plugins":[
 	{"type":"bridge","bridge":"refuse0","isGateway":true,"ipMasq":true,"ipam":{"type":"host-local","subnet":"10.66.0.0/24"}},
 	{"type":"portmap","capabilities":{"portMappings":true,"io.kubernetes.cri.pod-annotations":true}},
 	{"type":"firewall","ingressPolicy":"same-bridge","capabilities":{"io.kubernetes.cri.pod-annotations":true}},
 	{"type":"tuning","mtu":1400}],
-	"runtimeConfig":{"portMappings":[{"hostPort":10090,"containerPort":80}],"io.kubernetes.cri.pod-annotations":{"a":"` + secret + `"}}` + extra + `}`
+	"runtimeConfig":{"portMappings":[{"hostPort":10090,"containerPort":80}],"io.kubernetes.cri.pod-annotations":{"a":"` + text + `"}}` + extra + `}`
 }
 
 // eachState calls fn for everything below the state directories.
@@ -51,7 +54,7 @@ func eachState(t *testing.T, fn func(path string, d fs.DirEntry)) {
 // Only root can read the state. host-local's directories have the reference's modes. Annotations
 // are stored nowhere.
 func TestModesAndSecrets(t *testing.T) {
-	c := call(spec.Add, nettest.NewNS(t, "refuse"), node(""))
+	c := call(spec.Add, nettest.NewNS(t, "refuse"), withAnnotations(secret, ""))
 	out, stderr, err := run("patchbay", c)
 	if err != nil {
 		t.Fatal(err)
@@ -89,12 +92,12 @@ func TestModesAndSecrets(t *testing.T) {
 	if files < 8 {
 		t.Errorf("only %d files of state", files)
 	}
-	c.Config = []byte(node(`,"plugins":7`)) // refused
+	c.Config = []byte(withAnnotations(secret, `,"plugins":7`)) // refused
 	c.Verb = spec.Check
 	if _, stderr, err := run("patchbay", c); err == nil || strings.Contains(err.Error()+stderr, "s3cr3t") {
 		t.Error("CHECK succeeds, or its error tells annotations")
 	}
-	c.Verb, c.Config = spec.Del, []byte(node(""))
+	c.Verb, c.Config = spec.Del, []byte(withAnnotations(secret, ""))
 	if _, stderr, err := run("patchbay", c); err != nil || strings.Contains(stderr, "s3cr3t") {
 		t.Errorf("DEL: %v", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/handover"
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
@@ -100,7 +101,7 @@ func TestServerDies(t *testing.T) {
 func TestServerDiesAnywhere(t *testing.T) {
 	dir, ns, before := install(t), nettest.NewNS(t, "dies"), leak.Must(t)
 	kills := nettest.NewKills(t, "a server's ADD or DEL")
-	for i := range 40 {
+	for i := range draw.Number(t, "PATCHBAY_RESIDENT_KILLS", 12, 40) {
 		s := serve(t, dir)
 		for _, verb := range []string{"ADD", "DEL"} {
 			c := call{plugin: "bridge", verb: verb, id: fmt.Sprint("c", i), netns: ns, input: bridgeConf("host-local")}
@@ -148,8 +149,9 @@ func TestSlowUndo(t *testing.T) {
 	dir, ns, before := install(t), nettest.NewNS(t, "undo"), leak.Must(t)
 	log := filepath.Join(t.TempDir(), "log")
 	script(t, filepath.Join(dir, "tardy"), fmt.Sprintf(`cat > /dev/null
+[ "$CNI_COMMAND" = ADD ] || grep -q DEL %[1]s || late=1.5
 echo $CNI_COMMAND begins >> %[1]s
-[ "$CNI_COMMAND" = ADD ] || sleep 1.5
+sleep ${late:-0}
 echo $CNI_COMMAND ends >> %[1]s
 [ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0","interfaces":[],"ips":[]}'
 exit 0`, log))

@@ -62,7 +62,10 @@ func serve(t *testing.T, dir string) *server {
 	}
 	go s.read(log)
 	t.Cleanup(func() { s.stop(t) })
-	until(t, "the server listens", func() bool { return strings.Contains(s.said(), "listening on "+handover.Path) })
+	until(t, "the server listens", func() bool { return strings.Contains(s.said(), "listening on "+handover.Path) || s.ended() })
+	if s.ended() {
+		t.Fatalf("the server ended: %s", s.said())
+	}
 	return s
 }
 
@@ -72,6 +75,15 @@ func (s *server) read(log io.Reader) {
 		s.mu.Lock()
 		fmt.Fprintln(&s.log, lines.Text())
 		s.mu.Unlock()
+	}
+}
+
+func (s *server) ended() bool {
+	select {
+	case <-s.end:
+		return true
+	default:
+		return false
 	}
 }
 

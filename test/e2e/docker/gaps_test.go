@@ -165,7 +165,7 @@ func lost(l *lab.Lab) {
 	_, _ = l.TryDocker("network", "disconnect", "-f", "kept", "c1")
 	l.Docker("network", "rm", "gone")
 	l.StartDriver()
-	gc := []string{l.Patchbayd, "docker", "gc", "--docker", dockerHost(l), "--data-root", l.DataRoot(), "--grace", "0s"}
+	gc := []string{l.Patchbayd, "docker", "gc", "--apply", "--docker", dockerHost(l), "--data-root", l.DataRoot(), "--grace", "0s"}
 	l.Eventually("the network and the endpoint are collected", func() bool {
 		asDocker(l, gc...)
 		return l.Sh("cd /var/lib/patchbay/docker; ls networks endpoints | grep -v : | grep -c .") == "1" // kept

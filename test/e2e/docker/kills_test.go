@@ -172,6 +172,6 @@ func killed(t *testing.T, kind string) {
 	t.Parallel()
 	l := lab.New(t, lab.Options{Name: "pbk" + kind, Kind: kind})
 	networks(l)
-	each(l, storms())
+	each(l, storms(t))
 	each(l, []scenario{{"driver", driverKilledAnywhere}, {"both", bothKilled}, {"connect", connectGivenUp}, {"driver absent", driverAbsent}, {"driver later", driverLater}, {"reboot", reboot}})
 }

@@ -137,7 +137,7 @@ func containerdMember(l *lab.Lab) (m *member, end func()) {
 // bareMember starts a process with `patchbay run`, in a new namespace.
 func bareMember(l *lab.Lab) (m *member, end func()) {
 	l.Helper()
-	program, err := reftest.Patchbay()
+	program, err := reftest.Program("patchbay")
 	if err != nil {
 		l.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func otherDriver(l *lab.Lab) {
 	defer l.Remove("c1")
 	address := l.Inspect("c1", "other", "IPAddress")
 	time.Sleep(11 * time.Second) // more than the least age
-	gc := []string{l.Patchbayd, "docker", "gc", "--docker", dockerHost(l), "--data-root", l.DataRoot(), "--grace", "0s"}
+	gc := []string{l.Patchbayd, "docker", "gc", "--apply", "--docker", dockerHost(l), "--data-root", l.DataRoot(), "--grace", "0s"}
 	asDocker(l, gc...)
 	if has := l.Sh("ls /var/lib/cni/networks/othernet | grep '^10' | grep -vx 10.84.0.1"); has != address {
 		l.Errorf("c1 runs with %s, reserved is %q", address, has)

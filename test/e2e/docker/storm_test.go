@@ -6,39 +6,29 @@ package docker
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
+	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
 )
 
-// stormSeed is the seed of a storm's choices. The nightly run sets it. The moment of a kill is
-// random, so each storm finds other faults, and takes seconds or minutes. Therefore `make test`
-// runs no storm.
-const stormSeed = "PATCHBAY_STORM_SEED"
-
-func storms() []scenario {
-	if os.Getenv(stormSeed) == "" {
+// storms returns the storm if the environment has the seed of its choices, as in the nightly run.
+// The moment of a kill is random, so each storm finds other faults, and takes seconds or minutes.
+// Therefore `make e2e` runs no storm.
+func storms(t *testing.T) []scenario {
+	seed, given := draw.Seed(t)
+	if !given {
 		return nil
 	}
-	return []scenario{{"storm", storm}}
-}
-
-func seeded(l *lab.Lab) *rand.Rand {
-	seed, err := strconv.ParseUint(os.Getenv(stormSeed), 10, 64)
-	if err != nil {
-		l.Fatalf("%s: %v", stormSeed, err)
-	}
-	return rand.New(rand.NewPCG(seed, 0))
+	return []scenario{{"storm", func(l *lab.Lab) { storm(l, rand.New(rand.NewPCG(seed, 0))) }}}
 }
 
 // storm: running containers are connected and disconnected all at once while the driver is killed.
 // Afterwards each container has its interfaces and its published port again, and nothing else is
 // left. Meanwhile the default route moves to macnet, whose name sorts first, and back.
-func storm(l *lab.Lab) {
-	rnd := seeded(l)
+func storm(l *lab.Lab, rnd *rand.Rand) {
 	socket := l.Listen(lab.DriverSocket)
 	l.KillDriver()
 	l.StartDriverOn(socket)

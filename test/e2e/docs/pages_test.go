@@ -96,11 +96,14 @@ func aLAN(h *host) {
 	h.Cleanup(server.Stop)
 }
 
-// aCluster gives the host what the page expects: an etcd at the addresses that it names.
+// aCluster gives the host what the page expects: an etcd at the addresses that it names. It starts when
+// the page has made its certificates; the last file is written at once.
 func aCluster(h *host) {
 	h.In("sh", "-ec", "for n in 1 2 3; do ip addr add 10.0.0.$n/32 dev lo; done")
-	etcd := h.Run("etcd", "--data-dir", h.Dir("etcd"), "--listen-client-urls", "http://10.0.0.1:2379", "--advertise-client-urls", "http://10.0.0.1:2379",
-		"--listen-peer-urls", "http://127.0.0.1:2380")
+	etcd := h.Run("sh", "-ec", `cd "$0"; until [ -s host.pem ]; do sleep 0.1; done
+		exec etcd --data-dir "$1" --listen-client-urls https://10.0.0.1:2379 --advertise-client-urls https://10.0.0.1:2379 \
+			--listen-peer-urls http://127.0.0.1:2380 --cert-file etcd.pem --key-file etcd.key --trusted-ca-file ca.pem --client-cert-auth`,
+		h.work, h.Dir("etcd"))
 	h.Cleanup(etcd.Stop)
 	h.must(os.CopyFS(h.work+"/dist/systemd", systemd.Units))
 	h.write(h.stub+"/args/patchbay-hosts.service", "--name host1 --data-root "+h.DataRoot())
@@ -111,7 +114,7 @@ func nothingLeft(h *host) {
 	h.Helper()
 	left, err := h.shell(`ls -d /etc/cni/net.d/lan.conflist /var/lib/patchbay/hosts /run/patchbay/mesh/* /etc/patchbay/* 2>/dev/null
 		ip -o link | grep -E 'pb-|patchbay-vx'; ip route | grep 10.200; nft list table inet patchbay | grep -E '10.200.|fd00:200:'
-		patchbayd hosts --store etcd://10.0.0.1/prod ls --json | grep -E '"(id|prefix)"'; true`)
+		patchbayd hosts --store "etcds://10.0.0.1/prod?ca=ca.pem&cert=host.pem&key=host.key" ls --json | grep -E '"(id|prefix)"'; true`)
 	if err != nil || left != "" {
 		h.Errorf("left behind: %v\n%s", err, left)
 	}

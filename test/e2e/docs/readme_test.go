@@ -26,7 +26,7 @@ var notRun = map[string]string{
 }
 
 // TestReadme runs the commands of README.md, in its order, in namespaces that look like a new
-// machine: the source directory, /etc, /opt and /usr/local/bin are private copies, /run and
+// machine: the source directory, /etc, /opt, /usr/local/bin and /usr/local/share are private copies, /run and
 // /var/lib are empty, and there is no network but lo.
 func TestReadme(t *testing.T) {
 	dir := root(t)
@@ -64,7 +64,7 @@ mount --make-rprivate /
 mount -t proc proc /proc
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /var/lib
-for dir in /etc /opt /usr/local/bin "$1"; do
+for dir in /etc /opt /usr/local/bin /usr/local/share "$1"; do
 	up=/run/copies$dir
 	mkdir -p "$up/up" "$up/work"
 	mount -t overlay overlay -o "lowerdir=$dir,upperdir=$up/up,workdir=$up/work" "$dir"

@@ -195,10 +195,7 @@ func (h *host) down() {
 // network waits for a CNI network, and then creates a Docker network from it.
 func (h *host) network(name string) {
 	h.Helper()
-	h.until(h.name+" has the configuration of "+name, func() bool {
-		_, err := try(h.env(), h.script, "in", h.name, "test", "-f", "/etc/cni/net.d/"+name+".conflist")
-		return err == nil
-	})
+	h.configured(name)
 	h.docker("network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network="+name, name)
 }
 

@@ -33,7 +33,8 @@ func TestThreeHosts(t *testing.T) {
 		name string
 		fn   func(w *world)
 	}{
-		{"talk", talk}, {"pruned", pruned}, {"etcd killed", etcdKilled}, {"etcd away", etcdAway}, {"host killed", hostKilled}, {"removed", removed},
+		{"talk", talk}, {"two networks", twoNetworks}, {"isolated", isolated}, {"internal", internal}, {"pruned", pruned},
+		{"lost block", lostBlock}, {"suspended", suspended}, {"etcd killed", etcdKilled}, {"etcd away", etcdAway}, {"host killed", hostKilled}, {"removed", removed},
 	} {
 		began := time.Now()
 		t.Run(s.name, func(t *testing.T) {

@@ -42,11 +42,7 @@ type world struct {
 // newWorld starts the switch, etcd and, in parallel, the hosts.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	root, err := reftest.Root()
-	must(t, err)
-	w := &world{T: t, dir: t.TempDir(), script: reftest.Lab(t, "docker/dockerd"), plugins: reftest.Ours(t)}
-	w.patchbayd = filepath.Join(w.dir, "patchbayd")
-	run(t, nil, "go", "build", "-C", root, "-o", w.patchbayd, "./cmd/patchbayd")
+	w := &world{T: t, dir: t.TempDir(), script: reftest.Lab(t, "docker/dockerd"), plugins: reftest.Ours(t), patchbayd: reftest.Daemon(t)}
 	w.network = w.holder()
 	w.inSwitch("sh", "-c", "ip link set lo up; ip link add br0 type bridge; ip link set br0 up")
 	w.etcd = newServer(w)

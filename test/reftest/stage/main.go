@@ -29,7 +29,7 @@ func main() {
 }
 
 func stage(dir string) error {
-	ours, err := reftest.Patchbay()
+	ours, err := reftest.Program("patchbay")
 	if err != nil {
 		return err
 	}

@@ -5,9 +5,7 @@ package lab
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 
@@ -22,18 +20,14 @@ var madeDir string
 
 // programs builds the programs, once.
 var programs = sync.OnceValues(func() (built, error) {
-	root, err := reftest.Root()
+	patchbayd, err := reftest.Program("patchbayd")
 	if err != nil {
 		return built{}, err
 	}
 	if madeDir, err = os.MkdirTemp("", "patchbay-docker"); err != nil {
 		return built{}, err
 	}
-	b := built{plugins: filepath.Join(madeDir, "bin"), patchbayd: filepath.Join(madeDir, "patchbayd")}
-	compile := exec.Command("go", "build", "-C", root, "-o", b.patchbayd, "./cmd/patchbayd")
-	if out, err := compile.CombinedOutput(); err != nil {
-		return b, fmt.Errorf("%v: %w: %s", compile.Args, err, out)
-	}
+	b := built{plugins: filepath.Join(madeDir, "bin"), patchbayd: patchbayd}
 	return b, errors.Join(os.Mkdir(b.plugins, 0o755), reftest.BuildOurs(b.plugins))
 })
 

@@ -38,7 +38,7 @@ type Step struct {
 const fence = "```"
 
 // command is a line that looks like one.
-var command = regexp.MustCompile(`^\s{0,4}([#$] )?(sudo |bin/)?(go|docker|patchbay|patchbayd|patchbay-cnm|systemctl|install|make|ip|nft|podman|crictl|etcdctl|etcd|mkdir|cp|cat)( |$)`)
+var command = regexp.MustCompile(`^\s{0,4}([#$] )?(sudo |bin/)?(go|docker|patchbay|patchbayd|patchbay-cnm|systemctl|install|make|ip|nft|podman|crictl|etcdctl|etcd|openssl|mkdir|cp|cat)( |$)`)
 
 // Parse returns the steps of a page. If a block is of no known kind, the error names its line.
 func Parse(text string) (steps []Step, err error) {
