@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	admission "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -25,10 +26,11 @@ import (
 
 var update = flag.Bool("update", false, "write the manifest that the chart makes")
 
-// objects decodes a manifest, and fails for a field that Kubernetes does not know.
-func objects(t *testing.T, manifest string) (ds appsv1.DaemonSet, role rbacv1.ClusterRole) {
+// objects decodes a manifest, and fails for a field that Kubernetes does not know. more are the objects that it has
+// besides those of the default values.
+func objects(t *testing.T, manifest string, more ...any) (ds appsv1.DaemonSet, role rbacv1.ClusterRole) {
 	t.Helper()
-	into := []any{&corev1.ServiceAccount{}, &role, &rbacv1.ClusterRoleBinding{}, &ds}
+	into := append([]any{&corev1.ServiceAccount{}, &role, &rbacv1.ClusterRoleBinding{}, &ds}, more...)
 	docs := strings.Split(manifest, "\n---\n")
 	if len(docs) != len(into) {
 		t.Fatalf("%d objects, want %d", len(docs), len(into))
@@ -145,6 +147,9 @@ func TestUpgradesKeepValues(t *testing.T) {
 // TestRights fails when the role allows more, or less, than package node asks for.
 func TestRights(t *testing.T) {
 	ds, role := objects(t, chart.Render(t, nil))
+	if s := ds.Spec.Template.Spec.Containers[0].SecurityContext; s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || s.SELinuxOptions != nil {
+		t.Errorf("the security context is %+v", s)
+	}
 	if c := ds.Spec.Template.Spec.Containers[0].SecurityContext.Capabilities; !slices.Equal(c.Add, []corev1.Capability{"NET_ADMIN", "NET_RAW"}) || !slices.Equal(c.Drop, []corev1.Capability{"ALL"}) {
 		t.Errorf("capabilities are %v", c)
 	}
@@ -169,7 +174,7 @@ func TestPlacement(t *testing.T) {
 	for name, change := range map[string]func(map[string]any){
 		"defaults": nil,
 		"changed": func(v map[string]any) {
-			v["transport"], v["egressAddresses"], v["apiServerHost"] = "wireguard", false, "192.0.2.1"
+			v["transport"], v["egressAddresses"], v["apiServerHost"] = "vxlan", false, "192.0.2.1"
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -208,9 +213,16 @@ func tolerates(o corev1.Toleration, taint corev1.Taint) bool {
 	return key && value && (o.Effect == "" || o.Effect == taint.Effect) && o.TolerationSeconds == nil
 }
 
-// TestWireGuard: with encryption the agent gets only one more right, to publish its key.
+// TestWireGuard: with encryption the agent gets only one more right, to publish its key, and only on its own Node.
 func TestWireGuard(t *testing.T) {
-	ds, role := objects(t, chart.Render(t, func(v map[string]any) { v["transport"], v["wireguardPort"] = "wireguard", 51900 }))
+	encrypted := func(v map[string]any) { v["transport"], v["wireguardPort"] = "wireguard", 51900 }
+	var own admission.ValidatingAdmissionPolicy
+	var binding admission.ValidatingAdmissionPolicyBinding
+	ds, role := objects(t, chart.Render(t, encrypted), &own, &binding)
+	if s := binding.Spec; s.PolicyName != own.Name || !slices.Equal(s.ValidationActions, []admission.ValidationAction{admission.Deny}) || *own.Spec.FailurePolicy != admission.Fail {
+		t.Errorf("the policy of the own Node does not deny: %+v, %+v", own.Spec, s)
+	}
+	objects(t, chart.Render(t, func(v map[string]any) { encrypted(v); v["ownNodeOnly"] = false }))
 	_, plain := objects(t, chart.Render(t, nil))
 	want := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}}
 	if n := len(plain.Rules); len(role.Rules) != n+1 || role.Rules[n].String() != want.String() {
@@ -259,5 +271,32 @@ func TestValues(t *testing.T) {
 	}
 	if e := c.Env; len(e) != 3 || e[1].Value != "fd00::1" || e[2].Value != "443" {
 		t.Errorf("environment is %v", e)
+	}
+}
+
+// TestPodValues changes what the pods of the agent get, and their numbers' readers.
+func TestPodValues(t *testing.T) {
+	monitor := map[string]any{}
+	ds, _ := objects(t, chart.Render(t, func(v map[string]any) {
+		v["imagePullSecrets"], v["nodeSelector"] = []string{"registry"}, map[string]any{"kubernetes.io/os": "linux", "pods": "true"}
+		v["podLabels"], v["podAnnotations"] = map[string]any{"team": "net"}, map[string]any{"example.com/note": "a: b"}
+		v["resources"] = map[string]any{"requests": map[string]any{"memory": "100Mi"}}
+		v["seLinuxType"], v["extraArgs"], v["podMonitor"] = "spc_t", []string{"--mtu=1400"}, true
+	}), &monitor)
+	pod, c := ds.Spec.Template, ds.Spec.Template.Spec.Containers[0]
+	if !reflect.DeepEqual(pod.Spec.ImagePullSecrets, []corev1.LocalObjectReference{{Name: "registry"}}) || pod.Spec.NodeSelector["pods"] != "true" {
+		t.Errorf("got %v, %v", pod.Spec.ImagePullSecrets, pod.Spec.NodeSelector)
+	}
+	if pod.Labels["team"] != "net" || pod.Labels["app.kubernetes.io/name"] != "patchbay" || pod.Annotations["example.com/note"] != "a: b" {
+		t.Errorf("got %v, %v", pod.Labels, pod.Annotations)
+	}
+	if c.Resources.Requests.Memory().String() != "100Mi" || c.Resources.Limits != nil || c.SecurityContext.SELinuxOptions.Type != "spc_t" {
+		t.Errorf("got %+v, %+v", c.Resources, c.SecurityContext)
+	}
+	if n := len(c.Args); !slices.Equal(c.Args[n-2:], []string{"--listen=0.0.0.0:9472", "--mtu=1400"}) {
+		t.Errorf("arguments are %q", c.Args)
+	}
+	if monitor["kind"] != "PodMonitor" || c.Ports[0].Name != "metrics" || c.Ports[0].ContainerPort != 9472 {
+		t.Errorf("got %v, %+v", monitor, c.Ports)
 	}
 }

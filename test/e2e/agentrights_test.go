@@ -56,7 +56,8 @@ func (k *cluster) proveKeyRights() {
 	k.proveStatusOnly()
 }
 
-// proveStatusOnly checks that the right to the status of Nodes is none to their podCIDRs and taints.
+// proveStatusOnly checks that the right to the status of Nodes is none to their podCIDRs and taints, and that an agent
+// has it for annotations of its own Node alone.
 func (k *cluster) proveStatusOnly() {
 	k.Helper()
 	spec := func() string { return k.kubectl("get", "node", "n1", "-o", "jsonpath={.spec}") }
@@ -66,6 +67,7 @@ func (k *cluster) proveStatusOnly() {
 		k.Fatal(err)
 	}
 	c.Impersonate.UserName = "system:serviceaccount:kube-system:patchbay"
+	c.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {"n1"}}
 	c.Dial = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		return conn, within("kl-cp", func() (err error) { conn, err = new(net.Dialer).DialContext(ctx, network, addr); return err })
 	}
@@ -82,6 +84,14 @@ func (k *cluster) proveStatusOnly() {
 	}
 	if got := k.kubectl("get", "node", "n1", "-o", `jsonpath={.metadata.annotations.patchbay\.net/probe}`); got != "x" {
 		k.Errorf("the annotation is %q", got)
+	}
+	for patch, node := range map[string]string{
+		`{"metadata": {"annotations": {"patchbay.net/probe": "x"}}}`:                  "n2",
+		`{"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}`: "n1",
+	} {
+		if err := api.PatchNode(k.Context(), node, []byte(patch)); err == nil || !strings.Contains(err.Error(), "an agent of patchbay may change") {
+			k.Errorf("the agent of n1 patches %s with %s: %v", node, patch, err)
+		}
 	}
 	if _, err := api.ListNodes(k.Context(), metav1.ListOptions{}); err != nil {
 		k.Error(err)
