@@ -161,7 +161,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case status != 0:
 		w.WriteHeader(status)
-	case r.Method == http.MethodPost && r.URL.Path == "/api/v1/namespaces/default/events":
+	case r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/") && strings.HasSuffix(r.URL.Path, "/events"):
 		s.takeEvent(w, r)
 	case r.Method == http.MethodPatch && s.forbid:
 		w.WriteHeader(http.StatusForbidden)
@@ -208,7 +208,20 @@ func (s *apiServer) takeEvent(w http.ResponseWriter, r *http.Request) {
 		s.Errorf("an Event is %T: %v", o, err)
 		return
 	}
-	s.say(func(s *apiServer) { s.events = append(s.events, e) })
+	if r.URL.Path != "/api/v1/namespaces/"+e.Namespace+"/events" {
+		s.Errorf("an Event in %s is sent to %s", e.Namespace, r.URL.Path)
+	}
+	taken := false
+	s.say(func(s *apiServer) {
+		taken = slices.ContainsFunc(s.events, func(o *corev1.Event) bool { return o.Namespace == e.Namespace && o.Name == e.Name })
+		if !taken {
+			s.events = append(s.events, e)
+		}
+	})
+	if taken {
+		w.WriteHeader(http.StatusConflict)
+		return
+	}
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
 	w.WriteHeader(http.StatusCreated)
 	s.answer(w, e)

@@ -6,25 +6,36 @@ package node
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/policy"
 )
 
-// events writes an Event on this Node for each of its problems, and repeats the Event while the
-// problem lasts.
+// events writes an Event on this Node for each of its problems, and on each policy that pods of this node
+// have and that is not understood. It repeats an Event while the problem lasts.
 type events struct {
 	signal chan struct{}
-	sent   map[plan.Reason]sent
+	sent   map[topic]sent
 }
 
-// sent is the last Event of a reason.
+// topic is what an Event is about: a policy, or this Node, which is empty.
+type topic struct {
+	kind, namespace, name string
+	reason                plan.Reason
+}
+
+// sent is the last Event of a topic.
 type sent struct {
 	text string
 	at   time.Time
@@ -37,27 +48,30 @@ const (
 	newEvent    = 5 * time.Minute
 	eventTime   = 10 * time.Second // limits one request
 	longMessage = 1000             // characters; the API server takes 1024
+	longName    = 230              // bytes of a policy's name in the name of an Event, which has at most 253
+	mostTold    = 100              // policies: a user may write as many as he likes
 )
 
 // wake returns the function that makes tend look at the problems.
 func (e *events) wake() func() {
-	e.signal, e.sent = make(chan struct{}, 1), map[plan.Reason]sent{}
+	e.signal, e.sent = make(chan struct{}, 1), map[topic]sent{}
 	return func() { resident.Signal(e.signal) }
 }
 
-// due returns the reasons that need an Event now.
-func (e *events) due(mine map[plan.Reason]string, now time.Time) (list []plan.Reason) {
-	for reason, text := range mine {
-		last, ever := e.sent[reason]
+// due returns the topics that need an Event now, and forgets those that are over.
+func (e *events) due(now map[topic]string, at time.Time) (list []topic) {
+	for about, text := range now {
+		last, ever := e.sent[about]
 		pause := repeatEvent
 		if last.text != text {
 			pause = newEvent
 		}
-		if !ever || now.Sub(last.at) >= pause {
-			list = append(list, reason)
+		if !ever || at.Sub(last.at) >= pause {
+			list = append(list, about)
 		}
 	}
-	slices.Sort(list)
+	maps.DeleteFunc(e.sent, func(about topic, last sent) bool { return now[about] == "" && at.Sub(last.at) >= newEvent })
+	slices.SortFunc(list, func(a, b topic) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	return list
 }
 
@@ -67,12 +81,12 @@ func (e *events) tend(ctx context.Context, a *Agent) {
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
 	for {
-		mine := a.trouble.mine()
-		for _, reason := range e.due(mine, time.Now()) {
-			if a.emit(ctx, reason, mine[reason]) != nil {
+		now := topics(a.trouble.mine(), a.policy.status.brokenPolicies())
+		for _, about := range e.due(now, time.Now()) {
+			if a.emit(ctx, about, now[about]) != nil {
 				break
 			}
-			e.sent[reason] = sent{mine[reason], time.Now()}
+			e.sent[about] = sent{now[about], time.Now()}
 		}
 		select {
 		case <-ctx.Done():
@@ -83,14 +97,34 @@ func (e *events) tend(ctx context.Context, a *Agent) {
 	}
 }
 
+// topics returns what to write Events about, with their texts.
+func topics(mine map[plan.Reason]string, broken []policy.Problem) map[topic]string {
+	out := map[topic]string{}
+	for reason, text := range mine {
+		out[topic{reason: reason}] = text
+	}
+	for _, p := range broken[:min(len(broken), mostTold)] {
+		about := topic{reason: policyBroken}
+		about.kind, about.name, _ = strings.Cut(p.Object, " ")
+		if namespace, name, namespaced := strings.Cut(about.name, "/"); namespaced {
+			about.namespace, about.name = namespace, name
+		}
+		out[about] = join(out[about], p.Text)
+	}
+	return out
+}
+
 // emit writes one Event. It only counts a failure, because the agent reports an unreachable API
-// server anyway.
-func (a *Agent) emit(ctx context.Context, reason plan.Reason, text string) error {
+// server anyway. That another agent has written it is none.
+func (a *Agent) emit(ctx context.Context, about topic, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTime)
 	defer cancel()
 	api, err := a.api.get()
 	if err == nil {
-		err = api.CreateEvent(ctx, a.event(reason, text, time.Now()))
+		err = api.CreateEvent(ctx, a.event(about, text, time.Now()))
+	}
+	if apierrors.IsAlreadyExists(err) {
+		return nil
 	}
 	if err != nil {
 		a.metrics.apiErrors.Inc()
@@ -98,18 +132,45 @@ func (a *Agent) emit(ctx context.Context, reason plan.Reason, text string) error
 	return err
 }
 
-func (a *Agent) event(reason plan.Reason, text string, now time.Time) *corev1.Event {
-	at := metav1.NewTime(now)
+func (a *Agent) event(about topic, text string, now time.Time) *corev1.Event {
+	at, object := metav1.NewTime(now), about.object()
+	name := fmt.Sprintf("%s.%x", a.opts.Node, now.UnixNano())
+	if about.kind == "" {
+		object = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.opts.Node, UID: types.UID(a.mirror.uid())}
+	} else {
+		name = about.eventName(text, now)
+	}
 	return &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s.%x", a.opts.Node, now.UnixNano())},
-		InvolvedObject: corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Node", Name: a.opts.Node, UID: types.UID(a.mirror.uid()),
-		},
-		Type: corev1.EventTypeWarning, Reason: string(reason), Message: short(text),
+		ObjectMeta:     metav1.ObjectMeta{Namespace: namespaceOr(object.Namespace), Name: name},
+		InvolvedObject: object,
+		Type:           corev1.EventTypeWarning, Reason: string(about.reason), Message: short(text),
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
 		Source:              corev1.EventSource{Component: "patchbayd", Host: a.opts.Node},
 		ReportingController: plan.AnnotationPrefix + "patchbayd", ReportingInstance: a.opts.Node,
 	}
+}
+
+func namespaceOr(namespace string) string {
+	if namespace == "" {
+		return metav1.NamespaceDefault
+	}
+	return namespace
+}
+
+// object returns the policy that an Event is about.
+func (t topic) object() corev1.ObjectReference {
+	if t.kind == policy.KindNetworkPolicy {
+		return corev1.ObjectReference{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy", Namespace: t.namespace, Name: t.name}
+	}
+	return corev1.ObjectReference{APIVersion: "policy.networking.k8s.io/v1alpha2", Kind: "ClusterNetworkPolicy", Name: t.name}
+}
+
+// eventName returns a name that every agent gives the Event of a policy within an hour, so that only the first
+// of them writes it.
+func (t topic) eventName(text string, now time.Time) string {
+	h := fnv.New64a()
+	fmt.Fprint(h, t, text, now.Truncate(repeatEvent).Unix()) //nolint:errcheck // a hash takes all
+	return fmt.Sprintf("%s.%016x", strings.TrimRight(t.name[:min(len(t.name), longName)], ".-"), h.Sum64())
 }
 
 // short cuts a text to the length that an Event may have.

@@ -11,8 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/node/plan"
 	"github.com/patchbay-net/patchbay/node/policies"
+	"github.com/patchbay-net/patchbay/policy"
 	policymirror "github.com/patchbay-net/patchbay/policy/mirror"
 )
 
@@ -167,6 +171,41 @@ func TestPolicyDefault(t *testing.T) {
 	l.awaitJudged(webAddr, false)
 }
 
+// events returns about what the Events in a namespace are.
+func (l *policyLab) events(namespace string) string {
+	var about []string
+	l.api.say(func(s *apiServer) {
+		for _, e := range s.events {
+			if o := e.InvolvedObject; e.Namespace == namespace {
+				about = append(about, o.Kind+" "+o.Namespace+"/"+o.Name)
+			}
+		}
+	})
+	return strings.Join(about, ", ")
+}
+
+// The agents of all nodes give the Event of a policy one name for an hour, so that it is written once.
+func TestEventOfAPolicyIsWrittenOnce(t *testing.T) {
+	one, two := newPolicyLab(t), &Agent{opts: Options{Settings: plan.Settings{Node: "n2"}}}
+	one.start()
+	broken := policy.Problem{Object: "networkpolicy shop/" + strings.Repeat("x.", 126), Text: "unknown field"}
+	for about, text := range topics(nil, []policy.Problem{broken, {Object: "clusternetworkpolicy all", Text: "tier"}}) {
+		now := time.Now().Truncate(time.Hour)
+		e, same, later := one.Agent.event(about, text, now), two.event(about, text, now.Add(59*time.Minute)), two.event(about, text, now.Add(time.Hour))
+		if e.Name != same.Name || e.Name == later.Name || len(validation.IsDNS1123Subdomain(e.Name)) > 0 {
+			t.Errorf("%s, %s, %s", e.Name, same.Name, later.Name)
+		}
+		for range 2 {
+			if err := one.emit(t.Context(), about, text); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if got := one.events("default"); got != "ClusterNetworkPolicy /all" {
+		t.Error(got)
+	}
+}
+
 // A broken policy is a problem of nodes with pods that it closes.
 func TestPolicyBroken(t *testing.T) {
 	l := newPolicyLab(t)
@@ -179,6 +218,7 @@ func TestPolicyBroken(t *testing.T) {
 	if text := l.trouble.mine()[policyBroken]; !strings.Contains(text, "shop/mine") || strings.Contains(text, "shop/other") {
 		t.Error(text)
 	}
+	l.await("an Event on the policy", func() bool { return l.events("shop") == "NetworkPolicy shop/mine" })
 	metrics := httpRecorder(l.Handler(), "/metrics")
 	for _, want := range []string{"patchbay_node_policy_problems 2", "patchbay_node_policy_pods 1", "patchbay_node_policy_selecting 1", `patchbay_node_problems{reason="NetworkPolicyBroken"} 1`} {
 		if !strings.Contains(metrics, want) {

@@ -165,7 +165,11 @@ func summary(p *policy.Program, unread []policy.Problem, self string) *programSt
 	}
 	seen["node "+self] = true
 	for _, problem := range out.problems {
-		object := strings.TrimPrefix(strings.Replace(problem.Object, "networkpolicy ", "policy ", 1), "cluster")
+		object := problem.Object
+		if isPolicy(problem) {
+			_, name, _ := strings.Cut(object, " ")
+			object = "policy " + name
+		}
 		if seen[object] {
 			out.mine = append(out.mine, problem)
 		}
@@ -231,6 +235,26 @@ func (s *policyStatus) broken(now time.Time) error {
 		texts = append(texts[:mostBroken], fmt.Sprintf("and %d more", more))
 	}
 	return errors.New(strings.Join(texts, "\n"))
+}
+
+// brokenPolicies returns the policies that are not understood and that pods of this node have, with each reason.
+func (s *policyStatus) brokenPolicies() (list []policy.Problem) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.program == nil {
+		return nil
+	}
+	for _, p := range s.program.mine {
+		if isPolicy(p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+func isPolicy(p policy.Problem) bool {
+	kind, _, _ := strings.Cut(p.Object, " ")
+	return kind == policy.KindNetworkPolicy || kind == policy.KindClusterNetworkPolicy
 }
 
 // fought returns an error if other programs change the policies again and again.

@@ -132,9 +132,9 @@ func (p *Program) match(r *Rule, other netip.Addr, packet Ports) bool {
 
 // by completes a step that a rule decided.
 func (s Step) by(c *Chain, r *Rule) Step {
-	kind := "clusternetworkpolicy"
+	kind := KindClusterNetworkPolicy
 	if c.Tier == Namespaced {
-		kind = "networkpolicy"
+		kind = KindNetworkPolicy
 	}
 	s.Verdict, s.Policy, s.Rule = r.Verdict, c.Policy, r.Source
 	s.Because = fmt.Sprintf("by rule %s of %s %s", r.Source, kind, c.Policy)

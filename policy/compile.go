@@ -62,13 +62,13 @@ func (c *compiler) readPolicies() {
 	c.policies = make(map[string][]rules)
 	for i := range c.state.Policies {
 		p := &c.state.Policies[i]
-		c.policies[p.Namespace] = append(c.policies[p.Namespace], c.checked("networkpolicy ", readNetworkPolicy(p)))
+		c.policies[p.Namespace] = append(c.policies[p.Namespace], c.checked(KindNetworkPolicy+" ", readNetworkPolicy(p)))
 	}
 	for _, list := range c.policies {
 		slices.SortFunc(list, func(a, b rules) int { return strings.Compare(a.name, b.name) })
 	}
 	for i := range c.state.ClusterPolicies {
-		c.cluster = append(c.cluster, c.checked("clusternetworkpolicy ", readClusterPolicy(&c.state.ClusterPolicies[i])))
+		c.cluster = append(c.cluster, c.checked(KindClusterNetworkPolicy+" ", readClusterPolicy(&c.state.ClusterPolicies[i])))
 	}
 	slices.SortFunc(c.cluster, func(a, b rules) int {
 		return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.priority, b.priority), strings.Compare(a.name, b.name))

@@ -86,7 +86,7 @@ func newNodes() *table[policy.Node] {
 // policy.Compile closes and reports it.
 func newNetworkPolicies() *table[policy.NetworkPolicy] {
 	return &table[policy.NetworkPolicy]{
-		one:   "networkpolicy",
+		one:   policy.KindNetworkPolicy,
 		key:   func(p *policy.NetworkPolicy) key { return key{p.Namespace, p.Name} },
 		equal: func(a, b *policy.NetworkPolicy) bool { return reflect.DeepEqual(a, b) },
 		parse: func(text []byte) (p policy.NetworkPolicy, keep bool, err error) {
@@ -101,7 +101,7 @@ func newNetworkPolicies() *table[policy.NetworkPolicy] {
 // newClusterPolicies returns the table of ClusterNetworkPolicies, with broken ones too.
 func newClusterPolicies() *table[policy.ClusterNetworkPolicy] {
 	return &table[policy.ClusterNetworkPolicy]{
-		one:   "clusternetworkpolicy",
+		one:   policy.KindClusterNetworkPolicy,
 		key:   func(p *policy.ClusterNetworkPolicy) key { return key{clusterWide, p.Name} },
 		equal: func(a, b *policy.ClusterNetworkPolicy) bool { return reflect.DeepEqual(a, b) },
 		parse: func(text []byte) (p policy.ClusterNetworkPolicy, keep bool, err error) {

@@ -178,12 +178,12 @@ func countedIn(r nft.Rule) string {
 
 // Kind names a policy with its kind, which its name tells: no object of the API has a colon in its
 // name. The agent's own defaults do, such as "own-namespace:shop".
-func Kind(policy string) string {
+func Kind(name string) string {
 	switch {
-	case strings.Contains(policy, "/"):
-		return "networkpolicy " + policy
-	case strings.Contains(policy, ":"):
-		return "the agent's default " + policy
+	case strings.Contains(name, "/"):
+		return policy.KindNetworkPolicy + " " + name
+	case strings.Contains(name, ":"):
+		return "the agent's default " + name
 	}
-	return "clusternetworkpolicy " + policy
+	return policy.KindClusterNetworkPolicy + " " + name
 }
