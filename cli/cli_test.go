@@ -152,13 +152,14 @@ func runScripts(t *testing.T, dir string) {
 }
 
 func params(t *testing.T, dir string) testscript.Params {
-	upgrades := strconv.Itoa(draw.Number(t, "PATCHBAY_CLI_UPGRADES", 4, 20)) // each writes and hashes this program twice
 	return testscript.Params{
 		Dir: dir,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("NETCONFPATH", filepath.Join(env.WorkDir, "net.d"))
 			env.Setenv("CNI_PATH", filepath.Join(env.WorkDir, "bin"))
-			env.Setenv("UPGRADES", upgrades)
+			if n := env.T().(node); strings.HasSuffix(n.Name(), "/install") { // no other script draws
+				env.Setenv("UPGRADES", strconv.Itoa(draw.Number(n, "PATCHBAY_CLI_UPGRADES", 4, 20))) // each writes and hashes this program twice
+			}
 			return nil
 		},
 		UpdateScripts:       *update,
