@@ -4,11 +4,7 @@
 package docker
 
 import (
-	"net"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,29 +25,8 @@ type keeper struct {
 // newKeeper serves a keeper at a path until the test ends.
 func newKeeper(t *testing.T, socket string) *keeper {
 	t.Helper()
-	k := &keeper{T: t, clock: dhcptest.NewClock(), log: new(dhcptest.Log)}
-	var err error
-	k.Keeper, err = dhcp.New(dhcp.Options{
-		RunDir: "/run/patchbay", Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 30 * time.Second,
-		Watch: time.Minute, ReleaseTime: 2 * time.Second, Clock: k.clock, Log: k.log.Printf,
-	})
-	must(t, err)
-	must(t, os.MkdirAll(filepath.Dir(socket), 0o700))
-	l, err := net.Listen("unix", socket)
-	must(t, err)
-	var served sync.WaitGroup
-	served.Go(func() {
-		if err := k.Serve(l); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() {
-		l.Close() //nolint:errcheck // it ends Serve
-		served.Wait()
-		if t.Failed() {
-			t.Logf("the keeper said:\n%s", k.log)
-		}
-	})
+	k := &keeper{T: t, clock: dhcptest.NewClock()}
+	k.Keeper, k.log = dhcptest.ServeWith(t, socket, func(o *dhcp.Options) { o.Watch, o.Clock = time.Minute, k.clock })
 	return k
 }
 

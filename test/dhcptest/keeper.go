@@ -18,11 +18,20 @@ import (
 // /run/patchbay.
 func Serve(t testing.TB, socket string) *Log {
 	t.Helper()
+	_, log := ServeWith(t, socket, func(o *dhcp.Options) { o.Watch = 200 * time.Millisecond })
+	return log
+}
+
+// ServeWith serves a keeper whose options change completes.
+func ServeWith(t testing.TB, socket string, change func(*dhcp.Options)) (*dhcp.Keeper, *Log) {
+	t.Helper()
 	log := new(Log)
-	k, err := dhcp.New(dhcp.Options{
+	o := dhcp.Options{
 		RunDir: "/run/patchbay", Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 30 * time.Second,
-		Watch: 200 * time.Millisecond, ReleaseTime: 2 * time.Second, Log: log.Printf,
-	})
+		ReleaseTime: 2 * time.Second, Log: log.Printf,
+	}
+	change(&o)
+	k, err := dhcp.New(o)
 	must(t, err)
 	must(t, os.MkdirAll(filepath.Dir(socket), 0o700))
 	l, err := net.Listen("unix", socket)
@@ -40,5 +49,5 @@ func Serve(t testing.TB, socket string) *Log {
 			t.Logf("the keeper said:\n%s", log)
 		}
 	})
-	return log
+	return k, log
 }
