@@ -45,6 +45,7 @@ type nodeCommand struct {
 	BinDir     string            `long:"cni-bin-dir" value-name:"DIR" default:"/opt/cni/bin" description:"where the plugins are installed; empty: they are already"`
 	ConfDir    string            `long:"cni-conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where the pods' network is written"`
 	Masquerade string            `long:"masquerade-config" value-name:"FILE" description:"destinations to which pods keep their address, in the format of ip-masq-agent; read again when it changes"`
+	KeepPorts  bool              `long:"masquerade-keep-ports" description:"masqueraded packets keep their source port where they can, for programs that make holes in firewalls; of two first packets from one port at the same moment, one may be lost"`
 	Egress     bool              `long:"egress-addresses" description:"pods of a namespace leave with the addresses in its annotation patchbay.net/egress"`
 	Policy     string            `long:"network-policy" default:"on" choice:"on" choice:"off" description:"enforce NetworkPolicies and ClusterNetworkPolicies; off removes what an earlier run made"`
 	Default    string            `long:"policy-default" default:"allow" choice:"allow" choice:"own-namespace" description:"what pods receive where no policy decides: all packets, or those of other pods only from their own namespace (all but kube-system)"`
@@ -125,7 +126,7 @@ func (c *nodeCommand) keys(where paths.Paths) (*mesh.Keys, error) {
 
 func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any)) (o node.Options, err error) {
 	o = node.Options{
-		Settings: plan.Settings{Node: c.NodeName, Transport: c.Transport, Port: c.Port, WirePort: c.WirePort},
+		Settings: plan.Settings{Node: c.NodeName, Transport: c.Transport, Port: c.Port, WirePort: c.WirePort, KeepPorts: c.KeepPorts},
 		Config:   node.Kubeconfig(c.Kubeconfig), Paths: where, ConfDir: c.ConfDir, Log: printLine,
 		MasqueradeConfig: c.Masquerade, Egress: c.Egress,
 		NetworkPolicy: node.NetworkPolicy{

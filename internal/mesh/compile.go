@@ -57,6 +57,11 @@ func Compile(self Self, peers []Peer, facts Observed) (State, error) {
 		c.state.Subnets[i].Prefix = s.Prefix.Masked()
 	}
 	c.state.Exempt = c.self.exemptions()
+	if c.self.AnyPort {
+		for _, b := range c.self.Blocks {
+			c.state.AnyPort = append(c.state.AnyPort, b.Masked())
+		}
+	}
 	for _, p := range inOrder(peers) {
 		c.peer(p)
 	}

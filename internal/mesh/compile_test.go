@@ -82,6 +82,7 @@ func TestCompile(t *testing.T) {
 				self.Exempt = append(self.Exempt, netip.MustParsePrefix(p))
 			}
 			self.Blocks = append(self.Blocks, netip.MustParsePrefix("10.40.9.0/24"))
+			self.AnyPort = true
 		},
 		"wireguard": func(_ *Self, peers []Peer, facts *Observed) {
 			facts.Key = Key{1}

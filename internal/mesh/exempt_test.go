@@ -4,6 +4,7 @@
 package mesh
 
 import (
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -70,4 +71,39 @@ func (h *host) masqueraded(addresses ...string) {
 		}
 		return fw.Commit(ctx)
 	})
+}
+
+// With AnyPort, masqueraded connections of this host's containers come from random ports.
+func TestAnyPort(t *testing.T) {
+	l := newLab(t)
+	u := setup{Routes, "46"}
+	h1 := l.hosts[0]
+	h1.masqueraded("10.40.1.5/16", "fd40:1::5/16")
+	for _, random := range []bool{false, true, false} {
+		self := u.self(h1)
+		self.AnyPort = random
+		for i := range self.Subnets {
+			self.Subnets[i].Masquerade = false
+		}
+		h1.do(func() error { return h1.mesh.Apply(ctx, self, u.peers(h1, l.hosts[1])) })
+		for _, dst := range []string{"198.51.100.4", "2001:db8:2::4"} {
+			kept := 0
+			const tries = 4
+			for range tries {
+				c := connect(t, h1.container, l.hosts[3].space, dst)
+				from, as := c.near.LocalAddr().(*net.TCPAddr), c.far.RemoteAddr().(*net.TCPAddr)
+				if as.IP.Equal(from.IP) {
+					t.Errorf("to %s: %s is not masqueraded", dst, from)
+				}
+				if as.Port == from.Port {
+					kept++
+				}
+				c.near.Close() //nolint:errcheck // a test
+				c.far.Close()  //nolint:errcheck // a test
+			}
+			if random && kept > 1 || !random && kept < tries {
+				t.Errorf("to %s, random: %v: %d of %d connections keep their port", dst, random, kept, tries)
+			}
+		}
+	}
 }

@@ -64,6 +64,9 @@ func (s State) facts(subnets []Subnet) (out []record.Fact) {
 	for _, x := range s.Exempt {
 		out = append(out, record.Fact{Name: fmt.Sprintf("exempt-%s-%s", x.From, x.To), Elements: []nft.Element{nft.Exempt(x.From, x.To, s.Name)}})
 	}
+	for _, p := range s.AnyPort {
+		out = append(out, record.Fact{Name: "anyport-" + p.String(), Elements: []nft.Element{nft.AnyPort(p, s.Name)}})
+	}
 	return out
 }
 

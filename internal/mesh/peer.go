@@ -119,6 +119,9 @@ type Self struct {
 	// attachments are masqueraded. No destination contains another one.
 	Exempt []netip.Prefix
 
+	// AnyPort gives masqueraded packets from Blocks a random source port (nft.AnyPort).
+	AnyPort bool
+
 	// Sources are addresses of this host in its blocks, at most one of each family. They are on the
 	// tunnel's devices, and are the source of packets that the host's own processes send into a
 	// tunnel. Without Sources, an address that the host has in its blocks is the source of every

@@ -19,11 +19,12 @@ type State struct {
 	Routes   []Route
 	Subnets  []Subnet
 	Exempt   []Exemption
-	Directs  []direct     // direct routes that Probe tests
-	Detoured []string     // peers on the same link that only the tunnel reaches
-	Ends     []netip.Addr // the peers' underlay addresses in use; Probe probes the paths to them
-	Senders  []Sender     // who may send into this host's tunnel
-	Underlay []netip.Addr // this host's end
+	AnyPort  []netip.Prefix // masqueraded packets from them get random source ports
+	Directs  []direct       // direct routes that Probe tests
+	Detoured []string       // peers on the same link that only the tunnel reaches
+	Ends     []netip.Addr   // the peers' underlay addresses in use; Probe probes the paths to them
+	Senders  []Sender       // who may send into this host's tunnel
+	Underlay []netip.Addr   // this host's end
 }
 
 // Sender is a peer that may send packets into this host's tunnel.
@@ -99,6 +100,9 @@ func (s State) String() string {
 	}
 	for _, x := range s.Exempt {
 		fmt.Fprintf(&b, "do not masquerade ip saddr %s ip daddr %s\n", x.From, x.To)
+	}
+	for _, p := range s.AnyPort {
+		fmt.Fprintf(&b, "masquerade ip saddr %s with random source ports\n", p)
 	}
 	for _, d := range s.Devices {
 		b.WriteString(d.String())

@@ -184,6 +184,8 @@ func (e Element) meaningIn(kind, suffix string) Meaning {
 		return Meaning{"masquerade", "masquerade " + at(0) + towards(at(1))}
 	case "nomasq", "exempt":
 		return Meaning{"masquerade", "do not masquerade " + at(0) + towards(at(1))}
+	case "anyport":
+		return Meaning{"masquerade", "masquerade " + at(0) + towards(at(1)) + " with random source ports"}
 	case "egress":
 		return Meaning{"egress address", fmt.Sprintf("masquerade %s as %s", at(0), strings.Join(data, " "))}
 	case "masqueraded":
@@ -194,20 +196,8 @@ func (e Element) meaningIn(kind, suffix string) Meaning {
 		return Meaning{"hairpin", "let the network of " + at(0) + " reach its published ports"}
 	case SetLocalNet:
 		return Meaning{"guard of the loopback addresses", "keep 127.0.0.0/8 from what comes in by " + at(0)}
-	case SetIsolation:
-		return Meaning{"isolation", "keep bridge " + at(0) + " apart from other isolated bridges"}
-	case SetBridgeOK:
-		return Meaning{"isolation", fmt.Sprintf("let bridge %s forward to %s", at(0), at(1))}
-	case SetApart:
-		return Meaning{"isolation", "keep the containers on bridge " + at(0) + " apart"}
-	case SetInternal:
-		return Meaning{"isolation", "forward nothing from or to bridge " + at(0)}
-	case SetInside:
-		return Meaning{"isolation", "let the containers on bridge " + at(0) + " reach each other"}
-	case "span":
-		return Meaning{"isolation", "let an internal bridge forward within " + at(0) + ", of which other hosts have parts"}
-	case "divided":
-		return Meaning{"isolation", "forward nothing from " + at(0) + towards(at(1))}
+	case SetIsolation, SetBridgeOK, SetApart, SetInternal, SetInside, "span", "divided":
+		return Meaning{"isolation", isolates(kind, at)}
 	case SetFastPath:
 		return Meaning{"fast path", fmt.Sprintf("let established flows between bridge %s and %s skip the hooks of every firewall", at(0), at(1))}
 	case SetSpoofChecked:
@@ -220,6 +210,27 @@ func (e Element) meaningIn(kind, suffix string) Meaning {
 		return Meaning{"mark of the owner", "mark the owner " + at(0)}
 	}
 	return Meaning{"firewall element of " + e.Set, "have " + e.String()}
+}
+
+// isolates returns what an element that keeps networks apart does.
+func isolates(kind string, at func(int) string) string {
+	switch kind {
+	case SetIsolation:
+		return "keep bridge " + at(0) + " apart from other isolated bridges"
+	case SetBridgeOK:
+		return fmt.Sprintf("let bridge %s forward to %s", at(0), at(1))
+	case SetApart:
+		return "keep the containers on bridge " + at(0) + " apart"
+	case SetInternal:
+		return "forward nothing from or to bridge " + at(0)
+	case SetInside:
+		return "let the containers on bridge " + at(0) + " reach each other"
+	case "span":
+		return "let an internal bridge forward within " + at(0) + ", of which other hosts have parts"
+	case "divided":
+		return "forward nothing from " + at(0) + towards(at(1))
+	}
+	return ""
 }
 
 func publishes(port string, to []string) Meaning {

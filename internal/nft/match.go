@@ -146,7 +146,7 @@ func snatBy(v6 bool, name string) match {
 	return rule(family(v6), match{
 		loadAddr(v6, true, reg1),
 		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: name},
-		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: to, RegAddrMin: reg1, RegAddrMax: reg1},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: to, RegAddrMin: reg1, RegAddrMax: reg1, FullyRandom: true}, // why: AnyPort
 	})
 }
 

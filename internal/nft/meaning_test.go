@@ -39,6 +39,7 @@ func TestMeaning(t *testing.T) {
 		{Owner("abcdefghijklmno", ""), "mark of the owner", "mark the owner abcdefghijklmno"},
 		{Egress(to.Addr(), netip.MustParseAddr("192.0.2.10"), ""), "egress address", "masquerade 10.88.0.2 as 192.0.2.10"},
 		{Exempt(subnet, netip.MustParsePrefix("10.0.0.0/8"), ""), "masquerade", "do not masquerade 10.88.0.0/16 towards 10.0.0.0/8"},
+		{AnyPort(subnet, ""), "masquerade", "masquerade 10.88.0.0/16 with random source ports"},
 		{Element{Set: "new", Key: []byte{1}}, "firewall element of new", "have new { 01 }"},
 	} {
 		if m := c.e.Meaning(); m.What != c.what || m.Does != c.does {

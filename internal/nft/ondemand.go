@@ -17,15 +17,16 @@ import (
 // chains that are empty at first. Both remain afterwards, because they do nothing without elements.
 // The sets tell Verify and Rebuild which rules must exist.
 const (
-	chainClosed = "closed" // drops what isolated and internal networks must not forward
-	chainRanges = "ranges" // masquerades attachments of earlier releases
+	chainClosed  = "closed"  // drops what isolated and internal networks must not forward
+	chainRanges  = "ranges"  // masquerades attachments of earlier releases
+	chainAnyPort = "anyport" // masquerades with a random port
 
 	schemaOnDemand = 5 // in tables with an older schema, only the sets for one prefix length are on demand
 )
 
 // demandChains are the chains of such rules.
 func demandChains() []string {
-	return []string{chainSameNet, chainNeighbours, chainClosed, chainRanges}
+	return []string{chainSameNet, chainNeighbours, chainClosed, chainRanges, chainAnyPort}
 }
 
 // chain returns the chain whose rules look up the set. The order of the rules in these chains does
@@ -39,6 +40,8 @@ func (s setSpec) chain() string {
 		return chainRanges
 	case SetSameNet4, SetSameNet6, SetExempt4, SetExempt6:
 		return chainSameNet
+	case SetAnyPort4, SetAnyPort6:
+		return chainAnyPort
 	}
 	return chainNeighbours
 }
@@ -57,6 +60,8 @@ func (s setSpec) rules() []match {
 		return []match{rule(addrsIn(v6, s.name), verdict(expr.VerdictDrop))}
 	case SetExempt4, SetExempt6:
 		return []match{rule(addrsIn(v6, s.name), verdict(expr.VerdictAccept))}
+	case SetAnyPort4, SetAnyPort6:
+		return []match{rule(addrsIn(v6, s.name), match{&expr.Masq{FullyRandom: true}})}
 	case SetMasqAll4, SetMasqAll6:
 		return []match{rule(addrIn(v6, false, s.name), masquerade())}
 	case SetHairpin4, SetHairpin6:

@@ -4,7 +4,9 @@
 package nft
 
 import (
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/nftables"
@@ -130,4 +132,23 @@ func TestOnDemand(t *testing.T) {
 	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
 		t.Errorf("%q, %v", diffs, err)
 	}
+}
+
+// The rules of random ports are as the kernel and nft have them.
+func TestAnyPort(t *testing.T) {
+	c := open(t)
+	for _, p := range []string{"10.1.0.0/16", "fd00:1::/64"} {
+		c.Add(AnyPort(netip.MustParsePrefix(p), "pods"))
+	}
+	commit(t, c)
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("%q, %v", diffs, err)
+	}
+	list := nftTool(t, "list", "ruleset")
+	for _, rule := range []string{"ip saddr . ip daddr @anyport4 masquerade fully-random", "ip6 saddr . ip6 daddr @anyport6 masquerade fully-random"} {
+		if !strings.Contains(list, rule) {
+			t.Errorf("no %q in\n%s", rule, list)
+		}
+	}
+	reload(t, c, list)
 }

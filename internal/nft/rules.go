@@ -76,6 +76,7 @@ func inetChains() []chainSpec {
 		{name: chainNeighbours, keep: true},
 		{name: chainClosed, keep: true},
 		{name: chainRanges, keep: true},
+		{name: chainAnyPort, keep: true},
 		{name: chainHostPorts, rules: hostPortRules()},
 		{name: chainMasquerade, rules: masqueradeRules()},
 		{name: chainHairpin, rules: hairpinRules()},
@@ -124,9 +125,11 @@ func masqueradeRules() []staticRule {
 		{"within a network", jump(chainSameNet)},
 		{"", rule(multicast(false, expr.CmpOpEq), accept)},
 		{"", snatBy(false, SetEgress4)},
+		{"", rule(family(false), jump(chainAnyPort))},
 		{"", rule(family(false), masquerade())},
 		{"", rule(multicast(true, expr.CmpOpEq), accept)},
 		{"", snatBy(true, SetEgress6)},
+		{"", jump(chainAnyPort)},
 		{"", masquerade()},
 	}
 }

@@ -38,6 +38,9 @@ const (
 	SetExempt4 = "exempt4" // from . to: exceptions from masqueraded that belong to a network, not to an attachment
 	SetExempt6 = "exempt6" //
 
+	SetAnyPort4 = "anyport4" // from . to: masqueraded packets get a random source port
+	SetAnyPort6 = "anyport6" //
+
 	// These sets belong to whole networks. In schema 1 every network had elements in them. We
 	// still serve and remove attachments of schema 1; see networks.go.
 	SetHairpin4 = "hairpin4" // from . to: masquerade published traffic (schema 1)
@@ -142,6 +145,8 @@ var setSpecs = []setSpec{
 	{name: SetEgress6, family: nftables.TableFamilyINet, key: fields{fieldIPv6}, data: fields{fieldIPv6}},
 	{name: SetExempt4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},
 	{name: SetExempt6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
+	{name: SetAnyPort4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},
+	{name: SetAnyPort6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
 	{name: SetHairpin4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},
 	{name: SetHairpin6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
 	{name: SetMasq4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},

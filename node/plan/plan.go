@@ -35,6 +35,8 @@ type Settings struct {
 
 	Exempt []netip.Prefix // where packets of pods keep their address, besides Cluster
 
+	KeepPorts bool // masqueraded packets keep their source port if they can
+
 	Containers Containers
 }
 
@@ -43,6 +45,7 @@ func (s Settings) Mesh() mesh.Self {
 	self := mesh.Self{
 		Name: NetworkName, Device: Device, VNI: VNI, Protocol: Protocol, ID: s.Node, Port: s.Port,
 		WireDevice: WireDevice, WirePort: s.WirePort, Encrypted: s.Transport == mesh.WireGuard,
+		AnyPort: !s.KeepPorts,
 	}
 	for _, p := range s.Cluster {
 		self.Subnets = append(self.Subnets, mesh.Subnet{Network: NetworkName, Prefix: p})

@@ -290,3 +290,14 @@ func TestContainers(t *testing.T) {
 		}
 	}
 }
+
+// Pods are masqueraded from random ports, unless an operator wants them kept.
+func TestKeepPorts(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		s := settings()
+		s.KeepPorts = keep
+		if p := Make(s, []Node{node(1)}); p.Self.AnyPort == keep {
+			t.Errorf("keep: %v: AnyPort is %v", keep, p.Self.AnyPort)
+		}
+	}
+}
