@@ -30,8 +30,12 @@ func parseCached(config []byte) (list *List, single bool, err error) {
 	if err := json.Unmarshal(config, &keys); err != nil {
 		return nil, false, spec.Errorf(spec.CodeDecoding, "cached configuration: %w", err)
 	}
-	_, isList := keys["plugins"]
-	if _, single = keys["type"]; single && !isList {
+	object, err := spec.ParseObject(config)
+	if err != nil {
+		return nil, false, spec.Errorf(spec.CodeDecoding, "cached configuration: %w", err)
+	}
+	_, isList := keys["plugins"] // libcni ignores the case of a plugin's keys, but not of a list's
+	if _, single = object.Get("type"); single && !isList {
 		list, err = ParseSingle(config)
 	} else {
 		single = false

@@ -6,6 +6,7 @@ package chain_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -22,8 +23,9 @@ func TestDelOfWhatLibcniCached(t *testing.T) {
 		add  func(*testing.T, *bench)
 		want string
 	}{
-		"single": {addSingle, "DEL rec1"},
-		"list":   {addList, "DEL rec2, DEL rec1"},
+		"single":     {func(t *testing.T, b *bench) { addSingle(t, b, "type") }, "DEL rec1"},
+		"other case": {func(t *testing.T, b *bench) { addSingle(t, b, "Type") }, "DEL rec1"},
+		"list":       {addList, "DEL rec2, DEL rec1"},
 	}
 	for name, a := range attach {
 		t.Run(name+" DelCached", func(t *testing.T) {
@@ -96,9 +98,9 @@ func (b *bench) recache(config string) {
 	}
 }
 
-func addSingle(t *testing.T, b *bench) {
+func addSingle(t *testing.T, b *bench, typeKey string) {
 	t.Helper()
-	conf, err := libcni.NetworkPluginConfFromBytes([]byte(`{"cniVersion":"1.0.0","name":"net","type":"rec1"}`))
+	conf, err := libcni.NetworkPluginConfFromBytes(fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net",%q:"rec1"}`, typeKey))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
@@ -152,12 +153,14 @@ func declared(raw json.RawMessage) (m member, out json.RawMessage, err error) {
 		return m, raw, err
 	}
 	m.Capabilities = union(m.Capabilities, inner.Capabilities)
-	var all map[string]any
-	if err := json.Unmarshal(raw, &all); err != nil {
+	conf, err := spec.ParseObject(raw)
+	if err != nil {
 		return m, nil, err
 	}
-	all["capabilities"], all["plugin"] = m.Capabilities, plugin
-	out, err = json.Marshal(all)
+	if err := errors.Join(conf.Set("capabilities", m.Capabilities), conf.Set("plugin", plugin)); err != nil {
+		return m, nil, err
+	}
+	out, err = conf.JSON()
 	return m, out, err
 }
 

@@ -48,8 +48,10 @@ func callOf(c *chain.Cached, socket string) (*dhcprpc.Args, error) {
 	if err != nil || conf == nil {
 		return nil, err
 	}
-	conf["name"] = c.Network
-	config, err := json.Marshal(conf)
+	if err := conf.Set("name", c.Network); err != nil {
+		return nil, err
+	}
+	config, err := conf.JSON()
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +71,7 @@ const deepest = 4
 
 // findIPAM finds the plugin whose IPAM is dhcp in a configuration. The configuration may be a
 // plugin, a list, or a plugin that contains others.
-func findIPAM(config []byte, depth int) (map[string]any, error) {
+func findIPAM(config []byte, depth int) (*spec.Object, error) {
 	var conf struct {
 		IPAM struct {
 			Type string `json:"type"`
@@ -81,8 +83,8 @@ func findIPAM(config []byte, depth int) (map[string]any, error) {
 		return nil, err
 	}
 	if conf.IPAM.Type == "dhcp" {
-		out := map[string]any{}
-		return out, json.Unmarshal(config, &out)
+		out, err := spec.ParseObject(config)
+		return &out, err
 	}
 	if len(conf.Plugin) > 0 {
 		conf.Plugins = append(conf.Plugins, conf.Plugin)

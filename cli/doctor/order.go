@@ -109,12 +109,14 @@ func (v *vetter) members(pluginType string, raw json.RawMessage, n *jsonat.Node,
 // inherited returns the configuration of a wrapped plugin. If the plugin declares no
 // capabilities, it gets those of the plugin wrap, as in an ADD.
 func inherited(inner, wrapper json.RawMessage) json.RawMessage {
-	conf := make(map[string]any)
-	if json.Unmarshal(inner, &conf) != nil || conf["capabilities"] != nil {
+	var own struct {
+		Capabilities map[string]bool `json:"capabilities"`
+	}
+	conf, err := spec.ParseObject(inner)
+	if err != nil || json.Unmarshal(inner, &own) != nil || len(own.Capabilities) > 0 || conf.Set("capabilities", granted(wrapper)) != nil {
 		return inner
 	}
-	conf["capabilities"] = granted(wrapper)
-	data, err := json.Marshal(conf)
+	data, err := conf.JSON()
 	if err != nil {
 		return inner
 	}

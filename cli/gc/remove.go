@@ -221,7 +221,9 @@ func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
 func (r *remover) delRecord(ctx context.Context, k kept) (keep string, err error) {
 	call := kernel.RecordedDel(k.plugin, r.a.Network, r.a.ContainerID, r.a.IfName)
 	if k.driver {
-		call.Config = fmt.Appendf([]byte(`{"ipam":{},`), "%s", call.Config[1:])
+		if err := withIPAM(call); err != nil {
+			return "", err
+		}
 	}
 	call.Path, call.NetNS = r.path(k.plugin), r.a.forgotten
 	_, err = r.Invoke(ctx, k.plugin, call)
@@ -235,6 +237,18 @@ func (r *remover) delRecord(ctx context.Context, k kept) (keep string, err error
 		return fmt.Sprintf("the driver that plugin %s uses is unreachable; a later gc, ADD or GC calls it", k.plugin), nil
 	}
 	return "", nil
+}
+
+// withIPAM adds an empty ipam, which cnm-ipam expects in every configuration.
+func withIPAM(call *spec.Call) error {
+	conf, err := spec.ParseObject(call.Config)
+	if err == nil {
+		err = conf.Set("ipam", struct{}{})
+	}
+	if err == nil {
+		call.Config, err = conf.JSON()
+	}
+	return err
 }
 
 // path returns the directories in which to search for a plugin's program. For a plugin of this
