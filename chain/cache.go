@@ -47,19 +47,9 @@ func (c *Cached) Pod() string {
 	return spec.Pod(args)
 }
 
-// Place returns the path of the container's namespace. An older libcni, as in containerd 1.6,
-// does not cache NetNS. Then the result names the namespace.
-func (c *Cached) Place() string {
-	if c.NetNS != "" || c.Result == nil {
-		return c.NetNS
-	}
-	for _, i := range c.Result.Interfaces {
-		if i.Name == c.IfName && i.Sandbox != "" {
-			return i.Sandbox
-		}
-	}
-	return ""
-}
+// Place returns the path of the container's namespace, or "" if the cache names none. An older libcni, as in
+// containerd 1.6, does not cache NetNS. Then the result names the namespace.
+func (c *Cached) Place() string { return results.Place(c.NetNS, c.IfName, c.Result) }
 
 func (c *Cached) key() spec.AttachmentKey {
 	return spec.AttachmentKey{ContainerID: c.ContainerID, IfName: c.IfName}

@@ -10,6 +10,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 const name = "results"
@@ -76,6 +78,32 @@ func (f File) Encode() ([]byte, error) {
 func Decode(data []byte) (f File, ok bool, err error) {
 	err = json.Unmarshal(data, &f)
 	return f, err == nil && f.Kind == kind, err
+}
+
+// Place returns the path of the container's namespace, or "" if the file names none.
+func (f *File) Place() string {
+	if f.NetNS != "" || len(f.Result) == 0 {
+		return f.NetNS
+	}
+	result, err := spec.ParseResult(f.Result, "")
+	if err != nil {
+		return ""
+	}
+	return Place("", f.IfName, result)
+}
+
+// Place returns the path of the container's namespace. An older libcni, as in containerd 1.6, does not cache it.
+// Then the result names the namespace. result may be nil.
+func Place(netNS, ifName string, result *spec.Result) string {
+	if netNS != "" || result == nil {
+		return netNS
+	}
+	for _, i := range result.Interfaces {
+		if i.Name == ifName && i.Sandbox != "" {
+			return i.Sandbox
+		}
+	}
+	return ""
 }
 
 // IsOf reports whether the file is that of an attachment.

@@ -30,6 +30,18 @@ func TestFile(t *testing.T) {
 	}
 }
 
+func TestPlace(t *testing.T) {
+	const result = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"},{"name":"eth0","sandbox":"/run/netns/b"}]}`
+	for _, c := range []struct{ netNS, result, want string }{
+		{"/run/netns/a", result, "/run/netns/a"}, {"", result, "/run/netns/b"}, {"", "", ""}, {"", "null", ""}, {"", "{", ""}, {"", `{"cniVersion":"0.1.0"}`, ""},
+	} {
+		f := results.File{IfName: "eth0", NetNS: c.netNS, Result: []byte(c.result)}
+		if got := f.Place(); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
 // The temporary file is no result, and a GC finds it by the pattern.
 func TestTemp(t *testing.T) {
 	temp := results.Temp(results.Path("/cni", "net", strings.Repeat("x", 300), "eth0"))

@@ -175,7 +175,7 @@ func cachedNetNS(r *plugin.Request, o ipam.Holder) string {
 		return ""
 	}
 	if f, ok, _ := results.Decode(data); ok && f.IsOf(r.Network, o.ID, o.IfName) {
-		return f.NetNS
+		return f.Place()
 	}
 	return ""
 }

@@ -126,13 +126,40 @@ func addressInside(t *testing.T, path, addr string) {
 	}
 }
 
+// A runtime such as containerd 1.6 caches the namespace only in the result. The attachment is the reference's: there is
+// no record.
+func TestRepeatedAddOfAnOldCache(t *testing.T) {
+	n := newNode(t)
+	if err := os.MkdirAll(filepath.Join(n.data, "net"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.data, "net", "10.1.0.7"), []byte("c1\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const conf = `"subnet":"10.1.0.0/24"`
+	n.cacheOld("c1", n.netns)
+	n.fails(spec.Add, "c1", conf, "", spec.CodeInternal, "failed to allocate for range 0: 10.1.0.7 has been allocated to c1, duplicate allocation is not allowed")
+	n.cacheOld("c1", filepath.Join(filepath.Dir(n.netns), "gone"))
+	n.adds("c1", conf, "", "10.1.0.7/24 via 10.1.0.1")
+}
+
 func (n *node) cache(id, netns string) {
+	n.Helper()
+	n.cacheFile(id, fmt.Sprintf(`"netns":%q`, netns))
+}
+
+func (n *node) cacheOld(id, netns string) {
+	n.Helper()
+	n.cacheFile(id, fmt.Sprintf(`"result":{"cniVersion":"1.0.0","interfaces":[{"name":"v0"},{"name":"eth0","sandbox":%q}]}`, netns))
+}
+
+func (n *node) cacheFile(id, more string) {
 	n.Helper()
 	path := filepath.Join(n.cni, "results", "net-"+id+"-eth0")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		n.Fatal(err)
 	}
-	data := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"net","netns":%q}`, id, netns)
+	data := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"net",%s}`, id, more)
 	if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
 		n.Fatal(err)
 	}
