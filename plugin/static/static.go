@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -189,7 +190,7 @@ func (c *IPAM) addresses() ([]address, error) {
 		if !ok {
 			return nil, spec.Invalid("the 'address' field is expected to be in CIDR notation, got: '%s'", a.Address)
 		}
-		gw, err := parseGateway(a.Gateway)
+		gw, err := ipam.ParseAddr(a.Gateway)
 		if err != nil {
 			return nil, spec.Invalid("invalid address %d: %w", i, err)
 		}
@@ -217,7 +218,7 @@ func withArgs(addrs []address, r *plugin.Request) ([]address, error) {
 		return addrs, nil
 	}
 	for _, text := range strings.Split(list, ",") {
-		gw, err := parseGateway(strings.TrimSpace(text))
+		gw, err := ipam.ParseAddr(strings.TrimSpace(text))
 		if err != nil || !gw.IsValid() {
 			return nil, spec.Errorf(spec.CodeInvalidEnvironment, "invalid gateway address: %s", text)
 		}
@@ -250,16 +251,4 @@ func parseCIDR(s string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(s)
 	p = spec.UnmapPrefix(p)
 	return p, err == nil && !p.Addr().Is4In6()
-}
-
-// parseGateway reads an address. "" means none.
-func parseGateway(s string) (netip.Addr, error) {
-	if s == "" {
-		return netip.Addr{}, nil
-	}
-	a, err := netip.ParseAddr(s)
-	if err != nil || a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("invalid IP address: %s", s)
-	}
-	return a.Unmap(), nil
 }
