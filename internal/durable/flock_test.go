@@ -24,19 +24,19 @@ func TestExclusive(t *testing.T) {
 		return f
 	}
 	first, second := open(), open()
-	if err := LockExclusive(t.Context(), int(first.Fd())); err != nil {
+	if err := LockExclusiveLimited(t.Context(), int(first.Fd())); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := LockExclusive(ctx, int(second.Fd())); !errors.Is(err, context.DeadlineExceeded) {
+	if err := LockExclusiveLimited(ctx, int(second.Fd())); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a second one: %v", err)
 	}
 	time.AfterFunc(10*time.Millisecond, func() { first.Close() }) //nolint:errcheck // only locked
-	if err := LockExclusive(t.Context(), int(second.Fd())); err != nil {
+	if err := LockExclusiveLimited(t.Context(), int(second.Fd())); err != nil {
 		t.Errorf("after the first: %v", err)
 	}
-	if err := LockExclusive(t.Context(), -1); err == nil {
+	if err := LockExclusiveLimited(t.Context(), -1); err == nil {
 		t.Error("no file is locked")
 	}
 }

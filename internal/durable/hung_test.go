@@ -27,14 +27,14 @@ func TestHolderThatIsStopped(t *testing.T) {
 	pid, end := nettest.HungLocker(t, f.Name())
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	for name, lock := range map[string]func(context.Context, int) error{"exclusive": durable.LockExclusive, "shared": durable.LockSharedLimited} {
+	for name, lock := range map[string]func(context.Context, int) error{"exclusive": durable.LockExclusiveLimited, "shared": durable.LockSharedLimited} {
 		err := lock(ctx, int(f.Fd()))
 		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "held by process "+pid+" sleep") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	end()
-	if err := durable.LockExclusive(t.Context(), int(f.Fd())); err != nil {
+	if err := durable.LockExclusiveLimited(t.Context(), int(f.Fd())); err != nil {
 		t.Errorf("after its end: %v", err)
 	}
 }

@@ -75,13 +75,8 @@ func LockAt(ctx context.Context, path string, o flock.Options) (fd int, err erro
 	return fd, tryAgain(err)
 }
 
-// LockExclusive locks an open file. Closing the file releases the lock. If LockExclusive fails,
-// its error names the process that holds the lock.
-func LockExclusive(ctx context.Context, fd int) error {
-	return tryAgain(flock.On(ctx, fd, flock.Options{}))
-}
-
-// LockExclusiveLimited works like LockExclusive within the limit of WithLockLimit.
+// LockExclusiveLimited locks an open file within the limit of WithLockLimit. Closing the file releases the lock.
+// If another process keeps the lock, the error names it.
 func LockExclusiveLimited(ctx context.Context, fd int) error {
 	return tryAgain(flock.On(ctx, fd, flock.Options{Patience: limit(ctx)}))
 }

@@ -74,6 +74,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -272,14 +273,9 @@ func lock(ctx context.Context, p paths.Paths) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock mesh: %w", err)
 	}
 	path := filepath.Join(p.Run, recordDir)
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := durable.LockAt(ctx, path, flock.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	unlock = func() { unix.Close(fd) } //nolint:errcheck // releases the lock
-	if err := durable.LockExclusive(ctx, fd); err != nil {
-		unlock()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	return unlock, nil
+	return func() { unix.Close(fd) }, nil //nolint:errcheck // releases the lock
 }

@@ -1,0 +1,36 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest"
+)
+
+// A process that hangs with the lock stops no agent for ever: the error names the process while there is still time.
+func TestLockHeldByAHungProcess(t *testing.T) {
+	p := paths.Paths{Run: t.TempDir()}
+	if err := durable.MakeDir(p.Run, recordDir); err != nil {
+		t.Fatal(err)
+	}
+	pid, end := nettest.HungLocker(t, p.Run+"/"+recordDir)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := lock(ctx, p); spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "held by process "+pid) || ctx.Err() != nil {
+		t.Errorf("%v, %v", err, ctx.Err())
+	}
+	end()
+	unlock, err := lock(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
