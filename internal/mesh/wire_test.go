@@ -137,6 +137,9 @@ func TestWireGuard(t *testing.T) {
 			talk(t, l.hosts...)
 			quiet(t, u, l.hosts...)
 			h1, h4 := l.hosts[0], l.hosts[3]
+			if out := h1.sh("ip -6 addr show dev " + DefaultWireDevice); !strings.Contains(out, "global nodad") {
+				t.Errorf("its address was tentative at first:\n%s", out)
+			}
 			for to, want := range map[string]string{"10.40.4.5": "10.40.1.0", "fd40:4::5": "fd40:1::"} {
 				if got := ask(t, h1.space, h4.container, to); got != want {
 					t.Errorf("a process of host 1 to %s: seen as %q, want %q", to, got, want)

@@ -125,7 +125,8 @@ func (d *wired) inUse(err error) error {
 	return fmt.Errorf("UDP port %d: %w (another WireGuard device or program has it)", d.want.Port, err)
 }
 
-// addrs adds the device's addresses and removes all others, because the device is ours.
+// addrs adds the device's addresses and removes all others, because the device is ours. No address is tentative,
+// even for a moment: the kernel refuses a tentative one as the source of a route.
 func (d *wired) addrs() error {
 	link, err := d.mesh.conn.LinkAt(d.index)
 	if err != nil {
@@ -138,7 +139,7 @@ func (d *wired) addrs() error {
 	var errs []error
 	for _, p := range d.want.Addrs {
 		if !slices.ContainsFunc(have, func(a netlink.Addr) bool { return nl.PrefixOf(a.IPNet) == p }) {
-			errs = append(errs, d.mesh.conn.AddrAdd(link, &netlink.Addr{IPNet: nl.IPNet(p)}))
+			errs = append(errs, d.mesh.conn.AddrAdd(link, &netlink.Addr{IPNet: nl.IPNet(p), Flags: unix.IFA_F_NODAD}))
 		}
 	}
 	for _, a := range have {
