@@ -33,11 +33,18 @@ type Bridge struct {
 	// Pin fixes the MAC of an existing bridge. Without Pin the bridge may take the MAC of a new
 	// port. A gateway needs a fixed MAC, because its neighbours remember the MAC.
 	Pin bool
+
+	// NoDuplicates keeps a bridge that goes up from looking for duplicates of its IPv6 addresses. A new
+	// bridge without a port has a carrier, so the kernel begins with its link-local address at once.
+	NoDuplicates bool
 }
 
 // String returns the ip commands that make the bridge.
 func (b Bridge) String() string {
-	s := "host: ip link add " + b.Name + " up"
+	s := "host: ip link add " + b.Name
+	if !b.NoDuplicates {
+		s += " up"
+	}
 	if len(b.MAC) > 0 {
 		s += " address " + b.MAC.String()
 	}
@@ -51,18 +58,21 @@ func (b Bridge) String() string {
 	if b.VLANFiltering {
 		s += " vlan_filtering 1"
 	}
+	if b.NoDuplicates {
+		s += "; sysctl -w net/ipv6/conf/" + b.Name + "/accept_dad=0; ip link set " + b.Name + " up"
+	}
 	return s
 }
 
 // Ensure creates the bridge if it does not exist, and sets it up.
-func (b Bridge) Ensure(_ context.Context, env *Env) (Undo, error) {
-	if err := b.ensure(env); err != nil {
+func (b Bridge) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	if err := b.ensure(ctx, env); err != nil {
 		return nil, fmt.Errorf("failed to create bridge %q: %w", b.Name, err)
 	}
 	return nil, nil
 }
 
-func (b Bridge) ensure(env *Env) error {
+func (b Bridge) ensure(ctx context.Context, env *Env) error {
 	link, err := env.Link(Host, b.Name)
 	if nl.IsNotFound(err) {
 		link, err = b.make(env)
@@ -81,10 +91,19 @@ func (b Bridge) ensure(env *Env) error {
 	if err := b.pin(env, link); err != nil {
 		return err
 	}
-	if link.Attrs().Flags&net.FlagUp == 0 {
-		return env.Host.LinkSetUp(link)
+	if link.Attrs().Flags&net.FlagUp != 0 {
+		return nil
 	}
-	return nil
+	if b.NoDuplicates {
+		if _, err := b.ipv6().Ensure(ctx, env); err != nil {
+			return err
+		}
+	}
+	return env.Host.LinkSetUp(link)
+}
+
+func (b Bridge) ipv6() IPv6 {
+	return IPv6{Where: Host, List: []LinkIPv6{{Link: b.Name, Conf: nl.AcceptDAD, Value: 0}}}
 }
 
 // pin sets the bridge's MAC to its current value, so that ports no longer change the MAC. The
@@ -113,7 +132,10 @@ func setMAC(env *Env, link netlink.Link, mac net.HardwareAddr) error {
 // make creates the bridge. make accepts that another process creates the bridge first.
 func (b Bridge) make(env *Env) (netlink.Link, error) {
 	br := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
-	br.Name, br.MTU, br.HardwareAddr, br.Flags = b.Name, b.MTU, b.MAC, net.FlagUp
+	br.Name, br.MTU, br.HardwareAddr = b.Name, b.MTU, b.MAC
+	if !b.NoDuplicates {
+		br.Flags = net.FlagUp
+	}
 	if b.VLANFiltering {
 		br.VlanFiltering = &b.VLANFiltering
 	}

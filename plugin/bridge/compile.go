@@ -54,7 +54,7 @@ func link(in input) netstate.State {
 		netstate.Bridge{
 			Name: c.Bridge, MTU: c.MTU, MAC: in.bridgeMAC, Promisc: c.PromiscMode,
 			VLANFiltering: c.Vlan != 0 || c.VlanTrunk != nil, Pin: c.IsGateway,
-			Network: in.network,
+			Network: in.network, NoDuplicates: c.IsGateway && !c.EnableDad && c.Vlan == 0,
 		},
 		endpoint.NoRouters(c.Bridge), // ports have no IP stack of their own
 		veth,
@@ -112,8 +112,8 @@ func bridgeDAD(c *Conf, ips []spec.IPConfig) netstate.State {
 
 // gatewayDAD lets a gateway send IPv6 neighbour solicitations at once, without duplicate address
 // detection. Both ends of the link are ours, so there is no duplicate. The setting must be
-// written before the kernel starts duplicate detection for the link-local address. On a bridge
-// this happens when the container's end of the first port goes up.
+// written before the kernel starts duplicate detection for the link-local address. For a new bridge
+// that is when it goes up (netstate.Bridge), and for another one when its first port gets a carrier.
 func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	if !c.IsGateway || c.EnableDad {
 		return nil
