@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -113,13 +114,13 @@ func PolicyNumber(e Element) uint16 {
 // PolicyElement names one address in a set or map of network policies, for Find.
 func PolicyElement(set string, a netip.Addr) Element { return Element{Set: set, Key: Addr(a)} }
 
-// Find returns those of the elements of `inet patchbay` that exist, as the kernel has them, with one
-// system call for each 64. It compares sets and keys. It takes any set of the table, also one that is
+// Find returns those of the elements of our tables that exist, as the kernel has them, with one
+// system call for each 64. It compares sets and keys. It takes any set of `inet patchbay`, also one that is
 // missing, and leaves out elements that are being removed.
 func (c *Conn) Find(elems ...Element) (have []Element, err error) {
 	what := make([]query, len(elems))
 	for i, e := range elems {
-		what[i] = setSpec{name: e.Set, family: nftables.TableFamilyINet}.element(e.Key)
+		what[i] = setSpec{name: e.Set, family: cmp.Or(e.Family(), nftables.TableFamilyINet)}.element(e.Key)
 	}
 	got, err := c.get(what)
 	for i := range got {

@@ -160,6 +160,7 @@ func TestRefused(t *testing.T) {
 	must(t, records.Release(t.Context(), fact.Name, "abcdefghijklmno", func(record.Fact) error { return nil }))
 	bridged.must(t, spec.Add)
 	closedAt(t, "10.91.0.5", true, true)
+	bridged.must(t, spec.Check)
 	bridged.del(t)
 }
 
