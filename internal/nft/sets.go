@@ -181,6 +181,8 @@ var setSpecs = []setSpec{
 	{name: SetPort, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName}},
 	{name: SetPort4, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName, fieldIPv4}},
 	{name: SetPort6, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName, fieldIPv6}},
+	{name: SetPortIn, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName}},
+	{name: SetPortOut, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName}},
 }
 
 // inetSets lists the sets of `inet patchbay` that a new table has, in the order in which nft prints them.

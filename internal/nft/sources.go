@@ -9,9 +9,7 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // A pod to which network policies apply sends only from its own addresses. This is checked where its
@@ -26,7 +24,10 @@ import (
 //	    counter policy_forged
 //	table bridge patchbay   pods at a port of a bridge
 //	    set policy_port, policy_port4, policy_port6
+//	    set policy_portin, policy_portout   ports of pods that a policy isolates, or that an ADD closed
 //	    chain policy_sources, policy_sources_other
+//	    chain policy_sources_forward        hook forward: to a port in policy_portin
+//	    chain policy_sources_to             what comes to such a port: only what the table inet judges
 //
 // A packet from a pod meets one lookup, any other packet two. The host may have a route to further
 // addresses behind a pod's own link, as to the networks that a pod routes. The kernel is asked for this
@@ -42,10 +43,15 @@ const (
 	SetPort4 = "policy_port4" // table bridge: port . address
 	SetPort6 = "policy_port6" //
 
+	SetPortIn  = "policy_portin"  // table bridge: port of a pod that is not open for ingress
+	SetPortOut = "policy_portout" // table bridge: port of a pod that is not open for egress
+
 	CountForged = "policy_forged" // packets of a pod's own link from an address that is not the pod's
 
 	chainSources      = "policy_sources"
 	chainSourcesOther = "policy_sources_other" // later in the alphabet: what calls it goes first
+	chainSourcesOut   = "policy_sources_forward"
+	chainSourcesTo    = "policy_sources_to"
 
 	// Frames of a port have their source MAC checked before.
 	prioSources = -299
@@ -58,7 +64,7 @@ func OfSources(name string) bool {
 
 // SourceSets returns the names of the sets of both tables.
 func SourceSets() []string {
-	return []string{SetOwnSource, SetSource4, SetSource6, SetPort, SetPort4, SetPort6}
+	return []string{SetOwnSource, SetSource4, SetSource6, SetPort, SetPort4, SetPort6, SetPortIn, SetPortOut}
 }
 
 // Sources returns the elements by which a pod may send only from these addresses: behind a link of its
@@ -78,72 +84,21 @@ func Sources(link, port string, addrs []netip.Addr, comment string) (list []Elem
 	return list
 }
 
-// sourceChains returns the chains of a table, in the order in which they can be made.
+// PortClosed returns the element by which a port takes (side 0) or sends (1) only what the table inet judges.
+func PortClosed(side int, port, comment string) Element {
+	return Element{Set: [2]string{SetPortIn, SetPortOut}[side], Key: IfName(port), Comment: comment}
+}
+
+// sourceChains returns the chains of a table, in the order in which they can be made (sourcerules.go).
 func sourceChains(family nftables.TableFamily) []chainSpec {
-	other, sets := linkOther(), [3]string{SetOwnSource, SetSource4, SetSource6}
 	if family == nftables.TableFamilyBridge {
-		other, sets = portOther(), [3]string{SetPort, SetPort4, SetPort6}
+		return portChains()
 	}
-	iif, accept := loadMeta(expr.MetaKeyIIFNAME, reg1), verdict(expr.VerdictAccept)
-	return []chainSpec{
-		{name: chainSourcesOther, rules: other},
-		{name: chainSources, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioSources, rules: []staticRule{
-			{"", rule(ipFamily(family, false), match{iif, loadAddr(false, true, unix.NFT_REG_2), inSet(sets[1], false)}, accept)},
-			{"", rule(ipFamily(family, true), match{iif, loadAddr(true, true, unix.NFT_REG_2), inSet(sets[2], false)}, accept)},
-			{"", rule(match{iif, inSet(sets[0], false)}, match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chainSourcesOther}})},
-		}},
-	}
+	return []chainSpec{{name: chainSourcesOther, rules: linkOther()}, atPrerouting(ownSources(family, SetOwnSource, SetSource4, SetSource6))}
 }
 
-// ipFamily matches packets of one family in a table.
-func ipFamily(table nftables.TableFamily, v6 bool) match {
-	if table != nftables.TableFamilyBridge {
-		return family(v6)
-	}
-	if v6 {
-		return etherType(unix.ETH_P_IPV6)
-	}
-	return etherType(unix.ETH_P_IP)
-}
-
-// etherType matches frames by the protocol behind the Ethernet header, and behind one VLAN tag.
-func etherType(proto uint16) match {
-	return metaIs(expr.MetaKeyPROTOCOL, expr.CmpOpEq, []byte{byte(proto >> 8), byte(proto)})
-}
-
-// linkOther returns the rules for packets of a pod's link from an address that is not in the sets. An
-// address of the link alone is no other pod's; network policies judge what it may do.
-func linkOther() []staticRule {
-	forged := &expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: CountForged + "\x00"} // the kernel returns the name with the zero byte
-	rules := ofLink(nftables.TableFamilyINet)
-	return append(rules, staticRule{"not an address of this pod", rule(notBehind(), match{forged}, verdict(expr.VerdictDrop))})
-}
-
-// portOther returns the rules for frames of a pod's port. A DHCP client has no address yet. The host takes
-// a packet out of two VLAN tags whose number is 0, behind the bridge.
-func portOther() (rules []staticRule) {
-	const ports = "\x00\x44\x00\x43" // from 68 to 67
-	dhcp := rule(etherType(unix.ETH_P_IP),
-		match{loadAddr(false, true, reg1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 4)}},
-		metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_UDP}),
-		match{&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Len: 4}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte(ports)}})
-	rules = append(ofLink(nftables.TableFamilyBridge), staticRule{"DHCP", rule(dhcp, verdict(expr.VerdictAccept))})
-	for _, proto := range [...]uint16{unix.ETH_P_IP, unix.ETH_P_IPV6, unix.ETH_P_8021Q, unix.ETH_P_8021AD} {
-		rules = append(rules, staticRule{"not an address of this pod", rule(etherType(proto), verdict(expr.VerdictDrop))})
-	}
-	return rules
-}
-
-// ofLink returns the rules that let IPv6 work on a link: its addresses, and none while the kernel looks
-// for a duplicate.
-func ofLink(table nftables.TableFamily) []staticRule {
-	local := netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10)
-	none := netip.PrefixFrom(netip.IPv6Unspecified(), 128)
-	var rules []staticRule
-	for _, p := range [...]netip.Prefix{local, none} {
-		rules = append(rules, staticRule{"", rule(ipFamily(table, true), MatchPrefix(p, true, expr.CmpOpEq), verdict(expr.VerdictAccept))})
-	}
-	return rules
+func atPrerouting(rules []staticRule) chainSpec {
+	return chainSpec{name: chainSources, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioSources, rules: rules}
 }
 
 // withSources adds the check of sources to the layout, if the table has its sets.

@@ -157,7 +157,7 @@ func (c compiler) pod(p *policy.LocalPod) {
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 		side := &p.Sides[d]
 		lines := make([]line, 0, len(p.Addresses)+2*len(side.Chains)+2)
-		if other := p.Sides[1-d]; other.Isolated || len(other.Chains) > 0 {
+		if selects(p.Sides[1-d]) {
 			lines = append(lines, line{what: midstream, verdict: expr.VerdictDrop, comment: "not the first packet, and no known connection"})
 		}
 		c.out[kindPod[d]+hash(p.Name)] = c.appendSide(lines, p, d)
@@ -165,9 +165,10 @@ func (c compiler) pod(p *policy.LocalPod) {
 }
 
 // policed reports whether a policy selects a pod.
-func policed(p *policy.LocalPod) bool {
-	return slices.ContainsFunc(p.Sides[:], func(s policy.Side) bool { return s.Isolated || len(s.Chains) > 0 })
-}
+func policed(p *policy.LocalPod) bool { return slices.ContainsFunc(p.Sides[:], selects) }
+
+// selects reports whether a policy selects a pod in one direction.
+func selects(s policy.Side) bool { return s.Isolated || len(s.Chains) > 0 }
 
 // anyPoliced reports whether a policy selects a pod of this node.
 func anyPoliced(p *policy.Program) bool {

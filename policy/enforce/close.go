@@ -28,7 +28,7 @@ type Closure struct {
 // rules of chains, so chains close a direction, too.
 func Closes(d *policy.Decision) (sides [2]bool) {
 	for i, s := range d.Sides {
-		sides[i] = s.Isolated || len(s.Chains) > 0
+		sides[i] = selects(s)
 	}
 	return sides
 }

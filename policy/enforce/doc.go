@@ -32,7 +32,8 @@
 //
 // The sets and chains for sources, and those in the table bridge patchbay for ports of bridges, are there
 // from the first ADD on, with and without policies (internal/nft/sources.go). So the chains below can
-// trust the source address.
+// trust the source address. What comes from or goes to the port of a pod that is not open, and what these
+// chains cannot judge, is dropped in the table bridge.
 //
 // A packet of an established connection meets one rule in each base chain, which accepts it. Then
 // the chain drops what an ADD closed. The

@@ -80,7 +80,7 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 	if err != nil {
 		return fmt.Errorf("load network policies: %w", err)
 	}
-	if err := e.attend(ctx, before.base || anyPoliced(p)); err != nil {
+	if err := e.attend(ctx, p, before.base || anyPoliced(p)); err != nil {
 		return err
 	}
 	was := e.loaded
@@ -107,6 +107,9 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 	e.base, e.cut.program = before.base || anyPoliced(p), p
 	if err := e.release(ctx, known, anyPoliced(p)); err != nil {
 		return fmt.Errorf("open pods that network policies judge now: %w", err)
+	}
+	if err := e.openPorts(ctx, known); err != nil {
+		return fmt.Errorf("open ports of bridges that no network policy isolates: %w", err)
 	}
 	if was == nil || len(changes.switchOver) > 0 {
 		e.owe(changed(diff, was, p))
@@ -162,7 +165,7 @@ func (e *Enforcer) Differences(p *policy.Program, known map[netip.Addr]owner.Key
 		}
 		steps = append(steps, last...)
 	}
-	lines, err := e.unattended()
+	lines, err := e.unattended(p)
 	if err != nil {
 		return nil, fmt.Errorf("compare network policies: %w", err)
 	}

@@ -12,10 +12,26 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/policy"
 )
 
-// sources returns the elements by which an attachment sends only from its own addresses.
-func (a *Closure) sources() []nft.Element { return nft.Sources(a.Link, a.Port, a.Addrs, a.Comment) }
+// sources returns the elements by which an attachment sends only from its own addresses, and those of its
+// port.
+func (a *Closure) sources() []nft.Element {
+	return append(nft.Sources(a.Link, a.Port, a.Addrs, a.Comment), a.ports()...)
+}
+
+// ports returns the elements by which the port of a pod that is not open takes and sends only what the
+// table inet judges.
+func (a *Closure) ports() (list []nft.Element) {
+	for side, closed := range a.Close {
+		if closed && a.Port != "" {
+			list = append(list, nft.PortClosed(side, a.Port, a.Comment))
+		}
+	}
+	return list
+}
 
 // checkSources queues the objects for the elements of links and of ports of bridges. The base chains need
 // the former, too.
@@ -34,10 +50,12 @@ func mendSources(fw *nft.Conn, links, ports, rules bool) {
 // Attach tells the attachments of this node to which policies apply. Each Load makes the kernel check that
 // their packets come from addresses of their own: an ADD of an earlier release did not, and another
 // program may have deleted the elements.
-func (e *Enforcer) Attach(list []Closure) { e.attached = list }
+func (e *Enforcer) Attach(list []Closure) { e.attached = slices.Clone(list) }
 
-// attend adds what is missing of the check of sources. base says that there will be base chains.
-func (e *Enforcer) attend(ctx context.Context, base bool) error {
+// attend adds what is missing of the check of sources, and the ports of pods that a program isolates. base
+// says that there will be base chains.
+func (e *Enforcer) attend(ctx context.Context, p *policy.Program, base bool) error {
+	e.isolate(p)
 	links, ports := base, false
 	for i := range e.attached {
 		a := &e.attached[i]
@@ -51,8 +69,48 @@ func (e *Enforcer) attend(ctx context.Context, base bool) error {
 	return nil
 }
 
+// isolate notes for which sides of the ports of bridges a program has policies.
+func (e *Enforcer) isolate(p *policy.Program) {
+	of := make(map[netip.Addr]*policy.LocalPod)
+	for i := range p.Pods {
+		for _, a := range p.Pods[i].Addresses {
+			of[a] = &p.Pods[i]
+		}
+	}
+	for i := range e.attached {
+		a := &e.attached[i]
+		a.Close = [2]bool{}
+		for _, addr := range a.Addrs {
+			for side := range a.Close {
+				a.Close[side] = a.Close[side] || a.Port != "" && of[addr] != nil && selects(of[addr].Sides[side])
+			}
+		}
+	}
+}
+
+// openPorts removes the ports that a program does not isolate, if it has their pods. What an ADD closed for a pod
+// that the program does not have stays closed.
+func (e *Enforcer) openPorts(ctx context.Context, known map[netip.Addr]owner.Key) error {
+	for i := range e.attached {
+		a := e.attached[i]
+		if a.Port == "" || !knows(known, &a) {
+			continue
+		}
+		a.Close[0], a.Close[1] = !a.Close[0], !a.Close[1]
+		e.fw.Remove(a.ports()...)
+	}
+	return e.fw.Commit(ctx)
+}
+
+// knows reports whether a program has the pod of an attachment.
+func knows(known map[netip.Addr]owner.Key, a *Closure) bool {
+	key, _ := nft.OwnerOf(a.Comment)
+	return slices.ContainsFunc(a.Addrs, func(addr netip.Addr) bool { return known[addr] == owner.Key(key) })
+}
+
 // unattended says what attend would do.
-func (e *Enforcer) unattended() (lines []string, err error) {
+func (e *Enforcer) unattended(p *policy.Program) (lines []string, err error) {
+	e.isolate(p)
 	for i := range e.attached {
 		text, err := Unchecked(e.fw, e.attached[i])
 		if err != nil {

@@ -1,0 +1,165 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	notOfPod = "not an address of this pod"
+	unjudged = "no policy can judge it"
+)
+
+// linkAddrs returns the addresses of a link, which identify no pod.
+func linkAddrs() netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10)
+}
+
+func noAddr4() netip.Prefix { return netip.PrefixFrom(netip.IPv4Unspecified(), 32) }
+func noAddr6() netip.Prefix { return netip.PrefixFrom(netip.IPv6Unspecified(), 128) }
+
+// ownSources returns the rules of the chain at the hook prerouting, with the sets of a table.
+func ownSources(table nftables.TableFamily, all, v4, v6 string) []staticRule {
+	iif, accept := loadMeta(expr.MetaKeyIIFNAME, reg1), verdict(expr.VerdictAccept)
+	return []staticRule{
+		{"", rule(ipFamily(table, false), match{iif, loadAddr(false, true, unix.NFT_REG_2), inSet(v4, false)}, accept)},
+		{"", rule(ipFamily(table, true), match{iif, loadAddr(true, true, unix.NFT_REG_2), inSet(v6, false)}, accept)},
+		{"", rule(match{iif, inSet(all, false)}, match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chainSourcesOther}})},
+	}
+}
+
+// linkOther returns the rules for packets of a pod's link from an address that is not in the sets. An
+// address of the link alone is no other pod's; network policies judge what it may do. They cannot judge
+// what comes from no address, and fib would let it pass to multicast.
+func linkOther() []staticRule {
+	const inet = nftables.TableFamilyINet
+	forged := match{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: CountForged + "\x00"}} // the kernel returns the name with the zero byte
+	drop := verdict(expr.VerdictDrop)
+	rules := append(neighbours(inet, noAddr6()), staticRule{"", from(inet, linkAddrs(), verdict(expr.VerdictAccept))}, dhcp(inet, 68, 67, true))
+	for _, p := range [...]netip.Prefix{noAddr4(), noAddr6()} {
+		rules = append(rules, staticRule{notOfPod, from(inet, p, forged, drop)})
+	}
+	return append(rules, staticRule{notOfPod, rule(notBehind(), forged, drop)})
+}
+
+// portChains returns the chains of the table bridge. The table inet never sees a frame with a VLAN tag
+// between two ports, and the host takes a packet out of two tags whose number is 0, behind the bridge.
+func portChains() []chainSpec {
+	at := func(key expr.MetaKey, set, chain string) staticRule {
+		return staticRule{"", match{loadMeta(key, reg1), inSet(set, false), &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}}}
+	}
+	own := ownSources(nftables.TableFamilyBridge, SetPort, SetPort4, SetPort6)
+	tagged := tags(match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetPort, false)})
+	return []chainSpec{
+		{name: chainSourcesOther, rules: portOther()},
+		atPrerouting(append(tagged, own...)),
+		{name: chainSourcesTo, rules: toPort()},
+		{name: chainSourcesOut, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, prio: prioSources,
+			rules: []staticRule{at(expr.MetaKeyOIFNAME, SetPortIn, chainSourcesTo)}},
+	}
+}
+
+// portOther returns the rules for frames of a pod's port from an address that is not in the sets. What
+// comes from an address of the link is judged by no policy.
+func portOther() []staticRule {
+	const bridge = nftables.TableFamilyBridge
+	rules := append(neighbours(bridge, linkAddrs()), neighbours(bridge, noAddr6())...)
+	open := match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetPortOut, true)}
+	return append(rules,
+		staticRule{"", from(bridge, linkAddrs(), open, verdict(expr.VerdictAccept))},
+		dhcp(bridge, 68, 67, true), arp(), staticRule{notOfPod, verdict(expr.VerdictDrop)})
+}
+
+// toPort returns the rules for frames that another port sends to a port in SetPortIn.
+func toPort() []staticRule {
+	const bridge = nftables.TableFamilyBridge
+	oif, accept := loadMeta(expr.MetaKeyOIFNAME, reg1), verdict(expr.VerdictAccept)
+	rules := append(tags(nil),
+		staticRule{"", rule(ipFamily(bridge, false), match{oif, loadAddr(false, false, unix.NFT_REG_2), inSet(SetPort4, false)}, accept)},
+		staticRule{"", rule(ipFamily(bridge, true), match{oif, loadAddr(true, false, unix.NFT_REG_2), inSet(SetPort6, false)}, accept)})
+	rules = append(append(rules, neighbours(bridge, linkAddrs())...), neighbours(bridge, noAddr6())...)
+	rules = append(rules, staticRule{"", icmp6(bridge, 133, 137, hops255())}) // also from an address of a pod
+	return append(rules, dhcp(bridge, 67, 68, false), arp(), staticRule{unjudged, verdict(expr.VerdictDrop)})
+}
+
+// tags returns the rules that drop frames with a VLAN tag.
+func tags(of match) (rules []staticRule) {
+	for _, proto := range [...]uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD} {
+		tag := match{&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseLLHeader, Offset: 12, Len: 2}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{byte(proto >> 8), byte(proto)}}}
+		rules = append(rules, staticRule{"a VLAN tag", rule(tag, of, verdict(expr.VerdictDrop))})
+	}
+	return rules
+}
+
+func arp() staticRule {
+	return staticRule{"", rule(etherType(unix.ETH_P_ARP), verdict(expr.VerdictAccept))}
+}
+
+// dhcp accepts DHCP between two ports. A client has no address yet.
+func dhcp(table nftables.TableFamily, source, dest byte, client bool) staticRule {
+	var no match
+	if client {
+		no = MatchPrefix(noAddr4(), true, expr.CmpOpEq)
+	}
+	ports := match{&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Len: 4}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0, source, 0, dest}}}
+	return staticRule{"DHCP", rule(ipFamily(table, false), no, metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_UDP}), ports, verdict(expr.VerdictAccept))}
+}
+
+// neighbours returns the rules that accept neighbour discovery, which no router has forwarded, and
+// multicast listener discovery.
+func neighbours(table nftables.TableFamily, source netip.Prefix) []staticRule {
+	by := MatchPrefix(source, true, expr.CmpOpEq)
+	return []staticRule{
+		{"", icmp6(table, 133, 137, by, hops255())},
+		{"", icmp6(table, 130, 132, by)},
+		{"", icmp6(table, 143, 143, by)},
+	}
+}
+
+// icmp6 accepts ICMPv6 of a range of types. Its conditions come first: otherwise nft 1.0.6 writes the family in
+// another form when it loads what it printed.
+func icmp6(table nftables.TableFamily, first, last byte, conditions ...match) match {
+	types := metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_ICMPV6})
+	types = append(types, &expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Len: 1})
+	if first == last {
+		types = append(types, &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{first}})
+	} else {
+		types = append(types, &expr.Cmp{Op: expr.CmpOpGte, Register: reg1, Data: []byte{first}}, &expr.Cmp{Op: expr.CmpOpLte, Register: reg1, Data: []byte{last}})
+	}
+	return rule(ipFamily(table, true), rule(conditions...), types, verdict(expr.VerdictAccept))
+}
+
+// hops255 matches IPv6 packets with the hop limit 255.
+func hops255() match {
+	return match{
+		&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: 7, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{255}},
+	}
+}
+
+// from matches packets from addresses.
+func from(table nftables.TableFamily, p netip.Prefix, then ...match) match {
+	return rule(append([]match{ipFamily(table, p.Addr().Is6()), MatchPrefix(p, true, expr.CmpOpEq)}, then...)...)
+}
+
+// ipFamily matches packets of one family in a table.
+func ipFamily(table nftables.TableFamily, v6 bool) match {
+	if table != nftables.TableFamilyBridge {
+		return family(v6)
+	}
+	if v6 {
+		return etherType(unix.ETH_P_IPV6)
+	}
+	return etherType(unix.ETH_P_IP)
+}
+
+// etherType matches frames by the protocol behind the Ethernet header, and behind one VLAN tag.
+func etherType(proto uint16) match {
+	return metaIs(expr.MetaKeyPROTOCOL, expr.CmpOpEq, []byte{byte(proto >> 8), byte(proto)})
+}
