@@ -11,6 +11,13 @@ type Decider struct {
 	State   *State
 	Program *Program
 	c       *compiler
+	against []denied
+}
+
+// denied is a set, and the directions of its pods that a rule denies or passes on.
+type denied struct {
+	selected
+	sides [2]bool
 }
 
 // Decision is what a program has, or would have, for one pod.
@@ -18,6 +25,10 @@ type Decision struct {
 	Sides    [2]Side  // by Direction
 	Identity Number   // 0: none, because the labels are not known or another text has this hash
 	Sets     []string // those sets of the program that match the pod
+
+	// Against has the directions in which a rule for another pod of this node denies this one, or may do so,
+	// once the kernel knows its address. Until then, the rule does not see it.
+	Against [2]bool
 }
 
 // NewDecider compiles a state. The caller must not change the state while it uses the Decider.
@@ -34,7 +45,27 @@ type Sequence struct {
 func (q *Sequence) Decider(s *State) *Decider {
 	c := compile(s, q)
 	c.complete = true
-	return &Decider{State: s, Program: c.out, c: c}
+	return &Decider{State: s, Program: c.out, c: c, against: c.against()}
+}
+
+// against returns the sets of which rules deny the pods or, as Pass does, keep a later rule from accepting
+// them. A chain for ingress judges what the pods of its sets send.
+func (c *compiler) against() (list []denied) {
+	sets := make(map[string][2]bool)
+	for i := range c.out.Chains {
+		for _, r := range c.out.Chains[i].Rules {
+			if sides := sets[r.Set]; r.Set != "" && r.Verdict != Accept {
+				sides[1-c.out.Chains[i].Direction] = true
+				sets[r.Set] = sides
+			}
+		}
+	}
+	for _, s := range c.selected {
+		if sides, any := sets[s.name]; any {
+			list = append(list, denied{s, sides})
+		}
+	}
+	return list
 }
 
 // sort returns the order of n addresses.
@@ -54,18 +85,44 @@ func (d *Decider) Decide(p *Pod) (out Decision) {
 		out.Sides[to] = d.c.side(p, to)
 	}
 	id := d.c.identify(p)
+	out.Against = d.denied(p, id)
 	if id == nil {
 		return out
 	}
 	out.Identity = d.number(id)
-	ns := d.c.namespace(p.Namespace)
 	for _, s := range d.c.selected {
-		if s.pods.inNamespace(ns.name, ns.labels, ns.known) && s.pods.pods.Matches(id.Labels) && s.port(id) {
+		if d.c.mayMatch(s, p.Namespace, id) == yes {
 			out.Sets = append(out.Sets, s.name)
 		}
 	}
 	slices.Sort(out.Sets)
 	return out
+}
+
+// denied returns in which directions a set that may match a pod is denied.
+func (d *Decider) denied(p *Pod, id *Identity) (sides [2]bool) {
+	for _, s := range d.against {
+		if d.c.mayMatch(s.selected, p.Namespace, id) != no {
+			sides[Ingress], sides[Egress] = sides[Ingress] || s.sides[Ingress], sides[Egress] || s.sides[Egress]
+		}
+	}
+	return sides
+}
+
+// mayMatch reports whether a set matches pods of a namespace with an identity. Without one, their labels are not known.
+func (c *compiler) mayMatch(s selected, namespace string, id *Identity) certainty {
+	ns := c.namespace(namespace)
+	switch {
+	case !ns.known && s.pods.namespace == "" && !s.pods.namespaces.Empty():
+		return maybe
+	case !s.pods.inNamespace(ns.name, ns.labels, ns.known):
+		return no
+	case id == nil:
+		return maybe
+	case s.pods.pods.Matches(id.Labels) && s.port(id):
+		return yes
+	}
+	return no
 }
 
 // number returns the number of an identity. If no address has the identity yet, and its hash is the

@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -27,7 +28,7 @@ func TestDecider(t *testing.T) {
 			p := *s.pod(l.Name)
 			p.Addresses = nil
 			got := d.Decide(&p)
-			want := Decision{l.Sides, d.Program.identity(l.Addresses[0]), d.Program.setsOf(d.Program.identity(l.Addresses[0]))}
+			want := Decision{l.Sides, d.Program.identity(l.Addresses[0]), d.Program.setsOf(d.Program.identity(l.Addresses[0])), d.Program.against(l.Addresses[0])}
 			if !got.equal(&want) {
 				t.Fatalf("seed %d, pod %s: got %+v, want %+v\n%s", seed, l.Name, got, want, text)
 			}
@@ -114,7 +115,7 @@ func TestDeciderWithOneHash(t *testing.T) {
 }
 
 func (d *Decision) equal(o *Decision) bool {
-	return d.Sides[0].equal(&o.Sides[0]) && d.Sides[1].equal(&o.Sides[1]) && d.Identity == o.Identity && slices.Equal(d.Sets, o.Sets)
+	return d.Sides[0].equal(&o.Sides[0]) && d.Sides[1].equal(&o.Sides[1]) && d.Identity == o.Identity && d.Against == o.Against && slices.Equal(d.Sets, o.Sets)
 }
 
 // setsOf returns the sets that have an identity.
@@ -125,4 +126,51 @@ func (p *Program) setsOf(n Number) (names []string) {
 		}
 	}
 	return names
+}
+
+// against returns in which directions rules look for an address to deny it, by what the program itself has.
+func (p *Program) against(a netip.Addr) (sides [2]bool) {
+	for _, set := range p.setsOf(p.identity(a)) {
+		for _, c := range p.Chains {
+			for _, r := range c.Rules {
+				if r.Set == set && r.Verdict != Accept {
+					sides[1-c.Direction] = true
+				}
+			}
+		}
+	}
+	return sides
+}
+
+// A new pod is not in the set of a rule that denies it, until a program has its address. So its ADD must close it,
+// and if its labels are not known, it may be one that the rule denies.
+func TestDecideAgainst(t *testing.T) {
+	deny := func(side, namespaces string) string {
+		return `{"metadata":{"name":"wall"},"spec":{"tier":"Admin","priority":1,"subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"vault"}}}},"` +
+			side + `":[{"action":"Deny","` + map[string]string{"ingress": "from", "egress": "to"}[side] + `":[{"pods":{"namespaceSelector":` + namespaces + `,"podSelector":{"matchLabels":{"app":"web"}}}}]}]}}`
+	}
+	web, other := LabelsOf(map[string]string{"app": "web"}), LabelsOf(map[string]string{"app": "other"})
+	for _, c := range []struct {
+		side, namespaces string
+		pod              Pod
+		want             [2]bool
+	}{
+		{"ingress", "{}", Pod{Namespace: "shop", Labels: web}, [2]bool{Egress: true}},
+		{"egress", "{}", Pod{Namespace: "shop", Labels: web}, [2]bool{Ingress: true}},
+		{"ingress", "{}", Pod{Namespace: "shop", Labels: other}, [2]bool{}},
+		{"ingress", "{}", Pod{Namespace: "shop", Unknown: true}, [2]bool{Egress: true}},
+		{"ingress", `{"matchLabels":{"team":"a"}}`, Pod{Namespace: "shop", Labels: web}, [2]bool{}},
+		{"ingress", `{"matchLabels":{"team":"a"}}`, Pod{Namespace: "shop", Unknown: true}, [2]bool{}},
+		{"ingress", `{"matchLabels":{"team":"a"}}`, Pod{Namespace: "new", Labels: web}, [2]bool{Egress: true}},
+	} {
+		policy, err := ParseClusterNetworkPolicy([]byte(deny(c.side, c.namespaces)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		vault := Pod{Namespace: "bank", Name: "vault", Node: "n1", Phase: "Running", Labels: LabelsOf(map[string]string{"app": "vault"}), Addresses: []netip.Addr{netip.MustParseAddr("10.1.1.9")}}
+		s := &State{Node: "n1", Namespaces: []Namespace{{Name: "shop"}, {Name: "bank"}}, ClusterPolicies: []ClusterNetworkPolicy{policy}, Pods: []Pod{vault}}
+		if got := NewDecider(s).Decide(&c.pod); got.Against != c.want {
+			t.Errorf("%s from %s, pod %+v: got %+v, want %v", c.side, c.namespaces, c.pod, got, c.want)
+		}
+	}
 }

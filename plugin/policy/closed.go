@@ -31,11 +31,16 @@ type closed struct {
 	reused  bool         // an agent runs, and its program may have a former pod with this address
 }
 
-// decide reads the decision for a pod. An error says why the pod is closed although perhaps no policy
-// selects it.
+// decide reads the decision for a new pod. An error says why the pod is closed although perhaps no policy
+// selects it. It is also closed if a rule for another pod denies it: the rule does not see the pod until a
+// program has its address.
 func decide(p paths.Paths, pod *record.Policed, comment string) (*closed, error) {
 	d, err := mirror.Read(p, inMirror(pod))
-	return closedBy(&d, pod, comment), err
+	c := closedBy(&d, pod, comment)
+	for side, against := range d.Against {
+		c.Close[side] = c.Close[side] || against
+	}
+	return c, err
 }
 
 // decideAgain decides for a pod that runs.

@@ -46,6 +46,9 @@ func (c content) encode() []byte {
 		if s.Unknown {
 			fmt.Fprintf(&b, "%s unknown\n", name)
 		}
+		if c.Against[d] {
+			fmt.Fprintf(&b, "%s against\n", name)
+		}
 		for _, chain := range s.Chains {
 			fmt.Fprintf(&b, "%s chain %s\n", name, chain)
 		}
@@ -107,9 +110,9 @@ func (c *content) add(line string) error {
 		c.Identity = policy.Number(n)
 		return err
 	case "ingress":
-		return addTo(&c.Sides[policy.Ingress], value)
+		return c.addTo(policy.Ingress, value)
 	case "egress":
-		return addTo(&c.Sides[policy.Egress], value)
+		return c.addTo(policy.Egress, value)
 	case "set":
 		c.Sets = append(c.Sets, value)
 	default:
@@ -118,9 +121,12 @@ func (c *content) add(line string) error {
 	return nil
 }
 
-func addTo(s *policy.Side, value string) error {
+func (c *content) addTo(d policy.Direction, value string) error {
+	s := &c.Sides[d]
 	what, name, _ := strings.Cut(value, " ")
 	switch what {
+	case "against":
+		c.Against[d] = true
 	case "isolated":
 		s.Isolated = true
 	case "unknown":

@@ -54,7 +54,8 @@ func compare(t *testing.T, p paths.Paths, s *policy.State) (known, isolated int)
 	for _, l := range program.Pods {
 		namespace, name, _ := strings.Cut(l.Name, "/")
 		got, err := Read(p, Pod{namespace, name, namespace + "-" + name})
-		want := policy.Decision{Sides: l.Sides, Identity: identity(program, l.Addresses[0])}
+		pod := podOf(s, l.Name)
+		want := policy.Decision{Sides: l.Sides, Identity: identity(program, l.Addresses[0]), Against: policy.NewDecider(s).Decide(pod).Against}
 		for _, set := range program.Sets {
 			if slices.Contains(set.Members, want.Identity) {
 				want.Sets = append(want.Sets, set.Name)
@@ -86,12 +87,18 @@ func compareUnknown(t *testing.T, p paths.Paths, s *policy.State, namespace stri
 			want = l.Sides
 		}
 	}
+	against := policy.NewDecider(s).Decide(&policy.Pod{Namespace: namespace, Unknown: true}).Against
 	for _, uid := range []string{"", "new", "../" + s.Node} {
 		got, err := Read(p, Pod{namespace, "new", uid})
-		if err != nil || !reflect.DeepEqual(got, policy.Decision{Sides: want}) {
+		if err != nil || !reflect.DeepEqual(got, policy.Decision{Sides: want, Against: against}) {
 			t.Fatalf("namespace %s: got %+v, %v, want %+v", namespace, got, err, want)
 		}
 	}
+}
+
+func podOf(s *policy.State, name string) *policy.Pod {
+	i := slices.IndexFunc(s.Pods, func(p policy.Pod) bool { return p.Namespace+"/"+p.Name == name })
+	return &s.Pods[i]
 }
 
 func identity(p *policy.Program, a netip.Addr) policy.Number {
