@@ -48,6 +48,8 @@ type apiServer struct {
 	omit   func(name string) bool      // Nodes that lists lack
 	before func(w http.ResponseWriter) // called before each answer
 	kinds  jsonKinds
+
+	discovery map[string]string // answers about groups and versions, by path
 }
 
 type change struct {
@@ -169,6 +171,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.patch(w, r)
 	case r.URL.Path == "/api/v1/namespaces":
 		s.serveSpaces(w, r)
+	case s.discovery[r.URL.Path] != "":
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, s.discovery[r.URL.Path]) //nolint:errcheck // the client sees it
 	case s.kinds[r.URL.Path] != nil:
 		s.kinds[r.URL.Path].serve(w, r)
 	case r.URL.Path != "/api/v1/nodes":

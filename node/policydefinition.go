@@ -30,15 +30,15 @@ const (
 // definition is the part of a CustomResourceDefinition that says whether the API server has a kind.
 type definition struct {
 	Metadata struct{ ResourceVersion string }
-	Spec     struct {
-		Versions []struct {
-			Name   string
-			Served bool
-		}
-	}
-	Status struct {
+	Spec     struct{ Versions []servedVersion }
+	Status   struct {
 		Conditions []struct{ Type, Status string }
 	}
+}
+
+type servedVersion struct {
+	Name   string
+	Served bool
 }
 
 // served returns the versions that the API server should have.
@@ -68,7 +68,7 @@ func (w *kindWatch) missing(ctx context.Context) error {
 	defer cancel()
 	d, err := w.findDefinition(ctx)
 	if apierrors.IsForbidden(err) && w.cluster.Empty(w.kind) {
-		d, err = nil, nil // the role of an earlier manifest, in a cluster that most likely has no definition
+		d, err = w.discovered(ctx) // the role of an earlier manifest
 	}
 	switch {
 	case err != nil:
@@ -99,6 +99,51 @@ func (w *kindWatch) findDefinition(ctx context.Context) (d *definition, err erro
 		return json.Unmarshal(text, d) == nil
 	})
 	return d, err
+}
+
+// discovered returns the versions of the kind that the API server tells everybody who has an account, or nil if it has
+// none.
+func (w *kindWatch) discovered(ctx context.Context) (d *definition, err error) {
+	group, resource, _ := strings.Cut(w.path, "/"+clusterVersion+"/")
+	var has metav1.APIGroup
+	if err := w.read(ctx, group, &has); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	for _, v := range has.Versions {
+		var list metav1.APIResourceList
+		if err := w.read(ctx, group+"/"+v.Version, &list); err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }) {
+			d = d.with(v.Version)
+		}
+	}
+	return d, nil
+}
+
+// with returns a definition that serves one more version.
+func (d *definition) with(version string) *definition {
+	if d == nil {
+		d = new(definition)
+	}
+	d.Spec.Versions = append(d.Spec.Versions, servedVersion{version, true})
+	return d
+}
+
+// read reads what the API server has at a path.
+func (w *kindWatch) read(ctx context.Context, path string, into any) error {
+	api, err := w.api.get()
+	if err != nil {
+		return err
+	}
+	body, err := api.Objects(ctx, path, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	defer body.Close() //nolint:errcheck // nothing was written
+	return json.NewDecoder(body).Decode(into)
 }
 
 // noneIn reports whether there are no objects of the kind, by another version of it.

@@ -121,3 +121,31 @@ func TestPolicyWithAnEarlierRole(t *testing.T) {
 		t.Errorf("judged: %v, problem %q", l.judged(webAddr), text)
 	}
 }
+
+// With that role, an agent that starts while the cluster has the policies in another version only does not take them
+// for gone.
+func TestPolicyStartsInAnotherVersionWithAnEarlierRole(t *testing.T) {
+	l := newPolicyLab(t)
+	l.pod("n1", "web-0", "app=web", webAddr)
+	l.kind(policies.ClusterNetworkPolicies).put(denyAll)
+	l.start()
+	l.awaitJudged(webAddr, true)
+	l.stop()
+	l.reversion(denyAll)
+	l.api.say(func(s *apiServer) {
+		s.kinds[definitionsPath].refuse = http.StatusForbidden
+		s.discovery = map[string]string{
+			"/apis/policy.networking.k8s.io":          `{"kind":"APIGroup","name":"policy.networking.k8s.io","versions":[{"version":"v1alpha1"},{"version":"v1beta1"}]}`,
+			"/apis/policy.networking.k8s.io/v1alpha1": `{"kind":"APIResourceList","resources":[{"name":"adminnetworkpolicies"}]}`,
+			"/apis/policy.networking.k8s.io/v1beta1":  `{"kind":"APIResourceList","resources":[{"name":"clusternetworkpolicies"}]}`,
+		}
+	})
+	l.start()
+	l.awaitProblem(policyUnfollowed)
+	time.Sleep(5 * 100 * time.Millisecond)
+	if text := l.trouble.mine()[policyUnfollowed]; !l.judged(webAddr) || !strings.Contains(text, "only in version v1beta1") {
+		t.Errorf("judged: %v, problem %q", l.judged(webAddr), text)
+	}
+	l.api.kinds[otherVersionPath].remove("/all")
+	l.awaitJudged(webAddr, false)
+}
