@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
-	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/policies"
@@ -240,7 +239,7 @@ func (n *networkPolicy) hangs() error {
 // hold tells ADDs that a program is in force.
 func (n *networkPolicy) hold(ctx context.Context) (err error) {
 	if n.inForce == nil {
-		n.inForce, err = durable.Lock(ctx, policymirror.InForce(n.paths))
+		n.inForce, err = policymirror.Hold(ctx, n.paths)
 	}
 	return err
 }

@@ -16,7 +16,8 @@ import (
 
 // endFormer ends connections of a former pod with an address of this one, once the new pod is closed.
 // The kernel accepts packets of a connection whatever is closed, and one over UDP exists as long as
-// its client sends. If an agent runs, it has done this itself, unless the former pod has just gone.
+// its client sends. If an agent runs, it has done this itself, unless the former pod has just gone, or went
+// before that agent started.
 func endFormer(r *plugin.Request, env *netstate.Env, c *closed) {
 	p := r.Session.Paths
 	if r.Session.Dry != nil || !hadFormer(p, c.Addrs) {
@@ -28,7 +29,7 @@ func endFormer(r *plugin.Request, env *netstate.Env, c *closed) {
 // endNow ends the connections of a former pod.
 func endNow(r *plugin.Request, env *netstate.Env, c *closed) {
 	var err error
-	if (c.purge || c.reused) && c.Close != [2]bool{} {
+	if c.Close != [2]bool{} && (c.purge || c.reused || hadFormerBefore(r.Session.Paths, c.Addrs)) {
 		err = env.Host.Do(func() error { return endFlows(c.Addrs) })
 	}
 	if err = errors.Join(err, forgetFormer(r.Session.Paths, c.Addrs)); err != nil {

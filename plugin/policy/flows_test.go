@@ -6,6 +6,7 @@ package policy
 import (
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -78,5 +79,58 @@ func TestFormerConnection(t *testing.T) {
 		must(t, conn.Close())
 		next.del(t)
 		n.Host.Delete("vc1")
+	}
+}
+
+// An agent that started after a pod went knows nothing of its connections: the one before may have been killed before
+// it ended them. So the ADD of the next pod with the address ends them.
+func TestFormerConnectionBeforeTheAgent(t *testing.T) {
+	n := fresh(t)
+	fw := nft.Open(t.TempDir()) // any closed pod makes the base chains, which track connections
+	enforce.Close(fw, enforce.Closure{Addrs: []netip.Addr{netip.MustParseAddr("10.90.0.9")}, Close: [2]bool{true, true}}, false)
+	must(t, fw.Commit(t.Context()))
+	must(t, fw.Close())
+	writeMirror(t)
+	former := serving(t, n, podBank)
+	former.must(t, spec.Add)
+	var conn net.Conn
+	must(t, n.Client.Do(func() (err error) { conn, err = net.Dial("udp", "10.90.0.5:53"); return err }))
+	defer conn.Close() //nolint:errcheck // a test
+	if !answers(t, conn) {
+		t.Fatal("the former pod does not answer")
+	}
+	former.del(t)
+	n.Host.Delete("vc1")
+	minuteAgo := stamp(sinceBoot() + 255*tick - time.Minute)
+	must(t, mark(paths.Default(), os.O_CREATE, []netip.Addr{netip.MustParseAddr("10.90.0.5")}, minuteAgo))
+	writeMirror(t, ingress)
+	release, err := mirror.Hold(t.Context(), paths.Default())
+	must(t, err)
+	defer release()
+	defer forgetFormers(t)
+	next := serving(t, n, podWeb)
+	next.must(t, spec.Add)
+	defer next.del(t)
+	closedAt(t, "10.90.0.5", true, false)
+	if answers(t, conn) {
+		t.Error("the closed pod answers on a connection of a pod that went before the agent started")
+	}
+}
+
+// What went while the agent runs is the agent's to end.
+func TestFormerBeforeTheAgent(t *testing.T) {
+	fresh(t)
+	p, a := paths.Default(), []netip.Addr{netip.MustParseAddr("10.90.0.5")}
+	defer forgetFormers(t)
+	must(t, mark(p, os.O_CREATE, a, stamp(sinceBoot()+255*tick-time.Minute)))
+	release, err := mirror.Hold(t.Context(), p)
+	must(t, err)
+	defer release()
+	for runs, want := range map[time.Duration]bool{0: true, 30 * time.Second: true, 2 * time.Minute: false} {
+		since := time.Now().Add(-runs)
+		must(t, os.Chtimes(mirror.InForce(p), since, since))
+		if got := hadFormerBefore(p, a); got != want {
+			t.Errorf("the pod went a minute ago and the agent has run for %v: %v", runs, got)
+		}
 	}
 }

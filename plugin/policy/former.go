@@ -17,6 +17,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/policy/mirror"
 )
 
 // To look for connections of a former pod takes 6 ms and more, because the kernel walks all of
@@ -38,9 +39,11 @@ func stamp(at time.Duration) byte { return byte(at/tick%255) + 1 }
 
 // isLate reports whether a stamp is at most lately old. After 17 minutes it may be wrong, and then says
 // yes.
-func isLate(b byte, now time.Duration) bool {
-	age := (int(stamp(now)) - int(b) + 255) % 255
-	return b != 0 && time.Duration(age)*tick <= lately
+func isLate(b byte, now time.Duration) bool { return b != 0 && age(b, now) <= lately }
+
+// age returns how old a stamp is. After 17 minutes it is too young.
+func age(b byte, now time.Duration) time.Duration {
+	return time.Duration((int(stamp(now))-int(b)+255)%255) * tick
 }
 
 // sinceBoot reads a clock that does not change with the time of day.
@@ -80,6 +83,15 @@ func hadFormer(p paths.Paths, addrs []netip.Addr) bool {
 func hadFormerLately(p paths.Paths, addrs []netip.Addr) bool {
 	now := sinceBoot()
 	return noted(p, addrs, func(b byte) bool { return isLate(b, now) })
+}
+
+// hadFormerBefore reports whether a pod may have had one of these addresses before the agent began to hold policies
+// in force. Another agent may have loaded a program without that pod, and ended before it ended the pod's
+// connections. The agent that runs knows nothing of them.
+func hadFormerBefore(p paths.Paths, addrs []netip.Addr) bool {
+	since, err := mirror.HeldSince(p)
+	runs, now := time.Since(since), sinceBoot()
+	return noted(p, addrs, func(b byte) bool { return b != 0 && (err != nil || age(b, now)+tick >= runs) })
 }
 
 // noted reports whether is holds for the byte of an address.
