@@ -4,45 +4,24 @@
 package sbr
 
 import (
-	"context"
 	"fmt"
-	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// killedAt runs an ADD up to its n-th step and undoes nothing, as if the process had been killed
-// there. It returns how many steps were reached.
+// killedAt kills an ADD at its n-th step (plugintest.Killed).
 func (w *world) killedAt(n int) (steps int) {
 	w.t.Helper()
 	prev, err := w.prev(0).Encode("1.1.0")
 	must(w.t, err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s := plugin.NewSession([]*plugin.Plugin{&Plugin})
-		defer s.Close()
-		s.Fault = func(string) error {
-			if steps++; steps == n {
-				runtime.Goexit()
-			}
-			return nil
-		}
-		b := plugin.Builtin{NewSession: func() *plugin.Session { return s }}
-		_, err := b.Invoke(context.Background(), name, &spec.Call{
-			Verb: spec.Add, ContainerID: "c1", NetNS: w.ns, IfName: "net0", Path: []string{"/nonexistent"},
-			Config: []byte(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","prevResult":%s}`, prev)),
-		})
-		if err != nil {
-			w.t.Error(err)
-		}
-	}()
-	<-done
-	return steps
+	return plugintest.Killed(w.t, &Plugin, &spec.Call{
+		Verb: spec.Add, ContainerID: "c1", NetNS: w.ns, IfName: "net0", Path: []string{"/nonexistent"},
+		Config: fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"net","prevResult":%s}`, prev),
+	}, n)
 }
 
 // TestKilledAnywhere kills an ADD at each step. DEL then removes everything. A second ADD before
