@@ -7,7 +7,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +22,7 @@ var homes = []struct {
 	home     string            // the package's directory
 	names    []string          // functions and constants of the packages os, unix and syscall
 	literals []string          // texts
+	shapes   []string          // regular expressions of conditions and of functions' types, as types.ExprString writes them
 	also     map[string]string // other files, with the reason
 }{
 	{
@@ -46,13 +49,27 @@ var homes = []struct {
 		home:     "internal/results",
 		literals: []string{"results", ".result-", "cniCacheV1"},
 	},
+	{
+		what:     "compute the last address of a prefix, or know which addresses are link-local in IPv6: use internal/prefix",
+		home:     "internal/prefix",
+		literals: []string{"fe80::", "fe80::/10"},
+		shapes: []string{
+			`^func\(\w+ netip\.Prefix\) (netip\.Addr|\[\]byte)$`,
+			`\.Is6\(\) && [^&|]+\.IsLinkLocalUnicast\(\)$`, `\.IsLinkLocalUnicast\(\) && [^&|]+\.Is6\(\)$`, `\.IsLinkLocalUnicast\(\) \|\| [^&|]+\.Is4\(\)$`,
+		},
+		also: map[string]string{
+			"hosts/conf.go":           "a bridge has the first address of its block",
+			"ipam/range.go":           "no container has the broadcast address",
+			"policy/enforce/local.go": "beside other addresses that no rule of a local set judges",
+		},
+	},
 }
 
 func TestHomes(t *testing.T) {
 	files := slices.DeleteFunc(goFiles(t), func(path string) bool { return !product(path) })
 	for _, h := range homes {
 		for path, why := range h.also {
-			if !slices.Contains(files, path) || len(uses(t, path, h.names, h.literals)) == 0 {
+			if !slices.Contains(files, path) || len(uses(t, path, h.names, h.literals, h.shapes)) == 0 {
 				t.Errorf("%s needs no exception any more: %s", path, why)
 			}
 		}
@@ -60,16 +77,18 @@ func TestHomes(t *testing.T) {
 			if filepath.Dir(path) == h.home || h.also[path] != "" {
 				continue
 			}
-			for _, use := range uses(t, path, h.names, h.literals) {
+			for _, use := range uses(t, path, h.names, h.literals, h.shapes) {
 				t.Errorf("%s: only %s may %s", use, h.home, h.what)
 			}
 		}
 	}
 }
 
-// uses returns the places where a file uses one of the names, or one of the texts.
-func uses(t *testing.T, path string, names, literals []string) (list []string) {
+// uses returns the places where a file uses one of the names, one of the texts, or code of one of the shapes.
+func uses(t *testing.T, path string, names, literals, shapes []string) (list []string) {
 	t.Helper()
+	shape := regexp.MustCompile(strings.Join(shapes, "|"))
+	shaped := func(e ast.Expr) bool { return len(shapes) > 0 && shape.MatchString(types.ExprString(e)) }
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
 	if err != nil {
@@ -79,6 +98,14 @@ func uses(t *testing.T, path string, names, literals []string) (list []string) {
 		switch n := n.(type) {
 		case *ast.StructType:
 			return false // tags
+		case *ast.FuncDecl:
+			if shaped(n.Type) {
+				list = append(list, set.Position(n.Pos()).String()+": "+n.Name.Name)
+			}
+		case *ast.BinaryExpr:
+			if shaped(n) {
+				list = append(list, set.Position(n.Pos()).String()+": "+types.ExprString(n))
+			}
 		case *ast.SelectorExpr:
 			pkg, ok := n.X.(*ast.Ident)
 			if ok && slices.Contains([]string{"os", "unix", "syscall"}, pkg.Name) && slices.Contains(names, n.Sel.Name) {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 // Range is a run of addresses in a subnet, first and last included. Canonicalize gives each field
@@ -79,7 +81,7 @@ func (r *Range) Canonicalize() error {
 		return fmt.Errorf("RangeStart %s not in network %s", r.Start, r.Subnet)
 	}
 	if !r.End.IsValid() {
-		r.End = lastAddr(r.Subnet)
+		r.End = lastUsable(r.Subnet)
 	} else if !r.Contains(r.End) {
 		return fmt.Errorf("RangeEnd %s not in network %s", r.End, r.Subnet)
 	}
@@ -107,23 +109,14 @@ func (r *Range) checkSubnet() error {
 	return nil
 }
 
-// lastAddr returns the last address of p. For IPv4 it returns the address before the broadcast
+// lastUsable returns the last address of p. For IPv4 it returns the address before the broadcast
 // address.
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := range b {
-		b[i] |= ^maskByte(p.Bits(), i)
-	}
-	last, _ := netip.AddrFromSlice(b)
+func lastUsable(p netip.Prefix) netip.Addr {
+	last := prefix.Last(p)
 	if last.Is4() {
 		return last.Prev()
 	}
 	return last
-}
-
-func maskByte(bits, i int) byte {
-	n := min(max(bits-8*i, 0), 8)
-	return byte(0xff << (8 - n))
 }
 
 // Contains reports whether a is in r. An end that is not set does not limit the range.

@@ -22,6 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/paths"
@@ -205,7 +206,7 @@ func (e *egress) choose(name, wanted string, own []netip.Addr, concerned bool) (
 func parseEgress(text string) (list []netip.Addr, err error) {
 	for _, part := range strings.Split(text, ",") {
 		a, err := netip.ParseAddr(strings.TrimSpace(part))
-		if err != nil || a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() {
+		if err != nil || !prefix.IsHost(a) {
 			return nil, fmt.Errorf("%.100q is not the address of a host: want a list as 192.0.2.10, 2001:db8::10", strings.TrimSpace(part))
 		}
 		list = append(list, a)

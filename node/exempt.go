@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
@@ -165,7 +166,7 @@ func parseExempt(data []byte) ([]netip.Prefix, error) {
 		list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254}), 16))
 	}
 	if c.MasqLinkLocalIPv6 != nil && !*c.MasqLinkLocalIPv6 {
-		list = append(list, netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10))
+		list = append(list, prefix.LinkLocal())
 	}
 	return list, err
 }

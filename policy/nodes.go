@@ -6,6 +6,8 @@ package policy
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 // nodeAddresses lists the addresses of this node.
@@ -33,8 +35,8 @@ func (c *compiler) addressesOf(n *Node) []netip.Addr {
 
 // onLinks returns the addresses that nodes have on their links to pods. A pod sees only those of its own node.
 func onLinks() Range {
-	p := netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10)
-	return Range{p.Addr(), last(p)}
+	p := prefix.LinkLocal()
+	return Range{p.Addr(), prefix.Last(p)}
 }
 
 // nodes returns the addresses of nodes as ranges that do not overlap.
@@ -45,7 +47,7 @@ func (c *compiler) nodes(s Selector) (in []Range) {
 			continue
 		}
 		for _, a := range c.addressesOf(n) {
-			if !a.IsLinkLocalUnicast() || a.Is4() {
+			if !prefix.IsLinkLocal(a) {
 				in = append(in, Range{a, a})
 			}
 		}

@@ -45,7 +45,7 @@ func ParseNode(text []byte) (Node, error) {
 		}
 	}
 	for _, text := range o.Spec.PodCIDRs {
-		if p, err := prefix(text); err == nil {
+		if p, err := parsePrefix(text); err == nil {
 			n.Pods = append(n.Pods, p)
 		}
 	}

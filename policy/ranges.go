@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 // Range is a range of addresses of one family, with both ends.
@@ -23,9 +25,9 @@ func (r Range) String() string {
 	return r.First.String() + "-" + r.Last.String()
 }
 
-// prefix reads a CIDR. The API server accepts bits after the prefix, which do not count, and numbers that
+// parsePrefix reads a CIDR. The API server accepts bits after the prefix, which do not count, and numbers that
 // begin with zeros, which are decimal in IPv4.
-func prefix(cidr string) (netip.Prefix, error) {
+func parsePrefix(cidr string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(withoutZeros(cidr))
 	if err != nil {
 		return p, fmt.Errorf("CIDR %q: %w", cidr, err)
@@ -56,13 +58,13 @@ func isHex(c byte) bool {
 
 // ranges returns what an ipBlock contains.
 func (b IPBlock) ranges() ([]Range, error) {
-	whole, err := prefix(b.CIDR)
+	whole, err := parsePrefix(b.CIDR)
 	if err != nil {
 		return nil, err
 	}
 	var excepts []netip.Prefix
 	for _, text := range b.Except {
-		p, err := prefix(text)
+		p, err := parsePrefix(text)
 		if err == nil && (p.Bits() < whole.Bits() || !whole.Contains(p.Addr())) {
 			err = fmt.Errorf("except %q is not within %q", text, b.CIDR)
 		}
@@ -79,7 +81,7 @@ func subtract(whole netip.Prefix, excepts []netip.Prefix) (ranges []Range) {
 	slices.SortFunc(excepts, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
-	from, end := whole.Addr(), last(whole)
+	from, end := whole.Addr(), prefix.Last(whole)
 	for _, e := range excepts {
 		if e.Addr().Less(from) {
 			continue // within the preceding network
@@ -87,10 +89,10 @@ func subtract(whole netip.Prefix, excepts []netip.Prefix) (ranges []Range) {
 		if from.Less(e.Addr()) {
 			ranges = append(ranges, Range{from, e.Addr().Prev()})
 		}
-		if last(e) == end {
+		if prefix.Last(e) == end {
 			return ranges
 		}
-		from = last(e).Next()
+		from = prefix.Last(e).Next()
 	}
 	return append(ranges, Range{from, end})
 }
@@ -132,16 +134,6 @@ func union(ranges []Range) (out []Range) {
 // reaches reports whether an address, which is not before the range, is in it or just behind it.
 func (r Range) reaches(a netip.Addr) bool {
 	return r.Last.BitLen() == a.BitLen() && (a.Compare(r.Last) <= 0 || r.Last.Next() == a)
-}
-
-// last returns the highest address of a network.
-func last(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < len(b)*8; bit++ {
-		b[bit/8] |= 0x80 >> (bit % 8)
-	}
-	a, _ := netip.AddrFromSlice(b) // 4 or 16 bytes
-	return a
 }
 
 // contains reports whether an address is in one of the sorted ranges.

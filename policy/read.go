@@ -185,11 +185,11 @@ func (b IPBlock) peer() (peer, error) {
 	if err != nil {
 		return peer{}, err
 	}
-	whole, _ := prefix(b.CIDR) // ranges has read it
+	whole, _ := parsePrefix(b.CIDR) // ranges has read it
 	name := whole.String()
 	var excepts []string
 	for _, e := range b.Except {
-		p, _ := prefix(e)
+		p, _ := parsePrefix(e)
 		excepts = append(excepts, p.String())
 	}
 	slices.Sort(excepts)

@@ -22,6 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store/etcd"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/paths"
 )
@@ -176,7 +177,7 @@ func addresses(texts []string) (out []netip.Addr, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("read --address: %w", err)
 		}
-		if !addr.IsGlobalUnicast() || addr.Zone() != "" {
+		if !prefix.IsHost(addr) {
 			return nil, fmt.Errorf("read --address: %s is no address of one host", addr)
 		}
 		for _, other := range out {

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/jsonat"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -250,7 +251,7 @@ func ofRouters(p netip.Prefix) bool {
 // reserved reports whether no container can get the address. It is a loopback, multicast or
 // unspecified address, or one that the kernel gives to every interface with IPv6.
 func reserved(a netip.Addr) bool {
-	return a.IsLoopback() || a.IsMulticast() || a.IsUnspecified() || a.Is4() && a.As4()[0] == 0 || a.Is6() && a.IsLinkLocalUnicast()
+	return a.IsLoopback() || a.IsMulticast() || a.IsUnspecified() || a.Is4() && a.As4()[0] == 0 || prefix.IsLinkLocal(a)
 }
 
 func isAddress(s string) bool {

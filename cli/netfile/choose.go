@@ -16,6 +16,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 // Use is a range of addresses that is in use, and what uses it.
@@ -65,7 +66,7 @@ func (t *Taken) free4() (netip.Prefix, error) {
 			if _, taken := t.first(p); !taken {
 				return p, nil
 			}
-			a = lastOf(p).Next()
+			a = prefix.Last(p).Next()
 		}
 	}
 	return netip.Prefix{}, errors.New("no free subnet of private IPv4 addresses is left; choose one with --subnet")

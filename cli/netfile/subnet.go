@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 // Subnet is one range of addresses of a network.
@@ -77,7 +77,7 @@ func (w *wanted) readGateways() error {
 		if n.Gateway.IsValid() {
 			return mistake("", at, "%s has the gateway %s already", n.Prefix, n.Gateway)
 		}
-		if a == n.Prefix.Addr() || a.Is4() && a == lastOf(n.Prefix) {
+		if a == n.Prefix.Addr() || a.Is4() && a == prefix.Last(n.Prefix) {
 			return mistake("", at, "it is the first or last address of %s, which no host can have", n.Prefix)
 		}
 		n.Gateway = a
@@ -87,7 +87,7 @@ func (w *wanted) readGateways() error {
 
 // findFor returns the subnet whose gateway an address can be.
 func (w *wanted) findFor(at string, gateway netip.Addr) (*Subnet, error) {
-	if !gateway.Is6() || !gateway.IsLinkLocalUnicast() {
+	if !prefix.IsLinkLocal(gateway) {
 		return w.find(at, gateway)
 	}
 	for i := range w.subnets {
@@ -132,7 +132,7 @@ func (w *wanted) readRanges() error {
 		if first == n.Prefix.Addr() {
 			first = first.Next()
 		}
-		if last.Is4() && last == lastOf(n.Prefix) {
+		if last.Is4() && last == prefix.Last(n.Prefix) {
 			last = last.Prev()
 		}
 		if err := n.holds(at, first, last); err != nil {
@@ -161,7 +161,7 @@ func (n *Subnet) holds(at string, first, last netip.Addr) error {
 // bounds parses PREFIX or FIRST-LAST.
 func bounds(s string) (first, last netip.Addr, err error) {
 	if p, err := netip.ParsePrefix(s); err == nil {
-		return p.Masked().Addr(), lastOf(p), nil
+		return p.Masked().Addr(), prefix.Last(p), nil
 	}
 	low, high, _ := strings.Cut(s, "-")
 	first, err = netip.ParseAddr(low)
@@ -175,12 +175,6 @@ func bounds(s string) (first, last netip.Addr, err error) {
 		return first, last, fmt.Errorf("the last address comes before the first")
 	}
 	return first, last, nil
-}
-
-// lastOf returns the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	a, _ := netip.AddrFromSlice(nft.LastAddr(p))
-	return a
 }
 
 // has reports whether the network has an IPv4 subnet (if v4 is true) or an IPv6 subnet.

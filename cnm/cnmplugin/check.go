@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
@@ -213,7 +214,7 @@ func onLink(dst netip.Prefix) spec.Route {
 
 // reaches reports whether the container reaches an address directly on its link.
 func reaches(ips []spec.IPConfig, routes []spec.Route, a netip.Addr) bool {
-	if a.IsLinkLocalUnicast() && a.Is6() {
+	if prefix.IsLinkLocal(a) {
 		return true
 	}
 	return slices.ContainsFunc(ips, func(ip spec.IPConfig) bool { return ip.Address.Masked().Contains(a) }) ||

@@ -21,6 +21,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -263,7 +264,7 @@ func linkLocal(ctx context.Context, p *Place) (local netip.Addr, err error) {
 				return err
 			}
 			for _, a := range addrs {
-				if local = a.Prefix.Addr(); local.Is6() && local.IsLinkLocalUnicast() && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+				if local = a.Prefix.Addr(); prefix.IsLinkLocal(local) && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
 					return nil
 				}
 			}

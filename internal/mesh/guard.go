@@ -11,6 +11,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/order"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 // sender notes that a peer may send from a block into the tunnel. A peer with a direct route may, too:
@@ -69,7 +70,7 @@ func (s State) tunnel() nft.Tunnel {
 	for _, x := range s.Senders {
 		for _, end := range x.Underlay {
 			for _, p := range x.Inside {
-				t.From = append(t.From, nft.TunnelSource{End: end, First: p.Addr(), Last: last(p), Comment: fmt.Sprintf("%s %s", x.Peer, p)})
+				t.From = append(t.From, nft.TunnelSource{End: end, First: p.Addr(), Last: prefix.Last(p), Comment: fmt.Sprintf("%s %s", x.Peer, p)})
 			}
 			for _, r := range others {
 				t.From = append(t.From, nft.TunnelSource{End: end, First: r[0], Last: r[1], Comment: x.Peer + " other networks"})
@@ -82,10 +83,10 @@ func (s State) tunnel() nft.Tunnel {
 // outside returns the ranges of one family, each with its first and its last address, that no network of
 // the mesh has, and that are no address of this host's end. It leaves out addresses of one link.
 func (s State) outside(v4 bool) (ranges [][2]netip.Addr) {
-	next, end := netip.IPv6Unspecified(), last(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
-	mine := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10)}
+	next, end := netip.IPv6Unspecified(), prefix.Last(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+	mine := []netip.Prefix{prefix.LinkLocal()}
 	if v4 {
-		next, end = netip.IPv4Unspecified(), last(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+		next, end = netip.IPv4Unspecified(), prefix.Last(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
 		mine = nil
 	}
 	for _, x := range s.Subnets {
@@ -103,15 +104,9 @@ func (s State) outside(v4 bool) (ranges [][2]netip.Addr) {
 		if next.Less(p.Addr()) {
 			ranges = append(ranges, [2]netip.Addr{next, p.Addr().Prev()})
 		}
-		if next = last(p).Next(); !next.IsValid() {
+		if next = prefix.Last(p).Next(); !next.IsValid() {
 			return ranges
 		}
 	}
 	return append(ranges, [2]netip.Addr{next, end})
-}
-
-// last returns the last address of a prefix.
-func last(p netip.Prefix) netip.Addr {
-	a, _ := netip.AddrFromSlice(nft.LastAddr(p))
-	return a
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -50,8 +51,8 @@ func reserved() []netip.Prefix {
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4),               // multicast
 		netip.PrefixFrom(netip.IPv6Unspecified(), 96),                    // ::1, and the default route
 		netip.PrefixFrom(netip.AddrFrom16([16]byte{10: 0xff, 0xff}), 96), // IPv4 in IPv6
-		netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10),     // link-local
-		netip.PrefixFrom(netip.AddrFrom16([16]byte{0xff}), 8),            // multicast
+		prefix.LinkLocal(), // link-local
+		netip.PrefixFrom(netip.AddrFrom16([16]byte{0xff}), 8), // multicast
 	}
 }
 
@@ -73,7 +74,7 @@ func checkUnderlay(addrs []netip.Addr) error {
 		return errors.New("no underlay address")
 	}
 	for i, a := range addrs {
-		if !a.IsValid() || a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() {
+		if !prefix.IsHost(a) {
 			return fmt.Errorf("underlay address %v is not an address of one host", a)
 		}
 		if i > 1 || i == 1 && a.Is4() == addrs[0].Is4() {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 // Addr is an address of a link.
@@ -182,7 +183,7 @@ func (g Gateway) Others(have []nl.Addr) (others []netip.Prefix, ok bool) {
 		case a.Prefix == g.Prefix:
 			return nil, true
 		case a.Prefix.Addr().Is4() != g.Prefix.Addr().Is4():
-		case a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast(): // the kernel gives each link one of its own
+		case prefix.IsLinkLocal(a.Prefix.Addr()): // the kernel gives each link one of its own
 		case a.Prefix.Addr().Is4() || a.Prefix.Overlaps(g.Prefix):
 			others = append(others, a.Prefix)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/owner"
 )
 
@@ -170,7 +171,7 @@ func Addr(a netip.Addr) []byte { return a.Unmap().AsSlice() }
 func PrefixPair(from, to netip.Prefix) (key, keyEnd []byte) {
 	from, to = from.Masked(), to.Masked()
 	key = append(from.Addr().AsSlice(), to.Addr().AsSlice()...)
-	keyEnd = append(LastAddr(from), LastAddr(to)...)
+	keyEnd = append(prefix.Last(from).AsSlice(), prefix.Last(to).AsSlice()...)
 	return key, keyEnd
 }
 
@@ -193,13 +194,4 @@ func IfNameMAC(name string, mac net.HardwareAddr) []byte {
 
 func portField(port uint16) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, port), 0, 0)
-}
-
-// LastAddr returns the highest address of a prefix.
-func LastAddr(p netip.Prefix) []byte {
-	b := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < len(b)*8; bit++ {
-		b[bit/8] |= 0x80 >> (bit % 8)
-	}
-	return b
 }

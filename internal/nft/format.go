@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 // String returns the element as an nft command would write it:
@@ -94,7 +96,7 @@ func (f field) formatTo(b, end []byte) string {
 	if a, ok := netip.AddrFromSlice(b); ok && (f == fieldIPv4 || f == fieldIPv6) {
 		for bits := range a.BitLen() {
 			p := netip.PrefixFrom(a, bits)
-			if p.Masked() == p && string(LastAddr(p)) == string(end) {
+			if p.Masked() == p && string(prefix.Last(p).AsSlice()) == string(end) {
 				return p.String()
 			}
 		}

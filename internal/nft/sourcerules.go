@@ -9,17 +9,14 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 const (
 	notOfPod = "not an address of this pod"
 	unjudged = "no policy can judge it"
 )
-
-// linkAddrs returns the addresses of a link, which identify no pod.
-func linkAddrs() netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10)
-}
 
 func noAddr4() netip.Prefix { return netip.PrefixFrom(netip.IPv4Unspecified(), 32) }
 func noAddr6() netip.Prefix { return netip.PrefixFrom(netip.IPv6Unspecified(), 128) }
@@ -41,7 +38,7 @@ func linkOther() []staticRule {
 	const inet = nftables.TableFamilyINet
 	forged := match{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: CountForged + "\x00"}} // the kernel returns the name with the zero byte
 	drop := verdict(expr.VerdictDrop)
-	rules := append(neighbours(inet, noAddr6()), staticRule{"", from(inet, linkAddrs(), verdict(expr.VerdictAccept))}, dhcp(inet, 68, 67, true))
+	rules := append(neighbours(inet, noAddr6()), staticRule{"", from(inet, prefix.LinkLocal(), verdict(expr.VerdictAccept))}, dhcp(inet, 68, 67, true))
 	for _, p := range [...]netip.Prefix{noAddr4(), noAddr6()} {
 		rules = append(rules, staticRule{notOfPod, from(inet, p, forged, drop)})
 	}
@@ -69,10 +66,10 @@ func portChains() []chainSpec {
 // comes from an address of the link is judged by no policy.
 func portOther() []staticRule {
 	const bridge = nftables.TableFamilyBridge
-	rules := append(neighbours(bridge, linkAddrs()), neighbours(bridge, noAddr6())...)
+	rules := append(neighbours(bridge, prefix.LinkLocal()), neighbours(bridge, noAddr6())...)
 	open := match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetPortOut, true)}
 	return append(rules,
-		staticRule{"", from(bridge, linkAddrs(), open, verdict(expr.VerdictAccept))},
+		staticRule{"", from(bridge, prefix.LinkLocal(), open, verdict(expr.VerdictAccept))},
 		dhcp(bridge, 68, 67, true), arp(), staticRule{notOfPod, verdict(expr.VerdictDrop)})
 }
 
@@ -83,7 +80,7 @@ func toPort() []staticRule {
 	rules := append(tags(nil),
 		staticRule{"", rule(ipFamily(bridge, false), match{oif, loadAddr(false, false, unix.NFT_REG_2), inSet(SetPort4, false)}, accept)},
 		staticRule{"", rule(ipFamily(bridge, true), match{oif, loadAddr(true, false, unix.NFT_REG_2), inSet(SetPort6, false)}, accept)})
-	rules = append(append(rules, neighbours(bridge, linkAddrs())...), neighbours(bridge, noAddr6())...)
+	rules = append(append(rules, neighbours(bridge, prefix.LinkLocal())...), neighbours(bridge, noAddr6())...)
 	rules = append(rules, staticRule{"", icmp6(bridge, 133, 137, hops255())}) // also from an address of a pod
 	return append(rules, dhcp(bridge, 67, 68, false), arp(), staticRule{unjudged, verdict(expr.VerdictDrop)})
 }

@@ -8,6 +8,8 @@ import (
 
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 // This file adds addresses and routes on our own socket, because a plain ADD needs nothing else of
@@ -24,18 +26,10 @@ func (c *Conn) AddAddr(index int, p netip.Prefix, flags int) error {
 		parts = append(parts, attr32(unix.IFA_FLAGS, uint32(flags)))
 	}
 	if p.Addr().Is4() && p.Bits() < 31 {
-		parts = append(parts, attr(unix.IFA_BROADCAST, broadcast(p)))
+		parts = append(parts, attr(unix.IFA_BROADCAST, prefix.Last(p).AsSlice()))
 	}
 	_, err := c.request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0, parts...)
 	return err
-}
-
-func broadcast(p netip.Prefix) []byte {
-	n := IPNet(p)
-	for i, m := range n.Mask {
-		n.IP[i] |= ^m
-	}
-	return n.IP
 }
 
 func familyOf(a netip.Addr) int {

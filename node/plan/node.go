@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 // Node has the fields of a Node object that the agent keeps: some 300 bytes of the 5 to 20 kB that
@@ -105,7 +106,7 @@ func block(text string) (netip.Prefix, error) {
 func (n Node) underlay() (list []netip.Addr) {
 	for _, text := range n.Addrs {
 		a, err := netip.ParseAddr(text)
-		if err != nil || a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() {
+		if err != nil || !prefix.IsHost(a) {
 			continue
 		}
 		if len(list) == 0 || len(list) == 1 && list[0].Is4() != a.Is4() {

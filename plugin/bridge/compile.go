@@ -11,6 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
@@ -226,7 +227,7 @@ func gateways(in input, result *spec.Result) (s netstate.State) {
 		for _, ip := range result.IPs {
 			if ip.Address.Addr().Is4() == v4 {
 				g := netstate.Gateway{Link: link, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()), Force: c.ForceAddress, DAD: c.EnableDad}
-				if ip.Gateway.Is6() && ip.Gateway.IsLinkLocalUnicast() {
+				if prefix.IsLinkLocal(ip.Gateway) {
 					g.Subnet = ip.Address.Masked()
 				}
 				s = append(s, g)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -114,7 +115,7 @@ func reachable(routes []netstate.Route, near []netip.Prefix) error {
 			if r.Dst.Addr().Is6() || r.Scope >= unix.RT_SCOPE_LINK {
 				near = append(near, r.Dst)
 			}
-		case gw.Is6() && gw.IsLinkLocalUnicast():
+		case prefix.IsLinkLocal(gw):
 		case !slices.ContainsFunc(near, func(p netip.Prefix) bool { return p.Contains(gw) }):
 			return spec.Invalid("invalid route to %s: its gateway %s is in no subnet of the container", r.Dst, gw).WithDetails(
 				"give a gateway of the subnet; or a prefix, or a route without a gateway, for IPv4 with the scope 253 (link), that holds this one")

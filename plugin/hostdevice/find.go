@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -226,7 +227,7 @@ func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err 
 }
 
 func persists(p netip.Prefix, flags int) bool {
-	return flags&unix.IFA_F_PERMANENT != 0 && !(p.Addr().Is6() && p.Addr().IsLinkLocalUnicast())
+	return flags&unix.IFA_F_PERMANENT != 0 && !prefix.IsLinkLocal(p.Addr())
 }
 
 // routes returns the routes that the kernel does not derive from the addresses.

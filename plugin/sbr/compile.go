@@ -17,6 +17,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -100,7 +101,7 @@ func movable(have []netlink.Route) (out []netlink.Route) {
 }
 
 func linkLocal(r netlink.Route) bool {
-	return r.Dst != nil && r.Dst.IP.IsLinkLocalUnicast() && r.Dst.IP.To4() == nil
+	return prefix.IsLinkLocal(nl.PrefixOf(r.Dst).Addr())
 }
 
 // steady returns a route without the flags that the kernel sets for its current state.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
@@ -252,7 +253,7 @@ func validate(r *plugin.Request) error {
 func reaches(answer *spec.Result, gw netip.Addr) bool {
 	near := func(ip spec.IPConfig) bool { return ip.Address.Masked().Contains(gw) || ip.Gateway == gw }
 	direct := func(route netstate.Route) bool { return !route.Gateway.IsValid() && route.Dst.Contains(gw) }
-	return gw.Is6() && gw.IsLinkLocalUnicast() || slices.ContainsFunc(answer.IPs, near) ||
+	return prefix.IsLinkLocal(gw) || slices.ContainsFunc(answer.IPs, near) ||
 		slices.ContainsFunc(endpoint.Routes("", answer), direct)
 }
 

@@ -5,6 +5,7 @@ package enforce
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	prefixes "github.com/patchbay-net/patchbay/internal/prefix" // the tests have a function prefix
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -198,13 +200,11 @@ func (l line) fromLink() []expr.Any {
 
 // fromLinkLocal matches packets from fe80::/10.
 func fromLinkLocal() []expr.Any {
-	mask, prefix := make([]byte, 16), make([]byte, 16)
-	copy(mask, []byte{0xff, 0xc0})
-	copy(prefix, []byte{0xfe, 0x80})
+	from := prefixes.LinkLocal()
 	l := line{family: 6, source: true}
 	return append(l.ofFamily(), l.load(),
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 16, Mask: mask, Xor: make([]byte, 16)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: prefix})
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 16, Mask: net.CIDRMask(from.Bits(), 128), Xor: make([]byte, 16)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: from.Addr().AsSlice()})
 }
 
 // rule returns the rule for a chain of our table.

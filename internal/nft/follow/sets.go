@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
 // lookup evaluates the lookup of loaded fields in a set. For a verdict map it returns the
@@ -116,7 +117,7 @@ func (t Traffic) overlaps(f field, m nft.Member) Answer {
 	low, ok1 := netip.AddrFromSlice(m.Low)
 	high, ok2 := netip.AddrFromSlice(m.High)
 	first := t.Net.Masked().Addr()
-	last, _ := netip.AddrFromSlice(nft.LastAddr(t.Net))
+	last := prefix.Last(t.Net)
 	switch {
 	case f.mask != nil || !ok1 || !ok2 || low.BitLen() != first.BitLen():
 		return Perhaps
