@@ -183,7 +183,7 @@ func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 	var peers []mesh.Peer
 	for _, p := range parts {
 		for _, s := range p.Network.Subnets {
-			out.Subnets = append(out.Subnets, mesh.Subnet{Network: p.Network.Name, Prefix: s, Masquerade: p.masquerade, Unsettled: p.unsettled, Isolated: p.Network.Isolate})
+			out.Subnets = append(out.Subnets, p.subnet(s))
 		}
 		out.Blocks = append(out.Blocks, p.Blocks...)
 		blocks := blocksOfPeers(w, &p)
@@ -194,6 +194,15 @@ func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 		}
 	}
 	return out, peers
+}
+
+// subnet returns a range of the network, for the mesh.
+func (p *part) subnet(s netip.Prefix) mesh.Subnet {
+	n := &p.Network
+	return mesh.Subnet{
+		Network: n.Name, Prefix: s, Masquerade: p.masquerade, Unsettled: p.unsettled,
+		Isolated: n.Isolate, Block: bitsOf(n, s),
+	}
 }
 
 // blocksOfPeers returns the blocks of a network that other hosts hold, by node. It leaves out

@@ -27,6 +27,7 @@ func TestIsolatedNetworks(t *testing.T) {
 					for _, p := range hosts {
 						for _, text := range []string{fmt.Sprintf("10.40.%d.0/24", p.number), fmt.Sprintf("fd40:%d::/64", p.number)} {
 							x := Subnet{Network: fmt.Sprint("net", p.number), Prefix: netip.MustParsePrefix(text)}
+							x.Block = x.Prefix.Bits()
 							for _, n := range isolated {
 								x.Isolated = x.Isolated || n == p.number
 							}
@@ -60,7 +61,7 @@ func TestIsolatedNetworks(t *testing.T) {
 			reaches(hosts[1], hosts[0], false)
 			reaches(hosts[0], hosts[2], true)
 			reaches(hosts[2], hosts[1], true)
-			hosts[0].sh("nft flush set inet patchbay divided4; nft flush set inet patchbay divided6")
+			hosts[0].sh("nft flush set inet patchbay divided4_24; nft flush set inet patchbay divided6_64")
 			apply(hosts[0].number, hosts[1].number) // as after a change in the kernel
 			reaches(hosts[0], hosts[1], false)
 			apply(hosts[0].number)

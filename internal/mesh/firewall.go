@@ -4,6 +4,7 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,8 @@ func (s State) facts(subnets []Subnet) (out []record.Fact) {
 		out = append(out, x.facts()...)
 	}
 	for _, d := range divided(subnets) {
-		out = append(out, record.Fact{Name: fmt.Sprintf("divide-%s-%s", d.From, d.To), Elements: []nft.Element{nft.Divided(d.From, d.To, s.Name)}})
+		e := nft.Divided(d.From, d.To, d.Block, s.Name)
+		out = append(out, record.Fact{Name: fmt.Sprintf("divide-%s-%s-%d", d.From, d.To, d.Block), Elements: []nft.Element{e}})
 	}
 	for _, x := range s.Exempt {
 		out = append(out, record.Fact{Name: fmt.Sprintf("exempt-%s-%s", x.From, x.To), Elements: []nft.Element{nft.Exempt(x.From, x.To, s.Name)}})
@@ -70,15 +72,18 @@ func (s State) facts(subnets []Subnet) (out []record.Fact) {
 	return out
 }
 
-// division is a pair of ranges between which nothing is forwarded.
-type division struct{ From, To netip.Prefix }
+// division is a pair of ranges. Nothing is forwarded from the containers of the first one to the second one.
+type division struct {
+	From, To netip.Prefix
+	Block    int // prefix length of a host's block in From
+}
 
 // divided returns the pairs of ranges of isolated networks.
 func divided(subnets []Subnet) (out []division) {
 	for _, x := range subnets {
 		for _, y := range subnets {
 			if x.Isolated && y.Isolated && x.Network != y.Network && x.Prefix.Addr().Is4() == y.Prefix.Addr().Is4() {
-				out = append(out, division{x.Prefix, y.Prefix})
+				out = append(out, division{x.Prefix, y.Prefix, cmp.Or(x.Block, x.Prefix.Addr().BitLen())})
 			}
 		}
 	}

@@ -70,9 +70,13 @@ type Subnet struct {
 	// needs it.
 	Unsettled bool
 
-	// Isolated stops forwarding to and from the ranges of other isolated networks, on whatever hosts
-	// their containers are.
+	// Isolated stops forwarding to and from the containers of other isolated networks, on whatever hosts
+	// they are.
 	Isolated bool
+
+	// Block is the prefix length of a host's block. The first address of a block is the host's, not a
+	// container's. 0 means that hosts have no address in the network.
+	Block int
 }
 
 // These are the defaults of Self. The port is IANA's port for VXLAN. The VNI is the bytes

@@ -40,7 +40,7 @@ func TestDamageIsFoundAndMended(t *testing.T) {
 			c.Queue(cond.Ensure())
 			c.Add(attachment()...)
 			c.Add(network()...)
-			c.Add(Internal("cni2", "pods", nil)...)
+			c.Add(Internal("cni2", "pods")...)
 			commit(t, c)
 			before := nftTool(t, "list", "ruleset")
 			nftTool(t, d.command)

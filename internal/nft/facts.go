@@ -183,24 +183,14 @@ func Apart(bridge, network string) Element {
 	return Element{Set: SetApart, Key: IfNamePair(bridge, bridge), Comment: CleanComment(network)}
 }
 
-// Internal returns elements that stop all forwarding to and from a bridge, except within each of
-// spans: the ranges of a network of which other hosts have parts. Frames between the bridge's own
-// ports, which pass the firewall with br_netfilter, are still allowed.
-func Internal(bridge, network string, spans []netip.Prefix) []Element {
+// Internal returns elements that stop all forwarding to and from a bridge, except within a Span. Frames
+// between the bridge's own ports, which pass the firewall with br_netfilter, are still allowed.
+func Internal(bridge, network string) []Element {
 	comment := CleanComment(network)
-	out := []Element{
+	return []Element{
 		{Set: SetInside, Key: IfNamePair(bridge, bridge), Comment: comment},
 		{Set: SetInternal, Key: IfName(bridge), Comment: comment},
 	}
-	for _, p := range spans {
-		out = append(out, pair(of(p.Addr(), SetSpan4, SetSpan6), p, p, network))
-	}
-	return out
-}
-
-// Divided returns the element that stops forwarding from one prefix to another of the same family.
-func Divided(from, to netip.Prefix, network string) Element {
-	return pair(of(from.Addr(), SetDivided4, SetDivided6), from, to, network)
 }
 
 // CheckMAC returns elements that drop frames entering through a host interface if their source

@@ -199,7 +199,7 @@ func (e Element) meaningIn(kind, suffix string) Meaning {
 	case SetLocalNet:
 		return Meaning{"guard of the loopback addresses", "keep 127.0.0.0/8 from what comes in by " + at(0)}
 	case SetIsolation, SetBridgeOK, SetApart, SetInternal, SetInside, "span", "divided":
-		return Meaning{"isolation", isolates(kind, at)}
+		return Meaning{"isolation", isolates(kind, suffix, at)}
 	case SetFastPath:
 		return Meaning{"fast path", fmt.Sprintf("let established flows between bridge %s and %s skip the hooks of every firewall", at(0), at(1))}
 	case SetSpoofChecked:
@@ -215,7 +215,7 @@ func (e Element) meaningIn(kind, suffix string) Meaning {
 }
 
 // isolates returns what an element that keeps networks apart does.
-func isolates(kind string, at func(int) string) string {
+func isolates(kind, suffix string, at func(int) string) string {
 	switch kind {
 	case SetIsolation:
 		return "keep bridge " + at(0) + " apart from other isolated bridges"
@@ -228,9 +228,9 @@ func isolates(kind string, at func(int) string) string {
 	case SetInside:
 		return "let the containers on bridge " + at(0) + " reach each other"
 	case "span":
-		return "let an internal bridge forward within " + at(0) + ", of which other hosts have parts"
+		return "let internal bridges forward between the containers of " + at(0) + ", of which each host has a /" + suffix
 	case "divided":
-		return "forward nothing from " + at(0) + towards(at(1))
+		return "forward nothing from containers of " + at(0) + towards(at(1))
 	}
 	return ""
 }

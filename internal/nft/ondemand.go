@@ -18,6 +18,7 @@ import (
 // The sets tell Verify and Rebuild which rules must exist.
 const (
 	chainClosed  = "closed"  // drops what isolated and internal networks must not forward
+	chainSpan    = "span"    // accepts what internal networks forward to other hosts
 	chainRanges  = "ranges"  // masquerades attachments of earlier releases
 	chainAnyPort = "anyport" // masquerades with a random port
 
@@ -26,7 +27,7 @@ const (
 
 // demandChains are the chains of such rules.
 func demandChains() []string {
-	return []string{chainSameNet, chainNeighbours, chainClosed, chainRanges, chainAnyPort}
+	return []string{chainSameNet, chainNeighbours, chainClosed, chainSpan, chainRanges, chainAnyPort}
 }
 
 // chain returns the chain whose rules look up the set. The order of the rules in these chains does
@@ -36,6 +37,8 @@ func (s setSpec) chain() string {
 	switch kind {
 	case SetIsolation, SetInternal, SetDivided4, SetDivided6:
 		return chainClosed
+	case SetSpan4, SetSpan6:
+		return chainSpan
 	case SetMasq4, SetMasq6:
 		return chainRanges
 	case SetSameNet4, SetSameNet6, SetExempt4, SetExempt6:
@@ -51,13 +54,16 @@ func (s setSpec) rules() []match {
 	v6 := s.key[0] == fieldIPv6
 	in, out := loadMeta(expr.MetaKeyIIFNAME, reg1), loadMeta(expr.MetaKeyOIFNAME, reg1)
 	set := inSet(s.name, false)
-	switch s.name {
+	kind, _, _ := strings.Cut(s.name, "_")
+	switch kind {
 	case SetIsolation:
 		return []match{rule(match{in, set, out, set}, jump(chainIsolated))}
 	case SetInternal:
 		return []match{rule(match{in, set}, jump(chainInternal)), rule(match{out, set}, jump(chainInternal))}
+	case SetSpan4, SetSpan6:
+		return s.span()
 	case SetDivided4, SetDivided6:
-		return []match{rule(addrsIn(v6, s.name), verdict(expr.VerdictDrop))}
+		return []match{s.divided()}
 	case SetExempt4, SetExempt6:
 		return []match{rule(addrsIn(v6, s.name), verdict(expr.VerdictAccept))}
 	case SetAnyPort4, SetAnyPort6:

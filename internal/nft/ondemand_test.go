@@ -123,7 +123,7 @@ func TestOnDemand(t *testing.T) {
 		c.Remove(Isolate("cni0", "pods"))
 		commit(t, c)
 	}
-	c.Add(Internal("cni0", "pods", nil)...)
+	c.Add(Internal("cni0", "pods")...)
 	c.Remove(Isolate("cni0", "pods"))
 	commit(t, c)
 	if n := count(chainClosed); n != 3 {

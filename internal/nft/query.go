@@ -313,7 +313,7 @@ func (c *Conn) ofAttachments(maps []string) (elems []Element, err error) {
 		return nil, err
 	}
 	for _, s := range demanded(sets) {
-		if s.length > 0 {
+		if s.level == ofLength {
 			maps = append(maps, s.name)
 		}
 	}
@@ -324,7 +324,12 @@ func (c *Conn) ofAttachments(maps []string) (elems []Element, err error) {
 
 // OfNetworks returns the elements of networks. The comment of each is the network's name.
 func (c *Conn) OfNetworks() (elems []Element, err error) {
-	return c.listAll(setsWhere(func(s setSpec) bool { return s.level == ofNetworks || s.level == ofFlows })...)
+	sets, err := c.setNames(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, err
+	}
+	spans := slices.DeleteFunc(sets, func(name string) bool { s, ok := specOf(name); return !ok || s.level != ofBlocks })
+	return c.listAll(append(setsWhere(func(s setSpec) bool { return s.level == ofNetworks || s.level == ofFlows }), spans...)...)
 }
 
 func (c *Conn) listAll(sets ...string) (elems []Element, err error) {

@@ -28,6 +28,7 @@ const (
 	chainConditional = "conditional"
 	chainIsolated    = "isolated"
 	chainInternal    = "internal"
+	chainDivided     = "divided"
 	chainMasquerade  = "masquerading"
 	chainAdmin       = "admin" // rules of the operator; created empty, never flushed
 )
@@ -75,6 +76,7 @@ func inetChains() []chainSpec {
 		{name: chainSameNet, keep: true},
 		{name: chainNeighbours, keep: true},
 		{name: chainClosed, keep: true},
+		{name: chainSpan, keep: true},
 		{name: chainRanges, keep: true},
 		{name: chainAnyPort, keep: true},
 		{name: chainHostPorts, rules: hostPortRules()},
@@ -83,6 +85,7 @@ func inetChains() []chainSpec {
 		{name: chainPublished, rules: publishedRules()},
 		{name: chainIsolated, rules: isolatedRules()},
 		{name: chainInternal, rules: internalRules()},
+		{name: chainDivided, rules: dividedRules()},
 		{name: chainRaw, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioRaw, rules: guard},
 		{name: chainPrerouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, prio: prioPublish, rules: arrived},
 		{name: chainOutput, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, prio: prioPublish, rules: toPorts},
@@ -157,7 +160,7 @@ func isolatedRules() []staticRule {
 }
 
 // internalRules returns the rules for packets from or to an internal bridge. They forward only within a
-// span. A container of another network may send from an address of the span, so the way back to the
+// span (spans.go). A container of another network may send from an address of the span, so the way back to the
 // address must be the link from which the packet came.
 func internalRules() []staticRule {
 	ret, drop := verdict(expr.VerdictReturn), verdict(expr.VerdictDrop)
@@ -167,8 +170,7 @@ func internalRules() []staticRule {
 		rules = append(rules, staticRule{"from an address that is not there", rule(behind, notBehind(), drop)})
 	}
 	return append(rules,
-		staticRule{"", rule(addrsIn(false, SetSpan4), ret)},
-		staticRule{"", rule(addrsIn(true, SetSpan6), ret)},
+		staticRule{"within a network of several hosts", jump(chainSpan)},
 		staticRule{"", drop})
 }
 

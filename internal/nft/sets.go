@@ -53,14 +53,8 @@ const (
 	SetIsolation = "isolation" // bridges that do not forward to each other
 	SetBridgeOK  = "bridgeok"  // bridge . bridge: exceptions from isolation
 	SetApart     = "apart"     // bridge . bridge: no exception, even if another network has one
-	SetInternal  = "internal"  // bridges for which nothing is forwarded, except within a span
+	SetInternal  = "internal"  // bridges for which nothing is forwarded, except within a span (spans.go)
 	SetInside    = "inside"    // bridge . bridge: frames between two ports of an internal bridge
-
-	// The rest of a network may be on other hosts, behind any link. Only addresses identify it.
-	SetSpan4    = "span4"    // range . range: both are one internal network that spans hosts
-	SetSpan6    = "span6"    //
-	SetDivided4 = "divided4" // range . range: two networks that span hosts and do not forward to each other
-	SetDivided6 = "divided6" //
 
 	SetLocalNet = "localnet" // interfaces with route_localnet; packets from them cannot reach 127.0.0.0/8
 
@@ -108,6 +102,7 @@ const (
 	ofAttachments level = iota
 	ofNetworks
 	ofLength // elements of attachments, in one set on demand per prefix length: see within.go
+	ofBlocks // of networks, in one set on demand per length of a host's block: see spans.go
 	ofPolicy // of package policy/enforce, which also makes the set: see policy.go
 	ofFlows  // of networks, in a set that exists only if a network asks for it: see fastpath.go
 	ofTunnel // of a mesh, which also makes the set: see tunnel.go
@@ -158,15 +153,15 @@ var setSpecs = []setSpec{
 	{name: SetApart, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},
 	{name: SetInternal, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}, onDemand: true},
 	{name: SetInside, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},
-	{name: SetSpan4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
-	{name: SetSpan6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
-	{name: SetDivided4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},
-	{name: SetDivided6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
 	{name: SetLocalNet, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}},
 	{name: SetSameNet4, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv4, fieldIPv4}},
 	{name: SetSameNet6, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv6, fieldIPv6}},
 	{name: SetNeighbours4, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv4, fieldIPv4}},
 	{name: SetNeighbours6, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv6, fieldIPv6}},
+	{name: SetSpan4, family: nftables.TableFamilyINet, level: ofBlocks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
+	{name: SetSpan6, family: nftables.TableFamilyINet, level: ofBlocks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
+	{name: SetDivided4, family: nftables.TableFamilyINet, level: ofBlocks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
+	{name: SetDivided6, family: nftables.TableFamilyINet, level: ofBlocks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
 	{name: SetPolicy, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldPort}, data: fields{fieldPort}},
 	{name: SetClosedIn4, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv4}},
 	{name: SetClosedIn6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIPv6}},
@@ -212,7 +207,7 @@ func (s setSpec) exclusive() bool { return len(s.data) > 1 }
 
 // specOf returns the specification of a set. The maps of a network's conditions have names
 // like "ports4_<id>" and the specification of "ports4". The sets for one prefix length have
-// names like "samenet4_24".
+// names like "samenet4_24" and "span4_24".
 func specOf(name string) (spec setSpec, ok bool) {
 	if ofTunnels(name) {
 		return tunnelSet(name)
@@ -226,7 +221,7 @@ func specOf(name string) (spec setSpec, ok bool) {
 			continue
 		}
 		s.name = name
-		if s.level != ofLength {
+		if s.level != ofLength && s.level != ofBlocks {
 			return s, !more || s.exclusive()
 		}
 		n, err := strconv.Atoi(suffix)

@@ -163,7 +163,7 @@ func TestVerifyAgain(t *testing.T) {
 		nftTool(t, "flush ruleset")
 		c.Add(attachment()...)
 		c.Add(network()...)
-		c.Add(Internal("cni2", "pods", nil)...)
+		c.Add(Internal("cni2", "pods")...)
 		commit(t, c)
 		if diffs, n := verify(); len(diffs) != 0 || n == 1 {
 			t.Errorf("before %s: %q, %d requests", damage.name, diffs, n)

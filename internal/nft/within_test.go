@@ -129,12 +129,12 @@ func TestFromSchema2(t *testing.T) {
 	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
 		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
 	}
-	c.Add(Internal("cni2", "inner", nil)...)
+	c.Add(Internal("cni2", "inner")...)
 	commit(t, c)
 	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
 		t.Errorf("%q, %v", diffs, err)
 	}
-	for _, e := range append(before4(append(attachment(), network()...)), Internal("cni2", "inner", nil)...) {
+	for _, e := range append(before4(append(attachment(), network()...)), Internal("cni2", "inner")...) {
 		mustGet(t, c, e)
 	}
 	c.Remove(append(attachment(), network()...)...)
@@ -238,13 +238,14 @@ func TestFromSchema6(t *testing.T) {
 	c := open(t)
 	nftTool(t, "-f", "testdata/schema6.nft")
 	subnet := netip.MustParsePrefix("10.200.0.0/16")
-	c.Add(Internal("cni3", "lan", []netip.Prefix{subnet})...)
-	c.Add(Divided(subnet, netip.MustParsePrefix("10.201.0.0/16"), "lan"))
+	c.Add(append(Internal("cni3", "lan"), Span(subnet, 24, "lan"), Divided(subnet, netip.MustParsePrefix("10.201.0.0/16"), 24, "lan"))...)
 	commit(t, c)
 	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
 		t.Errorf("%q, %v", diffs, err)
 	}
-	for chain, want := range map[string]string{chainInternal: "ip saddr . ip daddr @span4 return", chainClosed: "ip saddr . ip daddr @divided4 drop"} {
+	for chain, want := range map[string]string{
+		chainInternal: "jump span", chainSpan: "ip saddr . ip daddr @span4_24 accept", chainClosed: "ip saddr . ip daddr @divided4_24 jump divided",
+	} {
 		if rules := nftTool(t, "list", "chain", "inet", TableName, chain); !strings.Contains(rules, want) {
 			t.Errorf("%q is missing:\n%s", want, rules)
 		}

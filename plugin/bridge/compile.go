@@ -91,6 +91,7 @@ func configuration(in input) (s netstate.State, result *spec.Result, err error) 
 	}
 	result.IPs, result.Routes = addressing(c, in.ipam)
 	result.DNS = endpoint.DNS(c.DNS, in.ipam.DNS)
+	s = append(s, spans(in, result.IPs)...)
 	s = append(s, bridgeDAD(c, result.IPs)...)
 	s = append(s, container(c, result)...)
 	s = append(s, gateways(in, result)...)

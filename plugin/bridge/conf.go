@@ -53,8 +53,8 @@ type Conf struct {
 	Internal bool `json:"internal"`
 
 	// Span lists the prefixes of a network of which this bridge serves a part, and other hosts serve
-	// the rest. An internal bridge forwards from addresses of such a prefix to addresses of the same
-	// prefix. Reference: none.
+	// the rest. An internal bridge forwards between the containers of such a prefix, but not the
+	// packets of the hosts themselves, whose address is the first of their part. Reference: none.
 	Span []netip.Prefix `json:"span"`
 
 	// MTU is the MTU of the veth pair and of a new bridge, in bytes; 0 means the kernel's

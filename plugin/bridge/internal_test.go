@@ -62,8 +62,8 @@ func TestInternalSpan(t *testing.T) {
 	const span = `, "span": ["10.9.0.0/16", "fd09::/32"]`
 	a := w.Pod("a", internal+span).Add()
 	other := w.Pod("other", `"bridge": "tbr1", "isDefaultGateway": true, `+endpointtest.Static("10.8.0.5/24", "fd08::5/64")).Add()
-	far := []string{"10.9.7.5", "fd09:0:7::5"}
-	w.Client.Address("lo", far[0]+"/32", far[1]+"/128")
+	far, farHost := []string{"10.9.7.5", "fd09:0:7::5"}, []string{"10.9.7.1", "fd09:0:7::1"}
+	w.Client.Address("lo", far[0]+"/32", far[1]+"/128", farHost[0]+"/32", farHost[1]+"/128")
 	for n, c := range []struct{ client, net, spoofed string }{
 		{node.Client4, "10.9.7.0/24", "10.9.7.6"}, {node.Client6, "fd09:0:7::/64", "fd09:0:7::6"},
 	} {
@@ -74,6 +74,7 @@ func TestInternalSpan(t *testing.T) {
 		w.Client.Serve("tcp", to(c.client))
 		a.Expect("to the part on another host", "tcp", to(far[n]), "client "+a.IP(n))
 		w.Want("from there", w.Client.AskFrom("tcp", endpointtest.Join(far[n], "0"), to(a.IP(n))), "a "+far[n])
+		w.Want("from the other host itself", w.Client.AskFrom("tcp", endpointtest.Join(farHost[n], "0"), to(a.IP(n))), "timeout")
 		w.Client.Expect("into the internal network", "tcp", to(a.IP(n)), "timeout")
 		a.Expect("out of the internal network", "tcp", to(c.client), "timeout")
 		got := listen(t, a.Space, endpointtest.Join(a.IP(n), "9"))
@@ -202,7 +203,7 @@ func TestInternalAlone(t *testing.T) {
 	open.Refused(`bridge "tbr0" belongs to an internal network`)
 	w.Fails(open.Do(spec.Status), "internal network")
 	endpointtest.Must(t, inner.Do(spec.Del))
-	if e := nft.Internal("tbr0", "", nil)[1]; found(t, e) {
+	if e := nft.Internal("tbr0", "")[1]; found(t, e) {
 		t.Errorf("%s is left", e)
 	}
 	open.Add()
@@ -253,7 +254,7 @@ func TestInternalCheck(t *testing.T) {
 	p := w.Pod("a", internal).Add()
 	fw := nft.Open("")
 	defer fw.Close() //nolint:errcheck // a test
-	fw.Remove(nft.Internal("tbr0", "", nil)[1])
+	fw.Remove(nft.Internal("tbr0", "")[1])
 	endpointtest.Must(t, fw.Commit(t.Context()))
 	w.Fails(p.Do(spec.Check), `isolation is missing (run patchbay repair); internal { "tbr0"`)
 }

@@ -147,9 +147,28 @@ func isolation(in input) (s netstate.State) {
 	}
 	for _, link := range links {
 		s = append(s, netstate.HeldFact{
-			Fact:  record.Fact{Name: record.InternalFact(link), Elements: nft.Internal(link, in.network, in.conf.Span)},
+			Fact:  record.Fact{Name: record.InternalFact(link), Elements: nft.Internal(link, in.network)},
 			Owner: in.pair.Owner,
 		})
+	}
+	return s
+}
+
+// spans returns the objects that let an internal network forward between its parts on several hosts. The
+// prefix length of the container's address is that of a host's block.
+func spans(in input, ips []spec.IPConfig) (s netstate.State) {
+	if !in.conf.Internal {
+		return nil
+	}
+	for _, p := range in.conf.Span {
+		for _, ip := range ips {
+			if bits := ip.Address.Bits(); p.Contains(ip.Address.Addr()) {
+				s = append(s, netstate.HeldFact{
+					Fact:  record.Fact{Name: record.SpanFact(p, bits), Elements: []nft.Element{nft.Span(p, bits, in.network)}},
+					Owner: in.pair.Owner,
+				})
+			}
+		}
 	}
 	return s
 }
