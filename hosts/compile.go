@@ -201,7 +201,7 @@ func (p *part) subnet(s netip.Prefix) mesh.Subnet {
 	n := &p.Network
 	return mesh.Subnet{
 		Network: n.Name, Prefix: s, Masquerade: p.masquerade, Unsettled: p.unsettled,
-		Isolated: n.Isolate, Block: bitsOf(n, s),
+		Isolated: n.Isolate, Block: bitsOf(n, s), Bridge: bridgeName(n.Name),
 	}
 }
 

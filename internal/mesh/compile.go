@@ -56,18 +56,24 @@ func Compile(self Self, peers []Peer, facts Observed) (State, error) {
 	for i, s := range c.state.Subnets {
 		c.state.Subnets[i].Prefix = s.Prefix.Masked()
 	}
-	c.state.Exempt = c.self.exemptions()
-	if c.self.AnyPort {
-		for _, b := range c.self.Blocks {
-			c.state.AnyPort = append(c.state.AnyPort, b.Masked())
-		}
-	}
+	c.state.Exempt, c.state.AnyPort, c.state.Uplinks = c.self.exemptions(), c.self.anyPort(), c.facts.uplinks()
 	for _, p := range inOrder(peers) {
 		c.peer(p)
 	}
 	c.refuse(peers)
 	c.sort()
 	return c.state, errors.Join(c.errs...)
+}
+
+// uplinks returns the links to other hosts, each once.
+func (f Observed) uplinks() (list []string) {
+	for _, r := range f.Reach {
+		if r.Link != "" && !slices.Contains(list, r.Link) {
+			list = append(list, r.Link)
+		}
+	}
+	order.By(list, strings.Compare)
+	return list
 }
 
 // exemptions pairs this host's blocks with the destinations of the same family.
@@ -77,6 +83,16 @@ func (s Self) exemptions() (list []Exemption) {
 			if from.Addr().Is4() == to.Addr().Is4() {
 				list = append(list, Exemption{from.Masked(), to.Masked()})
 			}
+		}
+	}
+	return list
+}
+
+// anyPort returns this host's blocks, if masqueraded packets from them get random ports.
+func (s Self) anyPort() (list []netip.Prefix) {
+	if s.AnyPort {
+		for _, b := range s.Blocks {
+			list = append(list, b.Masked())
 		}
 	}
 	return list

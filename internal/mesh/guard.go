@@ -30,14 +30,28 @@ func (c *compiler) sender(p Peer, block netip.Prefix) {
 	c.state.Senders[i].Inside = append(c.state.Senders[i].Inside, block)
 }
 
-// guard lets only peers send into the tunnel, and drops what is not encrypted in an encrypted network.
-// Without it, a device takes packets from anybody, and a host takes packets with any source.
+// guard lets only peers send into the tunnel, drops what is not encrypted in an encrypted network, and
+// checks the sources of this host's containers. Without it, a device takes packets from anybody, and a host
+// takes packets with any source.
 func (s State) guard(ctx context.Context, fw *nft.Conn) error {
 	if len(s.Devices) > 0 {
 		fw.Queue(nft.GuardTunnel(s.tunnel()))
 	}
 	fw.Queue(nft.GuardPlain(s.Name, s.encrypted()))
+	fw.Queue(nft.GuardLinks(s.links()))
 	return fw.Commit(ctx)
+}
+
+// links returns the bridges of the networks, each once, and the networks' ranges.
+func (s State) links() nft.Links {
+	l := nft.Links{Mesh: s.Name, Uplinks: s.Uplinks}
+	for _, x := range s.Subnets {
+		l.Networks = append(l.Networks, x.Prefix)
+		if x.Bridge != "" && !slices.Contains(l.Bridges, x.Bridge) {
+			l.Bridges = append(l.Bridges, x.Bridge)
+		}
+	}
+	return l
 }
 
 // encrypted returns the networks whose packets are encrypted, which are those that the host refuses to send

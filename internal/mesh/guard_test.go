@@ -89,9 +89,15 @@ func (s *space) hears(t *testing.T) func(text string) bool {
 	}
 }
 
-// sends sends a packet to a host's tunnel, with the source address that the kernel takes, or with from,
-// for which a program needs the capability NET_RAW.
+// sends sends a packet to a host's tunnel.
 func (s *space) sends(t *testing.T, from, to string, payload []byte) {
+	t.Helper()
+	s.throws(t, from, to, DefaultPort, payload)
+}
+
+// throws sends a datagram, with the source address that the kernel takes, or with from, for which a program
+// needs the capability NET_RAW.
+func (s *space) throws(t *testing.T, from, to string, port int, payload []byte) {
 	t.Helper()
 	must(t, s.conn.Do(func() error {
 		fd, err := unix.Socket(family(to), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -107,7 +113,7 @@ func (s *space) sends(t *testing.T, from, to string, payload []byte) {
 				return err
 			}
 		}
-		return unix.Sendto(fd, payload, 0, sockaddr(to, DefaultPort))
+		return unix.Sendto(fd, payload, 0, sockaddr(to, port))
 	}))
 }
 

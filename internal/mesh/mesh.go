@@ -253,6 +253,7 @@ func (m *Mesh) clear(ctx context.Context, k mark) error {
 	defer store.Close()
 	defer fw.Close() //nolint:errcheck // committed
 	fw.Queue(nft.GuardPlain(k.name, nil))
+	fw.Queue(nft.GuardLinks(nft.Links{Mesh: k.name}))
 	err := errors.Join(
 		fw.Commit(ctx),
 		m.dropRoutes(k.protocol),

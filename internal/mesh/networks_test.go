@@ -77,7 +77,7 @@ func (n *networks) apply() {
 			}{{fmt.Sprintf("10.%d.0.0/16", 40+i), 24}, {fmt.Sprintf("fd%d::/16", 40+i), 64}} {
 				self.Subnets = append(self.Subnets, Subnet{
 					Network: fmt.Sprint("net", i), Prefix: netip.MustParsePrefix(p.text),
-					Isolated: n.isolated[i], Block: p.bits,
+					Isolated: n.isolated[i], Block: p.bits, Bridge: n.bridge(i),
 				})
 			}
 		}
@@ -181,5 +181,47 @@ func TestOpenToIsolated(t *testing.T) {
 		n.reaches("an isolated network", third, second, n.addrs(b, 2, 5), false)
 		n.reaches("an isolated network", second, third, n.addrs(a, 3, 5), false)
 		n.reaches("from an isolated network to an open one", second, a.container, n.addrs(a, 0, 5), true)
+	})
+}
+
+// A container with NET_RAW sends to a network of another host as somebody else. What it sends from its own
+// address, or from one that its host reaches through it, arrives.
+func TestForgedByContainer(t *testing.T) {
+	overHosts(t, func(n *networks) {
+		a, b := n.hosts[0], n.hosts[1]
+		third, second := n.join(a, 3), n.join(b, 2)
+		a.bridge("docker0")
+		a.addr("docker0", "172.17.0.1/16", "fd17::1/64")
+		stranger := n.container(a, "docker0", []string{"172.17.0.1", "fd17::1"}, "172.17.0.5/16", "fd17::5/64")
+		n.isolated[2], n.isolated[3] = true, true
+		n.apply()
+		a.sh("ip route add 172.31.0.0/24 via 10.40.1.5; ip -6 route add fd31::/64 via fd40:1::5")
+		heard := second.hears(t)
+		for _, c := range []struct {
+			what   string
+			from   *space
+			as     []string
+			passes bool
+		}{
+			{"an open network", a.container, []string{"", ""}, true},
+			{"a network behind a container", a.container, []string{"172.31.0.9", "fd31::9"}, true},
+			{"a network that nobody knows", stranger, []string{"172.17.0.9", "fd17::9"}, true},
+			{"an open network as an isolated one", a.container, n.addrs(a, 3, 5), false},
+			{"an open network as its host", a.container, n.addrs(a, 3, 1), false},
+			{"an isolated network", third, []string{"", ""}, false},
+			{"an isolated network as an open one", third, n.addrs(a, 0, 5), false},
+			{"an isolated network as nobody", third, []string{"203.0.113.7", "2001:db8:77::7"}, false},
+			{"an isolated network as its host", third, n.addrs(a, 3, 1), false},
+			{"an isolated network as its host's open network", third, n.addrs(a, 0, 1), false},
+			{"another bridge as the receiver's network", stranger, n.addrs(a, 2, 5), false},
+		} {
+			for i, to := range n.addrs(b, 2, 5) {
+				text := fmt.Sprintf("%s from %q to %s", c.what, c.as[i], to)
+				c.from.throws(t, c.as[i], to, forgedPort, []byte(text))
+				if got := heard(text); got != c.passes {
+					t.Errorf("%s: passes: %v", text, got)
+				}
+			}
+		}
 	})
 }

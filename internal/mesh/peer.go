@@ -77,6 +77,10 @@ type Subnet struct {
 	// Block is the prefix length of a host's block. The first address of a block is the host's, not a
 	// container's. 0 means that hosts have no address in the network.
 	Block int
+
+	// Bridge is the link of this host's containers in the network. Their sources are checked on the way
+	// to containers of the mesh's networks. "" means that nothing is checked.
+	Bridge string
 }
 
 // These are the defaults of Self. The port is IANA's port for VXLAN. The VNI is the bytes

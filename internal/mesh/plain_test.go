@@ -7,22 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // throw sends a datagram to the port of hears.
 func (s *space) throw(t *testing.T, to, text string) {
 	t.Helper()
-	must(t, s.conn.Do(func() error {
-		fd, err := unix.Socket(family(to), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd) //nolint:errcheck // a test
-		return unix.Sendto(fd, []byte(text), 0, sockaddr(to, forgedPort))
-	}))
+	s.throws(t, "", to, forgedPort, []byte(text))
 }
 
 // A host that encrypts takes no packets of the network that were not encrypted. Its own containers reach

@@ -18,6 +18,7 @@ type State struct {
 	Wire     *Wire    // nil if no peer uses WireGuard
 	Routes   []Route
 	Subnets  []Subnet
+	Uplinks  []string // links to other hosts
 	Exempt   []Exemption
 	AnyPort  []netip.Prefix // masqueraded packets from them get random source ports
 	Directs  []direct       // direct routes that Probe tests

@@ -188,6 +188,10 @@ func masquerade() match { return match{&expr.Masq{}} }
 
 func verdict(kind expr.VerdictKind) match { return match{&expr.Verdict{Kind: kind}} }
 
+func goTo(chain string) match {
+	return match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}}
+}
+
 func jump(chain string) match {
 	return match{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}
 }

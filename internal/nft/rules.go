@@ -303,7 +303,7 @@ func native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 func publishedRules() (rules []staticRule) {
 	for _, v6 := range []bool{false, true} {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
-			rules = append(rules, staticRule{"", rule(publishedIn(v6, proto), match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chainHairpin}})})
+			rules = append(rules, staticRule{"", rule(publishedIn(v6, proto), goTo(chainHairpin))})
 		}
 	}
 	return rules

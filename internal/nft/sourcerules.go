@@ -27,7 +27,7 @@ func ownSources(table nftables.TableFamily, all, v4, v6 string) []staticRule {
 	return []staticRule{
 		{"", rule(ipFamily(table, false), match{iif, loadAddr(false, true, unix.NFT_REG_2), inSet(v4, false)}, accept)},
 		{"", rule(ipFamily(table, true), match{iif, loadAddr(true, true, unix.NFT_REG_2), inSet(v6, false)}, accept)},
-		{"", rule(match{iif, inSet(all, false)}, match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chainSourcesOther}})},
+		{"", rule(match{iif, inSet(all, false)}, goTo(chainSourcesOther))},
 	}
 }
 
@@ -49,7 +49,7 @@ func linkOther() []staticRule {
 // between two ports, and the host takes a packet out of two tags whose number is 0, behind the bridge.
 func portChains() []chainSpec {
 	at := func(key expr.MetaKey, set, chain string) staticRule {
-		return staticRule{"", match{loadMeta(key, reg1), inSet(set, false), &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}}}
+		return staticRule{"", rule(match{loadMeta(key, reg1), inSet(set, false)}, goTo(chain))}
 	}
 	own := ownSources(nftables.TableFamilyBridge, SetPort, SetPort4, SetPort6)
 	tagged := tags(match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetPort, false)})

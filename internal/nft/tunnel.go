@@ -48,7 +48,7 @@ type TunnelSource struct {
 func ofTunnels(name string) bool { return strings.HasPrefix(name, tunnelPrefix) }
 
 // ofMesh reports whether an object of our table belongs to a mesh, whose agent makes it.
-func ofMesh(name string) bool { return ofTunnels(name) || ofPlain(name) }
+func ofMesh(name string) bool { return ofTunnels(name) || ofPlain(name) || ofLinks(name) }
 
 // These are the ends of the names of chains, in the order in which chains are made.
 const (
@@ -128,7 +128,7 @@ func (t Tunnel) chains() []chainSpec {
 	return []chainSpec{
 		{name: name + tunnelSource, rules: t.sourceRules()},
 		{name: name + tunnelIn, typ: filter, hook: nftables.ChainHookInput, prio: prioForward, rules: []staticRule{
-			{"", t.rule(match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: name + tunnelSource}})},
+			{"", t.rule(goTo(name + tunnelSource))},
 		}},
 		{name: name + tunnelForward, typ: filter, hook: nftables.ChainHookForward, prio: prioForward, rules: []staticRule{
 			{"from an address of this host", t.rule(fromLocal(), verdict(expr.VerdictDrop))},
