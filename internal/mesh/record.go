@@ -16,6 +16,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/owner"
@@ -218,12 +221,16 @@ func (m *Mesh) marks() (list []mark, err error) {
 	}
 	if !slices.ContainsFunc(list, func(k mark) bool { return k.protocol == DefaultProtocol }) {
 		routes, err := m.ourRoutes(DefaultProtocol)
-		if errs = append(errs, err); len(routes) > 0 {
+		if errs = append(errs, err); slices.ContainsFunc(routes, toPeer) {
 			list = append(list, mark{DefaultProtocol, DefaultName})
 		}
 	}
 	return list, errors.Join(errs...)
 }
+
+// toPeer reports whether a route leads to a peer. Other routes refuse packets, and the first ADD after a
+// boot makes them before the agent runs. They protect that container.
+func toPeer(r netlink.Route) bool { return r.Type != unix.RTN_UNREACHABLE }
 
 // recorded returns the marks of the records that can be read.
 func (m *Mesh) recorded() (list []mark, err error) {

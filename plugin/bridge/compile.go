@@ -51,7 +51,7 @@ func link(in input) netstate.State {
 	veth := in.pair.Veth(c.MTU)
 	veth.Bridge, veth.Port = c.Bridge, nl.PortFlags{Hairpin: c.HairpinMode, Isolated: c.PortIsolation}
 	veth.NoIPv6 = true
-	s := append(isolation(in),
+	s := append(append(refused(c), isolation(in)...),
 		netstate.Bridge{
 			Name: c.Bridge, MTU: c.MTU, MAC: in.bridgeMAC, Promisc: c.PromiscMode,
 			VLANFiltering: c.Vlan != 0 || c.VlanTrunk != nil, Pin: c.IsGateway,
@@ -69,6 +69,15 @@ func link(in input) netstate.State {
 		for _, e := range spoofElements(in.pair, in.comment) {
 			s = append(s, netstate.Element{Element: e})
 		}
+	}
+	return s
+}
+
+// refused returns the routes that keep packets from the default route. They come first, because the
+// container may send as soon as it has a link.
+func refused(c *Conf) (s netstate.State) {
+	for _, p := range c.Unreachable {
+		s = append(s, netstate.Unreachable{Dst: p, Protocol: netstate.HostsProtocol})
 	}
 	return s
 }

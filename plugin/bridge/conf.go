@@ -57,6 +57,11 @@ type Conf struct {
 	// packets of the hosts themselves, whose address is the first of their part. Reference: none.
 	Span []netip.Prefix `json:"span"`
 
+	// Unreachable lists prefixes to which the host sends packets only by routes to parts of them, and
+	// never by its default route: ADD adds an unreachable route for each, if there is none. DEL leaves it.
+	// The agent of patchbayd hosts sets this if its network is encrypted. Reference: none.
+	Unreachable []netip.Prefix `json:"unreachable"`
+
 	// MTU is the MTU of the veth pair and of a new bridge, in bytes; 0 means the kernel's
 	// default. Reference: does not report it in the result.
 	MTU int `json:"mtu"`
@@ -176,7 +181,7 @@ func (c *Conf) validate() error {
 	if err := endpoint.ValidateMTU(c.MTU); err != nil {
 		return err
 	}
-	if err := cmp.Or(c.IPMasqOutside.Validate(), endpoint.ValidateNetworks("span", c.Span)); err != nil {
+	if err := cmp.Or(c.IPMasqOutside.Validate(), endpoint.ValidateNetworks("span", c.Span), endpoint.ValidateNetworks("unreachable", c.Unreachable)); err != nil {
 		return err
 	}
 	if err := spec.ValidateNewIfName(c.Bridge); err != nil {

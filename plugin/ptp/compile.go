@@ -58,7 +58,7 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	veth.NoIPv6 = !slices.ContainsFunc(result.IPs, func(ip spec.IPConfig) bool { return ip.Address.Addr().Is6() })
 	var s netstate.State
 	for _, p := range in.conf.Unreachable {
-		s = append(s, netstate.Unreachable{Dst: p})
+		s = append(s, netstate.Unreachable{Dst: p, Protocol: netstate.PodsProtocol})
 	}
 	s = append(s,
 		endpoint.Forwarding(result.IPs, in.pair.Host, "Could not enable IP forwarding", in.network),
