@@ -38,7 +38,7 @@ func (l *lab) peerKeys() map[string]mesh.Key {
 	out := map[string]mesh.Key{}
 	for _, p := range l.fabric.peers {
 		out[p.ID] = p.Key
-		if p.Transport != mesh.WireGuard || !l.fabric.self.Encrypted {
+		if p.Transport != mesh.WireGuard || !l.fabric.self.Subnets[0].Encrypted {
 			l.Errorf("not encrypted: %+v", p)
 		}
 	}

@@ -24,10 +24,11 @@ type Reach struct {
 
 // Observed is what only the kernel knows.
 type Observed struct {
-	Reach  map[netip.Addr]Reach // routes to every peer's underlay addresses
-	MTU    int                  // lowest MTU of the links with Self's underlay addresses, in bytes
-	NoIPv6 bool                 // the kernel was booted without IPv6
-	Key    Key                  // this host's public key for WireGuard
+	Reach   map[netip.Addr]Reach // routes to every peer's underlay addresses
+	MTU     int                  // lowest MTU of the links with Self's underlay addresses, in bytes
+	Uplinks []string             // names of these links
+	NoIPv6  bool                 // the kernel was booted without IPv6
+	Key     Key                  // this host's public key for WireGuard
 
 	// Paths has the path MTU to underlay addresses, in bytes, if Probe has found it. 0 means that
 	// the path carries as much as the uplink.
@@ -52,6 +53,7 @@ func Compile(self Self, peers []Peer, facts Observed) (State, error) {
 	if err := c.apart(); err != nil {
 		return State{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
+	c.encrypt(peers)
 	c.state = State{Name: c.self.Name, Protocol: c.self.Protocol, Subnets: slices.Clone(c.self.Subnets), Underlay: c.self.Underlay}
 	for i, s := range c.state.Subnets {
 		c.state.Subnets[i].Prefix = s.Prefix.Masked()
@@ -60,13 +62,15 @@ func Compile(self Self, peers []Peer, facts Observed) (State, error) {
 	for _, p := range inOrder(peers) {
 		c.peer(p)
 	}
-	c.refuse(peers)
+	c.refuse()
 	c.sort()
 	return c.state, errors.Join(c.errs...)
 }
 
-// uplinks returns the links to other hosts, each once.
-func (f Observed) uplinks() (list []string) {
+// uplinks returns the links to other hosts, each once: those with this host's underlay addresses, and those on the way
+// to peers.
+func (f Observed) uplinks() []string {
+	list := slices.Clone(f.Uplinks)
 	for _, r := range f.Reach {
 		if r.Link != "" && !slices.Contains(list, r.Link) {
 			list = append(list, r.Link)
@@ -177,6 +181,9 @@ func (c *compiler) source(block netip.Prefix) (src netip.Addr) {
 func (c *compiler) route(p Peer, block netip.Prefix) (Route, error) {
 	if p.Transport == WireGuard {
 		return c.wire(p, block)
+	}
+	if c.self.encrypted(block) {
+		return Route{}, fmt.Errorf("no route to %s: its network is encrypted, and transport %q is not", block, cmp.Or(p.Transport, Auto))
 	}
 	if p.Transport != VXLAN {
 		if r, ok := c.direct(p, block); ok {

@@ -37,7 +37,7 @@ func (s State) guard(ctx context.Context, fw *nft.Conn) error {
 	if len(s.Devices) > 0 {
 		fw.Queue(nft.GuardTunnel(s.tunnel()))
 	}
-	fw.Queue(nft.GuardPlain(s.Name, s.encrypted()))
+	fw.Queue(nft.GuardPlain(s.plain()))
 	fw.Queue(nft.GuardLinks(s.links()))
 	return fw.Commit(ctx)
 }
@@ -54,12 +54,25 @@ func (s State) links() nft.Links {
 	return l
 }
 
-// encrypted returns the networks whose packets are encrypted, which are those that the host refuses to send
-// in any other way.
+// plain returns what must not come unencrypted.
+func (s State) plain() nft.Plain {
+	p := nft.Plain{Mesh: s.Name, From: s.encrypted(), Links: slices.Clone(s.Uplinks)}
+	for _, n := range s.Subnets {
+		if n.Encrypted && n.Closed {
+			p.To = append(p.To, n.Prefix)
+		}
+	}
+	for _, d := range s.Devices {
+		p.Links = append(p.Links, d.Name)
+	}
+	return p
+}
+
+// encrypted returns the networks whose packets are encrypted.
 func (s State) encrypted() (list []netip.Prefix) {
-	for _, r := range s.Routes {
-		if r.Refused {
-			list = append(list, r.Dst)
+	for _, n := range s.Subnets {
+		if n.Encrypted {
+			list = append(list, n.Prefix)
 		}
 	}
 	return list

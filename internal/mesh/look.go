@@ -31,6 +31,9 @@ func (m *Mesh) Look(self Self, peers []Peer) (Observed, error) {
 	if f.MTU, err = m.uplinkMTU(self.Underlay, addrs); err != nil {
 		return Observed{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
+	if f.Uplinks, err = m.uplinksOf(self.Underlay, addrs); err != nil {
+		return Observed{}, fmt.Errorf("%w: %w", ErrSelf, err)
+	}
 	if f.Key, err = m.wireKey(peers); err != nil {
 		return Observed{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
@@ -140,6 +143,20 @@ func (m *Mesh) uplinkMTU(underlay []netip.Addr, addrs []netlink.Addr) (int, erro
 	defer m.mu.Unlock()
 	m.uplinks = uplinks
 	return least, nil
+}
+
+// uplinksOf returns the names of the links that have these addresses.
+func (m *Mesh) uplinksOf(underlay []netip.Addr, addrs []netlink.Addr) (names []string, err error) {
+	for _, a := range underlay {
+		link, err := m.linkOf(a, addrs)
+		if err != nil {
+			return nil, err
+		}
+		if name := link.Attrs().Name; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names, nil
 }
 
 func (m *Mesh) linkOf(a netip.Addr, addrs []netlink.Addr) (netlink.Link, error) {

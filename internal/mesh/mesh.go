@@ -96,6 +96,9 @@ type Options struct {
 	// has that transport.
 	Keys *Keys
 
+	// MakeKeys returns the keys, for Encrypt. It may be nil.
+	MakeKeys func(context.Context) (*Keys, error)
+
 	// Warn receives errors that stop nothing. Examples are a read-only sysctl, and rules of
 	// iptables-legacy that drop packets and that no nftables rule can override. Probe calls Warn
 	// too. Warn may be nil.
@@ -252,7 +255,7 @@ func (m *Mesh) clear(ctx context.Context, k mark) error {
 	fw, store := nft.Open(m.opts.Paths.Run), record.New(m.opts.Paths.Run)
 	defer store.Close()
 	defer fw.Close() //nolint:errcheck // committed
-	fw.Queue(nft.GuardPlain(k.name, nil))
+	fw.Queue(nft.GuardPlain(nft.Plain{Mesh: k.name}))
 	fw.Queue(nft.GuardLinks(nft.Links{Mesh: k.name}))
 	err := errors.Join(
 		fw.Commit(ctx),

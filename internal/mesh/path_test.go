@@ -85,6 +85,8 @@ func TestCompilePaths(t *testing.T) {
 	self, peers, facts := world()
 	facts.Key = Key{1}
 	peers[0].Transport, peers[0].Key = WireGuard, Key{2}
+	peers[0].Blocks = []netip.Prefix{netip.MustParsePrefix("10.50.6.0/24")} // a network of its own
+	self.Blocks = append(self.Blocks, netip.MustParsePrefix("10.50.1.0/24"))
 	facts.Paths = map[netip.Addr]int{addr("192.0.2.2"): 1400, addr("2001:db8:1::2"): 0, addr("198.51.100.4"): 1320, addr("2001:db8:2::6"): 1400}
 	s, err := Compile(self, peers, facts)
 	if err == nil || !strings.Contains(err.Error(), "peer far (node-4): no route to fd40:4::/64: the path carries packets of 1270 bytes to it, and IPv6 needs 1280") {

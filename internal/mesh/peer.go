@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
 )
 
 // Transport says how packets reach a peer.
@@ -81,6 +83,15 @@ type Subnet struct {
 	// Bridge is the link of this host's containers in the network. Their sources are checked on the way
 	// to containers of the mesh's networks. "" means that nothing is checked.
 	Bridge string
+
+	// Encrypted makes addresses of the network unreachable, except through routes to peers with
+	// WireGuard; other peers are refused. A peer with WireGuard does the same for its network;
+	// Encrypted also serves a host that knows no such peer yet.
+	Encrypted bool
+
+	// Closed drops what arrives for an encrypted network through an uplink or a VXLAN tunnel, whoever sends
+	// it. Without Closed, only what has a source in the network is dropped.
+	Closed bool
 }
 
 // These are the defaults of Self. The port is IANA's port for VXLAN. The VNI is the bytes
@@ -90,7 +101,7 @@ const (
 	DefaultDevice   = "patchbay-vx"
 	DefaultPort     = 4789
 	DefaultVNI      = 0x7062
-	DefaultProtocol = 112
+	DefaultProtocol = netstate.HostsProtocol
 
 	DefaultWireDevice = "patchbay-wg"
 	DefaultWirePort   = 51820
@@ -117,11 +128,6 @@ type Self struct {
 
 	Subnets []Subnet       // all networks
 	Blocks  []netip.Prefix // blocks of this host; a peer that claims one of them is refused
-
-	// Encrypted makes addresses of all networks unreachable, except through routes to peers. A peer
-	// with WireGuard does the same for its network; Encrypted also serves a host that knows no such
-	// peer yet.
-	Encrypted bool
 
 	// Exempt are destinations. Packets from Blocks to them keep their source address, although their
 	// attachments are masqueraded. No destination contains another one.

@@ -25,7 +25,9 @@ func TestPlain(t *testing.T) {
 	setup{Routes, "46"}.all(h1, h2, h3)
 	talk(t, h1, h2)
 	self := setup{WireGuard, "46"}.self(h2)
-	self.Encrypted = true
+	for i := range self.Subnets {
+		self.Subnets[i].Encrypted = true
+	}
 	apply := func() { h2.do(func() error { return h2.mesh.Apply(ctx, self, nil) }) }
 	for _, dev := range []string{"all", "eth0"} {
 		h2.sysctl("net/ipv4/conf/"+dev+"/rp_filter", "0")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -45,12 +46,27 @@ func (m *Mesh) routes(s State) error {
 			errs = append(errs, fmt.Errorf("%s: %w", r, err))
 		}
 	}
+	keep, err := m.protects(s)
+	errs = append(errs, err)
 	for _, old := range there {
-		if old.stale {
+		if old.stale && !keep(old.route) {
 			errs = append(errs, m.remove(old.route))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// protects returns a function that reports whether a route still refuses packets of containers. It does if
+// the State has no network there any more, and the host has an address in the range: containers of the
+// network that was removed may run, and must not send to those of other hosts unencrypted.
+func (m *Mesh) protects(s State) (func(*netlink.Route) bool, error) {
+	addrs, err := m.addrs()
+	return func(r *netlink.Route) bool {
+		p := nl.PrefixOf(r.Dst)
+		return r.Type == unix.RTN_UNREACHABLE &&
+			!slices.ContainsFunc(s.Subnets, func(n Subnet) bool { return n.Prefix.Overlaps(p) }) &&
+			(err != nil || slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return p.Contains(nl.AddrOf(a.IP)) }))
+	}, err
 }
 
 // routeKey identifies a route in the kernel, without its next hop.

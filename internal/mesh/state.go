@@ -119,6 +119,10 @@ func (s State) String() string {
 	for _, p := range s.encrypted() {
 		fmt.Fprintf(&b, "drop what comes from %s through a link that does not lead there\n", p)
 	}
+	plain := s.plain()
+	for _, p := range plain.To {
+		fmt.Fprintf(&b, "drop what comes for %s through %s\n", p, strings.Join(plain.Links, ", "))
+	}
 	for _, r := range s.Routes {
 		fmt.Fprintf(&b, "%s proto %d\n", r, s.Protocol)
 	}

@@ -114,7 +114,7 @@ func (c *compiler) wireDevice(mtu int) *Wire {
 	}
 	w := &Wire{Name: c.self.WireDevice, Key: c.facts.Key, Port: c.self.WirePort, MTU: mtu, NoIPv6: c.facts.NoIPv6 || mtu < minMTU}
 	for _, b := range c.self.Blocks {
-		if a := wireAddr(b); a.IsValid() && !(w.NoIPv6 && a.Is6()) {
+		if a := wireAddr(b); a.IsValid() && !(w.NoIPv6 && a.Is6()) && c.self.encrypted(b) {
 			w.Addrs = append(w.Addrs, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
@@ -149,18 +149,30 @@ func (c *compiler) wireSource(block netip.Prefix) (src netip.Addr) {
 	return src
 }
 
-// refuse adds routes that refuse packets to the networks of encrypted peers, or to all. The
-// routes to the peers' blocks have priority. Without the refusing routes, packets for a peer
-// without a key would take the default route unencrypted, and so would packets for all peers
-// while the device does not exist.
-func (c *compiler) refuse(peers []Peer) {
-	for _, n := range c.self.Subnets {
+// encrypt marks the networks of encrypted peers as encrypted.
+func (c *compiler) encrypt(peers []Peer) {
+	c.self.Subnets = slices.Clone(c.self.Subnets)
+	for i, n := range c.self.Subnets {
 		in := func(p Peer) bool {
 			return p.Transport == WireGuard && slices.ContainsFunc(p.Blocks, n.Prefix.Overlaps)
 		}
-		taken := slices.ContainsFunc(c.state.Routes, func(r Route) bool { return r.Dst == n.Prefix.Masked() })
-		if (c.self.Encrypted || slices.ContainsFunc(peers, in)) && !taken && !(c.facts.NoIPv6 && n.Prefix.Addr().Is6()) {
-			c.state.Routes = append(c.state.Routes, Route{Dst: n.Prefix.Masked(), Refused: true})
+		c.self.Subnets[i].Encrypted = n.Encrypted || slices.ContainsFunc(peers, in)
+	}
+}
+
+// encrypted reports whether a block of a host lies in an encrypted network.
+func (s Self) encrypted(block netip.Prefix) bool {
+	return slices.ContainsFunc(s.Subnets, func(n Subnet) bool { return n.Encrypted && n.Prefix.Overlaps(block) })
+}
+
+// refuse adds routes that refuse packets to the encrypted networks. The routes to the peers' blocks
+// have priority. Without the refusing routes, packets for a peer without a key would take the default
+// route unencrypted, and so would packets for all peers while the device does not exist.
+func (c *compiler) refuse() {
+	for _, n := range c.state.Subnets {
+		taken := slices.ContainsFunc(c.state.Routes, func(r Route) bool { return r.Dst == n.Prefix })
+		if n.Encrypted && !taken && !(c.facts.NoIPv6 && n.Prefix.Addr().Is6()) {
+			c.state.Routes = append(c.state.Routes, Route{Dst: n.Prefix, Refused: true})
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -89,7 +90,9 @@ func TestCompileUnencrypted(t *testing.T) {
 // A host that encrypts refuses its networks also before it knows a peer.
 func TestCompileEncryptedAlone(t *testing.T) {
 	self, _, facts := world()
-	self.Encrypted = true
+	for i := range self.Subnets {
+		self.Subnets[i].Encrypted = true
+	}
 	s, err := Compile(self, nil, facts)
 	if err != nil || len(s.Routes) != len(self.Subnets) {
 		t.Errorf("%v\n%s", err, s)
@@ -99,6 +102,24 @@ func TestCompileEncryptedAlone(t *testing.T) {
 			t.Error(r)
 		}
 	}
+}
+
+// Two networks on the same hosts: one is encrypted, and its peers with another transport are left out.
+// The other one has a tunnel, and no address on the encrypting device.
+func TestCompileBoth(t *testing.T) {
+	self, peers, facts := world()
+	facts.Key = Key{1}
+	self.Subnets[2].Encrypted, self.Subnets[2].Closed, facts.Uplinks = true, true, []string{"eth0"}
+	self.Blocks = append(self.Blocks, netip.MustParsePrefix("10.50.1.0/24"))
+	plain, wire := peers[2], peers[2]
+	plain.Transport = VXLAN
+	plain.Blocks = append(plain.Blocks[:2:2], netip.MustParsePrefix("10.50.3.0/24"))
+	wire.Blocks, wire.Transport, wire.Key = []netip.Prefix{netip.MustParsePrefix("10.50.2.0/24")}, WireGuard, Key{2}
+	s, err := Compile(self, []Peer{plain, wire}, facts)
+	if want := `peer near (node-2): no route to 10.50.3.0/24: its network is encrypted, and transport "vxlan" is not`; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	golden(t, "both", s.String())
 }
 
 // A kernel without WireGuard, or a program without a key, changes nothing.

@@ -4,6 +4,7 @@
 package mesh
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -25,11 +26,30 @@ func (m *Mesh) wireKey(peers []Peer) (k Key, err error) {
 	if m.opts.Keys == nil {
 		return k, errors.New("transport wireguard needs a key, and this program has none")
 	}
+	return m.opts.Keys.Public, m.hasWireGuard()
+}
+
+// hasWireGuard returns an error if the kernel does not have WireGuard.
+func (m *Mesh) hasWireGuard() error {
 	w, err := m.conn.WireGuard()
 	if err != nil {
-		return k, fmt.Errorf("transport wireguard: %w", err)
+		return fmt.Errorf("transport wireguard: %w", err)
 	}
 	w.Close()
+	return nil
+}
+
+// Encrypt returns this host's public key, for the peers. It gets the keys at the first call. It returns an
+// error if this host cannot encrypt.
+func (m *Mesh) Encrypt(ctx context.Context) (k Key, err error) {
+	if err := m.hasWireGuard(); err != nil {
+		return k, err
+	}
+	if m.opts.Keys == nil {
+		if m.opts.Keys, err = m.opts.MakeKeys(ctx); err != nil {
+			return k, err
+		}
+	}
 	return m.opts.Keys.Public, nil
 }
 

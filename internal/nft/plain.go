@@ -16,33 +16,47 @@ import (
 // of the network was not encrypted, and anybody may have sent it. While a host encrypts, our table has
 //
 //	chain plain_<name>    hook prerouting: what has a source in an encrypted network, and comes from a link
-//	                      through which the host does not reach this source, is dropped
+//	                      through which the host does not reach this source, is dropped; so is what comes
+//	                      for a closed network from a link to other hosts
 //
 // <name> is the name of the mesh. The host reaches its own containers through their links, and those of
 // other hosts through the tunnel. The chain is not in the layout, as those of tunnels.
 const plainPrefix = "plain_"
 
-// GuardPlain returns the work that drops unencrypted packets from the networks of a mesh. If there is no
-// network, the work removes the chain.
-func GuardPlain(mesh string, networks []netip.Prefix) Extra { return plainGuard{mesh, networks} }
-
-type plainGuard struct {
-	mesh     string
-	networks []netip.Prefix
+// Plain is what a mesh must not get unencrypted.
+type Plain struct {
+	Mesh  string
+	From  []netip.Prefix // the encrypted networks
+	To    []netip.Prefix // the closed ones of them
+	Links []string       // that lead to other hosts unencrypted: uplinks, and devices of tunnels
 }
 
+// GuardPlain returns the work that drops unencrypted packets from the encrypted networks of a mesh, and for
+// the closed ones. If there is no encrypted network, the work removes the chain.
+func GuardPlain(p Plain) Extra { return plainGuard(p) }
+
+type plainGuard Plain
+
 // String names the mesh.
-func (g plainGuard) String() string { return "drop unencrypted packets of mesh " + g.mesh }
+func (g plainGuard) String() string { return "drop unencrypted packets of mesh " + g.Mesh }
 
 // Needs reports whether the table must exist.
-func (g plainGuard) Needs() bool { return len(g.networks) > 0 }
+func (g plainGuard) Needs() bool { return len(g.From) > 0 }
 
 func (g plainGuard) chain() chainSpec {
-	ch := chainSpec{name: plainPrefix + g.mesh, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioRaw}
-	for _, p := range g.networks {
+	ch := chainSpec{name: plainPrefix + g.Mesh, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioRaw}
+	for _, p := range g.From {
 		ch.rules = append(ch.rules, staticRule{
 			fmt.Sprintf("%s, not encrypted", p), rule(family(p.Addr().Is6()), MatchPrefix(p, true, expr.CmpOpEq), notBehind(), verdict(expr.VerdictDrop)),
 		})
+	}
+	for _, link := range g.Links {
+		for _, p := range g.To {
+			ch.rules = append(ch.rules, staticRule{
+				fmt.Sprintf("for %s, not encrypted", p),
+				rule(metaIs(expr.MetaKeyIIFNAME, expr.CmpOpEq, IfName(link)), family(p.Addr().Is6()), MatchPrefix(p, false, expr.CmpOpEq), verdict(expr.VerdictDrop)),
+			})
+		}
 	}
 	return ch
 }
@@ -50,7 +64,7 @@ func (g plainGuard) chain() chainSpec {
 // Plan compares the chain.
 func (g plainGuard) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	want, t := g.chain(), layoutOf(nftables.TableFamilyINet).table()
-	if len(g.networks) > 0 {
+	if g.Needs() {
 		wrong, err := c.wrongChains(nftables.TableFamilyINet, []chainSpec{want})
 		if err != nil || len(wrong) == 0 {
 			return nil, err

@@ -44,11 +44,10 @@ type Settings struct {
 func (s Settings) Mesh() mesh.Self {
 	self := mesh.Self{
 		Name: NetworkName, Device: Device, VNI: VNI, Protocol: Protocol, ID: s.Node, Port: s.Port,
-		WireDevice: WireDevice, WirePort: s.WirePort, Encrypted: s.Transport == mesh.WireGuard,
-		AnyPort: !s.KeepPorts,
+		WireDevice: WireDevice, WirePort: s.WirePort, AnyPort: !s.KeepPorts,
 	}
 	for _, p := range s.Cluster {
-		self.Subnets = append(self.Subnets, mesh.Subnet{Network: NetworkName, Prefix: p})
+		self.Subnets = append(self.Subnets, mesh.Subnet{Network: NetworkName, Prefix: p, Encrypted: s.Transport == mesh.WireGuard})
 	}
 	return self
 }

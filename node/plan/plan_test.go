@@ -258,7 +258,7 @@ func TestMakeEncrypted(t *testing.T) {
 	if got := strings.Join(wrong, " "); got != "WireGuardKeyOfAnotherNode[n2 n1] WireGuardKeyOfAnotherNode[n4 n3]" {
 		t.Error(got)
 	}
-	if p := Make(s, []Node{node(1)}); !p.Ready || !p.Self.Encrypted {
+	if p := Make(s, []Node{node(1)}); !p.Ready || !p.Self.Subnets[0].Encrypted {
 		t.Error(render(p))
 	}
 }
