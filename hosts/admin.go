@@ -29,9 +29,9 @@ const (
 func Check(n *store.Network) error {
 	errs := []error{spec.ValidateNetworkName(n.Name), checkSubnets(n)}
 	switch n.Transport {
-	case store.Auto, store.Routes, store.VXLAN:
+	case store.Auto, store.Routes, store.VXLAN, store.WireGuard:
 	default:
-		errs = append(errs, fmt.Errorf("transport %q: want auto, routes or vxlan", n.Transport))
+		errs = append(errs, fmt.Errorf("transport %q: want auto, routes, vxlan or wireguard", n.Transport))
 	}
 	if least := leastMTU(n); n.MTU != 0 && (n.MTU < least || n.MTU > 65535) {
 		errs = append(errs, fmt.Errorf("mtu %d: want %d to 65535", n.MTU, least))

@@ -40,6 +40,7 @@ type Options struct {
 	Name     string       // the host's name in listings
 	Underlay []netip.Addr // addresses at which other hosts reach this one; empty: the uplink's addresses
 	Port     uint16       // UDP port of the tunnel
+	WirePort uint16       // UDP port of WireGuard
 	Paths    paths.Paths  // State has the directories of the agent and of the Docker driver; CNI has those of host-local
 	ConfDir  string       // directory of CNI configurations, such as /etc/cni/net.d
 	DataRoot string       // Docker's data directory, such as /var/lib/docker
@@ -58,6 +59,8 @@ type Options struct {
 type Fabric interface {
 	Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error
 	UplinkMTU(underlay []netip.Addr) (int, error)
+	// Encrypt returns this host's public key for WireGuard, and makes the key at the first call.
+	Encrypt(ctx context.Context) (mesh.Key, error)
 	// Watch calls changed when Apply must run again, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
 	// Probe calls changed when the MTU of a path to another host changes, until ctx ends.
@@ -90,6 +93,7 @@ type Agent struct {
 	docker     docker
 	containers []container
 	copies     []dockerCopy
+	encryption encryption
 	unread     string // the last read error; while there is one, containers or copies may be incomplete
 
 	// Only tendStore uses the following fields.

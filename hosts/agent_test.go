@@ -31,6 +31,7 @@ type fakeFabric struct {
 	self  mesh.Self
 	peers []mesh.Peer
 	calls int
+	key   mesh.Key
 	late  int // how many calls find no underlay address yet
 }
 
@@ -49,6 +50,14 @@ func (f *fakeFabric) UplinkMTU([]netip.Addr) (int, error) {
 		return 0, errors.New("not yet")
 	}
 	return 1500, nil
+}
+
+// Encrypt returns the key that the test has set. Without one, the host cannot encrypt.
+func (f *fakeFabric) Encrypt(context.Context) (mesh.Key, error) {
+	if f.key == (mesh.Key{}) {
+		return f.key, errors.New("this kernel has no WireGuard")
+	}
+	return f.key, nil
 }
 
 func (f *fakeFabric) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
@@ -79,6 +88,8 @@ type host struct {
 	stop   func()
 	log    lines
 	late   int // the field late of fakeFabric
+	key    mesh.Key
+	real   Fabric // if not nil, the agent uses it instead
 }
 
 type lines struct {
@@ -113,12 +124,16 @@ func newHost(t *testing.T, s store.Store, n int) *host {
 
 func (h *host) start() {
 	h.t.Helper()
-	h.fabric = &fakeFabric{late: h.late}
+	h.fabric = &fakeFabric{late: h.late, key: h.key}
+	var fabric Fabric = h.fabric
+	if h.real != nil {
+		fabric = h.real
+	}
 	var err error
 	h.agent, err = New(Options{
 		Store: h.store, Name: h.name, Underlay: h.underlay(), ConfDir: h.dir + "/net.d", DataRoot: h.dir + "/docker-data",
 		Paths: paths.Paths{State: h.dir + "/state", Run: h.dir + "/run", CNI: h.dir + "/cni", Proc: "/proc"}, TTL: time.Minute, Reclaim: 24 * time.Hour,
-		Fabric: h.fabric, Log: h.log.add,
+		Fabric: fabric, WirePort: wirePort, Log: h.log.add,
 	})
 	must(h.t, err)
 	ctx, cancel := context.WithCancel(context.Background())

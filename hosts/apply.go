@@ -25,6 +25,7 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 		return // the first start, without the store: nothing is known yet
 	}
 	f := a.facts(&w)
+	f.plain = a.encrypt(ctx, &w) != nil
 	d := compile(&w, f)
 	d.stopped = stopped
 	may := mayRemove(synced, d.wrong)

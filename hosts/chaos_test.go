@@ -266,7 +266,11 @@ func (h *simHost) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) er
 	return err
 }
 
-func (h *simHost) UplinkMTU([]netip.Addr) (int, error)       { return 1500, nil }
+func (h *simHost) UplinkMTU([]netip.Addr) (int, error) { return 1500, nil }
+func (h *simHost) Encrypt(context.Context) (mesh.Key, error) {
+	return mesh.Key{}, nil
+}
+
 func (h *simHost) Watch(ctx context.Context, _ func()) error { return nil }
 func (h *simHost) Probe(ctx context.Context, _ func()) error { return nil }
 

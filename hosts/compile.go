@@ -27,6 +27,7 @@ type thisHost struct {
 	dns    []string     // networks whose containers use our resolver; "*" means all
 	copies []dockerCopy // the Docker networks
 	unread bool         // copies may be incomplete
+	plain  bool         // this host cannot encrypt
 
 	settled func(network string) bool                     // see the function settled
 	hinders func(network *store.Network) error            // returns an error if an address or route of this host conflicts with a network, or if it could not be read (errUnread)
@@ -65,7 +66,7 @@ func compile(w *world, f *thisHost) *desired {
 			d.confs[p.Network.Name] = rendered{text, err}
 		}
 	}
-	d.self, d.peers = meshOf(w, f.self, d.parts)
+	d.self, d.peers = meshOf(w, f, d.parts)
 	d.names = listening(d.parts)
 	return d
 }
@@ -178,14 +179,18 @@ func outside(n *store.Network, underlay []netip.Addr) error {
 
 // meshOf returns this host and the other hosts, with their blocks. A host without a session is
 // among them, because it may have lost only its connection to the store.
-func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
-	out := mesh.Self{ID: self.ID, Underlay: self.Underlay, Port: self.Port}
+func meshOf(w *world, f *thisHost, parts []part) (mesh.Self, []mesh.Peer) {
+	self := f.self
+	out := mesh.Self{ID: self.ID, Underlay: self.Underlay, Port: self.Port, WirePort: self.WireGuardPort}
 	var peers []mesh.Peer
 	for _, p := range parts {
 		for _, s := range p.Network.Subnets {
 			out.Subnets = append(out.Subnets, p.subnet(s))
 		}
 		out.Blocks = append(out.Blocks, p.Blocks...)
+		if f.plain && encrypts(&p.Network) {
+			continue // no host is reached, and the fabric sends nothing unencrypted
+		}
 		blocks := blocksOfPeers(w, &p)
 		for _, n := range w.Nodes {
 			if len(blocks[n.ID]) > 0 && n.ID != self.ID {
@@ -201,7 +206,7 @@ func (p *part) subnet(s netip.Prefix) mesh.Subnet {
 	n := &p.Network
 	return mesh.Subnet{
 		Network: n.Name, Prefix: s, Masquerade: p.masquerade, Unsettled: p.unsettled,
-		Isolated: n.Isolate, Block: bitsOf(n, s), Bridge: bridgeName(n.Name),
+		Isolated: n.Isolate, Block: bitsOf(n, s), Bridge: bridgeName(n.Name), Encrypted: encrypts(n), Closed: encrypts(n),
 	}
 }
 
@@ -222,9 +227,10 @@ func blocksOfPeers(w *world, p *part) map[string][]netip.Prefix {
 
 // peerOf returns another host's part of a network, for the mesh.
 func peerOf(p *part, n *store.Node, blocks []netip.Prefix) mesh.Peer {
-	vtep, _ := net.ParseMAC(n.VTEP) // if it is invalid, the mesh derives a MAC from the id
+	vtep, _ := net.ParseMAC(n.VTEP)         // if it is invalid, the mesh derives a MAC from the id
+	key, _ := mesh.ParseKey(n.WireGuardKey) // if it is invalid, there is none
 	return mesh.Peer{
-		ID: n.ID, Name: n.Name, Underlay: n.Underlay, VTEP: vtep, Port: n.Port,
+		ID: n.ID, Name: n.Name, Underlay: n.Underlay, VTEP: vtep, Port: n.Port, Key: key, WirePort: n.WireGuardPort,
 		Blocks: blocks, Transport: mesh.Transport(p.Network.Transport),
 	}
 }

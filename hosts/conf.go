@@ -170,8 +170,9 @@ type bridgeConf struct {
 	Bridge    string         `json:"bridge"`
 	IsGateway bool           `json:"isGateway"`
 	Hairpin   bool           `json:"hairpinMode"`
-	Outside   []netip.Prefix `json:"ipMasqOutside"` // the whole network, of which the block is a part
-	Span      []netip.Prefix `json:"span"`          // the same, for `docker network create --internal`
+	Outside   []netip.Prefix `json:"ipMasqOutside"`         // the whole network, of which the block is a part
+	Span      []netip.Prefix `json:"span"`                  // the same, for `docker network create --internal`
+	Refused   []netip.Prefix `json:"unreachable,omitempty"` // the same, if the network is encrypted
 	MTU       int            `json:"mtu,omitempty"`
 	IPAM      ipamConf       `json:"ipam"`
 	DNS       *spec.DNS      `json:"dns,omitempty"`
@@ -215,6 +216,9 @@ func render(p *plan) ([]byte, error) {
 	b := bridgeConf{
 		Type: "bridge", Bridge: bridgeName(p.Network.Name), IsGateway: true, Hairpin: true, Outside: p.Network.Subnets, Span: p.Network.Subnets, MTU: p.MTU,
 		IPAM: ipamConf{Type: "host-local"},
+	}
+	if encrypts(&p.Network) {
+		b.Refused = p.Network.Subnets
 	}
 	for _, block := range p.Blocks {
 		b.IPAM.Ranges = append(b.IPAM.Ranges, []rangeConf{{block}})

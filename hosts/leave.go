@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -202,6 +203,9 @@ func (l *Leaving) dropBridges(w *world) error {
 // forget removes the agent's files, the identity last. If a store is in the same directory,
 // forget keeps it.
 func (l *Leaving) forget() error {
+	if err := os.RemoveAll(KeyDir(l.Paths)); err != nil {
+		return err
+	}
 	for _, name := range []string{cacheFile, statusFile, identityFile} {
 		if err := durable.Remove(filepath.Join(l.dir, name)); err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/mesh/wirekey"
 )
 
 // leaving returns a host that was in lan, with its agent stopped. cleared counts the calls
@@ -49,6 +50,8 @@ func TestLeave(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	h, l, block, cleared := leaving(t, g)
 	before := inStore(t, g)
+	_, err := wirekey.Open(t.Context(), KeyDir(l.Paths))
+	must(t, err)
 	must(t, os.WriteFile(h.dir+"/net.d/podnet.conflist", []byte(`{"name":"podnet"}`), 0o644))
 	h.bridge("lan", netip.PrefixFrom(block.Addr().Next(), 24))
 	web := block.Addr().Next().Next().String()

@@ -205,7 +205,7 @@ func TestRoutesAreRemembered(t *testing.T) {
 	a.opts.Fabric = f
 	a.apply(t.Context(), true)
 	w, known, synced := f.next.snapshot()
-	_, peers := meshOf(&w, store.Node{ID: a.ID()}, []part{{plan: plan{Network: n, Blocks: prefixes("10.200.3.0/24")}}})
+	_, peers := meshOf(&w, &thisHost{self: store.Node{ID: a.ID()}}, []part{{plan: plan{Network: n, Blocks: prefixes("10.200.3.0/24")}}})
 	if !known || synced || len(peers) != 1 || peers[0].ID != "b" {
 		t.Errorf("known %v, synced %v, peers %v", known, synced, peers)
 	}

@@ -68,6 +68,9 @@ func (a *Agent) tend(ctx context.Context) error {
 	if !synced {
 		return nil // a host that has not read the store has nothing to write yet
 	}
+	if a.keyUnknown(&w) {
+		return nil // a record without the key would cut this host off
+	}
 	if err := a.ensureSession(ctx); err != nil {
 		return fmt.Errorf("begin session: %w", err)
 	}
@@ -97,7 +100,9 @@ func (a *Agent) node() (store.Node, error) {
 			return store.Node{}, err
 		}
 	}
-	return store.Node{ID: a.self, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), Lasting: true}, nil
+	n := store.Node{ID: a.self, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), Lasting: true}
+	n.WireGuardKey, n.WireGuardPort = a.publicKey()
+	return n, nil
 }
 
 // seenEvery is how often this host updates the time in its record. When the session has ended,
@@ -152,7 +157,8 @@ func (w *world) behind(written *store.Node) bool {
 }
 
 func sameNode(a, b store.Node) bool {
-	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port && a.Lasting == b.Lasting
+	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port && a.Lasting == b.Lasting &&
+		a.WireGuardKey == b.WireGuardKey && a.WireGuardPort == b.WireGuardPort
 }
 
 // ensureSession begins a new session if there is none or the old one was lost. The endpoints on a

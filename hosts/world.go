@@ -180,7 +180,7 @@ func (a *Agent) inTheWay(w *world, n *store.Network) error {
 			continue
 		}
 		link, err := b.conn.LinkAt(at.LinkIndex)
-		if err == nil && !(link.Attrs().Name == bridgeName(n.Name) && b.gave(n, link, p)) {
+		if err == nil && !ofWireGuard(link) && !(link.Attrs().Name == bridgeName(n.Name) && b.gave(n, link, p)) {
 			return fmt.Errorf("subnet %s overlaps %s, an address of this host on %s: the host does not take part in this network", fresh[i], p, link.Attrs().Name)
 		}
 	}

@@ -6,6 +6,7 @@ package daemon
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,6 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store/etcd"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/mesh/wirekey"
 	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/paths"
@@ -48,6 +50,7 @@ type hostsCommand struct {
 	TTL      time.Duration `long:"ttl" value-name:"TIME" default:"30s" description:"how long a host may be silent before it counts as gone"`
 	Reclaim  time.Duration `long:"reclaim" value-name:"TIME" default:"24h" description:"how long a host must be gone before another may take its block, when no other is free; 10 minutes and 10 times the ttl at least"`
 	Port     uint16        `long:"port" value-name:"PORT" default:"4789" description:"UDP port of the tunnel"`
+	WirePort uint16        `long:"wireguard-port" value-name:"PORT" default:"51820" description:"UDP port of WireGuard, for encrypted networks"`
 	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where CNI configurations are written"`
 	DNS      []string      `long:"dns" optional:"yes" optional-value:"*" value-name:"NETWORK" description:"answer for the names of containers, on the gateway addresses of a network, or of all"`
 	Domain   string        `long:"domain" value-name:"DOMAIN" description:"also answer for NAME.NETWORK.DOMAIN"`
@@ -118,7 +121,10 @@ func (c *hostsCommand) Execute(args []string) error {
 	}
 	defer s.Close() //nolint:errcheck // the process ends
 	opts.Store = s
-	fabric, err := mesh.Open(mesh.Options{Paths: opts.Paths, Wanted: filepath.Join(opts.Paths.State, "hosts"), Warn: func(err error) { logger.Print(err) }})
+	fabric, err := mesh.Open(mesh.Options{
+		Paths: opts.Paths, Wanted: filepath.Join(opts.Paths.State, "hosts"), Warn: func(err error) { logger.Print(err) },
+		MakeKeys: func(ctx context.Context) (*mesh.Keys, error) { return wirekey.Open(ctx, hosts.KeyDir(opts.Paths)) },
+	})
 	if err != nil {
 		return err
 	}
@@ -138,7 +144,7 @@ func (c *hostsCommand) Execute(args []string) error {
 
 func (c *hostsCommand) options(where paths.Paths, printLine func(string, ...any)) (o hosts.Options, err error) {
 	o = hosts.Options{
-		Name: c.Name, Port: c.Port, Paths: where, ConfDir: c.ConfDir, DataRoot: c.DataRoot,
+		Name: c.Name, Port: c.Port, WirePort: c.WirePort, Paths: where, ConfDir: c.ConfDir, DataRoot: c.DataRoot,
 		TTL: c.TTL, Reclaim: c.Reclaim, DNS: c.DNS, Domain: c.Domain, Log: printLine,
 	}
 	if least := hosts.LeastReclaim(c.TTL); c.Reclaim < least {

@@ -55,6 +55,7 @@ func TestHostsCommands(t *testing.T) {
 		{[]string{"create", "lan", "--subnet", "10.200.0.0/16", "--subnet", "fd00::/48", "--plugins", plugins}, 0, ""},
 		{[]string{"create", "lan", "--subnet", "10.201.0.0/16"}, 1, "exists already"},
 		{[]string{"create", "small", "--subnet", "10.202.0.0/24"}, 0, ""},
+		{[]string{"create", "vault", "--subnet", "10.203.0.0/16", "--transport", "wireguard"}, 0, ""},
 		{[]string{"rm", "nosuch"}, 1, "not found"},
 		{[]string{"forget", "nosuch"}, 1, "not found"},
 		{[]string{"ls", "x"}, 2, `unexpected argument "x"`},
@@ -77,12 +78,12 @@ func TestHostsCommands(t *testing.T) {
 	code, out, log := hostsSays(t, "ls", "--json")
 	var l struct {
 		Networks []struct {
-			Name                   string
+			Name, Transport        string
 			BlockBits4, BlockBits6 int
 			Plugins                []json.RawMessage
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &l); err != nil || code != 0 || len(l.Networks) != 2 {
+	if err := json.Unmarshal([]byte(out), &l); err != nil || code != 0 || len(l.Networks) != 3 {
 		t.Fatalf("%d %v %s %s", code, err, out, log)
 	}
 	if n := l.Networks[0]; n.Name != "lan" || n.BlockBits4 != 24 || n.BlockBits6 != 64 || len(n.Plugins) != 1 || !bytes.Contains(n.Plugins[0], []byte("tuning")) {
@@ -91,10 +92,13 @@ func TestHostsCommands(t *testing.T) {
 	if n := l.Networks[1]; n.BlockBits4 != 28 || n.Plugins != nil {
 		t.Errorf("%+v", n)
 	}
+	if n := l.Networks[2]; n.Name != "vault" || n.Transport != "wireguard" {
+		t.Errorf("%+v", n)
+	}
 	if code, out, log := hostsSays(t, "rm", "lan"); code != 0 {
 		t.Errorf("%d %s %s", code, out, log)
 	}
-	if _, out, _ := hostsSays(t, "ls"); strings.Contains(out, "lan") || !strings.Contains(out, "small") {
+	if _, out, _ := hostsSays(t, "ls"); strings.Contains(out, "lan") || !strings.Contains(out, "small") || !strings.Contains(out, "wireguard") {
 		t.Error(out)
 	}
 }

@@ -55,7 +55,7 @@ type hostsCreateCommand struct {
 	Subnet    []string `long:"subnet" value-name:"PREFIX" required:"1" description:"address range for all hosts together, at most one of each family"`
 	Block     int      `long:"block" value-name:"BITS" description:"prefix length of one host's IPv4 addresses (default: 24)"`
 	Block6    int      `long:"block6" value-name:"BITS" description:"prefix length of one host's IPv6 addresses (default: 64)"`
-	Transport string   `long:"transport" choice:"auto" choice:"routes" choice:"vxlan" default:"auto" description:"how packets get to other hosts: routes (all hosts must be on one link), vxlan, or auto (routes to hosts on the same link)"`
+	Transport string   `long:"transport" choice:"auto" choice:"routes" choice:"vxlan" choice:"wireguard" default:"auto" description:"how packets get to other hosts: routes (all hosts must be on one link), vxlan, auto (routes to hosts on the same link), or wireguard (encrypted, and never sent otherwise)"`
 	MTU       int      `long:"mtu" value-name:"BYTES" description:"MTU of containers (default: the uplink's MTU minus the tunnel's header)"`
 	Isolate   bool     `long:"isolate" description:"containers of networks with this option cannot reach each other, on any host"`
 	Plugins   string   `long:"plugins" value-name:"FILE" description:"the plugins after the bridge: a list, or a .conflist (default: firewall and portmap)"`

@@ -20,6 +20,8 @@ const (
 	Routes Transport = "routes" // plain routes; the hosts must be on one link
 	VXLAN  Transport = "vxlan"
 	Auto   Transport = "auto" // routes to hosts on the same link, VXLAN to others
+
+	WireGuard Transport = "wireguard" // encrypted; nothing is sent unencrypted
 )
 
 // Network is a network on many hosts. It describes the desired state, which each host applies.
@@ -55,6 +57,10 @@ type Node struct {
 	// may take its blocks. So no host's clock decides whether the node is gone. A node of an earlier
 	// release has no such endpoint.
 	Lasting bool `json:"lasting,omitempty"`
+	// WireGuardKey is the public key in base64, and WireGuardPort the UDP port of WireGuard. A host that
+	// cannot encrypt, or is on no encrypted network, has none.
+	WireGuardKey  string `json:"wireguardKey,omitempty"`
+	WireGuardPort uint16 `json:"wireguardPort,omitempty"`
 }
 
 // Key returns the id.

@@ -45,7 +45,8 @@
 // default route when a peer has no key or the device is missing. The device has the first
 // address of each block of this host, which no container gets. Programs on the host and
 // masquerading use this address as source. Unencrypted packets that arrive with a source in the
-// network are dropped (internal/nft/plain.go).
+// network are dropped (internal/nft/plain.go), and in a closed network those that arrive for it, too.
+// Networks with and without encryption work side by side.
 //
 // # Path MTU
 //

@@ -4,6 +4,7 @@
 package mesh
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -49,6 +50,14 @@ func TestPlain(t *testing.T) {
 	passes(h2.space, "its own host", true)
 	h2.sh("ip route add 10.40.3.0/24 via 192.0.2.3; ip route add fd40:3::/64 via 2001:db8:1::3")
 	passes(h3.container, "a link with a route", true)
+	for _, closed := range []bool{true, false} {
+		for i := range self.Subnets {
+			self.Subnets[i].Closed = closed
+		}
+		apply()
+		passes(h3.container, fmt.Sprint("a link with a route, closed ", closed), !closed)
+		passes(h2.space, fmt.Sprint("its own host, closed ", closed), true)
+	}
 	before := h2.rules(t)
 	apply()
 	if again := h2.rules(t); again != before || !strings.Contains(before, "chain plain_hosts") {
