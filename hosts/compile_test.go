@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
 // lines returns a desired state as text, for the tables of the tests.
@@ -118,5 +119,15 @@ func TestCompile(t *testing.T) {
 		if got := compile(&c.w, &c.f).lines(); !slices.Equal(got, c.want) {
 			t.Errorf("%s:\n%s\nwant\n%s", about, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 		}
+	}
+}
+
+// The mesh knows how long a network's blocks are, and the bridge on which it checks sources.
+func TestSubnetOfMesh(t *testing.T) {
+	n := lan()
+	n.Isolate = true
+	want := mesh.Subnet{Network: "lan", Prefix: n.Subnets[0], Isolated: true, Block: 24, Bridge: "pb-lan"}
+	if got := (&part{plan: plan{Network: n}}).subnet(n.Subnets[0]); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

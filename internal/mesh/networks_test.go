@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -224,4 +225,32 @@ func TestForgedByContainer(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The check of sources stays as it is, comes back after damage, and goes with the mesh.
+func TestLinksGuarded(t *testing.T) {
+	n := newNetworks(t, Routes)
+	a := n.hosts[0]
+	n.apply()
+	before := a.rules(t)
+	if n.apply(); a.rules(t) != before || !strings.Contains(before, "chain links_hosts_forward") {
+		t.Errorf("a second Sync changed\n%s\nto\n%s", before, a.rules(t))
+	}
+	a.do(func() error {
+		fw := nft.Open(a.paths.Run)
+		defer fw.Close() //nolint:errcheck // a test
+		diffs, err := fw.Verify()
+		if len(diffs) > 0 {
+			t.Errorf("%q", diffs)
+		}
+		return err
+	})
+	a.sh("nft flush chain inet patchbay links_hosts_to; nft flush chain inet patchbay links_hosts_forward")
+	if n.apply(); a.rules(t) != before {
+		t.Errorf("after damage\n%s\nwas\n%s", a.rules(t), before)
+	}
+	a.do(func() error { return a.mesh.Clear(ctx, Self{}) })
+	if r := a.rules(t); strings.Contains(r, "links_") {
+		t.Errorf("Clear left\n%s", r)
+	}
 }
