@@ -5,12 +5,14 @@ package enforce
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/owner"
@@ -41,8 +43,18 @@ func (e *Enforcer) release(ctx context.Context, known map[netip.Addr]owner.Key, 
 }
 
 // Clear removes all policies, and opens what ADDs closed. Remove the mirror before it, so that no ADD
-// closes anything more.
+// closes anything more. An ADD that read it before may make the base chains again, which use the sets of sources: then
+// the kernel refuses to remove these (EBUSY), and Clear begins anew.
 func (e *Enforcer) Clear(ctx context.Context) error {
+	const tries = 5
+	for try := 1; ; try++ {
+		if err := e.clearOnce(ctx); try == tries || !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+	}
+}
+
+func (e *Enforcer) clearOnce(ctx context.Context) error {
 	known := make(map[netip.Addr]owner.Key)
 	for _, set := range slices.Concat(closedSets()...) {
 		list, err := e.fw.List(set)
