@@ -40,7 +40,9 @@ func (m *Mesh) routes(s State) error {
 			if r.KeepMTU && have != nil && have.route.LinkIndex == want.LinkIndex {
 				want.MTU = have.route.MTU
 			}
-			err = m.ensure(want, have)
+			if err = m.ensure(want, have); err != nil && have != nil && s.encrypts(r) && have.route.LinkIndex != want.LinkIndex {
+				have.stale = true // it does not encrypt
+			}
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", r, err))
@@ -55,6 +57,9 @@ func (m *Mesh) routes(s State) error {
 	}
 	return errors.Join(errs...)
 }
+
+// encrypts reports whether a route leads to an encrypted peer.
+func (s State) encrypts(r Route) bool { return s.Wire != nil && r.Link == s.Wire.Name }
 
 // protects returns a function that reports whether a route still refuses packets of containers. It does if
 // the State has no network there any more, and the host has an address in the range: containers of the

@@ -286,6 +286,24 @@ func TestWirePeer(t *testing.T) {
 	}
 }
 
+// A network becomes encrypted, and a foreign route is in the way of a peer's block. The former route, which does
+// not encrypt, goes all the same.
+func TestWireForeignRoute(t *testing.T) {
+	needWireGuard(t)
+	l := newLab(t)
+	h1, h2 := l.hosts[0], l.hosts[1]
+	setup{Routes, "46"}.all(h1, h2)
+	h1.sh("ip route add 10.40.2.0/28 via 192.0.2.3")
+	u := setup{WireGuard, "46"}
+	err := h1.conn.Do(func() error { return h1.mesh.Apply(ctx, u.self(h1), u.peers(h1, h2)) })
+	if !errors.Is(err, ErrForeignRoute) {
+		t.Errorf("%v", err)
+	}
+	if out := h1.sh("ip route get 10.40.2.77 || true"); strings.Contains(out, "dev") {
+		t.Errorf("not encrypted: %s", out)
+	}
+}
+
 // Clear removes the device, and so does gc when the agent is gone. A link of the name that
 // is not ours stays, and nothing is sent in clear text.
 func TestWireClear(t *testing.T) {
