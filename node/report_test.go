@@ -18,18 +18,20 @@ import (
 // reports waits until the report for doctor contains want, or, if want is "", is empty.
 func (l *lab) reports(want string) {
 	l.Helper()
-	l.await("a report of "+want, func() bool {
-		r, _, err := resident.ReadReport(l.opts.Paths, Service)
-		if err != nil || want == "" {
-			return err == nil && r.Unready == "" && len(r.Problems) == 0
+	l.await("a report of "+want, func() bool { return l.hasReport(want) })
+}
+
+func (l *lab) hasReport(want string) bool {
+	r, _, err := resident.ReadReport(l.opts.Paths, Service)
+	if err != nil || want == "" {
+		return err == nil && r.Unready == "" && len(r.Problems) == 0
+	}
+	for _, p := range r.Problems {
+		if strings.Contains(p.Reason+" "+p.Text, want) {
+			return true
 		}
-		for _, p := range r.Problems {
-			if strings.Contains(p.Reason+" "+p.Text, want) {
-				return true
-			}
-		}
-		return strings.Contains(r.Unready, want)
-	})
+	}
+	return strings.Contains(r.Unready, want)
 }
 
 // The report for doctor has the problems of the node and the problems of Node objects.
@@ -68,11 +70,14 @@ func TestReport(t *testing.T) {
 func TestReportHangs(t *testing.T) {
 	l := running(t, n2, 1, 2)
 	l.reports("")
-	l.mu.Lock()
-	l.turned = time.Now().Add(-2 * hungAfter)
-	l.mu.Unlock()
-	resident.Signal(l.said)
-	l.reports("AgentHangs")
+	l.await("a report of AgentHangs", func() bool {
+		l.mu.Lock()
+		l.turned = time.Now().Add(-2 * hungAfter) // again, because a turn of the agent may still end
+		l.mu.Unlock()
+		resident.Signal(l.said)
+		time.Sleep(resident.Settle(0))
+		return l.hasReport("AgentHangs")
+	})
 }
 
 // The agent does not write a report again and again. A report that cannot be written is a problem.
