@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -191,5 +192,19 @@ func TestDaemonHoldsPipes(t *testing.T) {
 	out, err := (&invoke.Exec{}).Invoke(t.Context(), "sh-plugin", callIn(script(t, `sleep 40 & echo '{}'`)))
 	if err != nil || string(out) != "{}\n" || time.Since(start) > 30*time.Second {
 		t.Errorf("%q, %v after %v", out, err, time.Since(start))
+	}
+}
+
+// A command that has ended, and whose context ends then, has not been cancelled: its group is gone.
+func TestCancelAfterTheEnd(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "true")
+	invoke.InGroup(cmd)
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Cancel(); !errors.Is(err, os.ErrProcessDone) {
+		t.Error(err)
 	}
 }
