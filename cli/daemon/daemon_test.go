@@ -73,6 +73,32 @@ func TestListen(t *testing.T) {
 	again.Close() //nolint:errcheck // the test ends
 }
 
+// The socket has its mode when it comes to be, whatever the umask is: nobody connects before its mode is changed.
+func TestListenIsNeverOpen(t *testing.T) {
+	defer unix.Umask(unix.Umask(0))
+	dir := t.TempDir()
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(watch) //nolint:errcheck // read only
+	if _, err := unix.InotifyAddWatch(watch, dir, unix.IN_ATTRIB); err != nil {
+		t.Fatal(err)
+	}
+	l, err := listen(filepath.Join(dir, "keeper.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // the test ends
+	if fi, err := os.Stat(filepath.Join(dir, "keeper.sock")); err != nil || fi.Mode().Perm() != 0o660 {
+		t.Errorf("%v, %v", fi.Mode(), err)
+	}
+	events := make([]byte, 4096) // those of other files, such as the lock, may be there
+	if n, err := unix.Read(watch, events); !errors.Is(err, unix.EAGAIN) && bytes.Contains(events[:max(n, 0)], []byte("keeper.sock\x00")) {
+		t.Error("the mode of the socket was changed after it was there")
+	}
+}
+
 func TestPassed(t *testing.T) {
 	for _, tc := range []struct {
 		pid, fds string
