@@ -230,6 +230,17 @@ func TestConfigurations(t *testing.T) {
 		"warning: network pods is in")
 }
 
+// An ADD accepts what this check warns about, and somebody may want it.
+func TestAdviceOfAWarning(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", `{"type":"bridge","isGateway":true}`)
+	b.finds("config", "warning: bridge: isGateway and ipMasq have no effect without ipam")
+	file := filepath.Join(b.conf, "pods.conflist")
+	if fix := b.check("config")[0].Fix; fix != "correct "+file+", unless it is meant so" {
+		t.Errorf("advice: %s", fix)
+	}
+}
+
 func TestBinaries(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", pods)
