@@ -4,7 +4,9 @@
 package doctor
 
 import (
+	"net"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/google/nftables"
@@ -27,6 +29,26 @@ func TestForwarding(t *testing.T) {
 	b.sysctl("net/ipv4/ip_forward", "0")
 	b.sysctl("net/ipv6/conf/all/forwarding", "0")
 	b.finds("forwarding", "problem: IPv4 forwarding is off, so containers of pods reach nothing", "problem: IPv6 forwarding is off")
+}
+
+// A host that forwards ignores router advertisements, unless accept_ra is 2, and its default route from them ends.
+func TestRouterAdvertisements(t *testing.T) {
+	b := newBench(t)
+	up := b.veth("up0", "")
+	index := up.Attrs().Index
+	b.must(netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}, Protocol: unix.RTPROT_RA}))
+	b.sysctl("net/ipv6/conf/up0/accept_ra", "1")
+	b.healthy("forwarding") // the host does not forward
+	b.sysctl("net/ipv6/conf/up0/accept_ra", "2")
+	b.sysctl("net/ipv6/conf/all/forwarding", "1")
+	b.healthy("forwarding")
+	b.sysctl("net/ipv6/conf/up0/accept_ra", "1")
+	b.finds("forwarding", "problem: the IPv6 default route by up0 comes from router advertisements, which a host that forwards ignores: it ends with its lifetime")
+	if fix := b.check("forwarding")[0].Fix; !strings.HasPrefix(fix, "sysctl -w net.ipv6.conf.up0.accept_ra=2") {
+		t.Errorf("advice: %s", fix)
+	}
+	b.sysctl("net/ipv6/conf/up0/accept_ra", "0") // another program handles advertisements
+	b.healthy("forwarding")
 }
 
 func TestReversePaths(t *testing.T) {
