@@ -88,6 +88,24 @@ func TestSweepOfTheDeadKeeps(t *testing.T) {
 	}
 }
 
+// While repair works, a sweep removes nothing. It does not wait, because a healthy container would wait for it.
+func TestSweepOfTheDeadBesideRepair(t *testing.T) {
+	c := newCaller(t)
+	c.record("bridge", "c1", &record.Record{})
+	repaired, err := record.New(paths.Default().Run).Repairing(t.Context())
+	c.must(err)
+	defer repaired()
+	c.must(c.do(spec.Del, "bridge", "c2", "", func(ctx context.Context, r *plugin.Request) error {
+		w := &deadSweep{session: r.Session, network: c.network, dir: filepath.Dir(c.netNS), judge: Of(r).judge}
+		began := time.Now()
+		removed, err := w.remove(ctx, c.owner("c1"))
+		if took := time.Since(began); removed || took > 5*time.Second {
+			t.Errorf("removed: %v, after %v", removed, took)
+		}
+		return err
+	}))
+}
+
 // A DEL by a record has all that a plugin needs, and no namespace.
 func TestRecordedDel(t *testing.T) {
 	call := RecordedDel("bridge", "net-1", "c1", "eth0")
