@@ -75,7 +75,7 @@ func vouched(p paths.Paths, network string) (valid []spec.AttachmentKey, err err
 }
 
 // note is the part of a record that vouched needs. vouched does not use internal/record, because
-// that package links the firewall and netlink. A plugin made with the SDK needs neither.
+// that package links the firewall, which a plugin made with the SDK does not need.
 type note struct {
 	spec.AttachmentKey
 	NetNS string     `json:"netns"`
