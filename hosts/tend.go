@@ -219,30 +219,18 @@ func longTTL(reclaim time.Duration) time.Duration {
 	return reclaim * ttl / left
 }
 
-// leave gives back the blocks of removed networks. A network that could not be read is missing
-// from w.Networks too, but its blocks must stay. So leave asks the store for the network before
-// it drops a block.
+// leave gives back the blocks of removed networks. It also deletes those of hosts that are gone: who removes a
+// network deletes its blocks after it, and may crash between. A network that could not be read is missing from
+// w.Networks too, but its blocks must stay. So giveUp asks the store for the network before it drops a block.
 func (a *Agent) leave(ctx context.Context, w *world) error {
 	gone := func(network string) bool {
 		return !slices.ContainsFunc(w.Networks, func(n store.Network) bool { return n.Name == network })
 	}
 	var errs []error
 	for _, b := range w.Blocks {
-		if b.Node != a.self || !gone(b.Network) {
-			continue
+		if gone(b.Network) && (b.Node == a.self || a.lost(w, b.Node)) {
+			errs = append(errs, a.giveUp(ctx, b))
 		}
-		if _, err := a.opts.Store.Networks().Get(ctx, b.Network); !errors.Is(err, store.ErrNotFound) {
-			if !errors.Is(err, store.ErrUnreadable) {
-				errs = append(errs, err)
-			}
-			continue
-		}
-		a.opts.Log("network %s was removed: giving back block %s", b.Network, b.Prefix)
-		err := a.stop(b.Network, removed(b.Network)) // before another host can have the block
-		if err == nil {
-			err = a.dropBlock(ctx, b)
-		}
-		errs = append(errs, err)
 	}
 	for network := range w.Own {
 		if !gone(network) {
@@ -254,4 +242,33 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// lost reports whether a host is gone for so long that another one may take its block, by what this host knows.
+func (a *Agent) lost(w *world, id string) bool {
+	on := func(network string) bool {
+		return slices.ContainsFunc(w.Endpoints, func(e store.Entry) bool { return e.Network == network && e.Node == id })
+	}
+	node, _ := w.node(id)
+	h := holder{seen: node.Seen, present: on(presence), lasting: node.Lasting, lasts: on(lasting)}
+	return time.Since(w.Doubted) >= a.opts.Reclaim && a.gone(h)
+}
+
+// giveUp deletes a block of a network that does not exist.
+func (a *Agent) giveUp(ctx context.Context, b store.Block) error {
+	_, err := a.opts.Store.Networks().Get(ctx, b.Network)
+	switch {
+	case errors.Is(err, store.ErrUnreadable):
+		return nil
+	case !errors.Is(err, store.ErrNotFound):
+		return err
+	case b.Node != a.self:
+		a.opts.Log("network %s was removed, and the host %s with its block %s is gone: deleting the block", b.Network, b.Node, b.Prefix)
+		return a.dropBlock(ctx, b)
+	}
+	a.opts.Log("network %s was removed: giving back block %s", b.Network, b.Prefix)
+	if err := a.stop(b.Network, removed(b.Network)); err != nil { // before another host can have the block
+		return err
+	}
+	return a.dropBlock(ctx, b)
 }

@@ -1,0 +1,47 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/hosts/store"
+)
+
+// Who removes a network crashes before it deletes the blocks. A host deletes its own block, and those of hosts that
+// are gone. A host that has been away for a short time deletes its block itself when it comes back.
+func TestBlocksOfARemovedNetwork(t *testing.T) {
+	s := openStore(t)
+	must(t, Admin{s}.Create(t.Context(), lan()))
+	h := newHost(t, s, 1)
+	h.start()
+	own := h.block("lan")
+	for id, c := range map[string]struct {
+		block string
+		away  time.Duration
+	}{"gone": {"10.200.3.0/24", 48 * time.Hour}, "away": {"10.200.4.0/24", time.Hour}} {
+		_, err := s.Nodes().Create(t.Context(), store.Node{ID: id, Name: id, Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, Seen: time.Now().Add(-c.away)}, nil)
+		must(t, err)
+		_, err = s.Blocks().Create(t.Context(), store.Block{Network: "lan", Prefix: prefix(c.block), Node: id}, nil)
+		must(t, err)
+	}
+	has := func(b string) bool {
+		blocks, _, err := list(t.Context(), s.Blocks(), "")
+		must(t, err)
+		return slices.ContainsFunc(sorted(blocks), func(x store.Block) bool { return x.Prefix == prefix(b) })
+	}
+	if !has(own.String()) || !has("10.200.3.0/24") || !has("10.200.4.0/24") {
+		t.Fatal("a block is missing while the network exists")
+	}
+	at, err := s.Networks().Get(t.Context(), "lan")
+	must(t, err)
+	must(t, s.Networks().Delete(t.Context(), "lan", at.Revision))
+	until(t, "the blocks are deleted", func() bool { return !has(own.String()) && !has("10.200.3.0/24") })
+	if !has("10.200.4.0/24") {
+		t.Error("the block of a host that may come back is deleted")
+	}
+}
