@@ -4,13 +4,16 @@
 package node
 
 import (
+	"fmt"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/policies"
 	"github.com/patchbay-net/patchbay/policy/enforce"
@@ -41,18 +44,32 @@ func TestBypassed(t *testing.T) {
 	}
 }
 
-// The agent hangs if a program takes minutes, although the rest of it goes on.
+// The agent hangs if a program takes minutes, although the rest of it goes on: another process holds the firewall.
 func TestPoliciesThatHang(t *testing.T) {
 	l := newPolicyLab(t)
+	l.pod("n1", "web", "app=web", webAddr)
 	l.start()
 	l.await("a program", func() bool { return l.programs() > 0 && l.Healthy() == nil })
-	l.Agent.policy.busy.Store(time.Now().Add(-2 * hungAfter).Unix())
-	resident.Signal(l.said)
-	l.reports("AgentHangs")
-	l.Agent.policy.busy.Store(0)
-	if err := l.Healthy(); err != nil {
+	n := l.Agent.policy
+	release, err := durable.Lock(t.Context(), filepath.Join(n.paths.Run, "nft.lock"))
+	must(t, err)
+	l.policy("web", forWeb)
+	l.await("a program that waits", func() bool { return n.busy.Load() != 0 && n.running() > 2*time.Second })
+	n.busy.Add(-int64(2 * hungAfter / time.Second))
+	if err := l.Healthy(); err == nil || !strings.Contains(err.Error(), "the agent hangs") {
 		t.Error(err)
 	}
+	var took float64
+	_, rest, _ := strings.Cut(httpRecorder(l.Handler(), "/metrics"), "\npatchbay_node_policy_program_running_seconds ")
+	if _, err := fmt.Sscan(rest, &took); err != nil || took < hungAfter.Seconds() || n.running() == 0 {
+		t.Errorf("the metric says %v s, %v; the program runs for %v", took, err, n.running())
+	}
+	release()
+	l.awaitJudged(webAddr, true)
+	l.await("no program", func() bool { return n.running() == 0 && l.Healthy() == nil })
+	n.busy.Store(time.Now().Add(-2 * hungAfter).Unix())
+	resident.Signal(l.said)
+	l.reports("AgentHangs")
 }
 
 // An address that the node gets later is one of a peer `nodes`, too.

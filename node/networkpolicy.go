@@ -76,7 +76,8 @@ type networkPolicy struct {
 	uncut   chan struct{} // signals that connections may have to end
 	busy    atomic.Int64  // since when a program is being put in force, in seconds since 1970; 0: none is
 
-	patience time.Duration // with policies that are not known, before the first pods
+	dropped  atomic.Pointer[[]enforce.Drop] // the last numbers of packets that policies denied
+	patience time.Duration                  // with policies that are not known, before the first pods
 
 	// Only the goroutine of Follow uses these fields.
 	known    known
@@ -226,14 +227,23 @@ func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	return errors.Join(mirrored, loaded)
 }
 
+// running returns for how long a program has been put in force, or 0.
+func (n *networkPolicy) running() time.Duration {
+	since := n.busy.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Since(time.Unix(since, 0))
+}
+
 // hangs returns an error if the kernel, or another agent with its lock, keeps a change waiting for so long that a
 // new process may do better.
 func (n *networkPolicy) hangs() error {
-	since := time.Unix(n.busy.Load(), 0)
-	if since.Unix() == 0 || time.Since(since) <= hungAfter {
+	took := n.running()
+	if took <= hungAfter {
 		return nil
 	}
-	return fmt.Errorf("the agent hangs: it has been putting network policies in force since %s: see that no other agent runs on this node, and delete the agent's pod to restart it", since.UTC().Format(time.RFC3339))
+	return fmt.Errorf("the agent hangs: it has been putting network policies in force since %s: see that no other agent runs on this node, and delete the agent's pod to restart it", time.Now().Add(-took).UTC().Format(time.RFC3339))
 }
 
 // hold tells ADDs that a program is in force.
@@ -342,12 +352,22 @@ func (n *networkPolicy) tick(ctx context.Context) {
 	}
 }
 
-// drops returns how many packets each policy denied.
+// drops returns how many packets each policy denied. While a program is put in force, which another process may keep
+// waiting for long, these are the numbers of before: metrics must not wait, because they tell that.
 func (n *networkPolicy) drops() ([]enforce.Drop, error) {
-	n.mu.Lock()
+	if !n.mu.TryLock() {
+		if last := n.dropped.Load(); last != nil {
+			return *last, nil
+		}
+		return nil, nil
+	}
 	defer n.mu.Unlock()
 	if n.enforcer == nil {
 		return nil, nil
 	}
-	return n.enforcer.Drops()
+	list, err := n.enforcer.Drops()
+	if err == nil {
+		n.dropped.Store(&list)
+	}
+	return list, err
 }

@@ -64,6 +64,7 @@ func (c policyCollector) Collect(out chan<- prometheus.Metric) {
 		at = float64(p.at.Unix())
 	}
 	gauge(policyDesc("program_timestamp_seconds", "When the program that is in force was made; 0: there is none."), at)
+	gauge(policyDesc("program_running_seconds", "For how long the agent has been putting a program in force; 0: it is not."), c.running().Seconds())
 	gauge(policyDesc("pods", "Pods of this node, with other containers to which policies apply."), float64(p.pods))
 	gauge(policyDesc("selecting", "Policies that select pods of this node."), float64(p.policies))
 	gauge(policyDesc("problems", "Objects of the cluster that are not understood, and so close something."), float64(len(p.problems)))
