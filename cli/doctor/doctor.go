@@ -5,7 +5,9 @@
 // node, and says what to do about it. Other commands use parts of this package. Validate judges a
 // configuration, Status and Inspect call plugins, Look compares attachments with the kernel.
 //
-// A check is one function with a line in the table of Checks. It only reads. To find out what
+// A check is one function with a line in the table of Checks. It changes nothing that containers or
+// other programs use. The check leftovers writes one file of gc, under gc's lock: when it first saw objects that
+// have no date. Without it, doctor would never report such objects where nobody runs gc. To find out what
 // the kernel supports, it tries the feature in a separate namespace, and does not ask for the
 // kernel's version. If a check cannot read what it needs, it returns an error, which doctor
 // prints as a warning. So if doctor prints nothing for a check, the check has run and found no
