@@ -157,15 +157,15 @@ func memoryOf(pid int, name string) (int, error) {
 	return n, err
 }
 
-// startSoon starts the program, which is to be ready within a second, less the time in which its threads
+// startSoon starts the program, which is to be ready in most, besides the time in which its threads
 // could run and other processes had the processors.
-func (p *process) startSoon(what string) {
+func (p *process) startSoon(what string, most time.Duration) {
 	p.Helper()
 	took := p.start()
 	held := p.heldUp()
 	p.Logf("%s: ready after %v, held up for %v", what, took, held)
-	if took-held > time.Second {
-		p.Errorf("%s: ready after %v and held up for %v, want a second besides", what, took, held)
+	if took-held > most {
+		p.Errorf("%s: ready after %v and held up for %v, want %v besides", what, took, held, most)
 	}
 }
 
@@ -262,9 +262,9 @@ func TestProgram(t *testing.T) {
 		api.set(kubeNode(i + 1))
 	}
 	p := newProcess(t, api)
-	for _, what := range []string{"50 Nodes, at first", "50 Nodes, again"} {
+	for i, what := range []string{"50 Nodes, at first", "50 Nodes, again"} {
 		p.stop(unix.SIGKILL)
-		p.startSoon(what)
+		p.startSoon(what, []time.Duration{10 * time.Second, time.Second}[i]) // the first may read the program from a busy disk
 		if n := routes(t); n != 98 {
 			t.Errorf("%s: %d routes, want one of each family to each of 49 nodes", what, n)
 		}
@@ -280,7 +280,7 @@ func TestProgram(t *testing.T) {
 	p.stop(unix.SIGKILL)
 	untilDetected(t)
 	silent := listen(t)
-	p.startSoon("200 Nodes, again")
+	p.startSoon("200 Nodes, again", time.Second)
 	rss := p.settled()
 	for end := time.Now().Add(90 * time.Second); rss > 30<<10 && time.Now().Before(end); rss = p.memory("VmRSS") {
 		time.Sleep(time.Second) // on a busy machine, the program gives memory back once more after a minute

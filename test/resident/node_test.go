@@ -97,8 +97,8 @@ func (s *server) said() string {
 func (s *server) stop(t *testing.T) (calls int) {
 	t.Helper()
 	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	<-s.end                                   // first: Wait closes the pipe, also if it is not read to its end
 	_ = s.cmd.Wait()
-	<-s.end
 	_, last, _ := strings.Cut(s.said(), "ran ")
 	_, _ = fmt.Sscanf(last, "%d calls", &calls)
 	return calls
