@@ -147,6 +147,13 @@ var checklist = []struct {
 	{"14 ipBlock matches addresses of nodes", []string{`x/a {"podSelector":{},"policyTypes":["Egress"],"egress":[{"to":[{"ipBlock":{"cidr":"10.0.0.0/24"}},{"ipBlock":{"cidr":"fd00::/64"}}]}]}`}, `
 		x/a > n1 tcp 80: accept
 		x/a > n2 tcp 80: accept`},
+	{"15 ipBlock with a node's address is not what comes from its tunnel", []string{`x/a {"podSelector":{},"ingress":[{"from":[{"ipBlock":{"cidr":"10.0.0.2/32"}},{"ipBlock":{"cidr":"fd00::2/128"}}]}]}`}, `
+		n2 > x/a tcp 80: accept
+		10.244.2.0 > x/a tcp 80: deny
+		fd02:2:: > x/a tcp 80: deny`},
+	{"15 an ipBlock with the source of its tunnel is", []string{`x/a {"podSelector":{},"ingress":[{"from":[{"ipBlock":{"cidr":"10.244.2.0/32"}}]}]}`}, `
+		10.244.2.0 > x/a tcp 80: accept
+		n2 > x/a tcp 80: deny`},
 	{"15 no selector matches a pod in the node's network", []string{`x/a {"podSelector":{},"policyTypes":["Egress"],"egress":[{"to":[{"podSelector":{"matchLabels":{"pod":"a"}}}]}]}`}, `
 		x/b > x/a tcp 80: accept
 		x/b > n1 tcp 80: deny`},

@@ -101,6 +101,10 @@ var peerRows = []row{
 		[]string{"yes a/web a/db TCP/80", "no n1 a/db TCP/80"}},
 	{15, "its source is the node's address", []string{`{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 192.168.0.1/32}}]}]}`},
 		[]string{"yes n1 a/db TCP/80", "no b/web a/db TCP/80"}},
+	{15, "through a tunnel its source is another address", []string{`{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 192.168.0.2/32}}]}]}`},
+		[]string{"yes n2 a/web TCP/80", "no 10.250.2.0 a/web TCP/80", "no 10.250.2.1 a/web TCP/80"}},
+	{15, "and a block with both has both", []string{`{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 192.168.0.2/32}}, {ipBlock: {cidr: 10.250.2.0/32}}]}]}`},
+		[]string{"yes n2 a/web TCP/80", "yes 10.250.2.0 a/web TCP/80", "no 10.250.2.1 a/web TCP/80"}},
 }
 
 func TestPorts(t *testing.T) { run(t, portRows) }
