@@ -54,7 +54,7 @@ func Compile(self Self, peers []Peer, facts Observed) (State, error) {
 		return State{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
 	c.encrypt(peers)
-	c.state = State{Name: c.self.Name, Protocol: c.self.Protocol, Subnets: slices.Clone(c.self.Subnets), Underlay: c.self.Underlay}
+	c.state = State{Name: c.self.Name, Protocol: c.self.Protocol, Subnets: slices.Clone(c.self.Subnets), Underlay: c.self.Underlay, Port: c.self.Port, VNI: c.self.VNI}
 	for i, s := range c.state.Subnets {
 		c.state.Subnets[i].Prefix = s.Prefix.Masked()
 	}
@@ -63,6 +63,7 @@ func Compile(self Self, peers []Peer, facts Observed) (State, error) {
 		c.peer(p)
 	}
 	c.refuse()
+	c.state.Senders = slices.DeleteFunc(c.state.Senders, func(x Sender) bool { return !x.Tunnels })
 	c.sort()
 	return c.state, errors.Join(c.errs...)
 }

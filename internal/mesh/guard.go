@@ -15,7 +15,8 @@ import (
 )
 
 // sender notes that a peer may send from a block into the tunnel. A peer with a direct route may, too:
-// it chooses the way of its packets itself.
+// it chooses the way of its packets itself. A host that uses no tunnels guards none, so its containers could
+// speak for it; it is no sender.
 func (c *compiler) sender(p Peer, block netip.Prefix) {
 	if p.Transport == WireGuard {
 		return
@@ -27,20 +28,25 @@ func (c *compiler) sender(p Peer, block netip.Prefix) {
 		local := NextHop(p.vtep()) // for the tests of the tunnel
 		c.state.Senders = append(c.state.Senders, Sender{Peer: p.label(), Underlay: p.Underlay, Inside: []netip.Prefix{netip.PrefixFrom(local, local.BitLen())}})
 	}
-	c.state.Senders[i].Inside = append(c.state.Senders[i].Inside, block)
+	x := &c.state.Senders[i]
+	x.Inside, x.Tunnels = append(x.Inside, block), x.Tunnels || p.Transport != Routes
 }
 
 // guard lets only peers send into the tunnel, drops what is not encrypted in an encrypted network, and
 // checks the sources of this host's containers. Without it, a device takes packets from anybody, and a host
 // takes packets with any source.
 func (s State) guard(ctx context.Context, fw *nft.Conn) error {
-	if len(s.Devices) > 0 {
+	if s.tunnels() {
 		fw.Queue(nft.GuardTunnel(s.tunnel()))
 	}
 	fw.Queue(nft.GuardPlain(s.plain()))
 	fw.Queue(nft.GuardLinks(s.links()))
 	return fw.Commit(ctx)
 }
+
+// tunnels reports whether this host or its peers have tunnels. A host that reaches all its peers directly is
+// still one from which they take packets.
+func (s State) tunnels() bool { return len(s.Devices)+len(s.Senders) > 0 }
 
 // links returns the bridges of the networks, each once, and the networks' ranges.
 func (s State) links() nft.Links {
@@ -84,7 +90,7 @@ func (m *Mesh) withoutDevices(ctx context.Context, s State, fw *nft.Conn) error 
 	if err := m.dropDevices(s.mark(), s.devices()); err != nil || len(s.Devices) > 0 {
 		return err
 	}
-	fw.Queue(nft.UnguardTunnel(s.Name))
+	fw.Queue(nft.UnguardTunnel(s.Name, s.tunnels()))
 	return fw.Commit(ctx)
 }
 
@@ -92,7 +98,10 @@ func (m *Mesh) withoutDevices(ctx context.Context, s State, fw *nft.Conn) error 
 // peer that sends. A peer may send from other addresses, too: a host answers from the address that a
 // container called, and may forward packets of other networks.
 func (s State) tunnel() nft.Tunnel {
-	t := nft.Tunnel{Name: s.Name, Port: s.Devices[0].Port, VNI: s.Devices[0].VNI}
+	t := nft.Tunnel{Name: s.Name, Port: s.Port, VNI: s.VNI, NoEnd: len(s.Devices) == 0}
+	if t.NoEnd {
+		return t
+	}
 	others := append(s.outside(true), s.outside(false)...)
 	for _, x := range s.Senders {
 		for _, end := range x.Underlay {

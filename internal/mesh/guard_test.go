@@ -319,6 +319,43 @@ func leaves(t *testing.T, h, peer *host, other Transport) {
 	}
 }
 
+// A host without a device has containers, too. None of them sends into the tunnel of a peer that takes packets from
+// this host, and such a peer takes none from a host that uses no tunnels at all.
+func TestForgedWithoutADevice(t *testing.T) {
+	needVXLAN(t)
+	l := newLab(t)
+	h1, h2, h3, h4 := l.hosts[0], l.hosts[1], l.hosts[2], l.hosts[3]
+	auto, routes := setup{Auto, "46"}, setup{Routes, "46"}
+	auto.sync(h1, h1, h2) // both reach each other without a tunnel
+	h2.do(func() error {
+		return h2.mesh.Apply(ctx, auto.self(h2), append(auto.peers(h2, h1, h4), routes.peers(h2, h3)...))
+	})
+	routes.sync(h3, h3, h2)
+	heard := h2.container.hears(t)
+	for i, c := range []struct {
+		from *host
+		src  string
+	}{{h1, "10.40.1.9"}, {h1, "172.31.0.9"}, {h3, "10.40.3.9"}, {h3, "172.31.0.9"}} {
+		text := fmt.Sprint("packet ", i)
+		f := forged{vni: DefaultVNI, to: VTEP(h2.id()), src: c.src, dst: "10.40.2.5", text: text}
+		c.from.container.sends(t, "", h2.underlay4().String(), f.bytes())
+		if heard(text) {
+			t.Errorf("a container of host %d sends from %s", c.from.number, c.src)
+		}
+	}
+	talk(t, h1, h2)
+	if r := h1.rules(t); !strings.Contains(r, "tunnel_hosts_out") || strings.Contains(r, "tunnel_hosts_in") {
+		t.Errorf("a host without a device, whose peers have some, has\n%s", r)
+	}
+	if r := h3.rules(t); strings.Contains(r, "tunnel_") {
+		t.Errorf("a host without tunnels has\n%s", r)
+	}
+	h1.do(func() error { return h1.mesh.Clear(ctx, auto.self(h1)) })
+	if r := h1.rules(t); strings.Contains(r, "tunnel_") {
+		t.Errorf("Clear left\n%s", r)
+	}
+}
+
 func TestGuardUntilWireGuard(t *testing.T) {
 	needVXLAN(t)
 	nettest.Need(t, nettest.LinkKind("wireguard"))

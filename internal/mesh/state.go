@@ -24,6 +24,8 @@ type State struct {
 	Directs  []direct       // direct routes that Probe tests
 	Detoured []string       // peers on the same link that only the tunnel reaches
 	Ends     []netip.Addr   // the peers' underlay addresses in use; Probe probes the paths to them
+	Port     uint16         // of tunnels
+	VNI      uint32         // of tunnels
 	Senders  []Sender       // who may send into this host's tunnel
 	Underlay []netip.Addr   // this host's end
 }
@@ -33,6 +35,7 @@ type Sender struct {
 	Peer     string // for people
 	Underlay []netip.Addr
 	Inside   []netip.Prefix // its own addresses: its blocks, and the address of its device
+	Tunnels  bool           // a network of its may use tunnels
 }
 
 // Exemption is a pair of ranges. Masqueraded packets from one to the other keep their source address.
@@ -108,11 +111,7 @@ func (s State) String() string {
 	for _, d := range s.Devices {
 		b.WriteString(d.String())
 	}
-	if len(s.Devices) > 0 {
-		for _, x := range s.Senders {
-			fmt.Fprintf(&b, "let %v send from %v into the tunnel # %s\n", x.Underlay, x.Inside, x.Peer)
-		}
-	}
+	b.WriteString(s.guarded())
 	if s.Wire != nil {
 		b.WriteString(s.Wire.String())
 	}
@@ -125,6 +124,18 @@ func (s State) String() string {
 	}
 	for _, r := range s.Routes {
 		fmt.Fprintf(&b, "%s proto %d\n", r, s.Protocol)
+	}
+	return b.String()
+}
+
+// guarded says who sends into tunnels.
+func (s State) guarded() string {
+	if len(s.Devices) == 0 && len(s.Senders) > 0 {
+		return fmt.Sprintf("drop what containers send into the tunnels of other hosts, vxlan id %d dstport %d\n", s.VNI, s.Port)
+	}
+	var b strings.Builder
+	for _, x := range s.Senders {
+		fmt.Fprintf(&b, "let %v send from %v into the tunnel # %s\n", x.Underlay, x.Inside, x.Peer)
 	}
 	return b.String()
 }

@@ -25,8 +25,9 @@ import (
 //	chain tunnel_<name>_out      hook postrouting: only this host's kernel sends under its address
 //
 // All rules look only at UDP packets with the tunnel's port and VNI, so other tunnels with the same port
-// are left alone. A node without a tunnel has none of these objects, and they are not in the layout: an
-// agent makes them, and compares them with what it wants.
+// are left alone. A host without a device has only the last two chains, if its peers have tunnels and take
+// packets from it. A mesh without tunnels has none of these objects, and they are not in the layout: an agent
+// makes them, and compares them with what it wants.
 const tunnelPrefix = "tunnel_"
 
 // Tunnel is this host's end of the tunnels of a mesh, and what may come out of it.
@@ -35,6 +36,8 @@ type Tunnel struct {
 	Port uint16
 	VNI  uint32 // 24 bits
 	From []TunnelSource
+
+	NoEnd bool // this host has no end: only what goes to the ends of others is guarded
 }
 
 // TunnelSource lets packets with a source address from First to Last come from one end of a tunnel.
@@ -115,21 +118,42 @@ func (x TunnelSource) element(name string) Element {
 	}
 }
 
-// tunnelChains returns the names of the chains of a mesh, in the order in which they can be made.
-func tunnelChains(mesh string) []string {
-	name := tunnelPrefix + mesh
-	return []string{name + tunnelSource, name + tunnelIn, name + tunnelForward, name + tunnelOut}
+// chainsOfEnd and chainsOut return the names of the chains of a mesh, in the order in which they can be made.
+func chainsOfEnd(mesh string) []string {
+	return []string{tunnelPrefix + mesh + tunnelSource, tunnelPrefix + mesh + tunnelIn}
+}
+
+func chainsOut(mesh string) []string {
+	return []string{tunnelPrefix + mesh + tunnelForward, tunnelPrefix + mesh + tunnelOut}
+}
+
+// sets returns the sets of the tunnel.
+func (t Tunnel) sets() []setSpec {
+	if t.NoEnd {
+		return nil
+	}
+	return tunnelSets(t.Name)
 }
 
 // chains returns the chains, in the same order.
 func (t Tunnel) chains() []chainSpec {
 	name := tunnelPrefix + t.Name
-	filter := nftables.ChainTypeFilter
-	return []chainSpec{
+	if t.NoEnd {
+		return t.out()
+	}
+	return append([]chainSpec{
 		{name: name + tunnelSource, rules: t.sourceRules()},
-		{name: name + tunnelIn, typ: filter, hook: nftables.ChainHookInput, prio: prioForward, rules: []staticRule{
+		{name: name + tunnelIn, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, prio: prioForward, rules: []staticRule{
 			{"", t.rule(goTo(name + tunnelSource))},
 		}},
+	}, t.out()...)
+}
+
+// out returns the chains that guard the ends of others.
+func (t Tunnel) out() []chainSpec {
+	name := tunnelPrefix + t.Name
+	filter := nftables.ChainTypeFilter
+	return []chainSpec{
 		{name: name + tunnelForward, typ: filter, hook: nftables.ChainHookForward, prio: prioForward, rules: []staticRule{
 			{"from an address of this host", t.rule(fromLocal(), verdict(expr.VerdictDrop))},
 			{"from an address that is not there", t.rule(notBehind(), verdict(expr.VerdictDrop))},

@@ -14,8 +14,9 @@ import (
 // GuardTunnel returns the work that makes the kernel's objects of a tunnel what t wants.
 func GuardTunnel(t Tunnel) Extra { return tunnelGuard{t} }
 
-// UnguardTunnel returns the work that removes the objects of the tunnel of a mesh.
-func UnguardTunnel(mesh string) Extra { return tunnelRemoval{mesh} }
+// UnguardTunnel returns the work that removes the objects of the tunnel of a mesh. keepOut leaves those that
+// guard the ends of others.
+func UnguardTunnel(mesh string, keepOut bool) Extra { return tunnelRemoval{mesh, keepOut} }
 
 type tunnelGuard struct{ Tunnel }
 
@@ -55,7 +56,7 @@ func (c *Conn) readTunnel(t Tunnel) (s tunnelState, err error) {
 	if err != nil {
 		return s, err
 	}
-	for _, set := range tunnelSets(t.Name) {
+	for _, set := range t.sets() {
 		if !slices.Contains(names, set.name) {
 			s.noSets = append(s.noSets, set)
 			continue
@@ -102,7 +103,18 @@ func lacking(list, others []Element) (out []Element) {
 	return out
 }
 
-type tunnelRemoval struct{ mesh string }
+type tunnelRemoval struct {
+	mesh    string
+	keepOut bool
+}
+
+// chains returns the names of the chains to remove, in the order in which they can be made.
+func (r tunnelRemoval) chains() []string {
+	if r.keepOut {
+		return chainsOfEnd(r.mesh)
+	}
+	return append(chainsOfEnd(r.mesh), chainsOut(r.mesh)...)
+}
 
 // String names the mesh.
 func (r tunnelRemoval) String() string { return "remove the guard of the tunnel of mesh " + r.mesh }
@@ -112,7 +124,7 @@ func (tunnelRemoval) Needs() bool { return false }
 
 // Plan looks which objects exist.
 func (r tunnelRemoval) Plan(c *Conn) (func(*nftables.Conn) error, error) {
-	chains, sets := tunnelChains(r.mesh), tunnelSets(r.mesh)
+	chains, sets := r.chains(), tunnelSets(r.mesh)
 	refs := make([]Ref, len(chains))
 	for i, name := range chains {
 		refs[i] = Ref{nftables.TableFamilyINet, TableName, name}
