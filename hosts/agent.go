@@ -115,6 +115,7 @@ type Agent struct {
 	saved    saved
 	reached  []netip.Addr // this host's underlay addresses when they were last read
 	noUplink bool         // the last search found no uplink
+	mute     []netip.Addr // where the resolver could not listen
 }
 
 // New makes an agent. It loads the host's identity and the saved state.

@@ -34,6 +34,7 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	a.problems.SetAll("network", d.wrong)
 	why, err := a.withhold(&w, d, may) // before the configurations go
 	a.problems.Set("grants", err)
+	a.answer(&w, d, may) // before the configurations name the resolver
 	a.problems.SetAll("configuration of", a.configure(d, may))
 	if synced { // before the fabric: if the agent starts without the store, the cache may lack routes, and those must stay
 		a.mirror.refresh(&w) // includes blocks and bridges that were stored after the snapshot
@@ -42,15 +43,27 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	if f.uplink > 0 && may.sets() {
 		a.carry(ctx, d, all)
 	}
+	a.problems.SetAll("Docker network", a.stale(d.parts, why))
+	a.problems.Set("status", a.saveStatus())
+}
+
+// answer makes the resolver answer names. Where it cannot listen, the configuration does not name it until it can:
+// another program would answer the containers there.
+func (a *Agent) answer(w *world, d *desired, may *removal) {
 	if len(a.opts.DNS) > 0 {
 		containers, _ := a.here()
-		a.view.look(&w, a.self, containers)
+		a.view.look(w, a.self, containers)
 	}
 	if may.sets() {
 		a.problems.Set("names", a.names.Listen(d.names))
+		a.mute = a.names.Mute(d.names)
 	}
-	a.problems.SetAll("Docker network", a.stale(d.parts, why))
-	a.problems.Set("status", a.saveStatus())
+	for i := range d.parts {
+		if p := &d.parts[i]; p.ready && p.DNS && len(a.mute) > 0 {
+			p.Mute = a.mute
+			d.render(p)
+		}
+	}
 }
 
 // facts collects what compile needs to know about this host.

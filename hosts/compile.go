@@ -62,13 +62,18 @@ func compile(w *world, f *thisHost) *desired {
 		p.ready = p.ready && wrong[p.Network.Name] == nil // otherwise new containers would get addresses of only some subnets
 		d.parts = append(d.parts, p)
 		if p.ready {
-			text, err := render(&p.plan)
-			d.confs[p.Network.Name] = rendered{text, err}
+			d.render(&p)
 		}
 	}
 	d.self, d.peers = meshOf(w, f, d.parts)
 	d.names = listening(d.parts)
 	return d
+}
+
+// render makes the configuration of a network.
+func (d *desired) render(p *part) {
+	text, err := render(&p.plan)
+	d.confs[p.Network.Name] = rendered{text, err}
 }
 
 // keeps reports whether a network's configuration stays, or is about to be written again.

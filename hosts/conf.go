@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
@@ -198,6 +199,7 @@ type plan struct {
 	Blocks  []netip.Prefix // this host's blocks, one of each family
 	MTU     int            // the MTU of containers, in bytes; 0 means the kernel's default
 	DNS     bool           // containers use our resolver
+	Mute    []netip.Addr   // addresses at which it cannot listen
 }
 
 // gateways returns the addresses of the bridge, at which the resolver also listens.
@@ -224,12 +226,7 @@ func render(p *plan) ([]byte, error) {
 		b.IPAM.Ranges = append(b.IPAM.Ranges, []rangeConf{{block}})
 	}
 	b.IPAM.Routes = routesOf(&p.Network)
-	if p.DNS {
-		b.DNS = &spec.DNS{}
-		for _, a := range p.gateways() {
-			b.DNS.Nameservers = append(b.DNS.Nameservers, a.String())
-		}
-	}
+	b.DNS = p.servers()
 	first, err := json.Marshal(b)
 	if err != nil {
 		return nil, fmt.Errorf("render network %s: %w", p.Network.Name, err)
@@ -240,6 +237,20 @@ func render(p *plan) ([]byte, error) {
 		return nil, fmt.Errorf("render network %s: %w", p.Network.Name, err)
 	}
 	return append(out, '\n'), nil
+}
+
+// servers returns where containers ask for names: not where another program would answer them.
+func (p *plan) servers() *spec.DNS {
+	var servers []string
+	for _, a := range p.gateways() {
+		if p.DNS && !slices.Contains(p.Mute, a) {
+			servers = append(servers, a.String())
+		}
+	}
+	if servers == nil {
+		return nil
+	}
+	return &spec.DNS{Nameservers: servers}
 }
 
 // routesOf returns the routes of a network's containers. A container on two networks has the default

@@ -138,6 +138,18 @@ func (s *Server) Listen(want map[netip.Addr]string) error {
 	return errors.Join(errs...)
 }
 
+// Mute returns those of the addresses at which the server does not listen.
+func (s *Server) Mute(want map[netip.Addr]string) (list []netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for addr := range want {
+		if s.listening[addr] == nil {
+			list = append(list, addr)
+		}
+	}
+	return list
+}
+
 // Close stops the server.
 func (s *Server) Close() {
 	s.Listen(nil) //nolint:errcheck // closing does not fail
@@ -190,8 +202,8 @@ func (s *Server) open(addr netip.Addr, network string) (*listener, error) {
 	return l, nil
 }
 
-// cannot returns the error for an address that does not answer. The containers still ask there, and
-// reach the server as soon as it has the port.
+// cannot returns the error for an address that does not answer. Containers that know it still ask there, and reach
+// the server as soon as it has the port.
 func cannot(network string, err error) error {
 	if errors.Is(err, unix.EADDRINUSE) {
 		err = fmt.Errorf("%w: another program answers there: let it listen at its own addresses alone", err)
