@@ -76,8 +76,9 @@ type networkPolicy struct {
 	uncut   chan struct{} // signals that connections may have to end
 	busy    atomic.Int64  // since when a program is being put in force, in seconds since 1970; 0: none is
 
-	dropped  atomic.Pointer[[]enforce.Drop] // the last numbers of packets that policies denied
-	patience time.Duration                  // with policies that are not known, before the first pods
+	sync     func(paths.Paths, []string) error // of the mirror
+	dropped  atomic.Pointer[[]enforce.Drop]    // the last numbers of packets that policies denied
+	patience time.Duration                     // with policies that are not known, before the first pods
 
 	// Only the goroutine of Follow uses these fields.
 	known    known
@@ -98,7 +99,7 @@ type networkPolicy struct {
 func newNetworkPolicy(o *Options, s *policyStatus) *networkPolicy {
 	n := &networkPolicy{
 		choices: o.NetworkPolicy, paths: o.Paths, cluster: policies.New(o.Node), status: s,
-		started: time.Now(), patience: firstWait, absent: reconcileEvery, changed: func() {}, uncut: make(chan struct{}, 1),
+		started: time.Now(), sync: policymirror.Sync, patience: firstWait, absent: reconcileEvery, changed: func() {}, uncut: make(chan struct{}, 1),
 	}
 	if n.choices.OwnNamespace {
 		n.cluster.DefaultOwnNamespace()
@@ -210,12 +211,13 @@ func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	defer n.busy.Store(0)
 	d := n.programs.Decider(s)
 	n.writing.Lock()
-	_, mirrored := policymirror.Write(n.paths, d)
+	files, mirrored := policymirror.Put(n.paths, d)
 	n.writing.Unlock()
 	if mirrored == nil && n.ready.CompareAndSwap(false, true) {
 		n.changed()
 	}
 	loaded := n.load(ctx, d.Program)
+	mirrored = errors.Join(mirrored, n.sync(n.paths, files)) // the kernel does not wait for a disk that stands still
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -31,16 +31,39 @@ func Write(p paths.Paths, d *policy.Decider) (changed int, err error) {
 	return write(p, d, func() {})
 }
 
-// write calls step before each change. Tests end there.
-func write(p paths.Paths, d *policy.Decider, step func()) (changed int, err error) {
-	w := writer{paths: p, step: step, keep: make(map[string]bool)}
-	if w.writeAll(d); len(w.changed) > 0 {
+// Put is Write without Sync. ADDs see the files, but a power loss may undo them. After one the kernel has no program
+// either, so a program need not wait for Sync, in which a disk may stand still for seconds.
+func Put(p paths.Paths, d *policy.Decider) (changed []string, err error) {
+	return putAll(p, d, func() {})
+}
+
+// Sync makes what Put has changed survive a power loss.
+func Sync(p paths.Paths, changed []string) error {
+	w := writer{paths: p, changed: changed}
+	if len(changed) > 0 {
 		w.sync()
 	}
+	return w.result()
+}
+
+// write calls step before each change. Tests end there.
+func write(p paths.Paths, d *policy.Decider, step func()) (changed int, err error) {
+	files, err := putAll(p, d, step)
+	return len(files), errors.Join(err, Sync(p, files))
+}
+
+func putAll(p paths.Paths, d *policy.Decider, step func()) (changed []string, err error) {
+	w := writer{paths: p, step: step, keep: make(map[string]bool)}
+	w.writeAll(d)
+	return w.changed, w.result()
+}
+
+// result returns all errors, with the mirror.
+func (w *writer) result() error {
 	if err := w.failed(); err != nil {
-		return len(w.changed), fmt.Errorf("write network policies to %s: %w", dir(p), err)
+		return fmt.Errorf("write network policies to %s: %w", dir(w.paths), err)
 	}
-	return len(w.changed), nil
+	return nil
 }
 
 // Remove removes the mirror, so that no ADD isolates a pod. It is for a node that enforces policies
