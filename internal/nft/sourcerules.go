@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -70,7 +71,7 @@ func portOther() []staticRule {
 	open := match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetPortOut, true)}
 	return append(rules,
 		staticRule{"", from(bridge, prefix.LinkLocal(), open, verdict(expr.VerdictAccept))},
-		dhcp(bridge, 68, 67, true), arp(), staticRule{notOfPod, verdict(expr.VerdictDrop)})
+		dhcp(bridge, 68, 67, true), dhcp6(546, 547), arp(), staticRule{notOfPod, verdict(expr.VerdictDrop)})
 }
 
 // toPort returns the rules for frames that another port sends to a port in SetPortIn.
@@ -82,7 +83,7 @@ func toPort() []staticRule {
 		staticRule{"", rule(ipFamily(bridge, true), match{oif, loadAddr(true, false, unix.NFT_REG_2), inSet(SetPort6, false)}, accept)})
 	rules = append(append(rules, neighbours(bridge, prefix.LinkLocal())...), neighbours(bridge, noAddr6())...)
 	rules = append(rules, staticRule{"", icmp6(bridge, 133, 137, hops255())}) // also from an address of a pod
-	return append(rules, dhcp(bridge, 67, 68, false), arp(), staticRule{unjudged, verdict(expr.VerdictDrop)})
+	return append(rules, dhcp(bridge, 67, 68, false), dhcp6(547, 546), arp(), staticRule{unjudged, verdict(expr.VerdictDrop)})
 }
 
 // tags returns the rules that drop frames with a VLAN tag.
@@ -99,13 +100,24 @@ func arp() staticRule {
 }
 
 // dhcp accepts DHCP between two ports. A client has no address yet.
-func dhcp(table nftables.TableFamily, source, dest byte, client bool) staticRule {
+func dhcp(table nftables.TableFamily, source, dest uint16, client bool) staticRule {
 	var no match
 	if client {
 		no = MatchPrefix(noAddr4(), true, expr.CmpOpEq)
 	}
-	ports := match{&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Len: 4}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0, source, 0, dest}}}
-	return staticRule{"DHCP", rule(ipFamily(table, false), no, metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_UDP}), ports, verdict(expr.VerdictAccept))}
+	return staticRule{"DHCP", rule(ipFamily(table, false), no, udp(source, dest), verdict(expr.VerdictAccept))}
+}
+
+// dhcp6 accepts DHCPv6 between two ports. Both ends have link-local addresses, also when a lease is renewed.
+func dhcp6(source, dest uint16) staticRule {
+	return staticRule{"DHCPv6", from(nftables.TableFamilyBridge, prefix.LinkLocal(), udp(source, dest), verdict(expr.VerdictAccept))}
+}
+
+// udp matches UDP from one port to another.
+func udp(source, dest uint16) match {
+	ports := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, source), dest)
+	return rule(metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_UDP}),
+		match{&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Len: 4}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: ports}})
 }
 
 // neighbours returns the rules that accept neighbour discovery, which no router has forwarded, and
