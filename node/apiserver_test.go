@@ -50,6 +50,7 @@ type apiServer struct {
 	kinds  jsonKinds
 
 	discovery map[string]string // answers about groups and versions, by path
+	ending    string            // a namespace that is being deleted, and takes no Event
 }
 
 type change struct {
@@ -215,6 +216,10 @@ func (s *apiServer) takeEvent(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.URL.Path != "/api/v1/namespaces/"+e.Namespace+"/events" {
 		s.Errorf("an Event in %s is sent to %s", e.Namespace, r.URL.Path)
+	}
+	if e.Namespace == s.ending {
+		w.WriteHeader(http.StatusForbidden)
+		return
 	}
 	taken := false
 	s.say(func(s *apiServer) {

@@ -83,10 +83,9 @@ func (e *events) tend(ctx context.Context, a *Agent) {
 	for {
 		now := topics(a.trouble.mine(), a.policy.status.brokenPolicies())
 		for _, about := range e.due(now, time.Now()) {
-			if a.emit(ctx, about, now[about]) != nil {
+			if !e.tell(ctx, a, about, now[about]) {
 				break
 			}
-			e.sent[about] = sent{now[about], time.Now()}
 		}
 		select {
 		case <-ctx.Done():
@@ -95,6 +94,21 @@ func (e *events) tend(ctx context.Context, a *Agent) {
 		case <-e.signal:
 		}
 	}
+}
+
+// tell writes one Event. It reports whether the API server can be reached. An Event that it refuses, as in a namespace
+// that is being deleted or has a quota, must not hold up those of others; tend tries it again as a new one.
+func (e *events) tell(ctx context.Context, a *Agent, about topic, text string) bool {
+	err := a.emit(ctx, about, text)
+	switch {
+	case err == nil:
+		e.sent[about] = sent{text, time.Now()}
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsInvalid(err):
+		e.sent[about] = sent{at: time.Now()}
+	default:
+		return false
+	}
+	return true
 }
 
 // topics returns what to write Events about, with their texts.

@@ -206,6 +206,27 @@ func TestEventOfAPolicyIsWrittenOnce(t *testing.T) {
 	}
 }
 
+// A namespace that takes no Events keeps nobody else's from being written.
+func TestEventsOfOthersAreWritten(t *testing.T) {
+	l := newPolicyLab(t)
+	l.api.ending = "bank"
+	l.start()
+	e := events{sent: map[topic]sent{}}
+	now := topics(nil, []policy.Problem{{Object: "networkpolicy bank/a", Text: "unknown field"}, {Object: "networkpolicy shop/b", Text: "unknown field"}})
+	for _, about := range e.due(now, time.Now()) {
+		if !e.tell(t.Context(), l.Agent, about, now[about]) {
+			t.Errorf("after the Event on %s, no other is tried", about.name)
+			break
+		}
+	}
+	if got := l.events("shop"); got != "NetworkPolicy shop/b" {
+		t.Errorf("Events on %q", got)
+	}
+	if again := e.due(now, time.Now().Add(newEvent)); len(again) != 1 || again[0].namespace != "bank" {
+		t.Errorf("tried again: %v", again)
+	}
+}
+
 // A broken policy is a problem of nodes with pods that it closes.
 func TestPolicyBroken(t *testing.T) {
 	l := newPolicyLab(t)
