@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -37,6 +39,40 @@ func TestKernelFeatures(t *testing.T) {
 	}
 	b.network("extra", `{"type":"macvlan"},{"type":"bandwidth"},{"type":"sbr"},{"type":"portmap"},{"type":"policy"}`)
 	b.healthy("kernel")
+}
+
+// A kernel that refuses what network policies need is a finding for the networks that have them. It
+// refuses a thread without CAP_NET_ADMIN, which may still make the namespace to try in.
+func TestKernelWithoutPolicies(t *testing.T) {
+	features := slices.DeleteFunc(features(), func(f feature) bool { return !slices.Contains(f.plugins, "policy") })
+	if len(features) != 1 {
+		t.Fatalf("%d features of the plugin policy, not one", len(features))
+	}
+	var found []Finding
+	var err error
+	done := make(chan struct{})
+	netns.GoOnThread(func() {
+		defer close(done)
+		if err = withoutNetAdmin(); err == nil {
+			found, err = tryAll(features, map[string]string{"policy": "pods"}, "/proc")
+		}
+	})
+	<-done
+	const what = "the kernel has no nftables as network policies use it, which network pods needs: "
+	if err != nil || len(found) != 1 || !strings.HasPrefix(found[0].What, what) || !strings.HasSuffix(found[0].What, "operation not permitted") {
+		t.Errorf("found %+v, %v; want: %s… operation not permitted", found, err, what)
+	}
+}
+
+// withoutNetAdmin takes a capability from the calling thread, which must end afterwards.
+func withoutNetAdmin() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData // 32 capabilities each
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return err
+	}
+	data[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+	return unix.Capset(&header, &data[0])
 }
 
 func TestOverlaps(t *testing.T) {
