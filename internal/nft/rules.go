@@ -28,6 +28,7 @@ const (
 	chainConditional = "conditional"
 	chainIsolated    = "isolated"
 	chainInternal    = "internal"
+	chainSpanned     = "spanned"
 	chainDivided     = "divided"
 	chainMasquerade  = "masquerading"
 	chainAdmin       = "admin" // rules of the operator; created empty, never flushed
@@ -85,6 +86,7 @@ func inetChains() []chainSpec {
 		{name: chainPublished, rules: publishedRules()},
 		{name: chainIsolated, rules: isolatedRules()},
 		{name: chainInternal, rules: internalRules()},
+		{name: chainSpanned, rules: spannedRules()},
 		{name: chainDivided, rules: dividedRules()},
 		{name: chainRaw, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioRaw, rules: guard},
 		{name: chainPrerouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, prio: prioPublish, rules: arrived},
@@ -160,18 +162,13 @@ func isolatedRules() []staticRule {
 }
 
 // internalRules returns the rules for packets from or to an internal bridge. They forward only within a
-// span (spans.go). A container of another network may send from an address of the span, so the way back to the
-// address must be the link from which the packet came.
+// span (spans.go).
 func internalRules() []staticRule {
-	ret, drop := verdict(expr.VerdictReturn), verdict(expr.VerdictDrop)
-	rules := []staticRule{{"", rule(betweenIn(SetInside), ret)}}
-	for _, kind := range [...]string{"bridge", "veth"} {
-		behind := metaIs(metaIIFKind, expr.CmpOpEq, IfName(kind))
-		rules = append(rules, staticRule{"from an address that is not there", rule(behind, notBehind(), drop)})
+	return []staticRule{
+		{"", rule(betweenIn(SetInside), verdict(expr.VerdictReturn))},
+		{"within a network of several hosts", jump(chainSpan)},
+		{"", verdict(expr.VerdictDrop)},
 	}
-	return append(rules,
-		staticRule{"within a network of several hosts", jump(chainSpan)},
-		staticRule{"", drop})
 }
 
 // betweenIn matches a packet whose two interfaces are in a set.

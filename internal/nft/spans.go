@@ -17,7 +17,7 @@ import (
 // by its last bits, and no rule needs a list of hosts:
 //
 //	set span4_24 { type ipv4_addr . ipv4_addr; flags interval; elements = { 10.1.0.0/16 . 10.1.0.0/16 } }
-//	chain span { ip saddr & 0.0.0.255 != 0.0.0.1 ip daddr & 0.0.0.255 != 0.0.0.1 ip saddr . ip daddr @span4_24 accept }
+//	chain span { ip saddr & 0.0.0.255 != 0.0.0.1 ip daddr & 0.0.0.255 != 0.0.0.1 ip saddr . ip daddr @span4_24 goto spanned }
 //
 // The first network whose hosts have blocks of a length makes the set and its rules (ondemand.go).
 const (
@@ -46,11 +46,22 @@ func blocks(set4, set6 string, from, to netip.Prefix, bits int, comment string) 
 // span returns the rules for the set of one length. An error message about a connection (ICMP) may come
 // from a host itself.
 func (s setSpec) span() []match {
-	v6, accept := s.key[0] == fieldIPv6, verdict(expr.VerdictAccept)
+	v6, to := s.key[0] == fieldIPv6, goTo(chainSpanned)
 	return []match{
-		rule(family(v6), s.notHost(true), s.notHost(false), addrs(v6), match{inSet(s.name, false)}, accept),
-		rule(related(), family(v6), addrs(v6), match{inSet(s.name, false)}, accept),
+		rule(family(v6), s.notHost(true), s.notHost(false), addrs(v6), match{inSet(s.name, false)}, to),
+		rule(related(), family(v6), addrs(v6), match{inSet(s.name, false)}, to),
 	}
+}
+
+// spannedRules returns the rules for packets within a span. A container of another network may send from an
+// address of the span, so the way back to the address must be the link from which the packet came. Linux 5.10
+// refuses this match at the hook forward: so no rule leads here before a network spans hosts.
+func spannedRules() (rules []staticRule) {
+	for _, kind := range [...]string{"bridge", "veth"} {
+		behind := metaIs(metaIIFKind, expr.CmpOpEq, IfName(kind))
+		rules = append(rules, staticRule{"from an address that is not there", rule(behind, notBehind(), verdict(expr.VerdictDrop))})
+	}
+	return append(rules, staticRule{"", verdict(expr.VerdictAccept)})
 }
 
 // divided returns the rule for the set of one length.

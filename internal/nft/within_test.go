@@ -244,7 +244,7 @@ func TestFromSchema6(t *testing.T) {
 		t.Errorf("%q, %v", diffs, err)
 	}
 	for chain, want := range map[string]string{
-		chainInternal: "jump span", chainSpan: "ip saddr . ip daddr @span4_24 accept", chainClosed: "ip saddr . ip daddr @divided4_24 jump divided",
+		chainInternal: "jump span", chainSpan: "ip saddr . ip daddr @span4_24 goto spanned", chainClosed: "ip saddr . ip daddr @divided4_24 jump divided",
 	} {
 		if rules := nftTool(t, "list", "chain", "inet", TableName, chain); !strings.Contains(rules, want) {
 			t.Errorf("%q is missing:\n%s", want, rules)
