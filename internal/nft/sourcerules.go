@@ -67,7 +67,7 @@ func portChains() []chainSpec {
 // comes from an address of the link is judged by no policy.
 func portOther() []staticRule {
 	const bridge = nftables.TableFamilyBridge
-	rules := append(neighbours(bridge, prefix.LinkLocal()), neighbours(bridge, noAddr6())...)
+	rules := append(append(routers(bridge), neighbours(bridge, prefix.LinkLocal())...), neighbours(bridge, noAddr6())...)
 	open := match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetPortOut, true)}
 	return append(rules,
 		staticRule{"", from(bridge, prefix.LinkLocal(), open, verdict(expr.VerdictAccept))},
@@ -131,9 +131,24 @@ func neighbours(table nftables.TableFamily, source netip.Prefix) []staticRule {
 	}
 }
 
-// icmp6 accepts ICMPv6 of a range of types. Its conditions come first: otherwise nft 1.0.6 writes the family in
-// another form when it loads what it printed.
+// routers returns the rules that drop what only a router sends: advertisements and redirects. A pod that takes them
+// would send its packets to another pod. With fewer hops the kernel ignores them.
+func routers(table nftables.TableFamily) []staticRule {
+	drop := verdict(expr.VerdictDrop)
+	return []staticRule{
+		{"a router", rule(icmp6Types(table, 134, 134, hops255()), drop)},
+		{"a router", rule(icmp6Types(table, 137, 137, hops255()), drop)},
+	}
+}
+
+// icmp6 accepts ICMPv6 of a range of types.
 func icmp6(table nftables.TableFamily, first, last byte, conditions ...match) match {
+	return rule(icmp6Types(table, first, last, conditions...), verdict(expr.VerdictAccept))
+}
+
+// icmp6Types matches ICMPv6 of a range of types. Its conditions come first: otherwise nft 1.0.6 writes the family in
+// another form when it loads what it printed.
+func icmp6Types(table nftables.TableFamily, first, last byte, conditions ...match) match {
 	types := metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_ICMPV6})
 	types = append(types, &expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Len: 1})
 	if first == last {
@@ -141,7 +156,7 @@ func icmp6(table nftables.TableFamily, first, last byte, conditions ...match) ma
 	} else {
 		types = append(types, &expr.Cmp{Op: expr.CmpOpGte, Register: reg1, Data: []byte{first}}, &expr.Cmp{Op: expr.CmpOpLte, Register: reg1, Data: []byte{last}})
 	}
-	return rule(ipFamily(table, true), rule(conditions...), types, verdict(expr.VerdictAccept))
+	return rule(ipFamily(table, true), rule(conditions...), types)
 }
 
 // hops255 matches IPv6 packets with the hop limit 255.
