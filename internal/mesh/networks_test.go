@@ -233,7 +233,7 @@ func TestLinksGuarded(t *testing.T) {
 	a := n.hosts[0]
 	n.apply()
 	before := a.rules(t)
-	if n.apply(); a.rules(t) != before || !strings.Contains(before, "chain links_hosts_forward") {
+	if n.apply(); a.rules(t) != before || !strings.Contains(before, "chain links_hosts_from") {
 		t.Errorf("a second Sync changed\n%s\nto\n%s", before, a.rules(t))
 	}
 	a.do(func() error {
@@ -245,7 +245,7 @@ func TestLinksGuarded(t *testing.T) {
 		}
 		return err
 	})
-	a.sh("nft flush chain inet patchbay links_hosts_to; nft flush chain inet patchbay links_hosts_forward")
+	a.sh("nft flush chain inet patchbay links_hosts_to; nft flush chain inet patchbay links_hosts_from")
 	if n.apply(); a.rules(t) != before {
 		t.Errorf("after damage\n%s\nwas\n%s", a.rules(t), before)
 	}

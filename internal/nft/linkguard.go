@@ -15,13 +15,14 @@ import (
 // So a container must not send there as a container of another network, or from an address of nobody. While
 // a mesh has networks whose hosts have bridges, our table has
 //
-//	chain links_<name>_forward  hook forward: what comes from one of these bridges, and what has a source in
-//	                            one of the networks and comes from any other bridge or veth but the uplinks
-//	chain links_<name>_claims   the latter
-//	chain links_<name>_to       drops it on its way to one of the networks, unless the host reaches the source
-//	                            through the link from which it comes
+//	chain links_<name>_from    hook prerouting: what comes from one of these bridges, and what has a source in
+//	                           one of the networks and comes from any other bridge or veth but the uplinks
+//	chain links_<name>_claims  the latter
+//	chain links_<name>_to      drops it on its way to one of the networks, unless the host reaches the source
+//	                           through the link from which it comes
 //
-// <name> is the name of the mesh. What a bridge forwards to itself passes. Another host's packets may come
+// <name> is the name of the mesh. The hook comes after destination NAT; before Linux 5.19 only it can look up
+// the way back through a link. What is for the host, and what a bridge forwards to itself, passes. Another host's packets may come
 // from an uplink although the way back is a tunnel. The chains are not in the layout,
 // as those of tunnels.
 const linksPrefix = "links_"
@@ -56,21 +57,20 @@ func (l Links) chains() []chainSpec {
 	for _, p := range l.Networks {
 		of := func(source bool) match { return rule(family(p.Addr().Is6()), MatchPrefix(p, source, expr.CmpOpEq)) }
 		claims.rules = append(claims.rules, staticRule{"", rule(of(true), goTo(to.name))})
-		to.rules = append(to.rules, staticRule{"from an address that is not there", rule(of(false), notBehind(), verdict(expr.VerdictDrop))})
+		to.rules = append(to.rules, staticRule{"from an address that is not there", rule(of(false), notBehind(), toOthers(), toOtherLinks(), verdict(expr.VerdictDrop))})
 	}
-	forward := chainSpec{name: name + "_forward", typ: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, prio: prioForward}
+	from := chainSpec{name: name + "_from", typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioForward}
 	in, accept := func(link string) match { return metaIs(expr.MetaKeyIIFNAME, expr.CmpOpEq, IfName(link)) }, verdict(expr.VerdictAccept)
 	for _, b := range l.Bridges {
-		same := rule(in(b), metaIs(expr.MetaKeyOIFNAME, expr.CmpOpEq, IfName(b)), accept)
-		forward.rules = append(forward.rules, staticRule{"", same}, staticRule{"", rule(in(b), goTo(to.name))})
+		from.rules = append(from.rules, staticRule{"", rule(in(b), goTo(to.name))})
 	}
 	for _, u := range l.Uplinks {
-		forward.rules = append(forward.rules, staticRule{"other hosts", rule(in(u), accept)})
+		from.rules = append(from.rules, staticRule{"other hosts", rule(in(u), accept)})
 	}
 	for _, kind := range [...]string{"bridge", "veth"} {
-		forward.rules = append(forward.rules, staticRule{"", rule(metaIs(metaIIFKind, expr.CmpOpEq, IfName(kind)), goTo(claims.name))})
+		from.rules = append(from.rules, staticRule{"", rule(metaIs(metaIIFKind, expr.CmpOpEq, IfName(kind)), goTo(claims.name))})
 	}
-	return []chainSpec{to, claims, forward}
+	return []chainSpec{to, claims, from}
 }
 
 // Plan compares the chains.

@@ -21,7 +21,8 @@ import (
 //	set tunnel_<name>_46 { typeof ip saddr . @th,304,128 }    IPv6 inside; _64, _66: the end has IPv6
 //	chain tunnel_<name>_in       hook input: packets of the tunnel
 //	chain tunnel_<name>_source   lets through what is in a set
-//	chain tunnel_<name>_forward  hook forward: only another host that has a tunnel may send through this one
+//	chain tunnel_<name>_link     hook prerouting: a container sends from its own address, and only another host
+//	                             that has a tunnel may send through this one
 //	chain tunnel_<name>_out      hook postrouting: only this host's kernel sends under its address
 //
 // All rules look only at UDP packets with the tunnel's port and VNI, so other tunnels with the same port
@@ -55,10 +56,10 @@ func ofMesh(name string) bool { return ofTunnels(name) || ofPlain(name) || ofLin
 
 // These are the ends of the names of chains, in the order in which chains are made.
 const (
-	tunnelSource  = "_source"
-	tunnelIn      = "_in"
-	tunnelForward = "_forward"
-	tunnelOut     = "_out"
+	tunnelSource = "_source"
+	tunnelIn     = "_in"
+	tunnelLink   = "_link"
+	tunnelOut    = "_out"
 )
 
 const (
@@ -124,7 +125,7 @@ func chainsOfEnd(mesh string) []string {
 }
 
 func chainsOut(mesh string) []string {
-	return []string{tunnelPrefix + mesh + tunnelForward, tunnelPrefix + mesh + tunnelOut}
+	return []string{tunnelPrefix + mesh + tunnelLink, tunnelPrefix + mesh + tunnelOut}
 }
 
 // sets returns the sets of the tunnel.
@@ -154,23 +155,29 @@ func (t Tunnel) out() []chainSpec {
 	name := tunnelPrefix + t.Name
 	filter := nftables.ChainTypeFilter
 	return []chainSpec{
-		{name: name + tunnelForward, typ: filter, hook: nftables.ChainHookForward, prio: prioForward, rules: []staticRule{
-			{"from an address of this host", t.rule(fromLocal(), verdict(expr.VerdictDrop))},
-			{"from an address that is not there", t.rule(notBehind(), verdict(expr.VerdictDrop))},
-		}},
+		{name: name + tunnelLink, typ: filter, hook: nftables.ChainHookPrerouting, prio: prioForward, rules: t.linkRules()},
 		{name: name + tunnelOut, typ: filter, hook: nftables.ChainHookPostrouting, prio: prioTunnelOut, rules: []staticRule{
 			{"not from this host itself", t.rule(translated(), verdict(expr.VerdictDrop))},
 		}},
 	}
 }
 
-// sourceRules returns the rules that judge a packet of the tunnel. A container is behind a bridge or a
-// veth. There a packet may have the address of another host only if that host is there, too.
-func (t Tunnel) sourceRules() (rules []staticRule) {
+// linkRules returns the rules for packets of a tunnel as they come from a link, after destination NAT: before Linux 5.19
+// only the hook prerouting can look up the way back through a link. A container is behind a bridge or a veth.
+// There a packet may have the address of another host only if that host is there, too. What is not for this
+// host must always come from where its source is.
+func (t Tunnel) linkRules() (rules []staticRule) {
+	const there = "from an address that is not there"
+	drop := verdict(expr.VerdictDrop)
+	rules = append(rules, staticRule{"from an address of this host", t.rule(fromLocal(), toOthers(), drop)}, staticRule{there, t.rule(toOthers(), notBehind(), drop)})
 	for _, kind := range [...]string{"bridge", "veth"} {
-		behind := metaIs(metaIIFKind, expr.CmpOpEq, IfName(kind))
-		rules = append(rules, staticRule{"from an address that is not there", rule(behind, notBehind(), verdict(expr.VerdictDrop))})
+		rules = append(rules, staticRule{there, t.rule(metaIs(metaIIFKind, expr.CmpOpEq, IfName(kind)), notBehind(), drop)})
 	}
+	return rules
+}
+
+// sourceRules returns the rules that judge a packet of the tunnel by the addresses outside and inside.
+func (t Tunnel) sourceRules() (rules []staticRule) {
 	for _, s := range tunnelSets(t.Name) {
 		rules = append(rules, staticRule{"", rule(insideOf(s), verdict(expr.VerdictAccept))})
 	}
@@ -215,6 +222,22 @@ func fromLocal() match {
 	return match{
 		&expr.Fib{Register: reg1, FlagSADDR: true, ResultADDRTYPE: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: native(unix.RTN_LOCAL)},
+	}
+}
+
+// toOthers matches packets that are not for this host.
+func toOthers() match {
+	return match{
+		&expr.Fib{Register: reg1, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: native(unix.RTN_LOCAL)},
+	}
+}
+
+// toOtherLinks matches packets that the host does not send back through the link from which they come.
+func toOtherLinks() match {
+	return match{
+		&expr.Fib{Register: reg1, FlagDADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 4)},
 	}
 }
 
