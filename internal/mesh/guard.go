@@ -4,6 +4,7 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -26,7 +27,7 @@ func (c *compiler) sender(p Peer, block netip.Prefix) {
 	if i < 0 {
 		i = len(c.state.Senders)
 		local := NextHop(p.vtep()) // for the tests of the tunnel
-		c.state.Senders = append(c.state.Senders, Sender{Peer: p.label(), Underlay: p.Underlay, Inside: []netip.Prefix{netip.PrefixFrom(local, local.BitLen())}})
+		c.state.Senders = append(c.state.Senders, Sender{Peer: p.label(), Underlay: p.Underlay, Inside: []netip.Prefix{netip.PrefixFrom(local, local.BitLen())}, Port: cmp.Or(p.Port, c.self.Port)})
 	}
 	x := &c.state.Senders[i]
 	x.Inside, x.Tunnels = append(x.Inside, block), x.Tunnels || p.Transport != Routes
@@ -98,7 +99,7 @@ func (m *Mesh) withoutDevices(ctx context.Context, s State, fw *nft.Conn) error 
 // peer that sends. A peer may send from other addresses, too: a host answers from the address that a
 // container called, and may forward packets of other networks.
 func (s State) tunnel() nft.Tunnel {
-	t := nft.Tunnel{Name: s.Name, Port: s.Port, VNI: s.VNI, NoEnd: len(s.Devices) == 0}
+	t := nft.Tunnel{Name: s.Name, Port: s.Port, VNI: s.VNI, NoEnd: len(s.Devices) == 0, Others: s.otherPorts()}
 	if t.NoEnd {
 		return t
 	}
@@ -114,6 +115,17 @@ func (s State) tunnel() nft.Tunnel {
 		}
 	}
 	return t
+}
+
+// otherPorts returns the ports of the peers' ends that differ from this host's, each once.
+func (s State) otherPorts() (list []uint16) {
+	for _, x := range s.Senders {
+		if x.Port != s.Port && !slices.Contains(list, x.Port) {
+			list = append(list, x.Port)
+		}
+	}
+	order.By(list, cmp.Compare)
+	return list
 }
 
 // outside returns the ranges of one family, each with its first and its last address, that no network of

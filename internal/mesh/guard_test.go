@@ -356,6 +356,30 @@ func TestForgedWithoutADevice(t *testing.T) {
 	}
 }
 
+// The end of a peer's tunnel may have another port than this host's.
+func TestForgedToAnotherPort(t *testing.T) {
+	needVXLAN(t)
+	l := newLab(t)
+	u := setup{VXLAN, "4"}
+	h1, h2 := l.hosts[0], l.hosts[1]
+	const port = 8472
+	self, peers := u.self(h2), u.peers(h1, h2)
+	self.Port, peers[0].Port = port, port
+	h2.do(func() error { return h2.mesh.Apply(ctx, self, u.peers(h2, h1)) })
+	h1.do(func() error { return h1.mesh.Apply(ctx, u.self(h1), peers) })
+	heard := h2.container.hears(t)
+	f := forged{vni: DefaultVNI, to: VTEP(h2.id()), src: "10.40.1.9", dst: "10.40.2.5", text: "forged"}
+	h1.container.throws(t, "", h2.underlay4().String(), port, f.bytes())
+	if heard(f.text) {
+		t.Error("a container sends as its neighbour")
+	}
+	f.text = "own"
+	h1.throws(t, "", h2.underlay4().String(), port, f.bytes())
+	if !heard(f.text) {
+		t.Error("the host itself does not send")
+	}
+}
+
 func TestGuardUntilWireGuard(t *testing.T) {
 	needVXLAN(t)
 	nettest.Need(t, nettest.LinkKind("wireguard"))

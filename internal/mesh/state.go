@@ -36,6 +36,7 @@ type Sender struct {
 	Underlay []netip.Addr
 	Inside   []netip.Prefix // its own addresses: its blocks, and the address of its device
 	Tunnels  bool           // a network of its may use tunnels
+	Port     uint16         // of its end of the tunnel
 }
 
 // Exemption is a pair of ranges. Masqueraded packets from one to the other keep their source address.

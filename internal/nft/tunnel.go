@@ -38,7 +38,8 @@ type Tunnel struct {
 	VNI  uint32 // 24 bits
 	From []TunnelSource
 
-	NoEnd bool // this host has no end: only what goes to the ends of others is guarded
+	NoEnd  bool     // this host has no end: only what goes to the ends of others is guarded
+	Others []uint16 // ports of the ends of others, besides Port
 }
 
 // TunnelSource lets packets with a source address from First to Last come from one end of a tunnel.
@@ -154,11 +155,15 @@ func (t Tunnel) chains() []chainSpec {
 func (t Tunnel) out() []chainSpec {
 	name := tunnelPrefix + t.Name
 	filter := nftables.ChainTypeFilter
+	var link, out []staticRule
+	for _, port := range append([]uint16{t.Port}, t.Others...) {
+		to := Tunnel{Port: port, VNI: t.VNI}
+		link = append(link, to.linkRules()...)
+		out = append(out, staticRule{"not from this host itself", to.rule(translated(), verdict(expr.VerdictDrop))})
+	}
 	return []chainSpec{
-		{name: name + tunnelLink, typ: filter, hook: nftables.ChainHookPrerouting, prio: prioForward, rules: t.linkRules()},
-		{name: name + tunnelOut, typ: filter, hook: nftables.ChainHookPostrouting, prio: prioTunnelOut, rules: []staticRule{
-			{"not from this host itself", t.rule(translated(), verdict(expr.VerdictDrop))},
-		}},
+		{name: name + tunnelLink, typ: filter, hook: nftables.ChainHookPrerouting, prio: prioForward, rules: link},
+		{name: name + tunnelOut, typ: filter, hook: nftables.ChainHookPostrouting, prio: prioTunnelOut, rules: out},
 	}
 }
 
