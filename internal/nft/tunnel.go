@@ -170,14 +170,15 @@ func (t Tunnel) out() []chainSpec {
 // linkRules returns the rules for packets of a tunnel as they come from a link, after destination NAT: before Linux 5.19
 // only the hook prerouting can look up the way back through a link. A container is behind a bridge or a veth.
 // There a packet may have the address of another host only if that host is there, too. What is not for this
-// host must always come from where its source is.
+// host must always come from where its source is; an address of this host is behind no link.
 func (t Tunnel) linkRules() (rules []staticRule) {
-	const there = "from an address that is not there"
-	drop := verdict(expr.VerdictDrop)
-	rules = append(rules, staticRule{"from an address of this host", t.rule(fromLocal(), toOthers(), drop)}, staticRule{there, t.rule(toOthers(), notBehind(), drop)})
-	for _, kind := range [...]string{"bridge", "veth"} {
-		rules = append(rules, staticRule{there, t.rule(metaIs(metaIIFKind, expr.CmpOpEq, IfName(kind)), notBehind(), drop)})
+	add := func(of match) {
+		rules = append(rules, staticRule{"from an address that is not there", t.rule(of, notBehind(), verdict(expr.VerdictDrop))})
 	}
+	for _, kind := range [...]string{"bridge", "veth"} {
+		add(metaIs(metaIIFKind, expr.CmpOpEq, IfName(kind)))
+	}
+	add(toOthers())
 	return rules
 }
 
@@ -220,14 +221,6 @@ func insideOf(s setSpec) match {
 			&expr.Payload{DestRegister: second, Base: expr.PayloadBaseTransportHeader, Offset: at, Len: uint32(s.key[1].size())},
 			inSet(s.name, false),
 		})
-}
-
-// fromLocal matches packets from an address of this host.
-func fromLocal() match {
-	return match{
-		&expr.Fib{Register: reg1, FlagSADDR: true, ResultADDRTYPE: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: native(unix.RTN_LOCAL)},
-	}
 }
 
 // toOthers matches packets that are not for this host.
