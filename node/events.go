@@ -4,6 +4,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -155,20 +156,13 @@ func (a *Agent) event(about topic, text string, now time.Time) *corev1.Event {
 		name = about.eventName(text, now)
 	}
 	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: namespaceOr(object.Namespace), Name: name},
+		ObjectMeta:     metav1.ObjectMeta{Namespace: cmp.Or(object.Namespace, metav1.NamespaceDefault), Name: name},
 		InvolvedObject: object,
 		Type:           corev1.EventTypeWarning, Reason: string(about.reason), Message: short(text),
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
 		Source:              corev1.EventSource{Component: "patchbayd", Host: a.opts.Node},
 		ReportingController: plan.AnnotationPrefix + "patchbayd", ReportingInstance: a.opts.Node,
 	}
-}
-
-func namespaceOr(namespace string) string {
-	if namespace == "" {
-		return metav1.NamespaceDefault
-	}
-	return namespace
 }
 
 // object returns the policy that an Event is about.

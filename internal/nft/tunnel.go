@@ -232,18 +232,16 @@ func toOthers() match {
 }
 
 // toOtherLinks matches packets that the host does not send back through the link from which they come.
-func toOtherLinks() match {
-	return match{
-		&expr.Fib{Register: reg1, FlagDADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 4)},
-	}
-}
+func toOtherLinks() match { return notThere(false) }
 
 // notBehind matches packets whose source address the host does not reach through the link from which they
 // come.
-func notBehind() match {
+func notBehind() match { return notThere(true) }
+
+// notThere matches packets with an address that the host does not reach through the link from which they come.
+func notThere(source bool) match {
 	return match{
-		&expr.Fib{Register: reg1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
+		&expr.Fib{Register: reg1, FlagSADDR: source, FlagDADDR: !source, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 4)},
 	}
 }

@@ -55,7 +55,7 @@ func link(in input) netstate.State {
 		netstate.Bridge{
 			Name: c.Bridge, MTU: c.MTU, MAC: in.bridgeMAC, Promisc: c.PromiscMode,
 			VLANFiltering: c.Vlan != 0 || c.VlanTrunk != nil, Pin: c.IsGateway,
-			Network: in.network, NoDuplicates: c.IsGateway && !c.EnableDad && c.Vlan == 0,
+			Network: in.network, NoDuplicates: c.Vlan == 0 && c.noDuplicates(),
 		},
 		endpoint.NoRouters(c.Bridge), // ports have no IP stack of their own
 		veth,
@@ -126,11 +126,14 @@ func bridgeDAD(c *Conf, ips []spec.IPConfig) netstate.State {
 // written before the kernel starts duplicate detection for the link-local address. For a new bridge
 // that is when it goes up (netstate.Bridge), and for another one when its first port gets a carrier.
 func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
-	if !c.IsGateway || c.EnableDad {
+	if !c.noDuplicates() {
 		return nil
 	}
 	return endpoint.NoDuplicates(c.gatewayLink(), ips)
 }
+
+// noDuplicates reports whether the gateway's link is not to look for duplicates.
+func (c *Conf) noDuplicates() bool { return c.IsGateway && !c.EnableDad }
 
 // spoofElements returns elements that let the container send only from its own MAC. spoofElements
 // adds no element to the set of owners, because portmap uses that set to find its own attachments
