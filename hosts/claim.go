@@ -200,7 +200,7 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 	if err != nil {
 		return store.Block{}, err
 	}
-	if time.Since(w.Doubted) < a.opts.Reclaim {
+	if a.doubts(w) {
 		return store.Block{}, fmt.Errorf("no block of %s is free, and the store lost its data less than %v ago: %s", subnet, a.opts.Reclaim, describeHolders(holders))
 	}
 	for _, h := range holders {
@@ -216,6 +216,9 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 	}
 	return store.Block{}, fmt.Errorf("no block of %s is free: %s", subnet, describeHolders(holders))
 }
+
+// doubts reports whether the store has lost its data so recently that it cannot say which hosts are gone.
+func (a *Agent) doubts(w *world) bool { return time.Since(w.Doubted) < a.opts.Reclaim }
 
 // gone reports whether a node is gone for so long that another one may take its block. An agent that began after
 // a loss of the store's data does not know of it. So it waits for a node without a record, too: that may be a

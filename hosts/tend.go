@@ -251,7 +251,7 @@ func (a *Agent) lost(w *world, id string) bool {
 	}
 	node, _ := w.node(id)
 	h := holder{seen: node.Seen, present: on(presence), lasting: node.Lasting, lasts: on(lasting)}
-	return time.Since(w.Doubted) >= a.opts.Reclaim && a.gone(h)
+	return !a.doubts(w) && a.gone(h)
 }
 
 // giveUp deletes a block of a network that does not exist.
