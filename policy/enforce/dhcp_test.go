@@ -21,14 +21,14 @@ func TestClosedPodKeepsDHCPv6(t *testing.T) {
 	all := datagram(link, netip.MustParseAddr("ff02::1"), 546, 547, "solicit")
 	answer := datagram(link, netip.MustParseAddr("fe80::b"), 547, 546, "reply")
 	b.sides([2]bool{true, true}, [2]bool{})
-	if b.raw(to, nil, ask); !server.hears("renew") {
+	if b.raw(to, nil, ask); !server.hears("renew", true) {
 		t.Error("a closed client does not reach the server")
 	}
-	if b.raw(relays, nil, all); !server.hears("solicit") {
+	if b.raw(relays, nil, all); !server.hears("solicit", true) {
 		t.Error("a closed client does not find the server")
 	}
 	b.sides([2]bool{}, [2]bool{true, true})
-	if b.raw(to, nil, answer); !client.hears("reply") {
+	if b.raw(to, nil, answer); !client.hears("reply", true) {
 		t.Error("the server's answer does not reach a closed client")
 	}
 }
