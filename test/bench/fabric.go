@@ -93,6 +93,7 @@ func (w *worker) pod(req request) error {
 	}
 	rt := w.container(ns)
 	rt.CapabilityArgs = nil
+	rt.Args = [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "ns0"}, {"K8S_POD_NAME", req.Pod}}
 	if _, err := w.cni.AddNetworkList(context.Background(), list, rt); err != nil {
 		return fmt.Errorf("attach %s: %w", req.Pod, err)
 	}

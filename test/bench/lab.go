@@ -36,7 +36,7 @@ const (
 )
 
 // thenCommit is the commit of "then".
-const thenCommit = "17baa137"
+const thenCommit = "f0b6e9fe"
 
 // lab is one run of the benchmark.
 type lab struct {
