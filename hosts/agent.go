@@ -29,6 +29,7 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/fabric"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/paths"
@@ -57,14 +58,9 @@ type Options struct {
 
 // Fabric carries packets between the hosts. *mesh.Mesh implements it.
 type Fabric interface {
-	Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error
-	UplinkMTU(underlay []netip.Addr) (int, error)
+	fabric.Mesh
 	// Encrypt returns this host's public key for WireGuard, and makes the key at the first call.
 	Encrypt(ctx context.Context) (mesh.Key, error)
-	// Watch calls changed when Apply must run again, until ctx ends.
-	Watch(ctx context.Context, changed func()) error
-	// Probe calls changed when the MTU of a path to another host changes, until ctx ends.
-	Probe(ctx context.Context, changed func()) error
 }
 
 // Agent is the agent of one host.
@@ -111,7 +107,7 @@ type Agent struct {
 	checked       time.Time                          // when published was last compared with the store
 
 	// Only tendHost uses the following fields.
-	meshed   meshed
+	fabric   fabric.Carrier
 	saved    saved
 	reached  []netip.Addr // this host's underlay addresses when they were last read
 	noUplink bool         // the last search found no uplink
@@ -130,7 +126,7 @@ func New(opts Options) (*Agent, error) {
 		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), problems: resident.Problems{Log: opts.Log}, wall: time.Now, began: time.Now(),
 		local: make(chan struct{}, 1), kernel: make(chan struct{}, 1), upstream: make(chan struct{}, 1),
 		others: map[string]time.Time{},
-		docker: docker{state: opts.Paths.State, data: opts.DataRoot},
+		docker: docker{state: opts.Paths.State, data: opts.DataRoot}, fabric: fabric.Carrier{Mesh: opts.Fabric},
 	}
 	a.mirror.changed = a.wake
 	a.names.Ports = (&ports{proc: opts.Paths.Proc, report: a.problems.Set}).of
@@ -148,9 +144,8 @@ func New(opts Options) (*Agent, error) {
 // ID returns the host's id.
 func (a *Agent) ID() string { return a.self }
 
-// The agent checks everything this often, even if nothing has changed.
 const (
-	reconcileEvery = time.Minute
+	reconcileEvery = fabric.ReconcileEvery
 	uplinkEvery    = 3 * time.Second // while there is no uplink
 	dockerEvery    = 500 * time.Millisecond
 )
@@ -166,14 +161,8 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Go(func() { a.tendStore(ctx) })
 	wg.Go(func() { a.tendHost(ctx) })
 	wg.Go(func() {
-		resident.Keep(ctx, func(err error) { a.problems.Set("watch the kernel", err) }, func() error {
-			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })
-		})
-	})
-	wg.Go(func() {
-		resident.Keep(ctx, func(err error) { a.problems.Set("probe the paths", err) }, func() error {
-			return a.opts.Fabric.Probe(ctx, func() { resident.Signal(a.kernel) })
-		})
+		fabric.Follow(ctx, a.opts.Fabric, func() { resident.Signal(a.kernel) },
+			func(err error) { a.problems.Set("watch the kernel", err) }, func(err error) { a.problems.Set("probe the paths", err) })
 	})
 	wg.Wait()
 }
@@ -187,34 +176,13 @@ func (a *Agent) wake() {
 // tendHost keeps the kernel and the files of this host in the desired state. It never waits for
 // the store.
 func (a *Agent) tendHost(ctx context.Context) {
-	tick := time.NewTicker(reconcileEvery)
-	defer tick.Stop()
-	for all := true; ; {
-		began := time.Now()
+	apply := func(ctx context.Context, all bool) (done bool) {
 		a.apply(ctx, all)
-		ended := time.Now()
-		took := ended.Sub(began)
-		var retry <-chan time.Time
-		if a.noUplink { // the watch does not report that a tentative address became usable
-			retry = time.After(resident.Jitter(uplinkEvery))
-		}
-		select {
-		case <-retry:
-			all = true
-		case <-ctx.Done():
-			if w, _, synced := a.mirror.snapshot(); synced {
-				a.problems.Set("cache", a.save(&w, true))
-			}
-			return
-		case <-tick.C:
-			all = true
-		case <-a.kernel:
-			all = true
-			clock.Sleep(ctx, resident.Pause(took, ended))
-		case <-a.local:
-			all = false
-			clock.Sleep(ctx, resident.Pause(took, ended))
-		}
+		return !a.noUplink // the watch does not report that a tentative address became usable
+	}
+	(&fabric.Loop{Apply: apply, Retry: uplinkEvery, Kernel: a.kernel, World: a.local}).Run(ctx)
+	if w, _, synced := a.mirror.snapshot(); synced {
+		a.problems.Set("cache", a.save(&w, true))
 	}
 }
 

@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
-	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
@@ -41,7 +39,7 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 		a.problems.Set("cache", a.save(&w, all))
 	}
 	if f.uplink > 0 && may.sets() {
-		a.carry(ctx, d, all)
+		a.problems.Set("fabric", a.fabric.Carry(ctx, d.self, d.peers, all))
 	}
 	a.problems.SetAll("Docker network", a.stale(d.parts, why))
 	a.problems.Set("status", a.saveStatus())
@@ -116,25 +114,6 @@ func (a *Agent) uplink() (self store.Node, uplink int) {
 		resident.Signal(a.upstream) // the other hosts soon need the new addresses
 	}
 	return self, uplink
-}
-
-// carry calls Fabric.Apply if its input has changed.
-func (a *Agent) carry(ctx context.Context, d *desired, all bool) {
-	next := meshed{d.self, d.peers, true}
-	if !all && reflect.DeepEqual(next, a.meshed) {
-		return
-	}
-	err := a.opts.Fabric.Apply(ctx, d.self, d.peers)
-	next.done = err == nil
-	a.problems.Set("fabric", err)
-	a.meshed = next
-}
-
-// meshed is the input of the last call of Fabric.Apply.
-type meshed struct {
-	self  mesh.Self
-	peers []mesh.Peer
-	done  bool // that call succeeded
 }
 
 // configure writes the configuration of each network in which this host holds a block, and removes

@@ -202,7 +202,7 @@ func TestRoutesAreRemembered(t *testing.T) {
 	n := lan()
 	h, a := stillAgent(t, &n)
 	f := &remembering{fakeFabric: h.fabric, dir: a.dir}
-	a.opts.Fabric = f
+	a.fabric.Mesh = f
 	a.apply(t.Context(), true)
 	w, known, synced := f.next.snapshot()
 	_, peers := meshOf(&w, &thisHost{self: store.Node{ID: a.ID()}}, []part{{plan: plan{Network: n, Blocks: prefixes("10.200.3.0/24")}}})

@@ -8,17 +8,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"reflect"
 	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
 
-	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/fabric"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/plan"
@@ -34,7 +32,7 @@ type Options struct {
 	// configuration has changed. The agent calls Config before each request.
 	Config func() (c *rest.Config, version string, err error)
 
-	Fabric  Fabric
+	Fabric  fabric.Mesh
 	Paths   paths.Paths // State holds the agent's directory
 	ConfDir string      // directory of CNI configurations, such as /etc/cni/net.d
 
@@ -53,16 +51,6 @@ type Options struct {
 	Install func(context.Context) error
 
 	Log func(format string, args ...any)
-}
-
-// Fabric carries packets between the nodes. *mesh.Mesh implements it.
-type Fabric interface {
-	Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error
-	UplinkMTU(underlay []netip.Addr) (int, error)
-	// Watch calls changed when Apply must run again, until ctx ends.
-	Watch(ctx context.Context, changed func()) error
-	// Probe calls changed when the MTU of a path to another node changes, until ctx ends.
-	Probe(ctx context.Context, changed func()) error
 }
 
 // StateDir returns the agent's directory.
@@ -88,14 +76,14 @@ type Agent struct {
 
 	// Only tend uses these fields.
 	installed bool
-	trimmed   bool   // memory was given back since the last tick
-	looked    bool   // for files that hide the network's
-	saved     []byte // content of the cache's file
-	meshed    meshed
+	trim      time.Time // when memory may be given back again
+	looked    bool      // for files that hide the network's
+	saved     []byte    // content of the cache's file
+	fabric    fabric.Carrier
 
 	mu     sync.Mutex
 	unable error     // why the node is not ready
-	turned time.Time // when tend last began to work
+	turned time.Time // when apply last ran
 	peers  int
 	routes int
 }
@@ -117,6 +105,7 @@ func New(opts Options) (*Agent, error) {
 	emit := a.events.wake()
 	a.trouble.changed = func() { emit(); resident.Signal(a.said) }
 	a.metrics = newMetrics(a)
+	a.fabric = fabric.Carrier{Mesh: opts.Fabric, Applied: a.metrics.applied}
 	a.api = connection{config: opts.Config, retry: resident.RetryFirst, observe: a.observe}
 	a.trouble.set(cacheFailed, a.load())
 	a.exempt = exemptions{
@@ -136,9 +125,8 @@ func New(opts Options) (*Agent, error) {
 	return a, nil
 }
 
-// The agent compares everything at this interval, even if no change is reported.
 const (
-	reconcileEvery = time.Minute
+	reconcileEvery = fabric.ReconcileEvery
 	retryEvery     = 3 * time.Second // after a failure
 )
 
@@ -149,7 +137,7 @@ func (a *Agent) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	go a.followNodes(ctx) // the library ends it some seconds later
 	go a.followNamespaces(ctx)
-	wg.Go(func() { a.tend(ctx) })
+	wg.Go(func() { (&fabric.Loop{Apply: a.apply, Retry: a.retry, Kernel: a.kernel, World: a.nodes}).Run(ctx) })
 	wg.Go(func() { a.events.tend(ctx, a) })
 	wg.Go(func() { a.exempt.follow(ctx) })
 	wg.Go(func() { a.publish(ctx) })
@@ -157,14 +145,8 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Go(func() { a.egress.run(ctx, a) })
 	wg.Go(func() { a.policy.run(ctx, a) })
 	wg.Go(func() {
-		resident.Keep(ctx, func(err error) { a.trouble.set(kernelUnwatched, err) }, func() error {
-			return a.opts.Fabric.Watch(ctx, func() { resident.Signal(a.kernel) })
-		})
-	})
-	wg.Go(func() {
-		resident.Keep(ctx, func(err error) { a.trouble.set(pathsUnprobed, err) }, func() error {
-			return a.opts.Fabric.Probe(ctx, func() { resident.Signal(a.kernel) })
-		})
+		fabric.Follow(ctx, a.opts.Fabric, func() { resident.Signal(a.kernel) },
+			func(err error) { a.trouble.set(kernelUnwatched, err) }, func(err error) { a.trouble.set(pathsUnprobed, err) })
 	})
 	wg.Wait()
 }
@@ -197,38 +179,7 @@ func (a *Agent) followNamespaces(ctx context.Context) {
 	})
 }
 
-// tend keeps the kernel and the files of this node equal to the plan. It never waits for the API
-// server.
-func (a *Agent) tend(ctx context.Context) {
-	tick := time.NewTicker(reconcileEvery)
-	defer tick.Stop()
-	for all := true; ; {
-		began := time.Now()
-		done := a.apply(ctx, all)
-		ended := time.Now()
-		took := ended.Sub(began)
-		var retry <-chan time.Time
-		if !done {
-			retry = time.After(resident.Jitter(a.retry))
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			all, a.trimmed = true, false
-		case <-retry:
-			all = true
-		case <-a.kernel:
-			all = true
-			clock.Sleep(ctx, resident.Pause(took, ended))
-		case <-a.nodes:
-			all = false
-			clock.Sleep(ctx, resident.Pause(took, ended))
-		}
-	}
-}
-
-// apply makes the kernel and the files of this node equal to the plan. If all is set, it compares
+// apply makes the kernel and the files of this node equal to the plan. It never waits for the API server. If all is set, it compares
 // the kernel even if the plan has not changed. done means that nothing failed and nothing was left
 // out.
 func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
@@ -247,8 +198,10 @@ func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
 		a.trouble.nodes(a.opts.Node, p.Problems)
 	}
 	err := a.prepare(ctx, p, all)
-	if err == nil && !a.trimmed {
-		a.trimmed = !v.synced.IsZero()         // else again after the first answer, which takes memory, too
+	if err == nil && time.Now().After(a.trim) {
+		if !v.synced.IsZero() { // else again after the first answer, which takes memory, too
+			a.trim = time.Now().Add(reconcileEvery / 2)
+		}
 		resident.TrimMemory(a.opts.Paths.Proc) //nolint:errcheck // then it stays as large
 	}
 	a.mu.Lock()
@@ -257,7 +210,7 @@ func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
 		resident.Signal(a.said)
 	}
 	a.unable, a.turned, a.peers, a.routes = err, time.Now(), len(p.Peers), p.Routes()
-	return !p.Ready || err == nil && a.meshed.done
+	return !p.Ready || err == nil && a.fabric.Done()
 }
 
 func (a *Agent) forgotten() plan.Problem {
@@ -286,7 +239,7 @@ func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
 	}
 	uplink, err := a.opts.Fabric.UplinkMTU(p.Self.Underlay)
 	if err == nil {
-		err = a.carry(ctx, p, all)
+		err = a.fabric.Carry(ctx, p.Self, p.Peers, all)
 	}
 	a.trouble.set(meshFailed, err)
 	if uplink == 0 || errors.Is(err, mesh.ErrSelf) {
@@ -326,27 +279,6 @@ func (a *Agent) waiting(p *plan.Plan) error {
 }
 
 var errNothingKnown = errors.New("nothing is known of this node yet: the API server has not answered, and no earlier answer is saved")
-
-// carry applies the mesh if its input changed.
-func (a *Agent) carry(ctx context.Context, p *plan.Plan, all bool) error {
-	next := meshed{self: p.Self, peers: p.Peers}
-	if !all && a.meshed.done && reflect.DeepEqual(next.self, a.meshed.self) && reflect.DeepEqual(next.peers, a.meshed.peers) {
-		return nil
-	}
-	began := time.Now()
-	err := a.opts.Fabric.Apply(ctx, p.Self, p.Peers)
-	a.metrics.applied(time.Since(began), err)
-	next.done = err == nil
-	a.meshed = next
-	return err
-}
-
-// meshed is the input of the last Fabric.Apply.
-type meshed struct {
-	self  mesh.Self
-	peers []mesh.Peer
-	done  bool // Apply succeeded
-}
 
 // Ready returns why pods cannot start on this node, or nil if they can.
 func (a *Agent) Ready() error {

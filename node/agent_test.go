@@ -29,8 +29,8 @@ import (
 // patience limits how long a test waits for a condition.
 const patience = 60 * time.Second
 
-// fabric is a Fabric that notes what the agent applies.
-type fabric struct {
+// fakeFabric is a mesh that notes what the agent applies.
+type fakeFabric struct {
 	mu      sync.Mutex
 	applies int
 	self    mesh.Self
@@ -41,7 +41,7 @@ type fabric struct {
 	probe func(ctx context.Context, changed func()) error
 }
 
-func (f *fabric) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) error {
+func (f *fakeFabric) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.applies++
@@ -49,7 +49,7 @@ func (f *fabric) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) err
 	return f.fail
 }
 
-func (f *fabric) UplinkMTU([]netip.Addr) (int, error) {
+func (f *fakeFabric) UplinkMTU([]netip.Addr) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mtu == 0 {
@@ -58,9 +58,9 @@ func (f *fabric) UplinkMTU([]netip.Addr) (int, error) {
 	return f.mtu, nil
 }
 
-func (*fabric) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
+func (*fakeFabric) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
 
-func (f *fabric) Probe(ctx context.Context, changed func()) error {
+func (f *fakeFabric) Probe(ctx context.Context, changed func()) error {
 	if f.probe != nil {
 		return f.probe(ctx, changed)
 	}
@@ -69,14 +69,14 @@ func (f *fabric) Probe(ctx context.Context, changed func()) error {
 }
 
 // applied counts the calls of Apply.
-func (f *fabric) applied() int {
+func (f *fakeFabric) applied() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.applies
 }
 
 // peerList returns the peers that the agent applied last, as text.
-func (f *fabric) peerList() string {
+func (f *fakeFabric) peerList() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []string
@@ -91,7 +91,7 @@ func (f *fabric) peerList() string {
 type lab struct {
 	*testing.T
 	api    *apiServer
-	fabric *fabric
+	fabric *fakeFabric
 	dir    string
 	later  atomic.Int64  // how far the mirror's clock is ahead
 	absent time.Duration // Agent.policy.absent; 0: short
@@ -104,7 +104,7 @@ type lab struct {
 }
 
 func newLab(t *testing.T, nodes ...int) *lab {
-	l := &lab{T: t, api: newAPIServer(t), fabric: &fabric{mtu: 1500}, dir: t.TempDir()}
+	l := &lab{T: t, api: newAPIServer(t), fabric: &fakeFabric{mtu: 1500}, dir: t.TempDir()}
 	for _, i := range nodes {
 		l.api.set(kubeNode(i))
 	}
@@ -139,7 +139,7 @@ func (l *lab) start(change ...func(*Options)) {
 		l.Fatal(err)
 	}
 	a.mirror.now = func() time.Time { return time.Now().Add(time.Duration(l.later.Load())) }
-	a.trimmed = true // it would collect the garbage of all tests; TestProgram gives memory back
+	a.trim = time.Now().Add(time.Hour) // it would collect the garbage of all tests; TestProgram gives memory back
 	a.exempt.every = time.Millisecond
 	a.retry, a.api.retry = cmp.Or(l.again, 100*time.Millisecond), 20*time.Millisecond
 	a.policy.absent = cmp.Or(l.absent, 100*time.Millisecond)

@@ -307,7 +307,7 @@ func TestPolicyTwoAgents(t *testing.T) {
 	l.policy("closed", forWeb)
 	l.start()
 	l.awaitJudged(webAddr, true)
-	second := &policyLab{&lab{T: t, api: l.api, fabric: &fabric{mtu: 1500}, dir: t.TempDir()}}
+	second := &policyLab{&lab{T: t, api: l.api, fabric: &fakeFabric{mtu: 1500}, dir: t.TempDir()}}
 	silent := listen(t)
 	second.start()
 	second.await("its first program", func() bool { return second.programs() > 0 })

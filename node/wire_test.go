@@ -46,7 +46,7 @@ func must(t *testing.T, err error) {
 
 func newWireNode(t *testing.T, api *apiServer, number int) *wireNode {
 	t.Helper()
-	n := &wireNode{lab: &lab{T: t, api: api, fabric: &fabric{}, dir: t.TempDir()}, number: number, paths: paths.Default()}
+	n := &wireNode{lab: &lab{T: t, api: api, fabric: &fakeFabric{}, dir: t.TempDir()}, number: number, paths: paths.Default()}
 	ns, err := netns.Open(nettest.NewNS(t, fmt.Sprint("wire", number)))
 	must(t, err)
 	n.conn, err = nl.In(ns, "/proc")
