@@ -46,7 +46,7 @@ func MainOf(p *Plugin, all []*Plugin) int {
 		return report(p, lostCall(), Stdio{Stdout: os.Stdout, Stderr: os.Stderr})
 	}
 	s := NewSession(all)
-	s.Self = SelfPath
+	s.Self, s.last = SelfPath, true
 	return complete(context.Background(), p, s, Stdio{Getenv: os.Getenv, Stdin: handover.Stdin(), Stdout: stdout(), Stderr: os.Stderr})
 }
 
