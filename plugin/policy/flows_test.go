@@ -101,8 +101,8 @@ func TestFormerConnectionBeforeTheAgent(t *testing.T) {
 	}
 	former.del(t)
 	n.Host.Delete("vc1")
-	minuteAgo := stamp(sinceBoot() + 255*tick - time.Minute)
-	must(t, mark(paths.Default(), os.O_CREATE, []netip.Addr{netip.MustParseAddr("10.90.0.5")}, minuteAgo))
+	hourAgo := stampOf(max(0, sinceBoot()-time.Hour))
+	must(t, mark(paths.Default(), os.O_CREATE, []netip.Addr{netip.MustParseAddr("10.90.0.5")}, hourAgo))
 	writeMirror(t, ingress)
 	release, err := mirror.Hold(t.Context(), paths.Default())
 	must(t, err)
@@ -122,7 +122,7 @@ func TestFormerBeforeTheAgent(t *testing.T) {
 	fresh(t)
 	p, a := paths.Default(), []netip.Addr{netip.MustParseAddr("10.90.0.5")}
 	defer forgetFormers(t)
-	must(t, mark(p, os.O_CREATE, a, stamp(sinceBoot()+255*tick-time.Minute)))
+	must(t, mark(p, os.O_CREATE, a, stampOf(sinceBoot()-time.Minute)))
 	release, err := mirror.Hold(t.Context(), p)
 	must(t, err)
 	defer release()

@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"encoding/binary"
 	"errors"
 	"hash/fnv"
 	"io"
@@ -22,34 +23,39 @@ import (
 
 // To look for connections of a former pod takes 6 ms and more, because the kernel walks all of
 // connection tracking. So a DEL notes which addresses pods had, and an ADD looks only if its address is
-// noted. The file has one byte for each hash of an address, so it does not grow. It goes at a boot, as
-// the connections do. The byte says when the pod went, so that an ADD knows whether the agent may not
+// noted. The file has four bytes for each hash of an address, so it does not grow. It goes at a boot, as
+// the connections do. The bytes say when the pod went, so that an ADD knows whether the agent may not
 // have noticed that.
-const formerSlots = 1 << 16
+const (
+	formerSlots = 1 << 16
+	stampBytes  = 4
+)
 
 // lately is how long an agent may take from its look at the records of pods until the kernel has the
 // program that it makes of them. It usually takes less than 0.3 s.
 const lately = 12 * time.Second
 
-// tick is the unit of the noted times, which begin anew after 255 of them.
-const tick = 4 * time.Second
+// tick is the unit of the noted times.
+const tick = time.Second
 
-// stamp returns the byte for a time since the boot. It is never 0.
-func stamp(at time.Duration) byte { return byte(at/tick%255) + 1 }
+// stamp is a time since the boot in ticks. 0 means that nothing is noted.
+type stamp uint32
 
-// isLate reports whether a stamp is at most lately old. After 17 minutes it may be wrong, and then says
-// yes.
-func isLate(b byte, now time.Duration) bool { return b != 0 && age(b, now) <= lately }
+func stampOf(at time.Duration) stamp { return stamp(at/tick) + 1 } //nolint:gosec // for 136 years
 
-// age returns how old a stamp is. After 17 minutes it is too young.
-func age(b byte, now time.Duration) time.Duration {
-	return time.Duration((int(stamp(now))-int(b)+255)%255) * tick
-}
+// age returns how old a stamp is, and up to a tick more.
+func (s stamp) age(now time.Duration) time.Duration { return max(0, now-time.Duration(s-1)*tick) }
+
+// isLate reports whether a stamp is at most lately old.
+func (s stamp) isLate(now time.Duration) bool { return s != 0 && s.age(now) <= lately+tick }
+
+// isBefore reports whether a stamp may be from before the start of an agent that has run for this long.
+func (s stamp) isBefore(runs, now time.Duration) bool { return s != 0 && s.age(now)+tick >= runs }
 
 // sinceBoot reads a clock that does not change with the time of day.
 func sinceBoot() time.Duration {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // the clock exists
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // the clock exists
 	return time.Duration(ts.Nano())
 }
 
@@ -59,7 +65,7 @@ func slotOf(a netip.Addr) int64 {
 	h := fnv.New64a()
 	b := a.As16()
 	_, _ = h.Write(b[:])
-	return int64(h.Sum64() % formerSlots)
+	return int64(h.Sum64()%formerSlots) * stampBytes
 }
 
 // noteFormer notes that pods had these addresses.
@@ -70,19 +76,19 @@ func noteFormer(p paths.Paths, addrs []netip.Addr) error {
 	if err := durable.MakeDir(p.Run); err != nil {
 		return err
 	}
-	return mark(p, os.O_CREATE, addrs, stamp(sinceBoot()))
+	return mark(p, os.O_CREATE, addrs, stampOf(sinceBoot()))
 }
 
 // hadFormer reports whether a pod may have had one of these addresses. If the file cannot be read, it
 // returns true.
 func hadFormer(p paths.Paths, addrs []netip.Addr) bool {
-	return noted(p, addrs, func(b byte) bool { return b != 0 })
+	return noted(p, addrs, func(s stamp) bool { return s != 0 })
 }
 
 // hadFormerLately reports whether a pod may have had one of these addresses a moment ago.
 func hadFormerLately(p paths.Paths, addrs []netip.Addr) bool {
 	now := sinceBoot()
-	return noted(p, addrs, func(b byte) bool { return isLate(b, now) })
+	return noted(p, addrs, func(s stamp) bool { return s.isLate(now) })
 }
 
 // hadFormerBefore reports whether a pod may have had one of these addresses before the agent began to hold policies
@@ -91,19 +97,19 @@ func hadFormerLately(p paths.Paths, addrs []netip.Addr) bool {
 func hadFormerBefore(p paths.Paths, addrs []netip.Addr) bool {
 	since, err := mirror.HeldSince(p)
 	runs, now := time.Since(since), sinceBoot()
-	return noted(p, addrs, func(b byte) bool { return b != 0 && (err != nil || age(b, now)+tick >= runs) })
+	return noted(p, addrs, func(s stamp) bool { return s != 0 && err != nil || s.isBefore(runs, now) })
 }
 
-// noted reports whether is holds for the byte of an address.
-func noted(p paths.Paths, addrs []netip.Addr, is func(byte) bool) bool {
+// noted reports whether is holds for the stamp of an address.
+func noted(p paths.Paths, addrs []netip.Addr, is func(stamp) bool) bool {
 	f, err := os.OpenFile(formerFile(p), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)
 	}
 	defer f.Close() //nolint:errcheck // read only
 	for _, a := range addrs {
-		var b [1]byte
-		if _, err := f.ReadAt(b[:], slotOf(a)); is(b[0]) || err != nil && !errors.Is(err, io.EOF) {
+		var b [stampBytes]byte
+		if _, err := f.ReadAt(b[:], slotOf(a)); is(stamp(binary.NativeEndian.Uint32(b[:]))) || err != nil && !errors.Is(err, io.EOF) {
 			return true
 		}
 	}
@@ -113,14 +119,14 @@ func noted(p paths.Paths, addrs []netip.Addr, is func(byte) bool) bool {
 // forgetFormer notes that no connection of a former pod with these addresses is left.
 func forgetFormer(p paths.Paths, addrs []netip.Addr) error { return mark(p, 0, addrs, 0) }
 
-func mark(p paths.Paths, flag int, addrs []netip.Addr, value byte) error {
+func mark(p paths.Paths, flag int, addrs []netip.Addr, value stamp) error {
 	f, err := os.OpenFile(formerFile(p), os.O_WRONLY|unix.O_NOFOLLOW|flag, 0o600)
 	if err != nil {
 		return err
 	}
 	errs := make([]error, 0, len(addrs)+1)
 	for _, a := range addrs {
-		_, err := f.WriteAt([]byte{value}, slotOf(a))
+		_, err := f.WriteAt(binary.NativeEndian.AppendUint32(nil, uint32(value)), slotOf(a))
 		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, f.Close())...)

@@ -37,18 +37,20 @@ func TestFormer(t *testing.T) {
 
 // TestStamp asks at many times how long ago another time was.
 func TestStamp(t *testing.T) {
-	for boot := time.Duration(0); boot < time.Hour; boot += 7 * time.Second {
-		noted := stamp(boot)
-		for ago, want := range map[time.Duration]bool{0: true, lately: true, lately + tick: false, 10 * time.Minute: false} {
-			if got := isLate(noted, boot+ago); got != want {
+	for boot := time.Duration(0); boot < 1000*time.Hour; boot += 7*time.Minute + 700*time.Millisecond {
+		noted := stampOf(boot)
+		for ago, want := range map[time.Duration]bool{0: true, lately: true, lately + 2*tick: false, 17 * time.Minute: false, 30 * 24 * time.Hour: false} {
+			if got := noted.isLate(boot + ago); got != want {
 				t.Errorf("noted %v after the boot: %v later it is late: %v", boot, ago, got)
 			}
 		}
-		if noted == 0 {
-			t.Errorf("%v after the boot a DEL notes nothing", boot)
+		for ago, runs := range map[time.Duration]time.Duration{0: 0, 20 * time.Minute: 5 * time.Minute, 3 * time.Hour: time.Hour, 72 * time.Hour: 71 * time.Hour} {
+			if !noted.isBefore(runs, boot+ago) || noted.isBefore(ago+3*tick, boot+ago) {
+				t.Errorf("the pod went %v ago, %v after the boot: not before an agent that runs for %v, or before one that runs for longer", ago, boot, runs)
+			}
 		}
 	}
-	if isLate(0, 0) {
+	if stamp(0).isLate(0) || stamp(0).isBefore(0, 0) {
 		t.Error("nothing is noted, and it is late")
 	}
 }
