@@ -4,6 +4,7 @@
 package nl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,10 +45,46 @@ func (c *Conn) RouteTo(a netip.Addr) (link int, kind uint8, err error) {
 	if err != nil {
 		return 0, 0, fmt.Errorf("find route to %s: %w", a, err)
 	}
-	if oif := find(routes[0][unix.SizeofRtMsg:], unix.RTA_OIF); len(oif) == 4 {
-		link = int(vnl.NativeEndian().Uint32(oif))
+	return number(find(routes[0][unix.SizeofRtMsg:], unix.RTA_OIF)), vnl.DeserializeRtMsg(routes[0]).Type, nil
+}
+
+// RouteAt is a route of the main table to one prefix.
+type RouteAt struct {
+	Type, Protocol uint8 // RTN_*, RTPROT_*
+	Link, Priority int   // the link is 0 if the route has none, or several
+}
+
+// RoutesAt lists the routes of the main table to exactly this prefix, in the order in which the kernel looks at
+// them. It decodes no other routes, of which the host may have many.
+func (c *Conn) RoutesAt(dst netip.Prefix) (list []RouteAt, err error) {
+	head := &vnl.RtMsg{}
+	head.Family, head.Table = uint8(familyOf(dst.Addr())), unix.RT_TABLE_MAIN
+	routes, err := Retry(func() ([][]byte, error) {
+		return c.request(unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RTM_NEWROUTE, head)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the routes to %s: %w", dst, err)
 	}
-	return link, vnl.DeserializeRtMsg(routes[0]).Type, nil
+	for _, data := range routes {
+		if len(data) < unix.SizeofRtMsg {
+			continue
+		}
+		got, attrs := vnl.DeserializeRtMsg(data), data[unix.SizeofRtMsg:]
+		to, _ := netip.AddrFromSlice(find(attrs, unix.RTA_DST))
+		if got.Table == unix.RT_TABLE_MAIN && int(got.Dst_len) == dst.Bits() && to == dst.Masked().Addr() {
+			list = append(list, RouteAt{got.Type, got.Protocol, number(find(attrs, unix.RTA_OIF)), number(find(attrs, unix.RTA_PRIORITY))})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b RouteAt) int { return cmp.Compare(a.Priority, b.Priority) })
+	return list, nil
+}
+
+// number returns the value of an attribute with 32 bits, or 0.
+func number(value []byte) int {
+	if len(value) != 4 {
+		return 0
+	}
+	return int(vnl.NativeEndian().Uint32(value))
 }
 
 // LinkRoutes lists the unicast IPv4 and IPv6 routes of one link in a table, in the kernel's

@@ -58,7 +58,8 @@ type Conf struct {
 	Span []netip.Prefix `json:"span"`
 
 	// Unreachable lists prefixes to which the host sends packets only by routes to parts of them, and
-	// never by its default route: ADD adds an unreachable route for each, if there is none. DEL leaves it.
+	// never by its default route: ADD adds an unreachable route for each, if there is none, and fails if
+	// another program's route takes its packets. DEL leaves it.
 	// The agent of patchbayd hosts sets this if its network is encrypted. Reference: none.
 	Unreachable []netip.Prefix `json:"unreachable"`
 
