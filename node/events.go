@@ -51,6 +51,7 @@ const (
 	longMessage = 1000             // characters; the API server takes 1024
 	longName    = 230              // bytes of a policy's name in the name of an Event, which has at most 253
 	mostTold    = 100              // policies: a user may write as many as he likes
+	mostNew     = 10               // Events of the policies of one namespace within newEvent: each is a request to the API server
 )
 
 // wake returns the function that makes tend look at the problems.
@@ -59,7 +60,8 @@ func (e *events) wake() func() {
 	return func() { resident.Signal(e.signal) }
 }
 
-// due returns the topics that need an Event now, and forgets those that are over.
+// due returns the topics that need an Event now, and forgets those that are over. The policies of a namespace get
+// mostNew Events within newEvent, the others later.
 func (e *events) due(now map[topic]string, at time.Time) (list []topic) {
 	for about, text := range now {
 		last, ever := e.sent[about]
@@ -73,7 +75,24 @@ func (e *events) due(now map[topic]string, at time.Time) (list []topic) {
 	}
 	maps.DeleteFunc(e.sent, func(about topic, last sent) bool { return now[about] == "" && at.Sub(last.at) >= newEvent })
 	slices.SortFunc(list, func(a, b topic) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
-	return list
+	spent := map[string]int{}
+	for about, last := range e.sent {
+		if at.Sub(last.at) < newEvent {
+			spent[about.of()]++
+		}
+	}
+	return slices.DeleteFunc(list, func(about topic) bool {
+		spent[about.of()]++
+		return about.kind != "" && spent[about.of()] > mostNew
+	})
+}
+
+// of returns whose topic it is: a namespace's, the cluster's or this Node's.
+func (t topic) of() string {
+	if t.kind == policy.KindNetworkPolicy {
+		return t.namespace
+	}
+	return "/" + t.kind // is no namespace
 }
 
 // tend writes Events until ctx ends. If the API server does not accept an Event, tend tries again
@@ -118,15 +137,39 @@ func topics(mine map[plan.Reason]string, broken []policy.Problem) map[topic]stri
 	for reason, text := range mine {
 		out[topic{reason: reason}] = text
 	}
-	for _, p := range broken[:min(len(broken), mostTold)] {
-		about := topic{reason: policyBroken}
-		about.kind, about.name, _ = strings.Cut(p.Object, " ")
-		if namespace, name, namespaced := strings.Cut(about.name, "/"); namespaced {
-			about.namespace, about.name = namespace, name
+	maps.Copy(out, told(broken))
+	return out
+}
+
+// told returns what is wrong with policies, of mostTold at most. Each namespace has the same part of them: a user with
+// many broken policies must not silence others.
+func told(broken []policy.Problem) map[topic]string {
+	out := map[topic]string{}
+	texts, namespaces := map[topic]string{}, map[string][]topic{}
+	for _, p := range broken {
+		about := topicOf(p)
+		if texts[about] == "" {
+			namespaces[about.of()] = append(namespaces[about.of()], about)
 		}
-		out[about] = join(out[about], p.Text)
+		texts[about] = join(texts[about], p.Text)
+	}
+	for i := 0; len(out) < min(len(texts), mostTold); i++ {
+		for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
+			if list := namespaces[namespace]; i < len(list) && len(out) < mostTold {
+				out[list[i]] = texts[list[i]]
+			}
+		}
 	}
 	return out
+}
+
+func topicOf(p policy.Problem) topic {
+	about := topic{reason: policyBroken}
+	about.kind, about.name, _ = strings.Cut(p.Object, " ")
+	if namespace, name, namespaced := strings.Cut(about.name, "/"); namespaced {
+		about.namespace, about.name = namespace, name
+	}
+	return about
 }
 
 // emit writes one Event. It only counts a failure, because the agent reports an unreachable API

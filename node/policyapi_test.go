@@ -227,6 +227,50 @@ func TestEventsOfOthersAreWritten(t *testing.T) {
 	}
 }
 
+// A user with many broken policies neither silences others nor keeps the API server busy: all of his get an Event, some
+// at a time.
+func TestEventsOfManyPolicies(t *testing.T) {
+	var broken []policy.Problem
+	for i := range mostTold {
+		broken = append(broken, policy.Problem{Object: fmt.Sprintf("networkpolicy bank/p%03d", i), Text: "unknown field"})
+	}
+	broken = append(broken, policy.Problem{Object: "networkpolicy shop/a", Text: "unknown field"}, policy.Problem{Object: "networkpolicy shop/a", Text: "and a bad port"})
+	broken = append(broken, policy.Problem{Object: "clusternetworkpolicy all", Text: "tier"})
+	e, start := events{sent: map[topic]sent{}}, time.Now()
+	written, at := map[string]int{}, start
+	for at.Before(start.Add(repeatEvent)) {
+		now := topics(map[plan.Reason]string{"A": "a"}, broken)
+		if len(now) != mostTold+1 {
+			t.Fatalf("%d topics", len(now))
+		}
+		requests := map[string]int{}
+		for range 3 { // policies that come and go signal again and again
+			for _, about := range e.due(now, at) {
+				requests[about.of()]++
+				e.sent[about] = sent{now[about], at}
+				written[about.namespace+"/"+about.name]++
+			}
+		}
+		if requests["bank"] > mostNew || at.Equal(start) && (requests["bank"] != mostNew || len(requests) != 4) {
+			t.Errorf("after %v: %v", at.Sub(start), requests)
+		}
+		at = at.Add(newEvent)
+	}
+	if len(written) != mostTold+1 || written["shop/a"] != 1 || written["/all"] != 1 {
+		t.Errorf("in an hour, of %d: %v", mostTold+1, written)
+	}
+	for i := range 3 * mostNew { // each is another policy
+		broken = []policy.Problem{{Object: fmt.Sprintf("networkpolicy bank/q%03d", i), Text: "unknown field"}}
+		for _, about := range e.due(topics(nil, broken), at) {
+			e.sent[about] = sent{"unknown field", at}
+			written["new"]++
+		}
+	}
+	if written["new"] > mostNew {
+		t.Errorf("%d Events of new policies at once", written["new"])
+	}
+}
+
 // A broken policy is a problem of nodes with pods that it closes.
 func TestPolicyBroken(t *testing.T) {
 	l := newPolicyLab(t)
