@@ -63,6 +63,12 @@ var homes = []struct {
 			"policy/enforce/local.go": "beside other addresses that no rule of a local set judges",
 		},
 	},
+	{
+		what:     "read CNI_NETNS_OVERRIDE: use spec.NetNSOverride",
+		home:     "spec",
+		literals: []string{"CNI_NETNS_OVERRIDE"},
+		also:     map[string]string{"invoke/exec.go": "removes it from an environment, among others"},
+	},
 }
 
 func TestHomes(t *testing.T) {

@@ -155,14 +155,10 @@ func (rt *Runtime) call(ctx context.Context, verb spec.Verb, a *Attachment) *spe
 	t := trace(ctx)
 	return &spec.Call{
 		Verb: verb, ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: joinArgs(a.Args), Path: rt.Path,
-		NetNSOverride: override(os.Getenv("CNI_NETNS_OVERRIDE")),
+		NetNSOverride: spec.NetNSOverride(os.Getenv),
 		TraceParent:   t.Parent, TraceState: t.State, Baggage: t.Baggage,
 	}
 }
-
-// override reads CNI_NETNS_OVERRIDE, libcni's extension. A plugin that runs as a program inherits
-// this variable from the environment.
-func override(s string) bool { return s == "1" || strings.EqualFold(s, "true") }
 
 func joinArgs(args [][2]string) string {
 	pairs := make([]string, len(args))

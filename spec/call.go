@@ -85,14 +85,20 @@ func ParseEnviron(getenv func(string) string) (*Call, error) {
 		TraceState:  getenv("TRACESTATE"),
 		Baggage:     getenv("BAGGAGE"),
 	}
-	override := getenv("CNI_NETNS_OVERRIDE")
-	c.NetNSOverride = override == "1" || strings.EqualFold(override, "true")
+	c.NetNSOverride = NetNSOverride(getenv)
 	for _, dir := range strings.Split(getenv("CNI_PATH"), string(os.PathListSeparator)) {
 		if dir != "" {
 			c.Path = append(c.Path, dir)
 		}
 	}
 	return c, c.Validate()
+}
+
+// NetNSOverride reads CNI_NETNS_OVERRIDE, libcni's extension, from the environment of a plugin or of a runtime, whose
+// plugins inherit it (see Call.NetNSOverride).
+func NetNSOverride(getenv func(string) string) bool {
+	text := getenv("CNI_NETNS_OVERRIDE")
+	return text == "1" || strings.EqualFold(text, "true")
 }
 
 // Validate returns an error if a variable that the verb needs is missing.
