@@ -46,8 +46,9 @@ func Advertised(conn *nl.Conn) (links []string, err error) {
 	return links, nil
 }
 
-// keepRouters makes the kernel go on with router advertisements before the host forwards. The setting stays: on a
-// host that does not forward it means the same as before.
+// keepRouters makes the kernel go on with router advertisements before the host forwards. Unlike the setting of
+// forwarding, no note has its former value, which was 1 (Advertised), and `network rm` does not restore it: on a host that
+// does not forward, 1 and 2 mean the same, and while something else makes it forward, 1 would end its default route.
 func keepRouters(ctx context.Context, env *Env) error {
 	links, err := Advertised(env.Host)
 	s := Sysctls{Where: Host}
