@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -96,6 +97,21 @@ func (p PortVLANs) removeDefault(env *Env, link netlink.Link) error {
 		return nil
 	}
 	return err
+}
+
+// Tagged reports whether a port of a bridge has a VLAN whose frames have a tag in the container. Only a bridge that
+// filters VLANs is asked.
+func Tagged(conn *nl.Conn, bridge, port netlink.Link) (bool, error) {
+	if b, ok := bridge.(*netlink.Bridge); !ok || b.VlanFiltering == nil || !*b.VlanFiltering {
+		return false, nil
+	}
+	all, err := conn.BridgeVlanList()
+	if err != nil {
+		return false, fmt.Errorf("list vlans: %w", err)
+	}
+	return slices.ContainsFunc(all[int32(port.Attrs().Index)], func(v *vnl.BridgeVlanInfo) bool { //nolint:gosec // the kernel's own type
+		return v.Flags&vnl.BRIDGE_VLAN_INFO_UNTAGGED == 0
+	}), nil
 }
 
 // Diff reports which VLANs the port lacks. The kernel has only a request for the VLANs of all

@@ -146,6 +146,7 @@ type Trunk struct {
 const (
 	defaultBridge = "cni0"
 	maxVLAN       = 4094
+	policyPlugin  = "policy"
 )
 
 // Load validates the configuration. The texts are the reference's.
@@ -302,6 +303,9 @@ func doubts(r *plugin.Request) (list []string) {
 	}
 	if c.ForceAddress {
 		list = append(list, c.replaced(r)...)
+	}
+	if r.InList != nil && len(c.trunks) > 0 && slices.Contains(r.InList.Types, policyPlugin) {
+		list = append(list, "the plugin policy drops the frames with a VLAN tag that vlanTrunk lets pass: use one of them")
 	}
 	return append(list, c.trunkDoubts()...)
 }

@@ -5,6 +5,7 @@ package policy
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -56,11 +57,13 @@ func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridge
 		if err != nil {
 			return nil, err
 		}
-		if bridge != "" {
-			if bridges = append(bridges, bridge); link.Type() == "veth" {
+		if bridge != nil {
+			name := bridge.Attrs().Name
+			if bridges = append(bridges, name); link.Type() == "veth" {
 				ports = append(ports, i.Name)
+				warnTags(r, env, bridge, link)
 			}
-			if err := bridgeForwards(r, bridge, pod.Addrs); err != nil {
+			if err := bridgeForwards(r, name, pod.Addrs); err != nil {
 				return nil, err
 			}
 		} else if link != nil && link.Type() == "veth" { // another plugin may have added an ifb
@@ -102,21 +105,33 @@ func hostLink(r *plugin.Request, env *netstate.Env, name string) (netlink.Link, 
 	return link, nil
 }
 
-// bridgeOf returns the bridge that a link of the host is, or whose port it is.
-func bridgeOf(env *netstate.Env, link netlink.Link) (string, error) {
+// bridgeOf returns the bridge that a link of the host is, or whose port it is, or nil.
+func bridgeOf(env *netstate.Env, link netlink.Link) (netlink.Link, error) {
 	switch {
 	case link == nil:
-		return "", nil
+		return nil, nil
 	case link.Type() == "bridge":
-		return link.Attrs().Name, nil
+		return link, nil
 	case link.Attrs().MasterIndex == 0:
-		return "", nil
+		return nil, nil
 	}
 	master, err := env.Host.LinkAt(link.Attrs().MasterIndex)
 	if err != nil || master.Type() != "bridge" {
-		return "", err
+		return nil, err
 	}
-	return master.Attrs().Name, nil
+	return master, nil
+}
+
+// warnTags warns if the VLANs of a port have no use, because a checked port sends and gets no frames with a tag.
+func warnTags(r *plugin.Request, env *netstate.Env, bridge, port netlink.Link) {
+	tagged, err := netstate.Tagged(env.Host, bridge, port)
+	if tagged {
+		err = errors.New("port " + port.Attrs().Name + " of bridge " + bridge.Attrs().Name +
+			" has tagged VLANs, and the plugin policy drops frames with a tag: remove vlanTrunk from the plugin bridge, or policy from the chain")
+	}
+	if err != nil {
+		kernel.Warn(r, err)
+	}
 }
 
 // bridgeForwards returns an error unless frames between two ports of a bridge pass the forward hook.

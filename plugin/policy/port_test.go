@@ -4,10 +4,14 @@
 package policy
 
 import (
+	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // A port of a bridge has what its ADD closed in the table of bridges, too, and CHECK looks there.
@@ -34,4 +38,42 @@ func TestPortIsClosed(t *testing.T) {
 	if have, err := fw.Find(nft.PortClosed(0, port, "")); err != nil || len(have) > 0 {
 		t.Errorf("DEL left %v, %v", have, err)
 	}
+}
+
+// A container with a trunk of VLANs would wonder where its tagged frames go. The ADD says it.
+func TestTaggedPort(t *testing.T) {
+	nettest.Need(t, nettest.VLANFiltering())
+	n := fresh(t)
+	n.BridgeNetfilter(true)
+	c := n.Bridge("cni0", "10.91.0.1/24").Container("c2", "10.91.0.5/24")
+	a := of(c)
+	a.must(t, spec.Add)
+	if strings.Contains(a.stderr.String(), "VLAN") {
+		t.Errorf("a bridge without VLANs: %s", &a.stderr)
+	}
+	must(t, n.Host.Do(func() error {
+		br, err := netlink.LinkByName("cni0")
+		if err != nil {
+			return err
+		}
+		return netlink.BridgeSetVlanFiltering(br, true)
+	}))
+	for _, v := range []struct {
+		id            uint16
+		pvid, warning bool
+	}{{7, true, false}, {8, false, true}} {
+		must(t, n.Host.Do(func() error {
+			port, err := netlink.LinkByName("vc2")
+			if err != nil {
+				return err
+			}
+			return netlink.BridgeVlanAdd(port, v.id, v.pvid, v.pvid, false, true)
+		}))
+		a.stderr.Reset()
+		a.must(t, spec.Add)
+		if got := strings.Contains(a.stderr.String(), "port vc2 of bridge cni0 has tagged VLANs"); got != v.warning {
+			t.Errorf("VLAN %d, untagged %v: the ADD says %q", v.id, v.pvid, &a.stderr)
+		}
+	}
+	a.del(t)
 }
