@@ -39,7 +39,7 @@ func linkOther() []staticRule {
 	const inet = nftables.TableFamilyINet
 	forged := match{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: CountForged + "\x00"}} // the kernel returns the name with the zero byte
 	drop := verdict(expr.VerdictDrop)
-	rules := append(neighbours(inet, noAddr6()), staticRule{"", from(inet, prefix.LinkLocal(), verdict(expr.VerdictAccept))}, dhcp(inet, 68, 67, true))
+	rules := append(neighbours(inet, noAddr6()), staticRule{"", from(inet, prefix.LinkLocal(), verdict(expr.VerdictAccept))}, dhcp(inet, 68, 67, noAddress()))
 	for _, p := range [...]netip.Prefix{noAddr4(), noAddr6()} {
 		rules = append(rules, staticRule{notOfPod, from(inet, p, forged, drop)})
 	}
@@ -71,10 +71,11 @@ func portOther() []staticRule {
 	open := match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetPortOut, true)}
 	return append(rules,
 		staticRule{"", from(bridge, prefix.LinkLocal(), open, verdict(expr.VerdictAccept))},
-		dhcp(bridge, 68, 67, true), dhcp6(546, 547), arp(), staticRule{notOfPod, verdict(expr.VerdictDrop)})
+		dhcp(bridge, 68, 67, noAddress()), dhcp6(546, 547, nil), arp(), staticRule{notOfPod, verdict(expr.VerdictDrop)})
 }
 
-// toPort returns the rules for frames that another port sends to a port in SetPortIn.
+// toPort returns the rules for frames that another port sends to a port in SetPortIn. Answers of DHCP, which may make the
+// sender the pod's gateway and its name server, come only from ports that no pod has, such as an uplink.
 func toPort() []staticRule {
 	const bridge = nftables.TableFamilyBridge
 	oif, accept := loadMeta(expr.MetaKeyOIFNAME, reg1), verdict(expr.VerdictAccept)
@@ -83,7 +84,8 @@ func toPort() []staticRule {
 		staticRule{"", rule(ipFamily(bridge, true), match{oif, loadAddr(true, false, unix.NFT_REG_2), inSet(SetPort6, false)}, accept)})
 	rules = append(append(rules, neighbours(bridge, prefix.LinkLocal())...), neighbours(bridge, noAddr6())...)
 	rules = append(rules, staticRule{"", icmp6(bridge, 133, 137, hops255())}) // also from an address of a pod
-	return append(rules, dhcp(bridge, 67, 68, false), dhcp6(547, 546), arp(), staticRule{unjudged, verdict(expr.VerdictDrop)})
+	outside := match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetPort, true)}
+	return append(rules, dhcp(bridge, 67, 68, outside), dhcp6(547, 546, outside), arp(), staticRule{unjudged, verdict(expr.VerdictDrop)})
 }
 
 // tags returns the rules that drop frames with a VLAN tag.
@@ -99,18 +101,18 @@ func arp() staticRule {
 	return staticRule{"", rule(etherType(unix.ETH_P_ARP), verdict(expr.VerdictAccept))}
 }
 
-// dhcp accepts DHCP between two ports. A client has no address yet.
-func dhcp(table nftables.TableFamily, source, dest uint16, client bool) staticRule {
-	var no match
-	if client {
-		no = MatchPrefix(noAddr4(), true, expr.CmpOpEq)
-	}
-	return staticRule{"DHCP", rule(ipFamily(table, false), no, udp(source, dest), verdict(expr.VerdictAccept))}
+// dhcp accepts DHCP from one port to another if of matches.
+func dhcp(table nftables.TableFamily, source, dest uint16, of match) staticRule {
+	return staticRule{"DHCP", rule(ipFamily(table, false), of, udp(source, dest), verdict(expr.VerdictAccept))}
 }
 
-// dhcp6 accepts DHCPv6 between two ports. Both ends have link-local addresses, also when a lease is renewed.
-func dhcp6(source, dest uint16) staticRule {
-	return staticRule{"DHCPv6", from(nftables.TableFamilyBridge, prefix.LinkLocal(), udp(source, dest), verdict(expr.VerdictAccept))}
+// noAddress matches what a DHCP client sends that has no address yet.
+func noAddress() match { return MatchPrefix(noAddr4(), true, expr.CmpOpEq) }
+
+// dhcp6 accepts DHCPv6 from one port to another if of matches. Both ends have link-local addresses, also when a lease is
+// renewed.
+func dhcp6(source, dest uint16, of match) staticRule {
+	return staticRule{"DHCPv6", from(nftables.TableFamilyBridge, prefix.LinkLocal(), of, udp(source, dest), verdict(expr.VerdictAccept))}
 }
 
 // udp matches UDP from one port to another.
