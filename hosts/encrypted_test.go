@@ -23,6 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/test/nettest/wire"
 )
 
 // A host that cannot encrypt has no peers of an encrypted network, and refuses packets to it. A peer without a
@@ -116,28 +117,28 @@ func TestKeyStaysPublished(t *testing.T) {
 func TestEncryptedWithoutWireGuard(t *testing.T) {
 	s, a, b := wired(t)
 	a.mute, b.mute = true, true
-	seen := b.capture()
+	seen := b.Capture()
 	a.start()
 	secret := a.container("secret")
 	a.reports("this kernel has no WireGuard")
 	until(t, "the network is refused", func() bool {
-		return a.send(secret, b, netip.MustParseAddr("10.210.254.5"), "a secret") != nil && a.hasRoute("10.210.0.0/16")
+		return a.Send(secret, b.Host, netip.MustParseAddr("10.210.254.5"), "a secret") != nil && a.hasRoute("10.210.0.0/16")
 	})
-	refused(t, "before another host is known", a.send(secret, b, netip.MustParseAddr("10.210.254.5"), "a secret"))
+	refused(t, "before another host is known", a.Send(secret, b.Host, netip.MustParseAddr("10.210.254.5"), "a secret"))
 	b.start()
 	there, from, to := b.container("secret"), a.container("open"), b.container("open")
-	until(t, "the open network works", func() bool { return a.send(from, b, to, "an open text") == nil })
-	refused(t, "to the other host", a.send(secret, b, there, "a secret"))
-	refused(t, "back", b.send(there, a, secret, "a secret"))
+	until(t, "the open network works", func() bool { return a.Send(from, b.Host, to, "an open text") == nil })
+	refused(t, "to the other host", a.Send(secret, b.Host, there, "a secret"))
+	refused(t, "back", b.Send(there, a.Host, secret, "a secret"))
 	packets := seen()
-	if readable(packets, []byte("an open text")) == 0 || readable(packets, []byte("a secret"), there.AsSlice()) > 0 {
-		t.Errorf("of %d packets, %d can be read, and %d must not", len(packets), readable(packets, []byte("an open text")), readable(packets, []byte("a secret"), there.AsSlice()))
+	if wire.Readable(packets, []byte("an open text")) == 0 || wire.Readable(packets, []byte("a secret"), there.AsSlice()) > 0 {
+		t.Errorf("of %d packets, %d can be read, and %d must not", len(packets), wire.Readable(packets, []byte("an open text")), wire.Readable(packets, []byte("a secret"), there.AsSlice()))
 	}
 
 	heard := b.hears(there)
 	for _, way := range []netlink.Route{{Gw: netip.MustParseAddr("192.0.2.2").AsSlice()}, a.routeTo(to)} { // on the uplink, and in the tunnel
 		way.Dst = nl.IPNet(netip.PrefixFrom(there, 32))
-		must(t, a.conn.RouteReplace(&way))
+		must(t, a.Conn.RouteReplace(&way))
 		for _, from := range []netip.Addr{secret, from, netip.MustParseAddr("192.0.2.1")} {
 			a.throw(from, there, "plain from "+from.String())
 			if text := heard(); text != "" {
@@ -150,11 +151,11 @@ func TestEncryptedWithoutWireGuard(t *testing.T) {
 	if text := heard(); text != "heard without the rules" {
 		t.Errorf("heard %q", text)
 	}
-	must(t, a.conn.RouteDel(&netlink.Route{Dst: nl.IPNet(netip.PrefixFrom(there, 32))}))
+	must(t, a.Conn.RouteDel(&netlink.Route{Dst: nl.IPNet(netip.PrefixFrom(there, 32))}))
 
 	must(t, Admin{s}.Remove(t.Context(), "secret", true))
 	until(t, "the network is gone", func() bool { return len(a.applied.Load().Subnets) == 1 })
-	refused(t, "after the network was removed", a.send(secret, b, there, "a secret"))
+	refused(t, "after the network was removed", a.Send(secret, b.Host, there, "a secret"))
 }
 
 // Two hosts publish their keys, and their containers reach each other. No packet of the encrypted network can
@@ -164,36 +165,36 @@ func TestEncryptedHosts(t *testing.T) {
 	nettest.Need(t, nettest.LinkKind("wireguard"))
 	s, a, b := wired(t)
 	b.mute = true
-	seen := b.capture()
+	seen := b.Capture()
 	a.start()
 	b.start()
 	secret, there, from, to := a.container("secret"), b.container("secret"), a.container("open"), b.container("open")
 	a.reports("peer host2 (" + b.agent.ID() + "): it has published no WireGuard key")
-	until(t, "the open network works", func() bool { return a.send(from, b, to, "an open text") == nil })
-	refused(t, "without a key", a.send(secret, b, there, "a secret"))
+	until(t, "the open network works", func() bool { return a.Send(from, b.Host, to, "an open text") == nil })
+	refused(t, "without a key", a.Send(secret, b.Host, there, "a secret"))
 
 	b.stop()
 	b.mute = false
 	b.start()
-	until(t, "traffic", func() bool { return a.send(secret, b, there, "a secret") == nil })
-	must(t, b.send(there, a, secret, strings.Repeat("a secret", 1000))) // in packets of the full MTU
-	must(t, a.send(netip.Addr{}, b, there, "a secret"))                 // from a process of the host
-	must(t, a.send(from, b, to, "an open text"))
+	until(t, "traffic", func() bool { return a.Send(secret, b.Host, there, "a secret") == nil })
+	must(t, b.Send(there, a.Host, secret, strings.Repeat("a secret", 1000))) // in packets of the full MTU
+	must(t, a.Send(netip.Addr{}, b.Host, there, "a secret"))                 // from a process of the host
+	must(t, a.Send(from, b.Host, to, "an open text"))
 	a.stop()
-	must(t, a.send(secret, b, there, "a secret"))
-	wire, err := a.conn.Link(mesh.DefaultWireDevice)
+	must(t, a.Send(secret, b.Host, there, "a secret"))
+	device, err := a.Conn.Link(mesh.DefaultWireDevice)
 	must(t, err)
-	must(t, a.conn.LinkDel(wire))
-	refused(t, "without the device", a.send(secret, b, there, "a secret"))
+	must(t, a.Conn.LinkDel(device))
+	refused(t, "without the device", a.Send(secret, b.Host, there, "a secret"))
 	a.start()
-	until(t, "traffic again", func() bool { return a.send(secret, b, there, "a secret") == nil })
+	until(t, "traffic again", func() bool { return a.Send(secret, b.Host, there, "a secret") == nil })
 	packets, encrypted := seen(), 0
 	for _, p := range packets {
 		if len(p) > 24 && p[0]>>4 == 4 && p[9] == unix.IPPROTO_UDP && binary.BigEndian.Uint16(p[22:]) == wirePort {
 			encrypted++
 		}
 	}
-	open, leaked := readable(packets, []byte("an open text")), readable(packets, []byte("a secret"), secret.AsSlice(), there.AsSlice())
+	open, leaked := wire.Readable(packets, []byte("an open text")), wire.Readable(packets, []byte("a secret"), secret.AsSlice(), there.AsSlice())
 	if open == 0 || encrypted == 0 || leaked > 0 {
 		t.Errorf("of %d packets, %d are of the open network, %d are encrypted, and %d can be read", len(packets), open, encrypted, leaked)
 	}

@@ -17,13 +17,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/test/draw"
+	"github.com/patchbay-net/patchbay/test/nettest/wire"
 )
 
 // old returns the old network's route to the other node's pods.
 func (n *liveNode) old(family int) *netlink.Route {
 	n.Helper()
-	other := 3 - n.number
-	link, err := n.conn.Link("old0")
+	other := 3 - n.Number
+	link, err := n.Conn.Link("old0")
 	must(n.T, err)
 	dst, via := fmt.Sprintf("10.244.%d.0/24", other), fmt.Sprintf("198.51.100.%d", other)
 	if family == 6 {
@@ -46,9 +47,9 @@ func (n *liveNode) obstructed() bool {
 func TestForeignRouteGoes(t *testing.T) {
 	for _, family := range []int{4, 6} {
 		for what, remove := range map[string]func(*liveNode, netlink.Link) error{
-			"route":   func(n *liveNode, _ netlink.Link) error { return n.conn.RouteDel(n.old(family)) },
-			"link":    func(n *liveNode, l netlink.Link) error { return n.conn.LinkDel(l) }, // and with it the other end
-			"down":    func(n *liveNode, l netlink.Link) error { return n.conn.LinkSetDown(l) },
+			"route":   func(n *liveNode, _ netlink.Link) error { return n.Conn.RouteDel(n.old(family)) },
+			"link":    func(n *liveNode, l netlink.Link) error { return n.Conn.LinkDel(l) }, // and with it the other end
+			"down":    func(n *liveNode, l netlink.Link) error { return n.Conn.LinkSetDown(l) },
 			"address": func(n *liveNode, l netlink.Link) error { return n.withdraw(l, family) },
 		} {
 			if family == 6 && what == "address" {
@@ -64,10 +65,10 @@ func TestForeignRouteGoes(t *testing.T) {
 
 // withdraw removes a link's addresses of a family.
 func (n *liveNode) withdraw(l netlink.Link, family int) error {
-	list, err := n.conn.AddrList(l, map[int]int{4: netlink.FAMILY_V4, 6: netlink.FAMILY_V6}[family])
+	list, err := n.Conn.AddrList(l, map[int]int{4: netlink.FAMILY_V4, 6: netlink.FAMILY_V6}[family])
 	for i := range list {
 		if err == nil {
-			err = n.conn.AddrDel(l, &list[i])
+			err = n.Conn.AddrDel(l, &list[i])
 		}
 	}
 	return err
@@ -75,10 +76,10 @@ func (n *liveNode) withdraw(l netlink.Link, family int) error {
 
 func foreignRouteGoes(t *testing.T, family int, remove func(*liveNode, netlink.Link) error) {
 	a, b := newLiveNodes(t)
-	cable(a, b, "old0", "198.51.100.%d/24", "2001:db8:5::%d/64")
+	wire.Cable(a.Host, b.Host, "old0", "198.51.100.0/24", "2001:db8:5::/64")
 	for _, n := range []*liveNode{a, b} {
 		n.again = time.Hour // no look for another reason than a change
-		must(t, n.conn.RouteAdd(n.old(family)))
+		must(t, n.Conn.RouteAdd(n.old(family)))
 		n.runs(mesh.Auto)
 	}
 	for _, n := range []*liveNode{a, b} {
@@ -89,7 +90,7 @@ func foreignRouteGoes(t *testing.T, family int, remove func(*liveNode, netlink.L
 	a.rest()
 	quiet := p.look("by the old network")
 	for _, n := range []*liveNode{a, b} {
-		if link, err := n.conn.Link("old0"); !nl.IsNotFound(err) {
+		if link, err := n.Conn.Link("old0"); !nl.IsNotFound(err) {
 			must(t, err)
 			must(t, remove(n, link))
 		}
@@ -108,7 +109,7 @@ func TestForeignRouteComes(t *testing.T) {
 	for _, family := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {
 			a, b := newLiveNodes(t)
-			cable(a, b, "old0", "198.51.100.%d/24", "2001:db8:5::%d/64")
+			wire.Cable(a.Host, b.Host, "old0", "198.51.100.0/24", "2001:db8:5::/64")
 			a.again = 30 * resident.Settle(0) // rest sees no look meanwhile
 			a.runs(mesh.Auto)
 			b.runs(mesh.Auto)
@@ -120,7 +121,7 @@ func TestForeignRouteComes(t *testing.T) {
 			}
 			a.rest()
 			began := time.Now()
-			must(t, a.conn.RouteReplace(theirs))
+			must(t, a.Conn.RouteReplace(theirs))
 			a.await("a report", a.obstructed)
 			if took := time.Since(began); took > reconcileEvery/4 {
 				t.Errorf("reported after %v", took)
@@ -132,7 +133,7 @@ func TestForeignRouteComes(t *testing.T) {
 			if events := changed(); len(events) > 0 {
 				t.Errorf("the agent changed routes: %v", events)
 			}
-			must(t, a.conn.RouteDel(theirs))
+			must(t, a.Conn.RouteDel(theirs))
 			a.await("no trouble", func() bool { return !a.obstructed() })
 			p.flows("by our routes again")
 		})
@@ -143,7 +144,7 @@ func TestForeignRouteComes(t *testing.T) {
 func (n *liveNode) watched() (events func() []netlink.RouteUpdate) {
 	n.Helper()
 	all, done := make(chan netlink.RouteUpdate, 1<<16), make(chan struct{})
-	must(n.T, n.conn.Do(func() error { return netlink.RouteSubscribe(all, done) }))
+	must(n.T, n.Conn.Do(func() error { return netlink.RouteSubscribe(all, done) }))
 	return func() (list []netlink.RouteUpdate) {
 		close(done)
 		for len(all) > 0 {
@@ -170,8 +171,8 @@ func (n *liveNode) rest() {
 // rests in between; and then its routes are right.
 func TestRouteStorm(t *testing.T) {
 	a, b := newLiveNodes(t)
-	cable(a, b, "other0", "203.0.113.%d/24")
-	other, err := a.conn.Link("other0")
+	wire.Cable(a.Host, b.Host, "other0", "203.0.113.0/24")
+	other, err := a.Conn.Link("other0")
 	must(t, err)
 	a.runs(mesh.Auto)
 	b.runs(mesh.Auto)
@@ -186,8 +187,8 @@ func TestRouteStorm(t *testing.T) {
 			}
 			base[3] = byte(n) << (32 - bits)
 			r := &netlink.Route{LinkIndex: other.Attrs().Index, Dst: nl.IPNet(netip.PrefixFrom(netip.AddrFrom4(base), bits)), Scope: netlink.SCOPE_LINK}
-			must(t, a.conn.RouteAdd(r))
-			must(t, a.conn.RouteDel(r))
+			must(t, a.Conn.RouteAdd(r))
+			must(t, a.Conn.RouteDel(r))
 		}
 		return time.Since(began)
 	}

@@ -13,11 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/test/nettest/wire"
 )
 
 // liveNode is a node whose agent also watches the kernel.
@@ -34,25 +33,12 @@ func newLiveNodes(t *testing.T) (a, b *liveNode) {
 	a, b = &liveNode{wireNode: newWireNode(t, api, 1)}, &liveNode{wireNode: newWireNode(t, api, 2)}
 	for _, n := range []*liveNode{a, b} {
 		n.again = retryEvery
-		must(t, n.conn.SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
+		must(t, n.Conn.SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
 	}
-	cable(a, b, "up0", "192.0.2.%d/24", "2001:db8::%d/64")
+	wire.Cable(a.Host, b.Host, wire.Uplink, "192.0.2.0/24", "2001:db8::/64")
 	api.set(kubeNode(1))
 	api.set(kubeNode(2))
 	return a, b
-}
-
-// cable connects two nodes by a link with these addresses.
-func cable(a, b *liveNode, link string, addrs ...string) {
-	a.Helper()
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = link
-	must(a.T, a.conn.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: link, PeerNamespace: netlink.NsFd(b.conn.NS.Fd())}))
-	for _, n := range []*liveNode{a, b} {
-		for _, addr := range addrs {
-			n.addr(link, fmt.Sprintf(addr, n.number))
-		}
-	}
 }
 
 func (n *liveNode) Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error {
@@ -66,7 +52,7 @@ func (n *liveNode) Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer)
 
 // Watch works on a thread of its own, since Apply needs that of the node.
 func (n *liveNode) Watch(ctx context.Context, changed func()) error {
-	ns, err := netns.Open(fmt.Sprintf("/proc/self/fd/%d", n.conn.NS.Fd()))
+	ns, err := netns.Open(fmt.Sprintf("/proc/self/fd/%d", n.Conn.NS.Fd()))
 	if err != nil {
 		return err
 	}
@@ -81,7 +67,7 @@ func (n *liveNode) Watch(ctx context.Context, changed func()) error {
 // runs starts the node's agent with a transport.
 func (n *liveNode) runs(transport mesh.Transport) {
 	n.start(func(o *Options) {
-		o.Node, o.Paths, o.Fabric, o.Transport = fmt.Sprint("n", n.number), n.paths, n, transport
+		o.Node, o.Paths, o.Fabric, o.Transport = fmt.Sprint("n", n.Number), n.paths, n, transport
 		if transport == mesh.WireGuard {
 			o.Key, o.WirePort = n.keys.Public, wirePort
 		}
@@ -109,7 +95,10 @@ func newProbe(from, to *liveNode, family int) *probe {
 	from.Helper()
 	p := &probe{t: from.T, last: time.Now()}
 	open := func(n *liveNode) (c net.PacketConn) {
-		must(n.T, n.conn.Do(func() (err error) { c, err = net.ListenPacket("udp", net.JoinHostPort(n.pod(family), "0")); return err }))
+		must(n.T, n.Conn.Do(func() (err error) {
+			c, err = net.ListenPacket("udp", net.JoinHostPort(n.pod(family).String(), "0"))
+			return err
+		}))
 		return c
 	}
 	near, far := open(from), open(to)

@@ -20,7 +20,7 @@ import (
 // sh runs commands in the node and returns what they print.
 func (n *liveNode) sh(lines string) (out string) {
 	n.Helper()
-	must(n.T, n.conn.Do(func() error {
+	must(n.T, n.Conn.Do(func() error {
 		b, err := exec.Command("sh", "-ec", lines).CombinedOutput()
 		out = string(b)
 		return err
@@ -81,7 +81,7 @@ func changes(t *testing.T, one, other mesh.Transport) {
 			n.rest()
 			now := n.objects()
 			if was := with[transport][n]; was != "" && was != now {
-				t.Errorf("node %d with %s has\n%s\nand had with it at first\n%s", n.number, transport, now, was)
+				t.Errorf("node %d with %s has\n%s\nand had with it at first\n%s", n.Number, transport, now, was)
 			}
 			if with[transport] == nil {
 				with[transport] = map[*liveNode]string{}
@@ -107,7 +107,7 @@ func changes(t *testing.T, one, other mesh.Transport) {
 			n.runs(step.to)
 			n.await("ready", func() bool { return n.Ready() == nil })
 			ready := time.Since(began)
-			when := fmt.Sprintf("node %d to %s in %v", n.number, step.to, ready.Round(time.Millisecond))
+			when := fmt.Sprintf("node %d to %s in %v", n.Number, step.to, ready.Round(time.Millisecond))
 			if n == step.second {
 				four.flows(when)
 				six.flows(when)
@@ -126,10 +126,10 @@ func changes(t *testing.T, one, other mesh.Transport) {
 	six.stop()
 	for _, n := range []*liveNode{a, b} {
 		n.stop()
-		must(t, n.conn.Do(func() error { return n.mesh.Clear(context.Background(), plan.Settings{}.Mesh()) }))
+		must(t, n.Conn.Do(func() error { return n.mesh.Clear(context.Background(), plan.Settings{}.Mesh()) }))
 		left, _, _ := strings.Cut(n.objects(), "table inet patchbay") // the table stays
 		if left != empty[n] {
-			t.Errorf("node %d has\n%s\nand had before any agent\n%s", n.number, left, empty[n])
+			t.Errorf("node %d has\n%s\nand had before any agent\n%s", n.Number, left, empty[n])
 		}
 	}
 }
