@@ -59,8 +59,8 @@ type Conf struct {
 
 	// Unreachable lists prefixes to which the host sends packets only by routes to parts of them, and
 	// never by its default route: ADD adds an unreachable route for each, if there is none, and fails if
-	// another program's route takes its packets. DEL leaves it.
-	// The agent of patchbayd hosts sets this if its network is encrypted. Reference: none.
+	// another program's route takes its packets. DEL leaves it. The agent of patchbayd hosts sets
+	// this if its network is encrypted. Reference: none.
 	Unreachable []netip.Prefix `json:"unreachable"`
 
 	// MTU is the MTU of the veth pair and of a new bridge, in bytes; 0 means the kernel's

@@ -61,8 +61,8 @@ type Conf struct {
 
 	// Unreachable lists prefixes to which the host sends packets only by routes to parts of them, and
 	// never by its default route: ADD adds an unreachable route for each, if there is none, and fails if
-	// another program's route takes its packets. DEL leaves it.
-	// The agent of a Kubernetes node sets this if its network is encrypted. Reference: none.
+	// another program's route takes its packets. DEL leaves it. The agent of a Kubernetes node sets
+	// this if its network is encrypted. Reference: none.
 	Unreachable []netip.Prefix `json:"unreachable"`
 
 	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.
