@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -174,9 +175,6 @@ func (s *Session) afterwards() {
 	defer s.calm()
 	for _, look := range s.done {
 		if work := look(); work != nil {
-			if s.last {
-				hurry()
-			}
 			s.within(doneTime, work)
 		}
 	}
@@ -185,10 +183,15 @@ func (s *Session) afterwards() {
 // highestPriority is the nice value of what runs before other processes.
 const highestPriority = -20
 
-// hurry lets this process run before others until its end. Otherwise the others of a busy node may leave the work after
-// a call too little of the processors to get through its look at the node's processes within doneTime, and each later
-// call begins that anew. Without CAP_SYS_NICE it goes on as it was.
-func hurry() {
+// hurry lets the calling goroutine run before other processes until its end. Otherwise these may leave the work after a call
+// on a busy node too little of the processors to get through its look at the node's processes within doneTime, and each
+// later call begins that anew. Without CAP_SYS_NICE it goes on as it was.
+func (s *Session) hurry() {
+	if !s.last {
+		runtime.LockOSThread() // the thread ends with the goroutine
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, highestPriority)
+		return
+	}
 	threads, _ := os.ReadDir("/proc/self/task")
 	for _, t := range threads { // a new one inherits from the one that makes it
 		if id, err := strconv.Atoi(t.Name()); err == nil {
@@ -203,6 +206,7 @@ func (s *Session) within(limit time.Duration, work func(context.Context)) {
 	go func() {
 		defer cancel()
 		defer s.calm()
+		s.hurry()
 		work(ctx)
 	}()
 	<-ctx.Done()
