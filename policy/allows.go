@@ -151,7 +151,7 @@ func (s Step) byDefault(p *Program, side *Side) Step {
 	}
 	switch {
 	case side.Unknown:
-		s.Verdict, s.Because = Deny, "its labels or those of its namespace are not known yet, and a policy may select it"
+		s.Verdict, s.Because = Deny, "its labels or those of its namespace are not known yet, and a policy may select or deny it"
 	case side.Isolated:
 		s.Verdict, s.Policy = Deny, strings.Join(names, ", ")
 		s.Because = "no rule allows it, and it is isolated by networkpolicy " + s.Policy

@@ -69,6 +69,14 @@ func TestUnknownLabels(t *testing.T) {
 			"egress":[{"action":"Deny","to":[{"namespaces":{}}]}]}`, "y/a > x/a tcp 80: accept\nx/a > 192.0.2.1 tcp 80: deny"},
 		{"a cluster's policy for another namespace", `c {"tier":"Admin","priority":1,"subject":{"pods":{"namespaceSelector":{"matchLabels":{"ns":"y"}},"podSelector":{"matchLabels":{"pod":"q"}}}},
 			"egress":[{"action":"Deny","to":[{"namespaces":{}}]}]}`, "x/a > z/a tcp 80: accept"},
+		{"a rule that denies its namespace", forY + `"ingress":[{"action":"Deny","from":[{"namespaces":{"matchLabels":{"ns":"x"}}}]}]}`,
+			"x/a > y/a tcp 80: deny\ny/a > x/a tcp 80: accept\nx/b > x/a tcp 80: accept"},
+		{"a rule that may deny it", forY + `"egress":[{"action":"Deny","to":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"pod":"q"}}}}]}]}`,
+			"y/a > x/a tcp 80: deny\nx/a > y/a tcp 80: accept"},
+		{"a rule that keeps it from what another accepts", forY + `"ingress":[{"action":"Pass","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"pod":"q"}}}}]},{"action":"Accept","from":[{"namespaces":{}}]}]}`,
+			"x/a > y/a tcp 80: deny"},
+		{"a rule that denies others", forY + `"ingress":[{"action":"Deny","from":[{"namespaces":{"matchLabels":{"ns":"z"}}}]}]}`, "x/a > y/a tcp 80: accept"},
+		{"a rule that accepts others", forY + `"ingress":[{"action":"Accept","from":[{"namespaces":{"matchLabels":{"ns":"x"}}}]}]}`, "x/a > y/a tcp 80: accept"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := world(t, c.policy)
@@ -84,7 +92,13 @@ func TestUnknownNamespace(t *testing.T) {
 	s := world(t, `c {"tier":"Admin","priority":1,"subject":{"namespaces":{"matchLabels":{"ns":"x"}}},"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}`)
 	s.Namespaces = s.Namespaces[1:]
 	s.check(t, "z/a > x/a tcp 80: deny\nx/a > z/a tcp 80: accept")
+	s = world(t, `c {"tier":"Admin","priority":1,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"namespaces":{"matchLabels":{"ns":"x"}}}]}]}`)
+	s.Namespaces = s.Namespaces[1:]
+	s.check(t, "x/a > y/a tcp 80: deny\ny/a > x/a tcp 80: accept")
 }
+
+// forY begins a policy of the cluster for the pods of y.
+const forY = `c {"tier":"Admin","priority":1,"subject":{"namespaces":{"matchLabels":{"ns":"y"}}},`
 
 // A policy that cannot be understood isolates what it selects, allows nothing and is reported.
 func TestBroken(t *testing.T) {

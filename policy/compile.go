@@ -24,8 +24,10 @@ func compile(s *State, q *Sequence) *compiler {
 	for i := range s.Pods {
 		if p := &s.Pods[i]; p.Node == s.Node && p.Enforced() && len(c.owned[p]) > 0 {
 			c.out.Pods = append(c.out.Pods, c.local(p))
+			c.locals = append(c.locals, p)
 		}
 	}
+	c.isolateDenied()
 	c.out.sort()
 	return c
 }
@@ -42,6 +44,7 @@ type compiler struct {
 
 	namespaces map[string]*namespace
 	owned      map[*Pod][]netip.Addr // addresses of the pods of this node
+	locals     []*Pod                // of out.Pods, in the same order until these are sorted
 	made       map[string]bool       // sets, range sets and chains, by kind and name
 	selected   []selected            // by set
 	complete   bool                  // the program is not changed any more
@@ -172,5 +175,5 @@ func (c *compiler) unknown(pod *Pod, d Direction) {
 	if c.complete {
 		return
 	}
-	c.problem("pod "+pod.path(), fmt.Sprintf("its labels or those of its namespace are not known, and a policy may select it; it is isolated for %s", d))
+	c.problem("pod "+pod.path(), fmt.Sprintf("its labels or those of its namespace are not known, and a policy may select or deny it; it is isolated for %s", d))
 }

@@ -85,7 +85,7 @@ func (d *Decider) Decide(p *Pod) (out Decision) {
 		out.Sides[to] = d.c.side(p, to)
 	}
 	id := d.c.identify(p)
-	out.Against = d.denied(p, id)
+	out.Against = d.c.denied(d.against, p, id, maybe, yes)
 	if id == nil {
 		return out
 	}
@@ -99,14 +99,34 @@ func (d *Decider) Decide(p *Pod) (out Decision) {
 	return out
 }
 
-// denied returns in which directions a set that may match a pod is denied.
-func (d *Decider) denied(p *Pod, id *Identity) (sides [2]bool) {
-	for _, s := range d.against {
-		if d.c.mayMatch(s.selected, p.Namespace, id) != no {
+// denied returns in which directions a set is denied that matches a pod with one of these certainties.
+func (c *compiler) denied(list []denied, p *Pod, id *Identity, how ...certainty) (sides [2]bool) {
+	for _, s := range list {
+		if slices.Contains(how, c.mayMatch(s.selected, p.Namespace, id)) {
 			sides[Ingress], sides[Egress] = sides[Ingress] || s.sides[Ingress], sides[Egress] || s.sides[Egress]
 		}
 	}
 	return sides
+}
+
+// isolateDenied isolates pods of this node that a rule for another one denies or passes on, if what it selects them by
+// is not known: their labels, or those of their namespace. The rule does not see them.
+func (c *compiler) isolateDenied() {
+	var list []denied
+	for i, p := range c.locals {
+		if !p.Unknown && c.namespace(p.Namespace).known {
+			continue
+		}
+		if list == nil {
+			list = c.against()
+		}
+		for d, denied := range c.denied(list, p, c.identify(p), maybe) {
+			if side := &c.out.Pods[i].Sides[d]; denied && !side.Unknown {
+				*side = Side{Isolated: true, Unknown: true}
+				c.unknown(p, Direction(d))
+			}
+		}
+	}
 }
 
 // mayMatch reports whether a set matches pods of a namespace with an identity. Without one, their labels are not known.

@@ -61,7 +61,7 @@ type Pod struct {
 	Created         time.Time // decides which of two pods has an address
 
 	// Unknown means that labels and ports are not known yet, as in the ADD of a new pod. Such a
-	// pod is isolated if a policy may select it, and no selector of a peer matches it.
+	// pod is isolated if a policy may select it, or deny it as the other end, and no selector of a peer matches it.
 	Unknown bool
 }
 

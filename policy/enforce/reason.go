@@ -158,7 +158,7 @@ func (v *View) byDefault(r *Reason, steps []trace.Step) {
 	}
 	switch len(r.Policies) {
 	case 0:
-		r.Text = "its labels, or those of its namespace, are not known yet, and a policy may select it"
+		r.Text = "its labels, or those of its namespace, are not known yet, and a policy may select or deny it"
 	case 1:
 		r.Text = "no rule allows it, and it is isolated by networkpolicy " + r.Policies[0]
 	default:

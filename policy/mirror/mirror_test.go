@@ -81,10 +81,15 @@ func compareUnknown(t *testing.T, p paths.Paths, s *policy.State, namespace stri
 	t.Helper()
 	with, addr := *s, netip.MustParseAddr("10.200.0.1")
 	with.Pods = append(slices.Clone(s.Pods), policy.Pod{Namespace: namespace, Name: "new", Node: s.Node, Unknown: true, Addresses: []netip.Addr{addr}})
-	want := [2]policy.Side{}
-	for _, l := range policy.Compile(&with).Pods {
-		if l.Name == namespace+"/new" {
-			want = l.Sides
+	decider := policy.NewDecider(&with)
+	decided := decider.Decide(&with.Pods[len(with.Pods)-1])
+	want := decided.Sides
+	for _, l := range decider.Program.Pods {
+		for side := range l.Sides {
+			isolated := policy.Side{Isolated: true, Unknown: true} // where a rule of another pod may deny it
+			if l.Name == namespace+"/new" && !reflect.DeepEqual(l.Sides[side], map[bool]policy.Side{false: want[side], true: isolated}[decided.Against[side]]) {
+				t.Fatalf("namespace %s: the program has %+v, the decision is %+v", namespace, l.Sides, decided)
+			}
 		}
 	}
 	against := policy.NewDecider(s).Decide(&policy.Pod{Namespace: namespace, Unknown: true}).Against
