@@ -196,7 +196,7 @@ func (n *networkPolicy) attach() {
 
 // moved reads the addresses of this node, and reports whether they have changed.
 func (n *networkPolicy) moved() (bool, error) {
-	list, _, err := enforce.NodeAddresses()
+	list, err := enforce.NodeReach()
 	if err != nil {
 		return false, err
 	}

@@ -72,6 +72,17 @@ func TestChecklistOfTheCluster(t *testing.T) {
 			x/a > 169.254.20.10 tcp 10250: deny
 			x/a > fe80::1 tcp 10250: deny
 			x/a > x/b tcp 10250: accept`},
+		{"33 this node, by what everybody on a link hears", []string{cluster("c", "Admin", 1, `"egress":[{"action":"Deny","to":[{"nodes":{"matchLabels":{"zone":"1"}}}]}]`)}, `
+			x/a > 255.255.255.255 udp 53: deny
+			x/a > 224.0.0.1 udp 53: deny
+			x/a > 239.255.255.255 udp 53: deny
+			x/a > 240.0.0.1 udp 53: accept
+			x/a > ff02::1 udp 53: deny
+			x/a > ff01::1 udp 53: deny`},
+		{"33 another node is not on the link", []string{cluster("c", "Admin", 1, `"egress":[{"action":"Deny","to":[{"nodes":{"matchLabels":{"zone":"2"}}}]}]`)}, `
+			x/a > 255.255.255.255 udp 53: accept
+			x/a > 224.0.0.1 udp 53: accept
+			x/a > ff02::1 udp 53: accept`},
 		{"33 this node as well", []string{cluster("c", "Admin", 1, `"egress":[{"action":"Deny","to":[{"nodes":{}}]}]`)}, "x/a > n1 tcp 80: deny\nx/a > n2 tcp 80: deny"},
 		{"33 networks, within the cluster as well", []string{cluster("c", "Admin", 1, `"egress":[{"action":"Deny","to":[{"networks":["10.1.2.0/24","fd01::2:0/112","192.0.2.0/24"]}]}]`)}, `
 			x/a > y/a tcp 80: deny

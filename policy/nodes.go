@@ -33,26 +33,33 @@ func (c *compiler) addressesOf(n *Node) []netip.Addr {
 	return append(list[:known:known], slices.DeleteFunc(list[known:], func(a netip.Addr) bool { return c.out.identity(a) != 0 })...)
 }
 
-// onLinks returns the addresses that nodes have on their links to pods. A pod sees only those of its own node.
-func onLinks() Range {
-	p := prefix.LinkLocal()
-	return Range{p.Addr(), prefix.Last(p)}
+// onLinks returns, sorted, the addresses by which a pod reaches its own node and no other: those that a node has on
+// its links to pods, and those of everybody on a link. A program of the node that listens at any address hears the
+// latter, too.
+func onLinks() (list []Range) {
+	groups4, everybody := netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4), netip.PrefixFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), 32)
+	groups6 := netip.PrefixFrom(netip.AddrFrom16([16]byte{0xff}), 8)
+	for _, p := range [...]netip.Prefix{groups4, everybody, prefix.LinkLocal(), groups6} {
+		list = append(list, Range{p.Addr(), prefix.Last(p)})
+	}
+	return list
 }
 
 // nodes returns the addresses of nodes as ranges that do not overlap.
 func (c *compiler) nodes(s Selector) (in []Range) {
+	links := onLinks()
 	for i := range c.state.Nodes {
 		n := &c.state.Nodes[i]
 		if !s.Matches(n.Labels) {
 			continue
 		}
 		for _, a := range c.addressesOf(n) {
-			if !prefix.IsLinkLocal(a) {
+			if !contains(links, a) {
 				in = append(in, Range{a, a})
 			}
 		}
 		if n.Name == c.state.Node {
-			in = append(in, onLinks())
+			in = append(in, links...)
 		}
 	}
 	slices.SortFunc(in, func(a, b Range) int { return a.First.Compare(b.First) })

@@ -4,15 +4,11 @@
 package enforce
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/patchbay-net/patchbay/internal/conntrack"
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -151,9 +147,9 @@ func denied(p *policy.Program, f conntrack.Flow) bool {
 
 // ownAddresses returns the addresses of this network namespace. The node may always reach its pods.
 func ownAddresses() (map[netip.Addr]bool, error) {
-	list, err := nl.Retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	list, err := addressesHere()
 	if err != nil {
-		return nil, fmt.Errorf("list the node's addresses: %w", err)
+		return nil, err
 	}
 	own := make(map[netip.Addr]bool)
 	for _, a := range list {

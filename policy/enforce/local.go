@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	prefixes "github.com/patchbay-net/patchbay/internal/prefix" // the tests have a function prefix
 )
 
 // IPVSLink is where kube-proxy in mode ipvs keeps the addresses of Services. Its packets to pods come from the hook
@@ -22,7 +23,48 @@ const (
 	Unbypassed = "set the mode nftables or iptables in kube-proxy's configuration; Kubernetes has deprecated ipvs"
 )
 
-// NodeAddresses returns the addresses by which a pod may reach this node, without loopback and those of IPv6 that
+// NodeReach returns all addresses by which a pod may reach this node: its own, and those by which it hears what is
+// sent to everybody in one of its networks.
+func NodeReach() ([]netip.Addr, error) {
+	own, _, err := NodeAddresses()
+	if err != nil {
+		return nil, err
+	}
+	list, err := addressesHere()
+	for _, a := range list {
+		own = append(own, shared(a)...)
+	}
+	return own, err
+}
+
+// shared returns the broadcast addresses of the network of an address, as of Linux before 5.14 the first one is, too. In
+// IPv6 the first one is that of any router of the network (RFC 4291, 2.6.1), as a node is.
+func shared(a netlink.Addr) (list []netip.Addr) {
+	addr, ok := netip.AddrFromSlice(a.IP)
+	ones, _ := a.Mask.Size()
+	p, err := addr.Unmap().Prefix(ones)
+	if !ok || err != nil || addr.IsLoopback() || prefixes.IsLinkLocal(addr) || p.Bits() > p.Addr().BitLen()-2 {
+		return nil
+	}
+	if p.Addr().Is6() {
+		return []netip.Addr{p.Addr()}
+	}
+	list = []netip.Addr{p.Addr(), prefixes.Last(p)}
+	if other, ok := netip.AddrFromSlice(a.Broadcast.To4()); ok && other != list[1] {
+		list = append(list, other)
+	}
+	return list
+}
+
+func addressesHere() ([]netlink.Addr, error) {
+	list, err := nl.Retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list the node's addresses: %w", err)
+	}
+	return list, nil
+}
+
+// NodeAddresses returns the addresses that this node has, without loopback and those of IPv6 that
 // hold for one link only, and the addresses of Services that kube-proxy in mode ipvs gave it.
 func NodeAddresses() (own, services []netip.Addr, err error) {
 	links, err := nl.Retry(netlink.LinkList)
@@ -35,9 +77,9 @@ func NodeAddresses() (own, services []netip.Addr, err error) {
 			ipvs = l.Attrs().Index
 		}
 	}
-	list, err := nl.Retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	list, err := addressesHere()
 	if err != nil {
-		return nil, nil, fmt.Errorf("list the node's addresses: %w", err)
+		return nil, nil, err
 	}
 	for _, a := range list {
 		addr, ok := netip.AddrFromSlice(a.IP)
