@@ -43,7 +43,7 @@ func (e Expr) is(want Expr) bool {
 
 // free reports whether an attribute that we write may have another value in the kernel.
 func (e Expr) free(typ uint16) bool {
-	return e.added(typ) || e.Name == "lookup" && typ == unix.NFTA_LOOKUP_SET_ID // only valid within a transaction
+	return e.added(typ) || e.Name == "lookup" && typ == unix.NFTA_LOOKUP_SET_ID || e.Name == "dynset" && typ == unix.NFTA_DYNSET_SET_ID // only valid within a transaction
 }
 
 // added reports whether the kernel adds flags to an attribute: for the address and the port.

@@ -118,6 +118,8 @@ type setSpec struct {
 	interval bool   // elements are ranges of networks
 	onDemand bool   // its first element makes the set with the rules that look it up: see ondemand.go
 	length   int    // prefix length, for a set for one length
+	learned  bool   // rules add elements
+	inside   bool   // the last field of the key is raw bytes behind the header of ICMP: see typeof.go
 }
 
 // fields are the fields of a key or of data.
@@ -170,6 +172,9 @@ var setSpecs = []setSpec{
 	{name: SetOwnSource, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName}},
 	{name: SetSource4, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName, fieldIPv4}},
 	{name: SetSource6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName, fieldIPv6}},
+	{name: setInside4, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName, fieldIPv4}, inside: true},
+	{name: setInside6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName, fieldIPv6}, inside: true},
+	{name: setRouters, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName}, learned: true},
 	{name: SetFastPath, family: nftables.TableFamilyINet, level: ofFlows, key: fields{fieldIfName, fieldIfName}},
 	{name: SetSpoofChecked, family: nftables.TableFamilyBridge, key: fields{fieldIfName}},
 	{name: SetSpoofAllowed, family: nftables.TableFamilyBridge, key: fields{fieldIfName, fieldEther}},
@@ -178,6 +183,8 @@ var setSpecs = []setSpec{
 	{name: SetPort6, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName, fieldIPv6}},
 	{name: SetPortIn, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName}},
 	{name: SetPortOut, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName}},
+	{name: setPortIns4, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName, fieldIPv4}, inside: true},
+	{name: setPortIns6, family: nftables.TableFamilyBridge, level: ofPolicy, key: fields{fieldIfName, fieldIPv6}, inside: true},
 }
 
 // inetSets lists the sets of `inet patchbay` that a new table has, in the order in which nft prints them.
@@ -245,6 +252,7 @@ func (s setSpec) set() *nftables.Set {
 		Concatenation: len(s.key) > 1,
 		Interval:      s.interval,
 		HasTimeout:    s.name != SetSchema, // elements can expire
+		Dynamic:       s.learned,
 		IsMap:         len(s.data) > 0,
 		KeyByteOrder:  binaryutil.BigEndian,
 	}

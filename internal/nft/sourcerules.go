@@ -6,6 +6,8 @@ package nft
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -17,6 +19,7 @@ import (
 const (
 	notOfPod = "not an address of this pod"
 	unjudged = "no policy can judge it"
+	notToPod = "about a packet to somebody else"
 )
 
 func noAddr4() netip.Prefix { return netip.PrefixFrom(netip.IPv4Unspecified(), 32) }
@@ -43,7 +46,39 @@ func linkOther() []staticRule {
 	for _, p := range [...]netip.Prefix{noAddr4(), noAddr6()} {
 		rules = append(rules, staticRule{notOfPod, from(inet, p, forged, drop)})
 	}
-	return append(rules, staticRule{notOfPod, rule(notBehind(), forged, drop)})
+	routes := match{loadMeta(expr.MetaKeyIIFNAME, reg1), &expr.Dynset{SrcRegKey: reg1, SetName: setRouters, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: 24 * time.Hour}}
+	return append(rules, staticRule{notOfPod, rule(notBehind(), forged, drop)}, staticRule{"", routes})
+}
+
+// errorsFrom returns the rules that judge errors of ICMP, before a source is accepted.
+func errorsFrom(table nftables.TableFamily, all string) []staticRule {
+	iif := match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(all, false)}
+	return []staticRule{
+		{"", rule(icmp4Types(table, 3, 12), iif, jump(chainSourcesError))},
+		{"", rule(icmp6Types(table, 0, 127, MatchPrefix(noAddr6(), true, expr.CmpOpNeq)), iif, jump(chainSourcesError))},
+	}
+}
+
+// errorAt is where the packet begins in an error of ICMP.
+const errorAt = 8
+
+// insideErrors returns the rules for errors of ICMP from pods: the packet in them must have been sent to the pod. Echo
+// requests and the messages of routers of RFC 1256 are no errors.
+func insideErrors(table nftables.TableFamily, v4, v6 string, more ...staticRule) []staticRule {
+	inside := func(offset, size uint32, set string) match {
+		return match{loadMeta(expr.MetaKeyIIFNAME, reg1), &expr.Payload{DestRegister: unix.NFT_REG_2, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: size}, inSet(set, false)}
+	}
+	back := verdict(expr.VerdictReturn)
+	rules := append([]staticRule{
+		{"", rule(icmp4Types(table, 8, 10), back)},
+		{"", rule(ipFamily(table, false), inside(errorAt+16, 4, v4), back)},
+		{"", rule(ipFamily(table, true), inside(errorAt+24, 16, v6), back)},
+	}, more...)
+	drop := verdict(expr.VerdictDrop)
+	if table != nftables.TableFamilyBridge {
+		drop = rule(match{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: CountForged + "\x00"}}, drop)
+	}
+	return append(rules, staticRule{notToPod, drop})
 }
 
 // portChains returns the chains of the table bridge. The table inet never sees a frame with a VLAN tag
@@ -55,8 +90,9 @@ func portChains() []chainSpec {
 	own := ownSources(nftables.TableFamilyBridge, SetPort, SetPort4, SetPort6)
 	tagged := tags(match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetPort, false)})
 	return []chainSpec{
+		{name: chainSourcesError, rules: insideErrors(nftables.TableFamilyBridge, setPortIns4, setPortIns6)},
 		{name: chainSourcesOther, rules: portOther()},
-		atPrerouting(append(tagged, own...)),
+		atPrerouting(slices.Concat(tagged, errorsFrom(nftables.TableFamilyBridge, SetPort), own)),
 		{name: chainSourcesTo, rules: toPort()},
 		{name: chainSourcesOut, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, prio: prioSources,
 			rules: []staticRule{at(expr.MetaKeyOIFNAME, SetPortIn, chainSourcesTo)}},
@@ -151,14 +187,23 @@ func icmp6(table nftables.TableFamily, first, last byte, conditions ...match) ma
 // icmp6Types matches ICMPv6 of a range of types. Its conditions come first: otherwise nft 1.0.6 writes the family in
 // another form when it loads what it printed.
 func icmp6Types(table nftables.TableFamily, first, last byte, conditions ...match) match {
-	types := metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_ICMPV6})
+	return rule(ipFamily(table, true), rule(conditions...), icmpTypes(unix.IPPROTO_ICMPV6, first, last))
+}
+
+// icmp4Types matches ICMP of a range of types that comes from an address.
+func icmp4Types(table nftables.TableFamily, first, last byte) match {
+	return rule(ipFamily(table, false), MatchPrefix(noAddr4(), true, expr.CmpOpNeq), icmpTypes(unix.IPPROTO_ICMP, first, last))
+}
+
+func icmpTypes(proto, first, last byte) match {
+	types := metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{proto})
 	types = append(types, &expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Len: 1})
 	if first == last {
 		types = append(types, &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{first}})
 	} else {
 		types = append(types, &expr.Cmp{Op: expr.CmpOpGte, Register: reg1, Data: []byte{first}}, &expr.Cmp{Op: expr.CmpOpLte, Register: reg1, Data: []byte{last}})
 	}
-	return rule(ipFamily(table, true), rule(conditions...), types)
+	return types
 }
 
 // hops255 matches IPv6 packets with the hop limit 255.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 )
 
@@ -22,10 +23,14 @@ import (
 //	    chain policy_sources        hook prerouting: own sources pass
 //	    chain policy_sources_other  what comes from such a link, and is not in these sets
 //	    counter policy_forged
+//	    set policy_sources_in4, policy_sources_in6 { "veth0a1b2c3d" . 10.1.0.5 }   typeof iifname . @th,192,32
+//	    set policy_sources_routers  links from which packets of networks behind a pod came in the last day
+//	    chain policy_sources_errors errors of ICMP from such a link
 //	table bridge patchbay   pods at a port of a bridge
 //	    set policy_port, policy_port4, policy_port6
 //	    set policy_portin, policy_portout   ports of pods that a policy isolates, or that an ADD closed
-//	    chain policy_sources, policy_sources_other
+//	    set policy_sources_portin4, policy_sources_portin6   port . destination in an error
+//	    chain policy_sources, policy_sources_errors, policy_sources_other
 //	    chain policy_sources_forward        hook forward: to a port in policy_portin
 //	    chain policy_sources_to             what comes to such a port: only what the table inet judges
 //
@@ -34,7 +39,14 @@ import (
 // route (fib) only if the source is not in the sets, which a correct packet of most pods never is. A
 // bridge has no routes, so its ports send only from the addresses in the sets.
 //
-// An element belongs to an attachment, and has its comment. Package policy/enforce adds and removes it.
+// An error of ICMP belongs to the connection of the packet in it, so policies let it pass. A pod may send errors only
+// about packets that were sent to it: otherwise it could end connections of other pods and of the node, or make them
+// small, whatever the policies say. The sets policy_sources_in4 and 6 have the pod's addresses once more, because nft
+// loads a rule with raw bytes of a packet only if its set has them, too. A pod that routes other networks sends errors
+// about packets to these. A packet from one of them shows that the host routes it to the pod.
+//
+// An element belongs to an attachment, and has its comment. Package policy/enforce adds and removes it. Only the kernel
+// adds elements to policy_sources_routers.
 const (
 	SetSource4 = "policy_source4" // link . address
 	SetSource6 = "policy_source6" //
@@ -46,10 +58,18 @@ const (
 	SetPortIn  = "policy_portin"  // table bridge: port of a pod that is not open for ingress
 	SetPortOut = "policy_portout" // table bridge: port of a pod that is not open for egress
 
+	// An earlier release leaves objects alone whose names begin so.
+	setInside4  = "policy_sources_in4"     // link . destination of the packet in an error
+	setInside6  = "policy_sources_in6"     //
+	setRouters  = "policy_sources_routers" // link
+	setPortIns4 = "policy_sources_portin4" // table bridge: port . destination of the packet in an error
+	setPortIns6 = "policy_sources_portin6" //
+
 	CountForged = "policy_forged" // packets of a pod's own link from an address that is not the pod's
 
 	chainSources      = "policy_sources"
 	chainSourcesOther = "policy_sources_other" // later in the alphabet: what calls it goes first
+	chainSourcesError = "policy_sources_errors"
 	chainSourcesOut   = "policy_sources_forward"
 	chainSourcesTo    = "policy_sources_to"
 
@@ -62,25 +82,30 @@ func OfSources(name string) bool {
 	return name == SetOwnSource || name == CountForged || strings.HasPrefix(name, chainSources) || slices.Contains(SourceSets(), name)
 }
 
-// SourceSets returns the names of the sets of both tables.
+// SourceSets returns the names of the sets of both tables with elements of attachments.
 func SourceSets() []string {
-	return []string{SetOwnSource, SetSource4, SetSource6, SetPort, SetPort4, SetPort6, SetPortIn, SetPortOut}
+	return append([]string{SetOwnSource, SetSource4, SetSource6, setInside4, setInside6}, portSets()...)
+}
+
+func portSets() []string {
+	return []string{SetPort, SetPort4, SetPort6, SetPortIn, SetPortOut, setPortIns4, setPortIns6}
 }
 
 // Sources returns the elements by which a pod may send only from these addresses: behind a link of its
 // own, at a port of a bridge, or both. Either may be "". CheckSources makes the objects that they need.
 func Sources(link, port string, addrs []netip.Addr, comment string) (list []Element) {
-	add := func(at, all, v4, v6 string) {
+	add := func(at, all, v4, v6, inside4, inside6 string) {
 		if at == "" {
 			return
 		}
 		for _, a := range addrs {
-			list = append(list, Element{Set: of(a, v4, v6), Key: append(IfName(at), Addr(a)...), Comment: comment})
+			key := append(IfName(at), Addr(a)...)
+			list = append(list, Element{Set: of(a, v4, v6), Key: key, Comment: comment}, Element{Set: of(a, inside4, inside6), Key: key, Comment: comment})
 		}
 		list = append(list, Element{Set: all, Key: IfName(at), Comment: comment})
 	}
-	add(link, SetOwnSource, SetSource4, SetSource6)
-	add(port, SetPort, SetPort4, SetPort6)
+	add(link, SetOwnSource, SetSource4, SetSource6, setInside4, setInside6)
+	add(port, SetPort, SetPort4, SetPort6, setPortIns4, setPortIns6)
 	return list
 }
 
@@ -94,7 +119,11 @@ func sourceChains(family nftables.TableFamily) []chainSpec {
 	if family == nftables.TableFamilyBridge {
 		return portChains()
 	}
-	return []chainSpec{{name: chainSourcesOther, rules: linkOther()}, atPrerouting(ownSources(family, SetOwnSource, SetSource4, SetSource6))}
+	router := staticRule{"", rule(match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(setRouters, false)}, verdict(expr.VerdictReturn))}
+	return []chainSpec{
+		{name: chainSourcesError, rules: insideErrors(family, setInside4, setInside6, router)}, {name: chainSourcesOther, rules: linkOther()},
+		atPrerouting(append(errorsFrom(family, SetOwnSource), ownSources(family, SetOwnSource, SetSource4, SetSource6)...)),
+	}
 }
 
 func atPrerouting(rules []staticRule) chainSpec {
@@ -114,9 +143,9 @@ func (l layout) withSources(have []string) layout {
 
 func sourceSetsOf(family nftables.TableFamily) []string {
 	if family == nftables.TableFamilyBridge {
-		return SourceSets()[3:]
+		return portSets()
 	}
-	return SourceSets()[:3]
+	return []string{SetOwnSource, SetSource4, SetSource6, setInside4, setInside6, setRouters}
 }
 
 // CheckSources returns the work that makes the chains and sets of the check of sources in one table, if

@@ -22,7 +22,7 @@ func (x sourceDrop) String() string {
 
 // Plan looks what exists.
 func (x sourceDrop) Plan(c *Conn) (func(*nftables.Conn) error, error) {
-	sets, chains := sourceSetsOf(x.family), []string{chainSourcesTo, chainSourcesOut, chainSourcesOther, chainSources}
+	sets, chains := sourceSetsOf(x.family), []string{chainSourcesTo, chainSourcesOut, chainSourcesError, chainSourcesOther, chainSources}
 	refs := make([]Ref, len(chains))
 	for i, name := range chains {
 		refs[i] = Ref{x.family, TableName, name}

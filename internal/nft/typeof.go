@@ -6,6 +6,7 @@ package nft
 import (
 	"encoding/binary"
 
+	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +24,10 @@ const (
 	typeofData = 1 // its parts
 
 	typeofPayload = 7
+	typeofMeta    = 9
 	typeofConcat  = 13
+
+	metaKey = 0
 
 	payloadDesc   = 0
 	payloadField  = 1
@@ -36,7 +40,7 @@ const (
 	baseTransport         = 3
 )
 
-// typed adds the kinds of the key's parts to a message that makes a set of a tunnel. The kernel takes the
+// typed adds the kinds of the key's parts to a message that makes a set with raw bytes in its key. The kernel takes the
 // last of two attributes of a type.
 func typed(m *netlink.Message) error {
 	if m.Header.Type != msgNewSet || len(m.Data) < 4 {
@@ -46,8 +50,8 @@ func typed(m *netlink.Message) error {
 	if err != nil {
 		return err
 	}
-	spec, ok := tunnelSet(a.Text(unix.NFTA_SET_NAME))
-	if !ok {
+	spec, ok := specOf(a.Text(unix.NFTA_SET_NAME))
+	if !ok || spec.level != ofTunnel && !spec.inside {
 		return nil
 	}
 	data, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_SET_USERDATA, Data: spec.typeof()}})
@@ -55,8 +59,11 @@ func typed(m *netlink.Message) error {
 	return err
 }
 
-// typeof returns the user data of a tunnel's set.
+// typeof returns the user data of a set.
 func (s setSpec) typeof() []byte {
+	if s.inside {
+		return s.typeofInside()
+	}
 	end := udata(payloadDesc, udataNumber(descIPv4), payloadField, udataNumber(fieldOfIPv4))
 	if s.key[0] == fieldIPv6 {
 		end = udata(payloadDesc, udataNumber(descIPv6), payloadField, udataNumber(fieldOfIPv6))
@@ -65,10 +72,26 @@ func (s setSpec) typeof() []byte {
 	if s.key[1] == fieldIPv6 {
 		at = insideAt + 8
 	}
-	inside := udata(payloadDesc, udataNumber(0), payloadField, udataNumber(0), payloadBase, udataNumber(baseTransport),
-		payloadOffset, udataNumber(8*at), payloadLength, udataNumber(8*uint32(s.key[1].size())))
-	parts := udata(0, expression(typeofPayload, end), 1, expression(typeofPayload, inside))
-	return udata(udataByteOrder, udataNumber(0), udataTypeof, expression(typeofConcat, parts))
+	return typeofPair(expression(typeofPayload, end), s.raw(at))
+}
+
+// typeofInside is for a link, and a destination in an error of ICMP.
+func (s setSpec) typeofInside() []byte {
+	at := uint32(errorAt + 16)
+	if s.key[1] == fieldIPv6 {
+		at = errorAt + 24
+	}
+	return typeofPair(expression(typeofMeta, udata(metaKey, udataNumber(uint32(expr.MetaKeyIIFNAME)))), s.raw(at))
+}
+
+// raw is the last field of a key, so many bytes behind the beginning of the transport header.
+func (s setSpec) raw(at uint32) []byte {
+	return expression(typeofPayload, udata(payloadDesc, udataNumber(0), payloadField, udataNumber(0), payloadBase, udataNumber(baseTransport),
+		payloadOffset, udataNumber(8*at), payloadLength, udataNumber(8*uint32(s.key[1].size()))))
+}
+
+func typeofPair(first, second []byte) []byte {
+	return udata(udataByteOrder, udataNumber(0), udataTypeof, expression(typeofConcat, udata(0, first, 1, second)))
 }
 
 func expression(kind uint32, data []byte) []byte {

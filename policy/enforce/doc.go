@@ -25,7 +25,10 @@
 //	counter policy_closed                           packets that were denied because of an ADD
 //	set policy_ownsource                            links of pods of this node, with their owners
 //	set policy_source4, policy_source6              such a link, and an address of its pod
+//	set policy_sources_in4, policy_sources_in6      the same, for packets in errors of ICMP
+//	set policy_sources_routers                      links of pods behind which are other networks
 //	chain policy_sources, policy_sources_other      hook prerouting: a pod sends only from its own addresses
+//	chain policy_sources_errors                     a pod sends errors only about packets to it
 //	counter policy_forged                           packets of such a link from an address that is not the pod's
 //	map policies                                    0 -> revision: each transaction of a program changes it
 //	                                                1 -> version of the base chains, once they are complete

@@ -149,7 +149,7 @@ func TestCheckedLinksHaveOwners(t *testing.T) {
 			nobodys, err := fw.Ownerless()
 			must(t, err)
 			list, err := ClosedBy(fw, string(key))
-			if len(nobodys) > 0 || len(list) != 3 {
+			if len(nobodys) > 0 || len(list) != 5 {
 				t.Errorf("nobody's are %v, the attachment's %v", nobodys, list)
 			}
 			return err
