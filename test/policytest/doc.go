@@ -12,10 +12,12 @@
 // the addresses of the cluster, which is one truth table. If an answer differs, Compare removes
 // objects, rules and fields as long as the answers differ, and prints what is left as YAML.
 //
-// The oracle itself has three witnesses: the tables of the checklist, the planted bugs that these
-// tables tell, and Cyclonus v0.5.6. Its matcher of NetworkPolicies answered 10,000 tables of 300
-// probes as the oracle did, except that its NotIn does not match an object without the key. There
-// apimachinery agrees with the oracle (TestSelectors). ClusterNetworkPolicies have no such witness.
+// The oracle itself has four witnesses: the tables of the checklist, the planted bugs that these
+// tables tell, and two engines of others. The matcher of NetworkPolicies of Cyclonus v0.5.6 answered
+// 10,000 tables of 300 probes as the oracle did, except that its NotIn does not match an object without
+// the key. There apimachinery agrees with the oracle (TestSelectors). The evaluator of
+// kube-network-policies v1.1.0 answers as the oracle did, also about ClusterNetworkPolicies; `make e2e`
+// asks it each time (Witness). Where it may differ, excuse.go gives the reason.
 //
 // # What a probe is
 //
@@ -31,6 +33,7 @@
 //     podCIDRs, if no pod has them: by these the node can be reached too.
 //   - A pod with hostNetwork has the node's addresses. No policy selects such a pod, and no selector
 //     of pods matches its traffic.
+//   - A NetworkPolicy that selects a pod for one direction leaves the tier Baseline in force for the other.
 //   - No NetworkPolicy keeps a pod from itself. A cluster policy can: it judges what comes back to its pod
 //     through a Service. What a pod sends to its own address never leaves the pod, and is no probe.
 //   - Traffic of a pod's own node to the pod is always allowed, in every tier: otherwise an Admin policy

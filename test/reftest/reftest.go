@@ -72,6 +72,40 @@ func Ours(tb testing.TB) string {
 	return dir
 }
 
+// Witness returns the path of the program of test/witness. scripts/setup e2e has built it, or the first call does.
+func Witness(tb testing.TB) string {
+	tb.Helper()
+	path, err := findWitness()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+func findWitness() (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	unlock, err := lock(filepath.Join(cache, "witness.lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	var said bytes.Buffer
+	pinned := exec.Command(filepath.Join(root, "scripts/pinned"), filepath.Join(root, "test/witness"), "-trimpath", "-ldflags=-w")
+	pinned.Stderr = &said
+	dir, err := pinned.Output()
+	if err != nil {
+		return "", fmt.Errorf("build test/witness (run scripts/setup e2e): %w: %s", err, &said)
+	}
+	return filepath.Join(strings.TrimSpace(string(dir)), "witness"), nil
+}
+
 // Lab returns the path of a program in test/labs.
 func Lab(tb testing.TB, name string) string {
 	tb.Helper()
