@@ -25,14 +25,7 @@ func TestSweepOnABusyNode(t *testing.T) {
 	dead.exec(t, spec.Add)
 	dead.end(t)
 	age(t)
-	for range busyLoops(t) {
-		busy := exec.Command("sh", "-c", "while :; do :; done")
-		busy.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if err := busy.Start(); err != nil {
-			t.Fatal(err)
-		}
-		defer func() { busy.Process.Kill(); busy.Wait() }() //nolint:errcheck // its end is all that matters
-	}
+	stop := keepBusy(t)
 	nice(t, 19)
 	another := newPod(t, "/run/netns", "another", 9399)
 	end := time.Now().Add(3 * time.Minute) // other tests may leave it even less for a while
@@ -40,11 +33,35 @@ func TestSweepOnABusyNode(t *testing.T) {
 		another.exec(t, spec.Add)
 		another.exec(t, spec.Del)
 	}
+	stop()
 	if exists(recordOf(dead)) {
 		t.Errorf("after three minutes of calls the dead is not swept: %v", records(t, "*"))
 	}
 	another.end(t)
 	leak.NoLeaks(t, before, stateDirs()...)
+}
+
+// keepBusy starts processes that are always busy.
+func keepBusy(t *testing.T) (stop func()) {
+	t.Helper()
+	var loops []*exec.Cmd
+	stop = func() {
+		for _, busy := range loops {
+			busy.Process.Kill() //nolint:errcheck // its end is all that matters
+			busy.Wait()         //nolint:errcheck // it was killed
+		}
+		loops = nil
+	}
+	t.Cleanup(stop)
+	for range busyLoops(t) {
+		busy := exec.Command("sh", "-c", "while :; do :; done")
+		busy.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := busy.Start(); err != nil {
+			t.Fatal(err)
+		}
+		loops = append(loops, busy)
+	}
+	return stop
 }
 
 // busyLoops is how many other processes are always busy. A user who is not root cannot run before them, and gets more
