@@ -188,7 +188,7 @@ func (r *repairer) take(listed *record.Record) (rec *record.Record, name string,
 // attachment restores the firewall elements of one attachment while its record is locked. If
 // the namespace is gone, it does nothing, because DEL or GC will remove the attachment.
 func (r *repairer) attachment(ctx context.Context, listed *record.Record) error {
-	if len(listed.Elements)+len(listed.Sources)+len(listed.Accepts) == 0 && listed.Policed == nil {
+	if len(listed.Elements)+len(listed.Sources)+len(listed.Accepts) == 0 && listed.Policed == nil && listed.Sends == nil {
 		return nil
 	}
 	rec, name, unlock, err := r.take(listed)

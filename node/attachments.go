@@ -50,6 +50,9 @@ func attachments(run string) (list []policies.Attached, of known, ok bool, err e
 	}
 	of = known{addrs: map[netip.Addr]owner.Key{}}
 	for _, r := range records {
+		if r.Sends != nil {
+			of.closures = append(of.closures, closureFor(r, r.Sends))
+		}
 		if r.Policed == nil {
 			continue
 		}
@@ -68,16 +71,16 @@ func attached(p *record.Policed) policies.Attached {
 }
 
 // closureFor returns from where an attachment sends.
-func closureFor(r *record.Record) enforce.Closure {
+func closureFor(r *record.Record, p *record.Policed) enforce.Closure {
 	return enforce.Closure{
-		Link: r.Policed.Link, Port: r.Policed.Port, Addrs: r.Policed.Addrs,
+		Link: p.Link, Port: p.Port, Addrs: p.Addrs,
 		Comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName),
 	}
 }
 
 // add notes a record's links and addresses.
 func (k *known) add(r *record.Record) (err error) {
-	k.closures = append(k.closures, closureFor(r))
+	k.closures = append(k.closures, closureFor(r, r.Policed))
 	for _, addr := range r.Policed.Addrs {
 		if other, taken := k.addrs[addr]; taken && other != r.Owner {
 			err = fmt.Errorf("two attachments have the address %s, one of them %s/%s: `patchbay gc --apply` removes the dead one", addr, r.Policed.Namespace, r.Policed.Name)
@@ -102,7 +105,7 @@ func reclose(ctx context.Context, p paths.Paths, fw *nft.Conn) error {
 		}
 		pod := policymirror.Pod{Namespace: r.Policed.Namespace, Name: r.Policed.Name, UID: r.Policed.UID}
 		d, _ := policymirror.ReadAgain(p, pod, r.Policed.Early) // after an error it isolates
-		closure := closureFor(r)
+		closure := closureFor(r, r.Policed)
 		closure.Close = enforce.Closes(&d)
 		_, err := enforce.Reclose(ctx, fw, closure)
 		errs = append(errs, err)

@@ -84,6 +84,7 @@ type Record struct {
 	VRF   *VRF   `json:"vrf,omitempty"`   // vrf, in the container's namespace
 
 	Policed *Policed `json:"policed,omitempty"` // policy
+	Sends   *Policed `json:"sends,omitempty"`   // policy, for a container that no policy can select: only its addresses and from where it sends count
 
 	Remote json.RawMessage `json:"remote,omitempty"` // patchbay-cnm: what it requested from an external driver, in the format of cnm/remote
 }

@@ -81,14 +81,18 @@ func inherit(rec, before *record.Record) {
 	inheritPoliced(rec, before)
 }
 
-// inheritPoliced copies addresses that an earlier ADD may have closed.
+// inheritPoliced copies addresses that an earlier ADD may have closed, or from which it let the container send.
 func inheritPoliced(rec, before *record.Record) {
-	if rec.Policed == nil || before.Policed == nil {
-		return
+	rec.Policed, rec.Sends = withFormer(rec.Policed, before.Policed), withFormer(rec.Sends, before.Sends)
+}
+
+func withFormer(now, before *record.Policed) *record.Policed {
+	if now == nil || before == nil {
+		return now
 	}
-	now := *rec.Policed
-	now.Former = except(slices.Concat(before.Policed.Addrs, before.Policed.Former), now.Addrs)
-	rec.Policed = &now
+	out := *now
+	out.Former = except(slices.Concat(before.Addrs, before.Former), out.Addrs)
+	return &out
 }
 
 // inheritZones copies the sources of firewalld zones, each with its zone.

@@ -6,6 +6,7 @@ package policy
 import (
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -83,11 +84,29 @@ func notAPod(t *testing.T, args string) {
 	writeMirror(t, isolate)
 	a, _ := routed(t, n, "c1", args, "10.90.0.5/32")
 	a.must(t, spec.Add)
-	if rec := recordOf(t, "c1"); rec != nil {
-		t.Errorf("policies apply to nobody, and there is a record: %+v", rec)
+	if rec := recordOf(t, "c1"); rec == nil || rec.Policed != nil || rec.Sends == nil || rec.Sends.Link != "vc1" {
+		t.Errorf("policies apply to nobody, and the container may send as a pod: %+v", rec)
 	}
 	a.must(t, spec.Check)
+	fw := nft.Open(t.TempDir())
+	defer fw.Close() //nolint:errcheck // committed
+	checked := func() int {
+		list, err := enforce.ClosedBy(fw, string(owner.Of("net", "c1", "eth0")))
+		must(t, err)
+		return len(list)
+	}
+	closedAt(t, "10.90.0.5", false, false)
+	if n := checked(); n != 3 {
+		t.Errorf("its sources are checked by %d elements", n)
+	}
+	must(t, exec.Command("nft", "delete", "table", "inet", "patchbay").Run())
+	if what, err := Restore(t.Context(), paths.Default(), fw, recordOf(t, "c1")); err != nil || len(what) != 1 || checked() != 3 {
+		t.Errorf("repair restored %q, %v", what, err)
+	}
 	a.del(t)
+	if n := checked(); n != 0 {
+		t.Errorf("DEL left %d elements", n)
+	}
 	must(t, a.call(t, spec.Add, `{"namespace": "shop", "labels": {"app": "web"}}`))
 	closedAt(t, "10.90.0.5", true, true)
 	if p := recordOf(t, "c1").Policed; p == nil || p.Name != "c1" || p.Labels["app"] != "web" {

@@ -166,7 +166,7 @@ func (c *closed) unchecked(env *netstate.Env) (string, error) {
 // it. It returns what was open. `patchbay repair` calls Restore.
 func Restore(ctx context.Context, p paths.Paths, fw *nft.Conn, rec *record.Record) (restored []string, err error) {
 	if rec.Policed == nil {
-		return nil, nil
+		return restoreSends(ctx, fw, rec)
 	}
 	c, why := decideAgain(p, rec.Policed, nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName))
 	restored, err = enforce.Reclose(ctx, fw, c.Closure)
@@ -174,4 +174,17 @@ func Restore(ctx context.Context, p paths.Paths, fw *nft.Conn, rec *record.Recor
 		restored = append(restored, why.Error())
 	}
 	return restored, err
+}
+
+// restoreSends has the sources of a container that is not a pod checked again.
+func restoreSends(ctx context.Context, fw *nft.Conn, rec *record.Record) ([]string, error) {
+	if rec.Sends == nil {
+		return nil, nil
+	}
+	c := closedBy(&rules.Decision{}, rec.Sends, nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName))
+	text, err := enforce.Attended(ctx, fw, c.Closure)
+	if text == "" || err != nil {
+		return nil, err
+	}
+	return []string{text}, nil
 }

@@ -15,8 +15,8 @@ import (
 // Conf is the configuration of this plugin.
 type Conf struct {
 	// Namespace is the namespace whose network policies apply to a container that is not a pod. The
-	// runtime says which namespace a pod is in. Without a namespace, the plugin does nothing for a
-	// container that is not a pod. Reference: none, ours only.
+	// runtime says which namespace a pod is in. Without a namespace, the plugin only checks the source
+	// addresses of a container that is not a pod. Reference: none, ours only.
 	Namespace string `json:"namespace"`
 
 	// Labels are the labels of a container that is not a pod. The agent of the node uses them. Until it

@@ -43,7 +43,23 @@ func addressesOf(result *spec.Result) (addrs []netip.Addr) {
 
 // forwards returns an error unless packets of the container pass the forward hook.
 func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridges []string, err error) {
-	onHost := false
+	var onHost bool
+	if bridges, onHost, err = ends(r, env, pod); err != nil {
+		return nil, err
+	}
+	for _, bridge := range bridges {
+		if err := bridgeForwards(r, bridge, pod.Addrs); err != nil {
+			return nil, err
+		}
+	}
+	if !onHost {
+		return nil, spec.Invalid("network policies cannot apply: the result of the previous plugin has no interface on the host, so packets do not pass the host's forward hook, as with macvlan or ipvlan: use ptp or bridge")
+	}
+	return bridges, noFastPath(r, bridges)
+}
+
+// ends notes the link or the port of a bridge from which a container sends, and returns the bridges of its ports.
+func ends(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridges []string, onHost bool, err error) {
 	var own, ports []string
 	for _, i := range r.Prev().Interfaces {
 		if i.Sandbox != "" {
@@ -51,11 +67,11 @@ func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridge
 		}
 		link, err := hostLink(r, env, i.Name)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		bridge, err := bridgeOf(env, link)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if bridge != nil {
 			name := bridge.Attrs().Name
@@ -63,16 +79,10 @@ func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridge
 				ports = append(ports, i.Name)
 				warnTags(r, env, bridge, link)
 			}
-			if err := bridgeForwards(r, name, pod.Addrs); err != nil {
-				return nil, err
-			}
 		} else if link != nil && link.Type() == "veth" { // another plugin may have added an ifb
 			own = append(own, i.Name)
 		}
 		onHost = true
-	}
-	if !onHost {
-		return nil, spec.Invalid("network policies cannot apply: the result of the previous plugin has no interface on the host, so packets do not pass the host's forward hook, as with macvlan or ipvlan: use ptp or bridge")
 	}
 	if len(own) == 1 {
 		pod.Link = own[0]
@@ -80,7 +90,7 @@ func forwards(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridge
 	if len(ports) == 1 {
 		pod.Port = ports[0]
 	}
-	return bridges, noFastPath(r, bridges)
+	return bridges, onHost, nil
 }
 
 // noFastPath returns an error if a bridge has the fast path of the plugin firewall.

@@ -24,6 +24,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
+	rules "github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/policy/enforce"
 	"github.com/patchbay-net/patchbay/policy/mirror"
 	"github.com/patchbay-net/patchbay/spec"
@@ -93,12 +94,15 @@ func reserved(ctx context.Context, r *plugin.Request, ipam *spec.Result) error {
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	k := kernel.Of(r)
 	pod, err := who(r)
-	if pod == nil || err != nil {
-		return r.Prev(), err
+	if err != nil {
+		return nil, err
 	}
 	env, err := k.HostEnv(r)
 	if err != nil {
 		return nil, err
+	}
+	if pod == nil {
+		return r.Prev(), sends(ctx, r, env)
 	}
 	bridges, err := judge(r, env, pod)
 	if err != nil {
@@ -127,6 +131,23 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	dropWaiting(r, env, c)
 	endFormer(r, env, c)
 	return r.Prev(), nil
+}
+
+// sends lets a container that no policy can select send only from its own addresses: policies of pods trust the source of
+// a packet, also those of other nodes.
+func sends(ctx context.Context, r *plugin.Request, env *netstate.Env) error {
+	k := kernel.Of(r)
+	own := &record.Policed{Name: r.ContainerID, Addrs: addressesOf(r.Prev()), Checked: true}
+	if _, _, err := ends(r, env, own); err != nil || own.Link+own.Port == "" || len(own.Addrs) == 0 {
+		return err
+	}
+	rec := &record.Record{Sends: own}
+	if err := k.Record(r, rec); err != nil {
+		return err
+	}
+	c := closedBy(&rules.Decision{}, rec.Sends, comment(r))
+	c.former = rec.Sends.Former
+	return k.Apply(ctx, r, env, netstate.State{c})
 }
 
 // check compares the kernel with what the agent's files say now.

@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -37,7 +38,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 // remove opens the addresses of one record.
 func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
 	closed := enforce.Closure{Comment: nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName)}
-	if p := rec.Policed; p != nil {
+	if p := cmp.Or(rec.Policed, rec.Sends); p != nil {
 		closed.Link, closed.Port, closed.Addrs = p.Link, p.Port, slices.Concat(p.Addrs, p.Former)
 		if err := noteFormer(r.Session.Paths, closed.Addrs); err != nil {
 			kernel.Warn(r, err) // connections of this pod may go on, if another one gets its address
