@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -42,7 +43,7 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	})
 }
 
-// takeAndRelease removes what chained plugins left, removes what the plugin made, and releases the
+// takeAndRelease removes what other plugins left, removes what the plugin made, and releases the
 // address. The address comes last, and only if the others are gone: another attachment may get it, and no
 // port or rule must lead there. But an IPAM plugin that works through the interface must come before the
 // interface goes: dhcp, for example, reaches the server through it.
@@ -50,8 +51,8 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 // The DELs of chained plugins, which ran before, do not wait until their firewall elements are gone
 // (kernel.Finish). Without a link to delete, or if the address goes first, takeAndRelease waits for that.
 func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
-	err := detachChained(ctx, r, &record.Record{Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}, r.NetNS)
-	began, addressFirst := nft.Ticks(), IPAMNeedsLink(r.Head.IPAM.Type)
+	err := detachOthers(ctx, r, &record.Record{Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}, r.NetNS)
+	began, addressFirst := nft.Ticks(), slices.ContainsFunc(givers(r), IPAMNeedsLink)
 	if !addressFirst {
 		err = errors.Join(err, take())
 	}
@@ -65,13 +66,13 @@ func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) e
 	return err
 }
 
-// detachChained calls the DEL of the chained plugins that still have a record of the attachment: their own
-// DEL failed, or they have left the network's list since the ADD.
-func detachChained(ctx context.Context, r *plugin.Request, of *record.Record, netNS string) error {
+// detachOthers calls the DEL of the other plugins that still have a record of the attachment: their own DEL
+// failed, or they have left the network's list since the ADD. Another one may also have made the link.
+func detachOthers(ctx context.Context, r *plugin.Request, of *record.Record, netNS string) error {
 	k := kernel.Of(r)
 	var errs []error
 	for _, p := range r.Session.Plugins {
-		if p.Kind != plugin.Chained || !k.Left(of.Network, of.Owner, p.Name) {
+		if p.Kind == plugin.IPAM || p.Name == r.Plugin.Name || !k.Left(of.Network, of.Owner, p.Name) {
 			continue
 		}
 		id, ifName := of.ContainerID, of.IfName
@@ -92,23 +93,34 @@ func detachChained(ctx context.Context, r *plugin.Request, of *record.Record, ne
 	return errors.Join(errs...)
 }
 
-// releaseAddress calls the IPAM plugin of the configuration. If the configuration no longer
-// has one, it calls the IPAM plugins that have a record of the attachment.
+// releaseAddress calls the IPAM plugins that may have given an address.
 func releaseAddress(ctx context.Context, r *plugin.Request) error {
-	if r.Head.IPAM.Type != "" {
-		return r.IPAM(ctx, spec.Del)
-	}
 	var errs []error
-	for _, p := range r.Session.Plugins {
-		if p.Kind != plugin.IPAM {
+	for _, ipam := range givers(r) {
+		if ipam == r.Head.IPAM.Type {
+			errs = append(errs, r.IPAM(ctx, spec.Del))
 			continue
 		}
-		if rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, p.Name); rec != nil || err != nil {
-			_, err = r.Session.Invoke(ctx, p.Name, r.Call)
-			errs = append(errs, err)
-		}
+		call := kernel.RecordedDel(ipam, r.Network, r.ContainerID, r.IfName)
+		call.NetNS = r.NetNS
+		_, err := r.Session.Invoke(ctx, ipam, call)
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// givers returns the IPAM plugins that may have given an address: that of the configuration, and those that
+// have a record of the attachment, because the configuration may have had another one at the ADD.
+func givers(r *plugin.Request) (types []string) {
+	if r.Head.IPAM.Type != "" {
+		types = append(types, r.Head.IPAM.Type)
+	}
+	for _, p := range r.Session.Plugins {
+		if p.Kind == plugin.IPAM && p.Name != r.Head.IPAM.Type && kernel.Of(r).Records.Exists(r.Network, r.Owner, p.Name) {
+			types = append(types, p.Name)
+		}
+	}
+	return types
 }
 
 // withoutRecord makes a record from what the owner alone determines: the names of links, and the
@@ -175,7 +187,7 @@ func Collect(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	err = k.Sweep(ctx, r, func(rec *record.Record) error {
-		return errors.Join(detachChained(ctx, r, rec, ""), takeDown(ctx, k, env, rec))
+		return errors.Join(detachOthers(ctx, r, rec, ""), takeDown(ctx, k, env, rec))
 	})
 	if _, ok := r.Valid(); !ok {
 		return err
@@ -372,7 +384,7 @@ func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
 func CollectSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	err := k.Sweep(ctx, r, func(rec *record.Record) error {
-		chained := detachChained(ctx, r, rec, "")
+		chained := detachOthers(ctx, r, rec, "")
 		err := take(ctx, Place{Conn: openPlace(k, r, rec.NetNS), Old: true}, rec)
 		if chained != nil && errors.Is(err, kernel.ErrUnfinished) {
 			err = nil // the failure counts

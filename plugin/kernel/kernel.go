@@ -41,6 +41,7 @@ type Kernel struct {
 	repeats    []*repeatedAdd // repeated ADDs
 	adding     []*record.Record
 	finishing  []*record.Record                  // the end of the session deletes them (Finish)
+	detaching  []*plugin.Request                 // calls of Detach that have not returned, one within the other
 	all        []*record.Record                  // cache of alsoNaming
 	displacing map[displacement]bool             // cache of Displace
 	naming     map[*record.Record]map[place]bool // cache of names

@@ -29,6 +29,8 @@ var errLater = errors.New("the end of the session deletes the record")
 // record and then deletes the record. If there is no record, or only a broken one, Detach gets
 // one from lost, which may be nil.
 func (k *Kernel) Detach(r *plugin.Request, lost func() *record.Record, remove func(*record.Record) error) error {
+	k.detaching = append(k.detaching, r)
+	defer func() { k.detaching = k.detaching[:len(k.detaching)-1] }()
 	rec, err := k.Records.Take(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil {
 		Warn(r, err)
@@ -82,6 +84,8 @@ func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Reco
 func (k *Kernel) Left(network string, o owner.Key, pluginName string) bool {
 	return k.Records.Exists(network, o, pluginName) && !slices.ContainsFunc(k.finishing, func(rec *record.Record) bool {
 		return rec.Network == network && rec.Owner == o && rec.Plugin == pluginName
+	}) && !slices.ContainsFunc(k.detaching, func(r *plugin.Request) bool {
+		return r.Network == network && r.Owner == o && r.Plugin.Name == pluginName
 	})
 }
 

@@ -80,6 +80,12 @@ func (p *Pod) Do(verb spec.Verb) error {
 // DoIn works like Do, with a context.
 func (p *Pod) DoIn(ctx context.Context, verb spec.Verb) error {
 	p.w.Helper()
+	return p.DoBy(ctx, p.w.kind, verb)
+}
+
+// DoBy works like DoIn, with another plugin than the world's first.
+func (p *Pod) DoBy(ctx context.Context, kind string, verb spec.Verb) error {
+	p.w.Helper()
 	conf := "{" + p.Conf
 	if p.Result != nil && verb != spec.Add {
 		data, err := p.Result.Encode("1.1.0")
@@ -88,7 +94,7 @@ func (p *Pod) DoIn(ctx context.Context, verb spec.Verb) error {
 	}
 	call := p.Call
 	call.Verb, call.Config = verb, []byte(conf+"}")
-	out, err := p.w.inv.Invoke(ctx, p.w.kind, &call)
+	out, err := p.w.inv.Invoke(ctx, kind, &call)
 	if err == nil && verb == spec.Add {
 		p.Result, err = spec.ParseResult(out, "1.1.0")
 	}
