@@ -8,9 +8,12 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
@@ -70,6 +73,18 @@ func (w *World) DeleteNetNS() error { return w.places["first"].deleteNetNS() }
 func (p *place) deleteNetNS() error {
 	p.gone = true
 	return netns.Delete(p.NetNS)
+}
+
+// Recycle deletes the namespace of the first attachment, and gives its path to the namespace of the second.
+func (w *World) Recycle() error {
+	first, second := w.places["first"], w.places["second"]
+	if err := first.deleteNetNS(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(first.NetNS, nil, 0o600); err != nil {
+		return err
+	}
+	return unix.Mount(second.NetNS, first.NetNS, "none", unix.MS_BIND, "")
 }
 
 // Left lists the objects that are on the node now and were not there at the start, one per

@@ -343,9 +343,9 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 func DetachSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {
-		at := Place{Conn: openPlace(k, r, r.NetNS)}
+		at := Place{Conn: openPlace(k, r, r.NetNS, rec)}
 		if r.NetNS == "" && rec != nil {
-			at = Place{Conn: openPlace(k, r, rec.NetNS), Old: true}
+			at = Place{Conn: openPlace(k, r, rec.NetNS, rec), Old: true}
 		}
 		var unfinished error
 		err := takeAndRelease(ctx, r, func() error {
@@ -361,9 +361,9 @@ func DetachSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 
 // openPlace opens a namespace that may be gone. It refuses the namespace of this process. If the
 // kernel uses a process id again, a path in /proc leads to another process, perhaps to one in the
-// host's namespace.
-func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
-	if path == "" {
+// host's namespace. For the same reason it refuses a namespace that is not the one of the record.
+func openPlace(k *kernel.Kernel, r *plugin.Request, path string, rec *record.Record) *nl.Conn {
+	if path == "" || k.Recycled(path, rec) {
 		return nil
 	}
 	c, err := k.Sandbox(path)
@@ -385,7 +385,7 @@ func CollectSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	err := k.Sweep(ctx, r, func(rec *record.Record) error {
 		chained := detachOthers(ctx, r, rec, "")
-		err := take(ctx, Place{Conn: openPlace(k, r, rec.NetNS), Old: true}, rec)
+		err := take(ctx, Place{Conn: openPlace(k, r, rec.NetNS, rec), Old: true}, rec)
 		if chained != nil && errors.Is(err, kernel.ErrUnfinished) {
 			err = nil // the failure counts
 		}

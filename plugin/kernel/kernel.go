@@ -157,14 +157,14 @@ func (k *Kernel) env(r *plugin.Request) *netstate.Env {
 }
 
 // Env opens both namespaces of a request. In a DEL, the sandbox is nil if the namespace is
-// missing or not given.
+// missing, not given, or another container's by now.
 func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
 	env := k.env(r)
 	var err error
 	if env.Host, err = k.Host(); err != nil {
 		return nil, err
 	}
-	if r.NetNS == "" {
+	if r.NetNS == "" || r.Verb == spec.Del && k.recycled(r) {
 		return env, nil
 	}
 	env.Sandbox, err = k.Sandbox(r.NetNS)
@@ -172,6 +172,22 @@ func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
 		return nil, spec.Errorf(spec.CodeInvalidNetNS, "failed to open netns %q: %w", r.NetNS, err)
 	}
 	return env, nil
+}
+
+// recycled works like Recycled for the record of a request's attachment.
+func (k *Kernel) recycled(r *plugin.Request) bool {
+	rec, err := k.Records.Read(r.Network, r.Owner, r.Plugin.Name)
+	return err == nil && k.Recycled(r.NetNS, rec)
+}
+
+// Recycled reports whether the namespace at a path is certainly another one than the ADD of rec got: a runtime
+// gives a path again, and the kernel a process id. Nothing in such a namespace is the attachment's.
+func (k *Kernel) Recycled(path string, rec *record.Record) bool {
+	if rec == nil || rec.NetNSMark == nil {
+		return false
+	}
+	state, _ := life.At(path, rec.NetNSMark, k.session.Paths.Proc)
+	return state == life.Dead
 }
 
 // HostEnv works like Env for a plugin that works only on the host. Without a thread and sockets
