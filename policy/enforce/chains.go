@@ -104,16 +104,13 @@ func policyLines(c *policy.Chain) (lines []line) {
 	return lines
 }
 
-// ruleLines returns the rules of nftables for one rule: one for each range of ports and, if it
-// looks at the other end, for each family.
+// ruleLines returns the rules of nftables for one rule: one for each range of ports, or for
+// all ranges of a protocol if there are many, and for each family if it looks at the other end.
 func ruleLines(c *policy.Chain, r *policy.Rule) (lines []line) {
 	l := line{source: c.Direction == policy.Ingress, comment: c.Policy + " " + r.Source}
 	l.verdict, l.counter = verdictOf(c, r.Verdict)
-	ports := r.Ports
-	if len(ports) == 0 {
-		ports = []policy.Ports{{}}
-	}
-	for _, l.ports = range ports {
+	for _, ports := range portsOfLines(r.Ports) {
+		l.ports, l.portSet = ports.Ports, ports.set()
 		if r.Set == "" && r.RangeSet == "" {
 			lines = append(lines, l)
 			continue

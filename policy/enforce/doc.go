@@ -13,6 +13,7 @@
 //
 //	set policy_pods4_<hash>, policy_pods6_<hash>    addresses of the pods that a selector matches
 //	set policy_nets4_<hash>, policy_nets6_<hash>    ranges of an ipBlock, or of a selector of nodes
+//	set policy_ports_<hash>                         ports of a protocol, if a rule has many ranges of them
 //	map policy_egress4, …6, policy_ingress4, …6     address of a pod of this node -> its chain
 //	chain policy_egress, policy_ingress             hook forward: the pod that sends, that receives
 //	chain policy_input                              hook input: a pod that sends to its node

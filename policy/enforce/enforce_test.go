@@ -107,7 +107,8 @@ func everyForm(t testing.TB) *policy.State {
 			"ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"b"}}},{"ipBlock":{"cidr":"192.0.2.0/24","except":["192.0.2.64/26"]}}],
 				"ports":[{"port":"http"},{"port":9000,"endPort":9009,"protocol":"UDP"},{"protocol":"SCTP"}]},
 				{"from":[{"ipBlock":{"cidr":"2001:db8::/32"}},{"ipBlock":{"cidr":"0.0.0.0/0"}}]}],
-			"egress":[{"to":[{"namespaceSelector":{}}],"ports":[{"port":"http"}]},{"ports":[{"port":53,"protocol":"UDP"}]},
+			"egress":[{"to":[{"namespaceSelector":{}}],"ports":[{"port":"http"}]},{"ports":[{"port":53,"protocol":"UDP"}]},{"ports":[
+				{"port":53},{"port":853},{"port":5300,"endPort":5310},{"port":5311},{"port":1},{"port":21},{"port":22},{"port":25},{"port":80},{"port":443},{"port":110},{"port":143},{"port":389},{"port":465},{"port":587},{"port":636},{"port":993},{"port":995},{"port":60000,"endPort":65535},{"protocol":"SCTP"}]},
 				{"to":[{"ipBlock":{"cidr":"10.1.0.0/16"}}],"ports":[{"port":"http"}]}]}`,
 		`shop/none {"podSelector":{"matchLabels":{"pod":"b"}}}`,
 		`pass {"tier":"Admin","priority":1,"subject":{"namespaces":{}},"ingress":[{"action":"Pass","from":[{"namespaces":{"matchLabels":{"ns":"shop"}}}]}]}`,

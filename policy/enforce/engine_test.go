@@ -64,8 +64,7 @@ func (e *engine) Load(c policytest.Cluster) (err error) {
 	}
 	e.town.place(e.homes(&s))
 	for i, h := range e.town.nodes {
-		s.Node = fmt.Sprint("node", i+1)
-		e.programs[i] = policy.Compile(&s)
+		e.programs[i] = compileFor(&s, i)
 		if err := h.Do(func() error { return e.load(i) }); err != nil {
 			return fmt.Errorf("%s: %w", s.Node, err)
 		}

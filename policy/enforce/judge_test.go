@@ -40,8 +40,7 @@ func (r *reader) Load(c policytest.Cluster) error {
 	}
 	logs := [2]*Log{{Group: 1, PerSecond: 1}, nil}
 	for i := range r.programs {
-		s.Node = fmt.Sprint("node", i+1)
-		r.programs[i] = policy.Compile(&s)
+		r.programs[i] = compileFor(&s, i)
 		if err := New(r.fw, Options{KeepConnections: true, Log: logs[i]}).Load(r.t.Context(), r.programs[i], nil); err != nil {
 			return err
 		}

@@ -26,6 +26,7 @@ type line struct {
 	pods    string     // set
 	nets    string     // set
 	ports   policy.Ports
+	portSet string // set of ports of the protocol in ports
 	counter string
 	verdict expr.VerdictKind
 	chain   string // target of a jump, or map of the verdict
@@ -134,10 +135,13 @@ func (l line) port() []expr.Any {
 		return nil
 	}
 	out := meta(expr.MetaKeyL4PROTO, byte(l.ports.Protocol))
-	if l.ports.First == 0 && l.ports.Last == 0 {
+	if l.ports.First == 0 && l.portSet == "" {
 		return out
 	}
 	out = append(out, &expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2})
+	if l.portSet != "" {
+		return append(out, &expr.Lookup{SourceRegister: reg1, SetName: l.portSet})
+	}
 	return append(out, between(l.ports.First, l.ports.Last, 2)...)
 }
 

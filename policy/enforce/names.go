@@ -34,8 +34,9 @@ var (
 )
 
 const (
-	kindPods = "policy_pods"
-	kindNets = "policy_nets"
+	kindPods  = "policy_pods"
+	kindNets  = "policy_nets"
+	kindPorts = "policy_ports_"
 
 	kindLocal = "policy_local" // addresses of this node's pods, which other sets and maps may have
 )
@@ -77,6 +78,8 @@ func ofADDs(set string) bool {
 }
 
 func isNets(set string) bool { return strings.HasPrefix(set, kindNets) }
+
+func isPorts(set string) bool { return strings.HasPrefix(set, kindPorts) }
 
 // isV6 reports whether a set is for IPv6.
 func isV6(set string) bool {

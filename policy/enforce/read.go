@@ -4,6 +4,7 @@
 package enforce
 
 import (
+	"encoding/binary"
 	"maps"
 	"net/netip"
 	"slices"
@@ -83,17 +84,32 @@ func (k kernel) elements(set string) ([]element, error) {
 	}
 	out := make([]element, 0, len(members))
 	for _, m := range members {
-		first, ok1 := netip.AddrFromSlice(m.Low)
-		last, ok2 := netip.AddrFromSlice(m.High)
-		if !ok1 || !ok2 {
-			continue
+		if e, ok := elementOf(m); ok {
+			out = append(out, e)
 		}
-		e := element{first: first, last: last}
-		if m.Verdict != nil {
-			e.chain = m.Verdict.Chain
-		}
-		out = append(out, e)
 	}
 	slices.SortFunc(out, element.compare)
 	return out, nil
+}
+
+// elementOf reads an element of addresses or of ports.
+func elementOf(m nft.Member) (e element, ok bool) {
+	if first, last, ok := portRange(m); ok {
+		return element{ports: [2]uint16{first, last}}, true
+	}
+	first, ok1 := netip.AddrFromSlice(m.Low)
+	last, ok2 := netip.AddrFromSlice(m.High)
+	e = element{first: first, last: last}
+	if m.Verdict != nil {
+		e.chain = m.Verdict.Chain
+	}
+	return e, ok1 && ok2
+}
+
+// portRange reads an element of a set of ports.
+func portRange(m nft.Member) (first, last uint16, ok bool) {
+	if len(m.Low) != 2 || len(m.High) != 2 {
+		return 0, 0, false
+	}
+	return binary.BigEndian.Uint16(m.Low), binary.BigEndian.Uint16(m.High), true
 }

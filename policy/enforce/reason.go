@@ -104,9 +104,42 @@ func (v *View) byRule(r *Reason, s trace.Step) {
 	if r.Rule == policy.BrokenRule {
 		r.Text = Kind(name) + " denies everything, because it cannot be understood"
 	}
-	if ports := portsIn(s.Rule); !s.Sure && ports.Protocol != 0 {
-		r.Text += ", for " + ports.String()
+	if ports := v.portsOf(s.Rule); !s.Sure && ports != "" {
+		r.Text += ", for " + ports
 	}
+}
+
+// portsOf returns the protocol and the ports that a rule matches: "tcp 80", or "tcp 80, 443". It returns "" for
+// all traffic.
+func (v *View) portsOf(r nft.Rule) string {
+	p := portsIn(r)
+	if p.Protocol == 0 {
+		return ""
+	}
+	for _, e := range r.Exprs {
+		if e.Name == "lookup" && isPorts(e.Text(unix.NFTA_LOOKUP_SET)) {
+			return p.String() + " " + v.portList(e.Text(unix.NFTA_LOOKUP_SET))
+		}
+	}
+	return p.String()
+}
+
+// portList returns the first ports of a set.
+func (v *View) portList(set string) string {
+	const most = 8
+	members, err := v.table.Members(set)
+	if err != nil {
+		return "ports in " + set
+	}
+	var words []string
+	for _, m := range members {
+		first, last, _ := portRange(m)
+		words = append(words, numbers(first, last))
+	}
+	if more := len(words) - most; more > 0 {
+		words = append(words[:most], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(words, ", ")
 }
 
 // portsIn returns the protocol and the ports with which a rule compares.

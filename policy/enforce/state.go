@@ -31,11 +31,12 @@ type state struct {
 // element is one element of a set or a map. first and last differ only in sets of ranges.
 type element struct {
 	first, last netip.Addr
-	chain       string // of a map
+	ports       [2]uint16 // first and last, of a set of ports, which has no addresses
+	chain       string    // of a map
 }
 
 func (e element) compare(o element) int {
-	return cmp.Or(e.first.Compare(o.first), e.last.Compare(o.last), cmp.Compare(e.chain, o.chain))
+	return cmp.Or(e.first.Compare(o.first), e.last.Compare(o.last), slices.Compare(e.ports[:], o.ports[:]), cmp.Compare(e.chain, o.chain))
 }
 
 // wanted is the state that a program needs, with what is only there for people.
@@ -71,6 +72,7 @@ func stateOf(p *policy.Program, base bool) *wanted {
 	if w.base {
 		w.version = baseVersion
 	}
+	w.addPorts(p, fill)
 	w.addDispatch(p, fill)
 	w.addClosed(p, fill)
 	w.same = func(chain string, lines []line) bool { return slices.Equal(w.lines[chain], lines) }
@@ -146,7 +148,7 @@ func dispatchElements(p *policy.Program, d policy.Direction, family int) (out []
 		}
 		for _, a := range pod.Addresses {
 			if familyOf(a) == family {
-				out = append(out, element{a, a, kindPod[d] + hash(pod.Name)})
+				out = append(out, element{first: a, last: a, chain: kindPod[d] + hash(pod.Name)})
 			}
 		}
 	}
@@ -188,8 +190,9 @@ func (x *addressIndex) of(s *policy.Set, family int) (out []element) {
 	return out
 }
 
-// sameSets returns a function that reports whether a set of pods has the same addresses in two programs
-// with this difference: the same identities, none of which gets or loses an address.
+// sameSets returns a function that reports whether a set surely has the same elements in two programs with this
+// difference. A set of pods does if it has the same identities, none of which gets or loses an address, and a set of ports
+// always does.
 func sameSets(diff policy.Changes, before, after *policy.Program) func(set string) bool {
 	moved := make(map[policy.Number]bool)
 	for _, c := range diff.Switch {
@@ -211,7 +214,7 @@ func sameSets(diff policy.Changes, before, after *policy.Program) func(set strin
 			same[ofFamily(kindPods, 0, s.Name)], same[ofFamily(kindPods, 1, s.Name)] = true, true
 		}
 	}
-	return func(set string) bool { return same[set] }
+	return func(set string) bool { return same[set] || isPorts(set) }
 }
 
 // verdict returns the verdict of a map's element.

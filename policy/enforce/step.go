@@ -125,7 +125,10 @@ func markBase(was uint16) step {
 // setOf returns a set in the library's type. Its kind is in its name.
 func setOf(name string) *nftables.Set {
 	s := &nftables.Set{Table: table(), Name: name, KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian, Interval: isNets(name), HasTimeout: ofADDs(name)}
-	if isV6(name) {
+	switch {
+	case isPorts(name):
+		s.KeyType, s.Interval = nftables.TypeInetService, true
+	case isV6(name):
 		s.KeyType = nftables.TypeIP6Addr
 	}
 	if isDispatch(name) {
@@ -201,17 +204,19 @@ func count(list []element) string {
 	return fmt.Sprint(len(list), " elements")
 }
 
-// encoded returns elements in the library's type. A range is two elements: its first address, and
-// the first one after it. A range up to the highest address has no second element.
+// encoded returns elements in the library's type. A range is two elements: its first address or port,
+// and the first one after it. A range up to the highest one has no second element.
 func encoded(set string, list []element, names map[netip.Addr]string) (out []nftables.SetElement) {
+	interval := setOf(set).Interval
 	for _, e := range list {
-		one := nftables.SetElement{Key: e.first.AsSlice()}
+		key, next := e.span()
+		one := nftables.SetElement{Key: key}
 		if isDispatch(set) {
 			one.VerdictData, one.Comment = e.verdict(), nft.CleanComment(names[e.first])
 		}
 		out = append(out, one)
-		if next := e.last.Next(); isNets(set) && next.IsValid() {
-			out = append(out, nftables.SetElement{Key: next.AsSlice(), IntervalEnd: true})
+		if interval && next != nil {
+			out = append(out, nftables.SetElement{Key: next, IntervalEnd: true})
 		}
 	}
 	return out

@@ -86,8 +86,7 @@ func (s *stream) compile(n int, c policytest.Cluster) policy.State {
 	state, err := stateOfCluster(c)
 	must(s.town.t, err)
 	for i := range s.town.nodes {
-		state.Node = fmt.Sprint("node", i+1)
-		s.programs[n][i] = policy.Compile(&state)
+		s.programs[n][i] = compileFor(&state, i)
 	}
 	return state
 }
