@@ -325,10 +325,10 @@ func newFlow(b *testing.B, i int) []byte {
 }
 
 // BenchmarkFlows compares what it takes to find the flows of some addresses beside many others.
-// PATCHBAY_FLOWS is their number, at most what net.netfilter.nf_conntrack_max of the machine allows.
+// PATCHBAY_FLOWS is their number.
 func BenchmarkFlows(b *testing.B) {
 	track(b)
-	n := draw.Number(b, "PATCHBAY_FLOWS", 50_000, 250_000)
+	n := nettest.Flows(b, draw.Number(b, "PATCHBAY_FLOWS", 50_000, 500_000))
 	makeFlows(b, n)
 	none := func(Flow) bool { return false }
 	var have int

@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/test/draw"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // large returns a cluster of 100 namespaces with 200 pods each. 110 pods are on this node. Each
@@ -98,7 +99,7 @@ func BenchmarkRestart(b *testing.B) {
 // BenchmarkChurn measures a change beside connections: a pod of another node starts, and one ends, with the cut that
 // the agent makes at most once a second. PATCHBAY_FLOWS is the number of connections.
 func BenchmarkChurn(b *testing.B) {
-	n := draw.Number(b, "PATCHBAY_FLOWS", 10_000, 100_000)
+	n := nettest.Flows(b, draw.Number(b, "PATCHBAY_FLOWS", 10_000, 500_000))
 	with := large(b, 1000)
 	without := *with
 	without.Pods = slices.Delete(slices.Clone(with.Pods), 1, 2)
