@@ -24,6 +24,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/plan"
 	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/policy/enforce"
 )
 
 // patience limits how long a test waits for a condition.
@@ -97,6 +98,7 @@ type lab struct {
 	absent time.Duration // Agent.policy.absent; 0: short
 
 	impatient bool                         // Agent.policy.patience is 0
+	looks     *atomic.Int32                // counts what Agent.policy.look does; nil: it is not counted
 	again     time.Duration                // Agent.retry; 0: short
 	next      *atomic.Pointer[rest.Config] // Options.Config of an agent that asks there
 	*Agent
@@ -145,6 +147,9 @@ func (l *lab) start(change ...func(*Options)) {
 	a.policy.absent = cmp.Or(l.absent, 100*time.Millisecond)
 	if l.impatient {
 		a.policy.patience = 0
+	}
+	if look := a.policy.look; l.looks != nil {
+		a.policy.look = func(c *enforce.Cut, update func(*enforce.Cut)) error { l.looks.Add(1); return look(c, update) }
 	}
 	l.Agent = a
 	ctx, cancel := context.WithCancel(context.Background())

@@ -6,6 +6,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/resident"
@@ -13,21 +14,31 @@ import (
 )
 
 // endConnections ends the connections that policies deny since their last change, until ctx ends. It works
-// beside the next programs, and all that changes within cutEvery is one look at the kernel's table.
+// beside the next programs.
 func (n *networkPolicy) endConnections(ctx context.Context, a *Agent) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-n.uncut:
-		}
+	eachOnce(ctx, n.uncut, cutEvery, func() error {
 		err := n.cut()
 		if err != nil {
 			err = uncutBy(err)
-			resident.Signal(n.uncut)
 		}
 		a.trouble.set(connectionsUncut, err)
-		clock.Sleep(ctx, cutEvery)
+		return err
+	})
+}
+
+// eachOnce calls do once for all signals that come while it works or rests, until ctx ends. The first of them is not
+// kept waiting. If do fails, it is called again after the rest.
+func eachOnce(ctx context.Context, signals chan struct{}, rest time.Duration, do func() error) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+		}
+		if do() != nil {
+			resident.Signal(signals)
+		}
+		clock.Sleep(ctx, rest)
 	}
 }
 
@@ -43,7 +54,7 @@ func (n *networkPolicy) cut() error {
 	if c == nil {
 		return nil
 	}
-	err := c.Do(func(c *enforce.Cut) {
+	err := n.look(c, func(c *enforce.Cut) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.enforcer.Update(c)

@@ -4,12 +4,19 @@
 package node
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // connect makes an entry of connection tracking, as of a UDP connection that was allowed.
@@ -84,5 +91,75 @@ func TestAgentCutsAtItsEnd(t *testing.T) {
 	l.stop()
 	if connected(t, "10.244.2.6") {
 		t.Error("a connection that the policy denies lives")
+	}
+}
+
+// However fast policies change, there is at most one look at the connections a second, whether it works or fails, and
+// however long it takes. The first comes at once, and the last change is not forgotten.
+func TestOneLookASecond(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes time.Duration
+		err   error
+	}{"quick": {0, nil}, "slow": {1200 * time.Millisecond, nil}, "failing": {10 * time.Millisecond, errors.New("no memory")}} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { lookAndCount(t, c.takes, c.err) }) })
+	}
+}
+
+func lookAndCount(t *testing.T, takes time.Duration, fails error) {
+	began, changes := time.Now(), make(chan struct{}, 1)
+	var looks []time.Duration // when they began, and when they ended
+	look := func() error {
+		now := time.Since(began)
+		if n := len(looks); n > 0 && now-looks[n-1] < time.Second {
+			t.Errorf("a look came %v after the one before", now-looks[n-1])
+		}
+		time.Sleep(takes)
+		looks = append(looks, now, time.Since(began))
+		return fails
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		eachOnce(ctx, changes, cutEvery, look)
+	}()
+	var last time.Duration // a change
+	for last < 10*time.Second {
+		last = time.Since(began)
+		resident.Signal(changes)
+		time.Sleep(3 * time.Millisecond)
+	}
+	time.Sleep(2*cutEvery + 2*takes)
+	passed := time.Since(began)
+	cancel()
+	<-ended
+	if n, most := len(looks)/2, int(passed/(cutEvery+takes))+1; n > most || n < most-2 {
+		t.Errorf("%d looks in %v, want %d", n, passed, most)
+	}
+	if looks[0] != 0 {
+		t.Errorf("the first look came after %v", looks[0])
+	}
+	if begin := looks[len(looks)-2]; begin < last {
+		t.Errorf("the last look came at %v, the last change at %v", begin, last)
+	}
+}
+
+// In an agent nothing but that looks at all connections: a stream of changes, each of which denies something, is a
+// look at its begin, and one for each second.
+func TestAgentLooksOnceASecond(t *testing.T) {
+	l := newPolicyLab(t)
+	l.looks = new(atomic.Int32)
+	l.pod("n1", "web", "app=web", webAddr)
+	l.start()
+	l.await("a program", func() bool { return l.programs() > 0 })
+	began := time.Now()
+	for i := range 10 {
+		before := l.programs()
+		l.policy("web", fmt.Sprintf(`{"podSelector":{"matchLabels":{"app":"web"}},"ingress":[{"from":[{"ipBlock":{"cidr":"192.0.2.%d/32"}}]}]}`, i))
+		l.await("the change", func() bool { return l.programs() > before })
+	}
+	l.await("a look", func() bool { return l.looks.Load() > 0 })
+	if n, most := l.looks.Load(), int32(time.Since(began)/cutEvery)+2; n > most { // one was for the program before
+		t.Errorf("%d looks in %v, want %d at most", n, time.Since(began), most)
 	}
 }
