@@ -38,7 +38,6 @@ var homes = []struct {
 			"cli/daemon/keeperlog.go":    "keeps the file that is full; the next one is written line by line",
 			"cli/installer.go":           "moves a link to a program, not a file with data",
 			"cnm/serve.go":               "moves a socket",
-			"hosts/store/etcd/serve.go":  "moves a directory",
 			"internal/handover/serve.go": "moves a socket",
 			"ipam/indexfile.go":          "a cache whose writer goes on changing it in place through the descriptor",
 			"policy/mirror/write.go":     "moves a directory",

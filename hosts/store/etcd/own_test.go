@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -240,44 +239,5 @@ func TestFiles(t *testing.T) {
 	must(t, os.Chmod(elsewhere, 0o777))
 	if s, err := Open(t.Context(), "file://"+elsewhere); !errors.Is(err, durable.ErrNotOurs) {
 		t.Errorf("others may write to it: %v, %v", s, err)
-	}
-}
-
-// The store of an earlier release is taken over once, and its files stay.
-func TestTakeOver(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"history": "X", "log/3": "{}", "leases/L.json": "{}",
-		"networks/a.json":           `{"revision":1,"value":{"schema":1,"object":{"name":"a","subnets":["10.1.0.0/16"],"transport":"auto"}}}`,
-		"networks/torn.json":        `{"revis`,
-		"networks/a.json~":          `{`,
-		"nodes/leased.json":         `{"revision":2,"lease":"L","value":{"schema":1,"object":{"id":"leased"}}}`,
-		"blocks/a,10.1.2.0-24.json": `{"revision":3,"value":{"schema":1,"object":{"network":"a","prefix":"10.1.2.0/24","node":"n"}}}`,
-		"endpoints/a,n,e.json":      `{"revision":4,"lease":"L","value":{"schema":1,"object":{"network":"a","node":"n","id":"e"}}}`,
-	} {
-		path := filepath.Join(dir, "v1", name)
-		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
-		must(t, os.WriteFile(path, []byte(text), 0o600))
-	}
-	for range 2 {
-		s := openOwn(t, dir)
-		_, err := s.Networks().Get(t.Context(), "a")
-		must(t, err)
-		_, _, err = s.Networks().List(t.Context(), "")
-		if keys := store.UnreadableKeys(err); !slices.Equal(keys, []string{"torn"}) {
-			t.Errorf("unreadable: %q", keys)
-		}
-		b, err := s.Blocks().Get(t.Context(), "a/10.1.2.0-24")
-		if err != nil || b.Object.Node != "n" {
-			t.Errorf("%+v, %v", b, err)
-		}
-		if items, _, err := s.Nodes().List(t.Context(), ""); err != nil || len(items) != 0 {
-			t.Errorf("nodes: %v, %v", items, err)
-		}
-		must(t, s.Close())
-		if _, err := os.Stat(filepath.Join(dir, "v1.taken-over/networks/a.json")); err != nil {
-			t.Error(err)
-		}
 	}
 }
