@@ -46,7 +46,7 @@ func meshTurn(verb string) error {
 	}
 	self := mesh.Self{
 		ID: "a", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
-		Subnets: []mesh.Subnet{{Network: "wide", Prefix: netip.MustParsePrefix("10.99.0.0/16"), Masquerade: true}},
+		Subnets: []mesh.Subnet{{Network: "wide", Prefix: netip.MustParsePrefix("10.99.0.0/16")}},
 	}
 	return m.Apply(context.Background(), self, []mesh.Peer{{
 		ID: "b", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, Transport: mesh.Routes,

@@ -68,12 +68,8 @@ func (a *Agent) answer(w *world, d *desired, may *removal) {
 func (a *Agent) facts(w *world) *thisHost {
 	f := a.looks(w)
 	f.dns = a.opts.DNS
-	f.settled = func(network string) bool { return settled(a.opts.ConfDir, network) }
 	f.self, f.uplink = a.uplink()
 	f.self.ID = a.self // set even if the uplink is not known
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	f.copies, f.unread = a.copies, a.unread != ""
 	return f
 }
 

@@ -4,16 +4,12 @@
 package hosts
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/mesh"
@@ -22,14 +18,11 @@ import (
 // thisHost holds what compile must know about this host in addition to the world. So compile
 // reads neither the kernel nor the disk.
 type thisHost struct {
-	self   store.Node   // this host's record with its underlay addresses
-	uplink int          // MTU towards the other hosts, in bytes; 0 while there is no uplink
-	dns    []string     // networks whose containers use our resolver; "*" means all
-	copies []dockerCopy // the Docker networks
-	unread bool         // copies may be incomplete
-	plain  bool         // this host cannot encrypt
+	self   store.Node // this host's record with its underlay addresses
+	uplink int        // MTU towards the other hosts, in bytes; 0 while there is no uplink
+	dns    []string   // networks whose containers use our resolver; "*" means all
+	plain  bool       // this host cannot encrypt
 
-	settled func(network string) bool                     // see the function settled
 	hinders func(network *store.Network) error            // returns an error if an address or route of this host conflicts with a network, or if it could not be read (errUnread)
 	runs    func(network string, block netip.Prefix) bool // reports whether containers of this host may have addresses of a block
 }
@@ -92,8 +85,6 @@ type part struct {
 	holding
 	ready bool // the network's configuration can be written
 	soon  bool // the network's configuration stays, because its blocks are about to be claimed again
-
-	masquerade, unsettled bool // the fields of the same names in mesh.Subnet
 }
 
 // partOf returns this host's part of a network.
@@ -108,7 +99,6 @@ func partOf(w *world, f *thisHost, n *store.Network) part {
 	if p.MTU == 0 {
 		p.MTU = mesh.ContainerMTU(f.uplink, mesh.Transport(n.Transport), f.self.Underlay, n.Subnets)
 	}
-	p.masquerade, p.unsettled = f.bare(n.Name), f.unread || !f.settled(n.Name)
 	return p
 }
 
@@ -210,8 +200,7 @@ func meshOf(w *world, f *thisHost, parts []part) (mesh.Self, []mesh.Peer) {
 func (p *part) subnet(s netip.Prefix) mesh.Subnet {
 	n := &p.Network
 	return mesh.Subnet{
-		Network: n.Name, Prefix: s, Masquerade: p.masquerade, Unsettled: p.unsettled,
-		Isolated: n.Isolate, Block: bitsOf(n, s), Bridge: bridgeName(n.Name), Encrypted: encrypts(n), Closed: encrypts(n),
+		Network: n.Name, Prefix: s, Isolated: n.Isolate, Block: bitsOf(n, s), Bridge: bridgeName(n.Name), Encrypted: encrypts(n), Closed: encrypts(n),
 	}
 }
 
@@ -251,31 +240,4 @@ func listening(parts []part) map[netip.Addr]string {
 		}
 	}
 	return out
-}
-
-// The configuration of a network asks for masquerade, and each attachment gets its own elements.
-// An earlier release did not write this into the configuration: its agent masqueraded the whole
-// range. This file is for nodes that are updated from that release. When no Docker network has a
-// copy of such a configuration any more, remove this file and the fields of mesh.Subnet.
-
-// bare reports whether a Docker network has a copy of a configuration without masquerade. Then the
-// network's containers, also future ones, have no elements for masquerade.
-func (f *thisHost) bare(network string) bool {
-	return slices.ContainsFunc(f.copies, func(c dockerCopy) bool { return c.Bare && c.Network == network })
-}
-
-// confRest is how long an ADD with the old configuration may still run after the file was
-// replaced: a runtime keeps its copy for a moment, and the ADD takes time too.
-const confRest = 10 * time.Minute
-
-// settled reports whether no ADD with an older configuration can still be running. The network's
-// configuration must have had masquerade for confRest.
-func settled(dir, network string) bool {
-	path := filepath.Join(dir, network+confSuffix)
-	data, err := ours(path)
-	if err != nil || !bytes.Contains(data, []byte(`"ipMasqOutside"`)) {
-		return false
-	}
-	fi, err := os.Lstat(path)
-	return err == nil && time.Since(fi.ModTime()) > confRest
 }

@@ -29,7 +29,7 @@ func (d *desired) lines() (out []string) {
 		add("%s: configured, mtu %v, dns %v", network, strings.Contains(string(c.text), `"mtu"`), strings.Contains(string(c.text), `"nameservers"`))
 	}
 	for _, x := range d.self.Subnets {
-		add("%s: fabric %s, masquerade %v, unsettled %v", x.Network, x.Prefix, x.Masquerade, x.Unsettled)
+		add("%s: fabric %s", x.Network, x.Prefix)
 	}
 	for _, p := range d.peers {
 		add("to %s: %v", p.ID, p.Blocks)
@@ -54,7 +54,7 @@ func TestCompile(t *testing.T) {
 	mine, theirs := block("me", "10.200.3.0/24"), block("b", "10.200.4.0/24")
 	nodes := []store.Node{{ID: "me"}, {ID: "b"}, {ID: "c"}}
 	own := map[string][]netip.Prefix{"lan": prefixes("10.200.3.0/24")}
-	const fabric = "lan: fabric 10.200.0.0/16, masquerade false, unsettled false"
+	const fabric = "lan: fabric 10.200.0.0/16"
 	for about, c := range map[string]struct {
 		w    world
 		f    thisHost
@@ -87,19 +87,11 @@ func TestCompile(t *testing.T) {
 		},
 		"another subnet": {
 			world{Networks: []store.Network{wide}, Blocks: []store.Block{mine}, Own: own}, thisHost{uplink: 1500},
-			[]string{"lan: bridge pb-lan [10.200.3.1]", fabric, "lan: fabric fd00:200::/48, masquerade false, unsettled false"},
+			[]string{"lan: bridge pb-lan [10.200.3.1]", fabric, "lan: fabric fd00:200::/48"},
 		},
 		"a record wider than any block": {
 			world{Networks: []store.Network{lan()}, Nodes: nodes, Blocks: []store.Block{mine, block("b", "10.200.0.0/16")}}, thisHost{uplink: 1500},
 			[]string{"lan: bridge pb-lan [10.200.3.1]", "lan: configured, mtu true, dns false", fabric},
-		},
-		"a copy of a configuration without masquerade": {
-			world{Networks: []store.Network{lan()}}, thisHost{copies: []dockerCopy{{Network: "lan", Bare: true}}},
-			[]string{"lan: bridge pb-lan []", "lan: fabric 10.200.0.0/16, masquerade true, unsettled false"},
-		},
-		"copies that could not be read": {
-			world{Networks: []store.Network{lan()}}, thisHost{unread: true},
-			[]string{"lan: bridge pb-lan []", "lan: fabric 10.200.0.0/16, masquerade false, unsettled true"},
 		},
 		"the host's own LAN": {
 			world{Networks: []store.Network{home}}, thisHost{uplink: 1500},
@@ -111,7 +103,6 @@ func TestCompile(t *testing.T) {
 		},
 	} {
 		c.f.self = store.Node{ID: "me", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.7")}}
-		c.f.settled = func(string) bool { return true }
 		c.f.runs = func(string, netip.Prefix) bool { return false }
 		if c.f.hinders == nil {
 			c.f.hinders = func(*store.Network) error { return nil }

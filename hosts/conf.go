@@ -163,9 +163,8 @@ type conflist struct {
 	Plugins    []json.RawMessage `json:"plugins"`
 }
 
-// bridgeConf is the first plugin. It has the reference's fields, and ipMasqOutside. An older
-// release that does not know that field sets up no masquerade. No masquerade is better than a
-// wrong one.
+// bridgeConf is the first plugin. It has the reference's fields, and some of ours. The reference's plugin
+// ignores ipMasqOutside and makes no masquerade, which is better than a wrong one.
 type bridgeConf struct {
 	Type      string         `json:"type"`
 	Bridge    string         `json:"bridge"`

@@ -45,7 +45,7 @@ func TestCompileEncrypted(t *testing.T) {
 	}
 	f := thisHost{
 		self: store.Node{ID: "me", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.7")}}, uplink: 1500,
-		settled: func(string) bool { return true }, runs: func(string, netip.Prefix) bool { return false }, hinders: func(*store.Network) error { return nil },
+		runs: func(string, netip.Prefix) bool { return false }, hinders: func(*store.Network) error { return nil },
 	}
 	for _, plain := range []bool{false, true} {
 		f.plain = plain

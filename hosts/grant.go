@@ -187,6 +187,10 @@ func (a *Agent) limited(w *world) map[string]bool {
 	return out
 }
 
+// confRest is how long an ADD with the old configuration may still run after the file was
+// replaced: a runtime keeps its copy for a moment, and the ADD takes time too.
+const confRest = 10 * time.Minute
+
 // tidyGrant removes the grant of a network that is gone, once nothing can ask for its addresses any
 // more. After that, another network may have the name.
 func (a *Agent) tidyGrant(w *world, network string) error {

@@ -6,6 +6,8 @@ package hosts
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
 // The LAN of a host lies in the range of a network. The host does not take part in that network,
@@ -25,6 +27,16 @@ func TestInTheWay(t *testing.T) {
 	if blocks, _, err := list(t.Context(), s.Blocks(), ""); err != nil || len(blocks) > 0 || a.conf("lan") != "" {
 		t.Errorf("%v %v", blocks, err)
 	}
+}
+
+// subnet returns the only subnet of the fabric's last input.
+func (f *fakeFabric) subnet() (x mesh.Subnet) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.self.Subnets) > 0 {
+		x = f.self.Subnets[0]
+	}
+	return x
 }
 
 // A host took part in a network. The network is created again with the LAN's range. The host does

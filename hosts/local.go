@@ -35,7 +35,6 @@ type container struct {
 type dockerCopy struct {
 	ID, Network string
 	Ranges      []netip.Prefix
-	Bare        bool // created by an earlier release, without masquerade
 	Ours        bool // copied from a configuration that an agent wrote
 }
 
@@ -171,17 +170,15 @@ func copyOf(n *state.Network) (c dockerCopy, err error) {
 	var list struct {
 		Name    string
 		Plugins []struct {
-			Bridge  string
-			IPAM    ipamConf
-			Outside []netip.Prefix `json:"ipMasqOutside"`
+			Bridge string
+			IPAM   ipamConf
 		}
 	}
 	if err := json.Unmarshal(n.Config, &list); err != nil {
 		return c, fmt.Errorf("network %.12s of Docker: read configuration: %w", n.ID, err)
 	}
-	c = dockerCopy{ID: n.ID, Network: list.Name, Bare: true}
+	c = dockerCopy{ID: n.ID, Network: list.Name}
 	for _, p := range list.Plugins {
-		c.Bare = c.Bare && len(p.Outside) == 0
 		c.Ours = c.Ours || p.Bridge == bridgeName(list.Name) // the copy lacks our mark
 		for _, set := range p.IPAM.Ranges {
 			for _, r := range set {

@@ -32,7 +32,8 @@ func TestMesh(t *testing.T) {
 	}
 	self := mesh.Self{
 		ID: "a", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
-		Subnets: []mesh.Subnet{{Network: "net", Prefix: netip.MustParsePrefix("10.77.0.0/16"), Masquerade: true}},
+		Subnets: []mesh.Subnet{{Network: "net", Prefix: netip.MustParsePrefix("10.77.0.0/16")}},
+		Blocks:  []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24")}, Exempt: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
 	}
 	peer := mesh.Peer{
 		ID: "b", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, Transport: mesh.Routes,
@@ -42,15 +43,13 @@ func TestMesh(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Close()
-	masquerade := nft.Masquerade(self.Subnets[0].Prefix, "net")
+	exempt := nft.Exempt(self.Blocks[0], self.Exempt[0], mesh.DefaultName)
 	stands := func(want bool) {
 		t.Helper()
 		fw := nft.Open("")
 		defer fw.Close() //nolint:errcheck // a test
-		for _, e := range masquerade {
-			if _, ok, err := fw.Get(e.Set, e.Key); err != nil || ok != want {
-				t.Errorf("%s: %v, %v", e, ok, err)
-			}
+		if _, ok, err := fw.Get(exempt.Set, exempt.Key); err != nil || ok != want {
+			t.Errorf("%s: %v, %v", exempt, ok, err)
 		}
 		if n := len(routesOf(t, mesh.DefaultProtocol)); (n == 1) != want {
 			t.Errorf("%d routes", n)

@@ -22,8 +22,8 @@ func world() (Self, []Peer, Observed) {
 	self := Self{
 		ID: "node-1", Underlay: []netip.Addr{addr("192.0.2.1"), addr("2001:db8:1::1")},
 		Subnets: []Subnet{
-			{Network: "blue", Prefix: prefix("10.40.0.0/16"), Masquerade: true},
-			{Network: "blue", Prefix: prefix("fd40::/16"), Masquerade: true},
+			{Network: "blue", Prefix: prefix("10.40.0.0/16")},
+			{Network: "blue", Prefix: prefix("fd40::/16")},
 			{Network: "plain", Prefix: prefix("10.50.0.0/16")},
 		},
 		Blocks: []netip.Prefix{prefix("10.40.1.0/24"), prefix("fd40:1::/64")},

@@ -24,9 +24,6 @@ func TestExempt(t *testing.T) {
 	apply := func(exempt ...string) {
 		t.Helper()
 		self := u.self(h1)
-		for i := range self.Subnets {
-			self.Subnets[i].Masquerade = false
-		}
 		for _, p := range exempt {
 			self.Exempt = append(self.Exempt, netip.MustParsePrefix(p))
 		}
@@ -82,9 +79,6 @@ func TestAnyPort(t *testing.T) {
 	for _, random := range []bool{false, true, false} {
 		self := u.self(h1)
 		self.AnyPort = random
-		for i := range self.Subnets {
-			self.Subnets[i].Masquerade = false
-		}
 		h1.do(func() error { return h1.mesh.Apply(ctx, self, u.peers(h1, l.hosts[1])) })
 		for _, dst := range []string{"198.51.100.4", "2001:db8:2::4"} {
 			kept := 0

@@ -44,22 +44,12 @@ func (m *Mesh) warnLegacy(subnets []Subnet) {
 	}
 }
 
-// facts returns the firewall facts of a whole subnet. All holders use the same names and so
-// share the facts.
-func (x Subnet) facts() []record.Fact {
-	out := []record.Fact{{Name: "accept-" + x.Prefix.String(), Accepts: []netip.Prefix{x.Prefix}}}
-	if x.Masquerade {
-		out = append(out, record.Fact{Name: x.masquerade(), Elements: nft.Masquerade(x.Prefix, x.Network)})
+// facts returns the firewall facts of the mesh. All holders use the same names and so share the facts.
+func (s State) facts() (out []record.Fact) {
+	for _, x := range s.Subnets {
+		out = append(out, record.Fact{Name: "accept-" + x.Prefix.String(), Accepts: []netip.Prefix{x.Prefix}})
 	}
-	return out
-}
-
-// facts returns the firewall facts of the mesh.
-func (s State) facts(subnets []Subnet) (out []record.Fact) {
-	for _, x := range subnets {
-		out = append(out, x.facts()...)
-	}
-	for _, d := range divided(subnets) {
+	for _, d := range divided(s.Subnets) {
 		e := nft.Divided(d.From, d.To, d.Block, s.Name)
 		out = append(out, record.Fact{Name: fmt.Sprintf("divide-%s-%s-%d", d.From, d.To, d.Block), Elements: []nft.Element{e}})
 	}
@@ -90,41 +80,11 @@ func divided(subnets []Subnet) (out []division) {
 	return out
 }
 
-// masquerade returns the name of the fact that masquerades the subnet.
-func (x Subnet) masquerade() string { return "masquerade-" + x.Prefix.String() }
-
 // holder is the mesh as a holder of facts. holder is not an attachment, so gc does not look
 // for a container.
 type holder struct {
 	mark    mark
 	records *record.Dir
-}
-
-// keep adds those masquerades of an earlier release that must stay.
-func (h holder) keep(subnets []Subnet) ([]Subnet, error) {
-	held, err := h.records.Held(h.mark.holder())
-	if err != nil {
-		return nil, err
-	}
-	out := slices.Clone(subnets)
-	for i, x := range out {
-		if slices.Contains(held, x.masquerade()) && (x.Unsettled || h.counted(x.Network)) {
-			out[i].Masquerade = true
-		}
-	}
-	return out, nil
-}
-
-// first is the first plugin in the configurations that the agents write.
-const first = "bridge"
-
-// counted reports whether the mesh's masquerade may be the only one of an attachment of the
-// network. The records show this. If a record cannot be read, counted returns true.
-func (h holder) counted(network string) bool {
-	records, torn, err := h.records.Scan(network)
-	return err != nil || len(torn) > 0 || slices.ContainsFunc(records, func(r *record.Record) bool {
-		return r.Plugin == first && !slices.ContainsFunc(r.Elements, nft.Element.Masquerades)
-	})
 }
 
 // take makes the mesh a holder of shared facts. take also restores elements that another program removed from the firewall.

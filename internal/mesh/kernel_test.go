@@ -208,31 +208,6 @@ func TestPeersSwap(t *testing.T) {
 	}
 }
 
-// A mesh that masquerades changes the source address of packets that leave the whole network, once.
-// It never changes the address of packets that stay in the network.
-func TestMasquerade(t *testing.T) {
-	l := newLab(t)
-	u := setup{Routes, "46"}
-	u.all(l.hosts[:2]...)
-	h1 := l.hosts[0]
-	for dst, want := range map[string]string{"198.51.100.4": "192.0.2.1", "2001:db8:2::4": "2001:db8:1::1"} {
-		if got := ask(t, h1.container, l.hosts[3].space, dst); got != want {
-			t.Errorf("to %s outside: seen as %q, want %q", dst, got, want)
-		}
-	}
-	talk(t, l.hosts[:2]...)
-
-	self := u.self(h1)
-	for i := range self.Subnets {
-		self.Subnets[i].Masquerade = false
-	}
-	l.router.route("10.40.1.0/24", "192.0.2.1")
-	h1.do(func() error { return h1.mesh.Apply(ctx, self, u.peers(h1, l.hosts[1])) })
-	if got := ask(t, h1.container, l.hosts[3].space, "198.51.100.4"); got != "10.40.1.5" {
-		t.Errorf("without masquerading: seen as %q", got)
-	}
-}
-
 func TestForeign(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}

@@ -182,11 +182,7 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	env := &netstate.Env{Host: m.conn, NFT: fw, Warn: m.opts.Warn}
 	h := holder{s.mark(), store}
 	m.warnLegacy(s.Subnets)
-	subnets, err := h.keep(s.Subnets)
-	if err != nil {
-		return err // what may be removed is not known
-	}
-	facts := s.facts(subnets)
+	facts := s.facts()
 	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, facts), s.guard(ctx, fw)}
 	var links []placed
 	for _, d := range s.Devices {

@@ -251,8 +251,8 @@ func (u setup) self(h *host) Self {
 	return Self{
 		ID: h.id(), Underlay: u.addrs(h), Blocks: h.blocks(),
 		Subnets: []Subnet{
-			{Network: "net", Prefix: netip.MustParsePrefix("10.40.0.0/16"), Masquerade: true},
-			{Network: "net", Prefix: netip.MustParsePrefix("fd40::/16"), Masquerade: true},
+			{Network: "net", Prefix: netip.MustParsePrefix("10.40.0.0/16")},
+			{Network: "net", Prefix: netip.MustParsePrefix("fd40::/16")},
 		},
 	}
 }

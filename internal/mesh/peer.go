@@ -63,15 +63,6 @@ type Subnet struct {
 	Network string // for readers of rules and errors
 	Prefix  netip.Prefix
 
-	// Masquerade makes packets that leave the range get the host's address. It serves attachments
-	// without their own masquerade, which come from the configuration of an earlier release.
-	Masquerade bool
-
-	// Unsettled keeps such a masquerade if it exists, because an ADD with that configuration may
-	// still run. If Unsettled is false, the masquerade is removed with the last attachment that
-	// needs it.
-	Unsettled bool
-
 	// Isolated stops forwarding to and from the containers of other isolated networks, on whatever hosts
 	// they are.
 	Isolated bool

@@ -94,11 +94,7 @@ type Route struct {
 func (s State) String() string {
 	var b strings.Builder
 	for _, x := range s.Subnets {
-		fmt.Fprintf(&b, "forward %s; accept it where FORWARD drops", x.Prefix)
-		if x.Masquerade {
-			fmt.Fprintf(&b, "; masquerade ip saddr %[1]s ip daddr != %[1]s", x.Prefix)
-		}
-		fmt.Fprintf(&b, " # %s\n", x.Network)
+		fmt.Fprintf(&b, "forward %s; accept it where FORWARD drops # %s\n", x.Prefix, x.Network)
 	}
 	for _, x := range divided(s.Subnets) {
 		fmt.Fprintf(&b, "drop ip saddr %s ip daddr %s\n", x.From, x.To)
