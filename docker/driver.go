@@ -119,7 +119,6 @@ func New(o Options) (*Driver, error) {
 	for _, p := range []part{hold, post, ports, lease} {
 		d.run[p] = d.runtime(p)
 	}
-	d.logOpen()
 	return d, nil
 }
 

@@ -98,30 +98,6 @@ func TestInternal(t *testing.T) {
 	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))
 }
 
-// An earlier release created the network with --internal but did not keep it internal. The
-// network works as before, and the log names it.
-func TestInternalFromBefore(t *testing.T) {
-	n := newNode(t, bridgeNet)
-	id, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, nil)
-	must(t, err)
-	old, err := n.driver.state.Networks.Get(id)
-	must(t, err)
-	old.Internal = true
-	must(t, n.driver.state.Networks.Save(old))
-	n.stop()
-	var log strings.Builder
-	n.opts.Log = func(format string, args ...any) { fmt.Fprintf(&log, format+"\n", args...) }
-	_, err = New(n.opts)
-	must(t, err)
-	if want := fmt.Sprintf("network %.12s (podnet) was made --internal by an earlier release and is open", id); !strings.Contains(log.String(), want) {
-		t.Errorf("log: %s", log.String())
-	}
-	n.opts.Log = t.Logf
-	n.boot()
-	n.mustStart(run{network: id}).stop(true)
-	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))
-}
-
 // farNet is another network, with another bridge and other subnets.
 const farNet = `{"cniVersion":"1.1.0","name":"far","plugins":[{"type":"bridge","bridge":"br-t6","isDefaultGateway":true,"ipMasq":true,
 	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.90.0.0/24"}],[{"subnet":"fd90::/64"}]]}}]}`

@@ -265,18 +265,6 @@ func closed(list *chain.List) (*chain.List, error) {
 	return with(list, "internal", true, theFirst)
 }
 
-// logOpen logs the networks that an earlier release created with --internal but did not keep
-// internal.
-func (d *Driver) logOpen() {
-	all, _ := d.state.Networks.List() // the collector reports networks that cannot be read
-	for _, n := range all {
-		list, err := chain.ParseList(n.Config)
-		if err == nil && len(list.Plugins) > 0 && n.Internal && !n.Deleted && !isInternal(list) {
-			d.opts.Log("network %.12s (%s) was made --internal by an earlier release and is open: create it again", n.ID, list.Name)
-		}
-	}
-}
-
 // isolated returns a list in which the plugin firewall has a policy. If the list has no firewall,
 // isolated adds it.
 func isolated(list *chain.List, policy string) (*chain.List, error) {

@@ -12,7 +12,6 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/cli/netfile"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/jsonat"
 	"github.com/patchbay-net/patchbay/invoke"
@@ -44,10 +43,6 @@ func Validate(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chai
 	at := new(place)
 	for i, p := range l.Plugins {
 		v.plugin(p.Type, p.Raw, nodeOf(root, plugins, i), at)
-	}
-	if v.problems == 0 && netfile.LeftOpen(l) { // what cannot be decoded may be the gateway
-		v.warn(offsetOf(nodeOf(root, plugins, 0)),
-			`the network is as an earlier network create --internal made it, and open: give its bridge "internal": true, or false`)
 	}
 	return v.found
 }

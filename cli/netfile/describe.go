@@ -20,7 +20,6 @@ type Info struct {
 	IPAM      string // the IPAM plugin
 	DataDir   string // the data directory of host-local, or ""
 	Internal  bool   // the host forwards nothing for the bridge, or the bridge has no gateway
-	Open      bool   // the bridge has no gateway, and the file has no key "internal"
 	DNS       []string
 	MTU, Vlan int
 	Isolate   string   // the firewall plugin's ingressPolicy
@@ -135,7 +134,6 @@ func (i *Info) first(s *Plugin) {
 	}
 	alone := s.Type == driverBridge && !s.IsGateway && !s.IsDefaultGateway && s.IPAM.Type != ""
 	i.Internal = alone || s.Type == driverBridge && s.Internal != nil && *s.Internal
-	i.Open = alone && s.Internal == nil
 	i.DNS, i.MTU, i.Vlan = s.DNS.Nameservers, s.MTU, s.Vlan
 	ranges := []Range{s.IPAM.Range}
 	for _, set := range s.IPAM.Ranges {
@@ -170,11 +168,6 @@ func Ours(l *chain.List) bool {
 	}
 	return json.Unmarshal(l.Bytes, &head) == nil && head.By == Mark
 }
-
-// LeftOpen reports whether an earlier release's `network create --internal` wrote the file. That
-// release only left out the gateway, and did not isolate the network. No other file with a bridge
-// lacks the gateway.
-func LeftOpen(l *chain.List) bool { return Ours(l) && Describe(l).Open }
 
 // Options returns the values for the options -o of network create.
 func (i Info) Options() map[string]string {
