@@ -132,7 +132,7 @@ func tryTBF(c *nl.Conn) error {
 // tryNAT creates the whole table that our plugins use.
 func tryNAT(*nl.Conn) error {
 	return tryTable(func(fw *nft.Conn) error {
-		fw.Add(nft.Masquerade(netip.MustParsePrefix("192.0.2.0/24"), "doctor")...)
+		fw.Add(nft.AnyPort(netip.MustParsePrefix("192.0.2.0/24"), "doctor"))
 		fw.Add(nft.Port(nft.Published{Protocol: unix.IPPROTO_TCP, Port: 9, To: netip.MustParseAddrPort("192.0.2.1:9")}, nil, "doctor"))
 		return fw.Commit(context.Background())
 	})

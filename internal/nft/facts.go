@@ -7,8 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-
-	"github.com/patchbay-net/patchbay/spec"
 )
 
 // Owner returns the element that marks an attachment as having elements. owner is the owner
@@ -146,24 +144,6 @@ func (e Element) Masquerades() bool {
 // answers would not pass through the host.
 func Neighbours(address netip.Prefix, comment string) Element {
 	return within(SetNeighbours4, SetNeighbours6, address.Addr().Unmap(), address, comment)
-}
-
-// Masquerade returns elements that give packets from a subnet the host's address when they
-// leave the host. Masquerade excludes packets within the subnet and to multicast groups.
-// Masquerade does not consider which network an address belongs to. Releases before
-// Masqueraded used it.
-func Masquerade(subnet netip.Prefix, network string) []Element {
-	a := subnet.Addr()
-	return []Element{
-		pair(of(a, SetNoMasq4, SetNoMasq6), subnet, subnet, network),
-		pair(of(a, SetMasq4, SetMasq6), subnet, spec.DefaultDst(a.Unmap().Is4()), network),
-	}
-}
-
-// Neighbours reports whether the function Neighbours returns such an element.
-func (e Element) Neighbours() bool {
-	kind, _, _ := strings.Cut(e.Set, "_")
-	return kind == SetNeighbours4 || kind == SetNeighbours6
 }
 
 // Isolate returns the element that stops forwarding from a bridge to any isolated bridge,

@@ -8,12 +8,6 @@ import (
 	"slices"
 )
 
-// New attachments have no ranges. Ranges serve three purposes: a network's exemptions from
-// masquerade (Exempt), attachments of schema 1, and networks of many hosts with the configuration
-// of an earlier release, for which the agent masquerades (mesh.Subnet). When no upgrade begins with
-// such attachments or networks any more, nft.Masquerade and all interval sets except those of
-// Exempt can be deleted.
-
 // The sets of networks hold ranges. The kernel refuses a range that overlaps another one
 // (EEXIST, ENOTEMPTY). But the subnets of networks may be nested. So a set holds only the
 // widest ranges; a range inside another adds nothing.

@@ -9,28 +9,10 @@ import (
 	"testing"
 )
 
-// These are the elements that schema 1 had for every network, and that its attachments
-// still use.
-
-// Hairpin masquerades published traffic from a subnet to itself. Without it the answer
-// would not pass through the host.
-func Hairpin(subnet netip.Prefix, network string) Element {
-	return pair(of(subnet.Addr(), SetHairpin4, SetHairpin6), subnet, subnet, network)
-}
-
-// LocalSNAT masquerades published traffic from the loopback addresses to a
-// subnet; IPv4 needs net.ipv4.conf.<if>.route_localnet as well.
-func LocalSNAT(subnet netip.Prefix, network string) Element {
-	lo := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-	if subnet.Addr().Is6() {
-		lo = netip.PrefixFrom(netip.IPv6Loopback(), 128)
-	}
-	return pair(of(subnet.Addr(), SetHairpin4, SetHairpin6), lo, subnet, network)
-}
-
-func hairpins(prefixes ...string) (out []Element) {
+func exempts(prefixes ...string) (out []Element) {
 	for _, p := range prefixes {
-		out = append(out, Hairpin(netip.MustParsePrefix(p), p))
+		subnet := netip.MustParsePrefix(p)
+		out = append(out, pair(SetExempt4, subnet, subnet, p))
 	}
 	return out
 }
@@ -43,9 +25,9 @@ func names(elems []Element) (out []string) {
 	return out
 }
 
-func wantHairpins(t *testing.T, c *Conn, want ...string) {
+func wantExempt(t *testing.T, c *Conn, want ...string) {
 	t.Helper()
-	got, err := c.List(SetHairpin4)
+	got, err := c.List(SetExempt4)
 	if err != nil || !slices.Equal(names(got), want) {
 		t.Errorf("got %q, want %q, %v", names(got), want, err)
 	}
@@ -55,34 +37,34 @@ func wantHairpins(t *testing.T, c *Conn, want ...string) {
 // inside it return.
 func TestNestedNetworks(t *testing.T) {
 	c := open(t)
-	c.Add(hairpins("10.1.2.0/24", "10.2.0.0/16")...)
+	c.Add(exempts("10.1.2.0/24", "10.2.0.0/16")...)
 	commit(t, c)
-	wantHairpins(t, c, "10.1.2.0/24", "10.2.0.0/16")
+	wantExempt(t, c, "10.1.2.0/24", "10.2.0.0/16")
 	t.Run("wider later", func(t *testing.T) {
-		c.Add(hairpins("10.1.0.0/16")...)
+		c.Add(exempts("10.1.0.0/16")...)
 		commit(t, c)
-		wantHairpins(t, c, "10.1.0.0/16", "10.2.0.0/16")
+		wantExempt(t, c, "10.1.0.0/16", "10.2.0.0/16")
 	})
 	t.Run("narrower later", func(t *testing.T) {
-		c.Add(hairpins("10.1.3.0/24")...)
+		c.Add(exempts("10.1.3.0/24")...)
 		commit(t, c)
-		wantHairpins(t, c, "10.1.0.0/16", "10.2.0.0/16")
+		wantExempt(t, c, "10.1.0.0/16", "10.2.0.0/16")
 	})
 	t.Run("narrower removed", func(t *testing.T) {
-		c.Remove(hairpins("10.1.3.0/24")...)
+		c.Remove(exempts("10.1.3.0/24")...)
 		commit(t, c)
-		wantHairpins(t, c, "10.1.0.0/16", "10.2.0.0/16")
+		wantExempt(t, c, "10.1.0.0/16", "10.2.0.0/16")
 	})
 	t.Run("wider removed", func(t *testing.T) {
-		c.Remove(hairpins("10.1.0.0/16")...)
-		c.Add(hairpins("10.1.2.0/24")...)
+		c.Remove(exempts("10.1.0.0/16")...)
+		c.Add(exempts("10.1.2.0/24")...)
 		commit(t, c)
-		wantHairpins(t, c, "10.1.2.0/24", "10.2.0.0/16")
+		wantExempt(t, c, "10.1.2.0/24", "10.2.0.0/16")
 	})
 	t.Run("all at once", func(t *testing.T) {
-		c.Add(hairpins("10.0.0.0/8", "10.1.2.0/24", "10.0.0.0/9", "0.0.0.0/0", "255.255.255.255/32")...)
+		c.Add(exempts("10.0.0.0/8", "10.1.2.0/24", "10.0.0.0/9", "0.0.0.0/0", "255.255.255.255/32")...)
 		commit(t, c)
-		wantHairpins(t, c, "0.0.0.0/0")
+		wantExempt(t, c, "0.0.0.0/0")
 	})
 }
 
@@ -93,10 +75,10 @@ func TestPrefixPair(t *testing.T) {
 		{"fd00::5/61", "::/0", "fd00::/61 . ::/0"},
 		{"::1/128", "fd00::/128", "::1 . fd00::"},
 	} {
-		set, f := SetMasq4, []field{fieldIPv4, fieldIPv4}
+		set, f := SetExempt4, []field{fieldIPv4, fieldIPv4}
 		from, to := netip.MustParsePrefix(c.from), netip.MustParsePrefix(c.to)
 		if from.Addr().Is6() {
-			set, f = SetMasq6, []field{fieldIPv6, fieldIPv6}
+			set, f = SetExempt6, []field{fieldIPv6, fieldIPv6}
 		}
 		e := pair(set, from, to, "")
 		if got := formatRange(f, e.Key, e.KeyEnd); got != c.want {

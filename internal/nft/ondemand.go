@@ -19,15 +19,12 @@ import (
 const (
 	chainClosed  = "closed"  // drops what isolated and internal networks must not forward
 	chainSpan    = "span"    // accepts what internal networks forward to other hosts
-	chainRanges  = "ranges"  // masquerades attachments of earlier releases
 	chainAnyPort = "anyport" // masquerades with a random port
-
-	schemaOnDemand = 5 // in tables with an older schema, only the sets for one prefix length are on demand
 )
 
 // demandChains are the chains of such rules.
 func demandChains() []string {
-	return []string{chainSameNet, chainNeighbours, chainClosed, chainSpan, chainRanges, chainAnyPort}
+	return []string{chainSameNet, chainNeighbours, chainClosed, chainSpan, chainAnyPort}
 }
 
 // chain returns the chain whose rules look up the set. The order of the rules in these chains does
@@ -39,8 +36,6 @@ func (s setSpec) chain() string {
 		return chainClosed
 	case SetSpan4, SetSpan6:
 		return chainSpan
-	case SetMasq4, SetMasq6:
-		return chainRanges
 	case SetSameNet4, SetSameNet6, SetExempt4, SetExempt6:
 		return chainSameNet
 	case SetAnyPort4, SetAnyPort6:
@@ -70,14 +65,6 @@ func (s setSpec) rules() []match {
 		return []match{rule(addrsIn(v6, s.name), match{&expr.Masq{FullyRandom: true}})}
 	case SetMasqAll4, SetMasqAll6:
 		return []match{rule(addrIn(v6, false, s.name), masquerade())}
-	case SetHairpin4, SetHairpin6:
-		return []match{rule(addrsIn(v6, s.name), masquerade())}
-	case SetMasq4, SetMasq6:
-		except := SetNoMasq4
-		if v6 {
-			except = SetNoMasq6
-		}
-		return []match{rule(multicast(v6, expr.CmpOpNeq), addrs(v6), match{set}, addrs(v6), match{inSet(except, true)}, masquerade())}
 	}
 	return []match{s.within()}
 }
@@ -152,14 +139,27 @@ func rebuildRules(enc *nftables.Conn, specs []setSpec) {
 	}
 }
 
-// upgradeRules queues the rules of the sets that a table of an older schema has always had.
-func upgradeRules(enc *nftables.Conn, have []string, old uint16) {
-	if old >= schemaOnDemand {
-		return
-	}
-	for _, s := range demanded(have) {
-		if s.length == 0 {
-			s.addRules(enc)
+// dropRanges queues the removal of sets that masqueraded whole networks, and of their chain. Tables of before schema 8
+// have them, but since schema 2 without elements. Rules of other chains may look them up, too.
+func dropRanges(enc *nftables.Conn, have []string) {
+	t := layoutOf(nftables.TableFamilyINet).table()
+	chain := &nftables.Chain{Name: "ranges", Table: t}
+	enc.AddChain(chain) // if another program has deleted it, the removal must not fail
+	enc.FlushChain(chain)
+	enc.DelChain(chain)
+	rebuildRules(enc, demanded(have))
+	for _, name := range have {
+		if ofRanges(name) {
+			enc.DelSet(&nftables.Set{Table: t, Name: name})
 		}
 	}
+}
+
+// ofRanges reports whether the name is that of a set that dropRanges removes.
+func ofRanges(set string) bool {
+	switch set {
+	case "masq4", "masq6", "nomasq4", "nomasq6", "hairpin4", "hairpin6":
+		return true
+	}
+	return false
 }

@@ -78,7 +78,6 @@ func inetChains() []chainSpec {
 		{name: chainNeighbours, keep: true},
 		{name: chainClosed, keep: true},
 		{name: chainSpan, keep: true},
-		{name: chainRanges, keep: true},
 		{name: chainAnyPort, keep: true},
 		{name: chainHostPorts, rules: hostPortRules()},
 		{name: chainMasquerade, rules: masqueradeRules()},
@@ -116,7 +115,6 @@ func postroutingRules() []staticRule {
 		{"", rule(published(), jump(chainPublished))},
 		{"", rule(addrIn(false, true, SetMasqueraded4), jump(chainMasquerade))},
 		{"", rule(addrIn(true, true, SetMasqueraded6), jump(chainMasquerade))},
-		{"attachments of earlier releases", jump(chainRanges)},
 	}
 }
 
@@ -248,7 +246,9 @@ func (l layout) fill(enc *nftables.Conn, have []string, old *uint16, schema uint
 	}
 	set := schemaSpec(l.family).set()
 	if old != nil {
-		upgradeRules(enc, have, *old)
+		if slices.ContainsFunc(have, ofRanges) {
+			dropRanges(enc, have)
+		}
 		if err := enc.SetDeleteElements(set, []nftables.SetElement{{Key: number(0), Val: number(*old)}}); err != nil {
 			return fmt.Errorf("remove schema %d: %w", *old, err)
 		}

@@ -14,8 +14,8 @@ import (
 // schemaNumber is the schema of the table that this program writes. A change of the layout
 // only adds to it and increases the number. The number is a string so that a test can build a program
 // with another number: -ldflags "-X
-// github.com/patchbay-net/patchbay/internal/nft.schemaNumber=8".
-var schemaNumber = "7"
+// github.com/patchbay-net/patchbay/internal/nft.schemaNumber=9".
+var schemaNumber = "8"
 
 // Schema returns the schema number that this program writes.
 func Schema() uint16 {

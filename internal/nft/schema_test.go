@@ -40,15 +40,15 @@ func TestUpgrade(t *testing.T) {
 	nftTool(t, "add", "rule", "inet", TableName, chainAdmin, "ip", "saddr", "192.0.2.1", "accept")
 	before := nftTool(t, "list", "ruleset")
 	e := port(9, "10.1.0.5:80", testOwner)
-	as(t, "8", func() {
+	as(t, "9", func() {
 		c.Add(e)
 		commit(t, c)
 		c.Add(CheckMAC("veth1", []byte{2, 0, 0, 0, 0, 2}, "")...) // the other table
 		commit(t, c)
 	})
 	after := nftTool(t, "list", "ruleset")
-	if n := strings.Count(after, "elements = { 0 : 8 }"); n != 2 {
-		t.Errorf("%d tables have schema 8:\n%s", n, after)
+	if n := strings.Count(after, "elements = { 0 : 9 }"); n != 2 {
+		t.Errorf("%d tables have schema 9:\n%s", n, after)
 	}
 	var newer *NewerSchemaError
 	for what, try := range map[string]func(){
@@ -58,19 +58,19 @@ func TestUpgrade(t *testing.T) {
 	} {
 		try()
 		err := c.Commit(context.Background())
-		if !errors.As(err, &newer) || !strings.Contains(err.Error(), "schema 8") || !strings.Contains(err.Error(), "up to 7") {
+		if !errors.As(err, &newer) || !strings.Contains(err.Error(), "schema 9") || !strings.Contains(err.Error(), "up to 8") {
 			t.Errorf("%s by the older program: %v", what, err)
 		}
 	}
 	if got := nftTool(t, "list", "ruleset"); got != after {
 		t.Errorf("the older program changed the table:\n%s", got)
 	}
-	as(t, "8", func() {
+	as(t, "9", func() {
 		c.Remove(e)
 		c.Remove(CheckMAC("veth1", []byte{2, 0, 0, 0, 0, 2}, "")...)
 		commit(t, c)
 	})
-	if got := strings.ReplaceAll(nftTool(t, "list", "ruleset"), "{ 0 : 8 }", "{ 0 : 7 }"); sorted(got) != sorted(before) {
+	if got := strings.ReplaceAll(nftTool(t, "list", "ruleset"), "{ 0 : 9 }", "{ 0 : 8 }"); sorted(got) != sorted(before) {
 		t.Errorf("the upgrade changed more than the schema:\n%s\nbefore:\n%s", got, before)
 	}
 }
@@ -91,7 +91,7 @@ const asNewer = "PATCHBAY_NEWER"
 func TestTwoBuilds(t *testing.T) {
 	if how := os.Getenv(asNewer); how != "" {
 		if how != "linked" {
-			schemaNumber = "8"
+			schemaNumber = "9"
 		}
 		c := Open(t.TempDir())
 		c.Add(port(9, "10.1.0.5:80", testOwner))
@@ -113,7 +113,7 @@ func TestTwoBuilds(t *testing.T) {
 	c.Add(port(10, "10.1.0.5:80", testOwner))
 	err := c.Commit(context.Background())
 	var refused *NewerSchemaError
-	if !errors.As(err, &refused) || refused.Have != 8 || refused.Known != 7 {
+	if !errors.As(err, &refused) || refused.Have != 9 || refused.Known != 8 {
 		t.Errorf("older build after newer: %v", err)
 	}
 	mustGet(t, c, port(8, "10.1.0.5:80", testOwner))
@@ -124,7 +124,7 @@ func linkNewer(t *testing.T) (program string) {
 	t.Helper()
 	nettest.Need(t, nettest.Program("go"))
 	program = t.TempDir() + "/newer.test"
-	link := exec.Command("go", "test", "-c", "-o", program, "-ldflags", "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=8", ".")
+	link := exec.Command("go", "test", "-c", "-o", program, "-ldflags", "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=9", ".")
 	if out, err := link.CombinedOutput(); err != nil {
 		t.Fatalf("build newer: %v\n%s", err, out)
 	}

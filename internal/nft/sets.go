@@ -41,15 +41,6 @@ const (
 	SetAnyPort4 = "anyport4" // from . to: masqueraded packets get a random source port
 	SetAnyPort6 = "anyport6" //
 
-	// These sets belong to whole networks. In schema 1 every network had elements in them. We
-	// still serve and remove attachments of schema 1; see networks.go.
-	SetHairpin4 = "hairpin4" // from . to: masquerade published traffic (schema 1)
-	SetHairpin6 = "hairpin6" //
-	SetMasq4    = "masq4"    // from . to: masquerade
-	SetMasq6    = "masq6"    //
-	SetNoMasq4  = "nomasq4"  // from . to: exceptions from masq
-	SetNoMasq6  = "nomasq6"  //
-
 	SetIsolation = "isolation" // bridges that do not forward to each other
 	SetBridgeOK  = "bridgeok"  // bridge . bridge: exceptions from isolation
 	SetApart     = "apart"     // bridge . bridge: no exception, even if another network has one
@@ -144,12 +135,6 @@ var setSpecs = []setSpec{
 	{name: SetExempt6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
 	{name: SetAnyPort4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},
 	{name: SetAnyPort6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
-	{name: SetHairpin4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},
-	{name: SetHairpin6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
-	{name: SetMasq4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true, onDemand: true},
-	{name: SetMasq6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true, onDemand: true},
-	{name: SetNoMasq4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
-	{name: SetNoMasq6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
 	{name: SetIsolation, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}, onDemand: true},
 	{name: SetBridgeOK, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},
 	{name: SetApart, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},

@@ -183,7 +183,7 @@ func ours(sets []string) bool {
 		spec, ok := specOf(name)
 		switch {
 		case name == SetSchema: // exists, but has lost its element
-		case OfPolicies(name), ofMesh(name):
+		case OfPolicies(name), ofMesh(name), ofRanges(name):
 		case !ok:
 			return false
 		case spec.name == SetPorts4 || spec.name == SetOwners || spec.name == SetSpoofAllowed || spec.name == SetSpoofChecked:

@@ -5,13 +5,11 @@ package nft
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/google/nftables"
 )
 
 func masqueraded(address string) []Element {
@@ -81,162 +79,14 @@ func TestLengthsToldApart(t *testing.T) {
 	}
 }
 
-// before4 returns the elements that tables before schema 4 had.
-func before4(elems []Element) []Element {
-	return slices.DeleteFunc(elems, func(e Element) bool {
-		return slices.Contains([]string{SetEgress4, SetEgress6, SetExempt4, SetExempt6}, e.Set)
-	})
-}
-
-// TestFromSchema1 runs this program on a table of schema 1 in use: its elements continue to work,
-// and are removed with their attachments and networks.
-func TestFromSchema1(t *testing.T) {
-	c := open(t)
-	nftTool(t, "-f", "testdata/schema1.nft")
-	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
-		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
-	}
-	c.Add(masqueraded("10.1.0.6/16")...)
-	commit(t, c)
-	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
-		t.Errorf("%q, %v", diffs, err)
-	}
-	for _, e := range before4(network()) {
-		mustGet(t, c, e)
-	}
-	rules := nftTool(t, "list", "chain", "inet", TableName, chainPostrouting)
-	mine, old := strings.Index(rules, "@"+SetMasqueraded4), strings.Index(rules, "jump "+chainRanges)
-	if mine < 0 || old < mine {
-		t.Errorf("a network's rule must not come before an attachment's:\n%s", rules)
-	}
-	if rules := nftTool(t, "list", "chain", "inet", TableName, chainRanges); !strings.Contains(rules, "@"+SetMasq4) {
-		t.Errorf("a network is no longer masqueraded:\n%s", rules)
-	}
-	c.Remove(network()...)
-	commit(t, c)
-	for _, e := range network() {
-		if left, err := c.List(e.Set); err != nil || len(left) > 0 {
-			t.Errorf("%s has %v, %v", e.Set, left, err)
-		}
-	}
-	mustGet(t, c, masqueraded("10.1.0.6/16")[0])
-}
-
-// TestFromSchema2: attachments of schema 2 are served and removed as before.
-func TestFromSchema2(t *testing.T) {
-	c := open(t)
-	nftTool(t, "-f", "testdata/schema2.nft")
-	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
-		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
-	}
-	c.Add(Internal("cni2", "inner")...)
-	commit(t, c)
-	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
-		t.Errorf("%q, %v", diffs, err)
-	}
-	for _, e := range append(before4(append(attachment(), network()...)), Internal("cni2", "inner")...) {
-		mustGet(t, c, e)
-	}
-	c.Remove(append(attachment(), network()...)...)
-	commit(t, c)
-	for _, e := range append(attachment(), network()...) {
-		if _, there, err := c.Get(e.Set, e.Key); there || err != nil {
-			t.Errorf("%s is left, %v", e, err)
-		}
-	}
-}
-
-// TestFromSchema3: attachments of schema 3 are served and removed as before, and may have what
-// schema 4 adds.
-func TestFromSchema3(t *testing.T) {
-	c := open(t)
-	nftTool(t, "-f", "testdata/schema3.nft")
-	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
-		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
-	}
-	c.Add(append(attachment(), network()...)...)
-	commit(t, c)
-	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
-		t.Errorf("%q, %v", diffs, err)
-	}
-	for _, e := range append(attachment(), network()...) {
-		mustGet(t, c, e)
-	}
-	c.Remove(append(attachment(), network()...)...)
-	commit(t, c)
-	for _, e := range append(attachment(), network()...) {
-		if _, there, err := c.Get(e.Set, e.Key); there || err != nil {
-			t.Errorf("%s is left, %v", e, err)
-		}
-	}
-}
-
-// TestFromSchema4: the sets of schema 4 that are on demand now have their rules from the upgrade on.
-func TestFromSchema4(t *testing.T) {
-	c := open(t)
-	nftTool(t, "-f", "testdata/schema4.nft")
-	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
-		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
-	}
-	e := masqueraded("10.1.0.6/16")
-	c.Add(e...)
-	commit(t, c)
-	for _, chain := range []string{chainClosed, chainRanges, chainNeighbours, chainSameNet} {
-		rules, err := c.ListRules(nftables.TableFamilyINet, TableName, chain)
-		if want := map[string]int{chainClosed: 3, chainRanges: 2, chainNeighbours: 7, chainSameNet: 6}[chain]; err != nil || len(rules) != want {
-			t.Errorf("chain %s has %d rules, not %d: %v", chain, len(rules), want, err)
-		}
-	}
-	c.Remove(e...)
-	commit(t, c)
-	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
-		t.Errorf("%q, %v", diffs, err)
-	}
-	for _, e := range append(attachment(), network()...) {
-		mustGet(t, c, e)
-	}
-	c.Remove(append(attachment(), network()...)...)
-	commit(t, c)
-	for _, e := range append(attachment(), network()...) {
-		if _, there, err := c.Get(e.Set, e.Key); there || err != nil {
-			t.Errorf("%s is left, %v", e, err)
-		}
-	}
-}
-
-// TestFromSchema5: an upgrade, by a transaction or by Rebuild, closes ports that are published on 127.0.0.1 for
-// other machines.
-func TestFromSchema5(t *testing.T) {
-	for name, upgrade := range map[string]func(*Conn) error{
-		"Commit":  func(c *Conn) error { c.Add(masqueraded("10.1.0.6/16")...); return c.Commit(t.Context()) },
-		"Rebuild": func(c *Conn) error { return c.Rebuild(t.Context()) },
-	} {
-		c := open(t)
-		nftTool(t, "-f", "testdata/schema5.nft")
-		if old, err := c.Outdated(); err != nil || !strings.Contains(old, "schema 5") {
-			t.Errorf("%q, %v", old, err)
-		}
-		if err := upgrade(c); err != nil {
-			t.Fatal(err)
-		}
-		old, err := c.Outdated()
-		if diffs, verr := c.Verify(); err != nil || verr != nil || strings.Contains(old, "inet") || len(diffs) > 0 {
-			t.Errorf("%s: %q, %v, %q, %v", name, old, err, diffs, verr)
-		}
-		rules := nftTool(t, "list", "chain", "inet", TableName, chainPrerouting)
-		if first, jump := strings.Index(rules, "127.0.0.0/8 return"), strings.Index(rules, "jump "+chainHostPorts); first < 0 || jump < first {
-			t.Errorf("%s: a port on 127.0.0.1 is open for other machines:\n%s", name, rules)
-		}
-		for _, e := range append(attachment(), network()...) {
-			mustGet(t, c, e)
-		}
-	}
-}
-
-// TestFromSchema6: after an upgrade, an internal bridge forwards within a network that spans hosts.
+// TestFromSchema6: after an upgrade, an internal bridge forwards within a network that spans hosts, and nothing masquerades
+// whole networks. The table also has what it kept of schema 1.
 func TestFromSchema6(t *testing.T) {
 	c := open(t)
 	nftTool(t, "-f", "testdata/schema6.nft")
+	if old, err := c.Outdated(); err != nil || !strings.Contains(old, "schema 6") {
+		t.Errorf("%q, %v", old, err)
+	}
 	subnet := netip.MustParsePrefix("10.200.0.0/16")
 	c.Add(append(Internal("cni3", "lan"), Span(subnet, 24, "lan"), Divided(subnet, netip.MustParsePrefix("10.201.0.0/16"), 24, "lan"))...)
 	commit(t, c)
@@ -253,4 +103,69 @@ func TestFromSchema6(t *testing.T) {
 	for _, e := range append(attachment(), network()...) {
 		mustGet(t, c, e)
 	}
+	withoutRanges(t)
+}
+
+// withoutRanges checks that the table has nothing that masquerades whole networks.
+func withoutRanges(t *testing.T) {
+	t.Helper()
+	table := nftTool(t, "list", "table", "inet", TableName)
+	for _, gone := range []string{"ranges", "set masq4", "set masq6", "set nomasq4", "set nomasq6", "set hairpin4", "set hairpin6"} {
+		if strings.Contains(table, gone) {
+			t.Errorf("%q is left:\n%s", gone, table)
+		}
+	}
+}
+
+// TestFromSchema7: an upgrade, by a transaction or by Rebuild, makes the table that a new node has.
+func TestFromSchema7(t *testing.T) {
+	for name, upgrade := range map[string]func(*Conn) error{
+		"Commit": func(c *Conn) error {
+			c.Remove(GuardLoopback("cni0", "pods"))
+			if err := c.Commit(t.Context()); err != nil {
+				return err
+			}
+			c.Add(GuardLoopback("cni0", "pods"))
+			return c.Commit(t.Context())
+		},
+		"Rebuild": func(c *Conn) error { return c.Rebuild(t.Context()) },
+		"Rebuild without the chain": func(c *Conn) error {
+			nftTool(t, "flush chain inet patchbay postrouting; delete chain inet patchbay ranges")
+			return c.Rebuild(t.Context())
+		},
+		"Rebuild without the number": func(c *Conn) error {
+			nftTool(t, "flush map inet patchbay schema")
+			return c.Rebuild(t.Context())
+		},
+	} {
+		c := open(t)
+		c.Add(network()...)
+		commit(t, c)
+		want := sorted(nftTool(t, "list", "table", "inet", TableName))
+		asSchema7(t)
+		if err := upgrade(c); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := sorted(nftTool(t, "list", "table", "inet", TableName)); got != want {
+			t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
+		}
+		if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+			t.Errorf("%s: %q, %v", name, diffs, err)
+		}
+	}
+}
+
+// asSchema7 adds what a table of schema 7 has beside ours.
+func asSchema7(t *testing.T) {
+	t.Helper()
+	table := "inet " + TableName
+	commands := []string{
+		"add chain " + table + " ranges",
+		"add rule " + table + ` postrouting jump ranges comment "attachments of earlier releases"`,
+		"flush map " + table + " schema", "add element " + table + " schema { 0 : 7 }",
+	}
+	for version, typ := range map[string]string{"4": "ipv4_addr", "6": "ipv6_addr"} {
+		commands = append(commands, fmt.Sprintf("add set %s nomasq%s { type %s . %[3]s; flags interval,timeout; }", table, version, typ))
+	}
+	nftTool(t, strings.Join(commands, "; "))
 }

@@ -9,9 +9,6 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/owner"
-	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
 	"github.com/patchbay-net/patchbay/test/nettest/node"
@@ -120,49 +117,4 @@ func outsides(t *testing.T, family string) (w *endpointtest.World, outside, upli
 	}
 	w.Client.Serve("tcp", endpointtest.Join(at, "80"))
 	return w, endpointtest.Join(at, "80"), uplink
-}
-
-// An attachment of schema 1, whose masquerade is a shared fact, keeps working while new attachments
-// exist. It passes CHECK and can be detached.
-func TestMasqueradeFromBefore(t *testing.T) {
-	w, outside, uplink := outsides(t, "IPv4")
-	p := w.Pod("old", dual+`, "ipMasq": true`).Add()
-	old := asBefore(t, p)
-	w.Want("old", p.Ask("tcp", outside), "client "+uplink)
-	endpointtest.Must(t, p.Do(spec.Check))
-	q := w.Pod("new", dual+`, "ipMasq": true`).Add()
-	for _, x := range []*endpointtest.Pod{p, q} {
-		w.Want("beside", x.Ask("tcp", outside), "client "+uplink)
-		endpointtest.Must(t, x.Do(spec.Check))
-	}
-	endpointtest.Must(t, p.Do(spec.Del))
-	fw := nft.Open("")
-	defer fw.Close() //nolint:errcheck // a test
-	for _, e := range old {
-		if _, there, err := fw.Get(e.Set, e.Key); there || err != nil {
-			t.Errorf("%s is left, %v", e, err)
-		}
-	}
-	w.Want("new alone", q.Ask("tcp", outside), "client "+uplink)
-}
-
-// asBefore turns an attachment into one of schema 1 and returns its fact's elements.
-func asBefore(t *testing.T, p *endpointtest.Pod) []nft.Element {
-	t.Helper()
-	records, fw := record.New(paths.Default().Run), nft.Open("")
-	defer records.Close()
-	defer fw.Close() //nolint:errcheck // a test
-	o := owner.Of("net", p.Call.ContainerID, "eth0")
-	rec, err := records.Read("net", o, name)
-	endpointtest.Must(t, err)
-	fw.Remove(rec.Elements...)
-	subnet := p.Result.IPs[0].Address.Masked()
-	fact := record.Fact{Name: "masquerade-" + subnet.String(), Elements: nft.Masquerade(subnet, "net")}
-	rec.Elements, rec.Shared = nil, []string{fact.Name}
-	endpointtest.Must(t, records.Hold(t.Context(), fact, o, nil))
-	endpointtest.Must(t, records.Write(rec))
-	endpointtest.Must(t, fw.Commit(t.Context()))
-	fw.Add(fact.Elements...)
-	endpointtest.Must(t, fw.Commit(t.Context()))
-	return fact.Elements
 }

@@ -106,7 +106,7 @@ func Check(ctx context.Context, r *plugin.Request, env *netstate.Env, s netstate
 		return checkReference(ctx, r, env, s)
 	}
 	if rec != nil {
-		s = append(kernel.Of(r).AsAttached(rec, s, factMasquerade, nft.Element.Masquerades), attachedEgress(rec)...)
+		s = append(s, attachedEgress(rec)...)
 	}
 	return kernel.Check(ctx, env, append(s, netstate.Table{}))
 }

@@ -256,7 +256,3 @@ func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
 	}
 	return append(nft.Masqueraded(network, Comment(r), address), egress)
 }
-
-// factMasquerade begins the name of a fact for masquerade; the subnet is the rest of the name.
-// Schema 1 of the firewall used such facts, and schema 2 uses elements.
-const factMasquerade = "masquerade-"

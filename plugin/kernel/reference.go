@@ -16,10 +16,8 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -162,31 +160,4 @@ func (k *Kernel) deleteReferenceIFB(r *plugin.Request, containerID string) error
 func ReferenceIFB(network, containerID string) string {
 	sum := sha512.Sum512([]byte(network + containerID))
 	return "bwp" + hex.EncodeToString(sum[:])[:12]
-}
-
-// AsAttached returns the state that CHECK expects of an attachment from before schema 2 of the
-// firewall. Such an attachment has the elements of the shared facts whose names begin with prefix.
-// It lacks the attachment's own elements for which newer returns true.
-func (k *Kernel) AsAttached(rec *record.Record, s netstate.State, prefix string, newer func(nft.Element) bool) netstate.State {
-	var before netstate.State
-	for _, name := range rec.Shared {
-		if !strings.HasPrefix(name, prefix) {
-			continue
-		}
-		fact, err := k.Records.Fact(name)
-		if err != nil {
-			continue
-		}
-		for _, e := range fact.Elements {
-			before = append(before, netstate.Element{Element: e})
-		}
-	}
-	if len(before) == 0 {
-		return s
-	}
-	s = slices.DeleteFunc(s, func(o netstate.Object) bool {
-		e, ok := o.(netstate.Element)
-		return ok && newer(e.Element)
-	})
-	return append(s, before...)
 }

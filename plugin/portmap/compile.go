@@ -197,16 +197,10 @@ func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) 
 const (
 	FactConditions = "conditions-"
 	factLocalNet   = "localnet-"
-	factHairpin    = "hairpin-" // of an attachment from before schema 2
 )
 
 func isOurs(fact string) bool {
-	for _, prefix := range [...]string{FactConditions, factLocalNet, factHairpin} {
-		if strings.HasPrefix(fact, prefix) {
-			return true
-		}
-	}
-	return false
+	return strings.HasPrefix(fact, FactConditions) || strings.HasPrefix(fact, factLocalNet)
 }
 
 // hostPort is the element of a published port. Another owner may have it.

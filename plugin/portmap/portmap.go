@@ -135,8 +135,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		return k.AllowReference(r, p.reference(r), kernel.Check(ctx, env, p.compile(k, nil)))
 	}
 	led := p.asRecorded(k, env, rec)
-	want := k.AsAttached(rec, append(p.compile(k, nil), led...), factHairpin, nft.Element.Neighbours)
-	return k.AllowReference(r, p.reference(r), kernel.Check(ctx, env, want))
+	return k.AllowReference(r, p.reference(r), kernel.Check(ctx, env, append(p.compile(k, nil), led...)))
 }
 
 func isOfPorts(e nft.Element) bool { return !e.OfInterface() && !e.OfPolicy() }

@@ -5,10 +5,12 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
@@ -17,8 +19,10 @@ import (
 // older one, and the newer one writes the next schema.
 const earlierEnv = "PATCHBAY_EARLIER"
 
-// schemaLdflags makes a build that writes the next schema of our nftables table.
-const schemaLdflags = "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=8"
+// nextSchema returns the flags of a build that writes the next schema of our nftables table.
+func nextSchema() string {
+	return fmt.Sprintf("-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=%d", nft.Schema()+1)
+}
 
 // twoBuilds are the plugin directories of two builds with different schemas.
 func twoBuilds(t *testing.T) (older, newer string) {
@@ -28,7 +32,7 @@ func twoBuilds(t *testing.T) (older, newer string) {
 		return older, own
 	}
 	if os.Getenv(insideEnv) == "" {
-		if err := install(next, schemaLdflags); err != nil {
+		if err := install(next, nextSchema()); err != nil {
 			t.Fatal(err)
 		}
 	}
