@@ -244,7 +244,7 @@ const settle = 2 * time.Second
 // one of the two took the element from the other at its ADD, that one gets the element again.
 // Otherwise rec gets the element in three cases: its owner is not alive, it publishes no port,
 // or its owner is another attachment of the same container. In the last two cases taken stores
-// the other owner in rec.Displaced, because an earlier release did not. It takes no port from
+// the other owner in rec.Displaced, because a record that was reconstructed lacks it. It takes no port from
 // another container.
 func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 	key, _ := nft.OwnerOf(taken.Have.Comment)

@@ -37,9 +37,6 @@ func (m *mirror) load(dir string) error {
 		m.cache = world{}
 		return fmt.Errorf("read the saved state: %w", err)
 	}
-	for network, blocks := range m.cache.Own {
-		m.cache.give(network, blocks) // an earlier release did not save the field Given
-	}
 	if !m.cache.Doubted.IsZero() {
 		m.cache.Doubted = time.Now()
 	}

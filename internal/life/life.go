@@ -266,7 +266,7 @@ func placeOf(path string) *Place {
 }
 
 // isOf reports whether this process looks the path up in this place: in the same directory or,
-// for a path in procfs, the same PID namespace. A nil place, from an old record, always matches.
+// for a path in procfs, the same PID namespace. A nil place, which could not be read, always matches.
 func (p *Place) isOf(path string) bool {
 	now := placeOf(path)
 	return p == nil || now != nil && *p == *now

@@ -30,7 +30,7 @@ type expiry string
 
 const (
 	expiryUnknown expiry = ""
-	expiryWorks   expiry = "expires" // an earlier release wrote another word, without this proof
+	expiryWorks   expiry = "expires"
 	expiryIgnored expiry = "ignored"
 )
 

@@ -58,8 +58,7 @@ type Record struct {
 	// attachment in the list.
 	Displaced []owner.Key `json:"displaced,omitempty"`
 
-	// Noted means that Displaced is complete. Noted is false in records of an earlier release,
-	// and in records that were reconstructed after a loss.
+	// Noted means that Displaced is complete. Noted is false in records that were reconstructed after a loss.
 	Noted bool `json:"noted,omitempty"`
 
 	Bridge  string  `json:"bridge,omitempty"`  // bridge, firewall

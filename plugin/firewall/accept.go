@@ -122,7 +122,7 @@ func notYet(prev *spec.Result) (has []netip.Addr) {
 }
 
 // asAttached plans to accept what the record of the ADD says. The bridge may have changed since
-// the ADD. An earlier release also accepted the subnet from any link.
+// the ADD.
 func (p *plan) asAttached(k *kernel.Kernel, rec *record.Record) {
 	var facts []record.Fact
 	for _, name := range rec.Shared {

@@ -205,7 +205,7 @@ func (s source) Ensure(ctx context.Context, _ *netstate.Env) (netstate.Undo, err
 	return undo, nil
 }
 
-// leave releases the source. Attachments of an earlier release or of the reference plugin do not
+// leave releases the source. Attachments of the reference plugin do not
 // hold it. So leave first makes the attachment a holder, so that no other attachment adds the
 // source at the same time. If the state directory is read-only, leave cannot do so.
 func (s source) leave(ctx context.Context, r *plugin.Request) error {
