@@ -33,10 +33,10 @@ const (
 	module  = "github.com/patchbay-net/patchbay"
 	program = module + "/cmd/patchbay"
 
-	// maxProgramBytes is a budget: every plugin process maps the program, and an exec reads what it
-	// touches. Most of it is Go's runtime and the netlink, nftables and JSON libraries. What goes beyond
-	// it must take something else out.
-	maxProgramBytes = 11.2e6
+	// maxProgramBytes is six of the pieces in which install writes the program, so that the kernel can cache each
+	// in a large page (cli/installer.go, pieceSize). A process reads only what it touches, so bytes within the six cost
+	// no call any time. A seventh piece is for everybody's disk and memory, so an ADR must say what it buys.
+	maxProgramBytes = 6 << 21
 
 	// maxStartAllocs bounds the allocations of all package initialisation before main: the
 	// measured number plus a margin for a new Go release. Every plugin process pays for
