@@ -4,69 +4,93 @@
 package e2e
 
 import (
-	"bytes"
-	"compress/gzip"
-	"encoding/base64"
-	"io"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
-
-	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
-// earlier are the attachments in the state that commit 17baa13 left.
+// earlier are the attachments that the older build makes. They have every plugin that changes more than its own
+// namespace.
 var earlier = []struct {
-	network, ns, ifname string
-	addr                netip.Addr
-	port                uint16 // published; 0: none
+	network, list, ns, ifname string
+	addr                      netip.Addr
+	port                      uint16 // published; 0: none
 }{
-	{"chain", "one", "eth0", netip.MustParseAddr("198.18.7.2"), 18081},
-	{"one", "three", "eth0", netip.MustParseAddr("198.18.8.2"), 18083},
-	{"lan", "four", "eth1", netip.MustParseAddr("198.18.9.5"), 0},
+	{"chain", `{"cniVersion":"1.1.0","name":"chain","plugins":[
+		{"type":"bridge","bridge":"up-br0","isGateway":true,"ipMasq":true,"hairpinMode":true,"ipam":{"type":"host-local",
+			"ranges":[[{"subnet":"198.18.7.0/24"}],[{"subnet":"fd07::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}},
+		{"type":"portmap","capabilities":{"portMappings":true},"snat":true},
+		{"type":"firewall"},
+		{"type":"bandwidth","ingressRate":8000000,"ingressBurst":800000,"egressRate":8000000,"egressBurst":800000},
+		{"type":"tuning","sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"},"mtu":1400}]}`,
+		"one", "eth0", netip.MustParseAddr("198.18.7.2"), 18081},
+	{"one", `{"cniVersion":"1.1.0","name":"one","plugins":[{"type":"patchbay","capabilities":{"portMappings":true},"plugins":[
+		{"type":"ptp","ipMasq":true,"ipam":{"type":"host-local","subnet":"198.18.8.0/24","routes":[{"dst":"0.0.0.0/0"}]}},
+		{"type":"portmap","capabilities":{"portMappings":true},"snat":true},{"type":"firewall"}]}]}`,
+		"three", "eth0", netip.MustParseAddr("198.18.8.2"), 18083},
+	{"lan", `{"cniVersion":"1.1.0","name":"lan","plugins":[
+		{"type":"macvlan","master":"up0","ipam":{"type":"static","addresses":[{"address":"198.18.9.5/24"}]}},{"type":"sbr"}]}`,
+		"four", "eth1", netip.MustParseAddr("198.18.9.5"), 0},
 }
 
-// uplink is the node's own address in that state.
+// uplink is the node's own address.
 var uplink = netip.MustParseAddr("192.0.2.2")
 
-// TestUpgrade puts this build on a node whose containers a build of commit 17baa13 attached. This
-// build finds nothing wrong. The containers' traffic flows before and after this build writes its
-// own table. No address or port is given out twice, and DEL leaves nothing.
+// TestUpgrade puts the newer build on a node whose containers the older one attached. The newer build finds nothing
+// wrong. The containers' traffic flows before and after it writes its own table. No address or port is given out
+// twice, and DEL leaves nothing.
 func TestUpgrade(t *testing.T) {
+	older, newer := twoBuilds(t)
 	onNode(t, func(t *testing.T) {
 		before := leak.Must(t)
-		replay(t, "testdata/upgrade/17baa13.txtar")
-		for _, a := range earlier[:2] {
-			serve(t, a.ns, 80)
-		}
+		run(t, "sh", "-ec", "ip link add up0 type veth peer name up1; ip link set up1 up; ip addr add 192.0.2.2/24 dev up0; ip link set up0 up; ip route add default via 192.0.2.1")
+		attachEarlier(t, older+"/patchbay")
+		cli := func(args ...string) string { t.Helper(); return run(t, newer+"/patchbay", args...) }
 		flows(t)
-		healthy(t)
-		five := addBeside(t)
+		healthy(t, cli)
+		five := addBeside(t, newer+"/patchbay")
 		flows(t)
-		healthy(t)
-		cli(t, "del", "chain", five)
+		healthy(t, cli)
+		cli("del", "chain", five)
 		for _, a := range earlier {
-			cli(t, "del", a.network, a.ns, "-i", a.ifname)
+			cli("del", a.network, a.ns, "-i", a.ifname)
 		}
 		for _, a := range earlier[:2] {
 			refused(t, "", uplink, a.port)
 		}
-		cli(t, "gc")
+		cli("gc")
 		run(t, "ip", "link", "del", "up0")
 		run(t, "ip", "link", "del", "up-br0") // a bridge stays, as the reference's
 		leak.NoLeaks(t, before)
 	})
 }
 
-// cli runs a command of this build.
-func cli(t *testing.T, args ...string) string {
+// attachEarlier attaches the containers, two of which serve.
+func attachEarlier(t *testing.T, program string) {
 	t.Helper()
-	return run(t, patchbay(), args...)
+	for _, a := range earlier {
+		file := filepath.Join("/etc/cni/net.d", a.network+".conflist")
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(a.list), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		newNamespace(t, a.ns)
+		args := []string{"add", a.network, a.ns, "-i", a.ifname}
+		if a.port != 0 {
+			args = append(args, fmt.Sprintf("--publish=%d:80", a.port))
+		}
+		run(t, program, args...)
+		if a.port != 0 {
+			serve(t, a.ns, 80)
+		}
+	}
 }
 
 // flows sends traffic to each container, and through its published port.
@@ -78,77 +102,27 @@ func flows(t *testing.T) {
 	}
 }
 
-// healthy fails the test if this build finds anything wrong on the node, or to remove.
-func healthy(t *testing.T) {
+// healthy fails the test if the build finds anything wrong on the node, or to remove.
+func healthy(t *testing.T, cli func(args ...string) string) {
 	t.Helper()
 	for _, a := range earlier {
-		cli(t, "check", a.network, a.ns, "-i", a.ifname)
+		cli("check", a.network, a.ns, "-i", a.ifname)
 	}
-	cli(t, "repair")
-	cli(t, "gc")
-	cli(t, "doctor")
+	cli("repair")
+	cli("gc")
+	cli("doctor")
 }
 
 // addBeside attaches one more container to the first network and returns its namespace. An
 // address or a port of an earlier container is refused.
-func addBeside(t *testing.T) string {
+func addBeside(t *testing.T, program string) string {
 	t.Helper()
 	newNamespace(t, "five")
 	for _, taken := range []string{"--publish=18081:80", "--ip=198.18.7.2"} {
-		if out, err := exec.Command(patchbay(), "add", "chain", "five", taken).CombinedOutput(); err == nil {
+		if out, err := exec.Command(program, "add", "chain", "five", taken).CombinedOutput(); err == nil {
 			t.Errorf("%s was given out twice:\n%s", taken, out)
 		}
 	}
-	cli(t, "add", "chain", "five")
+	run(t, program, "add", "chain", "five")
 	return "five"
-}
-
-// replay makes the links of a recorded node, loads its table and writes its files.
-func replay(t *testing.T, recording string) {
-	t.Helper()
-	record, err := txtar.ParseFile(recording)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	for _, f := range record.Files {
-		path := "/" + f.Name
-		if !strings.Contains(f.Name, "/") {
-			path = filepath.Join(dir, f.Name)
-		}
-		path, data := recorded(t, path, f.Data)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cmd := exec.Command("sh", "-x", "links.sh")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-}
-
-// recorded returns the path and the bytes of a file that the archive cannot hold as it is.
-// Indexes are binary, and reservations have no line feed at their end.
-func recorded(t *testing.T, path string, data []byte) (string, []byte) {
-	t.Helper()
-	name, packed := strings.CutSuffix(path, ".gz")
-	switch {
-	case strings.HasPrefix(path, "/var/lib/cni/networks/"):
-		return path, bytes.ReplaceAll(bytes.TrimSuffix(data, []byte("\n")), []byte("\n"), []byte("\r\n"))
-	case !packed:
-		return path, data
-	}
-	r, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, bytes.NewReader(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	plain, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return name, plain
 }
