@@ -28,11 +28,7 @@ func TestAlone(t *testing.T) {
 		t.Log("the agent is of our build")
 		return
 	}
-	if os.Getenv(insideEnv) == "" {
-		if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	buildAgent(t)
 	onNode(t, func(t *testing.T) {
 		k := newCluster(t, "2", "routed", "containerd2=n2")
 		defer k.saveLogs()

@@ -31,11 +31,7 @@ func TestDockerBesidePods(t *testing.T) {
 		t.Log("the template is of our build")
 		return
 	}
-	if os.Getenv(insideEnv) == "" {
-		if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	buildAgent(t)
 	onNode(t, func(t *testing.T) {
 		k := newCluster(t, "2", "containerd2=n2")
 		defer k.saveLogs()

@@ -41,11 +41,7 @@ func TestChurn(t *testing.T) {
 		t.Log("runs in make nightly, with our build: PATCHBAY_KUBE_CHURN is no time")
 		return
 	}
-	if os.Getenv(insideEnv) == "" {
-		if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	buildAgent(t)
 	onNode(t, func(t *testing.T) {
 		k := newCluster(t, "3", "containerd2=n2,n3")
 		defer k.saveLogs()

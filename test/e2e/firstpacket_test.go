@@ -29,11 +29,7 @@ func TestPolicyFirstPacket(t *testing.T) {
 		t.Log("the agent is of our build")
 		return
 	}
-	if os.Getenv(insideEnv) == "" {
-		if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	buildAgent(t)
 	pods := 24
 	if text := os.Getenv("PATCHBAY_KUBE_FIRST"); text != "" {
 		var err error

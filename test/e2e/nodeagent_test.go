@@ -20,6 +20,17 @@ import (
 // patchbayd is the program of the agent.
 func patchbayd() string { return os.Getenv(workEnv) + "/patchbayd" }
 
+// buildAgent builds it before the test has a node of its own.
+func buildAgent(t *testing.T) {
+	t.Helper()
+	if os.Getenv(insideEnv) != "" {
+		return
+	}
+	if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestNodeAgent has a cluster of two segments with only the network of `patchbayd node`. n1 and n3
 // reach each other directly. n2 is behind a router and runs containerd 2.
 func TestNodeAgent(t *testing.T) {
@@ -27,11 +38,7 @@ func TestNodeAgent(t *testing.T) {
 		t.Log("the agent is of our build")
 		return
 	}
-	if os.Getenv(insideEnv) == "" {
-		if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	buildAgent(t)
 	onNode(t, func(t *testing.T) {
 		k := newCluster(t, "3", "routed", "containerd2=n2")
 		defer k.saveLogs()

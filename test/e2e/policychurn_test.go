@@ -38,11 +38,7 @@ func TestPolicyChurn(t *testing.T) {
 		t.Log("runs in make nightly, with our build: PATCHBAY_KUBE_CHURN is no time")
 		return
 	}
-	if os.Getenv(insideEnv) == "" {
-		if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	buildAgent(t)
 	onNode(t, func(t *testing.T) {
 		p := newPoliced(t, "small")
 		defer p.saveLogs()

@@ -30,11 +30,7 @@ func TestPolicyRecovers(t *testing.T) {
 		t.Log("runs in make nightly, with our build")
 		return
 	}
-	if os.Getenv(insideEnv) == "" {
-		if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	buildAgent(t)
 	onNode(t, func(t *testing.T) {
 		p := newPoliced(t)
 		defer p.saveLogs()

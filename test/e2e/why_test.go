@@ -20,11 +20,7 @@ func TestWhy(t *testing.T) {
 		t.Log("runs in make nightly, with our build")
 		return
 	}
-	if os.Getenv(insideEnv) == "" {
-		if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	buildAgent(t)
 	onNode(t, func(t *testing.T) {
 		k := newCluster(t, "2", "containerd2=n2")
 		defer k.saveLogs()
