@@ -13,20 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
-func TestTraffic(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.Pod("a", dual+`, "ipMasq": true`).Add(), w.Pod("b", dual+`, "ipMasq": true`).Add()
-	for n, outside := range []string{node.Client4, node.Client6} {
-		uplink := []string{node.Uplink4, node.Uplink6}[n]
-		for _, network := range []string{"tcp", "udp"} {
-			b.Serve(network, endpointtest.Join(b.IP(n), "80"))
-			w.Client.Serve(network, endpointtest.Join(outside, "80"))
-			w.Want("container to container", a.Ask(network, endpointtest.Join(b.IP(n), "80")), "b "+a.IP(n))
-			w.Want("container to the outside", a.Ask(network, endpointtest.Join(outside, "80")), "client "+uplink)
-			w.Want("host to container", w.Host.Ask(network, endpointtest.Join(b.IP(n), "80")), "b "+b.Gateway(n))
-		}
-	}
-}
+func TestTraffic(t *testing.T) { newWorld(t).Masquerades(dual + `, "ipMasq": true`) }
 
 // Without masquerade the outside sees the container's own address.
 func TestTrafficPlain(t *testing.T) {

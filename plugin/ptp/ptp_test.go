@@ -26,20 +26,7 @@ func newWorld(t *testing.T) *endpointtest.World {
 const dual = `"ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
 	"ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]}`
 
-func TestTraffic(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.Pod("a", dual+`, "ipMasq": true`).Add(), w.Pod("b", dual+`, "ipMasq": true`).Add()
-	for n, outside := range []string{node.Client4, node.Client6} {
-		uplink := []string{node.Uplink4, node.Uplink6}[n]
-		for _, network := range []string{"tcp", "udp"} {
-			b.Serve(network, endpointtest.Join(b.IP(n), "80"))
-			w.Client.Serve(network, endpointtest.Join(outside, "80"))
-			w.Want("container to container", a.Ask(network, endpointtest.Join(b.IP(n), "80")), "b "+a.IP(n))
-			w.Want("container to the outside", a.Ask(network, endpointtest.Join(outside, "80")), "client "+uplink)
-			w.Want("host to container", w.Host.Ask(network, endpointtest.Join(b.IP(n), "80")), "b "+b.Gateway(n))
-		}
-	}
-}
+func TestTraffic(t *testing.T) { newWorld(t).Masquerades(dual + `, "ipMasq": true`) }
 
 // Each address has the full prefix length. Packets to the outside are masqueraded for the
 // attachment that asks for it, and for no other.
