@@ -5,7 +5,6 @@ package bandwidth
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -21,6 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -106,22 +106,11 @@ func (w *world) veth(inside, outside string) {
 // call runs a verb in process; conf is merged over the head.
 func (w *world) call(verb spec.Verb, id, ifName, conf string, fault func(string) error) (*spec.Result, error) {
 	w.t.Helper()
-	m := map[string]any{"cniVersion": "1.1.0", "name": "net", "type": name, "prevResult": w.prev}
-	if err := json.Unmarshal([]byte(conf), &m); err != nil {
-		w.t.Fatal(err)
-	}
-	data, err := json.Marshal(m)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	b := plugin.Builtin{NewSession: func() *plugin.Session {
-		s := plugin.NewSession([]*plugin.Plugin{&Plugin})
-		s.Fault = fault
-		return s
-	}}
-	out, err := b.Invoke(context.Background(), name, &spec.Call{
-		Verb: verb, ContainerID: id, NetNS: w.ns, IfName: ifName, Path: []string{"/nonexistent"}, Config: data,
-	})
+	out, err := endpointtest.Chained{
+		Plugin: &Plugin, Network: "net", Prev: &w.prev,
+		Session: func(s *plugin.Session) { s.Fault = fault },
+		Call:    spec.Call{Verb: verb, ContainerID: id, NetNS: w.ns, IfName: ifName},
+	}.Do(context.Background(), w.t, conf)
 	if err != nil || verb != spec.Add {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ package firewall
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -19,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
@@ -41,25 +41,11 @@ func of(c *node.Container) *attachment {
 // call runs a verb in process; conf is merged over the head.
 func (a *attachment) call(t testing.TB, verb spec.Verb, conf string) error {
 	t.Helper()
-	m := map[string]any{"cniVersion": "1.1.0", "name": "net", "type": name}
-	if a.prev != nil {
-		m["prevResult"] = a.prev
-	}
-	if err := json.Unmarshal([]byte(conf), &m); err != nil {
-		t.Fatal(err)
-	}
-	data, err := json.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := plugin.Builtin{NewSession: func() *plugin.Session {
-		s := plugin.NewSession([]*plugin.Plugin{&Plugin})
-		s.Fault, s.Stderr, s.Dry = a.fault, &a.stderr, a.dry
-		return s
-	}}
-	_, err = b.Invoke(context.Background(), name, &spec.Call{
-		Verb: verb, ContainerID: a.id, NetNS: a.netns, IfName: "eth0", Path: []string{"/nonexistent"}, Config: data,
-	})
+	_, err := endpointtest.Chained{
+		Plugin: &Plugin, Network: "net", Prev: a.prev,
+		Session: func(s *plugin.Session) { s.Fault, s.Stderr, s.Dry = a.fault, &a.stderr, a.dry },
+		Call:    spec.Call{Verb: verb, ContainerID: a.id, NetNS: a.netns, IfName: "eth0"},
+	}.Do(context.Background(), t, conf)
 	return err
 }
 

@@ -6,7 +6,6 @@ package portmap
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"os/exec"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
@@ -43,25 +43,11 @@ func (a *attachment) call(t testing.TB, verb spec.Verb, conf string) error {
 
 func (a *attachment) callIn(ctx context.Context, t testing.TB, verb spec.Verb, conf string) error {
 	t.Helper()
-	m := map[string]any{"cniVersion": "1.1.0", "name": a.network, "type": name}
-	if a.prev != nil {
-		m["prevResult"] = a.prev
-	}
-	if err := json.Unmarshal([]byte(conf), &m); err != nil {
-		t.Fatal(err)
-	}
-	data, err := json.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := plugin.Builtin{NewSession: func() *plugin.Session {
-		s := plugin.NewSession([]*plugin.Plugin{&Plugin})
-		s.Fault, s.Stderr, s.Dry = a.fault, &a.stderr, a.dry
-		return s
-	}}
-	_, err = b.Invoke(ctx, name, &spec.Call{
-		Verb: verb, ContainerID: a.id, NetNS: a.netns, IfName: a.ifName, Path: []string{"/nonexistent"}, Config: data,
-	})
+	_, err := endpointtest.Chained{
+		Plugin: &Plugin, Network: a.network, Prev: a.prev,
+		Session: func(s *plugin.Session) { s.Fault, s.Stderr, s.Dry = a.fault, &a.stderr, a.dry },
+		Call:    spec.Call{Verb: verb, ContainerID: a.id, NetNS: a.netns, IfName: a.ifName},
+	}.Do(ctx, t, conf)
 	return err
 }
 
