@@ -77,6 +77,8 @@ var peerRows = []row{
 		[]string{"yes b/web a/web TCP/80", "no c/bare a/web TCP/80", "no a/db a/web TCP/80"}},
 	{11, "NotIn matches a missing key", []string{`{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: team, operator: NotIn, values: ["y"]}]}}]}]}`},
 		[]string{"no b/web a/web TCP/80", "yes c/bare a/web TCP/80", "yes a/db a/web TCP/80"}},
+	{11, "NotIn, of a pod's labels", []string{`{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchExpressions: [{key: tier, operator: NotIn, values: [front]}]}}]}]}`},
+		[]string{"no b/web a/db TCP/80", "yes a/web a/db TCP/80"}},
 	{11, "Exists", []string{`{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: team, operator: Exists}]}}]}]}`},
 		[]string{"yes b/web a/web TCP/80", "no c/bare a/web TCP/80"}},
 	{11, "DoesNotExist matches a missing key", []string{`{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: team, operator: DoesNotExist}]}}]}]}`},

@@ -4,6 +4,7 @@
 package policytest
 
 import (
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +26,7 @@ var excuses = []struct {
 	// "A Pod cannot block access to itself." The witness has no such exception.
 	{"a pod and itself", Cluster.toItself},
 	// The witness takes an address for that of a pod that has finished. Nobody sends from it any more, or
-	// another pod does.
+	// another pod does, which it knows once that pod is running.
 	{"a finished pod", Cluster.ofFinished},
 	// "A numerical or named port on a pod", and a sidecar is as long in its pod as the other containers. The
 	// witness reads spec.containers only.
@@ -65,8 +66,14 @@ func (c Cluster) toItself(p Probe) bool {
 
 func (c Cluster) ofFinished(p Probe) bool {
 	return slices.ContainsFunc(c.Pods, func(pod corev1.Pod) bool {
-		return finished(&pod) && (hasAddress(&pod, p.From.String()) || hasAddress(&pod, p.To.String()))
+		return finished(&pod) && (c.mistakesFor(&pod, p.From) || c.mistakesFor(&pod, p.To))
 	})
+}
+
+// mistakesFor tells whether the witness takes the address for that of the pod. It prefers one that is running.
+func (c Cluster) mistakesFor(finished *corev1.Pod, addr netip.Addr) bool {
+	owner := c.podAt(addr)
+	return !finished.Spec.HostNetwork && hasAddress(finished, addr.String()) && (owner == nil || owner.Status.Phase != corev1.PodRunning)
 }
 
 func (c Cluster) onSidecar(p Probe) bool {
