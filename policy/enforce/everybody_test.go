@@ -51,7 +51,7 @@ func TestNodeAmongEverybody(t *testing.T) {
 				at, port = four, 82
 			}
 			f.raw(c.mac, nil, datagram(from, netip.MustParseAddr(c.to), 1111, port, text))
-			if heard := at.hears(text); heard == denied {
+			if heard := at.hears(text, !denied); heard == denied {
 				t.Errorf("%s: heard: %v", text, heard)
 			}
 		}
