@@ -11,11 +11,13 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/endpointtest"
+	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 // collect runs a GC as a runtime that is the process caller. more is its part of the configuration.
@@ -76,6 +78,26 @@ func TestGCKeepsTheAddressOfWhatItKeeps(t *testing.T) {
 		w.Gone(p.Result.Interfaces[atHost].Name)
 		exists(w, addressFile(p), false)
 	})
+}
+
+// The reference attached a container, and no record of ours says by which runtime. Its address stays while
+// the container has it.
+func TestGCOfWhatTheReferenceMade(t *testing.T) {
+	w := newWorld(t)
+	p := w.Pod("theirs", dual)
+	p.Call.NetNS = "/run/netns/theirs-lives"
+	endpointtest.Must(t, netns.Create(p.Call.NetNS))
+	call := p.Call
+	call.Verb, call.Path, call.Config = spec.Add, []string{reftest.Plugins(t)}, []byte("{"+p.Conf+"}")
+	out, err := (&invoke.Exec{}).Run(t.Context(), filepath.Join(call.Path[0], "bridge"), &call)
+	endpointtest.Must(t, err)
+	p.Result, err = spec.ParseResult(out, "1.1.0")
+	endpointtest.Must(t, err)
+	collect(w, p, 0, noneValid)
+	exists(w, addressFile(p), true)
+	endpointtest.Must(t, netns.Delete(p.Call.NetNS))
+	collect(w, p, 0, noneValid)
+	exists(w, addressFile(p), false)
 }
 
 // runtime starts a process with another name than this one's, whose plugins' calls come from another runtime.

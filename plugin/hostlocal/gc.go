@@ -4,6 +4,7 @@
 package hostlocal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,11 +88,30 @@ func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.
 // releaseUnlessUsed releases the reservations of an owner that are older than the GC's list, unless something
 // may still lead to the addresses.
 func releaseUnlessUsed(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder, key owner.Key) (kernel.Outcome, error) {
-	if why := kernel.Of(r).LeadsTo(r, key); why != "" {
+	k := kernel.Of(r)
+	held, err := reserved(ctx, r, dir, o)
+	if err != nil {
+		return kernel.Kept, err
+	}
+	if why := cmp.Or(k.LeadsTo(r, key), k.Lives(r, key, held)); why != "" {
 		kernel.Warn(r, fmt.Errorf("the addresses of %s/%s stay: %s", o.ID, o.IfName, why))
 		return kernel.Kept, nil
 	}
 	return kernel.Removed, releaseOf(ctx, r, dir, o, func(res ipam.Reservation) bool { return !res.Since.After(r.Listed()) })
+}
+
+// reserved returns the addresses of an owner.
+func reserved(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder) (addrs []netip.Addr, err error) {
+	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Close()
+	held, err := tx.Held(o)
+	for _, res := range held {
+		addrs = append(addrs, res.Addr)
+	}
+	return addrs, err
 }
 
 // stale sweeps a directory and returns the owners that are not valid.

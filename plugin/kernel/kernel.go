@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,8 +52,10 @@ type Kernel struct {
 
 	caller  func() *life.Caller // reads the process that called this one, once
 	runtime func() string       // name of the runtime's process, read once
-	judge   life.Judge
-	pairs   map[owner.Key]string // cache of livingPair
+
+	attached func() (map[netip.Addr]string, error) // addresses of the containers on this host's links, read once
+	judge    life.Judge
+	pairs    map[owner.Key]string // cache of livingPair
 }
 
 type sessionKey struct{}
@@ -80,7 +83,9 @@ func open(s *plugin.Session) *Kernel {
 
 		caller:  sync.OnceValue(func() *life.Caller { return life.ReadCaller(s.Paths.Proc, s.CallerPID()) }),
 		runtime: sync.OnceValue(func() string { return life.RuntimeName(s.Paths.Proc, s.RuntimePID()) }),
-		judge:   life.Judge{Proc: s.Paths.Proc, Run: s.Paths.Run, Containerd: filepath.SplitList(s.Paths.Containerd)},
+
+		attached: sync.OnceValues(func() (map[netip.Addr]string, error) { return life.Attached(s.Paths.Proc) }),
+		judge:    life.Judge{Proc: s.Paths.Proc, Run: s.Paths.Run, Containerd: filepath.SplitList(s.Paths.Containerd)},
 	}
 	s.OnFlush(k.commit)
 	s.OnDiscard(k.discard)

@@ -104,11 +104,16 @@ func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Hold
 	for _, h := range held {
 		o := h.Holder
 		kept := slices.Contains(r.Spared(), spec.AttachmentKey{ContainerID: o.ID, IfName: o.IfName})
-		if o.Validate() == nil && !kept && !keep(o.ID, o.IfName) && !h.Since.After(r.Listed()) && !k.recorded(r, o) {
+		if o.Validate() == nil && !kept && !keep(o.ID, o.IfName) && !h.Since.After(r.Listed()) && !k.recorded(r, o) && !k.lives(r, h) {
 			list[o] = append(list[o], h.Addr)
 		}
 	}
 	return list
+}
+
+// lives works like Lives for a reservation.
+func (k *Kernel) lives(r *plugin.Request, h ipam.Reservation) bool {
+	return k.Lives(r, owner.Of(r.Network, h.Holder.ID, h.Holder.IfName), []netip.Addr{h.Addr}) != ""
 }
 
 // recorded reports whether an attachment is ours or may be ours.

@@ -5,6 +5,7 @@ package kernel
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -124,6 +125,25 @@ func (k *Kernel) LeadsTo(r *plugin.Request, o owner.Key) string {
 		return err.Error()
 	case link != "":
 		return "its link " + link + " carries"
+	}
+	return ""
+}
+
+// Lives returns why an attachment may live that has no record of ours: a container on this host's links has one of
+// its addresses. The reference attached it, or its records are lost. So another runtime may have called the ADD, and
+// then a GC's list does not name it. Lives returns "" if nothing shows that.
+func (k *Kernel) Lives(r *plugin.Request, o owner.Key, addrs []netip.Addr) string {
+	if r.Everyones() || len(k.Records.Current(r.Network, o)) > 0 {
+		return ""
+	}
+	where, err := k.attached()
+	if err != nil {
+		return err.Error()
+	}
+	for _, a := range addrs {
+		if path := where[a]; path != "" {
+			return fmt.Sprintf("no record says who made it, and %s has %s", path, a)
+		}
 	}
 	return ""
 }

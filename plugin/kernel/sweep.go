@@ -209,6 +209,20 @@ func (k *Kernel) newer(r *plugin.Request) (list []spec.AttachmentKey) {
 			list = append(list, keyOf(rec))
 		}
 	}
+	return append(list, k.livingUnrecorded(r)...)
+}
+
+// livingUnrecorded returns the attachments that only address files name and that may live (Lives).
+func (k *Kernel) livingUnrecorded(r *plugin.Request) (list []spec.AttachmentKey) {
+	held, err := reserved(context.Background(), r)
+	if err != nil {
+		Warn(r, err)
+	}
+	for _, h := range held {
+		if h.Holder.Validate() == nil && k.lives(r, h) {
+			list = append(list, spec.AttachmentKey{ContainerID: h.Holder.ID, IfName: h.Holder.IfName})
+		}
+	}
 	return list
 }
 
