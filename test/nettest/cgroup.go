@@ -41,11 +41,11 @@ func newCgroup() (Cgroup, error) {
 	}
 	if g.v2 {
 		if err := os.WriteFile(filepath.Join(g.dir, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
-			return g, err //nolint:wrapcheck // it names the file
+			return g, err
 		}
 	}
 	g.dir = filepath.Join(g.dir, "patchbay-test-"+strconv.Itoa(os.Getpid()))
-	return g, os.Mkdir(g.dir, 0o755) //nolint:gosec,wrapcheck // as the other cgroups; it names the directory
+	return g, os.Mkdir(g.dir, 0o755)
 }
 
 // memoryRoot finds the highest memory cgroup. A machine without systemd may not have mounted it: then it is mounted
@@ -58,7 +58,7 @@ func memoryRoot() (Cgroup, error) {
 		}
 	}
 	if err := os.Mkdir(own, 0o700); err != nil {
-		return Cgroup{}, err //nolint:wrapcheck // it names the directory
+		return Cgroup{}, err
 	}
 	if err := unix.Mount("none", own, "cgroup2", 0, ""); err != nil {
 		return Cgroup{}, fmt.Errorf("mount cgroup2 on %s: %w", own, err)
