@@ -84,7 +84,7 @@ func attachEarlier(t *testing.T, program string) {
 		newNamespace(t, a.ns)
 		args := []string{"add", a.network, a.ns, "-i", a.ifname}
 		if a.port != 0 {
-			args = append(args, fmt.Sprintf("--publish=%d:80", a.port))
+			args = append(args, fmt.Sprintf("--publish=%d:80", a.port), fmt.Sprintf("--publish=%d:80/udp", a.port))
 		}
 		run(t, program, args...)
 		if a.port != 0 {
