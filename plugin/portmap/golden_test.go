@@ -4,7 +4,6 @@
 package portmap
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,11 +11,10 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
-
-var update = flag.Bool("update", false, "write the goldens")
 
 // TestGolden compares the table as nft lists it, and the output of `patchbay explain` before it.
 func TestGolden(t *testing.T) {
@@ -68,7 +66,7 @@ func ofAttachment(table string) string {
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
-	if *update {
+	if endpointtest.Updates() {
 		if err := os.MkdirAll("testdata", 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -266,6 +266,9 @@ func (w *World) AtOnce(from *node.Space, p *Pod, want ...string) {
 
 var update = flag.Bool("update", false, "write the goldens")
 
+// Updates reports whether the test writes its goldens.
+func Updates() bool { return *update }
+
 // Compile is a plugin's pure part. From a configuration and IPAM's answer (nil: none) it computes
 // the state and the result for a pair.
 type Compile func(r *plugin.Request, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error)
