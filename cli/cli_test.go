@@ -256,7 +256,7 @@ func fwlistProgram() {
 	}
 	fw := nft.Open("")
 	for _, set := range []string{nft.SetPorts4, nft.SetHostPorts4, nft.SetMasqueraded4,
-		nft.SetSameNet4 + "_24", nft.SetNeighbours4 + "_24", nft.SetOwners, nft.SetInternal} {
+		nft.SetSameNet4 + "_24", nft.SetNeighbours4 + "_24", nft.SetExempt4, nft.SetOwners, nft.SetInternal} {
 		list, err := fw.List(set)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

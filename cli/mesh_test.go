@@ -47,6 +47,7 @@ func meshTurn(verb string) error {
 	self := mesh.Self{
 		ID: "a", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 		Subnets: []mesh.Subnet{{Network: "wide", Prefix: netip.MustParsePrefix("10.99.0.0/16")}},
+		Blocks:  []netip.Prefix{netip.MustParsePrefix("10.99.1.0/24")}, Exempt: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
 	}
 	return m.Apply(context.Background(), self, []mesh.Peer{{
 		ID: "b", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, Transport: mesh.Routes,
