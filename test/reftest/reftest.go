@@ -83,27 +83,11 @@ func Witness(tb testing.TB) string {
 }
 
 func findWitness() (string, error) {
-	root, err := Root()
+	dir, err := build("witness", "scripts/pinned", "test/witness", "-trimpath", "-ldflags=-w")
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("build test/witness (run scripts/setup e2e): %w", err)
 	}
-	cache, err := cacheDir()
-	if err != nil {
-		return "", err
-	}
-	unlock, err := lock(filepath.Join(cache, "witness.lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	var said bytes.Buffer
-	pinned := exec.Command(filepath.Join(root, "scripts/pinned"), filepath.Join(root, "test/witness"), "-trimpath", "-ldflags=-w")
-	pinned.Stderr = &said
-	dir, err := pinned.Output()
-	if err != nil {
-		return "", fmt.Errorf("build test/witness (run scripts/setup e2e): %w: %s", err, &said)
-	}
-	return filepath.Join(strings.TrimSpace(string(dir)), "witness"), nil
+	return filepath.Join(dir, "witness"), nil
 }
 
 // Lab returns the path of a program in test/labs.
@@ -131,16 +115,7 @@ func FindReference() (string, error) {
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
-	root, err := Root()
-	if err != nil {
-		return "", err
-	}
-	unlock, err := lock(filepath.Join(cache, "reference.lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if err := run(exec.Command(filepath.Join(root, "scripts/pinned"), filepath.Join(root, "test/reference"))); err != nil {
+	if _, err := build("reference", "scripts/pinned", "test/reference"); err != nil {
 		return "", fmt.Errorf("build the reference plugins %s (scripts/setup fetches their sources): %w", Version, err)
 	}
 	return dir, nil
@@ -181,21 +156,12 @@ func Program(name string) (string, error) {
 	if dir := os.Getenv(ProgramsEnv); dir != "" {
 		return filepath.Join(dir, name), nil
 	}
-	root, err := Root()
-	if err != nil {
-		return "", err
-	}
 	cache, err := cacheDir()
 	if err != nil {
 		return "", err
 	}
-	unlock, err := lock(filepath.Join(cache, "ours.lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
 	dir := filepath.Join(cache, "ours")
-	if err := run(exec.Command(filepath.Join(root, "scripts/build"), dir, name)); err != nil {
+	if _, err := build("ours", "scripts/build", dir, name); err != nil {
 		return "", fmt.Errorf("build cmd/%s: %w", name, err)
 	}
 	return filepath.Join(dir, name), nil
@@ -235,6 +201,31 @@ func cacheDir() (string, error) {
 	}
 	dir := filepath.Join(user, "patchbay")
 	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// build runs a script of the repository from its top directory, and returns what the script prints. Meanwhile other
+// test processes do not build what has the same name.
+func build(name, script string, args ...string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	unlock, err := lock(filepath.Join(cache, name+".lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	cmd := exec.Command(filepath.Join(root, script), args...)
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if failed := new(exec.ExitError); errors.As(err, &failed) {
+		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(failed.Stderr))
+	}
+	return strings.TrimSpace(string(out)), err
 }
 
 // lock keeps the other test processes of `go test ./...` from building the same program at
