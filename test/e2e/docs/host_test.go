@@ -57,8 +57,8 @@ func (h *host) boot(t *testing.T) {
 	h.In("sh", "-ec", "mount -t tmpfs -o mode=755 tmpfs "+run+"; mkdir "+run+"/system")
 	h.install("testdata/systemctl", h.stub+"/bin/systemctl")
 	// Docker's files are not where the unit expects them, and the default times are too long for the
-	// test.
-	h.write(h.stub+"/args/patchbay-docker.service", "--data-root "+h.DataRoot()+" --docker "+h.docker()+" --grace 1s")
+	// test. A dockerd on a busy machine may take longer than a second between its calls.
+	h.write(h.stub+"/args/patchbay-docker.service", "--data-root "+h.DataRoot()+" --docker "+h.docker()+" --grace 5s")
 	t.Cleanup(func() {
 		_, _ = h.shell("docker ps -aq | xargs -r docker rm -f") // objects of a failed page wait for the driver
 		h.Sh(`for f in ` + h.stub + `/*.pid; do [ ! -e $f ] || kill $(cat $f); done`)
