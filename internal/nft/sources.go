@@ -84,7 +84,11 @@ func OfSources(name string) bool {
 
 // SourceSets returns the names of the sets of both tables with elements of attachments.
 func SourceSets() []string {
-	return append([]string{SetOwnSource, SetSource4, SetSource6, setInside4, setInside6}, portSets()...)
+	return append(linkSets(), portSets()...)
+}
+
+func linkSets() []string {
+	return []string{SetOwnSource, SetSource4, SetSource6, setInside4, setInside6}
 }
 
 func portSets() []string {
@@ -145,7 +149,7 @@ func sourceSetsOf(family nftables.TableFamily) []string {
 	if family == nftables.TableFamilyBridge {
 		return portSets()
 	}
-	return []string{SetOwnSource, SetSource4, SetSource6, setInside4, setInside6, setRouters}
+	return append(linkSets(), setRouters)
 }
 
 // CheckSources returns the work that makes the chains and sets of the check of sources in one table, if

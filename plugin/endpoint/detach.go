@@ -52,13 +52,14 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 // (kernel.Finish). Without a link to delete, or if the address goes first, takeAndRelease waits for that.
 func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
 	err := detachOthers(ctx, r, &record.Record{Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}, r.NetNS)
-	began, addressFirst := nft.Ticks(), slices.ContainsFunc(givers(r), IPAMNeedsLink)
+	from := givers(r)
+	began, addressFirst := nft.Ticks(), slices.ContainsFunc(from, IPAMNeedsLink)
 	if !addressFirst {
 		err = errors.Join(err, take())
 	}
 	if err == nil {
 		nft.AwaitTick(began)
-		err = releaseAddress(ctx, r)
+		err = releaseAddress(ctx, r, from)
 	}
 	if addressFirst {
 		err = errors.Join(err, take())
@@ -93,10 +94,10 @@ func detachOthers(ctx context.Context, r *plugin.Request, of *record.Record, net
 	return errors.Join(errs...)
 }
 
-// releaseAddress calls the IPAM plugins that may have given an address.
-func releaseAddress(ctx context.Context, r *plugin.Request) error {
+// releaseAddress calls the DEL of IPAM plugins.
+func releaseAddress(ctx context.Context, r *plugin.Request, givers []string) error {
 	var errs []error
-	for _, ipam := range givers(r) {
+	for _, ipam := range givers {
 		if ipam == r.Head.IPAM.Type {
 			errs = append(errs, r.IPAM(ctx, spec.Del))
 			continue
