@@ -127,6 +127,7 @@ func reload(t *testing.T, c *Conn, listing string) {
 
 // The table matches the golden file as nft prints it, also after nft has loaded its own listing.
 func TestGolden(t *testing.T) {
+	nettest.Need(t, nettest.BackRoutesAtForward()) // of the spans
 	c := open(t)
 	c.Add(attachment()...)
 	c.Add(network()...)

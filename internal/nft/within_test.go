@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func masqueraded(address string) []Element {
@@ -82,6 +84,7 @@ func TestLengthsToldApart(t *testing.T) {
 // TestFromSchema6: after an upgrade, an internal bridge forwards within a network that spans hosts, and nothing masquerades
 // whole networks. The table also has what it kept of schema 1.
 func TestFromSchema6(t *testing.T) {
+	nettest.Need(t, nettest.BackRoutesAtForward()) // of the spans
 	c := open(t)
 	nftTool(t, "-f", "testdata/schema6.nft")
 	if old, err := c.Outdated(); err != nil || !strings.Contains(old, "schema 6") {

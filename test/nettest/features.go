@@ -78,12 +78,25 @@ func Program(name string) Feature {
 // kernel, and changes nothing.
 func Flowtables() Feature {
 	return Feature{"flowtables (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD)", func() error {
-		out, err := exec.Command("nft", "-c", "add table inet probe; add flowtable inet probe f { hook ingress priority 0; }; "+
-			"add chain inet probe c; add rule inet probe c flow add @f").CombinedOutput()
-		if err != nil {
-			first, _, _ := strings.Cut(string(out), "\n")
-			return fmt.Errorf("%w: %s", err, first)
-		}
-		return nil
+		return nftSays("-c", "add table inet probe; add flowtable inet probe f { hook ingress priority 0; }; "+
+			"add chain inet probe c; add rule inet probe c flow add @f")
 	}}
+}
+
+// BackRoutesAtForward is the match of a source's way back at the hook forward. Linux has it from 5.19.
+func BackRoutesAtForward() Feature {
+	return Feature{"`fib saddr . iif` at the hook forward (Linux 5.19)", func() error {
+		return nftSays("add table inet probe; add chain inet probe c { type filter hook forward priority 0; }; " +
+			"add rule inet probe c fib saddr . iif oif 0; delete table inet probe")
+	}}
+}
+
+// nftSays returns what nft says of commands that the kernel refuses.
+func nftSays(args ...string) error {
+	out, err := exec.Command("nft", args...).CombinedOutput()
+	if err != nil {
+		first, _, _ := strings.Cut(string(out), "\n")
+		return fmt.Errorf("%w: %s", err, first)
+	}
+	return nil
 }
