@@ -152,7 +152,6 @@ func newBench(t *testing.T) *bench {
 	dir := t.TempDir()
 	b := &bench{t: t, log: filepath.Join(dir, "log")}
 	t.Setenv("RECORD", b.log)
-	t.Setenv("GORACE", "atexit_sleep_ms=0") // without this the race detector makes every plugin sleep a second at its end
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

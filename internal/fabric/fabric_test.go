@@ -8,7 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"reflect"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,9 +59,17 @@ func TestCarry(t *testing.T) {
 func TestLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel, world := make(chan struct{}, 1), make(chan struct{}, 1)
+		var mu sync.Mutex
 		var got []string
+		calls := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(got)
+		}
 		began := time.Now()
 		l := Loop{Retry: 3 * time.Second, Kernel: kernel, World: world, Apply: func(_ context.Context, all bool) bool {
+			mu.Lock()
+			defer mu.Unlock()
 			got = append(got, fmt.Sprint(all))
 			return len(got) != 3
 		}}
@@ -73,11 +82,11 @@ func TestLoop(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		time.Sleep(5 * time.Second) // the third call was not done
-		if want := []string{"true", "false", "true", "true"}; !reflect.DeepEqual(got, want) {
+		if got, want := calls(), []string{"true", "false", "true", "true"}; !slices.Equal(got, want) {
 			t.Errorf("%v after %v, want %v", got, time.Since(began), want)
 		}
 		time.Sleep(ReconcileEvery)
-		if len(got) != 5 || got[4] != "true" {
+		if got := calls(); len(got) != 5 || got[4] != "true" {
 			t.Errorf("%v a minute later", got)
 		}
 	})
