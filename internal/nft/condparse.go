@@ -33,7 +33,10 @@ import (
 // reference, "!" may come before or after the field. Everything else is refused, because ignoring a condition would
 // publish a port to more clients than the operator wants.
 
-// errCondition is part of every refusal.
+// errTooMany refuses what would be too many rules. A packet meets one after the other.
+var errTooMany = errors.New("write a prefix or a range")
+
+// errCondition is part of every other refusal.
 var errCondition = errors.New("not a supported condition (supported: ip saddr/daddr, iifname, meta l4proto, " +
 	"tcp/udp/sctp dport/sport; -s, -d, -i, -p, --dport, --sport, --dports, --sports, --ports, --src-range, --dst-range; " +
 	"each with ! or !=, and for nft with sets { A, B })")
@@ -64,14 +67,14 @@ func parseConditions(tokens []string, v6 bool) ([]match, error) {
 
 // add narrows every alternative to one of the values.
 func (p *condParser) add(values ...match) error {
+	if len(p.alternatives)*len(values) > mostAlternatives {
+		return fmt.Errorf("more than %d combinations of the values in sets: %w", mostAlternatives, errTooMany)
+	}
 	var all []match
 	for _, a := range p.alternatives {
 		for _, v := range values {
 			all = append(all, rule(a, v))
 		}
-	}
-	if len(all) > mostAlternatives {
-		return fmt.Errorf("more than %d combinations of the values in sets: write a prefix or a range", mostAlternatives)
 	}
 	p.alternatives = all
 	return nil
