@@ -244,8 +244,25 @@ type holder struct {
 }
 
 // holders returns the blocks of a subnet with their nodes. The node that has not been seen for
-// longest comes first. A node without a record counts as never seen.
+// longest comes first.
 func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) ([]holder, error) {
+	holderOf, err := a.lookUp(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	var out []holder
+	for _, b := range blocks {
+		if fits(n, subnet, b.Prefix) {
+			out = append(out, holderOf(b))
+		}
+	}
+	slices.SortStableFunc(out, func(a, b holder) int { return a.seen.Compare(b.seen) })
+	return out, nil
+}
+
+// lookUp reads from the store which nodes there are now: events about them may not have come yet. A node
+// without a record counts as never seen.
+func (a *Agent) lookUp(ctx context.Context, w *world) (func(store.Block) holder, error) {
 	nodes, _, err := list(ctx, a.opts.Store.Nodes(), "")
 	if err != nil {
 		return nil, err
@@ -255,21 +272,13 @@ func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet 
 		return nil, err
 	}
 	lasts, err := a.nodesOn(ctx, lasting)
-	if err != nil {
-		return nil, err
-	}
-	var out []holder
-	for _, b := range blocks {
-		if fits(n, subnet, b.Prefix) {
-			node, known := nodes[b.Node]
-			if !known {
-				node, _ = w.node(b.Node) // the store has lost the node's record, or a user has removed it
-			}
-			out = append(out, holder{b, cmp.Or(node.Name, b.Node), node.Seen, present[b.Node], node.Lasting, lasts[b.Node]})
+	return func(b store.Block) holder {
+		node, known := nodes[b.Node]
+		if !known {
+			node, _ = w.node(b.Node) // the store has lost the node's record, or a user has removed it
 		}
-	}
-	slices.SortStableFunc(out, func(a, b holder) int { return a.seen.Compare(b.seen) })
-	return out, nil
+		return holder{b, cmp.Or(node.Name, b.Node), node.Seen, present[b.Node], node.Lasting, lasts[b.Node]}
+	}, err
 }
 
 // nodesOn returns the nodes that have an endpoint in one of the networks presence and lasting.

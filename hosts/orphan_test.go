@@ -45,3 +45,26 @@ func TestBlocksOfARemovedNetwork(t *testing.T) {
 		t.Error("the block of a host that may come back is deleted")
 	}
 }
+
+// A host has not heard yet that another one is there. It asks the store before it takes that one for gone.
+func TestBlockOfAHostThatJustCame(t *testing.T) {
+	s := openStore(t)
+	a := &Agent{self: "me", wall: time.Now, opts: Options{Store: s, Reclaim: 24 * time.Hour, Log: t.Logf}}
+	node := store.Node{ID: "other", Name: "other", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, Seen: time.Now().Add(-48 * time.Hour), Lasting: true}
+	_, err := s.Nodes().Create(t.Context(), node, nil)
+	must(t, err)
+	b := store.Block{Network: "lan", Prefix: prefix("10.200.3.0/24"), Node: node.ID}
+	_, err = s.Blocks().Create(t.Context(), b, nil)
+	must(t, err)
+	there := store.Entry{Network: presence, ID: "host", Node: node.ID}
+	_, err = s.Entries().Create(t.Context(), there, nil)
+	must(t, err)
+	late := &world{Nodes: []store.Node{node}, Blocks: []store.Block{b}}
+	for _, stays := range []bool{true, false} {
+		must(t, a.leave(t.Context(), late))
+		if _, err := s.Blocks().Get(t.Context(), b.Key()); (err == nil) != stays {
+			t.Errorf("the block is there: %v; it should be: %v", err == nil, stays)
+		}
+		must(t, s.Entries().Delete(t.Context(), there.Key(), ""))
+	}
+}

@@ -229,7 +229,7 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 	var errs []error
 	for _, b := range w.Blocks {
 		if gone(b.Network) && (b.Node == a.self || a.lost(w, b.Node)) {
-			errs = append(errs, a.giveUp(ctx, b))
+			errs = append(errs, a.giveUp(ctx, w, b))
 		}
 	}
 	for network := range w.Own {
@@ -255,7 +255,7 @@ func (a *Agent) lost(w *world, id string) bool {
 }
 
 // giveUp deletes a block of a network that does not exist.
-func (a *Agent) giveUp(ctx context.Context, b store.Block) error {
+func (a *Agent) giveUp(ctx context.Context, w *world, b store.Block) error {
 	_, err := a.opts.Store.Networks().Get(ctx, b.Network)
 	switch {
 	case errors.Is(err, store.ErrUnreadable):
@@ -263,12 +263,21 @@ func (a *Agent) giveUp(ctx context.Context, b store.Block) error {
 	case !errors.Is(err, store.ErrNotFound):
 		return err
 	case b.Node != a.self:
-		a.opts.Log("network %s was removed, and the host %s with its block %s is gone: deleting the block", b.Network, b.Node, b.Prefix)
-		return a.dropBlock(ctx, b)
+		return a.dropLost(ctx, w, b)
 	}
 	a.opts.Log("network %s was removed: giving back block %s", b.Network, b.Prefix)
 	if err := a.stop(b.Network, removed(b.Network)); err != nil { // before another host can have the block
 		return err
 	}
+	return a.dropBlock(ctx, b)
+}
+
+// dropLost deletes a block of a host that is gone by what this host knows, if the store says so, too.
+func (a *Agent) dropLost(ctx context.Context, w *world, b store.Block) error {
+	holderOf, err := a.lookUp(ctx, w)
+	if err != nil || !a.gone(holderOf(b)) {
+		return err
+	}
+	a.opts.Log("network %s was removed, and the host %s with its block %s is gone: deleting the block", b.Network, b.Node, b.Prefix)
 	return a.dropBlock(ctx, b)
 }
