@@ -178,7 +178,7 @@ var layers = []struct {
 	{"test/nettest/...", []string{"spec", "netns", "internal/...", "test/nettest/..."}, "namespaces for tests, also those of conformance: as low as internal"},
 	{"test/reftest", nil, "it only finds and builds programs"},
 	{"test/...", []string{"..."}, "a test may use everything"},
-	{"cmd/...", []string{"cli/...", "cnm/...", "plugin", "plugin/all", "plugin/dhcp", "internal/..."}, "a program is its command line, or its plugins"},
+	{"cmd/...", []string{"cli/...", "cnm/...", "plugin", "plugin/all", "plugin/dhcp", "spec", "internal/..."}, "a program is its command line, or its plugins"},
 	{"examples/...", []string{"plugin/...", "spec", "netns", "owner", "paths"}, "what a user of the library may import"},
 }
 
@@ -272,6 +272,16 @@ func TestKubernetesIsTheAgents(t *testing.T) {
 			if strings.HasPrefix(imp, "k8s.io/") && p.path() != "node" && !strings.HasPrefix(p.path(), "test/") {
 				t.Errorf("%s imports %s: only node may", p.path(), imp)
 			}
+		}
+	}
+}
+
+// Only cmd/patchbay opens the door to the process that stays. A program made with our SDK has neither the routine in
+// assembly nor the server (docs/resident.md).
+func TestHandoverIsThePrograms(t *testing.T) {
+	for _, p := range packages(t) {
+		if slices.Contains(p.Deps, module+"/internal/handover") && p.ImportPath != program && !strings.HasPrefix(p.path(), "test/") {
+			t.Errorf("%s links internal/handover: only cmd/patchbay may", p.path())
 		}
 	}
 }

@@ -285,10 +285,8 @@ func (s *Session) resolve(pluginType string, c *spec.Call) (p *Plugin, path stri
 }
 
 // Plugin returns the plugin of this program with that name, or nil.
-func (s *Session) Plugin(name string) *Plugin { return find(s.Plugins, name) }
-
-func find(list []*Plugin, name string) *Plugin {
-	for _, p := range list {
+func (s *Session) Plugin(name string) *Plugin {
+	for _, p := range s.Plugins {
 		if p.Name == name {
 			return p
 		}

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/handover"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -35,23 +34,39 @@ func Main(p *Plugin) int { return MainOf(p, []*Plugin{p}) }
 // Ps wake threads that search for work, which costs an eighth of the CPU time of an ADD. To set
 // GOMAXPROCS, Go stops all goroutines once and frees what the other Ps had, at 50 page faults; a
 // VERSION and a call of an IPAM plugin are too short for this to pay off.
-func MainOf(p *Plugin, all []*Plugin) int {
+func MainOf(p *Plugin, all []*Plugin) int { return Continue(p, all, Begun{}) }
+
+// Begun is what a program did with its call before it called Continue.
+type Begun struct {
+	// Stdin is standard input, with what the program has read of it. Nil means os.Stdin.
+	Stdin io.Reader
+
+	// Lost means that another process took the call and may have done a part of it. An ADD fails with this
+	// error, because what is there may be of this ADD or of an earlier one. Other verbs are done again.
+	Lost error
+}
+
+// Continue works like MainOf for a program that has begun a call in its own way.
+func Continue(p *Plugin, all []*Plugin, b Begun) int {
 	if status, ok := helper(p, os.Args, os.Stderr); ok {
 		return status
 	}
 	if os.Getenv("CNI_COMMAND") != string(spec.Version) && p.Kind != IPAM {
 		runtime.GOMAXPROCS(1)
 	}
-	if handover.Lost() && os.Getenv("CNI_COMMAND") == string(spec.Add) {
-		return report(p, lostCall(), Stdio{Stdout: os.Stdout, Stderr: os.Stderr})
+	if b.Lost != nil && os.Getenv("CNI_COMMAND") == string(spec.Add) {
+		return report(p, b.Lost, Stdio{Stdout: os.Stdout, Stderr: os.Stderr})
+	}
+	if b.Stdin == nil {
+		b.Stdin = os.Stdin
 	}
 	s := NewSession(all)
 	s.Self, s.last = SelfPath, true
-	return complete(context.Background(), p, s, Stdio{Getenv: os.Getenv, Stdin: handover.Stdin(), Stdout: stdout(), Stderr: os.Stderr})
+	return Complete(context.Background(), p, s, Stdio{Getenv: os.Getenv, Stdin: b.Stdin, Stdout: stdout(), Stderr: os.Stderr})
 }
 
-// complete runs a call, closes the session, and does what remains to be done after a call.
-func complete(ctx context.Context, p *Plugin, s *Session, io Stdio) int {
+// Complete works like Run. It also closes the session, and does what remains to be done after a call.
+func Complete(ctx context.Context, p *Plugin, s *Session, io Stdio) int {
 	defer s.Close()
 	status := Run(ctx, p, s, io)
 	if status == 0 && io.Getenv("PATCHBAY_SWEEP") != "off" {
@@ -78,14 +93,14 @@ type Stdio struct {
 	Stdout io.Writer
 	Stderr io.Writer
 
-	// answer, if set, gets the exit status and the output instead of Stdout.
-	answer func(status int, out []byte) error
+	// Answer, if set, gets the exit status and the output instead of Stdout.
+	Answer func(status int, out []byte) error
 }
 
 // write writes the output of the call.
 func (s Stdio) write(status int, out []byte) error {
-	if s.answer != nil {
-		return s.answer(status, out)
+	if s.Answer != nil {
+		return s.Answer(status, out)
 	}
 	_, err := s.Stdout.Write(out)
 	return err
@@ -251,5 +266,5 @@ func helper(p *Plugin, args []string, stderr io.Writer) (status int, ok bool) {
 }
 
 // SelfPath is the path of the running program. It leads there even if the program's file was
-// replaced. If the program's main function calls Main or MainOf, SelfPath is its Session.Self.
+// replaced. If the program's main function calls Main, MainOf or Continue, SelfPath is its Session.Self.
 const SelfPath = "/proc/self/exe"

@@ -21,7 +21,7 @@ It ends when another file replaces that program, so let systemd restart it
 keeps the call out of the service.`
 
 // residentArg is the argument with which the program patchbay runs the calls of plugins
-// (plugin.ResidentArg). This program does not link the plugins.
+// (handover.Argument). This program does not link the plugins.
 const residentArg = "__resident"
 
 // pluginsCommand is `patchbayd plugins`.

@@ -26,8 +26,8 @@ func main() {
 	// A system call may move main from the first thread, which the resident process needs.
 	runtime.LockOSThread()
 	handover.Restore()
-	if len(os.Args) == 2 && os.Args[1] == plugin.ResidentArg {
-		os.Exit(cli.Resident(all.Plugins()))
+	if len(os.Args) == 2 && os.Args[1] == handover.Argument {
+		os.Exit(resident())
 	}
 	runtime.UnlockOSThread()
 	name := filepath.Base(os.Args[0])
@@ -35,7 +35,7 @@ func main() {
 		os.Exit(dhcp.Daemon(os.Args[2:], os.Stderr))
 	}
 	if p := all.Find(name); p != nil && !commandLine(name) {
-		os.Exit(plugin.MainOf(p, all.Plugins()))
+		os.Exit(plugin.Continue(p, all.Plugins(), begun()))
 	}
 	os.Exit(cli.Main(all.Plugins()))
 }

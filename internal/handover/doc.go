@@ -24,6 +24,9 @@
 // connection ends after "T", the server has died in the call (Lost).
 package handover
 
+// Argument is the only argument of a program that is the server (Serve).
+const Argument = "__resident"
+
 // Path is the server's socket.
 const Path = "/run/patchbay/plugins.sock"
 

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/internal/handover"
 )
 
 // residentPID is this node's process that runs the plugins' calls, or 0.
@@ -21,7 +21,7 @@ var residentPID int
 
 // startResident starts that process, and waits until it listens. It ends with the node.
 func startResident(plugins string) error {
-	cmd := exec.Command(filepath.Join(plugins, "patchbay"), plugin.ResidentArg)
+	cmd := exec.Command(filepath.Join(plugins, "patchbay"), handover.Argument)
 	log, err := cmd.StderrPipe()
 	if err != nil {
 		return err

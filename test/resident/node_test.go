@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/handover"
-	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
@@ -44,7 +43,7 @@ func serve(t *testing.T, dir string) *server {
 	if runtime.GOARCH != "amd64" {
 		t.Fatal("the entry routine is written for amd64 only")
 	}
-	s := &server{cmd: exec.Command(filepath.Join(dir, "patchbay"), plugin.ResidentArg), end: make(chan struct{})}
+	s := &server{cmd: exec.Command(filepath.Join(dir, "patchbay"), handover.Argument), end: make(chan struct{})}
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := s.cmd.StderrPipe()
 	if err != nil {
