@@ -276,6 +276,18 @@ func TestKubernetesIsTheAgents(t *testing.T) {
 	}
 }
 
+// What other projects import to write a plugin or an IPAM plugin links no library of the kernel's network: it
+// would come with modules that they do not need.
+func TestLibraryLinksNoNetlink(t *testing.T) {
+	for _, name := range []string{"plugin", "ipam", "netns", "invoke", "spec", "owner", "paths", "cnm"} {
+		refuseImports(t, module+"/"+name, []forbiddenImport{
+			{"github.com/vishvananda/", "netlink is for the plugins (plugin/kernel)"},
+			{"github.com/mdlayher/", "as vishvananda"},
+			{"github.com/google/nftables", "the firewall is for the plugins (plugin/kernel)"},
+		})
+	}
+}
+
 // Only cmd/patchbay opens the door to the process that stays. A program made with our SDK has neither the routine in
 // assembly nor the server (docs/resident.md).
 func TestHandoverIsThePrograms(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/spaces"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
@@ -26,7 +26,7 @@ import (
 func (c *collector) newWorld() *world {
 	proc := c.Paths.Proc
 	w := &world{now: time.Now(), boot: c.boot.Since, grace: c.Grace, carries: c.carries, seesAll: life.SeesProcesses}
-	j := &life.Judge{Proc: proc, Run: c.Paths.Run, Containerd: filepath.SplitList(c.Paths.Containerd)}
+	j := spaces.Judge(c.Paths)
 	w.namespace, w.forgotten = j.At, j.Forgotten
 	if c.Live != nil {
 		w.listed = func(id string) bool { return c.Live[id] }
@@ -41,7 +41,7 @@ func (c *collector) newWorld() *world {
 		}
 		return where[o.LinkName("veth", 0)], err
 	}
-	all := sync.OnceValues(func() (map[netip.Addr]string, error) { return life.Addresses(proc) })
+	all := sync.OnceValues(func() (map[netip.Addr]string, error) { return spaces.Addresses(proc) })
 	w.inUse = func(addrs []netip.Addr) (string, error) {
 		where, err := all()
 		for _, a := range addrs {

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
@@ -145,21 +144,5 @@ func (j *Judge) idle(path, allowed string) bool {
 		return false
 	}
 	defer ns.Close() //nolint:errcheck // read only
-	return nothingElseUp(ns, j.Proc, allowed)
-}
-
-func nothingElseUp(ns *netns.NS, proc, allowed string) bool {
-	conn, err := nl.In(ns, proc)
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	links, err := conn.LinkList()
-	for _, l := range links {
-		at := l.Attrs()
-		if at.Name != "lo" && at.Name != allowed && at.RawFlags&unix.IFF_UP != 0 {
-			return false
-		}
-	}
-	return err == nil && len(links) > 0
+	return j.Quiet != nil && j.Quiet(ns, j.Proc, allowed)
 }

@@ -8,16 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/vishvananda/netlink"
-
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
@@ -118,52 +114,4 @@ func Each(proc string, fn func(*netns.NS) error) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// Addresses maps each address in all Namespaces to a path of its namespace.
-func Addresses(proc string) (map[netip.Addr]string, error) {
-	return addresses(proc, func(*nl.Conn) (bool, error) { return true, nil })
-}
-
-// Attached works like Addresses, but only for namespaces with a link whose other end or master is in ours.
-func Attached(proc string) (map[netip.Addr]string, error) {
-	own, err := netns.Current()
-	if err != nil {
-		return nil, err
-	}
-	defer own.Close() //nolint:errcheck // read only
-	return addresses(proc, func(c *nl.Conn) (bool, error) {
-		links, err := c.LinkList() // gives our namespace a number there, if a link leads to it
-		if err != nil {
-			return false, err
-		}
-		id, err := c.GetNetNsIdByFd(own.Fd())
-		return id >= 0 && slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().NetNsID == id }), err
-	})
-}
-
-// addresses collects the addresses of the namespaces for which want returns true.
-func addresses(proc string, want func(*nl.Conn) (bool, error)) (map[netip.Addr]string, error) {
-	where := make(map[netip.Addr]string)
-	err := Each(proc, func(ns *netns.NS) error {
-		c, err := nl.In(ns, proc)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		if wanted, err := want(c); err != nil || !wanted {
-			return err
-		}
-		list, err := c.AddrList(nil, netlink.FAMILY_ALL)
-		if err != nil {
-			return fmt.Errorf("list addresses in %s: %w", ns.Path(), err)
-		}
-		for _, a := range list {
-			if addr := nl.AddrOf(a.IP); addr.IsValid() && !addr.IsLoopback() {
-				where[addr] = ns.Path()
-			}
-		}
-		return nil
-	})
-	return where, err
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/results"
+	"github.com/patchbay-net/patchbay/internal/spaces"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/owner"
@@ -135,7 +136,7 @@ func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Ho
 // the runtime says that the container is new. So the reservation may be used again, even if a
 // process still holds the earlier namespace.
 func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
-	inUse := sync.OnceValues(func() (map[netip.Addr]string, error) { return life.Addresses(r.Session.Paths.Proc) })
+	inUse := sync.OnceValues(func() (map[netip.Addr]string, error) { return spaces.Addresses(r.Session.Paths.Proc) })
 	held := sync.OnceValue(func() life.Held { return life.HeldBy(r.Session.Paths.Proc) })
 	return func(res ipam.Reservation) bool {
 		if res.EarlierBoot {

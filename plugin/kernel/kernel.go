@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/spaces"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -84,8 +84,8 @@ func open(s *plugin.Session) *Kernel {
 		caller:  sync.OnceValue(func() *life.Caller { return life.ReadCaller(s.Paths.Proc, s.CallerPID()) }),
 		runtime: sync.OnceValue(func() string { return life.RuntimeName(s.Paths.Proc, s.RuntimePID()) }),
 
-		attached: sync.OnceValues(func() (map[netip.Addr]string, error) { return life.Attached(s.Paths.Proc) }),
-		judge:    life.Judge{Proc: s.Paths.Proc, Run: s.Paths.Run, Containerd: filepath.SplitList(s.Paths.Containerd)},
+		attached: sync.OnceValues(func() (map[netip.Addr]string, error) { return spaces.Attached(s.Paths.Proc) }),
+		judge:    spaces.Judge(s.Paths),
 	}
 	s.OnFlush(k.commit)
 	s.OnDiscard(k.discard)

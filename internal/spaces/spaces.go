@@ -1,0 +1,91 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package spaces asks the network namespaces of this node over netlink what is in them. Package life finds the
+// namespaces.
+package spaces
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/paths"
+)
+
+// Judge returns a judge of the namespaces of a node, which can tell that containerd has forgotten a sandbox.
+func Judge(p paths.Paths) life.Judge {
+	return life.Judge{Proc: p.Proc, Run: p.Run, Containerd: filepath.SplitList(p.Containerd), Quiet: Quiet}
+}
+
+// Addresses maps each address in all namespaces of this node, except our own, to a path of its namespace.
+func Addresses(proc string) (map[netip.Addr]string, error) {
+	return addresses(proc, func(*nl.Conn) (bool, error) { return true, nil })
+}
+
+// Attached works like Addresses, but only for namespaces with a link whose other end or master is in ours.
+func Attached(proc string) (map[netip.Addr]string, error) {
+	own, err := netns.Current()
+	if err != nil {
+		return nil, err
+	}
+	defer own.Close() //nolint:errcheck // read only
+	return addresses(proc, func(c *nl.Conn) (bool, error) {
+		links, err := c.LinkList() // gives our namespace a number there, if a link leads to it
+		if err != nil {
+			return false, err
+		}
+		id, err := c.GetNetNsIdByFd(own.Fd())
+		return id >= 0 && slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().NetNsID == id }), err
+	})
+}
+
+// addresses collects the addresses of the namespaces for which want returns true.
+func addresses(proc string, want func(*nl.Conn) (bool, error)) (map[netip.Addr]string, error) {
+	where := make(map[netip.Addr]string)
+	err := life.Each(proc, func(ns *netns.NS) error {
+		c, err := nl.In(ns, proc)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if wanted, err := want(c); err != nil || !wanted {
+			return err
+		}
+		list, err := c.AddrList(nil, netlink.FAMILY_ALL)
+		if err != nil {
+			return fmt.Errorf("list addresses in %s: %w", ns.Path(), err)
+		}
+		for _, a := range list {
+			if addr := nl.AddrOf(a.IP); addr.IsValid() && !addr.IsLoopback() {
+				where[addr] = ns.Path()
+			}
+		}
+		return nil
+	})
+	return where, err
+}
+
+// Quiet reports whether a namespace has no interface that is up, other than lo and the one with the name allowed.
+func Quiet(ns *netns.NS, proc, allowed string) bool {
+	conn, err := nl.In(ns, proc)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	links, err := conn.LinkList()
+	for _, l := range links {
+		at := l.Attrs()
+		if at.Name != "lo" && at.Name != allowed && at.RawFlags&unix.IFF_UP != 0 {
+			return false
+		}
+	}
+	return err == nil && len(links) > 0
+}
