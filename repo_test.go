@@ -276,10 +276,10 @@ func TestKubernetesIsTheAgents(t *testing.T) {
 	}
 }
 
-// What other projects import to write a plugin or an IPAM plugin links no library of the kernel's network: it
+// What other projects import to write a runtime, a plugin or an IPAM plugin links no library of the kernel's network: it
 // would come with modules that they do not need.
 func TestLibraryLinksNoNetlink(t *testing.T) {
-	for _, name := range []string{"plugin", "ipam", "netns", "invoke", "spec", "owner", "paths", "cnm"} {
+	for _, name := range []string{"chain", "plugin", "ipam", "netns", "invoke", "spec", "owner", "paths", "cnm"} {
 		refuseImports(t, module+"/"+name, []forbiddenImport{
 			{"github.com/vishvananda/", "netlink is for the plugins (plugin/kernel)"},
 			{"github.com/mdlayher/", "as vishvananda"},

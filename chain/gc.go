@@ -12,9 +12,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/life"
-	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
@@ -144,9 +144,9 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 		return err
 	}
 	defer unlock()
-	records, o := record.New(or(rt.RunDir, DefaultRunDir)), owner.Of(c.Network, c.ContainerID, c.IfName)
+	records, o := claim.Dir{Path: or(rt.RunDir, DefaultRunDir)}, owner.Of(c.Network, c.ContainerID, c.IfName)
 	defer records.Close()
-	release, stays, err := records.Seize(c.Network, o, func(now []record.CurrentRecord) string { return rt.reasonToKeep(k, c, now) })
+	release, stays, err := records.Seize(c.Network, o, func(now []claim.File) string { return rt.reasonToKeep(k, c, now) })
 	if stays == others {
 		k.Valid = append(k.Valid, c.key()) // for plugins that cannot know
 	}
@@ -165,13 +165,13 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 
 // reasonToKeep returns why GC keeps an attachment, for example because an ADD made it after Valid
 // was listed. If GC may remove the attachment, reasonToKeep returns "".
-func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []record.CurrentRecord) string {
+func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []claim.File) string {
 	const newer = "it is newer than the list of valid attachments"
 	for _, s := range now {
 		switch {
 		case s.Since.After(k.listed):
 			return newer
-		case s.Record != nil && !k.Everyones && rt.ofOther(s.Record):
+		case !k.Everyones && rt.ofOther(s):
 			return others
 		}
 	}
@@ -189,9 +189,11 @@ func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []record.CurrentRecord) 
 
 const others = "another runtime made it, and its namespace may exist"
 
-// ofOther reports whether another runtime than this process made an attachment whose namespace may exist.
-func (rt *Runtime) ofOther(rec *record.Record) bool {
-	if !rec.OfOther(life.RuntimeName(procfs, os.Getpid())) {
+// ofOther reports whether a record says that another runtime than this process made an attachment whose namespace may
+// exist.
+func (rt *Runtime) ofOther(f claim.File) bool {
+	rec, err := f.Head()
+	if err != nil || !rec.OfOther(life.RuntimeName(procfs, os.Getpid())) {
 		return false
 	}
 	judge := life.Judge{Proc: procfs, Run: or(rt.RunDir, DefaultRunDir)}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/paths"
@@ -55,53 +56,47 @@ func vouched(p paths.Paths, network string) (valid []spec.AttachmentKey, err err
 	if _, err := os.Lstat(p.Holds()); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // the driver has never run
 	}
-	notes, err := notesOf(p.Run, network)
+	heads, err := headsOf(p.Run, network)
 	if err != nil {
 		return nil, err
 	}
 	held := map[string]bool{}
-	for _, n := range notes {
+	for _, n := range heads {
 		if filepath.Dir(n.NetNS) == p.Holds() && !held[n.ContainerID] {
-			state, _ := life.At(n.NetNS, n.Mark, p.Proc)
+			state, _ := life.At(n.NetNS, n.NetNSMark, p.Proc)
 			held[n.ContainerID] = state != life.Dead
 		}
 	}
-	for _, n := range notes {
+	for _, n := range heads {
 		if held[n.ContainerID] {
-			valid = append(valid, n.AttachmentKey)
+			valid = append(valid, spec.AttachmentKey{ContainerID: n.ContainerID, IfName: n.IfName})
 		}
 	}
 	return valid, nil
 }
 
-// note is the part of a record that vouched needs. vouched does not use internal/record, because
+// headsOf reads what records say, as far as vouched needs it. It does not use internal/record, because
 // that package links the firewall, which a plugin made with the SDK does not need.
-type note struct {
-	spec.AttachmentKey
-	NetNS string     `json:"netns"`
-	Mark  *life.Mark `json:"netnsMark"`
-}
-
-func notesOf(runDir, network string) (notes []note, err error) {
-	if err := durable.CheckDir(runDir, "attachments", network); err != nil {
+func headsOf(runDir, network string) (heads []claim.Head, err error) {
+	if err := durable.CheckDir(runDir, claim.Attachments, network); err != nil {
 		return nil, fmt.Errorf("read records: %w", err)
 	}
-	dir := filepath.Join(runDir, "attachments", network)
+	dir := filepath.Join(runDir, claim.Attachments, network)
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read records: %w", err)
 	}
 	for _, e := range entries {
-		var n note
+		var h claim.Head
 		switch data, err := os.ReadFile(filepath.Join(dir, e.Name())); {
 		case errors.Is(err, fs.ErrNotExist): // another process has removed it
 		case err != nil:
 			return nil, fmt.Errorf("read records: %w", err)
-		case json.Unmarshal(data, &n) == nil && n.ContainerID != "":
-			notes = append(notes, n)
+		case json.Unmarshal(data, &h) == nil && h.ContainerID != "":
+			heads = append(heads, h)
 		}
 	}
-	return notes, nil
+	return heads, nil
 }
 
 // withValid returns a GC's configuration with another list of valid attachments.

@@ -295,7 +295,7 @@ type Judge struct {
 	Proc, Run  string
 	Containerd []string // directories of containerd's state; see Forgotten
 
-	// Quiet is spaces.Quiet, which needs netlink: the SDK links this package, and no netlink. Without it,
+	// Quiet is spaces.Quiet, which needs netlink: the SDK and chain link this package, and no netlink. Without it,
 	// no sandbox is forgotten.
 	Quiet func(ns *netns.NS, proc, allowed string) bool
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/nettest"
@@ -36,7 +37,7 @@ func TestHolderThatIsStopped(t *testing.T) {
 			"Release":   func(ctx context.Context) error { return s.Release(ctx, f.Name, o, keep) },
 			"WhileHeld": func(ctx context.Context) error { return s.WhileHeld(ctx, f.Name, keep) },
 		}},
-		"the records": {filepath.Join(s.Path, attachments), map[string]func(context.Context) error{
+		"the records": {filepath.Join(s.Path, claim.Attachments), map[string]func(context.Context) error{
 			"Collecting": collect,
 			"Repairing":  func(ctx context.Context) error { return tryAll(s.Repairing(ctx)) },
 		}},

@@ -7,11 +7,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/owner"
 )
 
@@ -31,7 +30,7 @@ func TestLock(t *testing.T) {
 		t.Error("busy is who is kept out, not who keeps out")
 	}
 	start := time.Now()
-	if got, err := other.Take(r.Network, r.Owner, r.Plugin); got == nil || err != nil || time.Since(start) < patience {
+	if got, err := other.Take(r.Network, r.Owner, r.Plugin); got == nil || err != nil || time.Since(start) < claim.Patience {
 		t.Errorf("DEL beside an ADD that hangs, after %v: %v, %v", time.Since(start), got, err)
 	}
 	add.Close()
@@ -124,7 +123,7 @@ func TestScan(t *testing.T) {
 		}
 	}
 	for name, content := range map[string]string{string(r.Owner) + ".bridge": `{"sch`, "README": "x"} {
-		if err := os.WriteFile(filepath.Join(s.Path, attachments, "pods", name), []byte(content), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.Path, claim.Attachments, "pods", name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -169,40 +168,6 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// Two gcs never have the same attachment, and neither removes the other's claim.
-func TestClaimIsExclusive(t *testing.T) {
-	run, network, o := t.TempDir(), sample("c1").Network, sample("c1").Owner
-	var having, claims atomic.Int32
-	var all sync.WaitGroup
-	end := time.Now().Add(300 * time.Millisecond)
-	for range 4 {
-		all.Go(func() {
-			for time.Now().Before(end) {
-				d := New(run)
-				if release, err := d.claim(network, o, 0); err == nil {
-					claims.Add(1)
-					if having.Add(1) > 1 {
-						t.Error("two have the claim")
-					}
-					time.Sleep(100 * time.Microsecond)
-					if versionAt(d.claimPath(network, o)) == (version{}) {
-						t.Error("the file of the claim is gone")
-					}
-					having.Add(-1)
-					release()
-				} else if !errors.Is(err, errClaimed) {
-					t.Error(err)
-				}
-				d.Close()
-			}
-		})
-	}
-	all.Wait()
-	if claims.Load() < 10 {
-		t.Errorf("%d claims", claims.Load())
-	}
-}
-
 // A gc gives the records' locks to the DELs that it calls, and keeps its claim.
 func TestUnlockAll(t *testing.T) {
 	add, r := New(t.TempDir()), sample("c1")
@@ -222,11 +187,11 @@ func TestUnlockAll(t *testing.T) {
 	if other.Busy(r.Network, r.Owner, r.Plugin) {
 		t.Error("the record is still locked")
 	}
-	if _, err := other.claim(r.Network, r.Owner, 0); !errors.Is(err, errClaimed) {
-		t.Errorf("the claim is gone: %v", err)
+	if _, keep, err := other.TrySeize(r.Network, r.Owner, func([]CurrentRecord) string { return "" }); keep != InUse || err != nil {
+		t.Errorf("the claim is gone: %q, %v", keep, err)
 	}
 	release()
-	if _, err := os.Lstat(gc.claimPath(r.Network, r.Owner)); err == nil {
+	if _, err := os.Lstat(filepath.Join(gc.Path, claim.Attachments, r.Network, string(r.Owner)+claim.Suffix)); err == nil {
 		t.Error("the claim stays")
 	}
 }
@@ -247,13 +212,13 @@ func TestClaimOfAKilledGC(t *testing.T) {
 	if err := s.SweepClaims("pods"); err != nil {
 		t.Error(err)
 	}
-	if left, err := filepath.Glob(filepath.Join(s.Path, attachments, "*", "*~")); len(left) != 1 || err != nil {
+	if left, err := filepath.Glob(filepath.Join(s.Path, claim.Attachments, "*", "*~")); len(left) != 1 || err != nil {
 		t.Errorf("of another network: %v, %v", left, err)
 	}
 	if err := s.SweepClaims(""); err != nil {
 		t.Error(err)
 	}
-	if left, err := filepath.Glob(filepath.Join(s.Path, attachments, "*", "*~")); len(left) > 0 || err != nil {
+	if left, err := filepath.Glob(filepath.Join(s.Path, claim.Attachments, "*", "*~")); len(left) > 0 || err != nil {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
@@ -321,7 +286,7 @@ func TestTakenIsLocked(t *testing.T) {
 		if got != nil {
 			found++
 		}
-		if got != nil && !del.holds(del.path(r.Network, r.Owner, r.Plugin)) {
+		if got != nil && !del.HasLock(del.File(r.Network, r.Owner, r.Plugin)) {
 			t.Fatalf("taken without its lock, the %dth that was found", found)
 		}
 		if err := <-wrote; err != nil {

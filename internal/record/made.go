@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 )
@@ -39,7 +40,7 @@ func (d *Dir) madePath(name string) string { return filepath.Join(d.Path, made, 
 func (d *Dir) NoteMade(name string, m Made) error {
 	data, err := lightjson.Marshal(m)
 	if err == nil {
-		err = d.guard(made)
+		err = d.Guard(made)
 	}
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(d.Path, made), 0o700)
@@ -55,7 +56,7 @@ func (d *Dir) NoteMade(name string, m Made) error {
 
 // Made reads a note. Made returns nil if there is none.
 func (d *Dir) Made(name string) (*Made, error) {
-	if err := d.guard(made); err != nil {
+	if err := d.Guard(made); err != nil {
 		return nil, fmt.Errorf("read note %s: %w: %w", name, ErrBroken, err)
 	}
 	data, err := durable.Read(d.madePath(name))
@@ -74,13 +75,13 @@ func (d *Dir) Made(name string) (*Made, error) {
 
 // ForgetMade removes a note. ForgetMade accepts that the note is missing.
 func (d *Dir) ForgetMade(name string) error {
-	if err := d.guard(made); err != nil {
+	if err := d.Guard(made); err != nil {
 		return fmt.Errorf("forget %s: %w", name, err)
 	}
 	if err := durable.Remove(d.madePath(name)); err != nil {
 		return fmt.Errorf("forget %s: %w", name, err)
 	}
-	removeEmpty(filepath.Join(d.Path, made))
+	claim.RemoveEmpty(filepath.Join(d.Path, made))
 	return nil
 }
 

@@ -16,18 +16,13 @@ import (
 	"net/netip"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/owner"
-	"github.com/patchbay-net/patchbay/spec"
 )
-
-// Schema is the version of the record format. This program does not read a newer version.
-const Schema = 1
 
 // Record lists what one plugin made for one attachment. One type serves all plugins, because
 // their keys share one JSON object, and repair, doctor and gc read them without the plugin
@@ -52,7 +47,7 @@ type Record struct {
 	Elements []nft.Element `json:"elements,omitempty"` // elements of this attachment only
 	Shared   []string      `json:"shared,omitempty"`   // facts that the attachment holds
 
-	// Displaced lists attachments whose elements this attachment replaced, because the keys were
+	// Displaced lists claim.Attachments whose elements this attachment replaced, because the keys were
 	// the same. This happens for a port of the same container, or if another network assigned the
 	// same address. When this attachment ends, its DEL restores the elements of the last
 	// attachment in the list.
@@ -106,70 +101,30 @@ func (r *Record) Life(proc string) (state life.State, why string) {
 	return life.At(r.NetNS, r.NetNSMark, proc)
 }
 
-// OfOther reports whether another runtime than the named one may have made the attachment.
-func (r *Record) OfOther(runtime string) bool { return r.Runtime == "" || r.Runtime != runtime }
-
-// Dir is a directory of records.
-type Dir struct {
-	Path string
-
-	// CheckOnce means that each directory is checked only once, because the process ends soon. If Path
-	// exists and only this process's user can write to it, no other user can make or replace what is below it.
-	CheckOnce bool
-
-	locks locks
+// head returns the part of r that other programs read.
+func (r *Record) head() *claim.Head {
+	return &claim.Head{
+		Schema: r.Schema, Plugin: r.Plugin, Owner: r.Owner, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName,
+		NetNS: r.NetNS, NetNSMark: r.NetNSMark, Runtime: r.Runtime,
+	}
 }
+
+// OfOther reports whether another runtime than the named one may have made the attachment.
+func (r *Record) OfOther(runtime string) bool { return r.head().OfOther(runtime) }
+
+// Dir is a directory of records. What processes that work on one attachment need to wait for each other is in
+// the embedded claim.Dir.
+type Dir struct{ claim.Dir }
 
 // New returns the store in a run directory.
-func New(runDir string) *Dir { return &Dir{Path: runDir} }
-
-const attachments = "attachments"
-
-func (d *Dir) path(network string, o owner.Key, plugin string) string {
-	return filepath.Join(d.Path, attachments, network, string(o)+"."+plugin)
-}
-
-// guard returns an error if another user could have made the directories or can write to them.
-func (d *Dir) guard(below ...string) error {
-	if !d.CheckOnce {
-		return durable.CheckDir(d.Path, below...)
-	}
-	base := d.checked("")
-	if !base {
-		if err := durable.CheckDir(d.Path); err != nil {
-			return err
-		}
-		if base = versionAt(d.Path) != (version{}); base {
-			d.check("")
-		}
-	}
-	for i := range below {
-		if err := d.guardOne(base, filepath.Join(below[:i]...), below[i]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// guardOne checks one directory, unless it was checked before. If base is set, d.Path exists.
-func (d *Dir) guardOne(base bool, parent, name string) error {
-	path := filepath.Join(parent, name)
-	if d.checked(path) {
-		return nil
-	}
-	err := durable.CheckBelow(filepath.Join(d.Path, parent), name)
-	if err == nil && base {
-		d.check(path)
-	}
-	return err
-}
+func New(runDir string) *Dir { return &Dir{claim.Dir{Path: runDir}} }
 
 // Ready returns an error if no record of the network can be written.
 func (d *Dir) Ready(network string) error {
-	if err := d.guard(attachments, network); err != nil {
+	if err := d.Guard(claim.Attachments, network); err != nil {
 		return err
 	}
-	return durable.WritableDir(filepath.Join(d.Path, attachments, network))
+	return durable.WritableDir(filepath.Join(d.Path, claim.Attachments, network))
 }
 
 // Write stores r and replaces an earlier record of the same plugin and owner. The record stays
@@ -177,7 +132,7 @@ func (d *Dir) Ready(network string) error {
 // validated names, so the path cannot leave the directory.
 func (d *Dir) Write(r *Record) error {
 	for {
-		if err := d.Rewrite(r); err != nil || !d.yield(r.Network, r.Owner) {
+		if err := d.Rewrite(r); err != nil || !d.Yield(r.Network, r.Owner) {
 			return err
 		}
 	}
@@ -190,12 +145,12 @@ var ErrChanged = errors.New("another process wrote the record")
 // earlier record. If the file has changed since then, WriteOver writes nothing and returns
 // ErrChanged.
 func (d *Dir) WriteOver(r *Record) error {
-	path := d.path(r.Network, r.Owner, r.Plugin)
-	was, known := d.known(path)
-	create := known && was == (version{})
+	path := d.File(r.Network, r.Owner, r.Plugin)
+	was, known := d.Known(path)
+	create := known && was == (claim.Version{})
 	if !create {
-		d.lock(path, patience)
-		if known && was != versionAt(path) {
+		d.LockFile(path, claim.Patience)
+		if known && was != claim.VersionAt(path) {
 			return fmt.Errorf("write record: %s: %w", path, ErrChanged)
 		}
 	}
@@ -203,7 +158,7 @@ func (d *Dir) WriteOver(r *Record) error {
 	if errors.Is(err, fs.ErrExist) {
 		err = fmt.Errorf("write record: %s: %w", path, ErrChanged)
 	}
-	if err == nil && d.yield(r.Network, r.Owner) {
+	if err == nil && d.Yield(r.Network, r.Owner) {
 		return d.Write(r)
 	}
 	return err
@@ -215,67 +170,48 @@ func (d *Dir) Rewrite(r *Record) error { return d.write(r, false) }
 
 // write replaces a record. If create is set, it makes a new record and fails if one exists.
 func (d *Dir) write(r *Record, create bool) error {
-	r.Schema = Schema
+	r.Schema = claim.Schema
 	data, err := lightjson.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
-	if len(data) > maxFile {
-		return fmt.Errorf("write record: %d bytes, of %d at most", len(data), maxFile)
+	if len(data) > claim.MaxFile {
+		return fmt.Errorf("write record: %d bytes, of %d at most", len(data), claim.MaxFile)
 	}
-	if err := d.guard(attachments, r.Network); err != nil {
+	if err := d.Guard(claim.Attachments, r.Network); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
-	path := d.path(r.Network, r.Owner, r.Plugin)
+	path := d.File(r.Network, r.Owner, r.Plugin)
 	place := durable.CreateLocked
 	if !create {
 		place = durable.WriteLocked
-		d.lock(path, patience) // another process may work with an earlier record
+		d.LockFile(path, claim.Patience) // another process may work with an earlier record
 	}
-	if err := d.placeBy(place, path, data); err != nil {
+	if err := d.Place(place, path, data); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
-}
-
-// placeBy writes a file with place and keeps the file locked.
-func (d *Dir) placeBy(place func(string, []byte) (int, error), path string, data []byte) (err error) {
-	for range 10 { // another process may remove the directory with the network's last record
-		var fd int
-		fd, err = place(path, data)
-		if err == nil {
-			d.keep(path, fd)
-		}
-		// ext4 answers EPERM if the directory goes between the lookup and the new file.
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EPERM) {
-			return err
-		}
-		if err := durable.Mkdir(filepath.Dir(path)); err != nil {
-			return fmt.Errorf("make directory of records: %w", err)
-		}
-	}
-	return err
 }
 
 // Read returns the record of a plugin. If there is none, Read returns nil. If the record cannot
 // be used, because it is cut short or has a newer schema, the error wraps ErrBroken. The caller
 // should report such an error and find the objects by names.
 func (d *Dir) Read(network string, o owner.Key, plugin string) (*Record, error) {
-	if err := d.guard(attachments, network); err != nil {
+	if err := d.Guard(claim.Attachments, network); err != nil {
 		return nil, fmt.Errorf("read record: %w: %w", ErrBroken, err)
 	}
-	return d.readKnown(d.path(network, o, plugin))
+	return d.readKnown(d.File(network, o, plugin))
 }
 
 // Exists reports whether a plugin has a record, readable or not.
 func (d *Dir) Exists(network string, o owner.Key, plugin string) bool {
-	return versionAt(d.path(network, o, plugin)) != version{}
+	return claim.VersionAt(d.File(network, o, plugin)) != claim.Version{}
 }
 
 // readKnown reads a record and stores the file's version.
 func (d *Dir) readKnown(path string) (*Record, error) {
-	v, err := lookAt(path) // first the version, then the content: a record that is written in between has another version
-	d.know(path, v)
+	v, err := claim.LookAt(path) // first the version, then the content: a record that is written in between has another version
+	d.Know(path, v)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -288,7 +224,7 @@ func (d *Dir) Find(o owner.Key, plugin string) (*Record, error) {
 	if !o.Valid() {
 		return nil, nil
 	}
-	paths, err := filepath.Glob(d.path("*", o, plugin))
+	paths, err := filepath.Glob(d.File("*", o, plugin))
 	if err != nil || len(paths) == 0 {
 		return nil, err
 	}
@@ -298,12 +234,8 @@ func (d *Dir) Find(o owner.Key, plugin string) (*Record, error) {
 // ErrBroken means that a record exists but cannot be used.
 var ErrBroken = errors.New("broken record")
 
-// maxFile is the size of the largest record, in bytes. A published port needs about 700 bytes,
-// and telephony software publishes ten thousand ports.
-const maxFile = 128 << 20
-
 func read(path string) (*Record, error) {
-	data, err := durable.ReadUpTo(path, maxFile)
+	data, err := durable.ReadUpTo(path, claim.MaxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -314,27 +246,15 @@ func read(path string) (*Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read record %s: %w: %w", path, ErrBroken, err)
 	}
-	if r.Schema > Schema || !r.Owner.Valid() {
-		return nil, fmt.Errorf("read record %s: %w: schema %d, this program reads up to %d", path, ErrBroken, r.Schema, Schema)
-	}
-	if !r.belongs(path) {
-		return nil, fmt.Errorf("read record %s: %w: it is another attachment's", path, ErrBroken)
+	if err := r.head().Check(path); err != nil {
+		return nil, fmt.Errorf("read record %s: %w: %w", path, ErrBroken, err)
 	}
 	return r, nil
 }
 
-// belongs reports whether the names in r match its path. These names lead to other paths, so they
-// must be the names that were validated when the record was written.
-func (r *Record) belongs(path string) bool {
-	dir, file := filepath.Split(path)
-	return r.Owner == owner.Of(r.Network, r.ContainerID, r.IfName) &&
-		file == string(r.Owner)+"."+r.Plugin && filepath.Base(dir) == r.Network &&
-		spec.ValidateContainerID(r.ContainerID) == nil && spec.ValidateIfName(r.IfName) == nil
-}
-
 // readFound reads a record whose directory was found by a glob pattern.
 func (d *Dir) readFound(path string) (*Record, error) {
-	if err := d.guard(attachments, filepath.Base(filepath.Dir(path))); err != nil {
+	if err := d.Guard(claim.Attachments, filepath.Base(filepath.Dir(path))); err != nil {
 		return nil, fmt.Errorf("read record %s: %w: %w", path, ErrBroken, err)
 	}
 	return read(path)
@@ -345,30 +265,26 @@ func (d *Dir) readFound(path string) (*Record, error) {
 // record of a newer ADD alone, even if the DEL found no record itself. Remove accepts that the
 // record is missing.
 func (d *Dir) Remove(network string, o owner.Key, plugin string) error {
-	if err := d.guard(attachments, network); err != nil {
+	if err := d.Guard(claim.Attachments, network); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
-	path := d.path(network, o, plugin)
-	defer d.unlock(path)
-	was, known := d.known(path)
-	if known && was == (version{}) { // an ADD may write a record at any time
-		d.removeNetwork(network)
+	path := d.File(network, o, plugin)
+	defer d.UnlockFile(path)
+	was, known := d.Known(path)
+	if known && was == (claim.Version{}) { // an ADD may write a record at any time
+		d.RemoveNetwork(network)
 		return nil
 	}
-	if known && was != versionAt(path) {
+	if known && was != claim.VersionAt(path) {
 		return nil
 	}
 	if err := durable.Remove(path); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
-	d.know(path, version{})
-	d.removeNetwork(network)
+	d.Know(path, claim.Version{})
+	d.RemoveNetwork(network)
 	return nil
 }
-
-// removeEmpty removes a directory if it is empty. rmdir itself checks this, so no file of
-// another process can be lost.
-func removeEmpty(dir string) { _ = unix.Rmdir(dir) }
 
 // ZoneSources are addresses in a firewalld zone.
 type ZoneSources struct {

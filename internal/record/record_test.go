@@ -16,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/owner"
@@ -39,7 +40,7 @@ func TestWriteReadRemove(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("read %+v, %v; want %+v", got, err, want)
 	}
-	if fi, err := os.Stat(s.path("pods", want.Owner, "bridge")); err != nil || fi.Mode().Perm() != 0o600 {
+	if fi, err := os.Stat(s.File("pods", want.Owner, "bridge")); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v; a record is root's alone", fi.Mode(), err)
 	}
 	for range 2 {
@@ -47,7 +48,7 @@ func TestWriteReadRemove(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if left, err := os.ReadDir(filepath.Join(s.Path, attachments)); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(filepath.Join(s.Path, claim.Attachments)); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	if got, err := s.Read("pods", want.Owner, "bridge"); got != nil || err != nil {
@@ -67,7 +68,7 @@ func TestLargeRecord(t *testing.T) {
 		t.Errorf("read %v", err)
 	}
 	large := sample("c2")
-	large.DataDir = strings.Repeat("x", maxFile)
+	large.DataDir = strings.Repeat("x", claim.MaxFile)
 	if err := s.Write(large); err == nil {
 		t.Error("a record was written that cannot be read")
 	}
@@ -86,7 +87,7 @@ func TestListReportsBrokenOnesBesideTheGood(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty.bridge": "", "torn.bridge": `{"schema":1,`, "newer.bridge": `{"schema":2,"owner":"nczf7ieoql4ijph"}`, "half.bridge.1~": "x",
 	} {
-		if err := os.WriteFile(filepath.Join(s.Path, attachments, "pods", name), []byte(content), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.Path, claim.Attachments, "pods", name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,7 +108,7 @@ func TestPlantedLinkIsNotFollowed(t *testing.T) {
 	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	path := s.path("pods", r.Owner, "bridge")
+	path := s.File("pods", r.Owner, "bridge")
 	if err := s.Remove("pods", r.Owner, "bridge"); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +145,7 @@ func TestAnotherAttachmentsRecordIsBroken(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(s.path("pods", r.Owner, "bridge"), data, 0o600); err != nil {
+		if err := os.WriteFile(s.File("pods", r.Owner, "bridge"), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := s.Read("pods", r.Owner, "bridge"); !errors.Is(err, ErrBroken) || got != nil {
@@ -155,7 +156,7 @@ func TestAnotherAttachmentsRecordIsBroken(t *testing.T) {
 
 // Another user planted directories. We neither read nor write through them.
 func TestPlantedDirectories(t *testing.T) {
-	for _, at := range []string{attachments, attachments + "/pods", shared, shared + "/" + hex.EncodeToString([]byte(fact().Name))} {
+	for _, at := range []string{claim.Attachments, claim.Attachments + "/pods", shared, shared + "/" + hex.EncodeToString([]byte(fact().Name))} {
 		s, outside := New(t.TempDir()), t.TempDir()
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(s.Path, at)), 0o700); err != nil {
 			t.Fatal(err)
@@ -165,7 +166,7 @@ func TestPlantedDirectories(t *testing.T) {
 		}
 		r := sample("c1")
 		var err error
-		if strings.HasPrefix(at, attachments) {
+		if strings.HasPrefix(at, claim.Attachments) {
 			_, rerr := s.Read("pods", r.Owner, "bridge")
 			err = errors.Join(s.Write(r), rerr, s.Remove("pods", r.Owner, "bridge"))
 		} else {
@@ -381,7 +382,7 @@ func FuzzRead(f *testing.F) {
 			t.Fatal(err)
 		}
 		r, err := read(path)
-		if err == nil && (r.Schema > Schema || !r.Owner.Valid()) {
+		if err == nil && (r.Schema > claim.Schema || !r.Owner.Valid()) {
 			t.Errorf("accepted %q", data)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
@@ -36,9 +37,9 @@ func (d *Dir) List(network string) (records []*Record, err error) {
 // Scan works like List, but returns broken records separately if their file names are those of
 // records. Files with other names are in the error.
 func (d *Dir) Scan(network string) (records []*Record, torn []Torn, err error) {
-	pattern := filepath.Join(d.Path, attachments, "*", "*")
+	pattern := filepath.Join(d.Path, claim.Attachments, "*", "*")
 	if network != "" {
-		pattern = filepath.Join(d.Path, attachments, network, "*")
+		pattern = filepath.Join(d.Path, claim.Attachments, network, "*")
 	}
 	return d.scan(pattern)
 }
@@ -46,7 +47,7 @@ func (d *Dir) Scan(network string) (records []*Record, torn []Torn, err error) {
 // Owners returns the owners that have a record of any plugin and network, readable or not. An owner may be
 // in the list several times.
 func (d *Dir) Owners() (list []owner.Key) {
-	found, _ := filepath.Glob(filepath.Join(d.Path, attachments, "*", "*")) // the pattern is valid
+	found, _ := filepath.Glob(filepath.Join(d.Path, claim.Attachments, "*", "*")) // the pattern is valid
 	for _, path := range found {
 		if o, _, ok := strings.Cut(filepath.Base(path), "."); ok && !durable.IsTemp(path) {
 			list = append(list, owner.Key(o))
@@ -57,7 +58,7 @@ func (d *Dir) Owners() (list []owner.Key) {
 
 // ScanPlugin works like Scan, for the records that one plugin wrote in all networks.
 func (d *Dir) ScanPlugin(plugin string) (records []*Record, torn []Torn, err error) {
-	return d.scan(filepath.Join(d.Path, attachments, "*", "*."+plugin))
+	return d.scan(filepath.Join(d.Path, claim.Attachments, "*", "*."+plugin))
 }
 
 func (d *Dir) scan(pattern string) (records []*Record, torn []Torn, err error) {

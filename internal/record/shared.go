@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
@@ -30,7 +31,7 @@ const (
 	factFile = "fact.json"
 )
 
-// Fact is firewall state that several attachments share, such as the masquerade of a subnet. A
+// Fact is firewall state that several claim.Attachments share, such as the masquerade of a subnet. A
 // fact exists as long as it has a holder.
 type Fact struct {
 	Name     string        `json:"name"` // kind and subject, such as masq-10.88.0.0/16
@@ -48,7 +49,7 @@ type Fact struct {
 	AdminChain string         `json:"adminChain,omitempty"`
 
 	// Conditions are the network's own chain and maps for published ports. Such a fact has no
-	// elements, because the elements belong to the attachments.
+	// elements, because the elements belong to the claim.Attachments.
 	Conditions *nft.Conditions `json:"conditions,omitempty"`
 
 	// FastPath lists devices of the flowtable. Flows that enter through them can skip the firewall.
@@ -83,7 +84,7 @@ func (d *Dir) Hold(ctx context.Context, f Fact, o owner.Key, begin func(*Fact) e
 		if fresh {
 			err = errors.Join(err, forget(dir))
 		}
-		removeEmpty(dir)
+		claim.RemoveEmpty(dir)
 		return fmt.Errorf("hold %s: %w", f.Name, err)
 	})
 }
@@ -91,7 +92,7 @@ func (d *Dir) Hold(ctx context.Context, f Fact, o owner.Key, begin func(*Fact) e
 // forget removes a fact that was just written and has no holder. Nothing of it is in the
 // kernel yet.
 func forget(dir string) error {
-	removeEmpty(filepath.Join(dir, refs))
+	claim.RemoveEmpty(filepath.Join(dir, refs))
 	if _, err := os.Lstat(filepath.Join(dir, refs)); err == nil {
 		return nil
 	}
@@ -138,9 +139,9 @@ func (d *Dir) Release(ctx context.Context, name string, o owner.Key, remove func
 		if others {
 			return nil
 		}
-		removeEmpty(filepath.Join(dir, refs))
+		claim.RemoveEmpty(filepath.Join(dir, refs))
 		err = durable.Remove(filepath.Join(dir, factFile))
-		removeEmpty(dir)
+		claim.RemoveEmpty(dir)
 		return err
 	})
 }
@@ -224,7 +225,7 @@ func (d *Dir) Fact(name string) (Fact, error) { return readFact(d.factDir(name))
 
 // factDirs lists the directories of all facts.
 func (d *Dir) factDirs() (dirs []string, err error) {
-	if err := d.guard(shared); err != nil {
+	if err := d.Guard(shared); err != nil {
 		return nil, fmt.Errorf("list facts: %w", err)
 	}
 	entries, err := os.ReadDir(filepath.Join(d.Path, shared))
@@ -299,7 +300,7 @@ func makeFact(dir string) error {
 // directory while locked waits, locked starts again. A process that hangs blocks only users of
 // this fact, and only for a limited time (durable.WithLockLimit).
 func (d *Dir) locked(ctx context.Context, dir string, fn func() error) error {
-	if err := d.guard(shared, filepath.Base(dir), refs); err != nil {
+	if err := d.Guard(shared, filepath.Base(dir), refs); err != nil {
 		return fmt.Errorf("open fact directory: %w", err)
 	}
 	for {
@@ -369,7 +370,7 @@ func (d *Dir) WhileHeld(ctx context.Context, name string, fn func(Fact) error) e
 	return d.locked(ctx, dir, func() error {
 		holders, err := os.ReadDir(filepath.Join(dir, refs))
 		if errors.Is(err, fs.ErrNotExist) || err == nil && len(holders) == 0 {
-			removeEmpty(dir) // the fact was released before we had the lock, and our lock made the directory again
+			claim.RemoveEmpty(dir) // the fact was released before we had the lock, and our lock made the directory again
 			return nil
 		}
 		if err != nil {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/claim"
 )
 
 // A sweep does not wait for repair, and repair does not wait for a sweep that did not begin.
@@ -17,7 +19,7 @@ func TestTryCollecting(t *testing.T) {
 	} else {
 		done()
 	}
-	if err := os.Mkdir(filepath.Join(d.Path, attachments), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(d.Path, claim.Attachments), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	repaired, err := d.Repairing(t.Context())

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
@@ -30,23 +31,23 @@ const (
 	suspectSize = 64 << 10 // bytes of a record that Suspects reads; of a larger one's attachment another record is smaller
 )
 
-// Suspects looks at the next few attachments of a network, at one record of each. It returns the
-// attachments of Kubernetes pods whose namespace was in dir and is not there now. If it is there,
+// Suspects looks at the next few claim.Attachments of a network, at one record of each. It returns the
+// claim.Attachments of Kubernetes pods whose namespace was in dir and is not there now. If it is there,
 // the function there decides whether the attachment is suspect; it learns whether the record names
 // the containerd that called the ADD. A suspect may still be alive, so it must be judged. Each call,
 // in any process, continues where the last call ended; together they go through the whole
 // directory, again and again. No call lists the whole directory. Suspects also removes claims of
 // killed gcs that it meets.
 func (d *Dir) Suspects(network, dir string, most int, there func(id spec.AttachmentKey, named bool) bool) (owners []owner.Key, err error) {
-	if err := d.guard(attachments, network); err != nil {
+	if err := d.Guard(claim.Attachments, network); err != nil {
 		return nil, fmt.Errorf("look at records: %w", err)
 	}
-	records := filepath.Join(d.Path, attachments, network)
+	records := filepath.Join(d.Path, claim.Attachments, network)
 	names, err := d.turn(network, records, most)
 	for _, name := range names {
 		path := filepath.Join(records, name)
-		if strings.HasSuffix(name, claimSuffix) {
-			d.sweepClaim(path)
+		if strings.HasSuffix(name, claim.Suffix) {
+			d.SweepClaim(path)
 		} else if left(path, dir, there) {
 			owners = append(owners, owner.Key(name[:owner.Len]))
 		}
@@ -84,27 +85,17 @@ func (d *Dir) turn(network, records string, most int) (names []string, err error
 
 func (d *Dir) openTurn(network string) (fd int, err error) {
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_NONBLOCK
-	if err := d.guard(turns); err != nil {
+	if err := d.Guard(claim.Turns); err != nil {
 		return -1, err
 	}
-	fd, err = durable.Open(d.turnPath(network), flags)
+	fd, err = durable.Open(d.TurnPath(network), flags)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fd, err
 	}
-	if err := durable.MakeDir(d.Path, turns); err != nil {
+	if err := durable.MakeDir(d.Path, claim.Turns); err != nil {
 		return -1, err
 	}
-	return durable.Open(d.turnPath(network), flags)
-}
-
-func (d *Dir) turnPath(network string) string { return filepath.Join(d.Path, turns, network) }
-
-// removeNetwork removes the directory of a network without records, and the network's turns.
-func (d *Dir) removeNetwork(network string) {
-	if unix.Rmdir(filepath.Join(d.Path, attachments, network)) == nil && d.guard(turns) == nil {
-		_ = durable.Remove(d.turnPath(network)) // the file is only a position for the next records
-		removeEmpty(filepath.Join(d.Path, turns))
-	}
+	return durable.Open(d.TurnPath(network), flags)
 }
 
 // positionFormat has a fixed width, so that one position overwrites the last one completely.
@@ -157,7 +148,7 @@ func choose(entries []entry, most int) (names []string, at int64) {
 		key, _, _ := strings.Cut(e.name, ".")
 		switch {
 		case !owner.Key(key).Valid(), slices.Contains(owners, key):
-		case strings.HasSuffix(e.name, claimSuffix):
+		case strings.HasSuffix(e.name, claim.Suffix):
 			names = append(names, e.name)
 		case durable.IsTemp(e.name):
 		case len(owners) == most:

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
@@ -80,7 +81,7 @@ func TestSuspectsInTurn(t *testing.T) {
 	if owners, err := s.Suspects("pods", filepath.Dir(missing), 4, known); len(owners) > 0 || err != nil {
 		t.Errorf("without records: %v, %v", owners, err)
 	}
-	if _, err := os.Lstat(filepath.Join(s.Path, turns)); err == nil {
+	if _, err := os.Lstat(filepath.Join(s.Path, claim.Turns)); err == nil {
 		t.Error("the turns outlive the records")
 	}
 }
@@ -128,16 +129,16 @@ func TestSuspectsWithDamage(t *testing.T) {
 	s := New(t.TempDir())
 	o := ofPod(t, s, "c1", "/run/netns/missing", &life.Mark{Dev: 1})
 	s.Close()
-	for _, name := range []string{"x", "torn~", string(o) + claimSuffix} {
-		if err := os.WriteFile(filepath.Join(s.Path, attachments, "pods", name), []byte("{"), 0o600); err != nil {
+	for _, name := range []string{"x", "torn~", string(o) + claim.Suffix} {
+		if err := os.WriteFile(filepath.Join(s.Path, claim.Attachments, "pods", name), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(s.Path, turns), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.Path, claim.Turns), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, at := range []string{"", "x", "-5", "999", "99999999999999999999999", fmt.Sprintf(positionFormat, 1<<62)} {
-		if err := os.WriteFile(s.turnPath("pods"), []byte(at), 0o600); err != nil {
+		if err := os.WriteFile(s.TurnPath("pods"), []byte(at), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		var seen []owner.Key
@@ -152,7 +153,7 @@ func TestSuspectsWithDamage(t *testing.T) {
 			t.Errorf("from %q the record is never seen", at)
 		}
 	}
-	if _, err := os.Lstat(s.claimPath("pods", o)); err == nil {
+	if _, err := os.Lstat(filepath.Join(s.Path, claim.Attachments, "pods", string(o)+claim.Suffix)); err == nil {
 		t.Error("the claim of a killed gc stays")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -72,7 +73,7 @@ func OfSession(s *plugin.Session) *Kernel {
 func open(s *plugin.Session) *Kernel {
 	k := &Kernel{
 		NFT:       nft.Open(s.Paths.Run),
-		Records:   &record.Dir{Path: s.Paths.Run, CheckOnce: true},
+		Records:   &record.Dir{Dir: claim.Dir{Path: s.Paths.Run, CheckOnce: true}},
 		session:   s,
 		sandboxes: make(map[string]*nl.Conn),
 		marks:     make(map[string]*life.Mark),

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package record
+package claim
 
 import (
 	"errors"
@@ -15,10 +15,10 @@ import (
 // A Dir that checks each directory once remembers neither a missing nor a bad one.
 func TestCheckOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run")
-	once, each := &Dir{Path: path, CheckOnce: true}, New(path)
+	once, each := &Dir{Path: path, CheckOnce: true}, &Dir{Path: path}
 	want := func(what string, d *Dir, bad bool) {
 		t.Helper()
-		if err := d.guard(attachments, "net"); errors.Is(err, durable.ErrNotOurs) != bad || !bad && err != nil {
+		if err := d.Guard(Attachments, "net"); errors.Is(err, durable.ErrNotOurs) != bad || !bad && err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package record
+package claim
 
 import (
 	"context"
@@ -26,103 +26,42 @@ import (
 // DEL is removing, or what an ADD made that is about to fail. And gc never sees an unfinished ADD
 // of the same attachment. The kernel releases the locks of a killed process.
 
-// patience is how long ADD and DEL wait for another process's lock. Then they continue without
+// Patience is how long ADD and DEL wait for another process's lock. Then they continue without
 // it: a DEL must work even if an ADD hangs.
-const patience = time.Second
+const Patience = time.Second
 
-// locks holds the locked files of a Dir by path, the version of each file that the Store has seen,
-// and the directories that guard has checked.
+// locks holds the locked files of a Dir by path, the version of each file that the Dir has seen,
+// and the directories that Guard has checked.
 type locks struct {
 	mu      sync.Mutex
 	held    map[string]int // file descriptors
-	stood   map[string]version
+	stood   map[string]Version
 	checked []string
-}
-
-// Take works like Read for a caller that will remove what the record lists. It first locks the
-// record. The lock ends when the Dir is closed or the record is removed. If another process holds
-// the lock for more than a second, Take continues without it.
-func (d *Dir) Take(network string, o owner.Key, plugin string) (*Record, error) {
-	if d.guard(attachments, network) != nil {
-		return d.Read(network, o, plugin)
-	}
-	r, _, err := d.take(d.path(network, o, plugin), patience)
-	return r, err
-}
-
-// TakeAll works like Take for all records of an owner, of any plugin and network. TakeAll
-// skips records that cannot be read.
-func (d *Dir) TakeAll(o owner.Key) (list []*Record) {
-	if !o.Valid() {
-		return nil
-	}
-	paths, _ := filepath.Glob(d.path("*", o, "*")) // cannot fail: o is valid
-	for _, path := range paths {
-		if durable.IsTemp(path) {
-			continue
-		}
-		network, plugin := filepath.Base(filepath.Dir(path)), filepath.Base(path)[owner.Len+1:]
-		if r, err := d.Take(network, o, plugin); r != nil && err == nil {
-			list = append(list, r)
-		}
-	}
-	return list
-}
-
-// take locks and reads a record. If there is no record at first but one appears later, take locks
-// again, because the record belongs to a running ADD.
-func (d *Dir) take(path string, wait time.Duration) (r *Record, ok bool, err error) {
-	ok, missing := d.lockThere(path, wait)
-	if missing {
-		d.know(path, version{})
-		return nil, true, nil
-	}
-	r, err = d.readKnown(path)
-	if ok && !d.holds(path) && (r != nil || err != nil) {
-		ok = d.lock(path, wait)
-		r, err = d.readKnown(path)
-	}
-	return r, ok, err
-}
-
-// TryTake works like Take for a caller that can try again later. If another process still has the
-// lock after wait, ok is false.
-func (d *Dir) TryTake(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
-	if err := d.guard(attachments, network); err != nil {
-		return nil, true, fmt.Errorf("read record: %w: %w", ErrBroken, err)
-	}
-	if r, ok, err = d.take(d.path(network, o, plugin), wait); !ok {
-		return nil, false, nil
-	}
-	return r, true, err
 }
 
 // Busy reports whether another process has locked the record now.
 func (d *Dir) Busy(network string, o owner.Key, plugin string) bool {
-	path := d.path(network, o, plugin)
-	if d.holds(path) {
+	path := d.File(network, o, plugin)
+	if d.HasLock(path) {
 		return false
 	}
-	if !d.lock(path, 0) {
+	if !d.LockFile(path, 0) {
 		return true
 	}
-	d.unlock(path)
+	d.UnlockFile(path)
 	return false
 }
 
 // Unlock releases the lock of a record before the Dir is closed.
 func (d *Dir) Unlock(network string, o owner.Key, plugin string) {
-	d.unlock(d.path(network, o, plugin))
+	d.UnlockFile(d.File(network, o, plugin))
 }
 
 // UnlockAll releases the locks of all records of an owner, as Seize has taken them. A claim stays: DELs of
 // plugins take the locks, and ADDs still wait.
 func (d *Dir) UnlockAll(network string, o owner.Key) {
-	paths, _ := filepath.Glob(d.path(network, o, "*")) // cannot fail: Seize has validated the names
-	for _, path := range paths {
-		if !durable.IsTemp(path) {
-			d.unlock(path)
-		}
+	for _, path := range d.paths(network, o) {
+		d.UnlockFile(path)
 	}
 }
 
@@ -136,34 +75,35 @@ func (d *Dir) Close() {
 	d.locks.held = nil
 }
 
-// lock locks a file. If another process has the lock, it returns false. If the file is missing,
+// LockFile locks a file. If another process has the lock, it returns false. If the file is missing,
 // cannot be opened, or is on a file system without locks, it returns true without a lock.
-func (d *Dir) lock(path string, wait time.Duration) bool {
-	ok, _ := d.lockThere(path, wait)
+func (d *Dir) LockFile(path string, wait time.Duration) bool {
+	ok, _ := d.LockThere(path, wait)
 	return ok
 }
 
-// lockThere works like lock, and reports whether the file is missing.
-func (d *Dir) lockThere(path string, wait time.Duration) (ok, missing bool) {
-	if d.holds(path) {
+// LockThere works like LockFile, and reports whether the file is missing.
+func (d *Dir) LockThere(path string, wait time.Duration) (ok, missing bool) {
+	if d.HasLock(path) {
 		return true, false
 	}
 	fd, held, err := flock.Try(path, flock.Options{Patience: wait})
 	if err == nil && !held {
-		d.keep(path, fd)
+		d.KeepLock(path, fd)
 	}
 	return !held, errors.Is(err, unix.ENOENT)
 }
 
-func (d *Dir) holds(path string) bool {
+// HasLock reports whether this Dir has locked the file at path.
+func (d *Dir) HasLock(path string) bool {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
 	_, ok := d.locks.held[path]
 	return ok
 }
 
-// keep stores a lock. keep releases the lock of an earlier file at the same path.
-func (d *Dir) keep(path string, fd int) {
+// KeepLock stores a lock. It releases the lock of an earlier file at the same path.
+func (d *Dir) KeepLock(path string, fd int) {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
 	if old, ok := d.locks.held[path]; ok {
@@ -176,7 +116,8 @@ func (d *Dir) keep(path string, fd int) {
 	d.note(path, versionOf(fd))
 }
 
-func (d *Dir) unlock(path string) {
+// UnlockFile releases the lock of a file.
+func (d *Dir) UnlockFile(path string) {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
 	if fd, ok := d.locks.held[path]; ok {
@@ -212,10 +153,10 @@ func (d *Dir) Repairing(ctx context.Context) (done func(), err error) {
 }
 
 func (d *Dir) lockAll(ctx context.Context, lock func(context.Context, int) error) (done func(), err error) {
-	if err := d.guard(attachments); err != nil {
+	if err := d.Guard(Attachments); err != nil {
 		return nil, fmt.Errorf("lock records: %w", err)
 	}
-	dir := filepath.Join(d.Path, attachments)
+	dir := filepath.Join(d.Path, Attachments)
 	f, err := os.Open(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return func() {}, nil
@@ -229,56 +170,58 @@ func (d *Dir) lockAll(ctx context.Context, lock func(context.Context, int) error
 	return func() { f.Close() }, nil //nolint:errcheck // read only
 }
 
-// version distinguishes files that were at the same path one after the other. The zero value means
-// that there is no file. Some file systems use an inode's number again at once, so version includes
+// Version distinguishes files that were at the same path one after the other. The zero value means
+// that there is no file. Some file systems use an inode's number again at once, so Version includes
 // the modification time.
-type version struct {
+type Version struct {
 	dev, ino uint64
 	mtime    int64
 }
 
-func versionIn(st *unix.Stat_t) version {
-	return version{uint64(st.Dev), st.Ino, st.Mtim.Nano()} //nolint:unconvert // Dev is 32 bits wide on some architectures
+func versionIn(st *unix.Stat_t) Version {
+	return Version{uint64(st.Dev), st.Ino, st.Mtim.Nano()} //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
-func versionAt(path string) version {
-	v, _ := lookAt(path)
+// VersionAt returns the version of the file at path, or the zero value if there is none that can be seen.
+func VersionAt(path string) Version {
+	v, _ := LookAt(path)
 	return v
 }
 
-func lookAt(path string) (version, error) {
+// LookAt works like VersionAt, and says why it sees no file.
+func LookAt(path string) (Version, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
-		return version{}, err
+		return Version{}, err
 	}
 	return versionIn(&st), nil
 }
 
-func versionOf(fd int) version {
+func versionOf(fd int) Version {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {
-		return version{}
+		return Version{}
 	}
 	return versionIn(&st)
 }
 
-// know stores which version of the file at path this Dir has seen.
-func (d *Dir) know(path string, v version) {
+// Know stores which version of the file at path this Dir has seen.
+func (d *Dir) Know(path string, v Version) {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
 	d.note(path, v)
 }
 
-// note works like know for a caller that holds the mutex.
-func (d *Dir) note(path string, v version) {
+// note works like Know for a caller that holds the mutex.
+func (d *Dir) note(path string, v Version) {
 	if d.locks.stood == nil {
-		d.locks.stood = make(map[string]version)
+		d.locks.stood = make(map[string]Version)
 	}
 	d.locks.stood[path] = v
 }
 
-// known returns the version of the file at path that this Dir has seen, if any.
-func (d *Dir) known(path string) (v version, ok bool) {
+// Known returns the version of the file at path that this Dir has seen, if any.
+func (d *Dir) Known(path string) (v Version, ok bool) {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
 	v, ok = d.locks.stood[path]
@@ -287,9 +230,9 @@ func (d *Dir) known(path string) (v version, ok bool) {
 
 // Since returns the time at which a record was written, or the zero time if the record no
 // longer exists.
-func (d *Dir) Since(r *Record) time.Time {
-	v := versionAt(d.path(r.Network, r.Owner, r.Plugin))
-	if v == (version{}) {
+func (d *Dir) Since(network string, o owner.Key, plugin string) time.Time {
+	v := VersionAt(d.File(network, o, plugin))
+	if v == (Version{}) {
 		return time.Time{}
 	}
 	return time.Unix(0, v.mtime)
