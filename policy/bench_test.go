@@ -98,23 +98,6 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// BenchmarkChange measures one change from the new state to the list of changes.
-func BenchmarkChange(b *testing.B) {
-	s := large(1000)
-	before := Compile(s)
-	team := s.Namespaces[7].Labels
-	start := cpu()
-	for b.Loop() {
-		s.Namespaces[7].Labels = LabelsOf(map[string]string{"team": "t1"})
-		after := Compile(s)
-		if c := Diff(before, after); c.Empty() || len(c.Prepare)+len(c.Switch)+len(c.Clean) > 100 {
-			b.Fatalf("got %d changes", len(c.Switch))
-		}
-		s.Namespaces[7].Labels = team
-	}
-	b.ReportMetric((cpu()-start).Seconds()*1000/float64(b.N), "cpu-ms/op")
-}
-
 // BenchmarkOnePod measures what an ADD would pay: a pod with the five policies of its namespace.
 func BenchmarkOnePod(b *testing.B) {
 	s := large(1000)

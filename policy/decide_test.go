@@ -114,6 +114,14 @@ func TestDeciderWithOneHash(t *testing.T) {
 	}
 }
 
+func (l *LocalPod) equal(o *LocalPod) bool {
+	return slices.Equal(l.Addresses, o.Addresses) && l.Sides[0].equal(&o.Sides[0]) && l.Sides[1].equal(&o.Sides[1])
+}
+
+func (s *Side) equal(o *Side) bool {
+	return s.Isolated == o.Isolated && s.Unknown == o.Unknown && slices.Equal(s.Chains, o.Chains)
+}
+
 func (d *Decision) equal(o *Decision) bool {
 	return d.Sides[0].equal(&o.Sides[0]) && d.Sides[1].equal(&o.Sides[1]) && d.Identity == o.Identity && d.Against == o.Against && slices.Equal(d.Sets, o.Sets)
 }

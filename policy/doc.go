@@ -3,7 +3,7 @@
 
 // Package policy compiles Kubernetes' network policies into a program for one node. It is pure:
 // namespaces, pods and policies go in (State), and plain values come out (Program), which can
-// be printed and compared (Diff).
+// be printed.
 //
 // A program is made for the sets and maps of nftables, into which package policy/enforce turns it:
 //

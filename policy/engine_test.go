@@ -4,33 +4,40 @@
 package policy
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/test/policytest"
 )
 
-// engine is the programs of all nodes of a cluster, each in a table that only changes changed.
+// engine is the programs of all nodes of a cluster.
 type engine struct {
-	state  State
-	tables map[string]*table
-	before map[string]*Program
+	state    State
+	programs map[string]*Program
 }
 
-// TestEngine compares programs with an oracle that was written apart from them. Each state
-// comes by the changes from the one before.
+// TestEngine compares programs with an oracle that was written apart from them.
 func TestEngine(t *testing.T) {
 	policytest.Compare(t, func() policytest.Engine {
-		return &engine{tables: make(map[string]*table), before: make(map[string]*Program)}
+		return &engine{programs: make(map[string]*Program)}
 	}, policytest.Plan{Tables: policytest.Tables(t, 20, 60), Probes: 300})
 }
 
-// Load reads the objects as the API serves them, and changes each node's table.
+// Load reads the objects as the API serves them, and compiles the program of each node. The same state gives the same
+// program.
 func (e *engine) Load(c policytest.Cluster) (err error) {
 	if e.state, err = stateOf(c); err != nil {
 		return err
 	}
-	return e.change()
+	for _, n := range e.state.Nodes {
+		e.state.Node = n.Name
+		e.programs[n.Name] = Compile(&e.state)
+		if again := Compile(&e.state).String(); again != e.programs[n.Name].String() {
+			return fmt.Errorf("compiled twice, the program of %s is\n%s\nand\n%s", n.Name, e.programs[n.Name], again)
+		}
+	}
+	return nil
 }
 
 // stateOf reads a cluster, without the name of this node.
@@ -68,31 +75,10 @@ func parseAll[A, T any](objects []A, parse func([]byte) (T, error), into *[]T) e
 	return nil
 }
 
-// change applies the changes of each node, and then takes the program from its table.
-func (e *engine) change() error {
-	for _, n := range e.state.Nodes {
-		e.state.Node = n.Name
-		if e.tables[n.Name] == nil {
-			e.tables[n.Name], e.before[n.Name] = newTable(), &Program{}
-		}
-		after := Compile(&e.state)
-		c := Diff(e.before[n.Name], after)
-		for _, list := range [][]Change{c.Prepare, c.Switch, c.Clean} {
-			for _, change := range list {
-				if err := e.tables[n.Name].apply(change); err != nil {
-					return err
-				}
-			}
-		}
-		e.before[n.Name] = e.tables[n.Name].program()
-	}
-	return nil
-}
-
 // Allows asks the nodes of both ends.
 func (e *engine) Allows(p policytest.Probe) (allowed bool, by string, err error) {
 	proto, port := packetOf(p)
-	for _, program := range e.before {
+	for _, program := range e.programs {
 		v, why := program.Allows(p.From, p.To, proto, port)
 		name, _, _ := strings.Cut(why[len(why)-1].Policy, ", ")
 		if v == Deny {

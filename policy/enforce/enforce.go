@@ -85,13 +85,12 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 	}
 	was := e.loaded
 	e.loaded = nil
-	var diff policy.Changes
 	var same func(string) bool
 	if was != nil {
-		diff = policy.Diff(was, p)
-		same = sameSets(diff, was, p)
+		same = sameSets(was, p)
 	}
-	changes, err := planOf(before, e.wanted(p, before.base), same)
+	after := e.wanted(p, before.base)
+	changes, err := planOf(before, after, same)
 	if err != nil {
 		return fmt.Errorf("load network policies: %w", err)
 	}
@@ -111,8 +110,11 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 	if err := e.openPorts(ctx, known); err != nil {
 		return fmt.Errorf("open ports of bridges that no network policy isolates: %w", err)
 	}
-	if was == nil || len(changes.switchOver) > 0 {
-		e.owe(changed(diff, was, p))
+	switch {
+	case was == nil: // it is not known what the kernel had before, as after a restart
+		e.owe(pods(p))
+	case len(changes.switchOver) > 0:
+		e.owe(after.concerned(changes.touched))
 	}
 	if err := e.cutNow(); err != nil {
 		return fmt.Errorf("end connections that network policies deny: %w", err)
@@ -135,15 +137,6 @@ func (e *Enforcer) cutNow() error {
 		e.GiveBack(c)
 	}
 	return err
-}
-
-// changed returns the addresses whose connections the change may deny. If it is not known what the
-// kernel had before, as after a restart, these are all pods with a policy.
-func changed(diff policy.Changes, was, p *policy.Program) map[netip.Addr]bool {
-	if was == nil {
-		return pods(p)
-	}
-	return concerned(diff, p)
 }
 
 // Differences returns what Load would do if the kernel should enforce a program, one line for each

@@ -4,7 +4,11 @@
 package enforce
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
+
+	"github.com/google/nftables/expr"
 
 	"github.com/patchbay-net/patchbay/policy"
 )
@@ -13,107 +17,62 @@ import (
 // addresses that the change concerns, and a Cut deletes the entries of their connections that the new program
 // denies. Their next packets are judged as first packets.
 
-// concerned returns the addresses of which a difference to a program may deny connections: of pods of
-// this node whose chains, or sets in them, change, and of pods that get another identity. What only gets
-// larger denies nothing if only rules that accept look at it. So a pod that starts on another node
-// concerns nobody.
-func concerned(diff policy.Changes, after *policy.Program) map[netip.Addr]bool {
-	addrs, parts := make(map[netip.Addr]bool), make(map[string]bool)
-	against := againstWhom(after)
-	for _, c := range diff.Switch {
-		if c.Op == policy.Add && !against.gains(c.Object) {
-			continue
-		}
-		switch o := c.Object.(type) {
-		case policy.Chain:
-			parts[o.Name] = true
-		case policy.Member:
-			parts[o.Set] = true
-		case policy.Span:
-			parts[o.RangeSet] = true
-		case policy.Address:
-			addrs[o.Addr] = true
-		case policy.LocalPod:
-			addAll(addrs, o.Addresses)
-			if was, ok := c.Was.(policy.LocalPod); ok {
-				addAll(addrs, was.Addresses)
-			}
+// concerned returns the addresses of which a change may deny connections: those that a set of pods loses, those of
+// pods that get or lose their own rules, and those of pods of this node in whose rules a chain or a set of ranges
+// changes. What only gets larger denies nothing if only rules that accept look at it. So a pod that starts on another
+// node concerns nobody.
+func (w *wanted) concerned(t touched) map[netip.Addr]bool {
+	addrs, parts, against := make(map[netip.Addr]bool), maps.Clone(t.chains), w.against()
+	for set, list := range t.gone {
+		concern(set, list, addrs, parts)
+	}
+	for set, list := range t.added {
+		if against[set] || isDispatch(set) {
+			concern(set, list, addrs, parts)
 		}
 	}
-	using(after, parts)
-	for i := range after.Pods {
-		if p := &after.Pods[i]; uses(p, parts) {
-			addAll(addrs, p.Addresses)
+	w.spread(parts)
+	for a, pod := range w.pods {
+		if parts[kindPod[policy.Ingress]+hash(pod)] || parts[kindPod[policy.Egress]+hash(pod)] {
+			addrs[a] = true
 		}
 	}
 	return addrs
 }
 
-// against is what rules that do not accept look at: names of sets and range sets, and the identities in
-// these sets.
-type against struct {
-	sets    map[string]bool
-	numbers map[policy.Number]bool
-}
-
-func againstWhom(p *policy.Program) against {
-	a := against{make(map[string]bool), make(map[policy.Number]bool)}
-	for i := range p.Chains {
-		for _, r := range p.Chains[i].Rules {
-			if r.Verdict != policy.Accept {
-				a.sets[r.Set], a.sets[r.RangeSet] = true, true
-			}
-		}
-	}
-	for i := range p.Sets {
-		if s := &p.Sets[i]; a.sets[s.Name] {
-			for _, n := range s.Members {
-				a.numbers[n] = true
-			}
-		}
-	}
-	return a
-}
-
-// gains reports whether a new object may deny connections.
-func (a against) gains(o policy.Object) bool {
-	switch o := o.(type) {
-	case policy.Address:
-		return a.numbers[o.Identity]
-	case policy.Member:
-		return a.sets[o.Set]
-	case policy.Span:
-		return a.sets[o.RangeSet]
-	}
-	return true
-}
-
-func addAll(addrs map[netip.Addr]bool, list []netip.Addr) {
-	for _, a := range list {
-		addrs[a] = true
-	}
-}
-
-// using adds the chains that use one of these sets.
-func using(p *policy.Program, parts map[string]bool) {
-	for i := range p.Chains {
-		for _, r := range p.Chains[i].Rules {
-			if parts[r.Set] || parts[r.RangeSet] {
-				parts[p.Chains[i].Name] = true
-			}
+// concern adds what a difference of a set concerns: addresses or, for a set of ranges, all that use it. Nothing is
+// judged by the set of local pods, so that set concerns nobody.
+func concern(set string, list []element, addrs map[netip.Addr]bool, parts map[string]bool) {
+	switch {
+	case isNets(set) && len(list) > 0:
+		parts[set] = true
+	case isPods(set), isDispatch(set):
+		for _, e := range list {
+			addrs[e.first] = true
 		}
 	}
 }
 
-func uses(p *policy.LocalPod, parts map[string]bool) bool {
-	for _, side := range p.Sides {
-		for _, name := range side.Chains {
-			if parts[name] {
-				return true
+// against returns the sets that rules look at which do not accept.
+func (w *wanted) against() map[string]bool {
+	sets := make(map[string]bool)
+	for _, lines := range w.lines {
+		for _, l := range lines {
+			if l.verdict != expr.VerdictAccept {
+				sets[l.pods], sets[l.nets] = true, true
 			}
 		}
 	}
-	return false
+	return sets
+}
+
+// spread adds the chains that use one of these parts, directly or through others.
+func (w *wanted) spread(parts map[string]bool) {
+	for _, name := range w.byDepth() {
+		if slices.ContainsFunc(w.lines[name], func(l line) bool { return parts[l.nets] || parts[l.chain] }) {
+			parts[name] = true
+		}
+	}
 }
 
 // pods returns the addresses of the pods of this node that have a policy.
@@ -121,7 +80,9 @@ func pods(p *policy.Program) map[netip.Addr]bool {
 	addrs := make(map[netip.Addr]bool)
 	for i := range p.Pods {
 		if policed(&p.Pods[i]) {
-			addAll(addrs, p.Pods[i].Addresses)
+			for _, a := range p.Pods[i].Addresses {
+				addrs[a] = true
+			}
 		}
 	}
 	return addrs

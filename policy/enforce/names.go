@@ -77,6 +77,8 @@ func ofADDs(set string) bool {
 	return set == nft.SetClosedIn4 || set == nft.SetClosedIn6 || set == nft.SetClosedOut4 || set == nft.SetClosedOut6
 }
 
+func isPods(set string) bool { return strings.HasPrefix(set, kindPods) }
+
 func isNets(set string) bool { return strings.HasPrefix(set, kindNets) }
 
 func isPorts(set string) bool { return strings.HasPrefix(set, kindPorts) }

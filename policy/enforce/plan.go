@@ -16,7 +16,17 @@ import (
 // plan leads from one state to another, in the order of its lists. prepare and clean change only
 // what no packet can meet, so they may be split into several transactions. switchOver is one
 // transaction: before it every decision is the old state's, and after it the new one's.
-type plan struct{ prepare, switchOver, clean []step }
+type plan struct {
+	prepare, switchOver, clean []step
+
+	touched touched
+}
+
+// touched is what the switch of a plan changes: chains that get other rules, and what each set loses and gets.
+type touched struct {
+	chains      map[string]bool
+	gone, added map[string][]element
+}
 
 // step is a part of a transaction.
 type step struct {
@@ -28,6 +38,7 @@ type step struct {
 // planOf compares two states. same, if it is not nil, reports whether a set surely has the same
 // elements in both.
 func planOf(before *state, after *wanted, same func(set string) bool) (p plan, err error) {
+	p.touched = touched{make(map[string]bool), make(map[string][]element), make(map[string][]element)}
 	for _, name := range missing(after.counters, before.counters) {
 		p.prepare = append(p.prepare, addCounter(name))
 	}
@@ -101,14 +112,15 @@ func (p *plan) compareElements(name string, before *state, after *wanted) (gone,
 		return nil, nil, err
 	}
 	want, err := after.elements(name)
-	gone, added = differences(have, want)
+	gone, added = differences(have, want, element.compare)
+	p.touched.gone[name], p.touched.added[name] = gone, added
 	return gone, added, err
 }
 
 // differences returns what is only in the first and what is only in the second of two sorted lists.
-func differences(have, want []element) (gone, added []element) {
+func differences[T any](have, want []T, compare func(a, b T) int) (gone, added []T) {
 	for len(have) > 0 && len(want) > 0 {
-		switch c := have[0].compare(want[0]); {
+		switch c := compare(have[0], want[0]); {
 		case c < 0:
 			gone, have = append(gone, have[0]), have[1:]
 		case c > 0:
@@ -120,17 +132,23 @@ func differences(have, want []element) (gone, added []element) {
 	return append(gone, have...), append(added, want...)
 }
 
+// byDepth returns the names of the chains, each after those to which it jumps.
+func (w *wanted) byDepth() []string {
+	names := slices.Collect(maps.Keys(w.chains))
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(depth(a)-depth(b), cmp.Compare(a, b)) })
+	return names
+}
+
 // compareChains adds new chains, replaces the rules of changed ones, and removes others.
 func (p *plan) compareChains(before *state, after *wanted) {
-	names := slices.Collect(maps.Keys(after.chains))
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(depth(a)-depth(b), cmp.Compare(a, b)) })
-	for _, name := range names {
+	for _, name := range after.byDepth() {
 		lines := after.lines[name]
 		switch {
 		case !before.chains[name]:
 			p.prepare = append(p.prepare, addChain(name, lines))
 		case !before.same(name, lines):
 			p.switchOver = append(p.switchOver, replaceChain(name, lines))
+			p.touched.chains[name] = true
 		}
 	}
 	gone := missing(before.chains, after.chains)

@@ -190,18 +190,16 @@ func (x *addressIndex) of(s *policy.Set, family int) (out []element) {
 	return out
 }
 
-// sameSets returns a function that reports whether a set surely has the same elements in two programs with this
-// difference. A set of pods does if it has the same identities, none of which gets or loses an address, and a set of ports
+// sameSets returns a function that reports whether a set surely has the same elements in two programs, without
+// comparing them: all sets together may have far more elements than the programs have addresses. A set of pods does if it has the same identities, none of which gets or loses an address, and a set of ports
 // always does.
-func sameSets(diff policy.Changes, before, after *policy.Program) func(set string) bool {
+func sameSets(before, after *policy.Program) func(set string) bool {
 	moved := make(map[policy.Number]bool)
-	for _, c := range diff.Switch {
-		if a, ok := c.Object.(policy.Address); ok {
-			moved[a.Identity] = true
-			if was, ok := c.Was.(policy.Address); ok {
-				moved[was.Identity] = true
-			}
-		}
+	gone, added := differences(before.Addresses, after.Addresses, func(a, b policy.Address) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Identity, b.Identity))
+	})
+	for _, a := range append(gone, added...) {
+		moved[a.Identity] = true
 	}
 	members := make(map[string][]policy.Number)
 	for _, s := range before.Sets {
