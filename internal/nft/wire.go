@@ -119,9 +119,13 @@ func (e Element) setElement(timeout time.Duration) nftables.SetElement {
 	return nftables.SetElement{Key: e.Key, KeyEnd: e.KeyEnd, Val: e.Data, Comment: e.Comment, Timeout: timeout}
 }
 
-// encoder is a library connection without a socket. The library's counter of sets has no lock, so
-// there is one encoder with a lock. To make one takes longer than to encode, because it seeds a
-// random number generator.
+// encoder is a library connection without a socket, made with the library's hook for tests, because google/nftables
+// v0.3.0, the newest release since February 2025, encodes messages only in order to send them. To encode elements
+// ourselves would save 0.05 ms of an ADD with 20 elements (BenchmarkEncode), and would be a second place that knows how
+// messages to nftables are written.
+//
+// The library's counter of sets has no lock, so there is one encoder with a lock. To make one takes as long as to encode
+// ten elements, because it seeds a random number generator.
 var encoder struct {
 	sync.Mutex
 	lib *nftables.Conn // nil before the first use, and after an error
