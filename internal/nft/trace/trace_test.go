@@ -113,7 +113,36 @@ func TestConditions(t *testing.T) {
 		{rule: "counter ip saddr 10.1.0.1 log prefix \"x\"", four: certain, six: not},
 		{rule: "counter name cnt", definition: "counter cnt { }", four: certain, six: certain},
 
+		{rule: "ip saddr != 10.1.0.5-10.1.0.9", four: certain, six: not},
+		{rule: "ip saddr & 255.0.255.0 == 10.0.0.0", four: certain, six: not},
+		{rule: "ip saddr & 255.0.255.0 == 10.0.1.0", four: not, six: not},
+		{rule: "tcp dport >= 80", four: certain, six: not},
+		{rule: "tcp dport > 80", four: not, six: not},
+		{rule: "tcp dport <= 80", four: certain, six: not},
+		{rule: "th dport < 80", four: not, six: certain},
+		{rule: "tcp dport != { 80, 443 }", four: not, six: not},
+		{rule: "tcp dport { 70-90, 443 }", four: certain, six: not},
+		{rule: "meta l4proto != tcp", four: not, six: certain},
+		{rule: "ip6 nexthdr udp", four: not, six: certain},
+		{rule: "icmp type echo-request", four: not, six: not},
+		{rule: "ip daddr . tcp sport { 10.1.0.9 . 80 }", four: not, six: not},
+		{rule: "ct state { new, untracked }", four: certain, six: certain},
+		{rule: "ct state != { established, related }", four: certain, six: certain},
+		{rule: "meta mark set ip saddr map { 10.1.0.1 : 1 }", four: certain, six: not},
+		{rule: "meta mark set ip saddr map { 10.9.9.9 : 1 }", four: not, six: not},
+		{rule: "ct mark set 1", four: certain, six: certain},
+
 		// What is not known of the packet, or to this package, is not guessed.
+		{rule: "tcp sport < 80", four: uncertain, six: not},
+		{rule: "tcp sport 1024-2000", four: uncertain, six: not},
+		{rule: "tcp sport != { 80, 443 }", four: uncertain, six: not},
+		{rule: "ip daddr . tcp sport { 10.1.0.2 . 80 }", four: uncertain, six: not},
+		{rule: "ct mark 1", four: uncertain, six: uncertain},
+		{rule: "ct direction original", four: uncertain, six: uncertain},
+		{rule: "meta mark != 1", four: uncertain, six: uncertain},
+		{rule: "ip6 hoplimit 255", four: not, six: uncertain},
+		{rule: "meta mark set tcp sport map { 80 : 1 }", four: uncertain, six: not},
+		{rule: "meta mark set ip saddr map { 10.1.0.1 : 1 } meta mark 1", four: uncertain, six: not},
 		{rule: "tcp sport 1024", four: uncertain, six: not},
 		{rule: "iifname \"eth0\"", four: uncertain, six: uncertain},
 		{rule: "meta mark 1 ip saddr 10.9.9.9", four: not, six: not},
@@ -159,6 +188,11 @@ func TestVerdicts(t *testing.T) {
 		"perhaps returns":    {"chain a { tcp sport 1 return; accept; } chain base { type filter hook forward priority 0; policy drop; jump a; }", Accepted | Dropped},
 		"change elsewhere":   {"chain base { type filter hook forward priority 0; ip saddr 10.9.9.9 ip ttl set 1; drop; }", Dropped},
 		"changes the packet": {"chain base { type filter hook forward priority 0; ip ttl set 1; drop; }", Accepted | Dropped},
+		"goto in a map":      {"chain a { } chain base { type filter hook forward priority 0; policy drop; ip saddr vmap { 10.1.0.1 : goto a }; accept; }", Dropped},
+		"jump in a map":      {"chain a { } chain base { type filter hook forward priority 0; policy drop; ip saddr vmap { 10.1.0.1 : jump a }; accept; }", Accepted},
+		"perhaps a goto":     {"chain a { } chain base { type filter hook forward priority 0; policy drop; tcp sport 1 goto a; accept; }", Accepted | Dropped},
+		"either way goes on": {"chain a { } chain base { type filter hook forward priority 0; tcp sport 1 jump a; drop; }", Dropped},
+		"notrack":            {"chain base { type filter hook prerouting priority -300; notrack; drop; }", Dropped},
 		"sets a mark":        {"chain base { type filter hook forward priority 0; meta mark set 1; drop; }", Dropped},
 	} {
 		if got := through(t, c.chains, packet4).Fate; got != c.want {
@@ -178,6 +212,75 @@ func TestQueue(t *testing.T) {
 	path, err := Through(table, nft.Chain{Name: "base"}, packet4)
 	if err != nil || path.Fate != Accepted|Dropped || path.Steps[0].Not == "" {
 		t.Errorf("got %+v, %v", path, err)
+	}
+}
+
+// TestNotUnderstood says what was not understood of a rule.
+func TestNotUnderstood(t *testing.T) {
+	for _, c := range []struct {
+		rule, not string
+		does      Fate
+	}{
+		{"limit rate 1/second drop", "its condition limit", Dropped},
+		{"limit rate 1/second counter", "its condition limit", 0},
+		{"ip ttl set 1 drop", `its expression "payload"`, Accepted | Dropped},
+		{"ip saddr @others drop", "its set others", Dropped},
+		{"tcp sport vmap { 80 : drop }", "its map __map0", Accepted | Dropped},
+		{"tcp sport 80 drop", "", Dropped},
+		{"ip saddr vmap { 10.1.0.1 : drop }", "", Dropped},
+	} {
+		path := through(t, "set others { type ipv4_addr; elements = { * }; } chain base { type filter hook forward priority 0; "+c.rule+"; }", packet4)
+		if len(path.Steps) != 1 || path.Steps[0].Not != c.not || path.Steps[0].Does != c.does {
+			t.Errorf("%s: got %+v, want %q", c.rule, path.Steps, c.not)
+		}
+	}
+}
+
+// TestForeign follows a packet to expressions that nft does not write.
+func TestForeign(t *testing.T) {
+	named := func(expr, name string) nft.Expr {
+		return nft.Expr{Name: expr, Attrs: nft.Attrs{{Type: unix.NFTA_MATCH_NAME, Data: append([]byte(name), 0)}}}
+	}
+	drop := nft.Expr{Name: "immediate", Attrs: nft.Attrs{
+		{Type: unix.NFTA_IMMEDIATE_DREG, Data: []byte{0, 0, 0, unix.NFT_REG_VERDICT}},
+		{Type: unix.NFTA_IMMEDIATE_DATA, Data: nested(t, unix.NFTA_DATA_VERDICT, nested(t, unix.NFTA_VERDICT_CODE, []byte{0, 0, 0, 0}))},
+	}}
+	for _, c := range []struct {
+		expr nft.Expr
+		want Fate
+	}{
+		{named("match", "comment"), Dropped},
+		{named("match", "tcp"), Accepted | Dropped},
+		{named("target", "MARK"), Accepted | Dropped},
+		{nft.Expr{Name: "flow_offload"}, Dropped},
+		{nft.Expr{Name: "queue"}, Accepted | Dropped},
+		{nft.Expr{Name: "wormhole"}, Accepted | Dropped},
+	} {
+		table := &nft.Table{Rules: map[string][]nft.Rule{"base": {{Chain: "base", Exprs: []nft.Expr{c.expr, drop}}}}}
+		path, err := Through(table, nft.Chain{Name: "base"}, packet4)
+		if err != nil || path.Fate != c.want || c.want == Dropped && !path.Steps[0].Sure {
+			t.Errorf("%s: got %+v, %v", c.expr, path, err)
+		}
+	}
+}
+
+// TestTooDeep follows a packet through chains that call each other deeper than the kernel lets them, and to a set that is gone.
+func TestTooDeep(t *testing.T) {
+	jump := nested(t, unix.NFTA_VERDICT_CODE, []byte{0xff, 0xff, 0xff, 0xfd})
+	jump = append(jump, nested(t, unix.NFTA_VERDICT_CHAIN, []byte("base\x00"))...)
+	loop := nft.Expr{Name: "immediate", Attrs: nft.Attrs{
+		{Type: unix.NFTA_IMMEDIATE_DREG, Data: []byte{0, 0, 0, unix.NFT_REG_VERDICT}},
+		{Type: unix.NFTA_IMMEDIATE_DATA, Data: nested(t, unix.NFTA_DATA_VERDICT, jump)},
+	}}
+	table := &nft.Table{Rules: map[string][]nft.Rule{"base": {{Chain: "base", Exprs: []nft.Expr{loop}}}}}
+	path, err := Through(table, nft.Chain{Name: "base"}, packet4)
+	if err != nil || path.Fate != Accepted|Dropped || len(path.Steps) != 17 || path.Steps[16].To != "base" {
+		t.Errorf("got %+v, %v", path, err)
+	}
+	gone := nft.Expr{Name: "lookup", Attrs: nft.Attrs{{Type: unix.NFTA_LOOKUP_SET, Data: []byte("s\x00")}, {Type: unix.NFTA_LOOKUP_SREG, Data: []byte{0, 0, 0, 1}}}}
+	table = &nft.Table{Family: nftables.TableFamilyINet, Name: "gone", Rules: map[string][]nft.Rule{"base": {{Chain: "base", Exprs: []nft.Expr{gone}}}}}
+	if _, err := Through(table, nft.Chain{Name: "base"}, packet4); err == nil || !strings.Contains(err.Error(), "read set s") {
+		t.Errorf("a set that is gone: %v", err)
 	}
 }
 
@@ -237,6 +340,12 @@ func TestLess(t *testing.T) {
 		{"ip saddr 192.0.2.1 drop", Packet{To: packet4.To, Outside: noPods{}}, Accepted | Dropped},
 		{"ip saddr 10.0.0.0/8 drop", Packet{To: packet4.To, Outside: noPods{}}, Accepted | Dropped},
 		{"ip daddr 10.1.0.1 drop", Packet{From: packet4.From, Outside: noPods{}}, Accepted},
+		{"ip saddr @pods drop", Packet{From: packet4.From, To: packet4.To, Without: []string{"pods"}}, Accepted},
+		{"ip saddr != @pods drop", Packet{From: packet4.From, To: packet4.To, Without: []string{"pods"}}, Dropped},
+		{"ip saddr @pods drop", Packet{From: packet4.From, To: packet4.To, Without: []string{"most"}}, Dropped},
+		{`drop comment "mine"; ip saddr 10.1.0.1 drop`, Packet{To: packet4.To, Ignores: func(r nft.Rule) bool { return r.Comment() == "mine" }}, Accepted | Dropped},
+		{"ip6 hoplimit 255 drop", Packet{V6: true, To: packet6.To, Hops: 255}, Dropped},
+		{"ip6 hoplimit 255 drop", Packet{V6: true, To: packet6.To, Hops: 64}, Accepted},
 		{"ip daddr 10.1.0.2 drop", Packet{To: packet4.To}, Dropped},
 		{"tcp dport 80 drop", Packet{To: packet4.To, Protocol: tcp}, Accepted | Dropped},
 		{"tcp dport 80 drop", Packet{To: packet4.To, Protocol: udp}, Accepted},
