@@ -15,7 +15,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nft/follow"
+	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -107,9 +107,9 @@ func (n *Node) cutIn(net *Network) (cut, unsure []string, err error) {
 			err = errors.Join(err, perr)
 			switch {
 			case perr != nil:
-			case passed == follow.No:
+			case passed == eval.No:
 				cut = append(cut, x.Subnet.String())
-			case passed == follow.Perhaps:
+			case passed == eval.Perhaps:
 				unsure = append(unsure, x.Subnet.String())
 			}
 		}
@@ -230,7 +230,7 @@ func (n *Node) allPass(d forwardDrop) (bool, error) {
 				continue
 			}
 			some = true
-			if at >= 0 && follow.Passed(t, t.Chains[at], p, net.link()) != follow.Yes {
+			if at >= 0 && eval.Passed(t, t.Chains[at], p, net.link()) != eval.Yes {
 				return false, nil
 			}
 		}

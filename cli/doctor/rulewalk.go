@@ -12,11 +12,11 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nft/follow"
+	"github.com/patchbay-net/patchbay/internal/nft/eval"
 )
 
 // If one table or chain accepts a packet, another table or an earlier chain may still drop it. So
-// doctor follows the containers' traffic through all chains (package follow), and finds rules
+// doctor follows the containers' traffic through all chains (package eval), and finds rules
 // that drop it.
 
 // ruleDrops finds rules, in any table, that drop traffic which the host forwards for networks.
@@ -59,7 +59,7 @@ func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []F
 			if wrong || !base.Base || base.Type != "filter" || !passes(base, traffic.Out) {
 				continue
 			}
-			if f, does := judged(t, follow.DroppedBy(t, base, traffic), way(traffic)); does {
+			if f, does := judged(t, eval.DroppedBy(t, base, traffic), way(traffic)); does {
 				drops = append(drops, f)
 			}
 		}
@@ -70,7 +70,7 @@ func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []F
 // judged makes a finding if a table drops something in one direction. If the drop may be
 // intended, the finding is only a warning. That is so in three cases: an earlier rule may accept
 // the traffic, the rule is in a chain for operators, or it drops connections from outside.
-func judged(t *nft.Table, d follow.Drop, way string) (f Finding, found bool) {
+func judged(t *nft.Table, d eval.Drop, way string) (f Finding, found bool) {
 	family, _ := familyName(t.Family)
 	at, does := d.At, "drops"
 	f.Level = Problem
@@ -109,7 +109,7 @@ func operators(at string) bool {
 
 const comesIn = "that comes in"
 
-func way(t follow.Traffic) string {
+func way(t eval.Traffic) string {
 	if t.Out {
 		return "that leaves"
 	}
@@ -118,7 +118,7 @@ func way(t follow.Traffic) string {
 
 // traffic returns the traffic that the host forwards for a network, in both directions. It has
 // an entry for each subnet, and one for each address in single.
-func (n *Network) traffic(single []netip.Addr) (list []follow.Traffic) {
+func (n *Network) traffic(single []netip.Addr) (list []eval.Traffic) {
 	link := n.link()
 	nets := n.subnets()
 	for _, a := range single {
@@ -126,7 +126,7 @@ func (n *Network) traffic(single []netip.Addr) (list []follow.Traffic) {
 	}
 	for _, p := range nets {
 		for _, out := range []bool{true, false} {
-			list = append(list, follow.Traffic{Net: p, Link: link, Out: out})
+			list = append(list, eval.Traffic{Net: p, Link: link, Out: out})
 		}
 	}
 	return list
@@ -205,7 +205,7 @@ func frameDrops(net *Network, t *nft.Table, ports []string) (drops []Finding) {
 				continue
 			}
 			traffic.Link, traffic.Ports = "", ports
-			d := follow.DroppedBy(t, base, traffic)
+			d := eval.DroppedBy(t, base, traffic)
 			f, does := judged(t, d, way(traffic))
 			switch {
 			case does && d.At == "":

@@ -13,7 +13,7 @@ import (
 	"net/netip"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nft/trace"
+	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/policy/enforce"
@@ -67,11 +67,11 @@ const (
 	Mixed   Verdict = "mixed"
 )
 
-func verdictOf(f trace.Fate) Verdict {
+func verdictOf(f eval.Fate) Verdict {
 	switch f {
-	case trace.Accepted:
+	case eval.Accepted:
 		return Allowed
-	case trace.Dropped:
+	case eval.Dropped:
 		return Dropped
 	}
 	return Unknown

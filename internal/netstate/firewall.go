@@ -14,7 +14,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nft/follow"
+	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/owner"
@@ -116,7 +116,7 @@ func lostAccept(env *Env, sources []iptnft.Source, admin string, lost *[]Lost) e
 		return err
 	}
 	passed, err := iptnft.Passed(env.NFT, sources)
-	if passed == follow.No {
+	if passed == eval.No {
 		*lost = append(*lost, missing...)
 	}
 	return err

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/nft/trace"
+	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -74,11 +74,11 @@ func TestJudgeOfAClosedPod(t *testing.T) {
 	closing := policy.NewDecider(s).Decide(&s.Pods[0])
 	must(t, Look(fw, func(v *View) error {
 		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.2"), To: web, Protocol: policy.TCP, Port: 80})
-		if r := list[len(list)-1].Reasons[0]; FateOf(list) != trace.Dropped || r.Foreign || !strings.HasPrefix(r.Text, "its ADD closed it") {
+		if r := list[len(list)-1].Reasons[0]; FateOf(list) != eval.Dropped || r.Foreign || !strings.HasPrefix(r.Text, "its ADD closed it") {
 			t.Errorf("got %+v", list)
 		}
 		out, oerr := v.Judge(Packet{From: web, To: netip.MustParseAddr("10.1.1.2"), Protocol: policy.TCP, Port: 80})
-		if FateOf(out) != trace.Accepted {
+		if FateOf(out) != eval.Accepted {
 			t.Errorf("the direction that is not closed: got %+v", out)
 		}
 		same, serr := v.Differences(web, &closing)
@@ -99,8 +99,8 @@ func TestJudgeOfABrokenPolicy(t *testing.T) {
 	load(t, e, policy.Compile(shop(t, `later {"tier":"Later","priority":1,"subject":{"namespaces":{}}}`)))
 	must(t, Look(fw, func(v *View) error {
 		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: netip.MustParseAddr("10.9.9.9"), Protocol: policy.TCP, Port: 80})
-		want := Reason{trace.Dropped, []string{"later"}, policy.BrokenRule, "clusternetworkpolicy later denies everything, because it cannot be understood", false}
-		if FateOf(list) != trace.Dropped || !reflect.DeepEqual(list[0].Reasons, []Reason{want}) {
+		want := Reason{eval.Dropped, []string{"later"}, policy.BrokenRule, "clusternetworkpolicy later denies everything, because it cannot be understood", false}
+		if FateOf(list) != eval.Dropped || !reflect.DeepEqual(list[0].Reasons, []Reason{want}) {
 			t.Errorf("got %+v", list)
 		}
 		return err
@@ -152,11 +152,11 @@ func TestJudgeOfDiscovery(t *testing.T) {
 	neighbour.Protocol, neighbour.Port = policy.ICMPv6, 135
 	must(t, Look(fw, func(v *View) error {
 		list, err := v.Judge(any6)
-		if FateOf(list) != trace.Dropped {
+		if FateOf(list) != eval.Dropped {
 			t.Errorf("any protocol: got %+v", list)
 		}
 		passes, perr := v.Judge(neighbour)
-		if r := passes[0].Reasons[0]; FateOf(passes) != trace.Accepted || r.Foreign || r.Text != "neighbour discovery always passes" {
+		if r := passes[0].Reasons[0]; FateOf(passes) != eval.Accepted || r.Foreign || r.Text != "neighbour discovery always passes" {
 			t.Errorf("discovery: got %+v", passes)
 		}
 		return errors.Join(err, perr)

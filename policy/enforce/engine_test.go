@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nft/trace"
+	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/test/policytest"
 )
@@ -158,7 +158,7 @@ func (e *engine) decide(p policytest.Probe) bool {
 func (e *engine) judge(p policytest.Probe) (bool, error) {
 	for i, program := range e.programs {
 		list, err := e.views[i].Judge(packetFor(program, p))
-		if err != nil || FateOf(list) != trace.Accepted {
+		if err != nil || FateOf(list) != eval.Accepted {
 			return false, err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nft/trace"
+	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -43,14 +43,14 @@ type Packet struct {
 type Judgement struct {
 	Chain     string
 	Direction policy.Direction
-	Fate      trace.Fate
+	Fate      eval.Fate
 	Asked     []string // the policies whose rules the packet meets
 	Reasons   []Reason // one if the fate is certain
 }
 
 // Reason is why a packet is allowed or denied.
 type Reason struct {
-	Fate     trace.Fate
+	Fate     eval.Fate
 	Policies []string
 	Rule     string // "ingress[0]", if a rule of a policy decides
 	Text     string
@@ -61,12 +61,12 @@ type Reason struct {
 // in order, up to the first that surely drops it.
 func (v *View) Judge(p Packet) (list []Judgement, err error) {
 	for _, base := range v.bases(p.Route.hook()) {
-		path, err := trace.Through(v.table, base, v.traced(p))
+		path, err := eval.Through(v.table, base, v.traced(p))
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, v.judgement(base, path))
-		if path.Fate == trace.Dropped {
+		if path.Fate == eval.Dropped {
 			break
 		}
 	}
@@ -74,23 +74,23 @@ func (v *View) Judge(p Packet) (list []Judgement, err error) {
 }
 
 // FateOf returns what happens to a packet after all of these decisions.
-func FateOf(list []Judgement) trace.Fate {
-	fate := trace.Accepted
+func FateOf(list []Judgement) eval.Fate {
+	fate := eval.Accepted
 	for _, j := range list {
-		if j.Fate == trace.Dropped {
-			return trace.Dropped
+		if j.Fate == eval.Dropped {
+			return eval.Dropped
 		}
 		fate |= j.Fate
 	}
 	return fate
 }
 
-func (v *View) traced(p Packet) trace.Packet {
+func (v *View) traced(p Packet) eval.Packet {
 	known := p.From
 	if !known.IsValid() {
 		known = p.To
 	}
-	out := trace.Packet{
+	out := eval.Packet{
 		V6: known.Is6(), From: p.From, To: p.To, Protocol: uint8(p.Protocol), Port: p.Port, Outside: world{v},
 		Without: []string{nft.SetOwnSource}, // the source address is not forged
 	}
@@ -124,7 +124,7 @@ func (w world) Differs(a netip.Addr) bool {
 	return false
 }
 
-func (v *View) judgement(base nft.Chain, path trace.Path) Judgement {
+func (v *View) judgement(base nft.Chain, path eval.Path) Judgement {
 	j := Judgement{Chain: base.Name, Direction: policy.Egress, Fate: path.Fate, Asked: v.asked(path)}
 	if base.Name == chainIngress {
 		j.Direction = policy.Ingress
@@ -139,7 +139,7 @@ func (v *View) judgement(base nft.Chain, path trace.Path) Judgement {
 			sure = append(sure, r)
 		}
 	}
-	if path.Fate != trace.Accepted|trace.Dropped && len(sure) > 0 {
+	if path.Fate != eval.Accepted|eval.Dropped && len(sure) > 0 {
 		j.Reasons = sure[:1]
 	}
 	if rest := path.Fate &^ fates(j.Reasons); rest != 0 {
@@ -148,7 +148,7 @@ func (v *View) judgement(base nft.Chain, path trace.Path) Judgement {
 	return j
 }
 
-func fates(list []Reason) (f trace.Fate) {
+func fates(list []Reason) (f eval.Fate) {
 	for _, r := range list {
 		f |= r.Fate
 	}
@@ -167,7 +167,7 @@ func unjudged(base nft.Chain, asked []string) string {
 }
 
 // asked returns the policies whose chains a packet comes to, or may come to.
-func (v *View) asked(path trace.Path) (names []string) {
+func (v *View) asked(path eval.Path) (names []string) {
 	for _, s := range path.Steps {
 		var name string
 		switch {

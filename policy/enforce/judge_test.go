@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nft/trace"
+	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/test/policytest"
 )
@@ -106,7 +106,7 @@ func (r *reader) Allows(p policytest.Probe) (allowed bool, by string, err error)
 		if err != nil {
 			return false, "", err
 		}
-		if FateOf(list) != trace.Accepted {
+		if FateOf(list) != eval.Accepted {
 			return false, "", nil
 		}
 	}
@@ -134,7 +134,7 @@ func packetFor(program *policy.Program, p policytest.Probe) Packet {
 // asProgram compares the verdict and what it names with Program.Allows.
 func (r *reader) asProgram(i int, p Packet, list []Judgement) error {
 	verdict, reason := r.programs[i].Allows(p.From, p.To, p.Protocol, p.Port)
-	want := map[policy.Verdict]trace.Fate{policy.Accept: trace.Accepted, policy.Deny: trace.Dropped}[verdict]
+	want := map[policy.Verdict]eval.Fate{policy.Accept: eval.Accepted, policy.Deny: eval.Dropped}[verdict]
 	if got := FateOf(list); got != want {
 		return fmt.Errorf("Judge says %d, the program %s: %s", got, verdict, reason)
 	}

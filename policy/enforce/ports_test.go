@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/nft/trace"
+	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
@@ -278,7 +278,7 @@ func TestReasonOfPorts(t *testing.T) {
 		load(t, e, policy.Compile(shop(t, portsPolicy("TCP", n))))
 		must(t, Look(fw, func(v *View) error {
 			list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: netip.MustParseAddr("10.1.1.2"), Protocol: policy.TCP})
-			if FateOf(list) != trace.Accepted|trace.Dropped {
+			if FateOf(list) != eval.Accepted|eval.Dropped {
 				t.Fatalf("%d ports: got %+v", n, list)
 			}
 			if got := list[len(list)-1].Reasons[0].Text; got != "rule ingress[0] of networkpolicy shop/b allows it, for "+want {

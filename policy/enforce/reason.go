@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nft/trace"
+	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/policy"
 )
 
 // reason says why the last of these steps decides. A rule is recognised by its chain and by what it does, and a
 // rule of another program by its comment: it has none, or another one. What a rule is for is in its comment, which
 // may be cut.
-func (v *View) reason(steps []trace.Step) Reason {
+func (v *View) reason(steps []eval.Step) Reason {
 	s := steps[len(steps)-1]
 	r := Reason{Fate: s.Does}
 	comment := s.Comment()
@@ -34,11 +34,11 @@ func (v *View) reason(steps []trace.Step) Reason {
 		v.byDefault(&r, steps)
 	case ofPod(s.Chain) && toItself(s.Rule) && ends(comment, itself):
 		r.Text = "no NetworkPolicy keeps a pod from itself"
-	case isBase(s.Chain) && s.Does == trace.Dropped && comment == closedByAdd:
+	case isBase(s.Chain) && s.Does == eval.Dropped && comment == closedByAdd:
 		r.Text = "its ADD closed it, because a policy selects it, and the agent has not loaded its policies yet"
 	case isBase(s.Chain) && ofDiscovery(s.Rule):
 		r.Text = "neighbour discovery always passes"
-	case isBase(s.Chain) && s.Has("ct", "") && s.Does == trace.Accepted && comment == "":
+	case isBase(s.Chain) && s.Has("ct", "") && s.Does == eval.Accepted && comment == "":
 		r.Text = "the connection exists"
 	default:
 		r.Foreign, r.Text = true, fmt.Sprintf("%s, which %s", s, whose(s))
@@ -82,7 +82,7 @@ func ends(comment, end string) bool { return strings.HasSuffix(comment, end) || 
 func cut(comment string) bool { return len(comment) > nft.MaxComment-utf8.UTFMax }
 
 // whose describes a rule that is not ours.
-func whose(s trace.Step) string {
+func whose(s eval.Step) string {
 	if c := s.Comment(); c != "" {
 		return fmt.Sprintf("says %q", c)
 	}
@@ -90,12 +90,12 @@ func whose(s trace.Step) string {
 }
 
 // byRule completes the reason for a rule of a policy, whose comment is "shop/web ingress[0]".
-func (v *View) byRule(r *Reason, s trace.Step) {
+func (v *View) byRule(r *Reason, s eval.Step) {
 	name, rule, _ := strings.Cut(s.Comment(), " ")
 	if full := v.names[s.Chain]; full != "" {
 		name = full
 	}
-	does := map[trace.Fate]string{trace.Accepted: "allows", trace.Dropped: "denies"}[s.Does]
+	does := map[eval.Fate]string{eval.Accepted: "allows", eval.Dropped: "denies"}[s.Does]
 	r.Policies, r.Rule = []string{name}, rule
 	if rule = "rule " + rule; cut(s.Comment()) {
 		r.Rule, rule = "", "a rule"
@@ -175,7 +175,7 @@ func loads(e nft.Expr) string {
 
 // byDefault completes the reason for a pod that is isolated. The rules before the last one count the
 // packet for each policy that isolates the pod.
-func (v *View) byDefault(r *Reason, steps []trace.Step) {
+func (v *View) byDefault(r *Reason, steps []eval.Step) {
 	chain := steps[len(steps)-1].Chain
 	jumps := make(map[string]string) // policies by their chains
 	for _, s := range steps {

@@ -12,7 +12,7 @@ import (
 	"github.com/google/nftables/expr"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nft/follow"
+	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -189,7 +189,7 @@ func ofFamily(sources []Source, f nftables.TableFamily) (out []Source) {
 // Passed reports whether FORWARD of the filter tables accepts the traffic of all sources. It
 // considers the rules of every program. It lists the tables, so call it only if our own rules are
 // missing.
-func Passed(c *nft.Conn, sources []Source) (worst follow.Answer, err error) {
+func Passed(c *nft.Conn, sources []Source) (worst eval.Answer, err error) {
 	for _, family := range families() {
 		theirs := ofFamily(sources, family)
 		if len(theirs) == 0 {
@@ -197,7 +197,7 @@ func Passed(c *nft.Conn, sources []Source) (worst follow.Answer, err error) {
 		}
 		t, err := c.ReadTable(family, tableFilter)
 		if err != nil {
-			return follow.No, err
+			return eval.No, err
 		}
 		if t != nil && !t.Dormant {
 			forOthers(t)
@@ -217,13 +217,13 @@ func forOthers(t *nft.Table) {
 	}
 }
 
-func passed(t *nft.Table, sources []Source) (worst follow.Answer) {
+func passed(t *nft.Table, sources []Source) (worst eval.Answer) {
 	for _, base := range t.Chains {
 		if !base.Base || base.Hook != *nftables.ChainHookForward {
 			continue
 		}
 		for _, s := range sources {
-			worst = max(worst, follow.Passed(t, base, s.Subnet, s.Bridge))
+			worst = max(worst, eval.Passed(t, base, s.Subnet, s.Bridge))
 		}
 	}
 	return worst

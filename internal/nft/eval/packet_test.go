@@ -1,24 +1,19 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package trace
+package eval
 
 import (
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
-
-func TestMain(m *testing.M) { nettest.Main(m) }
 
 // through loads a table, and follows a packet through its chain "base".
 func through(t *testing.T, table string, p Packet) Path {
@@ -29,15 +24,7 @@ func through(t *testing.T, table string, p Packet) Path {
 // load loads a table, and returns what follows a packet through its chain "base".
 func load(t *testing.T, table string) func(Packet) Path {
 	t.Helper()
-	nettest.Need(t, nettest.Program("nft"))
-	lines := strings.NewReplacer("} chain", "}\nchain", "} map", "}\nmap")
-	nftTool(t, "flush ruleset\ntable inet x {\n"+lines.Replace(table)+"\n}\n")
-	fw := nft.Open(t.TempDir())
-	defer fw.Close() //nolint:errcheck // a test
-	read, err := fw.ReadTable(nftables.TableFamilyINet, "x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	read := read(t, nftables.TableFamilyINet, table)
 	at := slices.IndexFunc(read.Chains, func(c nft.Chain) bool { return c.Name == "base" })
 	return func(p Packet) Path {
 		t.Helper()
@@ -46,15 +33,6 @@ func load(t *testing.T, table string) func(Packet) Path {
 			t.Fatal(err)
 		}
 		return path
-	}
-}
-
-func nftTool(t *testing.T, text string) {
-	t.Helper()
-	cmd := exec.Command("nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(text)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("nft: %v\n%s\n%s", err, out, text)
 	}
 }
 
@@ -108,6 +86,8 @@ func TestConditions(t *testing.T) {
 		{rule: "ct state != established", four: certain, six: certain},
 		{rule: "ip saddr . tcp dport { 10.1.0.1 . 80 }", four: certain, six: not},
 		{rule: "ip saddr . tcp dport { 10.1.0.1 . 81 }", four: not, six: not},
+		{rule: "ip saddr . tcp dport { 10.1.0.1-10.1.0.9 . 80 }", four: certain, six: not},
+		{rule: "ip saddr . tcp dport { 10.1.0.1-10.1.0.9 . 81-90 }", four: not, six: not},
 		{rule: "ip saddr @few", definition: "set few { type ipv4_addr; elements = { 10.1.0.1 }; }", four: certain, six: not},
 		{rule: "ip saddr @none", definition: "set none { type ipv4_addr; }", four: not, six: not},
 		{rule: "counter ip saddr 10.1.0.1 log prefix \"x\"", four: certain, six: not},
@@ -150,7 +130,7 @@ func TestConditions(t *testing.T) {
 		{rule: "limit rate 1/second", four: uncertain, six: uncertain},
 		{rule: "limit rate 1/second ip saddr 10.9.9.9", four: not, six: not},
 		{rule: "fib saddr type local", four: uncertain, six: uncertain},
-		{rule: "ip saddr . tcp dport { 10.1.0.1-10.1.0.9 . 80 }", four: uncertain, six: not},
+		{rule: "ip saddr . tcp sport { 10.1.0.1-10.1.0.9 . 80 }", four: uncertain, six: not},
 		{rule: "ip saddr @others", definition: "set others { type ipv4_addr; elements = { * }; }", four: uncertain, six: not},
 		{rule: "ip ttl 64", four: uncertain, six: not},
 	} {
@@ -282,14 +262,6 @@ func TestTooDeep(t *testing.T) {
 	if _, err := Through(table, nft.Chain{Name: "base"}, packet4); err == nil || !strings.Contains(err.Error(), "read set s") {
 		t.Errorf("a set that is gone: %v", err)
 	}
-}
-
-func nested(t *testing.T, typ uint16, data []byte) []byte {
-	b, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: typ, Data: data}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 // TestSteps names the rules that a packet meets.

@@ -1,17 +1,22 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trace follows one packet through the chains of a table, by the rules that the kernel has.
-// The packet is the first of a connection, and some of it may not be known, such as its port. Then a
-// rule that looks there matches perhaps, and the walk follows both ways. Rules of other programs are
-// evaluated in the same way. An expression that the package does not know may do anything, so the
-// answer says that the packet's fate is not certain instead of guessing it.
+// Package eval evaluates rules of nftables, of any program's table, for packets of which only some bits
+// are known. It answers two questions: what happens to the first packet of a connection (Through), and
+// what happens to all packets of a network (DroppedBy, Passed).
 //
-// Package follow answers another question: what happens to all traffic of a network.
-package trace
+// Both are walks through the chains, by what each rule does (rule.go). What is not known has a cause
+// (cells.go). A rule that looks there matches perhaps: then the walk of one packet follows both ways, and
+// that of a network passes by, and notes what the rule may do.
+//
+// An expression that the package does not know may do anything. So an answer may say that it is not
+// certain; it is never a guess.
+package eval
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -40,7 +45,9 @@ type Step struct {
 }
 
 // String names the rule.
-func (s Step) String() string { return fmt.Sprintf("rule %d of chain %s", s.Number, s.Chain) }
+func (s Step) String() string { return nameOf(s.Number, s.Chain) }
+
+func nameOf(rule int, chain string) string { return fmt.Sprintf("rule %d of chain %s", rule, chain) }
 
 // Path is what happens to a packet in a base chain: the rules that match it, in order. Unless Fate is
 // certain, the rules that are not sure say why.
@@ -51,7 +58,8 @@ type Path struct {
 
 // Through follows a packet through a base chain of a table. An accept holds for this base chain only.
 func Through(t *nft.Table, base nft.Chain, p Packet) (Path, error) {
-	w := &walk{table: t, packet: p, network: p.network(), transport: p.transport()}
+	w := &walk{table: t, packet: p}
+	w.known = p.known(w.members)
 	fate := w.chain(base.Name, 0, true)
 	if fate&(goesOn|returns) != 0 {
 		fate = fate&^(goesOn|returns) | policyOf(base)
@@ -71,12 +79,23 @@ const mostJumps = 16
 
 const anything = Accepted | Dropped | goesOn | returns
 
+// walk follows one packet through a table.
 type walk struct {
-	table              *nft.Table
-	packet             Packet
-	network, transport cells // headers
-	steps              []Step
-	err                error
+	*known
+	table  *nft.Table
+	packet Packet
+	steps  []Step
+	err    error
+}
+
+// members returns the elements of a set.
+func (w *walk) members(set string) ([]nft.Member, cause) {
+	if slices.Contains(w.packet.Without, set) {
+		return []nft.Member{}, 0
+	}
+	list, err := w.table.Members(set)
+	w.err = cmp.Or(w.err, err)
+	return list, notRead
 }
 
 // chain returns what may happen in a chain; goesOn is its end. reached reports whether the packet
@@ -86,13 +105,13 @@ func (w *walk) chain(name string, depth int, reached bool) (fate Fate) {
 		return anything
 	}
 	for i, r := range w.table.Rules[name] {
-		m := w.meet(r)
-		if m.is == never || w.packet.Ignores != nil && w.packet.Ignores(r) {
+		o := w.meet(r)
+		if o.is == No && !o.stray || w.packet.Ignores != nil && w.packet.Ignores(r) {
 			continue
 		}
-		step := Step{Rule: r, Number: i + 1, Sure: reached && m.is == always, Not: m.not}
-		f := w.follow(&step, m, depth)
-		if m.is == perhaps {
+		step := Step{Rule: r, Number: i + 1, Sure: reached && o.is == Yes && !o.stray, Not: o.doubt}
+		f := w.follow(step, o, depth)
+		if o.is == Perhaps {
 			f |= goesOn
 		}
 		fate |= f &^ goesOn
@@ -104,28 +123,28 @@ func (w *walk) chain(name string, depth int, reached bool) (fate Fate) {
 	return fate | goesOn
 }
 
-// follow notes a step, and returns what the rule's verdict does.
-func (w *walk) follow(s *Step, m meeting, depth int) Fate {
+// follow notes a step, and returns what the rule does to the packet.
+func (w *walk) follow(s Step, o outcome, depth int) Fate {
 	at := len(w.steps)
-	w.steps = append(w.steps, *s)
+	w.steps = append(w.steps, s)
 	switch {
-	case m.not != "" && m.stray:
+	case o.stray:
 		w.steps[at].Does = Accepted | Dropped
 		return anything
-	case m.verdict == nil:
+	case len(o.choices) == 0:
 		return goesOn
 	}
-	switch m.verdict.code {
+	switch c := o.choices[0]; c.code {
 	case unix.NFT_JUMP, unix.NFT_GOTO:
-		w.steps[at].To = m.verdict.chain
-		f := w.chain(m.verdict.chain, depth+1, s.Sure)
-		return landed(f, m.verdict.code)
+		w.steps[at].To = c.chain
+		return landed(w.chain(c.chain, depth+1, s.Sure), c.code)
 	case unix.NFT_RETURN:
 		return returns
 	case unix.NFT_CONTINUE, unix.NFT_BREAK:
 		return goesOn
+	default:
+		w.steps[at].Does = fateOf(c.code)
 	}
-	w.steps[at].Does = fateOf(m.verdict.code)
 	if w.steps[at].Does == Accepted|Dropped {
 		w.steps[at].Not = "it gives the packet to another program"
 	}
@@ -143,12 +162,6 @@ func landed(f Fate, code int32) Fate {
 	}
 	return f | goesOn
 }
-
-// These are verdicts of netfilter. A packet may also be stolen or queued: then a program decides.
-const (
-	nfDrop   = 0
-	nfAccept = 1
-)
 
 func fateOf(code int32) Fate {
 	switch code {
