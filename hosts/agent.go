@@ -135,9 +135,8 @@ func New(opts Options) (*Agent, error) {
 	if a.self, err = loadIdentity(a.dir); err != nil {
 		return nil, err
 	}
-	a.mirror.self, a.mirror.doubt = a.self, opts.Reclaim
+	a.mirror.self, a.mirror.doubt, a.mirror.nodes.Newer = a.self, opts.Reclaim, newerNode
 	a.problems.Set("cache", a.mirror.load(a.dir))
-	a.mirror.tables = tablesOf(&a.mirror.cache) // objects that cannot be read from the store keep these values
 	return a, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/doubt"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
@@ -41,7 +42,25 @@ func (m *mirror) load(dir string) error {
 		m.cache.Doubted = time.Now()
 	}
 	m.known = true
+	m.restore()
 	return nil
+}
+
+// restore fills the tables from the saved world. Objects that cannot be read from the store keep these values.
+func (m *mirror) restore() {
+	w := &m.cache
+	restore(&m.networks, w.Networks, w.Missing.Networks)
+	restore(&m.nodes, w.Nodes, w.Missing.Nodes)
+	restore(&m.blocks, w.Blocks, w.Missing.Blocks)
+	restore(&m.endpoints, w.Endpoints, w.Missing.Endpoints)
+}
+
+func restore[T store.Object](t *doubt.Table[T], all, missing []T) {
+	past := map[string]doubt.Past[T]{}
+	for _, object := range missing {
+		past[object.Key()] = doubt.Past[T]{Object: object}
+	}
+	t.Restore(byKey(all), past, nil)
 }
 
 // saved describes the content of the file.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/doubt"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/chaos"
@@ -225,17 +226,17 @@ func (h *simHost) follow(table, most int) {
 	}
 	switch table {
 	case 0:
-		watchSome(h, h.client.Networks(), m.networks, &h.at[0], most)
+		watchSome(h, h.client.Networks(), &m.networks, &h.at[0], most)
 	case 1:
-		watchSome(h, h.client.Nodes(), m.nodes, &h.at[1], most)
+		watchSome(h, h.client.Nodes(), &m.nodes, &h.at[1], most)
 	case 2:
-		watchSome(h, h.client.Blocks(), m.blocks, &h.at[2], most)
+		watchSome(h, h.client.Blocks(), &m.blocks, &h.at[2], most)
 	case last:
-		watchSome(h, h.client.Entries(), m.endpoints, &h.at[last], most)
+		watchSome(h, h.client.Entries(), &m.endpoints, &h.at[last], most)
 	}
 }
 
-func watchSome[T store.Object](h *simHost, t store.Table[T], into map[string]T, at *store.Revision, most int) {
+func watchSome[T store.Object](h *simHost, t store.Table[T], into *doubt.Table[T], at *store.Revision, most int) {
 	for e, err := range t.Watch(context.Background(), *at) {
 		if err != nil {
 			h.live = false

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -310,7 +309,7 @@ func (c *cluster) operateCalmly() {
 		}
 	}
 	for _, h := range c.hosts {
-		for _, n := range slices.Clone(h.agent.mirror.cache.Missing.Networks) {
+		for _, n := range h.agent.mirror.missing().Networks {
 			if _, ok := c.wanted[n.Name]; !ok && h.up {
 				c.removed[n.Name] = true
 				err := fmt.Sprint(admin.Create(ctx, n), admin.Remove(ctx, n.Name, true))

@@ -116,13 +116,14 @@ func (c *cluster) recover() {
 // follows from them.
 func (h *simHost) actsOn(w *world, n store.Network) bool {
 	m := &h.agent.mirror
-	known, there := m.networks[n.Name]
-	if !h.up || !h.live || !m.synced || !there || !reflect.DeepEqual(known, n) || m.cache.Missing.has(n.Name) || len(beside(m.cache.Missing.Blocks, n.Name, nil)) > 0 {
+	known, there := m.networks.There(n.Name)
+	lost := m.missing()
+	if !h.up || !h.live || !m.synced || !there || !reflect.DeepEqual(known, n) || lost.has(n.Name) || len(beside(lost.Blocks, n.Name, nil)) > 0 {
 		return false
 	}
 	mine, want := netip.Prefix{}, map[netip.Prefix]bool{}
 	for _, b := range w.blocksOf(n.Name) {
-		if m.blocks[b.Key()] != b {
+		if has, _ := m.blocks.There(b.Key()); has != b {
 			return false
 		}
 		if b.Node == h.agent.ID() {
@@ -131,8 +132,8 @@ func (h *simHost) actsOn(w *world, n store.Network) bool {
 			want[b.Prefix] = true
 		}
 	}
-	for key, b := range m.blocks {
-		if b.Network == n.Name && !slices.ContainsFunc(w.Blocks, func(o store.Block) bool { return o.Key() == key }) {
+	for _, b := range m.blocks.Present() {
+		if b.Network == n.Name && !slices.ContainsFunc(w.Blocks, func(o store.Block) bool { return o.Key() == b.Key() }) {
 			return false
 		}
 	}
@@ -257,7 +258,7 @@ func (c *cluster) claims(h *simHost, call string) {
 	if !ok {
 		return
 	}
-	for _, b := range h.agent.mirror.cache.Missing.Blocks {
+	for _, b := range h.agent.mirror.missing().Blocks {
 		if b.Key() == key && !c.gone(h, b) {
 			c.broken = fmt.Errorf("%s claims block %s, which it knows to be %s's", h.name, key, b.Node)
 		}
@@ -307,7 +308,7 @@ func (h *simHost) agrees(w *world) error {
 
 // none reports whether other hosts hold, or held, all blocks of a network as far as the host knows.
 func (h *simHost) none(w *world, n store.Network) bool {
-	missing := beside(h.agent.mirror.cache.Missing.Blocks, n.Name, w.Blocks)
+	missing := beside(h.agent.mirror.missing().Blocks, n.Name, w.Blocks)
 	blocks := slices.DeleteFunc(append(w.blocksOf(n.Name), missing...), func(b store.Block) bool { return !possible(&n, b.Prefix) })
 	return len(blocks) == 1<<(n.BlockBits4-n.Subnets[0].Bits())
 }

@@ -123,33 +123,33 @@ func TestBlockOfHostThatWaits(t *testing.T) {
 	n := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/29"), BlockBits4: 30, Transport: store.Auto}
 	one := store.Block{Network: "lan", Prefix: prefix("10.200.0.0/30"), Node: "other"}
 	two := store.Block{Network: "lan", Prefix: prefix("10.200.0.4/30"), Node: "third"}
-	m := &mirror{self: "me", doubt: time.Hour, updated: time.Now()}
-	m.tables = tablesOf(&world{Networks: []store.Network{n}, Blocks: []store.Block{two}})
-	w := &world{Networks: []store.Network{n}, Blocks: []store.Block{two}, Endpoints: []store.Entry{{Network: presence, Node: "other"}}}
-	w.Missing.Blocks, w.Doubted = []store.Block{one}, m.updated.Add(-rebuildTime)
-	for _, back := range []string{"host other", "network lan"} { // it had no time to write its block
-		m.back = map[string]time.Time{"host other": w.Doubted, "network lan": w.Doubted}
-		m.back[back] = m.updated.Add(-time.Minute)
-		if got := m.still(w); len(got.Blocks) != 1 {
-			t.Errorf("%s back for a minute: missing: %v", back, got.Blocks)
+	ago := time.Now().Add(-rebuildTime)
+	still := func(change func(m *mirror)) int { // how many blocks are missing
+		m := &mirror{self: "me", doubt: time.Hour, updated: time.Now()}
+		m.cache = world{
+			Networks: []store.Network{n}, Blocks: []store.Block{one, two}, Endpoints: []store.Entry{{Network: presence, Node: "other"}},
+			Missing: missing{Blocks: []store.Block{one}}, Doubted: ago,
 		}
+		m.restore()
+		m.back = map[string]time.Time{"host other": ago, "network lan": ago}
+		change(m)
+		m.settle()
+		return len(m.missing().Blocks)
 	}
-	m.back = map[string]time.Time{"host other": w.Doubted, "network lan": w.Doubted}
-	if got := m.still(w); len(got.Blocks) != 0 {
-		t.Errorf("missing: %v", got.Blocks)
+	if n := still(func(*mirror) {}); n != 0 {
+		t.Errorf("missing: %d", n)
 	}
-	for about, w := range map[string]*world{
-		"a moment ago": {Networks: w.Networks, Blocks: w.Blocks, Endpoints: w.Endpoints, Missing: w.Missing, Doubted: time.Now()},
-		"not present":  {Networks: w.Networks, Blocks: w.Blocks, Missing: w.Missing, Doubted: w.Doubted},
-		"one is free":  {Networks: w.Networks, Endpoints: w.Endpoints, Missing: w.Missing, Doubted: w.Doubted},
+	for about, change := range map[string]func(m *mirror){
+		"the host had no time":       func(m *mirror) { m.back["host other"] = m.updated.Add(-time.Minute) },
+		"the network is new":         func(m *mirror) { m.back["network lan"] = m.updated.Add(-time.Minute) },
+		"a moment ago":               func(m *mirror) { m.cache.Doubted = time.Now() },
+		"not present":                func(m *mirror) { m.endpoints.Replace(nil, true) },
+		"one is free":                func(m *mirror) { m.blocks.Replace(nil, true) },
+		"no event since it was lost": func(m *mirror) { m.updated = ago.Add(time.Second) },
 	} {
-		if got := m.still(w); len(got.Blocks) != 1 {
-			t.Errorf("%s: missing: %v", about, got.Blocks)
+		if n := still(change); n != 1 {
+			t.Errorf("%s: missing: %d", about, n)
 		}
-	}
-	m.updated = w.Doubted.Add(time.Second)
-	if got := m.still(w); len(got.Blocks) != 1 {
-		t.Errorf("no event since the loss: missing: %v", got.Blocks)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/doubt"
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
@@ -33,10 +34,10 @@ func (m *mirror) followWhole(ctx context.Context, s store.Store, report func(err
 	m.onReadAgain(func() { stop(errWentBack) })
 	defer m.onReadAgain(nil)
 	var wg sync.WaitGroup
-	wg.Go(func() { stop(watchTable(ctx, m, s.Networks(), r.at[0], r.networks)) })
-	wg.Go(func() { stop(watchTable(ctx, m, s.Nodes(), r.at[1], r.nodes)) })
-	wg.Go(func() { stop(watchTable(ctx, m, s.Blocks(), r.at[2], r.blocks)) })
-	wg.Go(func() { stop(watchTable(ctx, m, s.Entries(), r.at[last], r.endpoints)) })
+	wg.Go(func() { stop(watchTable(ctx, m, &m.networks, s.Networks(), r.at[0])) })
+	wg.Go(func() { stop(watchTable(ctx, m, &m.nodes, s.Nodes(), r.at[1])) })
+	wg.Go(func() { stop(watchTable(ctx, m, &m.blocks, s.Blocks(), r.at[2])) })
+	wg.Go(func() { stop(watchTable(ctx, m, &m.endpoints, s.Entries(), r.at[last])) })
 	wg.Wait()
 	return context.Cause(ctx)
 }
@@ -50,7 +51,11 @@ func (m *mirror) onReadAgain(do func()) {
 
 // reading is one read of the whole store, with the revision at which each table was read.
 type reading struct {
-	tables
+	networks  map[string]store.Network
+	nodes     map[string]store.Node
+	blocks    map[string]store.Block
+	endpoints map[string]store.Entry
+
 	at   [4]store.Revision
 	seen witness
 }
@@ -64,10 +69,10 @@ func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error
 	r = new(reading)
 	var unreadable []error
 	for _, read := range []func() error{
-		func() error { return readTable(ctx, r, s.Networks(), m.networks, &r.networks, &r.at[0]) },
-		func() error { return readTable(ctx, r, s.Nodes(), m.nodes, &r.nodes, &r.at[1]) },
-		func() error { return readTable(ctx, r, s.Blocks(), m.blocks, &r.blocks, &r.at[2]) },
-		func() error { return readTable(ctx, r, s.Entries(), m.endpoints, &r.endpoints, &r.at[last]) },
+		func() error { return readTable(ctx, m, r, s.Networks(), &m.networks, &r.networks, &r.at[0]) },
+		func() error { return readTable(ctx, m, r, s.Nodes(), &m.nodes, &r.nodes, &r.at[1]) },
+		func() error { return readTable(ctx, m, r, s.Blocks(), &m.blocks, &r.blocks, &r.at[2]) },
+		func() error { return readTable(ctx, m, r, s.Entries(), &m.endpoints, &r.endpoints, &r.at[last]) },
 	} {
 		if err = read(); err != nil && !errors.Is(err, store.ErrUnreadable) {
 			return nil, err
@@ -85,10 +90,13 @@ func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error
 // errTorn means that two tables were read from different histories of the store.
 var errTorn = errors.New("the store was replaced while it was read")
 
-func readTable[T store.Object](ctx context.Context, r *reading, t store.Table[T], known map[string]T, into *map[string]T, at *store.Revision) (err error) {
+func readTable[T store.Object](ctx context.Context, m *mirror, r *reading, t store.Table[T], known *doubt.Table[T], into *map[string]T, at *store.Revision) (err error) {
 	*into, *at, err = listWithin(ctx, listTime, t, "", r.seen.see)
 	if errors.Is(err, store.ErrUnreadable) {
-		addUnreadable(ctx, t, known, *into)
+		m.mu.Lock()
+		all := known.Known()
+		m.mu.Unlock()
+		addUnreadable(ctx, t, all, *into)
 	}
 	return err
 }
@@ -109,7 +117,7 @@ func addUnreadable[T store.Object](ctx context.Context, t store.Table[T], known,
 
 // watchTable applies the events of one table to the mirror. It ends when the table must be
 // listed again.
-func watchTable[T store.Object](ctx context.Context, m *mirror, t store.Table[T], at store.Revision, into map[string]T) error {
+func watchTable[T store.Object](ctx context.Context, m *mirror, into *doubt.Table[T], t store.Table[T], at store.Revision) error {
 	for e, err := range t.Watch(ctx, at) {
 		if err != nil {
 			return err
@@ -119,20 +127,19 @@ func watchTable[T store.Object](ctx context.Context, m *mirror, t store.Table[T]
 	return nil
 }
 
-func change[T store.Object](m *mirror, into map[string]T, e store.Event[T]) {
+func change[T store.Object](m *mirror, into *doubt.Table[T], e store.Event[T]) {
 	m.mu.Lock()
-	was, there := into[e.Object.Key()]
+	was, there := into.There(e.Object.Key())
 	if e.Gone {
-		delete(into, e.Object.Key())
+		into.Delete(e.Object.Key())
 	} else {
-		into[e.Object.Key()] = e.Object
+		into.Put(e.Object.Key(), e.Object)
 	}
 	if m.cache.Heard, m.updated = m.cache.Heard.With(e.Revision), time.Now(); e.Gone {
 		m.cache.Seen.drop(e.Object)
 	} else {
 		m.cache.Seen.see(e.Object, e.Revision)
 	}
-	m.cache.Missing.forget(e.Object)
 	m.mu.Unlock()
 	if e.Gone || !there || !onlySeen(was, e.Object) {
 		m.changed()

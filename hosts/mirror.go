@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/doubt"
 )
 
 // mirror is a copy of the store that follows its changes. It always holds the whole store, from
@@ -21,7 +22,12 @@ type mirror struct {
 	known  bool // the saved world was loaded
 	synced bool // this process has read the store
 	cache  world
-	tables
+
+	networks  doubt.Table[store.Network]
+	nodes     doubt.Table[store.Node]
+	blocks    doubt.Table[store.Block]
+	endpoints doubt.Table[store.Entry]
+
 	changed func()
 	suspect bool                 // the store went back, and the mirror has not read it since
 	reread  func()               // makes follow read the whole store again; nil while follow does not watch
@@ -29,19 +35,6 @@ type mirror struct {
 	updated time.Time            // when the store last sent something
 	owned   int                  // counts how often the remembered blocks of this node changed
 	back    map[string]time.Time // since the store lost its data: when it had a network ("network NAME") or a host's presence ("host ID") again
-}
-
-// tables holds the objects of the store, by key.
-type tables struct {
-	networks  map[string]store.Network
-	nodes     map[string]store.Node
-	blocks    map[string]store.Block
-	endpoints map[string]store.Entry
-}
-
-// tablesOf returns the tables of a world.
-func tablesOf(w *world) tables {
-	return tables{byKey(w.Networks), byKey(w.Nodes), byKey(w.Blocks), byKey(w.Endpoints)}
 }
 
 func byKey[T store.Object](all []T) map[string]T {

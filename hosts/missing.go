@@ -11,17 +11,23 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/doubt"
 )
 
-// missing holds the objects that this host knows but that the store has lost with its data. An
-// object leaves missing in three cases: the store has it again, the store has another one in its
-// place, or the watch reports its deletion. An object that cannot be read never counts as deleted
-// (docs/adr/0039).
+// missing holds the objects that this host knows but that the store has lost with its data
+// (internal/doubt). An object that cannot be read never counts as deleted (docs/adr/0039).
 type missing struct {
 	Networks  []store.Network `json:"networks,omitempty"`
 	Nodes     []store.Node    `json:"nodes,omitempty"`
 	Blocks    []store.Block   `json:"blocks,omitempty"`
 	Endpoints []store.Entry   `json:"endpoints,omitempty"` // kept only for rebuildTime
+}
+
+// missing returns the missing objects of all tables.
+func (m *mirror) missing() missing {
+	return missing{
+		doubt.Objects(m.networks.Missing()), doubt.Objects(m.nodes.Missing()), doubt.Objects(m.blocks.Missing()), doubt.Objects(m.endpoints.Missing()),
+	}
 }
 
 // rebuildTime is the time in which the hosts write their own data again to a store that lost it.
@@ -36,15 +42,23 @@ func (m *mirror) replace(r *reading) {
 	if m.synced {
 		m.merge()
 	}
-	if !m.follows(r) {
-		w := &m.cache
-		w.Missing = missing{w.Networks, w.Nodes, w.Blocks, w.Endpoints}
-		w.Doubted, m.back = time.Now(), nil
+	follows := m.follows(r)
+	if !follows {
+		m.cache.Doubted, m.back = time.Now(), nil
 	}
-	m.tables, m.cache.Heard, m.cache.Seen, m.synced, m.updated = r.tables, r.at[last], r.seen, true, time.Now()
+	m.networks.Replace(r.networks, follows)
+	m.nodes.Replace(r.nodes, follows)
+	m.blocks.Replace(r.blocks, follows)
+	m.endpoints.Replace(r.endpoints, follows)
+	m.cache.Heard, m.cache.Seen, m.synced, m.updated = r.at[last], r.seen, true, time.Now()
 	m.merge()
 	m.mu.Unlock()
 	m.changed()
+}
+
+// newerNode reports whether the store has an older record of a host than this host knows.
+func newerNode(missing, there store.Node) bool {
+	return there.Seen.Before(missing.Seen) && !sameNode(there, missing)
 }
 
 // follows reports whether a reading is of the same store and not older. A world that an earlier
@@ -58,63 +72,43 @@ func (m *mirror) follows(r *reading) bool {
 	return r.at[last].Follows(m.cache.Heard)
 }
 
-// merge builds the world from the tables of the store and the missing objects.
+// merge builds the world from the objects of the store and the missing ones.
 func (m *mirror) merge() {
 	w := &m.cache
-	w.Networks, w.Nodes, w.Blocks, w.Endpoints = sorted(m.networks), sorted(m.nodes), sorted(m.blocks), sorted(m.endpoints)
-	if w.Missing.none() {
+	if w.Missing = m.missing(); w.Missing.none() {
 		if time.Since(w.Doubted) >= m.doubt {
 			w.Doubted = time.Time{}
 		}
-		return
+	} else {
+		m.settle()
+		w.Missing = m.missing()
 	}
-	w.Missing = m.still(w)
-	w.Networks = append(w.Networks, w.Missing.Networks...)
-	w.Nodes = slices.DeleteFunc(w.Nodes, func(n store.Node) bool { return w.Missing.node(n.ID) })
-	w.Nodes = append(w.Nodes, w.Missing.Nodes...)
-	w.Blocks = append(w.Blocks, w.Missing.Blocks...)
-	w.Endpoints = append(w.Endpoints, w.Missing.Endpoints...)
+	w.Networks, w.Nodes, w.Blocks, w.Endpoints = m.networks.All(), m.nodes.All(), m.blocks.All(), m.endpoints.All()
 }
 
-// still returns the missing objects that the store still lacks. It leaves out this host's own
-// objects, because this host writes them again.
-func (m *mirror) still(w *world) (out missing) {
-	sound := slices.DeleteFunc(slices.Clone(w.Networks), func(n store.Network) bool { return Check(&n) != nil })
-	for _, n := range w.Missing.Networks {
-		if _, there := m.networks[n.Name]; !there && apart(&n, sound) == nil {
-			out.Networks = append(out.Networks, n)
-		}
-	}
-	known := func(network string) bool { _, there := m.networks[network]; return there || out.has(network) }
-	settled, present := time.Since(w.Doubted) >= rebuildTime, w.present()
+// settle drops the missing objects that no host needs, or that the store has replaced. It drops this
+// host's own objects, too, because this host writes them again.
+func (m *mirror) settle() {
+	sound := slices.DeleteFunc(m.networks.Present(), func(n store.Network) bool { return Check(&n) != nil })
+	m.networks.Drop(func(n store.Network) bool { return apart(&n, sound) != nil })
+	known := func(network string) bool { _, is := m.networks.Get(network); return is }
+	settled, present := time.Since(m.cache.Doubted) >= rebuildTime, presentOf(m.endpoints.Present())
 	m.note(present)
-	for _, b := range w.Missing.Blocks {
-		if b.Node != m.self && known(b.Network) && !overlapped(w.Blocks, b) && !(settled && present[b.Node] && (moved(w.Blocks, b) || m.waits(w, b))) {
-			out.Blocks = append(out.Blocks, b)
-		}
-	}
-	for _, n := range w.Missing.Nodes {
-		there, is := m.nodes[n.ID]
-		newer := is && (!there.Seen.Before(n.Seen) || sameNode(there, n))
-		if n.ID != m.self && !newer && (out.holds(n.ID) || holds(w.Blocks, n.ID)) {
-			out.Nodes = append(out.Nodes, n)
-		}
-	}
-	if settled {
-		return out
-	}
-	for _, e := range w.Missing.Endpoints {
-		if e.Network != presence && e.Node != m.self && known(e.Network) && !present[e.Node] {
-			out.Endpoints = append(out.Endpoints, e)
-		}
-	}
-	return out
+	blocks := m.blocks.Present()
+	m.blocks.Drop(func(b store.Block) bool {
+		return b.Node == m.self || !known(b.Network) || overlapped(blocks, b) || settled && present[b.Node] && (moved(blocks, b) || m.waits(blocks, b))
+	})
+	lost := doubt.Objects(m.blocks.Missing())
+	m.nodes.Drop(func(n store.Node) bool { return n.ID == m.self || !holds(lost, n.ID) && !holds(blocks, n.ID) })
+	m.endpoints.Drop(func(e store.Entry) bool {
+		return settled || e.Network == presence || e.Node == m.self || !known(e.Network) || present[e.Node]
+	})
 }
 
 // note stores since when the store has had each network and each present host again.
 func (m *mirror) note(present map[string]bool) {
 	before, now := m.back, time.Now()
-	m.back = make(map[string]time.Time, len(present)+len(m.networks))
+	m.back = make(map[string]time.Time, len(present))
 	add := func(key string) {
 		m.back[key] = now
 		if t, ok := before[key]; ok {
@@ -124,8 +118,8 @@ func (m *mirror) note(present map[string]bool) {
 	for id := range present {
 		add("host " + id)
 	}
-	for name := range m.networks {
-		add("network " + name)
+	for _, n := range m.networks.Present() {
+		add("network " + n.Name)
 	}
 }
 
@@ -150,23 +144,21 @@ func moved(blocks []store.Block, b store.Block) bool {
 // Otherwise two hosts could each believe that the block belongs to the other host, and both
 // would wait for ever. The answer must come from a store that lost its data at least rebuildTime
 // ago, and that has had the node and the network again as long: before, the node may have had no time to write.
-func (m *mirror) waits(w *world, b store.Block) bool {
-	n, there := m.networks[b.Network]
+func (m *mirror) waits(blocks []store.Block, b store.Block) bool {
+	n, there := m.networks.There(b.Network)
 	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })
 	young := func(since time.Time) bool { return m.updated.Sub(since) < rebuildTime }
-	if !there || i < 0 || young(w.Doubted) || young(m.back["host "+b.Node]) || young(m.back["network "+b.Network]) {
+	if !there || i < 0 || young(m.cache.Doubted) || young(m.back["host "+b.Node]) || young(m.back["network "+b.Network]) {
 		return false
 	}
-	blocks := append(w.blocksOf(n.Name), beside(w.Missing.Blocks, n.Name, w.Blocks)...)
-	_, free := freeBlock(n.Subnets[i], b.Prefix.Bits(), takenOf(&n, n.Subnets[i], blocks), "")
+	all := append(blocksOf(blocks, n.Name), beside(doubt.Objects(m.blocks.Missing()), n.Name, blocks)...)
+	_, free := freeBlock(n.Subnets[i], b.Prefix.Bits(), takenOf(&n, n.Subnets[i], all), "")
 	return !free
 }
 
 func holds(blocks []store.Block, node string) bool {
 	return slices.ContainsFunc(blocks, func(b store.Block) bool { return b.Node == node })
 }
-
-func (m *missing) holds(node string) bool { return holds(m.Blocks, node) }
 
 func (m *missing) none() bool {
 	return len(m.Networks)+len(m.Nodes)+len(m.Blocks)+len(m.Endpoints) == 0
@@ -190,41 +182,11 @@ func beside(blocks []store.Block, network string, others []store.Block) (out []s
 	return out
 }
 
-// forget removes an object from missing after an event for it, because the store's state counts
-// from then on.
-func (m *missing) forget(object store.Object) {
-	switch o := object.(type) {
-	case store.Network:
-		m.Networks = without(m.Networks, o)
-	case store.Node:
-		m.Nodes = without(m.Nodes, o)
-	case store.Block:
-		m.Blocks = without(m.Blocks, o)
-	case store.Entry:
-		m.Endpoints = without(m.Endpoints, o)
-	}
-}
-
-// without returns a copy of the slice without the object. It copies because readers share the
-// slice.
-func without[T store.Object](all []T, object T) (out []T) {
-	key := object.Key()
-	if !slices.ContainsFunc(all, func(o T) bool { return o.Key() == key }) {
-		return all
-	}
-	for _, o := range all {
-		if o.Key() != key {
-			out = append(out, o)
-		}
-	}
-	return out
-}
-
 // lost returns an error that names what the store lacks, or nil.
 func (m *mirror) lost() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	gone := m.cache.Missing
+	gone := m.missing()
 	var names []string
 	for _, n := range gone.Networks {
 		names = append(names, "network "+n.Name)

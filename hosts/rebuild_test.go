@@ -120,13 +120,14 @@ func (s *slowTable) Get(_ context.Context, key string) (store.Item[store.Block],
 // An object that cannot be read keeps its value, even one from before this start. A deleted
 // object goes. A large table gets enough time.
 func TestUnreadable(t *testing.T) {
-	known := world{Blocks: []store.Block{
+	m := &mirror{cache: world{Blocks: []store.Block{
 		{Network: "lan", Prefix: prefix("10.200.2.0/24"), Node: "b"}, {Network: "lan", Prefix: prefix("10.200.3.0/24"), Node: "c"},
-	}}
+	}}}
+	m.restore()
 	table := &slowTable{}
 	var blocks map[string]store.Block
 	var at store.Revision
-	if err := readTable(t.Context(), new(reading), table, tablesOf(&known).blocks, &blocks, &at); !errors.Is(err, store.ErrUnreadable) {
+	if err := readTable(t.Context(), m, new(reading), table, &m.blocks, &blocks, &at); !errors.Is(err, store.ErrUnreadable) {
 		t.Fatal(err)
 	}
 	if got := slices.Sorted(maps.Keys(blocks)); !slices.Equal(got, []string{"lan/10.200.1.0-24", "lan/10.200.2.0-24"}) {
@@ -141,9 +142,9 @@ func TestUnreadable(t *testing.T) {
 // start the loops of 500 hosts.
 func TestSeenWakesNoLoop(t *testing.T) {
 	woken := 0
-	m := &mirror{tables: tablesOf(&world{}), changed: func() { woken++ }}
+	m := &mirror{changed: func() { woken++ }}
 	deliver := func(n store.Node, gone bool) int {
-		change(m, m.nodes, store.Event[store.Node]{Item: store.Item[store.Node]{Object: n}, Gone: gone})
+		change(m, &m.nodes, store.Event[store.Node]{Item: store.Item[store.Node]{Object: n}, Gone: gone})
 		return woken
 	}
 	n := store.Node{ID: "a", Name: "a", Seen: time.Unix(1, 0)}

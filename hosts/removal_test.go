@@ -151,12 +151,12 @@ func stillAgent(t *testing.T, n *store.Network) (*host, *Agent) {
 		Paths: paths.Paths{State: h.dir, Run: h.dir, CNI: h.dir, Proc: "/proc"}, TTL: time.Minute, Reclaim: time.Hour,
 	})
 	must(t, err)
-	a.mirror.synced, a.mirror.networks = true, map[string]store.Network{n.Name: *n}
-	a.mirror.nodes = map[string]store.Node{"b": {ID: "b", Name: "b", VTEP: mesh.VTEP("b").String()}}
-	a.mirror.blocks = map[string]store.Block{}
+	a.mirror.synced = true
+	a.mirror.networks.Put(n.Name, *n)
+	a.mirror.nodes.Put("b", store.Node{ID: "b", Name: "b", VTEP: mesh.VTEP("b").String()})
 	for i, node := range []string{a.ID(), "b"} {
 		b := store.Block{Network: n.Name, Node: node, Prefix: prefix(fmt.Sprintf("10.200.%d.0/24", i+3))}
-		a.mirror.blocks[b.Key()] = b
+		a.mirror.blocks.Put(b.Key(), b)
 	}
 	a.mirror.cache.Own = map[string][]netip.Prefix{n.Name: prefixes("10.200.3.0/24")}
 	return h, a

@@ -30,19 +30,19 @@ func BenchmarkApply(b *testing.B) {
 	wide.Subnets = prefixes("10.200.0.0/14")
 	m := &a.mirror
 	m.synced = true
-	m.tables = tables{map[string]store.Network{"lan": wide}, map[string]store.Node{}, map[string]store.Block{}, map[string]store.Entry{}}
+	m.networks.Put("lan", wide)
 	for n := range 500 {
 		id := fmt.Sprintf("%016x", n)
 		block := nth(wide.Subnets[0], 24, uint64(n))
-		m.nodes[id] = store.Node{ID: id, Name: id, Underlay: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, byte(2 + n/250), byte(n % 250)})}}
-		m.blocks[id] = store.Block{Network: "lan", Prefix: block, Node: id}
+		m.nodes.Put(id, store.Node{ID: id, Name: id, Underlay: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, byte(2 + n/250), byte(n % 250)})}})
+		m.blocks.Put(id, store.Block{Network: "lan", Prefix: block, Node: id})
 		for c := range 50 {
 			e := store.Entry{Network: "lan", ID: fmt.Sprint(c), Node: id, Addrs: []netip.Addr{nth(block, 32, uint64(c+2)).Addr()}, Names: []string{fmt.Sprint("web", n, "-", c), fmt.Sprint("alias", c)}}
-			m.endpoints[e.Key()] = e
+			m.endpoints.Put(e.Key(), e)
 		}
 	}
 	for i := 0; b.Loop(); i++ {
-		m.endpoints["one"] = store.Entry{Network: "lan", ID: "one", Node: "x", Names: []string{fmt.Sprint(i)}}
+		m.endpoints.Put("one", store.Entry{Network: "lan", ID: "one", Node: "x", Names: []string{fmt.Sprint(i)}})
 		a.apply(context.Background(), false)
 	}
 }

@@ -46,8 +46,10 @@ type world struct {
 }
 
 // blocksOf returns the blocks of one network.
-func (w *world) blocksOf(network string) (out []store.Block) {
-	for _, b := range w.Blocks {
+func (w *world) blocksOf(network string) []store.Block { return blocksOf(w.Blocks, network) }
+
+func blocksOf(all []store.Block, network string) (out []store.Block) {
+	for _, b := range all {
 		if b.Network == network {
 			out = append(out, b)
 		}
@@ -81,9 +83,11 @@ func (w *world) nodeName(id string) string {
 }
 
 // present returns the nodes that have an endpoint in the network presence.
-func (w *world) present() map[string]bool {
+func (w *world) present() map[string]bool { return presentOf(w.Endpoints) }
+
+func presentOf(endpoints []store.Entry) map[string]bool {
 	out := map[string]bool{}
-	for _, e := range w.Endpoints {
+	for _, e := range endpoints {
 		if e.Network == presence {
 			out[e.Node] = true
 		}

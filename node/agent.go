@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/patchbay-net/patchbay/internal/doubt"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/fabric"
 	"github.com/patchbay-net/patchbay/internal/mesh"
@@ -97,10 +98,8 @@ func New(opts Options) (*Agent, error) {
 		opts: opts, nodes: make(chan struct{}, 1), kernel: make(chan struct{}, 1), keyed: make(chan struct{}, 1), said: make(chan struct{}, 1),
 		retry: retryEvery, unable: errNothingKnown, turned: time.Now(),
 	}
-	a.mirror = mirror{
-		self: opts.Node, changed: func() { resident.Signal(a.nodes); resident.Signal(a.keyed) }, now: time.Now,
-		nodes: map[string]plan.Node{}, since: map[string]time.Time{}, left: map[string]left{},
-	}
+	a.mirror = mirror{self: opts.Node, changed: func() { resident.Signal(a.nodes); resident.Signal(a.keyed) }, now: time.Now}
+	a.mirror.nodes = doubt.Table[plan.Node]{Keep: grace, Now: func() time.Time { return a.mirror.now() }}
 	a.trouble.problems.Log = opts.Log
 	emit := a.events.wake()
 	a.trouble.changed = func() { emit(); resident.Signal(a.said) }
@@ -183,7 +182,6 @@ func (a *Agent) followNamespaces(ctx context.Context) {
 // the kernel even if the plan has not changed. done means that nothing failed and nothing was left
 // out.
 func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
-	a.mirror.expire()
 	v := a.mirror.view()
 	if len(v.nodes) > 0 && !v.synced.IsZero() {
 		a.trouble.set(cacheFailed, a.save(v)) // before the routes: a start without the API server uses those of the file

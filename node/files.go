@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/doubt"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/node/plan"
 )
@@ -33,6 +34,12 @@ type cached struct {
 	Missing map[string]time.Time `json:"missingSince,omitempty"` // by the Node's name
 }
 
+// left is a Node that was deleted, and when.
+type left struct {
+	Node plan.Node `json:"node"`
+	At   time.Time `json:"deleted"`
+}
+
 func (a *Agent) cachePath() string { return filepath.Join(StateDir(a.opts.Paths), cacheFile) }
 
 // load reads the saved Nodes. Without them the agent waits for the API server.
@@ -51,33 +58,31 @@ func (a *Agent) load() error {
 	if err != nil {
 		return fmt.Errorf("read %s, the API server has its content, too: %w", a.cachePath(), err)
 	}
+	there, missing, deleted := map[string]plan.Node{}, map[string]doubt.Past[plan.Node]{}, map[string]doubt.Past[plan.Node]{}
 	for _, n := range c.Nodes {
-		a.mirror.nodes[n.Name] = n
-		if since, known := c.Missing[n.Name]; n.Missing && known {
-			a.mirror.since[n.Name] = past(since, a.mirror.now())
-		} else if n.Missing {
-			a.mirror.since[n.Name] = a.mirror.now()
+		since, known := c.Missing[n.Name]
+		if !known {
+			since = a.mirror.now()
+		}
+		if there[n.Name] = n; n.Missing {
+			missing[n.Name] = doubt.Past[plan.Node]{Object: n, At: since}
 		}
 	}
 	for _, l := range c.Left {
-		l.At = past(l.At, a.mirror.now())
-		a.mirror.left[l.Node.Name] = l
+		deleted[l.Node.Name] = doubt.Past[plan.Node]{Object: l.Node, At: l.At}
 	}
+	a.mirror.nodes.Restore(there, missing, deleted)
 	a.saved = data
 	return nil
 }
 
-// past returns a time, or now if the clock was set back since.
-func past(t, now time.Time) time.Time {
-	if t.After(now) {
-		return now
-	}
-	return t
-}
-
 // save writes the Nodes, and those that were deleted lately, if they differ.
 func (a *Agent) save(v view) error {
-	data, err := json.Marshal(cached{cacheSchema, v.nodes, v.left, v.missing})
+	c := cached{Schema: cacheSchema, Nodes: v.nodes, Missing: v.missing}
+	for _, p := range v.left {
+		c.Left = append(c.Left, left{p.Object, p.At})
+	}
+	data, err := json.Marshal(c)
 	if err != nil || bytes.Equal(data, a.saved) {
 		return err
 	}

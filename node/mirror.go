@@ -4,45 +4,34 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
-	"reflect"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/patchbay-net/patchbay/internal/doubt"
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
-// grace is how long a Node stays in the mirror if a list lacks it and no event deleted it. An API
-// server that was restored from a backup may lack Nodes whose pods run, and kubelets do not
-// register such Nodes again by themselves. A route to a Node that no longer exists does no harm.
+// grace is how long a Node stays in the mirror if a list lacks it and no event deleted it: kubelets do not register
+// such a Node again by themselves. It is also how long a deleted Node is remembered. If that Node is registered again
+// it gets other podCIDRs, and pods with addresses of the former ones may still run.
 const grace = time.Hour
 
 // mirror is the agent's copy of the Nodes. It is the store of a Reflector, so it can distinguish a
-// Node that an event deleted from a Node that a list lacks.
+// Node that an event deleted from a Node that a list lacks (internal/doubt).
 type mirror struct {
 	self    string // this Node's name
 	changed func()
 	now     func() time.Time
 
 	mu     sync.Mutex
-	nodes  map[string]plan.Node
-	since  map[string]time.Time // when a missing Node was first missing
-	left   map[string]left      // Nodes that were deleted lately
-	gone   bool                 // the API server has no Node of this name
-	synced time.Time            // when the API server last told something that counts
-}
-
-// left is a Node that was deleted, and when. If the Node is registered again it gets other podCIDRs,
-// and pods with addresses of the former ones may still run.
-type left struct {
-	Node plan.Node `json:"node"`
-	At   time.Time `json:"deleted"`
+	nodes  doubt.Table[plan.Node] // by name
+	gone   bool                   // the API server has no Node of this name
+	synced time.Time              // when the API server last told something that counts
 }
 
 var _ cache.TransformingStore = (*mirror)(nil)
@@ -68,29 +57,25 @@ func (m *mirror) Update(obj any) error {
 
 // put stores a Node, and reports whether it differs from the stored one.
 func (m *mirror) put(n plan.Node) (changed bool) {
-	old, known := m.nodes[n.Name]
+	old, known := m.nodes.Get(n.Name)
 	if known {
 		if n = n.After(old); n.Name != m.self && n.Annotations[plan.KeyAnnotation] != old.Annotations[plan.KeyAnnotation] {
 			n = m.keepKey(n, old)
 		}
+	} else {
+		old, _ = m.nodes.Recall(n.Name)
 	}
-	if !known {
-		old = m.left[n.Name].Node
-	}
-	n = n.Recalling(old)
-	m.nodes[n.Name] = n
-	delete(m.since, n.Name)
-	delete(m.left, n.Name)
+	changed = m.nodes.Put(n.Name, n.Recalling(old))
 	if n.Name == m.self && m.gone {
 		m.gone, changed = false, true
 	}
-	return changed || !known || !reflect.DeepEqual(old, n)
+	return changed
 }
 
 // keepKey refuses a key that another Node already has.
 func (m *mirror) keepKey(n, old plan.Node) plan.Node {
 	key := n.Annotations[plan.KeyAnnotation]
-	for name, other := range m.nodes {
+	for name, other := range m.nodes.Known() {
 		if key != "" && name != n.Name && other.Annotations[plan.KeyAnnotation] == key {
 			return n.KeepKey(old, name)
 		}
@@ -103,7 +88,7 @@ func (m *mirror) keepKey(n, old plan.Node) plan.Node {
 func (m *mirror) published() (key string, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n, known := m.nodes[m.self]
+	n, known := m.nodes.Get(m.self)
 	return n.Annotations[plan.KeyAnnotation], known && !m.gone && !m.synced.IsZero()
 }
 
@@ -117,32 +102,30 @@ func (m *mirror) Delete(obj any) error {
 	m.synced = m.now()
 	if o.Name == m.self {
 		m.gone = true
-	} else if n, known := m.nodes[o.Name]; known {
-		m.left[o.Name] = left{n, m.now()}
-		delete(m.nodes, o.Name)
-		delete(m.since, o.Name)
+	} else {
+		m.nodes.Delete(o.Name)
 	}
 	m.mu.Unlock()
 	m.changed()
 	return nil
 }
 
-// Replace stores a list of all Nodes. Nodes that the list lacks are marked as missing, and stay for
-// a while. If the list lacks this agent's Node, it cannot be complete: Replace marks no Node, and
-// returns an error so that the Reflector lists again.
+// Replace stores a list of all Nodes. The API server never says whether a list follows the last one, so the
+// Nodes that it lacks are missing. If the list lacks this agent's Node, it cannot be complete: then no other Node
+// becomes missing, and the Reflector lists again after the error.
 func (m *mirror) Replace(list []any, _ string) error {
 	m.mu.Lock()
-	changed, there := false, map[string]bool{}
+	changed, reading := false, map[string]plan.Node{}
 	for _, obj := range list {
 		if o, ok := obj.(*corev1.Node); ok {
-			there[o.Name] = true
 			changed = m.put(trim(o)) || changed
+			reading[o.Name], _ = m.nodes.Get(o.Name)
 		}
 	}
-	whole := there[m.self]
+	_, whole := reading[m.self]
 	changed = changed || m.gone == whole
 	if m.gone = !whole; whole {
-		changed = m.lack(there) || changed || m.synced.IsZero() // publish waits for the first answer
+		changed = m.nodes.Replace(reading, false) || changed || m.synced.IsZero() // publish waits for the first answer
 		m.synced = m.now()
 	}
 	m.mu.Unlock()
@@ -153,32 +136,6 @@ func (m *mirror) Replace(list []any, _ string) error {
 		return fmt.Errorf("the API server lists %d Nodes and not this one, %s: no Node is removed", len(list), m.self)
 	}
 	return nil
-}
-
-// lack marks the Nodes that a list lacks as missing.
-func (m *mirror) lack(there map[string]bool) (changed bool) {
-	for name, n := range m.nodes {
-		if there[name] || n.Missing && !m.since[name].IsZero() {
-			continue
-		}
-		changed = changed || !n.Missing
-		n.Missing = true
-		m.nodes[name], m.since[name] = n, m.now()
-	}
-	return changed
-}
-
-// expire removes Nodes that were missing for too long, and forgets those that were deleted.
-func (m *mirror) expire() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for name, since := range m.since {
-		if m.now().Sub(since) >= grace {
-			delete(m.nodes, name)
-			delete(m.since, name)
-		}
-	}
-	maps.DeleteFunc(m.left, func(_ string, l left) bool { return m.now().Sub(l.At) >= grace })
 }
 
 // Resync does nothing, because the agent itself looks at all Nodes regularly.
@@ -200,25 +157,28 @@ func (m *mirror) Transformer() cache.TransformFunc {
 	}
 }
 
-// view is what a mirror knows at one moment.
+// view is what a mirror knows at one moment. Nodes are sorted by name.
 type view struct {
-	nodes   []plan.Node          // sorted by name
-	left    []left               // likewise
-	missing map[string]time.Time // since when lists lack a Node
-	gone    bool                 // the API server no longer has this agent's Node
-	synced  time.Time            // when it last sent something
+	nodes   []plan.Node             // the missing ones too
+	left    []doubt.Past[plan.Node] // deleted lately
+	missing map[string]time.Time    // since when lists lack a Node
+	gone    bool                    // the API server no longer has this agent's Node
+	synced  time.Time               // when it last sent something
 }
 
+// view returns what is known now. What has been missing for grace is not.
 func (m *mirror) view() view {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return view{
-		nodes:   slices.SortedFunc(maps.Values(m.nodes), func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) }),
-		left:    slices.SortedFunc(maps.Values(m.left), func(a, b left) int { return strings.Compare(a.Node.Name, b.Node.Name) }),
-		missing: maps.Clone(m.since),
-		gone:    m.gone,
-		synced:  m.synced,
+	m.nodes.Expire()
+	v := view{nodes: m.nodes.All(), left: m.nodes.Deleted(), missing: map[string]time.Time{}, gone: m.gone, synced: m.synced}
+	for _, p := range m.nodes.Missing() {
+		v.missing[p.Object.Name] = p.At
 	}
+	for i := range v.nodes {
+		_, v.nodes[i].Missing = v.missing[v.nodes[i].Name]
+	}
+	return v
 }
 
 // uid returns this Node's uid. If it is not known, uid returns the name, which the kubelet's Events
@@ -226,8 +186,6 @@ func (m *mirror) view() view {
 func (m *mirror) uid() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if uid := m.nodes[m.self].UID; uid != "" {
-		return uid
-	}
-	return m.self
+	n, _ := m.nodes.Get(m.self)
+	return cmp.Or(n.UID, m.self)
 }
