@@ -30,6 +30,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/fabric"
+	"github.com/patchbay-net/patchbay/internal/fabric/health"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/paths"
@@ -75,6 +76,7 @@ type Agent struct {
 
 	mirror   mirror
 	problems resident.Problems
+	health   *health.Health
 	view     view
 	names    names.Server
 
@@ -119,15 +121,17 @@ func New(opts Options) (*Agent, error) {
 	if opts.TTL < time.Second || opts.Reclaim <= 0 {
 		return nil, errors.New("the ttl must be at least a second, and the time to reclaim more than 0")
 	}
-	if err := durable.MakeDir(opts.Paths.State, "hosts"); err != nil {
+	if err := durable.MakeDir(opts.Paths.State, Service); err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
 	a := &Agent{
-		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), problems: resident.Problems{Log: opts.Log}, wall: time.Now, began: time.Now(),
+		opts: opts, dir: filepath.Join(opts.Paths.State, Service), problems: resident.Problems{Log: opts.Log}, wall: time.Now, began: time.Now(),
 		local: make(chan struct{}, 1), kernel: make(chan struct{}, 1), upstream: make(chan struct{}, 1),
 		others: map[string]time.Time{},
-		docker: docker{state: opts.Paths.State, data: opts.DataRoot}, fabric: fabric.Carrier{Mesh: opts.Fabric},
+		docker: docker{state: opts.Paths.State, data: opts.DataRoot},
 	}
+	a.health = newHealth(a)
+	a.fabric = fabric.Carrier{Mesh: opts.Fabric, Applied: a.health.Applied}
 	a.mirror.changed = a.wake
 	a.names.Ports = (&ports{proc: opts.Paths.Proc, report: a.problems.Set}).of
 	a.names.View, a.names.Domain, a.names.Upstreams, a.names.Log = &a.view, opts.Domain, opts.Upstreams, opts.Log

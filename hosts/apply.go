@@ -19,8 +19,9 @@ import (
 func (a *Agent) apply(ctx context.Context, all bool) {
 	stopped := a.stops() // before the world is read
 	w, known, synced := a.mirror.snapshot()
-	if !known {
-		return // the first start, without the store: nothing is known yet
+	if !known { // the first start, without the store
+		a.health.Turned(errNothingKnown, nil)
+		return
 	}
 	f := a.facts(&w)
 	f.plain = a.encrypt(ctx, &w) != nil
@@ -38,11 +39,10 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 		a.mirror.refresh(&w) // includes blocks and bridges that were stored after the snapshot
 		a.problems.Set("cache", a.save(&w, all))
 	}
-	if f.uplink > 0 && may.sets() {
-		a.problems.Set("fabric", a.fabric.Carry(ctx, d.self, d.peers, all))
-	}
+	unable := a.carry(ctx, f, d, may, all)
 	a.problems.SetAll("Docker network", a.stale(d.parts, why))
 	a.problems.Set("status", a.saveStatus())
+	a.health.Turned(unable, d.peers)
 }
 
 // answer makes the resolver answer names. Where it cannot listen, the configuration does not name it until it can:

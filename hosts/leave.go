@@ -38,7 +38,7 @@ type Leaving struct {
 // them. If the store is unreachable or a step fails, Do still does the other steps. In that case,
 // or after a kill, it can be called again. On a host without an agent it changes nothing.
 func (l Leaving) Do(ctx context.Context) error {
-	l.dir = filepath.Join(l.Paths.State, "hosts")
+	l.dir = filepath.Join(l.Paths.State, Service)
 	m := mirror{}
 	if err := m.load(l.dir); err != nil && !l.Force {
 		return err

@@ -81,12 +81,6 @@ type Agent struct {
 	looked    bool      // for files that hide the network's
 	saved     []byte    // content of the cache's file
 	fabric    fabric.Carrier
-
-	mu     sync.Mutex
-	unable error     // why the node is not ready
-	turned time.Time // when apply last ran
-	peers  int
-	routes int
 }
 
 // New makes an agent, and loads the Nodes that the last run saved.
@@ -96,7 +90,7 @@ func New(opts Options) (*Agent, error) {
 	}
 	a := &Agent{
 		opts: opts, nodes: make(chan struct{}, 1), kernel: make(chan struct{}, 1), keyed: make(chan struct{}, 1), said: make(chan struct{}, 1),
-		retry: retryEvery, unable: errNothingKnown, turned: time.Now(),
+		retry: retryEvery,
 	}
 	a.mirror = mirror{self: opts.Node, changed: func() { resident.Signal(a.nodes); resident.Signal(a.keyed) }, now: time.Now}
 	a.mirror.nodes = doubt.Table[plan.Node]{Keep: grace, Now: func() time.Time { return a.mirror.now() }}
@@ -104,7 +98,7 @@ func New(opts Options) (*Agent, error) {
 	emit := a.events.wake()
 	a.trouble.changed = func() { emit(); resident.Signal(a.said) }
 	a.metrics = newMetrics(a)
-	a.fabric = fabric.Carrier{Mesh: opts.Fabric, Applied: a.metrics.applied}
+	a.fabric = fabric.Carrier{Mesh: opts.Fabric, Applied: a.metrics.Applied}
 	a.api = connection{config: opts.Config, retry: resident.RetryFirst, observe: a.observe}
 	a.trouble.set(cacheFailed, a.load())
 	a.exempt = exemptions{
@@ -120,7 +114,7 @@ func New(opts Options) (*Agent, error) {
 	}
 	a.policy = newNetworkPolicy(&a.opts, newPolicyStatus(a))
 	a.policy.changed = func() { resident.Signal(a.nodes) }
-	a.metrics.register(a.policy)
+	a.metrics.watch(a.policy)
 	return a, nil
 }
 
@@ -202,12 +196,9 @@ func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
 		}
 		resident.TrimMemory(a.opts.Paths.Proc) //nolint:errcheck // then it stays as large
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if fmt.Sprint(err) != fmt.Sprint(a.unable) {
+	if a.metrics.Turned(err, p.Peers) {
 		resident.Signal(a.said)
 	}
-	a.unable, a.turned, a.peers, a.routes = err, time.Now(), len(p.Peers), p.Routes()
 	return !p.Ready || err == nil && a.fabric.Done()
 }
 
@@ -275,28 +266,3 @@ func (a *Agent) waiting(p *plan.Plan) error {
 	}
 	return errNothingKnown
 }
-
-var errNothingKnown = errors.New("nothing is known of this node yet: the API server has not answered, and no earlier answer is saved")
-
-// Ready returns why pods cannot start on this node, or nil if they can.
-func (a *Agent) Ready() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.unable
-}
-
-// Healthy returns an error if the agent hangs.
-func (a *Agent) Healthy() error {
-	if err := a.policy.hangs(); err != nil {
-		return err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if time.Since(a.turned) > hungAfter {
-		return fmt.Errorf("the agent hangs: it has not looked at this node since %v: delete its pod to restart it", a.turned.Format(time.RFC3339))
-	}
-	return nil
-}
-
-// hungAfter is longer than any apply takes.
-const hungAfter = 5 * reconcileEvery

@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// Service names the agent's directories, below /run/patchbay and /var/lib/patchbay.
+// Service names the agent's directories, below /run/patchbay and /var/lib/patchbay, and its metrics.
 const Service = "node"
 
 // mostReported limits the problems in a report, because many Nodes may have the same problem.

@@ -71,9 +71,7 @@ func TestReportHangs(t *testing.T) {
 	l := running(t, n2, 1, 2)
 	l.reports("")
 	l.await("a report of AgentHangs", func() bool {
-		l.mu.Lock()
-		l.turned = time.Now().Add(-2 * hungAfter) // again, because a turn of the agent may still end
-		l.mu.Unlock()
+		l.policy.busy.Store(time.Now().Add(-2 * hungAfter).Unix()) // again, because a program may still end
 		resident.Signal(l.said)
 		time.Sleep(resident.Settle(0))
 		return l.hasReport("AgentHangs")

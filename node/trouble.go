@@ -117,6 +117,15 @@ func join(a, b string) string {
 	return a + "\n" + b
 }
 
+// reasons returns what count does, for the metrics of all agents.
+func (t *trouble) reasons() map[string]int {
+	out := map[string]int{}
+	for reason, n := range t.count() {
+		out[string(reason)] = n
+	}
+	return out
+}
+
 // count returns the number of problems of all Nodes, by reason.
 func (t *trouble) count() map[plan.Reason]int {
 	t.mu.Lock()

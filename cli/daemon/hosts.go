@@ -55,6 +55,7 @@ type hostsCommand struct {
 	DNS      []string      `long:"dns" optional:"yes" optional-value:"*" value-name:"NETWORK" description:"answer for the names of containers, on the gateway addresses of a network, or of all"`
 	Domain   string        `long:"domain" value-name:"DOMAIN" description:"also answer for NAME.NETWORK.DOMAIN"`
 	Upstream []string      `long:"upstream" value-name:"ADDRESS[:PORT]" description:"DNS servers for all other names (default: those of /etc/resolv.conf)"`
+	Listen   string        `long:"listen" value-name:"ADDRESS:PORT" description:"serve /metrics, /healthz and /readyz, such as on 127.0.0.1:9473 (default: do not)"`
 	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's data directory, from which names of containers are read"`
 
 	Create hostsCreateCommand `command:"create" description:"add a network on all hosts"`
@@ -134,6 +135,11 @@ func (c *hostsCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
+	stop, err := serveHealth(c.Listen, a, logger)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	logger.Printf("this is host %s, %s", opts.Name, a.ID())
 	if why := s.Exposed(); why != "" {
 		logger.Print(why)

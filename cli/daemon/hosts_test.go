@@ -66,6 +66,7 @@ func TestHostsCommands(t *testing.T) {
 		{[]string{"--address", "127.0.0.1"}, 1, "no address of one host"},
 		{[]string{"--address", "::ffff:192.0.2.1"}, 1, "no address of one host"},
 		{[]string{"--upstream", "x"}, 1, "read --upstream"},
+		{[]string{"--listen", "192.0.2.77:1", "--address", "192.0.2.1"}, 1, "name another address with --listen"},
 		{[]string{"--ttl", "1ms"}, 1, "ttl"},
 		{[]string{"--reclaim", "30s"}, 1, "read --reclaim: 30s is too short, a living host could lose its block: it must be 10m0s at least with a --ttl of 30s"},
 		{[]string{"--reclaim", "1h", "--ttl", "10m"}, 1, "must be 1h40m0s at least with a --ttl of 10m0s"},

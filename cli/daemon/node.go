@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -106,7 +104,7 @@ func (c *nodeCommand) Execute(args []string) error {
 	if a, err = node.New(opts); err != nil {
 		return err
 	}
-	stop, err := c.serve(a, logger)
+	stop, err := serveHealth(c.Listen, a, logger)
 	if err != nil {
 		return err
 	}
@@ -126,19 +124,15 @@ func (c *nodeCommand) keys(where paths.Paths) (*mesh.Keys, error) {
 
 func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any)) (o node.Options, err error) {
 	o = node.Options{
-		Settings: plan.Settings{Node: c.NodeName, Transport: c.Transport, Port: c.Port, WirePort: c.WirePort, KeepPorts: c.KeepPorts},
+		Settings: plan.Settings{Transport: c.Transport, Port: c.Port, WirePort: c.WirePort, KeepPorts: c.KeepPorts},
 		Config:   node.Kubeconfig(c.Kubeconfig), Paths: where, ConfDir: c.ConfDir, Log: printLine,
 		MasqueradeConfig: c.Masquerade, Egress: c.Egress,
 		NetworkPolicy: node.NetworkPolicy{
 			Off: c.Policy == "off", KeepConnections: c.Keep, UnknownOpen: c.Unknown == "open", OwnNamespace: c.Default == "own-namespace", LogGroup: c.LogGroup,
 		},
 	}
-	if o.Node == "" {
-		name, err := os.Hostname()
-		if err != nil {
-			return o, fmt.Errorf("find the name of this node: %w", err)
-		}
-		o.Node = strings.ToLower(name) // as the kubelet does
+	if o.Node, err = c.name(); err != nil {
+		return o, err
 	}
 	if o.Cluster, err = clusterPrefixes(c.Cluster); err != nil {
 		return o, err
@@ -150,6 +144,18 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 		o.Install, err = c.installer()
 	}
 	return o, err
+}
+
+// name returns this Node's name.
+func (c *nodeCommand) name() (string, error) {
+	if c.NodeName != "" {
+		return c.NodeName, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("find the name of this node: %w", err)
+	}
+	return strings.ToLower(name), nil // as the kubelet does
 }
 
 // clusterPrefixes parses the addresses of the cluster's pods.
@@ -168,18 +174,4 @@ func clusterPrefixes(texts []string) (list []netip.Prefix, err error) {
 		return nil, usageError{errors.New("--cluster-cidr is missing: the agent must know which addresses are pods")}
 	}
 	return list, nil
-}
-
-// serve starts the HTTP server of metrics and health.
-func (c *nodeCommand) serve(a *node.Agent, logger *log.Logger) (stop func(), err error) {
-	if c.Listen == "" {
-		return func() {}, nil
-	}
-	l, err := net.Listen("tcp", c.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("serve metrics: %w: name another address with --listen", err)
-	}
-	server := &http.Server{Handler: a.Handler(), ReadHeaderTimeout: lookTime, ErrorLog: logger}
-	go server.Serve(l)                    //nolint:errcheck // it ends with Close
-	return func() { server.Close() }, nil //nolint:errcheck // the process ends
 }

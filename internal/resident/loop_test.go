@@ -99,11 +99,18 @@ func TestProblemsLoggedOnce(t *testing.T) {
 		s.Set("store", away)
 		s.SetAll("network", map[string]error{"lan": away, "fine": nil})
 	}
+	s.SetAll("network", map[string]error{"lan": away, "net": away})
+	if got := s.Count(); len(got) != 2 || got["network"] != 2 || got["store"] != 1 {
+		t.Errorf("%v", got)
+	}
+	s.SetAll("network", map[string]error{"lan": away})
 	s.SetAll("network", nil)
 	s.Set("store", nil)
 	s.Set("store", nil)
-	want := []string{"store: the store is away", "network lan: the store is away", "network lan: resolved", "store: resolved"}
-	if !slices.Equal(log, want) || len(s.All()) != 0 {
+	want := []string{
+		"store: the store is away", "network lan: the store is away", "network net: the store is away", "network net: resolved", "network lan: resolved", "store: resolved",
+	}
+	if !slices.Equal(log, want) || len(s.All()) != 0 || len(s.Count()) != 0 {
 		t.Errorf("%q", log)
 	}
 }

@@ -231,16 +231,24 @@ type Problems struct {
 	Log func(format string, args ...any)
 
 	mu  sync.Mutex
-	now map[string]Failure
+	now map[string]problem
 	n   int // number of changes
 }
 
+// problem is the error of one subject.
+type problem struct {
+	Failure
+	kind string // of the subject; a subject without a kind is one itself
+}
+
 // Set sets the error of a subject. A nil error means that the subject has none.
-func (s *Problems) Set(subject string, err error) {
+func (s *Problems) Set(subject string, err error) { s.set(subject, subject, err) }
+
+func (s *Problems) set(kind, subject string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := s.now[subject]
-	if !last.Changed(err) {
+	if last.kind = kind; !last.Changed(err) {
 		return
 	}
 	s.n++
@@ -250,7 +258,7 @@ func (s *Problems) Set(subject string, err error) {
 		return
 	}
 	if s.now == nil {
-		s.now = map[string]Failure{}
+		s.now = map[string]problem{}
 	}
 	s.now[subject] = last
 	s.Log("%s: %v", subject, err)
@@ -259,7 +267,7 @@ func (s *Problems) Set(subject string, err error) {
 // SetAll sets the errors of all subjects of one kind.
 func (s *Problems) SetAll(kind string, wrong map[string]error) {
 	for name, err := range wrong {
-		s.Set(kind+" "+name, err)
+		s.set(kind, kind+" "+name, err)
 	}
 	for _, subject := range s.subjects() {
 		if name, ok := strings.CutPrefix(subject, kind+" "); ok && wrong[name] == nil {
@@ -279,6 +287,17 @@ func (s *Problems) Changes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.n
+}
+
+// Count returns the number of current errors, by the kind of their subjects.
+func (s *Problems) Count() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]int{}
+	for _, p := range s.now {
+		out[p.kind]++
+	}
+	return out
 }
 
 // All returns the current errors.

@@ -61,14 +61,6 @@ type Plan struct {
 	Problems []Problem
 }
 
-// Routes returns the number of the peers' blocks.
-func (p *Plan) Routes() (n int) {
-	for i := range p.Peers {
-		n += len(p.Peers[i].Blocks)
-	}
-	return n
-}
-
 // Make computes the plan. Its result does not depend on the order of the Nodes.
 func Make(s Settings, nodes []Node) *Plan {
 	m := &maker{Settings: s, plan: &Plan{Self: s.Mesh()}, keys: map[mesh.Key]string{s.Key: s.Node}}
