@@ -15,12 +15,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/internal/terminal"
+	"github.com/patchbay-net/patchbay/internal/fabric"
 )
 
 // status is what the agent reports about this host, for `ls`.
@@ -145,45 +144,39 @@ func listInto[T store.Object](ctx context.Context, t store.Table[T], into *[]T) 
 
 // Print writes a listing as tables.
 func (l *Listing) Print(to io.Writer) error {
-	var out bytes.Buffer
+	var p fabric.Page
 	if l.Remembered != "" {
-		fmt.Fprintf(&out, "the store is away, this is its last known state: %s\n\n", l.Remembered)
+		p.Intro = "the store is away, this is its last known state: " + l.Remembered
 	}
-	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	names := map[string]string{}
-	row := func(cells ...string) { fmt.Fprintln(w, strings.Join(terminal.PrintableCells(cells), "\t")) } //nolint:errcheck // into memory
-	row("NETWORK", "SUBNETS", "BLOCKS", "TRANSPORT")
+	p.Row("NETWORK", "SUBNETS", "BLOCKS", "TRANSPORT")
 	for _, n := range l.Networks {
 		transport := string(n.Transport)
 		if n.Isolate {
 			transport += ", isolated"
 		}
-		row(n.Name, join(n.Subnets), fmt.Sprint(l.count(n.Name)), transport)
+		p.Row(n.Name, join(n.Subnets), fmt.Sprint(l.count(n.Name)), transport)
 	}
-	row()
-	row("HOST", "ID", "ADDRESSES", "STATE")
+	p.Row()
+	p.Row("HOST", "ID", "ADDRESSES", "STATE")
 	for _, n := range l.Nodes {
 		names[n.ID] = n.Name
-		row(n.Name, n.ID, join(n.Underlay), presentWord(n.Present, n.Seen))
+		p.Row(n.Name, n.ID, join(n.Underlay), presentWord(n.Present, n.Seen))
 	}
-	row()
-	row("BLOCK", "NETWORK", "HOST")
+	p.Row()
+	p.Row("BLOCK", "NETWORK", "HOST")
 	for _, b := range l.Blocks {
-		row(b.Prefix.String(), b.Network, b.NodeName)
+		p.Row(b.Prefix.String(), b.Network, b.NodeName)
 	}
-	row()
-	row("ENDPOINT", "NETWORK", "HOST", "ADDRESSES", "NAMES")
+	p.Row()
+	p.Row("ENDPOINT", "NETWORK", "HOST", "ADDRESSES", "NAMES")
 	for _, e := range l.Endpoints {
-		row(e.ID[:min(len(e.ID), shortID)], e.Network, names[e.Node], join(e.Addrs), strings.Join(e.Names, ", "))
-	}
-	if err := w.Flush(); err != nil {
-		return err
+		p.Row(e.ID[:min(len(e.ID), shortID)], e.Network, names[e.Node], join(e.Addrs), strings.Join(e.Names, ", "))
 	}
 	for _, s := range l.Wrong {
-		fmt.Fprintf(&out, "\nwrong on this host: %s\n", s)
+		p.Wrong("on this host", s)
 	}
-	_, err := to.Write(out.Bytes())
-	return err
+	return p.Print(to)
 }
 
 func (l *Listing) count(network string) (n int) {

@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/doubt"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 // cacheFile has the known Nodes, so that the agent can start without the API server.
@@ -40,23 +41,28 @@ type left struct {
 	At   time.Time `json:"deleted"`
 }
 
-func (a *Agent) cachePath() string { return filepath.Join(StateDir(a.opts.Paths), cacheFile) }
+func cachePath(p paths.Paths) string { return filepath.Join(StateDir(p), cacheFile) }
 
-// load reads the saved Nodes. Without them the agent waits for the API server.
-func (a *Agent) load() error {
-	data, err := durable.ReadUpTo(a.cachePath(), cacheLimit)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	var c cached
+// readCache reads the Nodes that the agent has saved.
+func readCache(path string) (c cached, data []byte, err error) {
+	data, err = durable.ReadUpTo(path, cacheLimit)
 	if err == nil {
 		err = json.Unmarshal(data, &c)
 	}
 	if err == nil && c.Schema != cacheSchema {
 		err = fmt.Errorf("schema %d; this program reads %d", c.Schema, cacheSchema)
 	}
+	return c, data, err
+}
+
+// load takes over the saved Nodes. Without them the agent waits for the API server.
+func (a *Agent) load() error {
+	c, data, err := readCache(cachePath(a.opts.Paths))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
-		return fmt.Errorf("read %s, the API server has its content, too: %w", a.cachePath(), err)
+		return fmt.Errorf("read %s, the API server has its content, too: %w", cachePath(a.opts.Paths), err)
 	}
 	there, missing, deleted := map[string]plan.Node{}, map[string]doubt.Past[plan.Node]{}, map[string]doubt.Past[plan.Node]{}
 	for _, n := range c.Nodes {
@@ -86,7 +92,7 @@ func (a *Agent) save(v view) error {
 	if err != nil || bytes.Equal(data, a.saved) {
 		return err
 	}
-	if err := durable.WriteDurable(a.cachePath(), data, 0o600); err != nil {
+	if err := durable.WriteDurable(cachePath(a.opts.Paths), data, 0o600); err != nil {
 		return err
 	}
 	a.saved = data

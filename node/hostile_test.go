@@ -111,7 +111,7 @@ func TestMissingWhenTheAgentStartsAgain(t *testing.T) {
 	l.await("n2 is missing", func() bool { return !since().IsZero() && l.Ready() == nil })
 	began := since()
 	l.await("the file", func() bool {
-		data, err := os.ReadFile(l.cachePath())
+		data, err := os.ReadFile(cachePath(l.opts.Paths))
 		return err == nil && strings.Contains(string(data), "missingSince")
 	})
 	l.stop()

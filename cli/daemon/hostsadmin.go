@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -172,13 +173,18 @@ func (c *hostsListCommand) Execute(args []string) error {
 		if err != nil {
 			return err
 		}
-		if !c.JSON {
-			return l.Print(os.Stdout)
-		}
-		out := json.NewEncoder(os.Stdout)
-		out.SetIndent("", "  ")
-		return out.Encode(l)
+		return printListing(l, c.JSON)
 	})
+}
+
+// printListing prints what `ls` of an agent says, for people or as JSON.
+func printListing(l interface{ Print(to io.Writer) error }, asJSON bool) error {
+	if !asJSON {
+		return l.Print(os.Stdout)
+	}
+	out := json.NewEncoder(os.Stdout)
+	out.SetIndent("", "  ")
+	return out.Encode(l)
 }
 
 // hostsLeaveCommand is `patchbayd hosts leave`.

@@ -55,6 +55,7 @@ type nodeCommand struct {
 	Program    string            `long:"program" value-name:"FILE" description:"the program patchbay, which is installed (default: beside this one)"`
 	Listen     string            `long:"listen" value-name:"ADDRESS:PORT" default:"127.0.0.1:9472" description:"serve /metrics, /healthz and /readyz; empty: do not"`
 
+	List  nodeListCommand  `command:"ls" description:"show the Nodes as the agent of this node knows them, and what is wrong"`
 	Clean nodeCleanCommand `command:"clean" description:"remove what the agent made from this node"`
 
 	app *app
@@ -62,7 +63,7 @@ type nodeCommand struct {
 
 func newNodeCommand(a *app) *nodeCommand {
 	c := &nodeCommand{app: a}
-	c.Clean.node = c
+	c.List.node, c.Clean.node = c, c
 	return c
 }
 
@@ -156,6 +157,29 @@ func (c *nodeCommand) name() (string, error) {
 		return "", fmt.Errorf("find the name of this node: %w", err)
 	}
 	return strings.ToLower(name), nil // as the kubelet does
+}
+
+// nodeListCommand is `patchbayd node ls`.
+type nodeListCommand struct {
+	JSON bool `long:"json" description:"print one JSON object"`
+
+	node *nodeCommand
+}
+
+// Execute prints what the agent has saved.
+func (c *nodeListCommand) Execute(args []string) error {
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	self, err := c.node.name()
+	if err != nil {
+		return err
+	}
+	l, err := node.List(paths.Default(), self)
+	if err != nil {
+		return err
+	}
+	return printListing(l, c.JSON)
 }
 
 // clusterPrefixes parses the addresses of the cluster's pods.

@@ -28,6 +28,8 @@ func TestNodeRefuses(t *testing.T) {
 		{[]string{cluster, "--cni-bin-dir=", "--listen=192.0.2.77:1"}, 1, "name another address with --listen"},
 		{[]string{"clear"}, 2, "clear"},
 		{[]string{"clean", "x"}, 2, `unexpected argument "x"`},
+		{[]string{"ls", "x"}, 2, `unexpected argument "x"`},
+		{[]string{"ls"}, 1, "has not heard of any Node yet"},
 	} {
 		var log bytes.Buffer
 		code := Main(append([]string{"node"}, c.args...), &log)
