@@ -55,6 +55,7 @@ const reclaimAfter = 24 * time.Hour
 
 // simHost is an agent, whose loops the test runs step by step, and the kernel of its host.
 type simHost struct {
+	chaos.Kernel
 	c       *cluster
 	name    string
 	dir     string
@@ -66,7 +67,6 @@ type simHost struct {
 	cut     bool              // it cannot reach the store
 	live    bool              // the host's watches run
 	at      [4]store.Revision // revisions of the watches
-	routes  map[netip.Prefix]netip.Addr
 	links   *simLinks
 	forget  bool // the operator forgot the host, so it does not come back
 	left    bool
@@ -88,7 +88,7 @@ func newCluster(s *chaos.Schedule, dir string) *cluster {
 
 func (c *cluster) join() {
 	n := len(c.hosts) + 1
-	h := &simHost{c: c, name: fmt.Sprint("host", n), dir: fmt.Sprintf("%s/%d", c.dir, n), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), routes: map[netip.Prefix]netip.Addr{}, links: &simLinks{}}
+	h := &simHost{c: c, name: fmt.Sprint("host", n), dir: fmt.Sprintf("%s/%d", c.dir, n), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), links: &simLinks{}}
 	c.hosts = append(c.hosts, h)
 	check(os.MkdirAll(h.dir+"/state/hosts", 0o700))
 	check(os.WriteFile(h.dir+"/state/hosts/"+identityFile, fmt.Appendf(nil, `{"id":"%016x"}`, c.s.Uint64()), 0o600))
@@ -251,29 +251,10 @@ func watchSome[T store.Object](h *simHost, t store.Table[T], into *doubt.Table[T
 	}
 }
 
-// Apply implements Fabric. The simulated kernel has what compile returns.
-func (h *simHost) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) error {
-	facts := mesh.Observed{Reach: map[netip.Addr]mesh.Reach{}, MTU: 1500}
-	for _, p := range peers {
-		for _, a := range p.Underlay {
-			facts.Reach[a] = mesh.Reach{Link: "eth0", OnLink: true}
-		}
-	}
-	state, err := mesh.Compile(self, peers, facts)
-	h.routes = map[netip.Prefix]netip.Addr{}
-	for _, r := range state.Routes {
-		h.routes[r.Dst] = r.Via
-	}
-	return err
-}
-
-func (h *simHost) UplinkMTU([]netip.Addr) (int, error) { return 1500, nil }
+// Encrypt implements Fabric.
 func (h *simHost) Encrypt(context.Context) (mesh.Key, error) {
 	return mesh.Key{}, nil
 }
-
-func (h *simHost) Watch(ctx context.Context, _ func()) error { return nil }
-func (h *simHost) Probe(ctx context.Context, _ func()) error { return nil }
 
 // block returns the range of a host's configuration. If there is no configuration, the range is
 // invalid.

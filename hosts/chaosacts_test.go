@@ -241,7 +241,7 @@ func (h *simHost) leave() {
 	client.Before = func(call string) (bool, error) { h.c.take(call); return false, nil }
 	err := Leaving{
 		Store: client, Paths: h.paths(), ConfDir: h.dir + "/net.d", Force: true,
-		Clear: func(context.Context) error { clear(h.routes); return nil }, Log: h.c.s.Say, links: h.links.open,
+		Clear: func(context.Context) error { clear(h.Routes); return nil }, Log: h.c.s.Say, links: h.links.open,
 	}.Do(context.Background())
 	h.c.s.Say("  %s leaves: %v", h.name, err)
 }

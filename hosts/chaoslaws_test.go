@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -54,7 +53,7 @@ func (c *cluster) Laws() error {
 	errs := []error{c.broken}
 	for _, h := range c.hosts {
 		errs = append(errs, h.gatewaysStay())
-		now := kept{maps.Clone(h.routes), map[string]netip.Prefix{}, map[string]netip.Prefix{}}
+		now := kept{h.Now(), map[string]netip.Prefix{}, map[string]netip.Prefix{}}
 		for _, n := range netNames() {
 			if b := h.granted(n); b.IsValid() {
 				now.grants[n] = b
@@ -74,12 +73,11 @@ func (c *cluster) Laws() error {
 
 // stays checks the invariant of routes and configurations.
 func (c *cluster) stays(h *simHost, was, now kept) error {
-	for b, via := range was.routes {
+	if err := h.Stays(was.routes, func(b netip.Prefix, via netip.Addr) bool {
 		peer := c.hosts[via.As4()[3]-1]
-		if now.routes[b] == via || c.removed[networkOf(b)] || c.contested[b] || peer.left || peer.forget || !peer.owns(b) {
-			continue
-		}
-		return fmt.Errorf("%s lost its route to block %s of %s", h.name, b, peer.name)
+		return c.removed[networkOf(b)] || c.contested[b] || peer.left || peer.forget || !peer.owns(b)
+	}); err != nil {
+		return fmt.Errorf("%s: %w", h.name, err)
 	}
 	for n, b := range was.blocks {
 		if now.blocks[n] != b && !c.removed[n] && !c.contested[b] {
@@ -137,7 +135,7 @@ func (h *simHost) actsOn(w *world, n store.Network) bool {
 			return false
 		}
 	}
-	for b := range h.routes {
+	for b := range h.Routes {
 		if networkOf(b) == n.Name && !want[b] {
 			return false
 		}
@@ -324,7 +322,7 @@ func (h *simHost) reaches(w *world) error {
 			want[b.Prefix] = n.Underlay[0]
 		}
 	}
-	for b, via := range h.routes {
+	for b, via := range h.Routes {
 		if peer := h.c.hosts[via.As4()[3]-1]; want[b] == (netip.Addr{}) && !peer.up {
 			continue
 		}
@@ -333,8 +331,8 @@ func (h *simHost) reaches(w *world) error {
 		}
 	}
 	for b, via := range want {
-		if h.routes[b] != via {
-			return fmt.Errorf("it has no route to %s by %s, but %v", b, via, h.routes[b])
+		if h.Routes[b] != via {
+			return fmt.Errorf("it has no route to %s by %s, but %v", b, via, h.Routes[b])
 		}
 	}
 	return nil

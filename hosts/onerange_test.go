@@ -50,7 +50,7 @@ func (h *simHost) run(blocks []netip.Prefix) {
 
 // six returns the routes to other hosts in a network's IPv6 range.
 func (h *simHost) six() (out []string) {
-	for dst, via := range h.routes {
+	for dst, via := range h.Routes {
 		if dst.Addr().Is6() {
 			out = append(out, fmt.Sprint(dst, " ", via))
 		}
@@ -97,7 +97,7 @@ func TestOneRangeAgain(t *testing.T) {
 			if after := h.six(); !slices.Equal(after, before) {
 				t.Errorf("routes %v, before %v", after, before)
 			}
-			if _, back := c.hosts[1].routes[blocks[1]]; !back {
+			if _, back := c.hosts[1].Routes[blocks[1]]; !back {
 				t.Errorf("the others have no route to %s", blocks[1])
 			}
 			must(t, h.gatewaysStay())

@@ -12,8 +12,8 @@
 // table can be behind the others. A failed schedule prints its seed and its steps, and
 // PATCHBAY_SEED repeats it. PATCHBAY_CHAOS_TRIES is the number of schedules.
 //
-// An agent can be tested if its work can be called step by step. So far only hosts/chaos_test.go
-// does this.
+// An agent can be tested if its work can be called step by step, as in hosts/chaos_test.go and, with
+// another source than a Store, node/chaos_test.go. Kernel has the invariant that all agents keep.
 package chaos
 
 import (
