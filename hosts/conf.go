@@ -4,7 +4,6 @@
 package hosts
 
 import (
-	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -35,17 +34,11 @@ var errForeign = errors.New("the agent did not write it, and does not change it"
 // writeConf writes a network's configuration if the file has another one.
 func writeConf(dir, network string, data []byte) error {
 	path := filepath.Join(dir, network+confSuffix)
-	was, err := ours(path)
-	if err == nil && bytes.Equal(was, data) {
-		return nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if _, err := ours(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	return durable.WriteDurable(path, data, confMode)
+	_, err := durable.Update(path, data, confMode, func([]byte) bool { return true })
+	return err
 }
 
 // ours reads a configuration. If the file lacks our mark, it returns an error.
