@@ -6,7 +6,7 @@
 //
 // gc collects everything that names an attachment: records, results that runtimes cached, address
 // files, links, firewall elements, rules of the reference plugins. It groups these traces by
-// attachment, and a pure function (judge) decides which attachments are dead. gc removes only those
+// attachment, and a pure function (inventory.Judge) decides which attachments are dead. gc removes only those
 // that are certainly dead (remove). For every other attachment that may be dead, the report says
 // why gc keeps it.
 //
@@ -35,7 +35,6 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/owner"
@@ -230,8 +229,8 @@ func (j *Judged) Lives(c *chain.Cached) bool {
 	}
 	a.at(c.Place(), nil)
 	a.seen(c.Since)
-	state, _ := j.world.life(a)
-	return state == life.Alive || state != life.Dead && !j.world.earlier(a)
+	state, _ := j.world.judge(a)
+	return state != Dead
 }
 
 // seenFile stores when gc first saw links, elements and rules, because these have no date of

@@ -132,11 +132,11 @@ func TestJudge(t *testing.T) {
 				}
 				return life.Dead, "its namespace " + path + " is gone"
 			},
-			carries: func(a *Candidate) string {
+			carries: func(a *Candidate) (string, error) {
 				if len(a.links) > 0 {
-					return a.links[0].name
+					return a.links[0].name, nil
 				}
-				return ""
+				return "", nil
 			},
 			forgotten: func(s life.Suspect) (string, bool) {
 				return "forgotten", s.ID == "forgotten" && (s.Caller == nil || s.Caller.PID == 7)
@@ -264,7 +264,7 @@ func FuzzSplitSaved(f *testing.F) {
 func TestJudgeFuture(t *testing.T) {
 	now := time.Now()
 	w := &world{
-		now: now, driver: func(string) bool { return false }, carries: func(*Candidate) string { return "" },
+		now: now, driver: func(string) bool { return false }, carries: func(*Candidate) (string, error) { return "", nil },
 		namespace: func(string, *life.Mark) (life.State, string) { return life.Dead, "gone" },
 	}
 	if state, why := w.judge(&Candidate{NetNS: []string{"gone"}, Since: now.Add(time.Hour)}); state != Dead {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -155,12 +154,8 @@ func (r *remover) recheck(list []record.CurrentRecord) (keep string) {
 		}
 		r.a.at(now.Place(), nil)
 	}
-	if r.a.pending() {
-		return ""
-	}
-	state, reason := r.world.life(r.a)
-	if state == life.Alive || state != life.Dead && reason != "" && !r.world.earlier(r.a) {
-		return reason
+	if state, why := r.world.judge(r.a); state != Dead {
+		return why
 	}
 	return ""
 }

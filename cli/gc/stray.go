@@ -20,6 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -93,7 +94,7 @@ func (c *collector) strayFiles(kind, pattern string, stray func(string) bool) {
 		a := c.dead(kind, path, "it was truncated while it was written",
 			func(context.Context, *kernel.Kernel) error { return removeOld(path, fi.ModTime()) })
 		if ahead := fi.ModTime().Sub(c.world.now); ahead > 0 && c.Grace > 0 {
-			a.State, a.Why = Unsure, fmt.Sprintf(aheadOfClock, ahead.Round(time.Second))
+			a.State, a.Why = Unsure, fmt.Sprintf(inventory.AheadOfClock, ahead.Round(time.Second))
 		}
 	}
 }

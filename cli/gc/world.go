@@ -78,49 +78,51 @@ func markedLinks(proc string) (map[string]string, error) {
 	return where, errors.Join(look(own), life.Each(proc, look))
 }
 
-// carries returns a link of the attachment that is the host's end of a veth in use, or that
-// cannot be read.
-func (c *collector) carries(a *Candidate) string { return c.pairOf(a, false) }
+// carries returns a link of the attachment that is the host's end of a veth in use.
+func (c *collector) carries(a *Candidate) (link string, err error) { return c.pairOf(a, false) }
 
 // pairOf does the work of carries. If ending is true, it also returns a veth whose namespace no
 // process and no mount holds any more.
-func (c *collector) pairOf(a *Candidate, ending bool) string {
+func (c *collector) pairOf(a *Candidate, ending bool) (link string, err error) {
 	if len(a.links) == 0 {
-		return ""
+		return "", nil
 	}
 	s := c.NewSession()
 	defer s.Close()
 	host, err := kernel.OfSession(s).Host()
 	if err != nil {
-		return a.links[0].name
+		return "", err
 	}
 	for _, l := range a.links {
 		now, err := host.LinkAt(l.index)
 		if nl.IsNotFound(err) {
 			continue
 		}
-		if err != nil || now.Attrs().Name == l.name && netstate.Carries(now) && (ending || host.Lives(now.Attrs().NetNsID)) {
-			return l.name
+		if err != nil {
+			return "", err
+		}
+		if now.Attrs().Name == l.name && netstate.Carries(now) && (ending || host.Lives(now.Attrs().NetNsID)) {
+			return l.name, nil
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // settle waits for the kernel to delete veths that are the only sign of a living namespace. If
 // such a veth then still has a carrier, its namespace exists, but this process cannot see it.
 func (c *collector) settle(ctx context.Context, all []*Candidate) {
-	pathsOnly := *c.world
-	pathsOnly.carries = func(*Candidate) string { return "" }
 	end := time.Now().Add(cmp.Or(c.SettleTime, settleTime))
 	for _, a := range all {
 		if len(a.links) == 0 {
 			continue
 		}
-		if state, reason := pathsOnly.life(a); state != life.Dead && reason != "" || a.forgotten != "" {
+		if v := c.world.evidence(a).Namespace(); v.State != life.Dead && v.Why != "" || v.Forgotten != "" {
 			continue
 		}
-		for c.pairOf(a, true) != "" && time.Now().Before(end) && clock.Sleep(ctx, 5*time.Millisecond) {
-			// clock.Sleep in the condition waits
+		for time.Now().Before(end) {
+			if link, err := c.pairOf(a, true); link == "" && err == nil || !clock.Sleep(ctx, 5*time.Millisecond) {
+				break
+			}
 		}
 	}
 }
