@@ -14,6 +14,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/owner"
@@ -146,9 +147,16 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 	defer unlock()
 	records, o := claim.Dir{Path: or(rt.RunDir, DefaultRunDir)}, owner.Of(c.Network, c.ContainerID, c.IfName)
 	defer records.Close()
-	release, stays, err := records.Seize(c.Network, o, func(now []claim.File) string { return rt.reasonToKeep(k, c, now) })
-	if stays == others {
-		k.Valid = append(k.Valid, c.key()) // for plugins that cannot know
+	var v inventory.Verdict
+	release, stays, err := records.Seize(c.Network, o, func(now []claim.File) string {
+		v = rt.judge(k, c, now)
+		if v.State == life.Dead {
+			return rt.reasonToKeep(k, c)
+		}
+		return v.Why
+	})
+	if v.Row == inventory.Exists || v.Row == inventory.Doubtful {
+		k.Valid = append(k.Valid, c.key()) // another runtime's: for plugins that cannot know
 	}
 	if err != nil || stays != "" {
 		return err
@@ -163,42 +171,38 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 	return rt.del(ctx, list, &a)
 }
 
-// reasonToKeep returns why GC keeps an attachment, for example because an ADD made it after Valid
-// was listed. If GC may remove the attachment, reasonToKeep returns "".
-func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []claim.File) string {
-	const newer = "it is newer than the list of valid attachments"
+// judge decides whether a cached attachment is dead that is not in Valid. It looks at no links, which only plugins know.
+func (rt *Runtime) judge(k *Keep, c *Cached, now []claim.File) inventory.Verdict {
+	judge := life.Judge{Proc: procfs, Run: or(rt.RunDir, DefaultRunDir)}
+	e := &inventory.Evidence{Named: true, Maker: inventory.Asker, At: judge.At}
 	for _, s := range now {
-		switch {
-		case s.Since.After(k.listed):
-			return newer
-		case !k.Everyones && rt.ofOther(s):
-			return others
+		e.Date(s.Since)
+		rec, err := s.Head()
+		if err != nil {
+			continue
+		}
+		e.Spaces = append(e.Spaces, inventory.Space{Path: rec.NetNS, Mark: rec.NetNSMark})
+		if !k.Everyones && rec.OfOther(life.RuntimeName(procfs, os.Getpid())) {
+			e.Maker = inventory.Another
 		}
 	}
+	if again, err := rt.read(c.Network, &c.Attachment); err == nil && again != nil {
+		e.Date(again.Since)
+	}
+	return inventory.Judge(e, inventory.Question{HasList: true, Listed: k.listed})
+}
+
+// reasonToKeep returns why GC keeps an attachment that is dead by the list: it is detached, or its user says that it is
+// alive. If GC may remove the attachment, reasonToKeep returns "".
+func (rt *Runtime) reasonToKeep(k *Keep, c *Cached) string {
 	again, err := rt.read(c.Network, &c.Attachment)
 	switch {
 	case err == nil && again == nil:
 		return "it was detached"
-	case err == nil && again.Since.After(k.listed):
-		return newer
 	case err == nil && k.Alive != nil && k.Alive(again):
 		return "its namespace exists"
 	}
 	return ""
-}
-
-const others = "another runtime made it, and its namespace may exist"
-
-// ofOther reports whether a record says that another runtime than this process made an attachment whose namespace may
-// exist.
-func (rt *Runtime) ofOther(f claim.File) bool {
-	rec, err := f.Head()
-	if err != nil || !rec.OfOther(life.RuntimeName(procfs, os.Getpid())) {
-		return false
-	}
-	judge := life.Judge{Proc: procfs, Run: or(rt.RunDir, DefaultRunDir)}
-	state, _ := judge.At(rec.NetNS, rec.NetNSMark)
-	return state != life.Dead
 }
 
 const procfs = "/proc"

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/order"
@@ -164,12 +163,6 @@ func (r *repairer) rules(ctx context.Context) error {
 	return errors.Join(err, r.fw.Rebuild(ctx))
 }
 
-// dead reports whether the namespace that a record names is gone.
-func (r *repairer) dead(rec *record.Record) bool {
-	state, _ := r.k.Life(rec)
-	return state == life.Dead
-}
-
 // named formats the name of an attachment for the output of repair.
 func named(network, id, ifName string) string { return fmt.Sprintf("%s %s/%s", network, id, ifName) }
 
@@ -196,7 +189,7 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	switch {
 	case err != nil || rec == nil:
 		return err
-	case rec.NetNS == "" || r.dead(rec):
+	case rec.NetNS == "" || !r.k.Lives(rec):
 		r.out.Skipped = append(r.out.Skipped, name+": its namespace is gone")
 		return nil
 	}
@@ -261,7 +254,7 @@ func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 		if slices.Contains(other.Displaced, rec.Owner) {
 			return nft.ErrKeep
 		}
-		lives = lives || !r.dead(other)
+		lives = lives || r.k.Lives(other)
 		sibling = sibling || other.ContainerID == rec.ContainerID
 	}
 	switch isPort := len(taken.Want.Data) > 0; {

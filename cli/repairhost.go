@@ -76,7 +76,7 @@ func (r *repairer) ends(ctx context.Context, a *doctor.Attached, listed *record.
 
 // lacking returns the host's objects that are missing. For a dead attachment there are none.
 func (r *repairer) lacking(ctx context.Context, a *doctor.Attached, rec *record.Record) (netstate.State, error) {
-	if rec.NetNS == "" || r.dead(rec) {
+	if rec.NetNS == "" || !r.k.Lives(rec) {
 		return nil, nil
 	}
 	switch rec.Plugin {

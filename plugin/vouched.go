@@ -60,10 +60,10 @@ func vouched(p paths.Paths, network string) (valid []spec.AttachmentKey, err err
 	if err != nil {
 		return nil, err
 	}
-	held := map[string]bool{}
+	held, judge := map[string]bool{}, life.Judge{Proc: p.Proc, Run: p.Run}
 	for _, n := range heads {
 		if filepath.Dir(n.NetNS) == p.Holds() && !held[n.ContainerID] {
-			state, _ := life.At(n.NetNS, n.NetNSMark, p.Proc)
+			state, _ := judge.At(n.NetNS, n.NetNSMark)
 			held[n.ContainerID] = state != life.Dead
 		}
 	}

@@ -101,7 +101,7 @@ func (c *collector) pairOf(a *Candidate, ending bool) (link string, err error) {
 		if err != nil {
 			return "", err
 		}
-		if now.Attrs().Name == l.name && netstate.Carries(now) && (ending || host.Lives(now.Attrs().NetNsID)) {
+		if now.Attrs().Name == l.name && (ending && netstate.Carries(now) || kernel.PairLives(host, now)) {
 			return l.name, nil
 		}
 	}

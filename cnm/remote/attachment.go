@@ -127,11 +127,15 @@ func fromRecord(rec *record.Record) (*DriverState, error) {
 // Dead reports whether an attachment has ended, even without a DEL: its container's namespace is
 // gone, or the node has booted since its ADD.
 func (d *Dir) Dead(a *DriverState) bool {
-	if a.Ended || a.Boot != d.boot {
-		return true
-	}
-	state, _ := life.At(a.NetNS, a.mark, d.proc)
-	return state == life.Dead
+	state, _ := d.judge.At(a.NetNS, a.mark)
+	return a.Ended || a.Boot != d.boot || state == life.Dead
+}
+
+// over reports whether an ADD of the same attachment may begin anew. The runtime says that the container is new, so it
+// does not count if a process still holds the earlier namespace.
+func (d *Dir) over(a *DriverState) bool {
+	state, _ := life.At(a.NetNS, a.mark, d.judge.Proc)
+	return a.Ended || a.Boot != d.boot || state == life.Dead
 }
 
 // Fresh prepares an ADD. If a dead attachment has the same name, Fresh calls end. If a living
@@ -144,7 +148,7 @@ func (d *Dir) Fresh(r *plugin.Request, pluginName string, end func(*DriverState)
 	if old == nil {
 		return nil
 	}
-	if !d.Dead(old) {
+	if !d.over(old) {
 		return spec.Errorf(spec.CodeInternal, "%s: container %s has interface %s already", pluginName, r.ContainerID, r.IfName)
 	}
 	return end(old)

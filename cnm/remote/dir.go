@@ -17,6 +17,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
@@ -28,8 +29,8 @@ type Dir struct {
 	Path    string
 	Records *record.Dir // the records of attachments
 
-	boot string
-	proc string
+	boot  string
+	judge life.Judge
 }
 
 type storeKey struct{}
@@ -38,7 +39,7 @@ type storeKey struct{}
 func Of(r *plugin.Request) *Dir {
 	return r.Session.Value(storeKey{}, func() any {
 		s := Open(r.Session.Paths.State)
-		s.proc = r.Session.Paths.Proc
+		s.judge = life.Judge{Proc: r.Session.Paths.Proc, Run: r.Session.Paths.Run}
 		s.boot, _ = clock.BootID(r.Session.Paths.Proc) // without an id, all boots look the same
 		r.Session.OnClose(s.Records.Close)
 		return s
@@ -48,7 +49,7 @@ func Of(r *plugin.Request) *Dir {
 // Open returns the state below the directory stateDir.
 func Open(stateDir string) *Dir {
 	records := record.OfDrivers(stateDir)
-	return &Dir{Path: records.Path, Records: records, proc: "/proc"}
+	return &Dir{Path: records.Path, Records: records, judge: life.Judge{Proc: "/proc"}}
 }
 
 // Boot returns the id of this boot of the node.

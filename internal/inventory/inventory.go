@@ -45,6 +45,13 @@ type Space struct {
 	Mark *life.Mark // nil if the trace has none
 }
 
+// Date adds the date of a trace.
+func (e *Evidence) Date(t time.Time) {
+	if t.After(e.Since) {
+		e.Since = t
+	}
+}
+
 // Maker says who made an attachment, as the caller of a GC or sweep sees it.
 type Maker int
 
@@ -134,9 +141,9 @@ func (e *Evidence) lives() Verdict {
 	}
 	switch link, err := e.Pair(); {
 	case err != nil:
-		return Verdict{State: life.Alive, Why: "its link cannot be read: " + err.Error(), Row: PairInUse}
+		return Verdict{State: life.Alive, Why: "its link cannot be read, so its container may live: " + err.Error(), Row: PairInUse}
 	case link != "":
-		return Verdict{State: life.Alive, Why: "its link " + link + " carries: the other end is up in another namespace", Row: PairInUse}
+		return Verdict{State: life.Alive, Why: "its link " + link + " carries, so its container lives", Row: PairInUse}
 	}
 	return v
 }

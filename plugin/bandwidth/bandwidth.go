@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -77,8 +76,7 @@ func newDevice(r *plugin.Request, k *kernel.Kernel, env *netstate.Env, host stri
 	d.like, d.owner = host, r.Owner
 	dead := false
 	if before, _ := k.Records.Read(r.Network, r.Owner, name); before != nil { // an unreadable record proves nothing
-		state, _ := k.Life(before)
-		dead = state == life.Dead
+		dead = k.Over(before)
 	}
 	if d.name, d.stale, err = freeName(env.Host, candidates(r.Network, r.ContainerID, r.Owner), r.Owner, dead); err != nil {
 		return ifb{}, err

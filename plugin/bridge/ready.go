@@ -9,7 +9,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -222,7 +221,7 @@ func (c *Conf) alone(k *kernel.Kernel) error {
 		if rec.Plugin != name || rec.Bridge != c.Bridge || slices.Contains(rec.Shared, record.InternalFact(c.Bridge)) {
 			continue
 		}
-		if state, _ := k.Life(rec); state != life.Dead {
+		if k.Lives(rec) {
 			return spec.Invalid("bridge %q cannot be internal: container %s of network %s is on it and is not internal", c.Bridge, rec.ContainerID, rec.Network).
 				WithDetails("give the internal network a bridge of its own")
 		}

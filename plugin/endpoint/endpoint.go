@@ -17,7 +17,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -140,8 +139,7 @@ func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
 		peer, err := env.Sandbox.LinkAt(link.Attrs().ParentIndex)
 		return nl.IsNotFound(err) || err == nil && peer.Attrs().ParentIndex != link.Attrs().Index
 	}
-	state, _ := kernel.Of(r).Life(rec)
-	return state == life.Dead
+	return kernel.Of(r).Over(rec)
 }
 
 // Addresses derives locally administered Ethernet addresses from owner and boot id. A repeated

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -94,7 +93,7 @@ func (p *plan) refusePolicies(k *kernel.Kernel, bridge string) error {
 		return spec.Errorf(spec.CodeInternal, "fastPath: see which pods on bridge %s have network policies: %w", bridge, err)
 	}
 	for _, pod := range pods {
-		if state, _ := k.Life(pod); state != life.Dead && p.sharesBridge(k, bridge, pod) {
+		if k.Lives(pod) && p.sharesBridge(k, bridge, pod) {
 			return spec.Invalid("fastPath cannot be used on bridge %s: container %s of network %s has network policies, which packets of established connections would not pass", bridge, pod.ContainerID, pod.Network)
 		}
 	}

@@ -4,7 +4,6 @@
 package hostlocal
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,14 +13,12 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/internal/spaces"
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
@@ -78,9 +75,14 @@ func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.
 	owners, err := stale(ctx, r, dir, keep)
 	errs := []error{err}
 	for o := range owners {
-		key, names := owner.Of(r.Network, o.ID, o.IfName), spec.AttachmentKey{ContainerID: o.ID, IfName: o.IfName}
-		errs = append(errs, kernel.Of(r).Seize(r, key, names, func() (kernel.Outcome, error) {
-			return releaseUnlessUsed(ctx, r, dir, o, key)
+		s := kernel.Suspect{Owner: owner.Of(r.Network, o.ID, o.IfName), Names: spec.AttachmentKey{ContainerID: o.ID, IfName: o.IfName}}
+		if s.Addrs, err = reserved(ctx, r, dir, o); err != nil {
+			r.Spare(s.Names)
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, kernel.Of(r).Seize(r, s, func() (kernel.Outcome, error) {
+			return releaseUnlessUsed(ctx, r, dir, o, s.Owner)
 		}))
 	}
 	return errors.Join(errs...)
@@ -89,12 +91,7 @@ func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.
 // releaseUnlessUsed releases the reservations of an owner that are older than the GC's list, unless something
 // may still lead to the addresses.
 func releaseUnlessUsed(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder, key owner.Key) (kernel.Outcome, error) {
-	k := kernel.Of(r)
-	held, err := reserved(ctx, r, dir, o)
-	if err != nil {
-		return kernel.Kept, err
-	}
-	if why := cmp.Or(k.LeadsTo(r, key), k.Lives(r, key, held)); why != "" {
+	if why := kernel.Of(r).LeadsTo(r, key); why != "" {
 		kernel.Warn(r, fmt.Errorf("the addresses of %s/%s stay: %s", o.ID, o.IfName, why))
 		return kernel.Kept, nil
 	}
@@ -125,54 +122,54 @@ func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Ho
 	return ipam.Stale(tx, keep)
 }
 
-// gone returns a function that reports whether a reservation's attachment is provably dead. The
-// function looks at the path of the attachment's namespace. Our record has this path and a mark
-// of the namespace; a later namespace at the same path has another mark. For an attachment of the
-// reference, libcni's cache has the path. If the path is not known, a reservation from before the
-// last boot is dead, because no namespace survives a boot. The time of a file proves this boot
-// only weakly. So gone also demands that no namespace has the address.
+// gone returns a function that reports whether a reservation's attachment is dead (inventory.Judge), so that an ADD may
+// take its address. Our record has the path of the attachment's namespace, and a mark: a later namespace at the path has
+// another one. For an attachment of the reference, libcni's cache has the path. If the path is not known, a reservation
+// from before the last boot is dead, unless a namespace has the address: the time of a file proves the boot only weakly.
 //
-// prior is our record from before this call wrote its own. For the attachment of this request,
-// the runtime says that the container is new. So the reservation may be used again, even if a
-// process still holds the earlier namespace.
+// prior is our record from before this call wrote its own.
 func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 	inUse := sync.OnceValues(func() (map[netip.Addr]string, error) { return spaces.Addresses(r.Session.Paths.Proc) })
-	held := sync.OnceValue(func() life.Held { return life.HeldBy(r.Session.Paths.Proc) })
+	judge := spaces.Judge(r.Session.Paths)
 	return func(res ipam.Reservation) bool {
-		if res.EarlierBoot {
-			where, err := inUse()
-			res.EarlierBoot = err == nil && where[res.Addr] == ""
-		}
 		path, mark := recordedNetNS(r, prior, res.Holder)
 		if path == "" {
-			path = cachedNetNS(r, res.Holder)
+			path = kernel.Of(r).CachedNetNS(r.Network, spec.AttachmentKey{ContainerID: res.Holder.ID, IfName: res.Holder.IfName})
 		}
-		if path == "" {
-			return res.EarlierBoot
+		e := &inventory.Evidence{At: judge.At, Earlier: res.EarlierBoot && mark == nil} // no record survives a boot
+		e.InUse = func() (string, error) {
+			where, err := inUse()
+			return where[res.Addr], err
 		}
-		state, _ := life.At(path, mark, r.Session.Paths.Proc)
-		if again := owner.Of(r.Network, res.Holder.ID, res.Holder.IfName) == r.Owner; state == life.Dead && !again {
-			state, _ = held().Doubt(mark, "")
+		if path != "" {
+			e.Spaces = []inventory.Space{{Path: path, Mark: mark}}
 		}
-		if state == life.Dead {
-			return true
+		if owner.Of(r.Network, res.Holder.ID, res.Holder.IfName) == r.Owner {
+			e.At = func(path string, was *life.Mark) (life.State, string) { return over(r, path, was, res.Addr) }
 		}
-		if state == life.Alive && (mark != nil || !res.EarlierBoot) {
-			return false
+		if e.Earlier && inventory.Judge(e, inventory.Question{}).State != life.Dead {
+			e.Spaces = nil // since the boot, another namespace may have got the path
 		}
-		return abandoned(r, path, res)
+		return inventory.Judge(e, inventory.Question{}).State == life.Dead
 	}
 }
 
-// abandoned checks what a path alone does not show. After a boot, or after a new bind, another
-// namespace may be at the path. A namespace without the reservation's address is another one.
-func abandoned(r *plugin.Request, path string, res ipam.Reservation) bool {
+// over judges the earlier namespace of this request's attachment. The runtime says that the container is new. So the
+// earlier namespace is over even if a process still holds it, or if another one without the address may be at its path.
+func over(r *plugin.Request, path string, was *life.Mark, addr netip.Addr) (life.State, string) {
+	state, why := life.At(path, was, r.Session.Paths.Proc)
+	if state != life.Unsure {
+		return state, why
+	}
 	sandbox, err := kernel.Of(r).Sandbox(path)
 	if err != nil {
-		return res.EarlierBoot && netns.Gone(err)
+		return state, why
 	}
 	list, err := sandbox.AddrList(nil, netlink.FAMILY_ALL)
-	return err == nil && !slices.ContainsFunc(list, func(a netlink.Addr) bool { return nl.AddrOf(a.IP) == res.Addr })
+	if err == nil && !slices.ContainsFunc(list, func(a netlink.Addr) bool { return nl.AddrOf(a.IP) == addr }) {
+		return life.Dead, path + " has no such address"
+	}
+	return state, why
 }
 
 // recordedNetNS returns path and mark of the namespace from our record. For the attachment of
@@ -187,16 +184,4 @@ func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Holder) (path
 		return "", nil
 	}
 	return rec.NetNS, rec.NetNSMark
-}
-
-// cachedNetNS returns the path of the namespace from libcni's cache.
-func cachedNetNS(r *plugin.Request, o ipam.Holder) string {
-	data, err := durable.ReadConf(results.Path(r.Session.Paths.CNI, r.Network, o.ID, o.IfName))
-	if err != nil {
-		return ""
-	}
-	if f, ok, _ := results.Decode(data); ok && f.IsOf(r.Network, o.ID, o.IfName) {
-		return f.Place()
-	}
-	return ""
 }

@@ -4,6 +4,7 @@
 package hostlocal
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,7 +13,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -57,6 +61,36 @@ func TestRepeatedAddAtTheSamePath(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// An address is not taken from a container of which this process sees another directory of namespaces: what is at the
+// path here is not the container's. If this process sees its directory, the other namespace at the path proves death.
+func TestHiddenNamespace(t *testing.T) {
+	n := newNode(t)
+	const conf = `"subnet":"198.18.31.0/24","rangeStart":"198.18.31.2","rangeEnd":"198.18.31.2"`
+	n.adds("c1", conf, "", "198.18.31.2/24 via 198.18.31.1")
+	// The clock was set, so the file looks old, and its file system cannot store the boot's id.
+	file, old := filepath.Join(n.data, "net", "198.18.31.2"), time.Now().Add(-10000*time.Hour)
+	if err := errors.Join(os.Remove(file), os.WriteFile(file, []byte("c1\r\neth0"), 0o600), os.Chtimes(file, old, old)); err != nil {
+		t.Fatal(err)
+	}
+	edit := func(change func(*life.Mark)) {
+		d := record.New(n.run)
+		defer d.Close()
+		rec, err := d.Read("net", owner.Of("net", "c1", "eth0"), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(rec.NetNSMark)
+		if err := d.Rewrite(rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	place := &life.Place{}
+	edit(func(m *life.Mark) { m.Ino, m.Place, place = 1, &life.Place{Dev: 1, Ino: 1}, m.Place })
+	n.fails(spec.Add, "c2", conf, "", spec.CodeNotAvailable, "failed to allocate for range 0: no IP addresses available in range set: 198.18.31.2-198.18.31.2")
+	edit(func(m *life.Mark) { m.Place = place })
+	n.adds("c2", conf, "", "198.18.31.2/24 via 198.18.31.1")
 }
 
 // libcni's cache shows the attachments of the reference. No other test uses these addresses,

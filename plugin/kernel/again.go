@@ -6,7 +6,6 @@ package kernel
 import (
 	"slices"
 
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -34,7 +33,7 @@ func (k *Kernel) follow(rec, before *record.Record) *repeatedAdd {
 		return a
 	}
 	stale := without(before.Elements, rec.Elements)
-	if state, _ := k.Life(before); state == life.Dead {
+	if k.Over(before) {
 		a.gone = stale
 	}
 	for _, other := range k.repeats {

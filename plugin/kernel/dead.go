@@ -15,9 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
-	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/results"
@@ -116,9 +115,11 @@ func (w *deadSweep) remove(ctx context.Context, o owner.Key) (removed bool, err 
 	}
 	defer done()
 	var found []record.CurrentRecord
-	release, keep, err := k.Records.TrySeize(w.network, o, func(now []record.CurrentRecord) string {
+	var inside string
+	release, keep, err := k.Records.TrySeize(w.network, o, func(now []record.CurrentRecord) (why string) {
 		found = now
-		return w.keep(k, o, now)
+		inside, why = w.keep(k, o, now)
+		return why
 	})
 	if err != nil || keep != "" {
 		return false, err
@@ -130,64 +131,58 @@ func (w *deadSweep) remove(ctx context.Context, o owner.Key) (removed bool, err 
 		if failed != nil && s.IsIPAM(at.Plugin) {
 			break // something may still lead to the address
 		}
-		_, err := s.Invoke(ctx, at.Plugin, w.del(at))
+		call := RecordedDel(at.Plugin, w.network, at.Record.ContainerID, at.Record.IfName)
+		call.NetNS = inside
+		_, err := s.Invoke(ctx, at.Plugin, call)
 		failed = errors.Join(failed, err, s.Flush(ctx))
 	}
 	return true, failed
 }
 
-// del builds the DEL for a record. The namespace of a forgotten sandbox exists, and DEL removes
-// what is in it.
-func (w *deadSweep) del(at record.CurrentRecord) *spec.Call {
-	rec := at.Record
-	call := RecordedDel(at.Plugin, w.network, rec.ContainerID, rec.IfName)
-	if state, _ := w.judge.At(rec.NetNS, rec.NetNSMark); state == life.Alive {
-		call.NetNS = rec.NetNS
-	}
-	return call
-}
-
-// keep returns the reason to keep an attachment. The caller has locked the attachment's records.
-func (w *deadSweep) keep(k *Kernel, o owner.Key, now []record.CurrentRecord) string {
+// keep decides whether an attachment is dead. If it stays, keep returns why. If containerd has forgotten its sandbox,
+// the namespace exists, and keep returns its path. The caller has locked the attachment's records.
+func (w *deadSweep) keep(k *Kernel, o owner.Key, now []record.CurrentRecord) (forgotten, why string) {
 	if len(now) == 0 || len(record.OfDrivers(w.session.Paths.State).Current(w.network, o)) > 0 {
-		return "it is gone, or a driver must be told"
+		return "", "it is gone, or a driver must be told"
 	}
 	for _, at := range now {
-		rec := at.Record
-		switch {
-		case rec == nil || k.session.Plugin(at.Plugin) == nil:
-			return "a record cannot be read, or is another program's"
-		case rec.Pod == "" || rec.NetNSMark == nil || filepath.Dir(rec.NetNS) != w.dir:
-			return "it may be another runtime's"
-		case time.Since(at.Since) < sweepGrace:
-			return "it is young"
-		}
-		switch state, why := w.judge.At(rec.NetNS, rec.NetNSMark); {
-		case state == life.Alive && w.forgotten(rec):
-		case state != life.Dead:
-			return why
-		case k.carries(rec):
-			return "its pair carries"
+		if at.Record == nil || k.session.Plugin(at.Plugin) == nil {
+			return "", "a record cannot be read, or is another program's"
 		}
 	}
-	return ""
+	e := k.evidence(o, now)
+	e.At, e.Maker, e.Spaces = w.judge.At, w.maker(now), append(e.Spaces, k.cached(now)...)
+	e.Forgotten = func(path string) (string, bool) { return w.forgotten(path, now) }
+	v := inventory.Judge(e, inventory.Question{Now: time.Now(), Grace: sweepGrace, OnlyOwn: true})
+	if v.State == life.Dead {
+		return v.Forgotten, ""
+	}
+	return "", v.Why
+}
+
+// maker reports whether the runtime of this call made an attachment: it has a pod, and its namespace is in the same
+// directory.
+func (w *deadSweep) maker(now []record.CurrentRecord) inventory.Maker {
+	other := func(at record.CurrentRecord) bool {
+		return at.Record.Pod == "" || at.Record.NetNSMark == nil || filepath.Dir(at.Record.NetNS) != w.dir
+	}
+	if slices.ContainsFunc(now, other) {
+		return inventory.Another
+	}
+	return inventory.Asker
 }
 
 // forgotten reports whether containerd has forgotten a sandbox. Without the caller of its ADD,
 // only gc decides that.
-func (w *deadSweep) forgotten(rec *record.Record) bool {
-	_, yes := w.judge.Forgotten(life.Suspect{ID: rec.ContainerID, NetNS: rec.NetNS, IfName: rec.IfName, Caller: rec.Caller})
-	return rec.Caller != nil && yes
-}
-
-// carries reports whether a link of a record is the host's end of a veth pair that is in use. If
-// it cannot look, it returns true.
-func (k *Kernel) carries(rec *record.Record) bool {
-	host, err := k.Host()
-	return err != nil || slices.ContainsFunc(rec.Links, func(name string) bool {
-		l, err := host.Link(name)
-		return err != nil && !nl.IsNotFound(err) || err == nil && netstate.Carries(l) && host.Lives(l.Attrs().NetNsID)
-	})
+func (w *deadSweep) forgotten(path string, now []record.CurrentRecord) (why string, yes bool) {
+	for _, at := range now {
+		rec := at.Record
+		why, yes = w.judge.Forgotten(life.Suspect{ID: rec.ContainerID, NetNS: path, IfName: rec.IfName, Caller: rec.Caller})
+		if rec.Caller == nil || !yes {
+			return "", false
+		}
+	}
+	return why, yes
 }
 
 // RecordedDel builds a DEL for a plugin of this process that has a record of the attachment. Its

@@ -6,9 +6,11 @@ package kernel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +53,10 @@ func TestDropEmptyResult(t *testing.T) {
 func TestSweepOfTheDeadKeeps(t *testing.T) {
 	c := newCaller(t)
 	old, dead := time.Now().Add(-2*sweepGrace), filepath.Join(filepath.Dir(c.netNS), "gone")
+	results := filepath.Join(paths.Default().CNI, "results")
+	c.must(os.MkdirAll(results, 0o700))
+	c.must(os.WriteFile(filepath.Join(results, c.network+"-again-eth0"), fmt.Appendf(nil,
+		`{"kind":"cniCacheV1","containerId":"again","ifName":"eth0","networkName":%q,"netns":%q}`, c.network, c.netNS), 0o600))
 	pod := func(change func(*record.Record)) *record.Record {
 		c.record("bridge", "c1", &record.Record{})
 		rec, err := record.New(paths.Default().Run).Read(c.network, c.owner("c1"), "bridge")
@@ -71,16 +77,18 @@ func TestSweepOfTheDeadKeeps(t *testing.T) {
 		"another program's plugin": {pod(func(*record.Record) {}), "theirs", old, "a record cannot be read, or is another program's"},
 		"no pod":                   {pod(func(r *record.Record) { r.Pod = "" }), "bridge", old, "it may be another runtime's"},
 		"another directory":        {pod(func(r *record.Record) { r.NetNS = "/proc/1/ns/net" }), "bridge", old, "it may be another runtime's"},
+		"attached elsewhere since": {pod(func(r *record.Record) { r.ContainerID = "again" }), "bridge", old, "exists"},
 		"no mark":                  {pod(func(r *record.Record) { r.NetNSMark = nil }), "bridge", old, "it may be another runtime's"},
-		"young":                    {pod(func(*record.Record) {}), "bridge", time.Now(), "it is young"},
+		"young":                    {pod(func(*record.Record) {}), "bridge", time.Now(), "less than the grace period of 1m0s"},
 	} {
 		c.must(c.do(spec.Del, "bridge", "c1", "", func(_ context.Context, r *plugin.Request) error {
 			k := Of(r)
 			w := &deadSweep{session: r.Session, network: c.network, dir: filepath.Dir(c.netNS), judge: k.judge}
-			if got := w.keep(k, r.Owner, []record.CurrentRecord{{Plugin: judged.name, Record: judged.rec, Since: judged.since}}); got != judged.want {
+			_, got := w.keep(k, r.Owner, []record.CurrentRecord{{Plugin: judged.name, Record: judged.rec, Since: judged.since}})
+			if (got == "") != (judged.want == "") || !strings.HasSuffix(got, judged.want) {
 				t.Errorf("%s: %q, want %q", about, got, judged.want)
 			}
-			if w.keep(k, r.Owner, nil) == "" {
+			if _, why := w.keep(k, r.Owner, nil); why == "" {
 				t.Error("an attachment without records is removed")
 			}
 			return nil

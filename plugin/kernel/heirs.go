@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/owner"
@@ -137,7 +136,7 @@ func (h *heirs) find() {
 			continue
 		}
 		for _, other := range h.k.Records.TakeAll(o) {
-			if state, _ := h.k.Life(other); state != life.Dead {
+			if h.k.Lives(other) {
 				h.add(other.Elements)
 			}
 		}

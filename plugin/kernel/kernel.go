@@ -119,9 +119,18 @@ func (k *Kernel) close() {
 	k.NFT.Close()     //nolint:errcheck // the queue is committed or discarded by now
 }
 
-// Life reports whether the namespace of a record still exists.
-func (k *Kernel) Life(rec *record.Record) (state life.State, why string) {
-	return rec.Life(k.session.Paths.Proc)
+// Lives reports whether the namespace of a record may still exist. Whoever takes something from another attachment asks
+// this.
+func (k *Kernel) Lives(rec *record.Record) bool {
+	state, _ := k.judge.At(rec.NetNS, rec.NetNSMark)
+	return state != life.Dead
+}
+
+// Over reports whether an ADD may take what an earlier ADD of the same attachment has left in rec. The runtime says that
+// the container is new. So the earlier one is over when its namespace is not at its path, even if a process still holds it.
+func (k *Kernel) Over(rec *record.Record) bool {
+	state, _ := rec.Life(k.session.Paths.Proc)
+	return state == life.Dead
 }
 
 // Host returns the socket in the namespace of the process.

@@ -42,7 +42,7 @@ func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remov
 	for o, elems := range lost {
 		var names spec.AttachmentKey
 		names.ContainerID, names.IfName = Names(k.session.Paths, r.Network, o, elems)
-		errs = append(errs, k.Seize(r, o, names, func() (Outcome, error) { return k.removeLost(r, o, elems, remove) }))
+		errs = append(errs, k.Seize(r, Suspect{Owner: o, Names: names}, func() (Outcome, error) { return k.removeLost(r, o, elems, remove) }))
 	}
 	return errors.Join(errs...)
 }
@@ -69,7 +69,7 @@ func (k *Kernel) SpareLost(r *plugin.Request) {
 	}
 	candidates(k.session.Paths, r.Network, func(id, ifName string) bool {
 		o := owner.Of(r.Network, id, ifName)
-		if pairs[o] != "" && !living[o] && k.keepsPair(r, o) {
+		if pairs[o] != "" && !living[o] && k.stays(r, Suspect{Owner: o}, nil) != "" {
 			r.Spare(spec.AttachmentKey{ContainerID: id, IfName: ifName})
 			delete(pairs, o)
 		}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -104,16 +105,20 @@ func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Hold
 	for _, h := range held {
 		o := h.Holder
 		kept := slices.Contains(r.Spared(), spec.AttachmentKey{ContainerID: o.ID, IfName: o.IfName})
-		if o.Validate() == nil && !kept && !keep(o.ID, o.IfName) && !h.Since.After(r.Listed()) && !k.recorded(r, o) && !k.lives(r, h) {
+		if o.Validate() == nil && !kept && !keep(o.ID, o.IfName) && !k.recorded(r, o) && k.unlisted(r, h) {
 			list[o] = append(list[o], h.Addr)
 		}
 	}
 	return list
 }
 
-// lives works like Lives for a reservation.
-func (k *Kernel) lives(r *plugin.Request, h ipam.Reservation) bool {
-	return k.Lives(r, owner.Of(r.Network, h.Holder.ID, h.Holder.IfName), []netip.Addr{h.Addr}) != ""
+// unlisted reports whether an attachment is dead whose address is reserved, if a GC's list does not have it.
+func (k *Kernel) unlisted(r *plugin.Request, h ipam.Reservation) bool {
+	s := Suspect{
+		Owner: owner.Of(r.Network, h.Holder.ID, h.Holder.IfName), Names: spec.AttachmentKey{ContainerID: h.Holder.ID, IfName: h.Holder.IfName},
+		Addrs: []netip.Addr{h.Addr}, Since: h.Since,
+	}
+	return k.verdict(r, s, k.Records.Current(r.Network, s.Owner)).State == life.Dead
 }
 
 // recorded reports whether an attachment is ours or may be ours.

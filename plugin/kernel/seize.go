@@ -6,11 +6,18 @@ package kernel
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -34,34 +41,40 @@ func outcome(err error) (Outcome, error) {
 	return Removed, nil
 }
 
-// Seize calls remove for an attachment that is not on a GC's list, while ADDs of the attachment wait.
-// If there is a reason to keep the attachment (stays), or another process works on it, Seize does not
-// call remove. Unless remove returns Removed, this GC keeps the attachment's addresses
-// (Request.Spare). names are the attachment's names as far as the caller knows them. The plugin's
-// record stays locked until it is removed.
-func (k *Kernel) Seize(r *plugin.Request, o owner.Key, names spec.AttachmentKey, remove func() (Outcome, error)) error {
+// Suspect is an attachment that is not on a GC's list, as far as the caller knows it.
+type Suspect struct {
+	Owner owner.Key
+	Names spec.AttachmentKey
+	Addrs []netip.Addr // those that its IPAM plugin has reserved
+	Since time.Time    // of the reservation
+}
+
+// Seize calls remove for an attachment that is not on a GC's list, while ADDs of the attachment wait. If it is not
+// certainly dead (inventory.Judge), or another process works on it, Seize does not call remove. Unless remove returns
+// Removed, this GC keeps the attachment's addresses (Request.Spare). The plugin's record stays locked until it is removed.
+func (k *Kernel) Seize(r *plugin.Request, s Suspect, remove func() (Outcome, error)) error {
 	var others []string
-	release, keep, err := k.Records.Seize(r.Network, o, func(now []record.CurrentRecord) string {
-		for _, s := range now {
-			if s.Record != nil {
-				names = keyOf(s.Record)
+	release, keep, err := k.Records.Seize(r.Network, s.Owner, func(now []record.CurrentRecord) string {
+		for _, at := range now {
+			if at.Record != nil {
+				s.Names = keyOf(at.Record)
 			}
-			if s.Plugin != r.Plugin.Name {
-				others = append(others, s.Plugin)
+			if at.Plugin != r.Plugin.Name {
+				others = append(others, at.Plugin)
 			}
 		}
-		return k.stays(r, o, now)
+		return k.stays(r, s, now)
 	})
 	did := Kept
 	if err == nil && keep == "" {
 		defer release()
 		for _, other := range others {
-			k.Records.Unlock(r.Network, o, other) // the other plugin's GC takes this lock
+			k.Records.Unlock(r.Network, s.Owner, other) // the other plugin's GC takes this lock
 		}
 		did, err = remove()
 	}
 	if did != Removed || err != nil {
-		r.Spare(k.named(r, o, names))
+		r.Spare(k.named(r, s.Owner, s.Names))
 	}
 	return err
 }
@@ -78,36 +91,103 @@ func (k *Kernel) named(r *plugin.Request, o owner.Key, names spec.AttachmentKey)
 	return names
 }
 
-// stays returns why a GC keeps an attachment that is not on its list, or "". The caller has locked the
-// attachment's records.
-//
-//   - It was made after the list.
-//   - Another runtime made it, and its namespace may exist. Runtimes that share a network each list
-//     only their own attachments.
-//   - It has no record, and its veth pair is in use.
-func (k *Kernel) stays(r *plugin.Request, o owner.Key, now []record.CurrentRecord) string {
-	for _, s := range now {
-		switch {
-		case s.Since.After(r.Listed()):
-			return "it is newer than the list of valid attachments"
-		case s.Record != nil && k.ofOther(r, s.Record):
-			return "another runtime made it, and its namespace may exist"
+// stays returns why a GC keeps an attachment that is not on its list, or "". It warns of one that has lost its records.
+func (k *Kernel) stays(r *plugin.Request, s Suspect, now []record.CurrentRecord) string {
+	v := k.verdict(r, s, now)
+	switch {
+	case v.State == life.Dead:
+		return ""
+	case k.maker(r, s, now) == inventory.Nobody && v.Row != inventory.Newer:
+		Warn(r, fmt.Errorf("what owner %s has without a record is kept: %s; its DEL removes it", s.Owner, v.Why))
+	}
+	return v.Why
+}
+
+// verdict decides whether an attachment is dead that is not on a GC's list.
+func (k *Kernel) verdict(r *plugin.Request, s Suspect, now []record.CurrentRecord) inventory.Verdict {
+	e := k.evidence(s.Owner, now)
+	e.Maker, e.Named = k.maker(r, s, now), s.Names.ContainerID != ""
+	e.Date(s.Since)
+	if e.Maker == inventory.Another {
+		e.Spaces = append(e.Spaces, k.cached(now)...)
+	}
+	if !r.Everyones() {
+		e.Here = func() (string, error) { return k.attachedHere(s.Addrs) }
+	}
+	return inventory.Judge(e, inventory.Question{HasList: true, Listed: r.Listed()})
+}
+
+// evidence returns what records and links say of an attachment.
+func (k *Kernel) evidence(o owner.Key, now []record.CurrentRecord) *inventory.Evidence {
+	var links []string
+	e := &inventory.Evidence{At: k.judge.At, Pair: func() (string, error) { return k.livingPair(o, links) }}
+	for _, at := range now {
+		if rec := at.Record; rec != nil {
+			links = append(links, rec.Links...)
+			e.Spaces = append(e.Spaces, inventory.Space{Path: rec.NetNS, Mark: rec.NetNSMark})
+		}
+		e.Date(at.Since)
+	}
+	if slices.ContainsFunc(now, func(at record.CurrentRecord) bool { return at.Record == nil }) {
+		links = nil // the lost record may have had the pair
+	}
+	return e
+}
+
+// cached returns the namespace of an attachment's cached result, unless a record has its path. Another program may have
+// attached the container again after ours, and then only the result says where.
+func (k *Kernel) cached(now []record.CurrentRecord) []inventory.Space {
+	path, known := "", false
+	for _, at := range now {
+		if at.Record != nil && path == "" {
+			path = k.CachedNetNS(at.Record.Network, keyOf(at.Record))
 		}
 	}
-	if len(now) == 0 && k.keepsPair(r, o) {
-		return "its pair is in use"
+	for _, at := range now {
+		known = known || at.Record != nil && at.Record.NetNS == path
+	}
+	if path == "" || known {
+		return nil
+	}
+	return []inventory.Space{{Path: path}}
+}
+
+// CachedNetNS returns the path of an attachment's namespace from libcni's cache.
+func (k *Kernel) CachedNetNS(network string, a spec.AttachmentKey) string {
+	data, err := durable.ReadConf(results.Path(k.session.Paths.CNI, network, a.ContainerID, a.IfName))
+	if err != nil {
+		return ""
+	}
+	if f, ok, _ := results.Decode(data); ok && f.IsOf(network, a.ContainerID, a.IfName) {
+		return f.Place()
 	}
 	return ""
 }
 
-// ofOther reports whether another runtime than the GC's caller may have made an attachment whose
-// namespace may exist.
-func (k *Kernel) ofOther(r *plugin.Request, rec *record.Record) bool {
-	if r.Everyones() || !rec.OfOther(k.runtime()) {
-		return false
+// maker says who made an attachment. If no record can be read, but its names are known, the list would have had it.
+func (k *Kernel) maker(r *plugin.Request, s Suspect, now []record.CurrentRecord) inventory.Maker {
+	other := func(at record.CurrentRecord) bool { return at.Record != nil && at.Record.OfOther(k.runtime()) }
+	switch {
+	case len(now) == 0 || s.Names.ContainerID == "":
+		return inventory.Nobody
+	case !r.Everyones() && slices.ContainsFunc(now, other):
+		return inventory.Another
 	}
-	state, _ := k.judge.At(rec.NetNS, rec.NetNSMark)
-	return state != life.Dead
+	return inventory.Asker
+}
+
+// attachedHere finds a container on this host's links that has one of the addresses.
+func (k *Kernel) attachedHere(addrs []netip.Addr) (where string, err error) {
+	if len(addrs) == 0 {
+		return "", nil
+	}
+	at, err := k.attached()
+	for _, a := range addrs {
+		if path := at[a]; path != "" {
+			return fmt.Sprintf("%s has %s", path, a), nil
+		}
+	}
+	return "", err
 }
 
 // LeadsTo returns what may still lead to the addresses of an attachment that a GC has seized: the record of
@@ -119,7 +199,7 @@ func (k *Kernel) LeadsTo(r *plugin.Request, o owner.Key) string {
 			return "plugin " + s.Plugin + " has a record of it"
 		}
 	}
-	link, err := k.livingPair(o)
+	link, err := k.livingPair(o, nil)
 	switch {
 	case err != nil:
 		return err.Error()
@@ -129,62 +209,53 @@ func (k *Kernel) LeadsTo(r *plugin.Request, o owner.Key) string {
 	return ""
 }
 
-// Lives returns why an attachment may live that has no record of ours: a container on this host's links has one of
-// its addresses. The reference attached it, or its records are lost. So another runtime may have called the ADD, and
-// then a GC's list does not name it. Lives returns "" if nothing shows that.
-func (k *Kernel) Lives(r *plugin.Request, o owner.Key, addrs []netip.Addr) string {
-	if r.Everyones() || len(k.Records.Current(r.Network, o)) > 0 {
-		return ""
-	}
-	where, err := k.attached()
-	if err != nil {
-		return err.Error()
-	}
-	for _, a := range addrs {
-		if path := where[a]; path != "" {
-			return fmt.Sprintf("no record says who made it, and %s has %s", path, a)
-		}
-	}
-	return ""
-}
-
-// keepsPair reports whether a link of the owner is the host's end of a veth pair that is in use.
-// If it cannot look, it returns true. In both cases it warns.
-func (k *Kernel) keepsPair(r *plugin.Request, o owner.Key) bool {
-	link, err := k.livingPair(o)
-	switch {
-	case err != nil:
-		Warn(r, fmt.Errorf("what owner %s has without a record is kept: %w", o, err))
-	case link != "":
-		Warn(r, fmt.Errorf("what owner %s has without a record is kept: its link %s carries, so its container lives; its DEL removes it", o, link))
-	}
-	return err != nil || link != ""
-}
-
-// livingPair returns the name of the owner's link that is the host's end of a veth pair in use. It
-// lists all links only once. While the caller holds the claim, no ADD makes a new one.
-func (k *Kernel) livingPair(o owner.Key) (name string, err error) {
+// livingPair returns the name of the owner's link that is the host's end of a veth pair in use. links are the names that
+// records have. Without them it looks for the owner's mark, and lists all links, but only once in a session. While the
+// caller holds the claim, no ADD makes a new one.
+func (k *Kernel) livingPair(o owner.Key, links []string) (name string, err error) {
 	host, err := k.Host()
+	if err == nil && len(links) == 0 {
+		links, err = k.markedLinks(host, o)
+	}
 	if err != nil {
 		return "", err
 	}
-	if k.pairs == nil {
-		if k.pairs, err = marked(host); err != nil {
+	for _, name := range links {
+		link, err := host.Link(name)
+		if err != nil && !nl.IsNotFound(err) {
 			return "", err
 		}
+		if err == nil && isOf(link, o) && PairLives(host, link) {
+			return name, nil
+		}
 	}
-	name, ok := k.pairs[o]
-	if !ok {
-		return "", nil
+	return "", nil
+}
+
+// isOf reports whether a link with a name of the owner is the owner's. One without a mark is, too: its ADD ended before it
+// wrote the mark.
+func isOf(link netlink.Link, o owner.Key) bool {
+	theirs, marked := owner.FromAlias(link.Attrs().Alias)
+	return !marked || theirs == o
+}
+
+// markedLinks returns the name of the host's link with the owner's mark.
+func (k *Kernel) markedLinks(host *nl.Conn, o owner.Key) (names []string, err error) {
+	if k.pairs == nil {
+		if k.pairs, err = marked(host); err != nil {
+			return nil, err
+		}
 	}
-	link, err := host.Link(name)
-	if nl.IsNotFound(err) {
-		return "", nil
+	if name, ok := k.pairs[o]; ok {
+		names = append(names, name)
 	}
-	if err != nil || link.Attrs().Alias != o.Alias() || !netstate.Carries(link) || !host.Lives(link.Attrs().NetNsID) {
-		return "", err
-	}
-	return name, nil
+	return names, nil
+}
+
+// PairLives reports whether a link is the host's end of a veth pair whose other end is up in an existing namespace. The
+// kernel deletes a pair later than its namespace.
+func PairLives(host *nl.Conn, link netlink.Link) bool {
+	return netstate.Carries(link) && host.Lives(link.Attrs().NetNsID)
 }
 
 // marked returns the names of the host's links that have our mark, by owner.

@@ -160,10 +160,20 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 			continue // CHECK reports the record
 		}
 		Warn(r, t.Err)
-		errs = append(errs, k.sweepOne(r, t.Owner, spec.AttachmentKey{}, take))
+		errs = append(errs, k.sweepOne(r, t.Owner, k.tornNames(r, t), take))
 	}
 	nft.AwaitTick(last) // a DEL may just have left elements to this plugin (Finish), and the addresses go next
 	return errors.Join(errs...)
+}
+
+// tornNames searches for the names of an attachment whose record cannot be read. No list can have it without names.
+func (k *Kernel) tornNames(r *plugin.Request, t record.Torn) (names spec.AttachmentKey) {
+	elems, err := k.OfOwner(t.Owner, func(nft.Element) bool { return true })
+	if err != nil {
+		Warn(r, err)
+	}
+	names.ContainerID, names.IfName = Names(k.session.Paths, r.Network, t.Owner, elems)
+	return names
 }
 
 // living returns the owners of a GC's valid attachments.
@@ -177,9 +187,9 @@ func (k *Kernel) living(r *plugin.Request) map[owner.Key]bool {
 }
 
 // sweepOne removes one attachment by the plugin's record, or by what leads to the owner if the record
-// cannot be read. names is zero if no record of the plugin can be read.
+// cannot be read. names are what is known of its names.
 func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, names spec.AttachmentKey, remove func(*record.Record) error) error {
-	return k.Seize(r, o, names, func() (Outcome, error) {
+	return k.Seize(r, Suspect{Owner: o, Names: names}, func() (Outcome, error) {
 		rec, err := k.Records.Read(r.Network, o, r.Plugin.Name)
 		if err != nil {
 			rec, err = k.Derive(record.Torn{Network: r.Network, Owner: o, Plugin: r.Plugin.Name, Err: err})
@@ -190,9 +200,6 @@ func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, names spec.AttachmentK
 		}
 		if rec == nil {
 			return Removed, nil // a DEL has removed the record
-		}
-		if rec.ContainerID == "" && k.keepsPair(r, o) {
-			return Kept, nil // an unreadable record without names, which no list can name
 		}
 		return k.drop(r, o, remove(rec))
 	})
@@ -212,14 +219,14 @@ func (k *Kernel) newer(r *plugin.Request) (list []spec.AttachmentKey) {
 	return append(list, k.livingUnrecorded(r)...)
 }
 
-// livingUnrecorded returns the attachments that only address files name and that may live (Lives).
+// livingUnrecorded returns the attachments that address files name and that may live.
 func (k *Kernel) livingUnrecorded(r *plugin.Request) (list []spec.AttachmentKey) {
 	held, err := reserved(context.Background(), r)
 	if err != nil {
 		Warn(r, err)
 	}
 	for _, h := range held {
-		if h.Holder.Validate() == nil && k.lives(r, h) {
+		if h.Holder.Validate() == nil && !k.unlisted(r, h) {
 			list = append(list, spec.AttachmentKey{ContainerID: h.Holder.ID, IfName: h.Holder.IfName})
 		}
 	}

@@ -91,6 +91,49 @@ func TestSweepKeeps(t *testing.T) {
 	}
 }
 
+// Another runtime's attachment stays if its veth pair is in use, although its namespace seems gone: this process may not
+// see what holds it.
+func TestSweepKeepsAPairInUse(t *testing.T) {
+	c := newCaller(t)
+	for _, id := range []string{"carries", "down"} {
+		c.record("bridge", id, &record.Record{Links: []string{c.owner(id).LinkName("veth", 0)}})
+		c.edit(id, func(rec *record.Record) {
+			rec.Runtime, rec.NetNS = "other", filepath.Join(filepath.Dir(c.netNS), "gone")
+			rec.NetNSMark.Ino = 1 // no process has it
+		})
+		c.pair(id, id == "carries")
+	}
+	did, err := c.collect("bridge", "", nothing)
+	c.must(err)
+	if !slices.Equal(did.removed, []string{"down"}) || !slices.Equal(ids(did.spared), []string{"carries"}) {
+		t.Errorf("%+v", did)
+	}
+}
+
+// A namespace that is not at its path, but that something holds, lives for others. For an ADD of the same attachment it is over.
+func TestLives(t *testing.T) {
+	c := newCaller(t)
+	c.record("bridge", "c1", &record.Record{})
+	c.must(c.do(spec.Del, "bridge", "c2", "", func(_ context.Context, r *plugin.Request) error {
+		rec, err := Of(r).Records.Read(c.network, c.owner("c1"), "bridge")
+		if err != nil || rec == nil {
+			return fmt.Errorf("%v, %w", rec, err)
+		}
+		if k := Of(r); !k.Lives(rec) || k.Over(rec) {
+			t.Error("at its path")
+		}
+		rec.NetNS = filepath.Join(filepath.Dir(c.netNS), "gone")
+		if k := Of(r); !k.Lives(rec) || !k.Over(rec) {
+			t.Error("held")
+		}
+		rec.NetNSMark.Ino = 1
+		if k := Of(r); k.Lives(rec) || !k.Over(rec) {
+			t.Error("gone")
+		}
+		return nil
+	}))
+}
+
 func ids(list []spec.AttachmentKey) (ids []string) {
 	for _, a := range list {
 		ids = append(ids, a.ContainerID)

@@ -16,7 +16,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -311,8 +310,7 @@ func ownerOf(k *kernel.Kernel, e nft.Element) holder {
 	if rec.Pod != "" {
 		h.name = "pod " + rec.Pod + ", " + h.name
 	}
-	state, _ := k.Life(rec) // do not check the address: a virtual machine may have taken it off the pod's interface
-	h.rec, h.alive = rec, state != life.Dead
+	h.rec, h.alive = rec, k.Lives(rec) // do not check the address: a virtual machine may have taken it off the pod's interface
 	return h
 }
 

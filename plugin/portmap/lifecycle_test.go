@@ -202,8 +202,15 @@ func TestSamePort(t *testing.T) {
 		}
 		a.must(t, spec.Check, ports(both))
 	})
+	t.Run("namespace is not at its path", func(t *testing.T) { // ip netns del, and ip netns add, while a process is in it
+		rewriteNetNS(t, a, filepath.Join(t.TempDir(), "gone"))
+		if err := b.call(t, spec.Add, ports(both)); err == nil || !strings.Contains(err.Error(), "host port 8080/tcp is taken by container web") {
+			t.Fatalf("a port of the living: %v", err)
+		}
+	})
 	t.Run("namespace is the host's", func(t *testing.T) { // the kernel used the process id again
 		rewriteNetNS(t, a, "/proc/self/ns/net")
+		unhold(t, a)
 		b.must(t, spec.Add, ports(both))
 		if !strings.Contains(b.stderr.String(), "which is gone") {
 			t.Errorf("nothing was said: %s", b.stderr.String())
@@ -221,6 +228,7 @@ func TestSamePort(t *testing.T) {
 		ghost.must(t, spec.Add, ports(both))
 		gone := filepath.Join(t.TempDir(), "gone")
 		rewriteNetNS(t, &ghost, gone)
+		unhold(t, &ghost)
 		b.must(t, spec.Add, ports(both))
 		ghost.del(t)
 		expect(t, "taken over", n.Client, "tcp", node.Uplink4+":8080", "other "+node.Client4)
@@ -245,6 +253,22 @@ func TestSamePort(t *testing.T) {
 // rewriteNetNS makes a record name a namespace that does not exist.
 func rewriteNetNS(t *testing.T, a *attachment, path string) {
 	t.Helper()
+	editRecords(t, a, func(r *record.Record) {
+		r.NetNS = path
+		if r.NetNSMark != nil {
+			r.NetNSMark.Place = nil // the mark would show that the path was looked up elsewhere
+		}
+	})
+}
+
+// unhold makes a record name a namespace that no process has.
+func unhold(t *testing.T, a *attachment) {
+	t.Helper()
+	editRecords(t, a, func(r *record.Record) { r.NetNSMark.Ino = 1 })
+}
+
+func editRecords(t *testing.T, a *attachment, edit func(*record.Record)) {
+	t.Helper()
 	store := record.New("/run/patchbay")
 	defer store.Close() // a plugin waits for the lock
 	records, err := store.List(a.network)
@@ -252,14 +276,12 @@ func rewriteNetNS(t *testing.T, a *attachment, path string) {
 		t.Fatal(err)
 	}
 	for _, r := range records {
-		if r.ContainerID == a.id {
-			r.NetNS = path
-			if r.NetNSMark != nil {
-				r.NetNSMark.Place = nil // the mark would show that the path was looked up elsewhere
-			}
-			if err := store.Write(r); err != nil {
-				t.Fatal(err)
-			}
+		if r.ContainerID != a.id {
+			continue
+		}
+		edit(r)
+		if err := store.Write(r); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
