@@ -294,16 +294,11 @@ func (s *Session) Plugin(name string) *Plugin {
 	return nil
 }
 
-// DelOrder returns the place of a plugin in a DEL (see Kind.DelOrder). For a plugin of another program it returns -1.
-func (s *Session) DelOrder(name string) int {
-	if p := s.Plugin(name); p != nil {
-		return p.Kind.DelOrder()
-	}
-	return -1
-}
-
 // IsIPAM reports whether a plugin of this program assigns addresses.
-func (s *Session) IsIPAM(name string) bool { return s.DelOrder(name) == IPAM.DelOrder() }
+func (s *Session) IsIPAM(name string) bool {
+	p := s.Plugin(name)
+	return p != nil && p.Kind == IPAM
+}
 
 // isSelf reports whether path is the running program. A file with the same inode is the running
 // program. A file with another inode is the running program if it has the same build, because an

@@ -34,10 +34,6 @@ const (
 // String returns the kind's name.
 func (k Kind) String() string { return [...]string{"interface", "chained", "ipam"}[k] }
 
-// DelOrder gives the place of a kind in a DEL. Chained plugins come first, then the plugin that
-// made the interface, then IPAM.
-func (k Kind) DelOrder() int { return [...]int{Chained: 0, Interface: 1, IPAM: 2}[k] }
-
 // Plugin is one CNI plugin.
 type Plugin struct {
 	Name       string // the CNI type, such as "host-local"

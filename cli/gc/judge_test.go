@@ -15,9 +15,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -149,6 +151,20 @@ func TestJudge(t *testing.T) {
 		}
 		if got, why := w.judge(&tc.a); got != tc.want || !strings.Contains(why, tc.why) {
 			t.Errorf("%s: %s, %q", tc.name, got, why)
+		}
+	}
+}
+
+// The address of a Docker driver goes last too, and only if nothing leads to it.
+func TestPart(t *testing.T) {
+	s := plugin.NewSession([]*plugin.Plugin{{Name: "bridge", Kind: plugin.Interface}, {Name: "portmap", Kind: plugin.Chained}, {Name: "host-local", Kind: plugin.IPAM}})
+	defer s.Close()
+	for k, want := range map[kept]inventory.Part{
+		{plugin: "portmap"}: inventory.Rules, {plugin: "theirs"}: inventory.Rules, {plugin: "bridge"}: inventory.Link, {plugin: "host-local"}: inventory.Address,
+		{plugin: "cnm", driver: true}: inventory.Link, {plugin: "cnm-ipam", driver: true}: inventory.Address,
+	} {
+		if got := (&remover{s: s}).part(k); got != want {
+			t.Errorf("%s: %v, want %v", k.plugin, got, want)
 		}
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/ipam"
@@ -173,41 +173,36 @@ func (r *remover) attachment() chain.Attachment {
 	return chain.Attachment{ContainerID: r.a.ContainerID, IfName: r.a.IfName}
 }
 
-// inOrder returns the records in the order in which DEL calls plugins. Chained plugins come
-// first, then those that make interfaces, then those that assign addresses. The records of
-// patchbay-cnm come last, in the same order.
-func (r *remover) inOrder() []kept {
-	place := func(k kept) int {
-		if k.driver {
-			return 3 + strings.Count(k.plugin, "-ipam")
-		}
-		return max(r.s.DelOrder(k.plugin), 0)
+// part returns what the DEL of a record removes.
+func (r *remover) part(k kept) inventory.Part {
+	switch {
+	case k.driver && strings.HasSuffix(k.plugin, "-ipam"):
+		return inventory.Address
+	case k.driver:
+		return inventory.Link
 	}
-	order.Stable(r.a.records, func(x, y kept) int { return cmp.Compare(place(x), place(y)) })
-	return r.a.records
+	return kernel.PartOf(r.s, k.plugin)
 }
 
-// delRecords calls the DEL of each plugin that has a record. If one fails, it calls no IPAM plugin, because
-// something may still lead to the address. If a Docker driver fails, it calls no further plugin of
-// patchbay-cnm: the interface may still exist, and its address is in use until it is gone.
+// delRecords calls the DEL of each plugin that has a record, in the order of a removal. If a Docker driver cannot be
+// called, the attachment stays.
 func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
-	var errs []error
-	for _, k := range r.inOrder() {
-		if len(errs) > 0 && r.s.IsIPAM(k.plugin) {
-			continue
-		}
-		keep, err := r.delRecord(ctx, k)
-		if keep != "" {
-			return keep, errors.Join(errs...)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("plugin %s: %w", k.plugin, err))
-		}
-		if err != nil && k.driver {
-			break
-		}
+	var steps []inventory.Step
+	for _, k := range r.a.records {
+		steps = append(steps, inventory.Step{Part: r.part(k), Do: func() error {
+			why, err := r.delRecord(ctx, k)
+			if why != "" {
+				keep = why
+				return inventory.ErrStays
+			}
+			if err != nil {
+				err = fmt.Errorf("plugin %s: %w", k.plugin, err)
+			}
+			return err
+		}})
 	}
-	return "", errors.Join(errs...)
+	err = inventory.Remove(steps...)
+	return keep, err
 }
 
 // delRecord calls the DEL of one plugin. If a Docker driver cannot be reached, DEL succeeds and

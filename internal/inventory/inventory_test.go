@@ -108,3 +108,38 @@ func TestJudge(t *testing.T) {
 		}
 	}
 }
+
+// The order of a removal, and what runs after a step that fails.
+func TestRemove(t *testing.T) {
+	const stays = -2 // the link stays, and that is no error
+	all := []Part{Address, Link, Rules, Through, Rules}
+	for _, c := range []struct {
+		fails Part
+		want  []Part
+	}{
+		{stays, []Part{Rules, Rules, Through, Link}},
+		{-1, []Part{Rules, Rules, Through, Link, Address}},
+		{Rules, []Part{Rules, Rules, Link}},
+		{Through, []Part{Rules, Rules, Through, Link}},
+		{Link, []Part{Rules, Rules, Through, Link}},
+		{Address, []Part{Rules, Rules, Through, Link, Address}},
+	} {
+		var did []Part
+		var steps []Step
+		for _, p := range all {
+			steps = append(steps, Step{p, func() error {
+				did = append(did, p)
+				if c.fails == stays && p == Link {
+					return ErrStays
+				}
+				if p == c.fails {
+					return errors.New("busy")
+				}
+				return nil
+			}})
+		}
+		if err := Remove(steps...); (err != nil) != (c.fails >= 0) || !slices.Equal(did, c.want) {
+			t.Errorf("%v fails: %v, %v; want %v", c.fails, did, err, c.want)
+		}
+	}
+}

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
@@ -44,27 +46,26 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 }
 
 // takeAndRelease removes what other plugins left, removes what the plugin made, and releases the
-// address. The address comes last, and only if the others are gone: another attachment may get it, and no
-// port or rule must lead there. But an IPAM plugin that works through the interface must come before the
-// interface goes: dhcp, for example, reaches the server through it.
+// address, in the order of a removal (inventory.Remove). dhcp, for example, reaches the server through the interface.
 //
 // The DELs of chained plugins, which ran before, do not wait until their firewall elements are gone
 // (kernel.Finish). Without a link to delete, or if the address goes first, takeAndRelease waits for that.
 func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
-	err := detachOthers(ctx, r, &record.Record{Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}, r.NetNS)
+	var began time.Duration
+	others := inventory.Step{Part: inventory.Rules, Do: func() error {
+		err := detachOthers(ctx, r, &record.Record{Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}, r.NetNS)
+		began = nft.Ticks()
+		return err
+	}}
 	from := givers(r)
-	began, addressFirst := nft.Ticks(), slices.ContainsFunc(from, IPAMNeedsLink)
-	if !addressFirst {
-		err = errors.Join(err, take())
-	}
-	if err == nil {
+	address := inventory.Step{Part: inventory.Address, Do: func() error {
 		nft.AwaitTick(began)
-		err = releaseAddress(ctx, r, from)
+		return releaseAddress(ctx, r, from)
+	}}
+	if slices.ContainsFunc(from, IPAMNeedsLink) {
+		address.Part = inventory.Through
 	}
-	if addressFirst {
-		err = errors.Join(err, take())
-	}
-	return err
+	return inventory.Remove(others, inventory.Step{Part: inventory.Link, Do: take}, address)
 }
 
 // detachOthers calls the DEL of the other plugins that still have a record of the attachment: their own DEL

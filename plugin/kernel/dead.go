@@ -4,7 +4,6 @@
 package kernel
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
-	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/results"
 	"github.com/patchbay-net/patchbay/owner"
@@ -125,18 +123,16 @@ func (w *deadSweep) remove(ctx context.Context, o owner.Key) (removed bool, err 
 		return false, err
 	}
 	defer release()
-	order.Stable(found, func(a, b record.CurrentRecord) int { return cmp.Compare(s.DelOrder(a.Plugin), s.DelOrder(b.Plugin)) })
-	var failed error
-	for _, at := range found {
-		if failed != nil && s.IsIPAM(at.Plugin) {
-			break // something may still lead to the address
-		}
+	steps := make([]inventory.Step, len(found))
+	for i, at := range found {
 		call := RecordedDel(at.Plugin, w.network, at.Record.ContainerID, at.Record.IfName)
 		call.NetNS = inside
-		_, err := s.Invoke(ctx, at.Plugin, call)
-		failed = errors.Join(failed, err, s.Flush(ctx))
+		steps[i] = inventory.Step{Part: PartOf(s, at.Plugin), Do: func() error {
+			_, err := s.Invoke(ctx, at.Plugin, call)
+			return errors.Join(err, s.Flush(ctx))
+		}}
 	}
-	return true, failed
+	return true, inventory.Remove(steps...)
 }
 
 // keep decides whether an attachment is dead. If it stays, keep returns why. If containerd has forgotten its sandbox,
@@ -183,6 +179,18 @@ func (w *deadSweep) forgotten(path string, now []record.CurrentRecord) (why stri
 		}
 	}
 	return why, yes
+}
+
+// PartOf returns what a plugin of this program removes in a DEL. Of another program's plugin it is not known.
+func PartOf(s *plugin.Session, name string) inventory.Part {
+	p := s.Plugin(name)
+	switch {
+	case p != nil && p.Kind == plugin.Interface:
+		return inventory.Link
+	case p != nil && p.Kind == plugin.IPAM:
+		return inventory.Address
+	}
+	return inventory.Rules
 }
 
 // RecordedDel builds a DEL for a plugin of this process that has a record of the attachment. Its
