@@ -241,6 +241,33 @@ func TestGCBesideADel(t *testing.T) {
 	l.clean("after GC")
 }
 
+// A GC keeps the attachment of another runtime, with its address, as long as its namespace may exist.
+func TestGCKeepsAnothers(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p := l.Pod("a", `"driver":"lab","timeout":3,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.85.0.0/24"}]]}`)
+	endpointtest.Must(t, p.Do(spec.Add))
+	edit := func(change func(*record.Record)) {
+		t.Helper()
+		d := record.OfDrivers("/var/lib/patchbay")
+		defer d.Close()
+		rec, err := d.Read("net", owner.Of("net", "a", "eth0"), name)
+		if rec == nil || err != nil {
+			t.Fatal(rec, err)
+		}
+		change(rec)
+		endpointtest.Must(t, d.Rewrite(rec))
+	}
+	edit(func(rec *record.Record) { rec.Runtime = "other" })
+	endpointtest.Must(t, l.gc(p, ""))
+	if files, _ := filepath.Glob("/var/lib/cni/networks/*/10.85.*"); len(files) != 1 || l.driver.Endpoints() != 1 {
+		t.Errorf("%q are reserved, and the driver has %d endpoints", files, l.driver.Endpoints())
+	}
+	endpointtest.Must(t, p.Do(spec.Check))
+	edit(func(rec *record.Record) { rec.NetNSMark.Ino = 1 }) // another namespace is at its path
+	endpointtest.Must(t, l.gc(p, ""))
+	l.clean("after GC")
+}
+
 // TestGC checks that a GC ends dead attachments. If keepNetwork is false, it ends the network
 // with its last attachment.
 func TestGC(t *testing.T) {

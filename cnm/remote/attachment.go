@@ -28,7 +28,8 @@ type DriverState struct {
 	IfName      string    `json:"-"`
 	NetNS       string    `json:"-"`
 
-	mark *life.Mark // identifies NetNS
+	mark    *life.Mark // identifies NetNS
+	runtime string     // name of the process that called the ADD; "" if it is not known
 
 	Driver cnm.DriverAddr `json:"driver"`
 	Boot   string         `json:"boot,omitempty"`
@@ -62,7 +63,10 @@ type Address struct {
 
 // New returns the attachment of a request, without writing its record.
 func (d *Dir) New(r *plugin.Request, at cnm.DriverAddr) *DriverState {
-	return &DriverState{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: d.boot, mark: life.MarkOf(r.NetNS, d.boot, life.CookieOf)}
+	return &DriverState{
+		Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: d.boot,
+		mark: life.MarkOf(r.NetNS, d.boot, life.CookieOf), runtime: kernel.Of(r).Runtime(),
+	}
 }
 
 // Write writes the record of an attachment, and locks it until the session ends.
@@ -81,7 +85,7 @@ func (a *DriverState) record(network, pluginName string) (*record.Record, error)
 	}
 	return &record.Record{
 		Plugin: pluginName, Owner: a.Owner, Network: network,
-		ContainerID: a.ContainerID, IfName: a.IfName, NetNS: a.NetNS, NetNSMark: a.mark, Remote: data,
+		ContainerID: a.ContainerID, IfName: a.IfName, NetNS: a.NetNS, NetNSMark: a.mark, Runtime: a.runtime, Remote: data,
 	}, nil
 }
 
@@ -120,7 +124,7 @@ func fromRecord(rec *record.Record) (*DriverState, error) {
 	if err := json.Unmarshal(rec.Remote, a); err != nil {
 		return nil, fmt.Errorf("record of %s/%s: %w: %w", rec.ContainerID, rec.IfName, record.ErrBroken, err)
 	}
-	a.Owner, a.ContainerID, a.IfName, a.NetNS, a.mark = rec.Owner, rec.ContainerID, rec.IfName, rec.NetNS, rec.NetNSMark
+	a.Owner, a.ContainerID, a.IfName, a.NetNS, a.mark, a.runtime = rec.Owner, rec.ContainerID, rec.IfName, rec.NetNS, rec.NetNSMark, rec.Runtime
 	return a, nil
 }
 
@@ -203,12 +207,15 @@ func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*DriverStat
 	}
 	for _, a := range list {
 		kept := living[a.Owner] || a.ContainerID != "" && keep(a.ContainerID, a.IfName)
-		if !a.Ended && (kept || d.newer(r, a.Owner, pluginName)) {
+		if !a.Ended && kept {
 			continue
 		}
-		now := d.claim(r, pluginName, a)
+		var now *DriverState
+		if a.Ended || d.unlisted(r, a, pluginName) {
+			now = d.claim(r, pluginName, a)
+		}
 		if now == nil {
-			r.Spare(spec.AttachmentKey{ContainerID: a.ContainerID, IfName: a.IfName})
+			r.Spare(a.names())
 			continue
 		}
 		errs = append(errs, end(now))
@@ -216,9 +223,17 @@ func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*DriverStat
 	return true, errors.Join(errs...)
 }
 
-// newer reports whether an attachment was made after the list of a GC.
-func (d *Dir) newer(r *plugin.Request, o owner.Key, pluginName string) bool {
-	return d.Records.Since(&record.Record{Network: r.Network, Owner: o, Plugin: pluginName}).After(r.Listed())
+// unlisted reports whether an attachment is dead that a GC's list does not have.
+func (d *Dir) unlisted(r *plugin.Request, a *DriverState, pluginName string) bool {
+	now := record.CurrentRecord{Plugin: pluginName, Since: d.Records.Since(&record.Record{Network: r.Network, Owner: a.Owner, Plugin: pluginName})}
+	if a.ContainerID != "" {
+		now.Record = &record.Record{Network: r.Network, Owner: a.Owner, ContainerID: a.ContainerID, IfName: a.IfName, NetNS: a.NetNS, NetNSMark: a.mark, Runtime: a.runtime}
+	}
+	return kernel.Of(r).Dead(r, kernel.Suspect{Owner: a.Owner, Names: a.names()}, []record.CurrentRecord{now})
+}
+
+func (a *DriverState) names() spec.AttachmentKey {
+	return spec.AttachmentKey{ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
 // othersTime limits the time in which an ADD begins to end other attachments.

@@ -119,6 +119,9 @@ func (k *Kernel) close() {
 	k.NFT.Close()     //nolint:errcheck // the queue is committed or discarded by now
 }
 
+// Runtime returns the name of the runtime's process, as records have it.
+func (k *Kernel) Runtime() string { return k.runtime() }
+
 // Lives reports whether the namespace of a record may still exist. Whoever takes something from another attachment asks
 // this.
 func (k *Kernel) Lives(rec *record.Record) bool {

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -118,7 +117,7 @@ func (k *Kernel) unlisted(r *plugin.Request, h ipam.Reservation) bool {
 		Owner: owner.Of(r.Network, h.Holder.ID, h.Holder.IfName), Names: spec.AttachmentKey{ContainerID: h.Holder.ID, IfName: h.Holder.IfName},
 		Addrs: []netip.Addr{h.Addr}, Since: h.Since,
 	}
-	return k.verdict(r, s, k.Records.Current(r.Network, s.Owner)).State == life.Dead
+	return k.Dead(r, s, k.Records.Current(r.Network, s.Owner))
 }
 
 // recorded reports whether an attachment is ours or may be ours.

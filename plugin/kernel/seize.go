@@ -103,6 +103,11 @@ func (k *Kernel) stays(r *plugin.Request, s Suspect, now []record.CurrentRecord)
 	return v.Why
 }
 
+// Dead reports whether an attachment is dead that is not on a GC's list. now are its records.
+func (k *Kernel) Dead(r *plugin.Request, s Suspect, now []record.CurrentRecord) bool {
+	return k.verdict(r, s, now).State == life.Dead
+}
+
 // verdict decides whether an attachment is dead that is not on a GC's list.
 func (k *Kernel) verdict(r *plugin.Request, s Suspect, now []record.CurrentRecord) inventory.Verdict {
 	e := k.evidence(s.Owner, now)
