@@ -166,7 +166,9 @@ func TestIsolate(t *testing.T) {
 func TestShapeRefused(t *testing.T) {
 	const span = `{"cniVersion":"1.1.0","name":"%s","plugins":[{"type":"bridge","bridge":"br-t1","isGateway":true,"span":["10.200.0.0/16"],
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.200.3.0/24"}]]}},{"type":"firewall"%s}]}`
-	n := newNode(t, ptpNet, bridgeNet, fmt.Sprintf(span, "lan", ""), fmt.Sprintf(span, "apart", `,"ingressPolicy":"same-bridge"`))
+	apart := fmt.Sprintf(span, "apart", `,"ingressPolicy":"same-bridge"`)
+	whole := strings.Replace(strings.Replace(apart, `"apart"`, `"whole"`, 1), `"plugins":[`, `"plugins":[{"type":"patchbay","plugins":[`, 1) + `]}`
+	n := newNode(t, ptpNet, bridgeNet, fmt.Sprintf(span, "lan", ""), apart, whole)
 	internal := map[string]any{cnm.OptionInternal: true}
 	for want, c := range map[string]struct {
 		options map[string]string
@@ -182,11 +184,14 @@ func TestShapeRefused(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	id, err := n.createNetwork(map[string]string{"cni.network": "apart", "cni.isolate": "true"}, nil)
-	if err != nil {
-		t.Errorf("an option that the network has on all hosts: %v", err)
+	for _, name := range []string{"apart", "whole"} {
+		id, err := n.createNetwork(map[string]string{"cni.network": name, "cni.isolate": "true"}, nil)
+		if err != nil {
+			t.Errorf("%s: an option that the network has on all hosts: %v", name, err)
+			continue
+		}
+		must(t, n.driver.deleteNetwork(n.ctx(), id))
 	}
-	must(t, n.driver.deleteNetwork(n.ctx(), id))
 	open := n.mustStart(run{network: n.network("podnet")})
 	if _, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, internal); !errorHas(err, `bridge "br-t0" cannot be internal`) {
 		t.Error(err)

@@ -6,11 +6,11 @@ package docker
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/packed"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -113,16 +113,12 @@ func moved(r *spec.Result, from, to, ifName string) *spec.Result {
 	return out
 }
 
-// packed is the type of the plugin that runs a list of plugins in one process (`patchbay
-// convert`). The driver cuts this inner list into parts too. Those inner plugins that are in one
-// part still run in one call.
-const packed = "patchbay"
-
 // members returns the plugins inside a packed plugin, or the plugin itself if it is not packed.
 // If the inner list cannot be read, it also returns the plugin itself, which will refuse its
-// configuration.
+// configuration. The driver cuts the inner list into parts too. Those inner plugins that are in one
+// part still run in one call.
 func members(p *chain.Plugin) []chain.Plugin {
-	if p.Type == packed {
+	if p.Type == packed.Type {
 		if list, err := unpack(p); err == nil {
 			return list
 		}
@@ -131,23 +127,16 @@ func members(p *chain.Plugin) []chain.Plugin {
 }
 
 func unpack(p *chain.Plugin) (list []chain.Plugin, err error) {
-	var conf struct {
-		Plugins []json.RawMessage `json:"plugins"`
+	raws, err := packed.Members(p.Raw)
+	if err != nil {
+		return nil, fmt.Errorf("plugin %s: %w", p, err)
 	}
-	if err := json.Unmarshal(p.Raw, &conf); err != nil {
-		return nil, fmt.Errorf("decode plugin %s: %w", p, err)
-	}
-	for _, raw := range conf.Plugins {
+	for _, raw := range raws {
 		m, err := chain.ParsePlugin(raw)
 		if err != nil {
 			return nil, fmt.Errorf("plugin %s: %w", p, err)
 		}
-		// An inner plugin gets only those capabilities that the outer plugin declares.
-		maps.DeleteFunc(m.Capabilities, func(name string, _ bool) bool { return !p.Capabilities[name] })
 		list = append(list, *m)
-	}
-	if len(list) == 0 {
-		return nil, fmt.Errorf("plugin %s has no plugins", p)
 	}
 	return list, nil
 }
@@ -155,7 +144,7 @@ func unpack(p *chain.Plugin) (list []chain.Plugin, err error) {
 // pack puts the inner plugins of a packed plugin into one plugin again. Without inner plugins it
 // returns none.
 func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
-	if p.Type != packed || len(of) == 0 {
+	if p.Type != packed.Type || len(of) == 0 {
 		return of
 	}
 	if len(of) == 1 && string(of[0].Raw) == string(p.Raw) {
@@ -167,7 +156,7 @@ func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
 	}
 	caps, raws := map[string]bool{}, []json.RawMessage{}
 	for _, m := range of {
-		maps.Copy(caps, m.Capabilities)
+		caps = packed.Union(caps, m.Capabilities)
 		raws = append(raws, m.Raw)
 	}
 	raw, err := changed(conf, map[string]any{"plugins": raws, "capabilities": caps})
@@ -243,11 +232,13 @@ func spansHosts(list *chain.List) bool {
 // policyOf returns the ingressPolicy of the plugin firewall in a list, or "".
 func policyOf(list *chain.List) string {
 	for i := range list.Plugins {
-		var conf struct {
-			IngressPolicy string `json:"ingressPolicy"`
-		}
-		if p := &list.Plugins[i]; p.Type == pluginFirewall && json.Unmarshal(p.Raw, &conf) == nil {
-			return conf.IngressPolicy
+		for _, p := range members(&list.Plugins[i]) {
+			var conf struct {
+				IngressPolicy string `json:"ingressPolicy"`
+			}
+			if p.Type == pluginFirewall && json.Unmarshal(p.Raw, &conf) == nil {
+				return conf.IngressPolicy
+			}
 		}
 	}
 	return ""

@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/packed"
 )
 
 // network is a network of the state, with its configuration decoded.
@@ -302,7 +303,7 @@ func runnable(list *chain.List) error {
 		return errors.New("the configuration has no plugins")
 	}
 	for i := range list.Plugins {
-		if p := &list.Plugins[i]; p.Type == packed {
+		if p := &list.Plugins[i]; p.Type == packed.Type {
 			if _, err := unpack(p); err != nil {
 				return err
 			}

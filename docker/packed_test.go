@@ -9,6 +9,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/internal/packed"
 )
 
 // packedNet is a list converted by `patchbay convert`.
@@ -54,7 +55,7 @@ func describe(list []chain.Plugin) string {
 	var out []string
 	for i := range list {
 		text := list[i].Type
-		if of, err := unpack(&list[i]); text == packed && err == nil {
+		if of, err := unpack(&list[i]); text == packed.Type && err == nil {
 			text += "(" + describe(of) + ")"
 			if list[i].Capabilities[portMappings] {
 				text += "+portMappings"
@@ -95,7 +96,7 @@ func TestPacked(t *testing.T) {
 // When the network is created, a list that cannot be cut is refused.
 func TestPackedRefused(t *testing.T) {
 	n := newNode(t)
-	for text, want := range map[string]string{`[]`: "has no plugins", `[{"type":"../x"}]`: "../x", `7`: "decode plugin"} {
+	for text, want := range map[string]string{`[]`: "has no plugins", `[{"type":"../x"}]`: "../x", `7`: "error parsing configuration"} {
 		conf := `{"cniVersion":"1.1.0","name":"x","plugins":[{"type":"patchbay","plugins":` + text + `}]}`
 		if _, err := n.createNetwork(map[string]string{optConf: conf}, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)

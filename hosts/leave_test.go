@@ -69,7 +69,7 @@ func TestLeave(t *testing.T) {
 	h.detach("e1", "lan", web)
 	st, err := state.Open(h.dir+"/state", "docker")
 	must(t, err)
-	must(t, st.Networks.Save(&state.Network{ID: "net-lan", Config: []byte(`{"name":"lan","plugins":[{"ipam":{"ranges":[[{"subnet":"` + block.String() + `"}]]}}]}`)}))
+	must(t, st.Networks.Save(&state.Network{ID: "net-lan", Config: []byte(`{"name":"lan","plugins":[{"type":"patchbay","plugins":[{"ipam":{"ranges":[[{"subnet":"` + block.String() + `"}]]}}]}]}`)}))
 	refused("Docker network net-lan gives out addresses of lan")
 	must(t, st.Networks.Drop("net-lan"))
 	h.unreadable("lan")

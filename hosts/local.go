@@ -167,17 +167,22 @@ func version(fi fs.FileInfo) string {
 
 // copyOf reads the configuration that a Docker network copied when it was created.
 func copyOf(n *state.Network) (c dockerCopy, err error) {
+	type pluginConf struct {
+		Bridge  string
+		IPAM    ipamConf
+		Plugins []pluginConf // of type patchbay: the plugins that it runs
+	}
 	var list struct {
 		Name    string
-		Plugins []struct {
-			Bridge string
-			IPAM   ipamConf
-		}
+		Plugins []pluginConf
 	}
 	if err := json.Unmarshal(n.Config, &list); err != nil {
 		return c, fmt.Errorf("network %.12s of Docker: read configuration: %w", n.ID, err)
 	}
 	c = dockerCopy{ID: n.ID, Network: list.Name}
+	for _, p := range list.Plugins {
+		list.Plugins = append(list.Plugins, p.Plugins...)
+	}
 	for _, p := range list.Plugins {
 		c.Ours = c.Ours || p.Bridge == bridgeName(list.Name) // the copy lacks our mark
 		for _, set := range p.IPAM.Ranges {

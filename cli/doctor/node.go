@@ -20,6 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/cli/netfile"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/packed"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/owner"
@@ -91,7 +92,7 @@ func members(l *chain.List) (out []Member) {
 		var m Member
 		_ = json.Unmarshal(p.Raw, &m) // the plugin's STATUS reports an error
 		out = append(out, m)
-		if m.Type != "patchbay" {
+		if m.Type != packed.Type {
 			continue
 		}
 		for _, inner := range m.Plugins {

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/jsonat"
+	"github.com/patchbay-net/patchbay/internal/packed"
 	"github.com/patchbay-net/patchbay/internal/prefix"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -41,7 +42,7 @@ func (at *place) pass(p *plugin.Plugin, pluginType string) {
 // makes reports whether a plugin always makes the interface that CNI_IFNAME names. host-device
 // does not: it may leave the device to a program in user space.
 func makes(p *plugin.Plugin) bool {
-	return p.Kind == plugin.Interface && !slices.Contains([]string{"loopback", "host-device", "patchbay", "wrap"}, p.Name)
+	return p.Kind == plugin.Interface && !slices.Contains([]string{"loopback", "host-device", packed.Type, "wrap"}, p.Name)
 }
 
 // order checks that a plugin may come after the plugins before it.
@@ -56,7 +57,7 @@ func (v *vetter) order(p *plugin.Plugin, n *jsonat.Node, at *place) {
 	case p.Kind == plugin.IPAM:
 		v.warn(offsetOf(n), "%s: it makes no interface: it belongs in the ipam of one that does", p.Name)
 	}
-	if p.Name != "patchbay" && p.Name != "wrap" { // their members are judged like plugins of the list
+	if p.Name != packed.Type && p.Name != "wrap" { // their members are judged like plugins of the list
 		at.pass(p, p.Name)
 	}
 }
@@ -97,7 +98,7 @@ func (v *vetter) members(pluginType string, raw json.RawMessage, n *jsonat.Node,
 		return
 	}
 	switch pluginType {
-	case "patchbay":
+	case packed.Type:
 		for i, m := range conf.Plugins {
 			v.handedDown(m, granted(raw), nodeOf(nil, n.Get("plugins"), i))
 			v.member(m, nodeOf(nil, n.Get("plugins"), i), at)
