@@ -157,7 +157,7 @@ func (a *app) commands() []command {
 		{name: "why", short: "explain what network policies do with a packet", long: whyLong, data: &whyCommand{app: a}},
 		{name: "doctor", short: "find what is wrong on this node", long: doctorLong, data: &doctorCommand{app: a}},
 		{name: "repair", short: "restore what is missing on the host", long: repairLong, data: &repairCommand{app: a}},
-		{name: "convert", short: "write a conflist in the one-process form", long: convertLong, data: &convertCommand{app: a}},
+		{name: "convert", short: "print a conflist with its plugins in one process, or separate", long: convertLong, data: &convertCommand{app: a}},
 		{name: "plugin", short: "list the plugins and their fields", long: pluginLong, data: &pluginCommand{pluginListCommand{app: a}, pluginHelpCommand{app: a}}},
 		{name: "install", short: "install the plugins into a directory", long: installLong, data: &installCommand{app: a}},
 		{name: "help", short: "print the help of a command", long: helpLong, data: &helpCommand{app: a}},

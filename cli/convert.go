@@ -10,6 +10,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/jsonat"
+	"github.com/patchbay-net/patchbay/internal/packed"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -17,11 +18,17 @@ const convertLong = `Read a network configuration (.conflist, or .conf with one 
 standard input) and print it with all its plugins inside one plugin of type
 patchbay, which runs them in one process with one firewall transaction.
 Name, version and all other keys do not change. The plugins keep their own
-settings, and the new plugin declares all their capabilities.`
+settings, and the new plugin declares all their capabilities.
+
+With --separate, print the plugins inside a plugin of type patchbay as plugins
+of the list, in its place. Each is then a program in CNI_PATH, also another
+project's. Containers stay attached: either form checks, detaches and
+garbage-collects containers of the other.`
 
 type convertCommand struct {
-	app  *app
-	Args struct {
+	app      *app
+	Separate bool `long:"separate" description:"the other way: the plugins inside one of type patchbay become separate ones"`
+	Args     struct {
 		File string `positional-arg-name:"FILE" required:"1"`
 	} `positional-args:"yes"`
 }
@@ -32,7 +39,11 @@ func (c *convertCommand) Execute([]string) error {
 	if err != nil {
 		return err
 	}
-	out, err := convert(data)
+	to := inOne
+	if c.Separate {
+		to = separate
+	}
+	out, err := convert(data, to)
 	if err != nil {
 		return fmt.Errorf("convert %s: %w", c.Args.File, err)
 	}
@@ -53,19 +64,9 @@ func (a *app) readInput(file string) (data []byte, err error) {
 	return data, nil
 }
 
-// oneProcessType is the type of the plugin that runs other plugins in one process.
-const oneProcessType = "patchbay"
-
-// oneProcess is the configuration of a plugin of type patchbay.
-type oneProcess struct {
-	Type         string            `json:"type"`
-	Capabilities map[string]bool   `json:"capabilities,omitempty"`
-	Plugins      []json.RawMessage `json:"plugins"`
-}
-
-// convert puts all plugins of a network into one plugin of type patchbay. It changes no key
-// outside "plugins".
-func convert(data []byte) (map[string]any, error) {
+// convert replaces the plugins of a network by those that to returns. It changes no key outside
+// "plugins".
+func convert(data []byte, to func([]json.RawMessage) ([]json.RawMessage, error)) (map[string]any, error) {
 	var list struct {
 		Name       string            `json:"name"`
 		CNIVersion string            `json:"cniVersion"`
@@ -92,11 +93,11 @@ func convert(data []byte) (map[string]any, error) {
 	if list.Type != "" {
 		members, outer = []json.RawMessage{data}, map[string]json.RawMessage{}
 	}
-	one, err := wrap(members)
+	plugins, err := to(members)
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]any{"name": list.Name, "cniVersion": list.CNIVersion, "plugins": []*oneProcess{one}}
+	out := map[string]any{"name": list.Name, "cniVersion": list.CNIVersion, "plugins": plugins}
 	for key, value := range outer {
 		if out[key] == nil {
 			out[key] = value
@@ -105,25 +106,46 @@ func convert(data []byte) (map[string]any, error) {
 	return out, nil
 }
 
-// wrap returns the plugin of type patchbay that contains members. If a member is of type patchbay
-// itself, wrap refuses it, as the plugin would in an ADD.
-func wrap(members []json.RawMessage) (*oneProcess, error) {
-	if len(members) == 0 {
-		return nil, spec.Errorf(spec.CodeInvalidConfig, "error parsing configuration list: no plugins in list")
-	}
-	one := &oneProcess{Type: oneProcessType}
-	for _, raw := range members {
-		m, raw, err := declared(raw)
+// inOne returns one plugin of type patchbay that contains the given ones.
+func inOne(plugins []json.RawMessage) ([]json.RawMessage, error) {
+	var members []json.RawMessage
+	for _, raw := range plugins {
+		_, raw, err := declared(raw)
 		if err != nil {
 			return nil, err
 		}
-		if m.Type == one.Type {
-			return nil, fmt.Errorf("it has a plugin of type patchbay already")
-		}
-		one.Plugins = append(one.Plugins, raw)
-		one.Capabilities = union(one.Capabilities, m.Capabilities)
+		members = append(members, raw)
 	}
-	return one, nil
+	one, err := packed.Pack(members)
+	return []json.RawMessage{one}, err
+}
+
+// separate returns the plugins with those of type patchbay replaced by the plugins inside them.
+func separate(plugins []json.RawMessage) (out []json.RawMessage, err error) {
+	found := false
+	for _, raw := range plugins {
+		m, _, err := declared(raw)
+		if err != nil {
+			return nil, err
+		}
+		members := []json.RawMessage{raw}
+		if m.Type == packed.Type {
+			found = true
+			members, err = packed.Unpack(raw)
+		}
+		var key *packed.KeyError
+		if errors.As(err, &key) {
+			return nil, hinted(err, "remove the key if the network works without it: patchbay plugin help patchbay says what it does")
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, members...)
+	}
+	if !found {
+		return nil, errors.New("it has no plugin of type patchbay")
+	}
+	return out, nil
 }
 
 // wrapType is the type of the plugin that calls another plugin, in this process if possible.
@@ -152,7 +174,7 @@ func declared(raw json.RawMessage) (m member, out json.RawMessage, err error) {
 	if err != nil || len(inner.Capabilities) == 0 {
 		return m, raw, err
 	}
-	m.Capabilities = union(m.Capabilities, inner.Capabilities)
+	m.Capabilities = packed.Union(m.Capabilities, inner.Capabilities)
 	conf, err := spec.ParseObject(raw)
 	if err != nil {
 		return m, nil, err
@@ -162,17 +184,4 @@ func declared(raw json.RawMessage) (m member, out json.RawMessage, err error) {
 	}
 	out, err = conf.JSON()
 	return m, out, err
-}
-
-// union returns to with those capabilities added that are true in more.
-func union(to, more map[string]bool) map[string]bool {
-	for name, on := range more {
-		if on && to == nil {
-			to = make(map[string]bool)
-		}
-		if on {
-			to[name] = true
-		}
-	}
-	return to
 }

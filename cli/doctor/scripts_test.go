@@ -13,7 +13,7 @@ import (
 )
 
 // wrong are the lists in scripts that must be refused.
-var wrong = []string{"typo", "types", "range", "inner", "order", "other", "full", "wrapped", "syntax", "noname", "broken", "taken", "early"}
+var wrong = []string{"typo", "types", "range", "inner", "order", "other", "full", "wrapped", "syntax", "noname", "broken", "taken", "early", "empty"}
 
 // TestScripts judges the networks that the scripts attach, except those with a plugin of the test
 // itself. None may be refused.

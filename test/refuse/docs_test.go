@@ -122,8 +122,8 @@ func TestEveryExampleIsRun(t *testing.T) {
 	}
 }
 
-// TestExamples attaches, checks and detaches with every JSON example. For the plugins of
-// patchbay-cnm, cnm/cnmcli does this, because it has a driver. Shell commands run while the
+// TestExamples attaches, checks and detaches with every JSON example, also by the other form of its
+// network (forms). For the plugins of patchbay-cnm, cnm/cnmcli does this, because it has a driver. Shell commands run while the
 // page's first example is attached.
 func TestExamples(t *testing.T) {
 	t.Cleanup(func() { deleteTables(t) })
@@ -163,18 +163,7 @@ func deleteTables(t *testing.T) {
 }
 
 func example(t *testing.T, p *plugin.Plugin, text, commands string) {
-	var object map[string]any
-	if err := json.Unmarshal([]byte(text), &object); err != nil {
-		t.Fatalf("%v:\n%s", err, text)
-	}
-	stage(t, p, object)
-	if list, ok := object["plugins"].([]any); ok && object["type"] == nil {
-		if object = list[0].(map[string]any); object["type"] != "patchbay" {
-			object = map[string]any{"type": "patchbay", "plugins": list}
-		}
-	} else {
-		object = map[string]any{"type": "patchbay", "plugins": chainOf(p, object)}
-	}
+	object := inOne(t, p, text)
 	maps.Copy(object, map[string]any{"cniVersion": "1.1.0", "name": "refuse"})
 	ns := nettest.NewNS(t, "example")
 	result := step(t, spec.Add, ns, object)
@@ -184,6 +173,26 @@ func example(t *testing.T, p *plugin.Plugin, text, commands string) {
 	object["prevResult"] = json.RawMessage(result)
 	step(t, spec.Check, ns, object)
 	step(t, spec.Del, ns, object)
+	if delete(object, "prevResult"); commands == "" {
+		forms(t, ns, object)
+	}
+}
+
+// inOne prepares the node for an example, and returns the plugin of type patchbay that runs its chain.
+func inOne(t *testing.T, p *plugin.Plugin, text string) (object map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &object); err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	stage(t, p, object)
+	list, ok := object["plugins"].([]any)
+	if !ok || object["type"] != nil {
+		return map[string]any{"type": "patchbay", "plugins": chainOf(p, object)}
+	}
+	if object = list[0].(map[string]any); object["type"] != "patchbay" {
+		object = map[string]any{"type": "patchbay", "plugins": list}
+	}
+	return object
 }
 
 // chainOf adds to an example the plugins that its chain needs.
