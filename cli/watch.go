@@ -5,11 +5,13 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/packed"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -39,11 +41,26 @@ func (w watched) Invoke(ctx context.Context, pluginType string, call *spec.Call)
 		w.app.remark("%s: %s %s: started", conf.Name, call.Verb, pluginType)
 	}
 	waited := fmt.Sprintf("%s of %s", pluginType, conf.Name)
-	if conf.IPAM.Type == "dhcp" { // the call waits for a DHCP server, so name dhcp and not the plugin that calls it
-		waited = fmt.Sprintf("dhcp (%s)", waited)
+	if caller := callerOfDHCP(call.Config); caller != "" { // the call waits for a DHCP server, so name dhcp
+		waited = fmt.Sprintf("dhcp (%s of %s)", caller, conf.Name)
 	}
 	defer w.app.remarkIfSlow("waiting for " + waited + "…")()
 	return w.Invoker.Invoke(ctx, pluginType, call)
+}
+
+// callerOfDHCP returns the type of the plugin that calls dhcp: the plugin of a configuration, or a member of
+// one of type patchbay. It returns "" if none does.
+func callerOfDHCP(config []byte) string {
+	plugins := []json.RawMessage{config}
+	if members, err := packed.Members(config); err == nil {
+		plugins = members
+	}
+	for _, raw := range plugins {
+		if conf, err := spec.ParseConf(raw); err == nil && conf.IPAM.Type == "dhcp" {
+			return conf.Type
+		}
+	}
+	return ""
 }
 
 // remarkIfSlow prints text after slowCall, unless done is called first.

@@ -5,6 +5,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -25,8 +26,11 @@ func (d during) Invoke(context.Context, string, *spec.Call) ([]byte, error) { d(
 // If a plugin takes two seconds, a remark appears. If it answers before, none appears.
 func TestWaiting(t *testing.T) {
 	for conf, want := range map[string]string{
-		`"ipam": {"type": "dhcp"}`:       "patchbay: waiting for dhcp (macvlan of pods)…\n",
-		`"ipam": {"type": "host-local"}`: "patchbay: waiting for macvlan of pods…\n",
+		`"type": "macvlan", "ipam": {"type": "dhcp"}`:       "patchbay: waiting for dhcp (macvlan of pods)…\n",
+		`"type": "macvlan", "ipam": {"type": "host-local"}`: "patchbay: waiting for macvlan of pods…\n",
+
+		`"type": "patchbay", "plugins": [{"type": "macvlan", "ipam": {"type": "dhcp"}}, {"type": "sbr"}]`: "patchbay: waiting for dhcp (macvlan of pods)…\n",
+		`"type": "patchbay", "plugins": [{"type": "macvlan"}]`:                                            "patchbay: waiting for patchbay of pods…\n",
 	} {
 		var said strings.Builder
 		var pass func()
@@ -38,9 +42,13 @@ func TestWaiting(t *testing.T) {
 			pass, stopped = f, false
 			return func() bool { stopped = true; return true }
 		}}
-		call := &spec.Call{Verb: spec.Add, Config: []byte(`{"cniVersion": "1.1.0", "name": "pods", "type": "macvlan", ` + conf + `}`)}
+		call := &spec.Call{Verb: spec.Add, Config: []byte(`{"cniVersion": "1.1.0", "name": "pods", ` + conf + `}`)}
+		var head struct{ Type string }
+		if err := json.Unmarshal(call.Config, &head); err != nil {
+			t.Fatal(err)
+		}
 		invoke := func(plugin func()) {
-			if _, err := (watched{during(plugin), a}).Invoke(t.Context(), "macvlan", call); err != nil {
+			if _, err := (watched{during(plugin), a}).Invoke(t.Context(), head.Type, call); err != nil {
 				t.Fatal(err)
 			}
 		}
