@@ -5,8 +5,8 @@
 // removes a network. It implements `patchbay network create`, `ls`, `inspect` and `rm`.
 //
 // New is a pure function. From a request and from what is already used, it computes the
-// configuration. The file lists ordinary plugins (one that makes the interface, portmap,
-// firewall). Every runtime can read it, and the reference's plugins can run it.
+// configuration. The file has one plugin of type patchbay, which runs ordinary plugins in one
+// process (one that makes the interface, portmap, firewall), or lists these plugins themselves.
 package netfile
 
 import (

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/packed"
 )
 
 // Info describes the content of any network's file.
@@ -26,11 +27,8 @@ type Info struct {
 	Plugins   []string // the types of all plugins, including nested ones
 }
 
-// These plugins call other plugins.
-const (
-	typePatchbay = "patchbay"
-	typeWrap     = "wrap"
-)
+// typeWrap is the type of the plugin that calls another plugin. One of type packed.Type calls several.
+const typeWrap = "wrap"
 
 // Plugin is one plugin in the file. Create writes it; Describe and doctor read it from any file.
 type Plugin struct {
@@ -117,7 +115,7 @@ func (i *Info) add(p *Plugin) {
 func (p *Plugin) members() []*Plugin {
 	list := p.Plugins
 	switch p.Type {
-	case typePatchbay:
+	case packed.Type:
 	case typeWrap:
 		list = []*Plugin{p.Plugin}
 	default:

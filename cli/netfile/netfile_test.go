@@ -68,7 +68,7 @@ func TestNew(t *testing.T) {
 		{"IPv6 given, IPv4 wanted too", Request{IPv6: true, Subnets: []string{"fd00:89::/64"}}, &Taken{}, "10.89.0.0/24,fd00:89::/64", "pb1"},
 		{"a part of a VPN's route", Request{Subnets: []string{"10.89.0.0/24"}}, full, "10.89.0.0/24", "pb1"},
 		{"a bridge by name", Request{Interface: "br7"}, busy, "10.89.3.0/24", "br7"},
-		{"in one process", Request{One: true}, &Taken{}, "10.89.0.0/24", "pb1"},
+		{"separate plugins", Request{Separate: true}, &Taken{}, "10.89.0.0/24", "pb1"},
 		{"macvlan in the host's own subnet", Request{Driver: "macvlan", Options: []string{"parent=eth0"}, Subnets: []string{"10.89.0.0/24"}}, busy, "10.89.0.0/24", "eth0"},
 		{"macvlan with DHCP", Request{Driver: "macvlan", Options: []string{"parent=eth0"}}, busy, "", "eth0"},
 	} {

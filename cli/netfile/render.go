@@ -7,9 +7,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"maps"
 	"net/netip"
 
+	"github.com/patchbay-net/patchbay/internal/packed"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -20,11 +20,11 @@ const Mark = "patchbay network create"
 // conflist is the content of the file. Older runtimes read only cniVersion. Newer ones choose
 // from cniVersions. So each uses the newest version that it knows.
 type conflist struct {
-	CNIVersion  string    `json:"cniVersion"`
-	CNIVersions []string  `json:"cniVersions"`
-	Name        string    `json:"name"`
-	GeneratedBy string    `json:"generatedBy"`
-	Plugins     []*Plugin `json:"plugins"`
+	CNIVersion  string            `json:"cniVersion"`
+	CNIVersions []string          `json:"cniVersions"`
+	Name        string            `json:"name"`
+	GeneratedBy string            `json:"generatedBy"`
+	Plugins     []json.RawMessage `json:"plugins"`
 }
 
 // New returns the text of the file for a request, and warnings. It reads random to choose an
@@ -47,14 +47,28 @@ func New(wish Request, t *Taken, random io.Reader) (text []byte, warnings []stri
 		return nil, nil, err
 	}
 	plugins := append([]*Plugin{d}, w.helpers()...)
-	if w.One {
-		plugins = []*Plugin{{Type: typePatchbay, Plugins: plugins, Capabilities: map[string]bool{}}}
-		for _, p := range plugins[0].Plugins {
-			maps.Copy(plugins[0].Capabilities, p.Capabilities)
-		}
+	list, err := w.list(plugins)
+	if err != nil {
+		return nil, nil, err
 	}
-	text, err = encode(conflist{"1.0.0", []string{"1.0.0", "1.1.0"}, w.Name, Mark, plugins})
+	text, err = encode(conflist{"1.0.0", []string{"1.0.0", "1.1.0"}, w.Name, Mark, list})
 	return text, warnings, err
+}
+
+// list returns the plugins as the list has them: in one that runs them in one process, or separate.
+func (w *wanted) list(plugins []*Plugin) (list []json.RawMessage, err error) {
+	for _, p := range plugins {
+		raw, err := json.Marshal(p)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, raw)
+	}
+	if w.Separate {
+		return list, nil
+	}
+	one, err := packed.Pack(list)
+	return []json.RawMessage{one}, err
 }
 
 func encode(v any) ([]byte, error) {

@@ -29,7 +29,7 @@ type Request struct {
 	DNS       []string `long:"dns" value-name:"ADDRESS" description:"name server for the containers; may be repeated"`
 	Options   []string `long:"option" short:"o" value-name:"KEY=VALUE" description:"mtu, vlan, isolate (bridge); mtu (ptp); parent, mode, mtu (macvlan, ipvlan); may be repeated"`
 	Opt       []string `long:"opt" hidden:"yes"` // podman's name of --option
-	One       bool     `long:"one-process" description:"all plugins in one of type patchbay: faster, for our plugins only"`
+	Separate  bool     `long:"separate" description:"list the plugins one by one instead of inside one of type patchbay: slower, for podman's commands or other programs of the plugins"`
 }
 
 // Mistake is an error about an option's value.
