@@ -9,8 +9,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/cli/netfile"
+	"github.com/patchbay-net/patchbay/internal/packed"
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
@@ -98,7 +101,21 @@ func (c *installCommand) Execute([]string) error {
 	if err == nil {
 		err = c.pods(done, network)
 	}
+	if c.Restore != "" {
+		c.app.warnStranded()
+	}
 	return errors.Join(c.tell(done), err)
+}
+
+// warnStranded warns about networks that the restored programs cannot run.
+func (a *app) warnStranded() {
+	list, err := networks(a.getenv, a.paths)
+	a.warn(err)
+	for _, n := range list {
+		if !n.builtin && slices.Contains(netfile.Describe(n.List).Plugins, packed.Type) {
+			a.warn(fmt.Errorf("network %s needs the plugin patchbay, which is gone: patchbay convert --separate %s prints it for the restored plugins", n.Name, n.File))
+		}
+	}
 }
 
 // pods writes the configuration of the pods' network. With --remove it removes the template.
