@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
@@ -131,12 +132,49 @@ func TestPodman(t *testing.T) {
 		p.do("rm", "-f", "-t", "0", "far")
 		refused(t, outside, node4, 18081)
 		p.do("rm", "-f", "-t", "0", "web", "both")
+		if ours() {
+			p.otherForm()
+		}
 		leak.NoLeaks(t, before)
 		p.do("network", "rm", "n1", "n2")
 		if left := run(t, "find", "/var/lib/cni/results", "/run/netns", "-type", "f", "!", "-name", outside); ours() && left != "" {
 			t.Errorf("left behind:\n%s", left)
 		}
 	})
+}
+
+// otherForm runs a container on a network of ours, whose plugins are in one of type patchbay, and on
+// the same network with separate plugins. podman publishes its port and gives it its address in both,
+// and detaches it from the one when the file has the other.
+func (p *podman) otherForm() {
+	p.Helper()
+	p.T.Setenv("NETCONFPATH", p.dir+"/net.d")
+	file := strings.TrimSpace(run(p, patchbay(), "network", "create", "--subnet", "10.72.0.0/24", "n3"))
+	one, err := os.ReadFile(file)
+	if err != nil {
+		p.Fatal(err)
+	}
+	separate := run(p, patchbay(), "convert", "--separate", file)
+	for _, form := range []struct{ driver, next string }{{"patchbay", separate}, {"bridge", string(one)}} {
+		p.seesDriver(form.driver)
+		p.start("form", "--network", "n3", "--ip", "10.72.0.7", "-p", "18082:80", "-p", "18082:80/udp")
+		if got := p.addr("form", "n3"); got != netip.MustParseAddr("10.72.0.7") {
+			p.Errorf("%s: the address is %s", form.driver, got)
+		}
+		reaches(p.T, outside, node4, 18082, outside4)
+		p.write("net.d/"+filepath.Base(file), form.next)
+		p.do("rm", "-f", "-t", "0", "form")
+		refused(p.T, outside, node4, 18082)
+	}
+	run(p, patchbay(), "network", "rm", "n3")
+}
+
+// seesDriver checks what podman takes for the driver of our network: the first plugin of its list.
+func (p *podman) seesDriver(want string) {
+	p.Helper()
+	if got := p.do("network", "ls", "--noheading", "--filter", "name=n3", "--format", "{{.Driver}}"); strings.TrimSpace(got) != want {
+		p.Errorf("podman sees the driver %q, want %q", got, want)
+	}
 }
 
 // warm does for podman what the function warm does for libcni.
