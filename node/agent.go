@@ -177,7 +177,7 @@ func (a *Agent) followNamespaces(ctx context.Context) {
 // out.
 func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
 	v := a.mirror.view()
-	if len(v.nodes) > 0 && !v.synced.IsZero() {
+	if len(v.nodes) > 0 { // also those of a list that lacks this Node: they get routes
 		a.trouble.set(cacheFailed, a.save(v)) // before the routes: a start without the API server uses those of the file
 	}
 	settings := a.opts.Settings

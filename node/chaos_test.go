@@ -180,9 +180,7 @@ func (m *machine) list() {
 
 func (m *machine) apply() {
 	m.agent.apply(context.Background(), true)
-	if !m.agent.mirror.view().synced.IsZero() { // else it has saved nothing
-		m.saved = maps.Clone(m.missed)
-	}
+	m.saved = maps.Clone(m.missed)
 }
 
 // Actions implements chaos.World.
