@@ -34,37 +34,36 @@ var errForeign = errors.New("the agent did not write it, and does not change it"
 // writeConf writes a network's configuration if the file has another one.
 func writeConf(dir, network string, data []byte) error {
 	path := filepath.Join(dir, network+confSuffix)
-	if _, err := ours(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := ours(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	_, err := durable.Update(path, data, confMode, func([]byte) bool { return true })
 	return err
 }
 
-// ours reads a configuration. If the file lacks our mark, it returns an error.
-func ours(path string) ([]byte, error) {
+// ours returns an error if a configuration is not there or lacks our mark.
+func ours(path string) error {
 	fi, err := os.Lstat(path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if !fi.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: %w", path, errForeign)
+		return fmt.Errorf("%s: %w", path, errForeign)
 	}
 	data, err := durable.ReadConf(path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var list conflist
 	if json.Unmarshal(data, &list) != nil || list.Generated != mark {
-		return nil, fmt.Errorf("%s: %w", path, errForeign)
+		return fmt.Errorf("%s: %w", path, errForeign)
 	}
-	return data, nil
+	return nil
 }
 
 // foreign reports whether a network's configuration is another program's.
 func foreign(dir, network string) bool {
-	_, err := ours(filepath.Join(dir, network+confSuffix))
-	return errors.Is(err, errForeign)
+	return errors.Is(ours(filepath.Join(dir, network+confSuffix)), errForeign)
 }
 
 // removeConfs removes the configurations that the agent wrote, except those for which keep
@@ -84,7 +83,7 @@ func removeConfs(dir string, keep func(network string) bool) (removed []string, 
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
-		if _, err := ours(path); err != nil {
+		if err := ours(path); err != nil {
 			continue // another program's file, or one that is already gone
 		}
 		errs = append(errs, os.Remove(path))

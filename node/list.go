@@ -20,15 +20,15 @@ import (
 
 // Listing is what `ls` prints: the Nodes as this node's agent knows them, whatever the API server says now.
 type Listing struct {
-	Nodes []NodeLine `json:"nodes"`
+	Nodes []Line `json:"nodes"`
 	// Heard is when the agent last reported, in seconds before now. If it has not reported since the boot, it is nil.
 	Heard    *float64            `json:"heardSecondsAgo,omitempty"`
 	Unready  string              `json:"unready,omitempty"`
 	Problems []resident.Reported `json:"problems,omitempty"`
 }
 
-// NodeLine describes a Node.
-type NodeLine struct {
+// Line describes a Node.
+type Line struct {
 	plan.Node
 	Self         bool      `json:"self,omitempty"`
 	MissingSince time.Time `json:"missingSince,omitzero"`
@@ -43,9 +43,9 @@ func List(p paths.Paths, self string) (*Listing, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", cachePath(p), err)
 	}
-	l := &Listing{Nodes: []NodeLine{}}
+	l := &Listing{Nodes: []Line{}}
 	for _, n := range c.Nodes {
-		l.Nodes = append(l.Nodes, NodeLine{n, n.Name == self, c.Missing[n.Name]})
+		l.Nodes = append(l.Nodes, Line{n, n.Name == self, c.Missing[n.Name]})
 	}
 	r, age, err := resident.ReadReport(p, Service)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,7 +87,7 @@ func (l *Listing) Print(to io.Writer) error {
 }
 
 // state says in words what the agent makes of a Node.
-func (n *NodeLine) state() string {
+func (n *Line) state() string {
 	switch {
 	case n.Self:
 		return "this node"

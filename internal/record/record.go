@@ -47,7 +47,7 @@ type Record struct {
 	Elements []nft.Element `json:"elements,omitempty"` // elements of this attachment only
 	Shared   []string      `json:"shared,omitempty"`   // facts that the attachment holds
 
-	// Displaced lists claim.Attachments whose elements this attachment replaced, because the keys were
+	// Displaced lists attachments whose elements this attachment replaced, because the keys were
 	// the same. This happens for a port of the same container, or if another network assigned the
 	// same address. When this attachment ends, its DEL restores the elements of the last
 	// attachment in the list.

@@ -31,7 +31,7 @@ const (
 	factFile = "fact.json"
 )
 
-// Fact is firewall state that several claim.Attachments share, such as the masquerade of a subnet. A
+// Fact is firewall state that several attachments share, such as the masquerade of a subnet. A
 // fact exists as long as it has a holder.
 type Fact struct {
 	Name     string        `json:"name"` // kind and subject, such as masq-10.88.0.0/16
@@ -49,7 +49,7 @@ type Fact struct {
 	AdminChain string         `json:"adminChain,omitempty"`
 
 	// Conditions are the network's own chain and maps for published ports. Such a fact has no
-	// elements, because the elements belong to the claim.Attachments.
+	// elements, because the elements belong to the attachments.
 	Conditions *nft.Conditions `json:"conditions,omitempty"`
 
 	// FastPath lists devices of the flowtable. Flows that enter through them can skip the firewall.

@@ -22,17 +22,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// turns is a directory with one file for each network. The file says how far Suspects has come in
-// the network's directory of records, as a position of getdents(2).
-const turns = "turns"
-
 const (
 	turnBytes   = 1024     // bytes of directory entries that Suspects reads; about twenty records
 	suspectSize = 64 << 10 // bytes of a record that Suspects reads; of a larger one's attachment another record is smaller
 )
 
-// Suspects looks at the next few claim.Attachments of a network, at one record of each. It returns the
-// claim.Attachments of Kubernetes pods whose namespace was in dir and is not there now. If it is there,
+// Suspects looks at the next few attachments of a network, at one record of each. It returns the
+// attachments of Kubernetes pods whose namespace was in dir and is not there now. If it is there,
 // the function there decides whether the attachment is suspect; it learns whether the record names
 // the containerd that called the ADD. A suspect may still be alive, so it must be judged. Each call,
 // in any process, continues where the last call ended; together they go through the whole

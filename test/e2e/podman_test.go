@@ -148,7 +148,7 @@ func TestPodman(t *testing.T) {
 // and detaches it from the one when the file has the other.
 func (p *podman) otherForm() {
 	p.Helper()
-	p.T.Setenv("NETCONFPATH", p.dir+"/net.d")
+	p.Setenv("NETCONFPATH", p.dir+"/net.d")
 	file := strings.TrimSpace(run(p, patchbay(), "network", "create", "--subnet", "10.72.0.0/24", "n3"))
 	one, err := os.ReadFile(file)
 	if err != nil {

@@ -126,7 +126,7 @@ func (s *survey) follow(b branch, depth int) (f Fate, ends bool) {
 		if b.is == Perhaps && !b.begins && s.Ports == nil {
 			return Accepted, false
 		}
-		f := s.chain(b.choice.chain, depth+1)
+		f := s.chain(b.chain, depth+1)
 		return f, f != goesOn || b.code == unix.NFT_GOTO
 	}
 	return goesOn, false
