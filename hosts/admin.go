@@ -15,6 +15,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -92,7 +93,7 @@ func (a Admin) Create(ctx context.Context, n store.Network) error {
 	if err != nil {
 		return err
 	}
-	if err := apart(&n, sorted(others)); err != nil {
+	if err := apart(&n, order.Values(others)); err != nil {
 		return fmt.Errorf("create network %s: %w", n.Name, err)
 	}
 	at, err := a.Store.Networks().Create(ctx, n, nil)
@@ -134,7 +135,7 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	if len(endpoints) > 0 && !force {
-		return fmt.Errorf("remove network %s: containers are on it: %s", name, a.describe(ctx, sorted(endpoints)))
+		return fmt.Errorf("remove network %s: containers are on it: %s", name, a.describe(ctx, order.Values(endpoints)))
 	}
 	if err := a.Store.Networks().Delete(ctx, name, at.Revision); err != nil {
 		return err
@@ -156,7 +157,7 @@ func (a Admin) describe(ctx context.Context, endpoints []store.Entry) string {
 	if err != nil {
 		nodes = nil // describe then prints the hosts' ids
 	}
-	w := world{Nodes: sorted(nodes)}
+	w := world{Nodes: order.Values(nodes)}
 	var out []string
 	for _, e := range endpoints[:min(len(endpoints), maxNamed)] {
 		out = append(out, fmt.Sprintf("%s on %s", called(&e), w.nodeName(e.Node)))
@@ -184,7 +185,7 @@ func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) 
 	}
 	left = err
 	var errs []error
-	for _, b := range sorted(blocks) {
+	for _, b := range order.Values(blocks) {
 		if !match(b) {
 			continue
 		}
@@ -237,7 +238,7 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	if unread != nil && !errors.Is(unread, store.ErrUnreadable) {
 		return nil, unread
 	}
-	n, err := find(sorted(nodes), name)
+	n, err := find(order.Values(nodes), name)
 	if err != nil {
 		return nil, fmt.Errorf("forget host: %w", errors.Join(err, unread))
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
@@ -208,7 +209,7 @@ func endpointNames(t *testing.T, s store.Store) (out []string) {
 	t.Helper()
 	all, _, err := list(t.Context(), s.Entries(), "")
 	must(t, err)
-	for _, e := range sorted(all) {
+	for _, e := range order.Values(all) {
 		if !ofHost(&e) {
 			out = append(out, strings.Join(e.Names, "+"))
 		}

@@ -25,15 +25,7 @@ import (
 
 // TestChaos takes agents through random schedules (package chaos). `make nightly` runs more of them.
 func TestChaos(t *testing.T) {
-	dir, err := os.MkdirTemp("/run", "chaos") // a file system in memory
-	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	n := 0
-	chaos.Run(t, 30, 100, 120, func(s *chaos.Schedule) chaos.World {
-		n++
-		must(t, os.RemoveAll(dir+"/"+fmt.Sprint(n-1)))
-		return newCluster(s, dir+"/"+fmt.Sprint(n))
-	})
+	chaos.Run(t, 30, 100, 120, func(s *chaos.Schedule, dir string) chaos.World { return newCluster(s, dir) })
 }
 
 // cluster is some hosts, their store, and the networks that the operator wants.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/order"
 )
 
 // claim makes sure that this node holds a block of each subnet of a network. The cached world
@@ -52,7 +53,7 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 // host can claim it.
 func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]store.Block, error) {
 	blocks, _, err := list(ctx, a.opts.Store.Blocks(), n.Name+"/")
-	all := sorted(blocks)
+	all := order.Values(blocks)
 	switch {
 	case err == nil:
 		all = append(all, beside(w.Missing.Blocks, n.Name, all)...)

@@ -21,6 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/mesh/wirekey"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/wire"
@@ -200,7 +201,7 @@ func TestEncryptedHosts(t *testing.T) {
 	}
 	nodes, _, err := list(t.Context(), s.Nodes(), "")
 	must(t, err)
-	for _, n := range sorted(nodes) {
+	for _, n := range order.Values(nodes) {
 		if n.WireGuardKey == "" || n.WireGuardPort != wirePort {
 			t.Errorf("%+v", n)
 		}

@@ -45,15 +45,6 @@ func byKey[T store.Object](all []T) map[string]T {
 	return out
 }
 
-// sorted returns the objects of a table in the order of their keys.
-func sorted[T any](table map[string]T) []T {
-	out := make([]T, 0, len(table))
-	for _, key := range slices.Sorted(maps.Keys(table)) {
-		out = append(out, table[key])
-	}
-	return out
-}
-
 // snapshot returns the current world. If there is one at all, known is true. If this process has
 // read it from the store, synced is true. If not, an object that the world lacks may exist.
 func (m *mirror) snapshot() (w world, known, synced bool) {

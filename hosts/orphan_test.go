@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/order"
 )
 
 // Who removes a network crashes before it deletes the blocks. A host deletes its own block, and those of hosts that
@@ -34,7 +35,7 @@ func TestBlocksOfARemovedNetwork(t *testing.T) {
 	has := func(p netip.Prefix) bool {
 		blocks, _, err := list(t.Context(), s.Blocks(), "")
 		must(t, err)
-		return slices.ContainsFunc(sorted(blocks), func(x store.Block) bool { return x.Prefix == p })
+		return slices.ContainsFunc(order.Values(blocks), func(x store.Block) bool { return x.Prefix == p })
 	}
 	if !has(own) || !has(gone) || !has(away) {
 		t.Fatal("a block is missing while the network exists")

@@ -20,6 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/fabric"
+	"github.com/patchbay-net/patchbay/internal/order"
 )
 
 // status is what the agent reports about this host, for `ls`.
@@ -138,7 +139,7 @@ func (a Admin) read(ctx context.Context) (w world, err error) {
 
 func listInto[T store.Object](ctx context.Context, t store.Table[T], into *[]T) error {
 	items, _, err := list(ctx, t, "")
-	*into = sorted(items)
+	*into = order.Values(items)
 	return err
 }
 

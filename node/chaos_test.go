@@ -28,14 +28,8 @@ import (
 // TestChaos takes agents and their API server through random schedules (package chaos). The API server is restored
 // from backups, lists only some Nodes, or none. Machines come and go, and are registered again with other podCIDRs.
 func TestChaos(t *testing.T) {
-	dir, err := os.MkdirTemp("/run", "chaos") // a file system in memory
-	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	n := 0
-	chaos.Run(t, 30, 100, 120, func(s *chaos.Schedule) chaos.World {
-		n++
-		must(t, os.RemoveAll(dir+"/"+fmt.Sprint(n-1)))
-		c := &chaosCluster{s: s, dir: dir + "/" + fmt.Sprint(n), api: map[string]*corev1.Node{}}
+	chaos.Run(t, 30, 100, 120, func(s *chaos.Schedule, dir string) chaos.World {
+		c := &chaosCluster{s: s, dir: dir, api: map[string]*corev1.Node{}}
 		for range 2 + s.IntN(3) {
 			c.join()
 		}

@@ -11,8 +11,9 @@ package doubt
 import (
 	"maps"
 	"reflect"
-	"slices"
 	"time"
+
+	"github.com/patchbay-net/patchbay/internal/order"
 )
 
 // Table holds the objects of one kind, by key. Its owner locks it. The zero value is empty.
@@ -183,30 +184,22 @@ func (t *Table[T]) All() []T {
 	if len(t.missing) == 0 {
 		return t.Present()
 	}
-	return sorted(t.Known())
+	return order.Values(t.Known())
 }
 
 // Present returns what the source has, in the order of the keys.
-func (t *Table[T]) Present() []T { return sorted(t.there) }
+func (t *Table[T]) Present() []T { return order.Values(t.there) }
 
 // Missing returns the missing objects in the order of their keys.
-func (t *Table[T]) Missing() []Past[T] { return sorted(t.missing) }
+func (t *Table[T]) Missing() []Past[T] { return order.Values(t.missing) }
 
 // Deleted returns the deleted objects that are still remembered, in the order of their keys.
-func (t *Table[T]) Deleted() []Past[T] { return sorted(t.deleted) }
+func (t *Table[T]) Deleted() []Past[T] { return order.Values(t.deleted) }
 
 // Objects returns the objects without their times, and nil if there are none.
 func Objects[T any](list []Past[T]) (out []T) {
 	for _, p := range list {
 		out = append(out, p.Object)
-	}
-	return out
-}
-
-func sorted[V any](m map[string]V) []V {
-	out := make([]V, 0, len(m))
-	for _, key := range slices.Sorted(maps.Keys(m)) {
-		out = append(out, m[key])
 	}
 	return out
 }

@@ -26,3 +26,9 @@ func TestBy(t *testing.T) {
 		t.Error(words)
 	}
 }
+
+func TestValues(t *testing.T) {
+	if got := order.Values(map[string]int{"b": 2, "a": 1, "c": 3}); !slices.Equal(got, []int{1, 2, 3}) {
+		t.Error(got)
+	}
+}

@@ -4,7 +4,7 @@
 // Package chaos takes agents that share a store through random schedules. After each step it
 // checks their invariants:
 //
-//	chaos.Run(t, 100, 1000, 120, func(s *chaos.Schedule) chaos.World { ... })
+//	chaos.Run(t, 100, 1000, 120, func(s *chaos.Schedule, dir string) chaos.World { ... })
 //
 // A schedule is drawn from a seed, which determines all of it. One goroutine takes one step after
 // the other, in a bubble of synctest. The bubble's clock moves only in Schedule.Pass. The store
@@ -19,6 +19,8 @@ package chaos
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -63,16 +65,26 @@ func (s *Schedule) Pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo //
 
 // Run runs schedules of up to steps steps. It fails with the first schedule that breaks an
 // invariant. It runs few schedules, or all (test/draw), or one if the environment has its seed.
-func Run(t *testing.T, few, all, steps int, build func(*Schedule) World) {
+func Run(t *testing.T, few, all, steps int, build func(s *Schedule, dir string) World) {
 	t.Helper()
 	first, given := draw.Seed(t)
 	if given {
 		few, all = 1, 1
 	}
+	dir, err := os.MkdirTemp("/run", "chaos") // a file system in memory
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	tries := draw.Number(t, "PATCHBAY_CHAOS_TRIES", few, all)
 	for seed := first; seed < first+uint64(tries); seed++ {
-		if trail, err := Try(t, seed, steps, build); err != nil {
+		own := filepath.Join(dir, fmt.Sprint(seed))
+		trail, err := Try(t, seed, steps, func(s *Schedule) World { return build(s, own) })
+		if err != nil {
 			t.Fatalf("schedule %d of %d: %v\n%s=%d repeats it:\n%s", seed-first+1, tries, err, draw.SeedEnv, seed, strings.Join(trail, "\n"))
+		}
+		if err := os.RemoveAll(own); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
