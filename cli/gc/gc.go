@@ -62,11 +62,10 @@ type Options struct {
 	SettleTime time.Duration
 }
 
-// These are the values of DelTime, LockTime and SettleTime if they are 0.
+// These are the values of DelTime and LockTime if they are 0. That of SettleTime is kernel.SettleTime.
 const (
-	delTime    = 30 * time.Second
-	turnTime   = time.Minute
-	settleTime = 2 * time.Second
+	delTime  = 30 * time.Second
+	turnTime = time.Minute
 )
 
 // Report lists what gc found. With Options.Apply it also says what gc removed.

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -111,7 +110,7 @@ func (c *collector) pairOf(a *Candidate, ending bool) (link string, err error) {
 // settle waits for the kernel to delete veths that are the only sign of a living namespace. If
 // such a veth then still has a carrier, its namespace exists, but this process cannot see it.
 func (c *collector) settle(ctx context.Context, all []*Candidate) {
-	end := time.Now().Add(cmp.Or(c.SettleTime, settleTime))
+	end := time.Now().Add(cmp.Or(c.SettleTime, kernel.SettleTime))
 	for _, a := range all {
 		if len(a.links) == 0 {
 			continue
@@ -119,10 +118,9 @@ func (c *collector) settle(ctx context.Context, all []*Candidate) {
 		if v := c.world.evidence(a).Namespace(); v.State != life.Dead && v.Why != "" || v.Forgotten != "" {
 			continue
 		}
-		for time.Now().Before(end) {
-			if link, err := c.pairOf(a, true); link == "" && err == nil || !clock.Sleep(ctx, 5*time.Millisecond) {
-				break
-			}
-		}
+		kernel.AwaitEnd(ctx, end, func() bool {
+			link, err := c.pairOf(a, true)
+			return link != "" || err != nil
+		})
 	}
 }

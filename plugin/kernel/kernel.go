@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/clock"
@@ -57,6 +58,7 @@ type Kernel struct {
 	attached func() (map[netip.Addr]string, error) // addresses of the containers on this host's links, read once
 	judge    life.Judge
 	pairs    map[owner.Key]string // cache of livingPair
+	settleBy time.Time            // until when a GC waits for pairs that end
 }
 
 type sessionKey struct{}

@@ -4,6 +4,7 @@
 package kernel
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
@@ -93,11 +95,12 @@ func (k *Kernel) named(r *plugin.Request, o owner.Key, names spec.AttachmentKey)
 
 // stays returns why a GC keeps an attachment that is not on its list, or "". It warns of one that has lost its records.
 func (k *Kernel) stays(r *plugin.Request, s Suspect, now []record.CurrentRecord) string {
-	v := k.verdict(r, s, now)
+	maker := k.maker(r, s, now)
+	v := k.verdict(r, s, now, maker)
 	switch {
 	case v.State == life.Dead:
 		return ""
-	case k.maker(r, s, now) == inventory.Nobody && v.Row != inventory.Newer:
+	case maker == inventory.Nobody && v.Row != inventory.Newer:
 		Warn(r, fmt.Errorf("what owner %s has without a record is kept: %s; its DEL removes it", s.Owner, v.Why))
 	}
 	return v.Why
@@ -105,13 +108,13 @@ func (k *Kernel) stays(r *plugin.Request, s Suspect, now []record.CurrentRecord)
 
 // Dead reports whether an attachment is dead that is not on a GC's list. now are its records.
 func (k *Kernel) Dead(r *plugin.Request, s Suspect, now []record.CurrentRecord) bool {
-	return k.verdict(r, s, now).State == life.Dead
+	return k.verdict(r, s, now, k.maker(r, s, now)).State == life.Dead
 }
 
 // verdict decides whether an attachment is dead that is not on a GC's list.
-func (k *Kernel) verdict(r *plugin.Request, s Suspect, now []record.CurrentRecord) inventory.Verdict {
+func (k *Kernel) verdict(r *plugin.Request, s Suspect, now []record.CurrentRecord, maker inventory.Maker) inventory.Verdict {
 	e := k.evidence(s.Owner, now)
-	e.Maker, e.Named = k.maker(r, s, now), s.Names.ContainerID != ""
+	e.Maker, e.Named = maker, s.Names.ContainerID != ""
 	e.Date(s.Since)
 	if e.Maker == inventory.Another {
 		e.Spaces = append(e.Spaces, k.cached(now)...)
@@ -119,7 +122,37 @@ func (k *Kernel) verdict(r *plugin.Request, s Suspect, now []record.CurrentRecor
 	if !r.Everyones() {
 		e.Here = func() (string, error) { return k.attachedHere(s.Addrs) }
 	}
+	e.Pair = k.settled(e)
 	return inventory.Judge(e, inventory.Question{HasList: true, Listed: r.Listed()})
+}
+
+// SettleTime is how long a GC waits for the kernel to delete veth pairs of namespaces that are gone.
+const SettleTime = 2 * time.Second
+
+// AwaitEnd waits until the kernel has deleted a link, which it does a moment after the link's namespace has ended.
+func AwaitEnd(ctx context.Context, until time.Time, there func() bool) {
+	for there() && time.Now().Before(until) && clock.Sleep(ctx, 5*time.Millisecond) {
+		// clock.Sleep in the condition waits
+	}
+}
+
+// settled returns e.Pair for a GC, which may come at once after the namespace has ended. All attachments of a session
+// together wait for SettleTime at most.
+func (k *Kernel) settled(e *inventory.Evidence) func() (string, error) {
+	pair := e.Pair
+	return func() (link string, err error) {
+		if v := e.Namespace(); v.State != life.Dead || v.Why == "" {
+			return pair()
+		}
+		if k.settleBy.IsZero() {
+			k.settleBy = time.Now().Add(SettleTime)
+		}
+		AwaitEnd(context.Background(), k.settleBy, func() bool {
+			link, err = pair()
+			return link != "" && err == nil
+		})
+		return link, err
+	}
 }
 
 // evidence returns what records and links say of an attachment.
