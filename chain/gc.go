@@ -148,12 +148,9 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 	records, o := claim.Dir{Path: or(rt.RunDir, DefaultRunDir)}, owner.Of(c.Network, c.ContainerID, c.IfName)
 	defer records.Close()
 	var v inventory.Verdict
-	release, stays, err := records.Seize(c.Network, o, func(now []claim.File) string {
-		v = rt.judge(k, c, now)
-		if v.State == life.Dead {
-			return rt.reasonToKeep(k, c)
-		}
-		return v.Why
+	release, stays, err := records.Seize(c.Network, o, func(now []claim.File) (keep string) {
+		v, keep = rt.judge(k, c, now)
+		return keep
 	})
 	if v.Row == inventory.Exists || v.Row == inventory.Doubtful {
 		k.Valid = append(k.Valid, c.key()) // another runtime's: for plugins that cannot know
@@ -171,10 +168,29 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 	return rt.del(ctx, list, &a)
 }
 
-// judge decides whether a cached attachment is dead that is not in Valid. It looks at no links, which only plugins know.
-func (rt *Runtime) judge(k *Keep, c *Cached, now []claim.File) inventory.Verdict {
+// judge decides whether a cached attachment is dead that is not in Valid. If GC may remove it, keep is "". Otherwise keep
+// says why it stays: also because it is detached, or because its user says that it is alive.
+func (rt *Runtime) judge(k *Keep, c *Cached, now []claim.File) (v inventory.Verdict, keep string) {
+	again, err := rt.read(c.Network, &c.Attachment)
+	v = inventory.Judge(rt.evidence(k, again, now), inventory.Question{HasList: true, Listed: k.listed})
+	switch {
+	case v.State != life.Dead:
+		return v, v.Why
+	case err == nil && again == nil:
+		return v, "it was detached"
+	case err == nil && k.Alive != nil && k.Alive(again):
+		return v, "its namespace exists"
+	}
+	return v, ""
+}
+
+// evidence returns what records and the cached result say of an attachment. Only plugins know its links.
+func (rt *Runtime) evidence(k *Keep, c *Cached, now []claim.File) *inventory.Evidence {
 	judge := life.Judge{Proc: procfs, Run: or(rt.RunDir, DefaultRunDir)}
 	e := &inventory.Evidence{Named: true, Maker: inventory.Asker, At: judge.At}
+	if c != nil {
+		e.Date(c.Since)
+	}
 	for _, s := range now {
 		e.Date(s.Since)
 		rec, err := s.Head()
@@ -186,23 +202,7 @@ func (rt *Runtime) judge(k *Keep, c *Cached, now []claim.File) inventory.Verdict
 			e.Maker = inventory.Another
 		}
 	}
-	if again, err := rt.read(c.Network, &c.Attachment); err == nil && again != nil {
-		e.Date(again.Since)
-	}
-	return inventory.Judge(e, inventory.Question{HasList: true, Listed: k.listed})
-}
-
-// reasonToKeep returns why GC keeps an attachment that is dead by the list: it is detached, or its user says that it is
-// alive. If GC may remove the attachment, reasonToKeep returns "".
-func (rt *Runtime) reasonToKeep(k *Keep, c *Cached) string {
-	again, err := rt.read(c.Network, &c.Attachment)
-	switch {
-	case err == nil && again == nil:
-		return "it was detached"
-	case err == nil && k.Alive != nil && k.Alive(again):
-		return "its namespace exists"
-	}
-	return ""
+	return e
 }
 
 const procfs = "/proc"

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/fabric/health"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/policies"
 	"github.com/patchbay-net/patchbay/policy/enforce"
@@ -55,19 +56,19 @@ func TestPoliciesThatHang(t *testing.T) {
 	must(t, err)
 	l.policy("web", forWeb)
 	l.await("a program that waits", func() bool { return n.busy.Load() != 0 && n.running() > 2*time.Second })
-	n.busy.Add(-int64(2 * hungAfter / time.Second))
+	n.busy.Add(-int64(2 * health.HungAfter / time.Second))
 	if err := l.Healthy(); err == nil || !strings.Contains(err.Error(), "the agent hangs") {
 		t.Error(err)
 	}
 	var took float64
 	_, rest, _ := strings.Cut(httpRecorder(l.Handler(), "/metrics"), "\npatchbay_node_policy_program_running_seconds ")
-	if _, err := fmt.Sscan(rest, &took); err != nil || took < hungAfter.Seconds() || n.running() == 0 {
+	if _, err := fmt.Sscan(rest, &took); err != nil || took < health.HungAfter.Seconds() || n.running() == 0 {
 		t.Errorf("the metric says %v s, %v; the program runs for %v", took, err, n.running())
 	}
 	release()
 	l.awaitJudged(webAddr, true)
 	l.await("no program", func() bool { return n.running() == 0 && l.Healthy() == nil })
-	n.busy.Store(time.Now().Add(-2 * hungAfter).Unix())
+	n.busy.Store(time.Now().Add(-2 * health.HungAfter).Unix())
 	resident.Signal(l.said)
 	l.reports("AgentHangs")
 }

@@ -40,9 +40,6 @@ func (m *metrics) watch(n *networkPolicy) {
 
 var errNothingKnown = errors.New("nothing is known of this node yet: the API server has not answered, and no earlier answer is saved")
 
-// hungAfter is longer than any apply takes.
-const hungAfter = health.HungAfter
-
 // Ready returns why pods cannot start on this node, or nil if they can.
 func (a *Agent) Ready() error { return a.metrics.Ready() }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/fabric/health"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/policies"
@@ -244,7 +245,7 @@ func (n *networkPolicy) running() time.Duration {
 // new process may do better.
 func (n *networkPolicy) hangs() error {
 	took := n.running()
-	if took <= hungAfter {
+	if took <= health.HungAfter {
 		return nil
 	}
 	return fmt.Errorf("the agent hangs: it has been putting network policies in force since %s: see that no other agent runs on this node, and delete the agent's pod to restart it", time.Now().Add(-took).UTC().Format(time.RFC3339))

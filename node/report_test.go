@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/patchbay-net/patchbay/internal/fabric/health"
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
@@ -71,7 +72,7 @@ func TestReportHangs(t *testing.T) {
 	l := running(t, n2, 1, 2)
 	l.reports("")
 	l.await("a report of AgentHangs", func() bool {
-		l.policy.busy.Store(time.Now().Add(-2 * hungAfter).Unix()) // again, because a program may still end
+		l.policy.busy.Store(time.Now().Add(-2 * health.HungAfter).Unix()) // again, because a program may still end
 		resident.Signal(l.said)
 		time.Sleep(resident.Settle(0))
 		return l.hasReport("AgentHangs")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
@@ -65,7 +66,7 @@ func (c *collector) remove(ctx context.Context, a *Candidate) error {
 		return r.removeSeized(ctx, r.removeAll)
 	})
 	if !entered && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return r.leave(record.InUse, nil)
+		return r.leave(claim.InUse, nil)
 	}
 	return err
 }
@@ -142,7 +143,7 @@ func (r *remover) recheck(list []record.CurrentRecord) (keep string) {
 	for _, at := range list {
 		i := slices.IndexFunc(r.a.records, func(k kept) bool { return k.plugin == at.Plugin })
 		if i < 0 || at.Record != nil && r.a.ContainerID == "" || r.a.records[i].ended && !ended(at.Record) {
-			return record.InUse // an ADD has written a record since gc looked
+			return claim.InUse // an ADD has written a record since gc looked
 		}
 		if at.Record != nil {
 			r.a.at(at.Record.NetNS, at.Record.NetNSMark)
@@ -150,7 +151,7 @@ func (r *remover) recheck(list []record.CurrentRecord) (keep string) {
 	}
 	if now, err := r.Runtime.Cached(r.a.Network, r.attachment()); err == nil && now != nil {
 		if r.a.cached == nil || !now.Since.Equal(r.a.cached.Since) {
-			return record.InUse
+			return claim.InUse
 		}
 		r.a.at(now.Place(), nil)
 	}

@@ -131,15 +131,21 @@ func fromRecord(rec *record.Record) (*DriverState, error) {
 // Dead reports whether an attachment has ended, even without a DEL: its container's namespace is
 // gone, or the node has booted since its ADD.
 func (d *Dir) Dead(a *DriverState) bool {
+	if d.ended(a) {
+		return true
+	}
 	state, _ := d.judge.At(a.NetNS, a.mark)
-	return a.Ended || a.Boot != d.boot || state == life.Dead
+	return state == life.Dead
 }
+
+// ended reports what needs no look at the namespace.
+func (d *Dir) ended(a *DriverState) bool { return a.Ended || a.Boot != d.boot }
 
 // over reports whether an ADD of the same attachment may begin anew. The runtime says that the container is new, so it
 // does not count if a process still holds the earlier namespace.
 func (d *Dir) over(a *DriverState) bool {
 	state, _ := life.At(a.NetNS, a.mark, d.judge.Proc)
-	return a.Ended || a.Boot != d.boot || state == life.Dead
+	return d.ended(a) || state == life.Dead
 }
 
 // Fresh prepares an ADD. If a dead attachment has the same name, Fresh calls end. If a living
@@ -225,7 +231,7 @@ func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*DriverStat
 
 // unlisted reports whether an attachment is dead that a GC's list does not have.
 func (d *Dir) unlisted(r *plugin.Request, a *DriverState, pluginName string) bool {
-	now := record.CurrentRecord{Plugin: pluginName, Since: d.Records.Since(&record.Record{Network: r.Network, Owner: a.Owner, Plugin: pluginName})}
+	now := record.CurrentRecord{Plugin: pluginName, Since: d.Records.Since(r.Network, a.Owner, pluginName)}
 	if a.ContainerID != "" {
 		now.Record = &record.Record{Network: r.Network, Owner: a.Owner, ContainerID: a.ContainerID, IfName: a.IfName, NetNS: a.NetNS, NetNSMark: a.mark, Runtime: a.runtime}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/spaces"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
@@ -39,7 +40,7 @@ type storeKey struct{}
 func Of(r *plugin.Request) *Dir {
 	return r.Session.Value(storeKey{}, func() any {
 		s := Open(r.Session.Paths.State)
-		s.judge = life.Judge{Proc: r.Session.Paths.Proc, Run: r.Session.Paths.Run}
+		s.judge = spaces.Judge(r.Session.Paths)
 		s.boot, _ = clock.BootID(r.Session.Paths.Proc) // without an id, all boots look the same
 		r.Session.OnClose(s.Records.Close)
 		return s

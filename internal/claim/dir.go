@@ -82,7 +82,7 @@ func (d *Dir) Place(place func(string, []byte) (int, error), path string, data [
 		var fd int
 		fd, err = place(path, data)
 		if err == nil {
-			d.KeepLock(path, fd)
+			d.keepLock(path, fd)
 		}
 		// ext4 answers EPERM if the directory goes between the lookup and the new file.
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EPERM) {

@@ -89,7 +89,7 @@ func (d *Dir) LockThere(path string, wait time.Duration) (ok, missing bool) {
 	}
 	fd, held, err := flock.Try(path, flock.Options{Patience: wait})
 	if err == nil && !held {
-		d.KeepLock(path, fd)
+		d.keepLock(path, fd)
 	}
 	return !held, errors.Is(err, unix.ENOENT)
 }
@@ -102,8 +102,8 @@ func (d *Dir) HasLock(path string) bool {
 	return ok
 }
 
-// KeepLock stores a lock. It releases the lock of an earlier file at the same path.
-func (d *Dir) KeepLock(path string, fd int) {
+// keepLock stores a lock. It releases the lock of an earlier file at the same path.
+func (d *Dir) keepLock(path string, fd int) {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
 	if old, ok := d.locks.held[path]; ok {

@@ -88,7 +88,7 @@ func (t *Table[T]) Delete(key string) (changed bool) {
 }
 
 // Replace takes over a reading of all objects. If the reading follows the last one, what it lacks was deleted, and
-// what was missing before stays missing. If it does not follow, or nobody can say, what it lacks becomes missing.
+// what was missing before stays missing. If it does not follow, or this is not known, what it lacks becomes missing.
 func (t *Table[T]) Replace(reading map[string]T, follows bool) (changed bool) {
 	was, before := t.there, t.missing
 	t.there, t.missing = maps.Clone(reading), nil

@@ -40,8 +40,8 @@ const (
 // Judge is the table: the first row that applies decides.
 //
 // Before it looks at the node, it asks the list of a GC. The list of the runtime that made an attachment is proof
-// enough, also while the namespace exists: the runtime says that nobody needs it. After that, what proves life comes
-// before what asks for patience, and that before what proves death. What looks at all namespaces comes last.
+// enough, also while the namespace exists: the runtime has ended the container. After that come the rows that prove life,
+// then those that wait, then those that prove death. Those that look at all namespaces come last.
 func Judge(e *Evidence, q Question) Verdict {
 	switch {
 	case q.HasList && e.Since.After(q.Listed):

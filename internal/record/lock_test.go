@@ -187,7 +187,7 @@ func TestUnlockAll(t *testing.T) {
 	if other.Busy(r.Network, r.Owner, r.Plugin) {
 		t.Error("the record is still locked")
 	}
-	if _, keep, err := other.TrySeize(r.Network, r.Owner, func([]CurrentRecord) string { return "" }); keep != InUse || err != nil {
+	if _, keep, err := other.TrySeize(r.Network, r.Owner, func([]CurrentRecord) string { return "" }); keep != claim.InUse || err != nil {
 		t.Errorf("the claim is gone: %q, %v", keep, err)
 	}
 	release()

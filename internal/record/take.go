@@ -78,13 +78,6 @@ type CurrentRecord struct {
 	Since  time.Time // time at which it was written
 }
 
-// InUse is claim.InUse, for those who seize records.
-const InUse = claim.InUse
-
-// Since returns the time at which a record was written, or the zero time if the record no
-// longer exists.
-func (d *Dir) Since(r *Record) time.Time { return d.Dir.Since(r.Network, r.Owner, r.Plugin) }
-
 // Seize works like claim.Dir.Seize, and passes the records themselves to judge.
 func (d *Dir) Seize(network string, o owner.Key, judge func([]CurrentRecord) (keepReason string)) (release func(), keepReason string, err error) {
 	return d.Dir.Seize(network, o, func(files []claim.File) string { return judge(d.current(files)) })

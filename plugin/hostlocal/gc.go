@@ -147,10 +147,12 @@ func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 		if owner.Of(r.Network, res.Holder.ID, res.Holder.IfName) == r.Owner {
 			e.At = func(path string, was *life.Mark) (life.State, string) { return over(r, path, was, res.Addr) }
 		}
-		if e.Earlier && inventory.Judge(e, inventory.Question{}).State != life.Dead {
+		v := inventory.Judge(e, inventory.Question{})
+		if e.Earlier && v.State != life.Dead {
 			e.Spaces = nil // since the boot, another namespace may have got the path
+			v = inventory.Judge(e, inventory.Question{})
 		}
-		return inventory.Judge(e, inventory.Question{}).State == life.Dead
+		return v.State == life.Dead
 	}
 }
 

@@ -211,7 +211,7 @@ func (k *Kernel) newer(r *plugin.Request) (list []spec.AttachmentKey) {
 	list = append(list, r.Spared()...)
 	records, _, _ := k.Records.Scan(r.Network) // an unreadable record names no attachment
 	for _, rec := range records {
-		since := k.Records.Since(rec)
+		since := k.Records.Since(rec.Network, rec.Owner, rec.Plugin)
 		if since.After(r.Listed()) || k.Records.Busy(rec.Network, rec.Owner, rec.Plugin) {
 			list = append(list, keyOf(rec))
 		}

@@ -20,7 +20,7 @@ import (
 // concerned returns the addresses of which a change may deny connections: those that a set of pods loses, those of
 // pods that get or lose their own rules, and those of pods of this node in whose rules a chain or a set of ranges
 // changes. What only gets larger denies nothing if only rules that accept look at it. So a pod that starts on another
-// node concerns nobody.
+// node concerns no address.
 func (w *wanted) concerned(t touched) map[netip.Addr]bool {
 	addrs, parts, against := make(map[netip.Addr]bool), maps.Clone(t.chains), w.against()
 	for set, list := range t.gone {
@@ -40,8 +40,8 @@ func (w *wanted) concerned(t touched) map[netip.Addr]bool {
 	return addrs
 }
 
-// concern adds what a difference of a set concerns: addresses or, for a set of ranges, all that use it. Nothing is
-// judged by the set of local pods, so that set concerns nobody.
+// concern adds what a difference of a set concerns: addresses or, for a set of ranges, all that use it. No verdict depends on
+// the set of local pods, so it concerns no address.
 func concern(set string, list []element, addrs map[netip.Addr]bool, parts map[string]bool) {
 	switch {
 	case isNets(set) && len(list) > 0:

@@ -190,9 +190,9 @@ func (x *addressIndex) of(s *policy.Set, family int) (out []element) {
 	return out
 }
 
-// sameSets returns a function that reports whether a set surely has the same elements in two programs, without
-// comparing them: all sets together may have far more elements than the programs have addresses. A set of pods does if it has the same identities, none of which gets or loses an address, and a set of ports
-// always does.
+// sameSets returns a function that reports whether a set surely has the same elements in two programs. It does not
+// compare elements: all sets together may have far more of them than the programs have addresses. A set of pods has the
+// same ones if it has the same identities, none of which gets or loses an address. A set of ports always has.
 func sameSets(before, after *policy.Program) func(set string) bool {
 	moved := make(map[policy.Number]bool)
 	gone, added := differences(before.Addresses, after.Addresses, func(a, b policy.Address) int {

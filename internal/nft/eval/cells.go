@@ -24,7 +24,7 @@ const (
 type cause uint8
 
 const (
-	unsaid    cause = 1 << iota // nobody says more
+	unsaid    cause = 1 << iota // none of the others
 	ofFew                       // it differs between packets of any traffic, so a value of it is that of few packets
 	ofFrames                    // with ofFew: another value than this is that of most frames
 	otherLink                   // it is the link at the other end
