@@ -155,7 +155,7 @@ var layers = []struct {
 	{"plugin/policy", []string{"plugin", "plugin/kernel", "plugin/plugintest", "policy", "policy/enforce", "policy/mirror", "spec", "internal/..."}, "it joins an ADD to what the agent decided, and knows no other plugin"},
 	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam", "internal/...", "plugin", "plugin/..."}, "a plugin is driven by a chain, it does not drive one"},
 	{"chain/...", []string{"spec", "invoke/...", "internal/...", "chain/..."}, "a runtime that only execs must link no plugin"},
-	{"conformance/...", []string{"spec", "invoke", "netns", "test/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},
+	{"conformance/...", []string{"spec", "invoke", "netns", "internal/nl", "test/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},
 	{"cnm", nil, "the protocol of Docker's drivers stands alone"},
 	{"cnm/...", []string{"cnm", "cnm/...", "plugin", "plugin/kernel", "plugin/endpoint", "spec", "netns", "invoke/...", "internal/..."}, "plugins too, on a protocol that costs HTTP"},
 	{"dhcp/...", []string{"chain", "spec", "netns", "internal/...", "dhcp/..."}, "the keeper of leases knows no plugin"},

@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
@@ -111,7 +112,7 @@ func hasAddress(r *spec.Result, ip spec.IPConfig) error {
 	if err != nil {
 		return err
 	}
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return err
 	}

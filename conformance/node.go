@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
 
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/nettest"
@@ -173,7 +174,7 @@ func damage(how string, a *Container) error {
 }
 
 func dropAddresses(link netlink.Link) error {
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return err
 	}

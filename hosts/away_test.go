@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -279,7 +280,7 @@ func addresses(t *testing.T, name string) []netlink.Addr {
 	t.Helper()
 	link, err := netlink.LinkByName(name)
 	must(t, err)
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) })
 	must(t, err)
 	return addrs
 }

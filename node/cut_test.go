@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
@@ -30,7 +31,9 @@ func connect(t *testing.T, from, to string) {
 
 func connected(t *testing.T, from string) bool {
 	t.Helper()
-	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+	flows, err := nl.Retry(func() ([]*netlink.ConntrackFlow, error) {
+		return netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+	})
 	must(t, err)
 	for _, f := range flows {
 		if f.Forward.SrcIP.String() == from {

@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/reftest"
@@ -243,7 +244,7 @@ func untilDetected(t *testing.T) {
 	t.Helper()
 	tentative := func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		list, err := netlink.AddrList(nil, netlink.FAMILY_V6)
+		list, err := nl.Retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V6) })
 		if err == nil && !slices.ContainsFunc(list, tentative) {
 			return
 		}
@@ -314,7 +315,9 @@ func TestProgram(t *testing.T) {
 // routes counts the routes of the mesh.
 func routes(t *testing.T) int {
 	t.Helper()
-	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: 113}, netlink.RT_FILTER_PROTOCOL)
+	list, err := nl.Retry(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: 113}, netlink.RT_FILTER_PROTOCOL)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
@@ -136,7 +137,7 @@ func TestHostSideOfAnIfb(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", hostLocal("ptp", "", "10.88.0.0/24")+`,{"type":"bandwidth","egressRate":8000000,"egressBurst":8000000}`)
 	b.attach("pods", "c1")
-	links, err := netlink.LinkList()
+	links, err := nl.Retry(netlink.LinkList)
 	b.must(err)
 	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Type() == "ifb" })
 	if i < 0 {

@@ -16,6 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
@@ -90,7 +91,9 @@ func strayMesh(r *gc.Report) (list []*gc.Candidate) {
 
 func routesOf(t *testing.T, protocol netlink.RouteProtocol) []netlink.Route {
 	t.Helper()
-	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+	list, err := nl.Retry(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

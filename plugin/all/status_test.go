@@ -8,6 +8,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
@@ -49,7 +50,7 @@ func TestStatusOfTheKernel(t *testing.T) {
 }
 
 func count(t *testing.T) int {
-	links, err := netlink.LinkList()
+	links, err := nl.Retry(netlink.LinkList)
 	if err != nil {
 		t.Fatal(err)
 	}

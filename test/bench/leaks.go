@@ -16,6 +16,8 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
 // leakVersion is a CNI version that has GC.
@@ -101,7 +103,7 @@ func (w *worker) leak(chain string, harm func(*libcni.NetworkConfigList) error) 
 
 // inventory counts the objects on this node, by kind.
 func inventory() (map[string]int, error) {
-	links, err := netlink.LinkList()
+	links, err := nl.Retry(netlink.LinkList)
 	if err != nil {
 		return nil, err
 	}

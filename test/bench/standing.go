@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
 // The bridge floods a broadcast to all its ports: one packet for each of them. All of these packets
@@ -89,7 +91,7 @@ func (p *place) look() error {
 	if err != nil {
 		return err
 	}
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) })
 	if err != nil {
 		return err
 	}

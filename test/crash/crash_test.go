@@ -17,6 +17,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -188,10 +189,7 @@ func TestReboot(t *testing.T) {
 // forget empties the kernel and /run as a reboot does.
 func forget(t *testing.T) {
 	t.Helper()
-	links, err := netlink.LinkList()
-	for errors.Is(err, netlink.ErrDumpInterrupted) { // links of a deleted namespace go meanwhile
-		links, err = netlink.LinkList()
-	}
+	links, err := nl.Retry(netlink.LinkList) // links of a deleted namespace go meanwhile
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
 // protocol is the protocol number of the agent's routes (RTPROT).
@@ -179,7 +181,9 @@ func (b *bench) all(dir, kubeconfig string) (err error) {
 // routes waits until there is a route of each family to each other node.
 func (b *bench) routes(nodes int) error {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+		list, err := nl.Retry(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+		})
 		if err != nil || len(list) == 2*(nodes-1) {
 			return err
 		}
