@@ -20,7 +20,7 @@ import (
 var homes = []struct {
 	what     string
 	home     string            // the package's directory
-	names    []string          // functions and constants of the packages os, unix and syscall
+	names    []string          // functions and constants: of os, unix and syscall, or of the package before the dot
 	literals []string          // texts
 	shapes   []string          // regular expressions of conditions and of functions' types, as types.ExprString writes them
 	also     map[string]string // other files, with the reason
@@ -60,6 +60,17 @@ var homes = []struct {
 			"hosts/conf.go":           "a bridge has the first address of its block",
 			"ipam/range.go":           "no container has the broadcast address",
 			"policy/enforce/local.go": "beside other addresses that no rule of a local set judges",
+		},
+	},
+	{
+		what:  "ask only a path whether a namespace exists: whatever removes asks life.Judge, which also looks at all processes",
+		home:  "internal/life",
+		names: []string{"life.At"},
+		also: map[string]string{
+			"cli/doctor/attached.go":   "removes nothing",
+			"cnm/remote/attachment.go": "an ADD: the runtime says that the container is new",
+			"plugin/hostlocal/gc.go":   "an ADD: the runtime says that the container is new",
+			"plugin/kernel/kernel.go":  "an ADD: the runtime says that the container is new",
 		},
 	},
 	{
@@ -112,9 +123,10 @@ func uses(t *testing.T, path string, names, literals, shapes []string) (list []s
 				list = append(list, set.Position(n.Pos()).String()+": "+types.ExprString(n))
 			}
 		case *ast.SelectorExpr:
-			pkg, ok := n.X.(*ast.Ident)
-			if ok && slices.Contains([]string{"os", "unix", "syscall"}, pkg.Name) && slices.Contains(names, n.Sel.Name) {
-				list = append(list, set.Position(n.Pos()).String()+": "+pkg.Name+"."+n.Sel.Name)
+			name := types.ExprString(n)
+			of, short, _ := strings.Cut(name, ".")
+			if slices.Contains(names, name) || slices.Contains([]string{"os", "unix", "syscall"}, of) && slices.Contains(names, short) {
+				list = append(list, set.Position(n.Pos()).String()+": "+name)
 			}
 		case *ast.BasicLit:
 			if text, err := strconv.Unquote(n.Value); err == nil && slices.ContainsFunc(literals, func(l string) bool { return strings.TrimSuffix(text, "*") == l }) {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/resident"
@@ -73,7 +72,7 @@ func (n *Node) unenforced() (wrong []unenforced, enforced bool, err error) {
 	err = enforce.Look(n.Kernel.NFT, func(v *enforce.View) error {
 		wrong, enforced = nil, v.Enforced()
 		for _, r := range n.records() {
-			if state, _ := r.Life(n.Paths.Proc); r.Policed == nil || state == life.Dead {
+			if r.Policed == nil || !n.Kernel.Lives(r) {
 				continue
 			}
 			list, err := n.unenforcedFor(v, r)

@@ -96,11 +96,6 @@ type Rule struct {
 	Own   bool       `json:"own,omitempty"` // no other attachment uses the table
 }
 
-// Life reports whether the namespace of the attachment still exists.
-func (r *Record) Life(proc string) (state life.State, why string) {
-	return life.At(r.NetNS, r.NetNSMark, proc)
-}
-
 // head returns the part of r that other programs read.
 func (r *Record) head() *claim.Head {
 	return &claim.Head{
