@@ -4,12 +4,13 @@
 package policytest
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
-
-	"sigs.k8s.io/yaml"
 )
 
 // Case is one probe, after a cluster went through some states.
@@ -18,7 +19,7 @@ type Case struct {
 	States []Cluster `json:"states"`
 }
 
-// String returns the case as YAML, without the fields that decide nothing.
+// String returns the case as JSON, without the fields that decide nothing.
 func (c Case) String() string {
 	text, err := json.Marshal(c)
 	if err != nil {
@@ -29,7 +30,7 @@ func (c Case) String() string {
 		return err.Error()
 	}
 	prune(plain)
-	out, err := yaml.Marshal(plain)
+	out, err := json.MarshalIndent(plain, "", "  ")
 	if err != nil {
 		return err.Error()
 	}
@@ -61,7 +62,7 @@ var (
 
 // Replay asks the engine about each case of a directory, each in a file as Compare prints it.
 func Replay(t *testing.T, newEngine func() Engine, dir string) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no cases in %s: %v", dir, err)
 	}
@@ -81,8 +82,21 @@ func readCase(t *testing.T, file string) Case {
 		t.Fatal(err)
 	}
 	var c Case
-	if err := yaml.UnmarshalStrict(text, &c); err != nil {
+	if err := unmarshal(text, &c); err != nil {
 		t.Fatalf("read %s: %v", file, err)
 	}
 	return c
+}
+
+// unmarshal reads one JSON value, and refuses fields that its type does not have.
+func unmarshal(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the JSON value")
+	}
+	return nil
 }

@@ -10,7 +10,7 @@
 // Compare draws clusters from a seed: namespaces, pods, nodes, policies, and changes of all of
 // them. For each state of a cluster it asks the engine and the oracle about every probe between
 // the addresses of the cluster, which is one truth table. If an answer differs, Compare removes
-// objects, rules and fields as long as the answers differ, and prints what is left as YAML.
+// objects, rules and fields as long as the answers differ, and prints what is left as JSON.
 //
 // The oracle itself has four witnesses: the tables of the checklist, the planted bugs that these
 // tables tell, and two engines of others. The matcher of NetworkPolicies of Cyclonus v0.5.6 answered

@@ -11,10 +11,10 @@ import (
 // TestWhoDecides checks which policies Verdict.MayName accepts.
 func TestWhoDecides(t *testing.T) {
 	c := townWith(t, []string{
-		`{podSelector: {}, policyTypes: [Ingress]}`,
-		`{podSelector: {}, ingress: [{ports: [{port: 80}]}]}`,
-		`in b: {podSelector: {}, policyTypes: [Egress], egress: [{ports: [{port: 80}, {port: 81}]}]}`,
-		`{tier: Admin, priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: [203.0.113.0/24]}]}]}`,
+		`{"podSelector":{},"policyTypes":["Ingress"]}`,
+		`{"podSelector":{},"ingress":[{"ports":[{"port":80}]}]}`,
+		`in b: {"podSelector":{},"policyTypes":["Egress"],"egress":[{"ports":[{"port":80},{"port":81}]}]}`,
+		`{"tier":"Admin","priority":1,"subject":{"namespaces":{}},"egress":[{"action":"Deny","to":[{"networks":["203.0.113.0/24"]}]}]}`,
 	})
 	for _, w := range []struct {
 		from, to string

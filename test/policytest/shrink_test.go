@@ -45,7 +45,7 @@ func TestCaseIsReplayed(t *testing.T) {
 	for seed := range uint64(20) {
 		g := NewGenerator(seed, Small)
 		c := Case{Probe: g.Probes()[0], States: []Cluster{g.Clone()}}
-		file := filepath.Join(dir, fmt.Sprint(seed, ".yaml"))
+		file := filepath.Join(dir, fmt.Sprint(seed, ".json"))
 		if err := os.WriteFile(file, []byte(c.String()), 0o600); err != nil {
 			t.Fatal(err)
 		}
