@@ -265,13 +265,24 @@ func TestForbiddenImportsOfDrivers(t *testing.T) {
 	}))
 }
 
-// Only the agent of a Kubernetes node imports client-go, so only patchbayd links it.
+// Only the agent of a Kubernetes node imports Kubernetes' modules, so only patchbayd links them. Tests of the library must
+// not import them either: whoever requires the library gets the versions of all modules that its tests import.
 func TestKubernetesIsTheAgents(t *testing.T) {
+	tools := []string{"test/bench/...", "test/chart", "test/e2e/..."}
 	for _, p := range packages(t) {
-		for _, imp := range p.Imports {
-			if strings.HasPrefix(imp, "k8s.io/") && p.path() != "node" && !strings.HasPrefix(p.path(), "test/") {
-				t.Errorf("%s imports %s: only node may", p.path(), imp)
-			}
+		refuseKubernetes(t, p, p.Imports, append([]string{"node"}, tools...))
+		refuseKubernetes(t, p, slices.Concat(p.TestImports, p.XTestImports), append([]string{"node/...", "cli/daemon", "dist/..."}, tools...))
+	}
+}
+
+func refuseKubernetes(t *testing.T, p pkg, imports, may []string) {
+	t.Helper()
+	if slices.ContainsFunc(may, func(pattern string) bool { return matches(pattern, p.path()) }) {
+		return
+	}
+	for _, imp := range imports {
+		if strings.HasPrefix(imp, "k8s.io/") || strings.HasPrefix(imp, "sigs.k8s.io/") {
+			t.Errorf("%s imports %s: only %s may", p.path(), imp, strings.Join(may, ", "))
 		}
 	}
 }

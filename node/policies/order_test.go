@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/test/draw"
 	"github.com/patchbay-net/patchbay/test/policytest"
@@ -84,7 +82,7 @@ func objectsOf(t *testing.T, c policytest.Cluster) (out [kinds]map[key][]byte) {
 		out[k] = make(map[key][]byte)
 	}
 	for _, o := range c.Pods {
-		o.UID = types.UID("uid-" + o.Namespace + "-" + o.Name)
+		o.UID = "uid-" + o.Namespace + "-" + o.Name
 		out[Pods][key{o.Namespace, o.Name}] = marshal(t, o)
 	}
 	for _, o := range c.Namespaces {

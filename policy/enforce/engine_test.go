@@ -14,12 +14,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/test/policytest"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // TestPackets sends real packets between namespaces, and compares what arrives with what the oracle
@@ -214,11 +213,11 @@ func (e *engine) send(p policytest.Probe, number uint32) error {
 // packetOf returns the protocol and the port of a probe.
 func packetOf(p policytest.Probe) (policy.Protocol, uint16) {
 	switch {
-	case p.Protocol == corev1.ProtocolTCP:
+	case p.Protocol == api.ProtocolTCP:
 		return unix.IPPROTO_TCP, uint16(p.Port)
-	case p.Protocol == corev1.ProtocolUDP:
+	case p.Protocol == api.ProtocolUDP:
 		return unix.IPPROTO_UDP, uint16(p.Port)
-	case p.Protocol == corev1.ProtocolSCTP:
+	case p.Protocol == api.ProtocolSCTP:
 		return unix.IPPROTO_SCTP, uint16(p.Port)
 	case p.From.Is4():
 		return policy.ICMP, 0

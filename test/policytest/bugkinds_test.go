@@ -6,17 +6,13 @@ package policytest
 import (
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // never is a port that no probe tries.
 const never = 9
 
-func eachPolicy(rewrite func(*networkingv1.NetworkPolicy)) func(*Cluster) {
+func eachPolicy(rewrite func(*api.NetworkPolicy)) func(*Cluster) {
 	return func(c *Cluster) {
 		for i := range c.Policies {
 			rewrite(&c.Policies[i])
@@ -25,7 +21,7 @@ func eachPolicy(rewrite func(*networkingv1.NetworkPolicy)) func(*Cluster) {
 }
 
 // firstOfName keeps the first object of each name, whatever its namespace.
-func firstOfName[T any](list []T, meta func(*T) *metav1.ObjectMeta) []T {
+func firstOfName[T any](list []T, meta func(*T) *api.ObjectMeta) []T {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(list, func(object T) bool {
 		name := meta(&object).Name
@@ -36,13 +32,13 @@ func firstOfName[T any](list []T, meta func(*T) *metav1.ObjectMeta) []T {
 }
 
 // eachSelector rewrites the selectors of the NetworkPolicies.
-func eachSelector(rewrite func(*metav1.LabelSelector)) func(*Cluster) {
+func eachSelector(rewrite func(*api.LabelSelector)) func(*Cluster) {
 	return func(c *Cluster) {
 		for i := range c.Policies {
 			rewrite(&c.Policies[i].Spec.PodSelector)
 		}
 		eachPeer(func(_ string, p peer) []peer {
-			for _, s := range []*metav1.LabelSelector{p.NamespaceSelector, p.PodSelector} {
+			for _, s := range []*api.LabelSelector{p.NamespaceSelector, p.PodSelector} {
 				if s != nil {
 					rewrite(s)
 				}
@@ -52,18 +48,18 @@ func eachSelector(rewrite func(*metav1.LabelSelector)) func(*Cluster) {
 	}
 }
 
-func notInRequiresKey(s *metav1.LabelSelector) {
+func notInRequiresKey(s *api.LabelSelector) {
 	for _, e := range s.MatchExpressions {
-		if e.Operator == metav1.LabelSelectorOpNotIn {
-			s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: e.Key, Operator: metav1.LabelSelectorOpExists})
+		if e.Operator == api.LabelSelectorOpNotIn {
+			s.MatchExpressions = append(s.MatchExpressions, api.LabelSelectorRequirement{Key: e.Key, Operator: api.LabelSelectorOpExists})
 		}
 	}
 }
 
-func doesNotExistIsExists(s *metav1.LabelSelector) {
+func doesNotExistIsExists(s *api.LabelSelector) {
 	for i := range s.MatchExpressions {
-		if s.MatchExpressions[i].Operator == metav1.LabelSelectorOpDoesNotExist {
-			s.MatchExpressions[i].Operator = metav1.LabelSelectorOpExists
+		if s.MatchExpressions[i].Operator == api.LabelSelectorOpDoesNotExist {
+			s.MatchExpressions[i].Operator = api.LabelSelectorOpExists
 		}
 	}
 }
@@ -95,8 +91,8 @@ func namedOfSource(c *Cluster, p *Probe) {
 	for i := range c.Policies {
 		for _, rule := range c.Policies[i].Spec.Egress {
 			for j := range rule.Ports {
-				if port := &rule.Ports[j]; port.Port != nil && port.Port.Type == intstr.String {
-					number := intstr.FromInt32(numberOf(source, port.Port.StrVal, protocolOf(port.Protocol)))
+				if port := &rule.Ports[j]; port.Port != nil && port.Port.StrVal != "" {
+					number := api.IntOrString{IntVal: numberOf(source, port.Port.StrVal, protocolOf(port.Protocol))}
 					port.Port = &number
 				}
 			}
@@ -104,7 +100,7 @@ func namedOfSource(c *Cluster, p *Probe) {
 	}
 }
 
-func numberOf(pod *corev1.Pod, name string, protocol corev1.Protocol) int32 {
+func numberOf(pod *api.Pod, name string, protocol api.Protocol) int32 {
 	for _, port := range portsOf(pod) {
 		if port.Name == name && containerProtocol(port) == protocol {
 			return port.ContainerPort
@@ -113,10 +109,10 @@ func numberOf(pod *corev1.Pod, name string, protocol corev1.Protocol) int32 {
 	return never
 }
 
-func anyProtocol(pod *corev1.Pod) {
+func anyProtocol(pod *api.Pod) {
 	for i := range pod.Spec.Containers {
 		for _, port := range pod.Spec.Containers[i].Ports {
-			for _, protocol := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP} {
+			for _, protocol := range []api.Protocol{api.ProtocolTCP, api.ProtocolUDP, api.ProtocolSCTP} {
 				port.Protocol = protocol
 				pod.Spec.Containers[i].Ports = append(pod.Spec.Containers[i].Ports, port)
 			}
@@ -125,8 +121,8 @@ func anyProtocol(pod *corev1.Pod) {
 }
 
 // as is an engine that takes a protocol for TCP, in rules, pods and packets.
-func as(protocol corev1.Protocol) func() Engine {
-	tcp := corev1.ProtocolTCP
+func as(protocol api.Protocol) func() Engine {
+	tcp := api.ProtocolTCP
 	rules := eachPort(func(p *port) {
 		if protocolOf(p.Protocol) == protocol {
 			p.Protocol = &tcp
@@ -148,7 +144,7 @@ func tcpWithoutPort(p *port) {
 
 func anyNodeIsOwn(c *Cluster, p *Probe) {
 	if node := c.nodeAt(p.From); node != nil {
-		eachPod(func(pod *corev1.Pod) { pod.Spec.NodeName = node.Name })(c)
+		eachPod(func(pod *api.Pod) { pod.Spec.NodeName = node.Name })(c)
 	}
 }
 
@@ -184,7 +180,7 @@ func (s *sparing) Allows(p Probe) (allowed bool, policy string, err error) {
 	return s.misread.Allows(p)
 }
 
-func eachClusterPolicy(rewrite func(*v1alpha2.ClusterNetworkPolicy)) func(*Cluster) {
+func eachClusterPolicy(rewrite func(*api.ClusterNetworkPolicy)) func(*Cluster) {
 	return func(c *Cluster) {
 		for i := range c.ClusterPolicies {
 			rewrite(&c.ClusterPolicies[i])
@@ -192,8 +188,8 @@ func eachClusterPolicy(rewrite func(*v1alpha2.ClusterNetworkPolicy)) func(*Clust
 	}
 }
 
-func eachAction(from, to v1alpha2.ClusterNetworkPolicyRuleAction) func(*Cluster) {
-	return eachClusterPolicy(func(cnp *v1alpha2.ClusterNetworkPolicy) {
+func eachAction(from, to api.ClusterNetworkPolicyRuleAction) func(*Cluster) {
+	return eachClusterPolicy(func(cnp *api.ClusterNetworkPolicy) {
 		for i := range cnp.Spec.Ingress {
 			if r := &cnp.Spec.Ingress[i]; r.Action == from {
 				r.Action = to
@@ -207,48 +203,48 @@ func eachAction(from, to v1alpha2.ClusterNetworkPolicyRuleAction) func(*Cluster)
 	})
 }
 
-func dropTier(tier v1alpha2.Tier) func(*Cluster) {
+func dropTier(tier api.Tier) func(*Cluster) {
 	return func(c *Cluster) {
-		c.ClusterPolicies = slices.DeleteFunc(c.ClusterPolicies, func(cnp v1alpha2.ClusterNetworkPolicy) bool { return cnp.Spec.Tier == tier })
+		c.ClusterPolicies = slices.DeleteFunc(c.ClusterPolicies, func(cnp api.ClusterNetworkPolicy) bool { return cnp.Spec.Tier == tier })
 	}
 }
 
 // eachClusterRule rewrites the egress rules of the cluster policies, and drops those without
 // peers.
-func eachClusterRule(rewrite func(*v1alpha2.ClusterNetworkPolicyEgressRule)) func(*Cluster) {
-	return eachClusterPolicy(func(cnp *v1alpha2.ClusterNetworkPolicy) {
+func eachClusterRule(rewrite func(*api.ClusterNetworkPolicyEgressRule)) func(*Cluster) {
+	return eachClusterPolicy(func(cnp *api.ClusterNetworkPolicy) {
 		for i := range cnp.Spec.Egress {
 			rewrite(&cnp.Spec.Egress[i])
 		}
-		cnp.Spec.Egress = slices.DeleteFunc(cnp.Spec.Egress, func(r v1alpha2.ClusterNetworkPolicyEgressRule) bool { return len(r.To) == 0 })
+		cnp.Spec.Egress = slices.DeleteFunc(cnp.Spec.Egress, func(r api.ClusterNetworkPolicyEgressRule) bool { return len(r.To) == 0 })
 	})
 }
 
-func withoutPeers(unwanted func(v1alpha2.ClusterNetworkPolicyEgressPeer) bool) func(*v1alpha2.ClusterNetworkPolicyEgressRule) {
-	return func(r *v1alpha2.ClusterNetworkPolicyEgressRule) { r.To = slices.DeleteFunc(r.To, unwanted) }
+func withoutPeers(unwanted func(api.ClusterNetworkPolicyEgressPeer) bool) func(*api.ClusterNetworkPolicyEgressRule) {
+	return func(r *api.ClusterNetworkPolicyEgressRule) { r.To = slices.DeleteFunc(r.To, unwanted) }
 }
 
-func noNodes(r *v1alpha2.ClusterNetworkPolicyEgressRule) {
-	withoutPeers(func(p v1alpha2.ClusterNetworkPolicyEgressPeer) bool { return p.Nodes != nil })(r)
+func noNodes(r *api.ClusterNetworkPolicyEgressRule) {
+	withoutPeers(func(p api.ClusterNetworkPolicyEgressPeer) bool { return p.Nodes != nil })(r)
 }
 
-func noUnknown(r *v1alpha2.ClusterNetworkPolicyEgressRule) {
-	withoutPeers(func(p v1alpha2.ClusterNetworkPolicyEgressPeer) bool {
-		return clusterRule{peers: []v1alpha2.ClusterNetworkPolicyEgressPeer{p}}.unknown()
+func noUnknown(r *api.ClusterNetworkPolicyEgressRule) {
+	withoutPeers(func(p api.ClusterNetworkPolicyEgressPeer) bool {
+		return clusterRule{peers: []api.ClusterNetworkPolicyEgressPeer{p}}.unknown()
 	})(r)
 }
 
 func noNetworksOfPods(c *Cluster, p *Probe) {
 	if c.podAt(p.To) != nil {
-		eachClusterRule(withoutPeers(func(p v1alpha2.ClusterNetworkPolicyEgressPeer) bool { return p.Networks != nil }))(c)
+		eachClusterRule(withoutPeers(func(p api.ClusterNetworkPolicyEgressPeer) bool { return p.Networks != nil }))(c)
 	}
 }
 
 func namedIsTCP(c *Cluster, p *Probe) {
-	if p.Protocol == corev1.ProtocolTCP {
+	if p.Protocol == api.ProtocolTCP {
 		return
 	}
-	eachClusterRule(func(r *v1alpha2.ClusterNetworkPolicyEgressRule) {
+	eachClusterRule(func(r *api.ClusterNetworkPolicyEgressRule) {
 		for i := range r.Protocols {
 			if r.Protocols[i].DestinationNamedPort != "" {
 				r.Protocols[i].DestinationNamedPort = "none"
@@ -257,9 +253,9 @@ func namedIsTCP(c *Cluster, p *Probe) {
 	})(c)
 }
 
-func shortRanges(r *v1alpha2.ClusterNetworkPolicyEgressRule) {
+func shortRanges(r *api.ClusterNetworkPolicyEgressRule) {
 	for _, p := range r.Protocols {
-		for _, port := range []*v1alpha2.Port{portOfTCP(p), portOfUDP(p)} {
+		for _, port := range []*api.Port{portOfTCP(p), portOfUDP(p)} {
 			if port != nil && port.Range != nil {
 				port.Range.End--
 			}
@@ -267,14 +263,14 @@ func shortRanges(r *v1alpha2.ClusterNetworkPolicyEgressRule) {
 	}
 }
 
-func portOfTCP(p v1alpha2.ClusterNetworkPolicyProtocol) *v1alpha2.Port {
+func portOfTCP(p api.ClusterNetworkPolicyProtocol) *api.Port {
 	if p.TCP == nil {
 		return nil
 	}
 	return p.TCP.DestinationPort
 }
 
-func portOfUDP(p v1alpha2.ClusterNetworkPolicyProtocol) *v1alpha2.Port {
+func portOfUDP(p api.ClusterNetworkPolicyProtocol) *api.Port {
 	if p.UDP == nil {
 		return nil
 	}

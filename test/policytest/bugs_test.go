@@ -7,15 +7,12 @@ import (
 	"net/netip"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 type (
-	peer = networkingv1.NetworkPolicyPeer
-	port = networkingv1.NetworkPolicyPort
+	peer = api.NetworkPolicyPeer
+	port = api.NetworkPolicyPort
 )
 
 // plantedBugs are mistakes of the kind that engines make. Compare must find each: this proves that
@@ -48,45 +45,45 @@ var plantedBugs = map[string]func() Engine{
 	"DoesNotExist is Exists":               bug(eachSelector(doesNotExistIsExists)),
 	"egress: a named port is the source's": asked(namedOfSource),
 	"a named port has any protocol":        bug(eachPod(anyProtocol)),
-	"ports of init containers count": bug(eachPod(func(pod *corev1.Pod) {
+	"ports of init containers count": bug(eachPod(func(pod *api.Pod) {
 		pod.Spec.Containers = append(pod.Spec.Containers, pod.Spec.InitContainers...)
 	})),
-	"ports of sidecars do not count":   bug(eachPod(func(pod *corev1.Pod) { pod.Spec.InitContainers = nil })),
-	"UDP is TCP":                       as(corev1.ProtocolUDP),
-	"SCTP is TCP":                      as(corev1.ProtocolSCTP),
+	"ports of sidecars do not count":   bug(eachPod(func(pod *api.Pod) { pod.Spec.InitContainers = nil })),
+	"UDP is TCP":                       as(api.ProtocolUDP),
+	"SCTP is TCP":                      as(api.ProtocolSCTP),
 	"a protocol without a port is TCP": bug(eachPort(tcpWithoutPort)),
-	"finished pods are peers":          bug(eachPod(func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning })),
-	"pending pods are no peers": bug(eachPod(func(pod *corev1.Pod) {
-		if pod.Status.Phase == corev1.PodPending {
-			pod.Status.Phase = corev1.PodFailed
+	"finished pods are peers":          bug(eachPod(func(pod *api.Pod) { pod.Status.Phase = api.PodRunning })),
+	"pending pods are no peers": bug(eachPod(func(pod *api.Pod) {
+		if pod.Status.Phase == api.PodPending {
+			pod.Status.Phase = api.PodFailed
 		}
 	})),
-	"terminating pods are no peers": bug(eachPod(func(pod *corev1.Pod) {
+	"terminating pods are no peers": bug(eachPod(func(pod *api.Pod) {
 		if pod.DeletionTimestamp != nil {
-			pod.Status.Phase = corev1.PodFailed
+			pod.Status.Phase = api.PodFailed
 		}
 	})),
-	"pods with hostNetwork are isolated and peers": bug(eachPod(func(pod *corev1.Pod) { pod.Spec.HostNetwork = false })),
-	"no policyTypes is Ingress": bug(eachPolicy(func(np *networkingv1.NetworkPolicy) {
+	"pods with hostNetwork are isolated and peers": bug(eachPod(func(pod *api.Pod) { pod.Spec.HostNetwork = false })),
+	"no policyTypes is Ingress": bug(eachPolicy(func(np *api.NetworkPolicy) {
 		if len(np.Spec.PolicyTypes) == 0 {
-			np.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
+			np.Spec.PolicyTypes = []api.PolicyType{api.PolicyTypeIngress}
 		}
 	})),
-	"no policyTypes is both": bug(eachPolicy(func(np *networkingv1.NetworkPolicy) {
+	"no policyTypes is both": bug(eachPolicy(func(np *api.NetworkPolicy) {
 		if len(np.Spec.PolicyTypes) == 0 {
-			np.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
+			np.Spec.PolicyTypes = []api.PolicyType{api.PolicyTypeIngress, api.PolicyTypeEgress}
 		}
 	})),
-	"rules decide the direction, not policyTypes": bug(eachPolicy(func(np *networkingv1.NetworkPolicy) { np.Spec.PolicyTypes = nil })),
+	"rules decide the direction, not policyTypes": bug(eachPolicy(func(np *api.NetworkPolicy) { np.Spec.PolicyTypes = nil })),
 	"namespaceSelector and podSelector are OR": bug(eachPeer(func(_ string, p peer) []peer {
 		if p.NamespaceSelector == nil || p.PodSelector == nil {
 			return []peer{p}
 		}
-		return []peer{{NamespaceSelector: p.NamespaceSelector}, {NamespaceSelector: &metav1.LabelSelector{}, PodSelector: p.PodSelector}}
+		return []peer{{NamespaceSelector: p.NamespaceSelector}, {NamespaceSelector: &api.LabelSelector{}, PodSelector: p.PodSelector}}
 	})),
 	"podSelector is every namespace": bug(eachPeer(func(_ string, p peer) []peer {
 		if p.PodSelector != nil && p.NamespaceSelector == nil {
-			p.NamespaceSelector = &metav1.LabelSelector{}
+			p.NamespaceSelector = &api.LabelSelector{}
 		}
 		return []peer{p}
 	})),
@@ -102,7 +99,7 @@ var plantedBugs = map[string]func() Engine{
 	"an empty from is every pod": bug(func(c *Cluster) {
 		eachRule(c, func(_ string, peers *[]peer, _ *[]port) bool {
 			if len(*peers) == 0 {
-				*peers = []peer{{NamespaceSelector: &metav1.LabelSelector{}}}
+				*peers = []peer{{NamespaceSelector: &api.LabelSelector{}}}
 			}
 			return true
 		})
@@ -130,7 +127,7 @@ var plantedBugs = map[string]func() Engine{
 	"every node is the pod's own":  asked(anyNodeIsOwn),
 	"policies of one name are one": bug(func(c *Cluster) { c.Policies = firstOfName(c.Policies, policyMeta) }),
 	"pods of one name are one":     bug(func(c *Cluster) { c.Pods = firstOfName(c.Pods, podMeta) }),
-	"the pod's own node is the world": bug(eachPod(func(pod *corev1.Pod) {
+	"the pod's own node is the world": bug(eachPod(func(pod *api.Pod) {
 		if !pod.Spec.HostNetwork {
 			pod.Spec.NodeName = ""
 		}
@@ -164,15 +161,15 @@ var plantedBugs = map[string]func() Engine{
 	"a pod that got its address later is none": missing(noAddressYet),
 	"cluster policies keep their priorities":   missing(oldPriorities),
 
-	"a higher priority wins": bug(eachClusterPolicy(func(cnp *v1alpha2.ClusterNetworkPolicy) { cnp.Spec.Priority = 1000 - cnp.Spec.Priority })),
-	"Pass accepts":           bug(eachAction(v1alpha2.ClusterNetworkPolicyRuleActionPass, v1alpha2.ClusterNetworkPolicyRuleActionAccept)),
-	"Pass denies":            bug(eachAction(v1alpha2.ClusterNetworkPolicyRuleActionPass, v1alpha2.ClusterNetworkPolicyRuleActionDeny)),
-	"Baseline is Admin": bug(eachClusterPolicy(func(cnp *v1alpha2.ClusterNetworkPolicy) {
-		if cnp.Spec.Tier == v1alpha2.BaselineTier {
-			cnp.Spec.Tier, cnp.Spec.Priority = v1alpha2.AdminTier, cnp.Spec.Priority+1001
+	"a higher priority wins": bug(eachClusterPolicy(func(cnp *api.ClusterNetworkPolicy) { cnp.Spec.Priority = 1000 - cnp.Spec.Priority })),
+	"Pass accepts":           bug(eachAction(api.ClusterNetworkPolicyRuleActionPass, api.ClusterNetworkPolicyRuleActionAccept)),
+	"Pass denies":            bug(eachAction(api.ClusterNetworkPolicyRuleActionPass, api.ClusterNetworkPolicyRuleActionDeny)),
+	"Baseline is Admin": bug(eachClusterPolicy(func(cnp *api.ClusterNetworkPolicy) {
+		if cnp.Spec.Tier == api.BaselineTier {
+			cnp.Spec.Tier, cnp.Spec.Priority = api.AdminTier, cnp.Spec.Priority+1001
 		}
 	})),
-	"Baseline is ignored":   bug(dropTier(v1alpha2.BaselineTier)),
+	"Baseline is ignored":   bug(dropTier(api.BaselineTier)),
 	"networks are not pods": asked(noNetworksOfPods),
 	"a peer of nodes has only the API's addresses": bug(func(c *Cluster) {
 		for i := range c.Nodes {
@@ -183,8 +180,8 @@ var plantedBugs = map[string]func() Engine{
 	"a cluster policy's named port is TCP":      asked(namedIsTCP),
 	"a cluster policy's range excludes its end": bug(eachClusterRule(shortRanges)),
 	"an unknown peer is nobody":                 bug(eachClusterRule(noUnknown)),
-	"a field of a later version is ignored":     bug(eachClusterPolicy(func(cnp *v1alpha2.ClusterNetworkPolicy) { cnp.Annotations = nil })),
-	"a field of a later version closes the whole policy": bug(eachClusterPolicy(func(cnp *v1alpha2.ClusterNetworkPolicy) {
+	"a field of a later version is ignored":     bug(eachClusterPolicy(func(cnp *api.ClusterNetworkPolicy) { cnp.Annotations = nil })),
+	"a field of a later version closes the whole policy": bug(eachClusterPolicy(func(cnp *api.ClusterNetworkPolicy) {
 		if cnp.Annotations != nil {
 			denyAll(&cnp.Spec)
 		}
@@ -204,4 +201,4 @@ func missing(misses func(last, next *Cluster)) func() Engine {
 	return func() Engine { return &late{misses: misses} }
 }
 
-func block(cidr string) peer { return peer{IPBlock: &networkingv1.IPBlock{CIDR: cidr}} }
+func block(cidr string) peer { return peer{IPBlock: &api.IPBlock{CIDR: cidr}} }

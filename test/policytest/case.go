@@ -19,46 +19,14 @@ type Case struct {
 	States []Cluster `json:"states"`
 }
 
-// String returns the case as JSON, without the fields that decide nothing.
+// String returns the case as JSON, as Replay reads it.
 func (c Case) String() string {
-	text, err := json.Marshal(c)
+	text, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
 		return err.Error()
 	}
-	var plain any
-	if err := json.Unmarshal(text, &plain); err != nil {
-		return err.Error()
-	}
-	prune(plain)
-	out, err := json.MarshalIndent(plain, "", "  ")
-	if err != nil {
-		return err.Error()
-	}
-	return string(out)
+	return string(text)
 }
-
-// prune removes what the types print although it is empty. An empty selector or rule stays, because
-// it matches everything.
-func prune(v any) {
-	switch v := v.(type) {
-	case []any:
-		for _, element := range v {
-			prune(element)
-		}
-	case map[string]any:
-		for key, value := range v {
-			prune(value)
-			if m, ok := value.(map[string]any); value == nil || value == "" || noise[key] || (empties[key] && ok && len(m) == 0) {
-				delete(v, key)
-			}
-		}
-	}
-}
-
-var (
-	noise   = map[string]bool{"nodeInfo": true, "daemonEndpoints": true}
-	empties = map[string]bool{"status": true, "spec": true, "resources": true, "metadata": true}
-)
 
 // Replay asks the engine about each case of a directory, each in a file as Compare prints it.
 func Replay(t *testing.T, newEngine func() Engine, dir string) {

@@ -7,8 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // Change draws what happens to the cluster next: one to three events of pods, labels and policies.
@@ -52,7 +51,7 @@ func (g *Generator) relabelPod() {
 func (g *Generator) relabelNamespace() {
 	ns := some(g, g.Namespaces)
 	ns.Labels = g.labels()
-	ns.Labels[corev1.LabelMetadataName] = ns.Name
+	ns.Labels[api.LabelMetadataName] = ns.Name
 }
 
 func (g *Generator) relabelNode() { some(g, g.Nodes).Labels = g.labels() }
@@ -76,7 +75,7 @@ func (g *Generator) removePod() { g.Pods = without(g, g.Pods) }
 // finishPod ends a pod, which keeps its addresses in its status.
 func (g *Generator) finishPod() {
 	if pod := some(g, g.Pods); pod != nil {
-		pod.Status.Phase = pick(g, corev1.PodSucceeded, corev1.PodFailed)
+		pod.Status.Phase = pick(g, api.PodSucceeded, api.PodFailed)
 	}
 }
 
@@ -108,8 +107,8 @@ func (g *Generator) replaceNamespace() {
 	i := g.IntN(len(g.Namespaces))
 	name := g.Namespaces[i].Name
 	g.Namespaces = slices.Delete(g.Namespaces, i, i+1)
-	g.Pods = slices.DeleteFunc(g.Pods, func(pod corev1.Pod) bool { return pod.Namespace == name })
-	g.Policies = slices.DeleteFunc(g.Policies, func(np networkingv1.NetworkPolicy) bool { return np.Namespace == name })
+	g.Pods = slices.DeleteFunc(g.Pods, func(pod api.Pod) bool { return pod.Namespace == name })
+	g.Policies = slices.DeleteFunc(g.Policies, func(np api.NetworkPolicy) bool { return np.Namespace == name })
 	g.addNamespace()
 	g.addPod()
 }

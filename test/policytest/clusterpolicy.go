@@ -8,21 +8,20 @@ import (
 	"net/netip"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // clusterRule is an ingress or egress rule of a ClusterNetworkPolicy.
 type clusterRule struct {
-	action    v1alpha2.ClusterNetworkPolicyRuleAction
-	peers     []v1alpha2.ClusterNetworkPolicyEgressPeer // an ingress peer has fewer fields
-	protocols []v1alpha2.ClusterNetworkPolicyProtocol
+	action    api.ClusterNetworkPolicyRuleAction
+	peers     []api.ClusterNetworkPolicyEgressPeer // an ingress peer has fewer fields
+	protocols []api.ClusterNetworkPolicyProtocol
 }
 
 // tiers asks the Admin tier, the NetworkPolicies and the Baseline tier, in this order, until one
 // decides. NetworkPolicies that isolate a pod never keep it from itself.
-func (c Cluster) tiers(pod *corev1.Pod, d direction) Side {
-	if side, decided := c.tier(v1alpha2.AdminTier, pod, d); decided {
+func (c Cluster) tiers(pod *api.Pod, d direction) Side {
+	if side, decided := c.tier(api.AdminTier, pod, d); decided {
 		return side
 	}
 	if side, decided := c.networkPolicies(pod, d); decided {
@@ -31,7 +30,7 @@ func (c Cluster) tiers(pod *corev1.Pod, d direction) Side {
 		}
 		return side
 	}
-	if side, decided := c.tier(v1alpha2.BaselineTier, pod, d); decided {
+	if side, decided := c.tier(api.BaselineTier, pod, d); decided {
 		return side
 	}
 	return free
@@ -39,7 +38,7 @@ func (c Cluster) tiers(pod *corev1.Pod, d direction) Side {
 
 // tier asks one tier's policies by priority. The first rule that matches decides, or passes the
 // probe on to the next tier.
-func (c Cluster) tier(tier v1alpha2.Tier, pod *corev1.Pod, d direction) (side Side, decided bool) {
+func (c Cluster) tier(tier api.Tier, pod *api.Pod, d direction) (side Side, decided bool) {
 	for _, cnp := range c.byPriority(tier) {
 		if !c.isSubject(cnp.Spec.Subject, pod) {
 			continue
@@ -49,9 +48,9 @@ func (c Cluster) tier(tier v1alpha2.Tier, pod *corev1.Pod, d direction) (side Si
 				continue
 			}
 			switch rule.effect() {
-			case v1alpha2.ClusterNetworkPolicyRuleActionAccept:
+			case api.ClusterNetworkPolicyRuleActionAccept:
 				return Side{Allowed: true, By: []string{cnp.Name}}, true
-			case v1alpha2.ClusterNetworkPolicyRuleActionDeny:
+			case api.ClusterNetworkPolicyRuleActionDeny:
 				return Side{By: []string{cnp.Name}}, true
 			default:
 				return Side{}, false
@@ -61,23 +60,23 @@ func (c Cluster) tier(tier v1alpha2.Tier, pod *corev1.Pod, d direction) (side Si
 	return Side{}, false
 }
 
-func (c Cluster) byPriority(tier v1alpha2.Tier) []*v1alpha2.ClusterNetworkPolicy {
-	var list []*v1alpha2.ClusterNetworkPolicy
+func (c Cluster) byPriority(tier api.Tier) []*api.ClusterNetworkPolicy {
+	var list []*api.ClusterNetworkPolicy
 	for i := range c.ClusterPolicies {
 		if c.ClusterPolicies[i].Spec.Tier == tier {
 			list = append(list, asUnderstood(&c.ClusterPolicies[i]))
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *v1alpha2.ClusterNetworkPolicy) int {
+	slices.SortStableFunc(list, func(a, b *api.ClusterNetworkPolicy) int {
 		return cmp.Compare(a.Spec.Priority, b.Spec.Priority)
 	})
 	return list
 }
 
-func (c Cluster) isSubject(s v1alpha2.ClusterNetworkPolicySubject, pod *corev1.Pod) bool {
+func (c Cluster) isSubject(s api.ClusterNetworkPolicySubject, pod *api.Pod) bool {
 	switch {
 	case s.Namespaces != nil:
-		return matches(s.Namespaces, c.labelsOf(pod.Namespace))
+		return Matches(s.Namespaces, c.labelsOf(pod.Namespace))
 	case s.Pods != nil:
 		return c.isNamespacedPod(s.Pods, pod)
 	default:
@@ -85,23 +84,23 @@ func (c Cluster) isSubject(s v1alpha2.ClusterNetworkPolicySubject, pod *corev1.P
 	}
 }
 
-func (c Cluster) isNamespacedPod(s *v1alpha2.NamespacedPod, pod *corev1.Pod) bool {
-	return matches(&s.NamespaceSelector, c.labelsOf(pod.Namespace)) && matches(&s.PodSelector, pod.Labels)
+func (c Cluster) isNamespacedPod(s *api.NamespacedPod, pod *api.Pod) bool {
+	return Matches(&s.NamespaceSelector, c.labelsOf(pod.Namespace)) && Matches(&s.PodSelector, pod.Labels)
 }
 
-func (in incoming) rules(cnp *v1alpha2.ClusterNetworkPolicy) []clusterRule {
+func (in incoming) rules(cnp *api.ClusterNetworkPolicy) []clusterRule {
 	var rules []clusterRule
 	for _, r := range cnp.Spec.Ingress {
-		var peers []v1alpha2.ClusterNetworkPolicyEgressPeer
+		var peers []api.ClusterNetworkPolicyEgressPeer
 		for _, peer := range r.From {
-			peers = append(peers, v1alpha2.ClusterNetworkPolicyEgressPeer{Namespaces: peer.Namespaces, Pods: peer.Pods})
+			peers = append(peers, api.ClusterNetworkPolicyEgressPeer{Namespaces: peer.Namespaces, Pods: peer.Pods})
 		}
 		rules = append(rules, clusterRule{r.Action, peers, r.Protocols})
 	}
 	return rules
 }
 
-func (out outgoing) rules(cnp *v1alpha2.ClusterNetworkPolicy) []clusterRule {
+func (out outgoing) rules(cnp *api.ClusterNetworkPolicy) []clusterRule {
 	var rules []clusterRule
 	for _, r := range cnp.Spec.Egress {
 		rules = append(rules, clusterRule{r.Action, r.To, r.Protocols})
@@ -112,15 +111,15 @@ func (out outgoing) rules(cnp *v1alpha2.ClusterNetworkPolicy) []clusterRule {
 // unknown tells whether a rule has a peer of a newer API version. Such a peer arrives without any
 // field. The rule must fail closed.
 func (r clusterRule) unknown() bool {
-	return slices.ContainsFunc(r.peers, func(p v1alpha2.ClusterNetworkPolicyEgressPeer) bool {
+	return slices.ContainsFunc(r.peers, func(p api.ClusterNetworkPolicyEgressPeer) bool {
 		return p.Namespaces == nil && p.Pods == nil && p.Nodes == nil && p.Networks == nil && p.DomainNames == nil
 	})
 }
 
 // effect returns the rule's action, or Deny if the rule has an unknown peer.
-func (r clusterRule) effect() v1alpha2.ClusterNetworkPolicyRuleAction {
+func (r clusterRule) effect() api.ClusterNetworkPolicyRuleAction {
 	if r.unknown() {
-		return v1alpha2.ClusterNetworkPolicyRuleActionDeny
+		return api.ClusterNetworkPolicyRuleActionDeny
 	}
 	return r.action
 }
@@ -134,7 +133,7 @@ func (out outgoing) matchesRule(r clusterRule) bool { return out.ruleMatches(r, 
 // probe.
 func (c Cluster) ruleMatches(r clusterRule, p Probe, other netip.Addr) bool {
 	if r.unknown() {
-		return r.action != v1alpha2.ClusterNetworkPolicyRuleActionAccept
+		return r.action != api.ClusterNetworkPolicyRuleActionAccept
 	}
 	return c.anyClusterPeer(r.peers, other) && c.anyProtocol(p, r.protocols)
 }

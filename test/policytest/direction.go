@@ -6,15 +6,14 @@ package policytest
 import (
 	"slices"
 
-	networkingv1 "k8s.io/api/networking/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // direction is a probe seen from one of its two pods.
 type direction interface {
-	concerns(*networkingv1.NetworkPolicy) bool
-	allowedBy(*networkingv1.NetworkPolicy) bool
-	rules(*v1alpha2.ClusterNetworkPolicy) []clusterRule
+	concerns(*api.NetworkPolicy) bool
+	allowedBy(*api.NetworkPolicy) bool
+	rules(*api.ClusterNetworkPolicy) []clusterRule
 	matchesRule(clusterRule) bool
 	toItself() bool
 }
@@ -25,11 +24,11 @@ type incoming struct {
 	Probe
 }
 
-func (in incoming) concerns(np *networkingv1.NetworkPolicy) bool {
-	return slices.Contains(typesOf(np), networkingv1.PolicyTypeIngress)
+func (in incoming) concerns(np *api.NetworkPolicy) bool {
+	return slices.Contains(typesOf(np), api.PolicyTypeIngress)
 }
 
-func (in incoming) allowedBy(np *networkingv1.NetworkPolicy) bool {
+func (in incoming) allowedBy(np *api.NetworkPolicy) bool {
 	for _, rule := range np.Spec.Ingress {
 		if in.anyPeer(np.Namespace, rule.From, in.From) && in.onAnyPort(in.Probe, rule.Ports) {
 			return true
@@ -47,11 +46,11 @@ type outgoing struct {
 	Probe
 }
 
-func (out outgoing) concerns(np *networkingv1.NetworkPolicy) bool {
-	return slices.Contains(typesOf(np), networkingv1.PolicyTypeEgress)
+func (out outgoing) concerns(np *api.NetworkPolicy) bool {
+	return slices.Contains(typesOf(np), api.PolicyTypeEgress)
 }
 
-func (out outgoing) allowedBy(np *networkingv1.NetworkPolicy) bool {
+func (out outgoing) allowedBy(np *api.NetworkPolicy) bool {
 	for _, rule := range np.Spec.Egress {
 		if out.anyPeer(np.Namespace, rule.To, out.To) && out.onAnyPort(out.Probe, rule.Ports) {
 			return true

@@ -15,7 +15,7 @@
 // The oracle itself has four witnesses: the tables of the checklist, the planted bugs that these
 // tables tell, and two engines of others. The matcher of NetworkPolicies of Cyclonus v0.5.6 answered
 // 10,000 tables of 300 probes as the oracle did, except that its NotIn does not match an object without
-// the key. There apimachinery agrees with the oracle (TestSelectors). The evaluator of
+// the key. There apimachinery agrees with the oracle (TestSelectors of node/policies). The evaluator of
 // kube-network-policies v1.1.0 answers as the oracle did, also about ClusterNetworkPolicies; `make e2e`
 // asks it each time (Witness). Where it may differ, excuse.go gives the reason.
 //

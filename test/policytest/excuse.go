@@ -7,9 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // excuses are why the witness, kube-network-policies v1.1.0, may answer otherwise than the oracle. The
@@ -58,49 +56,49 @@ func (c Cluster) fromOwnNode(p Probe) bool {
 }
 
 func (c Cluster) toItself(p Probe) bool {
-	return p.From == p.To && c.anySide(p, func(pod *corev1.Pod, d direction) bool {
+	return p.From == p.To && c.anySide(p, func(pod *api.Pod, d direction) bool {
 		_, decided := c.networkPolicies(pod, d)
 		return decided
 	})
 }
 
 func (c Cluster) ofFinished(p Probe) bool {
-	return slices.ContainsFunc(c.Pods, func(pod corev1.Pod) bool {
+	return slices.ContainsFunc(c.Pods, func(pod api.Pod) bool {
 		return finished(&pod) && (c.mistakesFor(&pod, p.From) || c.mistakesFor(&pod, p.To))
 	})
 }
 
 // mistakesFor tells whether the witness takes the address for that of the pod. It prefers one that is running.
-func (c Cluster) mistakesFor(finished *corev1.Pod, addr netip.Addr) bool {
+func (c Cluster) mistakesFor(finished *api.Pod, addr netip.Addr) bool {
 	owner := c.podAt(addr)
-	return !finished.Spec.HostNetwork && hasAddress(finished, addr.String()) && (owner == nil || owner.Status.Phase != corev1.PodRunning)
+	return !finished.Spec.HostNetwork && hasAddress(finished, addr.String()) && (owner == nil || owner.Status.Phase != api.PodRunning)
 }
 
 func (c Cluster) onSidecar(p Probe) bool {
 	pod := c.podAt(p.To)
-	return pod != nil && slices.ContainsFunc(portsOf(&corev1.Pod{Spec: corev1.PodSpec{InitContainers: pod.Spec.InitContainers}}),
-		func(port corev1.ContainerPort) bool {
+	return pod != nil && slices.ContainsFunc(portsOf(&api.Pod{Spec: api.PodSpec{InitContainers: pod.Spec.InitContainers}}),
+		func(port api.ContainerPort) bool {
 			return port.Name != "" && port.ContainerPort == p.Port && containerProtocol(port) == p.Protocol
 		})
 }
 
 func (c Cluster) inBaselineOnly(p Probe) bool {
-	return c.anySide(p, func(pod *corev1.Pod, d direction) bool {
+	return c.anySide(p, func(pod *api.Pod, d direction) bool {
 		_, isolated := c.networkPolicies(pod, d)
-		side, decided := c.tier(v1alpha2.BaselineTier, pod, d)
-		return !isolated && decided && !side.Allowed && slices.ContainsFunc(c.Policies, func(np networkingv1.NetworkPolicy) bool {
-			return np.Namespace == pod.Namespace && matches(&np.Spec.PodSelector, pod.Labels)
+		side, decided := c.tier(api.BaselineTier, pod, d)
+		return !isolated && decided && !side.Allowed && slices.ContainsFunc(c.Policies, func(np api.NetworkPolicy) bool {
+			return np.Namespace == pod.Namespace && Matches(&np.Spec.PodSelector, pod.Labels)
 		})
 	})
 }
 
 func (c Cluster) toGateway(p Probe) bool {
-	return c.podAt(p.To) == nil && slices.ContainsFunc(c.Nodes, func(n corev1.Node) bool { return slices.Contains(gateways(&n), p.To) })
+	return c.podAt(p.To) == nil && slices.ContainsFunc(c.Nodes, func(n api.Node) bool { return slices.Contains(gateways(&n), p.To) })
 }
 
 func (c Cluster) notUnderstood(p Probe) bool {
-	return c.anySide(p, func(pod *corev1.Pod, d direction) bool {
-		return slices.ContainsFunc(c.ClusterPolicies, func(cnp v1alpha2.ClusterNetworkPolicy) bool {
+	return c.anySide(p, func(pod *api.Pod, d direction) bool {
+		return slices.ContainsFunc(c.ClusterPolicies, func(cnp api.ClusterNetworkPolicy) bool {
 			understood := asUnderstood(&cnp)
 			return c.isSubject(understood.Spec.Subject, pod) && slices.ContainsFunc(d.rules(understood), clusterRule.unknown)
 		})
@@ -108,7 +106,7 @@ func (c Cluster) notUnderstood(p Probe) bool {
 }
 
 // anySide tells whether something holds for the probe seen from one of its pods.
-func (c Cluster) anySide(p Probe, is func(*corev1.Pod, direction) bool) bool {
+func (c Cluster) anySide(p Probe, is func(*api.Pod, direction) bool) bool {
 	from, to := c.podAt(p.From), c.podAt(p.To)
 	return from != nil && is(from, outgoing{c, p}) || to != nil && is(to, incoming{c, p})
 }

@@ -8,9 +8,9 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // Shape bounds the clusters of a generator.
@@ -82,34 +82,34 @@ func (g *Generator) labels() map[string]string {
 
 func (g *Generator) addNode() {
 	n := len(g.Nodes) + 1
-	g.Nodes = append(g.Nodes, corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", n), Labels: g.labels()},
-		Spec:       corev1.NodeSpec{PodCIDRs: []string{fmt.Sprintf("10.250.%d.0/24", n), fmt.Sprintf("fd02:0:0:%x::/64", n)}},
-		Status:     corev1.NodeStatus{Addresses: nodeAddresses(fmt.Sprintf("node%d", n), n)},
+	g.Nodes = append(g.Nodes, api.Node{
+		ObjectMeta: api.ObjectMeta{Name: fmt.Sprintf("node%d", n), Labels: g.labels()},
+		Spec:       api.NodeSpec{PodCIDRs: []string{fmt.Sprintf("10.250.%d.0/24", n), fmt.Sprintf("fd02:0:0:%x::/64", n)}},
+		Status:     api.NodeStatus{Addresses: nodeAddresses(fmt.Sprintf("node%d", n), n)},
 	})
 }
 
-func nodeAddresses(name string, n int) []corev1.NodeAddress {
-	return []corev1.NodeAddress{
-		{Type: corev1.NodeHostName, Address: name},
-		{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.168.0.%d", n)},
-		{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("fd01::%x", n)},
+func nodeAddresses(name string, n int) []api.NodeAddress {
+	return []api.NodeAddress{
+		{Type: api.NodeHostName, Address: name},
+		{Type: api.NodeInternalIP, Address: fmt.Sprintf("192.168.0.%d", n)},
+		{Type: api.NodeInternalIP, Address: fmt.Sprintf("fd01::%x", n)},
 	}
 }
 
 func (g *Generator) addNamespace() {
 	name := freeName("ns", func(name string) bool { return g.labelsOf(name) != nil })
-	ns := corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: g.labels()}}
-	ns.Labels[corev1.LabelMetadataName] = ns.Name
+	ns := api.Namespace{ObjectMeta: api.ObjectMeta{Name: name, Labels: g.labels()}}
+	ns.Labels[api.LabelMetadataName] = ns.Name
 	g.Namespaces = append(g.Namespaces, ns)
 }
 
 func (g *Generator) addPod() {
 	namespace := g.namespace()
 	name := freeName("pod", func(name string) bool {
-		return slices.ContainsFunc(g.Pods, func(p corev1.Pod) bool { return p.Namespace == namespace && p.Name == name })
+		return slices.ContainsFunc(g.Pods, func(p api.Pod) bool { return p.Namespace == namespace && p.Name == name })
 	})
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: g.labels()}}
+	pod := api.Pod{ObjectMeta: api.ObjectMeta{Name: name, Namespace: namespace, Labels: g.labels()}}
 	node := pick(g, g.Nodes...)
 	pod.Spec.NodeName = node.Name
 	pod.Status.Phase = g.phase()
@@ -121,7 +121,8 @@ func (g *Generator) addPod() {
 		pod.Status.PodIPs = g.podIPs(finished(&pod))
 	}
 	if g.chance(10) {
-		pod.DeletionTimestamp = &metav1.Time{Time: metav1.Unix(1767225600, 0).UTC()}
+		since := time.Unix(1767225600, 0).UTC()
+		pod.DeletionTimestamp = &since
 	}
 	g.giveContainers(&pod)
 	g.Pods = append(g.Pods, pod)
@@ -129,18 +130,18 @@ func (g *Generator) addPod() {
 
 func (g *Generator) namespace() string { return pick(g, g.Namespaces...).Name }
 
-func (g *Generator) phase() corev1.PodPhase {
+func (g *Generator) phase() api.PodPhase {
 	if g.chance(85) {
-		return pick(g, corev1.PodRunning, corev1.PodRunning, corev1.PodRunning, corev1.PodPending, corev1.PodUnknown)
+		return pick(g, api.PodRunning, api.PodRunning, api.PodRunning, api.PodPending, api.PodUnknown)
 	}
-	return pick(g, corev1.PodSucceeded, corev1.PodFailed)
+	return pick(g, api.PodSucceeded, api.PodFailed)
 }
 
-func hostIPs(node corev1.Node) []corev1.PodIP {
-	var ips []corev1.PodIP
+func hostIPs(node api.Node) []api.PodIP {
+	var ips []api.PodIP
 	for _, a := range node.Status.Addresses {
-		if a.Type == corev1.NodeInternalIP {
-			ips = append(ips, corev1.PodIP{IP: a.Address})
+		if a.Type == api.NodeInternalIP {
+			ips = append(ips, api.PodIP{IP: a.Address})
 		}
 	}
 	return ips
@@ -148,12 +149,12 @@ func hostIPs(node corev1.Node) []corev1.PodIP {
 
 // podIPs returns addresses of both families, or of one. Those of a pod that has finished are
 // often in use again; those of another pod may be of a pod that has finished.
-func (g *Generator) podIPs(finished bool) []corev1.PodIP {
+func (g *Generator) podIPs(finished bool) []api.PodIP {
 	if used := g.reusable(finished); len(used) > 0 && g.chance(60) {
-		return []corev1.PodIP{{IP: pick(g, used...)}}
+		return []api.PodIP{{IP: pick(g, used...)}}
 	}
 	n := g.freeNumber()
-	both := []corev1.PodIP{{IP: podIPv4(n)}, {IP: podIPv6(n)}}
+	both := []api.PodIP{{IP: podIPv4(n)}, {IP: podIPv6(n)}}
 	switch {
 	case g.chance(10):
 		return both[:1]
@@ -205,11 +206,11 @@ func (g *Generator) reusable(byFinished bool) []string {
 }
 
 // giveContainers draws named ports. A name can occur twice in a pod if the protocols differ.
-func (g *Generator) giveContainers(pod *corev1.Pod) {
-	pod.Spec.Containers = []corev1.Container{{Name: "main"}}
+func (g *Generator) giveContainers(pod *api.Pod) {
+	pod.Spec.Containers = []api.Container{{Name: "main"}}
 	taken := map[string]bool{}
 	for range g.IntN(4) {
-		port := corev1.ContainerPort{Name: g.portName(), ContainerPort: g.port(), Protocol: pick(g, "", corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)}
+		port := api.ContainerPort{Name: g.portName(), ContainerPort: g.port(), Protocol: pick(g, "", api.ProtocolTCP, api.ProtocolUDP, api.ProtocolSCTP)}
 		if key := port.Name + string(containerProtocol(port)); !taken[key] {
 			taken[key] = true
 			g.giveContainer(pod, port)
@@ -217,9 +218,9 @@ func (g *Generator) giveContainers(pod *corev1.Pod) {
 	}
 }
 
-func (g *Generator) giveContainer(pod *corev1.Pod, port corev1.ContainerPort) {
-	container := corev1.Container{Name: fmt.Sprintf("c%d", len(pod.Spec.Containers)+len(pod.Spec.InitContainers)), Ports: []corev1.ContainerPort{port}}
-	switch always := corev1.ContainerRestartPolicyAlways; {
+func (g *Generator) giveContainer(pod *api.Pod, port api.ContainerPort) {
+	container := api.Container{Name: fmt.Sprintf("c%d", len(pod.Spec.Containers)+len(pod.Spec.InitContainers)), Ports: []api.ContainerPort{port}}
+	switch always := api.ContainerRestartPolicyAlways; {
 	case g.chance(15):
 		container.RestartPolicy = &always
 		pod.Spec.InitContainers = append(pod.Spec.InitContainers, container)

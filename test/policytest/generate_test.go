@@ -7,31 +7,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"testing"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 )
-
-// TestSelectors: our reading of a selector is the API's.
-func TestSelectors(t *testing.T) {
-	g := NewGenerator(1, Small)
-	hits := 0
-	for range 5000 {
-		s, set := g.selector(), g.labels()
-		theirs, err := metav1.LabelSelectorAsSelector(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if ours := matches(s, set); ours != theirs.Matches(labels.Set(set)) {
-			t.Errorf("%v selects %v: %v", s, set, ours)
-		} else if ours {
-			hits++
-		}
-	}
-	if hits < 1000 || hits > 4000 {
-		t.Errorf("%d of 5000 selectors match: too few or too many to tell", hits)
-	}
-}
 
 // TestGeneratorIsValid: the API server would store each cluster, and the seed determines it.
 func TestGeneratorIsValid(t *testing.T) {

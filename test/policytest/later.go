@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // laterFields is an annotation of a ClusterNetworkPolicy. It lists the objects of its JSON, such as
@@ -20,7 +20,7 @@ const laterFields = "policytest/later-fields"
 // JSON returns an object as the API server serves it, with the fields of a later version that a generator gave it.
 func JSON(object any) ([]byte, error) {
 	text, err := json.Marshal(object)
-	cnp, ok := object.(v1alpha2.ClusterNetworkPolicy)
+	cnp, ok := object.(api.ClusterNetworkPolicy)
 	if err != nil || !ok || cnp.Annotations[laterFields] == "" {
 		return text, err
 	}
@@ -36,7 +36,7 @@ func JSON(object any) ([]byte, error) {
 	return json.Marshal(tree)
 }
 
-func later(cnp *v1alpha2.ClusterNetworkPolicy) []string {
+func later(cnp *api.ClusterNetworkPolicy) []string {
 	return strings.Split(cnp.Annotations[laterFields], ",")
 }
 
@@ -60,7 +60,7 @@ func below(v any, path string) any {
 }
 
 // giveLaterField gives a random object of a policy a field of a later version, or takes such fields away.
-func (g *Generator) giveLaterField(cnp *v1alpha2.ClusterNetworkPolicy) {
+func (g *Generator) giveLaterField(cnp *api.ClusterNetworkPolicy) {
 	delete(cnp.Annotations, laterFields)
 	if !g.chance(8) {
 		return
@@ -99,38 +99,39 @@ func objectsIn(path string, v any) (paths []string) {
 }
 
 // hasLater tells whether the object at a path, or one in it, has a field of a later version.
-func hasLater(cnp *v1alpha2.ClusterNetworkPolicy, path string) bool {
+func hasLater(cnp *api.ClusterNetworkPolicy, path string) bool {
 	return slices.ContainsFunc(later(cnp), func(at string) bool { return at == path || strings.HasPrefix(at, path+".") })
 }
 
 // asUnderstood returns the policy without what a later version gave its meaning. A rule with a field that is
 // not known, or beside such a field, keeps only its action and one peer without a field: it is closed as a
 // rule with a peer of a later version. If the subject has such a field, the policy denies every pod everything.
-func asUnderstood(cnp *v1alpha2.ClusterNetworkPolicy) *v1alpha2.ClusterNetworkPolicy {
+func asUnderstood(cnp *api.ClusterNetworkPolicy) *api.ClusterNetworkPolicy {
 	if cnp.Annotations[laterFields] == "" {
 		return cnp
 	}
-	out := cnp.DeepCopy()
+	out := *cnp
+	out.Spec.Ingress, out.Spec.Egress = slices.Clone(cnp.Spec.Ingress), slices.Clone(cnp.Spec.Egress)
 	every := slices.Contains(later(cnp), "spec")
 	for i := range out.Spec.Ingress {
 		if r := &out.Spec.Ingress[i]; every || hasLater(cnp, fmt.Sprintf("spec.ingress.%d", i)) {
-			r.From = []v1alpha2.ClusterNetworkPolicyIngressPeer{{}}
+			r.From = []api.ClusterNetworkPolicyIngressPeer{{}}
 		}
 	}
 	for i := range out.Spec.Egress {
 		if r := &out.Spec.Egress[i]; every || hasLater(cnp, fmt.Sprintf("spec.egress.%d", i)) {
-			r.To = []v1alpha2.ClusterNetworkPolicyEgressPeer{{}}
+			r.To = []api.ClusterNetworkPolicyEgressPeer{{}}
 		}
 	}
 	if hasLater(cnp, "spec.subject") {
 		denyAll(&out.Spec)
 	}
-	return out
+	return &out
 }
 
-func denyAll(spec *v1alpha2.ClusterNetworkPolicySpec) {
-	deny := v1alpha2.ClusterNetworkPolicyRuleActionDeny
-	spec.Subject = v1alpha2.ClusterNetworkPolicySubject{Pods: &v1alpha2.NamespacedPod{}}
-	spec.Ingress = []v1alpha2.ClusterNetworkPolicyIngressRule{{Action: deny, From: []v1alpha2.ClusterNetworkPolicyIngressPeer{{}}}}
-	spec.Egress = []v1alpha2.ClusterNetworkPolicyEgressRule{{Action: deny, To: []v1alpha2.ClusterNetworkPolicyEgressPeer{{}}}}
+func denyAll(spec *api.ClusterNetworkPolicySpec) {
+	deny := api.ClusterNetworkPolicyRuleActionDeny
+	spec.Subject = api.ClusterNetworkPolicySubject{Pods: &api.NamespacedPod{}}
+	spec.Ingress = []api.ClusterNetworkPolicyIngressRule{{Action: deny, From: []api.ClusterNetworkPolicyIngressPeer{{}}}}
+	spec.Egress = []api.ClusterNetworkPolicyEgressRule{{Action: deny, To: []api.ClusterNetworkPolicyEgressPeer{{}}}}
 }

@@ -4,8 +4,7 @@
 package policytest
 
 import (
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // misread is an engine with a planted bug: the oracle, on a cluster and a probe that it misreads.
@@ -51,17 +50,17 @@ func (l *late) Load(c Cluster) error {
 
 // eachRule rewrites the peers and ports of every rule of the NetworkPolicies. A rule for which
 // rewrite returns false is dropped.
-func eachRule(c *Cluster, rewrite func(namespace string, peers *[]networkingv1.NetworkPolicyPeer, ports *[]networkingv1.NetworkPolicyPort) bool) {
+func eachRule(c *Cluster, rewrite func(namespace string, peers *[]api.NetworkPolicyPeer, ports *[]api.NetworkPolicyPort) bool) {
 	for i := range c.Policies {
 		np := &c.Policies[i]
 		np.Spec.PolicyTypes = typesOf(np) // which rules are dropped does not change them
-		var ingress []networkingv1.NetworkPolicyIngressRule
+		var ingress []api.NetworkPolicyIngressRule
 		for _, r := range np.Spec.Ingress {
 			if rewrite(np.Namespace, &r.From, &r.Ports) {
 				ingress = append(ingress, r)
 			}
 		}
-		var egress []networkingv1.NetworkPolicyEgressRule
+		var egress []api.NetworkPolicyEgressRule
 		for _, r := range np.Spec.Egress {
 			if rewrite(np.Namespace, &r.To, &r.Ports) {
 				egress = append(egress, r)
@@ -72,9 +71,9 @@ func eachRule(c *Cluster, rewrite func(namespace string, peers *[]networkingv1.N
 }
 
 // eachPort rewrites every port of the NetworkPolicies' rules.
-func eachPort(rewrite func(*networkingv1.NetworkPolicyPort)) func(*Cluster) {
+func eachPort(rewrite func(*api.NetworkPolicyPort)) func(*Cluster) {
 	return func(c *Cluster) {
-		eachRule(c, func(_ string, _ *[]networkingv1.NetworkPolicyPeer, ports *[]networkingv1.NetworkPolicyPort) bool {
+		eachRule(c, func(_ string, _ *[]api.NetworkPolicyPeer, ports *[]api.NetworkPolicyPort) bool {
 			for i := range *ports {
 				rewrite(&(*ports)[i])
 			}
@@ -85,10 +84,10 @@ func eachPort(rewrite func(*networkingv1.NetworkPolicyPort)) func(*Cluster) {
 
 // eachPeer replaces every peer of the NetworkPolicies' rules by others. A rule that loses its last
 // peer is dropped: without peers it would allow all.
-func eachPeer(replace func(namespace string, peer networkingv1.NetworkPolicyPeer) []networkingv1.NetworkPolicyPeer) func(*Cluster) {
+func eachPeer(replace func(namespace string, peer api.NetworkPolicyPeer) []api.NetworkPolicyPeer) func(*Cluster) {
 	return func(c *Cluster) {
-		eachRule(c, func(namespace string, peers *[]networkingv1.NetworkPolicyPeer, _ *[]networkingv1.NetworkPolicyPort) bool {
-			var out []networkingv1.NetworkPolicyPeer
+		eachRule(c, func(namespace string, peers *[]api.NetworkPolicyPeer, _ *[]api.NetworkPolicyPort) bool {
+			var out []api.NetworkPolicyPeer
 			for _, peer := range *peers {
 				out = append(out, replace(namespace, peer)...)
 			}
@@ -100,7 +99,7 @@ func eachPeer(replace func(namespace string, peer networkingv1.NetworkPolicyPeer
 }
 
 // eachPod rewrites every pod.
-func eachPod(rewrite func(*corev1.Pod)) func(*Cluster) {
+func eachPod(rewrite func(*api.Pod)) func(*Cluster) {
 	return func(c *Cluster) {
 		for i := range c.Pods {
 			rewrite(&c.Pods[i])

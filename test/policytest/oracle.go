@@ -6,8 +6,7 @@ package policytest
 import (
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // Verdict is the oracle's answer for one probe.
@@ -61,18 +60,18 @@ func (c Cluster) ingress(p Probe) Side {
 }
 
 // isNodeOf tells whether the probe comes from the node on which the pod runs.
-func (c Cluster) isNodeOf(pod *corev1.Pod, p Probe) bool {
+func (c Cluster) isNodeOf(pod *api.Pod, p Probe) bool {
 	node := c.nodeAt(p.From)
 	return node != nil && node.Name == pod.Spec.NodeName
 }
 
 // networkPolicies asks the NetworkPolicies that select the pod. If no policy selects the pod, they
 // decide nothing.
-func (c Cluster) networkPolicies(pod *corev1.Pod, d direction) (side Side, decided bool) {
+func (c Cluster) networkPolicies(pod *api.Pod, d direction) (side Side, decided bool) {
 	var selecting, allowing []string
 	for i := range c.Policies {
 		np := &c.Policies[i]
-		if np.Namespace != pod.Namespace || !d.concerns(np) || !matches(&np.Spec.PodSelector, pod.Labels) {
+		if np.Namespace != pod.Namespace || !d.concerns(np) || !Matches(&np.Spec.PodSelector, pod.Labels) {
 			continue
 		}
 		selecting = append(selecting, np.Namespace+"/"+np.Name)
@@ -92,13 +91,13 @@ func (c Cluster) networkPolicies(pod *corev1.Pod, d direction) (side Side, decid
 
 // typesOf returns the directions in which a policy isolates. If a policy has no policyTypes,
 // typesOf uses the API server's default.
-func typesOf(np *networkingv1.NetworkPolicy) []networkingv1.PolicyType {
+func typesOf(np *api.NetworkPolicy) []api.PolicyType {
 	switch {
 	case len(np.Spec.PolicyTypes) > 0:
 		return np.Spec.PolicyTypes
 	case len(np.Spec.Egress) > 0:
-		return []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
+		return []api.PolicyType{api.PolicyTypeIngress, api.PolicyTypeEgress}
 	default:
-		return []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
+		return []api.PolicyType{api.PolicyTypeIngress}
 	}
 }

@@ -6,12 +6,12 @@ package policytest
 import (
 	"net/netip"
 
-	networkingv1 "k8s.io/api/networking/v1"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // anyPeer tells whether a rule's peers include the address. A rule without peers includes every
 // address, also those outside the cluster.
-func (c Cluster) anyPeer(namespace string, peers []networkingv1.NetworkPolicyPeer, addr netip.Addr) bool {
+func (c Cluster) anyPeer(namespace string, peers []api.NetworkPolicyPeer, addr netip.Addr) bool {
 	if len(peers) == 0 {
 		return true
 	}
@@ -24,7 +24,7 @@ func (c Cluster) anyPeer(namespace string, peers []networkingv1.NetworkPolicyPee
 }
 
 // isPeer tells whether one peer of a policy in the namespace includes the address.
-func (c Cluster) isPeer(namespace string, peer networkingv1.NetworkPolicyPeer, addr netip.Addr) bool {
+func (c Cluster) isPeer(namespace string, peer api.NetworkPolicyPeer, addr netip.Addr) bool {
 	if peer.IPBlock != nil {
 		return inBlock(peer.IPBlock, addr)
 	}
@@ -34,17 +34,17 @@ func (c Cluster) isPeer(namespace string, peer networkingv1.NetworkPolicyPeer, a
 	}
 	switch {
 	case peer.NamespaceSelector != nil && peer.PodSelector != nil:
-		return matches(peer.NamespaceSelector, c.labelsOf(pod.Namespace)) && matches(peer.PodSelector, pod.Labels)
+		return Matches(peer.NamespaceSelector, c.labelsOf(pod.Namespace)) && Matches(peer.PodSelector, pod.Labels)
 	case peer.NamespaceSelector != nil:
-		return matches(peer.NamespaceSelector, c.labelsOf(pod.Namespace))
+		return Matches(peer.NamespaceSelector, c.labelsOf(pod.Namespace))
 	case peer.PodSelector != nil:
-		return pod.Namespace == namespace && matches(peer.PodSelector, pod.Labels)
+		return pod.Namespace == namespace && Matches(peer.PodSelector, pod.Labels)
 	default:
 		return false
 	}
 }
 
-func inBlock(block *networkingv1.IPBlock, addr netip.Addr) bool {
+func inBlock(block *api.IPBlock, addr netip.Addr) bool {
 	for _, except := range block.Except {
 		if contains(except, addr) {
 			return false

@@ -4,14 +4,12 @@
 package policytest
 
 import (
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // onAnyPort tells whether a rule's ports include the probe's. A rule without ports includes every
 // port of every protocol, also of protocols without ports.
-func (c Cluster) onAnyPort(p Probe, ports []networkingv1.NetworkPolicyPort) bool {
+func (c Cluster) onAnyPort(p Probe, ports []api.NetworkPolicyPort) bool {
 	if len(ports) == 0 {
 		return true
 	}
@@ -23,20 +21,20 @@ func (c Cluster) onAnyPort(p Probe, ports []networkingv1.NetworkPolicyPort) bool
 	return false
 }
 
-func protocolOf(protocol *corev1.Protocol) corev1.Protocol {
+func protocolOf(protocol *api.Protocol) api.Protocol {
 	if protocol == nil {
-		return corev1.ProtocolTCP
+		return api.ProtocolTCP
 	}
 	return *protocol
 }
 
 // isPort compares the port, if the protocol is the same. A name is a port of the probe's
 // destination, in both directions.
-func (c Cluster) isPort(p Probe, port networkingv1.NetworkPolicyPort) bool {
+func (c Cluster) isPort(p Probe, port api.NetworkPolicyPort) bool {
 	switch {
 	case port.Port == nil:
 		return true
-	case port.Port.Type == intstr.String:
+	case port.Port.StrVal != "":
 		return c.isNamed(p, port.Port.StrVal)
 	case port.EndPort != nil:
 		return port.Port.IntVal <= p.Port && p.Port <= *port.EndPort
@@ -61,22 +59,22 @@ func (c Cluster) isNamed(p Probe, name string) bool {
 }
 
 // portsOf returns the ports of all containers that run as long as the pod.
-func portsOf(pod *corev1.Pod) []corev1.ContainerPort {
-	var ports []corev1.ContainerPort
+func portsOf(pod *api.Pod) []api.ContainerPort {
+	var ports []api.ContainerPort
 	for _, container := range pod.Spec.Containers {
 		ports = append(ports, container.Ports...)
 	}
 	for _, container := range pod.Spec.InitContainers {
-		if container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		if container.RestartPolicy != nil && *container.RestartPolicy == api.ContainerRestartPolicyAlways {
 			ports = append(ports, container.Ports...)
 		}
 	}
 	return ports
 }
 
-func containerProtocol(port corev1.ContainerPort) corev1.Protocol {
+func containerProtocol(port api.ContainerPort) api.Protocol {
 	if port.Protocol == "" {
-		return corev1.ProtocolTCP
+		return api.ProtocolTCP
 	}
 	return port.Protocol
 }

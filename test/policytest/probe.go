@@ -8,11 +8,11 @@ import (
 	"net/netip"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // ICMP is the protocol of probes without a port. Rules cannot name it.
-const ICMP corev1.Protocol = "ICMP"
+const ICMP api.Protocol = "ICMP"
 
 // ports are those that probes try.
 var ports = []int32{80, 81, 82}
@@ -25,10 +25,10 @@ var outside = []netip.Addr{
 
 // Probe is the first packet of a connection, after destination NAT and before source NAT.
 type Probe struct {
-	From     netip.Addr      `json:"from"`
-	To       netip.Addr      `json:"to"`
-	Protocol corev1.Protocol `json:"protocol"`
-	Port     int32           `json:"port,omitempty"` // 0 if the protocol is ICMP
+	From     netip.Addr   `json:"from"`
+	To       netip.Addr   `json:"to"`
+	Protocol api.Protocol `json:"protocol"`
+	Port     int32        `json:"port,omitempty"` // 0 if the protocol is ICMP
 }
 
 func (p Probe) String() string {
@@ -85,7 +85,7 @@ func (c Cluster) Probes(more ...netip.Addr) []Probe {
 
 func probesBetween(from, to netip.Addr) []Probe {
 	probes := []Probe{{from, to, ICMP, 0}}
-	for _, protocol := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP} {
+	for _, protocol := range []api.Protocol{api.ProtocolTCP, api.ProtocolUDP, api.ProtocolSCTP} {
 		for _, port := range ports {
 			probes = append(probes, Probe{from, to, protocol, port})
 		}

@@ -6,12 +6,12 @@ package policytest
 import (
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
-// matches tells whether a selector selects an object with these labels. All requirements must
+// Matches tells whether a selector selects an object with these labels. All requirements must
 // hold, so an empty selector selects every object.
-func matches(s *metav1.LabelSelector, labels map[string]string) bool {
+func Matches(s *api.LabelSelector, labels map[string]string) bool {
 	for key, value := range s.MatchLabels {
 		if has, ok := labels[key]; !ok || has != value {
 			return false
@@ -26,16 +26,16 @@ func matches(s *metav1.LabelSelector, labels map[string]string) bool {
 }
 
 // holds checks one expression. NotIn and DoesNotExist hold for an object without the key.
-func holds(e metav1.LabelSelectorRequirement, labels map[string]string) bool {
+func holds(e api.LabelSelectorRequirement, labels map[string]string) bool {
 	value, ok := labels[e.Key]
 	switch e.Operator {
-	case metav1.LabelSelectorOpIn:
+	case api.LabelSelectorOpIn:
 		return ok && slices.Contains(e.Values, value)
-	case metav1.LabelSelectorOpNotIn:
+	case api.LabelSelectorOpNotIn:
 		return !ok || !slices.Contains(e.Values, value)
-	case metav1.LabelSelectorOpExists:
+	case api.LabelSelectorOpExists:
 		return ok
-	case metav1.LabelSelectorOpDoesNotExist:
+	case api.LabelSelectorOpDoesNotExist:
 		return !ok
 	default:
 		return false

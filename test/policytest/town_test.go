@@ -10,9 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // town is the cluster of the tables: namespaces a, b and c, nodes n1 and n2.
@@ -94,7 +92,7 @@ func parseProbe(t *testing.T, text string) (p Probe, allowed bool) {
 	if len(f) != 4 || (want != "yes" && want != "no") || (err != nil) != (protocol == "ICMP") {
 		t.Fatalf("cannot read the probe %q", text)
 	}
-	return Probe{place(t, f[1], six), place(t, f[2], six), corev1.Protocol(protocol), int32(number)}, want == "yes"
+	return Probe{place(t, f[1], six), place(t, f[2], six), api.Protocol(protocol), int32(number)}, want == "yes"
 }
 
 func place(t *testing.T, name string, six bool) netip.Addr {
@@ -122,7 +120,7 @@ func townWith(t *testing.T, policies []string) Cluster {
 			c.ClusterPolicies = append(c.ClusterPolicies, clusterPolicy(t, i, text))
 			continue
 		}
-		np := networkingv1.NetworkPolicy{}
+		np := api.NetworkPolicy{}
 		np.Namespace = "a"
 		if rest, ok := strings.CutPrefix(text, "in b: "); ok {
 			np.Namespace, text = "b", rest
@@ -144,9 +142,9 @@ func policiesIn(c Cluster, namespace string) int {
 	return n
 }
 
-func clusterPolicy(t *testing.T, i int, text string) v1alpha2.ClusterNetworkPolicy {
+func clusterPolicy(t *testing.T, i int, text string) api.ClusterNetworkPolicy {
 	t.Helper()
-	var cnp v1alpha2.ClusterNetworkPolicy
+	var cnp api.ClusterNetworkPolicy
 	cnp.Name = fmt.Sprintf("p%d", i)
 	if rest, ok := strings.CutPrefix(text, "later "); ok {
 		path, spec, _ := strings.Cut(rest, ": ")

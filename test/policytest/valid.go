@@ -7,11 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // valid tells whether the API server would store the states of a case. What it refuses has no
@@ -46,42 +42,42 @@ func (c Cluster) oneOwnerEach() bool {
 }
 
 func (c Cluster) hasNamespace(name string) bool {
-	return slices.ContainsFunc(c.Namespaces, func(ns corev1.Namespace) bool {
-		return ns.Name == name && ns.Labels[corev1.LabelMetadataName] == name
+	return slices.ContainsFunc(c.Namespaces, func(ns api.Namespace) bool {
+		return ns.Name == name && ns.Labels[api.LabelMetadataName] == name
 	})
 }
 
-func (c Cluster) validPod(pod corev1.Pod) bool {
-	node := slices.IndexFunc(c.Nodes, func(n corev1.Node) bool { return n.Name == pod.Spec.NodeName })
+func (c Cluster) validPod(pod api.Pod) bool {
+	node := slices.IndexFunc(c.Nodes, func(n api.Node) bool { return n.Name == pod.Spec.NodeName })
 	return c.hasNamespace(pod.Namespace) && node >= 0 && len(pod.Spec.Containers) > 0 &&
 		(!pod.Spec.HostNetwork || slices.Equal(pod.Status.PodIPs, hostIPs(c.Nodes[node])))
 }
 
-func (c Cluster) validPolicy(np networkingv1.NetworkPolicy) bool {
+func (c Cluster) validPolicy(np api.NetworkPolicy) bool {
 	return c.hasNamespace(np.Namespace) && validSelector(&np.Spec.PodSelector) &&
-		all(np.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {
+		all(np.Spec.Ingress, func(r api.NetworkPolicyIngressRule) bool {
 			return all(r.From, validPeer) && all(r.Ports, validPort)
 		}) &&
-		all(np.Spec.Egress, func(r networkingv1.NetworkPolicyEgressRule) bool {
+		all(np.Spec.Egress, func(r api.NetworkPolicyEgressRule) bool {
 			return all(r.To, validPeer) && all(r.Ports, validPort)
 		})
 }
 
-func validSelector(s *metav1.LabelSelector) bool {
-	return s == nil || all(s.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
-		wants := e.Operator == metav1.LabelSelectorOpIn || e.Operator == metav1.LabelSelectorOpNotIn
+func validSelector(s *api.LabelSelector) bool {
+	return s == nil || all(s.MatchExpressions, func(e api.LabelSelectorRequirement) bool {
+		wants := e.Operator == api.LabelSelectorOpIn || e.Operator == api.LabelSelectorOpNotIn
 		return wants == (len(e.Values) > 0)
 	})
 }
 
-func validPeer(p networkingv1.NetworkPolicyPeer) bool {
+func validPeer(p api.NetworkPolicyPeer) bool {
 	selects := p.PodSelector != nil || p.NamespaceSelector != nil
 	return selects != (p.IPBlock != nil) && validSelector(p.PodSelector) && validSelector(p.NamespaceSelector) &&
 		(p.IPBlock == nil || validBlock(p.IPBlock))
 }
 
 // validBlock: an except is smaller than the block, and inside.
-func validBlock(b *networkingv1.IPBlock) bool {
+func validBlock(b *api.IPBlock) bool {
 	block, err := netip.ParsePrefix(b.CIDR)
 	return err == nil && all(b.Except, func(text string) bool {
 		except, err := netip.ParsePrefix(text)
@@ -89,16 +85,16 @@ func validBlock(b *networkingv1.IPBlock) bool {
 	})
 }
 
-func validPort(p networkingv1.NetworkPolicyPort) bool {
-	return p.EndPort == nil || (p.Port != nil && p.Port.Type == intstr.Int && p.Port.IntVal <= *p.EndPort)
+func validPort(p api.NetworkPolicyPort) bool {
+	return p.EndPort == nil || (p.Port != nil && p.Port.StrVal == "" && p.Port.IntVal <= *p.EndPort)
 }
 
-func (c Cluster) validClusterPolicy(cnp v1alpha2.ClusterNetworkPolicy) bool {
+func (c Cluster) validClusterPolicy(cnp api.ClusterNetworkPolicy) bool {
 	return c.onlyOneAt(cnp.Spec.Tier, cnp.Spec.Priority) && validSubject(cnp.Spec.Subject) &&
 		all(incoming{}.rules(&cnp), validClusterRule) && all(outgoing{}.rules(&cnp), validClusterRule)
 }
 
-func (c Cluster) onlyOneAt(tier v1alpha2.Tier, priority int32) bool {
+func (c Cluster) onlyOneAt(tier api.Tier, priority int32) bool {
 	n := 0
 	for _, cnp := range c.ClusterPolicies {
 		if cnp.Spec.Tier == tier && cnp.Spec.Priority == priority {
@@ -108,21 +104,21 @@ func (c Cluster) onlyOneAt(tier v1alpha2.Tier, priority int32) bool {
 	return n == 1
 }
 
-func validSubject(s v1alpha2.ClusterNetworkPolicySubject) bool {
+func validSubject(s api.ClusterNetworkPolicySubject) bool {
 	return (s.Namespaces == nil) != (s.Pods == nil) && validSelector(s.Namespaces) && validNamespacedPod(s.Pods)
 }
 
-func validNamespacedPod(p *v1alpha2.NamespacedPod) bool {
+func validNamespacedPod(p *api.NamespacedPod) bool {
 	return p == nil || (validSelector(&p.NamespaceSelector) && validSelector(&p.PodSelector))
 }
 
 func validClusterRule(r clusterRule) bool {
 	return len(r.peers) > 0 && all(r.peers, validClusterPeer) && all(r.protocols, validProtocol) &&
-		(!hasNamed(r.protocols) || all(r.peers, func(p v1alpha2.ClusterNetworkPolicyEgressPeer) bool { return p.Nodes == nil && p.Networks == nil }))
+		(!hasNamed(r.protocols) || all(r.peers, func(p api.ClusterNetworkPolicyEgressPeer) bool { return p.Nodes == nil && p.Networks == nil }))
 }
 
 // validClusterPeer accepts a peer without fields: it is one of a kind that a later version added.
-func validClusterPeer(p v1alpha2.ClusterNetworkPolicyEgressPeer) bool {
+func validClusterPeer(p api.ClusterNetworkPolicyEgressPeer) bool {
 	fields := 0
 	for _, set := range []bool{p.Namespaces != nil, p.Pods != nil, p.Nodes != nil, p.Networks != nil} {
 		if set {
@@ -133,7 +129,7 @@ func validClusterPeer(p v1alpha2.ClusterNetworkPolicyEgressPeer) bool {
 		validSelector(p.Namespaces) && validSelector(p.Nodes) && validNamespacedPod(p.Pods)
 }
 
-func validProtocol(p v1alpha2.ClusterNetworkPolicyProtocol) bool {
+func validProtocol(p api.ClusterNetworkPolicyProtocol) bool {
 	switch {
 	case p.TCP != nil:
 		return validClusterPort(p.TCP.DestinationPort)
@@ -146,6 +142,6 @@ func validProtocol(p v1alpha2.ClusterNetworkPolicyProtocol) bool {
 	}
 }
 
-func validClusterPort(p *v1alpha2.Port) bool {
+func validClusterPort(p *api.Port) bool {
 	return p != nil && (p.Number > 0) != (p.Range != nil)
 }

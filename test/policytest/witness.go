@@ -11,9 +11,7 @@ import (
 	"os/exec"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
@@ -106,7 +104,7 @@ func withDefaults(c Cluster) Cluster {
 	}
 	for i := range c.Pods {
 		spec := &c.Pods[i].Spec
-		for _, containers := range [][]corev1.Container{spec.Containers, spec.InitContainers} {
+		for _, containers := range [][]api.Container{spec.Containers, spec.InitContainers} {
 			for _, container := range containers {
 				for j := range container.Ports {
 					container.Ports[j].Protocol = containerProtocol(container.Ports[j])
@@ -117,7 +115,7 @@ func withDefaults(c Cluster) Cluster {
 	return c
 }
 
-func defaultProtocols(ports []networkingv1.NetworkPolicyPort) {
+func defaultProtocols(ports []api.NetworkPolicyPort) {
 	for i := range ports {
 		protocol := protocolOf(ports[i].Protocol)
 		ports[i].Protocol = &protocol

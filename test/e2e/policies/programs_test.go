@@ -4,10 +4,9 @@
 package policies
 
 import (
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/patchbay-net/patchbay/policy"
 	"github.com/patchbay-net/patchbay/test/policytest"
+	"github.com/patchbay-net/patchbay/test/policytest/api"
 )
 
 // programs are those of all nodes of a cluster.
@@ -71,11 +70,11 @@ func (ps *programs) Allows(p policytest.Probe) (allowed bool, by string, err err
 // packetOf returns the protocol and the port of a probe. ICMP is an echo request.
 func packetOf(p policytest.Probe) (policy.Protocol, uint16) {
 	switch {
-	case p.Protocol == corev1.ProtocolTCP:
+	case p.Protocol == api.ProtocolTCP:
 		return policy.TCP, uint16(p.Port)
-	case p.Protocol == corev1.ProtocolUDP:
+	case p.Protocol == api.ProtocolUDP:
 		return policy.UDP, uint16(p.Port)
-	case p.Protocol == corev1.ProtocolSCTP:
+	case p.Protocol == api.ProtocolSCTP:
 		return policy.SCTP, uint16(p.Port)
 	case p.From.Is4():
 		return policy.ICMP, 8
