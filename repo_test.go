@@ -165,7 +165,7 @@ var layers = []struct {
 	{"policy", []string{"internal/prefix"}, "policy is pure: state in, program out, for the agent, the plugin and patchbay why"},
 	{"policy/mirror", []string{"policy", "internal/..."}, "the agent writes it and an ADD reads it, and it knows neither"},
 	{"policy/enforce", []string{"policy", "spec", "internal/..."}, "it loads what policy compiled, and knows neither agent nor plugin"},
-	{"node/plan", []string{"spec", "paths", "owner", "internal/..."}, "it computes for the agent and for install, and knows no API server"},
+	{"node/plan", []string{"internal/..."}, "it computes for the agent, and knows no API server"},
 	{"node/policies", []string{"policy", "internal/..."}, "it makes states of events, and knows neither API server nor kernel"},
 	{"node/...", []string{"node/plan", "node/policies", "policy/...", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},
 	{"docker/...", []string{"chain", "cnm", "invoke", "ipam", "netns", "plugin", "plugin/kernel", "spec", "docker/...", "internal/..."}, "a runtime: Docker's networks are lists of plugins to it"},

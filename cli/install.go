@@ -14,7 +14,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cli/netfile"
 	"github.com/patchbay-net/patchbay/internal/packed"
-	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 )
 
 const installLong = `Put this program into DIR (such as /opt/cni/bin) under the name of every
@@ -119,7 +119,7 @@ func (a *app) warnStranded() {
 }
 
 // pods writes the configuration of the pods' network. With --remove it removes the template.
-func (c *installCommand) pods(done *installed, network plan.Network) (err error) {
+func (c *installCommand) pods(done *installed, network podnet.Network) (err error) {
 	switch {
 	case c.Remove:
 		return c.app.removePodTemplate()

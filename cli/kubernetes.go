@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -21,7 +21,7 @@ import (
 func (a *app) podTemplate() string { return filepath.Join(a.paths.Etc, "patchbay.template") }
 
 // parsePods parses the prefixes of --cluster-cidr and --pod-cidr.
-func parsePods(cluster, node []string) (p plan.Network, err error) {
+func parsePods(cluster, node []string) (p podnet.Network, err error) {
 	if p.Cluster, err = prefixes("--cluster-cidr", cluster); err != nil {
 		return p, err
 	}
@@ -39,7 +39,7 @@ func parsePods(cluster, node []string) (p plan.Network, err error) {
 }
 
 func prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
-	if list, err = plan.Prefixes(flag, texts); err != nil {
+	if list, err = podnet.Prefixes(flag, texts); err != nil {
 		return nil, usage("", "%v", err)
 	}
 	return list, nil
@@ -48,15 +48,15 @@ func prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
 // writePods writes the network's configuration if the node's prefixes are given. Otherwise it
 // writes the template. It does not write a file that is up to date: after each change a runtime
 // reads its directory again, and new pods wait meanwhile (docs/kubernetes.md).
-func (a *app) writePods(p plan.Network) (path string, changed bool, err error) {
+func (a *app) writePods(p podnet.Network) (path string, changed bool, err error) {
 	path = a.podTemplate()
 	if len(p.Node) > 0 {
-		path = filepath.Join(confDir(a.getenv), plan.NetworkFile)
+		path = filepath.Join(confDir(a.getenv), podnet.File)
 	}
-	if old, err := durable.ReadConf(path); err == nil && plan.IsOurs(old) {
-		p.Pool = plan.PoolOf(old) // of running pods
+	if old, err := durable.ReadConf(path); err == nil && podnet.IsOurs(old) {
+		p.Pool = podnet.PoolOf(old) // of running pods
 	}
-	changed, err = durable.Update(path, p.Text(), 0o644, plan.IsOurs)
+	changed, err = durable.Update(path, p.Text(), 0o644, podnet.IsOurs)
 	if errors.Is(err, durable.ErrForeign) {
 		return "", false, spec.Errorf(spec.CodeInvalidConfig, "install: %s is not of patchbay install --kubernetes: move it away", path)
 	}
@@ -70,7 +70,7 @@ func (a *app) writePods(p plan.Network) (path string, changed bool, err error) {
 // because pods use it.
 func (a *app) removePodTemplate() error {
 	data, err := durable.ReadConf(a.podTemplate())
-	if err != nil || !plan.IsTemplate(data) {
+	if err != nil || !podnet.IsTemplate(data) {
 		return nil //nolint:nilerr // no file of ours
 	}
 	return durable.Remove(a.podTemplate())

@@ -19,6 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/fabric"
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/plan"
 	"github.com/patchbay-net/patchbay/node/policies"
@@ -237,7 +238,7 @@ func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
 	if err := a.install(ctx); err != nil {
 		return err
 	}
-	first := !exists(filepath.Join(a.opts.ConfDir, plan.NetworkFile))
+	first := !exists(filepath.Join(a.opts.ConfDir, podnet.File))
 	if err := cmp.Or(unsafe, a.policy.admit(first)); err != nil {
 		return err
 	}

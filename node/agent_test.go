@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/node/plan"
 	"github.com/patchbay-net/patchbay/paths"
@@ -195,7 +196,7 @@ func (l *lab) pass(d time.Duration) {
 
 // conf returns the content of the network's file.
 func (l *lab) conf() string {
-	data, _ := os.ReadFile(filepath.Join(l.dir, "net.d", plan.NetworkFile))
+	data, _ := os.ReadFile(filepath.Join(l.dir, "net.d", podnet.File))
 	return string(data)
 }
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/node/plan"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/chaos"
@@ -246,7 +247,7 @@ func (c *chaosCluster) Laws() error {
 			return peer.gone || missed && time.Since(since) >= grace
 		})
 		m.before = m.Now()
-		_, none := os.Stat(filepath.Join(m.agent.opts.ConfDir, plan.NetworkFile))
+		_, none := os.Stat(filepath.Join(m.agent.opts.ConfDir, podnet.File))
 		if m.ready = m.ready || none == nil; m.ready && none != nil {
 			err = errors.Join(err, none)
 		}

@@ -11,12 +11,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 )
 
 // Containers returns the choice that network policies of a namespace select containers that are not
 // pods by these labels. Both may be empty. Its errors are about wrong names.
-func Containers(namespace string, labels map[string]string) (c plan.Containers, err error) {
+func Containers(namespace string, labels map[string]string) (c podnet.Containers, err error) {
 	if namespace == "" && len(labels) > 0 {
 		return c, errors.New("--containers-label needs --containers-namespace")
 	}
@@ -30,5 +30,5 @@ func Containers(namespace string, labels map[string]string) (c plan.Containers, 
 	if len(wrong) > 0 {
 		return c, fmt.Errorf("the namespace %q or a label of containers is wrong: %s", namespace, strings.Join(wrong, "; "))
 	}
-	return plan.Containers{Namespace: namespace, Labels: labels}, nil
+	return podnet.Containers{Namespace: namespace, Labels: labels}, nil
 }

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/internal/prefix"
-	"github.com/patchbay-net/patchbay/node/plan"
 )
 
 // exemptions are the operator's destinations to which pods keep their address. The file is a key of
@@ -161,7 +161,7 @@ func parseExempt(data []byte) ([]netip.Prefix, error) {
 	if n := len(c.NonMasqueradeCIDRs); n > maxExempt {
 		return nil, fmt.Errorf("nonMasqueradeCIDRs has %d entries, %d at most", n, maxExempt)
 	}
-	list, err := plan.Prefixes("nonMasqueradeCIDRs", c.NonMasqueradeCIDRs)
+	list, err := podnet.Prefixes("nonMasqueradeCIDRs", c.NonMasqueradeCIDRs)
 	if c.MasqLinkLocal != nil && !*c.MasqLinkLocal {
 		list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254}), 16))
 	}

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
@@ -167,7 +168,7 @@ func TestStartWithoutAPI(t *testing.T) {
 // stamps lists files with the time of their inodes' last change.
 func stamps(t *testing.T, dir string) (list []string) {
 	t.Helper()
-	for _, file := range []string{"node/" + cacheFile, "net.d/" + plan.NetworkFile} {
+	for _, file := range []string{"node/" + cacheFile, "net.d/" + podnet.File} {
 		fi, err := os.Stat(filepath.Join(dir, file))
 		if err != nil {
 			t.Fatal(err)
@@ -325,7 +326,7 @@ func TestForeignNetworkFile(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, plan.NetworkFile), []byte(`{"name": "other"}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, podnet.File), []byte(`{"name": "other"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	l.start()

@@ -15,23 +15,23 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 )
 
 // configure completes the network and writes its file if its bytes differ. In containerd 2, a change
 // of the file during a slow ADD makes all other pods wait, so the file contains nothing that changes
 // often.
-func (a *Agent) configure(n *plan.Network) (err error) {
-	path := filepath.Join(a.opts.ConfDir, plan.NetworkFile)
+func (a *Agent) configure(n *podnet.Network) (err error) {
+	path := filepath.Join(a.opts.ConfDir, podnet.File)
 	if n.Pool, err = a.pool(path, n.Node); err != nil {
 		return err
 	}
-	changed, err := durable.Update(path, n.Text(), 0o644, plan.IsOurs)
+	changed, err := durable.Update(path, n.Text(), 0o644, podnet.IsOurs)
 	if errors.Is(err, durable.ErrForeign) {
 		return fmt.Errorf("%w: move it away", err)
 	}
 	if changed && err == nil {
-		a.opts.Log("network %s: %s written", cmp.Or(n.Pool.Name, plan.NetworkName), path)
+		a.opts.Log("network %s: %s written", cmp.Or(n.Pool.Name, podnet.Name), path)
 	}
 	return err
 }
@@ -40,21 +40,21 @@ func (a *Agent) configure(n *plan.Network) (err error) {
 // the network's file keeps the answer. If the node's pods have another network, ours takes over
 // that network's name and addresses (docs/adr/0055). Then no address is given out twice. The
 // runtime calls the new network also to remove old pods, and so frees their addresses.
-func (a *Agent) pool(path string, own []netip.Prefix) (plan.Pool, error) {
+func (a *Agent) pool(path string, own []netip.Prefix) (podnet.Pool, error) {
 	data, err := durable.ReadConf(path)
 	switch {
-	case err == nil && plan.IsOurs(data):
-		return plan.PoolOf(data), nil
+	case err == nil && podnet.IsOurs(data):
+		return podnet.PoolOf(data), nil
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return plan.Pool{}, err
+		return podnet.Pool{}, err
 	}
 	return a.former(own)
 }
 
 // former returns the name and the addresses of the network that the node's pods have.
-func (a *Agent) former(own []netip.Prefix) (p plan.Pool, err error) {
+func (a *Agent) former(own []netip.Prefix) (p podnet.Pool, err error) {
 	if _, data := a.preferred(); data != nil {
-		p = plan.PoolOf(data)
+		p = podnet.PoolOf(data)
 	}
 	if p.DataDir != "" {
 		return p, nil
@@ -63,14 +63,14 @@ func (a *Agent) former(own []netip.Prefix) (p plan.Pool, err error) {
 	found, err := reserved(dir, own)
 	switch {
 	case err != nil:
-		return plan.Pool{}, err
+		return podnet.Pool{}, err
 	case len(found) == 0 || slices.Contains(found, p.Name):
 		return p, nil
 	case len(found) > 1:
-		return plan.Pool{}, fmt.Errorf("%s: the networks %s all have addresses of this node's podCIDRs, and new pods could get one that is in use: remove the directories of those that have no pods",
+		return podnet.Pool{}, fmt.Errorf("%s: the networks %s all have addresses of this node's podCIDRs, and new pods could get one that is in use: remove the directories of those that have no pods",
 			dir, strings.Join(found, ", "))
 	}
-	return plan.Pool{Name: found[0]}, nil
+	return podnet.Pool{Name: found[0]}, nil
 }
 
 // reserved returns the networks that have reserved addresses of this node's podCIDRs. The name in the
@@ -105,10 +105,10 @@ func (a *Agent) preferred() (path string, data []byte) {
 	}
 	for _, e := range entries {
 		path := filepath.Join(a.opts.ConfDir, e.Name())
-		if e.Name() >= plan.NetworkFile || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(path)) {
+		if e.Name() >= podnet.File || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(path)) {
 			continue
 		}
-		if data, err := durable.ReadConf(path); err == nil && !plan.IsOurs(data) {
+		if data, err := durable.ReadConf(path); err == nil && !podnet.IsOurs(data) {
 			return path, data
 		}
 	}

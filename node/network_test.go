@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 )
 
 // write makes a file in the lab's directory.
@@ -34,8 +34,8 @@ func TestTakeOver(t *testing.T) {
 	l.write("net.d/87-later.conflist", `{"name": "later"}`)
 	l.start()
 	l.await("ready", func() bool { return l.Ready() == nil })
-	want := plan.Pool{Name: "kindnet", DataDir: "/run/cni-ipam-state"}
-	if got := plan.PoolOf([]byte(l.conf())); got != want {
+	want := podnet.Pool{Name: "kindnet", DataDir: "/run/cni-ipam-state"}
+	if got := podnet.PoolOf([]byte(l.conf())); got != want {
 		t.Errorf("%+v, want %+v in\n%s", got, want, l.conf())
 	}
 	l.stop()
@@ -58,7 +58,7 @@ func TestTakeOverBehindMultus(t *testing.T) {
 	l.write("networks/cbr0/10.244.1.5", "someone\r\neth0")
 	l.start()
 	l.await("ready", func() bool { return l.Ready() == nil })
-	if got := plan.PoolOf([]byte(l.conf())); got != (plan.Pool{Name: "cbr0"}) {
+	if got := podnet.PoolOf([]byte(l.conf())); got != (podnet.Pool{Name: "cbr0"}) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -71,7 +71,7 @@ func TestTakeOverReservations(t *testing.T) {
 	l.write("networks/elsewhere/10.88.0.2", "someone\r\neth0")
 	l.start()
 	l.await("ready", func() bool { return l.Ready() == nil })
-	if got := plan.PoolOf([]byte(l.conf())); got != (plan.Pool{Name: "cbr0"}) {
+	if got := podnet.PoolOf([]byte(l.conf())); got != (podnet.Pool{Name: "cbr0"}) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -91,7 +91,7 @@ func TestTakeOverUnsure(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.await("ready", func() bool { return l.Ready() == nil })
-	if got := plan.PoolOf([]byte(l.conf())); got.Name != "pods" {
+	if got := podnet.PoolOf([]byte(l.conf())); got.Name != "pods" {
 		t.Errorf("%+v", got)
 	}
 }

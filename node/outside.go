@@ -10,18 +10,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/node/plan"
 )
 
 // outside returns an error that names the pods with addresses of podCIDRs that the Node no
 // longer has. Such pods exist after the Node was deleted and registered again. The kernel keeps
 // their routes, so the pods work until they are deleted. Other containers on the pods' network
 // count, too.
-func (a *Agent) outside(n plan.Network) error {
+func (a *Agent) outside(n podnet.Network) error {
 	store := record.New(a.opts.Paths.Run)
 	defer store.Close()
-	records, _, err := store.Scan(cmp.Or(n.Pool.Name, plan.NetworkName))
+	records, _, err := store.Scan(cmp.Or(n.Pool.Name, podnet.Name))
 	if err != nil {
 		return fmt.Errorf("look for pods with former addresses: %w", err)
 	}
@@ -41,7 +41,7 @@ func (a *Agent) outside(n plan.Network) error {
 
 // outsider returns an address of an attachment that lies in the cluster's networks and in no podCIDR
 // of this node.
-func outsider(r *record.Record, n plan.Network) (netip.Addr, bool) {
+func outsider(r *record.Record, n podnet.Network) (netip.Addr, bool) {
 	for _, e := range r.Elements {
 		addr, ok := e.Container()
 		of := func(p netip.Prefix) bool { return p.Contains(addr) }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/node/plan"
 )
 
@@ -33,7 +34,7 @@ func TestSmallerPath(t *testing.T) {
 	}
 	l.start()
 	l.await("ready", func() bool { return l.Ready() == nil })
-	before, err := os.Stat(filepath.Join(l.dir, "net.d", plan.NetworkFile))
+	before, err := os.Stat(filepath.Join(l.dir, "net.d", podnet.File))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,9 +43,9 @@ func TestSmallerPath(t *testing.T) {
 		found <- true
 		l.await("the routes' new MTU", func() bool { return l.fabric.applied() > was })
 	}
-	after, err := os.Stat(filepath.Join(l.dir, "net.d", plan.NetworkFile))
+	after, err := os.Stat(filepath.Join(l.dir, "net.d", podnet.File))
 	if err != nil || !os.SameFile(before, after) || !before.ModTime().Equal(after.ModTime()) {
-		t.Errorf("%s was written again (%v)", plan.NetworkFile, err)
+		t.Errorf("%s was written again (%v)", podnet.File, err)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 )
 
 // uncover looks at the files that a runtime uses instead of our network's, because their names sort
@@ -23,7 +23,7 @@ func (a *Agent) uncover() error {
 	}
 	var errs []error
 	for _, e := range entries {
-		hides := e.Name() < plan.NetworkFile && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name()))
+		hides := e.Name() < podnet.File && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name()))
 		if hides && !e.IsDir() {
 			errs = append(errs, a.uncoverFrom(filepath.Join(a.opts.ConfDir, e.Name()), e.Type().IsRegular()))
 		}
@@ -37,19 +37,19 @@ func (a *Agent) uncover() error {
 func (a *Agent) uncoverFrom(path string, regular bool) error {
 	data, err := durable.ReadConf(path)
 	switch {
-	case err == nil && plan.IsFilled(data) && regular:
+	case err == nil && podnet.IsFilled(data) && regular:
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("%w: container runtimes take it before %s", err, plan.NetworkFile)
+			return fmt.Errorf("%w: container runtimes take it before %s", err, podnet.File)
 		}
-		a.opts.Log("network %s: %s removed, which containerd made from our template: %s takes its place", plan.NetworkName, path, plan.NetworkFile)
+		a.opts.Log("network %s: %s removed, which containerd made from our template: %s takes its place", podnet.Name, path, podnet.File)
 		return nil
-	case err == nil && plan.IsOurs(data):
+	case err == nil && podnet.IsOurs(data):
 		return fmt.Errorf("container runtimes take %s before %s; it is the same network, changed by hand or by another release: "+
-			"remove it; its pods keep their network, and their DEL still works", path, plan.NetworkFile)
+			"remove it; its pods keep their network, and their DEL still works", path, podnet.File)
 	case err == nil:
-		return fmt.Errorf("container runtimes take %s before %s: move it away, then new pods get our network", path, plan.NetworkFile)
+		return fmt.Errorf("container runtimes take %s before %s: move it away, then new pods get our network", path, podnet.File)
 	case errors.Is(err, os.ErrNotExist):
 		return nil // it has just gone, or the link leads nowhere
 	}
-	return fmt.Errorf("container runtimes take a file before %s that cannot be read, and containerd then has no network: move it away: %w", plan.NetworkFile, err)
+	return fmt.Errorf("container runtimes take a file before %s that cannot be read, and containerd then has no network: move it away: %w", podnet.File, err)
 }

@@ -10,14 +10,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/internal/resident"
-	"github.com/patchbay-net/patchbay/node/plan"
 )
 
 // The agent reports a file that a runtime uses instead of ours, and says what to do. It removes
 // only a file that containerd made from our template, and only when our file exists.
 func TestHiddenNetwork(t *testing.T) {
-	filled := string(plan.Network{
+	filled := string(podnet.Network{
 		Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Node: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")},
 	}.Text())
 	for name, c := range map[string]struct {
@@ -72,8 +72,8 @@ func TestHiddenNetwork(t *testing.T) {
 func TestHiddenNetworkStays(t *testing.T) {
 	l := newLab(t, 1, 2)
 	dir := filepath.Join(l.dir, "net.d")
-	filled := plan.Network{Node: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}.Text()
-	if err := os.MkdirAll(filepath.Join(dir, plan.NetworkFile), 0o700); err != nil { // a directory in its place
+	filled := podnet.Network{Node: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}.Text()
+	if err := os.MkdirAll(filepath.Join(dir, podnet.File), 0o700); err != nil { // a directory in its place
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "10-containerd-net.conflist"), filled, 0o600); err != nil {

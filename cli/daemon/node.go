@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/mesh/wirekey"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/node"
 	"github.com/patchbay-net/patchbay/node/plan"
@@ -184,7 +185,7 @@ func (c *nodeListCommand) Execute(args []string) error {
 
 // clusterPrefixes parses the addresses of the cluster's pods.
 func clusterPrefixes(texts []string) (list []netip.Prefix, err error) {
-	if list, err = plan.Prefixes("--cluster-cidr", texts); err != nil {
+	if list, err = podnet.Prefixes("--cluster-cidr", texts); err != nil {
 		return nil, usageError{err}
 	}
 	for i, p := range list {

@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/node"
 	"github.com/patchbay-net/patchbay/node/plan"
@@ -97,7 +98,7 @@ const pause = 2 * time.Second
 // removeNetwork removes the network's file. If pods need it for their DEL, it waits for them with
 // --wait, and otherwise leaves the file.
 func (c *nodeCleanCommand) removeNetwork(where paths.Paths) error {
-	ctx, path := c.node.app.ctx, filepath.Join(c.node.ConfDir, plan.NetworkFile)
+	ctx, path := c.node.app.ctx, filepath.Join(c.node.ConfDir, podnet.File)
 	for told := false; ; told = true {
 		used, err := removeUnused(where, path)
 		switch {
@@ -118,13 +119,13 @@ func (c *nodeCleanCommand) removeNetwork(where paths.Paths) error {
 // removeUnused removes the network's file, unless pods need it.
 func removeUnused(where paths.Paths, path string) (used bool, err error) {
 	data, err := durable.ReadConf(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !plan.IsOurs(data) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !podnet.IsOurs(data) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	if used, err = inUse(where, plan.PoolOf(data)); err != nil || used {
+	if used, err = inUse(where, podnet.PoolOf(data)); err != nil || used {
 		return used, err
 	}
 	if err := durable.Remove(path); err != nil {
@@ -136,7 +137,7 @@ func removeUnused(where paths.Paths, path string) (used bool, err error) {
 
 // inUse reports whether pods have the network. Pods of the network that ours took over have
 // reservations, and no records.
-func inUse(where paths.Paths, pool plan.Pool) (bool, error) {
+func inUse(where paths.Paths, pool podnet.Pool) (bool, error) {
 	store := record.New(where.Run)
 	defer store.Close()
 	records, torn, err := store.Scan(pool.Name)

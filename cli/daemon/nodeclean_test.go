@@ -16,7 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/patchbay-net/patchbay/node/plan"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/chart"
 )
@@ -25,8 +25,8 @@ import (
 func TestRemoveNetwork(t *testing.T) {
 	d := t.TempDir()
 	where := paths.Paths{Run: d + "/run", State: d + "/state", CNI: d + "/cni"}
-	n := plan.Network{Node: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, Pool: plan.Pool{Name: "cbr0"}}
-	file, reservation := filepath.Join(d, "net.d", plan.NetworkFile), filepath.Join(where.CNI, "networks/cbr0/10.244.1.5")
+	n := podnet.Network{Node: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, Pool: podnet.Pool{Name: "cbr0"}}
+	file, reservation := filepath.Join(d, "net.d", podnet.File), filepath.Join(where.CNI, "networks/cbr0/10.244.1.5")
 	must := func(err error) {
 		t.Helper()
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/order"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 )
 
 // These values distinguish the pods' mesh from the mesh of `patchbayd hosts` on the same node.
@@ -37,17 +38,17 @@ type Settings struct {
 
 	KeepPorts bool // masqueraded packets keep their source port if they can
 
-	Containers Containers
+	Containers podnet.Containers
 }
 
 // Mesh returns the settings of this node's mesh, without the values from Node objects.
 func (s Settings) Mesh() mesh.Self {
 	self := mesh.Self{
-		Name: NetworkName, Device: Device, VNI: VNI, Protocol: Protocol, ID: s.Node, Port: s.Port,
+		Name: podnet.Name, Device: Device, VNI: VNI, Protocol: Protocol, ID: s.Node, Port: s.Port,
 		WireDevice: WireDevice, WirePort: s.WirePort, AnyPort: !s.KeepPorts,
 	}
 	for _, p := range s.Cluster {
-		self.Subnets = append(self.Subnets, mesh.Subnet{Network: NetworkName, Prefix: p, Encrypted: s.Transport == mesh.WireGuard})
+		self.Subnets = append(self.Subnets, mesh.Subnet{Network: podnet.Name, Prefix: p, Encrypted: s.Transport == mesh.WireGuard})
 	}
 	return self
 }
@@ -57,7 +58,7 @@ type Plan struct {
 	Ready    bool // the node has an address and podCIDRs; else only Problems counts
 	Self     mesh.Self
 	Peers    []mesh.Peer
-	Network  Network // without an MTU
+	Network  podnet.Network // without an MTU
 	Problems []Problem
 }
 
@@ -136,7 +137,7 @@ func (m *maker) node(n Node) {
 		m.plan.Ready = true
 		m.plan.Self.Underlay, m.plan.Self.Blocks, m.plan.Self.Sources = underlay, blocks, sources(blocks)
 		m.plan.Self.Exempt = widest(append(slices.Clone(m.Cluster), m.Exempt...))
-		m.plan.Network = Network{Cluster: m.Cluster, Node: blocks, Containers: m.Containers, Encrypted: m.Transport == mesh.WireGuard}
+		m.plan.Network = podnet.Network{Cluster: m.Cluster, Node: blocks, Containers: m.Containers, Encrypted: m.Transport == mesh.WireGuard}
 	case keyed:
 		m.plan.Peers = append(m.plan.Peers, mesh.Peer{ID: n.Name, Name: n.Name, Underlay: underlay, Blocks: blocks, Transport: m.Transport, Key: key})
 	}

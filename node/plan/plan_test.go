@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -15,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 )
 
 func settings() Settings {
@@ -158,7 +158,7 @@ func TestMeshTakesThePlan(t *testing.T) {
 	p := Make(settings(), []Node{node(1).Recalling(node(7)), node(2).Recalling(node(8)), node(3)})
 	reach := map[netip.Addr]mesh.Reach{netip.MustParseAddr("192.0.2.2"): {Link: "eth0", OnLink: true}}
 	s, err := mesh.Compile(p.Self, p.Peers, mesh.Observed{Reach: reach, MTU: 1500})
-	if err != nil || len(s.Routes) != len(p.Peers[0].Blocks)+len(p.Peers[1].Blocks) || s.Protocol != Protocol || s.Name != NetworkName || s.Devices[0].Name != Device {
+	if err != nil || len(s.Routes) != len(p.Peers[0].Blocks)+len(p.Peers[1].Blocks) || s.Protocol != Protocol || s.Name != podnet.Name || s.Devices[0].Name != Device {
 		t.Errorf("%v\n%s", err, s)
 	}
 }
@@ -184,39 +184,18 @@ func TestAfter(t *testing.T) {
 // which would remove the pods of other runtimes. IsOurs also recognizes the file of an older agent,
 // which lacks both keys, or the plugin policy.
 func TestNetworkVersions(t *testing.T) {
-	n := Network{Cluster: settings().Cluster, Node: node(1).blocks()}
+	n := podnet.Network{Cluster: settings().Cluster, Node: node(1).blocks()}
 	list, err := libcni.NetworkConfFromBytes(n.Text())
 	if err != nil || list.CNIVersion != "1.1.0" || !list.DisableGC {
 		t.Errorf("%+v, %v", list, err)
 	}
 	before := strings.Replace(string(n.Text()), ",\n  \"cniVersions\": [\"1.0.0\", \"1.1.0\"],\n  \"disableGC\": true", "", 1)
-	if before == string(n.Text()) || !IsOurs([]byte(before)) {
+	if before == string(n.Text()) || !podnet.IsOurs([]byte(before)) {
 		t.Errorf("%s", before)
 	}
 	before = strings.Replace(string(n.Text()), ",\n        {\"type\": \"policy\"}", "", 1)
-	if before == string(n.Text()) || !IsOurs([]byte(before)) {
+	if before == string(n.Text()) || !podnet.IsOurs([]byte(before)) {
 		t.Errorf("%s", before)
-	}
-}
-
-// The network names the MTU only if it is known, and is recognized either way.
-func TestNetworkText(t *testing.T) {
-	n := Network{Cluster: settings().Cluster, Node: node(1).blocks()}
-	if strings.Contains(string(n.Text()), "mtu") || !IsOurs(n.Text()) || IsTemplate(n.Text()) {
-		t.Errorf("%s", n.Text())
-	}
-	n.MTU = 1450
-	if !strings.Contains(string(n.Text()), `"mtu": 1450,`) || !IsOurs(n.Text()) {
-		t.Errorf("%s", n.Text())
-	}
-	if n.Encrypted = true; !strings.Contains(string(n.Text()), `"unreachable": ["10.244.0.0/16", "fd00:244::/56"],`) || !IsOurs(n.Text()) {
-		t.Errorf("%s", n.Text())
-	}
-	if n.Node = nil; !IsTemplate(n.Text()) || !IsOurs(n.Text()) {
-		t.Errorf("%s", n.Text())
-	}
-	if IsOurs([]byte(`{"name": "cbr0"}`)) {
-		t.Error("a file of others")
 	}
 }
 
@@ -260,34 +239,6 @@ func TestMakeEncrypted(t *testing.T) {
 	}
 	if p := Make(s, []Node{node(1)}); !p.Ready || !p.Self.Subnets[0].Encrypted {
 		t.Error(render(p))
-	}
-}
-
-// Network policies apply to containers that are not pods as the operator says.
-func TestContainers(t *testing.T) {
-	for _, c := range []struct {
-		Containers
-		want string
-	}{
-		{Containers{}, `{"type":"policy"}`},
-		{Containers{Namespace: "shop"}, `{"labels":{},"namespace":"shop","type":"policy"}`},
-		{Containers{"shop", map[string]string{"tier": "2", "app": "web"}}, `{"labels":{"app":"web","tier":"2"},"namespace":"shop","type":"policy"}`},
-	} {
-		file := Network{Node: node(1).blocks(), Containers: c.Containers}.Text()
-		var list struct {
-			Plugins []struct{ Plugins []map[string]any }
-		}
-		if err := json.Unmarshal(file, &list); err != nil {
-			t.Fatalf("%v\n%s", err, file)
-		}
-		members := list.Plugins[0].Plugins
-		got, err := json.Marshal(members[len(members)-1])
-		if err != nil || string(got) != c.want {
-			t.Errorf("%+v: got %s, want %s, %v", c.Containers, got, c.want, err)
-		}
-		if !IsOurs(file) {
-			t.Errorf("not ours: %s", file)
-		}
 	}
 }
 

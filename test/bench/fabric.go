@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/podnet"
 	"github.com/patchbay-net/patchbay/node/plan"
 	"github.com/patchbay-net/patchbay/paths"
 )
@@ -75,7 +76,7 @@ func prefixNet(p netip.Prefix) *net.IPNet {
 func podList(set string, node int) (*libcni.NetworkConfigList, error) {
 	text := fmt.Appendf(nil, flannelNet, podMTU, podCIDR(node))
 	if set != reference {
-		network := plan.Network{Cluster: []netip.Prefix{clusterCIDR()}, Node: []netip.Prefix{podCIDR(node)}, MTU: podMTU}
+		network := podnet.Network{Cluster: []netip.Prefix{clusterCIDR()}, Node: []netip.Prefix{podCIDR(node)}, MTU: podMTU}
 		text = network.Text()
 	}
 	return libcni.ConfListFromBytes(text)

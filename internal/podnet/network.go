@@ -1,7 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package plan
+// Package podnet writes the network file of a Kubernetes node's pods, and recognizes the files that it has written. Both
+// `patchbay install --kubernetes` and the agent write the file, so each recognizes the other's.
+package podnet
 
 import (
 	"bytes"
@@ -18,8 +20,8 @@ import (
 
 // These are the names of the pods' network and of its file.
 const (
-	NetworkName = "pods"
-	NetworkFile = "10-pods.conflist"
+	Name = "pods"
+	File = "10-pods.conflist"
 )
 
 // templateMark is the first line of the template, a comment in Go's template language. We replace
@@ -69,7 +71,7 @@ func (c Containers) policy() string {
 // Pool says where the network's addresses are reserved. If our network replaces another one, it
 // keeps that network's pool: pods of both run on the node, and no address is given out twice.
 type Pool struct {
-	Name    string // of the network; empty: NetworkName
+	Name    string // of the network; empty: Name
 	DataDir string // of host-local; empty: its default
 }
 
@@ -159,7 +161,7 @@ func (n Network) config(ranges, routes string) []byte {
   "cniVersions": ["1.0.0", "1.1.0"],
   "disableGC": true
 }
-`, cmp.Or(n.Pool.Name, NetworkName), outside, refused, mtu, dataDir, ranges, routes, n.Containers.policy())
+`, cmp.Or(n.Pool.Name, Name), outside, refused, mtu, dataDir, ranges, routes, n.Containers.policy())
 }
 
 func (n Network) ownRanges() string {

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package plan
+package podnet
 
 import "testing"
 
@@ -9,7 +9,7 @@ import "testing"
 func TestPoolOf(t *testing.T) {
 	kindnet := `{"cniVersion": "0.3.1", "name": "kindnet", "plugins": [
 		{"type": "ptp", "ipam": {"type": "host-local", "dataDir": "/run/cni-ipam-state", "ranges": [[{"subnet": "10.244.1.0/24"}]]}}, {"type": "portmap"}]}`
-	took := Network{Node: node(1).blocks(), Pool: Pool{"kindnet", "/run/cni-ipam-state"}}
+	took := Network{Node: own(t), Pool: Pool{"kindnet", "/run/cni-ipam-state"}}
 	for text, want := range map[string]Pool{
 		`{"name": "cbr0", "plugins": [{"type": "flannel", "delegate": {"hairpinMode": true}}]}`: {Name: "cbr0"},
 		`{"name": "x", "plugins": [{"ipam": {"type": "other", "dataDir": "/x"}}]}`:              {Name: "x"},
@@ -18,7 +18,7 @@ func TestPoolOf(t *testing.T) {
 		"nonsense":                                                                              {},
 		kindnet:                                                                                 took.Pool,
 		string(took.Text()):                                                                     took.Pool,
-		string(Network{Node: took.Node}.Text()):                                                 {Name: NetworkName},
+		string(Network{Node: took.Node}.Text()):                                                 {Name: Name},
 	} {
 		if got := PoolOf([]byte(text)); got != want {
 			t.Errorf("%+v, want %+v in\n%s", got, want, text)

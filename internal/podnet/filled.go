@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package plan
+package podnet
 
 import (
 	"bytes"
@@ -41,6 +41,6 @@ func IsFilled(file []byte) bool {
 // first.
 func (n Network) filled() []byte {
 	inOrder := slices.Clone(n.Node)
-	slices.SortStableFunc(inOrder, func(a, b netip.Prefix) int { return first(a.Addr().Is4(), b.Addr().Is4()) })
+	slices.SortStableFunc(inOrder, func(a, b netip.Prefix) int { return a.Addr().BitLen() - b.Addr().BitLen() })
 	return n.config(n.ownRanges(), Network{Node: inOrder}.defaultRoutes())
 }
