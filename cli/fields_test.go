@@ -5,144 +5,20 @@ package cli
 
 import (
 	"flag"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"maps"
-	"os"
-	"path/filepath"
-	"reflect"
-	"slices"
-	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/cnm/cnmcli"
 	"github.com/patchbay-net/patchbay/plugin/all"
+	"github.com/patchbay-net/patchbay/test/pages"
 )
 
 var update = flag.Bool("update", false, "write the generated files")
 
 // TestFieldDocs compares fields.txt with the comments in the plugins' source.
 func TestFieldDocs(t *testing.T) {
-	packages := map[string]bool{}
-	for _, p := range append(all.Plugins(), cnmcli.Plugins()...) {
-		if p.Conf != nil {
-			packagesOf(reflect.TypeOf(p.Conf()), packages, map[reflect.Type]bool{})
-		}
-	}
-	docs := map[string]string{}
-	for pkg := range packages {
-		commentsOf(t, pkg, docs)
-	}
-	var b strings.Builder
-	last := ""
-	for _, name := range slices.Sorted(maps.Keys(docs)) {
-		at := strings.LastIndexByte(name, '.')
-		short := name
-		if name[:at] == last {
-			short = name[at:]
-		}
-		last = name[:at]
-		b.WriteString(short + "\t" + docs[name] + "\n")
-	}
-	golden(t, "fields.txt", b.String())
+	pages.Golden(t, "fields.txt", pages.Comments(t, all.Plugins()), *update)
 }
 
-// packagesOf collects the packages of this module from which t's types come.
-func packagesOf(t reflect.Type, out map[string]bool, seen map[reflect.Type]bool) {
-	if seen[t] {
-		return
-	}
-	seen[t] = true
-	if dir, ok := strings.CutPrefix(t.PkgPath(), module); ok {
-		out[dir] = true
-	}
-	switch t.Kind() {
-	case reflect.Pointer, reflect.Slice, reflect.Map, reflect.Array:
-		packagesOf(t.Elem(), out, seen)
-	case reflect.Struct:
-		for i := range t.NumField() {
-			if f := t.Field(i); f.IsExported() || f.Anonymous { // as in structFields, no other field is a key
-				packagesOf(f.Type, out, seen)
-			}
-		}
-	}
-}
-
-// commentsOf adds the comments of every struct field declared in a package.
-func commentsOf(t *testing.T, dir string, docs map[string]string) {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(tree, func(n ast.Node) bool {
-			if spec, ok := n.(*ast.TypeSpec); ok {
-				structComments(dir+"."+spec.Name.Name, spec.Type, docs)
-			}
-			return true
-		})
-	}
-}
-
-func structComments(at string, expr ast.Expr, docs map[string]string) {
-	switch e := expr.(type) {
-	case *ast.StarExpr:
-		structComments(at, e.X, docs)
-	case *ast.ArrayType:
-		structComments(at, e.Elt, docs)
-	case *ast.MapType:
-		structComments(at, e.Value, docs)
-	case *ast.StructType:
-		for _, f := range e.Fields.List {
-			text := strings.Join(strings.Fields(f.Doc.Text()+" "+f.Comment.Text()), " ")
-			for _, name := range f.Names {
-				if text != "" && name.IsExported() && f.Tag != nil {
-					docs[at+"."+name.Name] = columns(text, name.Name)
-				}
-				structComments(at+"."+name.Name, f.Type, docs)
-			}
-		}
-	}
-}
-
-// columns splits a comment into what a field does, its default, and how the reference differs.
-// The comment may have the parts "Default: ..." and "Reference: ..." at its end.
-func columns(text, name string) string {
-	text, reference, _ := strings.Cut(" "+text, " Reference: ")
-	text, byDefault, _ := strings.Cut(text, " Default: ")
-	return strings.Join([]string{plain(strings.TrimSpace(text), name), plain(byDefault, ""), plain(reference, "")}, "\t")
-}
-
-// plain turns a Go comment on a field into a phrase about a key.
-func plain(text, name string) string {
-	if rest, ok := strings.CutPrefix(text, name+" "); ok && name != "" {
-		text = strings.TrimPrefix(strings.TrimPrefix(rest, "is "), "are ")
-	}
-	return strings.TrimSuffix(text, ".")
-}
-
-// golden compares text with a file, or writes it with -update.
-func golden(t *testing.T, file, text string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(want) != text {
-		t.Errorf("%s is not what the source says now; go test ./cli -run %s -update", file, t.Name())
-	}
+// TestFieldTables compares the table on the page of each plugin with the code.
+func TestFieldTables(t *testing.T) {
+	pages.Tables(t, all.Plugins(), "./cli", *update)
 }

@@ -4,16 +4,25 @@
 package cli
 
 import (
+	_ "embed"
 	"fmt"
 	"strings"
 
 	"github.com/jessevdk/go-flags"
 
+	"github.com/patchbay-net/patchbay/internal/fields"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 )
 
 const pluginLong = `List the built-in plugins, and every field of a plugin's configuration.`
+
+// fieldDocs holds the comments on the fields of the built-in plugins' configurations, as fields.Of reads
+// them. TestFieldDocs compares the file with the source. `go test -run TestFieldDocs -update` writes
+// the file again.
+//
+//go:embed fields.txt
+var fieldDocs string
 
 // pluginCommand holds the two subcommands.
 type pluginCommand struct {
@@ -28,12 +37,12 @@ type pluginListCommand struct {
 
 // pluginInfo describes a plugin as `plugin list` and `plugin help` print it.
 type pluginInfo struct {
-	Type         string   `json:"type"`
-	Kind         string   `json:"kind"`
-	About        string   `json:"about"`
-	Versions     []string `json:"supportedVersions"`
-	Capabilities []string `json:"capabilities,omitempty"`
-	Fields       []field  `json:"fields,omitempty"`
+	Type         string         `json:"type"`
+	Kind         string         `json:"kind"`
+	About        string         `json:"about"`
+	Versions     []string       `json:"supportedVersions"`
+	Capabilities []string       `json:"capabilities,omitempty"`
+	Fields       []fields.Field `json:"fields,omitempty"`
 }
 
 func infoOf(p *plugin.Plugin) pluginInfo {
@@ -78,7 +87,7 @@ func (c *pluginHelpCommand) Execute([]string) error {
 	}
 	info := infoOf(p)
 	if p.Conf != nil {
-		info.Fields = fieldsOf(p.Conf())
+		info.Fields = fields.Of(p.Conf(), fieldDocs)
 	}
 	return c.app.show(info, info.text())
 }
@@ -106,7 +115,19 @@ func (p pluginInfo) text() string {
 	}
 	t := newTable()
 	for _, f := range p.Fields {
-		f.rows(t, "  ")
+		fieldRows(t, f, "  ")
 	}
 	return b.String() + "\nFields:\n" + t.String()
+}
+
+// fieldRows adds rows for a field and for the fields inside it.
+func fieldRows(t *table, f fields.Field, indent string) {
+	doc := f.Doc
+	if f.Default != "" {
+		doc = strings.TrimSpace(doc + " (default " + f.Default + ")")
+	}
+	t.row(indent+f.Key, f.Type, doc)
+	for _, inner := range f.Fields {
+		fieldRows(t, inner, indent+"  ")
+	}
 }

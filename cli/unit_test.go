@@ -20,10 +20,12 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/fields"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/pages"
 )
 
 // containerd passes the ports of a pod also to loopback, which publishes none.
@@ -225,9 +227,9 @@ func TestFieldsOf(t *testing.T) {
 		Bare   string
 	}{MTU: 1500}
 	var got []string
-	for _, f := range fieldsOf(conf) {
+	for _, f := range fields.Of(conf, "") {
 		table := newTable()
-		f.rows(table, "")
+		fieldRows(table, f, "")
 		var lines []string
 		for _, cells := range table.rows {
 			lines = append(lines, strings.Join(cells, "|"))
@@ -256,7 +258,7 @@ func TestManPage(t *testing.T) {
 	if err := (&manCommand{app: a}).Execute(nil); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "../docs/man/patchbay.1", page.String())
+	pages.Golden(t, "../docs/man/patchbay.1", page.String(), *update)
 }
 
 // An install waits for another one. It gives up and names the other process.

@@ -1,11 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+// Package fields lists the keys of a plugin's configuration, with the comments of its source.
+package fields
 
 import (
 	"cmp"
-	_ "embed"
 	"encoding"
 	"encoding/json"
 	"net/netip"
@@ -13,53 +13,49 @@ import (
 	"strings"
 )
 
-// fieldDocs holds the comments on the fields of the configuration types, one line for each field.
-// Tabs separate the four parts of a line: the field's Go path, what the field does, its default,
-// and how the reference differs. If the line before has the same type, the path leaves the type
-// out. TestFieldDocs compares the file with the source. `go test -run TestFieldDocs -update`
-// writes the file again.
-//
-//go:embed fields.txt
-var fieldDocs string
-
-// field is one key of a configuration.
-type field struct {
+// Field is one key of a configuration.
+type Field struct {
 	Key       string  `json:"key"`
 	Type      string  `json:"type"`
 	Default   string  `json:"default,omitempty"`
 	Doc       string  `json:"doc,omitempty"`
 	Reference string  `json:"reference,omitempty"` // how the reference plugin differs
-	Fields    []field `json:"fields,omitempty"`
+	Fields    []Field `json:"fields,omitempty"`
 
-	name string // the field's Go path in fieldDocs
+	Name string `json:"-"` // the field's Go path in docs
 }
 
-// fieldsOf lists the keys that conf decodes. conf is a pointer to a struct; its present values
-// are the defaults.
-func fieldsOf(conf any) []field {
+// Of lists the keys that conf decodes. conf is a pointer to a struct; its present values are the
+// defaults. docs has the comments on the fields, one line for each field. Tabs separate the four
+// parts of a line: the field's Go path, what the field does, its default, and how the reference
+// differs. If the line before has the same type, the path leaves the type out.
+func Of(conf any, docs string) []Field {
 	v := reflect.Indirect(reflect.ValueOf(conf))
 	if v.Kind() != reflect.Struct {
 		return nil
 	}
-	return structFields(v, goName(v.Type(), ""), 0)
+	return reader(docs).fields(v, goName(v.Type(), ""), 0)
 }
 
-// module begins the import paths of our packages. fieldDocs leaves it out to save space.
-const module = "github.com/patchbay-net/patchbay/"
+// Module begins the import paths of our packages. A Go path leaves it out to save space.
+const Module = "github.com/patchbay-net/patchbay/"
 
-// goName returns the path of a type in fieldDocs. A struct type without a name has the path of
+// goName returns the path of a type in docs. A struct type without a name has the path of
 // its field, which is at.
 func goName(t reflect.Type, at string) string {
 	if t.Name() == "" {
 		return at
 	}
-	return strings.TrimPrefix(t.PkgPath(), module) + "." + t.Name()
+	return strings.TrimPrefix(t.PkgPath(), Module) + "." + t.Name()
 }
 
 // deepest is how many levels of nested types are listed, because a type may contain itself.
 const deepest = 6
 
-func structFields(v reflect.Value, at string, depth int) (out []field) {
+// reader finds comments in docs.
+type reader string
+
+func (r reader) fields(v reflect.Value, at string, depth int) (out []Field) {
 	for i := range v.NumField() {
 		sf := v.Type().Field(i)
 		key, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
@@ -69,17 +65,17 @@ func structFields(v reflect.Value, at string, depth int) (out []field) {
 		elem := structOf(v.Field(i))
 		name := at + "." + sf.Name
 		if sf.Anonymous && key == "" && elem.IsValid() {
-			out = append(out, structFields(elem, goName(elem.Type(), name), depth)...)
+			out = append(out, r.fields(elem, goName(elem.Type(), name), depth)...)
 			continue
 		}
 		if key == "" {
 			key = sf.Name
 		}
-		f := field{Key: key, Type: typeWord(sf.Type), name: name}
-		f.Doc, f.Default, f.Reference = docOf(name)
+		f := Field{Key: key, Type: typeWord(sf.Type), Name: name}
+		f.Doc, f.Default, f.Reference = r.find(name)
 		f.Default = cmp.Or(defaultOf(v.Field(i)), f.Default)
 		if elem.IsValid() && depth < deepest {
-			f.Fields = structFields(elem, goName(elem.Type(), name), depth+1)
+			f.Fields = r.fields(elem, goName(elem.Type(), name), depth+1)
 		}
 		out = append(out, f)
 	}
@@ -149,10 +145,10 @@ func defaultOf(v reflect.Value) string {
 	return string(data)
 }
 
-// docOf finds a field's comment in fieldDocs.
-func docOf(name string) (doc, byDefault, reference string) {
+// find returns the three parts of a field's comment.
+func (r reader) find(name string) (doc, byDefault, reference string) {
 	of := ""
-	for line := range strings.Lines(fieldDocs) {
+	for line := range strings.Lines(string(r)) {
 		parts := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		at := strings.LastIndexByte(parts[0], '.')
 		if at > 0 {
@@ -163,16 +159,4 @@ func docOf(name string) (doc, byDefault, reference string) {
 		}
 	}
 	return "", "", ""
-}
-
-// rows adds rows for a field and for the fields inside it.
-func (f field) rows(t *table, indent string) {
-	doc := f.Doc
-	if f.Default != "" {
-		doc = strings.TrimSpace(doc + " (default " + f.Default + ")")
-	}
-	t.row(indent+f.Key, f.Type, doc)
-	for _, inner := range f.Fields {
-		inner.rows(t, indent+"  ")
-	}
 }
