@@ -1,7 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package dhcp
+// Package withplugin tests the plugin dhcp together with a keeper of leases, ours or the reference's. The tests are not
+// the plugin's own, because its program links no keeper.
+package withplugin
 
 import (
 	"encoding/json"
@@ -16,13 +18,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/dhcp"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
+func TestMain(m *testing.M) { plugintest.Main(m, &dhcp.Plugin) }
 
 // lan is a network with a server.
 func lan(t *testing.T) *dhcptest.Server {
@@ -37,7 +40,7 @@ func TestContract(t *testing.T) {
 	refused := func(about, ipam, msg string) conformance.Refusal {
 		return conformance.Refusal{About: about, Conf: conformance.Object{"ipam": json.RawMessage(ipam)}, Code: 7, Msg: msg}
 	}
-	plugintest.Run(t, &Plugin, plugintest.Case{
+	plugintest.Run(t, &dhcp.Plugin, plugintest.Case{
 		Subject: conformance.Subject{
 			Type: "dhcp", Kind: "ipam", Again: true, Conf: conformance.Object{"ipam": json.RawMessage(`{"type":"dhcp"}`)},
 			Refused: []conformance.Refusal{
@@ -79,7 +82,7 @@ func (n *node) conf(ipam, more string) string {
 func (n *node) call(verb spec.Verb, ns, conf string) (*spec.Result, error) {
 	n.Helper()
 	b := plugin.Builtin{NewSession: func() *plugin.Session {
-		s := plugin.NewSession([]*plugin.Plugin{&Plugin})
+		s := plugin.NewSession([]*plugin.Plugin{&dhcp.Plugin})
 		s.Stderr, s.Dry = &n.warn, n.dry
 		return s
 	}}

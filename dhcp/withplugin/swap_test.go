@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package dhcp
+package withplugin
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/plugin/dhcp"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
@@ -65,7 +66,7 @@ func TestEitherWay(t *testing.T) {
 	sockets := map[string]string{"the reference's": "/run/cni/theirs.sock", "our": "/run/cni/ours.sock"}
 	referenceDaemon(t, sockets["the reference's"])
 	dhcptest.Serve(t, sockets["our"])
-	dirs := map[string]string{"the reference's": filepath.Dir(reference(t)), "our": plugintest.Install(t, &Plugin)}
+	dirs := map[string]string{"the reference's": filepath.Dir(reference(t)), "our": plugintest.Install(t, &dhcp.Plugin)}
 	var first map[string]any
 	for plugin, dir := range dirs {
 		for keeper, socket := range sockets {
