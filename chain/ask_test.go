@@ -12,6 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 // silent is a set of plugins. The plugin "hangs" never answers.
@@ -32,7 +33,7 @@ func TestQuestionsHaveADeadline(t *testing.T) { synctest.Test(t, questionsHaveAD
 func questionsHaveADeadline(t *testing.T) {
 	plugins := &silent{}
 	rt := &chain.Runtime{Path: []string{"/nonexistent"}, Invoker: plugins, AskTime: 5 * time.Millisecond}
-	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"hangs"},{"type":"other"}]}`)
+	list := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"hangs"},{"type":"other"}]}`)
 	err := rt.Status(t.Context(), list)
 	for _, want := range []string{"plugin hangs did not answer STATUS within 5ms", "other is not ready"} {
 		if err == nil || !strings.Contains(err.Error()+spec.AsError(err).Details, want) {
@@ -70,10 +71,10 @@ func TestGCHasADeadline(t *testing.T) {
 	b := newBench(t)
 	plugins := &sticky{}
 	b.Invoker, b.DelTime = plugins, time.Millisecond
-	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"other"},{"type":"hangs"}]}`)
+	list := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"other"},{"type":"hangs"}]}`)
 	b.add(list, "a", "b")
 	plugins.ended = nil
-	err := b.GC(t.Context(), chain.Keep{List: list}, chain.Keep{List: mustList(t, `{"cniVersion":"1.1.0","name":"quick","plugins":[{"type":"last"}]}`)})
+	err := b.GC(t.Context(), chain.Keep{List: list}, chain.Keep{List: chaintest.List(t, `{"cniVersion":"1.1.0","name":"quick","plugins":[{"type":"last"}]}`)})
 	for _, want := range []string{"DEL did not end within 1ms", "GC did not end within 20ms"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("GC says %v, not %s", err, want)
@@ -82,7 +83,7 @@ func TestGCHasADeadline(t *testing.T) {
 	if got := strings.Join(plugins.ended, ", "); got != "DEL aother, DEL bother, GC other, GC last" {
 		t.Errorf("ended: %s", got)
 	}
-	if got := b.cached(); got != "net-a-eth0 net-b-eth0" {
+	if got := b.Cached(); got != "net-a-eth0 net-b-eth0" {
 		t.Errorf("cached: %q", got)
 	}
 }

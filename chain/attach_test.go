@@ -17,28 +17,20 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/chaintest"
 )
-
-func (b *bench) cached() string {
-	entries, _ := os.ReadDir(filepath.Join(b.CacheDir, "results"))
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return strings.Join(names, " ")
-}
 
 func TestAddPassesResults(t *testing.T) {
 	b := newBench(t)
-	result, err := b.Add(t.Context(), mustList(t, three), attachment)
+	result, err := b.Add(t.Context(), chaintest.List(t, three), attachment)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(result.Interfaces) != 3 || result.Interfaces[2].Name != "rec3" {
 		t.Errorf("result is %+v", result)
 	}
-	calls := b.calls()
-	if got := order(calls); got != "ADD rec1, ADD rec2, ADD rec3" {
+	calls := b.Calls()
+	if got := chaintest.Order(calls); got != "ADD rec1, ADD rec2, ADD rec3" {
 		t.Errorf("calls: %s", got)
 	}
 	for i, want := range []int{0, 1, 2} {
@@ -53,34 +45,34 @@ func TestAddPassesResults(t *testing.T) {
 			t.Errorf("plugin %d: prevResult is %+v", i+1, in.PrevResult)
 		}
 	}
-	if len(b.events) != 3 || b.events[1].Plugin != "rec2" || b.events[1].Outcome() != "ok" || b.events[1].Duration <= 0 || b.events[1].Output == 0 {
-		t.Errorf("events: %+v", b.events)
+	if len(b.Events) != 3 || b.Events[1].Plugin != "rec2" || b.Events[1].Outcome() != "ok" || b.Events[1].Duration <= 0 || b.Events[1].Output == 0 {
+		t.Errorf("events: %+v", b.Events)
 	}
-	if got := b.cached(); got != "net-c1-eth0" {
+	if got := b.Cached(); got != "net-c1-eth0" {
 		t.Errorf("cached: %q", got)
 	}
 }
 
 func TestAddRollsBack(t *testing.T) {
 	b := newBench(t)
-	_, err := b.Add(t.Context(), mustList(t, failing("ADD", 2)), attachment)
+	_, err := b.Add(t.Context(), chaintest.List(t, failing("ADD", 2)), attachment)
 	if err == nil || !strings.Contains(err.Error(), `plugin type="rec2" failed (add): not now 2`) {
 		t.Errorf("error is %v", err)
 	}
 	if code := spec.ErrorCode(err); code != spec.CodeTryAgain {
 		t.Errorf("code is %d", code)
 	}
-	calls := b.calls()
-	if got := order(calls); got != "ADD rec1, ADD rec2, DEL rec3, DEL rec2, DEL rec1" {
+	calls := b.Calls()
+	if got := chaintest.Order(calls); got != "ADD rec1, ADD rec2, DEL rec3, DEL rec2, DEL rec1" {
 		t.Errorf("calls: %s", got)
 	}
 	if !strings.Contains(string(calls[4].Stdin), `"prevResult"`) {
 		t.Errorf("the rollback has no result: %s", calls[4].Stdin)
 	}
-	if last := b.events[len(b.events)-1]; !last.Rollback || last.Verb != spec.Del {
+	if last := b.Events[len(b.Events)-1]; !last.Rollback || last.Verb != spec.Del {
 		t.Errorf("last event: %+v", last)
 	}
-	if got := b.cached(); got != "" {
+	if got := b.Cached(); got != "" {
 		t.Errorf("cached: %q", got)
 	}
 }
@@ -88,10 +80,10 @@ func TestAddRollsBack(t *testing.T) {
 func TestAddNoRollback(t *testing.T) {
 	b := newBench(t)
 	b.NoRollback = true
-	if _, err := b.Add(t.Context(), mustList(t, failing("ADD", 2)), attachment); err == nil {
+	if _, err := b.Add(t.Context(), chaintest.List(t, failing("ADD", 2)), attachment); err == nil {
 		t.Error("no error")
 	}
-	if got := order(b.calls()); got != "ADD rec1, ADD rec2" {
+	if got := chaintest.Order(b.Calls()); got != "ADD rec1, ADD rec2" {
 		t.Errorf("calls: %s", got)
 	}
 }
@@ -99,17 +91,17 @@ func TestAddNoRollback(t *testing.T) {
 // A second ADD that fails must not remove what the first ADD made.
 func TestAddAgainKeepsTheFirst(t *testing.T) {
 	b := newBench(t)
-	if _, err := b.Add(t.Context(), mustList(t, three), attachment); err != nil {
+	if _, err := b.Add(t.Context(), chaintest.List(t, three), attachment); err != nil {
 		t.Fatal(err)
 	}
-	b.calls()
-	if _, err := b.Add(t.Context(), mustList(t, failing("ADD", 1)), attachment); err == nil {
+	b.Calls()
+	if _, err := b.Add(t.Context(), chaintest.List(t, failing("ADD", 1)), attachment); err == nil {
 		t.Error("no error")
 	}
-	if got := order(b.calls()); got != "ADD rec1" {
+	if got := chaintest.Order(b.Calls()); got != "ADD rec1" {
 		t.Errorf("calls: %s", got)
 	}
-	if got := b.cached(); got != "net-c1-eth0" {
+	if got := b.Cached(); got != "net-c1-eth0" {
 		t.Errorf("cached: %q", got)
 	}
 }
@@ -122,18 +114,18 @@ func TestAddCacheFails(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(b.CacheDir, "results"), nil, 0o600); err != nil { // a file in the place of the directory
 		t.Fatal(err)
 	}
-	_, err := b.Add(t.Context(), mustList(t, three), attachment)
+	_, err := b.Add(t.Context(), chaintest.List(t, three), attachment)
 	if err == nil || !strings.Contains(err.Error(), `failed to set network "net" cached result`) {
 		t.Errorf("error is %v", err)
 	}
-	if got := order(b.calls()); !strings.HasSuffix(got, "DEL rec3, DEL rec2, DEL rec1") {
+	if got := chaintest.Order(b.Calls()); !strings.HasSuffix(got, "DEL rec3, DEL rec2, DEL rec1") {
 		t.Errorf("calls: %s", got)
 	}
 }
 
 func TestRollbackError(t *testing.T) {
 	b := newBench(t)
-	_, err := b.Add(t.Context(), mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[
+	_, err := b.Add(t.Context(), chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[
 		{"type":"rec1","fail":{"DEL":{"code":5,"msg":"stuck"}}},{"type":"rec2","fail":{"ADD":{"code":11,"msg":"not now"}}}]}`), attachment)
 	const want = `plugin type="rec2" failed (add): not now; rollback: plugin type="rec1" failed (delete): stuck`
 	if err == nil || err.Error() != want {
@@ -146,47 +138,47 @@ func TestRollbackError(t *testing.T) {
 
 func TestDelRunsAll(t *testing.T) {
 	b := newBench(t)
-	if _, err := b.Add(t.Context(), mustList(t, three), attachment); err != nil {
+	if _, err := b.Add(t.Context(), chaintest.List(t, three), attachment); err != nil {
 		t.Fatal(err)
 	}
-	b.calls()
-	err := b.Del(t.Context(), mustList(t, failing("DEL", 0)), attachment)
+	b.Calls()
+	err := b.Del(t.Context(), chaintest.List(t, failing("DEL", 0)), attachment)
 	const want = `plugin type="rec3" failed (delete): not now 3
 plugin type="rec2" failed (delete): not now 2
 plugin type="rec1" failed (delete): not now 1`
 	if err == nil || err.Error() != want {
 		t.Errorf("error is %v", err)
 	}
-	if got := order(b.calls()); got != "DEL rec3, DEL rec2, DEL rec1" {
+	if got := chaintest.Order(b.Calls()); got != "DEL rec3, DEL rec2, DEL rec1" {
 		t.Errorf("calls: %s", got)
 	}
 }
 
 func TestDelKeepsCache(t *testing.T) {
 	b := newBench(t)
-	if _, err := b.Add(t.Context(), mustList(t, three), attachment); err != nil {
+	if _, err := b.Add(t.Context(), chaintest.List(t, three), attachment); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Del(t.Context(), mustList(t, failing("DEL", 2)), attachment); err == nil {
+	if err := b.Del(t.Context(), chaintest.List(t, failing("DEL", 2)), attachment); err == nil {
 		t.Error("no error")
 	}
-	if got := b.cached(); got != "net-c1-eth0" {
+	if got := b.Cached(); got != "net-c1-eth0" {
 		t.Errorf("cached after a failed DEL: %q", got)
 	}
-	b.calls()
-	if err := b.Del(t.Context(), mustList(t, three), attachment); err != nil {
+	b.Calls()
+	if err := b.Del(t.Context(), chaintest.List(t, three), attachment); err != nil {
 		t.Error(err)
 	}
-	for _, c := range b.calls() {
+	for _, c := range b.Calls() {
 		var in struct{ PrevResult *spec.Result }
 		if err := json.Unmarshal(c.Stdin, &in); err != nil || in.PrevResult == nil || len(in.PrevResult.Interfaces) != 3 {
 			t.Errorf("%s: DEL does not have the final result: %s", c.Plugin, c.Stdin)
 		}
 	}
-	if got := b.cached(); got != "" {
+	if got := b.Cached(); got != "" {
 		t.Errorf("cached after DEL: %q", got)
 	}
-	if err := b.Del(t.Context(), mustList(t, three), attachment); err != nil {
+	if err := b.Del(t.Context(), chaintest.List(t, three), attachment); err != nil {
 		t.Errorf("second DEL: %v", err)
 	}
 }
@@ -195,7 +187,7 @@ func TestDelKeepsCache(t *testing.T) {
 // ones that are not nil.
 func TestArgumentsFromCache(t *testing.T) {
 	b := newBench(t)
-	list := mustList(t, `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"rec1","capabilities":{"ips":true}}]}`)
+	list := chaintest.List(t, `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"rec1","capabilities":{"ips":true}}]}`)
 	a, empty := attachment, attachment
 	a.Args, a.Capabilities = [][2]string{{"K", "V"}, {"A", "B"}}, map[string]any{"ips": []string{"10.0.0.1"}, "mac": "x"}
 	empty.Args, empty.Capabilities = [][2]string{}, map[string]any{}
@@ -211,7 +203,7 @@ func TestArgumentsFromCache(t *testing.T) {
 	if err := b.Del(t.Context(), list, empty); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range b.calls() {
+	for _, c := range b.Calls() {
 		if c.Env["CNI_ARGS"] != "K=V;A=B" || !strings.Contains(string(c.Stdin), `"runtimeConfig":{"ips":["10.0.0.1"]}`) {
 			t.Errorf("%s: args %q, stdin %s", c.Verb, c.Env["CNI_ARGS"], c.Stdin)
 		}
@@ -223,14 +215,14 @@ func TestDelCached(t *testing.T) {
 	if err := b.DelCached(t.Context(), "net", attachment); !errors.Is(err, chain.ErrNotCached) {
 		t.Errorf("nothing cached: %v", err)
 	}
-	if _, err := b.Add(t.Context(), mustList(t, three), attachment); err != nil {
+	if _, err := b.Add(t.Context(), chaintest.List(t, three), attachment); err != nil {
 		t.Fatal(err)
 	}
-	b.calls()
+	b.Calls()
 	if err := b.DelCached(t.Context(), "net", attachment); err != nil {
 		t.Fatal(err)
 	}
-	if got := order(b.calls()); got != "DEL rec3, DEL rec2, DEL rec1" {
+	if got := chaintest.Order(b.Calls()); got != "DEL rec3, DEL rec2, DEL rec1" {
 		t.Errorf("calls: %s", got)
 	}
 }
@@ -239,15 +231,15 @@ func TestDelCached(t *testing.T) {
 func TestDelOldVersion(t *testing.T) {
 	for version, want := range map[string]bool{"0.2.0": false, "0.3.1": false, "0.4.0": true, "1.1.0": true} {
 		b := newBench(t)
-		list := mustList(t, strings.Replace(three, "1.1.0", version, 1))
+		list := chaintest.List(t, strings.Replace(three, "1.1.0", version, 1))
 		if _, err := b.Add(t.Context(), list, attachment); err != nil {
 			t.Fatal(version, err)
 		}
-		b.calls()
+		b.Calls()
 		if err := b.Del(t.Context(), list, attachment); err != nil {
 			t.Fatal(version, err)
 		}
-		if got := strings.Contains(string(b.calls()[0].Stdin), "prevResult"); got != want {
+		if got := strings.Contains(string(b.Calls()[0].Stdin), "prevResult"); got != want {
 			t.Errorf("%s: prevResult in DEL is %v", version, got)
 		}
 	}
@@ -270,7 +262,7 @@ func TestRefused(t *testing.T) {
 	}
 	b := newBench(t)
 	for _, test := range tests {
-		list := mustList(t, three)
+		list := chaintest.List(t, three)
 		list.Name = test.network
 		_, add := b.Add(t.Context(), list, test.a)
 		for verb, err := range map[string]error{"add": add, "del": b.Del(t.Context(), list, test.a), "check": b.Check(t.Context(), list, test.a)} {
@@ -279,8 +271,8 @@ func TestRefused(t *testing.T) {
 			}
 		}
 	}
-	if calls := b.calls(); len(calls) > 0 {
-		t.Errorf("plugins were called: %s", order(calls))
+	if calls := b.Calls(); len(calls) > 0 {
+		t.Errorf("plugins were called: %s", chaintest.Order(calls))
 	}
 }
 
@@ -290,7 +282,7 @@ func TestCancelKillsGroup(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		for ctx.Err() == nil { // until the plugin has written its child's pid
-			data, _ := os.ReadFile(b.log)
+			data, _ := os.ReadFile(b.Log)
 			if strings.Count(string(data), "\n") == 3 {
 				cancel()
 			}
@@ -298,15 +290,15 @@ func TestCancelKillsGroup(t *testing.T) {
 		}
 	}()
 	start := time.Now()
-	_, err := b.Add(ctx, mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1"},{"type":"rec2","hang":"ADD"}]}`), attachment)
+	_, err := b.Add(ctx, chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1"},{"type":"rec2","hang":"ADD"}]}`), attachment)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error is %v", err)
 	}
 	if took := time.Since(start); took > time.Minute {
 		t.Errorf("took %v", took)
 	}
-	calls := b.calls()
-	if got := order(calls); got != "ADD rec1, ADD rec2, ADD rec2, DEL rec2, DEL rec1" {
+	calls := b.Calls()
+	if got := chaintest.Order(calls); got != "ADD rec1, ADD rec2, ADD rec2, DEL rec2, DEL rec1" {
 		t.Fatalf("calls: %s", got)
 	}
 	child, err := strconv.Atoi(calls[2].Note)
@@ -328,19 +320,19 @@ func zombie(pid int) bool {
 
 func TestTrace(t *testing.T) {
 	b := newBench(t)
-	list := mustList(t, three)
+	list := chaintest.List(t, three)
 	t.Setenv("TRACEPARENT", "from-environment")
 	if err := b.Status(t.Context(), list); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.calls()[0].Env["TRACEPARENT"]; got != "from-environment" {
+	if got := b.Calls()[0].Env["TRACEPARENT"]; got != "from-environment" {
 		t.Errorf("TRACEPARENT is %q", got)
 	}
 	ctx := chain.WithTrace(t.Context(), chain.Trace{Parent: "00-1", State: "s=1", Baggage: "b=2"})
 	if err := b.Status(ctx, list); err != nil {
 		t.Fatal(err)
 	}
-	env := b.calls()[0].Env
+	env := b.Calls()[0].Env
 	if env["TRACEPARENT"] != "00-1" || env["TRACESTATE"] != "s=1" || env["BAGGAGE"] != "b=2" {
 		t.Errorf("trace context is %v", env)
 	}

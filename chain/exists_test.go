@@ -15,19 +15,20 @@ import (
 	records "github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 // A second ADD that fails does not remove the first attachment, even if its cached result is torn.
 func TestAddAgainBesideATornResult(t *testing.T) {
 	b := newBench(t)
-	b.add(mustList(t, three), "c1")
+	b.add(chaintest.List(t, three), "c1")
 	if err := os.Truncate(filepath.Join(b.CacheDir, "results", "net-c1-eth0"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Add(t.Context(), mustList(t, failing("ADD", 2)), attachment); err == nil {
+	if _, err := b.Add(t.Context(), chaintest.List(t, failing("ADD", 2)), attachment); err == nil {
 		t.Fatal("the ADD works")
 	}
-	if got := order(b.calls()); got != "ADD rec1, ADD rec2" {
+	if got := chaintest.Order(b.Calls()); got != "ADD rec1, ADD rec2" {
 		t.Errorf("calls: %s", got)
 	}
 }
@@ -36,7 +37,7 @@ func TestAddAgainBesideATornResult(t *testing.T) {
 func TestGCDoesNotWaitForAContainer(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // two goroutines would call it
-	list := mustList(t, three)
+	list := chaintest.List(t, three)
 	b.add(list, "busy", "dead")
 	lock := filepath.Join(b.RunDir, "locks", "busy.container.lock")
 	f, err := os.Create(lock)
@@ -54,7 +55,7 @@ func TestGCDoesNotWaitForAContainer(t *testing.T) {
 	if took := time.Since(begun); took > 30*time.Second {
 		t.Errorf("the GC took %v", took)
 	}
-	if got := b.cached(); got != "net-busy-eth0" {
+	if got := b.Cached(); got != "net-busy-eth0" {
 		t.Errorf("cached: %q", got)
 	}
 }
@@ -65,13 +66,13 @@ func TestAddWhileAGCDetaches(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // two goroutines would call it
 	until := filepath.Join(t.TempDir(), "go on")
-	b.add(mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"DEL","until":"`+until+`"}]}`), "dead")
-	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec2"}]}`)
+	b.add(chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"DEL","until":"`+until+`"}]}`), "dead")
+	list := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec2"}]}`)
 	b.LockTime = 10 * time.Second
 	done := make(chan error)
 	go func() { done <- b.GC(t.Context(), chain.Keep{List: list}) }()
 	for {
-		if data, _ := os.ReadFile(b.log); len(data) > 0 { // the DEL has begun
+		if data, _ := os.ReadFile(b.Log); len(data) > 0 { // the DEL has begun
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -85,7 +86,7 @@ func TestAddWhileAGCDetaches(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	calls := b.calls()
+	calls := b.Calls()
 	last := calls[len(calls)-1]
 	conf, err := spec.ParseConf(last.Stdin)
 	if err != nil {
@@ -94,7 +95,7 @@ func TestAddWhileAGCDetaches(t *testing.T) {
 	if valid, _ := conf.Valid(); last.Verb != "GC" || len(valid) != 1 || valid[0].ContainerID != "new" {
 		t.Errorf("%s %s", last.Verb, last.Stdin)
 	}
-	if got := b.cached(); got != "net-new-eth0" {
+	if got := b.Cached(); got != "net-new-eth0" {
 		t.Errorf("cached: %q", got)
 	}
 }
@@ -104,11 +105,11 @@ func TestGCOfAHungPlugin(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // two goroutines would call it
 	b.LockTime, b.DelTime = 10*time.Second, time.Second
-	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hang":"GC"}]}`)
+	list := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hang":"GC"}]}`)
 	done := make(chan error)
 	go func() { done <- b.GC(t.Context(), chain.Keep{List: list}) }()
 	for {
-		if data, _ := os.ReadFile(b.log); len(data) > 0 {
+		if data, _ := os.ReadFile(b.Log); len(data) > 0 {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -124,8 +125,8 @@ func TestGCOfAHungPlugin(t *testing.T) {
 // A broken cached result stays if it may be that of a network whose name begins as the GC's.
 func TestGCKeepsBrokenResultsOfOthers(t *testing.T) {
 	b := newBench(t)
-	writeFiles(t, b.ConfDir, map[string]string{"b.conflist": `{"cniVersion":"1.1.0","name":"net-b","plugins":[{"type":"rec1"}]}`})
-	list := mustList(t, three)
+	chaintest.Write(t, b.ConfDir, map[string]string{"b.conflist": `{"cniVersion":"1.1.0","name":"net-b","plugins":[{"type":"rec1"}]}`})
+	list := chaintest.List(t, three)
 	b.add(list, "a")
 	old := time.Now().Add(-time.Hour)
 	for _, name := range []string{"net-b-c1-eth0", "net-c1-eth0"} {
@@ -140,7 +141,7 @@ func TestGCKeepsBrokenResultsOfOthers(t *testing.T) {
 	if err := b.GC(t.Context(), chain.Keep{List: list, Valid: []spec.AttachmentKey{{ContainerID: "a", IfName: "eth0"}}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.cached(); got != "net-a-eth0 net-b-c1-eth0" {
+	if got := b.Cached(); got != "net-a-eth0 net-b-c1-eth0" {
 		t.Errorf("cached: %q", got)
 	}
 }
@@ -150,7 +151,7 @@ func TestGCKeepsBrokenResultsOfOthers(t *testing.T) {
 func TestGCOfOtherRuntimes(t *testing.T) {
 	for _, everyones := range []bool{false, true} {
 		b := newBench(t)
-		list := mustList(t, three)
+		list := chaintest.List(t, three)
 		b.add(list, "theirs", "ours")
 		s := records.New(b.RunDir)
 		own, err := os.ReadFile("/proc/self/comm")
@@ -163,12 +164,12 @@ func TestGCOfOtherRuntimes(t *testing.T) {
 		}
 		s.Close()
 		must(t, b.GC(t.Context(), chain.Keep{List: list, Everyones: everyones}))
-		calls := b.calls()
+		calls := b.Calls()
 		want, valid := "net-theirs-eth0", `[{"containerID":"theirs","ifname":"eth0"}]`
 		if everyones {
 			want, valid = "", "[]"
 		}
-		if got := b.cached(); got != want {
+		if got := b.Cached(); got != want {
 			t.Errorf("everyone's %v, cached: %q", everyones, got)
 		}
 		if last := calls[len(calls)-1]; !strings.Contains(string(last.Stdin), `"cni.dev/valid-attachments":`+valid) {

@@ -16,32 +16,33 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 func (b *bench) add(list *chain.List, ids ...string) {
-	b.t.Helper()
+	b.T.Helper()
 	for _, id := range ids {
 		a := chain.Attachment{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0", Args: [][2]string{{"ID", id}}}
-		if _, err := b.Add(b.t.Context(), list, a); err != nil {
-			b.t.Fatal(err)
+		if _, err := b.Add(b.T.Context(), list, a); err != nil {
+			b.T.Fatal(err)
 		}
 	}
-	b.calls()
+	b.Calls()
 }
 
 func TestGC(t *testing.T) {
 	b := newBench(t)
-	list := mustList(t, three)
+	list := chaintest.List(t, three)
 	b.add(list, "a", "b", "c")
-	other := mustList(t, strings.Replace(three, `"net"`, `"net-b"`, 1))
+	other := chaintest.List(t, strings.Replace(three, `"net"`, `"net-b"`, 1))
 	b.add(other, "a")
 	err := b.GC(t.Context(), chain.Keep{List: list, Valid: []spec.AttachmentKey{{ContainerID: "b", IfName: "eth0"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls := b.calls()
+	calls := b.Calls()
 	const del = "DEL rec3, DEL rec2, DEL rec1, "
-	if got := order(calls); got != del+del+"GC rec1, GC rec2, GC rec3" {
+	if got := chaintest.Order(calls); got != del+del+"GC rec1, GC rec2, GC rec3" {
 		t.Errorf("calls: %s", got)
 	}
 	if env := calls[0].Env; env["CNI_CONTAINERID"] != "a" || env["CNI_NETNS"] != "/run/netns/a" || env["CNI_ARGS"] != "ID=a" {
@@ -57,7 +58,7 @@ func TestGC(t *testing.T) {
 			t.Errorf("GC: %v", c.Env)
 		}
 	}
-	if got := b.cached(); got != "net-b-a-eth0 net-b-eth0" {
+	if got := b.Cached(); got != "net-b-a-eth0 net-b-eth0" {
 		t.Errorf("cached: %q", got)
 	}
 }
@@ -66,10 +67,10 @@ func TestGC(t *testing.T) {
 // plugins would keep everything.
 func TestGCNothingValid(t *testing.T) {
 	b := newBench(t)
-	if err := b.GC(t.Context(), chain.Keep{List: mustList(t, three)}); err != nil {
+	if err := b.GC(t.Context(), chain.Keep{List: chaintest.List(t, three)}); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range b.calls() {
+	for _, c := range b.Calls() {
 		if !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[]`) {
 			t.Errorf("%s", c.Stdin)
 		}
@@ -78,10 +79,10 @@ func TestGCNothingValid(t *testing.T) {
 
 func TestGCBatchGoesOn(t *testing.T) {
 	b := newBench(t)
-	broken := mustList(t, failing("GC", 0))
-	old := mustList(t, `{"cniVersion":"1.0.0","name":"old","plugins":[{"type":"rec1","fail":{"DEL":{"code":5,"msg":"stuck"}}}]}`)
-	off := mustList(t, `{"cniVersion":"1.1.0","name":"off","disableGC":true,"plugins":[{"type":"rec1"}]}`)
-	fine := mustList(t, `{"cniVersion":"1.1.0","name":"fine","plugins":[{"type":"rec3"}]}`)
+	broken := chaintest.List(t, failing("GC", 0))
+	old := chaintest.List(t, `{"cniVersion":"1.0.0","name":"old","plugins":[{"type":"rec1","fail":{"DEL":{"code":5,"msg":"stuck"}}}]}`)
+	off := chaintest.List(t, `{"cniVersion":"1.1.0","name":"off","disableGC":true,"plugins":[{"type":"rec1"}]}`)
+	fine := chaintest.List(t, `{"cniVersion":"1.1.0","name":"fine","plugins":[{"type":"rec3"}]}`)
 	b.add(old, "x")
 	b.add(off, "x")
 	err := b.GC(t.Context(), chain.Keep{List: broken}, chain.Keep{List: old}, chain.Keep{List: off}, chain.Keep{List: fine})
@@ -92,7 +93,7 @@ failed to delete stale attachment x eth0: plugin type="rec1" failed (delete): st
 	if err == nil || err.Error() != want {
 		t.Errorf("error is %v", err)
 	}
-	if got := order(b.calls()); got != "GC rec1, GC rec2, GC rec3, DEL rec1, GC rec3" {
+	if got := chaintest.Order(b.Calls()); got != "GC rec1, GC rec2, GC rec3, DEL rec1, GC rec3" {
 		t.Errorf("calls: %s", got)
 	}
 }
@@ -100,19 +101,19 @@ failed to delete stale attachment x eth0: plugin type="rec1" failed (delete): st
 // GC deletes the dead attachment with the configuration of its ADD.
 func TestGCUsesTheConfigOfTheAdd(t *testing.T) {
 	b := newBench(t)
-	b.add(mustList(t, three), "a")
-	now := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1"}]}`)
+	b.add(chaintest.List(t, three), "a")
+	now := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1"}]}`)
 	if err := b.GC(t.Context(), chain.Keep{List: now}); err != nil {
 		t.Fatal(err)
 	}
-	if got := order(b.calls()); got != "DEL rec3, DEL rec2, DEL rec1, GC rec1" {
+	if got := chaintest.Order(b.Calls()); got != "DEL rec3, DEL rec2, DEL rec1, GC rec1" {
 		t.Errorf("calls: %s", got)
 	}
 }
 
 func TestGCSweepsBrokenCache(t *testing.T) {
 	b := newBench(t)
-	list := mustList(t, three)
+	list := chaintest.List(t, three)
 	b.add(list, "a")
 	results := filepath.Join(b.CacheDir, "results")
 	for _, name := range []string{"net-stale-eth0", "net-valid-eth0", "net-young-eth0"} {
@@ -141,11 +142,11 @@ func TestGCSweepsBrokenCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := b.cached(); got != "net-a-eth0 net-valid-eth0 net-young-eth0" {
+	if got := b.Cached(); got != "net-a-eth0 net-valid-eth0 net-young-eth0" {
 		t.Errorf("cached: %q", got)
 	}
-	if len(b.warned) == 0 || !errors.Is(b.warned[0], chain.ErrBrokenCache) {
-		t.Errorf("warned: %v", b.warned)
+	if len(b.Warned) == 0 || !errors.Is(b.Warned[0], chain.ErrBrokenCache) {
+		t.Errorf("warned: %v", b.Warned)
 	}
 }
 
@@ -155,8 +156,8 @@ func TestGCSweepsBrokenCache(t *testing.T) {
 func TestExclusion(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // several goroutines would call it
-	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD"}]}`)
-	gc := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec2","hold":"GC"}]}`)
+	list := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD"}]}`)
+	gc := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec2","hold":"GC"}]}`)
 	errs := make(chan error)
 	for _, id := range []string{"a", "a", "b", "c", "d"} {
 		go func() {
@@ -172,7 +173,7 @@ func TestExclusion(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	overlap(t, b.calls())
+	overlap(t, b.Calls())
 	if left, _ := filepath.Glob(filepath.Join(b.RunDir, "locks", "*.container.lock")); len(left) > 0 {
 		t.Errorf("lock files stay: %v", left)
 	}
@@ -180,7 +181,7 @@ func TestExclusion(t *testing.T) {
 
 // overlap checks in the log of the recorders that ADDs of different containers ran at the same
 // time, and that nothing else did.
-func overlap(t *testing.T, calls []record) {
+func overlap(t *testing.T, calls []chaintest.Call) {
 	t.Helper()
 	adds, gcs, together := map[string]int{}, 0, 0
 	for _, c := range calls {
@@ -211,14 +212,14 @@ func TestLockWaitIsCancelled(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // two goroutines would call it
 	until := filepath.Join(t.TempDir(), "go on")
-	list := mustList(t, fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD","until":%q}]}`, until))
+	list := chaintest.List(t, fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD","until":%q}]}`, until))
 	done := make(chan error)
 	go func() {
 		_, err := b.Add(t.Context(), list, attachment)
 		done <- err
 	}()
 	for { // until the plugin has begun
-		if data, _ := os.ReadFile(b.log); len(data) > 0 {
+		if data, _ := os.ReadFile(b.Log); len(data) > 0 {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -241,63 +242,63 @@ func TestLockWaitIsCancelled(t *testing.T) {
 
 func TestCheckAndStatus(t *testing.T) {
 	b := newBench(t)
-	list := mustList(t, failing("CHECK", 2))
+	list := chaintest.List(t, failing("CHECK", 2))
 	b.add(list, "c1")
 	err := b.Check(t.Context(), list, attachment)
 	if err == nil || err.Error() != "not now 2" || spec.ErrorCode(err) != spec.CodeTryAgain {
 		t.Errorf("check: %v", err)
 	}
-	calls := b.calls()
-	if got := order(calls); got != "CHECK rec1, CHECK rec2, CHECK rec3" {
+	calls := b.Calls()
+	if got := chaintest.Order(calls); got != "CHECK rec1, CHECK rec2, CHECK rec3" {
 		t.Errorf("calls: %s", got)
 	}
-	if err := b.Check(t.Context(), mustList(t, failing("CHECK", 0)), attachment); err == nil || err.Error() != "not now 1\nnot now 2\nnot now 3" {
+	if err := b.Check(t.Context(), chaintest.List(t, failing("CHECK", 0)), attachment); err == nil || err.Error() != "not now 1\nnot now 2\nnot now 3" {
 		t.Errorf("check: %v", err)
 	}
 	var in struct{ PrevResult *spec.Result }
 	if err := json.Unmarshal(calls[0].Stdin, &in); err != nil || in.PrevResult == nil || len(in.PrevResult.Interfaces) != 3 {
 		t.Errorf("CHECK does not have the final result: %s", calls[0].Stdin)
 	}
-	if err := b.Status(t.Context(), mustList(t, failing("STATUS", 2))); err == nil || err.Error() != "not now 2" {
+	if err := b.Status(t.Context(), chaintest.List(t, failing("STATUS", 2))); err == nil || err.Error() != "not now 2" {
 		t.Errorf("status: %v", err)
 	}
-	if err := b.Status(t.Context(), mustList(t, failing("STATUS", 0))); err == nil || err.Error() != "not now 1\nnot now 2\nnot now 3" {
+	if err := b.Status(t.Context(), chaintest.List(t, failing("STATUS", 0))); err == nil || err.Error() != "not now 1\nnot now 2\nnot now 3" {
 		t.Errorf("status: %v", err)
 	}
-	if err := b.Status(t.Context(), mustList(t, strings.Replace(failing("STATUS", 2), "1.1.0", "1.0.0", 1))); err != nil {
+	if err := b.Status(t.Context(), chaintest.List(t, strings.Replace(failing("STATUS", 2), "1.1.0", "1.0.0", 1))); err != nil {
 		t.Errorf("status before 1.1.0: %v", err)
 	}
 }
 
 func TestCheckSwitches(t *testing.T) {
 	b := newBench(t)
-	off := mustList(t, strings.Replace(failing("CHECK", 0), `"name"`, `"disableCheck":"TRUE","name"`, 1))
+	off := chaintest.List(t, strings.Replace(failing("CHECK", 0), `"name"`, `"disableCheck":"TRUE","name"`, 1))
 	if err := b.Check(t.Context(), off, attachment); err != nil {
 		t.Errorf("disableCheck: %v", err)
 	}
-	err := b.Check(t.Context(), mustList(t, strings.Replace(three, "1.1.0", "0.3.1", 1)), attachment)
+	err := b.Check(t.Context(), chaintest.List(t, strings.Replace(three, "1.1.0", "0.3.1", 1)), attachment)
 	if !errors.Is(err, chain.ErrCheckNotSupported) || err.Error() != `configuration version "0.3.1" does not support the CHECK command` {
 		t.Errorf("0.3.1: %v", err)
 	}
-	if calls := b.calls(); len(calls) > 0 {
-		t.Errorf("calls: %s", order(calls))
+	if calls := b.Calls(); len(calls) > 0 {
+		t.Errorf("calls: %s", chaintest.Order(calls))
 	}
-	if err := b.Check(t.Context(), mustList(t, three), attachment); err != nil {
+	if err := b.Check(t.Context(), chaintest.List(t, three), attachment); err != nil {
 		t.Errorf("nothing cached: %v", err)
 	}
-	if calls := b.calls(); len(calls) != 3 || strings.Contains(string(calls[0].Stdin), "prevResult") {
+	if calls := b.Calls(); len(calls) != 3 || strings.Contains(string(calls[0].Stdin), "prevResult") {
 		t.Errorf("nothing cached: %+v", calls)
 	}
 }
 
 func TestValidate(t *testing.T) {
 	b := newBench(t)
-	caps, err := b.Validate(t.Context(), mustList(t, `{"cniVersion":"1.0.0","name":"n","plugins":[
+	caps, err := b.Validate(t.Context(), chaintest.List(t, `{"cniVersion":"1.0.0","name":"n","plugins":[
 		{"type":"rec1","capabilities":{"mac":true,"ips":false}},{"type":"rec2","capabilities":{"bandwidth":true}}]}`))
 	if err != nil || strings.Join(caps, " ") != "bandwidth mac" {
 		t.Errorf("%v, %v", caps, err)
 	}
-	_, err = b.Validate(t.Context(), mustList(t, `{"cniVersion":"9.0.0","name":"n","plugins":[{"type":"rec1"},{"type":"missing"},
+	_, err = b.Validate(t.Context(), chaintest.List(t, `{"cniVersion":"9.0.0","name":"n","plugins":[{"type":"rec1"},{"type":"missing"},
 		{"type":"rec2","fail":{"VERSION":{"code":4,"msg":"unknown CNI_COMMAND: VERSION"}}}]}`))
 	if err == nil {
 		t.Fatal("no error")

@@ -17,6 +17,7 @@ import (
 	records "github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 // Another runtime, which takes none of our locks, attaches a container while Valid is listed. GC
@@ -25,7 +26,7 @@ import (
 func TestGCLeavesWhatComesMeanwhile(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // two runtimes would call it here
-	list := mustList(t, three)
+	list := chaintest.List(t, three)
 	b.add(list, "dead", "back", "alive")
 	other := *b.Runtime
 	other.RunDir = t.TempDir()
@@ -37,7 +38,7 @@ func TestGCLeavesWhatComesMeanwhile(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			b.calls()
+			b.Calls()
 			return nil, nil
 		},
 		Alive: func(c *chain.Cached) bool { return c.ContainerID == "alive" },
@@ -45,11 +46,11 @@ func TestGCLeavesWhatComesMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := b.cached(); got != "net-alive-eth0 net-back-eth0 net-new-eth0" {
+	if got := b.Cached(); got != "net-alive-eth0 net-back-eth0 net-new-eth0" {
 		t.Errorf("cached: %q", got)
 	}
-	calls := b.calls()
-	if got := order(calls); got != "DEL rec3, DEL rec2, DEL rec1, GC rec1, GC rec2, GC rec3" || calls[0].Env["CNI_CONTAINERID"] != "dead" {
+	calls := b.Calls()
+	if got := chaintest.Order(calls); got != "DEL rec3, DEL rec2, DEL rec1, GC rec1, GC rec2, GC rec3" || calls[0].Env["CNI_CONTAINERID"] != "dead" {
 		t.Errorf("calls: %s", got)
 	}
 	if _, ok := clock.Listed(calls[3].Stdin); !ok {
@@ -70,7 +71,7 @@ func TestGCLooksAtRecords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			list := mustList(t, three)
+			list := chaintest.List(t, three)
 			b.add(list, "c1")
 			err := b.GC(t.Context(), chain.Keep{List: list, Now: func(context.Context) ([]spec.AttachmentKey, error) {
 				s := records.New(b.RunDir)
@@ -84,8 +85,8 @@ func TestGCLooksAtRecords(t *testing.T) {
 				}
 				return nil, nil
 			}})
-			if (err != nil) != (name == "no list") || b.cached() != "net-c1-eth0" {
-				t.Errorf("%v; cached: %q", err, b.cached())
+			if (err != nil) != (name == "no list") || b.Cached() != "net-c1-eth0" {
+				t.Errorf("%v; cached: %q", err, b.Cached())
 			}
 		})
 	}
@@ -97,8 +98,8 @@ func TestHungPlugin(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // two goroutines would call it
 	b.LockTime = 50 * time.Millisecond
-	stuck := mustList(t, `{"cniVersion":"1.1.0","name":"stuck","plugins":[{"type":"rec1","hang":"ADD"}]}`)
-	fine := mustList(t, `{"cniVersion":"1.1.0","name":"fine","plugins":[{"type":"rec2"}]}`)
+	stuck := chaintest.List(t, `{"cniVersion":"1.1.0","name":"stuck","plugins":[{"type":"rec1","hang":"ADD"}]}`)
+	fine := chaintest.List(t, `{"cniVersion":"1.1.0","name":"fine","plugins":[{"type":"rec2"}]}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
@@ -106,7 +107,7 @@ func TestHungPlugin(t *testing.T) {
 		done <- err
 	}()
 	for { // until the plugin has begun
-		if data, _ := os.ReadFile(b.log); len(data) > 0 {
+		if data, _ := os.ReadFile(b.Log); len(data) > 0 {
 			break
 		}
 		time.Sleep(time.Millisecond)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 // The second part of a chain starts from the result of the first part, which ran elsewhere.
@@ -15,12 +16,12 @@ func TestAddGoesOnFromAResult(t *testing.T) {
 	b := newBench(t)
 	a := attachment
 	a.Prev = &spec.Result{CNIVersion: "1.0.0", Interfaces: []spec.Interface{{Name: "before"}}}
-	result, err := b.Add(t.Context(), mustList(t, three), a)
+	result, err := b.Add(t.Context(), chaintest.List(t, three), a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var in struct{ PrevResult *spec.Result }
-	if err := json.Unmarshal(b.calls()[0].Stdin, &in); err != nil {
+	if err := json.Unmarshal(b.Calls()[0].Stdin, &in); err != nil {
 		t.Fatal(err)
 	}
 	if in.PrevResult == nil || len(in.PrevResult.Interfaces) != 1 || len(result.Interfaces) != 4 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 // If a network was removed or replaced while an ADD waited, the ADD calls no plugin.
@@ -55,8 +56,8 @@ func TestAddLooksAtTheFileAgain(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "network net was "+want) || spec.AsError(err).Code != spec.CodeTryAgain {
 				t.Errorf("ADD says: %v", err)
 			}
-			if calls := b.calls(); len(calls) > 0 {
-				t.Errorf("plugins were called: %s", order(calls))
+			if calls := b.Calls(); len(calls) > 0 {
+				t.Errorf("plugins were called: %s", chaintest.Order(calls))
 			}
 		})
 	}

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package chain_test
+package libcni_test
 
 import (
 	"encoding/json"
@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 // A DEL from the cache calls the plugins that libcni's ADD called: of a single plugin's configuration, and of
@@ -68,33 +69,33 @@ func TestDelOfACacheWithoutPlugins(t *testing.T) {
 }
 
 func (b *bench) wants(calls, cached string) {
-	b.t.Helper()
-	if got := order(b.calls()); got != calls {
-		b.t.Errorf("calls: %q, want %q", got, calls)
+	b.T.Helper()
+	if got := chaintest.Order(b.Calls()); got != calls {
+		b.T.Errorf("calls: %q, want %q", got, calls)
 	}
-	if got := b.cached(); got != cached {
-		b.t.Errorf("cached: %q, want %q", got, cached)
+	if got := b.Cached(); got != cached {
+		b.T.Errorf("cached: %q, want %q", got, cached)
 	}
 }
 
 // recache changes the configuration in a cached result.
 func (b *bench) recache(config string) {
-	b.t.Helper()
+	b.T.Helper()
 	path := filepath.Join(b.CacheDir, "results", "net-c1-eth0")
 	data, err := os.ReadFile(path)
 	if err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 	var cached map[string]any
 	if err := json.Unmarshal(data, &cached); err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 	cached["config"] = []byte(config)
 	if data, err = json.Marshal(cached); err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 	if err := os.WriteFile(path, data, 0o600); err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 }
 
@@ -107,13 +108,13 @@ func addSingle(t *testing.T, b *bench, typeKey string) {
 	if _, err := b.libcni().AddNetwork(t.Context(), conf, runtimeConf(attachment)); err != nil {
 		t.Fatal(err)
 	}
-	b.calls()
+	b.Calls()
 }
 
 func addList(t *testing.T, b *bench) {
 	t.Helper()
 	file := filepath.Join(b.ConfDir, "net.conflist")
-	writeFiles(t, b.ConfDir, map[string]string{
+	chaintest.Write(t, b.ConfDir, map[string]string{
 		"net.conflist":  `{"cniVersion":"1.1.0","name":"net","loadOnlyInlinedPlugins":false,"plugins":[{"type":"rec1"}]}`,
 		"net/more.conf": `{"type":"rec2"}`,
 	})
@@ -124,7 +125,7 @@ func addList(t *testing.T, b *bench) {
 	if _, err := b.libcni().AddNetworkList(t.Context(), list, runtimeConf(attachment)); err != nil {
 		t.Fatal(err)
 	}
-	if got := order(b.calls()); got != "ADD rec1, ADD rec2" {
+	if got := chaintest.Order(b.Calls()); got != "ADD rec1, ADD rec2" {
 		t.Fatal(got)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package chain_test
+package libcni_test
 
 import (
 	"encoding/json"
@@ -19,16 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/chaintest"
 )
-
-// libcni returns a libcni runtime that uses the same plugins and the same cache.
-func (b *bench) libcni() *libcni.CNIConfig {
-	return libcni.NewCNIConfigWithCacheDir(b.Path, b.CacheDir, nil)
-}
-
-func runtimeConf(a chain.Attachment) *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: a.Args, CapabilityArgs: a.Capabilities}
-}
 
 // rich uses everything in a configuration that a runtime handles when it builds a request.
 const rich = `{"cniVersion":"%s","name":"net","plugins":[
@@ -48,15 +40,15 @@ var richAttachment = chain.Attachment{
 // TestSameRequestsAsLibcni runs every verb with libcni and with us. It compares environment and
 // standard input of every call.
 func TestSameRequestsAsLibcni(t *testing.T) {
-	for _, version := range versions(t) {
+	for _, version := range chaintest.Versions(t) {
 		t.Run(version, func(t *testing.T) {
 			data := []byte(fmt.Sprintf(rich, version))
 			ours, theirs := newBench(t), newBench(t)
 			theirs.Path = ours.Path
 			ourVerbs(t, ours, data)
-			got := normal(t, ours.callsOf(ours.log))
+			got := normal(t, ours.callsOf(ours.Log))
 			libcniVerbs(t, theirs, data)
-			want := normal(t, theirs.callsOf(theirs.log))
+			want := normal(t, theirs.callsOf(theirs.Log))
 			if !reflect.DeepEqual(got, want) {
 				for i := range want {
 					if i < len(got) && !reflect.DeepEqual(got[i], want[i]) {
@@ -69,15 +61,15 @@ func TestSameRequestsAsLibcni(t *testing.T) {
 	}
 }
 
-func (b *bench) callsOf(log string) []record {
-	b.log = log
-	return b.calls()
+func (b *bench) callsOf(log string) []chaintest.Call {
+	b.Log = log
+	return b.Calls()
 }
 
 func ourVerbs(t *testing.T, b *bench, data []byte) {
 	t.Helper()
-	t.Setenv("RECORD", b.log)
-	list := mustList(t, string(data))
+	t.Setenv("RECORD", b.Log)
+	list := chaintest.List(t, string(data))
 	_, err := b.Add(t.Context(), list, richAttachment)
 	check := error(nil)
 	if spec.AtLeast(list.CNIVersion, "0.4.0") {
@@ -93,7 +85,7 @@ func ourVerbs(t *testing.T, b *bench, data []byte) {
 
 func libcniVerbs(t *testing.T, b *bench, data []byte) {
 	t.Helper()
-	t.Setenv("RECORD", b.log)
+	t.Setenv("RECORD", b.Log)
 	c, rt := b.libcni(), runtimeConf(richAttachment)
 	list, err := libcni.NetworkConfFromBytes(data)
 	if err != nil {
@@ -115,7 +107,7 @@ func libcniVerbs(t *testing.T, b *bench, data []byte) {
 // normal decodes standard input and removes "capabilities", the one intended difference in a
 // usual configuration. We remove this key before the call, as the specification requires; libcni
 // does not. docs/libcni.md lists the other differences.
-func normal(t *testing.T, calls []record) (out []any) {
+func normal(t *testing.T, calls []chaintest.Call) (out []any) {
 	t.Helper()
 	for _, c := range calls {
 		var in map[string]any
@@ -134,10 +126,10 @@ func TestRemovedFromRequests(t *testing.T) {
 	b := newBench(t)
 	data := []byte(`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","capabilities":{"ips":true},
 		"prevResult":{"cniVersion":"1.1.0"},"CNIVERSION":"0.1.0","Name":"mine","cni.dev/attachments":[],"cni.dev/other":1,"kept":true}]}`)
-	if _, err := b.Add(t.Context(), mustList(t, string(data)), attachment); err != nil {
+	if _, err := b.Add(t.Context(), chaintest.List(t, string(data)), attachment); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(b.calls()[0].Stdin), `{"cniVersion":"1.1.0","kept":true,"name":"net","type":"rec1"}`; got != want {
+	if got, want := string(b.Calls()[0].Stdin), `{"cniVersion":"1.1.0","kept":true,"name":"net","type":"rec1"}`; got != want {
 		t.Errorf("ours   %s\nwant   %s", got, want)
 	}
 	list, err := libcni.NetworkConfFromBytes(data)
@@ -147,7 +139,7 @@ func TestRemovedFromRequests(t *testing.T) {
 	if _, err := b.libcni().AddNetworkList(t.Context(), list, runtimeConf(attachment)); err != nil {
 		t.Fatal(err)
 	}
-	in := string(b.calls()[0].Stdin)
+	in := string(b.Calls()[0].Stdin)
 	for _, key := range []string{"capabilities", "prevResult", "CNIVERSION", "Name", "cni.dev/attachments", "cni.dev/other"} {
 		if !strings.Contains(in, `"`+key+`"`) {
 			t.Errorf("libcni removes %s too: take it off the list of differences", key)
@@ -155,23 +147,12 @@ func TestRemovedFromRequests(t *testing.T) {
 	}
 }
 
-// Large numbers reach the plugin unchanged; libcni turns them into floats.
-func TestNumbersStay(t *testing.T) {
-	b := newBench(t)
-	if _, err := b.Add(t.Context(), mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","n":9007199254740993}]}`), attachment); err != nil {
-		t.Fatal(err)
-	}
-	if in := string(b.calls()[0].Stdin); !strings.Contains(in, `"n":9007199254740993`) {
-		t.Errorf("stdin is %s", in)
-	}
-}
-
 // TestCacheIsLibcnis attaches with us; libcni then reads our cache and detaches.
 func TestCacheIsLibcnis(t *testing.T) {
-	for _, version := range versions(t) {
+	for _, version := range chaintest.Versions(t) {
 		b := newBench(t)
 		data := []byte(fmt.Sprintf(rich, version))
-		result, err := b.Add(t.Context(), mustList(t, string(data)), richAttachment)
+		result, err := b.Add(t.Context(), chaintest.List(t, string(data)), richAttachment)
 		if err != nil {
 			t.Fatal(version, err)
 		}
@@ -185,7 +166,7 @@ func TestCacheIsLibcnis(t *testing.T) {
 		if err := b.libcni().DelNetworkList(t.Context(), list, runtimeConf(richAttachment)); err != nil {
 			t.Fatal(version, err)
 		}
-		if got := b.cached(); got != "" {
+		if got := b.Cached(); got != "" {
 			t.Errorf("%s: libcni's DEL leaves %q", version, got)
 		}
 	}
@@ -245,7 +226,7 @@ func modes(t *testing.T, b *bench) {
 
 // TestLibcnisCacheIsOurs attaches with libcni; we then read its cache and detach.
 func TestLibcnisCacheIsOurs(t *testing.T) {
-	for _, version := range versions(t) {
+	for _, version := range chaintest.Versions(t) {
 		b := newBench(t)
 		data := []byte(fmt.Sprintf(rich, version))
 		list, err := libcni.NetworkConfFromBytes(data)
@@ -256,108 +237,15 @@ func TestLibcnisCacheIsOurs(t *testing.T) {
 			t.Fatal(err)
 		}
 		sameAttachments(t, b, data)
-		b.calls()
+		b.Calls()
 		if err := b.DelCached(t.Context(), "net", chain.Attachment{ContainerID: "c1", IfName: "eth0"}); err != nil {
 			t.Fatal(version, err)
 		}
-		if hasPrev := strings.Contains(string(b.calls()[0].Stdin), "prevResult"); hasPrev != spec.AtLeast(version, "0.4.0") {
+		if hasPrev := strings.Contains(string(b.Calls()[0].Stdin), "prevResult"); hasPrev != spec.AtLeast(version, "0.4.0") {
 			t.Errorf("%s: DEL with previous result: %v", version, hasPrev)
 		}
-		if got := b.cached(); got != "" {
+		if got := b.Cached(); got != "" {
 			t.Errorf("%s: our DEL leaves %q", version, got)
 		}
 	}
-}
-
-// The test uses broken cached results as power losses and old runtimes leave them.
-func TestCacheTolerance(t *testing.T) {
-	tests := []struct {
-		about, data string
-		prev        bool // DEL still has a previous result
-		broken      bool
-	}{
-		{"empty", "", false, true},
-		{"truncated", `{"kind":"cniCacheV1","containerId":"c`, false, true},
-		{"zeroes", "\x00\x00\x00\x00", false, true},
-		{"another attachment's", `{"kind":"cniCacheV1","containerId":"other","ifName":"eth0","networkName":"net","result":{"cniVersion":"1.1.0"}}`, false, true},
-		{"nobody's", `{"kind":"cniCacheV1"}`, false, true},
-		{"a result that is none", `{"kind":"cniCacheV1","containerId":"c1","ifName":"eth0","networkName":"net","result":{"cniVersion":"9"}}`, false, true},
-		{"no result", `{"kind":"cniCacheV1","containerId":"c1","ifName":"eth0","networkName":"net"}`, false, false},
-		{"the bare result of old libcni", `{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}],"dns":{}}`, true, false},
-		{"the bare result of older libcni", `{"ip4":{"ip":"10.0.0.2/24"}}`, true, false},
-	}
-	for _, test := range tests {
-		t.Run(test.about, func(t *testing.T) {
-			b := newBench(t)
-			writeFiles(t, b.CacheDir, map[string]string{"results/net-c1-eth0": test.data})
-			list := mustList(t, three)
-			check := b.Check(t.Context(), list, attachment)
-			if test.broken != (check != nil) {
-				t.Errorf("CHECK: %v", check)
-			}
-			_, err := b.Attachments("")
-			if wrong := test.broken && test.about != "another attachment's" && err == nil; wrong {
-				t.Error("the list does not report it")
-			}
-			keep := chain.Keep{List: list, Valid: []spec.AttachmentKey{{ContainerID: "c1", IfName: "eth0"}, {ContainerID: "other", IfName: "eth0"}}}
-			if err := b.GC(t.Context(), keep); err != nil {
-				t.Errorf("GC: %v", err)
-			}
-			b.calls()
-			b.warned = nil
-			if err := b.Del(t.Context(), list, attachment); err != nil {
-				t.Errorf("DEL: %v", err)
-			}
-			calls := b.calls()
-			if got := order(calls); got != "DEL rec3, DEL rec2, DEL rec1" {
-				t.Errorf("calls: %s", got)
-			}
-			if got := strings.Contains(string(calls[0].Stdin), "prevResult"); got != test.prev {
-				t.Errorf("DEL with previous result: %v", got)
-			}
-			if test.broken != (len(b.warned) > 0) {
-				t.Errorf("warned: %v", b.warned)
-			}
-			other := test.about == "another attachment's"
-			if got := b.cached(); (got != "") != other {
-				t.Errorf("cached after DEL: %q", got)
-			}
-			if _, err := b.Add(t.Context(), list, attachment); err != nil {
-				t.Errorf("ADD: %v", err)
-			}
-		})
-	}
-}
-
-// Another user plants a symbolic link in place of a cached result. We do not follow it.
-func TestCacheFollowsNoLink(t *testing.T) {
-	b := newBench(t)
-	secret := filepath.Join(b.CacheDir, "secret")
-	writeFiles(t, b.CacheDir, map[string]string{"secret": "precious", "results/x": "{}"})
-	if err := os.Symlink(secret, filepath.Join(b.CacheDir, "results", "net-c1-eth0")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Add(t.Context(), mustList(t, three), attachment); err != nil {
-		t.Fatal(err)
-	}
-	if data, err := os.ReadFile(secret); err != nil || string(data) != "precious" {
-		t.Errorf("the file behind the link: %q, %v", data, err)
-	}
-}
-
-func FuzzCache(f *testing.F) {
-	f.Add([]byte(`{"kind":"cniCacheV1","containerId":"c1","ifName":"eth0","networkName":"net","result":{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8"}]}}`))
-	f.Add([]byte(`{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		dir := t.TempDir()
-		rt := &chain.Runtime{CacheDir: dir, RunDir: dir}
-		writeFiles(t, dir, map[string]string{"results/net-c1-eth0": string(data)})
-		c, err := rt.Cached("net", attachment)
-		if err == nil && (c.Network != "net" || c.ContainerID != "c1") {
-			t.Fatalf("%+v", c)
-		}
-		if _, err := rt.Attachments(""); err == nil && len(data) == 0 {
-			t.Fatal("an empty file goes unnoticed")
-		}
-	})
 }

@@ -1,0 +1,36 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package libcni_test compares our library with that of containernetworking/cni: both do the same, and each reads what
+// the other has written.
+package libcni_test
+
+import (
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/test/chaintest"
+)
+
+func TestMain(m *testing.M) { chaintest.Main(m) }
+
+// bench is our runtime and libcni's, with the same plugins and the same cache.
+type bench struct{ *chaintest.Bench }
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	return &bench{chaintest.New(t)}
+}
+
+// libcni returns a libcni runtime that uses the same plugins and the same cache.
+func (b *bench) libcni() *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir(b.Path, b.CacheDir, nil)
+}
+
+func runtimeConf(a chain.Attachment) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: a.Args, CapabilityArgs: a.Capabilities}
+}
+
+var attachment = chain.Attachment{ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"}
