@@ -150,7 +150,7 @@ func FuzzConf(f *testing.F) {
 // FuzzResult checks that Encode can write every result that ParseResult accepts, and that
 // ParseResult reads an equal result back.
 func FuzzResult(f *testing.F) {
-	for _, data := range results {
+	for _, data := range results(f) {
 		f.Add([]byte(data))
 	}
 	f.Add([]byte(`{"ip4":{"ip":"10.0.0.1/8","routes":[{"dst":"0.0.0.0/0"}]}}`))

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/libcni"
-
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/podnet"
 )
@@ -177,25 +175,6 @@ func TestAfter(t *testing.T) {
 	}
 	if got := bare.After(bare); len(got.Withheld) != 0 {
 		t.Errorf("%+v", got)
-	}
-}
-
-// libcni, as in containerd 2 and CRI-O, chooses version 1.1.0, which has STATUS, and calls no GC,
-// which would remove the pods of other runtimes. IsOurs also recognizes the file of an older agent,
-// which lacks both keys, or the plugin policy.
-func TestNetworkVersions(t *testing.T) {
-	n := podnet.Network{Cluster: settings().Cluster, Node: node(1).blocks()}
-	list, err := libcni.NetworkConfFromBytes(n.Text())
-	if err != nil || list.CNIVersion != "1.1.0" || !list.DisableGC {
-		t.Errorf("%+v, %v", list, err)
-	}
-	before := strings.Replace(string(n.Text()), ",\n  \"cniVersions\": [\"1.0.0\", \"1.1.0\"],\n  \"disableGC\": true", "", 1)
-	if before == string(n.Text()) || !podnet.IsOurs([]byte(before)) {
-		t.Errorf("%s", before)
-	}
-	before = strings.Replace(string(n.Text()), ",\n        {\"type\": \"policy\"}", "", 1)
-	if before == string(n.Text()) || !podnet.IsOurs([]byte(before)) {
-		t.Errorf("%s", before)
 	}
 }
 
