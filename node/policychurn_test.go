@@ -25,8 +25,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/draw"
-	fire "github.com/patchbay-net/patchbay/test/e2e/probe"
 	"github.com/patchbay-net/patchbay/test/nettest"
+	fire "github.com/patchbay-net/patchbay/test/probe"
 )
 
 // TestPolicyChurnOfANode changes everything while pods connect to a server that a policy guards: 100 pods

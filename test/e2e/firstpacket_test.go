@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/e2e/probe"
+	"github.com/patchbay-net/patchbay/test/probe"
 )
 
 // TestPolicyFirstPacket starts pods that fire at servers from the start of their program, and at which

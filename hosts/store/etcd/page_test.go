@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	docs "github.com/patchbay-net/patchbay/test/e2e/docs/page"
+	"github.com/patchbay-net/patchbay/test/docpage"
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
@@ -22,7 +22,7 @@ func storeOfThePage(t *testing.T, dir string) (url string) {
 	must(t, err)
 	text, err := os.ReadFile(root + "/docs/hosts.md")
 	must(t, err)
-	steps, err := docs.Parse(string(text))
+	steps, err := docpage.Parse(string(text))
 	must(t, err)
 	for _, s := range steps {
 		if strings.HasPrefix(s.Command, "openssl ") {

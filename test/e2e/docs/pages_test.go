@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/dist/systemd"
+	"github.com/patchbay-net/patchbay/test/docpage"
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
-	"github.com/patchbay-net/patchbay/test/e2e/docs/page"
 	"github.com/patchbay-net/patchbay/test/e2e/gate"
 )
 
@@ -38,12 +38,12 @@ var afterwards = map[string]func(*host){
 
 // TestPages runs the pages.
 func TestPages(t *testing.T) {
-	for _, name := range page.Tested {
+	for _, name := range docpage.Tested {
 		text, err := os.ReadFile(filepath.Join(root(t), name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		steps, err := page.Parse(string(text))
+		steps, err := docpage.Parse(string(text))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -68,7 +68,7 @@ func TestPages(t *testing.T) {
 const patience = 3 * time.Minute
 
 // step runs one step; the next ones depend on it.
-func (h *host) step(path string, s page.Step) {
+func (h *host) step(path string, s docpage.Step) {
 	h.Helper()
 	at := fmt.Sprintf("%s:%d", path, s.Line)
 	if s.File != "" {

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/test/e2e/docs/page"
+	"github.com/patchbay-net/patchbay/test/docpage"
 )
 
 // notRun are the README's commands that no test runs, with the reasons.
@@ -30,11 +30,11 @@ var notRun = map[string]string{
 // /var/lib are empty, and there is no network but lo.
 func TestReadme(t *testing.T) {
 	dir := root(t)
-	text, err := os.ReadFile(filepath.Join(dir, page.Readme))
+	text, err := os.ReadFile(filepath.Join(dir, docpage.Readme))
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps, err := page.Parse(string(text))
+	steps, err := docpage.Parse(string(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,9 +130,9 @@ func (m *machine) shell(command string) (printed string, err error) {
 	return out.String(), err
 }
 
-func (m *machine) step(s page.Step) {
+func (m *machine) step(s docpage.Step) {
 	m.Helper()
-	at := fmt.Sprintf("%s:%d", page.Readme, s.Line)
+	at := fmt.Sprintf("%s:%d", docpage.Readme, s.Line)
 	if s.File != "" {
 		m.write(s.File, s.Text)
 		return

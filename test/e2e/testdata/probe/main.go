@@ -19,7 +19,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/e2e/probe"
+	"github.com/patchbay-net/patchbay/test/probe"
 )
 
 func main() {

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package page
+package docpage
 
 import (
 	"os"
@@ -92,7 +92,7 @@ func TestMatches(t *testing.T) {
 // The pages that test/e2e/docs runs can be parsed; this test needs no root.
 func TestPagesCanBeRead(t *testing.T) {
 	for _, name := range append(Tested[:], Readme) {
-		text, err := os.ReadFile("../../../../" + name)
+		text, err := os.ReadFile("../../" + name)
 		if err != nil {
 			t.Fatal(err)
 		}

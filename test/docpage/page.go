@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page reads the steps of a documentation page: the fenced blocks of commands and
+// Package docpage reads the steps of a documentation page: the fenced blocks of commands and
 // files, in their order. A block is one of
 //
 //	```console                  commands after "# " or "$ ", and their output
@@ -10,7 +10,7 @@
 //	```text                     text without commands
 //
 // If a command is in any other block, Parse returns an error. So a test runs every command.
-package page
+package docpage
 
 import (
 	"fmt"

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/e2e/probe"
 	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/test/probe"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }
