@@ -11,8 +11,16 @@ import (
 )
 
 // Code is an error code of the specification (SPEC.md, "Error"). Plugins define the codes from
-// 100 on.
+// 100 on. A Code is an error itself, so that errors.Is finds it, also in the error of a plugin that
+// was another program:
+//
+//	if errors.Is(err, spec.CodeTryAgain) {
+//
+// An error that has no code matches none, and joined errors match the code of each.
 type Code uint
+
+// Error names the code.
+func (c Code) Error() string { return fmt.Sprintf("CNI error code %d", uint(c)) }
 
 // These are the codes of the specification and two codes of its Go library.
 const (
@@ -52,6 +60,9 @@ func (e *Error) Error() string {
 
 // Unwrap returns the error that Errorf wrapped with %w, or nil.
 func (e *Error) Unwrap() error { return e.cause }
+
+// Is reports whether target is the Code of e.
+func (e *Error) Is(target error) bool { return target == e.Code }
 
 // Errorf returns an Error with a code. The format may use %w.
 func Errorf(code Code, format string, args ...any) *Error {

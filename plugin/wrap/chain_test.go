@@ -219,7 +219,7 @@ func TestLog(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &s); err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, fmt.Sprint(s.Verb, " ", s.Network, "/", s.ContainerID, "/", s.IfName, " ", s.Step, " ", filepath.Base(s.Name), " ", s.Code, " ", s.Error))
+		got = append(got, fmt.Sprint(s.Verb, " ", s.Network, "/", s.ContainerID, "/", s.IfName, " ", s.Step, " ", filepath.Base(s.Name), " ", uint(s.Code), " ", s.Error))
 	}
 	want := "ADD net/c1/eth0 before before 0 \nADD net/c1/eth0 plugin inner 11 later\nADD net/c1/eth0 plugin inner 11 later"
 	if strings.Join(got, "\n") != want {
