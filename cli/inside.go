@@ -145,7 +145,7 @@ func (a *app) mountResolvConf(scratch string, dns spec.DNS) error {
 	file := filepath.Join(scratch, "resolv.conf")
 	switch {
 	case !dns.IsZero():
-		if err := os.WriteFile(file, []byte(resolvText(dns)), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(dns.ResolvConf()), 0o644); err != nil {
 			return err
 		}
 	case !onlyLoopback(resolvConf):
@@ -157,23 +157,6 @@ func (a *app) mountResolvConf(scratch string, dns spec.DNS) error {
 		file = systemdResolvConf
 	}
 	return unix.Mount(file, resolvConf, "none", unix.MS_BIND, "")
-}
-
-// resolvText formats dns as resolv.conf(5).
-func resolvText(dns spec.DNS) string {
-	var b strings.Builder
-	if len(dns.Search) > 0 {
-		fmt.Fprintf(&b, "search %s\n", strings.Join(dns.Search, " "))
-	} else if dns.Domain != "" {
-		fmt.Fprintf(&b, "search %s\n", dns.Domain)
-	}
-	for _, s := range dns.Nameservers {
-		fmt.Fprintf(&b, "nameserver %s\n", s)
-	}
-	if len(dns.Options) > 0 {
-		fmt.Fprintf(&b, "options %s\n", strings.Join(dns.Options, " "))
-	}
-	return b.String()
 }
 
 // onlyLoopback reports whether a resolv.conf names only servers on this machine. A file that is

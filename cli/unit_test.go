@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -44,12 +45,13 @@ func TestPortsOfNetworksThatTakeThem(t *testing.T) {
 }
 
 func TestParsePorts(t *testing.T) {
-	one := func(host, container uint16, proto, addr string) []portMapping {
-		return []portMapping{{host, container, proto, addr}}
+	one := func(host, container uint16, proto, addr string) []spec.PortMapping {
+		ip, _ := netip.ParseAddr(addr)
+		return []spec.PortMapping{{HostPort: host, ContainerPort: container, Protocol: proto, HostIP: ip}}
 	}
 	for _, test := range []struct {
 		in   string
-		want []portMapping
+		want []spec.PortMapping
 		err  string
 	}{
 		{in: "8080:80", want: one(8080, 80, "tcp", "")},
@@ -90,7 +92,7 @@ func TestParsePorts(t *testing.T) {
 }
 
 func TestPortsText(t *testing.T) {
-	var ports []portMapping
+	var ports []spec.PortMapping
 	for _, p := range []string{"8081:81", "8080:80", "8080:80/udp", "127.0.0.1:9000-9002:90-92", "[::1]:53:53"} {
 		list, err := parsePorts(p)
 		if err != nil {
@@ -117,18 +119,6 @@ func FuzzParsePorts(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestResolvText(t *testing.T) {
-	dns := spec.DNS{Nameservers: []string{"192.0.2.1", "2001:db8::1"}, Domain: "example.org", Options: []string{"ndots:2"}}
-	want := "search example.org\nnameserver 192.0.2.1\nnameserver 2001:db8::1\noptions ndots:2\n"
-	if got := resolvText(dns); got != want {
-		t.Errorf("%q", got)
-	}
-	dns.Search = []string{"a", "b"}
-	if got := resolvText(dns); !strings.HasPrefix(got, "search a b\n") {
-		t.Errorf("%q", got)
-	}
 }
 
 func TestOnlyLoopback(t *testing.T) {

@@ -11,7 +11,9 @@
 package spec
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 )
@@ -89,6 +91,23 @@ type DNS struct {
 // IsZero reports whether d is empty.
 func (d DNS) IsZero() bool {
 	return len(d.Nameservers) == 0 && d.Domain == "" && len(d.Search) == 0 && len(d.Options) == 0
+}
+
+// ResolvConf returns d as the text of a resolv.conf(5).
+func (d DNS) ResolvConf() string {
+	var b strings.Builder
+	if len(d.Search) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(d.Search, " "))
+	} else if d.Domain != "" {
+		fmt.Fprintf(&b, "search %s\n", d.Domain)
+	}
+	for _, s := range d.Nameservers {
+		fmt.Fprintf(&b, "nameserver %s\n", s)
+	}
+	if len(d.Options) > 0 {
+		fmt.Fprintf(&b, "options %s\n", strings.Join(d.Options, " "))
+	}
+	return b.String()
 }
 
 // Clone returns a deep copy of r.

@@ -98,10 +98,8 @@ func Place(netNS, ifName string, result *spec.Result) string {
 	if netNS != "" || result == nil {
 		return netNS
 	}
-	for _, i := range result.Interfaces {
-		if i.Name == ifName && i.Sandbox != "" {
-			return i.Sandbox
-		}
+	if in := result.Inside(ifName); in != nil {
+		return in.Sandbox
 	}
 	return ""
 }

@@ -68,14 +68,10 @@ func trim(conditions []string) []string {
 	return conditions
 }
 
-// containerAddrs returns the container's first address of each family. The address must be on
-// ifName in a sandbox. An address without an interface in prevResult counts too.
+// containerAddrs returns the container's first address of each family.
 func containerAddrs(prev *spec.Result, ifName string) (addrs []netip.Prefix) {
 	var have4, have6 bool
-	for _, ip := range prev.IPs {
-		if in := prev.Of(ip); in != nil && (in.Name != ifName || in.Sandbox == "") {
-			continue
-		}
+	for _, ip := range prev.IPsOf(ifName) {
 		is4 := ip.Address.Addr().Is4()
 		if is4 && have4 || !is4 && have6 {
 			continue
