@@ -349,8 +349,8 @@ func (d *demo) attachAll() error {
 	if err := errors.Join(d.web.serve(webPort), d.world.serve(worldPort)); err != nil {
 		return err
 	}
-	ports := []portMapping{{HostPort: publishedPort, ContainerPort: webPort, Protocol: "tcp"}}
-	if err := d.attach(d.web, map[string]any{"portMappings": ports}); err != nil {
+	ports := spec.Capabilities{PortMappings: []spec.PortMapping{{HostPort: publishedPort, ContainerPort: webPort, Protocol: "tcp"}}}
+	if err := d.attach(d.web, ports.Map()); err != nil {
 		return err
 	}
 	if err := d.attach(d.client, nil); err != nil {

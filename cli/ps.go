@@ -39,22 +39,22 @@ type psCommand struct {
 
 // standing is an attachment of this node.
 type standing struct {
-	Network     string        `json:"network"`
-	ContainerID string        `json:"containerID"`
-	IfName      string        `json:"ifname"`
-	Pod         string        `json:"pod,omitempty"` // of Kubernetes: "namespace/name"
-	NetNS       string        `json:"netns,omitempty"`
-	Alive       bool          `json:"alive"` // the attachment's namespace exists
-	PID         int           `json:"pid,omitempty"`
-	Process     string        `json:"process,omitempty"`
-	Addresses   []string      `json:"addresses,omitempty"`
-	MAC         string        `json:"mac,omitempty"`
-	Ports       []portMapping `json:"ports,omitempty"`
-	HostLinks   []string      `json:"hostLinks,omitempty"`
-	Plugins     []string      `json:"plugins,omitempty"` // the plugins that keep a record of it
-	Driver      string        `json:"driver,omitempty"`  // the Docker driver that attached it
-	Since       time.Time     `json:"since,omitzero"`
-	Cached      bool          `json:"cached"` // a runtime has cached the attachment's result
+	Network     string             `json:"network"`
+	ContainerID string             `json:"containerID"`
+	IfName      string             `json:"ifname"`
+	Pod         string             `json:"pod,omitempty"` // of Kubernetes: "namespace/name"
+	NetNS       string             `json:"netns,omitempty"`
+	Alive       bool               `json:"alive"` // the attachment's namespace exists
+	PID         int                `json:"pid,omitempty"`
+	Process     string             `json:"process,omitempty"`
+	Addresses   []string           `json:"addresses,omitempty"`
+	MAC         string             `json:"mac,omitempty"`
+	Ports       []spec.PortMapping `json:"ports,omitempty"`
+	HostLinks   []string           `json:"hostLinks,omitempty"`
+	Plugins     []string           `json:"plugins,omitempty"` // the plugins that keep a record of it
+	Driver      string             `json:"driver,omitempty"`  // the Docker driver that attached it
+	Since       time.Time          `json:"since,omitzero"`
+	Cached      bool               `json:"cached"` // a runtime has cached the attachment's result
 
 	Interfaces []spec.Interface `json:"interfaces,omitempty"` // from the result: the interfaces on the host and in the container
 	Routes     []spec.Route     `json:"routes,omitempty"`
@@ -210,10 +210,8 @@ func (s *standing) result(r *spec.Result) {
 	for _, ip := range r.IPs {
 		s.Addresses = append(s.Addresses, ip.Address.String())
 	}
-	for _, i := range r.Interfaces {
-		if i.Sandbox != "" && i.Name == s.IfName {
-			s.MAC = i.Mac
-		}
+	if in := r.Inside(s.IfName); in != nil {
+		s.MAC = in.Mac
 	}
 }
 
@@ -229,7 +227,7 @@ func takesPorts(config []byte) bool {
 // lower case.
 func (s *standing) published(capabilities map[string]any) {
 	data, err := json.Marshal(capabilities["portMappings"])
-	var all []portMapping
+	var all []spec.PortMapping
 	if err != nil || json.Unmarshal(data, &all) != nil {
 		return // not the format of portMappings
 	}

@@ -18,20 +18,13 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/order"
+	"github.com/patchbay-net/patchbay/spec"
 )
-
-// portMapping is an entry of the capability portMappings (CONVENTIONS.md).
-type portMapping struct {
-	HostPort      uint16 `json:"hostPort"`
-	ContainerPort uint16 `json:"containerPort"`
-	Protocol      string `json:"protocol"`
-	HostIP        string `json:"hostIP,omitempty"`
-}
 
 // parsePorts parses [IP:]HOST:CONTAINER[/PROTO]. HOST and CONTAINER are ports, or ranges
 // FIRST-LAST of the same length. An IPv6 address is in brackets.
-func parsePorts(s string) (list []portMapping, err error) {
-	bad := func(why string) ([]portMapping, error) {
+func parsePorts(s string) (list []spec.PortMapping, err error) {
+	bad := func(why string) ([]spec.PortMapping, error) {
 		return nil, usage("such as 8080:80, 127.0.0.1:8080:80/tcp, [2001:db8::1]:53:53/udp, 8000-8010:8000-8010", "--publish %s: %s", s, why)
 	}
 	rest, proto, ok := strings.Cut(s, "/")
@@ -46,7 +39,7 @@ func parsePorts(s string) (list []portMapping, err error) {
 		return bad("the host's port is missing")
 	}
 	host, container := rest[:i], rest[i+1:]
-	addr := ""
+	var addr netip.Addr
 	if i = strings.LastIndexByte(host, ':'); i >= 0 {
 		if addr, err = hostAddress(host[:i]); err != nil {
 			return bad(err.Error())
@@ -62,24 +55,24 @@ func parsePorts(s string) (list []portMapping, err error) {
 		return bad(fmt.Sprintf("%d ports of the host for %d of the container", n, m))
 	}
 	for k := range n {
-		list = append(list, portMapping{from + uint16(k), to + uint16(k), proto, addr})
+		list = append(list, shifted(spec.PortMapping{HostPort: from, ContainerPort: to, Protocol: proto, HostIP: addr}, k))
 	}
 	return list, nil
 }
 
 // hostAddress parses an address. An IPv6 address must be in brackets, because it contains
 // colons.
-func hostAddress(s string) (string, error) {
+func hostAddress(s string) (netip.Addr, error) {
 	inside, bracket := strings.CutPrefix(s, "[")
 	inside, closed := strings.CutSuffix(inside, "]")
 	addr, err := netip.ParseAddr(inside)
 	switch {
 	case err != nil || bracket != closed:
-		return "", fmt.Errorf("the host's address is not an IP address")
+		return netip.Addr{}, fmt.Errorf("the host's address is not an IP address")
 	case addr.Is6() != bracket:
-		return "", fmt.Errorf("brackets are for IPv6 addresses, which need them")
+		return netip.Addr{}, fmt.Errorf("brackets are for IPv6 addresses, which need them")
 	}
-	return addr.String(), nil
+	return addr, nil
 }
 
 // portRange parses PORT or FIRST-LAST.
@@ -109,33 +102,36 @@ func parsePortNumber(s string) (uint16, error) {
 
 // portsText formats ports as podman does, such as 0.0.0.0:8080->80/tcp. It prints adjacent
 // ports as one range.
-func portsText(ports []portMapping) string {
+func portsText(ports []spec.PortMapping) string {
 	ports = slices.Clone(ports)
-	order.By(ports, func(x, y portMapping) int {
-		return cmp.Or(cmp.Compare(x.HostIP, y.HostIP), cmp.Compare(x.Protocol, y.Protocol), cmp.Compare(x.HostPort, y.HostPort))
+	order.By(ports, func(x, y spec.PortMapping) int {
+		return cmp.Or(x.HostIP.Compare(y.HostIP), cmp.Compare(x.Protocol, y.Protocol), cmp.Compare(x.HostPort, y.HostPort))
 	})
 	var words []string
 	for len(ports) > 0 {
 		n := 1
-		for n < len(ports) && ports[n] == ports[0].next(n) {
+		for n < len(ports) && ports[n] == shifted(ports[0], n) {
 			n++
 		}
-		words = append(words, ports[0].text(n))
+		words = append(words, portText(ports[0], n))
 		ports = ports[n:]
 	}
 	return strings.Join(words, ", ")
 }
 
-// next returns the mapping whose two ports are higher by n.
-func (p portMapping) next(n int) portMapping {
+// shifted returns the mapping whose two ports are higher by n.
+func shifted(p spec.PortMapping, n int) spec.PortMapping {
 	p.HostPort, p.ContainerPort = p.HostPort+uint16(n), p.ContainerPort+uint16(n)
 	return p
 }
 
-// text formats n adjacent ports, of which p is the first.
-func (p portMapping) text(n int) string {
-	at := cmp.Or(p.HostIP, "0.0.0.0")
-	if strings.Contains(at, ":") {
+// portText formats n adjacent ports, of which p is the first.
+func portText(p spec.PortMapping, n int) string {
+	at := "0.0.0.0"
+	if p.HostIP.IsValid() {
+		at = p.HostIP.String()
+	}
+	if p.HostIP.Is6() {
 		at = "[" + at + "]"
 	}
 	span := func(first uint16) string {
@@ -163,10 +159,11 @@ func (w *capabilityFlags) capabilities(a *app, n *network) (map[string]any, erro
 	if err != nil {
 		return nil, err
 	}
-	flags, err := w.flags()
+	own, err := w.flags()
 	if err != nil {
 		return nil, err
 	}
+	flags := own.Map()
 	for name := range flags {
 		if !n.capability(name) {
 			return nil, hinted(fmt.Errorf("network %s: no plugin declares the capability %s", n.Name, name),
@@ -180,34 +177,24 @@ func (w *capabilityFlags) capabilities(a *app, n *network) (map[string]any, erro
 	return given, nil
 }
 
-func (w *capabilityFlags) flags() (map[string]any, error) {
-	out := map[string]any{}
-	var ports []portMapping
+func (w *capabilityFlags) flags() (out spec.Capabilities, err error) {
+	out.IPs, out.MAC = w.IPs, w.MAC
 	for _, p := range w.Ports {
 		list, err := parsePorts(p)
 		if err != nil {
-			return nil, err
+			return out, err
 		}
-		ports = append(ports, list...)
+		out.PortMappings = append(out.PortMappings, list...)
 	}
 	for _, ip := range w.IPs {
 		if _, err := netip.ParsePrefix(ip); err != nil {
 			if _, err := netip.ParseAddr(ip); err != nil {
-				return nil, usage("", "--ip %s: %v", ip, err)
+				return out, usage("", "--ip %s: %v", ip, err)
 			}
 		}
 	}
 	if mac, err := net.ParseMAC(w.MAC); w.MAC != "" && (err != nil || len(mac) != 6) {
-		return nil, usage("", "--mac %s: want six bytes as 02:00:00:00:00:01", w.MAC)
-	}
-	if ports != nil {
-		out["portMappings"] = ports
-	}
-	if w.IPs != nil {
-		out["ips"] = w.IPs
-	}
-	if w.MAC != "" {
-		out["mac"] = w.MAC
+		return out, usage("", "--mac %s: want six bytes as 02:00:00:00:00:01", w.MAC)
 	}
 	return out, nil
 }
@@ -223,12 +210,11 @@ func (w *capabilityFlags) free(a *app) error {
 	if err != nil {
 		return err
 	}
-	ports, _ := wanted["portMappings"].([]portMapping)
-	if len(ports) == 0 {
+	if len(wanted.PortMappings) == 0 {
 		return nil
 	}
 	served := hostSockets(a.paths.Proc)
-	for _, p := range ports {
+	for _, p := range wanted.PortMappings {
 		for _, s := range served {
 			if s.serves(p) {
 				return hinted(fmt.Errorf("port %d/%s is served on this host already, by %s", p.HostPort, p.Protocol, s.holderOf(a.paths.Proc)),
@@ -248,14 +234,13 @@ type socket struct {
 
 // serves reports whether the socket may receive traffic for a published port. A socket on [::]
 // may receive IPv4, too.
-func (s socket) serves(p portMapping) bool {
+func (s socket) serves(p spec.PortMapping) bool {
 	if s.proto != p.Protocol || s.at.Port() != p.HostPort {
 		return false
 	}
-	want, err := netip.ParseAddr(p.HostIP)
-	have := s.at.Addr()
+	want, have := p.HostIP, s.at.Addr()
 	switch {
-	case err != nil || want == have || have == netip.IPv6Unspecified(): // a socket or mapping without an address means every address
+	case !want.IsValid() || want == have || have == netip.IPv6Unspecified(): // a socket or mapping without an address means every address
 		return true
 	case want.Is4() != have.Is4():
 		return false

@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // ProgramExternalConnectivity implements cnm.Connectivity. Docker calls it for the endpoint that
@@ -154,21 +155,9 @@ func (d *Driver) publish(ctx context.Context, n *network, e *state.Endpoint, lis
 	return err
 }
 
-// mapping is an entry of the capability portMappings.
-type mapping struct {
-	HostPort      uint16 `json:"hostPort"`
-	ContainerPort uint16 `json:"containerPort"`
-	Protocol      string `json:"protocol"`
-	HostIP        string `json:"hostIP,omitempty"`
-}
-
-func mappings(list []state.Port) (out []mapping) {
+func mappings(list []state.Port) (out []spec.PortMapping) {
 	for _, p := range list {
-		m := mapping{HostPort: p.HostPort, ContainerPort: p.Port, Protocol: nft.ProtocolName(p.Proto)}
-		if p.HostIP.IsValid() {
-			m.HostIP = p.HostIP.String()
-		}
-		out = append(out, m)
+		out = append(out, spec.PortMapping{HostPort: p.HostPort, ContainerPort: p.Port, Protocol: nft.ProtocolName(p.Proto), HostIP: p.HostIP})
 	}
 	return out
 }
