@@ -32,7 +32,7 @@ func TestQuestionsHaveADeadline(t *testing.T) { synctest.Test(t, questionsHaveAD
 
 func questionsHaveADeadline(t *testing.T) {
 	plugins := &silent{}
-	rt := &chain.Runtime{Path: []string{"/nonexistent"}, Invoker: plugins, AskTime: 5 * time.Millisecond}
+	rt := chain.New(chain.WithPath("/nonexistent"), chain.WithInvoker(plugins), chain.WithLimits(chain.Limits{Ask: 5 * time.Millisecond}))
 	list := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"hangs"},{"type":"other"}]}`)
 	err := rt.Status(t.Context(), list)
 	for _, want := range []string{"plugin hangs did not answer STATUS within 5ms", "other is not ready"} {
@@ -48,7 +48,7 @@ func questionsHaveADeadline(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	rt.AskTime = time.Hour
+	rt = rt.With(chain.WithLimits(chain.Limits{Ask: time.Hour}))
 	if err := rt.Status(ctx, list); err == nil || strings.Contains(err.Error(), "did not answer") {
 		t.Errorf("at the end of the caller's context: %v", err)
 	}
@@ -70,7 +70,7 @@ func (s *sticky) Invoke(ctx context.Context, pluginType string, call *spec.Call)
 func TestGCHasADeadline(t *testing.T) {
 	b := newBench(t)
 	plugins := &sticky{}
-	b.Invoker, b.DelTime = plugins, time.Millisecond
+	b.Set(chain.WithInvoker(plugins), chain.WithLimits(chain.Limits{Del: time.Millisecond}))
 	list := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"other"},{"type":"hangs"}]}`)
 	b.add(list, "a", "b")
 	plugins.ended = nil

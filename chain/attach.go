@@ -4,23 +4,19 @@
 package chain
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const rollbackTime = time.Minute
-
 // Add attaches a container. Add calls every plugin in order, passes each one the result of the
 // plugin before, and caches the last result. If a plugin fails, or if the result cannot be
 // cached, Add calls DEL on every plugin of the list, even on plugins whose ADD did not run
-// (SPEC.md, "Attachment"). In two cases Add calls no DEL: NoRollback is set, or the cache already
+// (SPEC.md, "Attachment"). In two cases Add calls no DEL: WithNoRollback is set, or the cache already
 // held a result of this attachment, even one that cannot be read. With such a result, a working attachment
-// may exist, and the caller decides when to run DEL. FileDecides says what happens when the file of the list was
+// may exist, and the caller decides when to run DEL. WithFileDecides says what happens when the file of the list was
 // changed or removed after it was read.
 func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Result, error) {
 	if err := a.validate(list); err != nil {
@@ -42,7 +38,7 @@ func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Res
 		}
 		err = fmt.Errorf("failed to set network %q cached result: %w", list.Name, err)
 	}
-	if rt.NoRollback || exists {
+	if rt.noRollback || exists {
 		return nil, err
 	}
 	if rerr := rt.rollback(ctx, list, &a, result); rerr != nil {
@@ -83,7 +79,7 @@ func (rt *Runtime) addOne(ctx context.Context, list *List, p *Plugin, a *Attachm
 
 // rollback calls DEL on every plugin, even when ctx has ended.
 func (rt *Runtime) rollback(ctx context.Context, list *List, a *Attachment, result *spec.Result) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(rt.RollbackTime, rollbackTime))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rt.limits.Rollback)
 	defer cancel()
 	return rt.delAll(ctx, list, a, result, true)
 }

@@ -79,7 +79,7 @@ func TestAddRollsBack(t *testing.T) {
 
 func TestAddNoRollback(t *testing.T) {
 	b := newBench(t)
-	b.NoRollback = true
+	b.Set(chain.WithNoRollback())
 	if _, err := b.Add(t.Context(), chaintest.List(t, failing("ADD", 2)), attachment); err == nil {
 		t.Error("no error")
 	}

@@ -83,7 +83,7 @@ func fileNameFits(name string) error {
 
 // guard returns an error if other users can write to the directory of results.
 func (rt *Runtime) guard() error {
-	if err := durable.CheckDir(or(rt.CacheDir, DefaultCacheDir), results.Nested()); err != nil {
+	if err := durable.CheckDir(rt.cacheDir, results.Nested()); err != nil {
 		return fmt.Errorf("cached results: %w", err)
 	}
 	return nil
@@ -109,7 +109,7 @@ func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 	if err != nil {
 		return fmt.Errorf("encode: %w", err)
 	}
-	if err := durable.MakeDir(or(rt.CacheDir, DefaultCacheDir), results.Nested()); err != nil {
+	if err := durable.MakeDir(rt.cacheDir, results.Nested()); err != nil {
 		return err
 	}
 	path := filepath.Join(rt.results(), cacheName(list.Name, a))
@@ -119,7 +119,7 @@ func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 // sweepTemporary deletes temporary files that killed ADDs left behind. It keeps a file that was
 // written after the time before, because an ADD may still be writing it.
 func (rt *Runtime) sweepTemporary(before time.Time) error {
-	left, err := filepath.Glob(results.Temps(or(rt.CacheDir, DefaultCacheDir)))
+	left, err := filepath.Glob(results.Temps(rt.cacheDir))
 	if err != nil {
 		return err
 	}
@@ -333,7 +333,7 @@ func (rt *Runtime) CachedList(c *Cached) (*List, error) {
 		return nil, fmt.Errorf("cached configuration is that of network %s: %w", list.Name, ErrNotCached)
 	}
 	if !single && !list.LoadOnlyInlinedPlugins {
-		if err := list.addFiles(filepath.Join(or(rt.ConfDir, DefaultConfDir), list.Name)); err != nil {
+		if err := list.addFiles(filepath.Join(rt.confDir, list.Name)); err != nil {
 			return nil, err
 		}
 	}

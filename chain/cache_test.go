@@ -106,7 +106,7 @@ func FuzzCache(f *testing.F) {
 	f.Add([]byte(`{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/24"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
-		rt := &chain.Runtime{CacheDir: dir, RunDir: dir}
+		rt := chain.New(chain.WithCacheDir(dir), chain.WithRunDir(dir))
 		chaintest.Write(t, dir, map[string]string{"results/net-c1-eth0": string(data)})
 		c, err := rt.Cached("net", attachment)
 		if err == nil && (c.Network != "net" || c.ContainerID != "c1") {

@@ -33,7 +33,7 @@ func (rt *Runtime) Check(ctx context.Context, list *List, a Attachment) error {
 
 // Inspect works like Check, but takes no lock and ignores disableCheck. Inspect serves callers
 // that must not write. An ADD or DEL may run at the same time, so these callers call Inspect
-// again before they report an error. Each plugin has AskTime to answer.
+// again before they report an error. Each plugin has Limits.Ask to answer.
 func (rt *Runtime) Inspect(ctx context.Context, list *List, a Attachment) error {
 	if err := checkable(list, a); err != nil {
 		return err
@@ -112,17 +112,17 @@ func (rt *Runtime) Status(ctx context.Context, list *List) error {
 // errSilent means that a plugin did not answer before its time was over.
 var errSilent = errors.New("did not answer")
 
-// ask gives a plugin AskTime to answer. If one plugin hangs, the caller can then still ask the
+// ask gives a plugin Limits.Ask to answer. If one plugin hangs, the caller can then still ask the
 // others.
 func (rt *Runtime) ask(ctx context.Context, pluginType string, verb spec.Verb, question func(context.Context) error) error {
-	if rt.AskTime <= 0 {
+	if rt.limits.Ask <= 0 {
 		return question(ctx)
 	}
-	bounded, cancel := context.WithTimeout(ctx, rt.AskTime)
+	bounded, cancel := context.WithTimeout(ctx, rt.limits.Ask)
 	defer cancel()
 	err := question(bounded)
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		return spec.Errorf(spec.CodeTryAgain, "plugin %s %w %s within %v", pluginType, errSilent, verb, rt.AskTime)
+		return spec.Errorf(spec.CodeTryAgain, "plugin %s %w %s within %v", pluginType, errSilent, verb, rt.limits.Ask)
 	}
 	return err
 }
@@ -134,7 +134,7 @@ func (rt *Runtime) VersionInfo(ctx context.Context, pluginType string) (*spec.Ve
 	call.Config = []byte(fmt.Sprintf(`{"cniVersion":%q}`, spec.Current))
 	var out []byte
 	err := rt.ask(ctx, pluginType, spec.Version, func(ctx context.Context) (err error) {
-		out, err = rt.invoker().Invoke(ctx, pluginType, call)
+		out, err = rt.invoker.Invoke(ctx, pluginType, call)
 		return err
 	})
 	if errors.Is(err, errSilent) {

@@ -36,7 +36,7 @@ func TestAddAgainBesideATornResult(t *testing.T) {
 // A GC skips a container on which another operation works, here a CHECK that hangs, and does not keep ADDs waiting.
 func TestGCDoesNotWaitForAContainer(t *testing.T) {
 	b := newBench(t)
-	b.Event = nil // two goroutines would call it
+	b.Set(chain.WithEvent(nil)) // two goroutines would call it
 	list := chaintest.List(t, three)
 	b.add(list, "busy", "dead")
 	lock := filepath.Join(b.RunDir, "locks", "busy.container.lock")
@@ -64,11 +64,11 @@ func TestGCDoesNotWaitForAContainer(t *testing.T) {
 // not remove them.
 func TestAddWhileAGCDetaches(t *testing.T) {
 	b := newBench(t)
-	b.Event = nil // two goroutines would call it
+	b.Set(chain.WithEvent(nil)) // two goroutines would call it
 	until := filepath.Join(t.TempDir(), "go on")
 	b.add(chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"DEL","until":"`+until+`"}]}`), "dead")
 	list := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec2"}]}`)
-	b.LockTime = 10 * time.Second
+	b.Set(chain.WithLimits(chain.Limits{Lock: 10 * time.Second}))
 	done := make(chan error)
 	go func() { done <- b.GC(t.Context(), chain.Keep{List: list}) }()
 	for {
@@ -103,8 +103,8 @@ func TestAddWhileAGCDetaches(t *testing.T) {
 // A hung plugin's GC ends before ADDs that wait for it give up.
 func TestGCOfAHungPlugin(t *testing.T) {
 	b := newBench(t)
-	b.Event = nil // two goroutines would call it
-	b.LockTime, b.DelTime = 10*time.Second, time.Second
+	b.Set(chain.WithEvent(nil)) // two goroutines would call it
+	b.Set(chain.WithLimits(chain.Limits{Lock: 10 * time.Second, Del: time.Second}))
 	list := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hang":"GC"}]}`)
 	done := make(chan error)
 	go func() { done <- b.GC(t.Context(), chain.Keep{List: list}) }()

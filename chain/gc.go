@@ -4,7 +4,6 @@
 package chain
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,10 +60,8 @@ func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
 }
 
 func (rt *Runtime) gc(ctx context.Context, k *Keep) error {
-	bounded := *rt
-	del := cmp.Or(rt.DelTime, delTime)
-	bounded.Invoker = &patient{rt.invoker(), del, min(gcShare*del, max(del, cmp.Or(rt.LockTime, lockTime)/2))}
-	rt = &bounded
+	del := rt.limits.Del
+	rt = rt.With(WithInvoker(&patient{rt.invoker, del, min(gcShare*del, max(del, rt.limits.Lock/2))}))
 	cached, err := rt.listed(ctx, k)
 	if err != nil {
 		return err
@@ -95,12 +92,9 @@ func (rt *Runtime) listed(ctx context.Context, k *Keep) ([]Cached, error) {
 	return cached, nil
 }
 
-// delTime is the default of DelTime. A plugin's GC gets gcShare times DelTime, but no more than DelTime or half of
-// LockTime: ADDs and DELs of the network wait for it, and they wait no longer than LockTime.
-const (
-	delTime = 30 * time.Second
-	gcShare = 20
-)
+// gcShare says how much longer than a DEL a plugin's GC may take (Limits.Del). It gets no more than half of Limits.Lock
+// beyond that: ADDs and DELs of the network wait for it, and they wait no longer than Limits.Lock.
+const gcShare = 20
 
 // patient is an Invoker that applies the time limits of a GC.
 type patient struct {
@@ -145,7 +139,7 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 		return err
 	}
 	defer unlock()
-	records, o := claim.Dir{Path: or(rt.RunDir, DefaultRunDir)}, owner.Of(c.Network, c.ContainerID, c.IfName)
+	records, o := claim.Dir{Path: rt.runDir}, owner.Of(c.Network, c.ContainerID, c.IfName)
 	defer records.Close()
 	var v inventory.Verdict
 	release, stays, err := records.Seize(c.Network, o, func(now []claim.File) (keep string) {
@@ -186,7 +180,7 @@ func (rt *Runtime) judge(k *Keep, c *Cached, now []claim.File) (v inventory.Verd
 
 // evidence returns what records and the cached result say of an attachment. Only plugins know its links.
 func (rt *Runtime) evidence(k *Keep, c *Cached, now []claim.File) *inventory.Evidence {
-	judge := life.Judge{Proc: procfs, Run: or(rt.RunDir, DefaultRunDir)}
+	judge := life.Judge{Proc: procfs, Run: rt.runDir}
 	e := &inventory.Evidence{Named: true, Maker: inventory.Asker, At: judge.At}
 	if c != nil {
 		e.Date(c.Since)

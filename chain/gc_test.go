@@ -155,7 +155,7 @@ func TestGCSweepsBrokenCache(t *testing.T) {
 // not.
 func TestExclusion(t *testing.T) {
 	b := newBench(t)
-	b.Event = nil // several goroutines would call it
+	b.Set(chain.WithEvent(nil)) // several goroutines would call it
 	list := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD"}]}`)
 	gc := chaintest.List(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec2","hold":"GC"}]}`)
 	errs := make(chan error)
@@ -210,7 +210,7 @@ func overlap(t *testing.T, calls []chaintest.Call) {
 
 func TestLockWaitIsCancelled(t *testing.T) {
 	b := newBench(t)
-	b.Event = nil // two goroutines would call it
+	b.Set(chain.WithEvent(nil)) // two goroutines would call it
 	until := filepath.Join(t.TempDir(), "go on")
 	list := chaintest.List(t, fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD","until":%q}]}`, until))
 	done := make(chan error)

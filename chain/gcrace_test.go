@@ -25,11 +25,10 @@ import (
 // that Alive then finds in use.
 func TestGCLeavesWhatComesMeanwhile(t *testing.T) {
 	b := newBench(t)
-	b.Event = nil // two runtimes would call it here
+	b.Set(chain.WithEvent(nil)) // two runtimes would call it here
 	list := chaintest.List(t, three)
 	b.add(list, "dead", "back", "alive")
-	other := *b.Runtime
-	other.RunDir = t.TempDir()
+	other := b.With(chain.WithRunDir(t.TempDir()))
 	err := b.GC(t.Context(), chain.Keep{
 		List: list,
 		Now: func(ctx context.Context) ([]spec.AttachmentKey, error) {
@@ -96,8 +95,8 @@ func TestGCLooksAtRecords(t *testing.T) {
 // The error names the process that holds the lock.
 func TestHungPlugin(t *testing.T) {
 	b := newBench(t)
-	b.Event = nil // two goroutines would call it
-	b.LockTime = 50 * time.Millisecond
+	b.Set(chain.WithEvent(nil)) // two goroutines would call it
+	b.Set(chain.WithLimits(chain.Limits{Lock: 50 * time.Millisecond}))
 	stuck := chaintest.List(t, `{"cniVersion":"1.1.0","name":"stuck","plugins":[{"type":"rec1","hang":"ADD"}]}`)
 	fine := chaintest.List(t, `{"cniVersion":"1.1.0","name":"fine","plugins":[{"type":"rec2"}]}`)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -148,6 +148,23 @@ func nameOf(file string) string {
 	return head.Name
 }
 
+// Load reads the configuration of a network from the directory of configurations. Load reports broken files of
+// other networks through WithWarn.
+func (rt *Runtime) Load(name string) (*List, error) {
+	d, err := LoadDir(rt.confDir)
+	if err != nil {
+		return nil, err
+	}
+	list, err := d.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range d.Broken {
+		rt.warn(b)
+	}
+	return list, nil
+}
+
 // LoadFile reads one configuration. A .conflist file holds a list, to which other files may add
 // plugins. Any other file holds a single plugin. The file must be a regular file, or a symbolic
 // link to one, of at most 1 MiB.
@@ -179,10 +196,10 @@ func ParseFile(file string, data []byte) (*List, error) {
 }
 
 // stands refuses a list whose file was removed or changed after it was read. It does so only if
-// FileDecides is set. If the file was removed, nothing could later remove what an ADD makes. If
+// WithFileDecides is set. If the file was removed, nothing could later remove what an ADD makes. If
 // the file was changed, old and new configuration would mix.
 func (rt *Runtime) stands(l *List) error {
-	if l.source == nil || !rt.FileDecides {
+	if l.source == nil || !rt.fileDecides {
 		return nil
 	}
 	if st, err := os.Stat(l.File); err == nil && !st.Mode().IsRegular() {

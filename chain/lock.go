@@ -31,12 +31,8 @@ const (
 	containerLock  = ".container.lock"
 )
 
-// lockTime is the default of LockTime. While a GC waits for a running ADD or DEL, it blocks new
-// ones for at most gateTime.
-const (
-	lockTime = time.Minute
-	gateTime = 10 * time.Second
-)
+// gateTime is how long a GC that waits for a running ADD or DEL blocks new ones at most.
+const gateTime = 10 * time.Second
 
 // lockAttachment takes the locks for ADD and DEL. While they are held, no GC runs on the network
 // and no other operation on the container.
@@ -73,7 +69,7 @@ func (rt *Runtime) lockNetwork(ctx context.Context, network string) (unlock func
 }
 
 // Exclusive runs fn while no ADD, DEL or GC of this runtime works in the network. Exclusive
-// serves callers that remove or change the network itself. If FileDecides is set, an ADD that
+// serves callers that remove or change the network itself. If WithFileDecides is set, an ADD that
 // waited for Exclusive checks the network's file again.
 func (rt *Runtime) Exclusive(ctx context.Context, network string, fn func() error) error {
 	if err := spec.ValidateNetworkName(network); err != nil {
@@ -127,12 +123,11 @@ func (rt *Runtime) unlockContainer(name string, release func()) func() {
 	}
 }
 
-// lock takes one lock. It tries until ctx ends or the time limit is over. The limit is LockTime
+// lock takes one lock. It tries until ctx ends or the time limit is over. The limit is Limits.Lock
 // or, if o.Patience is set and shorter, o.Patience. If lock fails, its error names the process that holds the
 // lock.
 func (rt *Runtime) lock(ctx context.Context, name string, o flock.Options) (release func(), err error) {
-	limit := cmp.Or(rt.LockTime, lockTime)
-	o.Patience = min(limit, cmp.Or(o.Patience, limit))
+	o.Patience = min(rt.limits.Lock, cmp.Or(o.Patience, rt.limits.Lock))
 	path, err := rt.lockPath(name)
 	if err != nil {
 		return nil, err

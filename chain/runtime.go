@@ -5,7 +5,7 @@
 // runs their plugins as the specification asks a container runtime to
 // (SPEC.md sections 1 and 3).
 //
-//	rt := &chain.Runtime{Path: []string{"/opt/cni/bin"}}
+//	rt := chain.New(chain.WithPath("/opt/cni/bin"))
 //	list, err := rt.Load("mynet")
 //	result, err := rt.Add(ctx, list, chain.Attachment{ContainerID: id, NetNS: ns, IfName: "eth0"})
 //
@@ -33,49 +33,20 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// These are the default directories of a Runtime.
-const (
-	DefaultConfDir  = "/etc/cni/net.d"
-	DefaultCacheDir = "/var/lib/cni" // libcni's directory; the results are in its subdirectory results
-	DefaultRunDir   = "/run/patchbay"
-)
-
-// Runtime runs the plugins of networks. Only Path is required. A Runtime holds no state in
-// memory, so several goroutines may use it.
+// Runtime runs the plugins of networks. New makes one. A Runtime keeps no state in memory: each Load reads the
+// files as they are, so there is nothing to reload when they change. Several goroutines may use a Runtime.
 type Runtime struct {
-	Path     []string       // directories of plugins, passed on as CNI_PATH
-	ConfDir  string         // directory of network configurations
-	CacheDir string         // parent directory of the cached results
-	RunDir   string         // parent directory of the locks
-	Invoker  invoke.Invoker // calls the plugins; nil executes them as programs
-
-	// FileDecides serves callers that read the network's file for each ADD. If the list's file was
-	// removed or changed after it was read, Add refuses the list with code 11. So no ADD undoes a
-	// change that another process made in Exclusive. Without FileDecides, Add uses the list as it
-	// was read, whatever happens to the file.
-	FileDecides bool
-	// NoRollback stops Add from calling DEL after a failed ADD; the caller must run DEL.
-	NoRollback bool
-	// RollbackTime limits the time for the DELs after a failed ADD. They go on when the caller's
-	// context ends. Default: one minute.
-	RollbackTime time.Duration
-	// LockTime is how long an operation waits for another operation on the same container, or for a
-	// GC on the same network. Default: one minute. A GC waits ten seconds at most for operations that
-	// run, because new operations of the network wait behind it, and does not wait for a container.
-	LockTime time.Duration
-	// AskTime is how long a plugin may take to answer STATUS, VERSION or Inspect. If it is zero,
-	// only the context limits the time.
-	AskTime time.Duration
-	// DelTime is how long a plugin may take for each DEL that GC calls. Default: 30 seconds. The
-	// verb GC of a plugin gets twenty times as long, because it may remove many attachments, but no more than
-	// DelTime or half of LockTime, whichever is longer. What is left then, the next GC removes.
-	DelTime time.Duration
-	// Event, if set, is called after each call of a plugin. Events of one operation never overlap.
-	Event func(Event)
-	// Warn, if set, receives errors that do not fail the operation, such as a broken configuration
-	// of another network or a cached result that cannot be read.
-	Warn func(error)
+	path                      []string
+	confDir, cacheDir, runDir string
+	invoker                   invoke.Invoker
+	fileDecides, noRollback   bool
+	limits                    Limits
+	event                     func(Event)
+	warning                   func(error)
 }
+
+// Path returns the directories of plugins.
+func (rt *Runtime) Path() []string { return rt.path }
 
 // Attachment is one interface of a container on a network.
 type Attachment struct {
@@ -93,46 +64,13 @@ type Attachment struct {
 	Prev *spec.Result
 }
 
-// Load reads the configuration of a network from ConfDir. Load reports broken files of other
-// networks through Warn.
-func (rt *Runtime) Load(name string) (*List, error) {
-	d, err := LoadDir(or(rt.ConfDir, DefaultConfDir))
-	if err != nil {
-		return nil, err
-	}
-	list, err := d.Find(name)
-	if err != nil {
-		return nil, err
-	}
-	for _, b := range d.Broken {
-		rt.warn(b)
-	}
-	return list, nil
-}
-
-func (rt *Runtime) results() string {
-	return results.Dir(or(rt.CacheDir, DefaultCacheDir))
-}
-func (rt *Runtime) locks() string { return filepath.Join(or(rt.RunDir, DefaultRunDir), "locks") }
-
-func or(value, def string) string {
-	if value == "" {
-		return def
-	}
-	return value
-}
+func (rt *Runtime) results() string { return results.Dir(rt.cacheDir) }
+func (rt *Runtime) locks() string   { return filepath.Join(rt.runDir, "locks") }
 
 func (rt *Runtime) warn(err error) {
-	if rt.Warn != nil {
-		rt.Warn(err)
+	if rt.warning != nil {
+		rt.warning(err)
 	}
-}
-
-func (rt *Runtime) invoker() invoke.Invoker {
-	if rt.Invoker == nil {
-		return &invoke.Exec{}
-	}
-	return rt.Invoker
 }
 
 // validate refuses names that cannot be stored, before any other work.
@@ -154,7 +92,7 @@ func (a *Attachment) validate(list *List) error {
 func (rt *Runtime) call(ctx context.Context, verb spec.Verb, a *Attachment) *spec.Call {
 	t := trace(ctx)
 	return &spec.Call{
-		Verb: verb, ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: joinArgs(a.Args), Path: rt.Path,
+		Verb: verb, ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: joinArgs(a.Args), Path: rt.path,
 		NetNSOverride: spec.NetNSOverride(os.Getenv),
 		TraceParent:   t.Parent, TraceState: t.State, Baggage: t.Baggage,
 	}
@@ -175,11 +113,11 @@ func (rt *Runtime) run(ctx context.Context, p *Plugin, r *request, call *spec.Ca
 		Plugin: p.Type, Verb: call.Verb, Rollback: rollback, Start: time.Now(),
 	}
 	if call.Config, err = r.config(p); err == nil {
-		out, err = rt.invoker().Invoke(ctx, p.Type, call)
+		out, err = rt.invoker.Invoke(ctx, p.Type, call)
 	}
-	if rt.Event != nil {
+	if rt.event != nil {
 		e.Duration, e.Output, e.Err = time.Since(e.Start), len(out), err
-		rt.Event(e)
+		rt.event(e)
 	}
 	return out, err
 }

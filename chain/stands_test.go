@@ -26,7 +26,7 @@ func TestAddLooksAtTheFileAgain(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			b := newBench(t)
-			b.Event, b.FileDecides = nil, true
+			b.Set(chain.WithEvent(nil), chain.WithFileDecides())
 			file := filepath.Join(t.TempDir(), "net.conflist")
 			if err := os.WriteFile(file, []byte(three), 0o600); err != nil {
 				t.Fatal(err)
@@ -88,7 +88,7 @@ func TestAddOfAListThatIsKept(t *testing.T) {
 // Exclusive waits for a running operation, but only for a limited time.
 func TestExclusiveHasADeadline(t *testing.T) {
 	b := newBench(t)
-	b.LockTime = 20 * time.Millisecond
+	b.Set(chain.WithLimits(chain.Limits{Lock: 20 * time.Millisecond}))
 	err := b.Exclusive(t.Context(), "net", func() error {
 		return b.Exclusive(t.Context(), "net", func() error { t.Error("twice at a time"); return nil })
 	})

@@ -42,7 +42,7 @@ func (rt *Runtime) sweep(k *Keep) error {
 	for _, v := range k.Valid {
 		valid[results.Name(k.List.Name, v.ContainerID, v.IfName)] = true
 	}
-	d, err := LoadDir(or(rt.ConfDir, DefaultConfDir))
+	d, err := LoadDir(rt.confDir)
 	if err != nil {
 		return err
 	}

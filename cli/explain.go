@@ -103,8 +103,7 @@ func (c *explainCommand) explain(n *network) (*explanation, error) {
 		return nil, fmt.Errorf("explain: %w", err)
 	}
 	defer os.RemoveAll(tmp)
-	rt := c.app.runtime(n)
-	rt.CacheDir, rt.RunDir, rt.Invoker, rt.NoRollback = tmp, tmp, dry, true
+	rt := c.app.runtime(n).With(chain.WithCacheDir(tmp), chain.WithRunDir(tmp), chain.WithInvoker(dry), chain.WithNoRollback())
 	result, err := rt.Add(c.app.ctx, n.List, at)
 	if err != nil {
 		return nil, err

@@ -94,7 +94,7 @@ func (c *explainCommand) made(s *standing) (p *attachedPod, version string, err 
 		list, err = chain.ParseCached(cached.Config)
 	}
 	if err == nil {
-		rt.Invoker, version = &dryInvoker{app: c.app, out: p.explanation}, list.CNIVersion
+		rt, version = rt.With(chain.WithInvoker(&dryInvoker{app: c.app, out: p.explanation})), list.CNIVersion
 		p.Result, err = cached.Result.As(version)
 	}
 	if err == nil {

@@ -309,8 +309,7 @@ func (c *gcCommand) node() error {
 // gcOptions returns the options of all commands that search for dead attachments. It turns off
 // the runtime's warnings, because these commands report unreadable files themselves.
 func (a *app) gcOptions(from runtimeName, grace time.Duration) (o gc.Options, err error) {
-	o = gc.Options{Paths: a.paths, Runtime: a.runtime(nil), NewSession: a.session, Grace: grace, SettleTime: a.settle}
-	o.Runtime.Warn = nil
+	o = gc.Options{Paths: a.paths, Runtime: a.runtime(nil).With(chain.WithWarn(nil)), NewSession: a.session, Grace: grace, SettleTime: a.settle}
 	if from != "" {
 		o.Live, err = gc.Containers(a.ctx, string(from), a.stdin)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
@@ -57,10 +58,10 @@ func (in *installer) open(ctx context.Context, names []string) (unlock func(), e
 func (in *installer) make() error {
 	err := os.Mkdir(in.dir, 0o755)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && filepath.Clean(in.dir) == defaultPluginDir:
+	case errors.Is(err, fs.ErrNotExist) && filepath.Clean(in.dir) == chain.DefaultPluginDir:
 		err = os.MkdirAll(in.dir, 0o755)
 	case errors.Is(err, fs.ErrNotExist):
-		return hinted(fmt.Errorf("install: there is no directory %s", filepath.Dir(in.dir)), "runtimes look in %s by default; mkdir -p makes another one", defaultPluginDir)
+		return hinted(fmt.Errorf("install: there is no directory %s", filepath.Dir(in.dir)), "runtimes look in %s by default; mkdir -p makes another one", chain.DefaultPluginDir)
 	case errors.Is(err, fs.ErrExist):
 		return nil // if the path is not a directory, plan reports that
 	}

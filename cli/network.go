@@ -27,9 +27,6 @@ import (
 //go:embed default.conflist
 var defaultConfig string
 
-// defaultPluginDir is where runtimes search for plugins by default.
-const defaultPluginDir = "/opt/cni/bin"
-
 // askTime limits how long a plugin may take to answer STATUS or VERSION.
 const askTime = 5 * time.Second
 
@@ -175,19 +172,18 @@ func (a *app) warnConfDir() {
 // uses only the plugins in this program. For a configured network it searches for plugins as a
 // container runtime does. For a plugin that is not installed, it uses the one in this program.
 func (a *app) runtime(n *network) *chain.Runtime {
-	rt := &chain.Runtime{
-		Path:     a.pluginPath(n),
-		ConfDir:  confDir(a.getenv),
-		CacheDir: a.paths.CNI,
-		RunDir:   a.paths.Run,
-		Invoker:  watched{&plugin.Builtin{NewSession: a.session}, a},
-		Warn:     a.warn,
-		AskTime:  askTime,
-
-		FileDecides: true,
-	}
+	rt := chain.New(
+		chain.WithPath(a.pluginPath(n)...),
+		chain.WithConfDir(confDir(a.getenv)),
+		chain.WithCacheDir(a.paths.CNI),
+		chain.WithRunDir(a.paths.Run),
+		chain.WithInvoker(watched{&plugin.Builtin{NewSession: a.session}, a}),
+		chain.WithWarn(a.warn),
+		chain.WithLimits(chain.Limits{Ask: askTime}),
+		chain.WithFileDecides(),
+	)
 	if a.verbose {
-		rt.Event = a.logEvent
+		rt = rt.With(chain.WithEvent(a.logEvent))
 	}
 	return rt
 }
@@ -211,7 +207,7 @@ func (a *app) pluginPath(n *network) []string {
 		}
 	}
 	if len(dirs) == 0 {
-		return []string{defaultPluginDir}
+		return []string{chain.DefaultPluginDir}
 	}
 	return dirs
 }

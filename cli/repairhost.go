@@ -146,15 +146,14 @@ func (r *repairer) mend(ctx context.Context) error {
 
 // mending returns a runtime whose CHECKs restore, and report what they restored of the attachment.
 func (r *repairer) mending(a *doctor.Attached) *chain.Runtime {
-	rt, name := r.app.runtime(nil), named(a.Network, a.ContainerID, a.IfName)
-	rt.Invoker = &plugin.Builtin{NewSession: func() *plugin.Session {
+	name := named(a.Network, a.ContainerID, a.IfName)
+	return r.app.runtime(nil).With(chain.WithInvoker(&plugin.Builtin{NewSession: func() *plugin.Session {
 		s := r.app.session()
 		s.Mended = func(line string) {
 			r.out.Restored = append(r.out.Restored, name+": "+strings.TrimPrefix(line, "host: "))
 		}
 		return s
-	}}
-	return rt
+	}}))
 }
 
 // busy reports whether an ADD or DEL works on the attachment.

@@ -26,8 +26,7 @@ type Cached struct {
 // libcni's directory, which contains results/. If files cannot be read, ReadCache returns an
 // error together with the other attachments.
 func ReadCache(dir, socket string) (list []Cached, err error) {
-	rt := &chain.Runtime{CacheDir: dir}
-	all, err := rt.Attachments("")
+	all, err := chain.New(chain.WithCacheDir(dir)).Attachments("")
 	errs := []error{err}
 	for _, c := range all {
 		args, err := callOf(&c, socket)

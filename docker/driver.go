@@ -126,16 +126,18 @@ func New(o Options) (*Driver, error) {
 // are not libcni's: another runtime that runs GC for the same network does not know our
 // endpoints, and would remove what it finds there.
 func (d *Driver) runtime(p part) *chain.Runtime {
-	return &chain.Runtime{
-		RollbackTime: rollbackTime,
-		NoRollback:   p == lease, // ask undoes a failed ADD itself, and keeps what it cannot undo
-		Path:         d.opts.Plugins, ConfDir: d.opts.ConfDir, Invoker: d.opts.Invoker, RunDir: d.opts.Paths.Run,
-		CacheDir: filepath.Join(d.state.Path(), "cache", p.String()),
-		Warn:     func(err error) { d.opts.Log("warning: %v", err) },
-		Event: func(e chain.Event) {
+	rt := chain.New(
+		chain.WithPath(d.opts.Plugins...), chain.WithConfDir(d.opts.ConfDir), chain.WithInvoker(d.opts.Invoker), chain.WithRunDir(d.opts.Paths.Run),
+		chain.WithCacheDir(filepath.Join(d.state.Path(), "cache", p.String())),
+		chain.WithLimits(chain.Limits{Rollback: rollbackTime}),
+		chain.WithWarn(func(err error) { d.opts.Log("warning: %v", err) }),
+		chain.WithEvent(func(e chain.Event) {
 			d.opts.Log("%s %s %s/%.12s: %s in %v%s", e.Verb, e.Plugin, e.Network, e.ContainerID, e.Outcome(), e.Duration.Round(time.Millisecond), because(e.Err))
-		},
+		}))
+	if p == lease { // ask undoes a failed ADD itself, and keeps what it cannot undo
+		rt = rt.With(chain.WithNoRollback())
 	}
+	return rt
 }
 
 // execer executes plugins. A plugin may call a Docker driver itself, so execer passes the

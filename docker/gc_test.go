@@ -21,7 +21,7 @@ func (n *node) nodeGC() *gc.Report {
 	p := paths.Default()
 	report, err := gc.Run(n.ctx(), gc.Options{
 		Paths: p, NewSession: session, Live: map[string]bool{}, Apply: true,
-		Runtime: &chain.Runtime{Path: n.opts.Plugins, Invoker: n.opts.Invoker, CacheDir: p.CNI, RunDir: p.Run},
+		Runtime: chain.New(chain.WithPath(n.opts.Plugins...), chain.WithInvoker(n.opts.Invoker), chain.WithCacheDir(p.CNI), chain.WithRunDir(p.Run)),
 	})
 	must(n, err)
 	return report

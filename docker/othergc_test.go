@@ -23,7 +23,7 @@ func TestGCOfAnotherRuntime(t *testing.T) {
 	before, rules := addressFiles(t), n.left().Of("nft")
 	p := paths.Default()
 	other := func() (*chain.Runtime, *chain.List) {
-		rt := &chain.Runtime{Path: n.opts.Plugins, Invoker: n.opts.Invoker, ConfDir: n.opts.ConfDir, RunDir: p.Run, CacheDir: t.TempDir()}
+		rt := chain.New(chain.WithPath(n.opts.Plugins...), chain.WithInvoker(n.opts.Invoker), chain.WithConfDir(n.opts.ConfDir), chain.WithRunDir(p.Run), chain.WithCacheDir(t.TempDir()))
 		list, err := rt.Load("ports")
 		must(t, err)
 		return rt, list

@@ -81,7 +81,7 @@ const network = `{"cniVersion":"1.1.0","name":"mixed","plugins":[
 // TestChain: our ptp gets an address from the shell plugin, and the Go plugin writes it to
 // a file.
 func TestChain(t *testing.T) {
-	rt := &chain.Runtime{Path: []string{install(t), reftest.Ours(t)}, Warn: func(err error) { t.Error(err) }}
+	rt := chain.New(chain.WithPath(install(t), reftest.Ours(t)), chain.WithWarn(func(err error) { t.Error(err) }))
 	list, err := chain.ParseList([]byte(network))
 	if err != nil {
 		t.Fatal(err)

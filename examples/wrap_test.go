@@ -48,7 +48,7 @@ func wrapExample(t *testing.T, file string, edit ...func(string) string) *hooked
 	if h.list, err = chain.ParseList([]byte(text)); err != nil {
 		t.Fatal(err)
 	}
-	h.rt = &chain.Runtime{Path: []string{install(t), h.root, ours}, Warn: func(err error) { t.Log(err) }}
+	h.rt = chain.New(chain.WithPath(install(t), h.root, ours), chain.WithWarn(func(err error) { t.Log(err) }))
 	h.at = chain.Attachment{ContainerID: "w1", NetNS: nettest.NewNS(t, strings.ReplaceAll(t.Name(), "/", "-")), IfName: "eth0"}
 	return h
 }

@@ -36,7 +36,7 @@ func TestTwoNetworks(t *testing.T) {
 			}
 		}()
 	}
-	rt := &chain.Runtime{Path: []string{t.TempDir()}, CacheDir: t.TempDir(), Invoker: &plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession(all.Plugins()) }}}
+	rt := chain.New(chain.WithPath(t.TempDir()), chain.WithCacheDir(t.TempDir()), chain.WithInvoker(&plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession(all.Plugins()) }}))
 	for i, conf := range [][]byte{text, front} { // the default route is that of the last one
 		list, err := chain.ParseList(conf)
 		must(t, err)

@@ -110,14 +110,13 @@ func newChurn(t *testing.T) *churn {
 		n.Spec.PodCIDR, n.Spec.PodCIDRs = cidr, []string{cidr}
 		c.api.set(n)
 	}
-	c.runtime = &chain.Runtime{
-		Path: []string{"/nonexistent"}, ConfDir: c.dir + "/net.d", CacheDir: c.dir, RunDir: c.dir,
-		Invoker: &plugin.Builtin{NewSession: func() *plugin.Session {
+	c.runtime = chain.New(
+		chain.WithPath("/nonexistent"), chain.WithConfDir(c.dir+"/net.d"), chain.WithCacheDir(c.dir), chain.WithRunDir(c.dir),
+		chain.WithInvoker(&plugin.Builtin{NewSession: func() *plugin.Session {
 			s := plugin.NewSession(all.Plugins())
 			s.Paths = p
 			return s
-		}},
-	}
+		}}))
 	c.api.labelled("shop", map[string]string{"name": "shop"})
 	for _, s := range churnSpaces {
 		c.api.labelled(s.name, s.labels())

@@ -62,7 +62,7 @@ func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
 		case f.Level == Warning:
 			f.Fix = fmt.Sprintf("correct %s, unless it is meant so", net.File)
 		case errors.Is(f, invoke.ErrNotFound):
-			f.Fix = fmt.Sprintf("correct %s, or install the plugin: patchbay install %s has ours", net.File, n.Runtime.Path[0])
+			f.Fix = fmt.Sprintf("correct %s, or install the plugin: patchbay install %s has ours", net.File, n.Runtime.Path()[0])
 		default:
 			f.Fix = fmt.Sprintf("correct %s; patchbay network validate %s", net.File, net.Name)
 		}
@@ -92,7 +92,7 @@ func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
 func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 	byKind := map[string][]string{}
 	for _, p := range n.NewSession().Plugins {
-		path := find(n.Runtime.Path, p.Name)
+		path := find(n.Runtime.Path(), p.Name)
 		if path == "" {
 			continue
 		}
@@ -100,20 +100,20 @@ func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 		err = errors.Join(err, kerr)
 		byKind[kind] = append(byKind[kind], p.Name)
 	}
-	dir := strings.Join(n.Runtime.Path, ":")
+	dir := strings.Join(n.Runtime.Path(), ":")
 	if names := n.absent(); len(byKind) > 0 && len(names) > 0 {
 		found = append(found, warning(fmt.Sprintf("networks name %s, which %s lacks: patchbay uses its built-in ones, other runtimes find none", strings.Join(names, " "), dir),
-			"patchbay install %s", n.Runtime.Path[0]))
+			"patchbay install %s", n.Runtime.Path()[0]))
 	}
 	if names := byKind["other build"]; len(names) > 0 {
-		found = append(found, warning(fmt.Sprintf("%s in %s are of another build of patchbay than this one", strings.Join(names, " "), dir), "patchbay install %s", n.Runtime.Path[0]))
+		found = append(found, warning(fmt.Sprintf("%s in %s are of another build of patchbay than this one", strings.Join(names, " "), dir), "patchbay install %s", n.Runtime.Path()[0]))
 	}
 	if names := byKind["other"]; len(names) > 0 {
 		found = append(found, warning(fmt.Sprintf("%s in %s are not patchbay's", strings.Join(names, " "), dir),
-			"patchbay install --backup DIR %s, or leave it so if that is meant", n.Runtime.Path[0]))
+			"patchbay install --backup DIR %s, or leave it so if that is meant", n.Runtime.Path()[0]))
 	}
 	if names := byKind["broken"]; len(names) > 0 {
-		found = append(found, problem(fmt.Sprintf("%s in %s cannot be executed", strings.Join(names, " "), dir), "patchbay install %s", n.Runtime.Path[0]))
+		found = append(found, problem(fmt.Sprintf("%s in %s cannot be executed", strings.Join(names, " "), dir), "patchbay install %s", n.Runtime.Path()[0]))
 	}
 	return found, err
 }
@@ -124,8 +124,8 @@ func (n *Node) absent() (names []string) {
 	defer s.Close()
 	for _, net := range n.Networks {
 		for _, p := range net.Plugins {
-			ours := s.Own(p.Type, &spec.Call{Path: n.Runtime.Path}) != nil
-			if ours && find(n.Runtime.Path, p.Type) == "" && !slices.Contains(names, p.Type) {
+			ours := s.Own(p.Type, &spec.Call{Path: n.Runtime.Path()}) != nil
+			if ours && find(n.Runtime.Path(), p.Type) == "" && !slices.Contains(names, p.Type) {
 				names = append(names, p.Type)
 			}
 		}

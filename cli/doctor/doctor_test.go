@@ -76,7 +76,7 @@ func (b *bench) network(name, plugins string) {
 }
 
 func (b *bench) runtime() *chain.Runtime {
-	return &chain.Runtime{Path: []string{b.bin}, ConfDir: b.conf, CacheDir: b.paths.CNI, RunDir: b.paths.Run, Invoker: &plugin.Builtin{NewSession: b.session}}
+	return chain.New(chain.WithPath(b.bin), chain.WithConfDir(b.conf), chain.WithCacheDir(b.paths.CNI), chain.WithRunDir(b.paths.Run), chain.WithInvoker(&plugin.Builtin{NewSession: b.session}))
 }
 
 func (b *bench) session() *plugin.Session {
@@ -101,8 +101,7 @@ func (b *bench) attach(network, id string) (path string) {
 // check runs one check.
 func (b *bench) check(id string) []Finding {
 	b.Helper()
-	rt := b.runtime()
-	rt.AskTime = b.askTime
+	rt := b.runtime().With(chain.WithLimits(chain.Limits{Ask: b.askTime}))
 	n := &Node{
 		Paths: b.paths, ConfDir: b.conf, Runtime: rt, NewSession: b.session,
 		GC: gc.Options{Paths: b.paths, Runtime: rt, NewSession: b.session}, Wait: b.waited,

@@ -49,7 +49,7 @@ func (n *Node) sensitive() (list []sensitive) {
 	for _, pattern := range [...]string{"*.conf", "*.conflist", "*.json", "*/*.conf"} {
 		add(riskConf, below(n.ConfDir, pattern)...)
 	}
-	for _, dir := range n.Runtime.Path {
+	for _, dir := range n.Runtime.Path() {
 		add(riskProgram, dir)
 		add(riskProgram, below(dir, "*")...)
 	}

@@ -184,7 +184,7 @@ func (v *vetter) call(raw json.RawMessage) *spec.Call {
 	conf, _ := spec.ParseObject(raw)                                                     // the JSON was decoded before
 	_ = conf.Runtime(spec.RuntimeKeys{Name: v.list.Name, CNIVersion: v.list.CNIVersion}) // strings always can be encoded
 	data, _ := conf.JSON()                                                               // it was decoded from valid JSON
-	return &spec.Call{Verb: spec.Status, Path: v.rt.Path, Config: data}
+	return &spec.Call{Verb: spec.Status, Path: v.rt.Path(), Config: data}
 }
 
 // ipam judges the section "ipam" of a plugin. It asks the IPAM plugin about its configuration,
@@ -250,7 +250,7 @@ func Status(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.
 
 // own reports whether a plugin and its IPAM plugin are built into this program.
 func own(s *plugin.Session, rt *chain.Runtime, p *chain.Plugin) bool {
-	call := &spec.Call{Path: rt.Path}
+	call := &spec.Call{Path: rt.Path()}
 	head, err := spec.ParseConf(p.Raw)
 	return err == nil && s.Own(p.Type, call) != nil && (head.IPAM.Type == "" || s.Own(head.IPAM.Type, call) != nil)
 }
@@ -263,7 +263,7 @@ func Inspect(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain
 	if !spec.AtLeast(list.CNIVersion, "0.4.0") {
 		list.CNIVersion = spec.Current
 	}
-	call := &spec.Call{Path: rt.Path}
+	call := &spec.Call{Path: rt.Path()}
 	list.Plugins = slices.DeleteFunc(slices.Clone(l.Plugins), func(p chain.Plugin) bool { return s.Own(p.Type, call) == nil })
 	return rt.Inspect(ctx, &list, a)
 }

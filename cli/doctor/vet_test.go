@@ -30,7 +30,7 @@ func judge(t *testing.T, list string) (refused, warned []string) {
 	s := plugin.NewSession(all.Plugins())
 	defer s.Close()
 	s.Paths.Etc = t.TempDir() // without this machine's allow list
-	rt := &chain.Runtime{Path: []string{"/nonexistent"}, Invoker: &plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession(all.Plugins()) }}}
+	rt := chain.New(chain.WithPath("/nonexistent"), chain.WithInvoker(&plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession(all.Plugins()) }}))
 	for _, f := range doctor.Validate(context.Background(), rt, s, l) {
 		if f.Level == doctor.Warning {
 			warned = append(warned, f.Error())

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 // runtimeOf calls the plugins of this program in process, and others from path.
 func runtimeOf(path ...string) *chain.Runtime {
 	p := paths.Default()
-	return &chain.Runtime{Path: append(path, "/nonexistent"), CacheDir: p.CNI, RunDir: p.Run, Invoker: &plugin.Builtin{NewSession: session}}
+	return chain.New(chain.WithPath(append(path, "/nonexistent")...), chain.WithCacheDir(p.CNI), chain.WithRunDir(p.Run), chain.WithInvoker(&plugin.Builtin{NewSession: session}))
 }
 
 func session() *plugin.Session {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/netns"
@@ -40,15 +41,14 @@ func hanging() *plugin.Session {
 // gc reports a DEL that hangs, and removes the dead attachments of another network. If the machine is so busy
 // that the other DEL takes too long as well, the next gc allows more time.
 func TestDelThatHangs(t *testing.T) {
-	rt := runtimeOf()
-	rt.Invoker = &plugin.Builtin{NewSession: hanging}
+	rt := runtimeOf().With(chain.WithInvoker(&plugin.Builtin{NewSession: hanging}))
 	for i, name := range []string{"hangs", "quick"} {
 		l := list(t, fmt.Sprintf(`{"cniVersion":"1.1.0","name":%[1]q,"plugins":[{"type":%[1]q}]}`, name))
 		if err := netns.Delete(attach(t, rt, l, "of-"+name, i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() { _ = os.Remove(filepath.Join(rt.CacheDir, "results", "hangs-of-hangs-eth0")) })
+	t.Cleanup(func() { _ = os.Remove(filepath.Join(paths.Default().CNI, "results", "hangs-of-hangs-eth0")) })
 	for limit := 200 * time.Millisecond; ; limit *= 3 {
 		report, err := gc.Run(t.Context(), gc.Options{
 			Paths: paths.Default(), Runtime: rt, NewSession: hanging, Apply: true, DelTime: limit,

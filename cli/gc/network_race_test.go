@@ -76,8 +76,7 @@ func attachAndDetach(t *testing.T, l *chain.List, id string, i int) bool {
 		return false
 	}
 	defer netns.Delete(path) //nolint:errcheck // reported by the count of leaks
-	rt := runtimeOf()
-	rt.RunDir = t.TempDir()
+	rt := runtimeOf().With(chain.WithRunDir(t.TempDir()))
 	a := chain.Attachment{ContainerID: id, NetNS: path, IfName: "eth0", Capabilities: ports(i)}
 	if _, err := rt.Add(context.Background(), l, a); err != nil {
 		t.Error("ADD:", err)

@@ -101,8 +101,7 @@ func live(t *testing.T, l *chain.List, id string, i, life int) bool {
 		return false
 	}
 	// The runtime library's locks keep its own calls apart. A runtime with libcni has no such locks.
-	rt := runtimeOf()
-	rt.RunDir = t.TempDir()
+	rt := runtimeOf().With(chain.WithRunDir(t.TempDir()))
 	a := chain.Attachment{ContainerID: id, NetNS: path, IfName: "eth0", Capabilities: ports(i)}
 	if _, err := rt.Add(context.Background(), l, a); err != nil {
 		t.Error("ADD:", err)

@@ -57,8 +57,7 @@ func (c *collector) remove(ctx context.Context, a *Candidate) error {
 	case a.ContainerID == "":
 		return errors.New("it has no name") // DEL needs a name for the network
 	}
-	rt := *c.Runtime
-	rt.Invoker = r
+	rt := c.Runtime.With(chain.WithInvoker(r))
 	waiting, cancel := context.WithTimeout(ctx, lockTime)
 	defer cancel()
 	entered, err := rt.Alone(waiting, a.Network, a.ContainerID, func(detach func(context.Context, *chain.List, chain.Attachment) error) error {
@@ -250,7 +249,7 @@ func (r *remover) path(name string) []string {
 		return []string{filepath.Join(r.Paths.Run, "no-plugins")}
 	}
 	r.k.Records.Unlock(r.a.Network, r.a.Owner, name)
-	return r.Runtime.Path
+	return r.Runtime.Path()
 }
 
 // Invoke calls a plugin in the session that holds the locks, or as another program. After DelTime

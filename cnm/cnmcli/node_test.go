@@ -46,7 +46,7 @@ func session() *plugin.Session {
 
 func (n *node) options(apply bool) gc.Options {
 	p := paths.Default()
-	rt := &chain.Runtime{Path: []string{n.dir}, CacheDir: p.CNI, RunDir: p.Run, Invoker: &plugin.Builtin{NewSession: session}}
+	rt := chain.New(chain.WithPath(n.dir), chain.WithCacheDir(p.CNI), chain.WithRunDir(p.Run), chain.WithInvoker(&plugin.Builtin{NewSession: session}))
 	return gc.Options{Paths: p, Runtime: rt, NewSession: session, Apply: apply}
 }
 

@@ -22,6 +22,9 @@ import (
 // Bench is a runtime with its own directories, whose plugins are recorders.
 type Bench struct {
 	*chain.Runtime
+	Path                      []string
+	ConfDir, CacheDir, RunDir string
+
 	T      *testing.T
 	Log    string // the file in which the plugins record their calls
 	Events []chain.Event
@@ -32,28 +35,31 @@ type Bench struct {
 func New(t *testing.T) *Bench {
 	t.Helper()
 	dir := t.TempDir()
-	b := &Bench{T: t, Log: filepath.Join(dir, "log")}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	b := &Bench{T: t, Log: in("log"), Path: []string{in("bin")}, ConfDir: in("conf"), CacheDir: in("cache"), RunDir: in("run")}
 	t.Setenv("RECORD", b.Log)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin := filepath.Join(dir, "bin")
-	if err := os.Mkdir(bin, 0o700); err != nil {
+	if err := os.Mkdir(in("bin"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"rec1", "rec2", "rec3"} {
-		if err := os.Symlink(self, filepath.Join(bin, name)); err != nil {
+		if err := os.Symlink(self, filepath.Join(in("bin"), name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.Runtime = &chain.Runtime{
-		Path: []string{bin}, ConfDir: filepath.Join(dir, "conf"), CacheDir: filepath.Join(dir, "cache"), RunDir: filepath.Join(dir, "run"),
-		Event: func(e chain.Event) { b.Events = append(b.Events, e) },
-		Warn:  func(err error) { b.Warned = append(b.Warned, err) },
-	}
+	b.Runtime = chain.New(
+		chain.WithPath(b.Path...), chain.WithConfDir(b.ConfDir), chain.WithCacheDir(b.CacheDir), chain.WithRunDir(b.RunDir),
+		chain.WithEvent(func(e chain.Event) { b.Events = append(b.Events, e) }),
+		chain.WithWarn(func(err error) { b.Warned = append(b.Warned, err) }),
+	)
 	return b
 }
+
+// Set changes the runtime's options.
+func (b *Bench) Set(opts ...chain.Option) { b.Runtime = b.With(opts...) }
 
 // Calls reads what the recorders wrote since the last call.
 func (b *Bench) Calls() (out []Call) {

@@ -110,7 +110,7 @@ func TestChurn(t *testing.T) {
 	uplink(t)
 	lists := churnLists(t)
 	c := &churning{T: t, kill: &killer{seed: seed}, lives: map[netip.Addr]string{}}
-	c.rt = &chain.Runtime{Path: []string{reftest.Ours(t)}, Invoker: c.kill}
+	c.rt = chain.New(chain.WithPath(reftest.Ours(t)), chain.WithInvoker(c.kill))
 	before := c.standing(lists)
 
 	pods := c.churn(lists, seed)

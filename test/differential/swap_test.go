@@ -86,7 +86,7 @@ type swapped struct {
 
 // calling calls the plugins of a directory. The reference's sbr writes many log lines.
 func calling(dir string) *chain.Runtime {
-	return &chain.Runtime{Path: []string{dir}, Invoker: &invoke.Exec{Stderr: io.Discard}}
+	return chain.New(chain.WithPath(dir), chain.WithInvoker(&invoke.Exec{Stderr: io.Discard}))
 }
 
 // swap runs the scenario of one network.
@@ -188,7 +188,7 @@ func (s *swapping) add(rt *chain.Runtime) *swapped {
 	var err error
 	if p.result, err = rt.Add(context.Background(), s.list, p.Attachment); err != nil {
 		s.end(p)
-		s.Fatalf("ADD by %s: %v", rt.Path[0], err)
+		s.Fatalf("ADD by %s: %v", rt.Path()[0], err)
 	}
 	for _, ip := range p.result.IPs {
 		a := ip.Address.Addr()
@@ -210,7 +210,7 @@ func (s *swapping) check(p *swapped) {
 // del detaches, and deletes the namespace if it still exists.
 func (s *swapping) del(rt *chain.Runtime, p *swapped) {
 	if err := rt.Del(context.Background(), s.list, p.Attachment); err != nil {
-		s.Errorf("DEL by %s: %v", rt.Path[0], err)
+		s.Errorf("DEL by %s: %v", rt.Path()[0], err)
 	}
 	s.end(p)
 	s.release(p)

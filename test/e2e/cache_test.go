@@ -40,7 +40,7 @@ func takeOver(t *testing.T, n *network) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rt := &chain.Runtime{Path: []string{plugins()}, Warn: func(err error) { t.Errorf("our runtime library warns: %v", err) }}
+	rt := chain.New(chain.WithPath(plugins()), chain.WithWarn(func(err error) { t.Errorf("our runtime library warns: %v", err) }))
 
 	p := newPod(t, "one", 18080)
 	conf := p.runtimeConf()

@@ -59,7 +59,7 @@ func (h *host) own(conf []byte) runtime {
 	l, err := chain.ParseList(conf)
 	must(h, err)
 	p := paths.Default()
-	return &own{&chain.Runtime{Path: h.dirs, CacheDir: p.CNI, RunDir: p.Run}, l, h.T}
+	return &own{chain.New(chain.WithPath(h.dirs...), chain.WithCacheDir(p.CNI), chain.WithRunDir(p.Run)), l, h.T}
 }
 
 func (r *own) at(p *endpointtest.Pod, port int) chain.Attachment {

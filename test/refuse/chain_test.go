@@ -67,11 +67,11 @@ func TestRuntime(t *testing.T) {
 	list := func(version, plugins string) string {
 		return `{"cniVersion":"` + version + `","name":"refuse","plugins":[` + plugins + `]}`
 	}
-	rt := &chain.Runtime{Path: []string{"/nonexistent"}, Invoker: &plugin.Builtin{NewSession: func() *plugin.Session {
+	rt := chain.New(chain.WithPath("/nonexistent"), chain.WithInvoker(&plugin.Builtin{NewSession: func() *plugin.Session {
 		s := plugin.NewSession(all.Plugins())
 		s.Stderr = io.Discard
 		return s
-	}}}
+	}}))
 	before := leak.Must(t)
 	for _, r := range []struct {
 		about, list string
