@@ -90,15 +90,33 @@ func (rt *Runtime) checkRequest(list *List, a *Attachment) (*request, error) {
 	return r, nil
 }
 
-// Status calls STATUS on every plugin to find out whether an ADD would work now. If one plugin
+// Status calls STATUS on every plugin of the lists to find out whether an ADD would work now. Without lists, it asks
+// the default network; if there is none yet, its error has CodeNotAvailable and wraps ErrNoNetwork. If one plugin
 // fails, Status returns that plugin's error unchanged, with its code. Status joins the errors of
 // several plugins. Versions before 1.1.0 have no STATUS; a list of such a version counts as
 // ready.
-func (rt *Runtime) Status(ctx context.Context, list *List) error {
+func (rt *Runtime) Status(ctx context.Context, lists ...*List) error {
+	if len(lists) == 0 {
+		list, err := rt.Default()
+		if errors.Is(err, ErrNoNetwork) {
+			return spec.Errorf(spec.CodeNotAvailable, "no default network: %w", err)
+		}
+		if err != nil {
+			return err
+		}
+		lists = []*List{list}
+	}
+	var errs []error
+	for _, list := range lists {
+		errs = append(errs, rt.status(ctx, list)...)
+	}
+	return spec.Join(errs...)
+}
+
+func (rt *Runtime) status(ctx context.Context, list *List) (errs []error) {
 	if !spec.AtLeast(list.CNIVersion, "1.1.0") {
 		return nil
 	}
-	var errs []error
 	for i := range list.Plugins {
 		p := &list.Plugins[i]
 		errs = append(errs, rt.ask(ctx, p.Type, spec.Status, func(ctx context.Context) error {
@@ -106,7 +124,7 @@ func (rt *Runtime) Status(ctx context.Context, list *List) error {
 			return err
 		}))
 	}
-	return spec.Join(errs...)
+	return errs
 }
 
 // errSilent means that a plugin did not answer before its time was over.

@@ -18,6 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
+// ErrNoNetwork means that no file defines the network. NotFoundError and NoConfigsFoundError match it.
+var ErrNoNetwork = errors.New("no such network")
+
 // NotFoundError means that no file of the directory defines the network.
 type NotFoundError struct{ Dir, Name string }
 
@@ -25,12 +28,18 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("no net configuration with name %q in %s", e.Name, e.Dir)
 }
 
+// Is reports whether target is ErrNoNetwork.
+func (e *NotFoundError) Is(target error) bool { return target == ErrNoNetwork }
+
 // NoConfigsFoundError means that the directory holds no configuration at all.
 type NoConfigsFoundError struct{ Dir string }
 
 func (e *NoConfigsFoundError) Error() string {
 	return "no net configurations found in " + e.Dir
 }
+
+// Is reports whether target is ErrNoNetwork.
+func (e *NoConfigsFoundError) Is(target error) bool { return target == ErrNoNetwork }
 
 // FileError is the error of a broken configuration file.
 type FileError struct {
@@ -119,6 +128,27 @@ func (d *Dir) Find(name string) (*List, error) {
 	return nil, errors.Join(errs...)
 }
 
+// First returns the list of the first file, by the files' names alone. Container runtimes use that network as the
+// default; the specification names none. If the first file is broken, First returns its error, because a later file must
+// not take its place. If there is no file, the error is a NoConfigsFoundError.
+func (d *Dir) First() (list *List, err error) {
+	file := ""
+	for _, l := range d.Lists {
+		if list == nil || l.File < file {
+			list, file = l, l.File
+		}
+	}
+	for _, b := range d.Broken {
+		if file == "" || b.File < file {
+			list, file, err = nil, b.File, b
+		}
+	}
+	if file == "" {
+		return nil, &NoConfigsFoundError{d.Path}
+	}
+	return list, err
+}
+
 // shadowed reports whether a broken file of the same network comes earlier than the file of l.
 func (d *Dir) shadowed(l *List) bool {
 	return slices.ContainsFunc(d.Broken, func(b *FileError) bool {
@@ -151,11 +181,24 @@ func nameOf(file string) string {
 // Load reads the configuration of a network from the directory of configurations. Load reports broken files of
 // other networks through WithWarn.
 func (rt *Runtime) Load(name string) (*List, error) {
+	return rt.load(func(d *Dir) (*List, error) { return d.Find(name) })
+}
+
+// Default reads the configuration of the default network: the one of WithDefaultNetwork, or else of the first file
+// (Dir.First). Default reports other broken files through WithWarn.
+func (rt *Runtime) Default() (*List, error) {
+	if rt.defaultNetwork != "" {
+		return rt.Load(rt.defaultNetwork)
+	}
+	return rt.load((*Dir).First)
+}
+
+func (rt *Runtime) load(choose func(*Dir) (*List, error)) (*List, error) {
 	d, err := LoadDir(rt.confDir)
 	if err != nil {
 		return nil, err
 	}
-	list, err := d.Find(name)
+	list, err := choose(d)
 	if err != nil {
 		return nil, err
 	}

@@ -64,6 +64,11 @@ func WithRunDir(dir string) Option {
 	return func(rt *Runtime) { rt.runDir = cmp.Or(dir, rt.runDir) }
 }
 
+// WithDefaultNetwork names the default network. Otherwise the default network is that of the first file.
+func WithDefaultNetwork(name string) Option {
+	return func(rt *Runtime) { rt.defaultNetwork = name }
+}
+
 // WithInvoker sets what calls the plugins, for example a plugin.Builtin in this process. nil changes nothing.
 func WithInvoker(in invoke.Invoker) Option {
 	return func(rt *Runtime) {

@@ -38,6 +38,7 @@ import (
 type Runtime struct {
 	path                      []string
 	confDir, cacheDir, runDir string
+	defaultNetwork            string // empty: that of the first file
 	invoker                   invoke.Invoker
 	fileDecides, noRollback   bool
 	limits                    Limits

@@ -15,7 +15,6 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/cli/netfile"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 	"github.com/patchbay-net/patchbay/spec"
@@ -192,7 +191,7 @@ func (c *delCommand) Execute([]string) error {
 		}
 		return err
 	}
-	if netfile.Missing(err) {
+	if errors.Is(err, chain.ErrNoNetwork) {
 		derr := c.app.runtime(nil).DelCached(c.app.ctx, string(c.Args.Network), at)
 		if !errors.Is(derr, chain.ErrNotCached) {
 			return derr

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/cli/netfile"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -110,7 +109,7 @@ func (a *app) network(name string) (*network, error) {
 	if err == nil {
 		return &network{List: list}, nil
 	}
-	if !netfile.Missing(err) {
+	if !errors.Is(err, chain.ErrNoNetwork) {
 		return nil, err
 	}
 	if def, derr := defaultNetwork(a.paths); derr != nil || def.Name == name {
@@ -145,18 +144,15 @@ func (a *app) available() (names []string) {
 	return names
 }
 
-// firstNetwork returns the network that a runtime would use. If a broken file comes before all
-// others or is the only one, firstNetwork fails, because the user meant that file's network.
+// firstNetwork returns the network that a runtime would use, or the built-in one if no network is configured. It fails
+// if the first file is broken, because the user meant that file's network.
 func (a *app) firstNetwork() (*network, error) {
-	list, err := networks(a.getenv, a.paths)
-	if len(list) == 0 {
-		return nil, err
+	list, err := a.runtime(nil).Default()
+	if !errors.Is(err, chain.ErrNoNetwork) {
+		return &network{List: list}, err
 	}
-	a.warn(err)
-	if list[0].builtin {
-		a.warnConfDir()
-	}
-	return list[0], nil
+	a.warnConfDir()
+	return defaultNetwork(a.paths)
 }
 
 // warnConfDir warns if $NETCONFPATH does not exist and the built-in network is used instead. The

@@ -123,18 +123,10 @@ func free(dir *chain.Dir, name string) error {
 	switch {
 	case l != nil:
 		return fmt.Errorf("it exists already: %s", l.File)
-	case Missing(err):
+	case errors.Is(err, chain.ErrNoNetwork):
 		return nil
 	}
 	return fmt.Errorf("a broken file has this name: %w", err)
-}
-
-// Missing reports whether err means that no file has this network. If a broken file has the
-// network's name, Missing returns false.
-func Missing(err error) bool {
-	var missing *chain.NotFoundError
-	var none *chain.NoConfigsFoundError
-	return errors.As(err, &missing) || errors.As(err, &none)
 }
 
 // file chooses the name of the file. Runtimes use the first network of a directory, so the new
