@@ -19,32 +19,35 @@ import (
 // may exist, and the caller decides when to run DEL. WithFileDecides says what happens when the file of the list was
 // changed or removed after it was read.
 func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Result, error) {
+	result, _, err := rt.add(ctx, list, a)
+	return result, err
+}
+
+// add is Add. It also reports whether the attachment may have existed before.
+func (rt *Runtime) add(ctx context.Context, list *List, a Attachment) (result *spec.Result, existed bool, err error) {
 	if err := a.validate(list); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	unlock, err := rt.lockAttachment(ctx, list.Name, a.ContainerID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer unlock()
 	if err := rt.stands(list); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	exists := rt.mayExist(list.Name, &a)
-	result, err := rt.addAll(ctx, list, &a)
+	existed = rt.mayExist(list.Name, &a)
+	result, err = rt.addAll(ctx, list, &a)
 	if err == nil {
 		if err = rt.write(list, &a, result); err == nil {
-			return result, nil
+			return result, existed, nil
 		}
 		err = fmt.Errorf("failed to set network %q cached result: %w", list.Name, err)
 	}
-	if rt.noRollback || exists {
-		return nil, err
+	if existed {
+		return nil, existed, err
 	}
-	if rerr := rt.rollback(ctx, list, &a, result); rerr != nil {
-		err = fmt.Errorf("%w; rollback: %w", err, rerr)
-	}
-	return nil, err
+	return nil, existed, rt.undo(ctx, err, func(ctx context.Context) error { return rt.delAll(ctx, list, &a, result, true) })
 }
 
 // addAll calls ADD on the plugins in order. If one plugin fails, addAll returns the result of the
@@ -77,11 +80,18 @@ func (rt *Runtime) addOne(ctx context.Context, list *List, p *Plugin, a *Attachm
 	return spec.ParseResult(out, list.CNIVersion)
 }
 
-// rollback calls DEL on every plugin, even when ctx has ended.
-func (rt *Runtime) rollback(ctx context.Context, list *List, a *Attachment, result *spec.Result) error {
+// undo calls back, which undoes what was done before cause, even when ctx has ended. undo returns both errors.
+// WithNoRollback stops it.
+func (rt *Runtime) undo(ctx context.Context, cause error, back func(context.Context) error) error {
+	if rt.noRollback {
+		return cause
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rt.limits.Rollback)
 	defer cancel()
-	return rt.delAll(ctx, list, a, result, true)
+	if err := back(ctx); err != nil {
+		return fmt.Errorf("%w; rollback: %w", cause, err)
+	}
+	return cause
 }
 
 // delAll calls DEL on every plugin in reverse order. delAll continues after an error

@@ -84,7 +84,7 @@ func WithInvoker(in invoke.Invoker) Option {
 // was read, whatever happens to the file.
 func WithFileDecides() Option { return func(rt *Runtime) { rt.fileDecides = true } }
 
-// WithNoRollback stops Add from calling DEL after a failed ADD; the caller must run DEL.
+// WithNoRollback stops Add and Attach from calling DEL after a failed ADD; the caller must run DEL.
 func WithNoRollback() Option { return func(rt *Runtime) { rt.noRollback = true } }
 
 // Limits are the times that the parts of an operation may take.

@@ -6,8 +6,10 @@
 // (SPEC.md sections 1 and 3).
 //
 //	rt := chain.New(chain.WithPath("/opt/cni/bin"))
-//	list, err := rt.Load("mynet")
-//	result, err := rt.Add(ctx, list, chain.Attachment{ContainerID: id, NetNS: ns, IfName: "eth0"})
+//	results, err := rt.Attach(ctx, chain.Container{ID: id, NetNS: ns}, chain.Network{Name: "mynet"})
+//
+// Attach and Detach work on all networks of a container. Add, Del and Check work on one attachment
+// with a List, which Load, Default and ParseList read.
 //
 // An ADD is a transaction: if a plugin fails, every plugin of the list gets a DEL. A DEL calls
 // every plugin, even after an error. It keeps the cached result until all plugins have succeeded.
