@@ -179,7 +179,7 @@ var layers = []struct {
 	{"test/reftest", nil, "it only finds and builds programs"},
 	{"test/...", []string{"..."}, "a test may use everything"},
 	{"cmd/...", []string{"cli/...", "cnm/...", "plugin", "plugin/all", "plugin/dhcp", "spec", "internal/..."}, "a program is its command line, or its plugins"},
-	{"examples/...", []string{"plugin/...", "spec", "netns", "owner", "paths"}, "what a user of the library may import"},
+	{"examples/...", []string{"chain", "invoke", "plugin/...", "spec", "netns", "owner", "paths"}, "what a user of the library may import"},
 }
 
 // onNode lists the packages that a command for a whole node may import.

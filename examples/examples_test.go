@@ -26,25 +26,33 @@ import (
 
 func TestMain(m *testing.M) { conformance.Main(m) }
 
-// built builds the Go example once for all tests. /run goes with the namespaces of the tests.
-var built = sync.OnceValues(func() (program string, err error) {
-	program = "/run/examples/hosts"
-	if out, err := exec.Command("go", "build", "-o", program, "./hosts").CombinedOutput(); err != nil {
+// built builds the Go examples once for all tests. /run goes with the namespaces of the tests.
+var built = sync.OnceValues(func() (dir string, err error) {
+	dir = "/run/examples/"
+	if out, err := exec.Command("go", "build", "-o", dir, "./hosts", "./resolver", "./runtime").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
-	return program, nil
+	return dir, nil
 })
 
-// install links the Go example and copies the shell one, as an operator would.
-func install(t *testing.T) string {
+// program returns the path of a Go example.
+func program(t *testing.T, name string) string {
 	t.Helper()
-	dir := t.TempDir()
-	program, err := built()
+	dir, err := built()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(program, filepath.Join(dir, "hosts")); err != nil {
-		t.Fatal(err)
+	return filepath.Join(dir, name)
+}
+
+// install links the plugins in Go and copies the one in shell, as an operator would.
+func install(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"hosts", "resolver"} {
+		if err := os.Symlink(program(t, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	script, err := os.ReadFile("sh-ipam/sh-ipam")
 	if err != nil {
