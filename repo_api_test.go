@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -33,6 +34,35 @@ func TestAPINamesNoInternalType(t *testing.T) {
 			if o := p.Scope().Lookup(n); o.Exported() {
 				w.walk(name+"."+n, o.Type())
 			}
+		}
+	}
+}
+
+// apiName is a name of two packages of the library in a page: a package's object, and a field or method of it.
+var apiName = regexp.MustCompile("`(chain|spec)\\.([A-Z][A-Za-z]+)(?:\\.([A-Z][A-Za-z]+))?`")
+
+// docs/libcni.md says to users of other libraries what takes the place of what.
+func TestNamesOfTheAPIExist(t *testing.T) {
+	text, err := os.ReadFile("docs/libcni.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	imp := exportData(t)
+	names := apiName.FindAllStringSubmatch(string(text), -1)
+	if len(names) < 20 {
+		t.Errorf("docs/libcni.md: read %d names, want 20 or more", len(names))
+	}
+	for _, m := range names {
+		p, err := imp.Import(module + "/" + m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := p.Scope().Lookup(m[2])
+		if o != nil && m[3] != "" {
+			o, _, _ = types.LookupFieldOrMethod(o.Type(), true, p, m[3])
+		}
+		if o == nil {
+			t.Errorf("docs/libcni.md names %s, which is not there", m[0])
 		}
 	}
 }
