@@ -90,15 +90,21 @@ func TestPinnedReference(t *testing.T) {
 }
 
 // pages are the texts for people.
-func pages(t *testing.T) []string {
+func pages(t *testing.T) (files []string) {
 	t.Helper()
-	var files []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "test/*/*/*.md"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
+	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata"):
+			return fs.SkipDir
+		case strings.HasSuffix(path, ".md"):
+			files = append(files, path)
 		}
-		files = append(files, found...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return files
 }

@@ -185,28 +185,6 @@ func TestDocumentedPathsExist(t *testing.T) {
 	}
 }
 
-// linkInText is a link of a page to a file of this repository.
-var linkInText = regexp.MustCompile(`\]\(([A-Za-z0-9_./-]+)(#[^)]*)?\)`)
-
-func TestLinksOfPagesExist(t *testing.T) {
-	pages, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	more, _ := filepath.Glob("docs/*/*.md") // the pattern is sound
-	for _, page := range slices.Concat([]string{"README.md", "ARCHITECTURE.md", "HACKING.md"}, pages, more) {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range linkInText.FindAllStringSubmatch(string(text), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
-				t.Errorf("%s links to %s: %v", page, m[1], err)
-			}
-		}
-	}
-}
-
 // eachFunction calls f for every function of the tree, tests included.
 func eachFunction(t *testing.T, f func(*token.FileSet, *ast.FuncDecl)) {
 	t.Helper()
