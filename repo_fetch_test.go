@@ -53,7 +53,7 @@ func TestNothingOutside(t *testing.T) {
 	everywhere := []string{"/bin", "/dev", "/etc", "/lib", "/opt", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"}
 	own := map[string][]string{
 		"cli/testdata/run.txtar": {"/no"}, "policy/mirror/damage_test.go": {"/node"}, "test/e2e/hosts/networks_test.go": {"/patchbay"},
-		"docs/plugins/cnm.md": {"/containers", "/networks"}, "docs/hosts.md": {"/patchbay"}, // of a server
+		"docs/plugins/cnm.md": {"/containers", "/networks"}, "docs/hosts.md": {"/patchbay"}, "docs/beside.md": {"/patchbay"}, // of a server
 		"scripts/fresh": {"/src"}, "scripts/test-kernel": {"/work"}, "test/labs/vm/vm": {"/work"}, // of another root directory
 	}
 	for _, path := range append(sources(t), pages(t)...) {
