@@ -5,8 +5,10 @@
 package kubernetes
 
 import (
+	"cmp"
 	"errors"
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -165,6 +167,50 @@ func TestRights(t *testing.T) {
 	if !slices.EqualFunc(role.Rules, want, func(a, b rbacv1.PolicyRule) bool { return a.String() == b.String() }) {
 		t.Errorf("rights are %v, want %v", role.Rules, want)
 	}
+}
+
+// TestPublishedRights: the page of the agent names what its role allows, and SECURITY.md the directories of the host that
+// its container has, and no others.
+func TestPublishedRights(t *testing.T) {
+	ds, role := objects(t, chart.Render(t, func(v map[string]any) { v["transport"], v["ownNodeOnly"] = "wireguard", false }))
+	rights := section(t, "../../docs/kubernetes.md", "| may | why |")
+	for _, rule := range role.Rules {
+		for _, resource := range rule.Resources {
+			name := map[string]string{"nodes/status": "status of nodes", "customresourcedefinitions": "customresourcedefinition"}[resource]
+			if name = cmp.Or(name, resource); !strings.Contains(strings.ToLower(rights), name) {
+				t.Errorf("docs/kubernetes.md does not say that the agent may %v %s", rule.Verbs, resource)
+			}
+		}
+	}
+	readOnly := make(map[string]bool)
+	for _, m := range ds.Spec.Template.Spec.Containers[0].VolumeMounts {
+		readOnly[m.Name] = m.ReadOnly
+	}
+	var want []string
+	for _, v := range ds.Spec.Template.Spec.Volumes {
+		if v.HostPath != nil {
+			want = append(want, fmt.Sprintf("| `%s` | %s", v.HostPath.Path, map[bool]string{true: "reads", false: "writes"}[readOnly[v.Name]]))
+		}
+	}
+	rows := strings.Split(strings.TrimSpace(section(t, "../../SECURITY.md", "| path | |")), "\n")[1:]
+	if !slices.EqualFunc(rows, want, strings.HasPrefix) {
+		t.Errorf("SECURITY.md has\n%s\nand the manifest\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// section returns the table of a page with this header.
+func section(t *testing.T, page, header string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), header)
+	if !found {
+		t.Fatalf("%s has no table %q", page, header)
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	return table
 }
 
 // TestPlacement checks that the agent runs on every node, starts before other pods and is evicted
