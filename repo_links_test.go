@@ -138,3 +138,47 @@ func TestNamedTestsExist(t *testing.T) {
 		}
 	}
 }
+
+// TestEveryPageIsListed: docs/README.md leads to each page, and docs/adr/README.md to each decision by its title.
+func TestEveryPageIsListed(t *testing.T) {
+	index, decisions := read(t, "docs/README.md"), read(t, "docs/adr/README.md")
+	title := regexp.MustCompile(`^# (?:ADR )?0*(\d+)[.:]? (.*)\n`)
+	for _, page := range pages(t) {
+		name := path.Base(page)
+		switch {
+		case name == "README.md":
+		case path.Dir(page) == "docs" && !strings.Contains(index, "]("+name+")"):
+			t.Errorf("docs/README.md does not list %s", page)
+		case path.Dir(page) == "docs/adr":
+			m := title.FindStringSubmatch(read(t, page))
+			if m == nil {
+				t.Errorf("%s does not begin with its number and title", page)
+			} else if want := fmt.Sprintf("- %s: [%s](%s)\n", m[1], m[2], name); !strings.Contains(decisions, want) {
+				t.Errorf("docs/adr/README.md lacks the line\n%s", want)
+			}
+		}
+	}
+}
+
+// TestTestedVersions: the page of what we test with has the versions that the modules of the labs pin.
+func TestTestedVersions(t *testing.T) {
+	var pinned strings.Builder
+	for _, pattern := range []string{"test/*/go.mod", "test/labs/*/go.mod"} {
+		found, err := fs.Glob(os.DirFS("."), pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %q, %v", pattern, found, err)
+		}
+		for _, file := range found {
+			pinned.WriteString(read(t, file) + "\n")
+		}
+	}
+	rows := regexp.MustCompile("`([a-z0-9./-]+ v[0-9][^`]*)`").FindAllStringSubmatch(read(t, "docs/tested.md"), -1)
+	if len(rows) == 0 {
+		t.Error("docs/tested.md names no module")
+	}
+	for _, m := range rows {
+		if !strings.Contains(pinned.String(), "require "+m[1]) {
+			t.Errorf("docs/tested.md says %s, which no go.mod below test pins", m[1])
+		}
+	}
+}
