@@ -151,7 +151,7 @@ func (c *addCommand) Execute([]string) error {
 	before, berr := rt.Cached(n.Name, at)
 	result, err := rt.Add(c.app.ctx, n.List, at)
 	if err != nil {
-		return plainly(err, string(c.Args.NetNS))
+		return undecoded(plainly(err, string(c.Args.NetNS)), string(c.Args.Network))
 	}
 	data, err := result.Encode(n.CNIVersion)
 	if err == nil {
@@ -161,6 +161,14 @@ func (c *addCommand) Execute([]string) error {
 		err = c.app.undoFailed(err, func(ctx context.Context) error { return rt.Del(ctx, n.List, at) })
 	}
 	return err
+}
+
+// undecoded adds where a mistake is, if a plugin could not decode its configuration: it only knows the type that it wants.
+func undecoded(err error, network string) error {
+	if spec.ErrorCode(err) != spec.CodeDecoding || hintOf(err) != "" {
+		return err
+	}
+	return hinted(err, "patchbay network validate %s names the line and the field", network)
 }
 
 // undoFailed handles an operation that succeeded but whose result could not be printed. It calls

@@ -19,10 +19,11 @@ const inspectLong = `Print what is known about the attachments of a container, a
 network, namespace, interfaces, addresses, routes, published ports, the
 plugins of the chain, the plugins that keep a record, and the age. CONTAINER is
 an id, the beginning of an id, a namespace (its path, or its name below
-/run/netns), or a Kubernetes pod: NAMESPACE/POD. Add /IFNAME to an id for one
-of several interfaces.`
+/run/netns), or a Kubernetes pod: NAMESPACE/POD. Add /IFNAME to it for one of
+several interfaces.`
 
 type inspectCommand struct {
+	JSON bool `long:"json" description:"the same: the output is always JSON"`
 	app  *app
 	Args struct {
 		Containers []string `positional-arg-name:"CONTAINER[/IFNAME]" required:"1"`
@@ -79,14 +80,15 @@ func find(list []*standing, name, netns string) (found []*standing, err error) {
 	return found, nil
 }
 
-// called reports whether name is the container's id, the beginning of that id, its
-// namespace, or its pod.
+// called reports whether name is the container's id, the beginning of that id, its namespace, or its pod, or
+// one of these with the interface of the attachment.
 func (s *standing) called(name, netns string) bool {
-	id, ifName, one := strings.Cut(name, "/")
-	if id != "" && strings.HasPrefix(s.ContainerID, id) && (!one || ifName == s.IfName) {
-		return true
-	}
-	return s.in(name, netns)
+	at := strings.LastIndexByte(name, '/')
+	return s.of(name, netns) || at > 0 && name[at+1:] == s.IfName && s.of(name[:at], netns)
+}
+
+func (s *standing) of(name, netns string) bool {
+	return name != "" && strings.HasPrefix(s.ContainerID, name) || s.in(name, netns)
 }
 
 // in reports whether name is the container's namespace, or its pod.

@@ -74,6 +74,10 @@ func (s *standing) key() spec.AttachmentKey {
 // of the files, because a short or empty table would mean that nothing else is attached.
 func (c *psCommand) Execute([]string) error {
 	list, unseen := c.app.seen(c.Network)
+	if c.Network != "" && len(list) == 0 {
+		_, err := c.app.network(c.Network)
+		c.app.warn(err)
+	}
 	c.app.findProcesses(list)
 	heads := []string{"NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "PORTS", "NAMESPACE", "PROCESS"}
 	pods := slices.ContainsFunc(list, func(s *standing) bool { return s.Pod != "" })

@@ -89,12 +89,16 @@ func (a *app) report(err error) int {
 	return f.code
 }
 
-// command returns the name of the command that was typed.
+// command returns the command that was typed, such as "network create".
 func (a *app) command() string {
 	if a.parsed == nil || a.parsed.Active == nil {
 		return "patchbay"
 	}
-	return a.parsed.Active.Name
+	var words []string
+	for c := a.parsed.Active; c != nil; c = c.Active {
+		words = append(words, c.Name)
+	}
+	return strings.Join(words, " ")
 }
 
 // hintOf returns the hint of err, or of an error that err wraps.
@@ -135,7 +139,11 @@ func (a *app) mistake() int {
 
 // below lists the subcommands of the command that was typed.
 func (a *app) below() (names []string) {
-	for _, c := range a.parsed.Active.Commands() {
+	c := a.parsed.Active
+	for c.Active != nil {
+		c = c.Active
+	}
+	for _, c := range c.Commands() {
 		names = append(names, c.Name)
 	}
 	return names
