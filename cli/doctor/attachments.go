@@ -34,7 +34,7 @@ func (n *Node) standing() (look *Look, list []*Attached, err error) {
 }
 
 // attachments compares the interface, addresses and routes of every container with the result of
-// its ADD. Then it runs our plugins' CHECK, because the container also needs a bridge, a gateway,
+// its ADD. Containers that differ in the same way share a finding. Then it runs our plugins' CHECK, because the container also needs a bridge, a gateway,
 // a master or forwarding.
 func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 	look, list, err := n.standing()
@@ -43,6 +43,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 		found = append(found, warning(b.Error()+": its objects are neither checked nor repaired", "start the container again (patchbay del and add); patchbay gc --apply removes what is dead"))
 	}
 	var lost, uncached []string
+	var different groups
 	for _, a := range list {
 		diffs, lerr := look.links(ctx, a)
 		if lerr == nil && len(diffs) == 0 {
@@ -55,7 +56,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 			err = errors.Join(err, fmt.Errorf("%s: %w", a.Name(), lerr))
 		}
 		if len(diffs) > 0 {
-			found = append(found, problem(a.Name()+": "+strings.Join(diffs, "; "), "patchbay repair restores what is missing on the host, and says what it cannot; patchbay del and add restore what is missing in the container, and start it again"))
+			different.add(strings.Join(diffs, "; "), a.Name())
 		}
 		if look.Unrecorded(a) {
 			lost = append(lost, a.Name())
@@ -63,6 +64,9 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 		if a.Uncached(n.Paths) {
 			uncached = append(uncached, a.Name())
 		}
+	}
+	for _, what := range different.order {
+		found = append(found, problem(several(different.names[what])+": "+what, "patchbay repair restores what is missing on the host, and says what it cannot; patchbay del and add restore what is missing in the container, and start it again"))
 	}
 	if len(uncached) > 0 {
 		found = append(found, warning(fmt.Sprintf("%s: no result of the ADD is left below %s, so its addresses and routes are unknown", several(uncached), results.Dir(n.Paths.CNI)),

@@ -81,7 +81,7 @@ func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
 			if d := spec.AsError(err).Details; d != "" {
 				what += " (" + d + ")"
 			}
-			found = append(found, problem(what, "patchbay status %s, once it is repaired", net.Name))
+			found = append(found, problem(what, "repair that; then `patchbay status %s` says whether an ADD works", net.Name))
 		}
 	}
 	return found, nil

@@ -84,6 +84,17 @@ func TestHostSideOfABridge(t *testing.T) {
 	b.detects("pods", "c1", "net/ipv4/conf/br0/forwarding=1", func() { b.sysctl("net/ipv4/conf/br0/forwarding", "0") }, func() { b.sysctl("net/ipv4/conf/br0/forwarding", "1") })
 }
 
+// What several containers lack together is one finding.
+func TestHostSideOfTwo(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))
+	b.attach("pods", "c1")
+	b.attach("pods", "c2")
+	b.healthy("attachments")
+	b.must(netlink.LinkSetDown(b.link("br0")))
+	b.finds("attachments", "problem: pods/c1, pods/c2: Interface br0 is down")
+}
+
 // The route that came with the gateway's address is gone. The address is still there, but does
 // not restore the route, nor does another ADD.
 func TestHostSideOfARoute(t *testing.T) {

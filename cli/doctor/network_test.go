@@ -233,7 +233,7 @@ func TestLeftovers(t *testing.T) {
 	path := b.attach("pods", "c1")
 	b.healthy("leftovers")
 	b.must(netns.Delete(path))
-	b.finds("leftovers", "warning: 1 dead attachment left 1 addresses and more behind: pods c1/eth0")
+	b.finds("leftovers", "warning: not removed yet: 1 dead attachment with 1 address: pods c1/eth0")
 
 	// An address file is the only trace of its attachment, so gc is unsure.
 	b = newBench(t)

@@ -119,7 +119,7 @@ func leftovers(ctx context.Context, n *Node) (found []Finding, err error) {
 		}
 	}
 	if len(dead) > 0 {
-		found = append(found, warning(fmt.Sprintf("%s left %d addresses and more behind: %s", count(len(dead), "dead attachment"), addresses, some(dead)),
+		found = append(found, warning(fmt.Sprintf("not removed yet: %s with %s: %s", count(len(dead), "dead attachment"), count(addresses, "address"), some(dead)),
 			"patchbay gc shows it, patchbay gc --apply removes it"))
 	}
 	if len(unsure) > 0 {
@@ -150,6 +150,9 @@ func legacyFix(l *gc.Legacy) string {
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
+	}
+	if strings.HasSuffix(what, "s") {
+		what += "e"
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }

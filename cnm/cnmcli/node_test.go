@@ -99,7 +99,7 @@ func TestNodeGC(t *testing.T) {
 	defer enterReused(t, inode)()
 
 	n.gc(false, 2, gc.Dead, "its namespace /run/netns/another is gone", false)
-	n.doctor("1 dead attachment left 1 addresses and more behind: net a/eth0")
+	n.doctor("not removed yet: 1 dead attachment with 1 address: net a/eth0")
 	n.gc(true, 2, gc.Unsure, "patchbay-cnm install DIR", false) // no installed plugin can reach the driver
 	n.Want("endpoints", fmt.Sprint(d.Endpoints()), "3")
 	n.dir = plugintest.Install(t, Plugins()...)

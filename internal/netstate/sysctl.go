@@ -165,7 +165,7 @@ func (i IPv6) Diff(_ context.Context, env *Env) (string, error) {
 	}
 	for _, l := range list {
 		if l.Conf == nl.DisableIPv6 {
-			return fmt.Sprintf("sysctl is not %s", l.setting()), nil
+			return fmt.Sprintf("sysctl should be %s", l.setting()), nil
 		}
 	}
 	return "", nil
@@ -251,7 +251,7 @@ func (f Forwarding) Diff(_ context.Context, env *Env) (string, error) {
 	for _, family := range f.families() {
 		on, err := env.Host.Forwarding(family)
 		if err == nil && !on {
-			return fmt.Sprintf("sysctl is not %s", forwardingKey(family)), nil
+			return fmt.Sprintf("sysctl should be %s", forwardingKey(family)), nil
 		}
 		errs = append(errs, err)
 	}
@@ -265,5 +265,5 @@ func (f Forwarding) Diff(_ context.Context, env *Env) (string, error) {
 	if on, err := env.Host.Forwards(unix.AF_INET, link.Attrs().Index); err != nil || on {
 		return "", err
 	}
-	return fmt.Sprintf("sysctl is not net/ipv4/conf/%s/forwarding=1", f.Link), nil
+	return fmt.Sprintf("sysctl should be net/ipv4/conf/%s/forwarding=1", f.Link), nil
 }

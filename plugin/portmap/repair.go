@@ -159,7 +159,7 @@ func (w way) Diff(context.Context, *netstate.Env) (string, error) {
 		return fmt.Sprintf("the host does not reach %s, which was behind %s", w.to, w.by), nil
 	}
 	if w.gone {
-		return fmt.Sprintf("127.0.0.1 does not reach published ports: the host reached %s by %s, which is gone, and does by %s (run patchbay repair)", w.to, w.by, w.now), nil
+		return fmt.Sprintf("127.0.0.1 does not reach published ports: the way to %s was %s, which is gone, and is %s now (run patchbay repair)", w.to, w.by, w.now), nil
 	}
 	return fmt.Sprintf("the host reaches %s by %s instead of %s", w.to, w.now, w.by), nil
 }
