@@ -73,7 +73,7 @@ nightly: ## longer than a change can wait for; its draws say their seed
 	scripts/nightly
 
 image: build ## bin/patchbay-image.tar, the Kubernetes agent for `ctr images import`
-	$(GO) run ./dist/image bin/patchbay-image.tar $(IMAGE) bin/patchbay bin/patchbayd
+	$(GO) run ./daemons/dist/image bin/patchbay-image.tar $(IMAGE) bin/patchbay bin/patchbayd
 
 demo: ## two containers, a published port and the way out, then nothing is left
 	$(GO) run ./cmd/patchbay demo

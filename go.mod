@@ -33,7 +33,7 @@ require (
 	k8s.io/client-go v0.36.3 // patchbayd node
 )
 
-// The image of the agent (dist/image).
+// The image of the agent (daemons/dist/image).
 require github.com/google/go-containerregistry v0.22.1
 
 // Tests and benchmarks only: our peers and the script runner.

@@ -133,7 +133,7 @@ func inProducts(t *testing.T, visit func(file string, n ast.Node) bool) {
 	t.Helper()
 	_, files := parsed(t)
 	for path, file := range files {
-		if product(path) && !strings.HasPrefix(path, "conformance/") && !strings.HasPrefix(path, "dist/image/") {
+		if product(path) && !strings.HasPrefix(path, "conformance/") && !strings.HasPrefix(path, "daemons/dist/image/") {
 			ast.Inspect(file, func(n ast.Node) bool { return visit(path, n) })
 		}
 	}
@@ -244,7 +244,7 @@ func units(t *testing.T) []string {
 	t.Helper()
 	var list []string
 	for _, pattern := range []string{"*.service", "*.socket"} {
-		found, err := fs.Glob(os.DirFS("dist/systemd"), pattern)
+		found, err := fs.Glob(os.DirFS("daemons/dist/systemd"), pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +268,7 @@ func annotations(t *testing.T) (list []string) {
 		}
 		return true
 	})
-	for _, m := range regexp.MustCompile(`configMap:\s+name: (\S+)`).FindAllStringSubmatch(read(t, "dist/kubernetes/patchbay.yaml"), -1) {
+	for _, m := range regexp.MustCompile(`configMap:\s+name: (\S+)`).FindAllStringSubmatch(read(t, "daemons/dist/kubernetes/patchbay.yaml"), -1) {
 		list = append(list, m[1])
 	}
 	return list

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // fetch matches commands that fetch what is not on the machine.
@@ -48,11 +48,11 @@ func TestNothingOutside(t *testing.T) {
 	absolute := regexp.MustCompile("(?m)(?:^|[\\s'`(=:,])(/[a-z][a-z0-9.-]*)/")
 	opened := regexp.MustCompile(`\b(?:os|filepath|durable)\.\w+\("(/[a-z][a-z0-9.-]*)`)
 	leaves := []string{ // such a path must be refused
-		"docker/hostile_test.go", "internal/nl/nl_test.go", "owner/owner_test.go", "test/refuse/master_test.go",
+		"daemons/docker/hostile_test.go", "internal/nl/nl_test.go", "internal/owner/owner_test.go", "test/refuse/master_test.go",
 	}
 	everywhere := []string{"/bin", "/dev", "/etc", "/lib", "/opt", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"}
 	own := map[string][]string{
-		"cli/testdata/run.txtar": {"/no"}, "policy/mirror/damage_test.go": {"/node"}, "test/e2e/hosts/networks_test.go": {"/patchbay"},
+		"cli/testdata/run.txtar": {"/no"}, "internal/policy/mirror/damage_test.go": {"/node"}, "test/e2e/hosts/networks_test.go": {"/patchbay"},
 		"docs/plugins/cnm.md": {"/containers", "/networks"}, "docs/hosts.md": {"/patchbay"}, "docs/beside.md": {"/patchbay"}, // of a server
 		"scripts/fresh": {"/src"}, "scripts/test-kernel": {"/work"}, "test/labs/vm/vm": {"/work"}, // of another root directory
 	}

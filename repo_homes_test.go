@@ -35,12 +35,12 @@ var homes = []struct {
 		home:  "internal/durable",
 		names: []string{"Rename", "Renameat", "Renameat2", "O_TMPFILE", "CreateTemp"},
 		also: map[string]string{
-			"cli/daemon/keeperlog.go":    "keeps the file that is full; the next one is written line by line",
-			"cli/installer.go":           "moves a link to a program, not a file with data",
-			"cnm/serve.go":               "moves a socket",
-			"internal/handover/serve.go": "moves a socket",
-			"ipam/indexfile.go":          "a cache whose writer goes on changing it in place through the descriptor",
-			"policy/mirror/write.go":     "moves a directory",
+			"daemons/cli/keeperlog.go":        "keeps the file that is full; the next one is written line by line",
+			"cli/installer.go":                "moves a link to a program, not a file with data",
+			"daemons/cnm/serve.go":            "moves a socket",
+			"internal/handover/serve.go":      "moves a socket",
+			"ipam/indexfile.go":               "a cache whose writer goes on changing it in place through the descriptor",
+			"internal/policy/mirror/write.go": "moves a directory",
 		},
 	},
 	{
@@ -57,9 +57,9 @@ var homes = []struct {
 			`\.Is6\(\) && [^&|]+\.IsLinkLocalUnicast\(\)$`, `\.IsLinkLocalUnicast\(\) && [^&|]+\.Is6\(\)$`, `\.IsLinkLocalUnicast\(\) \|\| [^&|]+\.Is4\(\)$`,
 		},
 		also: map[string]string{
-			"hosts/conf.go":           "a bridge has the first address of its block",
-			"ipam/range.go":           "no container has the broadcast address",
-			"policy/enforce/local.go": "beside other addresses that no rule of a local set judges",
+			"daemons/hosts/conf.go":            "a bridge has the first address of its block",
+			"ipam/range.go":                    "no container has the broadcast address",
+			"internal/policy/enforce/local.go": "beside other addresses that no rule of a local set judges",
 		},
 	},
 	{
@@ -67,10 +67,10 @@ var homes = []struct {
 		home:  "internal/life",
 		names: []string{"life.At"},
 		also: map[string]string{
-			"cli/doctor/attached.go":   "removes nothing",
-			"cnm/remote/attachment.go": "an ADD: the runtime says that the container is new",
-			"plugin/hostlocal/gc.go":   "an ADD: the runtime says that the container is new",
-			"plugin/kernel/kernel.go":  "an ADD: the runtime says that the container is new",
+			"cli/doctor/attached.go":           "removes nothing",
+			"daemons/cnm/remote/attachment.go": "an ADD: the runtime says that the container is new",
+			"plugin/hostlocal/gc.go":           "an ADD: the runtime says that the container is new",
+			"internal/kernel/kernel.go":        "an ADD: the runtime says that the container is new",
 		},
 	},
 	{

@@ -38,7 +38,7 @@ func TestLinks(t *testing.T) {
 			}
 		}
 	}
-	units, err := fs.Glob(os.DirFS("."), "dist/systemd/*")
+	units, err := fs.Glob(os.DirFS("."), "daemons/dist/systemd/*")
 	if err != nil || len(units) == 0 {
 		t.Fatalf("no units: %v", err)
 	}

@@ -106,9 +106,9 @@ func TestWhoStartsPrograms(t *testing.T) {
 		"cli/inside.go":          "the command the user typed",
 		"cli/again.go":           "this program again",
 
-		"cli/daemon/install.go":     "systemctl of patchbayd docker install, with fixed arguments and no shell",
-		"cli/daemon/nodeinstall.go": "patchbay install, the program beside this one",
-		"cli/gc/programs.go":        "the operator's gc and doctor: crictl, podman, docker, iptables-legacy, patchbayd, with fixed arguments and no shell",
+		"daemons/cli/install.go":     "systemctl of patchbayd docker install, with fixed arguments and no shell",
+		"daemons/cli/nodeinstall.go": "patchbay install, the program beside this one",
+		"cli/gc/programs.go":         "the operator's gc and doctor: crictl, podman, docker, iptables-legacy, patchbayd, with fixed arguments and no shell",
 	}
 	for _, path := range goFiles(t) {
 		if !product(path) {

@@ -26,7 +26,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 const (
@@ -148,42 +148,42 @@ var layers = []struct {
 	{"internal/...", []string{"spec", "netns", "internal/..."}, "internal is the ground: nothing in it looks up"},
 	{"ipam/...", []string{"spec", "netns", "internal/...", "ipam/..."}, "a store knows nothing of plugins"},
 	{"plugin", []string{"spec", "invoke/...", "netns", "internal/..."}, "the SDK knows no plugin"},
-	{"plugin/kernel", []string{"plugin", "spec", "netns", "ipam", "internal/..."}, "it joins the SDK's session to the kernel, and knows no plugin"},
-	{"plugin/endpoint", []string{"plugin", "plugin/kernel", "spec", "netns", "invoke", "internal/..."}, "it is what bridge and ptp share, and knows neither"},
-	{"plugin/plugintest", []string{"plugin", "conformance/...", "spec", "netns", "invoke", "internal/...", "test/draw", "test/nettest/..."}, "the contract of every plugin is a test"},
+	{"internal/kernel", []string{"plugin", "spec", "netns", "ipam", "internal/..."}, "it joins the SDK's session to the kernel, and knows no plugin"},
+	{"internal/endpoint", []string{"plugin", "internal/kernel", "spec", "netns", "invoke", "internal/..."}, "it is what bridge and ptp share, and knows neither"},
+	{"plugin/plugintest", []string{"plugin", "conformance/...", "spec", "netns", "invoke", "internal/...", "internal/test/draw", "internal/test/nettest/..."}, "the contract of every plugin is a test"},
 	{"plugin/all", []string{"plugin/..."}, "the list is only a list"},
-	{"plugin/policy", []string{"plugin", "plugin/kernel", "plugin/plugintest", "policy", "policy/enforce", "policy/mirror", "spec", "internal/..."}, "it joins an ADD to what the agent decided, and knows no other plugin"},
+	{"plugin/policy", []string{"plugin", "internal/kernel", "plugin/plugintest", "policy", "internal/policy/enforce", "internal/policy/mirror", "spec", "internal/..."}, "it joins an ADD to what the agent decided, and knows no other plugin"},
 	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam", "internal/...", "plugin", "plugin/..."}, "a plugin is driven by a chain, it does not drive one"},
 	{"chain/...", []string{"spec", "invoke/...", "internal/...", "chain/..."}, "a runtime that only execs must link no plugin"},
-	{"conformance/...", []string{"spec", "invoke", "netns", "internal/nl", "test/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},
+	{"conformance/...", []string{"spec", "invoke", "netns", "internal/nl", "internal/test/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},
 	{"cnm", nil, "the protocol of Docker's drivers stands alone"},
-	{"cnm/...", []string{"cnm", "cnm/...", "plugin", "plugin/kernel", "plugin/endpoint", "spec", "netns", "invoke/...", "internal/..."}, "plugins too, on a protocol that costs HTTP"},
+	{"cnm/...", []string{"cnm", "cnm/...", "plugin", "internal/kernel", "internal/endpoint", "spec", "netns", "invoke/...", "internal/..."}, "plugins too, on a protocol that costs HTTP"},
 	{"dhcp/...", []string{"chain", "spec", "netns", "internal/...", "dhcp/..."}, "the keeper of leases knows no plugin"},
-	{"hosts/store", nil, "what hosts know of each other, whoever keeps it"},
-	{"hosts/store/etcd", []string{"hosts/store", "internal/..."}, "it knows the types it stores, and not what they are for"},
-	{"hosts/...", []string{"hosts/...", "docker/state", "ipam", "spec", "netns", "internal/..."}, "it prepares what others attach to, and attaches nothing"},
+	{"daemons/hosts/store", nil, "what hosts know of each other, whoever keeps it"},
+	{"daemons/hosts/store/etcd", []string{"daemons/hosts/store", "internal/..."}, "it knows the types it stores, and not what they are for"},
+	{"hosts/...", []string{"hosts/...", "daemons/docker/state", "ipam", "spec", "netns", "internal/..."}, "it prepares what others attach to, and attaches nothing"},
 	{"policy", []string{"internal/prefix"}, "policy is pure: state in, program out, for the agent, the plugin and patchbay why"},
-	{"policy/mirror", []string{"policy", "internal/..."}, "the agent writes it and an ADD reads it, and it knows neither"},
-	{"policy/enforce", []string{"policy", "spec", "internal/..."}, "it loads what policy compiled, and knows neither agent nor plugin"},
-	{"node/plan", []string{"internal/..."}, "it computes for the agent, and knows no API server"},
-	{"node/policies", []string{"policy", "internal/..."}, "it makes states of events, and knows neither API server nor kernel"},
-	{"node/...", []string{"node/plan", "node/policies", "policy/...", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},
-	{"docker/...", []string{"chain", "cnm", "invoke", "ipam", "netns", "plugin", "plugin/kernel", "spec", "docker/...", "internal/..."}, "a runtime: Docker's networks are lists of plugins to it"},
+	{"internal/policy/mirror", []string{"policy", "internal/..."}, "the agent writes it and an ADD reads it, and it knows neither"},
+	{"internal/policy/enforce", []string{"policy", "spec", "internal/..."}, "it loads what policy compiled, and knows neither agent nor plugin"},
+	{"daemons/node/plan", []string{"internal/..."}, "it computes for the agent, and knows no API server"},
+	{"daemons/node/policies", []string{"policy", "internal/..."}, "it makes states of events, and knows neither API server nor kernel"},
+	{"node/...", []string{"daemons/node/plan", "daemons/node/policies", "policy/...", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},
+	{"docker/...", []string{"chain", "cnm", "invoke", "ipam", "netns", "plugin", "internal/kernel", "spec", "docker/...", "internal/..."}, "a runtime: Docker's networks are lists of plugins to it"},
 	{"dist/...", nil, "files to install"},
-	{"cli/daemon", []string{"dhcp/...", "cnm", "docker/...", "hosts/...", "node/...", "dist/...", "internal/..."}, "the commands of patchbayd start its services"},
+	{"daemons/cli", []string{"dhcp/...", "cnm", "docker/...", "hosts/...", "node/...", "dist/...", "internal/..."}, "the commands of patchbayd start its services"},
 	{"cli/gc", onNode, "a command for a whole node stands beside the commands, above plugins and chains"},
 	{"cli/doctor", append([]string{"cli/gc", "cli/netfile", "plugin/hostlocal", "policy/..."}, onNode...), "as cli/gc; it reads ranges as host-local does, and policies as the agent wrote them"},
 	{"cli/netfile", onNode, "as cli/gc: it makes and removes networks"},
 	{"cli/...", []string{"..."}, "the commands may use everything"},
-	{"test/nettest/...", []string{"spec", "netns", "internal/...", "test/nettest/..."}, "namespaces for tests, also those of conformance: as low as internal"},
-	{"test/reftest", nil, "it only finds and builds programs"},
+	{"internal/test/nettest/...", []string{"spec", "netns", "internal/...", "internal/test/nettest/..."}, "namespaces for tests, also those of conformance: as low as internal"},
+	{"internal/test/reftest", nil, "it only finds and builds programs"},
 	{"test/...", []string{"..."}, "a test may use everything"},
 	{"cmd/...", []string{"cli/...", "cnm/...", "plugin", "plugin/all", "plugin/dhcp", "spec", "internal/..."}, "a program is its command line, or its plugins"},
 	{"examples/...", []string{"chain", "invoke", "plugin/...", "spec", "netns", "owner", "paths"}, "what a user of the library may import"},
 }
 
 // onNode lists the packages that a command for a whole node may import.
-var onNode = []string{"chain", "plugin", "plugin/kernel", "plugin/endpoint", "spec", "netns", "ipam", "invoke/...", "internal/..."}
+var onNode = []string{"chain", "plugin", "internal/kernel", "internal/endpoint", "spec", "netns", "ipam", "invoke/...", "internal/..."}
 
 func TestLayers(t *testing.T) {
 	for _, p := range packages(t) {
@@ -250,7 +250,7 @@ var forbidden = []forbiddenImport{
 	{"github.com/prometheus/", "metrics belong to a daemon"},
 	{"github.com/spf13/", "pulls text/template"},
 	{"testing", "test code in the product"},
-	{module + "/cnm", "speaks HTTP: cmd/patchbay-cnm is for it"},
+	{module + "/cnm", "speaks HTTP: daemons/cmd/patchbay-cnm is for it"},
 	{module + "/docker", "speaks HTTP: patchbayd is for it"},
 	{module + "/test", "a test helper"},
 	{module + "/plugin/plugintest", "a test helper"},
@@ -272,10 +272,10 @@ func TestForbiddenImportsOfDrivers(t *testing.T) {
 // Only the agent of a Kubernetes node imports Kubernetes' modules, so only patchbayd links them. Tests of the library must
 // not import them either: whoever requires the library gets the versions of all modules that its tests import.
 func TestKubernetesIsTheAgents(t *testing.T) {
-	tools := []string{"test/bench/...", "test/chart", "test/e2e/..."}
+	tools := []string{"test/bench/...", "daemons/test/chart", "test/e2e/..."}
 	for _, p := range packages(t) {
 		refuseKubernetes(t, p, p.Imports, append([]string{"node"}, tools...))
-		refuseKubernetes(t, p, slices.Concat(p.TestImports, p.XTestImports), append([]string{"node/...", "cli/daemon", "dist/..."}, tools...))
+		refuseKubernetes(t, p, slices.Concat(p.TestImports, p.XTestImports), append([]string{"node/...", "daemons/cli", "dist/..."}, tools...))
 	}
 }
 
@@ -296,9 +296,9 @@ func refuseKubernetes(t *testing.T, p pkg, imports, may []string) {
 func TestLibraryLinksNoNetlink(t *testing.T) {
 	for _, name := range []string{"chain", "plugin", "ipam", "netns", "invoke", "spec", "owner", "paths", "cnm"} {
 		refuseImports(t, module+"/"+name, []forbiddenImport{
-			{"github.com/vishvananda/", "netlink is for the plugins (plugin/kernel)"},
+			{"github.com/vishvananda/", "netlink is for the plugins (internal/kernel)"},
 			{"github.com/mdlayher/", "as vishvananda"},
-			{"github.com/google/nftables", "the firewall is for the plugins (plugin/kernel)"},
+			{"github.com/google/nftables", "the firewall is for the plugins (internal/kernel)"},
 			{"regexp", "0.2 ms for every plugin process that compiles one before main"},
 		})
 		if name != "cnm" {

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 // silent is a set of plugins. The plugin "hangs" never answers.

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 // Large numbers reach the plugin unchanged; libcni turns them into floats.

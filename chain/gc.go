@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/invoke"
-	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 func (b *bench) add(list *chain.List, ids ...string) {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/test/chaintest"
+	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 )
 
 const confs = `{"name":"%","cniVersion":"1.0.0","plugins":[{"type":"rec1"}]}`

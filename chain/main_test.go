@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/test/chaintest"
+	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 )
 
 func TestMain(m *testing.M) { chaintest.Main(m) }

@@ -7,8 +7,8 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 // The second part of a chain starts from the result of the first part, which ran elsewhere.

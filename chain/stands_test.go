@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 // If a network was removed or replaced while an ADD waited, the ADD calls no plugin.

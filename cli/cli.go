@@ -21,8 +21,8 @@ import (
 
 	"github.com/jessevdk/go-flags"
 
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/terminal"
-	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/jessevdk/go-flags"
 
 	"github.com/patchbay-net/patchbay/cli/doctor"
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
 const completionLong = `Print a script that completes commands, flags, networks and plugins.

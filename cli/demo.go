@@ -21,8 +21,8 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

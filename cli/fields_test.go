@@ -7,8 +7,8 @@ import (
 	"flag"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/pages"
 	"github.com/patchbay-net/patchbay/plugin/all"
-	"github.com/patchbay-net/patchbay/test/pages"
 )
 
 var update = flag.Bool("update", false, "write the generated files")

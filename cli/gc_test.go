@@ -9,8 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/paths"
 )
 
 // holdRecordProgram is `holdrecord PLUGIN COMMAND...`. It runs the command while it holds the

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
 // TestHostSockets checks which sockets of the host conflict with which ports.

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
 // meshProgram is `mesh apply` and `mesh clear`. Like an agent, it makes or removes the mesh of a

@@ -23,10 +23,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/fields"
 	"github.com/patchbay-net/patchbay/internal/life"
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/test/pages"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/pages"
 )
 
 // containerd passes the ports of a pod also to loopback, which publishes none.

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/paths"
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 // nobody is the user id of an ordinary user.

@@ -11,9 +11,9 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/cli/why"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
-	"github.com/patchbay-net/patchbay/policy/enforce"
-	"github.com/patchbay-net/patchbay/policy/mirror"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
+	"github.com/patchbay-net/patchbay/internal/policy/mirror"
 )
 
 const whyLong = `Print whether the network policies of this node let a packet pass, and which

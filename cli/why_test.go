@@ -12,10 +12,10 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/paths"
-	"github.com/patchbay-net/patchbay/policy"
-	"github.com/patchbay-net/patchbay/policy/enforce"
-	"github.com/patchbay-net/patchbay/policy/mirror"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
+	"github.com/patchbay-net/patchbay/internal/policy/mirror"
 )
 
 // policiesProgram is `policies [kernel|mirror|both] FILE`. It does what the agent of node n1 does if the

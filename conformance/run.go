@@ -43,9 +43,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // Main is the TestMain of a package that calls Run. Main gives the tests their own network,

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 // wrongEnv names the wrong plugin that TestWrongPlugin tests.

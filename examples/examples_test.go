@@ -16,12 +16,12 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/conformance"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/draw"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
-	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 func TestMain(m *testing.M) { conformance.Main(m) }

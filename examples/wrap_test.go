@@ -11,10 +11,10 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
-	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 // hooked is an example of wrap/, copied into a directory with its hooks as programs.

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // crashDir, when set, turns the test binary into a process that allocates and releases addresses

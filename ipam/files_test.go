@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // bed is a store in a temporary directory.

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestFileStore(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
 )
 
 // model is the expected content of an index.

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // Other programs must see the process in its own namespace. They see its first thread, which may

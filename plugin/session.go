@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

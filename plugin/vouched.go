@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/owner"
-	"github.com/patchbay-net/patchbay/paths"
 )
 
 func must(t *testing.T, err error) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 // An operator's accept rules serve as well as ours. CHECK fails only if the traffic is certainly

@@ -12,9 +12,9 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/results"
-	"github.com/patchbay-net/patchbay/owner"
 )
 
 // mostNamed is how many attachments one finding lists by name.

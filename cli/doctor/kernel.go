@@ -17,8 +17,8 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/policy/enforce"
 )
 
 // feature is a kernel feature that some plugin needs. try uses it in an empty namespace.

@@ -11,11 +11,11 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
+	"github.com/patchbay-net/patchbay/internal/policy/mirror"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/resident"
-	"github.com/patchbay-net/patchbay/policy"
-	"github.com/patchbay-net/patchbay/policy/enforce"
-	"github.com/patchbay-net/patchbay/policy/mirror"
 )
 
 // patience is how long the kernel may differ from the mirror while the agent loads a change.

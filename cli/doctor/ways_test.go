@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 // The link of the default route, and the master of a network, are down.

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
-	"github.com/patchbay-net/patchbay/owner"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // Object is one object that belongs to an attachment.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
 // fakeDriver is a patchbayd that logs its arguments and prints an answer.

@@ -17,12 +17,12 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/owner"
-	"github.com/patchbay-net/patchbay/paths"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

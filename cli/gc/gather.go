@@ -15,13 +15,13 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/order"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/owner"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // evidence holds everything that names an attachment, grouped by owner.

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // State says whether an attachment is alive.

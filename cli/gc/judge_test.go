@@ -18,9 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // torn returns the evidence in an unreadable record.

@@ -18,11 +18,11 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/owner"
-	"github.com/patchbay-net/patchbay/paths"
-	"github.com/patchbay-net/patchbay/test/draw"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
 // Containers start, die without a DEL and start again under the same ids, while two gcs without a

@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/inventory"
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -25,7 +26,6 @@ import (
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -11,13 +11,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/spaces"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/owner"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // newWorld returns the facts about this node. For some facts gc must look into every namespace or

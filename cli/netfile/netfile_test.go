@@ -15,7 +15,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/plugin/endpoint"
+	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

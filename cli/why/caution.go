@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/conntrack"
-	"github.com/patchbay-net/patchbay/policy"
-	"github.com/patchbay-net/patchbay/policy/mirror"
+	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/policy/mirror"
 )
 
 func (q *question) caution(format string, args ...any) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
 // Target is TO of a question: TO[:PORT[/PROTO]] or TO:PROTO. An IPv6 address with a port is in

@@ -15,7 +15,7 @@ import (
 	"syscall"
 
 	"github.com/patchbay-net/patchbay/internal/handover"
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // Two gcs never have the same attachment, and neither removes the other's claim.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/flock"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // A process locks a record with flock(2) while it changes the record's objects. An ADD holds the

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

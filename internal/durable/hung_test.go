@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // A stopped process keeps its lock. The wait ends with an error that names the process and asks

@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
 )
 
 func TestRoutes(t *testing.T) {

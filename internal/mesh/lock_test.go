@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // A process that hangs with the lock stops no agent for ever: the error names the process while there is still time.

@@ -79,9 +79,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/resident"
-	"github.com/patchbay-net/patchbay/paths"
 )
 
 // Options configure a Mesh.

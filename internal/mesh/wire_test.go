@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 func newKeys(t testing.TB) *Keys {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // A host that begins to forward keeps the default route that it has from a router, and goes on with the router's

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/owner"
 )
 
 // Element is an element of the table `inet patchbay` that belongs to one attachment. Ensure

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/draw"
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 // TestChurn times five elements of an attachment, with 0 and with 20,000 others in the table:

@@ -15,8 +15,8 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/prefix"
-	"github.com/patchbay-net/patchbay/owner"
 )
 
 // MaxComment is the length of the longest comment, in bytes. The kernel accepts 253, but `nft

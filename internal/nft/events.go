@@ -16,7 +16,7 @@ import (
 // Touch is how a transaction changed the network policies in our table.
 type Touch int
 
-// A program that changes them as package policy/enforce does also changes the revision.
+// A program that changes them as package internal/policy/enforce does also changes the revision.
 const (
 	TouchClosed   Touch = iota // an ADD closed a pod
 	TouchRevision              // it changed the revision

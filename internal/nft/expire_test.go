@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/nftables"
 
-	"github.com/patchbay-net/patchbay/test/draw"
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 // The first removal that can probes the kernel, and the next process reads the result.

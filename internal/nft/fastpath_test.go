@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/nftables"
 
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 // links makes links that the test removes.

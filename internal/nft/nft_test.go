@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/nftables"
 
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 var update = flag.Bool("update", false, "write the goldens")

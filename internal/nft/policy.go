@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Package policy/enforce makes the objects of network policies in the table `inet patchbay`: sets,
+// Package internal/policy/enforce makes the objects of network policies in the table `inet patchbay`: sets,
 // maps, chains and counters whose names begin with "policy_", and the map of the revision. They exist only on a node that has
 // policies, so they are not in the layout. Verify and Rebuild leave them alone.
 
 // OfPolicies reports whether an object of our table belongs to the network policies.
 func OfPolicies(name string) bool { return name == SetPolicy || strings.HasPrefix(name, "policy_") }
 
-// decodeOurs works like decodeExprs, but leaves out the rules that package policy/enforce compares.
+// decodeOurs works like decodeExprs, but leaves out the rules that package internal/policy/enforce compares.
 func (r *Rule) decodeOurs(b []byte) error {
 	if OfPolicies(r.Chain) && !OfSources(r.Chain) {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/draw"
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 // as runs fn as a program with another schema. TestTwoBuilds does it with two real ones.

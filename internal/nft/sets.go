@@ -49,9 +49,9 @@ const (
 
 	SetLocalNet = "localnet" // interfaces with route_localnet; packets from them cannot reach 127.0.0.0/8
 
-	SetPolicy = "policies" // map: 0 -> revision of the network policies that package policy/enforce loaded, 1 -> version of its base chains
+	SetPolicy = "policies" // map: 0 -> revision of the network policies that package internal/policy/enforce loaded, 1 -> version of its base chains
 
-	// An ADD closes a pod's addresses in these sets, until package policy/enforce judges the pod.
+	// An ADD closes a pod's addresses in these sets, until package internal/policy/enforce judges the pod.
 	SetClosedIn4  = "policy_closedin4"  // address: no new connection to it
 	SetClosedIn6  = "policy_closedin6"  //
 	SetClosedOut4 = "policy_closedout4" // address: no new connection from it
@@ -94,7 +94,7 @@ const (
 	ofNetworks
 	ofLength // elements of attachments, in one set on demand per prefix length: see within.go
 	ofBlocks // of networks, in one set on demand per length of a host's block: see spans.go
-	ofPolicy // of package policy/enforce, which also makes the set: see policy.go
+	ofPolicy // of package internal/policy/enforce, which also makes the set: see policy.go
 	ofFlows  // of networks, in a set that exists only if a network asks for it: see fastpath.go
 	ofTunnel // of a mesh, which also makes the set: see tunnel.go
 )

@@ -17,7 +17,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 // given is a socket of the library that has one message.

@@ -45,7 +45,7 @@ import (
 // loads a rule with raw bytes of a packet only if its set has them, too. A pod that routes other networks sends errors
 // about packets to these. A packet from one of them shows that the host routes it to the pod.
 //
-// An element belongs to an attachment, and has its comment. Package policy/enforce adds and removes it. Only the kernel
+// An element belongs to an attachment, and has its comment. Package internal/policy/enforce adds and removes it. Only the kernel
 // adds elements to policy_sources_routers.
 const (
 	SetSource4 = "policy_source4" // link . address

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 func masqueraded(address string) []Element {

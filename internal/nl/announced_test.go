@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/test/nettest/node"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 )
 
 // A neighbour has an old Ethernet address for an IP address. After the announcement it sends to

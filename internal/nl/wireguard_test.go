@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // The kernel divides a long answer into several messages. It may divide a peer's allowed

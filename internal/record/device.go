@@ -57,7 +57,7 @@ type DeviceRoute struct {
 func OfDrivers(stateDir string) *Dir { return New(filepath.Join(stateDir, "cnm")) }
 
 // Driver is the part of Record.Remote for readers that do not know the protocol of the drivers.
-// Package cnm/remote keeps the format of this part stable.
+// Package daemons/cnm/remote keeps the format of this part stable.
 type Driver struct {
 	Driver struct {
 		Name string `json:"name"` // empty for a driver that only a URL identifies

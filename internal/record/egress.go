@@ -12,7 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
 // Egress has the source addresses that the agent of a Kubernetes node chose for packets of a

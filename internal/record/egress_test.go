@@ -6,7 +6,7 @@ package record
 import (
 	"testing"
 
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
 // BenchmarkEgressOf measures what each ADD of a masqueraded pod costs more on a node without egress

@@ -13,7 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/flock"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // ErrReleased means that an attachment no longer holds a fact: a DEL of the attachment ran meanwhile.

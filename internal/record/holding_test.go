@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // A DEL that comes while an ADD commits what it holds waits for it, and then removes the fact. If the DEL

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/claim"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // A stopped process holds a lock. It blocks only what needs that lock, and only for a limited

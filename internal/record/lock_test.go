@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/claim"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // An ADD keeps its record locked until its session ends. If an ADD hangs, a DEL continues without

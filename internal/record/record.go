@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // Record lists what one plugin made for one attachment. One type serves all plugins, because
@@ -80,7 +80,7 @@ type Record struct {
 	Policed *Policed `json:"policed,omitempty"` // policy
 	Sends   *Policed `json:"sends,omitempty"`   // policy, for a container that no policy can select: only its addresses and from where it sends count
 
-	Remote json.RawMessage `json:"remote,omitempty"` // patchbay-cnm: what it requested from an external driver, in the format of cnm/remote
+	Remote json.RawMessage `json:"remote,omitempty"` // patchbay-cnm: what it requested from an external driver, in the format of daemons/cnm/remote
 }
 
 // VRF is the virtual router that the interface belongs to.

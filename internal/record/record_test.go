@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 func sample(id string) *Record {

@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 const (

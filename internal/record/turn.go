@@ -18,7 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/life"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/paths"
 )
 
 // Judge returns a judge of the namespaces of a node, which can tell that containerd has forgotten a sandbox.

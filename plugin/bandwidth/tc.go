@@ -13,10 +13,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/owner"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // latency is how long a packet may wait in a bucket's queue: 25 ms, in microseconds. The

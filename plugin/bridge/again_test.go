@@ -6,7 +6,7 @@ package bridge
 import (
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
 )
 
 func TestAddAgainElsewhere(t *testing.T) {

@@ -11,12 +11,12 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/static"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // BenchmarkADD measures the plugin in process, with given addresses. It also measures the bare

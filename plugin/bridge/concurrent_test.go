@@ -8,9 +8,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
 // Many containers come and go at once on a network whose bridge, gateway and masquerade do not

@@ -10,9 +10,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
-	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 // The gateway of an IPv6 subnet may be link-local, as routers are. No route to the subnet comes with such an address, so

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/static"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // What is valid, the kernel takes: an IPv4 gateway behind a route without a gateway only if that route has the scope

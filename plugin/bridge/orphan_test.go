@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // A container comes back under its id right after a crash. The kernel deletes the links of the

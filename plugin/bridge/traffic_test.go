@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
-	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 func TestTraffic(t *testing.T) { newWorld(t).Masquerades(dual + `, "ipMasq": true`) }

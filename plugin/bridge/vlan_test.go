@@ -12,9 +12,9 @@ import (
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
 
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // vlans prints the VLANs of a link.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/static"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // newWorld makes a node. The end of the test deletes the node's bridges, because the plugin never

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 // BenchmarkFastPath measures a masqueraded TCP connection of a container to a server behind a router,

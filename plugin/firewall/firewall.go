@@ -27,13 +27,13 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -17,11 +17,11 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // These are firewalld's names on the system bus (FIREWALLD.DBUS(5)).

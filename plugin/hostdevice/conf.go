@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -14,9 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -14,10 +14,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }

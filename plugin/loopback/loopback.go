@@ -9,9 +9,9 @@ import (
 	"context"
 	"net"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }

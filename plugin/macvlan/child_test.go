@@ -6,10 +6,10 @@ package macvlan
 import (
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/static"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // TestChild tests the behaviour that all plugins with a master have in common.

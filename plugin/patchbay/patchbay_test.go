@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

@@ -14,11 +14,11 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/conformance"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/fault"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/draw"
-	"github.com/patchbay-net/patchbay/test/nettest/fault"
 )
 
 // errFault is the error of an injected fault.

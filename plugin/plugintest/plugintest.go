@@ -19,7 +19,7 @@
 // plugin's name), and all of them if the environment variable PATCHBAY_DRAW is "all". In process it
 // adds tests that only Go can do: a fault at every Session.Fault step of ADD, a cancelled context,
 // refusal of broken input without a panic, a DEL whose path leads to another container, and a count of
-// goroutines and file descriptors. It also lets system calls of DEL and GC fail (test/nettest/fault).
+// goroutines and file descriptors. It also lets system calls of DEL and GC fail (internal/test/nettest/fault).
 package plugintest
 
 import (
@@ -32,12 +32,12 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/conformance"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/fault"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/draw"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/nettest/fault"
 )
 
 // Case is one configuration of a plugin to test.
@@ -61,7 +61,7 @@ type Case struct {
 
 // Main is the TestMain of a plugin's package. If the test binary is started under the name of
 // one of the plugins, it runs that plugin. Otherwise it runs the tests with their own network,
-// /run and /var/lib (test/nettest). The list of plugins must include the delegates.
+// /run and /var/lib (internal/test/nettest). The list of plugins must include the delegates.
 func Main(m *testing.M, plugins ...*plugin.Plugin) {
 	fault.Ask()
 	name := filepath.Base(os.Args[0])

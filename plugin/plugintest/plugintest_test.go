@@ -17,10 +17,10 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/conformance"
-	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/draw"
 )
 
 // files is a correct IPAM plugin that keeps one file for each attachment.

@@ -9,9 +9,9 @@ import (
 	"net/netip"
 
 	"github.com/patchbay-net/patchbay/internal/conntrack"
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // endFormer ends connections of a former pod with an address of this one, once the new pod is closed.

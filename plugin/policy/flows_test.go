@@ -12,11 +12,11 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/paths"
-	"github.com/patchbay-net/patchbay/policy/enforce"
-	"github.com/patchbay-net/patchbay/policy/mirror"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
+	"github.com/patchbay-net/patchbay/internal/policy/mirror"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 // serving makes a pod that answers datagrams at 10.90.0.5.

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/paths"
-	"github.com/patchbay-net/patchbay/policy/mirror"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/policy/mirror"
 )
 
 // To look for connections of a former pod takes 6 ms and more, because the kernel walks all of

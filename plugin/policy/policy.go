@@ -6,9 +6,9 @@
 // enforces them. If the agent or the API server does not run, the pod stays closed; its node can
 // still reach it.
 //
-//   - What closes a pod is decided by the files that the agent keeps on the node (policy/mirror). An
+//   - What closes a pod is decided by the files that the agent keeps on the node (internal/policy/mirror). An
 //     ADD reads one of them. If a file is damaged, the pod is closed.
-//   - A closed pod is an element of a set in the table `inet patchbay` (policy/enforce). DEL removes it.
+//   - A closed pod is an element of a set in the table `inet patchbay` (internal/policy/enforce). DEL removes it.
 //   - The record of the plugin tells the agent which pod has which addresses on this node, before the
 //     API does.
 //
@@ -19,14 +19,14 @@ package policy
 import (
 	"context"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	rules "github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
+	"github.com/patchbay-net/patchbay/internal/policy/mirror"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
-	rules "github.com/patchbay-net/patchbay/policy"
-	"github.com/patchbay-net/patchbay/policy/enforce"
-	"github.com/patchbay-net/patchbay/policy/mirror"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -15,16 +15,16 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	rules "github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/policy/mirror"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/owner"
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
-	rules "github.com/patchbay-net/patchbay/policy"
-	"github.com/patchbay-net/patchbay/policy/mirror"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }

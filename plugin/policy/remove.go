@@ -9,11 +9,11 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
-	"github.com/patchbay-net/patchbay/policy/enforce"
 )
 
 // del opens the addresses of an attachment before another one can get them. Without a record, it finds

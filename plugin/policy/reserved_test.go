@@ -11,16 +11,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/policy/mirror"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/patchbay"
 	own "github.com/patchbay-net/patchbay/plugin/policy"
 	"github.com/patchbay-net/patchbay/plugin/ptp"
-	"github.com/patchbay-net/patchbay/policy"
-	"github.com/patchbay-net/patchbay/policy/mirror"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 const wholeChain = `{"cniVersion":"1.1.0","name":"pods","type":"patchbay","builtIn":true,"plugins":[

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 const newPort = `{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}`

@@ -6,8 +6,8 @@ package portmap
 import (
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 // BenchmarkAttachment measures an ADD and a DEL of this plugin, in process, for the only

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 // Many attachments ask for one port at the same time. Exactly one gets it.

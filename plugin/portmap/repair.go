@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // Lacking returns the settings that a living attachment has lost and without which its ports are

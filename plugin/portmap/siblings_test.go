@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 // podman publishes a container's ports for each of its networks. The attachment that came last

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 const both = webPort + `, {"hostPort": 8080, "containerPort": 80, "protocol": "UDP"}`

@@ -6,8 +6,8 @@ package ptp
 import (
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // The gateway of an IPv6 subnet may be link-local, as routers are.

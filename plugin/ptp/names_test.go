@@ -6,8 +6,8 @@ package ptp
 import (
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // No interface can have these names, so the caller is told before any work.

@@ -6,8 +6,8 @@ package ptp
 import (
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // On a node without IPv6, ADD and STATUS say so. The kernel says "permission denied".

@@ -11,11 +11,11 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 const label = "system_u:system_r:container_t:s0:c1,c2"

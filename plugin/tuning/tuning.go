@@ -10,11 +10,11 @@ import (
 	"context"
 	"path/filepath"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -6,8 +6,8 @@ package vrf
 import (
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestContract(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // killedAt kills an ADD at its n-th step (plugintest.Killed).

@@ -10,8 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // TestCheckNotices: CHECK reports the loss of each object that ADD made.

@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 
-	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // bench is a place to wrap the plugin `inner`. inner records its calls, and the commands write

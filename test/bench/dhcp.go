@@ -22,7 +22,7 @@ const dhcpSocket = "/run/cni/dhcp.sock"
 func (l *lab) dhcp() error {
 	sets := l.want(reference, debian, ours)
 	if len(l.want(ours)) > 0 {
-		if err := goBuild(l.path("patchbayd"), "./cmd/patchbayd"); err != nil {
+		if err := goBuild(l.path("patchbayd"), "./daemons/cmd/patchbayd"); err != nil {
 			return err
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // dockerHost is one dockerd of test/labs/docker, with our driver beside it.
@@ -119,7 +119,7 @@ func (h *dockerHost) inside(path string) (string, error) {
 
 func (h *dockerHost) startDriver(plugins string) error {
 	bin := filepath.Join(h.dir, "patchbayd")
-	if err := goBuild(bin, "./cmd/patchbayd"); err != nil {
+	if err := goBuild(bin, "./daemons/cmd/patchbayd"); err != nil {
 		return err
 	}
 	confs, err := h.inside("etc/cni/net.d")

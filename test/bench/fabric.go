@@ -16,10 +16,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/daemons/node/plan"
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/podnet"
-	"github.com/patchbay-net/patchbay/node/plan"
-	"github.com/patchbay-net/patchbay/paths"
 )
 
 // The experiment packets has two nodes, with the numbers 0 and 1.

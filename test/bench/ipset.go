@@ -11,7 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/policy"
+	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
 // ipsetRules enforces a program with iptables and ipset, as kube-router does: FORWARD compares the

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // These are the sets of plugins. "one" is our program again, with the chain as one plugin (type

@@ -17,8 +17,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/policy/enforce"
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

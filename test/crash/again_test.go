@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // A container's namespace ended without a DEL, and an ADD comes under the same names. The ADD is

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/fault"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/draw"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/nettest/fault"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
 // A change of a DEL or GC fails, each time another one. A failed removal is repeated, and then nothing of the

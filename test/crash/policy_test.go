@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
+	"github.com/patchbay-net/patchbay/internal/policy/mirror"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/owner"
-	"github.com/patchbay-net/patchbay/paths"
-	"github.com/patchbay-net/patchbay/policy"
-	"github.com/patchbay-net/patchbay/policy/enforce"
-	"github.com/patchbay-net/patchbay/policy/mirror"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // policyChain is the network of a Kubernetes node's pods.

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/draw"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
 // Other processes leave a call little of the processors. Its sweep still ends: as root it runs before them.

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/paths"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
 // Another process holds all records, as repair does. The calls for a healthy pod beside a dead one do not wait for

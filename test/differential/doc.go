@@ -8,7 +8,7 @@
 // compares results, links, addresses, routes, rules, sysctls, queueing disciplines, neighbours,
 // bridge VLANs, host-local's files and the class of an error. If something differs, known.txt
 // must list the difference with its reason. Firewall rules differ by design; tests with traffic
-// show that they do the same (plugin/kernel, e2e).
+// show that they do the same (internal/kernel, e2e).
 //
 // TestSwap replaces one directory of plugins by another while containers are attached, and then
 // swaps them back.

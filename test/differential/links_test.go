@@ -3,7 +3,7 @@
 
 package differential
 
-import "github.com/patchbay-net/patchbay/test/nettest"
+import "github.com/patchbay-net/patchbay/internal/test/nettest"
 
 var (
 	master = field{at: "master", odds: 70, ok: of("uplink", "spare"), bad: of("nosuch0", "", 7)}

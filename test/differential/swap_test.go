@@ -16,13 +16,13 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/draw"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
-	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 // TestSwap attaches containers with the reference's plugins, replaces these with ours, and swaps

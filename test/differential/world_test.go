@@ -17,9 +17,9 @@ import (
 
 	vnetns "github.com/vishvananda/netns"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/patchbay-net/patchbay/daemons/node"
+	"github.com/patchbay-net/patchbay/daemons/test/chart"
 	"github.com/patchbay-net/patchbay/internal/mesh/wirekey"
-	"github.com/patchbay-net/patchbay/node"
-	"github.com/patchbay-net/patchbay/test/chart"
 )
 
 // proveKeyRights runs agents with WireGuard. With the rights of the manifest, which is for another

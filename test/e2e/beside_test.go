@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // dockerPort is the published port of a Docker container on the pods' network.

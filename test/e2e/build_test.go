@@ -8,7 +8,7 @@ import (
 	"os"
 	"os/exec"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 const (

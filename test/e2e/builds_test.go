@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 )
 
 // earlierEnv names the plugin directory of an earlier build (scripts/earlier makes one). If it is

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // probeImage is package probe as a container image, serving on probePort.

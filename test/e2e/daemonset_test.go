@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // agentImage is the image that the manifest names, and nextImage is the image of another build.
@@ -74,7 +74,7 @@ func (k *cluster) proveUninstall(nodes []string, pods ...string) {
 	if err != nil {
 		k.Fatal(err)
 	}
-	manifest, err := os.ReadFile(root + "/dist/kubernetes/uninstall.yaml")
+	manifest, err := os.ReadFile(root + "/daemons/dist/kubernetes/uninstall.yaml")
 	if err != nil {
 		k.Fatal(err)
 	}
@@ -122,26 +122,26 @@ func nextProgram() string { return os.Getenv(workEnv) + "/next/patchbay" }
 func buildAgentImages(t *testing.T) {
 	t.Helper()
 	for _, err := range []error{
-		goBuild(patchbayd(), "../../cmd/patchbayd"),
+		goBuild(patchbayd(), "../../daemons/cmd/patchbayd"),
 		goBuild(nextProgram(), "../../cmd/patchbay", "-ldflags=-s"),
-		goBuild(nextProgram()+"d", "../../cmd/patchbayd", "-ldflags=-s"),
+		goBuild(nextProgram()+"d", "../../daemons/cmd/patchbayd", "-ldflags=-s"),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	run(t, "go", "run", "../../dist/image", agentArchive(agentImage), agentImage, patchbay(), patchbayd())
-	run(t, "go", "run", "../../dist/image", agentArchive(nextImage), nextImage, nextProgram(), nextProgram()+"d")
+	run(t, "go", "run", "../../daemons/dist/image", agentArchive(agentImage), agentImage, patchbay(), patchbayd())
+	run(t, "go", "run", "../../daemons/dist/image", agentArchive(nextImage), nextImage, nextProgram(), nextProgram()+"d")
 }
 
-// applyManifest applies dist/kubernetes/patchbay.yaml with both families of the lab.
+// applyManifest applies daemons/dist/kubernetes/patchbay.yaml with both families of the lab.
 func (k *cluster) applyManifest() {
 	k.Helper()
 	root, err := reftest.Root()
 	if err != nil {
 		k.Fatal(err)
 	}
-	raw, err := os.ReadFile(root + "/dist/kubernetes/patchbay.yaml")
+	raw, err := os.ReadFile(root + "/daemons/dist/kubernetes/patchbay.yaml")
 	if err != nil {
 		k.Fatal(err)
 	}

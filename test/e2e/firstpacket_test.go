@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/probe"
+	"github.com/patchbay-net/patchbay/daemons/test/probe"
 )
 
 // TestPolicyFirstPacket starts pods that fire at servers from the start of their program, and at which

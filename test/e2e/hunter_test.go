@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"github.com/patchbay-net/patchbay/test/probe"
+	"github.com/patchbay-net/patchbay/daemons/test/probe"
 )
 
 // huntFor is how long a hunter fires at a new pod.

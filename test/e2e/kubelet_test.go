@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 )
 
 // TestKubelet runs pods on two real nodes with the kubelet and containerd's CRI. Nodes become

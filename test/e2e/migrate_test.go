@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // oldNetwork is the network that the nodes have before they move to ours.

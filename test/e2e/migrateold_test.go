@@ -9,7 +9,7 @@ import (
 	"os/exec"
 	"strconv"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // flannel sets up flannel's network on a node as flannel's manifest does.

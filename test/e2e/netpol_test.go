@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // These are the numbers of Kubernetes' own specs of network policies. The specs of SCTP open

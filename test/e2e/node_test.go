@@ -15,7 +15,7 @@ import (
 
 	"github.com/vishvananda/netns"
 
-	"github.com/patchbay-net/patchbay/test/probe"
+	"github.com/patchbay-net/patchbay/daemons/test/probe"
 )
 
 // These name the outside world, a namespace behind a veth. The near end of the veth has the

@@ -26,7 +26,7 @@ func buildAgent(t *testing.T) {
 	if os.Getenv(insideEnv) != "" {
 		return
 	}
-	if err := goBuild(patchbayd(), "../../cmd/patchbayd"); err != nil {
+	if err := goBuild(patchbayd(), "../../daemons/cmd/patchbayd"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 )
 
 // podman runs podman with its own storage, configuration and networks, and with the plugin

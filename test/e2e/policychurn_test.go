@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/patchbay-net/patchbay/test/probe"
+	"github.com/patchbay-net/patchbay/daemons/test/probe"
 )
 
 // TestPolicyChurn changes everything while pods connect to a server that a policy guards: labels of

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // signetwork lists Kubernetes' own specs of networks: which we run, and why not the others.
@@ -109,7 +109,7 @@ func onTested(t *testing.T, body func(k *cluster, logs string), flags ...string)
 	}
 	agnhost := os.Getenv(workEnv) + "/agnhost"
 	if os.Getenv(insideEnv) == "" {
-		for program, dir := range map[string]string{patchbayd(): "../../cmd/patchbayd", agnhost: "./testdata/agnhost"} {
+		for program, dir := range map[string]string{patchbayd(): "../../daemons/cmd/patchbayd", agnhost: "./testdata/agnhost"} {
 			if err := goBuild(program, dir); err != nil {
 				t.Fatal(err)
 			}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/probe"
+	"github.com/patchbay-net/patchbay/daemons/test/probe"
 )
 
 // startStream sends 1000 datagrams a second from one pod to another, which answers each, until end

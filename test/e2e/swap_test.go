@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 )
 
 // TestSwap replaces the reference's plugin directory with ours while containers are attached,

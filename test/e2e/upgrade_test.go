@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 )
 
 // earlier are the attachments that the older build makes. They have every plugin that changes more than its own

@@ -14,7 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/test/chaintest"
+	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 )
 
 // A DEL from the cache calls the plugins that libcni's ADD called: of a single plugin's configuration, and of

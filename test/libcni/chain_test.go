@@ -18,8 +18,8 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/chaintest"
 )
 
 // rich uses everything in a configuration that a runtime handles when it builds a request.

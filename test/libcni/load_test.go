@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/test/chaintest"
+	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 )
 
 // TestRefusedLists compares our messages with those of libcni, which refuses the same lists.

@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/test/chaintest"
+	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 )
 
 func TestMain(m *testing.M) { chaintest.Main(m) }

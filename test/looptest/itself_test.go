@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/daemons/cnm"
 )
 
 // drives returns a network whose plugin calls the driver that runs another network, or this one.

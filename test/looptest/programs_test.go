@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/cnm"
-	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
-	"github.com/patchbay-net/patchbay/test/endpointtest"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/daemons/cnm"
+	"github.com/patchbay-net/patchbay/daemons/cnm/cnmplugin"
+	"github.com/patchbay-net/patchbay/internal/test/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

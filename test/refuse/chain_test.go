@@ -10,11 +10,11 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
 // TestLists checks the lists of plugins that the runtime refuses to read. If libcni refuses a

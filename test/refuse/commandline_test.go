@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 )
 
 // asProgram makes this test binary run the command line.

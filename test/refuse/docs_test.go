@@ -17,11 +17,11 @@ import (
 
 	"github.com/google/nftables"
 
-	"github.com/patchbay-net/patchbay/cnm/cnmcli"
+	"github.com/patchbay-net/patchbay/daemons/cnm/cnmcli"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func page(t *testing.T, p *plugin.Plugin) string {
@@ -123,7 +123,7 @@ func TestEveryExampleIsRun(t *testing.T) {
 }
 
 // TestExamples attaches, checks and detaches with every JSON example, also by the other form of its
-// network (forms). For the plugins of patchbay-cnm, cnm/cnmcli does this, because it has a driver. Shell commands run while the
+// network (forms). For the plugins of patchbay-cnm, daemons/cnm/cnmcli does this, because it has a driver. Shell commands run while the
 // page's first example is attached.
 func TestExamples(t *testing.T) {
 	t.Cleanup(func() { deleteTables(t) })

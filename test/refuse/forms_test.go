@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/packed"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
 // form is the plugins of a network's list.

@@ -8,10 +8,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/daemons/test/dhcptest"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/test/dhcptest"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // stage makes what a configuration needs: the link that it names as master, or the device to

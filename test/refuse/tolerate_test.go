@@ -6,8 +6,8 @@ package refuse
 import (
 	"testing"
 
+	world "github.com/patchbay-net/patchbay/internal/test/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
-	world "github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 // An address in a previous result names a missing interface. We accept what the reference accepts.

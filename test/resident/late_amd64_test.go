@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/handover"
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 // TestLateTake has a server that takes the call between the end of the process's wait and the shutdown. The

@@ -18,10 +18,10 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/handover"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/draw"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
 // load is what the callers of TestDeathsUnderLoad share.

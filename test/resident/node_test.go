@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/handover"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

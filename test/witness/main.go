@@ -6,7 +6,7 @@
 // or a packet in the last cluster. It answers each on a line of its standard output.
 //
 // Only the engine's evaluator runs, on objects that no API server has seen. What its agent does in the
-// kernel before it asks the evaluator is not here. test/policytest asks.
+// kernel before it asks the evaluator is not here. internal/test/policytest asks.
 package main
 
 import (

@@ -17,8 +17,8 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/test/nettest"
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 var update = flag.Bool("update", false, "write the goldens")

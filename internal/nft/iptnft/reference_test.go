@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 // The real plugins make an attachment in each of their forms. Its namespace is deleted. Leftovers

@@ -28,7 +28,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // stageEnv is the environment variable with the stage of this process: outside, the first process

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/cnm"
-	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/daemons/cnm"
+	"github.com/patchbay-net/patchbay/daemons/test/cnmtest"
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
 )
 

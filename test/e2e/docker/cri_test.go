@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
-	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 // sandboxImage is busybox's web server, used as a pod's sandbox.

@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // create makes a Docker network from a CNI configuration and removes it at the end of the test.

@@ -9,8 +9,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
-	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 // onenet is the network of all members. Its version is 1.0.0, the newest that Debian's podman and

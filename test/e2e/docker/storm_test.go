@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
 )
 

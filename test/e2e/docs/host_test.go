@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
-	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 // host is the machine of the page's reader. A release is unpacked in its working directory, and

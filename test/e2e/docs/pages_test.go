@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/dist/systemd"
-	"github.com/patchbay-net/patchbay/test/docpage"
+	"github.com/patchbay-net/patchbay/daemons/dist/systemd"
+	"github.com/patchbay-net/patchbay/internal/test/docpage"
 	"github.com/patchbay-net/patchbay/test/e2e/docker/lab"
 	"github.com/patchbay-net/patchbay/test/e2e/gate"
 )
@@ -105,7 +105,7 @@ func aCluster(h *host) {
 			--listen-peer-urls http://127.0.0.1:2380 --cert-file etcd.pem --key-file etcd.key --trusted-ca-file ca.pem --client-cert-auth`,
 		h.work, h.Dir("etcd"))
 	h.Cleanup(etcd.Stop)
-	h.must(os.CopyFS(h.work+"/dist/systemd", systemd.Units))
+	h.must(os.CopyFS(h.work+"/daemons/dist/systemd", systemd.Units))
 	h.write(h.stub+"/args/patchbay-hosts.service", "--name host1 --data-root "+h.DataRoot())
 }
 

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/test/docpage"
+	"github.com/patchbay-net/patchbay/internal/test/docpage"
 )
 
 // notRun are the README's commands that no test runs, with the reasons.

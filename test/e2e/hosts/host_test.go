@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/dist/systemd"
+	"github.com/patchbay-net/patchbay/daemons/dist/systemd"
 )
 
 // host is a dockerd with our driver and our agent.

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 	"github.com/patchbay-net/patchbay/test/e2e/gate"
-	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 // TestMain runs the tests if PATCHBAY_E2E is set.

@@ -4,9 +4,9 @@
 package policies
 
 import (
-	"github.com/patchbay-net/patchbay/policy"
-	"github.com/patchbay-net/patchbay/test/policytest"
-	"github.com/patchbay-net/patchbay/test/policytest/api"
+	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/test/policytest"
+	"github.com/patchbay-net/patchbay/internal/test/policytest/api"
 )
 
 // programs are those of all nodes of a cluster.

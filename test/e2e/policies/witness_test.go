@@ -13,8 +13,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/policytest"
 	"github.com/patchbay-net/patchbay/test/e2e/gate"
-	"github.com/patchbay-net/patchbay/test/policytest"
 )
 
 func TestMain(m *testing.M) {

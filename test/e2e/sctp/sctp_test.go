@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/test/e2e/sctp"
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

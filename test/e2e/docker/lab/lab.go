@@ -8,8 +8,8 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
-	"github.com/patchbay-net/patchbay/test/reftest"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
 
 // These are the addresses of a lab: those of the host on its bridge out0, and those of the default

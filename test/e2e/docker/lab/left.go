@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 )
 
 // dirs are the directories in which plugins and the driver keep their state.

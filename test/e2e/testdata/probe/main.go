@@ -19,7 +19,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/patchbay-net/patchbay/test/probe"
+	"github.com/patchbay-net/patchbay/daemons/test/probe"
 )
 
 func main() {

@@ -1,0 +1,348 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubernetes holds the manifest and the Helm chart of the Kubernetes agent.
+package kubernetes
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	admission "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/patchbay-net/patchbay/daemons/test/chart"
+)
+
+var update = flag.Bool("update", false, "write the manifest that the chart makes")
+
+// objects decodes a manifest, and fails for a field that Kubernetes does not know. more are the objects that it has
+// besides those of the default values.
+func objects(t *testing.T, manifest string, more ...any) (ds appsv1.DaemonSet, role rbacv1.ClusterRole) {
+	t.Helper()
+	into := append([]any{&corev1.ServiceAccount{}, &role, &rbacv1.ClusterRoleBinding{}, &ds}, more...)
+	docs := strings.Split(manifest, "\n---\n")
+	if len(docs) != len(into) {
+		t.Fatalf("%d objects, want %d", len(docs), len(into))
+	}
+	for i, doc := range docs {
+		if err := yaml.UnmarshalStrict([]byte(doc), into[i]); err != nil {
+			t.Fatalf("%T: %v", into[i], err)
+		}
+	}
+	return ds, role
+}
+
+// TestManifest compares the manifest with the chart's output for its default values.
+func TestManifest(t *testing.T) {
+	want := "# Made from chart/ by `go test ./daemons/dist/kubernetes -update`. Change --cluster-cidr to your cluster's.\n" + chart.Render(t, nil)
+	if *update {
+		if err := os.WriteFile("patchbay.yaml", []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile("patchbay.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Error("patchbay.yaml is not what the chart makes: run `go test ./daemons/dist/kubernetes -update`")
+	}
+	objects(t, want)
+}
+
+// TestUninstall compares the manifest that uninstalls with the chart's output, and checks that it takes
+// the place of the agent's, with the same rights, and removes what the agents made.
+func TestUninstall(t *testing.T) {
+	made := chart.Render(t, func(v map[string]any) { v["uninstall"] = true })
+	want := "# Made from chart/ by `go test ./daemons/dist/kubernetes -update`. Change its image as you changed that of patchbay.yaml.\n" + made
+	if *update {
+		if err := os.WriteFile("uninstall.yaml", []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile("uninstall.yaml"); err != nil || string(got) != want {
+		t.Errorf("uninstall.yaml is not what the chart makes: run `go test ./daemons/dist/kubernetes -update` (%v)", err)
+	}
+	ds, _ := objects(t, want)
+	agent, _ := objects(t, chart.Render(t, nil))
+	clean, stays, was := ds.Spec.Template.Spec.InitContainers[0], ds.Spec.Template.Spec.Containers[0], agent.Spec.Template.Spec.Containers[0]
+	if !slices.Equal(clean.Args, []string{"node", "--cni-conf-dir=/host/etc/cni/net.d", "clean", "--wait"}) || !slices.Equal(stays.Args[2:], []string{"clean", "--stay"}) {
+		t.Errorf("it runs %q, then %q", clean.Args, stays.Args)
+	}
+	for _, c := range []corev1.Container{clean, stays} {
+		if c.Image != was.Image || !reflect.DeepEqual(c.SecurityContext, was.SecurityContext) || !reflect.DeepEqual(c.VolumeMounts, was.VolumeMounts) {
+			t.Errorf("%s differs from the agent: %+v", c.Name, c)
+		}
+	}
+	if ds.Name != agent.Name || !reflect.DeepEqual(ds.Spec.Selector, agent.Spec.Selector) || ds.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String() != "100%" {
+		t.Errorf("it does not replace all agents at once: %s %v %+v", ds.Name, ds.Spec.Selector, ds.Spec.UpdateStrategy)
+	}
+}
+
+// TestSchema checks that the schema has every value of the chart and no other, and that Helm will
+// refuse mistakes in them.
+func TestSchema(t *testing.T) {
+	for name, change := range map[string]map[string]any{
+		"an unknown value":   {"clusterCIDR": "10.244.0.0/16"},
+		"an unknown word":    {"transport": "wiregaurd"},
+		"a wrong case":       {"policyDefault": "Allow"},
+		"no list":            {"clusterCIDRs": "10.244.0.0/16"},
+		"an empty list":      {"clusterCIDRs": []string{}},
+		"no prefix":          {"clusterCIDRs": []string{"10.244.0.0"}},
+		"a prefix twice":     {"clusterCIDRs": []string{"10.244.0.0/16", "10.244.0.0/16"}},
+		"a port as text":     {"port": "4789"},
+		"a port too large":   {"listenPort": 70000},
+		"a relative path":    {"cniBinDir": "opt/cni/bin"},
+		"a label's number":   {"containersLabels": map[string]any{"tier": 2}},
+		"a word for a truth": {"networkPolicy": "off"},
+	} {
+		if err := chart.Validate(change); err == nil {
+			t.Errorf("%s passes: %v", name, change)
+		}
+	}
+	var schema struct{ Properties map[string]any }
+	text, err := os.ReadFile("chart/values.schema.json")
+	if err := errors.Join(err, yaml.Unmarshal(text, &schema)); err != nil {
+		t.Fatal(err)
+	}
+	delete(schema.Properties, "global") // Helm adds it if the chart is part of another one
+	chart.Render(t, func(v map[string]any) {
+		if has, want := slices.Sorted(maps.Keys(schema.Properties)), slices.Sorted(maps.Keys(v)); !slices.Equal(has, want) {
+			t.Errorf("the schema has %q, the chart %q", has, want)
+		}
+	})
+}
+
+// TestUpgradesKeepValues: each `helm upgrade` of the documentation keeps the values of the operator. Without
+// a flag, Helm sets those that are not named to the chart's defaults.
+func TestUpgradesKeepValues(t *testing.T) {
+	pages, err := filepath.Glob("../../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatal(pages, err)
+	}
+	for _, page := range append(pages, "../../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "$ helm upgrade") && !strings.Contains(line, " --reset-then-reuse-values ") {
+				t.Errorf("%s: %s", page, line)
+			}
+		}
+	}
+}
+
+// TestRights fails when the role allows more, or less, than package node asks for.
+func TestRights(t *testing.T) {
+	ds, role := objects(t, chart.Render(t, nil))
+	if s := ds.Spec.Template.Spec.Containers[0].SecurityContext; s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || s.SELinuxOptions != nil {
+		t.Errorf("the security context is %+v", s)
+	}
+	if c := ds.Spec.Template.Spec.Containers[0].SecurityContext.Capabilities; !slices.Equal(c.Add, []corev1.Capability{"NET_ADMIN", "NET_RAW"}) || !slices.Equal(c.Drop, []corev1.Capability{"ALL"}) {
+		t.Errorf("capabilities are %v", c)
+	}
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
+		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"policy.networking.k8s.io"}, Resources: []string{"clusternetworkpolicies"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"}, ResourceNames: []string{"clusternetworkpolicies.policy.networking.k8s.io"}, Verbs: []string{"list", "watch"}},
+	}
+	if !slices.EqualFunc(role.Rules, want, func(a, b rbacv1.PolicyRule) bool { return a.String() == b.String() }) {
+		t.Errorf("rights are %v, want %v", role.Rules, want)
+	}
+}
+
+// TestPublishedRights: the page of the agent names what its role allows, and SECURITY.md the directories of the host that
+// its container has, and no others.
+func TestPublishedRights(t *testing.T) {
+	ds, role := objects(t, chart.Render(t, func(v map[string]any) { v["transport"], v["ownNodeOnly"] = "wireguard", false }))
+	rights := section(t, "../../../docs/kubernetes.md", "| may | why |")
+	for _, rule := range role.Rules {
+		for _, resource := range rule.Resources {
+			name := map[string]string{"nodes/status": "status of nodes", "customresourcedefinitions": "customresourcedefinition"}[resource]
+			if name = cmp.Or(name, resource); !strings.Contains(strings.ToLower(rights), name) {
+				t.Errorf("docs/kubernetes.md does not say that the agent may %v %s", rule.Verbs, resource)
+			}
+		}
+	}
+	readOnly := make(map[string]bool)
+	for _, m := range ds.Spec.Template.Spec.Containers[0].VolumeMounts {
+		readOnly[m.Name] = m.ReadOnly
+	}
+	var want []string
+	for _, v := range ds.Spec.Template.Spec.Volumes {
+		if v.HostPath != nil {
+			want = append(want, fmt.Sprintf("| `%s` | %s", v.HostPath.Path, map[bool]string{true: "reads", false: "writes"}[readOnly[v.Name]]))
+		}
+	}
+	rows := strings.Split(strings.TrimSpace(section(t, "../../../SECURITY.md", "| path | |")), "\n")[1:]
+	if !slices.EqualFunc(rows, want, strings.HasPrefix) {
+		t.Errorf("SECURITY.md has\n%s\nand the manifest\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// section returns the table of a page with this header.
+func section(t *testing.T, page, header string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), header)
+	if !found {
+		t.Fatalf("%s has no table %q", page, header)
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	return table
+}
+
+// TestPlacement checks that the agent runs on every node, starts before other pods and is evicted
+// last. Its resource requests are the measured values, and an update replaces all agents without an
+// operator.
+func TestPlacement(t *testing.T) {
+	for name, change := range map[string]func(map[string]any){
+		"defaults": nil,
+		"changed": func(v map[string]any) {
+			v["transport"], v["egressAddresses"], v["apiServerHost"] = "vxlan", false, "192.0.2.1"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ds, _ := objects(t, chart.Render(t, change))
+			pod := ds.Spec.Template.Spec
+			if pod.PriorityClassName != "system-node-critical" || !pod.HostNetwork || pod.Affinity != nil {
+				t.Errorf("priority class %q, host network %v, affinity %v", pod.PriorityClassName, pod.HostNetwork, pod.Affinity)
+			}
+			if !maps.Equal(pod.NodeSelector, map[string]string{corev1.LabelOSStable: "linux"}) {
+				t.Errorf("the node selector is %v", pod.NodeSelector)
+			}
+			for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute} {
+				taint := corev1.Taint{Key: "any.example/taint", Value: "x", Effect: effect}
+				if !slices.ContainsFunc(pod.Tolerations, func(o corev1.Toleration) bool { return tolerates(o, taint) }) {
+					t.Errorf("the taint %s is not tolerated for good: %v", taint.ToString(), pod.Tolerations)
+				}
+			}
+			if u := ds.Spec.UpdateStrategy; u.Type != appsv1.RollingUpdateDaemonSetStrategyType || u.RollingUpdate.MaxUnavailable.String() != "10%" {
+				t.Errorf("the update strategy is %+v", u)
+			}
+			use := pod.Containers[0].Resources
+			if use.Requests.Cpu().String() != "10m" || use.Requests.Memory().String() != "64Mi" || use.Limits.Memory().Cmp(*use.Requests.Memory()) <= 0 {
+				t.Errorf("resources are %+v", use)
+			}
+			if _, limited := use.Limits[corev1.ResourceCPU]; limited {
+				t.Error("the processor is limited: an agent that waits for it repairs no route")
+			}
+		})
+	}
+}
+
+// tolerates reports whether a pod with a toleration stays on a node with a taint.
+func tolerates(o corev1.Toleration, taint corev1.Taint) bool {
+	key := o.Key == "" && o.Operator == corev1.TolerationOpExists || o.Key == taint.Key
+	value := o.Operator == corev1.TolerationOpExists || o.Value == taint.Value
+	return key && value && (o.Effect == "" || o.Effect == taint.Effect) && o.TolerationSeconds == nil
+}
+
+// TestWireGuard: with encryption the agent gets only one more right, to publish its key, and only on its own Node.
+func TestWireGuard(t *testing.T) {
+	encrypted := func(v map[string]any) { v["transport"], v["wireguardPort"] = "wireguard", 51900 }
+	var own admission.ValidatingAdmissionPolicy
+	var binding admission.ValidatingAdmissionPolicyBinding
+	ds, role := objects(t, chart.Render(t, encrypted), &own, &binding)
+	if s := binding.Spec; s.PolicyName != own.Name || !slices.Equal(s.ValidationActions, []admission.ValidationAction{admission.Deny}) || *own.Spec.FailurePolicy != admission.Fail {
+		t.Errorf("the policy of the own Node does not deny: %+v, %+v", own.Spec, s)
+	}
+	objects(t, chart.Render(t, func(v map[string]any) { encrypted(v); v["ownNodeOnly"] = false }))
+	_, plain := objects(t, chart.Render(t, nil))
+	want := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}}
+	if n := len(plain.Rules); len(role.Rules) != n+1 || role.Rules[n].String() != want.String() {
+		t.Errorf("rights are %v", role.Rules)
+	}
+	if args := ds.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--transport=wireguard") || !slices.Contains(args, "--wireguard-port=51900") {
+		t.Errorf("arguments are %q", args)
+	}
+}
+
+// TestValues changes each value and looks for it in the result.
+func TestValues(t *testing.T) {
+	ds, role := objects(t, chart.Render(t, func(v map[string]any) {
+		v["egressAddresses"], v["networkPolicy"], v["policyKeepConnections"], v["policyDefault"] = false, false, true, "own-namespace"
+		v["policyLogGroup"], v["policyUnknown"], v["masqueradeKeepPorts"] = 7, "open", true
+		v["containersNamespace"], v["containersLabels"] = "shop", map[string]any{"app": "web", "tier": "2"}
+		v["clusterCIDRs"] = []string{"10.1.0.0/16", "fd00:1::/56"}
+		v["image"], v["imagePullPolicy"] = "registry.example/patchbay:1", "Never"
+		v["transport"], v["port"] = "vxlan", 8472
+		v["listenAddress"], v["listenPort"] = "0.0.0.0", 9999
+		v["cniBinDir"], v["cniConfDir"] = "/usr/lib/cni", "/etc/cni/other"
+		v["apiServerHost"], v["apiServerPort"] = "fd00::1", 443
+	}))
+	c := ds.Spec.Template.Spec.Containers[0]
+	wantArgs := []string{
+		"node", "--cluster-cidr=10.1.0.0/16", "--cluster-cidr=fd00:1::/56", "--transport=vxlan", "--port=8472",
+		"--cni-bin-dir=/host/usr/lib/cni", "--cni-conf-dir=/host/etc/cni/other",
+		"--masquerade-config=/etc/patchbay/masquerade/config", "--masquerade-keep-ports", "--network-policy=off", "--policy-default=own-namespace", "--policy-unknown=open", "--policy-keep-connections",
+		"--policy-log-group=7", "--containers-namespace=shop", "--containers-label=app=web", "--containers-label=tier=2",
+		"--listen=0.0.0.0:9999",
+	}
+	if !slices.Equal(c.Args, wantArgs) {
+		t.Errorf("arguments are %q, want %q", c.Args, wantArgs)
+	}
+	if len(role.Rules) != 2 {
+		t.Errorf("without egress addresses and network policies the rights are %v", role.Rules)
+	}
+	for _, value := range []string{"egressAddresses", "networkPolicy"} {
+		_, role := objects(t, chart.Render(t, func(v map[string]any) { v[value] = false }))
+		if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "namespaces") }) {
+			t.Errorf("with %s alone switched off, the rights are %v", value, role.Rules)
+		}
+	}
+	if c.Image != "registry.example/patchbay:1" || c.ImagePullPolicy != corev1.PullNever || c.ReadinessProbe.HTTPGet.Port.IntValue() != 9999 {
+		t.Errorf("image %s, policy %s, port %s", c.Image, c.ImagePullPolicy, &c.ReadinessProbe.HTTPGet.Port)
+	}
+	if e := c.Env; len(e) != 3 || e[1].Value != "fd00::1" || e[2].Value != "443" {
+		t.Errorf("environment is %v", e)
+	}
+}
+
+// TestPodValues changes what the pods of the agent get, and their numbers' readers.
+func TestPodValues(t *testing.T) {
+	monitor := map[string]any{}
+	ds, _ := objects(t, chart.Render(t, func(v map[string]any) {
+		v["imagePullSecrets"], v["nodeSelector"] = []string{"registry"}, map[string]any{"kubernetes.io/os": "linux", "pods": "true"}
+		v["podLabels"], v["podAnnotations"] = map[string]any{"team": "net"}, map[string]any{"example.com/note": "a: b"}
+		v["resources"] = map[string]any{"requests": map[string]any{"memory": "100Mi"}}
+		v["seLinuxType"], v["extraArgs"], v["podMonitor"] = "spc_t", []string{"--mtu=1400"}, true
+	}), &monitor)
+	pod, c := ds.Spec.Template, ds.Spec.Template.Spec.Containers[0]
+	if !reflect.DeepEqual(pod.Spec.ImagePullSecrets, []corev1.LocalObjectReference{{Name: "registry"}}) || pod.Spec.NodeSelector["pods"] != "true" {
+		t.Errorf("got %v, %v", pod.Spec.ImagePullSecrets, pod.Spec.NodeSelector)
+	}
+	if pod.Labels["team"] != "net" || pod.Labels["app.kubernetes.io/name"] != "patchbay" || pod.Annotations["example.com/note"] != "a: b" {
+		t.Errorf("got %v, %v", pod.Labels, pod.Annotations)
+	}
+	if c.Resources.Requests.Memory().String() != "100Mi" || c.Resources.Limits != nil || c.SecurityContext.SELinuxOptions.Type != "spc_t" {
+		t.Errorf("got %+v, %+v", c.Resources, c.SecurityContext)
+	}
+	if n := len(c.Args); !slices.Equal(c.Args[n-2:], []string{"--listen=0.0.0.0:9472", "--mtu=1400"}) {
+		t.Errorf("arguments are %q", c.Args)
+	}
+	if monitor["kind"] != "PodMonitor" || c.Ports[0].Name != "metrics" || c.Ports[0].ContainerPort != 9472 {
+		t.Errorf("got %v, %+v", monitor, c.Ports)
+	}
+}

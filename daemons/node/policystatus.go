@@ -1,0 +1,268 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/daemons/node/plan"
+	"github.com/patchbay-net/patchbay/daemons/node/policies"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
+)
+
+// The agent finds problems of network policies with these reasons.
+const (
+	policyFailed      plan.Reason = "NetworkPolicyFailed"
+	policyBroken      plan.Reason = "NetworkPolicyBroken"
+	policyUnfollowed  plan.Reason = "NetworkPolicyNotFollowed"
+	policyUnknown     plan.Reason = "NetworkPolicyUnknown"
+	policyChanged     plan.Reason = "NetworkPolicyChanged"
+	policyBypassed    plan.Reason = "NetworkPolicyBypassed"
+	connectionsUncut  plan.Reason = "NetworkPolicyConnectionsLive"
+	policiesUnwatched plan.Reason = "NetworkPolicyNotWatched"
+	recordsUnwatched  plan.Reason = "NewPodsNotWatched"
+)
+
+const (
+	// settled is how long a problem must last that is normal for a moment: the labels of a new pod may
+	// come later than its ADD.
+	settled = 30 * time.Second
+
+	lossSettles = 500 * time.Millisecond
+
+	// manyTouches is how often in a minute other programs must change policies to be a problem.
+	manyTouches = 3
+
+	// mostBroken limits the problems in a text.
+	mostBroken = 10
+)
+
+// policyStatus says how well network policies are in force: as problems and as metrics.
+type policyStatus struct {
+	trouble *trouble
+	self    string
+	cluster *policies.Cluster
+
+	programs    *prometheus.CounterVec
+	duration    prometheus.Histogram
+	transaction prometheus.Histogram
+	errors      *prometheus.CounterVec
+	touches     prometheus.Counter
+	asks        prometheus.Counter // requests that failed
+
+	telling atomic.Bool // followed will tell
+
+	mu      sync.Mutex
+	program *programStatus
+	since   map[policy.Problem]time.Time
+	changes []time.Time // touches of other programs within a minute
+}
+
+// programStatus is what metrics and Events say about the last program.
+type programStatus struct {
+	at                     time.Time // when it came into force
+	pods, policies, chains int
+	problems               []policy.Problem
+	mine                   []policy.Problem // that concern pods of this node
+}
+
+// asked stores the result of a request for objects.
+func (s *policyStatus) asked(k policies.Kind, err error) {
+	if err != nil {
+		s.asks.Inc()
+		err = advise(k.String(), err)
+	}
+	s.cluster.Report(k, err)
+	s.followed()
+}
+
+// followed tells soon which kinds are not followed. It collects changes, because usually all kinds are
+// lost, and come back, within a moment.
+func (s *policyStatus) followed() {
+	if s.telling.CompareAndSwap(false, true) {
+		time.AfterFunc(lossSettles, func() {
+			s.telling.Store(false)
+			s.trouble.set(policyUnfollowed, lost(s.cluster.Losses()))
+		})
+	}
+}
+
+// lost joins losses with the same error. A kind that has not been listed is waited for, until a request
+// for it fails.
+func lost(list []policies.Loss) error {
+	var errs []error
+	for len(list) > 0 {
+		first := list[0]
+		names := first.Kind.String()
+		rest := list[:0:0]
+		for _, l := range list[1:] {
+			if l.Err.Error() != first.Err.Error() {
+				rest = append(rest, l)
+				continue
+			}
+			names += ", " + l.Kind.String()
+			if l.Since.Before(first.Since) {
+				first.Since = l.Since
+			}
+		}
+		if list = rest; !errors.Is(first.Err, policies.ErrUnlisted) {
+			errs = append(errs, fmt.Errorf("network policies do not see changes of %s since %s: %w", names, first.Since.UTC().Format(time.RFC3339), first.Err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// failed tells a failure apart from programs.
+func (s *policyStatus) failed(err error) { s.trouble.set(policyFailed, err) }
+
+// made stores the result of a program.
+func (s *policyStatus) made(p *policy.Program, took time.Duration, mirrored, loaded, records error) {
+	result := "success"
+	for part, err := range map[string]error{"mirror": mirrored, "kernel": loaded, "records": records} {
+		if err != nil {
+			s.errors.WithLabelValues(part).Inc()
+			result = "failure"
+		}
+	}
+	s.programs.WithLabelValues(result).Inc()
+	s.duration.Observe(took.Seconds())
+	s.failed(errors.Join(mirrored, loaded, records))
+	now := summary(p, s.cluster.Problems(), s.self)
+	s.mu.Lock()
+	if loaded == nil || s.program == nil {
+		s.program = now
+	}
+	if loaded == nil {
+		s.program.at = time.Now()
+	}
+	s.mu.Unlock()
+	s.tell()
+}
+
+// summary returns what metrics and Events say about a program, and about objects that could not be read.
+func summary(p *policy.Program, unread []policy.Problem, self string) *programStatus {
+	out := &programStatus{pods: len(p.Pods), chains: len(p.Chains), problems: slices.Concat(p.Problems, unread)}
+	seen := map[string]bool{}
+	for i := range p.Chains {
+		seen["policy "+p.Chains[i].Policy] = true
+	}
+	out.policies = len(seen)
+	for i := range p.Pods {
+		namespace, _, _ := strings.Cut(p.Pods[i].Name, "/")
+		seen["pod "+p.Pods[i].Name], seen["namespace "+namespace] = true, true
+	}
+	seen["node "+self] = true
+	for _, problem := range out.problems {
+		object := problem.Object
+		if isPolicy(problem) {
+			_, name, _ := strings.Cut(object, " ")
+			object = "policy " + name
+		}
+		if seen[object] {
+			out.mine = append(out.mine, problem)
+		}
+	}
+	return out
+}
+
+// bypassed tells whether kube-proxy goes around policies that pods of this node have.
+func (s *policyStatus) bypassed() {
+	s.mu.Lock()
+	selected := s.program != nil && s.program.chains > 0
+	s.mu.Unlock()
+	var err error
+	if selected {
+		_, err = nl.Retry(func() (netlink.Link, error) { return netlink.LinkByName(enforce.IPVSLink) })
+	}
+	switch {
+	case !selected || nl.IsNotFound(err):
+		err = nil
+	case err == nil:
+		err = errors.New(enforce.Bypassed + ": " + enforce.Unbypassed)
+	}
+	s.trouble.set(policyBypassed, err)
+}
+
+// touched counts a change of another program.
+func (s *policyStatus) touched() {
+	s.touches.Inc()
+	s.mu.Lock()
+	s.changes = append(s.changes, time.Now())
+	s.mu.Unlock()
+	s.tell()
+}
+
+// tell sets the problems that last.
+func (s *policyStatus) tell() {
+	s.mu.Lock()
+	broken, changed := s.broken(time.Now()), s.fought(time.Now())
+	s.mu.Unlock()
+	s.trouble.set(policyBroken, broken)
+	s.trouble.set(policyChanged, changed)
+}
+
+// broken returns the objects that concern pods of this node and are not understood.
+func (s *policyStatus) broken(now time.Time) error {
+	if s.program == nil {
+		return nil
+	}
+	since, texts := map[policy.Problem]time.Time{}, []string(nil)
+	for _, p := range s.program.mine {
+		if since[p] = s.since[p]; since[p].IsZero() {
+			since[p] = now
+		}
+		if !strings.HasPrefix(p.Object, "pod ") || now.Sub(since[p]) >= settled {
+			texts = append(texts, p.String())
+		}
+	}
+	s.since = since
+	if len(texts) == 0 {
+		return nil
+	}
+	if more := len(texts) - mostBroken; more > 0 {
+		texts = append(texts[:mostBroken], fmt.Sprintf("and %d more", more))
+	}
+	return errors.New(strings.Join(texts, "\n"))
+}
+
+// brokenPolicies returns the policies that are not understood and that pods of this node have, with each reason.
+func (s *policyStatus) brokenPolicies() (list []policy.Problem) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.program == nil {
+		return nil
+	}
+	for _, p := range s.program.mine {
+		if isPolicy(p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+func isPolicy(p policy.Problem) bool {
+	kind, _, _ := strings.Cut(p.Object, " ")
+	return kind == policy.KindNetworkPolicy || kind == policy.KindClusterNetworkPolicy
+}
+
+// fought returns an error if other programs change the policies again and again.
+func (s *policyStatus) fought(now time.Time) error {
+	s.changes = slices.DeleteFunc(s.changes, func(at time.Time) bool { return now.Sub(at) > reconcileEvery })
+	if len(s.changes) < manyTouches {
+		return nil
+	}
+	return errors.New("another program changes the network policies in the table inet patchbay again and again, and each time the agent puts them back: " +
+		"look which one with `nft monitor`; only one agent may run on a node")
+}

@@ -1,0 +1,272 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/patchbay-net/patchbay/daemons/node/policies"
+)
+
+// kindWatch keeps one kind of objects in a Cluster. A Reflector decides when to list and to watch. The
+// objects of a list go past it, one after the other, because a Reflector would first collect all of
+// them: 60 MB for 20,000 pods.
+type kindWatch struct {
+	kind    policies.Kind
+	path    string
+	fields  string // field selector
+	self    string // this Node
+	cluster *policies.Cluster
+	api     *connection
+	report  func(error)
+
+	definition string        // the kind's CustomResourceDefinition; "": the kind is built in
+	pause      time.Duration // before the next look for a kind that the API server lacks
+	defined    string        // the version of the definition that awaitKind has seen
+}
+
+// clusterVersion is the version of ClusterNetworkPolicy.
+const clusterVersion = "v1alpha2"
+
+// livePods are pods that have not finished. A pod that finishes counts as deleted.
+const livePods = "status.phase!=Succeeded,status.phase!=Failed"
+
+// pageSize is the number of objects in a page of a list, if the API server makes pages.
+const pageSize = 500
+
+// limitEvery is after how many objects of a list the limit of memory is set again.
+const limitEvery = 1000
+
+// watches returns what follows the kinds that nothing else in the agent needs.
+func watches(c *policies.Cluster, self string, api *connection, report func(policies.Kind, error)) (list []*kindWatch) {
+	for _, w := range []kindWatch{
+		{kind: policies.Pods, path: "/api/v1/pods", fields: livePods},
+		{kind: policies.NetworkPolicies, path: "/apis/networking.k8s.io/v1/networkpolicies"},
+		{kind: policies.ClusterNetworkPolicies, path: "/apis/policy.networking.k8s.io/" + clusterVersion + "/clusternetworkpolicies", definition: "clusternetworkpolicies.policy.networking.k8s.io"},
+	} {
+		w.self, w.cluster, w.api = self, c, api
+		w.report = func(err error) { report(w.kind, err) }
+		list = append(list, &w)
+	}
+	return list
+}
+
+// follow works until ctx ends.
+func (w *kindWatch) follow(ctx context.Context) {
+	lw := &cache.ListWatch{ListWithContextFunc: w.list, WatchFuncWithContext: w.watch}
+	reflectInto(ctx, w.kind.String(), w.api.retry, &jsonObject{}, lw, w)
+}
+
+// request opens a list or a watch.
+func (w *kindWatch) request(ctx context.Context, o metav1.ListOptions) (io.ReadCloser, error) {
+	api, err := w.api.get()
+	if err != nil {
+		return nil, err
+	}
+	o.FieldSelector = w.fields
+	return api.Objects(ctx, w.path, o)
+}
+
+// list lists all objects into the Cluster, and returns an empty list with their version. If the API
+// server lacks the kind, list waits until it has it.
+func (w *kindWatch) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	for {
+		list, err := w.listOnce(ctx, o)
+		if w.definition != "" && apierrors.IsNotFound(err) && ctx.Err() == nil {
+			w.report(w.missing(ctx))
+			w.awaitKind(ctx)
+			continue
+		}
+		if ctx.Err() == nil {
+			w.report(err)
+		}
+		return list, err
+	}
+}
+
+func (w *kindWatch) listOnce(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	out := new(metav1.PartialObjectMetadataList)
+	o.Limit = pageSize
+	err := w.replace(ctx, func(yield func([]byte, error) bool) error {
+		for {
+			page, err := w.page(ctx, o, yield)
+			if err != nil || page.Continue == "" {
+				out.ResourceVersion = page.ResourceVersion
+				return err
+			}
+			o.Continue, o.ResourceVersion, o.ResourceVersionMatch = page.Continue, "", ""
+		}
+	})
+	return out, err
+}
+
+func (w *kindWatch) page(ctx context.Context, o metav1.ListOptions, yield func([]byte, error) bool) (m metav1.ListMeta, err error) {
+	body, err := w.request(ctx, o)
+	if err != nil {
+		return m, err
+	}
+	defer body.Close() //nolint:errcheck // nothing was written
+	return readList(body, func(object []byte) bool { return yield(object, nil) })
+}
+
+// replace gives all objects to the Cluster. read calls yield with each of them.
+func (w *kindWatch) replace(ctx context.Context, read func(yield func([]byte, error) bool) error) error {
+	var failed error
+	count := 0
+	err := w.cluster.Replace(w.kind, func(yield func([]byte, error) bool) {
+		failed = read(func(object []byte, err error) bool {
+			if count++; count%limitEvery == 0 {
+				limitMemory()
+			}
+			return yield(object, err)
+		})
+		if failed == nil {
+			failed = hasNode(ctx, w.api, w.self)
+		}
+		if failed != nil && !errors.Is(failed, errEnough) {
+			yield(nil, failed)
+		}
+	})
+	if failed != nil && !errors.Is(failed, errEnough) {
+		return failed // with its type
+	}
+	return err
+}
+
+// hasNode returns an error if the API server does not have this Node. Then it has lost objects, as a
+// server with an empty database has, and its lists do not count.
+func hasNode(ctx context.Context, c *connection, self string) error {
+	api, err := c.get()
+	if err != nil {
+		return err
+	}
+	nodes, err := api.ListNodes(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + self, ResourceVersion: "0"})
+	if err != nil {
+		return fmt.Errorf("look for this Node: %w", err)
+	}
+	for i := range nodes.Items {
+		if nodes.Items[i].Name == self {
+			return nil
+		}
+	}
+	return fmt.Errorf("the API server does not have this Node, %s, so what it lists does not count: restart the kubelet to register it", self)
+}
+
+// watch opens a watch. If it begins with all objects, they go to the Cluster, and the events that it
+// returns begin with the mark of their end.
+func (w *kindWatch) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	events, err := w.open(ctx, o)
+	if ctx.Err() == nil && !(w.definition != "" && apierrors.IsNotFound(err)) && !(o.SendInitialEvents != nil && refused(err)) {
+		w.report(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return watch.NewStreamWatcher(events, events), nil
+}
+
+// refused reports whether a server does not send the objects in a watch. Then they are listed.
+func refused(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) }
+
+func (w *kindWatch) open(ctx context.Context, o metav1.ListOptions) (*jsonEvents, error) {
+	o.Watch = true
+	body, err := w.request(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	events := newJSONEvents(body, func(err error) {
+		if ctx.Err() == nil {
+			w.report(err)
+		}
+	})
+	if o.SendInitialEvents == nil {
+		return events, nil
+	}
+	late := time.AfterFunc(listTime, events.Close)
+	defer late.Stop()
+	if err := w.initial(ctx, events); err != nil {
+		events.Close()
+		return nil, err
+	}
+	return events, nil
+}
+
+// initial reads the objects with which a watch begins. Events of changes may be among them.
+func (w *kindWatch) initial(ctx context.Context, events *jsonEvents) error {
+	deleted := map[cache.ObjectName]bool{}
+	err := w.replace(ctx, func(yield func([]byte, error) bool) error {
+		for {
+			kind, object, err := events.Decode()
+			if err != nil {
+				return fmt.Errorf("read the objects: %w", err)
+			}
+			o, ok := object.(*jsonObject)
+			if !ok {
+				return apierrors.FromObject(object)
+			}
+			if kind == watch.Bookmark {
+				if o.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
+					events.next = &watch.Event{Type: kind, Object: o}
+					return nil
+				}
+				continue
+			}
+			if name := cache.MetaObjectToName(o); kind == watch.Deleted {
+				deleted[name] = true
+				continue
+			} else if len(deleted) > 0 {
+				delete(deleted, name)
+			}
+			if !yield(o.text, nil) {
+				return errEnough
+			}
+		}
+	})
+	for name := range deleted {
+		if err == nil {
+			w.cluster.Delete(w.kind, name.Namespace, name.Name)
+		}
+	}
+	return err
+}
+
+// Add stores an object of an event.
+func (w *kindWatch) Add(obj any) error { return w.Update(obj) }
+
+// Update stores a changed object.
+func (w *kindWatch) Update(obj any) error {
+	o, ok := obj.(*jsonObject)
+	if !ok {
+		return fmt.Errorf("one of the %s is a %T", w.kind, obj)
+	}
+	return w.cluster.Set(w.kind, o.text)
+}
+
+// Delete removes a deleted object.
+func (w *kindWatch) Delete(obj any) error {
+	if o, ok := obj.(*jsonObject); ok {
+		w.cluster.Delete(w.kind, o.Namespace, o.Name)
+	}
+	return nil
+}
+
+// Replace does nothing, because list and watch have given the objects to the Cluster.
+func (w *kindWatch) Replace([]any, string) error { return nil }
+
+// Resync does nothing: the Cluster has the objects.
+func (w *kindWatch) Resync() error { return nil }
+
+var _ cache.ReflectorStore = (*kindWatch)(nil)

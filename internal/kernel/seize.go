@@ -1,0 +1,312 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/inventory"
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/results"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Outcome says what a GC did with an attachment that is not on its list.
+type Outcome int
+
+const (
+	// Kept means that something of the attachment may still exist. Then its addresses stay too.
+	Kept Outcome = iota
+	// Removed means that nothing leads to the attachment's addresses any more.
+	Removed
+)
+
+// outcome returns Removed if err is nil.
+func outcome(err error) (Outcome, error) {
+	if err != nil {
+		return Kept, err
+	}
+	return Removed, nil
+}
+
+// Suspect is an attachment that is not on a GC's list, as far as the caller knows it.
+type Suspect struct {
+	Owner owner.Key
+	Names spec.AttachmentKey
+	Addrs []netip.Addr // those that its IPAM plugin has reserved
+	Since time.Time    // of the reservation
+}
+
+// Seize calls remove for an attachment that is not on a GC's list, while ADDs of the attachment wait. If it is not
+// certainly dead (inventory.Judge), or another process works on it, Seize does not call remove. Unless remove returns
+// Removed, this GC keeps the attachment's addresses (Request.Spare). The plugin's record stays locked until it is removed.
+func (k *Kernel) Seize(r *plugin.Request, s Suspect, remove func() (Outcome, error)) error {
+	var others []string
+	release, keep, err := k.Records.Seize(r.Network, s.Owner, func(now []record.CurrentRecord) string {
+		for _, at := range now {
+			if at.Record != nil {
+				s.Names = keyOf(at.Record)
+			}
+			if at.Plugin != r.Plugin.Name {
+				others = append(others, at.Plugin)
+			}
+		}
+		return k.stays(r, s, now)
+	})
+	did := Kept
+	if err == nil && keep == "" {
+		defer release()
+		for _, other := range others {
+			k.Records.Unlock(r.Network, s.Owner, other) // the other plugin's GC takes this lock
+		}
+		did, err = remove()
+	}
+	if did != Removed || err != nil {
+		r.Spare(k.named(r, s.Owner, s.Names))
+	}
+	return err
+}
+
+func keyOf(rec *record.Record) spec.AttachmentKey {
+	return spec.AttachmentKey{ContainerID: rec.ContainerID, IfName: rec.IfName}
+}
+
+// named searches for the names of an owner if they are not known.
+func (k *Kernel) named(r *plugin.Request, o owner.Key, names spec.AttachmentKey) spec.AttachmentKey {
+	if names.ContainerID == "" {
+		names.ContainerID, names.IfName = Names(k.session.Paths, r.Network, o, nil)
+	}
+	return names
+}
+
+// stays returns why a GC keeps an attachment that is not on its list, or "". It warns of one that has lost its records.
+func (k *Kernel) stays(r *plugin.Request, s Suspect, now []record.CurrentRecord) string {
+	maker := k.maker(r, s, now)
+	v := k.verdict(r, s, now, maker)
+	switch {
+	case v.State == life.Dead:
+		return ""
+	case maker == inventory.Nobody && v.Row != inventory.Newer:
+		Warn(r, fmt.Errorf("what owner %s has without a record is kept: %s; its DEL removes it", s.Owner, v.Why))
+	}
+	return v.Why
+}
+
+// Dead reports whether an attachment is dead that is not on a GC's list. now are its records.
+func (k *Kernel) Dead(r *plugin.Request, s Suspect, now []record.CurrentRecord) bool {
+	return k.verdict(r, s, now, k.maker(r, s, now)).State == life.Dead
+}
+
+// verdict decides whether an attachment is dead that is not on a GC's list.
+func (k *Kernel) verdict(r *plugin.Request, s Suspect, now []record.CurrentRecord, maker inventory.Maker) inventory.Verdict {
+	e := k.evidence(s.Owner, now)
+	e.Maker, e.Named = maker, s.Names.ContainerID != ""
+	e.Date(s.Since)
+	if e.Maker == inventory.Another {
+		e.Spaces = append(e.Spaces, k.cached(now)...)
+	}
+	if !r.Everyones() {
+		e.Here = func() (string, error) { return k.attachedHere(s.Addrs) }
+	}
+	e.Pair = k.settled(e)
+	return inventory.Judge(e, inventory.Question{HasList: true, Listed: r.Listed()})
+}
+
+// SettleTime is how long a GC waits for the kernel to delete veth pairs of namespaces that are gone.
+const SettleTime = 2 * time.Second
+
+// AwaitEnd waits until the kernel has deleted a link, which it does a moment after the link's namespace has ended.
+func AwaitEnd(ctx context.Context, until time.Time, there func() bool) {
+	for there() && time.Now().Before(until) && clock.Sleep(ctx, 5*time.Millisecond) {
+		// clock.Sleep in the condition waits
+	}
+}
+
+// settled returns e.Pair for a GC, which may come at once after the namespace has ended. All attachments of a session
+// together wait for SettleTime at most.
+func (k *Kernel) settled(e *inventory.Evidence) func() (string, error) {
+	pair := e.Pair
+	return func() (link string, err error) {
+		if v := e.Namespace(); v.State != life.Dead || v.Why == "" {
+			return pair()
+		}
+		if k.settleBy.IsZero() {
+			k.settleBy = time.Now().Add(SettleTime)
+		}
+		AwaitEnd(context.Background(), k.settleBy, func() bool {
+			link, err = pair()
+			return link != "" && err == nil
+		})
+		return link, err
+	}
+}
+
+// evidence returns what records and links say of an attachment.
+func (k *Kernel) evidence(o owner.Key, now []record.CurrentRecord) *inventory.Evidence {
+	var links []string
+	e := &inventory.Evidence{At: k.judge.At, Pair: func() (string, error) { return k.livingPair(o, links) }}
+	for _, at := range now {
+		if rec := at.Record; rec != nil {
+			links = append(links, rec.Links...)
+			e.Spaces = append(e.Spaces, inventory.Space{Path: rec.NetNS, Mark: rec.NetNSMark})
+		}
+		e.Date(at.Since)
+	}
+	if slices.ContainsFunc(now, func(at record.CurrentRecord) bool { return at.Record == nil }) {
+		links = nil // the lost record may have had the pair
+	}
+	return e
+}
+
+// cached returns the namespace of an attachment's cached result, unless a record has its path. Another program may have
+// attached the container again after ours, and then only the result says where.
+func (k *Kernel) cached(now []record.CurrentRecord) []inventory.Space {
+	path, known := "", false
+	for _, at := range now {
+		if at.Record != nil && path == "" {
+			path = k.CachedNetNS(at.Record.Network, keyOf(at.Record))
+		}
+	}
+	for _, at := range now {
+		known = known || at.Record != nil && at.Record.NetNS == path
+	}
+	if path == "" || known {
+		return nil
+	}
+	return []inventory.Space{{Path: path}}
+}
+
+// CachedNetNS returns the path of an attachment's namespace from libcni's cache.
+func (k *Kernel) CachedNetNS(network string, a spec.AttachmentKey) string {
+	data, err := durable.ReadConf(results.Path(k.session.Paths.CNI, network, a.ContainerID, a.IfName))
+	if err != nil {
+		return ""
+	}
+	if f, ok, _ := results.Decode(data); ok && f.IsOf(network, a.ContainerID, a.IfName) {
+		return f.Place()
+	}
+	return ""
+}
+
+// maker says who made an attachment. If no record can be read, but its names are known, the list would have had it.
+func (k *Kernel) maker(r *plugin.Request, s Suspect, now []record.CurrentRecord) inventory.Maker {
+	other := func(at record.CurrentRecord) bool { return at.Record != nil && at.Record.OfOther(k.runtime()) }
+	switch {
+	case len(now) == 0 || s.Names.ContainerID == "":
+		return inventory.Nobody
+	case !r.Everyones() && slices.ContainsFunc(now, other):
+		return inventory.Another
+	}
+	return inventory.Asker
+}
+
+// attachedHere finds a container on this host's links that has one of the addresses.
+func (k *Kernel) attachedHere(addrs []netip.Addr) (where string, err error) {
+	if len(addrs) == 0 {
+		return "", nil
+	}
+	at, err := k.attached()
+	for _, a := range addrs {
+		if path := at[a]; path != "" {
+			return fmt.Sprintf("%s has %s", path, a), nil
+		}
+	}
+	return "", err
+}
+
+// LeadsTo returns what may still lead to the addresses of an attachment that a GC has seized: the record of
+// another plugin than IPAM, whose objects are not removed, or a veth pair that is in use. It returns ""
+// if there is nothing.
+func (k *Kernel) LeadsTo(r *plugin.Request, o owner.Key) string {
+	for _, s := range k.Records.Current(r.Network, o) {
+		if !k.session.IsIPAM(s.Plugin) && k.Left(r.Network, o, s.Plugin) {
+			return "plugin " + s.Plugin + " has a record of it"
+		}
+	}
+	link, err := k.livingPair(o, nil)
+	switch {
+	case err != nil:
+		return err.Error()
+	case link != "":
+		return "its link " + link + " carries"
+	}
+	return ""
+}
+
+// livingPair returns the name of the owner's link that is the host's end of a veth pair in use. links are the names that
+// records have. Without them it looks for the owner's mark, and lists all links, but only once in a session. While the
+// caller holds the claim, no ADD makes a new one.
+func (k *Kernel) livingPair(o owner.Key, links []string) (name string, err error) {
+	host, err := k.Host()
+	if err == nil && len(links) == 0 {
+		links, err = k.markedLinks(host, o)
+	}
+	if err != nil {
+		return "", err
+	}
+	for _, name := range links {
+		link, err := host.Link(name)
+		if err != nil && !nl.IsNotFound(err) {
+			return "", err
+		}
+		if err == nil && isOf(link, o) && PairLives(host, link) {
+			return name, nil
+		}
+	}
+	return "", nil
+}
+
+// isOf reports whether a link with a name of the owner is the owner's. One without a mark is, too: its ADD ended before it
+// wrote the mark.
+func isOf(link netlink.Link, o owner.Key) bool {
+	theirs, marked := owner.FromAlias(link.Attrs().Alias)
+	return !marked || theirs == o
+}
+
+// markedLinks returns the name of the host's link with the owner's mark.
+func (k *Kernel) markedLinks(host *nl.Conn, o owner.Key) (names []string, err error) {
+	if k.pairs == nil {
+		if k.pairs, err = marked(host); err != nil {
+			return nil, err
+		}
+	}
+	if name, ok := k.pairs[o]; ok {
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// PairLives reports whether a link is the host's end of a veth pair whose other end is up in an existing namespace. The
+// kernel deletes a pair later than its namespace.
+func PairLives(host *nl.Conn, link netlink.Link) bool {
+	return netstate.Carries(link) && host.Lives(link.Attrs().NetNsID)
+}
+
+// marked returns the names of the host's links that have our mark, by owner.
+func marked(host *nl.Conn) (map[owner.Key]string, error) {
+	links, err := host.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[owner.Key]string)
+	for _, l := range links {
+		if o, ok := owner.FromAlias(l.Attrs().Alias); ok {
+			names[o] = l.Attrs().Name
+		}
+	}
+	return names, nil
+}

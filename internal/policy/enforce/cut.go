@@ -1,0 +1,161 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package enforce
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/conntrack"
+	"github.com/patchbay-net/patchbay/internal/policy"
+)
+
+// Types of ICMP echo requests, the only ICMP that has connections.
+const (
+	echoRequest  = 8
+	echoRequest6 = 128
+)
+
+// Cut is the connections that still have to end after some calls of Load.
+type Cut struct {
+	program *policy.Program     // the last one that is in force
+	judged  map[netip.Addr]bool // the addresses of which a change may deny connections
+	left    map[netip.Addr]bool // the addresses that pods have left: none of their connections may stay
+}
+
+// leave notes the addresses that pods of this node have in the kernel's program, and no pod has in the
+// next one. A Load that fails, or that finds ErrChanged, leaves them to the next Load.
+func (e *Enforcer) leave(before *state, next *policy.Program) error {
+	if e.opts.KeepConnections {
+		return nil
+	}
+	if e.cut.left == nil {
+		e.cut.left = make(map[netip.Addr]bool)
+	}
+	for _, family := range families {
+		set := kindLocal + family
+		if !before.sets[set] {
+			continue
+		}
+		list, err := before.elements(set)
+		if err != nil {
+			return err
+		}
+		for _, local := range list {
+			e.cut.left[local.first] = true
+		}
+	}
+	for i := range next.Pods {
+		for _, a := range next.Pods[i].Addresses {
+			delete(e.cut.left, a)
+		}
+	}
+	return nil
+}
+
+// owe notes the addresses of which a new program may deny connections.
+func (e *Enforcer) owe(addrs map[netip.Addr]bool) {
+	if e.opts.KeepConnections {
+		return
+	}
+	if e.cut.judged == nil {
+		e.cut.judged = make(map[netip.Addr]bool)
+	}
+	maps.Copy(e.cut.judged, addrs)
+}
+
+// TakeCut returns the connections that have to end since it was last called, with Options.CutLater. It returns
+// nil if there are none.
+func (e *Enforcer) TakeCut() *Cut {
+	if e.cut.program == nil || len(e.cut.judged)+len(e.cut.left) == 0 {
+		return nil
+	}
+	c := e.cut
+	e.cut = Cut{}
+	return &c
+}
+
+// Update tells a Cut what has changed since TakeCut: the program that is in force, and that pods have its addresses again.
+func (e *Enforcer) Update(c *Cut) {
+	if e.cut.program == nil {
+		return // no Load since
+	}
+	c.program = e.cut.program
+	for i := range c.program.Pods {
+		for _, a := range c.program.Pods[i].Addresses {
+			delete(c.left, a)
+		}
+	}
+}
+
+// GiveBack takes back a Cut that failed. The next one has its connections.
+func (e *Enforcer) GiveBack(c *Cut) {
+	e.Update(c)
+	if e.cut.program == nil {
+		e.cut.program = c.program
+	}
+	for _, m := range []struct {
+		to   *map[netip.Addr]bool
+		from map[netip.Addr]bool
+	}{{&e.cut.judged, c.judged}, {&e.cut.left, c.left}} {
+		if *m.to == nil {
+			*m.to = make(map[netip.Addr]bool)
+		}
+		maps.Copy(*m.to, m.from)
+	}
+}
+
+// Do deletes the connections that the program denies, and all of addresses that pods have left: otherwise a
+// new pod would get packets of a former one's, even if it is closed. It needs no Enforcer while it reads the
+// kernel's table, so policies can change meanwhile. Before it deletes anything it calls update, for Enforcer.Update:
+// an earlier program denies what new pods begin, and a pod with policies in both directions cannot go on with a
+// connection that was deleted. The namespace is that of the calling thread.
+func (c *Cut) Do(update func(*Cut)) error {
+	own, err := ownAddresses()
+	if err != nil {
+		return err
+	}
+	addrs := maps.Clone(c.judged)
+	maps.Copy(addrs, c.left)
+	ends := func(f conntrack.Flow) bool {
+		from, to := f.Orig.Src.Addr(), f.Reply.Src.Addr()
+		return c.left[from] || c.left[to] || !own[from] && denied(c.program, f)
+	}
+	flows, err := conntrack.Among(addrs, ends)
+	if err != nil {
+		return err
+	}
+	update(c)
+	return conntrack.End(slices.DeleteFunc(flows, func(f conntrack.Flow) bool { return !ends(f) }))
+}
+
+// denied reports whether a program denies a connection, by its addresses after destination NAT and
+// before source NAT: what answers, and what asked.
+func denied(p *policy.Program, f conntrack.Flow) bool {
+	proto, port := policy.Protocol(f.Orig.Protocol), f.Reply.Src.Port()
+	switch proto {
+	case policy.ICMP:
+		port = echoRequest
+	case policy.ICMPv6:
+		port = echoRequest6
+	}
+	v, _ := p.Allows(f.Orig.Src.Addr(), f.Reply.Src.Addr(), proto, port)
+	return v == policy.Deny
+}
+
+// ownAddresses returns the addresses of this network namespace. The node may always reach its pods.
+func ownAddresses() (map[netip.Addr]bool, error) {
+	list, err := addressesHere()
+	if err != nil {
+		return nil, err
+	}
+	own := make(map[netip.Addr]bool)
+	for _, a := range list {
+		if addr, ok := netip.AddrFromSlice(a.IP); ok {
+			own[addr.Unmap()] = true
+		}
+	}
+	return own, nil
+}

@@ -1,0 +1,179 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package enforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/policy"
+)
+
+// release opens those closed addresses that the program accounts for. If nothing stays closed and no
+// pod has a policy, it removes the base chains in the same transaction.
+//
+// An ADD may close another address at any moment, without a lock and without a change of the
+// revision. So the kernel refuses this transaction if the ruleset changed since we looked.
+func (e *Enforcer) release(ctx context.Context, known map[netip.Addr]owner.Key, keep bool) error {
+	if !e.base {
+		return nil
+	}
+	r := &releasing{transaction: *e.transaction(nil), known: known, keep: keep}
+	e.fw.Queue(r)
+	began := time.Now()
+	if err := e.fw.Commit(ctx); err != nil {
+		return err
+	}
+	if r.sent {
+		e.committed(began)
+		e.revision, e.exists = r.next, true
+	}
+	e.base = !r.bare
+	return nil
+}
+
+// Clear removes all policies, and opens what ADDs closed. Remove the mirror before it, so that no ADD
+// closes anything more. An ADD that read it before may make the base chains again, which use the sets of sources: then
+// the kernel refuses to remove these (EBUSY), and Clear begins anew.
+func (e *Enforcer) Clear(ctx context.Context) error {
+	const tries = 5
+	for try := 1; ; try++ {
+		if err := e.clearOnce(ctx); try == tries || !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+	}
+}
+
+func (e *Enforcer) clearOnce(ctx context.Context) error {
+	known := make(map[netip.Addr]owner.Key)
+	for _, set := range slices.Concat(closedSets()...) {
+		list, err := e.fw.List(set)
+		if err != nil {
+			return fmt.Errorf("remove network policies: %w", err)
+		}
+		for _, c := range list {
+			a, _ := netip.AddrFromSlice(c.Key)
+			key, _ := nft.OwnerOf(c.Comment)
+			known[a] = owner.Key(key)
+		}
+	}
+	e.attached = nil
+	if err := e.Load(ctx, &policy.Program{}, known); err != nil || e.base {
+		return err
+	}
+	for _, family := range []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge} {
+		e.fw.Queue(nft.DropSources(family))
+	}
+	return e.fw.Commit(ctx)
+}
+
+// releasing is the work of a release.
+type releasing struct {
+	transaction
+	known map[netip.Addr]owner.Key
+	keep  bool // a pod has a policy
+	sent  bool // a plan had work to do
+	bare  bool // the last plan removed the base chains
+}
+
+// Guarded says that no address may be closed after Plan.
+func (r *releasing) Guarded() {}
+
+// Needs reports that the table need not be made.
+func (r *releasing) Needs() bool { return false }
+
+// Plan looks at what is closed.
+func (r *releasing) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
+	if do, err := r.transaction.Plan(c); do == nil || err != nil {
+		return nil, err // without an error, the last plan was carried out, and its answer got lost
+	}
+	r.sent, r.bare = false, false
+	steps, err := r.released(r.known, r.keep)
+	if err != nil || len(steps) == 0 {
+		return nil, err
+	}
+	r.steps, r.sent, r.bare = steps, true, steps[len(steps)-1].what == removeBase().what
+	return r.encode, nil
+}
+
+// released returns the steps of a release.
+func (e *Enforcer) released(known map[netip.Addr]owner.Key, keep bool) (steps []step, err error) {
+	left := false
+	for _, set := range slices.Concat(closedSets()...) {
+		list, err := e.fw.List(set)
+		if err != nil {
+			return nil, err
+		}
+		open, more := splitKnown(list, known)
+		left = left || len(more) > 0
+		steps = append(steps, openSteps(set, open)...)
+	}
+	if !left && !keep {
+		steps = append(steps, removeBase())
+	}
+	return steps, nil
+}
+
+func closedSets() (sets [][]string) {
+	for _, of := range nft.ClosedSets() {
+		sets = append(sets, of[:])
+	}
+	return sets
+}
+
+// splitKnown divides closed elements into those of known attachments, and others.
+func splitKnown(list []nft.Element, known map[netip.Addr]owner.Key) (open, left []nft.Element) {
+	for _, e := range list {
+		a, _ := netip.AddrFromSlice(e.Key)
+		key, owned := nft.OwnerOf(e.Comment)
+		if by, ok := known[a]; ok && owned && by == owner.Key(key) {
+			open = append(open, e)
+		} else {
+			left = append(left, e)
+		}
+	}
+	return open, left
+}
+
+// openSteps removes closed elements.
+func openSteps(set string, open []nft.Element) (steps []step) {
+	var list []element
+	for _, e := range open {
+		if a, ok := netip.AddrFromSlice(e.Key); ok {
+			list = append(list, element{first: a, last: a})
+		}
+	}
+	return removeElements(set, list)
+}
+
+// removeBase removes the base chains with all that belongs to them. The maps from pods to chains are
+// empty then.
+func removeBase() step {
+	base := stateOf(&policy.Program{}, true)
+	return step{"remove the base chains", 20, func(enc *nftables.Conn) error {
+		var steps []step
+		for name := range base.chains {
+			steps = append(steps, deleteChain(name))
+		}
+		for name := range base.sets {
+			steps = append(steps, deleteSet(name))
+		}
+		for name := range base.counters {
+			steps = append(steps, deleteCounter(name))
+		}
+		set, _ := nft.PolicyRevision(0)
+		return doAll(enc, append(steps, step{do: func(enc *nftables.Conn) error {
+			return enc.SetDeleteElements(set, []nftables.SetElement{nft.PolicyBase(baseVersion)})
+		}}))
+	}}
+}
