@@ -172,7 +172,7 @@ func ports(t *testing.T) (list []string) {
 		if m := flags.FindStringSubmatch(text); m != nil {
 			list = append(list, m[2]+map[bool]string{true: "/tcp", false: "/udp"}[m[1] == "listen"])
 		}
-		if m := other.FindStringSubmatch(text); m != nil && strings.HasPrefix(file, "hosts/") {
+		if m := other.FindStringSubmatch(text); m != nil && strings.HasPrefix(file, "daemons/hosts/") {
 			list = append(list, m[1]+map[string]string{"2379": "/tcp"}[m[1]])
 		}
 		return true

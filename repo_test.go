@@ -61,7 +61,7 @@ func (p pkg) path() string {
 
 // list returns our packages as `go list` sees them; it runs once.
 var list = sync.OnceValues(func() ([]pkg, error) {
-	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Doc,Imports,TestImports,XTestImports,GoFiles,Deps", "./...")
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Doc,Imports,TestImports,XTestImports,GoFiles,Deps", "work")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -131,8 +131,7 @@ func TestPackageDocs(t *testing.T) {
 }
 
 // layers lists which of our packages each of our packages may import; the first rule whose path
-// matches counts. Imports point downwards. A package that may import internal packages may also
-// import owner and paths, which are public only because the SDK's API has their types.
+// matches counts. Imports point downwards. "internal/..." is the ground: a row that may import one of joins names it.
 var layers = []struct {
 	path    string // a package, or "x/..." for everything below
 	may     []string
@@ -142,44 +141,57 @@ var layers = []struct {
 	{"netns", []string{"internal/flock"}, "netns stands alone, but locks as all do"},
 	{"internal/flock", nil, "everybody locks files, also netns"},
 	{"internal/prefix", nil, "arithmetic of addresses, which policy uses too"},
-	{"owner", nil, "a mark is a hash of three names"},
-	{"paths", nil, "where things live is known to all"},
+	{"internal/owner", nil, "a mark is a hash of three names"},
+	{"internal/paths", nil, "where things live is known to all"},
 	{"invoke/...", []string{"spec", "invoke/..."}, "invoke works on bytes and calls, whoever answers"},
+	{"internal/kernel", []string{"plugin", "spec", "netns", "ipam", "internal/..."}, "it joins the SDK's session to the kernel, and knows no plugin"},
+	{"internal/endpoint", []string{"plugin", "internal/kernel", "spec", "netns", "invoke", "internal/..."}, "it is what bridge and ptp share, and knows neither"},
+	{"internal/policy", []string{"internal/prefix"}, "policy is pure: state in, program out, for the agent, the plugin and patchbay why"},
+	{"internal/policy/mirror", []string{"internal/policy", "internal/..."}, "the agent writes it and an ADD reads it, and it knows neither"},
+	{"internal/policy/enforce", []string{"internal/policy", "spec", "internal/..."}, "it loads what policy compiled, and knows neither agent nor plugin"},
+	{"internal/test/reftest", nil, "it only finds and builds programs"},
+	{"internal/test/chaintest", []string{"chain", "invoke/...", "spec", "internal/...", "internal/test/..."}, "a runtime and its calls, for tests of chain"},
+	{"internal/test/...", []string{"spec", "netns", "invoke", "plugin", "plugin/plugintest", "internal/...", "internal/kernel", "internal/endpoint", "internal/policy", "internal/test/..."}, "what tests share; in no program"},
 	{"internal/...", []string{"spec", "netns", "internal/..."}, "internal is the ground: nothing in it looks up"},
 	{"ipam/...", []string{"spec", "netns", "internal/...", "ipam/..."}, "a store knows nothing of plugins"},
 	{"plugin", []string{"spec", "invoke/...", "netns", "internal/..."}, "the SDK knows no plugin"},
-	{"internal/kernel", []string{"plugin", "spec", "netns", "ipam", "internal/..."}, "it joins the SDK's session to the kernel, and knows no plugin"},
-	{"internal/endpoint", []string{"plugin", "internal/kernel", "spec", "netns", "invoke", "internal/..."}, "it is what bridge and ptp share, and knows neither"},
 	{"plugin/plugintest", []string{"plugin", "conformance/...", "spec", "netns", "invoke", "internal/...", "internal/test/draw", "internal/test/nettest/..."}, "the contract of every plugin is a test"},
 	{"plugin/all", []string{"plugin/..."}, "the list is only a list"},
-	{"plugin/policy", []string{"plugin", "internal/kernel", "plugin/plugintest", "policy", "internal/policy/enforce", "internal/policy/mirror", "spec", "internal/..."}, "it joins an ADD to what the agent decided, and knows no other plugin"},
-	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam", "internal/...", "plugin", "plugin/..."}, "a plugin is driven by a chain, it does not drive one"},
+	{"plugin/policy", []string{"plugin", "internal/kernel", "plugin/plugintest", "internal/policy", "internal/policy/enforce", "internal/policy/mirror", "spec", "internal/..."}, "it joins an ADD to what the agent decided, and knows no other plugin"},
+	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam", "internal/...", "internal/kernel", "internal/endpoint", "plugin", "plugin/..."}, "a plugin is driven by a chain, it does not drive one"},
 	{"chain/...", []string{"spec", "invoke/...", "internal/...", "chain/..."}, "a runtime that only execs must link no plugin"},
 	{"conformance/...", []string{"spec", "invoke", "netns", "internal/nl", "internal/test/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},
-	{"cnm", nil, "the protocol of Docker's drivers stands alone"},
-	{"cnm/...", []string{"cnm", "cnm/...", "plugin", "internal/kernel", "internal/endpoint", "spec", "netns", "invoke/...", "internal/..."}, "plugins too, on a protocol that costs HTTP"},
-	{"dhcp/...", []string{"chain", "spec", "netns", "internal/...", "dhcp/..."}, "the keeper of leases knows no plugin"},
+	{"daemons/cnm", nil, "the protocol of Docker's drivers stands alone"},
+	{"daemons/cnm/...", []string{"daemons/cnm", "daemons/cnm/...", "plugin", "internal/kernel", "internal/endpoint", "spec", "netns", "invoke/...", "internal/..."}, "plugins too, on a protocol that costs HTTP"},
+	{"daemons/dhcp/...", []string{"chain", "spec", "netns", "internal/...", "daemons/dhcp/..."}, "the keeper of leases knows no plugin"},
 	{"daemons/hosts/store", nil, "what hosts know of each other, whoever keeps it"},
 	{"daemons/hosts/store/etcd", []string{"daemons/hosts/store", "internal/..."}, "it knows the types it stores, and not what they are for"},
-	{"hosts/...", []string{"hosts/...", "daemons/docker/state", "ipam", "spec", "netns", "internal/..."}, "it prepares what others attach to, and attaches nothing"},
-	{"policy", []string{"internal/prefix"}, "policy is pure: state in, program out, for the agent, the plugin and patchbay why"},
-	{"internal/policy/mirror", []string{"policy", "internal/..."}, "the agent writes it and an ADD reads it, and it knows neither"},
-	{"internal/policy/enforce", []string{"policy", "spec", "internal/..."}, "it loads what policy compiled, and knows neither agent nor plugin"},
+	{"daemons/hosts/...", []string{"daemons/hosts/...", "daemons/docker/state", "daemons/internal/...", "ipam", "spec", "netns", "internal/..."}, "it prepares what others attach to, and attaches nothing"},
 	{"daemons/node/plan", []string{"internal/..."}, "it computes for the agent, and knows no API server"},
-	{"daemons/node/policies", []string{"policy", "internal/..."}, "it makes states of events, and knows neither API server nor kernel"},
-	{"node/...", []string{"daemons/node/plan", "daemons/node/policies", "policy/...", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},
-	{"docker/...", []string{"chain", "cnm", "invoke", "ipam", "netns", "plugin", "internal/kernel", "spec", "docker/...", "internal/..."}, "a runtime: Docker's networks are lists of plugins to it"},
-	{"dist/...", nil, "files to install"},
-	{"daemons/cli", []string{"dhcp/...", "cnm", "docker/...", "hosts/...", "node/...", "dist/...", "internal/..."}, "the commands of patchbayd start its services"},
+	{"daemons/node/policies", []string{"internal/policy", "internal/..."}, "it makes states of events, and knows neither API server nor kernel"},
+	{"daemons/node/...", []string{"daemons/node/plan", "daemons/node/policies", "internal/policy/...", "daemons/internal/...", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},
+	{"daemons/docker/...", []string{"chain", "daemons/cnm", "invoke", "ipam", "netns", "plugin", "internal/kernel", "spec", "daemons/docker/...", "internal/..."}, "a runtime: Docker's networks are lists of plugins to it"},
+	{"daemons/internal/...", []string{"daemons/internal/...", "internal/..."}, "what the agents of hosts and nodes share; it knows neither"},
+	{"daemons/dist/...", nil, "files to install"},
+	{"daemons/cli", []string{"daemons/dhcp/...", "daemons/cnm", "daemons/docker/...", "daemons/hosts/...", "daemons/node/...", "daemons/dist/...", "daemons/internal/...", "internal/..."}, "the commands of patchbayd start its services"},
 	{"cli/gc", onNode, "a command for a whole node stands beside the commands, above plugins and chains"},
-	{"cli/doctor", append([]string{"cli/gc", "cli/netfile", "plugin/hostlocal", "policy/..."}, onNode...), "as cli/gc; it reads ranges as host-local does, and policies as the agent wrote them"},
+	{"cli/doctor", append([]string{"cli/gc", "cli/netfile", "plugin/hostlocal", "internal/policy/..."}, onNode...), "as cli/gc; it reads ranges as host-local does, and policies as the agent wrote them"},
 	{"cli/netfile", onNode, "as cli/gc: it makes and removes networks"},
 	{"cli/...", []string{"..."}, "the commands may use everything"},
-	{"internal/test/nettest/...", []string{"spec", "netns", "internal/...", "internal/test/nettest/..."}, "namespaces for tests, also those of conformance: as low as internal"},
-	{"internal/test/reftest", nil, "it only finds and builds programs"},
+	{"daemons/test/...", []string{"..."}, "a test may use everything"},
+	{"daemons/cmd/...", []string{"daemons/cli/...", "daemons/cnm/...", "cli", "plugin", "internal/..."}, "a program is its command line, or its plugins"},
 	{"test/...", []string{"..."}, "a test may use everything"},
-	{"cmd/...", []string{"cli/...", "cnm/...", "plugin", "plugin/all", "plugin/dhcp", "spec", "internal/..."}, "a program is its command line, or its plugins"},
-	{"examples/...", []string{"chain", "invoke", "plugin/...", "spec", "netns", "owner", "paths"}, "what a user of the library may import"},
+	{"cmd/...", []string{"cli/...", "plugin", "plugin/all", "plugin/dhcp", "spec", "internal/..."}, "a program is its command line, or its plugins"},
+	{"examples/...", []string{"chain", "invoke", "plugin/...", "spec", "netns"}, "what a user of the library may import"},
+}
+
+// joins lists the packages below internal that stand on the SDK, or that tests and policies have for themselves.
+var joins = []string{"internal/kernel", "internal/endpoint", "internal/policy/...", "internal/test/..."}
+
+// may reports whether a row of layers allows an import.
+func may(row []string, imp string) bool {
+	joined := slices.ContainsFunc(joins, func(j string) bool { return matches(j, imp) })
+	return slices.ContainsFunc(row, func(m string) bool { return matches(m, imp) && (!joined || m != "internal/...") })
 }
 
 // onNode lists the packages that a command for a whole node may import.
@@ -193,14 +205,18 @@ func TestLayers(t *testing.T) {
 			}
 			for _, imp := range p.Imports {
 				rest, ours := strings.CutPrefix(imp, module+"/")
-				ground := (rest == "owner" || rest == "paths") && slices.Contains(l.may, "internal/...")
-				if ours && !ground && !slices.ContainsFunc(l.may, func(m string) bool { return matches(m, rest) }) {
+				if ours && !may(l.may, rest) {
 					t.Errorf("%s imports %s: %s", p.path(), rest, l.because)
 				}
 			}
 			break
 		}
 	}
+}
+
+// forTests reports whether a package is linked into tests and tools only.
+func (p pkg) forTests() bool {
+	return slices.ContainsFunc([]string{"test/...", "internal/test/...", "daemons/test/..."}, func(dir string) bool { return matches(dir, p.path()) })
 }
 
 func matches(pattern, path string) bool {
@@ -211,18 +227,14 @@ func matches(pattern, path string) bool {
 	return strings.HasPrefix(path+"/", base)
 }
 
-// The peers are the programs that we are measured against: only what is below test may import them. Go counts the
-// imports of tests too among the modules that a user of the library needs.
+// The peers are the programs that we are measured against: only tests and tools may import
+// them.
 func TestProductsDoNotImportThePeers(t *testing.T) {
 	for _, p := range packages(t) {
-		imports := slices.Concat(p.Imports, p.TestImports, p.XTestImports)
-		switch {
-		case strings.HasPrefix(p.path(), "test/"):
+		if p.forTests() {
 			continue
-		case matches("dhcp/...", p.path()):
-			imports = p.Imports // the keeper's tests call it as the reference's plugin does
 		}
-		for _, imp := range imports {
+		for _, imp := range p.Imports {
 			if strings.HasPrefix(imp, "github.com/containernetworking/") {
 				t.Errorf("%s imports %s: the reference is our peer, not our foundation", p.path(), imp)
 			}
@@ -250,9 +262,10 @@ var forbidden = []forbiddenImport{
 	{"github.com/prometheus/", "metrics belong to a daemon"},
 	{"github.com/spf13/", "pulls text/template"},
 	{"testing", "test code in the product"},
-	{module + "/cnm", "speaks HTTP: daemons/cmd/patchbay-cnm is for it"},
-	{module + "/docker", "speaks HTTP: patchbayd is for it"},
+	{module + "/daemons/cnm", "speaks HTTP: daemons/cmd/patchbay-cnm is for it"},
+	{module + "/daemons/docker", "speaks HTTP: patchbayd is for it"},
 	{module + "/test", "a test helper"},
+	{module + "/internal/test", "a test helper"},
 	{module + "/plugin/plugintest", "a test helper"},
 }
 
@@ -263,30 +276,19 @@ func TestForbiddenImports(t *testing.T) {
 // TestForbiddenImportsOfDrivers: patchbay-cnm may link HTTP and TLS, because it exists to speak
 // them, but no other package of the list.
 func TestForbiddenImportsOfDrivers(t *testing.T) {
-	may := []string{"net/http", "crypto/tls", module + "/cnm"}
-	refuseImports(t, module+"/cmd/patchbay-cnm", slices.DeleteFunc(slices.Clone(forbidden), func(f forbiddenImport) bool {
+	may := []string{"net/http", "crypto/tls", module + "/daemons/cnm"}
+	refuseImports(t, module+"/daemons/cmd/patchbay-cnm", slices.DeleteFunc(slices.Clone(forbidden), func(f forbiddenImport) bool {
 		return slices.Contains(may, f.prefix)
 	}))
 }
 
-// Only the agent of a Kubernetes node imports Kubernetes' modules, so only patchbayd links them. Tests of the library must
-// not import them either: whoever requires the library gets the versions of all modules that its tests import.
+// Only the agent of a Kubernetes node imports client-go, so only patchbayd links it.
 func TestKubernetesIsTheAgents(t *testing.T) {
-	tools := []string{"test/bench/...", "daemons/test/chart", "test/e2e/..."}
 	for _, p := range packages(t) {
-		refuseKubernetes(t, p, p.Imports, append([]string{"node"}, tools...))
-		refuseKubernetes(t, p, slices.Concat(p.TestImports, p.XTestImports), append([]string{"node/...", "daemons/cli", "dist/..."}, tools...))
-	}
-}
-
-func refuseKubernetes(t *testing.T, p pkg, imports, may []string) {
-	t.Helper()
-	if slices.ContainsFunc(may, func(pattern string) bool { return matches(pattern, p.path()) }) {
-		return
-	}
-	for _, imp := range imports {
-		if strings.HasPrefix(imp, "k8s.io/") || strings.HasPrefix(imp, "sigs.k8s.io/") {
-			t.Errorf("%s imports %s: only %s may", p.path(), imp, strings.Join(may, ", "))
+		for _, imp := range p.Imports {
+			if strings.HasPrefix(imp, "k8s.io/") && p.path() != "daemons/node" && !p.forTests() {
+				t.Errorf("%s imports %s: only daemons/node may", p.path(), imp)
+			}
 		}
 	}
 }
@@ -294,7 +296,7 @@ func refuseKubernetes(t *testing.T, p pkg, imports, may []string) {
 // What other projects import to write a runtime, a plugin or an IPAM plugin links no library of the kernel's network: it
 // would come with modules that they do not need.
 func TestLibraryLinksNoNetlink(t *testing.T) {
-	for _, name := range []string{"chain", "plugin", "ipam", "netns", "invoke", "spec", "owner", "paths", "cnm"} {
+	for _, name := range []string{"chain", "plugin", "ipam", "netns", "invoke", "spec"} {
 		refuseImports(t, module+"/"+name, []forbiddenImport{
 			{"github.com/vishvananda/", "netlink is for the plugins (internal/kernel)"},
 			{"github.com/mdlayher/", "as vishvananda"},
@@ -311,7 +313,7 @@ func TestLibraryLinksNoNetlink(t *testing.T) {
 // assembly nor the server (docs/resident.md).
 func TestHandoverIsThePrograms(t *testing.T) {
 	for _, p := range packages(t) {
-		if slices.Contains(p.Deps, module+"/internal/handover") && p.ImportPath != program && !strings.HasPrefix(p.path(), "test/") {
+		if slices.Contains(p.Deps, module+"/internal/handover") && p.ImportPath != program && !p.forTests() {
 			t.Errorf("%s links internal/handover: only cmd/patchbay may", p.path())
 		}
 	}

@@ -17,13 +17,17 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
+// OwnerKey is the owner key of an attachment: a hash of its network, container and interface, which every object of it
+// carries (docs/ownership.md).
+type OwnerKey = owner.Key
+
 // Request is one call of a plugin. It is valid until the call returns.
 type Request struct {
 	*spec.Call
 	Plugin  *Plugin
-	Network string    // name of the network
-	Version string    // cniVersion of the configuration, of the result and of prevResult
-	Owner   owner.Key // owner key of all objects of the attachment; empty for GC and STATUS
+	Network string   // name of the network
+	Version string   // cniVersion of the configuration, of the result and of prevResult
+	Owner   OwnerKey // owner key of all objects of the attachment; empty for GC and STATUS
 	Head    *spec.Conf
 	Session *Session
 

@@ -21,11 +21,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
+// Paths says where a node keeps what plugins know of it.
+type Paths = paths.Paths
+
 // Session is the state that all calls of one outermost request share. It knows where state is
 // stored and how delegates are called. It also holds sockets, and the firewall transaction, which
 // is committed once at the end.
 type Session struct {
-	Paths   paths.Paths
+	Paths   Paths
 	Plugins []*Plugin // plugins that may run in process
 	Stderr  io.Writer
 

@@ -178,18 +178,18 @@ func Daemon(tb testing.TB) string {
 }
 
 // Root returns the top directory of this repository: the closest parent of the
-// working directory that holds a go.mod.
+// working directory that holds a go.work.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for ; ; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
 			return dir, nil
 		}
 		if dir == "/" {
-			return "", errors.New("find repository: no go.mod in any parent directory")
+			return "", errors.New("find repository: no go.work in any parent directory")
 		}
 	}
 }
