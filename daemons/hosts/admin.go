@@ -231,8 +231,8 @@ func deleteAsRead[T store.Object](ctx context.Context, t store.Table[T], was T) 
 // Forget removes a host that will not come back. It returns the host's blocks, which other hosts
 // may take from now on. It refuses a host that is present, because that host's agent would
 // register again at once. The store cannot tell whether containers still run on a host that is
-// not present. Unreadable objects of other hosts do not stop Forget. The error is then
-// store.ErrUnreadable. It lists blocks that stay because they may belong to the forgotten host.
+// not present. Unreadable objects of other hosts do not stop Forget. If a block cannot be read, the
+// host is forgotten, and the error is errLeft.
 func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	nodes, _, unread := list(ctx, a.Store.Nodes(), "")
 	if unread != nil && !errors.Is(unread, store.ErrUnreadable) {
@@ -254,14 +254,18 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 		return gone, err
 	}
 	err = deleteAsRead(ctx, a.Store.Nodes(), n)
-	if errors.Is(err, store.ErrConflict) {
+	switch {
+	case errors.Is(err, store.ErrConflict):
 		err = fmt.Errorf("forget host %s: its agent has just updated its record, so it runs and claims other blocks: %w", name, err)
+	case err == nil && left != nil:
+		err = fmt.Errorf("forget host %s: %w: %w", name, errLeft, left)
 	}
-	if left != nil {
-		left = fmt.Errorf("left, because its host is unknown: %w", left)
-	}
-	return gone, errors.Join(err, left)
+	return gone, err
 }
+
+// errLeft means that Forget forgot the host, so routes to it may go, but left blocks that may be the host's. The
+// error lists them.
+var errLeft = errors.New("the host is forgotten, but blocks that cannot be read stay, because they may be another host's")
 
 // find returns the node with this id or name.
 func find(nodes []store.Node, name string) (store.Node, error) {

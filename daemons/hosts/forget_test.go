@@ -6,11 +6,14 @@ package hosts
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/patchbay-net/patchbay/daemons/hosts/store"
+	"github.com/patchbay-net/patchbay/daemons/test/chaos"
 )
 
 // spoilt is a store in which one object in each of three tables cannot be read.
@@ -52,7 +55,7 @@ func TestForgetWithDamage(t *testing.T) {
 	if len(got) != 1 || got[0] != block {
 		t.Errorf("free are %v", got)
 	}
-	if !errors.Is(err, store.ErrUnreadable) || !strings.Contains(err.Error(), "left, because its host is unknown") {
+	if !errors.Is(err, store.ErrUnreadable) || !strings.Contains(err.Error(), "forget host host1: the host is forgotten, but blocks") {
 		t.Errorf("it says %v", err)
 	}
 	if _, err := s.Nodes().Get(t.Context(), "a"); !errors.Is(err, store.ErrNotFound) {
@@ -98,7 +101,10 @@ func (b backBlocks) Delete(ctx context.Context, key string, at store.Revision) e
 // A host comes back while it is forgotten, or while it leaves. It stays known.
 func TestForgetBack(t *testing.T) {
 	for about, give := range map[string]func(store.Store) error{
-		"forget": func(s store.Store) error { _, err := Admin{s}.Forget(t.Context(), "host1"); return err },
+		"forget": func(s store.Store) error {
+			_, err := Admin{spoilt{s, "b", presence + "/b/host.x", "lan/10.200.9.0-24"}}.Forget(t.Context(), "host1")
+			return err
+		},
 		"leave": func(s store.Store) error {
 			w, err := Admin{s}.read(t.Context())
 			must(t, err)
@@ -106,13 +112,48 @@ func TestForgetBack(t *testing.T) {
 		},
 	} {
 		s, _ := gone(t)
-		if err := give(back{s}); !errors.Is(err, store.ErrConflict) {
+		if err := give(back{s}); !errors.Is(err, store.ErrConflict) || errors.Is(err, errLeft) {
 			t.Errorf("%s: %v", about, err)
 		}
 		if n, err := s.Nodes().Get(t.Context(), "a"); err != nil || n.Object.Name != "back" {
 			t.Errorf("%s: %v %v", about, n, err)
 		}
 	}
+}
+
+// The store has lost a host's blocks, and has one that cannot be read. The other hosts keep their routes to the host
+// until the operator forgets it, and forget says that it did.
+func TestForgetLostBlocks(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(&chaos.Schedule{Rand: rand.New(rand.NewPCG(1, 0))}, dir)
+		c.calm = true
+		c.work(4)
+		must(t, c.Laws())
+		h, dead := c.hosts[0], c.hosts[1]
+		routes := func() (n int) {
+			h.catchUp()
+			h.apply()
+			must(t, c.Laws())
+			for _, via := range h.Routes {
+				if via == dead.addr {
+					n++
+				}
+			}
+			return n
+		}
+		dead.stop()
+		c.wipe(c.store.Empty)
+		c.put("nodes", dead.agent.written)
+		c.store.Put("blocks", "lan/10.200.0.128-26", []byte(`{"schema":99}`))
+		if n := routes(); n != 2 {
+			t.Errorf("%d routes after the loss, want one to each block", n)
+		}
+		c.forget()
+		if n := routes(); n != 0 || !dead.forget {
+			t.Errorf("%d routes after forget, which said that it forgot the host: %v", n, dead.forget)
+		}
+	})
 }
 
 // An endpoint that has changed since the last event is not removed.
