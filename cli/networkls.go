@@ -7,14 +7,15 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/netavark"
 	"github.com/patchbay-net/patchbay/cli/netfile"
 )
 
@@ -101,7 +102,7 @@ type inspectedNetwork struct {
 	Driver     string            `json:"driver"`
 	Interface  string            `json:"network_interface,omitempty"`
 	Created    time.Time         `json:"created,omitzero"`
-	Subnets    []inspectedSubnet `json:"subnets,omitempty"`
+	Subnets    []netavark.Subnet `json:"subnets,omitempty"`
 	IPv6       bool              `json:"ipv6_enabled"`
 	Internal   bool              `json:"internal"`
 	DNS        []string          `json:"network_dns_servers,omitempty"`
@@ -112,17 +113,6 @@ type inspectedNetwork struct {
 	File       string            `json:"file,omitempty"`
 
 	Attachments []*standing `json:"attachments"`
-}
-
-type inspectedSubnet struct {
-	Subnet  netip.Prefix `json:"subnet"`
-	Gateway netip.Addr   `json:"gateway,omitzero"`
-	Lease   leaseSpan    `json:"lease_range,omitzero"`
-}
-
-type leaseSpan struct {
-	First netip.Addr `json:"start_ip,omitzero"`
-	Last  netip.Addr `json:"end_ip,omitzero"`
 }
 
 // Execute prints the networks that exist. If one does not exist, Execute fails.
@@ -156,9 +146,7 @@ func (n *network) inspect() *inspectedNetwork {
 			i.Created = fi.ModTime()
 		}
 	}
-	for _, s := range about.Subnets {
-		i.Subnets = append(i.Subnets, inspectedSubnet{s.Prefix, s.Gateway, leaseSpan{s.First, s.Last}})
-		i.IPv6 = i.IPv6 || s.Prefix.Addr().Is6()
-	}
+	i.Subnets = netavark.Subnets(about)
+	i.IPv6 = slices.ContainsFunc(i.Subnets, netavark.Subnet.Is6)
 	return i
 }
