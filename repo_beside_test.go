@@ -40,7 +40,7 @@ var takenOnAHost = []taken{
 	{head: "iptables chain", what: regexp.MustCompile(`^(PATCHBAY|CNI|DOCKER|KUBE)-[A-Z-]+$`)},
 	{
 		head: "path",
-		what: regexp.MustCompile(`^(/(run|var|etc|opt)/|/usr/(local/bin/|lib/|local/lib/)|/sys/fs/cgroup/)`),
+		what: regexp.MustCompile(`^(/(run|var|etc|opt)/|/usr/(local/bin/|lib/|local/lib/|local/libexec/)|/sys/fs/cgroup/)`),
 		not:  map[string]string{"/run/state": "of demo, in its own mount namespace", "/etc/": "of a container"},
 	},
 	{head: "socket", what: regexp.MustCompile(`^[^ ]*[a-z]\.sock$`), not: map[string]string{"/var/run/docker.sock": "Docker's"}},

@@ -66,6 +66,9 @@ func newApp(plugins []*plugin.Plugin) *app {
 // main parses the command line and runs the command. An interrupt cancels the context, so that
 // an ADD in progress is undone before the process ends.
 func (a *app) main() int {
+	if status, called := a.netavark(); called {
+		return status
+	}
 	defer a.interruptible()()
 	switch {
 	case len(a.args) == 0:

@@ -42,7 +42,12 @@ no agent. It writes /etc/cni/patchbay.template, which containerd (conf_template)
 fills with the node's podCIDRs. With --pod-cidr, for CRI-O, it writes the
 network itself:
 
-  patchbay install --kubernetes --cluster-cidr 10.244.0.0/16 /opt/cni/bin`
+  patchbay install --kubernetes --cluster-cidr 10.244.0.0/16 /opt/cni/bin
+
+For podman 5 and later, --podman also makes a link to the program where podman
+looks for drivers of networks, and then podman network create -d patchbay works:
+
+  patchbay install --podman /opt/cni/bin`
 
 type installCommand struct {
 	app     *app
@@ -54,6 +59,7 @@ type installCommand struct {
 	Pods    bool     `long:"kubernetes" description:"write the pods' network of a Kubernetes node, too"`
 	Cluster []string `long:"cluster-cidr" value-name:"PREFIX" description:"the cluster's pods, to which a pod's address is not masqueraded; may be repeated"`
 	Node    []string `long:"pod-cidr" value-name:"PREFIX" description:"this node's pods, for a runtime without templates; may be repeated"`
+	Podman  string   `long:"podman" value-name:"DIR" optional:"1" optional-value:"/usr/local/libexec/netavark" description:"make the program the driver patchbay of podman's networks, too; DIR is one of podman's netavark_plugin_dirs"`
 	Source  string   `long:"from" value-name:"FILE" hidden:"1" description:"the program to install (this one)"`
 	JSON    bool     `long:"json" description:"print a JSON object"`
 	Args    struct {
@@ -71,6 +77,7 @@ type installed struct {
 	Restored []string `json:"restored,omitempty"` // programs that came back from the backup
 	Removed  []string `json:"removed,omitempty"`  // names that led only to this program
 	Network  string   `json:"network,omitempty"`  // the file with the pods' network
+	Podman   string   `json:"podman,omitempty"`   // the driver of podman's networks, a link
 
 	networkChanged bool
 }
@@ -86,6 +93,12 @@ func (c *installCommand) Execute([]string) error {
 		return err
 	}
 	in := &installer{dir: c.Args.Dir, backup: cmp.Or(c.Restore, c.Backup)}
+	driver := newPodmanDriver(c.Podman, in.dir)
+	if c.puts() && c.Podman != "" {
+		if err := driver.free(c.Force); err != nil {
+			return err
+		}
+	}
 	if c.Remove && !exists(in.dir) {
 		return c.tell(&installed{Dir: in.dir})
 	}
@@ -99,7 +112,7 @@ func (c *installCommand) Execute([]string) error {
 		return err
 	}
 	if err == nil {
-		err = c.pods(done, network)
+		err = errors.Join(c.pods(done, network), c.podman(done, driver))
 	}
 	if c.Restore != "" {
 		c.app.warnStranded()
@@ -125,6 +138,23 @@ func (c *installCommand) pods(done *installed, network podnet.Network) (err erro
 		return c.app.removePodTemplate()
 	case c.Pods:
 		done.Network, done.networkChanged, err = c.app.writePods(network)
+	}
+	return err
+}
+
+// puts reports whether the command installs, and does not go back.
+func (c *installCommand) puts() bool { return !c.Remove && c.Restore == "" }
+
+// podman makes the driver of podman's networks. If the programs go, so does a link that would lead nowhere.
+func (c *installCommand) podman(done *installed, driver podmanDriver) (err error) {
+	switch {
+	case !c.puts():
+		var removed bool
+		if removed, err = driver.remove(); removed {
+			done.Removed = append(done.Removed, driver.link)
+		}
+	case c.Podman != "":
+		done.Podman, err = driver.link, driver.place()
 	}
 	return err
 }
@@ -166,11 +196,13 @@ func (c *installCommand) names() (names []string, err error) {
 	}
 	switch {
 	case c.Restore != "" && (c.Pods || c.Backup != "" || c.Source != "" || len(c.Only) > 0):
-		return nil, usage("", "--restore goes with --force only")
+		return nil, usage("", "--restore goes with --force and --podman only")
 	case !c.Pods && len(c.Cluster)+len(c.Node) > 0:
 		return nil, usage("", "--cluster-cidr and --pod-cidr go with --kubernetes")
+	case c.Podman != "" && len(c.Only) > 0 && !slices.Contains(c.Only, packed.Type):
+		return nil, usage("", "--podman needs the plugin %s: --only %[1]s", packed.Type)
 	case c.Remove && (c.Pods || c.Restore != "" || c.Backup != "" || c.Source != "" || c.Force || len(c.Only) > 0):
-		return nil, usage("", "--remove goes with no other flag")
+		return nil, usage("", "--remove goes with no other flag than --podman")
 	case len(c.Only) == 0:
 		return names, nil
 	}
@@ -194,6 +226,9 @@ func (d installed) text() string {
 	}
 	if d.Network != "" {
 		b.WriteString(podText(d.Network, d.networkChanged))
+	}
+	if d.Podman != "" {
+		fmt.Fprintf(&b, "%-9s  %s\n", "driver", d.Podman)
 	}
 	if d.Build == "" {
 		return b.String()

@@ -1,0 +1,71 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/netavark"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/terminal"
+)
+
+// netavark answers netavark, whose calls have words that are no commands of ours. So the program is a plugin of netavark's
+// under any name, in any directory, and no other program is needed. A user who types one of the words gets what is
+// said of a command that does not exist: netavark's input is a pipe.
+func (a *app) netavark() (status int, called bool) {
+	if !netavark.Called(a.args) || !netavark.Asked(a.args) && typed(a.stdin) {
+		return 0, false
+	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // netavark may have ended: an attachment must be undone
+	if netavark.Removes(a.args) {
+		signal.Ignore(syscall.SIGTERM, syscall.SIGINT) // Go's runtime has undone what netavark did
+	} else {
+		defer a.interruptible()()
+	}
+	rootless := a.getenv("_CONTAINERS_USERNS_CONFIGURED") != ""
+	if rootless {
+		a.warn(a.stayInRun())
+	}
+	d := &netavark.Driver{Find: a.found, Warn: a.warn, Version: terminal.ReadBuild().Version, Rootless: rootless}
+	return d.Serve(a.ctx, a.args, a.stdin, a.stdout), true
+}
+
+// typed reports whether standard input is a terminal or empty.
+func typed(stdin any) bool {
+	f, ok := stdin.(*os.File)
+	if !ok {
+		return false
+	}
+	fi, err := f.Stat()
+	return err == nil && fi.Mode()&os.ModeCharDevice != 0
+}
+
+// found is netavark.Driver's Find.
+func (a *app) found(name string) (*chain.List, *chain.Runtime, error) {
+	n, err := a.network(name)
+	if err != nil {
+		return nil, a.runtime(nil), err
+	}
+	return n.List, a.runtime(n), nil
+}
+
+// stayInRun moves addresses and cached results to /run. Without root, /var/lib is the host's and cannot be written, and podman makes
+// a /run for the namespaces of a user's containers, which ends with them. Plugins that are other programs get the
+// directory from the environment.
+func (a *app) stayInRun() error {
+	const name = "PATCHBAY_CNI_DIR"
+	if a.getenv(name) != "" {
+		return nil
+	}
+	if err := os.Setenv(name, filepath.Join(a.paths.Run, "cni")); err != nil {
+		return err
+	}
+	a.paths = paths.From(a.getenv)
+	return nil
+}
