@@ -27,6 +27,7 @@ func TestNoFetchesInTests(t *testing.T) {
 		"scripts/tag", "scripts/rehearse", // of a release
 		"test/labs/vm/vm",             // its part of setup
 		"test/labs/kubetest/kubetest", // its part of setup
+		"test/labs/podman/podman",     // its part of setup
 		"repo_fetch_test.go",
 	}
 	for _, path := range sources(t) {
@@ -55,7 +56,7 @@ func TestNothingOutside(t *testing.T) {
 	own := map[string][]string{
 		"cli/testdata/run.txtar": {"/no"}, "internal/policy/mirror/damage_test.go": {"/node"}, "test/e2e/hosts/networks_test.go": {"/patchbay"},
 		"docs/plugins/cnm.md": {"/containers", "/networks"}, "docs/hosts.md": {"/patchbay"}, "docs/beside.md": {"/patchbay"}, // of a server
-		"scripts/fresh": {"/src"}, "scripts/test-kernel": {"/work"}, "test/labs/vm/vm": {"/work"}, // of another root directory
+		"scripts/fresh": {"/src"}, "scripts/test-kernel": {"/work"}, "test/labs/podman/podman": {"/home"}, "test/labs/vm/vm": {"/work"}, // of another root directory
 	}
 	for _, path := range append(sources(t), pages(t)...) {
 		data, err := os.ReadFile(path)
