@@ -12,6 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cli/doctor"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
 const completionLong = `Print a script that completes commands, flags, networks and plugins.
@@ -27,34 +28,14 @@ type completionCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute prints the script. At each completion, the script runs patchbay with the variable
-// GO_FLAGS_COMPLETION set. The arguments are the words typed so far. The library go-flags defines
-// this protocol.
+// Execute prints the script.
 func (c *completionCommand) Execute([]string) error {
-	switch c.Args.Shell {
-	case "bash":
-		return c.app.print(bashCompletion)
-	case "zsh":
-		return c.app.print("autoload -U +X bashcompinit && bashcompinit\n" + bashCompletion)
-	case "fish":
-		return c.app.print(fishCompletion)
+	script, ok := terminal.Completion("patchbay", c.Args.Shell)
+	if !ok {
+		return usage("the shells are bash, zsh and fish", "no completion for shell %q", c.Args.Shell)
 	}
-	return usage("the shells are bash, zsh and fish", "no completion for shell %q", c.Args.Shell)
+	return c.app.print(script)
 }
-
-const bashCompletion = `_patchbay() {
-    local IFS=$'\n'
-    COMPREPLY=($(GO_FLAGS_COMPLETION=1 "${COMP_WORDS[0]}" "${COMP_WORDS[@]:1:$COMP_CWORD}" 2>/dev/null))
-}
-complete -o default -F _patchbay patchbay
-`
-
-const fishCompletion = `function __patchbay_complete
-    set -l words (commandline -opc)
-    GO_FLAGS_COMPLETION=1 $words[1] $words[2..-1] (commandline -ct) 2>/dev/null
-end
-complete -c patchbay -a '(__patchbay_complete)'
-`
 
 // beginning returns the elements of all that begin with match.
 func beginning(match string, all []flags.Completion) []flags.Completion {

@@ -3,14 +3,7 @@
 
 package cli
 
-import (
-	"slices"
-	"strings"
-
-	"github.com/jessevdk/go-flags"
-
-	"github.com/patchbay-net/patchbay/internal/terminal"
-)
+import "github.com/patchbay-net/patchbay/internal/terminal"
 
 const manLong = `Print the man page, in roff:
 
@@ -19,48 +12,13 @@ const manLong = `Print the man page, in roff:
 
 type manCommand struct{ app *app }
 
-// Execute prints the page. Its date is $SOURCE_DATE_EPOCH, or empty. So the same program always
-// prints the same page.
+// Execute prints the page.
 func (c *manCommand) Execute([]string) error {
 	p, err := c.app.parser()
 	if err != nil {
 		return err
 	}
-	var page strings.Builder
-	p.WriteManPage(&page)
-	text := page.String()
-	if c.app.getenv("SOURCE_DATE_EPOCH") == "" {
-		_, rest, _ := strings.Cut(text, "\n")
-		text = ".TH patchbay 1 \"\" \"\" \"Patchbay\"\n" + rest
-	}
-	return c.app.print(usages(p.Command, tidy(preformat(text))) + manTail)
-}
-
-// usages gives the section of each command the usage line that its help has. The library's line lacks the
-// arguments, and a command without flags has none.
-func usages(root *flags.Command, page string) string {
-	sections := strings.SplitAfter(page, "\n.SS ")
-	for i, section := range sections[1:] {
-		lines := strings.SplitAfter(section, "\n")
-		words := strings.Fields(lines[0])
-		c := root
-		for _, w := range words {
-			if c = c.Find(w); c == nil {
-				break
-			}
-		}
-		if c == nil || len(c.Commands()) > 0 {
-			continue
-		}
-		usage := `\fBUsage\fP: ` + terminal.Usage(append([]string{root.Name}, words...), c) + "\n"
-		if at := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, `\fBUsage\fP:`) }); at >= 0 {
-			lines[at] = usage
-		} else {
-			lines = slices.Insert(lines, 2, ".PP\n"+usage) // after the name and the short description
-		}
-		sections[i+1] = strings.Join(lines, "")
-	}
-	return strings.Join(sections, "")
+	return c.app.print(terminal.ManPage(p, c.app.getenv("SOURCE_DATE_EPOCH") != "") + manTail)
 }
 
 // manTail has the sections that the library does not write.
@@ -103,25 +61,3 @@ PATCHBAY_RUN_DIR, PATCHBAY_CNI_DIR, PATCHBAY_NETNS_DIR
 where records (/run/patchbay), addresses and results (/var/lib/cni) and named
 namespaces (/run/netns) are
 `
-
-// preformat keeps indented lines as they are, because the library would join them into
-// paragraphs.
-func preformat(roff string) string {
-	var b strings.Builder
-	verbatim := false
-	for line := range strings.Lines(roff) {
-		indented := strings.HasPrefix(line, "  ")
-		switch {
-		case indented && !verbatim:
-			b.WriteString(".nf\n")
-		case !indented && verbatim:
-			b.WriteString(".fi\n")
-		}
-		verbatim = indented
-		if line == "\n" {
-			line = ".PP\n"
-		}
-		b.WriteString(line)
-	}
-	return b.String()
-}

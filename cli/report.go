@@ -158,18 +158,6 @@ func (a *app) width() int {
 	return terminal.Width(f)
 }
 
-// tidy removes the library's placeholder for any command from a text about one command.
-func tidy(text string) string {
-	text = strings.ReplaceAll(text, "patchbay "+usageLine+" <command>", "patchbay "+usageLine)
-	lines := strings.SplitAfter(text, "\n")
-	for i, line := range lines {
-		if strings.TrimSpace(line) != "patchbay "+usageLine && !strings.Contains(line, `\fBpatchbay\fP`) {
-			lines[i] = strings.Replace(line, "patchbay "+usageLine+" ", "patchbay ", 1)
-		}
-	}
-	return strings.Join(lines, "")
-}
-
 // reportJSON prints the error object of the CNI specification, as a plugin does.
 func (a *app) reportJSON(err error) {
 	e := *spec.AsError(err)

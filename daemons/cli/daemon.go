@@ -46,23 +46,9 @@ func Main(args []string, log io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	a := &app{ctx: ctx, log: log}
-	p := flags.NewNamedParser("patchbayd", flags.HelpFlag|flags.PassDoubleDash)
-	p.ShortDescription = "the services of Patchbay"
-	p.LongDescription = about
-	for _, c := range []command{
-		{"dhcp", "keep DHCP leases for the plugin dhcp", dhcpLong, &dhcpCommand{app: a}},
-		{"docker", "make CNI networks Docker's", dockerLong, &dockerCommand{app: a}},
-		{"hosts", "make CNI networks span many hosts", hostsLong, newHostsCommand(a)},
-		{"node", "prepare a Kubernetes node for its pods", nodeLong, newNodeCommand(a)},
-		{"plugins", "run the calls of plugins in a process that stays", pluginsLong, &pluginsCommand{}},
-		{"help", "print the help of a command", helpLong, &helpCommand{app: a}},
-		{"version", "print the version", versionLong, &versionCommand{}},
-	} {
-		added, err := p.AddCommand(c.name, c.short, c.long, c.data)
-		if err != nil {
-			return a.report(err)
-		}
-		added.SubcommandsOptional = true // without a subcommand the service itself runs
+	p, err := a.parser()
+	if err != nil {
+		return a.report(err)
 	}
 	a.parsed = p.Command
 	switch {
@@ -71,11 +57,37 @@ func Main(args []string, log io.Writer) int {
 	case terminal.AsksVersion(args):
 		args = append([]string{"version"}, args[1:]...)
 	}
-	_, err := p.ParseArgs(longFlags(args))
+	_, err = p.ParseArgs(longFlags(args))
 	if args[0] == "docker" && err != nil && !isHelp(err) {
 		a.serveFailure(err)
 	}
 	return a.report(err)
+}
+
+// parser returns the parser of the command line.
+func (a *app) parser() (*flags.Parser, error) {
+	p := flags.NewNamedParser("patchbayd", flags.HelpFlag|flags.PassDoubleDash)
+	p.ShortDescription = "the services of Patchbay"
+	p.LongDescription = about
+	p.Usage = "COMMAND"
+	for _, c := range []command{
+		{"dhcp", "keep DHCP leases for the plugin dhcp", dhcpLong, &dhcpCommand{app: a}},
+		{"docker", "make CNI networks Docker's", dockerLong, &dockerCommand{app: a}},
+		{"hosts", "make CNI networks span many hosts", hostsLong, newHostsCommand(a)},
+		{"node", "prepare a Kubernetes node for its pods", nodeLong, newNodeCommand(a)},
+		{"plugins", "run the calls of plugins in a process that stays", pluginsLong, &pluginsCommand{}},
+		{"completion", "print a shell completion script", completionLong, &completionCommand{}},
+		{"man", "print the man page", manLong, &manCommand{app: a}},
+		{"help", "print the help of a command", helpLong, &helpCommand{app: a}},
+		{"version", "print the version", versionLong, &versionCommand{}},
+	} {
+		added, err := p.AddCommand(c.name, c.short, c.long, c.data)
+		if err != nil {
+			return nil, err
+		}
+		added.SubcommandsOptional = true // without a subcommand the service itself runs
+	}
+	return p, nil
 }
 
 // longFlags changes -pidfile and similar flags to --pidfile, because the reference's daemon

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
 func TestLongFlags(t *testing.T) {
@@ -37,7 +39,9 @@ func TestRefused(t *testing.T) {
 		{[]string{"hosts", "list"}, 2, "error: unknown command \"list\"; use create, rm, ls, forget, leave\npatchbayd: hint: patchbayd hosts --help"},
 		{[]string{"hosts", "ls", "x"}, 2, "patchbayd hosts ls --help"},
 		{[]string{"hosts", "create", "--subnet", "10.1.0.0/16", "x", "y"}, 2, "unexpected argument \"y\""},
-		{[]string{"help", "tea"}, 2, "unknown command \"tea\"; use dhcp, docker, hosts, node, plugins, help, version"},
+		{[]string{"help", "tea"}, 2, "unknown command \"tea\"; use dhcp, docker, hosts, node, plugins, completion, man, help, version"},
+		{[]string{"completion", "tea"}, 2, "the shells are bash, zsh and fish"},
+		{[]string{"man", "tea"}, 2, "unexpected argument"},
 		{[]string{"version", "tea"}, 2, "unexpected argument"},
 		{[]string{"dhcp", "-tea"}, 2, "unknown flag `tea'"},
 		{[]string{"dhcp", "-timeout", "soon"}, 2, "invalid argument for flag `--timeout'"},
@@ -47,6 +51,20 @@ func TestRefused(t *testing.T) {
 		var log bytes.Buffer
 		if code := Main(tc.args, &log); code != tc.code || !strings.Contains(log.String(), tc.says) {
 			t.Errorf("%q: %d, %s", tc.args, code, &log)
+		}
+	}
+}
+
+// The man page has each command once, with the usage line of its help.
+func TestManPage(t *testing.T) {
+	p, err := new(app).parser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := terminal.ManPage(p, false)
+	for _, line := range []string{".TH patchbayd 1 \"\" \"\" \"Patchbay\"", ".SS dhcp", `\fBUsage\fP: patchbayd dhcp [FLAGS]`, ".SS hosts create", "keep DHCP leases for the plugin dhcp"} {
+		if n := strings.Count("\n"+page, "\n"+line+"\n"); n != 1 {
+			t.Errorf("the page has %q %d times", line, n)
 		}
 	}
 }

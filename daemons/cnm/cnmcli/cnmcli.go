@@ -49,6 +49,16 @@ IPAM driver.
   patchbay-cnm docker-api [SOCKET]      stand in for Docker's API, for drivers that
                                         read it (default /run/patchbay/docker.sock)
   patchbay-cnm version                  which build it is
+  patchbay-cnm man                      this page, in roff
+`
+
+// manPage is the page around the usage, which has no character that roff knows at the begin of a line.
+const manPage = `.TH patchbay-cnm 1 "" "" "Patchbay"
+.SH NAME
+patchbay-cnm \- CNI plugins that use Docker's network and IPAM drivers
+.SH DESCRIPTION
+.nf
+` + usage + `.fi
 `
 
 // errUsage is the error for a mistake on the command line.
@@ -89,6 +99,9 @@ func (a *app) run(ctx context.Context, args []string) error {
 		return err
 	case command == "help" || command == "--help" || command == "-h":
 		_, err := io.WriteString(a.stdout, usage)
+		return err
+	case command == "man" && len(rest) == 0:
+		_, err := io.WriteString(a.stdout, manPage)
 		return err
 	case command == "install" && len(rest) == 1:
 		return a.install(rest[0])

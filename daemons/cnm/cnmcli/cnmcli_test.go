@@ -112,6 +112,7 @@ func TestCommands(t *testing.T) {
 	}{
 		{"", 0, "patchbay-cnm install DIR"},
 		{"help", 0, "patchbay-cnm install DIR"},
+		{"man", 0, ".TH patchbay-cnm 1"},
 		{"networks", 0, "net driver=lab id="},
 		{"networks", 0, " ipam=lab pool=10.88.0.0/24 attachments=1\n"},
 		{"rm net", 1, "network net has 1 attachments"},

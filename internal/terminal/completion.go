@@ -1,0 +1,38 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package terminal
+
+import "strings"
+
+// Completion returns the script by which a shell (bash, zsh or fish) completes the command line of
+// one of our programs. At each completion, the script runs the program with the variable
+// GO_FLAGS_COMPLETION set. The arguments are the words typed so far. The library go-flags defines
+// this protocol.
+func Completion(program, shell string) (script string, known bool) {
+	switch shell {
+	case "bash":
+		script = bashCompletion
+	case "zsh":
+		script = "autoload -U +X bashcompinit && bashcompinit\n" + bashCompletion
+	case "fish":
+		script = fishCompletion
+	default:
+		return "", false
+	}
+	return strings.ReplaceAll(script, "PROGRAM", program), true
+}
+
+const bashCompletion = `_PROGRAM() {
+    local IFS=$'\n'
+    COMPREPLY=($(GO_FLAGS_COMPLETION=1 "${COMP_WORDS[0]}" "${COMP_WORDS[@]:1:$COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _PROGRAM PROGRAM
+`
+
+const fishCompletion = `function __PROGRAM_complete
+    set -l words (commandline -opc)
+    GO_FLAGS_COMPLETION=1 $words[1] $words[2..-1] (commandline -ct) 2>/dev/null
+end
+complete -c PROGRAM -a '(__PROGRAM_complete)'
+`
