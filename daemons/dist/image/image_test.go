@@ -15,8 +15,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
 // builtFor returns the test's own program, as if it was built for an architecture.
@@ -97,5 +99,79 @@ func TestWrite(t *testing.T) {
 	}
 	if err := write(dir+"/c.tar", "patchbay:test", []string{dir + "/none"}); err == nil {
 		t.Error("a missing program is taken")
+	}
+}
+
+// TestWriteIndex reads an archive for two architectures back. Its index has one image for each, and the
+// digest that was returned. The same programs make the same bytes.
+func TestWriteIndex(t *testing.T) {
+	dir := t.TempDir()
+	var programs []string
+	for _, arch := range []string{"amd64", "arm64"} {
+		program := filepath.Join(dir, arch, "patchbayd")
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, arch), 0o755), os.WriteFile(program, builtFor(t, arch), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		programs = append(programs, program)
+	}
+	digest, err := writeIndex(dir+"/a.tar", "example.org/patchbay:v1", programs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := writeIndex(dir+"/b.tar", "example.org/patchbay:v1", programs)
+	if err != nil || again != digest || !bytes.Equal(read(t, dir+"/a.tar"), read(t, dir+"/b.tar")) {
+		t.Errorf("the same programs make other bytes: %v, %v, %v", digest, again, err)
+	}
+	list, err := layout.ImageIndexFromPath(unpack(t, dir+"/a.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := list.IndexManifest()
+	if err != nil || len(top.Manifests) != 1 || top.Manifests[0].Digest != digest || top.Manifests[0].Annotations["io.containerd.image.name"] != "example.org/patchbay:v1" {
+		t.Fatalf("index.json is %+v, %v", top, err)
+	}
+	index, err := list.ImageIndex(digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Index(index); err != nil {
+		t.Error(err)
+	}
+	m, err := index.IndexManifest()
+	if err != nil || len(m.Manifests) != 2 || m.Manifests[0].Platform.Architecture != "amd64" || m.Manifests[1].Platform.Architecture != "arm64" {
+		t.Errorf("the index is %+v, %v", m, err)
+	}
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// unpack unpacks an archive into a directory and returns the directory.
+func unpack(t *testing.T, path string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for r := tar.NewReader(bytes.NewReader(read(t, path))); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return dir
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(dir, h.Name)
+		if h.Typeflag == tar.TypeDir {
+			err = os.Mkdir(to, 0o755)
+		} else if data, readErr := io.ReadAll(r); readErr == nil {
+			err = os.WriteFile(to, data, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }

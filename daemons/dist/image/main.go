@@ -8,6 +8,9 @@
 //
 // The image has only the programs, in /usr/bin, and starts the last one. The same programs
 // make the same bytes.
+//
+// With -oci, the programs may be for several architectures, and the archive has an OCI image for
+// each, with the index that a registry gets. The digest of the index is printed.
 package main
 
 import (
@@ -26,14 +29,19 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 func main() {
-	if len(os.Args) < 4 {
-		fmt.Fprintln(os.Stderr, "usage: image OUT.tar NAME:TAG PROGRAM...")
+	do, args := write, os.Args[1:]
+	if len(args) > 0 && args[0] == "-oci" {
+		do, args = printIndex, args[1:]
+	}
+	if len(args) < 3 {
+		fmt.Fprintln(os.Stderr, "usage: image [-oci] OUT.tar NAME:TAG PROGRAM...")
 		os.Exit(2)
 	}
-	if err := write(os.Args[1], os.Args[2], os.Args[3:]); err != nil {
+	if err := do(args[0], args[1], args[2:]); err != nil {
 		fmt.Fprintf(os.Stderr, "image: error: %v\n", err)
 		os.Exit(1)
 	}
@@ -45,20 +53,20 @@ func write(path, tag string, programs []string) error {
 	if err != nil {
 		return err
 	}
-	img, err := image(programs)
+	img, err := image(programs, types.DockerLayer)
 	if err != nil {
 		return err
 	}
 	return tarball.WriteToFile(path, ref, img)
 }
 
-// image is the image with its one layer.
-func image(programs []string) (v1.Image, error) {
+// image is the image with its one layer, of a media type.
+func image(programs []string, kind types.MediaType) (v1.Image, error) {
 	files, err := pack(programs)
 	if err != nil {
 		return nil, err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil }, tarball.WithMediaType(kind))
 	if err != nil {
 		return nil, err
 	}
@@ -109,16 +117,21 @@ func pack(programs []string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: inImage(program)[1:], Mode: 0o755, Size: int64(len(data))}
-		if err := w.WriteHeader(h); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(data); err != nil {
+		if err := add(w, inImage(program)[1:], 0o755, data); err != nil {
 			return nil, err
 		}
 	}
 	err := w.Close()
 	return buf.Bytes(), err
+}
+
+// add adds a file without a time and an owner.
+func add(w *tar.Writer, name string, mode int64, data []byte) error {
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(data))}); err != nil {
+		return err
+	}
+	_, err := w.Write(data)
+	return err
 }
 
 func inImage(program string) string { return "/usr/bin/" + filepath.Base(program) }
