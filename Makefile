@@ -15,7 +15,7 @@ OK       = echo "make: $@: ok, $$(($$(date +%s) - $(BEGAN))) s" >&2
 
 # One stage after the other: each wants the whole machine.
 .NOTPARALLEL:
-.PHONY: build test test-all test-rest setup unit podman lint draws race e2e test-kernel fuzz bench install nightly demo image
+.PHONY: build test test-all test-rest setup unit podman lint draws race e2e test-kernel fuzz bench install nightly demo image release
 
 build: ## bin/patchbay, bin/patchbayd and bin/patchbay-cnm: static, as they are released
 	scripts/build bin
@@ -74,6 +74,10 @@ nightly: ## longer than a change can wait for; its draws say their seed
 
 image: build ## bin/patchbay-image.tar, the Kubernetes agent for `ctr images import`
 	$(GO) run ./daemons/dist/image bin/patchbay-image.tar $(IMAGE) bin/patchbay bin/patchbayd
+
+release: ## VERSION=v0.1.0 [OUT=dir] [KEY=file]: what users download, in bin/VERSION; docs/releases.md
+	scripts/setup release
+	scripts/release $(if $(KEY),-k $(KEY)) $(VERSION) $(or $(OUT),bin/$(VERSION))
 
 demo: ## two containers, a published port and the way out, then nothing is left
 	$(GO) run ./cmd/patchbay demo

@@ -56,7 +56,9 @@ func TestNothingOutside(t *testing.T) {
 	own := map[string][]string{
 		"cli/testdata/run.txtar": {"/no"}, "internal/policy/mirror/damage_test.go": {"/node"}, "test/e2e/hosts/networks_test.go": {"/patchbay"},
 		"docs/plugins/cnm.md": {"/containers", "/networks"}, "docs/hosts.md": {"/patchbay"}, "docs/beside.md": {"/patchbay"}, // of a server
-		"scripts/fresh": {"/src"}, "scripts/test-kernel": {"/work"}, "test/labs/podman/podman": {"/home"}, "test/labs/vm/vm": {"/work"}, // of another root directory
+		// of another root directory
+		"scripts/fresh": {"/src", "/release"}, "scripts/try-package": {"/src", "/release"}, "scripts/release-test": {"/release"}, "scripts/test-kernel": {"/work"},
+		"test/labs/podman/podman": {"/home"}, "test/labs/vm/vm": {"/work"},
 	}
 	for _, path := range append(sources(t), pages(t)...) {
 		data, err := os.ReadFile(path)
