@@ -46,8 +46,8 @@ type Keep struct {
 // configuration of the ADD. Then it calls GC on every plugin with the list of valid attachments
 // (since 1.1.0). While the list is made, and while a plugin's GC runs, this runtime runs no ADD and no DEL
 // on the network. GC skips a container on which another operation works. GC keeps
-// attachments that other runtimes make at the same time, and, unless Keep.Everyones is set, those
-// that other runtimes made and whose namespaces may exist. GC continues after errors and joins
+// attachments that other runtimes make at the same time. It also keeps attachments that other runtimes
+// made if their namespaces may exist; Keep.Everyones turns that off. GC continues after errors and joins
 // them. GC skips networks that set disableGC.
 func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
 	errs := []error{rt.sweepTemporary(clock.Listing(ctx))}

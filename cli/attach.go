@@ -216,7 +216,7 @@ func (c *delCommand) known(network string, at chain.Attachment) bool {
 	})
 }
 
-// nothing tells a user that nothing was attached. It is no failure: a DEL may be repeated.
+// nothing tells a user that there was no such attachment. That is no failure: a DEL may be repeated.
 func (c *delCommand) nothing(network string, at chain.Attachment) {
 	name := called(network, cmp.Or(string(c.Args.NetNS), at.ContainerID), at.IfName)
 	if c.ID != nil {

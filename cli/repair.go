@@ -117,7 +117,7 @@ func (r *repairer) run(ctx context.Context) error {
 	for _, t := range torn {
 		errs = append(errs, t.Err)
 	}
-	// Repair an attachment that took elements from another one after that other one.
+	// If one attachment took elements from another, repair the one that took them last.
 	order.Stable(records, func(a, b *record.Record) int { return cmp.Compare(len(a.Displaced), len(b.Displaced)) })
 	r.accepted, err = netstate.AllAccepted(r.env, records)
 	errs = append(errs, err)

@@ -156,7 +156,7 @@ func configure(r *spec.Result, a *Container, p *Prev, number int) error {
 	return nil
 }
 
-// damage damages an attachment in the way that Subject.Break names.
+// damage changes an attachment so that CHECK must fail. how is a value of Subject.Break.
 func damage(how string, a *Container) error {
 	return inside(a.NetNS, func() error {
 		link, err := netlink.LinkByName(a.IfName)

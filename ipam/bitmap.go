@@ -18,7 +18,7 @@ const (
 	bitmapSize = chunkAddrs / 8
 )
 
-// number is an address as a number. An IPv4 address has the number of its IPv4-mapped IPv6 address.
+// number is an IPv6 address as an integer. An IPv4 address is first mapped to IPv6 (::ffff:a.b.c.d).
 type number struct{ hi, lo uint64 }
 
 func numberOf(a netip.Addr) number {

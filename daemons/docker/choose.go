@@ -42,8 +42,7 @@ func (t *taken) add(list []state.Port, by string) {
 	}
 }
 
-// has reports whether a port is already published on an overlapping address, and by which
-// container.
+// has reports whether a container publishes the port on an overlapping address, and names that container.
 func (t *taken) has(proto uint8, ip netip.Addr, port uint16) (by string, has bool) {
 	for _, p := range t.list {
 		if p.Proto == proto && p.HostPort == port && overlap(p.HostIP, ip) {

@@ -264,8 +264,8 @@ func (c *collector) pool(p *state.Pool) error {
 // sweepEvery is the longest pause between two collections of Keep.
 const sweepEvery = time.Minute
 
-// These are the times between two questions of Keep to Docker: askUntil before Docker's first
-// answer, because Docker may be booting, and askEvery after it.
+// Keep asks Docker every askUntil until Docker's first answer, because Docker may be booting. Then it asks every
+// askEvery.
 const (
 	askUntil = time.Minute
 	askEvery = 15 * time.Minute

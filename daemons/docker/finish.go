@@ -130,8 +130,8 @@ func ran(e *state.Endpoint, p part) (step *state.Step, at *state.Where) {
 }
 
 // del undoes a part, even if the part is half done. For the part ports, del first records that
-// the ports are no longer published. If this process is killed then and the endpoint becomes the
-// gateway again, the ports are published again.
+// the ports are no longer published. If this process is killed after that, and the endpoint becomes
+// the gateway again, the driver publishes the ports again.
 func (d *Driver) del(ctx context.Context, n *network, e *state.Endpoint, p part) error {
 	step, was := ran(e, p)
 	if *step == "" {

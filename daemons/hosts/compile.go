@@ -84,7 +84,7 @@ type part struct {
 	plan
 	holding
 	ready bool // the network's configuration can be written
-	soon  bool // the network's configuration stays, because its blocks are about to be claimed again
+	soon  bool // keep the network's configuration: the agent will claim its blocks again in a moment
 }
 
 // partOf returns this host's part of a network.

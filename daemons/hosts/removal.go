@@ -61,7 +61,7 @@ func (r *removal) endpoint(e *store.Entry) bool {
 	return r.whole && (r.known || !r.there(id))
 }
 
-// mayUnpublish returns the removal for the endpoints of this host's containers in the store.
+// mayUnpublish returns the removal that decides which endpoints of this host the agent may delete from the store.
 func (a *Agent) mayUnpublish(known bool) *removal {
 	return &removal{whole: true, known: known, there: func(endpoint string) bool {
 		_, err := os.Lstat(filepath.Join(a.opts.Paths.State, "docker", "endpoints", filepath.Base(endpoint)))

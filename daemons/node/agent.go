@@ -210,7 +210,7 @@ func (a *Agent) forgotten() plan.Problem {
 	}
 }
 
-// install installs the plugins once. A new release starts a new agent, which installs its own.
+// install installs the plugins once. A new release starts a new agent, which installs the plugins of that release.
 func (a *Agent) install(ctx context.Context) (err error) {
 	if !a.installed && a.opts.Install != nil {
 		err = a.opts.Install(ctx)

@@ -123,7 +123,7 @@ func (m *mirror) Replace(list []any, _ string) error {
 		}
 	}
 	_, whole := reading[m.self]
-	changed = changed || m.gone == whole
+	changed = changed || m.gone == whole // this agent's Node has come back, or has vanished
 	if m.gone = !whole; whole {
 		changed = m.nodes.Replace(reading, false) || changed || m.synced.IsZero() // publish waits for the first answer
 		m.synced = m.now()

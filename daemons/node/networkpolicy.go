@@ -275,8 +275,8 @@ func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
 	return err
 }
 
-// release opens pods that an ADD has closed, if the last program has them: the agent knew their records
-// before the ADD closed them. Otherwise the next program opens them.
+// release opens pods that an ADD has closed. The last program has such a pod if the agent had read its record
+// before the ADD closed it. Pods that the last program lacks are opened with the next one.
 func (n *networkPolicy) release(ctx context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

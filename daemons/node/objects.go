@@ -32,7 +32,7 @@ type jsonObject struct {
 	text json.RawMessage
 }
 
-// DeepCopyObject implements runtime.Object. Nothing changes an object, so it is no copy.
+// DeepCopyObject implements runtime.Object. Nothing changes an object, so the object itself serves as the copy.
 func (o *jsonObject) DeepCopyObject() runtime.Object { return o }
 
 // named has the parts of metadata that are read.

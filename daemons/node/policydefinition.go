@@ -146,7 +146,7 @@ func (w *kindWatch) read(ctx context.Context, path string, into any) error {
 	return json.NewDecoder(body).Decode(into)
 }
 
-// noneIn reports whether there are no objects of the kind, by another version of it.
+// noneIn lists the kind in another version of its API, and reports whether the list is empty.
 func (w *kindWatch) noneIn(ctx context.Context, version string) (none bool, err error) {
 	none = true
 	err = w.eachOf(ctx, strings.Replace(w.path, "/"+clusterVersion+"/", "/"+version+"/", 1), metav1.ListOptions{Limit: 1}, func([]byte) bool {

@@ -165,8 +165,8 @@ func hasNode(ctx context.Context, c *connection, self string) error {
 	return fmt.Errorf("the API server does not have this Node, %s, so what it lists does not count: restart the kubelet to register it", self)
 }
 
-// watch opens a watch. If it begins with all objects, they go to the Cluster, and the events that it
-// returns begin with the mark of their end.
+// watch opens a watch. If the watch begins with all objects, watch passes them to the Cluster. Then the
+// first event that the caller gets is the bookmark after these objects.
 func (w *kindWatch) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	events, err := w.open(ctx, o)
 	if ctx.Err() == nil && !(w.definition != "" && apierrors.IsNotFound(err)) && !(o.SendInitialEvents != nil && refused(err)) {

@@ -21,7 +21,7 @@ type Evidence struct {
 
 	Maker    Maker
 	Lists    Answer // whether a runtime's list of containers has its container
-	ByDriver bool   // `patchbayd docker` has it, and will detach it
+	ByDriver bool   // `patchbayd docker` has the attachment, and will detach it
 	Pending  string // the driver that must hear of its end, if that is all that is left to do
 
 	Spaces    []Space

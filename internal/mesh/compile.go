@@ -34,7 +34,7 @@ type Observed struct {
 	// the path carries as much as the uplink.
 	Paths map[netip.Addr]int
 
-	// Detours has the targets of Directs (State) that only the tunnel reaches, if Probe has found it.
+	// Detours has those targets of State.Directs that, as Probe has found, only the tunnel reaches.
 	Detours map[netip.Addr]bool
 
 	// Own has the host's addresses in Self's blocks. These are the addresses of the host's

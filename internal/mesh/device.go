@@ -318,8 +318,7 @@ func (s Self) sourceOf(block netip.Prefix) (src netip.Addr) {
 	return src
 }
 
-// checkSources refuses two kinds of addresses: one that is not in the host's own blocks, and a
-// second one of a family.
+// checkSources refuses an address outside the host's own blocks, and two addresses of one family.
 func (s Self) checkSources() error {
 	for i, a := range s.Sources {
 		if !slices.ContainsFunc(s.Blocks, func(b netip.Prefix) bool { return b.Contains(a) }) {

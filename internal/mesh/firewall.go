@@ -18,7 +18,7 @@ import (
 )
 
 // forwarding enables forwarding for the families of the networks, as the bridge plugin does.
-// forwarding never disables forwarding.
+// It leaves forwarding on when the networks are gone.
 func (s State) forwarding(ctx context.Context, env *netstate.Env) error {
 	f := netstate.Forwarding{Failed: "failed to enable forwarding"}
 	for _, x := range s.Subnets {

@@ -103,7 +103,7 @@ func (o *offloads) note(at testedEnd, done bool, err error) {
 	}
 }
 
-// test tests an end that has answered. If TCP passes only without the offload, the offload is the
+// test looks for the reason why TCP fails to an end that answers echo requests. If TCP passes only without the offload, the offload is the
 // reason and stays off. Otherwise a firewall may be the reason. If the end no longer answers, done
 // is false.
 func (o *offloads) test(ctx context.Context, u untested) (done bool, err error) {

@@ -87,9 +87,8 @@ func (m *Mesh) crosses(r *netlink.Route) bool {
 	return found || slices.Contains(m.refused, p)
 }
 
-// concerns reports whether the State uses a link. concerns compares name and index: a link
-// that was created again has the same name, and an event about a deleted link has the same
-// index.
+// concerns reports whether the State uses a link. By the name it finds a link that was
+// created again, and by the index a link that was deleted.
 func (m *Mesh) concerns(name string, index int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -29,8 +29,8 @@ func (r *Rule) decodeOurs(b []byte) error {
 	return r.decodeExprs(b)
 }
 
-// Policies returns the names of the sets and counters of network policies, without the map of the
-// revision and what checks sources.
+// Policies returns the names of the sets and counters of network policies, but not the map of the
+// revision, and not the sets that check sources.
 func (c *Conn) Policies() (sets, counters []string, err error) {
 	if sets, err = c.setNames(nftables.TableFamilyINet); err != nil {
 		return nil, nil, err

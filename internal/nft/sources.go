@@ -13,8 +13,8 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// A pod to which network policies apply sends only from its own addresses. This is checked where its
-// packets enter the host, before connection tracking, so also in established connections. Our tables have
+// A pod to which network policies apply sends only from its own addresses. The chains check this where its
+// packets enter the host. That is before connection tracking, so they check established connections too. Our tables have
 // these objects from the first such pod on:
 //
 //	table inet patchbay     pods with a link of their own (ptp)

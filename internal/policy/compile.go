@@ -44,7 +44,7 @@ type compiler struct {
 
 	namespaces map[string]*namespace
 	owned      map[*Pod][]netip.Addr // addresses of the pods of this node
-	locals     []*Pod                // of out.Pods, in the same order until these are sorted
+	locals     []*Pod                // the pods behind out.Pods, in the same order until out.Pods is sorted
 	made       map[string]bool       // sets, range sets and chains, by kind and name
 	selected   []selected            // by set
 	complete   bool                  // the program is not changed any more
@@ -127,7 +127,7 @@ func (c *compiler) namespace(name string) *namespace {
 	return ns
 }
 
-// look notes at what one policy looks.
+// look notes which labels and named ports one policy needs.
 func (c *compiler) look(r *rules) {
 	for d, s := range r.sides {
 		if s == nil {

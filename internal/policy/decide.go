@@ -158,7 +158,7 @@ func (d *Decider) number(id *Identity) Number {
 	return n
 }
 
-// selected is what a set of the program matches.
+// selected has the pods and the port that a set of the program matches.
 type selected struct {
 	name string
 	pods *selection

@@ -111,7 +111,7 @@ func text(chain []*flags.Command, width int) string {
 	return b.String()
 }
 
-// Usage returns the usage line of a command, whose path of words is given.
+// Usage returns the usage line of a command. path has the words that call the command.
 func Usage(path []string, c *flags.Command) string { return strings.Join(path, " ") + arguments(c) }
 
 // arguments returns the part of the usage line after the command's name.

@@ -95,7 +95,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return prev, nil
 }
 
-// undoBy has a member's DEL called if the ADD fails.
+// undoBy adds a member's DEL to the undo steps of the ADD.
 func undoBy(r *plugin.Request, m *plugin.Inner) {
 	r.Undo(func(ctx context.Context) error { return m.Do(ctx, spec.Del, nil) })
 }

@@ -78,7 +78,7 @@ func (c *closed) closeReused(r *plugin.Request, fw *nft.Conn) (err error) {
 // the whole chain.
 type seen struct {
 	closed        [2]bool // by its own transaction
-	asked, reused bool    // whether a program has a former pod; an ADD asks once, because formers of the last seconds are noted
+	asked, reused bool    // reused: a program has a former pod with the address; asked: the ADD has looked, which it does once
 }
 
 type seenKey owner.Key

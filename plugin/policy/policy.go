@@ -56,8 +56,8 @@ var Plugin = plugin.Plugin{
 // reserved closes a pod before it has a link. Otherwise its kernel would answer until the transaction of
 // the ADD: connections begun then, as by ping, would go on although the pod is closed.
 //
-// The transaction is one of its own, because other plugins may have queued work that an ADD must not do
-// if it fails. There is no record yet: DEL and GC find what is closed by the owner.
+// reserved commits a transaction of its own, without the work that other plugins have queued: if the ADD fails,
+// that work must not be done. There is no record yet: DEL and GC find what is closed by the owner.
 func reserved(ctx context.Context, r *plugin.Request, ipam *spec.Result) error {
 	pod, err := who(r)
 	if pod == nil || err != nil {

@@ -19,8 +19,8 @@ import (
 // dropWaiting drops the packets that wait for the neighbour of a pod, once the pod is closed. They passed
 // the forward hook after the pod's route was made and before the pod was closed. If the first
 // request for the neighbour was lost, the kernel repeats it after a second and then delivers the packets:
-// the container would run, and its answers would open a connection. There are none if the pod was closed
-// before it had a link.
+// the container would run, and its answers would open a connection. No packet waits if the pod was
+// closed before it had a link.
 func dropWaiting(r *plugin.Request, env *netstate.Env, c *closed) {
 	if c.Close == [2]bool{} || c.Close == seenBy(r).closed || r.Session.Dry != nil {
 		return

@@ -146,11 +146,11 @@ func joined(list []network) map[[2]string]string {
 	return out
 }
 
-// events returns one event for each pair in has that lacks does not contain.
-func events(action string, has, lacks map[[2]string]string) (list []map[string]any) {
+// events returns an event for each of pairs that is not in except.
+func events(action string, pairs, except map[[2]string]string) (list []map[string]any) {
 	t := time.Now()
-	for at, name := range has {
-		if _, ok := lacks[at]; !ok {
+	for at, name := range pairs {
+		if _, ok := except[at]; !ok {
 			list = append(list, map[string]any{
 				"Type": "network", "Action": action, "scope": "local", "time": t.Unix(), "timeNano": t.UnixNano(),
 				"Actor": map[string]any{"ID": at[0], "Attributes": map[string]string{"container": at[1], "name": name}},

@@ -228,8 +228,8 @@ func (i *ipam) end(ctx context.Context, a *remote.DriverState) error {
 	return i.state.Finish(i.r, name, a, i.releaseAll(ctx, a), i.conf.IPAM.DelIgnoreUnreachable)
 }
 
-// endOld ends an earlier attachment with the same name as the attachment of this ADD. The ADD
-// will replace the old record. So if the driver could not release an address in that record,
+// endOld ends the attachment of an earlier ADD under the same name. This ADD will replace its
+// record. So if the driver could not release an address in that record,
 // endOld fails. If the connection to the driver breaks during the call, the release counts as
 // done.
 func (i *ipam) endOld(ctx context.Context, a *remote.DriverState) error {

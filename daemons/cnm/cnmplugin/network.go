@@ -136,8 +136,8 @@ func (w *work) createNetwork(ctx context.Context) error {
 
 func (w *work) saveNetwork() error { return w.state.Save(remote.Networks, w.r.Network, w.net) }
 
-// create sends CreateNetwork. If the driver already has the network, an earlier ADD created it
-// but did not get the answer. If that network has no attachments, create deletes it and creates
+// create sends CreateNetwork. If the driver already has the network, an earlier ADD asked for it
+// and ended before the driver's answer came. If that network has no attachments, create deletes it and creates
 // it again.
 func (w *work) create(ctx context.Context) error {
 	err := w.client.CreateNetwork(ctx, w.net.Request)

@@ -82,8 +82,8 @@ type Store interface {
 	// reached for longer than ttl. ttl must be at least a second. Engines round it up to whole
 	// seconds.
 	Session(ctx context.Context, ttl time.Duration) (Session, error)
-	// Fork gives the history that a List returned another name, unless it has one already. So every
-	// host notices that the store went back, for example because a backup was restored, even if the
+	// Fork gives the store's history a new name. at is the revision that a List returned. If the history has a new name
+	// already, Fork does nothing. By the name every host notices that the store went back, for example because a backup was restored, even if the
 	// store's revision is higher than before.
 	Fork(ctx context.Context, at Revision) error
 	// Close ends every Watch with ErrClosed. It stops the renewal of sessions, but their objects

@@ -51,8 +51,8 @@ func (a Attached) compare(b Attached) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.UID, b.UID), a.Addresses[0].Compare(b.Addresses[0]))
 }
 
-// attach returns a state's pods with the attachments. The first ones are those of the table, in the
-// same order. It changes neither the list nor addresses in place.
+// attach returns a state's pods with the attachments. The result begins with pods, in the
+// same order, and the attachments follow. attach changes neither pods nor their addresses in place.
 func (c *Cluster) attach(pods []policy.Pod) []policy.Pod {
 	if len(c.attached) == 0 {
 		return pods
@@ -119,7 +119,7 @@ func (m *merger) make(a *Attached) int {
 		name += " " + a.Addresses[0].String()
 	}
 	m.names[key{a.Namespace, name}] = true
-	m.copied = true // by append, because a table lends no room
+	m.copied = true // append copies the list, because its capacity is its length
 	m.pods = append(m.pods, policy.Pod{Namespace: a.Namespace, Name: name, Node: m.cluster.node, Labels: a.Labels, Unknown: a.Labels == nil})
 	return len(m.pods) - 1
 }

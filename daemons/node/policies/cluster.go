@@ -19,7 +19,7 @@ import (
 )
 
 // Cluster is the agent's copy of the API's objects. The calls of one kind must be in the order of the
-// API's events; those of different kinds may be in any order, and at the same time.
+// API's events. Calls of different kinds may run at the same time.
 type Cluster struct {
 	node    string
 	changed chan struct{} // has room for one signal

@@ -16,12 +16,11 @@ type Wait struct {
 	Shortest time.Duration // a burst has ended if nothing has changed for so long
 	Longest  time.Duration // a burst that does not end waits no longer than this, from its first change
 
-	// Rest is how many times as long as programs took Follow rests after them, but never longer than
-	// restMost. It bounds the processor time under constant change, and may be longer than Longest.
+	// Rest sets the pause after programs: Rest times the time that they took, and at most restMost. The pause bounds
+	// the processor time under constant change, and may be longer than Longest.
 	Rest int
 
-	// Credit is how much rest Follow may owe. So a change soon after another one does not wait, if there
-	// are not many of them.
+	// Credit is the longest pause that Follow may put off. So a few changes in short order do not wait.
 	Credit time.Duration
 }
 

@@ -112,8 +112,8 @@ func (t *table[T]) item(object []byte) (i item[T], err error) {
 
 // list reads all objects. If one has no name, the list counts for nothing: it could be any of the
 // objects that the list seems to lack. Of an object that has not changed, list keeps nothing: a list
-// of all takes little memory then. It may look at the table without the lock, because calls of one
-// kind come one after the other.
+// of all takes little memory then. list reads the table without the lock: each table belongs to one
+// kind, and Cluster wants the calls of one kind one after the other.
 func (t *table[T]) list(all iter.Seq2[[]byte, error]) (apply func() bool, err error) {
 	l := listing[T]{seen: make([]bool, len(t.values)), late: make(map[key]bool), wrong: make(map[key]string)}
 	n := 0

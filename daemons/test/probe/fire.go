@@ -64,7 +64,7 @@ func Fire(ctx context.Context, interval time.Duration, note func(target int, at 
 	return FireBriefly(ctx, interval, held, note, targets...)
 }
 
-// FireBriefly is Fire with another time that it waits for the answer of one connection: at most a
+// FireBriefly works like Fire, but the caller chooses how long each connection waits for its answer: at most a
 // second, after which the kernel sends a SYN again.
 func FireBriefly(ctx context.Context, interval, held time.Duration, note func(target int, at time.Time, answered bool), targets ...Target) ([]Fired, error) {
 	f := firing{began: time.Now(), note: note, results: make([]Fired, len(targets))}

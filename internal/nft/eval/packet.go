@@ -23,7 +23,7 @@ type Packet struct {
 	Hops uint8 // hop limit of IPv6; not known if 0
 
 	Ignores func(nft.Rule) bool // rules that count as if they did not match; nil: none
-	Without []string            // sets that count as if they had nothing of the packet
+	Without []string            // sets in which no lookup finds the packet
 
 	Outside Outside // what the address that is not known cannot be; nil if it may be any
 }

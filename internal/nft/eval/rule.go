@@ -105,7 +105,7 @@ func (r *run) expr(e nft.Expr) match {
 	return match{}
 }
 
-// other evaluates an expression that looks at nothing of the packet, or at what this package does not know.
+// other evaluates expressions that do not read the packet, and those that this package does not know.
 func (r *run) other(e nft.Expr) match {
 	switch e.Name {
 	case "counter", "log", "last", "notrack", "flow_offload":

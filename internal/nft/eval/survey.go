@@ -92,8 +92,8 @@ func (k *known) meets(r nft.Rule, element int) Answer {
 	return No
 }
 
-// note records what a rule does with some of the traffic. Traffic that containers send may begin
-// a connection. Traffic that they receive may be only answers.
+// note records what a rule does with some of the traffic. The sent traffic includes
+// first packets of connections. The received traffic may consist of answers alone.
 func (s *survey) note(b branch, f Fate) {
 	narrow := b.why&ofFew != 0
 	if f == Dropped && s.doubt == "" && !narrow && (b.why&notRead != 0 || s.Ports != nil) {

@@ -26,7 +26,7 @@ import (
 // Fate is what may happen to a packet. If it is not certain, Fate has both bits.
 type Fate uint8
 
-// These are the bits. The last two do not leave a walk: they say where it goes on.
+// These are the bits. goesOn and returns only say which rule is next; no walk ends with them.
 const (
 	Accepted Fate = 1 << iota
 	Dropped

@@ -55,8 +55,8 @@ type target struct {
 	name string
 }
 
-// baseVersion is the version of the base chains, which the kernel has beside the revision. It becomes
-// higher when baseLines changes. An ADD replaces older base chains, and keeps newer ones.
+// baseVersion is the version of the base chains. The kernel's table has it beside the revision. Whoever changes
+// baseLines raises it. An ADD replaces older base chains, and keeps newer ones.
 const baseVersion = 3
 
 // baseLines returns the rules of a base chain. What an ADD closed is closed whatever the maps say,

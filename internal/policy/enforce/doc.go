@@ -19,7 +19,7 @@
 //	chain policy_input                              hook input: a pod that sends to its node
 //	chain policy_out_<hash>, policy_in_<hash>       the rules of one policy in one direction
 //	chain policy_podout_<hash>, policy_podin_<hash> what is enforced for one pod of this node
-//	chain policy_admout_<hash>, policy_admin_<hash> its tier Admin, if a rule there says Pass
+//	chain policy_admout_<hash>, policy_admin_<hash> the pod's tier Admin (out, in), if a rule of the tier says Pass
 //	counter policy_out_<hash>, policy_in_<hash>     packets that the policy denied
 //	set policy_closedin4, …6, policy_closedout4, …6 addresses that an ADD closed, with their owners
 //	set policy_local4, policy_local6                addresses of pods of this node in a program

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
-// These are the base chains, the counter of what is denied because the labels of a pod are not known
-// yet, because an ADD closed the pod, and because a pod used an address that is not its own.
+// These are the base chains, and two counters of denied packets. countUnknown counts for pods whose labels are
+// not known yet, countClosed for pods that an ADD has closed.
 const (
 	chainEgress  = "policy_egress"
 	chainIngress = "policy_ingress"
@@ -24,8 +24,8 @@ const (
 	countClosed  = "policy_closed"
 )
 
-// These are the kinds of other names, each followed by a hash or, in the names of the maps, by 4 or
-// 6. The order is by direction.
+// These are the beginnings of other names. A hash follows, or in the names of the maps 4 or 6. Of each pair, the
+// first is for policy.Ingress and the second for policy.Egress.
 var (
 	kindPolicy   = [2]string{"policy_in_", "policy_out_"}
 	kindPod      = [2]string{"policy_podin_", "policy_podout_"}

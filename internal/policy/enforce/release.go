@@ -86,7 +86,8 @@ type releasing struct {
 	bare  bool // the last plan removed the base chains
 }
 
-// Guarded says that no address may be closed after Plan.
+// Guarded makes the commit fail if another process changes the ruleset after Plan, for example because an ADD closes
+// an address.
 func (r *releasing) Guarded() {}
 
 // Needs reports that the table need not be made.
@@ -95,7 +96,7 @@ func (r *releasing) Needs() bool { return false }
 // Plan looks at what is closed.
 func (r *releasing) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	if do, err := r.transaction.Plan(c); do == nil || err != nil {
-		return nil, err // without an error, the last plan was carried out, and its answer got lost
+		return nil, err // do == nil without an error: the kernel carried out the last plan, but its answer got lost
 	}
 	r.sent, r.bare = false, false
 	steps, err := r.released(r.known, r.keep)

@@ -19,8 +19,8 @@ type state struct {
 	chains   map[string]bool
 	counters map[string]bool
 	sets     map[string]bool
-	base     bool   // it has the base chains, or a part of what belongs to them
-	version  uint16 // of the base chains; 0: they are not complete
+	base     bool   // base chains exist, or objects that belong to them
+	version  uint16 // the version of the base chains; 0 if one of them is missing
 
 	// same reports whether a chain has these rules.
 	same func(chain string, lines []line) bool
