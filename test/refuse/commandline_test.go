@@ -73,7 +73,7 @@ var mistakes = []mistake{
 	{args: "install", status: 2, msg: "the required argument `DIR` was not provided"},
 	{args: "install typo/bin", status: 1, msg: "there is no directory typo"},
 	{args: "install --only nonsense bin", status: 2, msg: `no built-in plugin "nonsense"`},
-	{args: "install --restore before --backup after bin", status: 2, msg: "--restore goes with --force only"},
+	{args: "install --restore before --backup after bin", status: 2, msg: "--restore goes with --force and --podman only"},
 	{args: "plugin help nonsense", status: 1, msg: `no built-in plugin "nonsense"`},
 	{args: "completion csh", status: 2, msg: `no completion for shell "csh"`},
 	{args: "demo more", status: 2, msg: `unexpected argument "more"`},
