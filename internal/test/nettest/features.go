@@ -86,8 +86,18 @@ func Flowtables() Feature {
 // BackRoutesAtForward is the match of a source's way back at the hook forward. Linux has it from 5.19.
 func BackRoutesAtForward() Feature {
 	return Feature{"`fib saddr . iif` at the hook forward (Linux 5.19)", func() error {
-		return nftSays("add table inet probe; add chain inet probe c { type filter hook forward priority 0; }; " +
-			"add rule inet probe c fib saddr . iif oif 0; delete table inet probe")
+		// In one transaction with the removal, the kernel would not look at the rule.
+		err := nftSays("add table inet probe; add chain inet probe c { type filter hook forward priority 0; }; " +
+			"add rule inet probe c fib saddr . iif oif 0")
+		_ = nftSays("delete table inet probe") // not there after a refusal
+		return err
+	}}
+}
+
+// ElementForOthers is the element * of a set, which stands for all that have no element. Linux has it from 5.13.
+func ElementForOthers() Feature {
+	return Feature{"the element * of a set (Linux 5.13)", func() error {
+		return nftSays("add table inet probe; add set inet probe s { type ipv4_addr; elements = { * }; }; delete table inet probe")
 	}}
 }
 
