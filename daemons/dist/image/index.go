@@ -42,7 +42,7 @@ func writeIndex(path, tag string, programs []string) (digest v1.Hash, err error)
 	if err != nil {
 		return digest, err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	defer os.RemoveAll(dir)
 	to, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return digest, err
