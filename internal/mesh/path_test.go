@@ -235,7 +235,7 @@ func TestPath(t *testing.T) {
 				if !arrives(t, h1.container, far.container, to, 1472, 2*patience) {
 					t.Errorf("no large datagram to %s", to)
 				}
-				must(t, connect(t, h1.container, far.container, to).echo(strings.Repeat("x", 1<<17)))
+				must(t, connect(t, h1.container, far.container, to).echo(strings.Repeat("x", 1<<15)))
 			}
 			stop1()
 			h1.mesh.Close()
