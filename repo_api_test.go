@@ -23,7 +23,7 @@ var api = []string{"spec", "invoke", "chain", "plugin", "plugin/plugintest", "ip
 
 // Another project cannot name a type of a package below internal, unless the package that shows it has an alias for it
 // (plugin.OwnerKey): it can neither declare a variable of it nor write a function that takes it. A type of another
-// package of ours would be a promise that nobody has made.
+// package of ours would be a promise that no page makes.
 func TestAPINamesNoInternalType(t *testing.T) {
 	imp := exportData(t)
 	for _, name := range api {

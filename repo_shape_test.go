@@ -131,7 +131,7 @@ func product(path string) bool {
 	if strings.HasSuffix(path, "_test.go") {
 		return false
 	}
-	for _, dir := range []string{"test/", "internal/test/", "daemons/test/", "examples/", "plugin/plugintest/"} {
+	for _, dir := range append([]string{"examples/", "plugin/plugintest/"}, forTests...) {
 		if strings.HasPrefix(path, dir) {
 			return false
 		}

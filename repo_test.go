@@ -215,9 +215,12 @@ func TestLayers(t *testing.T) {
 	}
 }
 
+// forTests lists the directories whose packages are linked into tests and tools only.
+var forTests = []string{"test/", "internal/test/", "daemons/test/"}
+
 // forTests reports whether a package is linked into tests and tools only.
 func (p pkg) forTests() bool {
-	return slices.ContainsFunc([]string{"test/...", "internal/test/...", "daemons/test/..."}, func(dir string) bool { return matches(dir, p.path()) })
+	return slices.ContainsFunc(forTests, func(dir string) bool { return strings.HasPrefix(p.path()+"/", dir) })
 }
 
 func matches(pattern, path string) bool {

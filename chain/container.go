@@ -119,7 +119,7 @@ func (c *Container) members(networks []Network) ([]member, error) {
 }
 
 // cachedMembers returns the cached attachments of a container, the oldest first. A namespace that the caller does not
-// name may be gone, and another one may have its path. What nobody can read is left to a GC.
+// name may be gone, and another one may have its path. A GC removes attachments whose cached result cannot be read.
 func (rt *Runtime) cachedMembers(c *Container) (out []member, err error) {
 	cached, err := rt.Attachments(c.ID)
 	if errors.Is(err, ErrBrokenCache) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestCloneSharesNothing: whoever changes a clone changes nothing of the cluster.
+// TestCloneSharesNothing: a change of a clone changes nothing of the cluster.
 func TestCloneSharesNothing(t *testing.T) {
 	for seed := range uint64(50) {
 		g := NewGenerator(seed, Small)
