@@ -99,7 +99,7 @@ func (m *Mesh) withoutDevices(ctx context.Context, s State, fw *nft.Conn) error 
 // peer that sends. A peer may send from other addresses, too: a host answers from the address that a
 // container called, and may forward packets of other networks.
 func (s State) tunnel() nft.Tunnel {
-	t := nft.Tunnel{Name: s.Name, Port: s.Port, VNI: s.VNI, NoEnd: len(s.Devices) == 0, Others: s.otherPorts()}
+	t := nft.Tunnel{Name: s.Name, Port: s.Port, VNI: s.VNI, Ends: s.Underlay, NoEnd: len(s.Devices) == 0, Others: s.otherPorts()}
 	if t.NoEnd {
 		return t
 	}
@@ -107,7 +107,7 @@ func (s State) tunnel() nft.Tunnel {
 	for _, x := range s.Senders {
 		for _, end := range x.Underlay {
 			for _, p := range x.Inside {
-				t.From = append(t.From, nft.TunnelSource{End: end, First: p.Addr(), Last: prefix.Last(p), Comment: fmt.Sprintf("%s %s", x.Peer, p)})
+				t.From = append(t.From, nft.TunnelSource{End: end, First: p.Addr(), Last: prefix.Last(p), Bits: p.Bits(), Comment: fmt.Sprintf("%s %s", x.Peer, p)})
 			}
 			for _, r := range others {
 				t.From = append(t.From, nft.TunnelSource{End: end, First: r[0], Last: r[1], Comment: x.Peer + " other networks"})

@@ -216,11 +216,17 @@ func specOf(name string) (spec setSpec, ok bool) {
 		if s.level != ofLength && s.level != ofBlocks {
 			return s, !more || s.exclusive()
 		}
-		n, err := strconv.Atoi(suffix)
-		s.length, s.onDemand = n, true
-		return s, err == nil && n > 0 && n <= 8*s.key[0].size() && strconv.Itoa(n) == suffix
+		s.onDemand = true
+		return s, s.setLength(suffix)
 	}
 	return setSpec{name: name, family: nftables.TableFamilyINet}, false
+}
+
+// setLength makes the set one for a prefix length, which its name tells.
+func (s *setSpec) setLength(text string) (ok bool) {
+	n, err := strconv.Atoi(text)
+	s.length = n
+	return err == nil && n > 0 && n <= 8*s.key[len(s.key)-1].size() && strconv.Itoa(n) == text
 }
 
 // schemaSpec returns the specification of the schema map, which both tables have.

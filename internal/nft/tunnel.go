@@ -4,11 +4,13 @@
 package nft
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/nftables"
@@ -20,16 +22,21 @@ import (
 // container that sends a UDP packet to the port of a tunnel could speak for any other container. Our
 // table has these objects while a host has a tunnel. <name> is the name of its mesh:
 //
-//	set tunnel_<name>_44 { typeof ip saddr . @th,336,32 }     end of a tunnel . source address inside, both IPv4
+//	set tunnel_<name>_44 { typeof ip saddr . @th,336,32 }     end of a tunnel . source addresses inside, both IPv4
 //	set tunnel_<name>_46 { typeof ip saddr . @th,304,128 }    IPv6 inside; _64, _66: the end has IPv6
+//	set tunnel_<name>_44/24      end of a tunnel . block of that length, without ranges
 //	chain tunnel_<name>_in       hook input: packets of the tunnel
 //	chain tunnel_<name>_source   lets through what is in a set
-//	chain tunnel_<name>_link     hook prerouting: a container sends from its own address, and only another host
+//	chain tunnel_<name>_link     hook prerouting: packets of the tunnel
+//	chain tunnel_<name>_path     a container sends from its own address, and only another host
 //	                             that has a tunnel may send through this one
 //	chain tunnel_<name>_out      hook postrouting: only this host's kernel sends under its address
 //
+// Nearly all packets come from blocks, and nearly all blocks have one length. A lookup in a set without ranges costs
+// a packet half of one in a set with ranges, for which the kernel saves the registers of vector instructions.
+//
 // All rules look only at UDP packets with the tunnel's port and VNI, so other tunnels with the same port
-// are left alone. A host without a device has only the last two chains, if its peers have tunnels and take
+// are left alone. A host without a device has only the last three chains, if its peers have tunnels and take
 // packets from it. A mesh without tunnels has none of these objects, and they are not in the layout: an agent
 // makes them, and compares them with what it wants.
 const tunnelPrefix = "tunnel_"
@@ -40,6 +47,7 @@ type Tunnel struct {
 	Port uint16
 	VNI  uint32 // 24 bits
 	From []TunnelSource
+	Ends []netip.Addr // this host's addresses to which others send
 
 	NoEnd  bool     // this host has no end: only what goes to the ends of others is guarded
 	Others []uint16 // ports of the ends of others, besides Port
@@ -49,7 +57,19 @@ type Tunnel struct {
 type TunnelSource struct {
 	End         netip.Addr // outer source address
 	First, Last netip.Addr // both of one family
+	Bits        int        // prefix length, if these are all addresses of a block, or 0
 	Comment     string     // for people
+}
+
+// families names the families of a source's two addresses: "46" is an end with IPv4 and a source with IPv6.
+func (x TunnelSource) families() string {
+	digit := func(a netip.Addr) string {
+		if a.Is4() {
+			return "4"
+		}
+		return "6"
+	}
+	return digit(x.End) + digit(x.First)
 }
 
 // ofTunnels reports whether an object of our table belongs to a tunnel.
@@ -62,6 +82,7 @@ func ofMesh(name string) bool { return ofTunnels(name) || ofPlain(name) || ofLin
 const (
 	tunnelSource = "_source"
 	tunnelIn     = "_in"
+	tunnelPath   = "_path"
 	tunnelLink   = "_link"
 	tunnelOut    = "_out"
 )
@@ -79,23 +100,16 @@ const (
 	insideAt    = 8 + 8 + 14
 )
 
-// tunnelSets returns the specifications of a tunnel's sets.
-func tunnelSets(name string) (list []setSpec) {
-	for _, suffix := range [...]string{"_44", "_46", "_64", "_66"} {
-		s, _ := tunnelSet(tunnelPrefix + name + suffix)
-		list = append(list, s)
-	}
-	return list
-}
-
 // tunnelSet returns the specification of a set by its name. The kernel compares the source address inside
 // as an address of the same length.
 func tunnelSet(name string) (s setSpec, ok bool) {
-	if !ofTunnels(name) || len(name) < len(tunnelPrefix)+3 {
+	at := strings.LastIndexByte(name, '_')
+	if !ofTunnels(name) || at < len(tunnelPrefix) {
 		return setSpec{}, false
 	}
-	s = setSpec{name: name, family: nftables.TableFamilyINet, level: ofTunnel, interval: true}
-	for _, digit := range name[len(name)-2:] {
+	s = setSpec{name: name, family: nftables.TableFamilyINet, level: ofTunnel}
+	families, length, ofBlocks := strings.Cut(name[at+1:], "/")
+	for _, digit := range families {
 		switch digit {
 		case '4':
 			s.key = append(s.key, fieldIPv4)
@@ -103,24 +117,75 @@ func tunnelSet(name string) (s setSpec, ok bool) {
 			s.key = append(s.key, fieldIPv6)
 		}
 	}
-	return s, len(s.key) == 2 && name[len(name)-3] == '_'
+	if len(families) != 2 || len(s.key) != 2 {
+		return setSpec{}, false
+	}
+	s.interval = !ofBlocks
+	return s, !ofBlocks || s.setLength(length)
 }
 
-// element returns the element of a source.
-func (x TunnelSource) element(name string) Element {
-	digit := func(a netip.Addr) string {
-		if a.Is4() {
-			return "4"
+// tunnelSets returns the specifications of a tunnel's sets. A packet is looked up in this order: blocks come first.
+func (t Tunnel) tunnelSets() (list []setSpec) {
+	lengths := t.lengths()
+	for _, families := range tunnelFamilies {
+		if n := lengths[families]; n != 0 {
+			list = append(list, t.set(families+"/"+strconv.Itoa(n)))
 		}
-		return "6"
 	}
-	end := x.End.AsSlice()
-	return Element{
-		Set:     tunnelPrefix + name + "_" + digit(x.End) + digit(x.First),
-		Key:     append(end[:len(end):len(end)], x.First.AsSlice()...),
-		KeyEnd:  append(end[:len(end):len(end)], x.Last.AsSlice()...),
-		Comment: CleanComment(x.Comment),
+	for _, families := range tunnelFamilies {
+		list = append(list, t.set(families))
 	}
+	return list
+}
+
+var tunnelFamilies = [...]string{"44", "46", "64", "66"}
+
+func (t Tunnel) set(suffix string) setSpec {
+	s, _ := tunnelSet(tunnelPrefix + t.Name + "_" + suffix)
+	return s
+}
+
+// lengths returns the length that most blocks have, by the families of their sources. Of two it is the shorter one.
+func (t Tunnel) lengths() map[string]int {
+	count := map[string]map[int]int{}
+	for _, x := range t.From {
+		if x.Bits == 0 {
+			continue
+		}
+		if count[x.families()] == nil {
+			count[x.families()] = map[int]int{}
+		}
+		count[x.families()][x.Bits]++
+	}
+	most := map[string]int{}
+	for families, blocks := range count {
+		for bits, n := range blocks {
+			if had := most[families]; n > blocks[had] || n == blocks[had] && bits < had {
+				most[families] = bits
+			}
+		}
+	}
+	return most
+}
+
+// elements returns the elements of all sources.
+func (t Tunnel) elements() (list []Element) {
+	lengths := t.lengths()
+	for _, x := range t.From {
+		families := x.families()
+		e := Element{
+			Set:     tunnelPrefix + t.Name + "_" + families,
+			Key:     slices.Concat(x.End.AsSlice(), x.First.AsSlice()),
+			Comment: CleanComment(x.Comment),
+		}
+		if x.Bits != 0 && x.Bits == lengths[families] {
+			e.Set += "/" + strconv.Itoa(x.Bits)
+		} else {
+			e.KeyEnd = slices.Concat(x.End.AsSlice(), x.Last.AsSlice())
+		}
+		list = append(list, e)
+	}
+	return list
 }
 
 // chainsOfEnd and chainsOut return the names of the chains of a mesh, in the order in which they can be made.
@@ -129,7 +194,7 @@ func chainsOfEnd(mesh string) []string {
 }
 
 func chainsOut(mesh string) []string {
-	return []string{tunnelPrefix + mesh + tunnelLink, tunnelPrefix + mesh + tunnelOut}
+	return []string{tunnelPrefix + mesh + tunnelPath, tunnelPrefix + mesh + tunnelLink, tunnelPrefix + mesh + tunnelOut}
 }
 
 // sets returns the sets of the tunnel.
@@ -137,7 +202,7 @@ func (t Tunnel) sets() []setSpec {
 	if t.NoEnd {
 		return nil
 	}
-	return tunnelSets(t.Name)
+	return t.tunnelSets()
 }
 
 // chains returns the chains, in the same order.
@@ -161,25 +226,31 @@ func (t Tunnel) out() []chainSpec {
 	var link, out []staticRule
 	for _, port := range append([]uint16{t.Port}, t.Others...) {
 		to := Tunnel{Port: port, VNI: t.VNI}
-		link = append(link, to.linkRules()...)
+		link = append(link, staticRule{"", to.rule(goTo(name + tunnelPath))})
 		out = append(out, staticRule{"not from this host itself", to.rule(translated(), verdict(expr.VerdictDrop))})
 	}
 	return []chainSpec{
+		{name: name + tunnelPath, rules: t.pathRules()},
 		{name: name + tunnelLink, typ: filter, hook: nftables.ChainHookPrerouting, prio: prioForward, rules: link},
 		{name: name + tunnelOut, typ: filter, hook: nftables.ChainHookPostrouting, prio: prioTunnelOut, rules: out},
 	}
 }
 
-// linkRules returns the rules for packets of a tunnel as they come from a link, after destination NAT: before Linux 5.19
+// pathRules returns the rules for packets of a tunnel as they come from a link, after destination NAT: before Linux 5.19
 // only the hook prerouting can look up the way back through a link. A container is behind a bridge or a veth.
 // There a packet may have the address of another host only if that host is there, too. What is not for this
-// host must always come from where its source is; an address of this host is behind no link.
-func (t Tunnel) linkRules() (rules []staticRule) {
+// host must always come from where its source is; an address of this host is behind no link. Most packets are for
+// an end of this host, and a comparison costs less than to ask the routes whose address it is.
+func (t Tunnel) pathRules() (rules []staticRule) {
 	add := func(of match) {
-		rules = append(rules, staticRule{"from an address that is not there", t.rule(of, notBehind(), verdict(expr.VerdictDrop))})
+		rules = append(rules, staticRule{"from an address that is not there", rule(of, notBehind(), verdict(expr.VerdictDrop))})
 	}
 	for _, kind := range [...]string{"bridge", "veth"} {
 		add(metaIs(metaIIFKind, expr.CmpOpEq, IfName(kind)))
+	}
+	for _, end := range t.Ends {
+		to := match{loadAddr(end.Is6(), false, reg1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: end.AsSlice()}}
+		rules = append(rules, staticRule{"for this host", rule(family(end.Is6()), to, verdict(expr.VerdictAccept))})
 	}
 	add(toOthers())
 	return rules
@@ -187,21 +258,22 @@ func (t Tunnel) linkRules() (rules []staticRule) {
 
 // sourceRules returns the rules that judge a packet of the tunnel by the addresses outside and inside.
 func (t Tunnel) sourceRules() (rules []staticRule) {
-	for _, s := range tunnelSets(t.Name) {
+	for _, s := range t.tunnelSets() {
 		rules = append(rules, staticRule{"", rule(insideOf(s), verdict(expr.VerdictAccept))})
 	}
 	return append(rules, staticRule{"not from a peer, or from an address that the peer does not have", verdict(expr.VerdictDrop)})
 }
 
-// rule returns a rule for packets of the tunnel.
+// rule returns a rule for packets of the tunnel. The kernel reads four bytes without a call, and would copy the three of
+// the VNI.
 func (t Tunnel) rule(more ...match) match {
-	port, vni := binary.BigEndian.AppendUint16(nil, t.Port), binary.BigEndian.AppendUint32(nil, t.VNI)[1:]
+	port, vni := binary.BigEndian.AppendUint16(nil, t.Port), binary.BigEndian.AppendUint32(nil, t.VNI<<8)
 	load := func(at, size uint32) *expr.Payload {
 		return &expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Offset: at, Len: size}
 	}
 	is := func(data []byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: data} }
 	return rule(metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_UDP}),
-		match{load(2, 2), is(port), load(vniAt, 3), is(vni)}, rule(more...))
+		match{load(2, 2), is(port), load(vniAt, 4), bitwise(reg1, []byte{0xff, 0xff, 0xff, 0}), is(vni)}, rule(more...))
 }
 
 // insideOf matches a packet of the tunnel whose two source addresses are in the set.
@@ -222,8 +294,9 @@ func insideOf(s setSpec) match {
 		match{
 			loadAddr(s.key[0] == fieldIPv6, true, reg1),
 			&expr.Payload{DestRegister: second, Base: expr.PayloadBaseTransportHeader, Offset: at, Len: uint32(s.key[1].size())},
-			inSet(s.name, false),
-		})
+		},
+		masked(second, cmp.Or(s.length, 8*s.key[1].size()), s.key[1].size()),
+		match{inSet(s.name, false)})
 }
 
 // toOthers matches packets that are not for this host.
@@ -280,12 +353,9 @@ func (g tunnelGuard) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	var want []Element
-	for _, x := range g.From {
-		want = append(want, x.element(g.Name))
-	}
+	want := g.elements()
 	gone, added := lacking(have.elements, want), lacking(want, have.elements)
-	if len(have.noSets)+len(have.wrong)+len(gone)+len(added) == 0 {
+	if len(have.noSets)+len(have.oldSets)+len(have.wrong)+len(gone)+len(added) == 0 {
 		return nil, nil
 	}
 	return func(enc *nftables.Conn) error { return have.write(enc, gone, added) }, nil
@@ -294,6 +364,7 @@ func (g tunnelGuard) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 // tunnelState is what the kernel has of a tunnel.
 type tunnelState struct {
 	noSets   []setSpec // missing
+	oldSets  []setSpec // of another length
 	wrong    []wrongChain
 	elements []Element
 }
@@ -304,7 +375,13 @@ func (c *Conn) readTunnel(t Tunnel) (s tunnelState, err error) {
 	if err != nil {
 		return s, err
 	}
-	for _, set := range t.sets() {
+	want := t.sets()
+	for _, set := range setsOfTunnel(names, t.Name) {
+		if len(want) > 0 && !slices.ContainsFunc(want, func(w setSpec) bool { return w.name == set.name }) {
+			s.oldSets = append(s.oldSets, set)
+		}
+	}
+	for _, set := range want {
 		if !slices.Contains(names, set.name) {
 			s.noSets = append(s.noSets, set)
 			continue
@@ -319,6 +396,17 @@ func (c *Conn) readTunnel(t Tunnel) (s tunnelState, err error) {
 	return s, err
 }
 
+// setsOfTunnel returns the specifications of those sets that belong to the tunnel of a mesh.
+func setsOfTunnel(names []string, mesh string) (list []setSpec) {
+	for _, name := range names {
+		suffix, ok := strings.CutPrefix(name, tunnelPrefix+mesh+"_")
+		if s, known := tunnelSet(name); ok && known && !strings.Contains(suffix, "_") {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
 // write queues what differs.
 func (s tunnelState) write(enc *nftables.Conn, gone, added []Element) error {
 	t := layoutOf(nftables.TableFamilyINet).table()
@@ -330,6 +418,7 @@ func (s tunnelState) write(enc *nftables.Conn, gone, added []Element) error {
 	for _, ch := range s.wrong {
 		ch.replace(enc, t)
 	}
+	dropObjects(enc, t, nil, s.oldSets)
 	return errors.Join(bySet(gone, 0, enc.SetDeleteElements), bySet(added, 0, enc.SetAddElements))
 }
 
@@ -372,7 +461,7 @@ func (tunnelRemoval) Needs() bool { return false }
 
 // Plan looks which objects exist.
 func (r tunnelRemoval) Plan(c *Conn) (func(*nftables.Conn) error, error) {
-	chains, sets := r.chains(), tunnelSets(r.mesh)
+	chains := r.chains()
 	refs := make([]Ref, len(chains))
 	for i, name := range chains {
 		refs[i] = Ref{nftables.TableFamilyINet, TableName, name}
@@ -386,7 +475,7 @@ func (r tunnelRemoval) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 		return nil, err
 	}
 	chains = kept(chains, func(i int) bool { return there[i].Found })
-	sets = slices.DeleteFunc(sets, func(s setSpec) bool { return !slices.Contains(names, s.name) })
+	sets := setsOfTunnel(names, r.mesh)
 	if len(chains)+len(sets) == 0 {
 		return nil, nil
 	}
