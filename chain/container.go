@@ -173,7 +173,7 @@ func (rt *Runtime) delMember(ctx context.Context, m member) error {
 	}
 	switch {
 	case errors.Is(err, ErrNoNetwork):
-		rt.warn(err)
+		rt.warn(fmt.Errorf("nothing is removed for container %s, of which no result is cached: %w", m.ContainerID, err))
 		return nil
 	case err != nil:
 		return err

@@ -178,9 +178,12 @@ func nameOf(file string) string {
 	return head.Name
 }
 
-// Load reads the configuration of a network from the directory of configurations. Load reports broken files of
-// other networks through WithWarn.
+// Load finds the configuration of a network: in the directory of configurations, or as WithLoad says. Load reports broken
+// files of other networks through WithWarn.
 func (rt *Runtime) Load(name string) (*List, error) {
+	if rt.loadNetwork != nil {
+		return rt.loadNetwork(name)
+	}
 	return rt.load(func(d *Dir) (*List, error) { return d.Find(name) })
 }
 

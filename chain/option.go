@@ -69,6 +69,16 @@ func WithDefaultNetwork(name string) Option {
 	return func(rt *Runtime) { rt.defaultNetwork = name }
 }
 
+// WithLoad sets how a network is found by its name, in the place of the files of the directory of configurations. If there is no
+// such network, load returns an error of which is ErrNoNetwork. nil changes nothing.
+func WithLoad(load func(name string) (*List, error)) Option {
+	return func(rt *Runtime) {
+		if load != nil {
+			rt.loadNetwork = load
+		}
+	}
+}
+
 // WithInvoker sets what calls the plugins, for example a plugin.Builtin in this process. nil changes nothing.
 func WithInvoker(in invoke.Invoker) Option {
 	return func(rt *Runtime) {

@@ -40,7 +40,8 @@ import (
 type Runtime struct {
 	path                      []string
 	confDir, cacheDir, runDir string
-	defaultNetwork            string // empty: that of the first file
+	defaultNetwork            string                           // empty: that of the first file
+	loadNetwork               func(name string) (*List, error) // nil: from confDir
 	invoker                   invoke.Invoker
 	fileDecides, noRollback   bool
 	limits                    Limits

@@ -46,13 +46,14 @@ func typed(stdin any) bool {
 	return err == nil && fi.Mode()&os.ModeCharDevice != 0
 }
 
-// found is netavark.Driver's Find.
+// found is netavark.Driver's Find. The runtime finds the network too, also the built-in one.
 func (a *app) found(name string) (*chain.List, *chain.Runtime, error) {
 	n, err := a.network(name)
-	if err != nil {
-		return nil, a.runtime(nil), err
+	var list *chain.List
+	if err == nil {
+		list = n.List
 	}
-	return n.List, a.runtime(n), nil
+	return list, a.runtime(n).With(chain.WithLoad(func(string) (*chain.List, error) { return list, err })), err
 }
 
 // stayInRun moves addresses and cached results to /run. Without root, /var/lib is the host's and cannot be written, and podman makes

@@ -160,25 +160,18 @@ func (d *Driver) removeLast(ctx context.Context, rt *chain.Runtime, list *chain.
 	}
 }
 
-// teardown detaches a container, with the configuration and the values of its ADD. If these are not cached, the ADD was
-// killed, or an earlier call has removed everything. podman never calls again, also not after an error. So teardown
-// succeeds if there is nothing, and gc finds what an error left.
+// teardown detaches a container. podman never calls again, also not after an error. So teardown succeeds if there is
+// nothing, and gc finds what an error left.
 func (d *Driver) teardown(ctx context.Context, c *call, netns string) error {
 	o, err := c.options()
 	if err != nil {
 		return err
 	}
-	list, rt, err := d.Find(o.network)
-	a := chain.Attachment{ContainerID: c.ContainerID, NetNS: netns, IfName: c.Wanted.IfName}
-	if derr := rt.DelCached(ctx, o.network, a); !errors.Is(derr, chain.ErrNotCached) {
-		return derr
-	}
-	switch {
-	case err == nil:
-		return rt.Del(ctx, list, c.attachment(netns))
-	case !errors.Is(err, chain.ErrNoNetwork):
+	_, rt, err := d.Find(o.network)
+	if rt == nil {
 		return err
 	}
-	d.Warn(fmt.Errorf("nothing is removed for container %s: CNI network %s is gone, and no result of the container is cached", c.Name, o.network))
-	return nil
+	a := c.attachment(netns)
+	return rt.Detach(ctx, chain.Container{ID: a.ContainerID, NetNS: netns, Args: a.Args, Capabilities: a.Capabilities},
+		chain.Network{Name: o.network, IfName: a.IfName})
 }

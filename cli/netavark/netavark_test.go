@@ -64,7 +64,7 @@ func (rt *runtime) Invoke(_ context.Context, plugin string, c *spec.Call) ([]byt
 func (rt *runtime) driver(warn func(error)) *netavark.Driver {
 	return &netavark.Driver{Warn: warn, Version: "v1", Find: func(name string) (*chain.List, *chain.Runtime, error) {
 		list, err := rt.Load(name)
-		return list, rt.Runtime, err
+		return list, rt.With(chain.WithWarn(warn)), err
 	}}
 }
 
