@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -182,6 +183,28 @@ func TestDocumentedPathsExist(t *testing.T) {
 				t.Errorf("%s names %s, which is not there", doc, m[1])
 			}
 		}
+	}
+}
+
+// TestMapNamesEveryPackage looks for each package directly below these directories in the map of ARCHITECTURE.md. A
+// newcomer who searches the map for a subject then finds its package.
+func TestMapNamesEveryPackage(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := make(map[string]bool)
+	for _, file := range goFiles(t) {
+		dir := filepath.Dir(file)
+		if !product(file) || !slices.Contains([]string{"internal", "daemons", "daemons/internal", "cli"}, filepath.Dir(dir)) {
+			continue
+		}
+		if !strings.Contains(string(text), "`"+dir+"`") && !strings.Contains(string(text), "`"+dir+"/") {
+			missing[dir] = true
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(missing)) {
+		t.Errorf("the map of ARCHITECTURE.md does not name `%s`: add a row, or add it to the row of its subject", dir)
 	}
 }
 
