@@ -155,12 +155,12 @@ func TestEveryPluginIsListed(t *testing.T) {
 			continue
 		}
 		if !strings.Contains(string(list), "&"+name+".Plugin,") {
-			t.Errorf("plugin/%s is in no program: add the line\n\t&%s.Plugin,\nto plugin/all/all.go", name, name)
+			t.Errorf("plugin/%s is in no program: add the line\n\t&%s.Plugin,\nand the import to plugin/all/all.go", name, name)
 		}
 	}
 	for _, p := range all.Plugins() {
 		if _, err := os.Stat(filepath.Join("docs", "plugins", p.Name+".md")); err != nil {
-			t.Errorf("plugin %s has no page: %v", p.Name, err)
+			t.Errorf("plugin %s has no page (HACKING.md, Adding a plugin, step 5): %v", p.Name, err)
 		}
 	}
 }

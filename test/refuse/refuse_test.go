@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -112,8 +111,10 @@ func field(about, fields string, code spec.Code, msg string) refusal {
 // TestEnvelope checks the calls that every plugin refuses.
 func TestEnvelope(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
-	if got, want := slices.Sorted(maps.Keys(valid)), len(all.Plugins()); len(got) != want {
-		t.Fatalf("%d plugins, and configurations for %v", want, got)
+	for _, p := range all.Plugins() {
+		if valid[p.Name] == "" {
+			t.Fatalf("plugin %s is not tested: add a configuration that it accepts to valid, in test/refuse/refuse_test.go", p.Name)
+		}
 	}
 	var table []refusal
 	for id, msg := range map[string]string{

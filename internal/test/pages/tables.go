@@ -123,7 +123,7 @@ func Golden(t *testing.T, file, text string, update bool) {
 		t.Fatal(err)
 	}
 	if string(want) != text {
-		t.Errorf("%s is not what the source says now; run %s again with -update", file, t.Name())
+		t.Errorf("%s is not what the source says now; in the directory of this test, run go test -run '^%s$' -update", file, t.Name())
 	}
 }
 
