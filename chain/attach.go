@@ -171,7 +171,7 @@ func (rt *Runtime) del(ctx context.Context, list *List, a *Attachment) error {
 	return rt.forget(list.Name, a)
 }
 
-// DelCached detaches with the configuration that the ADD left in the cache (CachedList). DelCached serves
+// DelCached detaches with the configuration that the ADD left in the cache (CachedList). DelCached is for
 // networks whose configuration was removed or replaced. If no plugin is cached, it calls none, keeps the
 // cached result, and its error wraps ErrNotCached.
 func (rt *Runtime) DelCached(ctx context.Context, network string, a Attachment) error {

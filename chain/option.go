@@ -88,7 +88,7 @@ func WithInvoker(in invoke.Invoker) Option {
 	}
 }
 
-// WithFileDecides serves callers that read the network's file for each ADD. If the list's file was
+// WithFileDecides is for callers that read the network's file for each ADD. If the list's file was
 // removed or changed after it was read, Add refuses the list with code 11. So no ADD undoes a
 // change that another process made in Exclusive. Without WithFileDecides, Add uses the list as it
 // was read, whatever happens to the file.

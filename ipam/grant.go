@@ -49,8 +49,8 @@ func (g *Granted) encode() []byte {
 	return []byte(strings.Join(lines, "\n") + "\n")
 }
 
-// parseGrant reads a grant. It refuses text without the title: a crash of the disk may have left
-// it, and no limit is the wrong guess.
+// parseGrant reads a grant. It refuses text without the title, such as an empty file after a power
+// loss: read as a grant, that text would set no limit.
 func parseGrant(text string) (*Granted, error) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if lines[0] != grantTitle {

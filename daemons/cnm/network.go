@@ -263,7 +263,7 @@ type GatewayChecker interface {
 	GwAllocCheck(context.Context, *GwAllocCheckRequest) (*GwAllocCheckResponse, error)
 }
 
-// Allocator serves drivers of scope global in a swarm.
+// Allocator allocates and frees networks on a swarm's manager. Only a driver of scope global needs it.
 type Allocator interface {
 	AllocateNetwork(context.Context, *AllocateNetworkRequest) (*AllocateNetworkResponse, error)
 	FreeNetwork(context.Context, *NetworkRequest) error

@@ -14,8 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/daemons/node/policies"
 )
 
-// The agent follows Nodes and Namespaces also without network policies. So that it follows them only
-// once, what a Reflector stores there goes on to the Cluster.
+// The agent follows Nodes and Namespaces even if it does not enforce network policies. If it does, the
+// Cluster needs both too. So that the agent asks the API server only once, a shared store passes on to the
+// Cluster what a Reflector stores in it.
 
 // shared is a store that passes on what it stores.
 type shared struct {

@@ -53,7 +53,7 @@ func WriteSynced(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// WriteDurable works like WriteSynced, but always syncs the directory too. It serves files whose
+// WriteDurable works like WriteSynced, but always syncs the directory too. It is for files whose
 // old content must not come back after a power loss.
 func WriteDurable(path string, data []byte, mode fs.FileMode) error {
 	if err := Put(path, data, How{synced: true, mode: mode}); err != nil {

@@ -45,7 +45,7 @@ func NoRouters(link string, more ...netstate.LinkIPv6) netstate.Object {
 }
 
 // NoDuplicates lets a link use its IPv6 addresses at once, without duplicate address detection.
-// It serves a veth pair whose two ends are ours. It covers the link-local address too: until the
+// It is for a veth pair whose two ends are ours. It covers the link-local address too: until the
 // kernel has checked that address, which takes 1-2 s, it sends no neighbour solicitations, and so
 // no packets.
 func NoDuplicates(link string, ips []spec.IPConfig) []netstate.LinkIPv6 {
@@ -241,7 +241,7 @@ func attachedEgress(rec *record.Record) (out netstate.State) {
 }
 
 // lostMasquerade returns all elements that Masquerade and Egress may have made for an address.
-// lostMasquerade serves a DEL whose record is lost.
+// A DEL whose record is lost removes them.
 func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
 	var conf struct {
 		Outside Outside `json:"ipMasqOutside"`

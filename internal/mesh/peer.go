@@ -63,8 +63,8 @@ type Subnet struct {
 	Network string // for readers of rules and errors
 	Prefix  netip.Prefix
 
-	// Isolated stops forwarding to and from the containers of other isolated networks, on whatever hosts
-	// they are.
+	// Isolated stops forwarding between containers of this network and containers of other isolated
+	// networks, on any host.
 	Isolated bool
 
 	// Block is the prefix length of a host's block. The first address of a block is the host's, not a

@@ -68,7 +68,7 @@ func (c *Conn) ListRules(family nftables.TableFamily, table, chain string) ([]Ru
 }
 
 // ListHandles works like ListRules, but without the expressions, which take most of the time.
-// ListHandles serves long chains in which the comment identifies a rule.
+// It is for long chains in which the comment identifies a rule.
 func (c *Conn) ListHandles(family nftables.TableFamily, table, chain string) ([]Rule, error) {
 	return c.listRules(family, table, chain, func(*Rule, []byte) error { return nil })
 }

@@ -324,8 +324,8 @@ func runAndClose(fd int, fn func() error) (err error) {
 	return fn()
 }
 
-// Held lists the names of the facts that o holds, without reading the facts. Held serves a DEL
-// that has lost its record.
+// Held lists the names of the facts that o holds, without reading the facts. Held is for a
+// DEL whose record is lost.
 func (d *Dir) Held(o owner.Key) (names []string, err error) {
 	dirs, err := d.factDirs()
 	if err != nil {

@@ -172,8 +172,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return endpoint.Check(ctx, r, env, append(state, reached(state, r.Prev().IPs)...))
 }
 
-// reached returns objects that check whether the host reaches each address through the link that
-// has the address's gateway. It leaves out addresses whose gateway is not this host.
+// reached returns one object for each container address whose gateway is this host. The object
+// checks that the host's route to the address leads through the link that has the gateway.
 func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
 	for _, o := range s {
 		g, ok := o.(netstate.Gateway)

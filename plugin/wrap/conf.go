@@ -88,7 +88,7 @@ type Command struct {
 	timeout time.Duration
 }
 
-// Patch changes a JSON document: first Merge, then Patch.
+// Patch changes a JSON document: first by the field Merge, then by the field Patch.
 type Patch struct {
 	// Merge is a JSON Merge Patch (RFC 7396), an object: its keys replace the document's keys, and
 	// null removes a key. Reference: none, ours only.

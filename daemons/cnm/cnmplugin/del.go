@@ -79,7 +79,7 @@ func (w *work) releaseIPAM(ctx context.Context) error {
 	return w.r.IPAM(ctx, spec.Del)
 }
 
-// derived returns what an ADD may have asked of the driver. It serves an attachment whose record
+// derived returns what an ADD may have asked of the driver. It is for an attachment whose record
 // is lost or cannot be read. Its ids are derived from names, so derived can compute them.
 func (w *work) derived(a *remote.DriverState) *remote.DriverState {
 	if have := w.known(); have != nil {

@@ -173,7 +173,8 @@ func (r *registers) forget() {
 	}
 }
 
-// first returns the first byte of a register. A name of a register is that of a word, or of four.
+// first returns the first byte of a register. NFT_REG_1 to NFT_REG_4 name registers of four words each,
+// NFT_REG32_00 to NFT_REG32_15 registers of one word.
 func first(reg uint32) uint32 {
 	if reg <= unix.NFT_REG_4 {
 		return 16 * (reg - unix.NFT_REG_1)

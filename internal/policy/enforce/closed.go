@@ -148,7 +148,7 @@ func wrongBase(fw *nft.Conn) (names []string, err error) {
 	return names, nil
 }
 
-// rebasing makes the base chains again, whatever is left of them.
+// rebasing makes the base chains again if one is missing, was changed, or is of an earlier version.
 type rebasing struct{}
 
 // String describes the work in errors.

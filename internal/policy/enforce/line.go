@@ -17,7 +17,7 @@ import (
 	prefixes "github.com/patchbay-net/patchbay/internal/prefix" // the tests have a function prefix
 )
 
-// line is one rule of a chain, as a value that can be compared. What is zero is not looked at.
+// line is one rule of a chain, as a value that can be compared. A field that is zero does not count.
 type line struct {
 	what    what
 	source  bool       // addr, pods and nets are about the packet's source
@@ -194,7 +194,7 @@ func notForwarded() []expr.Any {
 	}
 }
 
-// fromLink matches IPv6 packets from addr, or without addr those from an address of the link.
+// fromLink matches IPv6 packets from addr. If there is no addr, it matches packets from link-local addresses.
 func (l line) fromLink() []expr.Any {
 	if l.addr.IsValid() {
 		return []expr.Any{l.load(), &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: l.addr.AsSlice()}}

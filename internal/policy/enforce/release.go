@@ -93,7 +93,7 @@ func (r *releasing) Guarded() {}
 // Needs reports that the table need not be made.
 func (r *releasing) Needs() bool { return false }
 
-// Plan looks at what is closed.
+// Plan reads what is closed now, and returns the work that opens what known attachments have.
 func (r *releasing) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	if do, err := r.transaction.Plan(c); do == nil || err != nil {
 		return nil, err // do == nil without an error: the kernel carried out the last plan, but its answer got lost

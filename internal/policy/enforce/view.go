@@ -27,8 +27,8 @@ type View struct {
 // looks is how often Look reads a table that changes all the time.
 const looks = 5
 
-// Look calls do with what the kernel has. If the policies change while do reads them, Look calls do
-// again, so do must only read.
+// Look calls the function do with what the kernel has. If the policies change during the call, Look
+// calls do again. So do must change nothing.
 func Look(fw *nft.Conn, do func(*View) error) error {
 	for range looks {
 		before, had, err := fw.ReadPolicyRevision()

@@ -144,7 +144,7 @@ var (
 	errSchema  = errors.New("schema")
 )
 
-// closed isolates a pod in both directions, as a policy that may select it.
+// closed isolates a pod in both directions. Its reason is that a policy may select the pod.
 func closed() policy.Decision {
 	s := policy.Side{Isolated: true, Unknown: true}
 	return policy.Decision{Sides: [2]policy.Side{s, s}}
