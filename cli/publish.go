@@ -52,7 +52,7 @@ func parsePorts(s string) (list []spec.PortMapping, err error) {
 	case cmp.Or(err, cerr) != nil:
 		return bad(cmp.Or(err, cerr).Error())
 	case n != m:
-		return bad(fmt.Sprintf("%d ports of the host for %d of the container", n, m))
+		return bad(fmt.Sprintf("%d ports of the host, but %d of the container", n, m))
 	}
 	for k := range n {
 		list = append(list, shifted(spec.PortMapping{HostPort: from, ContainerPort: to, Protocol: proto, HostIP: addr}, k))
@@ -70,7 +70,7 @@ func hostAddress(s string) (netip.Addr, error) {
 	case err != nil || bracket != closed:
 		return netip.Addr{}, fmt.Errorf("the host's address is not an IP address")
 	case addr.Is6() != bracket:
-		return netip.Addr{}, fmt.Errorf("brackets are for IPv6 addresses, which need them")
+		return netip.Addr{}, fmt.Errorf("an IPv6 address needs brackets, and no other address may have them")
 	}
 	return addr, nil
 }
@@ -194,7 +194,7 @@ func (w *capabilityFlags) flags() (out spec.Capabilities, err error) {
 		}
 	}
 	if mac, err := net.ParseMAC(w.MAC); w.MAC != "" && (err != nil || len(mac) != 6) {
-		return out, usage("", "--mac %s: want six bytes as 02:00:00:00:00:01", w.MAC)
+		return out, usage("", "--mac %s: want six bytes, such as 02:00:00:00:00:01", w.MAC)
 	}
 	return out, nil
 }

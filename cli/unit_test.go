@@ -73,12 +73,12 @@ func TestParsePorts(t *testing.T) {
 		{in: "80-90-95:80", err: "a port is a number"},
 		{in: "65530-65536:1-7", err: "a port is a number"},
 		{in: "90-80:1-11", err: "the range 90-80 ends before it begins"},
-		{in: "8080-8083:80-82", err: "4 ports of the host for 3 of the container"},
-		{in: "8080-8083:80", err: "4 ports of the host for 1 of the container"},
+		{in: "8080-8083:80-82", err: "4 ports of the host, but 3 of the container"},
+		{in: "8080-8083:80", err: "4 ports of the host, but 1 of the container"},
 		{in: "host:80:80", err: "the host's address is not an IP address"},
 		{in: "[::1:80:80", err: "the host's address is not an IP address"},
-		{in: "::1:80:80", err: "brackets are for IPv6 addresses, which need them"},
-		{in: "[127.0.0.1]:80:80", err: "brackets are for IPv6 addresses, which need them"},
+		{in: "::1:80:80", err: "an IPv6 address needs brackets, and no other address may have them"},
+		{in: "[127.0.0.1]:80:80", err: "an IPv6 address needs brackets, and no other address may have them"},
 		{in: "80:80/", err: "the protocol is"},
 	} {
 		got, err := parsePorts(test.in)

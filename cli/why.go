@@ -175,7 +175,7 @@ func (f *finder) address(a netip.Addr) (why.End, error) {
 		return why.End{}, err
 	}
 	if service || slices.Contains(f.services, a) {
-		return why.End{}, hinted(fmt.Errorf("%s is the address of a Service: kube-proxy replaces it by that of a pod, and the policies judge this one", word),
+		return why.End{}, hinted(fmt.Errorf("%s is the address of a Service: kube-proxy replaces it by the address of a pod, and the policies judge that address", word),
 			"ask with a pod behind the Service, and with the port of this pod: kubectl get endpointslices --all-namespaces")
 	}
 	return single(word, why.Address, a), nil

@@ -50,7 +50,7 @@ func nodeAgent(_ context.Context, n *Node) (found []Finding, err error) {
 			finding, whose = warning, "another node"
 		}
 		if p.Text != r.Unready {
-			found = append(found, finding(fmt.Sprintf("the agent said %v ago of %s: %s: %s", said, whose, p.Reason, p.Text), "do what the text says; docs/kubernetes.md"))
+			found = append(found, finding(fmt.Sprintf("the agent reported %v ago about %s: %s: %s", said, whose, p.Reason, p.Text), "do what the text says; docs/kubernetes.md"))
 		}
 	}
 	return found, nil

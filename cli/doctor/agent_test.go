@@ -27,7 +27,7 @@ func TestNodeAgent(t *testing.T) {
 		{Reason: "NoPodCIDR", Text: "no podCIDR yet"}, {Reason: "ClockOff", Text: "set the clock"}, {Reason: "PodCIDROverlaps", Text: "of n7", Elsewhere: true},
 	}}.Write(b.paths, nodeService))
 	b.finds("agent", "problem: pods cannot start on this node, as its agent said 0s ago: no podCIDR yet",
-		"problem: the agent said 0s ago of this node: ClockOff: set the clock", "warning: of another node: PodCIDROverlaps: of n7")
+		"problem: the agent reported 0s ago about this node: ClockOff: set the clock", "warning: about another node: PodCIDROverlaps: of n7")
 	data, err := json.Marshal(resident.Report{Schema: 1, At: clock.SinceBoot() - time.Hour})
 	b.must(err)
 	b.must(os.WriteFile(resident.ReportPath(b.paths, nodeService), data, 0o600))

@@ -68,7 +68,7 @@ func contested(bridge string, uses []use) (found []Finding) {
 			}
 			if a, b := u.member, other.member; a.internal() != b.internal() && a.Vlan == b.Vlan {
 				found = append(found, problem(
-					fmt.Sprintf("of networks %s and %s on bridge %s one is internal: an ADD to either is refused while the other has a container", u.network, other.network, bridge),
+					fmt.Sprintf("only one of the networks %s and %s on bridge %s is internal: an ADD to either is refused while the other has a container", u.network, other.network, bridge),
 					"give each a bridge and a subnet of its own"))
 			}
 		}
@@ -122,7 +122,7 @@ func (n *Node) bridgeItself(name, network string) (found []Finding, err error) {
 			slices.ContainsFunc(known, func(s netip.Prefix) bool { return s.Contains(a.Prefix.Addr()) }) {
 			continue
 		}
-		found = append(found, warning(fmt.Sprintf("bridge %s has the address %s, of no network that uses it (%s)", name, a.Prefix, join(known)),
+		found = append(found, warning(fmt.Sprintf("bridge %s has the address %s, which is in none of its networks (%s)", name, a.Prefix, join(known)),
 			"ip address del %s dev %s, if it is left from an older configuration", a.Prefix, name))
 	}
 	return found, nil

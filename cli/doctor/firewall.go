@@ -170,7 +170,7 @@ func foreignDrops(n *Node) (found []Finding, err error) {
 	}
 	got, lerr := n.Kernel.NFT.Look(nft.Ref{Family: nftables.TableFamilyINet, Table: "firewalld"})
 	if err = errors.Join(err, lerr); lerr == nil && got[0].Found && !n.inZone() {
-		found = append(found, warning("firewalld is running and no container is in one of its zones: it rejects what it does not know",
+		found = append(found, warning("firewalld is running, and no container is in one of its zones: it rejects traffic of addresses that are in no zone",
 			`add {"type": "firewall"} to the networks, or firewall-cmd --permanent --zone=trusted --add-source=SUBNET`))
 	}
 	return found, err

@@ -138,7 +138,7 @@ func TestDockerRefuses(t *testing.T) {
 		{[]string{"docker", "rm"}, `unknown command "rm"; use ps, gc, install, uninstall`},
 		{[]string{"docker", "--timeout", "0s"}, "must be more than 0"},
 		{[]string{"docker", "--docker", "/var/run/docker.sock"}, "want unix:///PATH"},
-		{[]string{"docker", "--grace", "-1s", "gc"}, "grace not less"},
+		{[]string{"docker", "--grace", "-1s", "gc"}, "grace must not be negative"},
 		{[]string{"docker", "--plugins", ""}, "no directory of CNI plugins"},
 		{[]string{"docker", "--socket", "/nosuch/x", "--group", "nosuchgroup"}, "nosuchgroup"},
 	} {

@@ -46,7 +46,7 @@ func collector(d *docker.Driver) cnm.Method {
 // collect does it itself.
 func (c *dockerCommand) collect(w io.Writer) error {
 	if c.Timeout <= 0 || c.Grace < 0 {
-		return errors.New("timeout must be more than 0, and grace not less")
+		return errors.New("timeout must be more than 0, and grace must not be negative")
 	}
 	if !state.Used(paths.Default().State, "docker") {
 		return c.show(w, nil)

@@ -207,7 +207,7 @@ func (c *hostsLeaveCommand) Execute(args []string) error {
 	dir := filepath.Join(where.State, "hosts")
 	unlock, err := lockState(context.Background(), dir, 0)
 	if err != nil {
-		return fmt.Errorf("%w: systemctl disable --now patchbay-hosts.service", err)
+		return fmt.Errorf("%w: stop the agent first: systemctl disable --now patchbay-hosts.service", err)
 	}
 	defer unlock()
 	if err := c.leave(where); err != nil {

@@ -53,7 +53,7 @@ func (c *nodeCleanCommand) clean(where paths.Paths) error {
 	dir := node.StateDir(where)
 	unlock, err := lockState(context.Background(), dir, 0)
 	if err != nil {
-		return fmt.Errorf("%w: stop it first, delete the DaemonSet's pod", err)
+		return fmt.Errorf("%w: stop the agent first: delete the DaemonSet's pod on this node", err)
 	}
 	defer unlock()
 	if err := c.clear(where); err != nil {

@@ -131,7 +131,7 @@ func readSmall(path string) ([]byte, error) {
 	defer f.Close() //nolint:errcheck // read only
 	fi, err := f.Stat()
 	if err == nil && (!fi.Mode().IsRegular() || fi.Size() > maxSpec) {
-		err = fmt.Errorf("read %s: want a regular file of %d bytes at most, where a driver is", path, maxSpec)
+		err = fmt.Errorf("read %s: want a regular file of at most %d bytes that says where a driver is", path, maxSpec)
 	}
 	if err != nil {
 		return nil, err

@@ -114,7 +114,7 @@ func readEndpointOptions(e *state.Endpoint, o cnm.Options) error {
 
 func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) error {
 	if len(e.Asked) > 0 && !n.portmap && !publishes(n.list) {
-		return fmt.Errorf("-p: nothing in network %s publishes ports, and %s is off", n.list.Name, optPortmap)
+		return fmt.Errorf("-p: no plugin of network %s publishes ports, and option %s is off", n.list.Name, optPortmap)
 	}
 	if err := d.makeHold(e.Hold); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (d *Driver) look(e *state.Endpoint) error {
 	defer c.Close()
 	link, err := c.Link(holdName)
 	if err != nil {
-		return fmt.Errorf("the first plugin of a network for Docker makes its interface, and this one made no %s: %w", holdName, err)
+		return fmt.Errorf("the first plugin of a network for Docker must make the interface, and this one made no %s: %w", holdName, err)
 	}
 	if err := setMAC(c, link, e.Wanted.MacAddress); err != nil {
 		return err

@@ -294,7 +294,7 @@ const keeperTime = 5 * time.Second
 
 // errForeignKeeper means that the keeper is the reference's daemon, which cannot follow an
 // interface that moves.
-var errForeignKeeper = errors.New("it is not patchbayd: the lease will neither be renewed nor given back")
+var errForeignKeeper = errors.New("it is not patchbayd, so the lease will neither be renewed nor given back")
 
 // notifyKeeper tells the keeper where the interface is. A zero Where means that the interface
 // is about to move. If this fails, the call of Docker still succeeds: the container works until

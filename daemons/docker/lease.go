@@ -46,7 +46,7 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 	case in.Options[cnm.OptionAddressType] == cnm.OptionGateway:
 		return reserved(p, in.Address)
 	case mac == "":
-		return nil, errors.New("--aux-address: leave the address out of the ranges of the CNI configuration")
+		return nil, errors.New("--aux-address cannot be set: leave the address out of the ranges of the CNI configuration instead")
 	}
 	id := leaseID(p.Network, mac)
 	if err := d.freeAddress(ctx, p.Network, id, in.Address); err != nil {

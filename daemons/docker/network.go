@@ -245,7 +245,7 @@ func (n *network) withoutIPv4(list *chain.List) error {
 	if !n.NoIPv4 || poolOf(pool, list, "") != nil || pool.Prefix.Bits() == 0 {
 		return nil
 	}
-	return fmt.Errorf("--ipv4=false: the configuration decides about addresses, and that of network %s has the IPv4 range %s: use one without it", list.Name, pool.Prefix)
+	return fmt.Errorf("--ipv4=false: the configuration decides about addresses, and that of network %s has the IPv4 range %s: use a configuration without it", list.Name, pool.Prefix)
 }
 
 // checkFamily returns an error if the interface of a network without IPv4 has an IPv4 address.

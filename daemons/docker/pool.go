@@ -42,7 +42,7 @@ func (d *Driver) AddressSpaces(context.Context) (*cnm.AddressSpaces, error) {
 // determines the pool. --subnet may only repeat the configuration's subnet.
 func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*cnm.RequestPoolResponse, error) {
 	if in.SubPool != "" {
-		return nil, errors.New("--ip-range: the ranges are those of the CNI configuration")
+		return nil, errors.New("--ip-range cannot be set: the CNI configuration decides about the ranges")
 	}
 	o, err := parseOptions(in.Options)
 	if err != nil {
@@ -129,7 +129,7 @@ func sectionOf(list *chain.List) (*ipamSection, error) {
 	case "":
 		return nil, errors.New("its first plugin has no ipam section")
 	case "dhcp":
-		return nil, errors.New("DHCP needs the interface itself: use --ipam-driver null")
+		return nil, errors.New("DHCP works through the interface, which does not exist yet: use --ipam-driver null")
 	}
 	return &conf.IPAM, nil
 }

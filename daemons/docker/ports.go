@@ -71,7 +71,7 @@ func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) er
 	}
 	list := n.part(ports)
 	if len(list.Plugins) == 0 {
-		return fmt.Errorf("-p: nothing in network %s publishes ports, and %s is off", n.list.Name, optPortmap)
+		return fmt.Errorf("-p: no plugin of network %s publishes ports, and option %s is off", n.list.Name, optPortmap)
 	}
 	if err := checkFamilies(e.Asked, n.list.Name, e.Kernel.Addrs); err != nil {
 		return err

@@ -158,7 +158,7 @@ func TestPortsOff(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	id, err := n.createNetwork(map[string]string{"cni.network": "podnet", "cni.portmap": "off"}, nil)
 	must(t, err)
-	if _, err := n.begin(run{network: id, ports: []cnm.PortBinding{tcp(80, 0, 0)}}); err == nil || !strings.Contains(err.Error(), "nothing in network podnet publishes ports") {
+	if _, err := n.begin(run{network: id, ports: []cnm.PortBinding{tcp(80, 0, 0)}}); err == nil || !strings.Contains(err.Error(), "no plugin of network podnet publishes ports") {
 		t.Errorf("error is %v", err)
 	}
 	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))

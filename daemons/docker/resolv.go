@@ -137,7 +137,7 @@ func (d *Driver) takeFile(ctx context.Context, e *state.Endpoint, path string) e
 	defer release()
 	for _, other := range d.alsoOn(e, path) {
 		if other.Sandbox == e.Sandbox {
-			return fmt.Errorf("%s=replace: another network of the container does so too", optDNS)
+			return fmt.Errorf("%s=replace: another network of the container has this option too, and only one can", optDNS)
 		}
 	}
 	e.DNS.Path = path

@@ -249,7 +249,7 @@ func TestReplaceDNSRefused(t *testing.T) {
 	n.reads(path+".real", headResolv)
 	must(t, os.Rename(path+".real", path))
 	a := n.mustStart(run{network: network, key: key})
-	if _, err := n.start(run{network: network, key: key}); !errorHas(err, "another network of the container does so too") {
+	if _, err := n.start(run{network: network, key: key}); !errorHas(err, "another network of the container has this option too") {
 		t.Errorf("two networks: %v", err)
 	}
 	a.stop(true)

@@ -147,7 +147,7 @@ func (p *part) hindered(bridge string, addrs []nl.Addr) error {
 	for i, gateway := range p.gateways() {
 		g := netstate.Gateway{Link: bridge, Prefix: netip.PrefixFrom(gateway, p.Blocks[i].Bits())}
 		if others, ok := g.Others(addrs); !ok && len(others) > 0 {
-			errs = append(errs, fmt.Errorf("network %s: %s has the address %s, so no container can be attached: remove the containers that use it, or it: ip addr del %[3]s dev %[2]s",
+			errs = append(errs, fmt.Errorf("network %s: %s has the address %s, so no container can be attached: remove the containers that use the address, or the address itself: ip addr del %[3]s dev %[2]s",
 				p.Network.Name, bridge, others[0]))
 		}
 	}
@@ -197,7 +197,7 @@ func (b *bridges) free(network string, link netlink.Link) (bool, error) {
 	}
 	for _, a := range addrs {
 		if !a.Prefix.Addr().IsLinkLocalUnicast() && !slices.Contains(b.had(network), a.Prefix.Masked()) {
-			return false, fmt.Errorf("network %s: %s stays: patchbay did not add its address %s: ip link del %[2]s", network, at.Name, a.Prefix)
+			return false, fmt.Errorf("network %s: bridge %s stays, because patchbay did not add its address %s; to remove it: ip link del %[2]s", network, at.Name, a.Prefix)
 		}
 	}
 	return true, nil

@@ -72,7 +72,7 @@ func TestBridgeWithForeignAddress(t *testing.T) {
 	theirs := prefix("10.99.0.1/24")
 	must(t, netlink.AddrAdd(link, &netlink.Addr{IPNet: nl.IPNet(theirs)}))
 	must(t, Admin{s}.Remove(t.Context(), "lan", false))
-	until(t, "ls reports it", func() bool { return a.wrong("pb-lan stays: patchbay did not add its address 10.99.0.1/24") })
+	until(t, "ls reports it", func() bool { return a.wrong("pb-lan stays, because patchbay did not add its address 10.99.0.1/24") })
 	must(t, netlink.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(theirs)}))
 	resident.Signal(a.agent.kernel)
 	until(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName("pb-lan"); return err != nil })

@@ -207,7 +207,7 @@ func parseEgress(text string) (list []netip.Addr, err error) {
 	for _, part := range strings.Split(text, ",") {
 		a, err := netip.ParseAddr(strings.TrimSpace(part))
 		if err != nil || !prefix.IsHost(a) {
-			return nil, fmt.Errorf("%.100q is not the address of a host: want a list as 192.0.2.10, 2001:db8::10", strings.TrimSpace(part))
+			return nil, fmt.Errorf("%.100q is not the address of a host: want a list such as 192.0.2.10, 2001:db8::10", strings.TrimSpace(part))
 		}
 		list = append(list, a)
 	}

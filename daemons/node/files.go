@@ -62,7 +62,7 @@ func (a *Agent) load() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read %s, the API server has its content, too: %w", cachePath(a.opts.Paths), err)
+		return fmt.Errorf("read %s: %w: the agent waits for the API server, which has its content too", cachePath(a.opts.Paths), err)
 	}
 	there, missing, deleted := map[string]plan.Node{}, map[string]doubt.Past[plan.Node]{}, map[string]doubt.Past[plan.Node]{}
 	for _, n := range c.Nodes {

@@ -39,7 +39,7 @@ func (a *Agent) uncoverFrom(path string, regular bool) error {
 	switch {
 	case err == nil && podnet.IsFilled(data) && regular:
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("%w: container runtimes take it before %s", err, podnet.File)
+			return fmt.Errorf("%w: remove the file, because container runtimes take it before %s", err, podnet.File)
 		}
 		a.opts.Log("network %s: %s removed, which containerd made from our template: %s takes its place", podnet.Name, path, podnet.File)
 		return nil

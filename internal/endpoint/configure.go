@@ -166,7 +166,7 @@ func ValidateNetworks(key string, list []netip.Prefix) error {
 	for _, p := range list {
 		switch {
 		case !p.IsValid() || p.Bits() == 0 || p.Addr().Is4In6():
-			return spec.Invalid("invalid %s %q: want the prefix of a network, as 10.200.0.0/16", key, p)
+			return spec.Invalid("invalid %s %q: want the prefix of a network, such as 10.200.0.0/16", key, p)
 		case p != p.Masked():
 			return spec.Invalid("invalid %s %q: write %s", key, p, p.Masked())
 		}

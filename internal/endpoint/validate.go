@@ -172,7 +172,7 @@ func WantedMAC(r *plugin.Request, inRuntime, inArgs string) (net.HardwareAddr, e
 	}
 	mac, err := net.ParseMAC(text)
 	if err != nil || len(mac) != 6 {
-		return nil, spec.Invalid("invalid mac %.40q: want six bytes as 02:00:00:00:00:01", text)
+		return nil, spec.Invalid("invalid mac %.40q: want six bytes, such as 02:00:00:00:00:01", text)
 	}
 	if err := ValidateMAC(mac); err != nil {
 		return nil, spec.Invalid("invalid mac %.40q: %w", text, err)

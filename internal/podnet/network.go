@@ -197,7 +197,7 @@ func Prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
 	for _, text := range texts {
 		p, err := netip.ParsePrefix(text)
 		if err != nil || p != p.Masked() {
-			return nil, fmt.Errorf("%s %q: want the prefix of a network, as 10.244.0.0/16", flag, text)
+			return nil, fmt.Errorf("%s %q: want the prefix of a network, such as 10.244.0.0/16", flag, text)
 		}
 		list = append(list, p)
 	}

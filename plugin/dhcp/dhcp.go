@@ -56,7 +56,7 @@ func doubts(r *plugin.Request) (list []string) {
 		return nil
 	}
 	if !filepath.IsAbs(conf.Socket()) {
-		list = append(list, fmt.Sprintf("daemonSocketPath %q is no absolute path: plugins run in any directory", conf.Socket()))
+		list = append(list, fmt.Sprintf("daemonSocketPath %q is no absolute path, and a runtime may start plugins in any directory", conf.Socket()))
 	}
 	for i, p := range conf.Provide {
 		if p.Value == "" && p.FromArg == "" {

@@ -272,7 +272,7 @@ func doubts(r *plugin.Request) (list []string) {
 		list = append(list, "rangeStart, rangeEnd and gateway have no effect without a subnet in the same section")
 	}
 	if dir := conf.IPAM.DataDir; dir != "" && !filepath.IsAbs(dir) {
-		list = append(list, fmt.Sprintf("dataDir %q is no absolute path: plugins run in any directory", dir))
+		list = append(list, fmt.Sprintf("dataDir %q is no absolute path, and a runtime may start plugins in any directory", dir))
 	}
 	if file := conf.IPAM.ResolvConf; file != "" {
 		if _, err := durable.ReadConf(file); err != nil {

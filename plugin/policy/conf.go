@@ -48,7 +48,8 @@ func (c *Conf) Load(r *plugin.Request) error {
 			prefix, name = "", key
 		}
 		if !isLabelName(name) || prefixed && !isLabelName(strings.ReplaceAll(prefix, ".", "")) || value != "" && !isLabelName(value) {
-			return spec.Invalid("invalid label %.70q with the value %.70q", key, value)
+			return spec.Invalid("invalid label %.70q with the value %.70q", key, value).
+				WithDetails("a name or a value has at most 63 letters, digits, '-', '_' and '.', and begins and ends with a letter or digit")
 		}
 	}
 	return nil

@@ -226,7 +226,7 @@ func doubts(r *plugin.Request) (list []string) {
 	for _, sample := range r.Samples() {
 		for _, ip := range sample.IPs {
 			if ip.Gateway == (netip.Addr{}) {
-				list = append(list, fmt.Sprintf("IPAM gives %s without a gateway, which ptp needs: an ADD works with one in CNI_ARGS alone", ip.Address))
+				list = append(list, fmt.Sprintf("IPAM gives %s without a gateway, which ptp needs: an ADD works only if CNI_ARGS has one", ip.Address))
 			}
 		}
 	}

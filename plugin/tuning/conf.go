@@ -186,7 +186,7 @@ func (c *Conf) validate() error {
 		return spec.Invalid("invalid mtu %d: must be positive, and %d at most", c.MTU, math.MaxInt32)
 	}
 	if n := c.TxQLen; n != nil && (*n < 0 || *n > math.MaxUint32) {
-		return spec.Invalid("invalid txQLen %d: must not be negative, and have 32 bits at most", *n)
+		return spec.Invalid("invalid txQLen %d: must be between 0 and %d", *n, int64(math.MaxUint32))
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func (p *Patch) apply(doc []byte) (out []byte, err error) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			out, err = nil, fmt.Errorf("apply patch: it cannot be applied: %v", v)
+			out, err = nil, fmt.Errorf("apply patch: the library that applies it panicked: %v", v)
 		}
 	}()
 	if len(p.Merge) > 0 {

@@ -115,7 +115,7 @@ func TestCommands(t *testing.T) {
 		{"man", 0, ".TH patchbay-cnm 1"},
 		{"networks", 0, "net driver=lab id="},
 		{"networks", 0, " ipam=lab pool=10.88.0.0/24 attachments=1\n"},
-		{"rm net", 1, "network net has 1 attachments"},
+		{"rm net", 1, "network net is not deleted: it has 1 attachments: stop their containers first"},
 		{"rm nothing", 1, "no driver was asked for a network nothing"},
 		{"rm ../x", 1, "invalid characters found in network name"},
 		{"rm", 2, "see patchbay-cnm help"},

@@ -133,7 +133,7 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 	case k.network == nil && k.pools == nil && k.broken == nil:
 		return fmt.Errorf("no driver was asked for a network %s", name)
 	case len(k.living) > 0:
-		return fmt.Errorf("network %s has %d attachments", name, len(k.living))
+		return fmt.Errorf("network %s is not deleted: it has %d attachments: stop their containers first", name, len(k.living))
 	}
 	if k.network != nil {
 		if err := a.collect(ctx, name, cnmplugin.Plugin.Name, listed, at(k.network.Driver, force)); err != nil {

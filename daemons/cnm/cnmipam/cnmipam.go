@@ -125,7 +125,7 @@ func (i *ipam) canServe(pools *State) error {
 		case p == nil:
 			return spec.Invalid("requested IP address %s is not in any pool of network %s", w.Addr, i.r.Network)
 		case taken[p]:
-			return spec.Invalid("requested IP address %s is the second of pool %s: an endpoint has one", w.Addr, p.Prefix)
+			return spec.Invalid("requested IP address %s is the second of pool %s: an endpoint has only one of each pool", w.Addr, p.Prefix)
 		}
 		taken[p] = true
 	}

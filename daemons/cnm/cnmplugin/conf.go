@@ -153,7 +153,7 @@ func decode(r *plugin.Request) (*Conf, error) {
 	switch c.IPAM.Type {
 	case "":
 	case "dhcp":
-		return nil, spec.Invalid("IPAM plugin dhcp works through the interface, and a driver wants the address before there is one")
+		return nil, spec.Invalid("IPAM plugin dhcp works through the interface, and a driver wants the address before the interface exists")
 	case cnmipam.Plugin.Name:
 		var with struct {
 			IPAM *cnmipam.Section `json:"ipam"`

@@ -160,7 +160,7 @@ func (w *work) setWanted() error {
 			return spec.Invalid("requested IP address %s needs a prefix length where there is no IPAM plugin", ip.Addr)
 		}
 		if !w.give(netip.PrefixFrom(ip.Addr, ip.Bits)) {
-			return spec.Invalid("requested IP address %s is the second of its family: an endpoint has one", ip.Addr)
+			return spec.Invalid("requested IP address %s is the second of its family: an endpoint has only one of each", ip.Addr)
 		}
 	}
 	return nil

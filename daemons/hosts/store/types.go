@@ -236,7 +236,7 @@ func (k kind[T]) decode(key string, data []byte) (object T, err error) {
 		return object, fmt.Errorf("%w: damaged: %w", ErrUnreadable, err)
 	}
 	if s.Schema > schema {
-		return object, fmt.Errorf("%w: of schema %d, this Patchbay reads %d: update it", ErrUnreadable, s.Schema, schema)
+		return object, fmt.Errorf("%w: it has schema %d, and this Patchbay reads up to %d: update Patchbay", ErrUnreadable, s.Schema, schema)
 	}
 	if s.Schema < 1 {
 		return object, fmt.Errorf("%w: damaged: it has no schema", ErrUnreadable)

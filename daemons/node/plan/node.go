@@ -94,7 +94,7 @@ func valid(podCIDRs []string) (list []netip.Prefix) {
 func block(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil || p != p.Masked() {
-		return p, fmt.Errorf("podCIDR %q is not the prefix of a network, as 10.244.3.0/24", text)
+		return p, fmt.Errorf("podCIDR %q is not the prefix of a network, such as 10.244.3.0/24", text)
 	}
 	if err := mesh.CheckSubnet(p); err != nil {
 		return p, fmt.Errorf("podCIDR %w", err)
