@@ -202,7 +202,7 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 		return store.Block{}, err
 	}
 	if a.doubts(w) {
-		return store.Block{}, fmt.Errorf("no block of %s is free, and the store lost its data less than %v ago: %s", subnet, a.opts.Reclaim, describeHolders(holders))
+		return store.Block{}, fmt.Errorf("no block of %s is free, and none is taken back, because the store lost its data less than %v ago: %s", subnet, a.opts.Reclaim, describeHolders(holders))
 	}
 	for _, h := range holders {
 		if !a.gone(h) {

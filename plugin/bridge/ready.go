@@ -127,7 +127,7 @@ func (at gatewayNow) takes(p netip.Prefix) error {
 		return endpoint.IPv6IsOff(at.name, p, at.noIPv6)
 	case at.mtu != 0 && at.mtu < endpoint.LeastMTU6:
 		return spec.Invalid("%q cannot have the address %s: its MTU is %d, and IPv6 needs at least %d", at.name, p, at.mtu, endpoint.LeastMTU6).
-			WithDetails("ip link set %s mtu 1500; a port of it may have that MTU, too", at.name)
+			WithDetails("ip link set %s mtu 1500; if a port of it has the small MTU, set that port's MTU too", at.name)
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func openURL(ctx context.Context, address string, agent bool, listen *Options) (
 			return nil, fmt.Errorf("open store %s: %w", withoutPassword(address), err)
 		}
 		if o.TLS.Names != "" {
-			return nil, fmt.Errorf("open store %s: names are for --serve", withoutPassword(address))
+			return nil, fmt.Errorf("open store %s: the parameter names is only for --serve", withoutPassword(address))
 		}
 		o.TLS.On = scheme == "etcds"
 		return connect(o)
