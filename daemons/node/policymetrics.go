@@ -31,7 +31,7 @@ func newPolicyStatus(a *Agent) *policyStatus {
 	}
 }
 
-// policyCollector has the values of network policies that are read when they are asked for.
+// policyCollector computes metrics of network policies each time that somebody reads them.
 type policyCollector struct{ *networkPolicy }
 
 func policyDesc(name, help string, labels ...string) *prometheus.Desc {

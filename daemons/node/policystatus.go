@@ -204,7 +204,8 @@ func (s *policyStatus) touched() {
 	s.tell()
 }
 
-// tell sets the problems that last.
+// tell reports the two problems that last until somebody corrects them: objects that are not understood, and rules that
+// another program changes.
 func (s *policyStatus) tell() {
 	s.mu.Lock()
 	broken, changed := s.broken(time.Now()), s.fought(time.Now())

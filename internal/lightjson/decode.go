@@ -123,7 +123,7 @@ func (d *decoder) dictionary(to reflect.Value) bool {
 	})
 }
 
-// members calls do for each member of an object. do reads the value.
+// members calls the function do with the key of each member of an object. The function reads the value.
 func (d *decoder) members(do func(key string) bool) bool {
 	return d.each('}', func() bool {
 		key, ok := d.text()

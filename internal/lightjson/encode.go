@@ -58,7 +58,7 @@ func (e *encoder) value(v reflect.Value) bool {
 	return e.byKind(v)
 }
 
-// byKind appends a value that has no method for that.
+// byKind appends a value whose type has no MarshalJSON or MarshalText.
 func (e *encoder) byKind(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Struct:

@@ -18,7 +18,7 @@ type wrongChain struct {
 	misplaced bool // it exists at another hook, or drops by policy
 }
 
-// wrongChains returns those of the wanted chains that the kernel does not have, or not with these rules.
+// wrongChains returns the wanted chains that the kernel lacks, or has with other rules.
 func (c *Conn) wrongChains(family nftables.TableFamily, want []chainSpec) (wrong []wrongChain, err error) {
 	for _, w := range want {
 		have, err := c.chain(Ref{family, TableName, w.name})

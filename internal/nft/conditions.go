@@ -210,7 +210,7 @@ func (c *Conditions) write(enc *nftables.Conn, have condState, rules []match) er
 	return nil
 }
 
-// rules returns the rules that the chain must have: for each map one for each alternative.
+// rules returns the rules that the chain must have. Each map has one rule for each alternative.
 func (c *Conditions) rules() (rules []match, err error) {
 	v4, v6, err := c.parse()
 	add := func(v6, host bool, name string, alternatives []match) {

@@ -31,8 +31,8 @@ const (
 	quiet = 10 * time.Minute       // between two log lines
 )
 
-// PatientListener returns l with another Accept. If the process or the node has no file
-// descriptor or memory for a new connection, this Accept waits a little and tries again; clients
+// PatientListener returns a listener that accepts from l. If the process or the node has no file
+// descriptor or memory for a new connection, Accept waits a little and tries again; clients
 // wait too. It logs such an error at most once in ten minutes, and returns other errors to the
 // caller. Close ends the wait.
 func PatientListener(l net.Listener, log func(string, ...any)) net.Listener {

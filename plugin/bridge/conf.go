@@ -28,7 +28,8 @@ type Conf struct {
 	IsGateway bool `json:"isGateway"`
 
 	// IsDefaultGateway sets isGateway and adds a default route of each family, unless IPAM gives
-	// one with a gateway, or one on the link. Reference: same, but it knows none on the link.
+	// one with a gateway, or one on the link. Reference: same, but it adds
+	// one beside a default route on the link.
 	IsDefaultGateway bool `json:"isDefaultGateway"`
 
 	// ForceAddress replaces another IPv4 address of the bridge, or an overlapping IPv6 address.

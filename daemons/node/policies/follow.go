@@ -27,11 +27,12 @@ type Wait struct {
 // restMost is the longest rest. If the kernel was slow, and not the processor, a rest helps nothing.
 const restMost = 5 * time.Second
 
-// Follow calls do with the state after each burst of changes, until ctx ends. do must not use the
-// state after it returns. The first call comes when each kind has been listed once. If do fails,
-// Follow calls it again at the next change, or after a pause that grows up to resident.RetryMost.
+// Follow calls the function do with the state after each burst of changes, until ctx ends. The
+// function must not use the state after it returns. The first call comes when each kind has been
+// listed once. If the function fails, Follow calls it again at the next change, or after a pause that
+// grows up to resident.RetryMost.
 //
-// Follow calls before just before it makes a state, so that before can call Attach.
+// Each time before Follow makes a state, it calls the function before, which can call Attach.
 func (c *Cluster) Follow(ctx context.Context, w Wait, before func(), do func(*policy.State) error) {
 	b := burst{Wait: w, changed: c.changed}
 	for b.next(ctx) {

@@ -64,8 +64,8 @@ func addressesHere() ([]netlink.Addr, error) {
 	return list, nil
 }
 
-// NodeAddresses returns the addresses that this node has, without loopback and those of IPv6 that
-// hold for one link only, and the addresses of Services that kube-proxy in mode ipvs gave it.
+// NodeAddresses returns this node's own addresses, without loopback and link-local IPv6 addresses. It
+// returns separately the addresses of Services that kube-proxy in mode ipvs gave the node.
 func NodeAddresses() (own, services []netip.Addr, err error) {
 	links, err := nl.Retry(netlink.LinkList)
 	if err != nil {

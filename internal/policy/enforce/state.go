@@ -39,7 +39,7 @@ func (e element) compare(o element) int {
 	return cmp.Or(e.first.Compare(o.first), e.last.Compare(o.last), slices.Compare(e.ports[:], o.ports[:]), cmp.Compare(e.chain, o.chain))
 }
 
-// wanted is the state that a program needs, with what is only there for people.
+// wanted is the state that a program needs. titles and pods are only for people who read the table.
 type wanted struct {
 	state
 	lines  chains

@@ -58,7 +58,7 @@ func putAll(p paths.Paths, d *policy.Decider, step func()) (changed []string, er
 	return w.changed, w.result()
 }
 
-// result returns all errors, with the mirror.
+// result joins the errors of all files, and names the directory of the mirror.
 func (w *writer) result() error {
 	if err := w.failed(); err != nil {
 		return fmt.Errorf("write network policies to %s: %w", dir(w.paths), err)
