@@ -4,6 +4,7 @@
 package tuning
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -198,6 +199,14 @@ func original(c *Conf, link netlink.Link) saved {
 		s.TxQLen = &n
 	}
 	return s
+}
+
+// or returns s with the values of t that s lacks.
+func (s saved) or(t saved) saved {
+	return saved{
+		Mac: cmp.Or(s.Mac, t.Mac), Promisc: cmp.Or(s.Promisc, t.Promisc), MTU: cmp.Or(s.MTU, t.MTU),
+		Allmulti: cmp.Or(s.Allmulti, t.Allmulti), TxQLen: cmp.Or(s.TxQLen, t.TxQLen),
+	}
 }
 
 // backupPath returns the path of the backup file. id and ifName are validated names.

@@ -81,11 +81,18 @@ func compile(r *plugin.Request, conf *Conf) (s netstate.State, err error) {
 	return s, nil
 }
 
-// backup saves the attributes before the first change.
+// backup saves the attributes before the first change. If the ADD is repeated, what the first one saved stays: by now
+// the link has that ADD's values.
 func backup(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, conf *Conf) error {
 	link, err := env.Sandbox.Link(r.IfName)
 	if err != nil {
 		return spec.Invalid("failed to get %q: %w", r.IfName, err)
+	}
+	var first saved
+	if before := k.Read(r); before != nil && !k.Over(before) {
+		if first, err = loadSaved(backupPath(dirOnDel(r, before), r.ContainerID, r.IfName)); err != nil {
+			kernel.Warn(r, err)
+		}
 	}
 	dir := dataDir(r, conf.DataDir)
 	if err := k.Record(r, &record.Record{DataDir: dir}); err != nil {
@@ -95,8 +102,13 @@ func backup(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, conf *Conf) 
 	if err := r.Step("backup"); err != nil {
 		return err
 	}
-	r.Undo(func(context.Context) error { return removeFile(path) })
-	return original(conf, link).save(path)
+	r.Undo(func(context.Context) error {
+		if first != (saved{}) {
+			return first.save(path)
+		}
+		return removeFile(path)
+	})
+	return first.or(original(conf, link)).save(path)
 }
 
 func dataDir(r *plugin.Request, configured string) string {

@@ -301,6 +301,27 @@ func (w *world) write(content string) {
 	}
 }
 
+// DEL restores what was there before the first ADD, also if the ADD was repeated with other values, or a repeated one failed.
+func TestAddAgainKeepsTheFirstValues(t *testing.T) {
+	w := newWorld(t)
+	before := w.link().MTU
+	for _, c := range []struct {
+		conf  string
+		fails bool
+	}{{`,"mtu":1400}`, false}, {`,"mtu":1300,"txQLen":50}`, false}, {`,"mtu":1200,"sysctl":{"net.ipv4.conf.IFNAME.never":"1"}}`, true}} {
+		if _, err := w.call(spec.Add, c.conf, options{}); (err != nil) != c.fails {
+			t.Fatalf("%s: %v", c.conf, err)
+		}
+	}
+	if _, err := w.call(spec.Del, `,"mtu":1200}`, options{}); err != nil {
+		t.Fatal(err)
+	}
+	if l := w.link(); l.MTU != before || l.TxQLen == 50 {
+		t.Errorf("after DEL the MTU is %d and the queue %d, want %d and not 50", l.MTU, l.TxQLen, before)
+	}
+	w.nothingLeft()
+}
+
 func TestGCRemovesBackups(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.call(spec.Add, everything, options{}); err != nil {
