@@ -57,8 +57,8 @@ type Kernel struct {
 
 	attached func() (map[netip.Addr]string, error) // addresses of the containers on this host's links, read once
 	judge    life.Judge
-	pairs    map[owner.Key]string // cache of livingPair
-	settleBy time.Time            // until when a GC waits for pairs that end
+	links    map[owner.Key][]string // cache of marked
+	settleBy time.Time              // until when a GC waits for pairs that end
 }
 
 type sessionKey struct{}

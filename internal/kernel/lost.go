@@ -6,6 +6,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,27 +52,28 @@ func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remov
 // in use, whatever IPAM plugin has given them. Without a record and elements nothing else leads a GC to them.
 func (k *Kernel) SpareLost(r *plugin.Request) {
 	host, err := k.Host()
-	var pairs map[owner.Key]string
+	var links map[owner.Key][]string
 	if err == nil {
-		pairs, err = marked(host)
+		links, err = k.marked(host)
 	}
 	if err != nil {
 		Warn(r, err)
 		r.Spare(spec.AttachmentKey{})
 		return
 	}
+	lost := maps.Clone(links)
 	for _, o := range k.Records.Owners() {
-		delete(pairs, o)
+		delete(lost, o)
 	}
 	living := k.living(r)
-	if len(pairs) == 0 {
+	if len(lost) == 0 {
 		return
 	}
 	candidates(k.session.Paths, r.Network, func(id, ifName string) bool {
 		o := owner.Of(r.Network, id, ifName)
-		if pairs[o] != "" && !living[o] && k.stays(r, Suspect{Owner: o}, nil) != "" {
+		if lost[o] != nil && !living[o] && k.stays(r, Suspect{Owner: o}, nil) != "" {
 			r.Spare(spec.AttachmentKey{ContainerID: id, IfName: ifName})
-			delete(pairs, o)
+			delete(lost, o)
 		}
 		return false
 	})
@@ -194,15 +196,11 @@ func (k *Kernel) linksOf(o owner.Key) (names []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	links, err := host.LinkList()
+	links, err := k.marked(host)
 	if err != nil {
 		return nil, err
 	}
-	for _, l := range links {
-		if l.Attrs().Alias == o.Alias() {
-			names = append(names, l.Attrs().Name)
-		}
-	}
+	names = slices.Clone(links[o])
 	if unmarked := o.LinkName("veth", 0); !slices.Contains(names, unmarked) {
 		names = append(names, unmarked)
 	}

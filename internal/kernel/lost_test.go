@@ -130,6 +130,10 @@ func TestSweepLost(t *testing.T) {
 		c.forget(id)
 	}
 	c.pair("carries", true)
+	second := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "second", TxQLen: -1}} // in place of bandwidth's ifb, which has the mark, too
+	c.must(netlink.LinkAdd(second))
+	c.t.Cleanup(func() { _ = netlink.LinkDel(second) })
+	c.must(netlink.LinkSetAlias(second, c.owner("carries").Alias()))
 	c.pair("down", false)
 	did, err := c.lose(`{"containerID":"valid","ifname":"eth0"}`)
 	c.must(err)

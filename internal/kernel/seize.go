@@ -253,7 +253,9 @@ func (k *Kernel) LeadsTo(r *plugin.Request, o owner.Key) string {
 func (k *Kernel) livingPair(o owner.Key, links []string) (name string, err error) {
 	host, err := k.Host()
 	if err == nil && len(links) == 0 {
-		links, err = k.markedLinks(host, o)
+		var all map[owner.Key][]string
+		all, err = k.marked(host)
+		links = all[o]
 	}
 	if err != nil {
 		return "", err
@@ -277,36 +279,27 @@ func isOf(link netlink.Link, o owner.Key) bool {
 	return !marked || theirs == o
 }
 
-// markedLinks returns the name of the host's link with the owner's mark.
-func (k *Kernel) markedLinks(host *nl.Conn, o owner.Key) (names []string, err error) {
-	if k.pairs == nil {
-		if k.pairs, err = marked(host); err != nil {
-			return nil, err
-		}
-	}
-	if name, ok := k.pairs[o]; ok {
-		names = append(names, name)
-	}
-	return names, nil
-}
-
 // PairLives reports whether a link is the host's end of a veth pair whose other end is up in an existing namespace. The
 // kernel deletes a pair later than its namespace.
 func PairLives(host *nl.Conn, link netlink.Link) bool {
 	return netstate.Carries(link) && host.Lives(link.Attrs().NetNsID)
 }
 
-// marked returns the names of the host's links that have our mark, by owner.
-func marked(host *nl.Conn) (map[owner.Key]string, error) {
+// marked returns the names of the host's links that have our mark, by owner. An owner may have several: bandwidth marks its
+// ifb, too. It lists the links once in a session.
+func (k *Kernel) marked(host *nl.Conn) (map[owner.Key][]string, error) {
+	if k.links != nil {
+		return k.links, nil
+	}
 	links, err := host.LinkList()
 	if err != nil {
 		return nil, err
 	}
-	names := make(map[owner.Key]string)
+	k.links = make(map[owner.Key][]string)
 	for _, l := range links {
 		if o, ok := owner.FromAlias(l.Attrs().Alias); ok {
-			names[o] = l.Attrs().Name
+			k.links[o] = append(k.links[o], l.Attrs().Name)
 		}
 	}
-	return names, nil
+	return k.links, nil
 }
